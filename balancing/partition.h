@@ -1,0 +1,36 @@
+// Exact partition of a chain of layers. No LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace gpipe::balancing {
+
+// Cuts a chain of layers into `partitions` blocks of consecutive layers so
+// that the largest block costs as little as possible: a pipeline is as fast as
+// its slowest partition. Returns the layers per block, each > 0, in order.
+//
+// `costs`: of each layer, >= 0, in any unit (seconds, bytes).
+//
+// Many cuts can have the same largest block. Of these the one with the
+// smallest sum of squared block costs is returned, and then, for layers that
+// cost nothing, with the smallest sum of squared block lengths: {1, 1, 1, 1, 1}
+// into 3 gives blocks of 1, 2 and 2. Nothing else is left to chance: equal
+// arguments give equal blocks, and later blocks get the larger share.
+//
+// The result is exact. Sums are made of integers: each cost is rounded to a
+// multiple of a power of two of at most n * 2^-60 of the largest of the n
+// costs, which is finer than the rounding of sums of doubles. (Whole numbers
+// are not rounded at all as long as n times the largest is below 2^60.)
+//
+// Errors: std::invalid_argument for a negative, infinite or NaN cost, for
+// partitions < 1, and for fewer layers than partitions.
+// Complexity: O(n + 62 p log n) for the largest block (bisection over a greedy
+// probe: Pinar and Aykanat, "Fast optimal load balancing algorithms for 1D
+// partitioning", J. Parallel Distrib. Comput. 64, 2004), O(p n log n) at worst
+// and O(p n) memory for the most even of the best.
+// Threads: pure function.
+std::vector<int64_t> balance_cost(const std::vector<double>& costs,
+                                  int64_t partitions);
+
+}  // namespace gpipe::balancing

@@ -1,0 +1,177 @@
+#include "balancing/partition.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe::balancing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+using ::testing::Le;
+
+using Costs = std::vector<double>;
+
+std::vector<double> block_costs(const Costs& costs,
+                                const std::vector<int64_t>& lengths) {
+  std::vector<double> sums;
+  auto at = costs.begin();
+  for (int64_t length : lengths) {
+    sums.push_back(std::accumulate(at, at + length, 0.0));
+    at += length;
+  }
+  return sums;
+}
+
+// Largest block, squared block costs, squared lengths: what is minimised.
+std::vector<double> objective(const Costs& costs,
+                              const std::vector<int64_t>& lengths) {
+  const std::vector<double> blocks = block_costs(costs, lengths);
+  const auto squares = [](const auto& values) {
+    double sum = 0;
+    for (double value : values) sum += value * value;
+    return sum;
+  };
+  return {*std::max_element(blocks.begin(), blocks.end()), squares(blocks),
+          squares(lengths)};
+}
+
+// The best objective, by looking at every cutting.
+std::vector<double> best_objective(const Costs& costs, int64_t partitions) {
+  std::vector<double> best(3, std::numeric_limits<double>::infinity());
+  std::vector<int64_t> lengths;
+  const std::function<void(int64_t, int64_t)> cut = [&](int64_t layers,
+                                                       int64_t blocks) {
+    if (blocks == 1) {
+      lengths.push_back(layers);
+      best = std::min(best, objective(costs, lengths));
+      lengths.pop_back();
+      return;
+    }
+    for (int64_t length = 1; length <= layers - blocks + 1; ++length) {
+      lengths.push_back(length);
+      cut(layers - length, blocks - 1);
+      lengths.pop_back();
+    }
+  };
+  cut(static_cast<int64_t>(costs.size()), partitions);
+  return best;
+}
+
+std::string error_of(const Costs& costs, int64_t partitions) {
+  try {
+    balance_cost(costs, partitions);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(PartitionTest, CutsWhereTheLargestBlockIsSmallest) {
+  EXPECT_THAT(balance_cost({1, 2, 3, 4, 5, 6}, 2), ElementsAre(4, 2));
+  EXPECT_THAT(balance_cost({6, 5, 4, 3, 2, 1}, 2), ElementsAre(2, 4));
+  EXPECT_THAT(balance_cost({42}, 1), ElementsAre(1));
+  EXPECT_THAT(balance_cost({1, 2, 3}, 3), ElementsAre(1, 1, 1));
+}
+
+TEST(PartitionTest, EvensOutEqualCosts) {
+  EXPECT_THAT(balance_cost(Costs(10, 1), 4),
+              AllOf(Each(Ge(2)), Each(Le(3))));
+  EXPECT_THAT(balance_cost(Costs(5, 1), 3), ElementsAre(1, 2, 2));
+  EXPECT_THAT(balance_cost(Costs(5, 0.1), 3), ElementsAre(1, 2, 2));
+}
+
+TEST(PartitionTest, EvensOutLayersThatCostNothing) {
+  EXPECT_THAT(balance_cost({0, 0}, 2), ElementsAre(1, 1));
+  EXPECT_THAT(balance_cost(Costs(9, 0), 3), ElementsAre(3, 3, 3));
+}
+
+TEST(PartitionTest, EvensOutWhatIsLeftBesideAnUnavoidableBlock) {
+  EXPECT_THAT(balance_cost({1, 1, 1, 1, 1, 1, 100}, 4),
+              ElementsAre(2, 2, 2, 1));
+  EXPECT_THAT(balance_cost({1e16, 1, 1, 1, 1}, 3), ElementsAre(1, 2, 2));
+}
+
+TEST(PartitionTest, HandlesListsThatBlockPartitionDoesNot) {
+  // torchgpipe's heuristic does not end on the first and leaves a block empty
+  // on the second.
+  const Costs endless = {5, 1, 1, 1, 1, 1, 8, 1, 420, 504, 3};
+  EXPECT_EQ(objective(endless, balance_cost(endless, 8)),
+            best_objective(endless, 8));
+  const Costs emptying = {1, 3, 1, 1, 5, 8, 1, 3, 3};
+  EXPECT_EQ(objective(emptying, balance_cost(emptying, 5)),
+            best_objective(emptying, 5));
+}
+
+TEST(PartitionTest, TakesCostsOfAnyMagnitude) {
+  EXPECT_THAT(balance_cost(Costs(6, 1e308), 3), ElementsAre(2, 2, 2));
+  EXPECT_THAT(balance_cost(Costs(6, 5e-324), 3), ElementsAre(2, 2, 2));
+  EXPECT_THAT(balance_cost({1e308, 5e-324, 5e-324}, 2), ElementsAre(1, 2));
+}
+
+TEST(PartitionTest, EqualsExhaustiveSearch) {
+  std::mt19937 random(0);
+  const auto draw = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  for (int trial = 0; trial < 10000; ++trial) {
+    Costs costs(draw(1, 10));
+    const int largest = draw(0, 12);
+    for (double& cost : costs) {
+      cost = draw(0, 7) == 0 ? 10 * largest : draw(0, largest);
+    }
+    const int64_t partitions = draw(1, static_cast<int>(costs.size()));
+    const auto lengths = balance_cost(costs, partitions);
+    ASSERT_EQ(objective(costs, lengths), best_objective(costs, partitions))
+        << ::testing::PrintToString(costs) << " into " << partitions;
+  }
+}
+
+TEST(PartitionTest, LeavesNoBlockEmpty) {
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 100000; ++trial) {
+    Costs costs(1 + random() % 20);
+    for (double& cost : costs) {
+      // Over many orders of magnitude, now and then nothing.
+      cost = random() % 5 == 0 ? 0.0 : std::exp(random() % 1000 * 0.02 - 10);
+    }
+    const auto partitions = static_cast<int64_t>(1 + random() % costs.size());
+    const auto lengths = balance_cost(costs, partitions);
+    ASSERT_EQ(lengths.size(), partitions);
+    ASSERT_THAT(lengths, Each(Ge(1)));
+    ASSERT_EQ(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
+              static_cast<int64_t>(costs.size()));
+  }
+}
+
+TEST(PartitionTest, RefusesPartitionsThatCannotBe) {
+  EXPECT_THAT(error_of({1, 2}, 0), HasSubstr("2 layers into 0 partitions"));
+  EXPECT_THAT(error_of({1, 2}, -1), HasSubstr("2 layers into -1 partitions"));
+  EXPECT_THAT(error_of({}, 1), HasSubstr("0 layers into 1 partitions"));
+  EXPECT_THAT(error_of({42}, 2), HasSubstr("1 layers into 2 partitions"));
+}
+
+TEST(PartitionTest, RefusesCostsThatAreNone) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(error_of({1, -2}, 1), HasSubstr("layer 1 is -2"));
+  EXPECT_THAT(error_of({infinity}, 1), HasSubstr("layer 0 is inf"));
+  EXPECT_THAT(error_of({1, 2, std::nan("")}, 1), HasSubstr("layer 2 is nan"));
+}
+
+}  // namespace
+}  // namespace gpipe::balancing

@@ -1,0 +1,84 @@
+#include "balancing/sandbox.h"
+
+#include <c10/core/GradMode.h>
+
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <typeinfo>
+
+namespace gpipe::balancing {
+namespace {
+
+using torch::nn::AnyModule;
+
+// None if the layer cannot be copied. Whatever the reason is, it is no error
+// here, since the layer itself can be used.
+std::optional<AnyModule> try_clone(const AnyModule& layer) {
+  const auto original = layer.ptr();
+  AnyModule copy;
+  try {
+    copy = layer.clone();
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  // A class derived from a cloneable one inherits a clone() that makes the
+  // base class only.
+  const auto copied = copy.ptr();
+  if (!copied || typeid(*copied) != typeid(*original)) return std::nullopt;
+
+  // clone() makes every parameter anew, so that a frozen one is no longer.
+  const auto from = original->parameters();
+  const auto to = copied->parameters();
+  if (to.size() != from.size()) return std::nullopt;
+  for (std::size_t k = 0; k < to.size(); ++k) {
+    if (from[k].defined()) to[k].set_requires_grad(from[k].requires_grad());
+  }
+  return copy;
+}
+
+}  // namespace
+
+Sandbox::Sandbox(const AnyModule& layer) {
+  auto copy = try_clone(layer);
+  is_copy_ = copy.has_value();
+  layer_ = is_copy_ ? std::move(*copy) : layer;
+  const auto module = layer_.ptr();
+  if (!is_copy_) {
+    for (const auto& part : module->modules()) {
+      modes_.emplace_back(part, part->is_training());
+    }
+    for (const at::Tensor& buffer : module->buffers()) {
+      if (buffer.defined()) buffers_.emplace_back(buffer, buffer.clone());
+    }
+  }
+  module->train();
+}
+
+Sandbox::~Sandbox() {
+  c10::NoGradGuard no_grad;
+  // A module's children come after it, so that theirs is the last word.
+  for (const auto& [module, training] : modes_) module->train(training);
+  for (auto& [buffer, contents] : buffers_) buffer.copy_(contents);
+}
+
+Visit::Visit(const torch::nn::Module& module, c10::Device device) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    bring(parameter, device);
+  }
+  for (const at::Tensor& buffer : module.buffers()) bring(buffer, device);
+}
+
+Visit::~Visit() {
+  for (auto& [tensor, data] : moved_) tensor.set_data(data);
+}
+
+void Visit::bring(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.defined() || tensor.device() == device) return;
+  at::Tensor data = tensor.variable_data();
+  at::Tensor brought = data.to(device);
+  moved_.emplace_back(tensor, std::move(data));
+  tensor.set_data(brought);
+}
+
+}  // namespace gpipe::balancing

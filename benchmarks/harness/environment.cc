@@ -1,0 +1,140 @@
+#include "benchmarks/harness/environment.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <sched.h>
+#include <sys/utsname.h>
+#include <torch/version.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <thread>
+
+namespace gpipe::benchmarks {
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::string line;
+  std::ifstream file(path);
+  std::getline(file, line);
+  return line;
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "unknown";
+}
+
+// Fewer than the machine's in a container with a CPU set.
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+std::string accelerators() {
+  const int count = at::accelerator::deviceCount();
+  if (count == 0) return "none";
+  const auto type = at::accelerator::getAccelerator(/*checked=*/true).value();
+  std::string text = std::to_string(count) + " x " +
+                     c10::DeviceTypeName(type, /*lower_case=*/true);
+  try {
+    const auto total = at::accelerator::getMemoryInfo(0).second;
+    text += ", " + std::to_string(total >> 20) + " MiB";
+  } catch (const std::exception&) {
+    // Not every backend tells its memory.
+  }
+  return text;
+}
+
+std::string build() {
+#ifdef NDEBUG
+  std::string text = "optimised";
+#else
+  std::string text = "with assertions";
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+  text += ", address sanitizer";
+#elif defined(__SANITIZE_THREAD__)
+  text += ", thread sanitizer";
+#endif
+  return text;
+}
+
+// Of the checkout that `bazel run` was started in. Read when the program runs:
+// a stamp in the binary would rebuild it at every commit.
+std::string commit() {
+  const char* workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
+  if (workspace == nullptr) return "";
+  const std::string git = std::string(workspace) + "/.git/";
+  const std::string head = first_line(git + "HEAD");
+  if (head.rfind("ref: ", 0) != 0) return head.substr(0, 12);
+  const std::string ref = head.substr(5);
+  std::string hash = first_line(git + ref);
+  if (hash.empty()) {
+    std::ifstream packed(git + "packed-refs");
+    for (std::string line; std::getline(packed, line);) {
+      const size_t blank = line.find(' ');
+      if (blank != std::string::npos && line.substr(blank + 1) == ref) {
+        hash = line.substr(0, blank);
+      }
+    }
+  }
+  return hash.substr(0, 12);
+}
+
+std::string date() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char buffer[64];
+  std::strftime(buffer, sizeof(buffer), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return buffer;
+}
+
+}  // namespace
+
+std::string Environment::to_string() const {
+  std::string text;
+  for (const auto& [name, value] : facts) {
+    if (!text.empty()) text += "\n";
+    text += name + ": " + value;
+  }
+  return text;
+}
+
+Environment describe_environment() {
+  Environment environment;
+  environment.cores = usable_cores();
+  auto& facts = environment.facts;
+  facts.emplace_back("cpu", cpu_model());
+  facts.emplace_back("cores", std::to_string(environment.cores));
+  facts.emplace_back("threads", std::to_string(at::get_num_threads()));
+  facts.emplace_back("accelerators", accelerators());
+  facts.emplace_back("libtorch", TORCH_VERSION);
+#ifdef __clang__
+  facts.emplace_back("compiler", __VERSION__);
+#else
+  facts.emplace_back("compiler", "gcc " __VERSION__);
+#endif
+  facts.emplace_back("build", build());
+  utsname system{};
+  if (uname(&system) == 0) {
+    facts.emplace_back("kernel",
+                       std::string(system.sysname) + " " + system.release);
+  }
+  if (const std::string hash = commit(); !hash.empty()) {
+    facts.emplace_back("commit", hash);
+  }
+  facts.emplace_back("date", date());
+  return environment;
+}
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,24 @@
+// What a result was measured on.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe::benchmarks {
+
+struct Environment {
+  // Names and values in the order to show them: cpu, cores, threads,
+  // accelerators, libtorch, compiler, build, kernel, commit (if the program
+  // was started by `bazel run` in a git checkout), date. Nothing names the
+  // host or the user.
+  std::vector<std::pair<std::string, std::string>> facts;
+  int cores = 0;  // that this process may use
+
+  // "cpu: ..., cores: ..." one per line.
+  std::string to_string() const;
+};
+
+Environment describe_environment();
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,56 @@
+#include "benchmarks/harness/experiment.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "benchmarks/harness/parse.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+// In the order of the enumeration.
+const std::vector<std::string>& checkpoint_names() {
+  static const auto* const names =
+      new std::vector<std::string>{"always", "except_last", "never"};
+  return *names;
+}
+
+}  // namespace
+
+std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
+                                           const std::string& names) {
+  if (names == "all") return all;
+  std::vector<std::string> known;
+  for (const auto& experiment : all) known.push_back(experiment.name);
+  const auto wanted = split_list(names);
+  for (const auto& name : wanted) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      throw std::invalid_argument("--experiment: there is no '" + name +
+                                  "'; there are " + join(known, ", ") +
+                                  " and all");
+    }
+  }
+  if (wanted.empty()) {
+    throw std::invalid_argument("--experiment: name one of " +
+                                join(known, ", ") + ", or all");
+  }
+  std::vector<Experiment> selected;
+  for (const auto& experiment : all) {
+    if (std::find(wanted.begin(), wanted.end(), experiment.name) !=
+        wanted.end()) {
+      selected.push_back(experiment);
+    }
+  }
+  return selected;
+}
+
+std::string to_string(Checkpoint checkpoint) {
+  return checkpoint_names().at(static_cast<size_t>(checkpoint));
+}
+
+Checkpoint parse_checkpoint(const std::string& text) {
+  return static_cast<Checkpoint>(
+      parse_choice("checkpoint", text, checkpoint_names()));
+}
+
+}  // namespace gpipe::benchmarks

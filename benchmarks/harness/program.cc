@@ -1,0 +1,97 @@
+#include "benchmarks/harness/program.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <stdexcept>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
+#include <glog/logging.h>
+
+namespace gpipe::benchmarks {
+namespace {
+
+bool asks_for_help(int argc, char** argv) {
+  for (int i = 1; i < argc && std::strcmp(argv[i], "--") != 0; ++i) {
+    for (const char* help : {"-h", "-help", "--help", "--helpshort"}) {
+      if (std::strcmp(argv[i], help) == 0) return true;
+    }
+  }
+  return false;
+}
+
+// gflags has a --help too, but shows every library's flags and exits with 1.
+void print_help(const Program& program) {
+  std::cout << program.name << ": " << program.about << "\n\nExamples:\n";
+  for (const auto& example : program.examples) {
+    std::cout << "  ./bazelw run //benchmarks:" << program.name
+              << (example.empty() ? "" : " -- ") << example << "\n";
+  }
+  std::cout << "\nFlags:\n";
+  std::vector<gflags::CommandLineFlagInfo> flags;
+  gflags::GetAllFlags(&flags);
+  std::sort(flags.begin(), flags.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (const auto& flag : flags) {
+    // The others are of gflags and glog.
+    if (flag.filename.find("benchmarks/") == std::string::npos) continue;
+    std::cout << "  --" << flag.name << "="
+              << (flag.default_value.empty() ? "''" : flag.default_value)
+              << "\n      " << flag.description << "\n";
+  }
+  std::cout << "\nThe result goes to stdout, all else to stderr. Also: "
+               "--flagfile=FILE, glog's flags\n(--v, --minloglevel, ...) and "
+               "--helpfull, which lists them.\n"
+               "Exit codes: 0 all well, 1 a flag is wrong, 2 the run or a row "
+               "of it failed.\n";
+}
+
+}  // namespace
+
+std::string describe(const std::exception& error) {
+  std::string text = error.what();
+  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
+    text = torch_error->what_without_backtrace();
+  }
+  text = text.substr(0, text.find('\n'));
+  // The CPU's allocator throws a plain c10::Error.
+  const bool out_of_memory =
+      dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+      dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+      text.find("not enough memory") != std::string::npos;
+  return out_of_memory ? "out of memory: " + text : text;
+}
+
+int run_program(int argc, char** argv, const Program& program,
+                const std::function<int()>& body) {
+  if (asks_for_help(argc, argv)) {
+    print_help(program);
+    return kOk;
+  }
+  FLAGS_logtostderr = true;
+  gflags::SetUsageMessage(program.about);
+  // Exits with 1 and a line for an unknown flag or a value of a wrong type.
+  gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
+  google::InitGoogleLogging(argv[0]);
+  try {
+    if (argc > 1) {
+      throw std::invalid_argument(
+          "unexpected argument '" + std::string(argv[1]) +
+          "': every option is a flag, --name=value; see --help");
+    }
+    return body();
+  } catch (const std::invalid_argument& error) {
+    std::cerr << program.name << ": " << error.what() << "\n";
+    return kUsage;
+  } catch (const std::exception& error) {
+    std::cerr << program.name << ": " << describe(error) << "\n";
+    return kFailed;
+  }
+}
+
+}  // namespace gpipe::benchmarks

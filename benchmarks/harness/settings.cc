@@ -1,0 +1,70 @@
+#include "benchmarks/harness/settings.h"
+
+#include <gflags/gflags.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "benchmarks/harness/devices.h"
+#include "benchmarks/harness/parse.h"
+
+DEFINE_string(devices, "",
+              "Devices of the partitions: numbers of accelerators (0,1,2), or "
+              "cpu. '': every accelerator or, without one, the CPU.");
+DEFINE_int64(batch_size, 0, "Samples per mini-batch. 0: the experiment's.");
+DEFINE_int64(chunks, 0,
+             "Micro-batches per mini-batch. 0: the experiment's.");
+DEFINE_string(balance, "",
+              "Layers per partition (3,4), or auto: cut by measured time. '': "
+              "the experiment's.");
+DEFINE_string(checkpoint, "",
+              "Which micro-batches are recomputed: always, except_last or "
+              "never. '': the experiment's.");
+DEFINE_int64(epochs, 0, "How many epochs. 0: the experiment's.");
+DEFINE_uint64(seed, 0, "Of weights, data and their order.");
+
+namespace gpipe::benchmarks {
+namespace {
+
+std::optional<int64_t> unless_zero(const char* flag, int64_t value) {
+  if (value < 0) {
+    throw std::invalid_argument("--" + std::string(flag) + "=" +
+                                std::to_string(value) +
+                                ": expected a number above 0, or 0 for the "
+                                "experiment's");
+  }
+  return value > 0 ? std::optional<int64_t>(value) : std::nullopt;
+}
+
+}  // namespace
+
+Settings parse_settings() {
+  Settings settings;
+  settings.devices = parse_devices(FLAGS_devices);
+  settings.batch_size = unless_zero("batch_size", FLAGS_batch_size);
+  settings.chunks = unless_zero("chunks", FLAGS_chunks);
+  settings.balance_by_time = FLAGS_balance == "auto";
+  if (!settings.balance_by_time) {
+    settings.balance = parse_positive_list("balance", FLAGS_balance);
+  }
+  if (!FLAGS_checkpoint.empty()) {
+    settings.checkpoint = parse_checkpoint(FLAGS_checkpoint);
+  }
+  settings.epochs = unless_zero("epochs", FLAGS_epochs);
+  settings.seed = FLAGS_seed;
+  return settings;
+}
+
+Experiment apply(const Settings& settings, Experiment experiment) {
+  experiment.batch_size = settings.batch_size.value_or(experiment.batch_size);
+  if (experiment.partitions == 0) return experiment;
+  experiment.chunks = settings.chunks.value_or(experiment.chunks);
+  experiment.checkpoint = settings.checkpoint.value_or(experiment.checkpoint);
+  if (settings.balance_by_time) experiment.balance.clear();
+  if (static_cast<int64_t>(settings.balance.size()) == experiment.partitions) {
+    experiment.balance = settings.balance;
+  }
+  return experiment;
+}
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,131 @@
+#include "benchmarks/harness/table.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace gpipe::benchmarks {
+namespace {
+
+// A table as texts: a header and rows of equal length.
+struct Grid {
+  std::vector<std::string> header;
+  std::vector<std::vector<std::string>> rows;
+  std::vector<bool> is_numeric;  // per column: holds nothing but numbers
+};
+
+Grid to_grid(const Table& table, const std::string& nothing,
+             bool always_error_column) {
+  Grid grid;
+  const bool error_column =
+      always_error_column ||
+      std::any_of(table.rows.begin(), table.rows.end(),
+                  [](const Row& row) { return !row.error.empty(); });
+  grid.header.push_back(table.name_column);
+  grid.header.insert(grid.header.end(), table.columns.begin(),
+                     table.columns.end());
+  if (error_column) grid.header.push_back("error");
+  grid.is_numeric.assign(grid.header.size(), false);
+  std::fill_n(grid.is_numeric.begin() + 1, table.columns.size(), true);
+  for (const Row& row : table.rows) {
+    auto& texts = grid.rows.emplace_back();
+    texts.push_back(row.name);
+    for (size_t i = 0; i < table.columns.size(); ++i) {
+      const Cell cell = i < row.cells.size() ? row.cells[i] : Cell();
+      texts.push_back(cell.is_nothing() ? nothing : cell.text());
+      if (!cell.is_nothing() && !cell.number()) grid.is_numeric[i + 1] = false;
+    }
+    if (error_column) texts.push_back(row.error);
+  }
+  return grid;
+}
+
+std::string replace_all(std::string text, const std::string& from,
+                        const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos;
+       at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  return "\"" + replace_all(text, "\"", "\"\"") + "\"";
+}
+
+}  // namespace
+
+std::optional<double> Cell::number() const {
+  const auto* number = std::get_if<double>(&value_);
+  return number != nullptr ? std::optional<double>(*number) : std::nullopt;
+}
+
+std::string Cell::text() const {
+  if (const auto* text = std::get_if<std::string>(&value_)) return *text;
+  if (is_nothing()) return "";
+  char buffer[512];  // the largest double has 309 digits
+  std::snprintf(buffer, sizeof(buffer), "%.*f", decimals_, *number());
+  return buffer;
+}
+
+std::string to_text(const Table& table) {
+  const Grid grid = to_grid(table, "-", /*always_error_column=*/false);
+  std::vector<size_t> widths;
+  for (size_t i = 0; i < grid.header.size(); ++i) {
+    size_t width = grid.header[i].size();
+    for (const auto& row : grid.rows) width = std::max(width, row[i].size());
+    widths.push_back(width);
+  }
+  const auto line = [&](const std::vector<std::string>& texts) {
+    std::string line;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::string blanks(widths[i] - texts[i].size(), ' ');
+      if (i > 0) line += "  ";
+      line += grid.is_numeric[i] ? blanks + texts[i] : texts[i] + blanks;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    return line + "\n";
+  };
+  std::string text = table.title + "\n\n" + line(grid.header);
+  std::vector<std::string> rule;
+  for (const size_t width : widths) rule.emplace_back(width, '-');
+  text += line(rule);
+  for (const auto& row : grid.rows) text += line(row);
+  if (!table.notes.empty()) text += "\n";
+  for (const auto& note : table.notes) text += note + "\n";
+  return text;
+}
+
+std::string to_markdown(const Table& table) {
+  const Grid grid = to_grid(table, "-", /*always_error_column=*/false);
+  const auto line = [](const std::vector<std::string>& texts) {
+    std::string line = "|";
+    for (const auto& text : texts) {
+      line += " " + replace_all(text, "|", "\\|") + " |";
+    }
+    return line + "\n";
+  };
+  std::string text = "### " + table.title + "\n\n" + line(grid.header) + "|";
+  for (const bool numeric : grid.is_numeric) text += numeric ? " ---: |" : " --- |";
+  text += "\n";
+  for (const auto& row : grid.rows) text += line(row);
+  if (!table.notes.empty()) text += "\n";
+  for (const auto& note : table.notes) text += "- " + note + "\n";
+  return text;
+}
+
+std::string to_csv(const Table& table) {
+  const Grid grid = to_grid(table, "", /*always_error_column=*/true);
+  const auto line = [](const std::vector<std::string>& texts) {
+    std::string line;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      line += (i > 0 ? "," : "") + csv_field(texts[i]);
+    }
+    return line + "\n";
+  };
+  std::string text = line(grid.header);
+  for (const auto& row : grid.rows) text += line(row);
+  return text;
+}
+
+}  // namespace gpipe::benchmarks

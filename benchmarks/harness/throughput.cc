@@ -1,0 +1,73 @@
+#include "benchmarks/harness/throughput.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <utility>
+
+#include "benchmarks/harness/devices.h"
+#include "benchmarks/harness/progress.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+double wall_seconds() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+double cpu_seconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
+
+}  // namespace
+
+Stopwatch::Stopwatch(std::vector<c10::Device> devices)
+    : devices_(std::move(devices)) {
+  synchronize(devices_);
+  wall_ = wall_seconds();
+  cpu_ = cpu_seconds();
+}
+
+Duration Stopwatch::elapsed() const {
+  synchronize(devices_);
+  return {wall_seconds() - wall_, cpu_seconds() - cpu_};
+}
+
+std::vector<Duration> time_epochs(const std::string& label,
+                                  const Epochs& epochs,
+                                  const std::vector<c10::Device>& devices,
+                                  const std::function<void(int64_t)>& step) {
+  Progress progress(label, epochs.count);
+  std::vector<Duration> durations;
+  for (int64_t epoch = 0; epoch < epochs.count; ++epoch) {
+    const Stopwatch watch(devices);
+    const double start = wall_seconds();
+    for (int64_t done = 0; done < epochs.samples;) {
+      const int64_t rows = std::min(epochs.batch_size, epochs.samples - done);
+      step(rows);
+      done += rows;
+      // Without waiting for the devices: an estimate.
+      progress.update(epoch + 1,
+                      static_cast<double>(done) /
+                          static_cast<double>(epochs.samples),
+                      static_cast<double>(done) / (wall_seconds() - start));
+    }
+    const Duration duration = watch.elapsed();
+    char text[160];
+    std::snprintf(text, sizeof(text),
+                  "%lld/%lld epoch | %.3f samples/s, %.3f s/epoch%s",
+                  static_cast<long long>(epoch + 1),
+                  static_cast<long long>(epochs.count),
+                  static_cast<double>(epochs.samples) / duration.wall_seconds,
+                  duration.wall_seconds,
+                  epoch < epochs.skipped ? " (skipped: warm-up)" : "");
+    progress.say(text);
+    if (epoch >= epochs.skipped) durations.push_back(duration);
+  }
+  return durations;
+}
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,297 @@
+// What a pipeline makes of two cores, judged against what they can give: the
+// same work on one thread, half of it on each of two threads that never meet,
+// and a pipeline of two partitions, in turns within one run.
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
+#include <glog/logging.h>
+
+#include "benchmarks/harness/environment.h"
+#include "benchmarks/harness/output.h"
+#include "benchmarks/harness/parse.h"
+#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/progress.h"
+#include "benchmarks/harness/settings.h"
+#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/throughput.h"
+#include "benchmarks/harness/trainee.h"
+#include "gpipe/gpipe.h"
+#include "models/resnet.h"
+
+DEFINE_int64(rounds, 7, "Rounds of one step of each kind; medians count.");
+DEFINE_int64(image_size, 64, "Height and width of the images.");
+
+namespace gpipe::benchmarks {
+namespace {
+
+constexpr int64_t kPartitions = 2;
+constexpr int64_t kClasses = 1000;
+
+// A thread with one intra-op thread that lives through the run, since LibTorch
+// and oneDNN keep caches per thread.
+class Lane {
+ public:
+  Lane() : thread_([this] { work(); }) {}
+  ~Lane() {
+    start(nullptr);
+    thread_.join();
+  }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  void start(std::function<void()> task) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    task_ = std::move(task);
+    busy_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return !busy_; });
+  }
+
+ private:
+  void work() {
+    at::set_num_threads(1);
+    for (;;) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [this] { return busy_; });
+      if (!task_) return;
+      lock.unlock();
+      task_();
+      lock.lock();
+      busy_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool busy_ = false;
+  std::function<void()> task_;
+  std::thread thread_;  // last: uses the others
+};
+
+struct Problem {
+  std::vector<at::Tensor> inputs;  // a micro-batch each
+  std::vector<at::Tensor> targets;
+  at::Tensor input;  // all of them
+  at::Tensor target;
+};
+
+at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
+  return torch::nn::functional::cross_entropy(output, target);
+}
+
+torch::nn::Sequential make_model(uint64_t seed) {
+  torch::manual_seed(seed);
+  return models::resnet101(kClasses);
+}
+
+// Micro-batches first, first + stride, ...: forward and backward each.
+void accumulate(torch::nn::Sequential model, const Problem& problem,
+                size_t first, size_t stride) {
+  const auto count = static_cast<double>(problem.inputs.size());
+  for (size_t i = first; i < problem.inputs.size(); i += stride) {
+    const at::Tensor output = model->forward(problem.inputs[i]);
+    (loss_of(output, problem.targets[i]) / count).backward();
+  }
+}
+
+// The largest difference of two models' gradients, relative to the largest
+// gradient.
+double difference(const std::vector<at::Tensor>& left,
+                  const std::vector<at::Tensor>& right) {
+  double difference = 0;
+  double largest = 0;
+  for (size_t i = 0; i < left.size(); ++i) {
+    const at::Tensor expected = left[i].grad();
+    difference = std::max(
+        difference, (expected - right[i].grad()).abs().max().item<double>());
+    largest = std::max(largest, expected.abs().max().item<double>());
+  }
+  return difference / largest;
+}
+
+Problem make_problem(int64_t batch_size, int64_t chunks) {
+  Problem problem;
+  problem.input = at::rand({batch_size, 3, FLAGS_image_size, FLAGS_image_size});
+  problem.target = at::randint(kClasses, {batch_size}, at::kLong);
+  problem.inputs = problem.input.chunk(chunks);
+  problem.targets = problem.target.chunk(chunks);
+  return problem;
+}
+
+struct Times {
+  std::vector<Duration> alone, halves, pipeline;
+};
+
+// One step of each in turn, so that what else the machine does meets all.
+Times run_rounds(const Problem& problem, uint64_t seed,
+                 const std::vector<int64_t>& balance,
+                 double* gradient_difference) {
+  auto alone = make_model(seed);
+  torch::nn::Sequential halves[2] = {make_model(seed), make_model(seed)};
+  GPipe pipeline(make_model(seed),
+                 GPipeOptions(balance)
+                     .devices({at::kCPU, at::kCPU})
+                     .chunks(static_cast<int64_t>(problem.inputs.size()))
+                     .checkpoint(Checkpoint::kNever)
+                     .threads_per_partition(1));
+  Lane lanes[2];
+  Times times;
+  Progress progress("resnet101_two_cores", FLAGS_rounds);
+  for (int64_t round = -1; round < FLAGS_rounds; ++round) {
+    alone->zero_grad();
+    for (auto& half : halves) half->zero_grad();
+    pipeline->zero_grad();
+
+    const Stopwatch alone_watch({});
+    lanes[0].start([&] { accumulate(alone, problem, 0, 1); });
+    lanes[0].wait();
+    const Duration alone_time = alone_watch.elapsed();
+
+    const Stopwatch halves_watch({});
+    for (size_t i = 0; i < 2; ++i) {
+      lanes[i].start([&, i] { accumulate(halves[i], problem, i, 2); });
+    }
+    for (auto& lane : lanes) lane.wait();
+    const Duration halves_time = halves_watch.elapsed();
+
+    const Stopwatch pipeline_watch({});
+    loss_of(pipeline->forward(problem.input), problem.target).backward();
+    const Duration pipeline_time = pipeline_watch.elapsed();
+
+    if (round < 0) {  // warms up, and shows that all do the same work
+      *gradient_difference =
+          difference(alone->parameters(), pipeline->parameters());
+      continue;
+    }
+    times.alone.push_back(alone_time);
+    times.halves.push_back(halves_time);
+    times.pipeline.push_back(pipeline_time);
+    const auto rows = static_cast<double>(problem.input.size(0));
+    progress.update(round + 1, 1, rows / pipeline_time.wall_seconds);
+  }
+  return times;
+}
+
+std::vector<double> seconds(const std::vector<Duration>& durations) {
+  std::vector<double> seconds;
+  for (const auto& duration : durations) {
+    seconds.push_back(duration.wall_seconds);
+  }
+  return seconds;
+}
+
+// Of the ratios within each round.
+double median_ratio(const std::vector<Duration>& above,
+                    const std::vector<Duration>& below) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < above.size(); ++i) {
+    ratios.push_back(above[i].wall_seconds / below[i].wall_seconds);
+  }
+  return median(ratios);
+}
+
+Row make_row(const std::string& name, const std::vector<Duration>& durations,
+             const Times& times, double bubble) {
+  const auto all = seconds(durations);
+  return {name,
+          {Cell(median(all), 4), Cell(*std::min_element(all.begin(), all.end()), 4),
+           Cell(median_ratio(durations, times.alone), 3),
+           Cell(median_ratio(durations, times.halves) / bubble, 3)},
+          durations,
+          ""};
+}
+
+int measure() {
+  check_format();
+  const Settings settings = parse_settings();
+  const int64_t batch_size = settings.batch_size.value_or(32);
+  const int64_t chunks = settings.chunks.value_or(4);
+  if (FLAGS_rounds <= 0 || FLAGS_image_size <= 0) {
+    throw std::invalid_argument("--rounds and --image_size need to be above 0");
+  }
+  if (chunks % 2 != 0 || batch_size % chunks != 0) {
+    throw std::invalid_argument(
+        "--chunks needs to be even, for two halves, and to divide "
+        "--batch_size; got " +
+        std::to_string(chunks) + " and " + std::to_string(batch_size));
+  }
+  const Environment environment = describe_environment();
+  at::set_num_threads(1);
+  torch::manual_seed(settings.seed);
+  const Problem problem = make_problem(batch_size, chunks);
+  std::vector<int64_t> balance = settings.balance;
+  if (balance.empty()) {
+    balance = Balancer().balance(kPartitions, make_model(settings.seed),
+                                 problem.inputs[0]);
+  }
+  LOG(INFO) << "batch size: " << batch_size << ", chunks: " << chunks
+            << ", balance: [" << join(balance) << "]";
+  double gradient_difference = 0;
+  const Times times =
+      run_rounds(problem, settings.seed, balance, &gradient_difference);
+
+  // A pipeline of two works on M micro-batches in the time of M + 1.
+  const double bubble =
+      static_cast<double>(chunks + 1) / static_cast<double>(chunks);
+  Table table;
+  table.title = "ResNet-101 on two cores, a training step in turns";
+  table.name_column = "step";
+  table.columns = {"median s", "fastest s", "ratio to A",
+                   "ratio to C x (M+1)/M"};
+  table.rows = {
+      make_row("A: one thread", times.alone, times, bubble),
+      make_row("C: two threads, half of A each", times.halves, times, bubble),
+      make_row("ours: two partitions", times.pipeline, times, bubble)};
+  char text[160];
+  std::snprintf(text, sizeof(text),
+                "Batch %lld of %lldx%lld, M = %lld micro-batches, balance "
+                "[%s], checkpoint never; %lld rounds.",
+                static_cast<long long>(batch_size),
+                static_cast<long long>(FLAGS_image_size),
+                static_cast<long long>(FLAGS_image_size),
+                static_cast<long long>(chunks), join(balance).c_str(),
+                static_cast<long long>(FLAGS_rounds));
+  table.notes = {text,
+                 "Forward, loss and backward, one intra-op thread each; ratios "
+                 "are medians over the rounds.",
+                 "Goals for ours: below 0.8 of A, at most 1.10 of C x (M+1)/M."};
+  std::snprintf(text, sizeof(text),
+                "Gradients of ours and A differ by %.1e of the largest.",
+                gradient_difference);
+  table.notes.emplace_back(text);
+  print_table(table, "resnet101_two_cores", environment);
+  return kOk;
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks
+
+int main(int argc, char** argv) {
+  const gpipe::benchmarks::Program program{
+      "resnet101_two_cores",
+      "seconds of a training step on one thread (A), as two\nunconnected halves "
+      "(C) and as a pipeline of two partitions, in turns.",
+      {"", "--batch_size=16 --image_size=48 --rounds=15"}};
+  return gpipe::benchmarks::run_program(argc, argv, program,
+                                        gpipe::benchmarks::measure);
+}

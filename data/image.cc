@@ -1,0 +1,172 @@
+#include "data/image.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <csetjmp>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+// jpeglib.h wants FILE and size_t to be declared before it.
+#include <jerror.h>
+#include <jpeglib.h>
+#include <png.h>
+
+namespace gpipe::data {
+namespace {
+
+// A header of a few bytes may claim gigabytes.
+constexpr int64_t kMaxPixels = int64_t{1} << 27;
+
+// Rows of interleaved pixels, as the libraries give them.
+struct Pixels {
+  int64_t height = 0;
+  int64_t width = 0;
+  std::vector<uint8_t> bytes;  // [height, width, 3]
+};
+
+at::Tensor to_planes(const Pixels& pixels) {
+  at::Tensor image = at::empty({3, pixels.height, pixels.width}, at::kByte);
+  auto* out = image.mutable_data_ptr<uint8_t>();
+  const int64_t area = pixels.height * pixels.width;
+  for (int64_t i = 0; i < area; ++i) {
+    for (int64_t channel = 0; channel < 3; ++channel) {
+      out[channel * area + i] = pixels.bytes[3 * i + channel];
+    }
+  }
+  return image;
+}
+
+void check_size(int64_t height, int64_t width, const std::string& name) {
+  TORCH_CHECK_VALUE(height * width <= kMaxPixels, name, ": ", width, "x",
+                    height, " pixels; at most ", kMaxPixels, " are decoded");
+}
+
+// libjpeg reports errors by a call that must not return. An exception may not
+// fly through its C frames, so it jumps; between setjmp and the jump no object
+// with a destructor may come to life.
+struct JpegErrors {
+  jpeg_error_mgr manager;  // first: libjpeg hands back a pointer to it
+  std::jmp_buf jump;
+  char text[JMSG_LENGTH_MAX];
+};
+
+[[noreturn]] void leave_jpeg(j_common_ptr info) {
+  auto* errors = reinterpret_cast<JpegErrors*>(info->err);
+  errors->manager.format_message(info, errors->text);
+  std::longjmp(errors->jump, 1);
+}
+
+// Warnings are common in photographs that look right; these two are about
+// pixels that libjpeg made up.
+void on_jpeg_message(j_common_ptr info, int level) {
+  if (level >= 0) return;
+  const int code = info->err->msg_code;
+  if (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER) leave_jpeg(info);
+}
+
+// False with the reason in errors->text. Splits the work with its caller so
+// that everything which owns memory lives outside.
+bool decode_jpeg_into(std::string_view bytes, JpegErrors* errors,
+                      Pixels* pixels, std::vector<uint8_t>* row) {
+  jpeg_decompress_struct info;
+  info.err = jpeg_std_error(&errors->manager);
+  errors->manager.error_exit = leave_jpeg;
+  errors->manager.emit_message = on_jpeg_message;
+  if (setjmp(errors->jump) != 0) {
+    jpeg_destroy_decompress(&info);
+    return false;
+  }
+  jpeg_create_decompress(&info);
+  jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(bytes.data()),
+               bytes.size());
+  jpeg_read_header(&info, TRUE);
+  if (static_cast<int64_t>(info.image_width) * info.image_height > kMaxPixels) {
+    std::snprintf(errors->text, sizeof(errors->text), "%ux%u pixels are too many",
+                  info.image_width, info.image_height);
+    jpeg_destroy_decompress(&info);
+    return false;
+  }
+  // libjpeg turns grey and YCbCr into RGB, but not CMYK.
+  const bool cmyk = info.jpeg_color_space == JCS_CMYK ||
+                    info.jpeg_color_space == JCS_YCCK;
+  info.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
+  jpeg_start_decompress(&info);
+  pixels->height = info.output_height;
+  pixels->width = info.output_width;
+  pixels->bytes.resize(3 * pixels->height * pixels->width);
+  row->resize(info.output_width * info.output_components);
+  while (info.output_scanline < info.output_height) {
+    uint8_t* out = &pixels->bytes[3 * pixels->width * info.output_scanline];
+    JSAMPROW in = row->data();
+    jpeg_read_scanlines(&info, &in, 1);
+    for (int64_t x = 0; x < pixels->width; ++x) {
+      for (int64_t channel = 0; channel < 3; ++channel) {
+        // Files with CMYK come from Adobe's programs, which store the inverse.
+        out[3 * x + channel] = cmyk ? in[4 * x + channel] * in[4 * x + 3] / 255
+                                    : in[3 * x + channel];
+      }
+    }
+  }
+  jpeg_finish_decompress(&info);
+  jpeg_destroy_decompress(&info);
+  return true;
+}
+
+at::Tensor decode_jpeg(std::string_view bytes, const std::string& name) {
+  JpegErrors errors;
+  Pixels pixels;
+  std::vector<uint8_t> row;
+  TORCH_CHECK_VALUE(decode_jpeg_into(bytes, &errors, &pixels, &row), name,
+                    ": broken JPEG file: ", errors.text);
+  return to_planes(pixels);
+}
+
+at::Tensor decode_png(std::string_view bytes, const std::string& name) {
+  png_image info{};
+  info.version = PNG_IMAGE_VERSION;
+  struct Free {
+    png_image* info;
+    ~Free() { png_image_free(info); }
+  } free{&info};
+  const bool header =
+      png_image_begin_read_from_memory(&info, bytes.data(), bytes.size());
+  TORCH_CHECK_VALUE(header, name, ": broken PNG file: ", info.message);
+  check_size(info.height, info.width, name);
+  info.format = PNG_FORMAT_RGB;
+  Pixels pixels{info.height, info.width, {}};
+  pixels.bytes.resize(PNG_IMAGE_SIZE(info));
+  const png_color black{0, 0, 0};
+  const bool body = png_image_finish_read(&info, &black, pixels.bytes.data(),
+                                          /*row_stride=*/0,
+                                          /*colormap=*/nullptr);
+  TORCH_CHECK_VALUE(body, name, ": broken PNG file: ", info.message);
+  return to_planes(pixels);
+}
+
+bool begins_with(std::string_view bytes, std::string_view magic) {
+  return bytes.substr(0, magic.size()) == magic;
+}
+
+}  // namespace
+
+at::Tensor decode_image(std::string_view bytes, const std::string& name) {
+  if (begins_with(bytes, "\xFF\xD8")) return decode_jpeg(bytes, name);
+  if (begins_with(bytes, "\x89PNG")) return decode_png(bytes, name);
+  TORCH_CHECK_VALUE(false, name, ": neither a JPEG nor a PNG file (",
+                    bytes.size(), " bytes)");
+}
+
+at::Tensor read_image(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  TORCH_CHECK_VALUE(file && bytes << file.rdbuf(), path,
+                    ": cannot be read, or is empty");
+  return decode_image(std::move(bytes).str(), path);
+}
+
+}  // namespace gpipe::data

@@ -1,0 +1,23 @@
+// Image files to tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <string_view>
+
+namespace gpipe::data {
+
+// Decodes a JPEG or PNG file: uint8, [3, height, width], red, green, blue.
+// Grey, palette and CMYK files become colour; transparency is drawn on black.
+// The kind is told from the first bytes, since names are often wrong.
+//
+// Errors (c10::ValueError, naming the file): cannot be read, of another kind,
+// broken, ends early, or larger than 2^27 pixels.
+// Threads: any; calls do not share state.
+at::Tensor read_image(const std::string& path);
+
+// The same for a file that is in memory already; `name` is for errors.
+at::Tensor decode_image(std::string_view bytes, const std::string& name);
+
+}  // namespace gpipe::data

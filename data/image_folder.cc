@@ -1,0 +1,60 @@
+#include "data/image_folder.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "data/image.h"
+
+namespace gpipe::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_hidden(const fs::path& path) {
+  return path.filename().string().rfind('.', 0) == 0;
+}
+
+bool is_image(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& c : extension) {
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return !is_hidden(path) && (extension == ".jpg" || extension == ".jpeg" ||
+                              extension == ".png");
+}
+
+}  // namespace
+
+ImageFolder::ImageFolder(const std::string& root) {
+  TORCH_CHECK_VALUE(fs::is_directory(root), root, ": no such folder");
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (entry.is_directory() && !is_hidden(entry.path())) {
+      classes_.push_back(entry.path().filename().string());
+    }
+  }
+  TORCH_CHECK_VALUE(!classes_.empty(), root,
+                    ": holds no class folders (<class>/<image>.jpg or .png)");
+  std::sort(classes_.begin(), classes_.end());
+  for (size_t label = 0; label < classes_.size(); ++label) {
+    const fs::path folder = fs::path(root) / classes_[label];
+    const auto first = static_cast<int64_t>(paths_.size());
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      if (entry.is_regular_file() && is_image(entry.path())) {
+        paths_.push_back(entry.path().string());
+      }
+    }
+    TORCH_CHECK_VALUE(size() > first, folder.string(),
+                      ": holds no .jpg, .jpeg or .png file");
+    std::sort(paths_.begin() + first, paths_.end());
+    labels_.resize(paths_.size(), static_cast<int64_t>(label));
+  }
+}
+
+LabelledImage ImageFolder::get(int64_t index) const {
+  return {read_image(paths_.at(index)), labels_.at(index)};
+}
+
+}  // namespace gpipe::data

@@ -1,0 +1,13 @@
+"""The repositories that no registry has, for bzlmod. See deps.bzl for WORKSPACE."""
+
+load("//third_party:system.bzl", "system_repository")
+load("//third_party/cuda:cuda.bzl", "cuda_toolkit_repository")
+load("//third_party/libtorch:libtorch.bzl", "libtorch_repository")
+
+def _machine_impl(_module_ctx):
+    cuda_toolkit_repository(name = "cuda_toolkit")
+    libtorch_repository(name = "libtorch")
+    system_repository(name = "libjpeg", folder = "third_party/libjpeg")
+    system_repository(name = "libpng", folder = "third_party/libpng")
+
+machine = module_extension(implementation = _machine_impl)

@@ -1,0 +1,214 @@
+#include "gpipe/gpipe.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <ostream>
+#include <set>
+#include <utility>
+
+#include "gpipe/runtime/microbatch.h"
+#include "gpipe/runtime/partition.h"
+#include "gpipe/runtime/pipeline.h"
+#include "gpipe/skip/verify.h"
+
+namespace gpipe {
+namespace {
+
+constexpr char kRemedy[] =
+    "; balancing/balancing.h computes a balance from a profile of the layers "
+    "(gpipe::balancing::balance_by_time)";
+
+void check_balance(const std::vector<int64_t>& balance, std::size_t layers) {
+  const int64_t sum =
+      std::accumulate(balance.begin(), balance.end(), int64_t{0});
+  TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers),
+                    "module and sum of balance have different length "
+                    "(module: ",
+                    layers, ", sum of balance: ", sum, ", balance: ", balance,
+                    ")", kRemedy);
+  for (const int64_t each : balance) {
+    TORCH_CHECK_VALUE(each > 0,
+                      "all balance numbers must be positive integer (balance: ",
+                      balance, ")", kRemedy);
+  }
+}
+
+void check_layers_differ(const torch::nn::Sequential& module) {
+  std::map<const torch::nn::Module*, std::string> names;
+  for (const auto& child : module->named_children()) {
+    const auto [first, is_new] = names.emplace(child.value().get(),
+                                               child.key());
+    TORCH_CHECK_VALUE(is_new, "module with duplicate layers is not supported: "
+                      "layers '", first->second, "' and '", child.key(),
+                      "' are the same object; make a second one");
+  }
+}
+
+// Every accelerator in the order of its index, else the CPU for each.
+std::vector<c10::Device> default_devices(std::size_t partitions) {
+  const auto accelerator = at::getAccelerator();
+  const int count = accelerator ? at::accelerator::deviceCount() : 0;
+  if (count == 0) {
+    return std::vector<c10::Device>(partitions, c10::Device(c10::kCPU));
+  }
+  std::vector<c10::Device> devices;
+  for (int index = 0; index < count; ++index) {
+    devices.emplace_back(*accelerator, static_cast<c10::DeviceIndex>(index));
+  }
+  return devices;
+}
+
+// With the index that a bare "cuda" stands for; a CPU has none.
+c10::Device with_index(c10::Device device) {
+  if (device.is_cpu()) return c10::Device(c10::kCPU);
+  if (device.has_index() || !at::accelerator::isAccelerator(device.type())) {
+    return device;
+  }
+  return c10::Device(device.type(), at::accelerator::getDeviceIndex());
+}
+
+std::vector<c10::Device> choose_devices(std::vector<c10::Device> devices,
+                                        std::size_t partitions) {
+  if (devices.empty()) devices = default_devices(partitions);
+  TORCH_CHECK_INDEX(devices.size() >= partitions,
+                    "too few devices to hold given partitions (devices: ",
+                    devices.size(), ", partitions: ", partitions,
+                    "); give fewer partitions, or name a device several times "
+                    "in GPipeOptions::devices");
+  devices.erase(devices.begin() + static_cast<std::ptrdiff_t>(partitions),
+                devices.end());
+  for (c10::Device& device : devices) device = with_index(device);
+  return devices;
+}
+
+// A tensor lives on one device, so partitions on different ones cannot share
+// it.
+void check_sharing(const std::vector<Partition>& partitions) {
+  std::map<const at::TensorImpl*, std::pair<const Partition*, std::string>>
+      owners;
+  for (const Partition& partition : partitions) {
+    for (const Layer& layer : partition.layers) {
+      for (const auto& named : layer.module.ptr()->named_parameters()) {
+        const std::string name = layer.name + "." + named.key();
+        const auto [owner, is_new] =
+            owners.emplace(named.value().unsafeGetTensorImpl(),
+                           std::make_pair(&partition, name));
+        const auto& [first, first_name] = owner->second;
+        TORCH_CHECK_VALUE(
+            is_new || first->device == partition.device,
+            "module with a parameter shared by partitions on different "
+            "devices is not supported: '",
+            first_name, "' (partition ", first->index, " on ", first->device,
+            ") and '", name, "' (partition ", partition.index, " on ",
+            partition.device,
+            ") are the same; choose a balance that puts both into one "
+            "partition, or the same device for both",
+            kRemedy);
+      }
+    }
+  }
+}
+
+// The share of a CPU partition of the threads that LibTorch would use.
+int share_of_threads(const std::vector<c10::Device>& devices,
+                     int64_t threads_per_partition) {
+  if (threads_per_partition > 0) return static_cast<int>(threads_per_partition);
+  const auto partitions = std::count_if(
+      devices.begin(), devices.end(),
+      [](const c10::Device& device) { return device.is_cpu(); });
+  return std::max(1, at::get_num_threads() /
+                         std::max(1, static_cast<int>(partitions)));
+}
+
+[[noreturn]] void refuse_to_move() {
+  TORCH_CHECK_TYPE(false,
+                   "denied to move parameters and buffers, because GPipe "
+                   "should manage device placement; choose the devices in "
+                   "GPipeOptions::devices (to(dtype) is allowed)");
+}
+
+}  // namespace
+
+GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
+    : torch::nn::Module("gpipe::GPipe"), options_(std::move(options)) {
+  TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
+  TORCH_CHECK_VALUE(options_.chunks() > 0,
+                    "number of chunks must be positive integer (chunks: ",
+                    options_.chunks(), ")");
+  TORCH_CHECK_VALUE(options_.threads_per_partition() >= 0,
+                    "threads_per_partition must be positive, or 0 for an equal "
+                    "share of the cores (threads_per_partition: ",
+                    options_.threads_per_partition(), ")");
+  TORCH_CHECK_NOT_IMPLEMENTED(!options_.deferred_batch_norm(),
+                              "deferred_batch_norm is not available yet");
+  check_layers_differ(module);
+  verify_skippables(module);
+  check_balance(options_.balance(), module->size());
+  options_.devices(
+      choose_devices(options_.devices(), options_.balance().size()));
+
+  std::vector<Layer> layers;
+  const std::vector<LayerSkips> skips = declared_skips(module);
+  const auto children = module->named_children();
+  for (torch::nn::AnyModule& layer : *module) {
+    const std::size_t index = layers.size();
+    layers.push_back({layer, children[index].key(),
+                      static_cast<int64_t>(index), skips[index]});
+  }
+  std::vector<Partition> partitions =
+      partition(layers, options_.balance(), options_.devices());
+  check_sharing(partitions);
+
+  // The layers keep their own modes, so this comes before they are registered.
+  train(module->is_training());
+  for (Partition& part : partitions) {
+    for (Layer& layer : part.layers) layer.module.ptr()->to(part.device);
+  }
+  for (Layer& layer : layers) {
+    register_module(layer.name, layer.module.ptr());
+    layers_.push_back(std::move(layer.module));
+  }
+  if (partitions.empty()) return;
+  pipeline_ = std::make_shared<Pipeline>(
+      std::move(partitions),
+      share_of_threads(options_.devices(), options_.threads_per_partition()));
+}
+
+Value GPipeImpl::run(Value input) {
+  if (!pipeline_) return input;
+  check_input(input, options_.devices().front());
+  return pipeline_->forward(
+      input, options_.chunks(),
+      is_training() ? options_.checkpoint() : Checkpoint::kNever);
+}
+
+std::shared_ptr<torch::nn::Module> GPipeImpl::operator[](int64_t index) const {
+  const int64_t from_start = index < 0 ? index + size() : index;
+  TORCH_CHECK_INDEX(0 <= from_start && from_start < size(), "layer index ",
+                    index, " is out of range (layers: ", size(), ")");
+  return layers_[from_start].ptr();
+}
+
+std::optional<Failure> GPipeImpl::last_failure() const {
+  return pipeline_ ? pipeline_->last_failure() : std::nullopt;
+}
+
+void GPipeImpl::to(torch::Device, torch::Dtype, bool) { refuse_to_move(); }
+void GPipeImpl::to(torch::Device, bool) { refuse_to_move(); }
+void GPipeImpl::cuda() { refuse_to_move(); }
+void GPipeImpl::cpu() { refuse_to_move(); }
+
+void GPipeImpl::to(torch::Dtype dtype, bool non_blocking) {
+  torch::nn::Module::to(dtype, non_blocking);
+}
+
+void GPipeImpl::pretty_print(std::ostream& stream) const {
+  stream << "gpipe::GPipe";
+}
+
+}  // namespace gpipe

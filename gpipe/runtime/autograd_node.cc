@@ -1,0 +1,108 @@
+#include "gpipe/runtime/autograd_node.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Gradients set aside between the two nodes, one entry per backward pass that
+// is under way (there may be several, from several threads).
+class SetAside {
+ public:
+  void put(variable_list grads) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    grads_[torch::autograd::get_current_graph_task_id()] = std::move(grads);
+  }
+
+  variable_list take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = grads_.find(torch::autograd::get_current_graph_task_id());
+    TORCH_INTERNAL_ASSERT(found != grads_.end());
+    variable_list grads = std::move(found->second);
+    grads_.erase(found);
+    return grads;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, variable_list> grads_;
+};
+
+// See Note [Gateway].
+struct Gateway : public Node {
+  explicit Gateway(std::shared_ptr<SetAside> set_aside)
+      : set_aside(std::move(set_aside)) {}
+
+  variable_list apply(variable_list&& grads) override {
+    set_aside->put(std::move(grads));
+    return {at::empty({0})};
+  }
+  std::string name() const override { return "gpipe::Gateway"; }
+
+  std::shared_ptr<SetAside> set_aside;
+};
+
+struct Opaque : public Node {
+  Opaque(edge_list&& inputs, std::shared_ptr<SetAside> set_aside,
+         std::shared_ptr<OpaqueBackward> backward)
+      : Node(std::move(inputs)),
+        set_aside(std::move(set_aside)),
+        backward(std::move(backward)) {}
+
+  variable_list apply(variable_list&& /*empty*/) override {
+    variable_list grads = set_aside->take();
+    TORCH_CHECK(!c10::GradMode::is_enabled(),
+                "a pipeline cannot be differentiated twice: "
+                "create_graph = true is not supported for it");
+    TORCH_CHECK(backward != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+    std::vector<bool> wanted;
+    for (std::size_t k = 0; k < num_outputs(); ++k) {
+      wanted.push_back(task_should_compute_output(k));
+    }
+    const bool keep = torch::autograd::get_current_graph_task_keep_graph();
+    return backward->backward(std::move(grads), wanted, keep);
+  }
+
+  void release_variables() override {
+    if (backward) backward->release();
+    backward.reset();
+  }
+  std::string name() const override { return "gpipe::Pipeline"; }
+
+  std::shared_ptr<SetAside> set_aside;
+  std::shared_ptr<OpaqueBackward> backward;
+};
+
+}  // namespace
+
+void attach_graph(std::vector<at::Tensor>& outputs, edge_list inputs,
+                  std::shared_ptr<OpaqueBackward> backward) {
+  auto set_aside = std::make_shared<SetAside>();
+  std::shared_ptr<Node> opaque(
+      new Opaque(std::move(inputs), set_aside, std::move(backward)),
+      torch::autograd::deleteNode);
+  std::shared_ptr<Node> gateway(new Gateway(set_aside),
+                                torch::autograd::deleteNode);
+  gateway->add_next_edge(Edge(opaque, opaque->add_input_metadata(at::empty({0}))));
+  for (at::Tensor& output : outputs) {
+    torch::autograd::create_gradient_edge(output, gateway);
+  }
+}
+
+}  // namespace gpipe

@@ -1,0 +1,258 @@
+#include "gpipe/runtime/cell.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "gpipe/runtime/cell_tracker.h"
+#include "gpipe/runtime/layer.h"
+#include "gpipe/runtime/phase.h"
+
+namespace gpipe {
+namespace {
+
+// A tensor's version counts the changes in place; -1 where there is none.
+int64_t version_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_inference()) return -1;
+  return static_cast<int64_t>(tensor._version());
+}
+
+std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> versions;
+  versions.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    versions.push_back(version_of(tensor));
+  }
+  return versions;
+}
+
+std::vector<int64_t> versions_of(const std::vector<Crossing>& crossings) {
+  std::vector<int64_t> versions;
+  versions.reserve(crossings.size());
+  for (const Crossing& each : crossings) {
+    versions.push_back(version_of(each.tensor));
+  }
+  return versions;
+}
+
+std::vector<bool> training_of(const Partition& partition) {
+  std::vector<bool> training;
+  for (const Layer& layer : partition.layers) {
+    training.push_back(layer.module.ptr()->is_training());
+  }
+  return training;
+}
+
+using BufferValue = std::pair<at::Tensor, at::Tensor>;  // buffer, its value
+
+void capture(const std::vector<at::Tensor>& buffers,
+             std::vector<BufferValue>& values) {
+  c10::NoGradGuard no_grad;
+  for (const at::Tensor& buffer : buffers) {
+    values.emplace_back(buffer, buffer.clone());
+  }
+}
+
+// Puts values back without a trace: autograd, which may have saved the buffer
+// for the backward of another cell, is not told of a change.
+void put_back(const std::vector<BufferValue>& values) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const auto& [buffer, value] : values) {
+    at::Tensor target = buffer;
+    target.copy_(value);
+  }
+}
+
+}  // namespace
+
+Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
+  PhaseScope phase(checkpointed_ ? Phase::kCheckpointing : Phase::kForward,
+                   microbatch_);
+  leaf_input_ = leaf_input;
+  input_kind_ = input.kind;
+  input_width_ = input.boundary.size();
+  std::vector<Crossing> crossings = std::move(input.boundary);
+  for (Crossing& skip : input.skips) crossings.push_back(std::move(skip));
+
+  std::vector<int64_t> buffer_versions;
+  if (checkpointed_) {
+    saved_.input = crossings;
+    saved_.versions = versions_of(crossings);
+    saved_.training = training_of(*partition_);
+    capture(partition_->other_buffers, saved_.buffers);
+    buffer_versions = versions_of(partition_->other_buffers);
+  }
+
+  run_layers(std::move(crossings), seed);
+
+  Parcel output;
+  output.kind = output_kind_;
+  for (std::size_t k = 0; k < outputs_.size(); ++k) {
+    auto& list = k < output_width_ ? output.boundary : output.skips;
+    list.push_back(leave(outputs_[k]));
+  }
+  if (!c10::GradMode::is_enabled()) {
+    outputs_.clear();
+    return output;
+  }
+
+  leaves_ = find_leaves(outputs_);
+  if (checkpointed_) {
+    TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
+                "a layer of partition ", partition_->index,
+                " changes the partition's input in place, so that the "
+                "checkpointed forward cannot be computed again from it; make "
+                "the first layer of the partition one that works out of place "
+                "(such as ReLU without inplace), or use Checkpoint::kNever");
+    saved_.leaf_versions = versions_of(leaves_);
+    std::vector<BufferValue> changed;
+    for (std::size_t k = 0; k < saved_.buffers.size(); ++k) {
+      if (version_of(saved_.buffers[k].first) != buffer_versions[k]) {
+        changed.push_back(std::move(saved_.buffers[k]));
+      }
+    }
+    saved_.buffers = std::move(changed);
+    outputs_.clear();
+    entry_.clear();
+  }
+  return output;
+}
+
+void Cell::run_layers(std::vector<Crossing> input, StepSeed& seed) {
+  Entry entry(input, leaf_input_);
+  std::vector<at::Tensor> boundary(
+      std::make_move_iterator(entry.tensors().begin()),
+      std::make_move_iterator(entry.tensors().begin() + input_width_));
+  std::vector<std::optional<at::Tensor>> imported;
+  for (std::size_t k = input_width_; k < input.size(); ++k) {
+    at::Tensor& skip = entry.tensors()[k];
+    imported.push_back(skip.defined() ? std::make_optional(std::move(skip))
+                                      : std::nullopt);
+  }
+  entry_ = entry.edges();
+  // From here on the layers alone hold their input, so that it is freed as
+  // soon as in the plain model.
+  input.clear();
+
+  CellTracker tracker(*partition_, std::move(imported));
+  UseSkipTracker use_tracker(tracker);
+  RandomScope random(seed, microbatch_, partition_->device);
+  Value value(input_kind_, std::move(boundary));
+  for (Layer& layer : partition_->layers) {
+    layer_at_work_ = layer.name;
+    random.enter_layer(layer.index);
+    value = call_layer(layer.module, std::move(value));
+    tracker.check_done(layer.skips);
+  }
+  layer_at_work_.clear();
+
+  output_kind_ = value.kind();
+  outputs_ = std::move(value.tensors());
+  TORCH_CHECK_TYPE(output_kind_ == Value::Kind::kVector ||
+                       std::all_of(outputs_.begin(), outputs_.end(),
+                                   [](const at::Tensor& tensor) {
+                                     return tensor.defined();
+                                   }),
+                   "layer '", partition_->layers.back().name,
+                   "' returned an undefined tensor");
+  output_width_ = outputs_.size();
+  for (auto& skip : tracker.take_exported()) {
+    outputs_.push_back(skip ? std::move(*skip) : at::Tensor());
+  }
+}
+
+void Cell::check_unchanged() const {
+  TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
+              "the input of partition ", partition_->index,
+              " has been changed in place between forward and backward; a "
+              "checkpointed forward cannot be computed again from it. Change a "
+              "copy instead, or use Checkpoint::kNever");
+  TORCH_CHECK(training_of(*partition_) == saved_.training,
+              "train() or eval() was called between forward and backward; a "
+              "checkpointed forward cannot be computed again in another mode");
+  for (std::size_t k = 0; k < leaves_.size(); ++k) {
+    TORCH_CHECK(version_of(leaves_[k]) == saved_.leaf_versions[k],
+                "parameter '", partition_->name_of(leaves_[k]),
+                "' has been changed in place between forward and backward "
+                "(such as by an optimizer's step); a checkpointed forward "
+                "cannot be computed again with it. Call backward first, or "
+                "forward again");
+  }
+}
+
+void Cell::recompute(StepSeed& seed) {
+  PhaseScope phase(Phase::kRecomputing, microbatch_);
+  check_unchanged();
+
+  // Layers change their buffers again: they find what they found in the
+  // forward, and what they leave is put back.
+  struct PutBack {
+    std::vector<BufferValue> values;
+    ~PutBack() { put_back(values); }
+  } now;
+  capture(partition_->norm_buffers, now.values);
+  for (const auto& [buffer, then] : saved_.buffers) {
+    c10::NoGradGuard no_grad;
+    now.values.emplace_back(buffer, buffer.clone());
+  }
+  put_back(saved_.buffers);
+
+  run_layers(saved_.input, seed);
+}
+
+GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
+                          const std::vector<bool>& leaf_wanted,
+                          std::vector<at::Tensor>& leaf_grads) {
+  PhaseScope phase(Phase::kBackward, microbatch_);
+  // Roots in the order in which the engine would reach them in the plain
+  // model, last consumer first, so that sums over them come out the same.
+  std::vector<at::Tensor> roots, root_grads;
+  for (std::size_t k = outputs_.size(); k-- > output_width_;) {
+    roots.push_back(outputs_[k]);
+    root_grads.push_back(std::move(grads.skips[k - output_width_]));
+  }
+  for (std::size_t k = 0; k < output_width_; ++k) {
+    roots.push_back(outputs_[k]);
+    root_grads.push_back(std::move(grads.boundary[k]));
+  }
+
+  torch::autograd::edge_list targets;
+  const std::size_t input_size = entry_.size();
+  if (want_input) {
+    targets = entry_;
+  } else {
+    targets.resize(input_size);
+  }
+  for (std::size_t k = 0; k < leaves_.size(); ++k) {
+    targets.push_back(leaf_wanted[leaf_numbers_[k]]
+                          ? torch::autograd::impl::gradient_edge(leaves_[k])
+                          : torch::autograd::Edge());
+  }
+
+  // A checkpointed graph is for one use, even when the step's is kept.
+  const bool keep = keep_graph && !checkpointed_;
+  if (!keep) outputs_.clear();
+  auto found = run_backward(roots, std::move(root_grads), targets, keep);
+  if (checkpointed_) entry_.clear();
+
+  GradParcel back;
+  for (std::size_t k = 0; k < input_size; ++k) {
+    auto& list = k < input_width_ ? back.boundary : back.skips;
+    list.push_back(std::move(found[k]));
+  }
+  leaf_grads.assign(std::make_move_iterator(found.begin() + input_size),
+                    std::make_move_iterator(found.end()));
+  return back;
+}
+
+void Cell::release() {
+  saved_ = Saved();
+  entry_.clear();
+  outputs_.clear();
+  leaves_.clear();
+}
+
+}  // namespace gpipe

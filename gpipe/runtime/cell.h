@@ -1,0 +1,111 @@
+// Cell (i, j): micro-batch i on partition j, forward and backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/runtime/graph.h"
+#include "gpipe/runtime/partition.h"
+#include "gpipe/runtime/random.h"
+#include "gpipe/runtime/stream.h"
+#include "gpipe/runtime/value.h"
+
+namespace gpipe {
+
+// What crosses from cell to cell in the forward: the value between two layers,
+// and skip tensors (in the order of the partition's imports or exports).
+struct Parcel {
+  Value::Kind kind = Value::Kind::kTensor;
+  std::vector<Crossing> boundary;
+  std::vector<Crossing> skips;
+};
+
+// The gradients that cross back. Undefined: there is none.
+struct GradParcel {
+  std::vector<at::Tensor> boundary;
+  std::vector<at::Tensor> skips;
+};
+
+// A function from tensors to tensors with a private piece of autograd graph:
+// the tensors that come in are cut from the graph of the cell that made them,
+// and backward is one run of the engine from what went out to what came in and
+// the leaves (parameters).
+//
+// A checkpointed cell runs forward with gradients enabled as any other, so
+// that the operators and the bits are the same and it is known what requires
+// grad, but drops its graph at the end and keeps what came in; recompute()
+// builds the graph again.
+//
+// Threads: used by the partition's worker; constructed and destroyed anywhere.
+class Cell {
+ public:
+  Cell(Partition& partition, int64_t microbatch, bool checkpointed)
+      : partition_(&partition),
+        microbatch_(microbatch),
+        checkpointed_(checkpointed) {}
+
+  bool checkpointed() const { return checkpointed_; }
+
+  // `leaf_input`: the boundary tensors are leaves of the user's.
+  Parcel forward(Parcel input, StepSeed& seed, bool leaf_input);
+
+  // Before each backward of a checkpointed cell. Gives the same values as the
+  // forward: same random numbers, same buffers; buffers are left as they were.
+  // c10::Error if something that the cell read has been changed since.
+  void recompute(StepSeed& seed);
+
+  // Gradients of what came in, and of leaves() into `leaf_grads` where
+  // `leaf_wanted`. `grads`: those of what went out. `want_input`: whether
+  // anything further back is wanted.
+  GradParcel backward(GradParcel grads, bool keep_graph, bool want_input,
+                      const std::vector<bool>& leaf_wanted,
+                      std::vector<at::Tensor>& leaf_grads);
+
+  // Parameters, and whatever else layers captured, that the outputs depend on.
+  const std::vector<at::Tensor>& leaves() const { return leaves_; }
+  // Their numbers in the step's list, set by the step.
+  std::vector<int64_t>& leaf_numbers() { return leaf_numbers_; }
+
+  // Name of the layer at work, for messages; empty outside of layers.
+  const std::string& layer_at_work() const { return layer_at_work_; }
+
+  // Drops the graph and all tensors.
+  void release();
+
+ private:
+  struct Saved {
+    std::vector<Crossing> input;
+    std::vector<int64_t> versions;       // of input
+    std::vector<int64_t> leaf_versions;  // of leaves_
+    std::vector<bool> training;          // of the layers
+    // Values of buffers that the layers changed, before the change.
+    std::vector<std::pair<at::Tensor, at::Tensor>> buffers;
+  };
+
+  // Runs the layers on `input` and fills outputs_ and entry_.
+  void run_layers(std::vector<Crossing> input, StepSeed& seed);
+  void check_unchanged() const;
+
+  Partition* partition_;
+  int64_t microbatch_;
+  bool checkpointed_;
+  bool leaf_input_ = false;
+
+  Value::Kind input_kind_ = Value::Kind::kTensor;
+  std::size_t input_width_ = 0;  // boundary tensors; imported skips follow
+  Value::Kind output_kind_ = Value::Kind::kTensor;
+  std::size_t output_width_ = 0;  // boundary tensors; exported skips follow
+
+  torch::autograd::edge_list entry_;  // where gradients of the input arrive
+  std::vector<at::Tensor> outputs_;   // with their graph
+  std::vector<at::Tensor> leaves_;
+  std::vector<int64_t> leaf_numbers_;
+  Saved saved_;
+  std::string layer_at_work_;
+};
+
+}  // namespace gpipe

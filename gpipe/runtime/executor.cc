@@ -1,0 +1,176 @@
+#include "gpipe/runtime/executor.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "gpipe/runtime/bell.h"
+#include "gpipe/runtime/stream.h"
+#include "gpipe/schedule/order.h"
+
+namespace gpipe {
+namespace {
+
+// Shared by those who count and the one who waits, who may be gone before the
+// last ring has ended.
+class Countdown {
+ public:
+  explicit Countdown(std::size_t count) : left_(count) {}
+
+  void count() {
+    if (left_.fetch_sub(1) == 1) bell_.ring();
+  }
+  void wait() {
+    bell_.wait([this] { return left_ == 0; }, /*spins=*/0);
+  }
+
+ private:
+  std::atomic<std::size_t> left_;
+  Bell bell_;
+};
+
+}  // namespace
+
+Plan::Plan(Schedule schedule_in)
+    : schedule(std::move(schedule_in)), positions(clock_order(schedule)) {
+  for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
+    for (const Action& action : schedule.ranks[r]) {
+      const auto stage = static_cast<std::size_t>(action.stage);
+      if (stage >= rank_of_stage.size()) rank_of_stage.resize(stage + 1, -1);
+      rank_of_stage[stage] = static_cast<int>(r);
+    }
+  }
+}
+
+struct Executor::Run {
+  Run(const Plan& plan, Actor& actor)
+      : plan(plan), actor(actor), bells(plan.schedule.ranks.size()) {}
+
+  const Plan& plan;
+  Actor& actor;
+  const at::ThreadLocalState caller;
+  std::vector<Moment> begin;  // of the caller's streams, by rank
+  std::vector<Moment> end;    // of the workers' streams, by rank
+
+  std::vector<Bell> bells;  // by rank
+
+  // Position of the first failed action so far.
+  std::atomic<int64_t> failed{std::numeric_limits<int64_t>::max()};
+  std::mutex mutex;
+  ExecutorError error;  // of that action
+
+  void fail(int64_t position, std::exception_ptr exception, Failure failure) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (position >= failed) return;
+      error = {std::move(exception), std::move(failure)};
+      failed = position;
+    }
+    for (Bell& bell : bells) bell.ring();
+  }
+
+  // Wakes the rank that waits for what `action` has made.
+  void tell(const Action& action) {
+    if (action.kind == Kind::kRecompute ||
+        action.kind == Kind::kBackwardWeight) {
+      return;
+    }
+    const int stage = action.kind == Kind::kForward ? action.stage + 1
+                                                    : action.stage - 1;
+    if (stage < 0 || stage >= static_cast<int>(plan.rank_of_stage.size())) {
+      return;
+    }
+    const int rank = plan.rank_of_stage[stage];
+    if (rank >= 0) bells[rank].ring();
+  }
+
+  // Performs the action, or notes its error.
+  void perform(const Action& action, int64_t position) {
+    const auto note = [&](const char* what) {
+      Failure failure = actor.place(action);
+      failure.what = what;
+      fail(position, std::current_exception(), std::move(failure));
+    };
+    try {
+      actor.perform(action);
+    } catch (c10::Error& error) {
+      const std::string what = error.what_without_backtrace();
+      error.add_context("in " + actor.place(action).place());
+      note(what.c_str());
+    } catch (const std::exception& error) {
+      note(error.what());
+    } catch (...) {
+      note("");
+    }
+  }
+};
+
+Executor::Executor(std::vector<c10::Device> devices, int threads)
+    : devices_(std::move(devices)) {
+  // To look before sleeping is of use only while there is a core to look on.
+  const auto cores = std::thread::hardware_concurrency();
+  spins_ = devices_.size() <= cores ? 200 : 0;
+
+  const int caller_threads = at::get_num_threads();
+  auto prepared = std::make_shared<Countdown>(devices_.size());
+  for (const c10::Device& device : devices_) {
+    streams_.push_back(new_stream(device));
+    workers_.push_back(std::make_unique<Worker>([prepared, threads, device] {
+      // Before the thread's first operator, which would open a team of all
+      // cores for it.
+      if (device.is_cpu()) at::set_num_threads(threads);
+      prepared->count();
+    }));
+  }
+  prepared->wait();
+  // That set the default for threads to come as well; give it back.
+  at::set_num_threads(caller_threads);
+}
+
+std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor) {
+  Run run(plan, actor);
+  run.end.resize(devices_.size());
+  auto done = std::make_shared<Countdown>(devices_.size());
+  for (const c10::Device& device : devices_) {
+    run.begin.push_back(Moment::now(device));
+  }
+  for (std::size_t r = 0; r < devices_.size(); ++r) {
+    workers_[r]->post([this, &run, done, r] {
+      work(run, static_cast<int>(r));
+      done->count();  // `run` may be gone after this
+    });
+  }
+  done->wait();
+  for (std::size_t r = 0; r < devices_.size(); ++r) {
+    run.end[r].before(devices_[r]);
+  }
+  if (!run.error.exception) return std::nullopt;
+  return std::move(run.error);
+}
+
+void Executor::work(Run& run, int rank) {
+  at::ThreadLocalStateGuard caller(run.caller);
+  StreamScope stream(streams_[rank]);
+  run.begin[rank].before(devices_[rank]);
+
+  const auto& actions = run.plan.schedule.ranks[rank];
+  const auto& positions = run.plan.positions[rank];
+  for (std::size_t k = 0; k < actions.size(); ++k) {
+    const Action& action = actions[k];
+    const auto cancelled = [&] { return run.failed < positions[k]; };
+    run.bells[rank].wait(
+        [&] { return cancelled() || run.actor.ready(action); }, spins_);
+    if (cancelled()) break;
+    run.perform(action, positions[k]);
+    run.tell(action);
+  }
+  run.end[rank] = Moment::now(devices_[rank]);
+}
+
+}  // namespace gpipe

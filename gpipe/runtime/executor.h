@@ -1,0 +1,77 @@
+// Executes a schedule on worker threads, one per rank.
+#pragma once
+
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "gpipe/runtime/failure.h"
+#include "gpipe/runtime/worker.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// A schedule with what the executor derives from it once.
+struct Plan {
+  // std::invalid_argument if the schedule cannot be executed.
+  explicit Plan(Schedule schedule);
+
+  Schedule schedule;
+  std::vector<std::vector<int64_t>> positions;  // see clock_order()
+  std::vector<int> rank_of_stage;
+};
+
+// What the actions of a plan do. Threads: each function is called by the
+// worker of the action's rank.
+class Actor {
+ public:
+  virtual ~Actor() = default;
+  // Whether all that the action needs from other ranks has arrived. Also
+  // called while other workers deliver.
+  virtual bool ready(const Action& action) = 0;
+  // May throw.
+  virtual void perform(const Action& action) = 0;
+  // Where in `action` an exception came from; called right after it was
+  // thrown. `what` is not filled in.
+  virtual Failure place(const Action& action) = 0;
+};
+
+struct ExecutorError {
+  std::exception_ptr exception;
+  Failure failure;
+};
+
+class Executor {
+ public:
+  // One worker per device given (devices may repeat), living as long as the
+  // executor. `threads`: intra-op threads of a worker of a CPU rank.
+  Executor(std::vector<c10::Device> devices, int threads);
+
+  // Runs all actions; returns when every worker is done. The calling thread's
+  // state (grad mode, autocast, ...) holds on the workers. What the caller's
+  // current streams have been given happens before, and what they are given
+  // afterwards happens after.
+  //
+  // If actions throw: the error of the first in schedule order, whatever the
+  // timing. Actions before it in that order are performed, no later one is
+  // started.
+  // Threads: one run at a time.
+  std::optional<ExecutorError> run(const Plan& plan, Actor& actor);
+
+ private:
+  struct Run;
+  void work(Run& run, int rank);
+
+  std::vector<c10::Device> devices_;
+  std::vector<std::optional<c10::Stream>> streams_;
+  int spins_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // last: they end first
+};
+
+}  // namespace gpipe

@@ -1,0 +1,42 @@
+#include "gpipe/runtime/grad_sum.h"
+
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+// True if nobody else can see `tensor` change: not another holder of it, not a
+// view of its memory, and not itself through overlapping elements, as in the
+// expanded gradient of a sum.
+bool is_ours(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.use_count() == 1 &&
+         tensor.storage().use_count() == 1 &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+}  // namespace
+
+void GradSum::add(std::size_t leaf, at::Tensor grad) {
+  if (!grad.defined()) return;
+  Sum& sum = sums_[leaf];
+  if (!sum.tensor.defined()) {
+    sum.own = is_ours(grad);
+    sum.tensor = std::move(grad);
+    return;
+  }
+  c10::NoGradGuard no_grad;
+  if (sum.own && grad.layout() == at::kStrided) {
+    sum.tensor.add_(grad);
+  } else {
+    sum.tensor = sum.tensor + grad;
+    sum.own = is_ours(sum.tensor);
+  }
+}
+
+at::Tensor GradSum::take(std::size_t leaf) {
+  return std::move(sums_[leaf].tensor);
+}
+
+}  // namespace gpipe

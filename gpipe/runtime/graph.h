@@ -1,0 +1,54 @@
+// The private piece of autograd graph of a cell: entry, leaves, backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <vector>
+
+namespace gpipe {
+
+// A tensor on the border of a cell, without graph, and whether the cell that
+// made it would give it one. Undefined: a skip stashed as none, or an undefined
+// element of a vector.
+struct Crossing {
+  at::Tensor tensor;
+  bool requires_grad = false;
+};
+
+// The tensors that the layers of a cell get: aliases of those that crossed the
+// border, which are where the cell's graph begins. Not leaves, so that a layer
+// that works in place on its input does so as in the plain model.
+//
+// `leaf`: crossings that are leaves for the user, where in-place work is an
+// error in the plain model too.
+class Entry {
+ public:
+  Entry() = default;
+  Entry(const std::vector<Crossing>& crossings, bool leaf);
+
+  std::vector<at::Tensor>& tensors() { return tensors_; }
+  // Where the gradient of each arrives; empty for those that want none.
+  const torch::autograd::edge_list& edges() const { return edges_; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  torch::autograd::edge_list edges_;
+};
+
+// Takes an output of the cell across the border.
+Crossing leave(const at::Tensor& output);
+
+// The leaves (parameters, and whatever else a layer has captured) that the
+// graph of `outputs` ends in, in the order of finding them.
+std::vector<at::Tensor> find_leaves(const std::vector<at::Tensor>& outputs);
+
+// Runs backward from `outputs` with gradients `grads` (undefined: none) and
+// returns the gradients that arrive at `targets`, undefined where nothing
+// does or the target is empty. `.grad` of leaves is not touched.
+// Threads: on CPU all of it runs on the calling thread.
+std::vector<at::Tensor> run_backward(
+    const std::vector<at::Tensor>& outputs, std::vector<at::Tensor> grads,
+    const torch::autograd::edge_list& targets, bool keep_graph);
+
+}  // namespace gpipe

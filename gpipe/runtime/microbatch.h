@@ -1,0 +1,28 @@
+// Splits a mini-batch into micro-batches and puts their outputs together.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/runtime/value.h"
+
+namespace gpipe {
+
+// Checks a mini-batch at the door of the pipeline: at least one defined
+// tensor, each with a dimension 0 of the same size, on `device`; only a vector
+// or a tuple may hold undefined ones. c10::ValueError (c10::TypeError for an
+// undefined tensor alone), naming the element and the sizes.
+void check_input(const Value& input, const c10::Device& device);
+
+// Splits along dimension 0 as torch::chunk does: pieces of
+// ceil(rows / chunks) rows, the last one smaller, possibly fewer than
+// `chunks`. The pieces are views. Undefined tensors are undefined in each.
+std::vector<Value> scatter(const Value& input, int64_t chunks);
+
+// Concatenates along dimension 0; a single piece is returned as it is.
+// c10::ValueError if the pieces do not fit together, naming the micro-batch.
+Value gather(const std::vector<Value>& pieces);
+
+}  // namespace gpipe

@@ -1,0 +1,56 @@
+// The machine: partitions, their workers, and a mini-batch going through.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gpipe/runtime/checkpoint.h"
+#include "gpipe/runtime/executor.h"
+#include "gpipe/runtime/failure.h"
+#include "gpipe/runtime/partition.h"
+#include "gpipe/runtime/step.h"
+#include "gpipe/runtime/value.h"
+
+namespace gpipe {
+
+// Held by its GPipe and by the graphs of outputs that have not been released,
+// whose backward may come after the GPipe is gone.
+// Threads: any; mini-batches are served one after the other.
+class Pipeline : public std::enable_shared_from_this<Pipeline> {
+ public:
+  Pipeline(std::vector<Partition> partitions, int threads_per_partition);
+
+  // Runs `input`, already checked, in up to `chunks` micro-batches. If
+  // gradients are enabled the result's graph is one node whose backward runs
+  // the rest of the schedule. Throws what the first failing action threw.
+  Value forward(const Value& input, int64_t chunks, Checkpoint checkpoint);
+
+  // Of the last failed pass, until a pass succeeds.
+  std::optional<Failure> last_failure() const;
+
+ private:
+  friend class StepBackward;
+
+  // The two halves of a schedule: what forward() runs, and what backward does.
+  struct Plans {
+    Plan forward, backward;
+  };
+  const Plans& plans(int64_t microbatches, int64_t checkpointed);
+  void run(const Plan& plan, Actor& actor);
+
+  std::mutex running_;
+  Stages stages_;
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Plans>> plans_;
+
+  mutable std::mutex failure_mutex_;
+  std::optional<Failure> failure_;
+
+  Executor executor_;  // last: its workers end before anything else
+};
+
+}  // namespace gpipe

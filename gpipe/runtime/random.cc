@@ -1,0 +1,224 @@
+#include "gpipe/runtime/random.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/op_registration/op_registration.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+constexpr auto kInterceptor = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+thread_local RandomScope* current_scope = nullptr;
+
+uint64_t random64(at::Generator generator) {
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every bit of the
+// input changes about half of those of the output.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+// Where an operator runs: as its first tensor, else as its device argument.
+c10::Device device_of(const c10::IValue* arguments, std::size_t count,
+                      std::optional<std::size_t> device_argument) {
+  for (std::size_t k = 0; k < count; ++k) {
+    if (arguments[k].isTensor() && arguments[k].toTensor().defined()) {
+      return arguments[k].toTensor().device();
+    }
+  }
+  if (device_argument && arguments[*device_argument].isDevice()) {
+    return arguments[*device_argument].toDevice();
+  }
+  return c10::Device(c10::kCPU);
+}
+
+void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                torch::jit::Stack* stack) {
+  op.redispatchBoxed(keys & c10::DispatchKeySet(
+                                c10::DispatchKeySet::FULL_AFTER, kInterceptor),
+                     stack);
+}
+
+std::optional<std::size_t> argument(const c10::FunctionSchema& schema,
+                                    const std::string& name) {
+  const auto index = schema.argumentIndexWithName(name);
+  if (!index) return std::nullopt;
+  return static_cast<std::size_t>(*index);
+}
+
+// For an operator with a generator argument: fills it if it is empty.
+class FillGenerator : public c10::OperatorKernel {
+ public:
+  explicit FillGenerator(const c10::FunctionSchema& schema)
+      : count_(schema.arguments().size()),
+        generator_(*argument(schema, "generator")),
+        device_(argument(schema, "device")) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    c10::IValue* arguments = stack->data() + (stack->size() - count_);
+    if (current_scope && arguments[generator_].isNone()) {
+      const auto device = device_of(arguments, count_, device_);
+      if (auto generator = current_scope->generator(device)) {
+        arguments[generator_] = *generator;
+      }
+    }
+    redispatch(op, keys, stack);
+  }
+
+ private:
+  std::size_t count_, generator_;
+  std::optional<std::size_t> device_;
+};
+
+// For an operator that draws from its device's default generator and has no
+// argument for another: lends that generator the state of the cell's.
+class LendState : public c10::OperatorKernel {
+ public:
+  explicit LendState(const c10::FunctionSchema& schema)
+      : count_(schema.arguments().size()) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    const auto device = device_of(stack->data() + (stack->size() - count_),
+                                  count_, std::nullopt);
+    std::optional<at::Generator> own;
+    if (current_scope && !device.is_cpu()) {
+      own = current_scope->generator(device);
+    }
+    if (!own) return redispatch(op, keys, stack);
+
+    // Workers of one device take turns.
+    static std::mutex lending;
+    std::lock_guard<std::mutex> lock(lending);
+    at::Generator shared = at::globalContext().defaultGenerator(device);
+    const at::Tensor outer_state = shared.get_state();
+    shared.set_state(own->get_state());
+    struct Restore {
+      at::Generator &shared, &own;
+      const at::Tensor& outer_state;
+      ~Restore() {
+        own.set_state(shared.get_state());
+        shared.set_state(outer_state);
+      }
+    } restore{shared, *own, outer_state};
+    redispatch(op, keys, stack);
+  }
+
+ private:
+  std::size_t count_;
+};
+
+template <typename Kernel>
+c10::RegistrationHandleRAII intercept(const c10::OperatorHandle& op) {
+  return c10::Dispatcher::singleton().registerImpl(
+      op.operator_name(), kInterceptor,
+      c10::KernelFunction::makeFromBoxedFunctor(
+          std::make_unique<Kernel>(op.schema())),
+      /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
+      "gpipe: random numbers of a cell");
+}
+
+// Before main(), when no operator can be running: the tables that this changes
+// are read without a lock. Kept for ever, since operators may run for as long.
+const auto* const registrations = [] {
+  const std::set<std::string> without_argument = {
+      "aten::native_dropout",
+      "aten::_scaled_dot_product_flash_attention",
+      "aten::_scaled_dot_product_efficient_attention",
+      "aten::_scaled_dot_product_cudnn_attention",
+      "aten::_flash_attention_forward",
+      "aten::_efficient_attention_forward",
+  };
+  auto& dispatcher = c10::Dispatcher::singleton();
+  auto* handles = new std::vector<c10::RegistrationHandleRAII>();
+  handles->push_back(dispatcher.registerFallback(
+      kInterceptor, c10::KernelFunction::makeFallthrough(),
+      "gpipe: other operators"));
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op) continue;
+    if (argument(op->schema(), "generator")) {
+      handles->push_back(intercept<FillGenerator>(*op));
+    } else if (without_argument.count(name.name)) {
+      handles->push_back(intercept<LendState>(*op));
+    }
+  }
+  return handles;
+}();
+
+}  // namespace
+
+StepSeed::StepSeed() {
+  // The layer that this pipeline runs in is waiting, so that the draw can be
+  // made here only, on its thread and from its generator.
+  if (RandomScope* outer = RandomScope::current()) {
+    seed_ = random64(*outer->generator(c10::Device(c10::kCPU)));
+  }
+}
+
+uint64_t StepSeed::get() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!seed_) seed_ = random64(at::detail::getDefaultCPUGenerator());
+  return *seed_;
+}
+
+RandomScope::RandomScope(StepSeed& step, int64_t microbatch,
+                         c10::Device device)
+    : step_(step),
+      microbatch_(microbatch),
+      device_(device),
+      outer_(std::exchange(current_scope, this)),
+      intercept_(kInterceptor) {}
+
+RandomScope::~RandomScope() { current_scope = outer_; }
+
+RandomScope* RandomScope::current() { return current_scope; }
+
+void RandomScope::enter_layer(int64_t layer) {
+  layer_ = layer;
+  cpu_.seeded = false;
+  accelerator_.seeded = false;
+}
+
+at::Generator& RandomScope::seeded(Lazy& lazy, const c10::Device& device) {
+  if (!lazy.generator.defined()) {
+    if (device.is_cpu()) {
+      lazy.generator = at::detail::createCPUGenerator();
+    } else {
+      at::Generator shared = at::globalContext().defaultGenerator(device);
+      std::lock_guard<std::mutex> lock(shared.mutex());
+      lazy.generator = shared.clone();
+    }
+  }
+  if (!lazy.seeded) {
+    lazy.generator.set_current_seed(
+        mix(mix(mix(step_.get()) ^ static_cast<uint64_t>(microbatch_)) ^
+            static_cast<uint64_t>(layer_)));
+    lazy.seeded = true;
+  }
+  return lazy.generator;
+}
+
+std::optional<at::Generator> RandomScope::generator(
+    const c10::Device& device) {
+  if (device.is_cpu()) return seeded(cpu_, device);
+  if (device == device_) return seeded(accelerator_, device);
+  return std::nullopt;
+}
+
+}  // namespace gpipe

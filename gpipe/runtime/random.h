@@ -1,0 +1,74 @@
+// Random numbers that depend on the step, the micro-batch and the layer only.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+namespace gpipe {
+
+// The seed of one mini-batch. Drawn from LibTorch's default CPU generator (or,
+// when the pipeline is itself part of a layer of a pipeline, from the
+// generator of that layer) when the first random operator wants it, so that a
+// model without any leaves that generator alone.
+//
+// Threads: get() may be called from any thread.
+class StepSeed {
+ public:
+  StepSeed();
+  uint64_t get();
+
+ private:
+  std::mutex mutex_;
+  std::optional<uint64_t> seed_;
+};
+
+// While in scope, random operators on this thread that are given no generator
+// use one seeded from (step, micro-batch, layer). So the numbers are the same
+// for any balance, any schedule and any timing, and again in a recompute;
+// LibTorch's one generator per process would be shared by all workers.
+//
+// How: an interceptor on a dispatch key that is otherwise unused, registered
+// for the operators that have a `generator` argument and for none else, so
+// that the others pay nothing. Fused operators of accelerators that draw from
+// the device's default generator without such an argument run with its state
+// exchanged for the cell's.
+class RandomScope {
+ public:
+  // `device`: the partition's. Operators on it and on the CPU are served.
+  RandomScope(StepSeed& step, int64_t microbatch, c10::Device device);
+  ~RandomScope();
+  RandomScope(const RandomScope&) = delete;
+  RandomScope& operator=(const RandomScope&) = delete;
+
+  // What follows is layer `layer` of the model, counted from 0.
+  void enter_layer(int64_t layer);
+
+  // The generator for operators on `device`, seeded on first use in a layer;
+  // none if it is neither the CPU nor the partition's device.
+  std::optional<at::Generator> generator(const c10::Device& device);
+
+  // The innermost scope of this thread, or null.
+  static RandomScope* current();
+
+ private:
+  struct Lazy {
+    at::Generator generator;
+    bool seeded = false;
+  };
+  at::Generator& seeded(Lazy& lazy, const c10::Device& device);
+
+  StepSeed& step_;
+  const int64_t microbatch_;
+  const c10::Device device_;
+  int64_t layer_ = -1;
+  Lazy cpu_, accelerator_;
+  RandomScope* const outer_;
+  c10::impl::IncludeDispatchKeyGuard intercept_;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,41 @@
+#include "gpipe/runtime/transfer.h"
+
+namespace gpipe {
+
+std::optional<c10::Stream> Transfer::copy_stream(const c10::Device& device) {
+  if (!has_streams(device)) return std::nullopt;
+  auto found = copy_streams_.find(device);
+  if (found == copy_streams_.end()) {
+    found = copy_streams_.emplace(device, *new_stream(device)).first;
+  }
+  return found->second;
+}
+
+at::Tensor Transfer::bring(const at::Tensor& tensor, const Moment& ready) {
+  if (!tensor.defined()) return tensor;
+  const c10::Device source = tensor.device();
+  if (source == device_) {
+    ready.before(device_);
+    record_use(tensor, device_);
+    return tensor;
+  }
+
+  at::Tensor copy;
+  Moment copied;
+  {
+    // A copy between two devices is ordered by the current streams of both.
+    StreamScope on_source(copy_stream(source));
+    StreamScope on_target(copy_stream(device_));
+    ready.before(source);
+    ready.before(device_);
+    // A copy to the host must be complete when the host reads it.
+    copy = tensor.to(device_, /*non_blocking=*/has_streams(device_));
+    record_use(tensor, source);
+    copied = Moment::now(has_streams(device_) ? device_ : source);
+  }
+  copied.before(device_);
+  record_use(copy, device_);
+  return copy;
+}
+
+}  // namespace gpipe

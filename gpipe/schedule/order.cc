@@ -1,0 +1,90 @@
+#include "gpipe/schedule/order.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+
+namespace gpipe {
+namespace {
+
+using Key = std::tuple<int, Kind, int>;
+
+Key key_of(int stage, Kind kind, int microbatch) {
+  return {stage, kind, microbatch};
+}
+
+// What must be done before `action` may start.
+std::vector<Key> needs(const Action& action) {
+  const auto [stage, kind, i] = std::tie(action.stage, action.kind,
+                                         action.microbatch);
+  switch (kind) {
+    case Kind::kForward:
+      return {key_of(stage - 1, Kind::kForward, i)};
+    case Kind::kRecompute:
+      return {key_of(stage, Kind::kForward, i)};
+    case Kind::kBackward:
+    case Kind::kBackwardInput:
+      return {key_of(stage, Kind::kForward, i),
+              key_of(stage, Kind::kRecompute, i),
+              key_of(stage + 1, Kind::kBackward, i),
+              key_of(stage + 1, Kind::kBackwardInput, i)};
+    case Kind::kBackwardWeight:
+      return {key_of(stage, Kind::kBackwardInput, i)};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::vector<int64_t>> clock_order(const Schedule& schedule) {
+  // The clock at the end of every action, once it is known.
+  std::map<Key, std::optional<int64_t>> end;
+  std::size_t left = 0;
+  for (const auto& actions : schedule.ranks) {
+    for (const Action& action : actions) {
+      end[key_of(action.stage, action.kind, action.microbatch)];
+    }
+    left += actions.size();
+  }
+
+  const auto ranks = schedule.ranks.size();
+  std::vector<std::vector<int64_t>> positions(ranks);
+  std::vector<int64_t> rank_end(ranks, 0);
+  while (left > 0) {
+    const std::size_t before = left;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      const auto& actions = schedule.ranks[r];
+      while (positions[r].size() < actions.size()) {
+        const Action& action = actions[positions[r].size()];
+        int64_t start = rank_end[r];
+        bool ready = true;
+        for (const Key& need : needs(action)) {
+          auto found = end.find(need);
+          if (found == end.end()) continue;
+          ready = ready && found->second.has_value();
+          start = std::max(start, found->second.value_or(0));
+        }
+        if (!ready) break;
+        positions[r].push_back(start * static_cast<int64_t>(ranks) +
+                               static_cast<int64_t>(r));
+        rank_end[r] = start + 1;
+        end[key_of(action.stage, action.kind, action.microbatch)] = start + 1;
+        --left;
+      }
+    }
+    if (left < before) continue;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      if (positions[r].size() < schedule.ranks[r].size()) {
+        throw std::invalid_argument(
+            "the schedule cannot be executed: " +
+            to_string(schedule.ranks[r][positions[r].size()]) + " of rank " +
+            std::to_string(r) + " waits for an action that never ends");
+      }
+    }
+  }
+  return positions;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,50 @@
+#include "gpipe/skip/tracker.h"
+
+#include <c10/util/Exception.h>
+
+#include <map>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+class ThreadTracker : public SkipTracker {
+ public:
+  void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
+    tensors_[key] = std::move(tensor);
+  }
+
+  std::optional<at::Tensor> load(const SkipKey& key) override {
+    auto found = tensors_.find(key);
+    if (found == tensors_.end()) throw_not_stashed(key);
+    std::optional<at::Tensor> tensor = std::move(found->second);
+    tensors_.erase(found);
+    return tensor;
+  }
+
+ private:
+  std::map<SkipKey, std::optional<at::Tensor>> tensors_;
+};
+
+thread_local SkipTracker* scoped = nullptr;
+
+}  // namespace
+
+void SkipTracker::throw_not_stashed(const SkipKey& key) {
+  TORCH_CHECK(false, "'", key.name, "' has not been stashed");
+}
+
+SkipTracker& current_skip_tracker() {
+  if (scoped) return *scoped;
+  // Made on first use: threads that never skip pay nothing, and nothing is
+  // left to destroy at exit but this thread's own map.
+  thread_local ThreadTracker own;
+  return own;
+}
+
+UseSkipTracker::UseSkipTracker(SkipTracker& tracker)
+    : previous_(std::exchange(scoped, &tracker)) {}
+
+UseSkipTracker::~UseSkipTracker() { scoped = previous_; }
+
+}  // namespace gpipe

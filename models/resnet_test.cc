@@ -1,0 +1,216 @@
+#include "models/resnet.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/skip/skippable.h"
+#include "gpipe/skip/verify.h"
+
+namespace gpipe::models {
+namespace {
+
+using ::testing::ElementsAre;
+using torch::nn::Module;
+using torch::nn::Sequential;
+
+int64_t count_parameters(const Module& module) {
+  int64_t count = 0;
+  for (const auto& parameter : module.parameters()) count += parameter.numel();
+  return count;
+}
+
+// Parameters of each partition.
+std::vector<int64_t> parameters_by(const Sequential& model,
+                                   const std::vector<int64_t>& balance) {
+  std::vector<int64_t> counts;
+  std::size_t next = 0;
+  for (int64_t layers : balance) {
+    counts.push_back(0);
+    for (int64_t k = 0; k < layers; ++k) {
+      counts.back() += count_parameters(*model[next++]);
+    }
+  }
+  EXPECT_EQ(next, model->size());
+  return counts;
+}
+
+template <typename Type>
+int count_children(const Sequential& model) {
+  int count = 0;
+  for (const auto& child : model->children()) {
+    if (std::dynamic_pointer_cast<Type>(child)) ++count;
+  }
+  return count;
+}
+
+double sum_of_squares(const std::vector<torch::Tensor>& tensors) {
+  double sum = 0;
+  for (const auto& tensor : tensors) {
+    sum += tensor.detach().to(torch::kDouble).square().sum().item<double>();
+  }
+  return sum;
+}
+
+double sum_of(const std::vector<torch::Tensor>& tensors) {
+  double sum = 0;
+  for (const auto& tensor : tensors) {
+    sum += tensor.detach().to(torch::kDouble).sum().item<double>();
+  }
+  return sum;
+}
+
+double norm_of(const Sequential& model, const std::string& parameter) {
+  return std::sqrt(sum_of_squares({model->named_parameters()[parameter]}));
+}
+
+// Building the model takes a second: the tests that only read share one.
+class ResNet101Test : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    torch::manual_seed(0);
+    model_ = new Sequential(resnet101());
+  }
+  static void TearDownTestSuite() {
+    delete model_;
+    model_ = nullptr;
+  }
+  static const Sequential& model() { return *model_; }
+
+ private:
+  static Sequential* model_;
+};
+
+Sequential* ResNet101Test::model_ = nullptr;
+
+TEST_F(ResNet101Test, HasTheLayersOfTorchgpipe) {
+  using namespace torch::nn;  // NOLINT: the layers' names
+  EXPECT_EQ(model()->size(), 370);
+  EXPECT_EQ(count_children<Conv2dImpl>(model()), 100);
+  EXPECT_EQ(count_children<BatchNorm2dImpl>(model()), 100);
+  EXPECT_EQ(count_children<ReLUImpl>(model()), 100);
+  EXPECT_EQ(count_children<MaxPool2dImpl>(model()), 1);
+  EXPECT_EQ(count_children<AdaptiveAvgPool2dImpl>(model()), 1);
+  EXPECT_EQ(count_children<FlattenImpl>(model()), 1);
+  EXPECT_EQ(count_children<LinearImpl>(model()), 1);
+  int stashing = 0, popping = 0;
+  for (const auto& child : model()->children()) {
+    if (auto skippable = std::dynamic_pointer_cast<Skippable>(child)) {
+      stashing += static_cast<int>(skippable->stashable().size());
+      popping += static_cast<int>(skippable->poppable().size());
+    }
+  }
+  EXPECT_EQ(stashing, 33);
+  EXPECT_EQ(popping, 33);
+}
+
+TEST_F(ResNet101Test, NamesLayersByStageAndBlock) {
+  const auto children = model()->named_children();
+  std::vector<std::string> first;
+  for (std::size_t k = 0; k < 15; ++k) first.push_back(children[k].key());
+  EXPECT_THAT(first,
+              ElementsAre("conv1", "bn1", "relu", "maxpool",
+                          "layer1_0_identity", "layer1_0_conv1",
+                          "layer1_0_bn1", "layer1_0_relu1", "layer1_0_conv2",
+                          "layer1_0_bn2", "layer1_0_relu2", "layer1_0_conv3",
+                          "layer1_0_bn3", "layer1_0_residual",
+                          "layer1_0_relu3"));
+  std::vector<std::string> last;
+  for (std::size_t k = 366; k < 370; ++k) last.push_back(children[k].key());
+  EXPECT_THAT(last, ElementsAre("layer4_2_relu3", "avgpool", "flat", "fc"));
+}
+
+TEST_F(ResNet101Test, HasTheParametersOfTorchvision) {
+  EXPECT_EQ(count_parameters(*model()), 44549160);
+  EXPECT_EQ(model()->parameters().size(), 314);
+  int64_t buffer_elements = 0;
+  for (const auto& buffer : model()->buffers()) {
+    buffer_elements += buffer.numel();
+  }
+  EXPECT_EQ(buffer_elements, 105448);
+  EXPECT_EQ(model()->parameters().size() + model()->buffers().size(), 626);
+}
+
+// The lists of torchgpipe's speed benchmark, and an even number of layers.
+TEST_F(ResNet101Test, HasTheParametersOfTorchgpipesPartitions) {
+  EXPECT_THAT(parameters_by(model(), {140, 230}),
+              ElementsAre(7688768, 36860392));
+  EXPECT_THAT(parameters_by(model(), {135, 235}),
+              ElementsAre(7426112, 37123048));
+  EXPECT_THAT(parameters_by(model(), {44, 92, 124, 110}),
+              ElementsAre(406080, 7020032, 12551680, 24571368));
+  EXPECT_THAT(parameters_by(model(), {26, 22, 33, 44, 44, 66, 66, 69}),
+              ElementsAre(154944, 449792, 840192, 4864000, 4468736, 6703104,
+                          6703104, 20365288));
+}
+
+TEST_F(ResNet101Test, SkipsMatch) { EXPECT_NO_THROW(verify_skippables(model())); }
+
+// The numbers are those of the same model in Python (torch 2.11.0, CPU):
+// torch.manual_seed(0), torchgpipe's build_resnet([3, 4, 23, 3]), sums and
+// norms of parameters as float64.
+TEST_F(ResNet101Test, DrawsTheWeightsOfThePythonModel) {
+  EXPECT_NEAR(sum_of(model()->parameters()), 52911.1341673, 1e-6);
+  EXPECT_NEAR(sum_of_squares(model()->parameters()), 150286.818552, 1e-5);
+  EXPECT_NEAR(norm_of(model(), "conv1.weight"), 2.45959109265, 1e-10);
+  EXPECT_NEAR(norm_of(model(), "layer1_0_residual.downsample.0.weight"),
+              11.364222884, 1e-8);
+  EXPECT_NEAR(norm_of(model(), "layer4_2_conv3.weight"), 32.0072160423, 1e-9);
+  EXPECT_NEAR(norm_of(model(), "fc.weight"), 18.2578355985, 1e-9);
+  EXPECT_NEAR(norm_of(model(), "fc.bias"), 0.394685840719, 1e-11);
+}
+
+TEST_F(ResNet101Test, TrainsInAPlainSequential) {
+  Sequential model = resnet101(10);
+  EXPECT_EQ(count_parameters(*model), 42520650);
+  const auto output = model->forward(torch::randn({2, 3, 64, 64}));
+  EXPECT_THAT(output.sizes(), ElementsAre(2, 10));
+  output.sum().backward();
+  for (const auto& parameter : model->named_parameters()) {
+    EXPECT_TRUE(parameter->grad().defined()) << parameter.key();
+  }
+}
+
+TEST(ResNet50Test, HasTheSizeOfTorchvisions) {
+  torch::manual_seed(0);
+  const Sequential model = resnet50();
+  EXPECT_EQ(model->size(), 183);
+  EXPECT_EQ(count_parameters(*model), 25557032);
+  // From Python, as above.
+  EXPECT_NEAR(sum_of(model->parameters()), 26510.0730465, 1e-6);
+}
+
+TEST(ResNetTest, GivesACloneItsOwnWeights) {
+  const Sequential model = resnet50(10);
+  const Sequential copy(
+      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
+  const auto originals = model->named_parameters();
+  const auto copies = copy->named_parameters();
+  ASSERT_EQ(copies.size(), originals.size());
+  for (std::size_t k = 0; k < copies.size(); ++k) {
+    EXPECT_NE(copies[k]->data_ptr(), originals[k]->data_ptr());
+    EXPECT_TRUE(copies[k]->equal(*originals[k])) << originals[k].key();
+  }
+  model->eval();
+  copy->eval();
+  const auto input = torch::randn({1, 3, 32, 32});
+  EXPECT_TRUE(copy->forward(input).equal(model->forward(input)));
+}
+
+TEST(ResNetTest, RefusesNoClasses) {
+  EXPECT_THROW(resnet101(0), c10::ValueError);
+}
+
+}  // namespace
+}  // namespace gpipe::models

@@ -1,0 +1,79 @@
+"""Downloads a wheel by pip and unpacks some of it, once, into a cache.
+
+    fetch_wheel.py NAME==VERSION ARCH SHA256|unknown FOLDER MEMBER...
+
+Members whose path starts with one of MEMBER come to lie under FOLDER. The
+folder appears whole or not at all, also when two builds want it at one time.
+pip does the download, so that its settings (index, proxy, certificates) count.
+"""
+
+import fcntl
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+
+def download(requirement, arch, into):
+    # The C++ part is the same in every Python's wheel: ask for one and the same,
+    # whatever Python runs this.
+    command = [sys.executable, "-m", "pip", "download", "--no-deps",
+               "--no-cache-dir", "--disable-pip-version-check",
+               "--only-binary=:all:", "--implementation=cp",
+               "--python-version=3.11", "--abi=cp311", "--abi=abi3",
+               "--abi=none", "--dest", str(into), requirement]
+    for tag in ["manylinux_2_28", "manylinux_2_27", "manylinux_2_25",
+                "manylinux_2_17", "manylinux2014"]:
+        command.append(f"--platform={tag}_{arch}")
+    # pip's words go to stderr: a Bazel repository rule shows that.
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    wheels = list(into.glob("*.whl"))
+    if len(wheels) != 1:
+        raise SystemExit(f"pip gave {len(wheels)} wheels for {requirement}")
+    return wheels[0]
+
+
+def check(wheel, sha256):
+    if sha256 == "unknown":
+        print(f"{wheel.name}: no known checksum for this machine's architecture",
+              file=sys.stderr)
+        return
+    digest = hashlib.sha256()
+    with open(wheel, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    if digest.hexdigest() != sha256:
+        raise SystemExit(f"{wheel.name} has SHA-256 {digest.hexdigest()}, not "
+                         f"{sha256}: not the wheel that gpipe was tested with")
+
+
+def main():
+    requirement, arch, sha256, folder, *members = sys.argv[1:]
+    folder = pathlib.Path(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return
+        temporary = pathlib.Path(tempfile.mkdtemp(dir=folder.parent))
+        try:
+            wheel = download(requirement, arch, temporary)
+            check(wheel, sha256)
+            unpacked = temporary / "unpacked"
+            with zipfile.ZipFile(wheel) as archive:
+                names = [name for name in archive.namelist()
+                         if name.startswith(tuple(members))]
+                if not names:
+                    raise SystemExit(f"{wheel.name} holds none of {members}")
+                archive.extractall(unpacked, names)
+            os.rename(unpacked, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

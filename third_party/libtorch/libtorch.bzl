@@ -1,0 +1,234 @@
+"""@libtorch: the LibTorch of this machine, or a pinned one that is downloaded.
+
+Looked for in this order:
+
+1. the environment variable LIBTORCH (or TORCH_PATH): a folder that holds
+   include/ and lib/, such as an unpacked LibTorch or an installed Python torch;
+2. the torch that `python3` would import (found, never imported: that takes
+   seconds);
+3. the wheel pinned below, fetched by pip into GPIPE_CACHE (~/.cache/gpipe),
+   where it outlives `bazel clean`.
+
+Nothing is copied: a gigabyte of libraries stays where it is, and binaries find
+it by absolute path. That is why a wheel's own $ORIGIN paths need not survive
+Bazel's folders of links.
+"""
+
+# The C++ API moves between minor releases, so that others than this series
+# would fail somewhere in the middle of a long compile.
+_SERIES = "2.11"
+_WHEELS = {
+    "torch": struct(
+        version = "2.11.0",
+        sha256 = {"x86_64": "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e04b7a63b8c67a"},
+        members = ["torch/include/", "torch/lib/", "torch/version.py"],
+    ),
+    "nvidia-cuda-runtime": struct(
+        version = "13.0.96",
+        sha256 = {"x86_64": "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"},
+        members = ["nvidia/cu13/lib/"],
+    ),
+    "nvidia-cuda-cupti": struct(
+        version = "13.0.85",
+        sha256 = {"x86_64": "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8"},
+        members = ["nvidia/cu13/lib/"],
+    ),
+}
+
+_INSTRUCTIONS = """
+To choose a LibTorch by hand, set LIBTORCH to a folder with its include/ and
+lib/, in the environment or in user.bazelrc:
+    build --repo_env=LIBTORCH=/path/to/torch
+`pip install torch=={version}` in the Python on the PATH does as well.
+""".format(version = _WHEELS["torch"].version)
+
+def _fail(message):
+    fail("\n\n@libtorch: " + message + "\n" + _INSTRUCTIONS)
+
+def _is_libtorch(root):
+    return (root.get_child("include").get_child("c10").exists and
+            root.get_child("lib").get_child("libtorch_cpu.so").exists)
+
+def _version(ctx, root):
+    """"2.11.0" out of LibTorch's headers, "unknown" if they do not say."""
+    header = root.get_child("include").get_child("torch").get_child("headeronly").get_child("version.h")
+    if not header.exists:
+        return "unknown"
+    numbers = {}
+    for line in ctx.read(header).split("\n"):
+        words = line.split(" ")
+        if len(words) == 3 and words[0] == "#define":
+            numbers[words[1]] = words[2].strip()
+    return ".".join([
+        numbers.get("TORCH_VERSION_" + part, "?")
+        for part in ["MAJOR", "MINOR", "PATCH"]
+    ])
+
+def _fetch(ctx, name):
+    """The folder of an unpacked wheel, downloaded if it is not there yet."""
+    wheel = _WHEELS[name]
+    cache = ctx.os.environ.get("GPIPE_CACHE", "")
+    if not cache:
+        home = ctx.os.environ.get("HOME", "")
+        if not home:
+            _fail("neither GPIPE_CACHE nor HOME says where to put a download.")
+        cache = home + "/.cache/gpipe"
+    arch = ctx.execute(["uname", "-m"]).stdout.strip()
+    folder = ctx.path("{}/{}-{}-{}".format(cache, name, wheel.version, arch))
+    if folder.exists:
+        return folder
+
+    # The first Python with a pip: the one on the PATH may have none.
+    python = None
+    for candidate in ["python3", "/usr/bin/python3"]:
+        if ctx.execute([candidate, "-m", "pip", "--version"]).return_code == 0:
+            python = candidate
+            break
+    if not python:
+        _fail("no python3 with pip to download {} (Debian: apt-get install python3-pip).".format(name))
+    ctx.report_progress("downloading {} {}".format(name, wheel.version))
+    result = ctx.execute(
+        [
+            python,
+            ctx.path(Label("//third_party/libtorch:fetch_wheel.py")),
+            name + "==" + wheel.version,
+            arch,
+            wheel.sha256.get(arch, "unknown"),
+            folder,
+        ] + wheel.members,
+        timeout = 3600,
+        quiet = False,
+    )
+    if result.return_code != 0:
+        _fail("the download of {}=={} failed:\n{}".format(name, wheel.version, result.stderr[-3000:]))
+    return folder
+
+def _find_root(ctx):
+    for variable in ["LIBTORCH", "TORCH_PATH"]:
+        value = ctx.os.environ.get(variable, "")
+        if value:
+            root = ctx.path(value)
+            if not _is_libtorch(root) and _is_libtorch(root.get_child("torch")):
+                root = root.get_child("torch")
+            if not _is_libtorch(root):
+                _fail("{}={} has no include/c10 and lib/libtorch_cpu.so.".format(variable, value))
+            return root
+
+    found = ctx.execute([
+        "python3",
+        "-c",
+        "import importlib.util as u; s = u.find_spec('torch'); " +
+        "print(s.submodule_search_locations[0] if s and s.submodule_search_locations else '')",
+    ])
+    if found.return_code == 0 and found.stdout.strip():
+        root = ctx.path(found.stdout.strip())
+        if _is_libtorch(root):
+            if _version(ctx, root).startswith(_SERIES + "."):
+                return root
+
+            # Somebody's Python is no reason to stop: it was not named for us.
+            # buildifier: disable=print
+            print("@libtorch: passing over the Python torch {} in {}".format(_version(ctx, root), root))
+
+    return _fetch(ctx, "torch").get_child("torch")
+
+def _check(ctx, root):
+    version = _version(ctx, root)
+    if not version.startswith(_SERIES + "."):
+        _fail("{} is LibTorch {}; gpipe is written for {}.".format(root, version, _SERIES))
+    lib = str(root.get_child("lib"))
+    if ctx.execute(["grep", "-q", "NSt7__cxx11", lib + "/libc10.so"]).return_code != 0:
+        _fail(lib + " was built with _GLIBCXX_USE_CXX11_ABI=0; its strings are not g++'s.")
+    return version
+
+_TOOLKIT_FOLDERS = [
+    "lib64",
+    "lib",
+    "targets/x86_64-linux/lib",
+    "targets/sbsa-linux/lib",
+    "extras/CUPTI/lib64",
+]
+
+def _library_folders(ctx, root):
+    """Where else than in its own folder the libraries of LibTorch's needs may lie."""
+    folders = [root.get_child("lib")]
+    beside = root.dirname.get_child("nvidia")  # the wheels that pip installs with torch
+    if beside.exists:
+        folders += [package.get_child("lib") for package in beside.readdir()]
+    for home in [ctx.os.environ.get(v, "") for v in ["CUDA_HOME", "CUDA_PATH"]] + ["/usr/local/cuda"]:
+        if home:
+            folders += [
+                ctx.path(home + "/" + part)
+                for part in _TOOLKIT_FOLDERS
+            ]
+    return [folder for folder in folders if folder.exists]
+
+def _cuda_needs(ctx, root):
+    """Folders with the CUDA libraries that even libtorch_cpu.so asks for."""
+    library = str(root.get_child("lib").get_child("libtorch_cpu.so"))
+    folders = []
+    for stem, wheel in [("libcudart", "nvidia-cuda-runtime"), ("libcupti", "nvidia-cuda-cupti")]:
+        # -m1: the names that a library needs stand near its beginning, and it is
+        # 400 MB long. A CPU-only LibTorch has no such name.
+        named = ctx.execute(
+            ["grep", "-a", "-o", "-m1", stem + "[.]so[.][0-9]*", library],
+            environment = {"LC_ALL": "C"},
+        ).stdout.split("\n")[0]
+        if not named:
+            continue
+        found = None
+        for folder in _library_folders(ctx, root):
+            if folder.get_child(named).exists:
+                found = folder
+                break
+        if not found:
+            if not named.endswith(".so.13"):
+                _fail("{} needs {}, which is in no CUDA Toolkit here; set CUDA_HOME.".format(root, named))
+            found = _fetch(ctx, wheel).get_child("nvidia").get_child("cu13").get_child("lib")
+        if str(found) not in folders:
+            folders.append(str(found))
+    return folders
+
+def _libtorch_repository_impl(ctx):
+    root = _find_root(ctx)
+    version = _check(ctx, root)
+    lib = str(root.get_child("lib"))
+    has_cuda = root.get_child("lib").get_child("libtorch_cuda.so").exists
+
+    needs = [folder for folder in _cuda_needs(ctx, root) if folder != lib]
+    folders = [lib] + needs
+    cuda_folders = [str(f) for f in _library_folders(ctx, root) if str(f) not in folders] if has_cuda else []
+
+    ctx.symlink(root.get_child("include"), "include")
+    ctx.symlink(root.get_child("lib"), "lib")
+    ctx.template(
+        "BUILD",
+        Label("//third_party/libtorch:libtorch.BUILD.tpl"),
+        substitutions = {
+            "%{cuda_folders}": repr(cuda_folders),
+            "%{folders}": repr(folders),
+            "%{lib}": repr(lib),
+        },
+    )
+    ctx.file("version.bzl", "".join([
+        '"""What @libtorch found."""\n\n',
+        "TORCH_VERSION = {}\n".format(repr(version)),
+        "TORCH_HAS_CUDA = {}\n".format(has_cuda),
+        "TORCH_LIBRARY_FOLDERS = {}\n".format(repr(folders)),
+    ]))
+    ctx.file("WORKSPACE", "workspace(name = \"{}\")\n".format(ctx.name))
+
+libtorch_repository = repository_rule(
+    implementation = _libtorch_repository_impl,
+    # A change of one of these looks for LibTorch again.
+    environ = [
+        "CONDA_PREFIX",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "GPIPE_CACHE",
+        "LIBTORCH",
+        "TORCH_PATH",
+        "VIRTUAL_ENV",
+    ],
+    doc = "LibTorch as @libtorch//:torch and, under --config=cuda, @libtorch//:cuda.",
+)
