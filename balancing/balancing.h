@@ -30,7 +30,7 @@ void check_partitions(int64_t partitions, const torch::nn::Sequential& module);
 // and those of profile_times.
 template <typename Sample>
 std::vector<int64_t> balance_by_time(int64_t partitions,
-                                     const torch::nn::Sequential& module,
+                                     torch::nn::Sequential module,
                                      Sample sample,
                                      const TimeOptions& options = {}) {
   detail::check_partitions(partitions, module);

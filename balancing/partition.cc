@@ -32,8 +32,9 @@ std::vector<int64_t> prefix_sums(const std::vector<double>& costs) {
 
 // The last cut that a block from `from` can reach at a cost of at most `limit`.
 Cut reach(const std::vector<int64_t>& sums, Cut from, int64_t limit) {
-  const auto end = std::upper_bound(sums.begin() + from, sums.end(),
-                                    sums[static_cast<std::size_t>(from)] + limit);
+  const auto end =
+      std::upper_bound(sums.begin() + from, sums.end(),
+                       sums[static_cast<std::size_t>(from)] + limit);
   return end - sums.begin() - 1;
 }
 
@@ -134,8 +135,8 @@ class Evening {
 
   // The first cut from which a block can reach `to`.
   Cut back(Cut to) const {
-    const auto from = std::lower_bound(sums_.begin(), sums_.begin() + to,
-                                       sums_[to] - limit_);
+    const auto from =
+        std::lower_bound(sums_.begin(), sums_.begin() + to, sums_[to] - limit_);
     return from - sums_.begin();
   }
 
@@ -166,8 +167,8 @@ class Evening {
 
   const std::vector<int64_t>& sums_;
   const int64_t partitions_, limit_;
-  std::vector<Cut> earliest_, latest_;         // by block
-  std::vector<Unevenness> previous_, best_;    // by cut, before and at block k
+  std::vector<Cut> earliest_, latest_;          // by block
+  std::vector<Unevenness> previous_, best_;     // by cut, before and at block k
   std::vector<std::vector<Cut>> predecessors_;  // by block - 1, then by cut
 };
 

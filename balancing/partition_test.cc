@@ -56,7 +56,7 @@ std::vector<double> best_objective(const Costs& costs, int64_t partitions) {
   std::vector<double> best(3, std::numeric_limits<double>::infinity());
   std::vector<int64_t> lengths;
   const std::function<void(int64_t, int64_t)> cut = [&](int64_t layers,
-                                                       int64_t blocks) {
+                                                        int64_t blocks) {
     if (blocks == 1) {
       lengths.push_back(layers);
       best = std::min(best, objective(costs, lengths));
@@ -90,8 +90,7 @@ TEST(PartitionTest, CutsWhereTheLargestBlockIsSmallest) {
 }
 
 TEST(PartitionTest, EvensOutEqualCosts) {
-  EXPECT_THAT(balance_cost(Costs(10, 1), 4),
-              AllOf(Each(Ge(2)), Each(Le(3))));
+  EXPECT_THAT(balance_cost(Costs(10, 1), 4), AllOf(Each(Ge(2)), Each(Le(3))));
   EXPECT_THAT(balance_cost(Costs(5, 1), 3), ElementsAre(1, 2, 2));
   EXPECT_THAT(balance_cost(Costs(5, 0.1), 3), ElementsAre(1, 2, 2));
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <mutex>
 
@@ -153,15 +154,15 @@ double median(std::vector<double> values) {
 }
 
 void check(const torch::nn::Module& module, const TimeOptions& options) {
-  TORCH_CHECK_VALUE(options.timeout() >= 0,
+  TORCH_CHECK_VALUE(std::isfinite(options.timeout()) && options.timeout() >= 0,
                     "timeout must be a number of seconds >= 0, but it is ",
                     options.timeout());
   for (const auto& parameter : module.named_parameters()) {
-    TORCH_CHECK_VALUE(!parameter->defined() || !parameter->grad().defined(),
-                      "some parameter already has a gradient: ",
-                      parameter.key(),
-                      ". Profile a model before it is trained, or after "
-                      "zero_grad()");
+    TORCH_CHECK_VALUE(
+        !parameter->defined() || !parameter->grad().defined(),
+        "some parameter already has a gradient: ", parameter.key(),
+        ". Profile a model before it is trained, or after "
+        "zero_grad()");
   }
 }
 

@@ -50,8 +50,7 @@ std::vector<double> profile_times(const torch::nn::Sequential& module,
 // is no time; c10::TypeError for a sample or an output that is no tensor; and
 // whatever a layer throws.
 template <typename Sample>
-std::vector<double> profile_times(const torch::nn::Sequential& module,
-                                  Sample sample,
+std::vector<double> profile_times(torch::nn::Sequential module, Sample sample,
                                   const TimeOptions& options = {}) {
   return detail::profile_times(module, Value::wrap(std::move(sample)), options);
 }

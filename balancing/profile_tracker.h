@@ -29,7 +29,7 @@ class ProfileTracker : public SkipTracker {
   void end_layer();
 
  private:
-  std::map<SkipKey, at::Tensor> stashed_;   // undefined for none
+  std::map<SkipKey, at::Tensor> stashed_;  // undefined for none
   std::map<SkipKey, Crossing> travelling_;
   torch::autograd::edge_list popped_;
 };

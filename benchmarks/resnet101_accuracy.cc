@@ -156,10 +156,12 @@ GPipe make_pipeline(const Plan& plan, int64_t classes) {
   std::vector<int64_t> balance = plan.settings.balance;
   if (balance.empty()) {
     const int64_t side = FLAGS_image_size;
-    const at::Tensor sample =
-        at::rand({plan.batch_size / plan.chunks, 3, side, side},
-                 plan.devices.front());
-    balance = Balancer().balance(FLAGS_partitions, model, sample);
+    const at::Tensor sample = at::rand(
+        {plan.batch_size / plan.chunks, 3, side, side}, plan.devices.front());
+    const int64_t threads = FLAGS_threads_per_partition > 0
+                                ? FLAGS_threads_per_partition
+                                : threads_per_partition(FLAGS_partitions);
+    balance = Balancer().balance(FLAGS_partitions, model, sample, threads);
   }
   LOG(INFO) << "batch size: " << plan.batch_size << ", chunks: " << plan.chunks
             << ", balance: [" << join(balance)
@@ -276,9 +278,9 @@ class Trainer {
           static_cast<double>(step) / static_cast<double>(steps);
       set_learning_rate(plan_.rate.at(static_cast<double>(epoch) + done));
       train_step(*loader.next(), epoch, step, &score);
-      progress_.update(epoch + 1, done + 1 / static_cast<double>(steps),
-                       static_cast<double>(score.images) /
-                           watch.elapsed().wall_seconds);
+      progress_.update(
+          epoch + 1, done + 1 / static_cast<double>(steps),
+          static_cast<double>(score.images) / watch.elapsed().wall_seconds);
     }
     return score;
   }
@@ -294,10 +296,10 @@ class Trainer {
     optimizer_.step();
     score->add(output.detach(), target, loss.detach());
     if (!std::isfinite(score->loss)) {
-      throw std::runtime_error(
-          "the loss is not a finite number in epoch " +
-          std::to_string(epoch + 1) + ", step " + std::to_string(step + 1) +
-          "; try a smaller --lr or --warmup_epochs");
+      throw std::runtime_error("the loss is not a finite number in epoch " +
+                               std::to_string(epoch + 1) + ", step " +
+                               std::to_string(step + 1) +
+                               "; try a smaller --lr or --warmup_epochs");
     }
   }
 
@@ -354,9 +356,8 @@ int train() {
   table.title = "ResNet-101, accuracy through a pipeline of " +
                 std::to_string(FLAGS_partitions) + " partitions";
   table.name_column = "epoch";
-  table.columns = {"learning rate",      "training loss",
-                   "training error %",   "test loss",
-                   "test top-1 error %", "samples/s",
+  table.columns = {"learning rate", "training loss",      "training error %",
+                   "test loss",     "test top-1 error %", "samples/s",
                    "seconds"};
   for (int64_t epoch = 0; epoch < plan.epochs; ++epoch) {
     table.rows.push_back(trainer.run_epoch(epoch));

@@ -213,12 +213,13 @@ double median_ratio(const std::vector<Duration>& above,
 Row make_row(const std::string& name, const std::vector<Duration>& durations,
              const Times& times, double bubble) {
   const auto all = seconds(durations);
-  return {name,
-          {Cell(median(all), 4), Cell(*std::min_element(all.begin(), all.end()), 4),
-           Cell(median_ratio(durations, times.alone), 3),
-           Cell(median_ratio(durations, times.halves) / bubble, 3)},
-          durations,
-          ""};
+  return {
+      name,
+      {Cell(median(all), 4), Cell(*std::min_element(all.begin(), all.end()), 4),
+       Cell(median_ratio(durations, times.alone), 3),
+       Cell(median_ratio(durations, times.halves) / bubble, 3)},
+      durations,
+      ""};
 }
 
 int measure() {
@@ -242,7 +243,7 @@ int measure() {
   std::vector<int64_t> balance = settings.balance;
   if (balance.empty()) {
     balance = Balancer().balance(kPartitions, make_model(settings.seed),
-                                 problem.inputs[0]);
+                                 problem.inputs[0], /*threads=*/1);
   }
   LOG(INFO) << "batch size: " << batch_size << ", chunks: " << chunks
             << ", balance: [" << join(balance) << "]";
@@ -271,10 +272,11 @@ int measure() {
                 static_cast<long long>(FLAGS_image_size),
                 static_cast<long long>(chunks), join(balance).c_str(),
                 static_cast<long long>(FLAGS_rounds));
-  table.notes = {text,
-                 "Forward, loss and backward, one intra-op thread each; ratios "
-                 "are medians over the rounds.",
-                 "Goals for ours: below 0.8 of A, at most 1.10 of C x (M+1)/M."};
+  table.notes = {
+      text,
+      "Forward, loss and backward, one intra-op thread each; ratios "
+      "are medians over the rounds.",
+      "Goals for ours: below 0.8 of A, at most 1.10 of C x (M+1)/M."};
   std::snprintf(text, sizeof(text),
                 "Gradients of ours and A differ by %.1e of the largest.",
                 gradient_difference);
@@ -289,7 +291,8 @@ int measure() {
 int main(int argc, char** argv) {
   const gpipe::benchmarks::Program program{
       "resnet101_two_cores",
-      "seconds of a training step on one thread (A), as two\nunconnected halves "
+      "seconds of a training step on one thread (A), as two\nunconnected "
+      "halves "
       "(C) and as a pipeline of two partitions, in turns.",
       {"", "--batch_size=16 --image_size=48 --rounds=15"}};
   return gpipe::benchmarks::run_program(argc, argv, program,

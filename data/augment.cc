@@ -47,8 +47,8 @@ Window random_window(int64_t height, int64_t width, double smallest_area,
   const auto area = static_cast<double>(height * width);
   for (int attempt = 0; attempt < 10; ++attempt) {
     const double wanted = area * random->uniform(smallest_area, 1);
-    const double ratio = std::exp(random->uniform(std::log(3.0 / 4), 
-                                                  std::log(4.0 / 3)));
+    const double ratio =
+        std::exp(random->uniform(std::log(3.0 / 4), std::log(4.0 / 3)));
     const int64_t w = std::llround(std::sqrt(wanted * ratio));
     const int64_t h = std::llround(std::sqrt(wanted / ratio));
     if (w < 1 || h < 1 || w > width || h > height) continue;
@@ -60,8 +60,7 @@ Window random_window(int64_t height, int64_t width, double smallest_area,
 
 void check(const at::Tensor& image, const AugmentOptions& options) {
   TORCH_CHECK_VALUE(image.dim() == 3 && image.size(0) == 3 &&
-                        image.scalar_type() == at::kByte &&
-                        image.numel() > 0,
+                        image.scalar_type() == at::kByte && image.numel() > 0,
                     "expected an image of bytes, [3, height, width], got ",
                     image.scalar_type(), " ", image.sizes());
   TORCH_CHECK_VALUE(options.size > 0, "cannot make images of ", options.size,

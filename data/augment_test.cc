@@ -62,8 +62,7 @@ TEST(AugmentTest, PaddedCropIsAWindowOfTheImageWithABlackBorder) {
     const at::Tensor result = augment(image, options, seed);
     for (int64_t top = 0; top < 5; ++top) {
       for (int64_t left = 0; left < 5; ++left) {
-        const at::Tensor window =
-            padded.narrow(1, top, 8).narrow(2, left, 8);
+        const at::Tensor window = padded.narrow(1, top, 8).narrow(2, left, 8);
         if (at::allclose(result, window)) places.emplace(top, left);
       }
     }
@@ -86,8 +85,7 @@ TEST(AugmentTest, FlipsEverySecondTime) {
 
 TEST(AugmentTest, MakesTheAskedSizeOfEveryImage) {
   for (const Crop crop : {Crop::kNone, Crop::kPadded, Crop::kResized}) {
-    for (const auto& [height, width] :
-         std::vector<std::pair<int64_t, int64_t>>{
+    for (const auto& [height, width] : std::vector<std::pair<int64_t, int64_t>>{
              {1, 1}, {3, 200}, {200, 3}, {24, 24}, {100, 80}}) {
       const at::Tensor image = test_image(height, width);
       const std::vector<int64_t> expected{3, 24, 24};
@@ -132,10 +130,8 @@ TEST(ShapesTest, IsTheSameForTheSameSeed) {
   const Shapes shapes(16, 20, /*seed=*/1);
   EXPECT_EQ(shapes.classes().size(), 8U);
   EXPECT_EQ(shapes.get(11).label, 3);
-  EXPECT_TRUE(
-      at::equal(shapes.get(5).image, Shapes(16, 20, 1).get(5).image));
-  EXPECT_FALSE(
-      at::equal(shapes.get(5).image, Shapes(16, 20, 2).get(5).image));
+  EXPECT_TRUE(at::equal(shapes.get(5).image, Shapes(16, 20, 1).get(5).image));
+  EXPECT_FALSE(at::equal(shapes.get(5).image, Shapes(16, 20, 2).get(5).image));
 }
 
 }  // namespace

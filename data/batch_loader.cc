@@ -40,15 +40,14 @@ BatchLoader::BatchLoader(std::shared_ptr<const ImageDataset> images,
 
 void BatchLoader::start_loading() {
   const auto begin = order_.begin() + position_;
-  const int64_t rows =
-      std::min<int64_t>(batch_size_, order_.end() - begin);
+  const int64_t rows = std::min<int64_t>(batch_size_, order_.end() - begin);
   if (rows == 0) return;
   position_ += rows;
-  loading_ = std::async(
-      std::launch::async,
-      [this, indices = std::vector<int64_t>(begin, begin + rows)] {
-        return load(*images_, indices, transform_);
-      });
+  loading_ =
+      std::async(std::launch::async,
+                 [this, indices = std::vector<int64_t>(begin, begin + rows)] {
+                   return load(*images_, indices, transform_);
+                 });
 }
 
 std::optional<Batch> BatchLoader::next() {

@@ -86,14 +86,15 @@ bool decode_jpeg_into(std::string_view bytes, JpegErrors* errors,
                bytes.size());
   jpeg_read_header(&info, TRUE);
   if (static_cast<int64_t>(info.image_width) * info.image_height > kMaxPixels) {
-    std::snprintf(errors->text, sizeof(errors->text), "%ux%u pixels are too many",
-                  info.image_width, info.image_height);
+    std::snprintf(errors->text, sizeof(errors->text),
+                  "%ux%u pixels are too many", info.image_width,
+                  info.image_height);
     jpeg_destroy_decompress(&info);
     return false;
   }
   // libjpeg turns grey and YCbCr into RGB, but not CMYK.
-  const bool cmyk = info.jpeg_color_space == JCS_CMYK ||
-                    info.jpeg_color_space == JCS_YCCK;
+  const bool cmyk =
+      info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
   info.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
   jpeg_start_decompress(&info);
   pixels->height = info.output_height;

@@ -22,8 +22,8 @@ bool is_image(const fs::path& path) {
   for (char& c : extension) {
     c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
-  return !is_hidden(path) && (extension == ".jpg" || extension == ".jpeg" ||
-                              extension == ".png");
+  return !is_hidden(path) &&
+         (extension == ".jpg" || extension == ".jpeg" || extension == ".png");
 }
 
 }  // namespace

@@ -15,9 +15,7 @@ using ::testing::HasSubstr;
 
 // Every pixel has other values.
 at::Tensor gradient_image(int64_t height, int64_t width) {
-  return at::arange(3 * height * width)
-      .view({3, height, width})
-      .to(at::kByte);
+  return at::arange(3 * height * width).view({3, height, width}).to(at::kByte);
 }
 
 std::string error_of(const std::string& path) {

@@ -43,14 +43,15 @@ Split open_images(const std::string& folder, double held_out, uint64_t seed) {
       if (!fs::is_directory(root / name)) continue;
       Split split{std::make_shared<ImageFolder>((root / "train").string()),
                   std::make_shared<ImageFolder>((root / name).string())};
-      TORCH_CHECK_VALUE(split.train->classes() == split.test->classes(),
-                        folder, ": train has ", split.train->classes().size(),
+      TORCH_CHECK_VALUE(split.train->classes() == split.test->classes(), folder,
+                        ": train has ", split.train->classes().size(),
                         " classes, ", name, " has ",
                         split.test->classes().size(),
                         "; both need the same class folders");
       return split;
     }
-    TORCH_CHECK_VALUE(false, folder, ": has train/, but neither test/ nor val/");
+    TORCH_CHECK_VALUE(false, folder,
+                      ": has train/, but neither test/ nor val/");
   }
   const auto all = std::make_shared<ImageFolder>(folder);
   return hold_out(all, all->labels(), held_out, seed);

@@ -71,8 +71,8 @@ LabelledImage Shapes::get(int64_t index) const {
         const double y = (static_cast<double>(row) - centre_y) / radius;
         const bool inked = std::max(std::abs(x), std::abs(y)) <= 1 &&
                            kShapes[label].inside(x, y);
-        const double value = (inked ? ink : paper)[channel] +
-                             random.uniform(-20, 20);
+        const double value =
+            (inked ? ink : paper)[channel] + random.uniform(-20, 20);
         *out++ = static_cast<uint8_t>(std::clamp(value, 0.0, 255.0));
       }
     }

@@ -98,8 +98,7 @@ bool needs_projection(const Bottleneck& block) {
 Sequential make_projection(const Bottleneck& block) {
   const int64_t out_channels = block.channels * kBottleneckExpansion;
   Sequential projection;
-  projection->push_back(
-      conv1x1(block.in_channels, out_channels, block.stride));
+  projection->push_back(conv1x1(block.in_channels, out_channels, block.stride));
   projection->push_back(BatchNorm2d(out_channels));
   return projection;
 }

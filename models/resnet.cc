@@ -32,10 +32,10 @@ int64_t append_stage(Sequential& model, std::size_t stage, int64_t blocks,
   for (int64_t k = 0; k < blocks; ++k) {
     Sequential projection;
     if (needs_projection(block)) projection = make_projection(block);
-    append_bottleneck(model,
-                      "layer" + std::to_string(stage + 1) + "_" +
-                          std::to_string(k) + "_",
-                      block, projection);
+    append_bottleneck(
+        model,
+        "layer" + std::to_string(stage + 1) + "_" + std::to_string(k) + "_",
+        block, projection);
     block.in_channels = block.channels * kBottleneckExpansion;
     block.stride = 1;
   }
@@ -58,10 +58,10 @@ Sequential resnet(const std::array<int64_t, 4>& blocks, int64_t num_classes) {
                     "a network needs at least 1 class, but num_classes is ",
                     num_classes);
   Sequential model;
-  model->push_back("conv1", Conv2d(Conv2dOptions(3, kStemChannels, 7)
-                                       .stride(2)
-                                       .padding(3)
-                                       .bias(false)));
+  model->push_back(
+      "conv1",
+      Conv2d(
+          Conv2dOptions(3, kStemChannels, 7).stride(2).padding(3).bias(false)));
   model->push_back("bn1", BatchNorm2d(kStemChannels));
   model->push_back("relu", ReLU());
   model->push_back("maxpool",

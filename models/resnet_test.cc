@@ -39,7 +39,7 @@ std::vector<int64_t> parameters_by(const Sequential& model,
   for (int64_t layers : balance) {
     counts.push_back(0);
     for (int64_t k = 0; k < layers; ++k) {
-      counts.back() += count_parameters(*model[next++]);
+      counts.back() += count_parameters(*model->ptr(next++));
     }
   }
   EXPECT_EQ(next, model->size());
@@ -119,13 +119,12 @@ TEST_F(ResNet101Test, NamesLayersByStageAndBlock) {
   const auto children = model()->named_children();
   std::vector<std::string> first;
   for (std::size_t k = 0; k < 15; ++k) first.push_back(children[k].key());
-  EXPECT_THAT(first,
-              ElementsAre("conv1", "bn1", "relu", "maxpool",
-                          "layer1_0_identity", "layer1_0_conv1",
-                          "layer1_0_bn1", "layer1_0_relu1", "layer1_0_conv2",
-                          "layer1_0_bn2", "layer1_0_relu2", "layer1_0_conv3",
-                          "layer1_0_bn3", "layer1_0_residual",
-                          "layer1_0_relu3"));
+  EXPECT_THAT(
+      first, ElementsAre("conv1", "bn1", "relu", "maxpool", "layer1_0_identity",
+                         "layer1_0_conv1", "layer1_0_bn1", "layer1_0_relu1",
+                         "layer1_0_conv2", "layer1_0_bn2", "layer1_0_relu2",
+                         "layer1_0_conv3", "layer1_0_bn3", "layer1_0_residual",
+                         "layer1_0_relu3"));
   std::vector<std::string> last;
   for (std::size_t k = 366; k < 370; ++k) last.push_back(children[k].key());
   EXPECT_THAT(last, ElementsAre("layer4_2_relu3", "avgpool", "flat", "fc"));
@@ -155,7 +154,9 @@ TEST_F(ResNet101Test, HasTheParametersOfTorchgpipesPartitions) {
                           6703104, 20365288));
 }
 
-TEST_F(ResNet101Test, SkipsMatch) { EXPECT_NO_THROW(verify_skippables(model())); }
+TEST_F(ResNet101Test, SkipsMatch) {
+  EXPECT_NO_THROW(verify_skippables(model()));
+}
 
 // The numbers are those of the same model in Python (torch 2.11.0, CPU):
 // torch.manual_seed(0), torchgpipe's build_resnet([3, 4, 23, 3]), sums and
@@ -192,8 +193,8 @@ TEST(ResNet50Test, HasTheSizeOfTorchvisions) {
 }
 
 TEST(ResNetTest, GivesACloneItsOwnWeights) {
-  const Sequential model = resnet50(10);
-  const Sequential copy(
+  Sequential model = resnet50(10);
+  Sequential copy(
       std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
   const auto originals = model->named_parameters();
   const auto copies = copy->named_parameters();

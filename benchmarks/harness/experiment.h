@@ -11,8 +11,8 @@
 namespace gpipe::benchmarks {
 
 struct Experiment {
-  std::string name;         // as in the paper
-  int64_t partitions = 0;   // 0: the plain model, without a pipeline
+  std::string name;        // as in the paper
+  int64_t partitions = 0;  // 0: the plain model, without a pipeline
   int64_t batch_size = 0;
   int64_t chunks = 1;
   std::vector<int64_t> balance;  // empty: by balance_by_time

@@ -70,8 +70,8 @@ void add_cells(Members* members, const Table& table, const Row& row) {
   }
 }
 
-void add_row(std::vector<Members>* entries, const Table& table,
-             const Row& row, const std::string& program) {
+void add_row(std::vector<Members>* entries, const Table& table, const Row& row,
+             const std::string& program) {
   const std::string name = program + "/" + row.name;
   if (!row.error.empty()) {
     Members failed = entry(name, name, "iteration");

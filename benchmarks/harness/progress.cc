@@ -63,9 +63,8 @@ void Progress::update(int64_t epoch, double done, double samples_per_second) {
   // Often enough to be alive, seldom enough to cost nothing.
   if (seconds_since(last_) < (terminal_ ? 0.2 : 10)) return;
   last_ = Clock::now();
-  const std::string line =
-      progress_line(label_, seconds_since(start_), epoch, epochs_, done,
-                    samples_per_second);
+  const std::string line = progress_line(label_, seconds_since(start_), epoch,
+                                         epochs_, done, samples_per_second);
   if (terminal_) {
     std::fprintf(stderr, "%s%s", kRewrite, line.c_str());
   } else {

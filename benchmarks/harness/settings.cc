@@ -12,8 +12,7 @@ DEFINE_string(devices, "",
               "Devices of the partitions: numbers of accelerators (0,1,2), or "
               "cpu. '': every accelerator or, without one, the CPU.");
 DEFINE_int64(batch_size, 0, "Samples per mini-batch. 0: the experiment's.");
-DEFINE_int64(chunks, 0,
-             "Micro-batches per mini-batch. 0: the experiment's.");
+DEFINE_int64(chunks, 0, "Micro-batches per mini-batch. 0: the experiment's.");
 DEFINE_string(balance, "",
               "Layers per partition (3,4), or auto: cut by measured time. '': "
               "the experiment's.");

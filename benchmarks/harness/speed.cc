@@ -71,7 +71,8 @@ Measured measure(Run* run, Experiment experiment) {
         (experiment.batch_size + experiment.chunks - 1) / experiment.chunks;
     const at::Tensor sample = input.narrow(0, 0, rows).to(devices.front());
     experiment.balance =
-        run->balancer.balance(experiment.partitions, model, sample);
+        run->balancer.balance(experiment.partitions, model, sample,
+                              threads_per_partition(experiment.partitions));
   }
   Trainee trainee = make_trainee(model, experiment, devices);
   input = input.to(trainee.devices.front());
@@ -110,9 +111,9 @@ std::vector<double> speeds(const Workload& workload,
 }
 
 std::vector<std::string> column_names(const SpeedBenchmark& benchmark) {
-  std::vector<std::string> names{"batch",        "chunks",    "balance",
+  std::vector<std::string> names{"batch",        "chunks",      "balance",
                                  "checkpoint",   "CPU threads", "samples/s",
-                                 "+- samples/s", "s/epoch",   "speed-up"};
+                                 "+- samples/s", "s/epoch",     "speed-up"};
   names.insert(names.end(), benchmark.published_columns.begin(),
                benchmark.published_columns.end());
   return names;
@@ -125,8 +126,7 @@ Row make_row(const Workload& workload, const Measured& measured,
   row.name = experiment.name;
   row.durations = measured.durations;
   const bool piped = experiment.partitions > 0;
-  row.cells = {experiment.batch_size,
-               piped ? Cell(experiment.chunks) : Cell(),
+  row.cells = {experiment.batch_size, piped ? Cell(experiment.chunks) : Cell(),
                piped ? Cell(join(experiment.balance)) : Cell(),
                piped ? Cell(to_string(experiment.checkpoint)) : Cell(),
                measured.threads.empty() ? Cell() : Cell(measured.threads)};
@@ -192,8 +192,7 @@ void check_balance(const Settings& settings,
   }
   if (partitions.count(settings.balance.size()) == 0) {
     throw std::invalid_argument(
-        "--balance=" + join(settings.balance) +
-        ": no chosen experiment has " +
+        "--balance=" + join(settings.balance) + ": no chosen experiment has " +
         std::to_string(settings.balance.size()) + " partitions");
   }
 }

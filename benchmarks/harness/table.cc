@@ -106,7 +106,8 @@ std::string to_markdown(const Table& table) {
     return line + "\n";
   };
   std::string text = "### " + table.title + "\n\n" + line(grid.header) + "|";
-  for (const bool numeric : grid.is_numeric) text += numeric ? " ---: |" : " --- |";
+  for (const bool numeric : grid.is_numeric)
+    text += numeric ? " ---: |" : " --- |";
   text += "\n";
   for (const auto& row : grid.rows) text += line(row);
   if (!table.notes.empty()) text += "\n";

@@ -50,20 +50,19 @@ std::vector<Duration> time_epochs(const std::string& label,
       step(rows);
       done += rows;
       // Without waiting for the devices: an estimate.
-      progress.update(epoch + 1,
-                      static_cast<double>(done) /
-                          static_cast<double>(epochs.samples),
-                      static_cast<double>(done) / (wall_seconds() - start));
+      progress.update(
+          epoch + 1,
+          static_cast<double>(done) / static_cast<double>(epochs.samples),
+          static_cast<double>(done) / (wall_seconds() - start));
     }
     const Duration duration = watch.elapsed();
     char text[160];
-    std::snprintf(text, sizeof(text),
-                  "%lld/%lld epoch | %.3f samples/s, %.3f s/epoch%s",
-                  static_cast<long long>(epoch + 1),
-                  static_cast<long long>(epochs.count),
-                  static_cast<double>(epochs.samples) / duration.wall_seconds,
-                  duration.wall_seconds,
-                  epoch < epochs.skipped ? " (skipped: warm-up)" : "");
+    std::snprintf(
+        text, sizeof(text), "%lld/%lld epoch | %.3f samples/s, %.3f s/epoch%s",
+        static_cast<long long>(epoch + 1), static_cast<long long>(epochs.count),
+        static_cast<double>(epochs.samples) / duration.wall_seconds,
+        duration.wall_seconds,
+        epoch < epochs.skipped ? " (skipped: warm-up)" : "");
     progress.say(text);
     if (epoch >= epochs.skipped) durations.push_back(duration);
   }

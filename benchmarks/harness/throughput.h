@@ -28,7 +28,7 @@ struct Epochs {
   int64_t samples = 0;     // per epoch
   int64_t batch_size = 0;  // the last of an epoch may be smaller
   int64_t count = 0;
-  int64_t skipped = 0;     // from the front: they warm up; < count
+  int64_t skipped = 0;  // from the front: they warm up; < count
 };
 
 // Runs `step(rows)` for every mini-batch of every epoch, tells the progress,

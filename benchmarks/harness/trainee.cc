@@ -4,15 +4,31 @@
 
 #include <algorithm>
 
-#include "balancing/balancing.h"
+#include "balancing/balancing.h"  // with profile_times and balance_cost
 #include "benchmarks/harness/devices.h"
 
 namespace gpipe::benchmarks {
+namespace {
+
+// LibTorch's number of threads while in scope.
+class ThreadsScope {
+ public:
+  explicit ThreadsScope(int64_t threads) : outer_(at::get_num_threads()) {
+    at::set_num_threads(static_cast<int>(threads));
+  }
+  ~ThreadsScope() { at::set_num_threads(outer_); }
+  ThreadsScope(const ThreadsScope&) = delete;
+  ThreadsScope& operator=(const ThreadsScope&) = delete;
+
+ private:
+  int outer_;
+};
+
+}  // namespace
 
 Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
                      const std::vector<c10::Device>& devices) {
   Trainee trainee;
-  const int64_t threads = at::get_num_threads();
   if (experiment.partitions == 0) {
     trainee.devices = devices_for(1, devices);
     model->to(trainee.devices[0]);
@@ -20,12 +36,13 @@ Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
     trainee.forward = [model](at::Tensor input) mutable {
       return model->forward(std::move(input));
     };
-    if (trainee.devices[0].is_cpu()) trainee.threads = std::to_string(threads);
+    if (trainee.devices[0].is_cpu()) {
+      trainee.threads = std::to_string(at::get_num_threads());
+    }
     return trainee;
   }
   trainee.devices = devices_for(experiment.partitions, devices);
-  const int64_t share =
-      std::max<int64_t>(1, threads / experiment.partitions);
+  const int64_t share = threads_per_partition(experiment.partitions);
   GPipe pipeline(model, GPipeOptions(experiment.balance)
                             .devices(trainee.devices)
                             .chunks(experiment.chunks)
@@ -42,16 +59,22 @@ Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
   return trainee;
 }
 
-const std::vector<int64_t>& Balancer::balance(int64_t partitions,
-                                              torch::nn::Sequential model,
-                                              const at::Tensor& sample) {
-  auto& balance = known_[{partitions, sample.sizes().vec()}];
-  if (balance.empty()) {
-    balance = balancing::balance_by_time(
-        partitions, std::move(model), sample,
+int64_t threads_per_partition(int64_t partitions) {
+  return std::max<int64_t>(1, at::get_num_threads() / partitions);
+}
+
+std::vector<int64_t> Balancer::balance(int64_t partitions,
+                                       torch::nn::Sequential model,
+                                       const at::Tensor& sample,
+                                       int64_t threads) {
+  auto& costs = costs_[{sample.sizes().vec(), threads}];
+  if (costs.empty()) {
+    const ThreadsScope scope(threads);
+    costs = balancing::profile_times(
+        std::move(model), sample,
         balancing::TimeOptions().timeout(1.0).device(sample.device()));
   }
-  return balance;
+  return balancing::balance_cost(costs, partitions);
 }
 
 }  // namespace gpipe::benchmarks

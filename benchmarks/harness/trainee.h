@@ -29,18 +29,21 @@ struct Trainee {
 Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
                      const std::vector<c10::Device>& devices);
 
-// Cuts by measured time, and remembers the cut, so that all experiments with
-// as many partitions have the same.
+// The share of LibTorch's threads that each of `partitions` on CPUs has.
+int64_t threads_per_partition(int64_t partitions);
+
+// Cuts by measured time. Measures each layer once per shape and number of
+// threads, so that all experiments of a run are cut by the same figures.
 class Balancer {
  public:
-  // `sample`: a micro-batch. Measures on its device, about a second.
-  const std::vector<int64_t>& balance(int64_t partitions,
-                                      torch::nn::Sequential model,
-                                      const at::Tensor& sample);
+  // `sample`: a micro-batch. Measures on its device, for about a second; on a
+  // CPU with as many intra-op `threads` as a partition will have.
+  std::vector<int64_t> balance(int64_t partitions, torch::nn::Sequential model,
+                               const at::Tensor& sample, int64_t threads);
 
  private:
-  std::map<std::pair<int64_t, std::vector<int64_t>>, std::vector<int64_t>>
-      known_;  // by partitions and the sample's shape
+  std::map<std::pair<std::vector<int64_t>, int64_t>, std::vector<double>>
+      costs_;  // by shape and threads
 };
 
 }  // namespace gpipe::benchmarks

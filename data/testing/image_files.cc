@@ -28,8 +28,7 @@ void write_png(const std::string& path, const at::Tensor& image) {
   TORCH_CHECK(written, path, ": ", info.message);
 }
 
-void write_jpeg(const std::string& path, const at::Tensor& image,
-                int quality) {
+void write_jpeg(const std::string& path, const at::Tensor& image, int quality) {
   const at::Tensor pixels = image.permute({1, 2, 0}).contiguous();
   std::FILE* file = std::fopen(path.c_str(), "wb");
   TORCH_CHECK(file != nullptr, path, ": cannot be written");
@@ -75,8 +74,8 @@ std::string read_bytes(const std::string& path) {
 
 std::string new_folder() {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path = testing::TempDir() + "/" +
-                           test->test_suite_name() + "." + test->name() + "/";
+  const std::string path = testing::TempDir() + "/" + test->test_suite_name() +
+                           "." + test->name() + "/";
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;

@@ -42,7 +42,7 @@ class OpaqueBackward {
 // Errors at backward: what `backward` throws; c10::Error for a second
 // backward without retain_graph, and for create_graph.
 void attach_graph(std::vector<at::Tensor>& outputs,
-                  torch::autograd::edge_list inputs,
+                  std::vector<torch::autograd::Edge> inputs,
                   std::shared_ptr<OpaqueBackward> backward);
 
 }  // namespace gpipe

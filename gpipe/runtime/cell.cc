@@ -219,7 +219,7 @@ GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
     root_grads.push_back(std::move(grads.boundary[k]));
   }
 
-  torch::autograd::edge_list targets;
+  std::vector<torch::autograd::Edge> targets;
   const std::size_t input_size = entry_.size();
   if (want_input) {
     targets = entry_;

@@ -11,7 +11,6 @@
 #include "gpipe/runtime/graph.h"
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/random.h"
-#include "gpipe/runtime/stream.h"
 #include "gpipe/runtime/value.h"
 
 namespace gpipe {
@@ -100,7 +99,7 @@ class Cell {
   Value::Kind output_kind_ = Value::Kind::kTensor;
   std::size_t output_width_ = 0;  // boundary tensors; exported skips follow
 
-  torch::autograd::edge_list entry_;  // where gradients of the input arrive
+  std::vector<torch::autograd::Edge> entry_;  // where gradients of the input arrive
   std::vector<at::Tensor> outputs_;   // with their graph
   std::vector<at::Tensor> leaves_;
   std::vector<int64_t> leaf_numbers_;

@@ -30,7 +30,7 @@ void GradSum::add(std::size_t leaf, at::Tensor grad) {
   if (sum.own && grad.layout() == at::kStrided) {
     sum.tensor.add_(grad);
   } else {
-    sum.tensor = sum.tensor + grad;
+    sum.tensor = sum.tensor.add(grad);
     sum.own = is_ours(sum.tensor);
   }
 }

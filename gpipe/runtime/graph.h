@@ -29,11 +29,11 @@ class Entry {
 
   std::vector<at::Tensor>& tensors() { return tensors_; }
   // Where the gradient of each arrives; empty for those that want none.
-  const torch::autograd::edge_list& edges() const { return edges_; }
+  const std::vector<torch::autograd::Edge>& edges() const { return edges_; }
 
  private:
   std::vector<at::Tensor> tensors_;
-  torch::autograd::edge_list edges_;
+  std::vector<torch::autograd::Edge> edges_;
 };
 
 // Takes an output of the cell across the border.
@@ -49,6 +49,6 @@ std::vector<at::Tensor> find_leaves(const std::vector<at::Tensor>& outputs);
 // Threads: on CPU all of it runs on the calling thread.
 std::vector<at::Tensor> run_backward(
     const std::vector<at::Tensor>& outputs, std::vector<at::Tensor> grads,
-    const torch::autograd::edge_list& targets, bool keep_graph);
+    const std::vector<torch::autograd::Edge>& targets, bool keep_graph);
 
 }  // namespace gpipe

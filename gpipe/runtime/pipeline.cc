@@ -200,7 +200,7 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
   if (!with_graph) return output;
 
   step->number_leaves();
-  torch::autograd::edge_list edges;
+  std::vector<torch::autograd::Edge> edges;
   auto backward = std::make_shared<StepBackward>(shared_from_this(), step,
                                                  plans);
   for (std::size_t k = 0; k < tensors.size(); ++k) {

@@ -1,0 +1,82 @@
+#include "benchmarks/harness/table.h"
+
+#include <gtest/gtest.h>
+
+namespace gpipe::benchmarks {
+namespace {
+
+Table make_table() {
+  Table table;
+  table.title = "Speed";
+  table.columns = {"batch", "balance", "samples/s"};
+  table.rows = {{"baseline", {int64_t{32}, Cell(), Cell(12.3456, 2)}, {}, ""},
+                {"pipeline-2", {int64_t{8}, "3,4", Cell(5.0, 2)}, {}, ""}};
+  table.notes = {"A note."};
+  return table;
+}
+
+// With a row that failed before anything was known.
+Table make_failed_table() {
+  Table table = make_table();
+  table.rows.push_back({"pipeline-4", {}, {}, "out of memory: 1 | 2"});
+  return table;
+}
+
+TEST(TableTest, TextIsAligned) {
+  EXPECT_EQ(to_text(make_table()),
+            "Speed\n"
+            "\n"
+            "experiment  batch  balance  samples/s\n"
+            "----------  -----  -------  ---------\n"
+            "baseline       32  -            12.35\n"
+            "pipeline-2      8  3,4           5.00\n"
+            "\n"
+            "A note.\n");
+}
+
+TEST(TableTest, TextTellsWhyARowFailed) {
+  EXPECT_EQ(to_text(make_failed_table()),
+            "Speed\n"
+            "\n"
+            "experiment  batch  balance  samples/s  error\n"
+            "----------  -----  -------  ---------  --------------------\n"
+            "baseline       32  -            12.35\n"
+            "pipeline-2      8  3,4           5.00\n"
+            "pipeline-4      -  -                -  out of memory: 1 | 2\n"
+            "\n"
+            "A note.\n");
+}
+
+TEST(TableTest, MarkdownEscapesBars) {
+  EXPECT_EQ(to_markdown(make_failed_table()),
+            "### Speed\n"
+            "\n"
+            "| experiment | batch | balance | samples/s | error |\n"
+            "| --- | ---: | --- | ---: | --- |\n"
+            "| baseline | 32 | - | 12.35 |  |\n"
+            "| pipeline-2 | 8 | 3,4 | 5.00 |  |\n"
+            "| pipeline-4 | - | - | - | out of memory: 1 \\| 2 |\n"
+            "\n"
+            "- A note.\n");
+}
+
+TEST(TableTest, CsvQuotesWhatNeedsIt) {
+  Table table = make_failed_table();
+  table.rows[0].error = "said \"no\"";
+  EXPECT_EQ(to_csv(table),
+            "experiment,batch,balance,samples/s,error\n"
+            "baseline,32,,12.35,\"said \"\"no\"\"\"\n"
+            "pipeline-2,8,\"3,4\",5.00,\n"
+            "pipeline-4,,,,out of memory: 1 | 2\n");
+}
+
+TEST(TableTest, CellIsATextANumberOrNothing) {
+  EXPECT_TRUE(Cell().is_nothing());
+  EXPECT_TRUE(Cell(std::nullopt, 3).is_nothing());
+  EXPECT_EQ(Cell(0.5, 3).text(), "0.500");
+  EXPECT_EQ(Cell(int64_t{7}).number(), 7.0);
+  EXPECT_EQ(Cell("7").number(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks

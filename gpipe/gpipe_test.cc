@@ -1,0 +1,330 @@
+// Construction, and what a GPipe is as a container of layers.
+#include "gpipe/gpipe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/skip.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using testing::error_of;
+using testing::layer;
+using torch::Tensor;
+
+constexpr char kRemedy[] = "gpipe::balancing::balance_by_time";
+
+const torch::Device kCpu(torch::kCPU);
+const torch::Device kCuda0("cuda:0");
+const torch::Device kCuda1("cuda:1");
+
+torch::nn::Sequential two_layers() {
+  torch::nn::Sequential model;
+  model->push_back("a", torch::nn::Linear(1, 1));
+  model->push_back("b", torch::nn::Linear(1, 1));
+  return model;
+}
+
+std::string construction_error(torch::nn::Sequential model,
+                               GPipeOptions options) {
+  return error_of([&] { GPipe(model, options); });
+}
+
+std::ptrdiff_t threads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                       std::filesystem::directory_iterator());
+}
+
+TEST(Construction, KeepsWhatItWasGiven) {
+  GPipe pipeline(two_layers(), GPipeOptions({1, 1})
+                                   .devices({kCpu, kCpu})
+                                   .chunks(42)
+                                   .checkpoint(Checkpoint::kAlways));
+  EXPECT_THAT(pipeline->balance(), ElementsAre(1, 1));
+  EXPECT_THAT(pipeline->devices(), ElementsAre(kCpu, kCpu));
+  EXPECT_EQ(pipeline->chunks(), 42);
+  EXPECT_EQ(pipeline->checkpoint(), Checkpoint::kAlways);
+}
+
+TEST(Construction, DefaultsToOneChunkAndExceptLast) {
+  GPipe pipeline(two_layers(), GPipeOptions({2}));
+  EXPECT_EQ(pipeline->chunks(), 1);
+  EXPECT_EQ(pipeline->checkpoint(), Checkpoint::kExceptLast);
+  EXPECT_EQ(pipeline->devices().size(), 1u);
+  EXPECT_EQ(pipeline->last_failure(), std::nullopt);
+}
+
+TEST(Construction, DropsExtraDevices) {
+  GPipe pipeline(two_layers(),
+                 GPipeOptions({1, 1}).devices({kCpu, kCpu, kCpu, kCuda0}));
+  EXPECT_THAT(pipeline->devices(), ElementsAre(kCpu, kCpu));
+}
+
+TEST(Construction, EveryModeCanBeBuiltWithOneChunk) {
+  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast,
+                                Checkpoint::kNever}) {
+    GPipe pipeline(two_layers(), GPipeOptions({1, 1}).checkpoint(mode));
+    EXPECT_TRUE(torch::isfinite(pipeline->forward(torch::ones({2, 1})))
+                    .all()
+                    .item<bool>());
+  }
+}
+
+TEST(Construction, RefusesABalanceOfAnotherLength) {
+  for (const int64_t layers : {1, 3}) {
+    const auto error = construction_error(two_layers(), GPipeOptions({layers}));
+    EXPECT_THAT(error, StartsWith("c10::ValueError: module and sum of balance "
+                                  "have different length (module: 2, sum of "
+                                  "balance: " +
+                                  std::to_string(layers)));
+    EXPECT_THAT(error, HasSubstr(kRemedy));
+  }
+  EXPECT_THAT(construction_error(torch::nn::Sequential(), GPipeOptions({1})),
+              HasSubstr("(module: 0, sum of balance: 1"));
+  EXPECT_THAT(
+      construction_error(two_layers(), GPipeOptions(std::vector<int64_t>())),
+      HasSubstr("(module: 2, sum of balance: 0"));
+}
+
+TEST(Construction, RefusesABalanceWithAnEntryBelowOne) {
+  for (const auto& balance :
+       std::vector<std::vector<int64_t>>{{0, 2}, {-1, 3}, {2, 0}}) {
+    const auto error = construction_error(two_layers(), GPipeOptions(balance));
+    EXPECT_THAT(error, StartsWith("c10::ValueError: all balance numbers must "
+                                  "be positive integer (balance: "));
+    EXPECT_THAT(error, HasSubstr(std::to_string(balance[0])));
+    EXPECT_THAT(error, HasSubstr(kRemedy));
+  }
+}
+
+TEST(Construction, RefusesFewerChunksThanOne) {
+  for (const int64_t chunks : {0, -1}) {
+    EXPECT_EQ(construction_error(two_layers(), GPipeOptions({2}).chunks(chunks)),
+              "c10::ValueError: number of chunks must be positive integer "
+              "(chunks: " + std::to_string(chunks) + ")");
+  }
+}
+
+TEST(Construction, RefusesNegativeThreads) {
+  EXPECT_THAT(construction_error(two_layers(),
+                                 GPipeOptions({2}).threads_per_partition(-1)),
+              StartsWith("c10::ValueError: threads_per_partition must be"));
+}
+
+TEST(Construction, RefusesFewerDevicesThanPartitions) {
+  EXPECT_THAT(
+      construction_error(two_layers(), GPipeOptions({1, 1}).devices({kCpu})),
+      StartsWith("c10::IndexError: too few devices to hold given partitions "
+                 "(devices: 1, partitions: 2)"));
+}
+
+TEST(Construction, RefusesANullModule) {
+  EXPECT_EQ(construction_error(torch::nn::Sequential(nullptr),
+                               GPipeOptions({1})),
+            "c10::ValueError: the module is null");
+}
+
+TEST(Construction, RefusesTheSameLayerTwice) {
+  torch::nn::Linear same(1, 1);
+  torch::nn::Sequential model;
+  model->push_back("first", same);
+  model->push_back("again", same);
+  EXPECT_EQ(construction_error(model, GPipeOptions({1, 1})),
+            "c10::ValueError: module with duplicate layers is not supported: "
+            "layers 'first' and 'again' are the same object; make a second "
+            "one");
+}
+
+TEST(Construction, RefusesSkipsThatDoNotMatch) {
+  struct Stash : torch::nn::Module, Skippable {
+    Stash() : Skippable({{"skip"}, {}}) {}
+    Tensor forward(Tensor x) { return x; }
+  };
+  torch::nn::Sequential model;
+  model->push_back(std::make_shared<Stash>());
+  EXPECT_EQ(construction_error(model, GPipeOptions({1})),
+            "c10::TypeError: one or more pairs of stash and pop do not match:\n"
+            "\n* no module declared 'skip' as poppable but stashed");
+}
+
+// Two layers that hold the same convolution.
+torch::nn::Sequential sharing_model() {
+  struct Wrapper : torch::nn::Module {
+    explicit Wrapper(torch::nn::Conv2d conv)
+        : conv(register_module("conv", conv)) {}
+    Tensor forward(Tensor x) { return conv(x); }
+    torch::nn::Conv2d conv;
+  };
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(3, 3, 1));
+  torch::nn::Sequential model;
+  model->push_back(std::make_shared<Wrapper>(conv));
+  model->push_back(std::make_shared<Wrapper>(conv));
+  model->to(torch::kDouble);
+  return model;
+}
+
+// The check comes before anything moves, so that no GPU is needed for it.
+TEST(Construction, RefusesAParameterSharedBetweenDevices) {
+  const auto error = construction_error(
+      sharing_model(), GPipeOptions({1, 1}).devices({kCpu, kCuda0}));
+  EXPECT_THAT(error, StartsWith("c10::ValueError: module with a parameter "
+                                "shared by partitions on different devices is "
+                                "not supported: '0.conv.weight' (partition 0 "
+                                "on cpu) and '1.conv.weight' (partition 1 on "
+                                "cuda:0) are the same"));
+  EXPECT_THAT(error, HasSubstr(kRemedy));
+}
+
+TEST(Construction, LeavesNothingBehindWhenItFails) {
+  auto model = sharing_model();
+  model[0]->train();
+  model[1]->eval();
+  const auto before = threads();
+  const auto* weight = model->parameters()[0].unsafeGetTensorImpl();
+  for (const auto& options :
+       {GPipeOptions({1, 1}).devices({kCuda0, kCuda1}),
+        GPipeOptions({1, 1}).devices({kCpu}), GPipeOptions({3}),
+        GPipeOptions({2}).chunks(0)}) {
+    EXPECT_NE(construction_error(model, options), "");
+  }
+  EXPECT_EQ(threads(), before);
+  EXPECT_EQ(model->parameters()[0].unsafeGetTensorImpl(), weight);
+  EXPECT_EQ(model->parameters()[0].device(), kCpu);
+  EXPECT_TRUE(model[0]->is_training());
+  EXPECT_FALSE(model[1]->is_training());
+}
+
+TEST(Destruction, EndsTheWorkers) {
+  { GPipe(two_layers(), GPipeOptions({1, 1}))->forward(torch::ones({2, 1})); }
+  const auto before = threads();
+  for (int k = 0; k < 3; ++k) {
+    GPipe pipeline(two_layers(), GPipeOptions({1, 1}));
+    pipeline->forward(torch::ones({2, 1}));
+    EXPECT_EQ(threads(), before + 2);
+  }
+  EXPECT_EQ(threads(), before);
+}
+
+TEST(Sharing, OnOneDeviceGivesOneSummedGradient) {
+  torch::manual_seed(0);
+  auto model = sharing_model();
+  const Tensor input = torch::randn({4, 3, 2, 2}, torch::kDouble);
+  const auto plain = testing::plain_step(model, input, 2);
+  for (const auto& balance : std::vector<std::vector<int64_t>>{{2}, {1, 1}}) {
+    for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+      GPipe pipeline(model,
+                     GPipeOptions(balance).chunks(2).checkpoint(mode));
+      const auto state = testing::training_step(
+          *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
+      EXPECT_LE(testing::distance(state, plain), 1e-12);
+    }
+  }
+}
+
+TEST(Container, HoldsTheLayersInOrder) {
+  for (const auto& balance : std::vector<std::vector<int64_t>>{{2}, {1, 1}}) {
+    auto model = two_layers();
+    GPipe pipeline(model, GPipeOptions(balance));
+    EXPECT_EQ(pipeline->size(), 2);
+    EXPECT_FALSE(pipeline->is_empty());
+    EXPECT_EQ((*pipeline)[0], model->ptr(0));
+    EXPECT_EQ((*pipeline)[1], model->ptr(1));
+    EXPECT_EQ((*pipeline)[-1], model->ptr(1));
+    EXPECT_EQ((*pipeline)[-2], model->ptr(0));
+    std::vector<std::shared_ptr<torch::nn::Module>> layers;
+    for (auto& each : *pipeline) layers.push_back(each.ptr());
+    EXPECT_THAT(layers, ElementsAre(model->ptr(0), model->ptr(1)));
+    const auto& constant = *pipeline;
+    EXPECT_EQ(std::distance(constant.begin(), constant.end()), 2);
+  }
+}
+
+TEST(Container, RefusesAnIndexOutOfRange) {
+  GPipe pipeline(two_layers(), GPipeOptions({2}));
+  EXPECT_EQ(error_of([&] { (*pipeline)[2]; }),
+            "c10::IndexError: layer index 2 is out of range (layers: 2)");
+  EXPECT_EQ(error_of([&] { (*pipeline)[-3]; }),
+            "c10::IndexError: layer index -3 is out of range (layers: 2)");
+}
+
+TEST(Container, NamesAreThoseOfTheSequential) {
+  auto model = testing::conv_model(0.1);
+  GPipe pipeline(model, GPipeOptions({1, 3, 4}));
+  EXPECT_EQ(pipeline->named_parameters().keys(),
+            model->named_parameters().keys());
+  EXPECT_EQ(pipeline->named_buffers().keys(), model->named_buffers().keys());
+  for (const auto& named : model->named_parameters()) {
+    EXPECT_TRUE(named.value().is_same(
+        pipeline->named_parameters()[named.key()]));
+  }
+  GPipe by_name(two_layers(), GPipeOptions({1, 1}));
+  EXPECT_THAT(by_name->named_parameters().keys(),
+              ElementsAre("a.weight", "a.bias", "b.weight", "b.bias"));
+}
+
+TEST(Container, KeepsTheModesOfLayers) {
+  auto model = testing::conv_model(0.5);
+  model[3]->eval();
+  GPipe pipeline(model, GPipeOptions({4, 4}));
+  EXPECT_TRUE(pipeline->is_training());
+  EXPECT_FALSE(model[3]->is_training());
+  EXPECT_TRUE(model[5]->is_training());
+  pipeline->eval();
+  EXPECT_FALSE(model[5]->is_training());
+
+  auto in_eval = two_layers();
+  in_eval->eval();
+  EXPECT_FALSE(GPipe(in_eval, GPipeOptions({2}))->is_training());
+}
+
+TEST(Moving, ToADeviceIsDenied) {
+  GPipe pipeline(two_layers(), GPipeOptions({1, 1}));
+  const auto denied = StartsWith(
+      "c10::TypeError: denied to move parameters and buffers, because GPipe "
+      "should manage device placement");
+  EXPECT_THAT(error_of([&] { pipeline->to(kCpu); }), denied);
+  EXPECT_THAT(error_of([&] { pipeline->to(kCuda0); }), denied);
+  EXPECT_THAT(error_of([&] { pipeline->to(kCpu, torch::kDouble); }), denied);
+  EXPECT_THAT(error_of([&] { pipeline->cuda(); }), denied);
+  EXPECT_THAT(error_of([&] { pipeline->cpu(); }), denied);
+  torch::nn::Module& base = *pipeline;
+  EXPECT_THAT(error_of([&] { base.to(kCpu); }), denied);
+  EXPECT_EQ(pipeline->parameters()[0].dtype(), torch::kFloat);
+}
+
+TEST(Moving, ToADtypeIsAllowedAndTrains) {
+  GPipe pipeline(two_layers(), GPipeOptions({1, 1}).chunks(2));
+  for (const auto dtype : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
+    pipeline->to(dtype);
+    torch::optim::SGD optimizer(pipeline->parameters(), 0.1);
+    optimizer.zero_grad();
+    const auto before = pipeline->parameters()[0].detach().clone();
+    auto output = pipeline->forward(torch::ones({4, 1}, dtype));
+    EXPECT_EQ(output.scalar_type(), dtype);
+    output.sum().backward();
+    optimizer.step();
+    EXPECT_EQ(before.scalar_type(), dtype);
+    EXPECT_FALSE(torch::equal(pipeline->parameters()[0], before));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,29 @@
+// Layers of any signature, made of a function.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace gpipe::testing {
+
+template <typename Output, typename Input>
+struct FunctionLayer : torch::nn::Module {
+  using Function = std::function<Output(Input)>;
+  explicit FunctionLayer(Function function) : function(std::move(function)) {}
+  Output forward(Input input) { return function(std::move(input)); }
+  Function function;
+};
+
+// layer(f) for tensors, layer<Output, Input>(f) for other values.
+template <typename Output = torch::Tensor, typename Input = torch::Tensor>
+torch::nn::AnyModule layer(std::function<Output(Input)> function) {
+  return torch::nn::AnyModule(
+      std::make_shared<FunctionLayer<Output, Input>>(std::move(function)));
+}
+
+}  // namespace gpipe::testing
