@@ -99,7 +99,7 @@ std::vector<at::Tensor> ones_for(const std::vector<at::Tensor>& outputs) {
 double run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
                  ProfileTracker& tracker, c10::Device device) {
   Entry entry(boundary.crossings, /*leaf=*/false);
-  torch::autograd::edge_list targets = entry.edges();
+  std::vector<torch::autograd::Edge> targets = entry.edges();
   for (const at::Tensor& parameter : layer.ptr()->parameters()) {
     if (parameter.defined() && parameter.requires_grad()) {
       targets.push_back(torch::autograd::impl::gradient_edge(parameter));

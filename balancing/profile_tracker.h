@@ -23,7 +23,7 @@ class ProfileTracker : public SkipTracker {
   // What the layer at work has stashed: outputs of its graph.
   std::vector<at::Tensor> stashed() const;
   // Where the gradients of what it has popped arrive.
-  const torch::autograd::edge_list& popped() const { return popped_; }
+  const std::vector<torch::autograd::Edge>& popped() const { return popped_; }
 
   // The layer is done: what it has stashed goes to later layers.
   void end_layer();
@@ -31,7 +31,7 @@ class ProfileTracker : public SkipTracker {
  private:
   std::map<SkipKey, at::Tensor> stashed_;  // undefined for none
   std::map<SkipKey, Crossing> travelling_;
-  torch::autograd::edge_list popped_;
+  std::vector<torch::autograd::Edge> popped_;
 };
 
 }  // namespace gpipe::balancing

@@ -20,8 +20,9 @@ struct FunctionLayer : torch::nn::Module {
 };
 
 // layer(f) for tensors, layer<Output, Input>(f) for other values.
-template <typename Output = torch::Tensor, typename Input = torch::Tensor>
-torch::nn::AnyModule layer(std::function<Output(Input)> function) {
+template <typename Output = torch::Tensor, typename Input = torch::Tensor,
+          typename Function>
+torch::nn::AnyModule layer(Function function) {
   return torch::nn::AnyModule(
       std::make_shared<FunctionLayer<Output, Input>>(std::move(function)));
 }

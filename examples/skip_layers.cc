@@ -1,0 +1,57 @@
+// A skip connection over many layers: the tensor goes from the partition that
+// stashes it straight to the one that pops it, and no layer in between knows.
+// Copy the two layers and change them.
+//
+//   ./bazelw run //examples:skip_layers
+#include <torch/torch.h>
+
+#include <iostream>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/skip.h"
+
+// Keeps its input for an Add of the same namespace, and passes it on.
+struct KeepImpl : torch::nn::Module, gpipe::Skippable {
+  KeepImpl() : Skippable({/*stash=*/{"kept"}, /*pop=*/{}}) {}
+
+  torch::Tensor forward(torch::Tensor x) {
+    stash("kept", x);
+    return x;
+  }
+};
+TORCH_MODULE(Keep);
+
+// Adds what was kept.
+struct AddImpl : torch::nn::Module, gpipe::Skippable {
+  AddImpl() : Skippable({/*stash=*/{}, /*pop=*/{"kept"}}) {}
+
+  torch::Tensor forward(torch::Tensor x) { return x + *pop("kept"); }
+};
+TORCH_MODULE(Add);
+
+int main() {
+  torch::manual_seed(0);
+  torch::nn::Sequential model;
+  for (int block = 0; block < 2; ++block) {
+    // A namespace per pair, so that the second Keep is not taken for the first.
+    const gpipe::Namespace pair;
+    Keep keep;
+    keep->isolate(pair);
+    Add add;
+    add->isolate(pair);
+    model->push_back(keep);
+    model->push_back(torch::nn::Linear(16, 64));
+    model->push_back(torch::nn::ReLU());
+    model->push_back(torch::nn::Linear(64, 16));
+    model->push_back(add);
+  }
+  const auto input = torch::randn({32, 16});
+  const auto plain = model->forward(input);
+
+  gpipe::GPipe pipeline(model, gpipe::GPipeOptions({3, 4, 3}).chunks(4));
+  const auto output =
+      pipeline->forward(input.to(pipeline->devices().front()));
+  output.sum().backward();
+  std::cout << "largest difference from the plain model: "
+            << (output.cpu() - plain).abs().max().item<float>() << "\n";
+}

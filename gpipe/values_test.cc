@@ -1,0 +1,384 @@
+// What goes into a pipeline and comes out: kinds of values, splitting, errors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/torch.h>
+
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using testing::error_of;
+using testing::layer;
+using torch::Tensor;
+using Tensors = std::vector<Tensor>;
+using Single = std::tuple<Tensor>;
+using Pair = std::tuple<Tensor, Tensor>;
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
+                                 Checkpoint::kNever};
+
+template <typename... Layers>
+GPipe pipeline_of(int64_t chunks, Layers... layers) {
+  torch::nn::Sequential model(layers...);
+  return GPipe(model, GPipeOptions(std::vector<int64_t>(sizeof...(Layers), 1))
+                          .chunks(chunks));
+}
+
+GPipe identity(int64_t chunks = 1) {
+  return pipeline_of(chunks, layer([](Tensor x) { return x; }));
+}
+
+// --- Splitting ---------------------------------------------------------------
+
+// The rows of each micro-batch as layers see them.
+std::vector<int64_t> split(int64_t rows, int64_t chunks) {
+  std::mutex mutex;
+  std::vector<int64_t> seen;
+  auto pipeline = pipeline_of(chunks, layer([&](Tensor x) {
+                                std::lock_guard<std::mutex> lock(mutex);
+                                seen.push_back(x.size(0));
+                                return x;
+                              }));
+  const Tensor x = torch::arange(rows);
+  EXPECT_TRUE(torch::equal(pipeline->forward(x), x));
+  return seen;
+}
+
+TEST(Split, IsThatOfTorchChunk) {
+  EXPECT_THAT(split(7, 4), ElementsAre(2, 2, 2, 1));
+  EXPECT_THAT(split(10, 4), ElementsAre(3, 3, 3, 1));
+  EXPECT_THAT(split(5, 4), ElementsAre(2, 2, 1));
+  EXPECT_THAT(split(4, 3), ElementsAre(2, 2));
+  EXPECT_THAT(split(9, 4), ElementsAre(3, 3, 3));
+  EXPECT_THAT(split(2, 4), ElementsAre(1, 1));
+  EXPECT_THAT(split(13, 8), ElementsAre(2, 2, 2, 2, 2, 2, 1));
+  for (int64_t rows = 1; rows < 20; ++rows) {
+    for (int64_t chunks = 1; chunks < 10; ++chunks) {
+      std::vector<int64_t> expected;
+      for (const auto& each : torch::arange(rows).chunk(chunks)) {
+        expected.push_back(each.size(0));
+      }
+      ASSERT_EQ(split(rows, chunks), expected) << rows << " by " << chunks;
+    }
+  }
+}
+
+TEST(Split, OfNoRowsTrainsWithZeroGradients) {
+  for (const Checkpoint mode : kModes) {
+    torch::nn::Linear linear(3, 2);
+    torch::nn::Sequential model(linear);
+    GPipe pipeline(model, GPipeOptions({1}).chunks(4).checkpoint(mode));
+    const Tensor x = torch::zeros({0, 3}).requires_grad_();
+    const auto output = pipeline->forward(x);
+    EXPECT_EQ(output.sizes(), torch::IntArrayRef({0, 2}));
+    output.sum().backward();
+    EXPECT_TRUE(torch::equal(linear->weight->grad(), torch::zeros({2, 3})));
+    EXPECT_EQ(x.grad().sizes(), torch::IntArrayRef({0, 3}));
+  }
+}
+
+TEST(Split, OfFewRowsTrains) {
+  for (const int64_t rows : {7, 2}) {
+    torch::nn::Linear linear(3, 2);
+    auto pipeline = pipeline_of(4, linear);
+    pipeline->forward(torch::ones({rows, 3})).sum().backward();
+    EXPECT_TRUE(torch::allclose(linear->bias.grad(),
+                                torch::full({2}, static_cast<float>(rows))));
+  }
+}
+
+TEST(Gather, TakesOutputsOfOtherLengthsThanTheirInputs) {
+  // Half of the rows, and every row twice; the sizes differ by micro-batch.
+  auto half = pipeline_of(3, layer([](Tensor x) {
+                            return x.narrow(0, 0, (x.size(0) + 1) / 2);
+                          }));
+  auto twice = pipeline_of(
+      3, layer([](Tensor x) { return torch::cat({x, x * 10}); }));
+  const Tensor x = torch::arange(7.0).requires_grad_();
+  EXPECT_TRUE(torch::equal(half->forward(x),
+                           torch::tensor({0.f, 1.f, 3.f, 4.f, 6.f})));
+  half->forward(x).sum().backward();
+  EXPECT_TRUE(torch::equal(
+      x.grad(), torch::tensor({1.f, 1.f, 0.f, 1.f, 1.f, 0.f, 1.f})));
+  EXPECT_EQ(twice->forward(x).size(0), 14);
+}
+
+TEST(Gather, RefusesAScalarPerMicrobatch) {
+  auto pipeline = pipeline_of(2, layer([](Tensor x) { return x.mean(); }));
+  EXPECT_THAT(error_of([&] { pipeline->forward(torch::ones({4})); }),
+              StartsWith("c10::ValueError: element 0 of the output of "
+                         "micro-batch 0 is a scalar, which cannot be "
+                         "concatenated along dimension 0"));
+  // One micro-batch needs no concatenation.
+  EXPECT_EQ(pipeline->forward(torch::ones({1})).dim(), 0);
+}
+
+TEST(Gather, RefusesOutputsThatDoNotFitTogether) {
+  auto pipeline = pipeline_of(2, layer([](Tensor x) {
+                                return x.size(0) == 2 ? x : x.repeat({1, 2});
+                              }));
+  EXPECT_THAT(error_of([&] { pipeline->forward(torch::ones({3, 1})); }),
+              StartsWith("c10::ValueError: element 0 of the output has sizes "
+                         "[2, 1] in micro-batch 0 but [1, 2] in micro-batch 1"));
+}
+
+TEST(Gather, RefusesOutputsOfVaryingNumber) {
+  auto pipeline = pipeline_of(2, layer<Tensors>([](Tensor x) {
+                                return Tensors(x.size(0), x);
+                              }));
+  EXPECT_EQ(
+      error_of([&] { pipeline->forward<Tensors>(torch::ones({3, 1})); }),
+      "c10::ValueError: the outputs of the micro-batches do not fit together: "
+      "micro-batch 0 gave a vector of 2 tensors, micro-batch 1 gave a vector "
+      "of 1 tensors");
+}
+
+// --- Kinds of values ---------------------------------------------------------
+
+TEST(Kind, PairGoesInAndOutAndBothGetGradients) {
+  auto pipeline = pipeline_of(2, layer<Pair, Pair>([](Pair pair) {
+                                return Pair(std::get<0>(pair) * 2,
+                                            std::get<1>(pair) * 3);
+                              }),
+                              layer<Pair, Pair>([](Pair pair) {
+                                return pair;
+                              }));
+  const Tensor a = torch::ones({4, 1}).requires_grad_();
+  const Tensor b = torch::ones({4, 5}).requires_grad_();
+  const auto [c, d] = pipeline->forward<Pair>(Pair(a, b));
+  EXPECT_EQ(c.sizes(), a.sizes());
+  EXPECT_EQ(d.sizes(), b.sizes());
+  (c.sum() + d.sum()).backward();
+  EXPECT_TRUE(torch::equal(a.grad(), torch::full_like(a, 2)));
+  EXPECT_TRUE(torch::equal(b.grad(), torch::full_like(b, 3)));
+}
+
+TEST(Kind, TupleOfOneStaysATuple) {
+  auto pipeline = pipeline_of(2, layer<Single, Single>([](Single x) {
+                                return Single(std::get<0>(x) * 2);
+                              }));
+  const Tensor a = torch::ones({4, 1}).requires_grad_();
+  const auto [b] = pipeline->forward<Single>(Single(a));
+  b.sum().backward();
+  EXPECT_TRUE(torch::equal(a.grad(), torch::full_like(a, 2)));
+  EXPECT_EQ(error_of([&] { pipeline->forward(Single(a)); }),
+            "c10::TypeError: the value is a tuple of 1 tensors, but at::Tensor "
+            "was asked for; name its type in forward<...>()");
+}
+
+template <std::size_t... I>
+void expect_tuple_works(std::index_sequence<I...>) {
+  using Tuple = detail::TensorTuple<sizeof...(I)>;
+  auto pipeline = pipeline_of(
+      3, layer<Tuple>([](Tensor x) {
+        return Tuple((x + static_cast<double>(I))...);
+      }),
+      layer<Tuple, Tuple>([](Tuple tuple) {
+        return Tuple((std::get<I>(tuple) * 2)...);
+      }));
+  const Tensor x = torch::arange(4.0);
+  const auto tuple = pipeline->template forward<Tuple>(x);
+  EXPECT_TRUE((torch::equal(std::get<I>(tuple),
+                            (x + static_cast<double>(I)) * 2) && ...));
+  EXPECT_TRUE(std::get<0>(
+                  pipeline_of(3, layer<Tuple, Tuple>([](Tuple each) {
+                                return each;
+                              }))
+                      ->template forward<Tuple>(tuple))
+                  .equal(x * 2));
+}
+
+TEST(Kind, TuplesOfOneToEight) {
+  expect_tuple_works(std::make_index_sequence<1>());
+  expect_tuple_works(std::make_index_sequence<2>());
+  expect_tuple_works(std::make_index_sequence<3>());
+  expect_tuple_works(std::make_index_sequence<4>());
+  expect_tuple_works(std::make_index_sequence<5>());
+  expect_tuple_works(std::make_index_sequence<6>());
+  expect_tuple_works(std::make_index_sequence<7>());
+  expect_tuple_works(std::make_index_sequence<8>());
+}
+
+TEST(Kind, UndefinedElementsOfAVectorStayUndefined) {
+  for (const Checkpoint mode : kModes) {
+    torch::nn::Sequential model(
+        layer<Tensors, Tensors>([](Tensors in) {
+          EXPECT_FALSE(in[0].defined());
+          return Tensors{in[1] * 2, Tensor(), in[1].to(torch::kLong)};
+        }),
+        layer<Tensors, Tensors>([](Tensors in) {
+          EXPECT_FALSE(in[1].defined());
+          return Tensors{in[2], Tensor(), in[0]};
+        }));
+    GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
+    const Tensor x = torch::ones({4}).requires_grad_();
+    const auto out = pipeline->forward<Tensors>(Tensors{Tensor(), x});
+    ASSERT_EQ(out.size(), 3u);
+    EXPECT_EQ(out[0].scalar_type(), torch::kLong);
+    EXPECT_FALSE(out[1].defined());
+    out[2].sum().backward();
+    EXPECT_TRUE(torch::equal(x.grad(), torch::full_like(x, 2)));
+  }
+}
+
+TEST(Kind, AnEmptyVectorMayCrossPartitions) {
+  auto pipeline = pipeline_of(
+      2, layer<Tensors>([](Tensor) { return Tensors(); }),
+      layer<Tensors, Tensors>([](Tensors in) { return in; }));
+  EXPECT_TRUE(pipeline->forward<Tensors>(torch::ones({4})).empty());
+}
+
+TEST(Kind, IntegersPassBetweenPartitions) {
+  for (const Checkpoint mode : kModes) {
+    torch::nn::Embedding embedding(5, 3);
+    torch::nn::Sequential model(layer([](Tensor x) { return x + 1; }),
+                                embedding);
+    GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
+    const Tensor tokens = torch::tensor({0, 1, 2, 3, 0}, torch::kLong);
+    pipeline->forward(tokens).sum().backward();
+    EXPECT_TRUE(torch::equal(
+        embedding->weight.grad().select(1, 0),
+        torch::tensor({0.f, 2.f, 1.f, 1.f, 1.f})));
+  }
+}
+
+TEST(EmptySequential, ReturnsTheInput) {
+  GPipe pipeline(torch::nn::Sequential(),
+                 GPipeOptions(std::vector<int64_t>()).chunks(2));
+  EXPECT_EQ(pipeline->size(), 0);
+  EXPECT_TRUE(pipeline->is_empty());
+  EXPECT_TRUE(pipeline->devices().empty());
+  const Tensor x = torch::ones({3});
+  EXPECT_TRUE(pipeline->forward(x).is_same(x));
+  EXPECT_TRUE(std::get<0>(pipeline->forward<Single>(Single(x))).is_same(x));
+  EXPECT_THAT(error_of([&] { pipeline->forward(42); }),
+              StartsWith("c10::TypeError: expected a torch::Tensor"));
+}
+
+// --- Errors ------------------------------------------------------------------
+
+TEST(InputError, NoTensor) {
+  auto pipeline = identity();
+  EXPECT_EQ(error_of([&] { pipeline->forward(42); }),
+            "c10::TypeError: expected a torch::Tensor, a "
+            "std::vector<torch::Tensor> or a std::tuple of 1 to 8 "
+            "torch::Tensor, but got int");
+  EXPECT_THAT(error_of([&] { pipeline->forward(std::string("x")); }),
+              HasSubstr("basic_string"));
+  EXPECT_THAT(error_of([&] {
+                pipeline->forward(std::make_tuple(torch::ones({1}), 42));
+              }),
+              StartsWith("c10::TypeError: expected a torch::Tensor"));
+  EXPECT_THAT(error_of([&] { pipeline->forward(std::tuple<>()); }),
+              StartsWith("c10::TypeError: expected a torch::Tensor"));
+}
+
+TEST(InputError, NothingToSplit) {
+  auto pipeline = identity();
+  EXPECT_EQ(error_of([&] { pipeline->forward(torch::tensor(1.0)); }),
+            "c10::ValueError: the input has no dimension 0 to split into "
+            "micro-batches (a scalar); pass at least a 1-dimensional tensor");
+  EXPECT_EQ(error_of([&] { pipeline->forward(Tensor()); }),
+            "c10::TypeError: the input is an undefined tensor");
+  EXPECT_THAT(
+      error_of([&] { pipeline->forward(Tensors{torch::ones({2}), Tensor(),
+                                               torch::tensor(1)}); }),
+      StartsWith("c10::ValueError: element 2 of the input has no dimension 0"));
+  for (const Tensors& empty : {Tensors(), Tensors(2)}) {
+    EXPECT_EQ(error_of([&] { pipeline->forward(empty); }),
+              "c10::ValueError: the input holds no defined tensor, so that "
+              "there is nothing to split into micro-batches (it is a vector "
+              "of " + std::to_string(empty.size()) + " tensors)");
+  }
+}
+
+TEST(InputError, UnequalSizes) {
+  EXPECT_EQ(error_of([&] {
+              identity()->forward(Tensors{torch::ones({8, 2}), Tensor(),
+                                          torch::ones({3})});
+            }),
+            "c10::ValueError: the tensors of the input differ in size along "
+            "dimension 0, which is split into micro-batches (sizes: 8 "
+            "undefined 3)");
+}
+
+TEST(InputError, WrongDevice) {
+  EXPECT_EQ(error_of([&] {
+              identity()->forward(torch::ones({2}, torch::kMeta));
+            }),
+            "c10::ValueError: the input is on meta but the first partition is "
+            "on cpu; move it there first (devices()[0])");
+}
+
+TEST(OutputError, AnotherTypeThanAskedFor) {
+  const Tensor x = torch::ones({2});
+  EXPECT_THAT(error_of([&] { identity()->forward<Tensors>(x); }),
+              StartsWith("c10::TypeError: the value is a tensor, but "));
+  EXPECT_THAT(error_of([&] { identity()->forward<int>(x); }),
+              StartsWith("c10::TypeError: expected a torch::Tensor"));
+  auto pair = pipeline_of(1, layer<Pair>([](Tensor x) { return Pair(x, x); }));
+  EXPECT_THAT(error_of([&] { pair->forward(x); }),
+              StartsWith("c10::TypeError: the value is a tuple of 2 tensors"));
+  EXPECT_THAT(error_of([&] {
+                pair->forward<std::tuple<Tensor, Tensor, Tensor>>(x);
+              }),
+              StartsWith("c10::TypeError: the value is a tuple of 2 tensors"));
+}
+
+TEST(LayerError, ReturningNoTensor) {
+  const Tensor x = torch::ones({2});
+  const auto expected = StartsWith(
+      "c10::TypeError: a layer must return a torch::Tensor, a "
+      "std::vector<torch::Tensor> or a std::tuple of 1 to 8 torch::Tensor");
+  EXPECT_THAT(error_of([&] {
+                pipeline_of(1, layer<std::string>([](Tensor) {
+                              return std::string("hello");
+                            }))
+                    ->forward(x);
+              }),
+              expected);
+  using Mixed = std::tuple<Tensor, std::string>;
+  EXPECT_THAT(error_of([&] {
+                pipeline_of(1, layer<Mixed>([](Tensor x) {
+                              return Mixed(x, "hello");
+                            }))
+                    ->forward(x);
+              }),
+              expected);
+}
+
+TEST(LayerError, ReturningAnUndefinedTensor) {
+  EXPECT_THAT(error_of([&] {
+                pipeline_of(1, layer([](Tensor) { return Tensor(); }))
+                    ->forward(torch::ones({2}));
+              }),
+              StartsWith("c10::TypeError: layer '0' returned an undefined "
+                         "tensor"));
+}
+
+TEST(LayerError, TakingAnotherTypeThanTheOneBeforeGives) {
+  auto pipeline =
+      pipeline_of(1, layer<Tensors>([](Tensor x) { return Tensors{x}; }),
+                  layer([](Tensor x) { return x; }));
+  const auto error =
+      error_of([&] { pipeline->forward(torch::ones({2})); });
+  EXPECT_THAT(error, StartsWith("c10::Error: "));
+  EXPECT_THAT(error, HasSubstr("(in partition 1, micro-batch 0, forward, "
+                               "layer '1')"));
+}
+
+}  // namespace
+}  // namespace gpipe
