@@ -281,6 +281,9 @@ int measure() {
                 "Gradients of ours and A differ by %.1e of the largest.",
                 gradient_difference);
   table.notes.emplace_back(text);
+  if (const auto warning = environment.warning(); !warning.empty()) {
+    table.notes.push_back(warning);
+  }
   print_table(table, "resnet101_two_cores", environment);
   return kOk;
 }

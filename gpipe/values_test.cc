@@ -85,7 +85,7 @@ TEST(Split, OfNoRowsTrainsWithZeroGradients) {
     const auto output = pipeline->forward(x);
     EXPECT_EQ(output.sizes(), torch::IntArrayRef({0, 2}));
     output.sum().backward();
-    EXPECT_TRUE(torch::equal(linear->weight->grad(), torch::zeros({2, 3})));
+    EXPECT_TRUE(torch::equal(linear->weight.grad(), torch::zeros({2, 3})));
     EXPECT_EQ(x.grad().sizes(), torch::IntArrayRef({0, 3}));
   }
 }

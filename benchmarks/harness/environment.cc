@@ -6,6 +6,7 @@
 #include <sys/utsname.h>
 #include <torch/version.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
@@ -101,6 +102,16 @@ std::string date() {
 
 }  // namespace
 
+std::string Environment::warning() const {
+  if (load <= 0.5 * cores) return "";
+  char text[160];
+  std::snprintf(text, sizeof(text),
+                "The machine was busy with other work (load %.1f on %d cores): "
+                "do not trust these times.",
+                load, cores);
+  return text;
+}
+
 std::string Environment::to_string() const {
   std::string text;
   for (const auto& [name, value] : facts) {
@@ -117,6 +128,11 @@ Environment describe_environment() {
   facts.emplace_back("cpu", cpu_model());
   facts.emplace_back("cores", std::to_string(environment.cores));
   facts.emplace_back("threads", std::to_string(at::get_num_threads()));
+  if (getloadavg(&environment.load, 1) == 1) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.2f", environment.load);
+    facts.emplace_back("load", text);
+  }
   facts.emplace_back("accelerators", accelerators());
   facts.emplace_back("libtorch", TORCH_VERSION);
 #ifdef __clang__

@@ -52,6 +52,18 @@ bool is_small(const Settings& settings) {
                      [](const c10::Device& device) { return device.is_cpu(); });
 }
 
+void log_settings(const Experiment& experiment, const Trainee& trainee) {
+  std::string text = experiment.name +
+                     " | batch size: " + std::to_string(experiment.batch_size);
+  if (experiment.partitions > 0) {
+    text += ", chunks: " + std::to_string(experiment.chunks) + ", balance: [" +
+            join(experiment.balance) +
+            "], checkpoint: " + to_string(experiment.checkpoint);
+  }
+  if (!trainee.threads.empty()) text += ", threads: " + trainee.threads;
+  LOG(INFO) << text;
+}
+
 struct Measured {
   Experiment experiment;  // with the balance that was used
   std::string threads;
@@ -77,12 +89,7 @@ Measured measure(Run* run, Experiment experiment) {
   Trainee trainee = make_trainee(model, experiment, devices);
   input = input.to(trainee.devices.front());
   target = target.to(trainee.devices.back());
-  LOG(INFO) << experiment.name << " | batch size: " << experiment.batch_size
-            << ", chunks: " << experiment.chunks << ", balance: ["
-            << join(experiment.balance)
-            << "], checkpoint: " << to_string(experiment.checkpoint)
-            << (trainee.threads.empty() ? "" : ", threads: ")
-            << trainee.threads;
+  log_settings(experiment, trainee);
 
   torch::optim::SGD optimizer(
       trainee.parameters,
@@ -223,6 +230,9 @@ int run_table(const SpeedBenchmark& benchmark) {
   table.title = benchmark.title;
   table.columns = column_names(benchmark);
   table.notes = notes_for(run, small);
+  if (const auto warning = environment.warning(); !warning.empty()) {
+    table.notes.push_back(warning);
+  }
   for (const auto& note : table.notes) LOG(INFO) << note;
   std::optional<double> baseline;
   bool failed = false;

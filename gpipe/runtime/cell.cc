@@ -99,7 +99,7 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
     return output;
   }
 
-  leaves_ = find_leaves(outputs_);
+  leaves_ = find_leaves(outputs_, entry_);
   if (checkpointed_) {
     TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
                 "a layer of partition ", partition_->index,

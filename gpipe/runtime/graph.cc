@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -25,6 +26,68 @@ struct Begin : public Node {
     return std::move(grads);
   }
   std::string name() const override { return "gpipe::Begin"; }
+};
+
+// The engine calls the hooks of a leaf whenever a gradient arrives at it, also
+// when it only takes the gradient as a result. While in scope, the edges of
+// the graph from `roots` to leaves that are `targets` and have hooks, and
+// those entries of `roots` and `targets`, end in nodes without any.
+class PastHooks {
+ public:
+  PastHooks(edge_list& roots, edge_list& targets) {
+    for (Edge& target : targets) {
+      auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(
+          target.function.get());
+      if (!leaf || leaf->tensor_pre_hooks().empty()) continue;
+      std::shared_ptr<Node> end(new Begin(), torch::autograd::deleteNode);
+      end->add_input_metadata(leaf->variable);
+      ends_.emplace(leaf, std::move(end));
+    }
+    if (ends_.empty()) return;
+    for (Edge& target : targets) divert(target);
+    std::unordered_set<Node*> seen;
+    std::vector<std::shared_ptr<Node>> stack;
+    for (Edge& root : roots) {
+      divert(root);
+      stack.push_back(root.function);
+    }
+    while (!stack.empty()) {
+      const std::shared_ptr<Node> node = std::move(stack.back());
+      stack.pop_back();
+      if (!node || !seen.insert(node.get()).second) continue;
+      // Not set_next_edge(), which is for nodes that nothing leads to yet.
+      auto& edges = node->next_edges();
+      for (std::size_t k = 0; k < edges.size(); ++k) {
+        const Edge before = edges[k];
+        if (divert(edges[k])) diverted_.push_back({node, k, before});
+        stack.push_back(edges[k].function);
+      }
+    }
+  }
+  ~PastHooks() {
+    for (Diverted& each : diverted_) {
+      each.node->next_edges()[each.index] = std::move(each.before);
+    }
+  }
+  PastHooks(const PastHooks&) = delete;
+  PastHooks& operator=(const PastHooks&) = delete;
+
+ private:
+  struct Diverted {
+    std::shared_ptr<Node> node;
+    std::size_t index;
+    Edge before;
+  };
+
+  bool divert(Edge& edge) {
+    const auto found = ends_.find(edge.function.get());
+    if (found == ends_.end()) return false;
+    edge.function = found->second;
+    return true;
+  }
+
+  std::unordered_map<Node*, std::shared_ptr<Node>> ends_;  // by leaf
+  std::vector<Diverted> diverted_;
 };
 
 }  // namespace
@@ -60,9 +123,11 @@ Crossing leave(const at::Tensor& output) {
   return {output.detach(), output.requires_grad()};
 }
 
-std::vector<at::Tensor> find_leaves(const std::vector<at::Tensor>& outputs) {
+std::vector<at::Tensor> find_leaves(const std::vector<at::Tensor>& outputs,
+                                    const edge_list& entry) {
   std::vector<at::Tensor> leaves;
   std::unordered_set<Node*> seen;
+  for (const Edge& edge : entry) seen.insert(edge.function.get());
   std::vector<Node*> stack;
   const auto visit = [&](const Edge& edge) {
     Node* node = edge.function.get();
@@ -109,6 +174,7 @@ std::vector<at::Tensor> run_backward(const std::vector<at::Tensor>& outputs,
   std::vector<at::Tensor> result(targets.size());
   if (roots.empty() || wanted.empty()) return result;
 
+  const PastHooks past_hooks(roots, wanted);
   auto found = torch::autograd::Engine::get_default_engine().execute(
       roots, root_grads, keep_graph, /*create_graph=*/false,
       /*accumulate_grad=*/false, wanted);

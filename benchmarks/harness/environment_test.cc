@@ -1,0 +1,32 @@
+#include "benchmarks/harness/environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace gpipe::benchmarks {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(EnvironmentTest, TellsWhatAReaderNeeds) {
+  const Environment environment = describe_environment();
+  EXPECT_GT(environment.cores, 0);
+  for (const char* name : {"cpu: ", "cores: ", "threads: ", "accelerators: ",
+                           "libtorch: 2.", "compiler: ", "date: 20"}) {
+    EXPECT_THAT(environment.to_string(), HasSubstr(name));
+  }
+}
+
+TEST(EnvironmentTest, WarnsOfCompany) {
+  Environment environment;
+  environment.cores = 2;
+  environment.load = 0.9;
+  EXPECT_EQ(environment.warning(), "");
+  environment.load = 1.4;
+  EXPECT_EQ(environment.warning(),
+            "The machine was busy with other work (load 1.4 on 2 cores): do "
+            "not trust these times.");
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,298 @@
+// Where a pipeline may be used: any thread, inside of another pipeline, and
+// under LibTorch's thread-local modes, which reach the layers.
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
+
+namespace gpipe {
+namespace {
+
+using testing::difference;
+using testing::distance;
+using testing::layer;
+using testing::StepState;
+using testing::training_step;
+using torch::Tensor;
+using torch::nn::Sequential;
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
+                                 Checkpoint::kNever};
+
+GPipeOptions options(std::vector<int64_t> balance, int64_t chunks,
+                     Checkpoint mode) {
+  return GPipeOptions(std::move(balance))
+      .chunks(chunks)
+      .checkpoint(mode)
+      .threads_per_partition(1);
+}
+
+StepState step(GPipe pipeline, const Tensor& input) {
+  return training_step(
+      *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
+}
+
+Sequential linear_model(uint64_t seed) {
+  torch::manual_seed(seed);
+  return testing::linear_model();
+}
+
+Tensor input(int64_t rows = 8) {
+  torch::manual_seed(3);
+  return torch::randn({rows, 6}, torch::kDouble);
+}
+
+// --- Threads -----------------------------------------------------------------
+
+TEST(Threads, EachPartitionHasOneOfItsOwn) {
+  std::mutex mutex;
+  std::vector<std::set<std::thread::id>> seen(3);
+  Sequential model;
+  for (int j = 0; j < 3; ++j) {
+    model->push_back(layer([&, j](Tensor x) {
+      std::lock_guard<std::mutex> lock(mutex);
+      seen[j].insert(std::this_thread::get_id());
+      return x * 1;
+    }));
+  }
+  GPipe pipeline(model, options({1, 1, 1}, 4, Checkpoint::kAlways));
+  for (int k = 0; k < 2; ++k) step(pipeline, input());
+  std::set<std::thread::id> all{std::this_thread::get_id()};
+  for (const auto& each : seen) {
+    EXPECT_EQ(each.size(), 1u);
+    all.insert(each.begin(), each.end());
+  }
+  EXPECT_EQ(all.size(), 4u);
+}
+
+TEST(Threads, OperatorsUseTheShareAskedFor) {
+  torch::set_num_threads(4);
+  const auto threads_seen = [](int64_t partitions, int64_t asked) {
+    std::atomic<int> seen{0};
+    Sequential model;
+    for (int64_t j = 0; j < partitions; ++j) {
+      model->push_back(layer([&](Tensor x) {
+        seen = at::get_num_threads();
+        return x;
+      }));
+    }
+    GPipe pipeline(model,
+                   GPipeOptions(std::vector<int64_t>(partitions, 1))
+                       .devices(std::vector<torch::Device>(partitions,
+                                                           torch::kCPU))
+                       .threads_per_partition(asked));
+    pipeline->forward(torch::ones({1}));
+    return seen.load();
+  };
+  EXPECT_EQ(threads_seen(2, 0), 2);
+  EXPECT_EQ(threads_seen(4, 0), 1);
+  EXPECT_EQ(threads_seen(8, 0), 1);
+  EXPECT_EQ(threads_seen(1, 0), 4);
+  EXPECT_EQ(threads_seen(2, 3), 3);
+  EXPECT_EQ(at::get_num_threads(), 4);
+  torch::set_num_threads(1);
+}
+
+TEST(Threads, BackwardMayComeFromAnother) {
+  for (const Checkpoint mode : kModes) {
+    GPipe pipeline(linear_model(0), options({3, 3}, 2, mode));
+    const auto expected = step(pipeline, input());
+    pipeline->zero_grad();
+    const Tensor x = input().requires_grad_();
+    auto loss = pipeline->forward(x).pow(2).sum() / 8.0;
+    std::thread([&] { loss.backward(); }).join();
+    EXPECT_TRUE(torch::equal(x.grad(), expected.grads[0]));
+  }
+}
+
+TEST(Threads, CallsOfOnePipelineAreServedOneAfterTheOther) {
+  GPipe pipeline(linear_model(0), options({2, 4}, 4, Checkpoint::kAlways));
+  const Tensor x = input();
+  const auto grad = [&] {
+    const Tensor mine = x.clone().requires_grad_();
+    return torch::autograd::grad({pipeline->forward(mine).sum()}, {mine})[0];
+  };
+  const Tensor expected = grad();
+  std::atomic<int> equal{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 25; ++k) equal += torch::equal(grad(), expected);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(equal, 100);
+}
+
+TEST(Threads, DifferentPipelinesRunAtTheSameTime) {
+  std::atomic<int> equal{0};
+  std::vector<std::thread> threads;
+  std::vector<GPipe> pipelines;
+  for (int t = 0; t < 3; ++t) {
+    pipelines.push_back(GPipe(linear_model(t),
+                              options({2, 2, 2}, 3, Checkpoint::kExceptLast)));
+  }
+  const Tensor x = input();
+  for (auto& pipeline : pipelines) {
+    threads.emplace_back([&equal, &x, pipeline] {
+      const auto first = step(pipeline, x);
+      for (int k = 0; k < 25; ++k) {
+        equal += difference(step(pipeline, x), first).empty();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(equal, 75);
+}
+
+// --- Pipelines in layers -----------------------------------------------------
+
+struct InnerImpl : torch::nn::Module {
+  explicit InnerImpl(GPipe pipeline)
+      : pipeline(register_module("pipeline", pipeline)) {}
+  Tensor forward(Tensor x) { return pipeline->forward(x); }
+  GPipe pipeline;
+};
+TORCH_MODULE(Inner);
+
+TEST(Nested, PipelineInALayerEqualsPlain) {
+  for (const Checkpoint outer_mode : kModes) {
+    for (const Checkpoint inner_mode : kModes) {
+      auto inner = linear_model(0);
+      torch::nn::Linear last(3, 3);
+      last->to(torch::kDouble);
+      GPipe pipeline(
+          Sequential(Inner(GPipe(inner, options({3, 3}, 2, inner_mode))), last),
+          options({1, 1}, 2, outer_mode));
+      Sequential plain;
+      for (auto& each : *inner) plain->push_back(each);
+      plain->push_back(last);
+      const auto expected = testing::plain_step(plain, input(), 1);
+      EXPECT_LE(distance(step(pipeline, input()), expected), 1e-12);
+    }
+  }
+}
+
+TEST(Nested, DropoutIsReplayedInTheInnerPipeline) {
+  for (const Checkpoint inner_mode : kModes) {
+    Sequential inner(torch::nn::Dropout(0.5), torch::nn::Dropout(0.5));
+    GPipe pipeline(
+        Sequential(Inner(GPipe(inner, options({1, 1}, 2, inner_mode)))),
+        options({1}, 3, Checkpoint::kAlways));
+    const Tensor x = torch::ones({12, 5}).requires_grad_();
+    const auto output = pipeline->forward(x);
+    output.sum().backward();
+    EXPECT_TRUE(torch::equal(output, x.grad()));
+    EXPECT_FALSE(torch::equal(pipeline->forward(x), output));
+  }
+}
+
+// --- Modes -------------------------------------------------------------------
+
+class Autocast {
+ public:
+  explicit Autocast(at::ScalarType dtype)
+      : before_(at::autocast::get_autocast_dtype(at::kCPU)) {
+    at::autocast::set_autocast_dtype(at::kCPU, dtype);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_dtype(at::kCPU, before_);
+  }
+
+ private:
+  at::ScalarType before_;
+};
+
+TEST(Autocast, ReachesTheLayersInForwardAndRecompute) {
+  const Tensor x = torch::randn({8, 6});
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    for (const Checkpoint mode : kModes) {
+      auto model = linear_model(0);
+      model->to(torch::kFloat);
+      GPipe pipeline(model, options({1, 2, 3}, 2, mode));
+      const auto run = [&](const std::function<Tensor(Tensor)>& forward) {
+        return training_step(*pipeline, [&](Tensor input) {
+          const Autocast autocast(dtype);
+          return forward(input);
+        }, x);
+      };
+      const auto plain =
+          run([&](Tensor input) { return model->forward(input); });
+      const auto actual =
+          run([&](Tensor input) { return pipeline->forward(input); });
+      EXPECT_EQ(actual.output.scalar_type(), plain.output.scalar_type());
+      EXPECT_TRUE(torch::equal(actual.output, plain.output));
+      // Sums in low precision depend on the number of micro-batches.
+      EXPECT_LE(distance(actual, plain), 0.05);
+    }
+  }
+}
+
+TEST(Autocast, DoesNotStayOnTheWorkers) {
+  auto model = linear_model(0);
+  model->to(torch::kFloat);
+  GPipe pipeline(model, options({3, 3}, 2, Checkpoint::kNever));
+  const Tensor x = torch::randn({4, 6});
+  const auto dtype = model->forward(x).scalar_type();
+  {
+    const Autocast autocast(at::kBFloat16);
+    pipeline->forward(x);
+  }
+  EXPECT_EQ(pipeline->forward(x).scalar_type(), dtype);
+}
+
+// --- Size --------------------------------------------------------------------
+
+TEST(Deep, ChainsOfLayersAndOperatorsWork) {
+  Sequential model;
+  for (int k = 0; k < 400; ++k) {
+    model->push_back(layer([](Tensor x) {
+      for (int n = 0; n < 100; ++n) x = x + 1;
+      return x;
+    }));
+  }
+  for (const Checkpoint mode : kModes) {
+    GPipe pipeline(model, options({100, 300}, 2, mode));
+    const Tensor x = torch::zeros({2}).requires_grad_();
+    const auto output = pipeline->forward(x);
+    EXPECT_TRUE(torch::equal(output, torch::full({2}, 40000.f)));
+    output.sum().backward();
+    EXPECT_TRUE(torch::equal(x.grad(), torch::ones({2})));
+    // And a graph that is dropped without backward.
+    pipeline->forward(x);
+  }
+}
+
+TEST(Deep, ManyPartitionsAndMicrobatchesWork) {
+  Sequential model;
+  for (int k = 0; k < 32; ++k) {
+    model->push_back(layer([](Tensor x) { return x + 1; }));
+  }
+  GPipe pipeline(model,
+                 options(std::vector<int64_t>(32, 1), 64, Checkpoint::kAlways)
+                     .devices(std::vector<torch::Device>(32, torch::kCPU)));
+  const Tensor x = torch::zeros({64}).requires_grad_();
+  const auto output = pipeline->forward(x);
+  output.sum().backward();
+  EXPECT_TRUE(torch::equal(output, torch::full({64}, 32.f)));
+  EXPECT_TRUE(torch::equal(x.grad(), torch::ones({64})));
+}
+
+}  // namespace
+}  // namespace gpipe

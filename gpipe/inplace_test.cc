@@ -1,0 +1,219 @@
+// Layers that work in place: as in plain LibTorch, or detected.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using testing::error_of;
+using testing::layer;
+using torch::Tensor;
+using torch::nn::Sequential;
+using Pair = std::tuple<Tensor, Tensor>;
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
+                                 Checkpoint::kNever};
+
+constexpr char kChangesItsInput[] =
+    "changes the partition's input in place, so that the checkpointed forward "
+    "cannot be computed again from it";
+
+torch::nn::Linear linear() {
+  torch::nn::Linear module(3, 3);
+  module->to(torch::kDouble);
+  return module;
+}
+
+torch::nn::ReLU inplace_relu() {
+  return torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true));
+}
+
+Tensor leaf() {
+  return torch::randn({4, 3}, torch::kDouble).requires_grad_();
+}
+
+GPipe one_each(Sequential model, Checkpoint mode) {
+  return GPipe(model, GPipeOptions(std::vector<int64_t>(model->size(), 1))
+                          .chunks(2)
+                          .checkpoint(mode));
+}
+
+// Gradients of x and the parameters, by a pipeline and plainly, are equal.
+template <typename Module>
+std::vector<Tensor> grads(Module& module, Sequential model,
+                          const Tensor& x, bool leaf_input) {
+  auto wanted = model->parameters();
+  wanted.push_back(x);
+  // In-place work on the input would change what the next run begins with.
+  const Tensor input = leaf_input ? x : x * 1;
+  return torch::autograd::grad({module->forward(input).pow(2).sum()}, wanted);
+}
+
+void expect_as_plain(Sequential model, GPipe& pipeline,
+                     bool leaf_input) {
+  const Tensor x = leaf();
+  const auto expected = grads(model, model, x, leaf_input);
+  const auto actual = grads(pipeline, model, x, leaf_input);
+  for (std::size_t k = 0; k < expected.size(); ++k) {
+    EXPECT_LE((actual[k] - expected[k]).abs().max().item<double>(), 1e-12);
+  }
+}
+
+TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    Sequential model(linear(), inplace_relu(), linear(),
+                                inplace_relu());
+    GPipe pipeline(model, GPipeOptions({2, 2}).chunks(2).checkpoint(mode));
+    expect_as_plain(model, pipeline, /*leaf_input=*/true);
+  }
+}
+
+// Linear, then ReLU in place on a partition of its own (torchgpipe's test 61:
+// an error at backward).
+TEST(Inplace, AtTheStartOfAPartitionEqualsPlainWithoutCheckpointing) {
+  torch::manual_seed(0);
+  Sequential model(linear(), inplace_relu(), linear(), inplace_relu());
+  auto pipeline = one_each(model, Checkpoint::kNever);
+  expect_as_plain(model, pipeline, /*leaf_input=*/true);
+}
+
+TEST(Inplace, AtTheStartOfThePipelineEqualsPlainWithoutCheckpointing) {
+  torch::manual_seed(0);
+  Sequential model(inplace_relu(), linear());
+  auto pipeline = one_each(model, Checkpoint::kNever);
+  expect_as_plain(model, pipeline, /*leaf_input=*/false);
+}
+
+TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast}) {
+    auto pipeline = one_each(Sequential(linear(), inplace_relu()), mode);
+    const auto error = error_of([&] { pipeline->forward(leaf()); });
+    EXPECT_THAT(error, StartsWith("c10::Error: a layer of partition 1 "));
+    EXPECT_THAT(error, HasSubstr(kChangesItsInput));
+    EXPECT_THAT(error, HasSubstr("(in partition 1, micro-batch 0, forward "
+                                 "(checkpointed))"));
+  }
+}
+
+// Where the input does not require grad, torchgpipe does not notice (its
+// expected failure, test 62).
+TEST(Inplace, OnAnInputWithoutGradIsDetectedToo) {
+  auto pipeline =
+      one_each(Sequential(inplace_relu(), linear()), Checkpoint::kAlways);
+  EXPECT_THAT(error_of([&] {
+                pipeline->forward(torch::ones({4, 3}, torch::kDouble));
+              }),
+              HasSubstr(kChangesItsInput));
+}
+
+// A checkpointed in-place change runs twice in torchgpipe, whose gradient is
+// then 3 (its expected failure, test 63).
+TEST(Inplace, NeverGivesAWrongGradient) {
+  // y = (x + 1) * x, with the addition in place on the second of a pair.
+  const auto make = [] {
+    return Sequential(
+        layer<Pair>([](Tensor x) { return Pair(x, torch::ones_like(x)); }),
+        layer<Tensor, Pair>([](Pair pair) {
+          auto& [foo, bar] = pair;
+          bar.add_(1);
+          return foo * bar;
+        }));
+  };
+  for (const Checkpoint mode : kModes) {
+    auto pipeline = one_each(make(), mode);
+    const Tensor x = torch::ones({4}).requires_grad_();
+    const auto error =
+        error_of([&] { pipeline->forward(x).sum().backward(); });
+    if (mode == Checkpoint::kNever) {
+      EXPECT_EQ(error, "");
+      EXPECT_TRUE(torch::equal(x.grad(), torch::full_like(x, 2)));
+    } else {
+      EXPECT_THAT(error, HasSubstr(kChangesItsInput));
+    }
+  }
+}
+
+TEST(Inplace, OnALeafThatRequiresGradIsLibTorchsError) {
+  for (const Checkpoint mode : kModes) {
+    Sequential model(inplace_relu(), linear());
+    auto pipeline = one_each(model, mode);
+    const auto plain = error_of([&] { model->forward(leaf()); });
+    EXPECT_THAT(plain, HasSubstr("a leaf Variable that requires grad is being "
+                                 "used in an in-place operation"));
+    EXPECT_EQ(error_of([&] { pipeline->forward(leaf()); }).rfind(plain, 0), 0u);
+  }
+}
+
+// The output of sigmoid is needed for its backward.
+TEST(Inplace, OnWhatAnEarlierPartitionNeedsIsLibTorchsError) {
+  Sequential model(layer([](Tensor x) { return x.sigmoid(); }),
+                              layer([](Tensor x) { return x.add_(1); }));
+  auto pipeline = one_each(model, Checkpoint::kNever);
+  const auto changed = HasSubstr(
+      "one of the variables needed for gradient computation has been modified "
+      "by an inplace operation");
+  EXPECT_THAT(error_of([&] { model->forward(leaf()).sum().backward(); }),
+              changed);
+  EXPECT_THAT(error_of([&] { pipeline->forward(leaf()).sum().backward(); }),
+              changed);
+}
+
+TEST(Inplace, OnTheOutputIsUpToTheUser) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    Sequential model(linear(), linear());
+    auto pipeline = one_each(model, mode);
+    const Tensor x = leaf();
+    const auto run = [&](auto& module) {
+      auto output = module->forward(x);
+      output.relu_();
+      return torch::autograd::grad({output.sum()}, {x})[0];
+    };
+    EXPECT_TRUE(torch::allclose(run(pipeline), run(model), 1e-12, 1e-12));
+  }
+}
+
+// torchgpipe's test_python_autograd_function: what crosses partitions is no
+// longer the tensor that autograd knows.
+struct ReturnsItsInput : torch::autograd::Function<ReturnsItsInput> {
+  static Tensor forward(torch::autograd::AutogradContext*, Tensor x) {
+    return x;
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+    return grads;
+  }
+};
+
+TEST(CustomFunction, MayReturnItsInputItself) {
+  for (const Checkpoint mode : kModes) {
+    auto pipeline = one_each(
+        Sequential(layer([](Tensor x) { return ReturnsItsInput::apply(x); }),
+                   layer([](Tensor x) { return ReturnsItsInput::apply(x); })),
+        mode);
+    const Tensor x = leaf();
+    const auto output = pipeline->forward(x);
+    EXPECT_TRUE(torch::equal(output, x));
+    output.sum().backward();
+    EXPECT_TRUE(torch::equal(x.grad(), torch::ones_like(x)));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,274 @@
+// What requires grad at the end of a pipeline: the same as in plain LibTorch,
+// in every mode, with a graph or without one.
+#include <gtest/gtest.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
+
+namespace gpipe {
+namespace {
+
+using testing::layer;
+using torch::Tensor;
+using torch::nn::Sequential;
+using Tensors = std::vector<Tensor>;
+using Pair = std::tuple<Tensor, Tensor>;
+using Triple = std::tuple<Tensor, Tensor, Tensor>;
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
+                                 Checkpoint::kNever};
+
+void freeze(torch::nn::Module& module) {
+  for (Tensor& each : module.parameters()) each.set_requires_grad(false);
+}
+
+// Runs `model` plainly and as a pipeline of one layer per partition in every
+// mode, and compares what requires grad and the gradients of x and of all
+// parameters.
+void expect_as_plain(Sequential model, const Tensor& x) {
+  auto wanted = model->parameters();
+  wanted.push_back(x);
+  const auto run = [&](auto& module) {
+    for (Tensor& each : wanted) each.mutable_grad() = Tensor();
+    const Tensor output = module->forward(x);
+    if (output.requires_grad()) output.pow(2).sum().backward();
+    Tensors result;
+    for (const Tensor& each : wanted) result.push_back(each.grad());
+    result.push_back(torch::tensor(output.requires_grad()));
+    return result;
+  };
+  const auto expected = run(model);
+  for (const Checkpoint mode : kModes) {
+    GPipe pipeline(model, GPipeOptions(std::vector<int64_t>(model->size(), 1))
+                              .chunks(2)
+                              .checkpoint(mode));
+    const auto actual = run(pipeline);
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      ASSERT_EQ(actual[k].defined(), expected[k].defined()) << k;
+      if (expected[k].defined()) {
+        EXPECT_TRUE(torch::allclose(actual[k].to(torch::kDouble),
+                                    expected[k].to(torch::kDouble), 1e-12,
+                                    1e-12))
+            << k;
+      }
+    }
+  }
+}
+
+Tensor input(bool requires_grad) {
+  torch::manual_seed(0);
+  return torch::randn({4, 3}, torch::kDouble).set_requires_grad(requires_grad);
+}
+
+torch::nn::Linear linear() {
+  torch::nn::Linear module(3, 3);
+  module->to(torch::kDouble);
+  return module;
+}
+
+TEST(RequiresGrad, WithAnInputThatDoes) {
+  expect_as_plain(Sequential(linear(), linear(), linear()),
+                  input(true));
+}
+
+TEST(RequiresGrad, WithAnInputThatDoesNot) {
+  expect_as_plain(Sequential(linear(), linear(), linear()),
+                  input(false));
+}
+
+TEST(RequiresGrad, WithFrozenPartitions) {
+  for (int frozen = 0; frozen < 8; ++frozen) {
+    for (const bool input_requires_grad : {true, false}) {
+      Sequential model(linear(), linear(), linear());
+      for (int k = 0; k < 3; ++k) {
+        if (frozen >> k & 1) freeze(*model[k]);
+      }
+      expect_as_plain(model, input(input_requires_grad));
+    }
+  }
+}
+
+TEST(RequiresGrad, WithoutAnyParameter) {
+  for (const bool input_requires_grad : {true, false}) {
+    expect_as_plain(Sequential(layer([](Tensor x) { return x.sin(); }),
+         layer([](Tensor x) { return x.cos(); })),
+                  input(input_requires_grad));
+  }
+}
+
+TEST(RequiresGrad, WithDetachInsideALayer) {
+  const auto detach = [] {
+    return layer([](Tensor x) { return x.detach(); });
+  };
+  expect_as_plain(Sequential(linear(), detach()),
+                  input(true));
+  expect_as_plain(Sequential(linear(), detach(), linear()),
+                  input(true));
+  expect_as_plain(Sequential(detach(), linear()),
+                  input(true));
+  expect_as_plain(Sequential(linear(), layer([](Tensor x) { return x + x.detach(); })),
+                  input(true));
+}
+
+TEST(RequiresGrad, WithNoGradInsideALayer) {
+  expect_as_plain(Sequential(linear(), layer([](Tensor x) {
+                     torch::NoGradGuard no_grad;
+                     return x * 2;
+                   }),
+                   linear()),
+                  input(true));
+}
+
+TEST(RequiresGrad, WithALayerThatMakesItsOutputRequireGrad) {
+  expect_as_plain(Sequential(layer([](Tensor x) { return x.detach().requires_grad_(); }),
+                   linear()),
+                  input(false));
+}
+
+TEST(RequiresGrad, WithAnOutputThatIsAParameter) {
+  const Tensor weight = torch::ones({2, 3}, torch::kDouble).requires_grad_();
+  for (const Checkpoint mode : kModes) {
+    Sequential model(layer([weight](Tensor) { return weight; }));
+    GPipe pipeline(model, GPipeOptions({1}).chunks(2).checkpoint(mode));
+    const auto output = pipeline->forward(torch::ones({4, 1}));
+    EXPECT_TRUE(output.requires_grad());
+    const auto grad = torch::autograd::grad({output.sum()}, {weight});
+    EXPECT_TRUE(torch::equal(grad[0], torch::full_like(weight, 2)));
+  }
+}
+
+TEST(RequiresGrad, OfEachOutputIsItsOwn) {
+  for (const Checkpoint mode : kModes) {
+    auto first = linear();
+    Sequential model(
+        layer<Triple>([first](Tensor x) mutable {
+          return Triple(first(x), x > 0, x.detach() * 2);
+        }),
+        layer<Triple, Triple>([](Triple in) {
+          const auto& [a, b, c] = in;
+          return Triple(a * b, b.to(torch::kLong), c + 1);
+        }));
+    GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
+    const Tensor x = input(true);
+    const auto plain = model->forward<Triple>(x);
+    const auto output = pipeline->forward<Triple>(x);
+    EXPECT_TRUE(std::get<0>(output).requires_grad());
+    EXPECT_FALSE(std::get<1>(output).requires_grad());
+    EXPECT_FALSE(std::get<2>(output).requires_grad());
+    EXPECT_EQ(std::get<1>(output).scalar_type(), torch::kLong);
+    EXPECT_TRUE(torch::equal(std::get<1>(output), std::get<1>(plain)));
+    const auto grad = [&](const Triple& out) {
+      return torch::autograd::grad({std::get<0>(out).sum()},
+                                   {x, first->weight});
+    };
+    const auto actual = grad(output), expected = grad(plain);
+    EXPECT_TRUE(torch::allclose(actual[0], expected[0]));
+    EXPECT_TRUE(torch::allclose(actual[1], expected[1]));
+  }
+}
+
+// A tensor that does not require grad beside one that does, from partition to
+// partition (torchgpipe refuses it with checkpointing).
+TEST(RequiresGrad, IntegersMayTravelBesideFloats) {
+  for (const Checkpoint mode : kModes) {
+    auto last = linear();
+    Sequential model(
+        layer<Pair>([](Tensor x) { return Pair(x * 2, x > 0); }),
+        layer<Pair, Pair>([](Pair in) { return in; }),
+        layer<Tensor, Pair>([last](Pair in) mutable {
+          return last(std::get<0>(in)) * std::get<1>(in);
+        }));
+    GPipe pipeline(model, GPipeOptions({1, 1, 1}).chunks(2).checkpoint(mode));
+    const Tensor x = input(true);
+    const auto actual =
+        torch::autograd::grad({pipeline->forward(x).sum()}, {x});
+    const auto expected =
+        torch::autograd::grad({model->forward(x).sum()}, {x});
+    EXPECT_TRUE(torch::allclose(actual[0], expected[0]));
+  }
+}
+
+// --- Without a graph ---------------------------------------------------------
+
+// A layer that counts its calls and tells whether gradients were enabled and
+// the cell was checkpointed.
+struct Probe {
+  std::atomic<int> calls{0}, with_grad{0}, checkpointing{0}, recomputing{0},
+      inference{0};
+  torch::nn::AnyModule make() {
+    return layer([this](Tensor x) {
+      ++calls;
+      with_grad += torch::GradMode::is_enabled();
+      inference += c10::InferenceMode::is_enabled();
+      checkpointing += is_checkpointing();
+      recomputing += is_recomputing();
+      return x * 2;
+    });
+  }
+};
+
+TEST(NoGrad, LeavesNoGraphAndChecksNoPoint) {
+  for (const Checkpoint mode : kModes) {
+    Probe probe;
+    Sequential model(linear(), probe.make());
+    GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
+    torch::NoGradGuard no_grad;
+    const auto output = pipeline->forward(input(true));
+    EXPECT_FALSE(output.requires_grad());
+    EXPECT_EQ(output.grad_fn(), nullptr);
+    EXPECT_EQ(probe.calls, 2);
+    EXPECT_EQ(probe.with_grad, 0);
+    EXPECT_EQ(probe.checkpointing, 0);
+  }
+}
+
+TEST(InferenceMode, ReachesTheWorkers) {
+  for (const Checkpoint mode : kModes) {
+    Probe probe;
+    Sequential model(linear(), probe.make());
+    GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
+    const Tensor x = input(false);
+    const Tensor expected = model->forward(x);
+    probe.inference = 0;
+    c10::InferenceMode inference;
+    const auto output = pipeline->forward(x);
+    EXPECT_TRUE(output.is_inference());
+    EXPECT_EQ(probe.inference, 2);
+    EXPECT_TRUE(torch::allclose(output, expected));
+    EXPECT_TRUE(pipeline->forward(torch::ones({4, 3}, torch::kDouble))
+                    .is_inference());
+  }
+}
+
+TEST(Eval, NeverCheckpointsButKeepsTheGraph) {
+  for (const Checkpoint mode : kModes) {
+    Probe probe;
+    Sequential model(linear(), torch::nn::Dropout(0.5),
+                                probe.make());
+    GPipe pipeline(model, GPipeOptions({1, 1, 1}).chunks(2).checkpoint(mode));
+    pipeline->eval();
+    const Tensor x = input(true);
+    pipeline->forward(x).sum().backward();
+    EXPECT_TRUE(x.grad().defined());
+    EXPECT_EQ(probe.calls, 2);
+    EXPECT_EQ(probe.with_grad, 2);
+    EXPECT_EQ(probe.checkpointing, 0);
+    EXPECT_EQ(probe.recomputing, 0);
+    pipeline->train();
+    probe.calls = 0;
+    pipeline->forward(x).sum().backward();
+    EXPECT_EQ(probe.calls, mode == Checkpoint::kAlways ? 4
+                           : mode == Checkpoint::kNever ? 2 : 3);
+  }
+}
+
+}  // namespace
+}  // namespace gpipe
