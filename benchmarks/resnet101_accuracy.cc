@@ -56,7 +56,7 @@ DEFINE_int64(threads_per_partition, 1,
              "between partition counts where this and --chunks are equal.");
 // The papers' rate wants ImageNet's number of steps: ResNet-101 with random
 // weights does not get over it in the few that a small set has.
-DEFINE_double(lr, 0.003,
+DEFINE_double(lr, 0.001,
               "Learning rate. 0: the papers', 0.1 x max(1, batch / 256).");
 DEFINE_double(warmup_epochs, 1,
               "Epochs in which the rate grows from --warmup_lr to --lr (the "

@@ -301,6 +301,28 @@ TEST(Backward, ReachesALeafThatALayerHasCaptured) {
   }
 }
 
+// What a layer has captured may have a graph of its own, which all its
+// micro-batches share.
+TEST(Backward, ReachesWhatIsBehindACapturedTensor) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    const Tensor weight = leaf({3});
+    const Tensor captured = weight.exp();
+    torch::nn::Sequential model(
+        layer([captured](Tensor x) { return x * captured; }));
+    GPipe pipeline(model, options({1}, 1, mode));
+    const Tensor x = torch::randn({5, 3}, torch::kDouble);
+    const auto expected = torch::autograd::grad(
+        {model->forward(x).sum()}, {weight}, {}, /*retain_graph=*/true);
+    expect_near(torch::autograd::grad({pipeline->forward(x).sum()}, {weight}),
+                expected);
+    // A second micro-batch finds it used up.
+    GPipe halves(model, options({1}, 2, mode));
+    EXPECT_THAT(error_of([&] { halves->forward(x).sum().backward(); }),
+                HasSubstr("Trying to backward through the graph a second"));
+  }
+}
+
 TEST(Backward, WorksAfterThePipelineIsGone) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);

@@ -155,8 +155,19 @@ TEST_F(Failing, AnywhereKeepsItsTypeAndTellsItsPlace) {
             faults_.phase = phase;
             faults_.thrown = thrown;
             faults_.cells = {{j, i}};
-            ASSERT_EQ(error_of([&] { step(pipeline); }),
-                      expected_error(thrown, place));
+            std::string error;
+            const auto run = [&] {
+              error = error_of([&] { step(pipeline); });
+            };
+            if (thrown == Faults::Thrown::kInt) {
+              // LibTorch's engine is not made for it: the thread that called
+              // backward stays inside of that call for it, and 60 deep the
+              // engine goes to threads where nobody catches.
+              std::thread(run).join();
+            } else {
+              run();
+            }
+            ASSERT_EQ(error, expected_error(thrown, place));
             const auto failure = pipeline->last_failure();
             ASSERT_TRUE(failure.has_value());
             ASSERT_EQ(failure->place(), place.place());

@@ -114,6 +114,20 @@ void check_sharing(const std::vector<Partition>& partitions) {
   }
 }
 
+// Leaves alone what is there already, which may be a pipeline inside of the
+// layer that refuses to be moved.
+void move(torch::nn::Module& layer, const c10::Device& device) {
+  const auto is_elsewhere = [&](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.device() != device;
+  };
+  const auto parameters = layer.parameters();
+  const auto buffers = layer.buffers();
+  if (std::any_of(parameters.begin(), parameters.end(), is_elsewhere) ||
+      std::any_of(buffers.begin(), buffers.end(), is_elsewhere)) {
+    layer.to(device);
+  }
+}
+
 // The share of a CPU partition of the threads that LibTorch would use.
 int share_of_threads(const std::vector<c10::Device>& devices,
                      int64_t threads_per_partition) {
@@ -167,7 +181,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   // The layers keep their own modes, so this comes before they are registered.
   train(module->is_training());
   for (Partition& part : partitions) {
-    for (Layer& layer : part.layers) layer.module.ptr()->to(part.device);
+    for (Layer& layer : part.layers) move(*layer.module.ptr(), part.device);
   }
   for (Layer& layer : layers) {
     register_module(layer.name, layer.module.ptr());

@@ -92,11 +92,23 @@ TEST(Inplace, AtTheStartOfAPartitionEqualsPlainWithoutCheckpointing) {
   expect_as_plain(model, pipeline, /*leaf_input=*/true);
 }
 
-TEST(Inplace, AtTheStartOfThePipelineEqualsPlainWithoutCheckpointing) {
+TEST(Inplace, AtTheStartOfThePipelineEqualsPlainForOneMicrobatch) {
   torch::manual_seed(0);
   Sequential model(inplace_relu(), linear());
-  auto pipeline = one_each(model, Checkpoint::kNever);
-  expect_as_plain(model, pipeline, /*leaf_input=*/false);
+  for (const Checkpoint mode : {Checkpoint::kExceptLast, Checkpoint::kNever}) {
+    GPipe pipeline(model, GPipeOptions({1, 1}).checkpoint(mode));
+    expect_as_plain(model, pipeline, /*leaf_input=*/false);
+  }
+}
+
+// Micro-batches are views of one tensor, whose changes LibTorch counts as a
+// whole: what one has kept for its backward looks changed by the next.
+TEST(Inplace, AtTheStartOfThePipelineIsDetectedForSeveralMicrobatches) {
+  auto pipeline =
+      one_each(Sequential(inplace_relu(), linear()), Checkpoint::kNever);
+  EXPECT_THAT(
+      error_of([&] { pipeline->forward(leaf() * 1).sum().backward(); }),
+      HasSubstr("has been modified by an inplace operation"));
 }
 
 TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {

@@ -86,20 +86,18 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
     buffer_versions = versions_of(partition_->other_buffers);
   }
 
-  run_layers(std::move(crossings), seed);
+  const std::vector<at::Tensor> outputs =
+      run_layers(std::move(crossings), seed);
 
   Parcel output;
   output.kind = output_kind_;
-  for (std::size_t k = 0; k < outputs_.size(); ++k) {
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
     auto& list = k < output_width_ ? output.boundary : output.skips;
-    list.push_back(leave(outputs_[k]));
+    list.push_back(leave(outputs[k]));
   }
-  if (!c10::GradMode::is_enabled()) {
-    outputs_.clear();
-    return output;
-  }
+  if (!c10::GradMode::is_enabled()) return output;
 
-  leaves_ = find_leaves(outputs_, entry_);
+  leaves_ = find_leaves(exits_, entry_);
   if (checkpointed_) {
     TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
                 "a layer of partition ", partition_->index,
@@ -115,13 +113,14 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
       }
     }
     saved_.buffers = std::move(changed);
-    outputs_.clear();
+    exits_.clear();
     entry_.clear();
   }
   return output;
 }
 
-void Cell::run_layers(std::vector<Crossing> input, StepSeed& seed) {
+std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
+                                         StepSeed& seed) {
   Entry entry(input, leaf_input_);
   std::vector<at::Tensor> boundary(
       std::make_move_iterator(entry.tensors().begin()),
@@ -150,18 +149,23 @@ void Cell::run_layers(std::vector<Crossing> input, StepSeed& seed) {
   layer_at_work_.clear();
 
   output_kind_ = value.kind();
-  outputs_ = std::move(value.tensors());
+  std::vector<at::Tensor> outputs = std::move(value.tensors());
   TORCH_CHECK_TYPE(output_kind_ == Value::Kind::kVector ||
-                       std::all_of(outputs_.begin(), outputs_.end(),
+                       std::all_of(outputs.begin(), outputs.end(),
                                    [](const at::Tensor& tensor) {
                                      return tensor.defined();
                                    }),
                    "layer '", partition_->layers.back().name,
                    "' returned an undefined tensor");
-  output_width_ = outputs_.size();
+  output_width_ = outputs.size();
   for (auto& skip : tracker.take_exported()) {
-    outputs_.push_back(skip ? std::move(*skip) : at::Tensor());
+    outputs.push_back(skip ? std::move(*skip) : at::Tensor());
   }
+  exits_.clear();
+  if (c10::GradMode::is_enabled()) {
+    for (const at::Tensor& each : outputs) exits_.push_back(exit_of(each));
+  }
+  return outputs;
 }
 
 void Cell::check_unchanged() const {
@@ -209,13 +213,14 @@ GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
   PhaseScope phase(Phase::kBackward, microbatch_);
   // Roots in the order in which the engine would reach them in the plain
   // model, last consumer first, so that sums over them come out the same.
-  std::vector<at::Tensor> roots, root_grads;
-  for (std::size_t k = outputs_.size(); k-- > output_width_;) {
-    roots.push_back(outputs_[k]);
+  std::vector<torch::autograd::Edge> roots;
+  std::vector<at::Tensor> root_grads;
+  for (std::size_t k = exits_.size(); k-- > output_width_;) {
+    roots.push_back(exits_[k]);
     root_grads.push_back(std::move(grads.skips[k - output_width_]));
   }
   for (std::size_t k = 0; k < output_width_; ++k) {
-    roots.push_back(outputs_[k]);
+    roots.push_back(exits_[k]);
     root_grads.push_back(std::move(grads.boundary[k]));
   }
 
@@ -234,7 +239,7 @@ GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
 
   // A checkpointed graph is for one use, even when the step's is kept.
   const bool keep = keep_graph && !checkpointed_;
-  if (!keep) outputs_.clear();
+  if (!keep) exits_.clear();
   auto found = run_backward(roots, std::move(root_grads), targets, keep);
   if (checkpointed_) entry_.clear();
 
@@ -251,7 +256,7 @@ GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
 void Cell::release() {
   saved_ = Saved();
   entry_.clear();
-  outputs_.clear();
+  exits_.clear();
   leaves_.clear();
 }
 

@@ -85,8 +85,10 @@ class Cell {
     std::vector<std::pair<at::Tensor, at::Tensor>> buffers;
   };
 
-  // Runs the layers on `input` and fills outputs_ and entry_.
-  void run_layers(std::vector<Crossing> input, StepSeed& seed);
+  // Runs the layers on `input`, fills entry_ and exits_, and returns what goes
+  // out: boundary tensors, then exported skips.
+  std::vector<at::Tensor> run_layers(std::vector<Crossing> input,
+                                     StepSeed& seed);
   void check_unchanged() const;
 
   Partition* partition_;
@@ -100,7 +102,9 @@ class Cell {
   std::size_t output_width_ = 0;  // boundary tensors; exported skips follow
 
   std::vector<torch::autograd::Edge> entry_;  // where gradients of the input arrive
-  std::vector<at::Tensor> outputs_;   // with their graph
+  // Where gradients of the outputs begin. The outputs themselves belong to
+  // whoever gets them: an operator that needs one in its backward holds it.
+  std::vector<torch::autograd::Edge> exits_;
   std::vector<at::Tensor> leaves_;
   std::vector<int64_t> leaf_numbers_;
   Saved saved_;

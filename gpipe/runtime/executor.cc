@@ -123,8 +123,12 @@ Executor::Executor(std::vector<c10::Device> devices, int threads)
     streams_.push_back(new_stream(device));
     workers_.push_back(std::make_unique<Worker>([prepared, threads, device] {
       // Before the thread's first operator, which would open a team of all
-      // cores for it.
-      if (device.is_cpu()) at::set_num_threads(threads);
+      // cores for it; but after LibTorch's own initialisation of the thread,
+      // which the first question brings about and which would undo it.
+      if (device.is_cpu()) {
+        at::get_num_threads();
+        at::set_num_threads(threads);
+      }
       prepared->count();
     }));
   }

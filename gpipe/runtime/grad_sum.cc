@@ -30,7 +30,9 @@ void GradSum::add(std::size_t leaf, at::Tensor grad) {
   if (sum.own && grad.layout() == at::kStrided) {
     sum.tensor.add_(grad);
   } else {
-    sum.tensor = sum.tensor.add(grad);
+    // LibTorch adds a sparse tensor to a dense one only.
+    sum.tensor = sum.tensor.is_sparse() ? grad.add(sum.tensor)
+                                        : sum.tensor.add(grad);
     sum.own = is_ours(sum.tensor);
   }
 }

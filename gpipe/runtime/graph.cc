@@ -123,7 +123,13 @@ Crossing leave(const at::Tensor& output) {
   return {output.detach(), output.requires_grad()};
 }
 
-std::vector<at::Tensor> find_leaves(const std::vector<at::Tensor>& outputs,
+Edge exit_of(const at::Tensor& output) {
+  return output.defined() && output.requires_grad()
+             ? torch::autograd::impl::gradient_edge(output)
+             : Edge();
+}
+
+std::vector<at::Tensor> find_leaves(const edge_list& exits,
                                     const edge_list& entry) {
   std::vector<at::Tensor> leaves;
   std::unordered_set<Node*> seen;
@@ -133,11 +139,7 @@ std::vector<at::Tensor> find_leaves(const std::vector<at::Tensor>& outputs,
     Node* node = edge.function.get();
     if (node && seen.insert(node).second) stack.push_back(node);
   };
-  for (const at::Tensor& output : outputs) {
-    if (output.defined() && output.requires_grad()) {
-      visit(torch::autograd::impl::gradient_edge(output));
-    }
-  }
+  for (const Edge& edge : exits) visit(edge);
   while (!stack.empty()) {
     Node* node = stack.back();
     stack.pop_back();
@@ -153,18 +155,15 @@ std::vector<at::Tensor> find_leaves(const std::vector<at::Tensor>& outputs,
   return leaves;
 }
 
-std::vector<at::Tensor> run_backward(const std::vector<at::Tensor>& outputs,
+std::vector<at::Tensor> run_backward(const edge_list& exits,
                                      std::vector<at::Tensor> grads,
                                      const edge_list& targets,
                                      bool keep_graph) {
   edge_list roots;
   variable_list root_grads;
-  for (std::size_t k = 0; k < outputs.size(); ++k) {
-    if (!outputs[k].defined() || !outputs[k].requires_grad() ||
-        !grads[k].defined()) {
-      continue;
-    }
-    roots.push_back(torch::autograd::impl::gradient_edge(outputs[k]));
+  for (std::size_t k = 0; k < exits.size(); ++k) {
+    if (!exits[k].is_valid() || !grads[k].defined()) continue;
+    roots.push_back(exits[k]);
     root_grads.push_back(std::move(grads[k]));
   }
   edge_list wanted;

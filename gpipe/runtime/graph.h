@@ -39,20 +39,24 @@ class Entry {
 // Takes an output of the cell across the border.
 Crossing leave(const at::Tensor& output);
 
+// Where the gradient of `output` begins; empty if it has no graph.
+torch::autograd::Edge exit_of(const at::Tensor& output);
+
 // The leaves (parameters, and whatever else a layer has captured) that the
-// graph of `outputs` ends in, in the order of finding them. `entry`: where the
-// graph begins, which is none of them.
+// graph behind `exits` ends in, in the order of finding them. `entry`: where
+// the graph begins, which is none of them.
 std::vector<at::Tensor> find_leaves(
-    const std::vector<at::Tensor>& outputs,
+    const std::vector<torch::autograd::Edge>& exits,
     const std::vector<torch::autograd::Edge>& entry);
 
-// Runs backward from `outputs` with gradients `grads` (undefined: none) and
+// Runs backward from `exits` with gradients `grads` (undefined: none) and
 // returns the gradients that arrive at `targets`, undefined where nothing
 // does or the target is empty. `.grad` of leaves is not touched, nor are
 // their hooks called: those are for the sum over all cells.
 // Threads: on CPU all of it runs on the calling thread.
 std::vector<at::Tensor> run_backward(
-    const std::vector<at::Tensor>& outputs, std::vector<at::Tensor> grads,
+    const std::vector<torch::autograd::Edge>& exits,
+    std::vector<at::Tensor> grads,
     const std::vector<torch::autograd::Edge>& targets, bool keep_graph);
 
 }  // namespace gpipe

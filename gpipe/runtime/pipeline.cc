@@ -2,6 +2,8 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -61,8 +63,14 @@ class StepBackward : public OpaqueBackward {
                                    const std::vector<bool>& wanted,
                                    bool keep_graph) override {
     std::lock_guard<std::mutex> running(pipeline_->running_);
+    // A backward that is not to come again uses the cells up, also if it
+    // fails halfway.
+    const std::shared_ptr<Step> step =
+        keep_graph ? step_ : std::exchange(step_, nullptr);
+    TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
     const auto first_leaf = wanted.begin() + inputs_.size();
-    BackwardPass pass(pipeline_->stages_, *step_, split(std::move(grads)),
+    BackwardPass pass(pipeline_->stages_, *step,
+                      split(std::move(grads), step->microbatches()),
                       std::find(wanted.begin(), first_leaf, true) != first_leaf,
                       std::vector<bool>(first_leaf, wanted.end()), keep_graph);
     pipeline_->run(plans_.backward, pass);
@@ -90,8 +98,8 @@ class StepBackward : public OpaqueBackward {
   };
 
   // The gradients of the outputs, by micro-batch.
-  std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads) {
-    const auto microbatches = static_cast<std::size_t>(step_->microbatches());
+  std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads,
+                                             std::size_t microbatches) {
     std::vector<std::vector<at::Tensor>> pieces(
         microbatches, std::vector<at::Tensor>(output_width_));
     for (std::size_t n = 0; n < outputs_.size(); ++n) {

@@ -1,0 +1,176 @@
+#include "gpipe/skip/layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+using Names = std::vector<std::string>;
+
+// Layers named by their numbers, as in a Sequential.
+class Model {
+ public:
+  Model& add(const Names& stash, const Names& pop,
+             Namespace ns = Namespace::none()) {
+    LayerSkips layer;
+    layer.layer = std::to_string(layers_.size());
+    for (const auto& name : stash) layer.stash.push_back({ns, name});
+    for (const auto& name : pop) layer.pop.push_back({ns, name});
+    layers_.push_back(layer);
+    return *this;
+  }
+  Names mismatches() const { return skip_mismatches(layers_); }
+  // "0->2 foo", in order.
+  Names routes(const std::vector<int64_t>& balance) const {
+    Names result;
+    for (const SkipRoute& route : skip_routes(layers_, balance)) {
+      result.push_back(std::to_string(route.from) + "->" +
+                       std::to_string(route.to) + " " + route.key.name);
+    }
+    return result;
+  }
+  const std::vector<LayerSkips>& layers() const { return layers_; }
+
+ private:
+  std::vector<LayerSkips> layers_;
+};
+
+TEST(Mismatches, NoneInAPair) {
+  EXPECT_THAT(Model().add({"foo"}, {}).add({}, {"foo"}).mismatches(),
+              IsEmpty());
+  EXPECT_THAT(Model().mismatches(), IsEmpty());
+}
+
+TEST(Mismatches, StashedAndNotPopped) {
+  EXPECT_THAT(Model().add({"foo"}, {}).mismatches(),
+              ElementsAre("no module declared 'foo' as poppable but stashed"));
+}
+
+TEST(Mismatches, PoppedAndNotStashed) {
+  EXPECT_THAT(
+      Model().add({}, {"foo"}).mismatches(),
+      ElementsAre("'0' declared 'foo' as poppable but it was not stashed"));
+}
+
+TEST(Mismatches, PoppedBeforeItIsStashed) {
+  EXPECT_THAT(
+      Model().add({}, {"foo"}).add({"foo"}, {}).mismatches(),
+      ElementsAre("'0' declared 'foo' as poppable but it was not stashed",
+                  "no module declared 'foo' as poppable but stashed"));
+}
+
+TEST(Mismatches, StashedTwice) {
+  EXPECT_THAT(
+      Model().add({"foo"}, {}).add({"foo"}, {}).add({}, {"foo"}).mismatches(),
+      ElementsAre("'1' redeclared 'foo' as stashable but not isolated by "
+                  "namespace"));
+}
+
+TEST(Mismatches, PoppedTwice) {
+  EXPECT_THAT(
+      Model().add({"foo"}, {}).add({}, {"foo"}).add({}, {"foo"}).mismatches(),
+      ElementsAre("'2' redeclared 'foo' as poppable but not isolated by "
+                  "namespace"));
+}
+
+TEST(Mismatches, NoneWhereALayerPopsOneAndStashesAnother) {
+  EXPECT_THAT(Model()
+                  .add({"foo"}, {})
+                  .add({"bar"}, {"foo"})
+                  .add({}, {"bar"})
+                  .mismatches(),
+              IsEmpty());
+}
+
+TEST(Mismatches, StashedAndPoppedByTheSameLayer) {
+  EXPECT_THAT(
+      Model().add({"foo"}, {"foo"}).mismatches(),
+      ElementsAre("'0' declared 'foo' both as stashable and as poppable"));
+}
+
+TEST(Mismatches, AreAllListed) {
+  EXPECT_THAT(Model()
+                  .add({"foo"}, {})
+                  .add({}, {"foo"})
+                  .add({"foo"}, {})
+                  .add({}, {"foo"})
+                  .mismatches(),
+              ElementsAre("'2' redeclared 'foo' as stashable but not isolated "
+                          "by namespace",
+                          "'3' redeclared 'foo' as poppable but not isolated "
+                          "by namespace"));
+}
+
+TEST(Mismatches, NoneBetweenNamespaces) {
+  const Namespace first, second;
+  EXPECT_THAT(Model()
+                  .add({"foo"}, {}, first)
+                  .add({"foo"}, {}, second)
+                  .add({}, {"foo"}, first)
+                  .add({}, {"foo"}, second)
+                  .mismatches(),
+              IsEmpty());
+}
+
+TEST(Routes, NoneWithoutSkips) {
+  EXPECT_THAT(Model().add({}, {}).add({}, {}).routes({1, 1}), IsEmpty());
+}
+
+TEST(Routes, NoneInsideOfAPartition) {
+  EXPECT_THAT(Model().add({"foo"}, {}).add({}, {"foo"}).routes({2}), IsEmpty());
+}
+
+TEST(Routes, BetweenNeighbours) {
+  EXPECT_THAT(Model().add({"foo"}, {}).add({}, {"foo"}).routes({1, 1}),
+              ElementsAre("0->1 foo"));
+}
+
+TEST(Routes, PastPartitionsBetween) {
+  EXPECT_THAT(
+      Model().add({"foo"}, {}).add({}, {}).add({}, {"foo"}).routes({1, 1, 1}),
+      ElementsAre("0->2 foo"));
+}
+
+TEST(Routes, AreOrderedBySourceAndNotByPop) {
+  const auto model =
+      Model().add({"foo"}, {}).add({"bar"}, {}).add({}, {"bar", "foo"});
+  EXPECT_THAT(model.routes({1, 1, 1}), ElementsAre("0->2 foo", "1->2 bar"));
+  EXPECT_THAT(model.routes({2, 1}), ElementsAre("0->1 foo", "0->1 bar"));
+}
+
+TEST(Routes, KeepNamespacesApart) {
+  const Namespace first, second;
+  const auto model = Model()
+                         .add({"foo"}, {}, first)
+                         .add({"foo"}, {}, second)
+                         .add({}, {"foo"}, second)
+                         .add({}, {"foo"}, first);
+  const auto routes = skip_routes(model.layers(), {1, 1, 2});
+  ASSERT_EQ(routes.size(), 2u);
+  EXPECT_TRUE(routes[0].key == (SkipKey{first, "foo"}));
+  EXPECT_EQ(routes[0].from, 0);
+  EXPECT_EQ(routes[0].to, 2);
+  EXPECT_TRUE(routes[1].key == (SkipKey{second, "foo"}));
+  EXPECT_EQ(routes[1].from, 1);
+  EXPECT_EQ(routes[1].to, 2);
+}
+
+TEST(Routes, AreOrderedByDestinationFirst) {
+  EXPECT_THAT(Model()
+                  .add({"a", "b", "c"}, {})
+                  .add({"d"}, {"b"})
+                  .add({}, {"c"})
+                  .add({}, {"a", "d"})
+                  .routes({1, 1, 1, 1}),
+              ElementsAre("0->1 b", "0->2 c", "0->3 a", "1->3 d"));
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,309 @@
+// Layers that stash and pop, outside of a pipeline and in one.
+#include "gpipe/skip/skippable.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/skip/verify.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using testing::error_of;
+using testing::layer;
+using torch::Tensor;
+using torch::nn::Sequential;
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
+                                 Checkpoint::kNever};
+
+// A layer that declares `names` and does what `function` says.
+struct SkipLayer : torch::nn::Module, Skippable {
+  using Function = std::function<Tensor(SkipLayer&, Tensor)>;
+  SkipLayer(std::vector<std::string> stashes, std::vector<std::string> pops,
+            Function function)
+      : Skippable({std::move(stashes), std::move(pops)}),
+        function(std::move(function)) {}
+  Tensor forward(Tensor x) { return function(*this, std::move(x)); }
+  using Skippable::pop;
+  using Skippable::stash;
+  Function function;
+};
+
+std::shared_ptr<SkipLayer> stashing(
+    std::optional<Namespace> ns = std::nullopt,
+    std::function<std::optional<Tensor>(Tensor)> what = [](Tensor x) {
+      return std::optional<Tensor>(x);
+    }) {
+  auto made = std::make_shared<SkipLayer>(
+      std::vector<std::string>{"foo"}, std::vector<std::string>{},
+      [what](SkipLayer& self, Tensor x) {
+        self.stash("foo", what(x));
+        return x * 2;
+      });
+  if (ns) made->isolate(*ns);
+  return made;
+}
+
+std::shared_ptr<SkipLayer> popping(
+    std::optional<Namespace> ns = std::nullopt,
+    std::function<Tensor(Tensor, std::optional<Tensor>)> use =
+        [](Tensor x, std::optional<Tensor> skip) { return x + *skip; }) {
+  auto made = std::make_shared<SkipLayer>(
+      std::vector<std::string>{}, std::vector<std::string>{"foo"},
+      [use](SkipLayer& self, Tensor x) { return use(x, self.pop("foo")); });
+  if (ns) made->isolate(*ns);
+  return made;
+}
+
+torch::nn::AnyModule sine() {
+  return layer([](Tensor x) { return x.sin(); });
+}
+
+// The pipeline of every cut of three layers.
+std::vector<GPipe> cuts_of_three(Sequential model, Checkpoint mode,
+                                 int64_t chunks = 2) {
+  std::vector<GPipe> pipelines;
+  for (const auto& balance : std::vector<std::vector<int64_t>>{
+           {3}, {1, 2}, {2, 1}, {1, 1, 1}}) {
+    pipelines.push_back(GPipe(
+        model, GPipeOptions(balance).chunks(chunks).checkpoint(mode)));
+  }
+  return pipelines;
+}
+
+// Value and gradient equal those of the plain model, for every cut and mode.
+void expect_as_plain(Sequential model) {
+  const Tensor x =
+      torch::linspace(-1, 1, 6, torch::kDouble).requires_grad_();
+  const Tensor expected = model->forward(x);
+  const Tensor grad = torch::autograd::grad({expected.sum()}, {x})[0];
+  for (const Checkpoint mode : kModes) {
+    for (auto& pipeline : cuts_of_three(model, mode)) {
+      const Tensor output = pipeline->forward(x);
+      EXPECT_TRUE(torch::allclose(output, expected, 1e-12, 1e-12));
+      EXPECT_TRUE(torch::allclose(
+          torch::autograd::grad({output.sum()}, {x})[0], grad, 1e-12, 1e-12));
+    }
+  }
+}
+
+TEST(Skippable, DeclaresWithNamespaces) {
+  const Namespace all, one;
+  SkipLayer made({"a", "b"}, {"c"}, nullptr);
+  EXPECT_THAT(made.stashable(), ElementsAre(SkipKey{Namespace::none(), "a"},
+                                            SkipKey{Namespace::none(), "b"}));
+  made.isolate(all);
+  made.isolate(one, {"b"});
+  EXPECT_THAT(made.stashable(), ElementsAre(SkipKey{all, "a"},
+                                            SkipKey{one, "b"}));
+  EXPECT_THAT(made.poppable(), ElementsAre(SkipKey{all, "c"}));
+  EXPECT_EQ(error_of([&] { made.isolate(one, {"x"}); }),
+            "c10::Error: 'x' cannot be isolated: it has been declared neither "
+            "as stashable nor as poppable");
+}
+
+TEST(Plain, HandsATensorToALaterLayer) {
+  Sequential model(stashing(), sine(), popping());
+  const Tensor x = torch::rand({4});
+  EXPECT_TRUE(torch::equal(model->forward(x), (x * 2).sin() + x));
+}
+
+TEST(Plain, WorksOnAnyThread) {
+  std::atomic<int> right{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      Sequential model(stashing(), sine(), popping());
+      for (int k = 0; k < 50; ++k) {
+        const Tensor x = torch::full({4}, t + k / 100.0);
+        right += torch::equal(model->forward(x), (x * 2).sin() + x);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(right, 200);
+}
+
+TEST(Plain, ErrorsAreThoseOfTheReference) {
+  const Tensor x = torch::ones({2});
+  SkipLayer made({"a"}, {"b"}, nullptr);
+  EXPECT_EQ(error_of([&] { made.stash("x", x); }),
+            "c10::Error: 'x' has not been declared as stashable");
+  EXPECT_EQ(error_of([&] { made.stash("b", x); }),
+            "c10::Error: 'b' has not been declared as stashable");
+  EXPECT_EQ(error_of([&] { made.pop("a"); }),
+            "c10::Error: 'a' has not been declared as poppable");
+  EXPECT_EQ(error_of([&] { made.pop("b"); }),
+            "c10::Error: 'b' has not been stashed");
+}
+
+TEST(Plain, NoneIsHandedOverAsNone) {
+  const auto none = [](Tensor) { return std::optional<Tensor>(); };
+  const auto undefined = [](Tensor) { return std::optional<Tensor>(Tensor()); };
+  for (const auto& what : {std::function<std::optional<Tensor>(Tensor)>(none),
+                           std::function<std::optional<Tensor>(Tensor)>(
+                               undefined)}) {
+    Sequential model(stashing(std::nullopt, what),
+                     popping(std::nullopt,
+                             [](Tensor x, std::optional<Tensor> skip) {
+                               EXPECT_EQ(skip, std::nullopt);
+                               return x;
+                             }));
+    model->forward(torch::ones({2}));
+  }
+}
+
+TEST(Verify, ListsEveryMismatch) {
+  verify_skippables(Sequential(stashing(), popping()));
+  verify_skippables(Sequential());
+  EXPECT_EQ(error_of([&] {
+              verify_skippables(
+                  Sequential(stashing(), popping(), stashing(), popping()));
+            }),
+            "c10::TypeError: one or more pairs of stash and pop do not match:\n"
+            "\n* '2' redeclared 'foo' as stashable but not isolated by "
+            "namespace"
+            "\n* '3' redeclared 'foo' as poppable but not isolated by "
+            "namespace");
+}
+
+TEST(Verify, SeesSkippablesInsideOfLayers) {
+  struct Outer : torch::nn::Module {
+    Outer() : inner(register_module("inner", stashing())) {}
+    Tensor forward(Tensor x) { return inner->forward(x); }
+    std::shared_ptr<SkipLayer> inner;
+  };
+  Sequential model;
+  model->push_back("outer", std::make_shared<Outer>());
+  EXPECT_THAT(error_of([&] { verify_skippables(model); }),
+              HasSubstr("* no module declared 'foo' as poppable but stashed"));
+  model->push_back(sine());
+  model->push_back(popping());
+  expect_as_plain(model);
+}
+
+TEST(Pipeline, CarriesASkipOverAnyCut) {
+  expect_as_plain(Sequential(stashing(), sine(), popping()));
+}
+
+TEST(Pipeline, CarriesNone) {
+  expect_as_plain(
+      Sequential(stashing(std::nullopt,
+                          [](Tensor) { return std::optional<Tensor>(); }),
+                 sine(),
+                 popping(std::nullopt,
+                         [](Tensor x, std::optional<Tensor> skip) {
+                           EXPECT_EQ(skip, std::nullopt);
+                           return x;
+                         })));
+}
+
+TEST(Pipeline, CarriesIntegers) {
+  expect_as_plain(
+      Sequential(stashing(std::nullopt,
+                          [](Tensor x) {
+                            return std::optional<Tensor>(
+                                (x * 10).to(torch::kLong));
+                          }),
+                 sine(), popping()));
+}
+
+TEST(Pipeline, CarriesADetachedSkip) {
+  expect_as_plain(Sequential(
+      stashing(std::nullopt,
+               [](Tensor x) { return std::optional<Tensor>(x.detach()); }),
+      sine(), popping()));
+}
+
+// Torchgpipe fails in backward with an empty AssertionError.
+TEST(Pipeline, MayLeaveASkipUnusedAfterThePop) {
+  expect_as_plain(Sequential(
+      stashing(), sine(),
+      popping(std::nullopt,
+              [](Tensor x, std::optional<Tensor>) { return x; })));
+}
+
+TEST(Pipeline, MayUseASkipAlone) {
+  expect_as_plain(Sequential(
+      stashing(), sine(),
+      popping(std::nullopt,
+              [](Tensor, std::optional<Tensor> skip) { return *skip * 3; })));
+}
+
+TEST(Pipeline, KeepsNamespacesApart) {
+  const Namespace first, second;
+  const auto times = [](double factor) {
+    return [factor](Tensor x, std::optional<Tensor> skip) {
+      return x + *skip * factor;
+    };
+  };
+  Sequential model(stashing(first), stashing(second), popping(first, times(3)),
+                   popping(second, times(5)));
+  const Tensor x = torch::rand({4}, torch::kDouble);
+  const Tensor expected = x * 4 + x * 3 + x * 2 * 5;
+  for (const Checkpoint mode : kModes) {
+    for (const auto& balance : std::vector<std::vector<int64_t>>{
+             {4}, {1, 1, 1, 1}, {2, 2}, {1, 3}}) {
+      GPipe pipeline(model, GPipeOptions(balance).chunks(2).checkpoint(mode));
+      EXPECT_TRUE(torch::allclose(pipeline->forward(x), expected));
+    }
+  }
+}
+
+TEST(Pipeline, SkipErrorsSurfaceWithTheirPlace) {
+  const auto run = [](std::shared_ptr<SkipLayer> first,
+                      std::shared_ptr<SkipLayer> last) {
+    GPipe pipeline(Sequential(first, sine(), last), GPipeOptions({1, 1, 1}));
+    return error_of([&] { pipeline->forward(torch::ones({2})); });
+  };
+  const auto forgetful = [](std::vector<std::string> stashes,
+                            std::vector<std::string> pops) {
+    return std::make_shared<SkipLayer>(
+        stashes, pops, [](SkipLayer&, Tensor x) { return x; });
+  };
+  EXPECT_EQ(run(forgetful({"foo"}, {}), popping()),
+            "c10::Error: 'foo' must be stashed but have not (in partition 0, "
+            "micro-batch 0, forward, layer '0')");
+  EXPECT_EQ(run(stashing(), forgetful({}, {"foo"})),
+            "c10::Error: 'foo' must be popped but have not (in partition 2, "
+            "micro-batch 0, forward, layer '2')");
+  const auto twice = std::make_shared<SkipLayer>(
+      std::vector<std::string>{}, std::vector<std::string>{"foo"},
+      [](SkipLayer& self, Tensor x) {
+        self.pop("foo");
+        self.pop("foo");
+        return x;
+      });
+  EXPECT_EQ(run(stashing(), twice),
+            "c10::Error: 'foo' has not been stashed (in partition 2, "
+            "micro-batch 0, forward, layer '2')");
+  const auto undeclared = std::make_shared<SkipLayer>(
+      std::vector<std::string>{"foo"}, std::vector<std::string>{},
+      [](SkipLayer& self, Tensor x) {
+        self.stash("bar", x);
+        return x;
+      });
+  EXPECT_THAT(run(undeclared, popping()),
+              StartsWith("c10::Error: 'bar' has not been declared as "
+                         "stashable (in partition 0"));
+}
+
+}  // namespace
+}  // namespace gpipe
