@@ -120,10 +120,12 @@ double run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
   }
   targets.insert(targets.end(), tracker.popped().begin(),
                  tracker.popped().end());
+  std::vector<torch::autograd::Edge> exits;
+  for (const at::Tensor& each : outputs) exits.push_back(exit_of(each));
   std::vector<at::Tensor> grads = ones_for(outputs);
   synchronize(device);
   start = Clock::now();
-  run_backward(outputs, std::move(grads), targets, /*keep_graph=*/false);
+  run_backward(exits, std::move(grads), targets, /*keep_graph=*/false);
   synchronize(device);
   seconds += seconds_since(start);
 

@@ -19,8 +19,8 @@
 namespace gpipe {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::layer;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
@@ -93,11 +93,10 @@ TEST(Grad, OfParametersAndInputEqualsPlainAndLeavesDotGradAlone) {
 TEST(Grad, OfTheInputAloneEqualsPlain) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
-    expect_near(
-        torch::autograd::grad({twins.pipeline->forward(twins.x).sum()},
-                              {twins.x}),
-        torch::autograd::grad({twins.plain->forward(twins.x).sum()},
-                              {twins.x}));
+    expect_near(torch::autograd::grad({twins.pipeline->forward(twins.x).sum()},
+                                      {twins.x}),
+                torch::autograd::grad({twins.plain->forward(twins.x).sum()},
+                                      {twins.x}));
   }
 }
 
@@ -207,7 +206,8 @@ TEST(Backward, OfSeveralForwardsEqualsPlain) {
     const Tensor other = leaf({4, 6});
     const auto run = [&](auto& model, auto backward) {
       twins.zero_grad();
-      backward(model->forward(twins.x).sum(), model->forward(other).pow(2).sum());
+      backward(model->forward(twins.x).sum(),
+               model->forward(other).pow(2).sum());
       return grads_of(twins.wanted());
     };
     const auto at_once = [](Tensor a, Tensor b) { (a + b).backward(); };
@@ -260,14 +260,13 @@ TEST(Backward, OfOneOfTwoOutputsEqualsPlain) {
   torch::manual_seed(0);
   for (const Checkpoint mode : kModes) {
     torch::nn::Linear first(3, 3), second(3, 3);
-    torch::nn::Sequential model(
-        layer<Pair>([first](Tensor x) mutable {
-          return Pair(first(x), x.sin());
-        }),
-        layer<Pair, Pair>([second](Pair pair) mutable {
-          const auto& [a, b] = pair;
-          return Pair(a * 2, second(b));
-        }));
+    torch::nn::Sequential model(layer<Pair>([first](Tensor x) mutable {
+                                  return Pair(first(x), x.sin());
+                                }),
+                                layer<Pair, Pair>([second](Pair pair) mutable {
+                                  const auto& [a, b] = pair;
+                                  return Pair(a * 2, second(b));
+                                }));
     model->to(torch::kDouble);
     first->to(torch::kDouble);
     second->to(torch::kDouble);
@@ -295,9 +294,8 @@ TEST(Backward, ReachesALeafThatALayerHasCaptured) {
         layer([captured](Tensor x) { return x * captured; }));
     GPipe pipeline(model, options({1, 1}, 3, mode));
     const Tensor x = torch::randn({5, 3}, torch::kDouble);
-    expect_near(
-        torch::autograd::grad({pipeline->forward(x).sum()}, {captured}),
-        torch::autograd::grad({model->forward(x).sum()}, {captured}));
+    expect_near(torch::autograd::grad({pipeline->forward(x).sum()}, {captured}),
+                torch::autograd::grad({model->forward(x).sum()}, {captured}));
   }
 }
 

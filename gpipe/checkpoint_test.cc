@@ -24,10 +24,10 @@ namespace gpipe {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::layer;
+using ::testing::StartsWith;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -77,8 +77,8 @@ std::vector<std::vector<std::string>> logs(Checkpoint mode, int64_t partitions,
   std::vector<Log> logs(partitions);
   torch::nn::Sequential model;
   for (Log& log : logs) model->push_back(logging(log));
-  GPipe pipeline(model, options(std::vector<int64_t>(partitions, 1), chunks,
-                                mode));
+  GPipe pipeline(model,
+                 options(std::vector<int64_t>(partitions, 1), chunks, mode));
   pipeline->forward(torch::ones({rows}).requires_grad_()).sum().backward();
   std::vector<std::vector<std::string>> lines;
   for (Log& log : logs) lines.push_back(log.lines);
@@ -94,8 +94,8 @@ TEST(Checkpoint, AlwaysRecomputesEachRightBeforeItsBackward) {
 
 TEST(Checkpoint, ExceptLastKeepsTheLast) {
   for (const auto& lines : logs(Checkpoint::kExceptLast, 3, 3, 3)) {
-    EXPECT_THAT(lines, ElementsAre("C0", "C1", "F2", "B2", "R1", "B1", "R0",
-                                   "B0"));
+    EXPECT_THAT(lines,
+                ElementsAre("C0", "C1", "F2", "B2", "R1", "B1", "R0", "B0"));
   }
 }
 
@@ -166,8 +166,9 @@ int most_live_graphs(Checkpoint mode, bool retain) {
   torch::nn::Sequential model;
   for (auto& each : live) model->push_back(each.make());
   GPipe pipeline(model, options({1, 1, 1}, 5, mode));
-  auto loss = pipeline->forward(
-      torch::ones({5}, torch::kDouble).requires_grad_()).sum();
+  auto loss =
+      pipeline->forward(torch::ones({5}, torch::kDouble).requires_grad_())
+          .sum();
   if (retain) loss.backward({}, /*retain_graph=*/true);
   loss.backward();
   int most = 0;
@@ -199,16 +200,16 @@ TEST(Buffers, OfBatchNormChangeOncePerMicrobatch) {
       auto plain = testing::conv_model();
       torch::manual_seed(1);
       auto model = testing::conv_model();
-      GPipe pipeline(model, options({3, 5}, chunks, mode)
-                                .threads_per_partition(1));
+      GPipe pipeline(model,
+                     options({3, 5}, chunks, mode).threads_per_partition(1));
       for (int step = 1; step <= 2; ++step) {
         const auto expected = testing::plain_step(plain, input, chunks);
         const auto actual = testing::training_step(
             *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
         EXPECT_EQ(testing::difference(actual, expected), "");
-        EXPECT_EQ(pipeline->named_buffers()["1.num_batches_tracked"]
-                      .item<int64_t>(),
-                  step * chunks);
+        EXPECT_EQ(
+            pipeline->named_buffers()["1.num_batches_tracked"].item<int64_t>(),
+            step * chunks);
       }
     }
   }
@@ -317,6 +318,34 @@ TEST(Change, WithoutCheckpointingIsLibTorchsBusiness) {
   loss = pipeline->forward(input).sum();
   input.add_(1);
   EXPECT_THAT(error_of([&] { loss.backward(); }), changed);
+}
+
+TEST(Recompute, ThatGivesSomethingElseIsDetected) {
+  using Tensors = std::vector<Tensor>;
+  const auto error = [](auto last) {
+    GPipe pipeline(
+        torch::nn::Sequential(
+            layer<Tensors>([last](Tensor x) {
+              return is_recomputing() ? last(x) : Tensors{x * 2};
+            }),
+            layer<Tensor, Tensors>([](Tensors all) { return all[0] * 1; })),
+        options({1, 1}, 2, Checkpoint::kAlways));
+    return error_of([&] {
+      pipeline->forward(torch::ones({4, 3}).requires_grad_()).sum().backward();
+    });
+  };
+  EXPECT_EQ(error([](Tensor x) { return Tensors{x * 2}; }), "");
+  const auto detected = StartsWith(
+      "c10::Error: the layers of partition 0 did not return in the recompute "
+      "what they returned in the checkpointed forward");
+  EXPECT_THAT(error([](Tensor) { return Tensors(); }), detected);
+  EXPECT_THAT(error([](Tensor x) { return Tensors{x, x}; }), detected);
+  EXPECT_THAT(error([](Tensor) { return Tensors(1); }), detected);
+  EXPECT_THAT(error([](Tensor x) { return Tensors{x.sum(1, true)}; }),
+              detected);
+  EXPECT_THAT(error([](Tensor x) { return Tensors{x.to(torch::kDouble)}; }),
+              detected);
+  EXPECT_THAT(error([](Tensor x) { return Tensors{x.detach()}; }), detected);
 }
 
 // Torchgpipe's test_parallel_randoms: the zeros of the output are those of the

@@ -88,11 +88,10 @@ TEST(Threads, OperatorsUseTheShareAskedFor) {
         return x;
       }));
     }
-    GPipe pipeline(model,
-                   GPipeOptions(std::vector<int64_t>(partitions, 1))
-                       .devices(std::vector<torch::Device>(partitions,
-                                                           torch::kCPU))
-                       .threads_per_partition(asked));
+    GPipe pipeline(
+        model, GPipeOptions(std::vector<int64_t>(partitions, 1))
+                   .devices(std::vector<torch::Device>(partitions, torch::kCPU))
+                   .threads_per_partition(asked));
     pipeline->forward(torch::ones({1}));
     return seen.load();
   };
@@ -141,8 +140,8 @@ TEST(Threads, DifferentPipelinesRunAtTheSameTime) {
   std::vector<std::thread> threads;
   std::vector<GPipe> pipelines;
   for (int t = 0; t < 3; ++t) {
-    pipelines.push_back(GPipe(linear_model(t),
-                              options({2, 2, 2}, 3, Checkpoint::kExceptLast)));
+    pipelines.push_back(
+        GPipe(linear_model(t), options({2, 2, 2}, 3, Checkpoint::kExceptLast)));
   }
   const Tensor x = input();
   for (auto& pipeline : pipelines) {
@@ -227,10 +226,13 @@ TEST(Autocast, ReachesTheLayersInForwardAndRecompute) {
       model->to(torch::kFloat);
       GPipe pipeline(model, options({1, 2, 3}, 2, mode));
       const auto run = [&](const std::function<Tensor(Tensor)>& forward) {
-        return training_step(*pipeline, [&](Tensor input) {
-          const Autocast autocast(dtype);
-          return forward(input);
-        }, x);
+        return training_step(
+            *pipeline,
+            [&](Tensor input) {
+              const Autocast autocast(dtype);
+              return forward(input);
+            },
+            x);
       };
       const auto plain =
           run([&](Tensor input) { return model->forward(input); });

@@ -22,11 +22,11 @@
 namespace gpipe {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::difference;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::layer;
+using ::testing::StartsWith;
 using testing::StepState;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
@@ -156,9 +156,7 @@ TEST_F(Failing, AnywhereKeepsItsTypeAndTellsItsPlace) {
             faults_.thrown = thrown;
             faults_.cells = {{j, i}};
             std::string error;
-            const auto run = [&] {
-              error = error_of([&] { step(pipeline); });
-            };
+            const auto run = [&] { error = error_of([&] { step(pipeline); }); };
             if (thrown == Faults::Thrown::kInt) {
               // LibTorch's engine is not made for it: the thread that called
               // backward stays inside of that call for it, and 60 deep the
@@ -199,11 +197,11 @@ TEST_F(Failing, AtSeveralCellsThrowsTheFirstInScheduleOrder) {
     // Clock of the cell, then its partition.
     const auto order = [&](const auto& cell) {
       const auto [j, i] = cell;
-      return std::make_pair(phase == Phase::kForward
-                                ? i + j
-                                : (kMicrobatches - 1 - i) +
-                                      (kPartitions - 1 - j),
-                            j);
+      return std::make_pair(
+          phase == Phase::kForward
+              ? i + j
+              : (kMicrobatches - 1 - i) + (kPartitions - 1 - j),
+          j);
     };
     for (const auto& a : cells) {
       for (const auto& b : cells) {
@@ -234,22 +232,23 @@ TEST_F(Failing, InBackwardLeavesNoGradientBehind) {
 
 // What the failed backward has used up is gone, as in plain LibTorch.
 TEST_F(Failing, InBackwardAndThenBackwardAgainIsAnError) {
-  for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kExceptLast,
-                                Checkpoint::kAlways}) {
+  for (const Checkpoint mode :
+       {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
     auto pipeline = make(mode);
     auto loss = pipeline->forward(input_).sum();
     faults_.phase = Phase::kBackward;
     faults_.cells = {{1, 1}};
     EXPECT_THAT(error_of([&] { loss.backward(); }), HasSubstr("my own"));
     faults_.cells.clear();
-    EXPECT_THAT(error_of([&] { loss.backward(); }),
-                HasSubstr("Trying to backward through the graph a second time"));
+    EXPECT_THAT(
+        error_of([&] { loss.backward(); }),
+        HasSubstr("Trying to backward through the graph a second time"));
   }
 }
 
 TEST_F(Failing, InBackwardWithRetainGraphMayBeTriedAgain) {
-  for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kExceptLast,
-                                Checkpoint::kAlways}) {
+  for (const Checkpoint mode :
+       {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
     auto pipeline = make(mode);
     const auto undisturbed = step(pipeline);
     pipeline->zero_grad();
@@ -303,7 +302,9 @@ TEST(EarlyStop, StartsNothingAfterTheFailure) {
                  GPipeOptions({1, 1, 1, 1})
                      .chunks(3)
                      .devices(std::vector<torch::Device>(4, torch::kCPU)));
-  EXPECT_THAT(error_of([&] { pipeline->forward(torch::rand({3, 1})); }),
+  EXPECT_THAT(error_of([&] {
+                pipeline->forward(torch::rand({3, 1}));
+              }),
               HasSubstr("OwnError"));
   EXPECT_EQ(counter, 2);
 }

@@ -29,22 +29,24 @@ void check_balance(const std::vector<int64_t>& balance, std::size_t layers) {
   TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers),
                     "module and sum of balance have different length "
                     "(module: ",
-                    layers, ", sum of balance: ", sum, ", balance: ", balance,
+                    layers, ", sum of balance: ", sum, ", balance: ", c10::IntArrayRef(balance),
                     ")", kRemedy);
   for (const int64_t each : balance) {
     TORCH_CHECK_VALUE(each > 0,
                       "all balance numbers must be positive integer (balance: ",
-                      balance, ")", kRemedy);
+                      c10::IntArrayRef(balance), ")", kRemedy);
   }
 }
 
 void check_layers_differ(const torch::nn::Sequential& module) {
   std::map<const torch::nn::Module*, std::string> names;
   for (const auto& child : module->named_children()) {
-    const auto [first, is_new] = names.emplace(child.value().get(),
-                                               child.key());
-    TORCH_CHECK_VALUE(is_new, "module with duplicate layers is not supported: "
-                      "layers '", first->second, "' and '", child.key(),
+    const auto [first, is_new] =
+        names.emplace(child.value().get(), child.key());
+    TORCH_CHECK_VALUE(is_new,
+                      "module with duplicate layers is not supported: "
+                      "layers '",
+                      first->second, "' and '", child.key(),
                       "' are the same object; make a second one");
   }
 }
@@ -132,11 +134,11 @@ void move(torch::nn::Module& layer, const c10::Device& device) {
 int share_of_threads(const std::vector<c10::Device>& devices,
                      int64_t threads_per_partition) {
   if (threads_per_partition > 0) return static_cast<int>(threads_per_partition);
-  const auto partitions = std::count_if(
-      devices.begin(), devices.end(),
-      [](const c10::Device& device) { return device.is_cpu(); });
-  return std::max(1, at::get_num_threads() /
-                         std::max(1, static_cast<int>(partitions)));
+  const auto partitions =
+      std::count_if(devices.begin(), devices.end(),
+                    [](const c10::Device& device) { return device.is_cpu(); });
+  return std::max(
+      1, at::get_num_threads() / std::max(1, static_cast<int>(partitions)));
 }
 
 [[noreturn]] void refuse_to_move() {
@@ -171,8 +173,8 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   const auto children = module->named_children();
   for (torch::nn::AnyModule& layer : *module) {
     const std::size_t index = layers.size();
-    layers.push_back({layer, children[index].key(),
-                      static_cast<int64_t>(index), skips[index]});
+    layers.push_back({layer, children[index].key(), static_cast<int64_t>(index),
+                      skips[index]});
   }
   std::vector<Partition> partitions =
       partition(layers, options_.balance(), options_.devices());

@@ -24,10 +24,10 @@ namespace gpipe {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::layer;
+using ::testing::StartsWith;
 using torch::Tensor;
 
 constexpr char kRemedy[] = "gpipe::balancing::balance_by_time";
@@ -79,8 +79,8 @@ TEST(Construction, DropsExtraDevices) {
 }
 
 TEST(Construction, EveryModeCanBeBuiltWithOneChunk) {
-  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                Checkpoint::kNever}) {
+  for (const Checkpoint mode :
+       {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
     GPipe pipeline(two_layers(), GPipeOptions({1, 1}).checkpoint(mode));
     EXPECT_TRUE(torch::isfinite(pipeline->forward(torch::ones({2, 1})))
                     .all()
@@ -117,9 +117,11 @@ TEST(Construction, RefusesABalanceWithAnEntryBelowOne) {
 
 TEST(Construction, RefusesFewerChunksThanOne) {
   for (const int64_t chunks : {0, -1}) {
-    EXPECT_EQ(construction_error(two_layers(), GPipeOptions({2}).chunks(chunks)),
-              "c10::ValueError: number of chunks must be positive integer "
-              "(chunks: " + std::to_string(chunks) + ")");
+    EXPECT_EQ(
+        construction_error(two_layers(), GPipeOptions({2}).chunks(chunks)),
+        "c10::ValueError: number of chunks must be positive integer "
+        "(chunks: " +
+            std::to_string(chunks) + ")");
   }
 }
 
@@ -137,9 +139,9 @@ TEST(Construction, RefusesFewerDevicesThanPartitions) {
 }
 
 TEST(Construction, RefusesANullModule) {
-  EXPECT_EQ(construction_error(torch::nn::Sequential(nullptr),
-                               GPipeOptions({1})),
-            "c10::ValueError: the module is null");
+  EXPECT_EQ(
+      construction_error(torch::nn::Sequential(nullptr), GPipeOptions({1})),
+      "c10::ValueError: the module is null");
 }
 
 TEST(Construction, RefusesTheSameLayerTwice) {
@@ -199,10 +201,9 @@ TEST(Construction, LeavesNothingBehindWhenItFails) {
   model[1]->eval();
   const auto before = threads();
   const auto* weight = model->parameters()[0].unsafeGetTensorImpl();
-  for (const auto& options :
-       {GPipeOptions({1, 1}).devices({kCuda0, kCuda1}),
-        GPipeOptions({1, 1}).devices({kCpu}), GPipeOptions({3}),
-        GPipeOptions({2}).chunks(0)}) {
+  for (const auto& options : {GPipeOptions({1, 1}).devices({kCuda0, kCuda1}),
+                              GPipeOptions({1, 1}).devices({kCpu}),
+                              GPipeOptions({3}), GPipeOptions({2}).chunks(0)}) {
     EXPECT_NE(construction_error(model, options), "");
   }
   EXPECT_EQ(threads(), before);
@@ -230,8 +231,7 @@ TEST(Sharing, OnOneDeviceGivesOneSummedGradient) {
   const auto plain = testing::plain_step(model, input, 2);
   for (const auto& balance : std::vector<std::vector<int64_t>>{{2}, {1, 1}}) {
     for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
-      GPipe pipeline(model,
-                     GPipeOptions(balance).chunks(2).checkpoint(mode));
+      GPipe pipeline(model, GPipeOptions(balance).chunks(2).checkpoint(mode));
       const auto state = testing::training_step(
           *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
       EXPECT_LE(testing::distance(state, plain), 1e-12);
@@ -272,8 +272,8 @@ TEST(Container, NamesAreThoseOfTheSequential) {
             model->named_parameters().keys());
   EXPECT_EQ(pipeline->named_buffers().keys(), model->named_buffers().keys());
   for (const auto& named : model->named_parameters()) {
-    EXPECT_TRUE(named.value().is_same(
-        pipeline->named_parameters()[named.key()]));
+    EXPECT_TRUE(
+        named.value().is_same(pipeline->named_parameters()[named.key()]));
   }
   GPipe by_name(two_layers(), GPipeOptions({1, 1}));
   EXPECT_THAT(by_name->named_parameters().keys(),

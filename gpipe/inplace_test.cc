@@ -17,10 +17,10 @@
 namespace gpipe {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::layer;
+using ::testing::StartsWith;
 using torch::Tensor;
 using torch::nn::Sequential;
 using Pair = std::tuple<Tensor, Tensor>;
@@ -42,9 +42,7 @@ torch::nn::ReLU inplace_relu() {
   return torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true));
 }
 
-Tensor leaf() {
-  return torch::randn({4, 3}, torch::kDouble).requires_grad_();
-}
+Tensor leaf() { return torch::randn({4, 3}, torch::kDouble).requires_grad_(); }
 
 GPipe one_each(Sequential model, Checkpoint mode) {
   return GPipe(model, GPipeOptions(std::vector<int64_t>(model->size(), 1))
@@ -54,8 +52,8 @@ GPipe one_each(Sequential model, Checkpoint mode) {
 
 // Gradients of x and the parameters, by a pipeline and plainly, are equal.
 template <typename Module>
-std::vector<Tensor> grads(Module& module, Sequential model,
-                          const Tensor& x, bool leaf_input) {
+std::vector<Tensor> grads(Module& module, Sequential model, const Tensor& x,
+                          bool leaf_input) {
   auto wanted = model->parameters();
   wanted.push_back(x);
   // In-place work on the input would change what the next run begins with.
@@ -63,8 +61,7 @@ std::vector<Tensor> grads(Module& module, Sequential model,
   return torch::autograd::grad({module->forward(input).pow(2).sum()}, wanted);
 }
 
-void expect_as_plain(Sequential model, GPipe& pipeline,
-                     bool leaf_input) {
+void expect_as_plain(Sequential model, GPipe& pipeline, bool leaf_input) {
   const Tensor x = leaf();
   const auto expected = grads(model, model, x, leaf_input);
   const auto actual = grads(pipeline, model, x, leaf_input);
@@ -76,8 +73,7 @@ void expect_as_plain(Sequential model, GPipe& pipeline,
 TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {
   torch::manual_seed(0);
   for (const Checkpoint mode : kModes) {
-    Sequential model(linear(), inplace_relu(), linear(),
-                                inplace_relu());
+    Sequential model(linear(), inplace_relu(), linear(), inplace_relu());
     GPipe pipeline(model, GPipeOptions({2, 2}).chunks(2).checkpoint(mode));
     expect_as_plain(model, pipeline, /*leaf_input=*/true);
   }
@@ -106,9 +102,8 @@ TEST(Inplace, AtTheStartOfThePipelineEqualsPlainForOneMicrobatch) {
 TEST(Inplace, AtTheStartOfThePipelineIsDetectedForSeveralMicrobatches) {
   auto pipeline =
       one_each(Sequential(inplace_relu(), linear()), Checkpoint::kNever);
-  EXPECT_THAT(
-      error_of([&] { pipeline->forward(leaf() * 1).sum().backward(); }),
-      HasSubstr("has been modified by an inplace operation"));
+  EXPECT_THAT(error_of([&] { pipeline->forward(leaf() * 1).sum().backward(); }),
+              HasSubstr("has been modified by an inplace operation"));
 }
 
 TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {
@@ -150,8 +145,7 @@ TEST(Inplace, NeverGivesAWrongGradient) {
   for (const Checkpoint mode : kModes) {
     auto pipeline = one_each(make(), mode);
     const Tensor x = torch::ones({4}).requires_grad_();
-    const auto error =
-        error_of([&] { pipeline->forward(x).sum().backward(); });
+    const auto error = error_of([&] { pipeline->forward(x).sum().backward(); });
     if (mode == Checkpoint::kNever) {
       EXPECT_EQ(error, "");
       EXPECT_TRUE(torch::equal(x.grad(), torch::full_like(x, 2)));
@@ -175,7 +169,7 @@ TEST(Inplace, OnALeafThatRequiresGradIsLibTorchsError) {
 // The output of sigmoid is needed for its backward.
 TEST(Inplace, OnWhatAnEarlierPartitionNeedsIsLibTorchsError) {
   Sequential model(layer([](Tensor x) { return x.sigmoid(); }),
-                              layer([](Tensor x) { return x.add_(1); }));
+                   layer([](Tensor x) { return x.add_(1); }));
   auto pipeline = one_each(model, Checkpoint::kNever);
   const auto changed = HasSubstr(
       "one of the variables needed for gradient computation has been modified "

@@ -75,13 +75,11 @@ torch::nn::Linear linear() {
 }
 
 TEST(RequiresGrad, WithAnInputThatDoes) {
-  expect_as_plain(Sequential(linear(), linear(), linear()),
-                  input(true));
+  expect_as_plain(Sequential(linear(), linear(), linear()), input(true));
 }
 
 TEST(RequiresGrad, WithAnInputThatDoesNot) {
-  expect_as_plain(Sequential(linear(), linear(), linear()),
-                  input(false));
+  expect_as_plain(Sequential(linear(), linear(), linear()), input(false));
 }
 
 TEST(RequiresGrad, WithFrozenPartitions) {
@@ -99,38 +97,35 @@ TEST(RequiresGrad, WithFrozenPartitions) {
 TEST(RequiresGrad, WithoutAnyParameter) {
   for (const bool input_requires_grad : {true, false}) {
     expect_as_plain(Sequential(layer([](Tensor x) { return x.sin(); }),
-         layer([](Tensor x) { return x.cos(); })),
-                  input(input_requires_grad));
+                               layer([](Tensor x) { return x.cos(); })),
+                    input(input_requires_grad));
   }
 }
 
 TEST(RequiresGrad, WithDetachInsideALayer) {
-  const auto detach = [] {
-    return layer([](Tensor x) { return x.detach(); });
-  };
-  expect_as_plain(Sequential(linear(), detach()),
-                  input(true));
-  expect_as_plain(Sequential(linear(), detach(), linear()),
-                  input(true));
-  expect_as_plain(Sequential(detach(), linear()),
-                  input(true));
-  expect_as_plain(Sequential(linear(), layer([](Tensor x) { return x + x.detach(); })),
-                  input(true));
+  const auto detach = [] { return layer([](Tensor x) { return x.detach(); }); };
+  expect_as_plain(Sequential(linear(), detach()), input(true));
+  expect_as_plain(Sequential(linear(), detach(), linear()), input(true));
+  expect_as_plain(Sequential(detach(), linear()), input(true));
+  expect_as_plain(
+      Sequential(linear(), layer([](Tensor x) { return x + x.detach(); })),
+      input(true));
 }
 
 TEST(RequiresGrad, WithNoGradInsideALayer) {
   expect_as_plain(Sequential(linear(), layer([](Tensor x) {
-                     torch::NoGradGuard no_grad;
-                     return x * 2;
-                   }),
-                   linear()),
+                               torch::NoGradGuard no_grad;
+                               return x * 2;
+                             }),
+                             linear()),
                   input(true));
 }
 
 TEST(RequiresGrad, WithALayerThatMakesItsOutputRequireGrad) {
-  expect_as_plain(Sequential(layer([](Tensor x) { return x.detach().requires_grad_(); }),
-                   linear()),
-                  input(false));
+  expect_as_plain(
+      Sequential(layer([](Tensor x) { return x.detach().requires_grad_(); }),
+                 linear()),
+      input(false));
 }
 
 TEST(RequiresGrad, WithAnOutputThatIsAParameter) {
@@ -148,14 +143,13 @@ TEST(RequiresGrad, WithAnOutputThatIsAParameter) {
 TEST(RequiresGrad, OfEachOutputIsItsOwn) {
   for (const Checkpoint mode : kModes) {
     auto first = linear();
-    Sequential model(
-        layer<Triple>([first](Tensor x) mutable {
-          return Triple(first(x), x > 0, x.detach() * 2);
-        }),
-        layer<Triple, Triple>([](Triple in) {
-          const auto& [a, b, c] = in;
-          return Triple(a * b, b.to(torch::kLong), c + 1);
-        }));
+    Sequential model(layer<Triple>([first](Tensor x) mutable {
+                       return Triple(first(x), x > 0, x.detach() * 2);
+                     }),
+                     layer<Triple, Triple>([](Triple in) {
+                       const auto& [a, b, c] = in;
+                       return Triple(a * b, b.to(torch::kLong), c + 1);
+                     }));
     GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
     const Tensor x = input(true);
     const auto plain = model->forward<Triple>(x);
@@ -180,18 +174,16 @@ TEST(RequiresGrad, OfEachOutputIsItsOwn) {
 TEST(RequiresGrad, IntegersMayTravelBesideFloats) {
   for (const Checkpoint mode : kModes) {
     auto last = linear();
-    Sequential model(
-        layer<Pair>([](Tensor x) { return Pair(x * 2, x > 0); }),
-        layer<Pair, Pair>([](Pair in) { return in; }),
-        layer<Tensor, Pair>([last](Pair in) mutable {
-          return last(std::get<0>(in)) * std::get<1>(in);
-        }));
+    Sequential model(layer<Pair>([](Tensor x) { return Pair(x * 2, x > 0); }),
+                     layer<Pair, Pair>([](Pair in) { return in; }),
+                     layer<Tensor, Pair>([last](Pair in) mutable {
+                       return last(std::get<0>(in)) * std::get<1>(in);
+                     }));
     GPipe pipeline(model, GPipeOptions({1, 1, 1}).chunks(2).checkpoint(mode));
     const Tensor x = input(true);
     const auto actual =
         torch::autograd::grad({pipeline->forward(x).sum()}, {x});
-    const auto expected =
-        torch::autograd::grad({model->forward(x).sum()}, {x});
+    const auto expected = torch::autograd::grad({model->forward(x).sum()}, {x});
     EXPECT_TRUE(torch::allclose(actual[0], expected[0]));
   }
 }
@@ -243,16 +235,15 @@ TEST(InferenceMode, ReachesTheWorkers) {
     EXPECT_TRUE(output.is_inference());
     EXPECT_EQ(probe.inference, 2);
     EXPECT_TRUE(torch::allclose(output, expected));
-    EXPECT_TRUE(pipeline->forward(torch::ones({4, 3}, torch::kDouble))
-                    .is_inference());
+    EXPECT_TRUE(
+        pipeline->forward(torch::ones({4, 3}, torch::kDouble)).is_inference());
   }
 }
 
 TEST(Eval, NeverCheckpointsButKeepsTheGraph) {
   for (const Checkpoint mode : kModes) {
     Probe probe;
-    Sequential model(linear(), torch::nn::Dropout(0.5),
-                                probe.make());
+    Sequential model(linear(), torch::nn::Dropout(0.5), probe.make());
     GPipe pipeline(model, GPipeOptions({1, 1, 1}).chunks(2).checkpoint(mode));
     pipeline->eval();
     const Tensor x = input(true);
@@ -265,8 +256,9 @@ TEST(Eval, NeverCheckpointsButKeepsTheGraph) {
     pipeline->train();
     probe.calls = 0;
     pipeline->forward(x).sum().backward();
-    EXPECT_EQ(probe.calls, mode == Checkpoint::kAlways ? 4
-                           : mode == Checkpoint::kNever ? 2 : 3);
+    EXPECT_EQ(probe.calls, mode == Checkpoint::kAlways  ? 4
+                           : mode == Checkpoint::kNever ? 2
+                                                        : 3);
   }
 }
 

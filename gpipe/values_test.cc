@@ -18,10 +18,10 @@ namespace gpipe {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::layer;
+using ::testing::StartsWith;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 using Single = std::tuple<Tensor>;
@@ -33,8 +33,9 @@ constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
 template <typename... Layers>
 GPipe pipeline_of(int64_t chunks, Layers... layers) {
   torch::nn::Sequential model(layers...);
-  return GPipe(model, GPipeOptions(std::vector<int64_t>(sizeof...(Layers), 1))
-                          .chunks(chunks));
+  return GPipe(
+      model,
+      GPipeOptions(std::vector<int64_t>(sizeof...(Layers), 1)).chunks(chunks));
 }
 
 GPipe identity(int64_t chunks = 1) {
@@ -102,17 +103,17 @@ TEST(Split, OfFewRowsTrains) {
 
 TEST(Gather, TakesOutputsOfOtherLengthsThanTheirInputs) {
   // Half of the rows, and every row twice; the sizes differ by micro-batch.
-  auto half = pipeline_of(3, layer([](Tensor x) {
-                            return x.narrow(0, 0, (x.size(0) + 1) / 2);
-                          }));
-  auto twice = pipeline_of(
-      3, layer([](Tensor x) { return torch::cat({x, x * 10}); }));
+  auto half = pipeline_of(
+      3, layer([](Tensor x) { return x.narrow(0, 0, (x.size(0) + 1) / 2); }));
+  auto twice = pipeline_of(3, layer([](Tensor x) {
+                             return torch::cat({x, x * 10});
+                           }));
   const Tensor x = torch::arange(7.0).requires_grad_();
-  EXPECT_TRUE(torch::equal(half->forward(x),
-                           torch::tensor({0.f, 1.f, 3.f, 4.f, 6.f})));
+  EXPECT_TRUE(
+      torch::equal(half->forward(x), torch::tensor({0.f, 1.f, 3.f, 4.f, 6.f})));
   half->forward(x).sum().backward();
-  EXPECT_TRUE(torch::equal(
-      x.grad(), torch::tensor({1.f, 1.f, 0.f, 1.f, 1.f, 0.f, 1.f})));
+  EXPECT_TRUE(torch::equal(x.grad(),
+                           torch::tensor({1.f, 1.f, 0.f, 1.f, 1.f, 0.f, 1.f})));
   EXPECT_EQ(twice->forward(x).size(0), 14);
 }
 
@@ -130,17 +131,21 @@ TEST(Gather, RefusesOutputsThatDoNotFitTogether) {
   auto pipeline = pipeline_of(2, layer([](Tensor x) {
                                 return x.size(0) == 2 ? x : x.repeat({1, 2});
                               }));
-  EXPECT_THAT(error_of([&] { pipeline->forward(torch::ones({3, 1})); }),
-              StartsWith("c10::ValueError: element 0 of the output has sizes "
-                         "[2, 1] in micro-batch 0 but [1, 2] in micro-batch 1"));
+  EXPECT_THAT(
+      error_of([&] {
+        pipeline->forward(torch::ones({3, 1}));
+      }),
+      StartsWith("c10::ValueError: element 0 of the output has sizes "
+                 "[2, 1] in micro-batch 0 but [1, 2] in micro-batch 1"));
 }
 
 TEST(Gather, RefusesOutputsOfVaryingNumber) {
-  auto pipeline = pipeline_of(2, layer<Tensors>([](Tensor x) {
-                                return Tensors(x.size(0), x);
-                              }));
+  auto pipeline = pipeline_of(
+      2, layer<Tensors>([](Tensor x) { return Tensors(x.size(0), x); }));
   EXPECT_EQ(
-      error_of([&] { pipeline->forward<Tensors>(torch::ones({3, 1})); }),
+      error_of([&] {
+        pipeline->forward<Tensors>(torch::ones({3, 1}));
+      }),
       "c10::ValueError: the outputs of the micro-batches do not fit together: "
       "micro-batch 0 gave a vector of 2 tensors, micro-batch 1 gave a vector "
       "of 1 tensors");
@@ -149,13 +154,11 @@ TEST(Gather, RefusesOutputsOfVaryingNumber) {
 // --- Kinds of values ---------------------------------------------------------
 
 TEST(Kind, PairGoesInAndOutAndBothGetGradients) {
-  auto pipeline = pipeline_of(2, layer<Pair, Pair>([](Pair pair) {
-                                return Pair(std::get<0>(pair) * 2,
-                                            std::get<1>(pair) * 3);
-                              }),
-                              layer<Pair, Pair>([](Pair pair) {
-                                return pair;
-                              }));
+  auto pipeline =
+      pipeline_of(2, layer<Pair, Pair>([](Pair pair) {
+                    return Pair(std::get<0>(pair) * 2, std::get<1>(pair) * 3);
+                  }),
+                  layer<Pair, Pair>([](Pair pair) { return pair; }));
   const Tensor a = torch::ones({4, 1}).requires_grad_();
   const Tensor b = torch::ones({4, 5}).requires_grad_();
   const auto [c, d] = pipeline->forward<Pair>(Pair(a, b));
@@ -182,22 +185,20 @@ TEST(Kind, TupleOfOneStaysATuple) {
 template <std::size_t... I>
 void expect_tuple_works(std::index_sequence<I...>) {
   using Tuple = detail::TensorTuple<sizeof...(I)>;
-  auto pipeline = pipeline_of(
-      3, layer<Tuple>([](Tensor x) {
-        return Tuple((x + static_cast<double>(I))...);
-      }),
-      layer<Tuple, Tuple>([](Tuple tuple) {
-        return Tuple((std::get<I>(tuple) * 2)...);
-      }));
+  auto pipeline = pipeline_of(3, layer<Tuple>([](Tensor x) {
+                                return Tuple((x + static_cast<double>(I))...);
+                              }),
+                              layer<Tuple, Tuple>([](Tuple tuple) {
+                                return Tuple((std::get<I>(tuple) * 2)...);
+                              }));
   const Tensor x = torch::arange(4.0);
   const auto tuple = pipeline->template forward<Tuple>(x);
-  EXPECT_TRUE((torch::equal(std::get<I>(tuple),
-                            (x + static_cast<double>(I)) * 2) && ...));
-  EXPECT_TRUE(std::get<0>(
-                  pipeline_of(3, layer<Tuple, Tuple>([](Tuple each) {
-                                return each;
-                              }))
-                      ->template forward<Tuple>(tuple))
+  EXPECT_TRUE(
+      (torch::equal(std::get<I>(tuple), (x + static_cast<double>(I)) * 2) &&
+       ...));
+  EXPECT_TRUE(std::get<0>(pipeline_of(3, layer<Tuple, Tuple>(
+                                             [](Tuple each) { return each; }))
+                              ->template forward<Tuple>(tuple))
                   .equal(x * 2));
 }
 
@@ -235,9 +236,9 @@ TEST(Kind, UndefinedElementsOfAVectorStayUndefined) {
 }
 
 TEST(Kind, AnEmptyVectorMayCrossPartitions) {
-  auto pipeline = pipeline_of(
-      2, layer<Tensors>([](Tensor) { return Tensors(); }),
-      layer<Tensors, Tensors>([](Tensors in) { return in; }));
+  auto pipeline =
+      pipeline_of(2, layer<Tensors>([](Tensor) { return Tensors(); }),
+                  layer<Tensors, Tensors>([](Tensors in) { return in; }));
   EXPECT_TRUE(pipeline->forward<Tensors>(torch::ones({4})).empty());
 }
 
@@ -249,9 +250,8 @@ TEST(Kind, IntegersPassBetweenPartitions) {
     GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
     const Tensor tokens = torch::tensor({0, 1, 2, 3, 0}, torch::kLong);
     pipeline->forward(tokens).sum().backward();
-    EXPECT_TRUE(torch::equal(
-        embedding->weight.grad().select(1, 0),
-        torch::tensor({0.f, 2.f, 1.f, 1.f, 1.f})));
+    EXPECT_TRUE(torch::equal(embedding->weight.grad().select(1, 0),
+                             torch::tensor({0.f, 2.f, 1.f, 1.f, 1.f})));
   }
 }
 
@@ -294,21 +294,24 @@ TEST(InputError, NothingToSplit) {
   EXPECT_EQ(error_of([&] { pipeline->forward(Tensor()); }),
             "c10::TypeError: the input is an undefined tensor");
   EXPECT_THAT(
-      error_of([&] { pipeline->forward(Tensors{torch::ones({2}), Tensor(),
-                                               torch::tensor(1)}); }),
+      error_of([&] {
+        pipeline->forward(
+            Tensors{torch::ones({2}), Tensor(), torch::tensor(1)});
+      }),
       StartsWith("c10::ValueError: element 2 of the input has no dimension 0"));
   for (const Tensors& empty : {Tensors(), Tensors(2)}) {
     EXPECT_EQ(error_of([&] { pipeline->forward(empty); }),
               "c10::ValueError: the input holds no defined tensor, so that "
               "there is nothing to split into micro-batches (it is a vector "
-              "of " + std::to_string(empty.size()) + " tensors)");
+              "of " +
+                  std::to_string(empty.size()) + " tensors)");
   }
 }
 
 TEST(InputError, UnequalSizes) {
   EXPECT_EQ(error_of([&] {
-              identity()->forward(Tensors{torch::ones({8, 2}), Tensor(),
-                                          torch::ones({3})});
+              identity()->forward(
+                  Tensors{torch::ones({8, 2}), Tensor(), torch::ones({3})});
             }),
             "c10::ValueError: the tensors of the input differ in size along "
             "dimension 0, which is split into micro-batches (sizes: 8 "
@@ -316,11 +319,10 @@ TEST(InputError, UnequalSizes) {
 }
 
 TEST(InputError, WrongDevice) {
-  EXPECT_EQ(error_of([&] {
-              identity()->forward(torch::ones({2}, torch::kMeta));
-            }),
-            "c10::ValueError: the input is on meta but the first partition is "
-            "on cpu; move it there first (devices()[0])");
+  EXPECT_EQ(
+      error_of([&] { identity()->forward(torch::ones({2}, torch::kMeta)); }),
+      "c10::ValueError: the input is on meta but the first partition is "
+      "on cpu; move it there first (devices()[0])");
 }
 
 TEST(OutputError, AnotherTypeThanAskedFor) {
@@ -332,10 +334,9 @@ TEST(OutputError, AnotherTypeThanAskedFor) {
   auto pair = pipeline_of(1, layer<Pair>([](Tensor x) { return Pair(x, x); }));
   EXPECT_THAT(error_of([&] { pair->forward(x); }),
               StartsWith("c10::TypeError: the value is a tuple of 2 tensors"));
-  EXPECT_THAT(error_of([&] {
-                pair->forward<std::tuple<Tensor, Tensor, Tensor>>(x);
-              }),
-              StartsWith("c10::TypeError: the value is a tuple of 2 tensors"));
+  EXPECT_THAT(
+      error_of([&] { pair->forward<std::tuple<Tensor, Tensor, Tensor>>(x); }),
+      StartsWith("c10::TypeError: the value is a tuple of 2 tensors"));
 }
 
 TEST(LayerError, ReturningNoTensor) {
@@ -344,17 +345,15 @@ TEST(LayerError, ReturningNoTensor) {
       "c10::TypeError: a layer must return a torch::Tensor, a "
       "std::vector<torch::Tensor> or a std::tuple of 1 to 8 torch::Tensor");
   EXPECT_THAT(error_of([&] {
-                pipeline_of(1, layer<std::string>([](Tensor) {
-                              return std::string("hello");
-                            }))
+                pipeline_of(1, layer<std::string>(
+                                   [](Tensor) { return std::string("hello"); }))
                     ->forward(x);
               }),
               expected);
   using Mixed = std::tuple<Tensor, std::string>;
   EXPECT_THAT(error_of([&] {
-                pipeline_of(1, layer<Mixed>([](Tensor x) {
-                              return Mixed(x, "hello");
-                            }))
+                pipeline_of(
+                    1, layer<Mixed>([](Tensor x) { return Mixed(x, "hello"); }))
                     ->forward(x);
               }),
               expected);
@@ -373,8 +372,7 @@ TEST(LayerError, TakingAnotherTypeThanTheOneBeforeGives) {
   auto pipeline =
       pipeline_of(1, layer<Tensors>([](Tensor x) { return Tensors{x}; }),
                   layer([](Tensor x) { return x; }));
-  const auto error =
-      error_of([&] { pipeline->forward(torch::ones({2})); });
+  const auto error = error_of([&] { pipeline->forward(torch::ones({2})); });
   EXPECT_THAT(error, StartsWith("c10::Error: "));
   EXPECT_THAT(error, HasSubstr("(in partition 1, micro-batch 0, forward, "
                                "layer '1')"));

@@ -56,6 +56,22 @@ void capture(const std::vector<at::Tensor>& buffers,
   }
 }
 
+std::vector<Outline> outlines_of(const std::vector<at::Tensor>& outputs) {
+  std::vector<Outline> outlines;
+  outlines.reserve(outputs.size());
+  for (const at::Tensor& each : outputs) {
+    if (each.defined()) {
+      outlines.push_back({true,
+                          each.requires_grad(),
+                          each.scalar_type(),
+                          {each.sizes().begin(), each.sizes().end()}});
+    } else {
+      outlines.emplace_back();
+    }
+  }
+  return outlines;
+}
+
 // Puts values back without a trace: autograd, which may have saved the buffer
 // for the backward of another cell, is not told of a change.
 void put_back(const std::vector<BufferValue>& values) {
@@ -106,6 +122,7 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
                 "the first layer of the partition one that works out of place "
                 "(such as ReLU without inplace), or use Checkpoint::kNever");
     saved_.leaf_versions = versions_of(leaves_);
+    saved_.outputs = outlines_of(outputs);
     std::vector<BufferValue> changed;
     for (std::size_t k = 0; k < saved_.buffers.size(); ++k) {
       if (version_of(saved_.buffers[k].first) != buffer_versions[k]) {
@@ -204,7 +221,11 @@ void Cell::recompute(StepSeed& seed) {
   }
   put_back(saved_.buffers);
 
-  run_layers(saved_.input, seed);
+  TORCH_CHECK(outlines_of(run_layers(saved_.input, seed)) == saved_.outputs,
+              "the layers of partition ", partition_->index,
+              " did not return in the recompute what they returned in the "
+              "checkpointed forward (in number, sizes, type or need of a "
+              "gradient); a layer must do the same in both");
 }
 
 GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <optional>
@@ -27,6 +28,19 @@ struct Parcel {
 struct GradParcel {
   std::vector<at::Tensor> boundary;
   std::vector<at::Tensor> skips;
+};
+
+// What a recompute must give again.
+struct Outline {
+  bool defined = false;
+  bool requires_grad = false;
+  at::ScalarType type = at::kFloat;
+  c10::SmallVector<int64_t, 5> sizes;
+
+  friend bool operator==(const Outline& a, const Outline& b) {
+    return a.defined == b.defined && a.requires_grad == b.requires_grad &&
+           a.type == b.type && a.sizes == b.sizes;
+  }
 };
 
 // A function from tensors to tensors with a private piece of autograd graph:
@@ -81,6 +95,7 @@ class Cell {
     std::vector<int64_t> versions;       // of input
     std::vector<int64_t> leaf_versions;  // of leaves_
     std::vector<bool> training;          // of the layers
+    std::vector<Outline> outputs;
     // Values of buffers that the layers changed, before the change.
     std::vector<std::pair<at::Tensor, at::Tensor>> buffers;
   };
@@ -101,7 +116,8 @@ class Cell {
   Value::Kind output_kind_ = Value::Kind::kTensor;
   std::size_t output_width_ = 0;  // boundary tensors; exported skips follow
 
-  std::vector<torch::autograd::Edge> entry_;  // where gradients of the input arrive
+  // Where gradients of the input arrive.
+  std::vector<torch::autograd::Edge> entry_;
   // Where gradients of the outputs begin. The outputs themselves belong to
   // whoever gets them: an operator that needs one in its backward holds it.
   std::vector<torch::autograd::Edge> exits_;

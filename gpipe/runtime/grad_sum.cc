@@ -31,8 +31,8 @@ void GradSum::add(std::size_t leaf, at::Tensor grad) {
     sum.tensor.add_(grad);
   } else {
     // LibTorch adds a sparse tensor to a dense one only.
-    sum.tensor = sum.tensor.is_sparse() ? grad.add(sum.tensor)
-                                        : sum.tensor.add(grad);
+    sum.tensor =
+        sum.tensor.is_sparse() ? grad.add(sum.tensor) : sum.tensor.add(grad);
     sum.own = is_ours(sum.tensor);
   }
 }

@@ -1,6 +1,7 @@
 #include "gpipe/runtime/grad_sum.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <utility>

@@ -36,8 +36,8 @@ class PastHooks {
  public:
   PastHooks(edge_list& roots, edge_list& targets) {
     for (Edge& target : targets) {
-      auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(
-          target.function.get());
+      auto* leaf =
+          dynamic_cast<torch::autograd::AccumulateGrad*>(target.function.get());
       if (!leaf || leaf->tensor_pre_hooks().empty()) continue;
       std::shared_ptr<Node> end(new Begin(), torch::autograd::deleteNode);
       end->add_input_metadata(leaf->variable);

@@ -1,6 +1,7 @@
 #include "gpipe/runtime/microbatch.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,9 +13,9 @@
 namespace gpipe {
 namespace {
 
-using ::testing::StartsWith;
 using at::Tensor;
 using testing::error_of;
+using ::testing::StartsWith;
 using Tensors = std::vector<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
 
@@ -62,8 +63,8 @@ TEST(Scatter, KeepsTheKindAndWhatIsUndefined) {
 }
 
 TEST(Gather, ConcatenatesTensors) {
-  const Value gathered = gather({Value::wrap(at::zeros({1, 1})),
-                                 Value::wrap(at::ones({2, 1}))});
+  const Value gathered =
+      gather({Value::wrap(at::zeros({1, 1})), Value::wrap(at::ones({2, 1}))});
   EXPECT_EQ(gathered.kind(), Value::Kind::kTensor);
   EXPECT_TRUE(at::equal(gathered.tensors()[0],
                         at::tensor({0.f, 1.f, 1.f}).reshape({3, 1})));
@@ -85,17 +86,23 @@ TEST(Gather, ReturnsASinglePieceAsItIs) {
 TEST(Gather, RefusesAnElementThatIsDefinedInSomePiecesOnly) {
   const Value with = Value::wrap(Tensors{at::ones({1})});
   const Value without = Value::wrap(Tensors{Tensor()});
-  EXPECT_EQ(error_of([&] { gather({with, without}); }),
+  EXPECT_EQ(error_of([&] {
+              gather({with, without});
+            }),
             "c10::ValueError: element 0 of the output is undefined in some "
             "micro-batches only (such as micro-batch 1)");
-  EXPECT_EQ(error_of([&] { gather({without, with}); }),
+  EXPECT_EQ(error_of([&] {
+              gather({without, with});
+            }),
             "c10::ValueError: element 0 of the output is undefined in some "
             "micro-batches only (such as micro-batch 0)");
 }
 
 TEST(Gather, RefusesPiecesOfOtherKinds) {
   const Tensor x = at::ones({1});
-  EXPECT_EQ(error_of([&] { gather({Value::wrap(x), Value::wrap(Tensors{x})}); }),
+  EXPECT_EQ(error_of([&] {
+              gather({Value::wrap(x), Value::wrap(Tensors{x})});
+            }),
             "c10::ValueError: the outputs of the micro-batches do not fit "
             "together: micro-batch 0 gave a tensor, micro-batch 1 gave a "
             "vector of 1 tensors");

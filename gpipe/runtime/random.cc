@@ -134,8 +134,9 @@ c10::RegistrationHandleRAII intercept(const c10::OperatorHandle& op) {
 }
 
 // Before main(), when no operator can be running: the tables that this changes
-// are read without a lock. Kept for ever, since operators may run for as long.
-const auto* const registrations = [] {
+// are read without a lock. Kept for ever, since operators may run for as long
+// (`used`: and where a leak checker finds it).
+[[gnu::used]] const auto* const registrations = [] {
   const std::set<std::string> without_argument = {
       "aten::native_dropout",
       "aten::_scaled_dot_product_flash_attention",

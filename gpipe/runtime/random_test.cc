@@ -86,8 +86,8 @@ TEST(DefaultGenerator, IsLeftAloneByDropoutThatIsOff) {
 
 TEST(DefaultGenerator, AdvancesByOneDrawPerForward) {
   for (const Checkpoint mode : kModes) {
-    for (const auto& balance : std::vector<std::vector<int64_t>>{
-             {3}, {1, 2}, {1, 1, 1}}) {
+    for (const auto& balance :
+         std::vector<std::vector<int64_t>>{{3}, {1, 2}, {1, 1, 1}}) {
       GPipe pipeline(dropouts(), options(balance, 4, mode));
       torch::manual_seed(5);
       for (int forwards = 1; forwards <= 3; ++forwards) {
@@ -113,8 +113,8 @@ TEST(Random, IsTheSameForTheSameSeedWhateverTheTiming) {
 TEST(Random, DependsNeitherOnTheBalanceNorOnTheMode) {
   const Tensor first = run(noise(), {3}, Checkpoint::kNever, 7);
   for (const Checkpoint mode : kModes) {
-    for (const auto& balance : std::vector<std::vector<int64_t>>{
-             {1, 2}, {2, 1}, {1, 1, 1}}) {
+    for (const auto& balance :
+         std::vector<std::vector<int64_t>>{{1, 2}, {2, 1}, {1, 1, 1}}) {
       EXPECT_TRUE(torch::equal(run(noise(), balance, mode, 7), first));
     }
   }
@@ -145,13 +145,10 @@ TEST(Random, HasTheRightDistribution) {
 
 TEST(Random, IsReplayedInTheRecompute) {
   for (const Checkpoint mode : kModes) {
-    GPipe pipeline(Sequential(layer([](Tensor x) {
-                                return x * torch::rand_like(x);
-                              }),
-                              layer([](Tensor x) {
-                                return x * torch::rand(x.sizes());
-                              })),
-                   options({1, 1}, 4, mode));
+    GPipe pipeline(
+        Sequential(layer([](Tensor x) { return x * torch::rand_like(x); }),
+                   layer([](Tensor x) { return x * torch::rand(x.sizes()); })),
+        options({1, 1}, 4, mode));
     const Tensor x = torch::ones({8, 6}).requires_grad_();
     auto output = pipeline->forward(x);
     torch::rand({3});  // The default generator has moved on.

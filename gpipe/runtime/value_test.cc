@@ -14,10 +14,10 @@
 namespace gpipe {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using at::Tensor;
 using testing::error_of;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Tensors = std::vector<Tensor>;
 using Single = std::tuple<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;

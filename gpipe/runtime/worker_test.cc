@@ -86,7 +86,9 @@ TEST(Worker, TakesTasksFromAnyThread) {
   EXPECT_EQ(count, 400);
 }
 
-TEST(Worker, MayBeIdleWhenItEnds) { Worker worker([] {}); }
+TEST(Worker, MayBeIdleWhenItEnds) {
+  Worker worker([] {});
+}
 
 }  // namespace
 }  // namespace gpipe

@@ -72,8 +72,8 @@ Sequential model(Lives& lives) {
 }
 
 TEST(SkipTensor, DiesAtThePopWithoutCheckpointing) {
-  for (const auto& balance : std::vector<std::vector<int64_t>>{
-           {4}, {1, 3}, {1, 1, 2}, {2, 2}}) {
+  for (const auto& balance :
+       std::vector<std::vector<int64_t>>{{4}, {1, 3}, {1, 1, 2}, {2, 2}}) {
     Lives lives;
     GPipe pipeline(model(lives),
                    GPipeOptions(balance).checkpoint(Checkpoint::kNever));
@@ -116,8 +116,8 @@ TEST(SkipTensor, LivesUntilTheBackwardOfACheckpointedPop) {
 TEST(SkipTensor, IsFreedWhenTheGraphIsDropped) {
   for (const Checkpoint mode : kModes) {
     Lives lives;
-    GPipe pipeline(model(lives), GPipeOptions({1, 1, 2}).chunks(3).checkpoint(
-                                     mode));
+    GPipe pipeline(model(lives),
+                   GPipeOptions({1, 1, 2}).chunks(3).checkpoint(mode));
     pipeline->forward(torch::ones({3}).requires_grad_());
     EXPECT_EQ(lives.now, 0);
   }
@@ -126,14 +126,12 @@ TEST(SkipTensor, IsFreedWhenTheGraphIsDropped) {
 TEST(SkipTensor, IsFreedWhenALayerFails) {
   for (const Checkpoint mode : kModes) {
     Lives lives;
-    GPipe pipeline(
-        Sequential(Stash(lives),
-                   layer([](Tensor x) {
-                     TORCH_CHECK(current_microbatch() != 1, "no");
-                     return x * 1;
-                   }),
-                   Pop()),
-        GPipeOptions({1, 1, 1}).chunks(3).checkpoint(mode));
+    GPipe pipeline(Sequential(Stash(lives), layer([](Tensor x) {
+                                TORCH_CHECK(current_microbatch() != 1, "no");
+                                return x * 1;
+                              }),
+                              Pop()),
+                   GPipeOptions({1, 1, 1}).chunks(3).checkpoint(mode));
     EXPECT_THROW(pipeline->forward(torch::ones({3}).requires_grad_()),
                  c10::Error);
     EXPECT_EQ(lives.now, 0);

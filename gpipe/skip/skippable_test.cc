@@ -23,10 +23,10 @@ namespace gpipe {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::layer;
+using ::testing::StartsWith;
 using torch::Tensor;
 using torch::nn::Sequential;
 
@@ -51,12 +51,12 @@ std::shared_ptr<SkipLayer> stashing(
     std::function<std::optional<Tensor>(Tensor)> what = [](Tensor x) {
       return std::optional<Tensor>(x);
     }) {
-  auto made = std::make_shared<SkipLayer>(
-      std::vector<std::string>{"foo"}, std::vector<std::string>{},
-      [what](SkipLayer& self, Tensor x) {
-        self.stash("foo", what(x));
-        return x * 2;
-      });
+  auto made = std::make_shared<SkipLayer>(std::vector<std::string>{"foo"},
+                                          std::vector<std::string>{},
+                                          [what](SkipLayer& self, Tensor x) {
+                                            self.stash("foo", what(x));
+                                            return x * 2;
+                                          });
   if (ns) made->isolate(*ns);
   return made;
 }
@@ -80,26 +80,25 @@ torch::nn::AnyModule sine() {
 std::vector<GPipe> cuts_of_three(Sequential model, Checkpoint mode,
                                  int64_t chunks = 2) {
   std::vector<GPipe> pipelines;
-  for (const auto& balance : std::vector<std::vector<int64_t>>{
-           {3}, {1, 2}, {2, 1}, {1, 1, 1}}) {
-    pipelines.push_back(GPipe(
-        model, GPipeOptions(balance).chunks(chunks).checkpoint(mode)));
+  for (const auto& balance :
+       std::vector<std::vector<int64_t>>{{3}, {1, 2}, {2, 1}, {1, 1, 1}}) {
+    pipelines.push_back(
+        GPipe(model, GPipeOptions(balance).chunks(chunks).checkpoint(mode)));
   }
   return pipelines;
 }
 
 // Value and gradient equal those of the plain model, for every cut and mode.
 void expect_as_plain(Sequential model) {
-  const Tensor x =
-      torch::linspace(-1, 1, 6, torch::kDouble).requires_grad_();
+  const Tensor x = torch::linspace(-1, 1, 6, torch::kDouble).requires_grad_();
   const Tensor expected = model->forward(x);
   const Tensor grad = torch::autograd::grad({expected.sum()}, {x})[0];
   for (const Checkpoint mode : kModes) {
     for (auto& pipeline : cuts_of_three(model, mode)) {
       const Tensor output = pipeline->forward(x);
       EXPECT_TRUE(torch::allclose(output, expected, 1e-12, 1e-12));
-      EXPECT_TRUE(torch::allclose(
-          torch::autograd::grad({output.sum()}, {x})[0], grad, 1e-12, 1e-12));
+      EXPECT_TRUE(torch::allclose(torch::autograd::grad({output.sum()}, {x})[0],
+                                  grad, 1e-12, 1e-12));
     }
   }
 }
@@ -111,8 +110,8 @@ TEST(Skippable, DeclaresWithNamespaces) {
                                             SkipKey{Namespace::none(), "b"}));
   made.isolate(all);
   made.isolate(one, {"b"});
-  EXPECT_THAT(made.stashable(), ElementsAre(SkipKey{all, "a"},
-                                            SkipKey{one, "b"}));
+  EXPECT_THAT(made.stashable(),
+              ElementsAre(SkipKey{all, "a"}, SkipKey{one, "b"}));
   EXPECT_THAT(made.poppable(), ElementsAre(SkipKey{all, "c"}));
   EXPECT_EQ(error_of([&] { made.isolate(one, {"x"}); }),
             "c10::Error: 'x' cannot be isolated: it has been declared neither "
@@ -157,15 +156,15 @@ TEST(Plain, ErrorsAreThoseOfTheReference) {
 TEST(Plain, NoneIsHandedOverAsNone) {
   const auto none = [](Tensor) { return std::optional<Tensor>(); };
   const auto undefined = [](Tensor) { return std::optional<Tensor>(Tensor()); };
-  for (const auto& what : {std::function<std::optional<Tensor>(Tensor)>(none),
-                           std::function<std::optional<Tensor>(Tensor)>(
-                               undefined)}) {
-    Sequential model(stashing(std::nullopt, what),
-                     popping(std::nullopt,
-                             [](Tensor x, std::optional<Tensor> skip) {
-                               EXPECT_EQ(skip, std::nullopt);
-                               return x;
-                             }));
+  for (const auto& what :
+       {std::function<std::optional<Tensor>(Tensor)>(none),
+        std::function<std::optional<Tensor>(Tensor)>(undefined)}) {
+    Sequential model(
+        stashing(std::nullopt, what),
+        popping(std::nullopt, [](Tensor x, std::optional<Tensor> skip) {
+          EXPECT_EQ(skip, std::nullopt);
+          return x;
+        }));
     model->forward(torch::ones({2}));
   }
 }
@@ -204,25 +203,21 @@ TEST(Pipeline, CarriesASkipOverAnyCut) {
 }
 
 TEST(Pipeline, CarriesNone) {
-  expect_as_plain(
-      Sequential(stashing(std::nullopt,
-                          [](Tensor) { return std::optional<Tensor>(); }),
-                 sine(),
-                 popping(std::nullopt,
-                         [](Tensor x, std::optional<Tensor> skip) {
-                           EXPECT_EQ(skip, std::nullopt);
-                           return x;
-                         })));
+  expect_as_plain(Sequential(
+      stashing(std::nullopt, [](Tensor) { return std::optional<Tensor>(); }),
+      sine(), popping(std::nullopt, [](Tensor x, std::optional<Tensor> skip) {
+        EXPECT_EQ(skip, std::nullopt);
+        return x;
+      })));
 }
 
 TEST(Pipeline, CarriesIntegers) {
-  expect_as_plain(
-      Sequential(stashing(std::nullopt,
-                          [](Tensor x) {
-                            return std::optional<Tensor>(
-                                (x * 10).to(torch::kLong));
-                          }),
-                 sine(), popping()));
+  expect_as_plain(Sequential(stashing(std::nullopt,
+                                      [](Tensor x) {
+                                        return std::optional<Tensor>(
+                                            (x * 10).to(torch::kLong));
+                                      }),
+                             sine(), popping()));
 }
 
 TEST(Pipeline, CarriesADetachedSkip) {
@@ -234,10 +229,10 @@ TEST(Pipeline, CarriesADetachedSkip) {
 
 // Torchgpipe fails in backward with an empty AssertionError.
 TEST(Pipeline, MayLeaveASkipUnusedAfterThePop) {
-  expect_as_plain(Sequential(
-      stashing(), sine(),
-      popping(std::nullopt,
-              [](Tensor x, std::optional<Tensor>) { return x; })));
+  expect_as_plain(
+      Sequential(stashing(), sine(),
+                 popping(std::nullopt,
+                         [](Tensor x, std::optional<Tensor>) { return x; })));
 }
 
 TEST(Pipeline, MayUseASkipAlone) {
@@ -259,8 +254,8 @@ TEST(Pipeline, KeepsNamespacesApart) {
   const Tensor x = torch::rand({4}, torch::kDouble);
   const Tensor expected = x * 4 + x * 3 + x * 2 * 5;
   for (const Checkpoint mode : kModes) {
-    for (const auto& balance : std::vector<std::vector<int64_t>>{
-             {4}, {1, 1, 1, 1}, {2, 2}, {1, 3}}) {
+    for (const auto& balance :
+         std::vector<std::vector<int64_t>>{{4}, {1, 1, 1, 1}, {2, 2}, {1, 3}}) {
       GPipe pipeline(model, GPipeOptions(balance).chunks(2).checkpoint(mode));
       EXPECT_TRUE(torch::allclose(pipeline->forward(x), expected));
     }
@@ -275,8 +270,8 @@ TEST(Pipeline, SkipErrorsSurfaceWithTheirPlace) {
   };
   const auto forgetful = [](std::vector<std::string> stashes,
                             std::vector<std::string> pops) {
-    return std::make_shared<SkipLayer>(
-        stashes, pops, [](SkipLayer&, Tensor x) { return x; });
+    return std::make_shared<SkipLayer>(stashes, pops,
+                                       [](SkipLayer&, Tensor x) { return x; });
   };
   EXPECT_EQ(run(forgetful({"foo"}, {}), popping()),
             "c10::Error: 'foo' must be stashed but have not (in partition 0, "
