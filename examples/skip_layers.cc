@@ -49,8 +49,7 @@ int main() {
   const auto plain = model->forward(input);
 
   gpipe::GPipe pipeline(model, gpipe::GPipeOptions({3, 4, 3}).chunks(4));
-  const auto output =
-      pipeline->forward(input.to(pipeline->devices().front()));
+  const auto output = pipeline->forward(input.to(pipeline->devices().front()));
   output.sum().backward();
   std::cout << "largest difference from the plain model: "
             << (output.cpu() - plain).abs().max().item<float>() << "\n";

@@ -273,8 +273,8 @@ TEST(Change, OfAParameterIsDetected) {
   }
   const auto error = step.backward_error();
   EXPECT_THAT(error, StartsWith("c10::Error: parameter '0.weight' has been "
-                                "changed in place between forward and backward "
-                                "(such as by an optimizer's step)"));
+                                "changed in place between forward and "
+                                "backward; a checkpointed forward"));
   EXPECT_THAT(error, HasSubstr("(in partition 0, micro-batch 1, recompute)"));
   // The next step is not affected.
   step.pipeline->forward(step.x).sum().backward();

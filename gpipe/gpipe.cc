@@ -29,8 +29,8 @@ void check_balance(const std::vector<int64_t>& balance, std::size_t layers) {
   TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers),
                     "module and sum of balance have different length "
                     "(module: ",
-                    layers, ", sum of balance: ", sum, ", balance: ", c10::IntArrayRef(balance),
-                    ")", kRemedy);
+                    layers, ", sum of balance: ", sum,
+                    ", balance: ", c10::IntArrayRef(balance), ")", kRemedy);
   for (const int64_t each : balance) {
     TORCH_CHECK_VALUE(each > 0,
                       "all balance numbers must be positive integer (balance: ",

@@ -53,14 +53,13 @@ void BM_Step(benchmark::State& state) {
   const auto mode = static_cast<gpipe::Checkpoint>(state.range(2));
   auto model = make_model();
   gpipe::GPipe pipeline(
-      model,
-      gpipe::GPipeOptions(
-          std::vector<int64_t>(partitions, kLayers / partitions))
-          .chunks(chunks)
-          .checkpoint(mode)
-          .threads_per_partition(1)
-          .devices(std::vector<torch::Device>(partitions,
-                                              torch::Device(torch::kCPU))));
+      model, gpipe::GPipeOptions(
+                 std::vector<int64_t>(partitions, kLayers / partitions))
+                 .chunks(chunks)
+                 .checkpoint(mode)
+                 .threads_per_partition(1)
+                 .devices(std::vector<torch::Device>(
+                     partitions, torch::Device(torch::kCPU))));
   const Tensor input = torch::randn({kRows, kWidth});
   const auto pieces = input.chunk(chunks);
   const Tensor grad = torch::ones({kRows, kWidth});
@@ -88,8 +87,8 @@ void BM_Step(benchmark::State& state) {
     state.SetIterationTime(seconds);
     pipeline->zero_grad();
   }
-  const double checkpointed = static_cast<double>(
-      gpipe::checkpointed_microbatches(mode, chunks));
+  const double checkpointed =
+      static_cast<double>(gpipe::checkpointed_microbatches(mode, chunks));
   const double layers =
       median(plain) + median(forwards) * checkpointed / chunks;
   state.counters["plain_us"] = median(plain) * 1e6;

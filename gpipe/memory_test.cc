@@ -39,14 +39,13 @@ class Memory : public ::testing::Test {
                 int64_t rows = kRows) {
     torch::nn::Sequential model;
     for (int64_t k = 0; k < kLayers; ++k) model->push_back(torch::nn::Tanh());
-    GPipe pipeline(
-        model,
-        GPipeOptions(std::vector<int64_t>(partitions, kLayers / partitions))
-            .chunks(chunks)
-            .checkpoint(mode)
-            .threads_per_partition(1));
-    const Tensor input = torch::randn({rows, kColumns}, torch::kDouble)
-                             .requires_grad_();
+    GPipe pipeline(model, GPipeOptions(std::vector<int64_t>(
+                                           partitions, kLayers / partitions))
+                              .chunks(chunks)
+                              .checkpoint(mode)
+                              .threads_per_partition(1));
+    const Tensor input =
+        torch::randn({rows, kColumns}, torch::kDouble).requires_grad_();
     const Tensor grad = torch::ones({rows, kColumns}, torch::kDouble);
     const int64_t before = CountingAllocator::live_bytes();
     CountingAllocator::reset_peak();
@@ -105,8 +104,7 @@ TEST_F(Memory, PeaksAtOneGraphOrAtTheSumOfAll) {
 
     const Bytes never = measure(1, m, Checkpoint::kNever);
     EXPECT_EQ(never.peak_forward, never.after_forward);
-    EXPECT_EQ(never.peak_backward,
-              never.after_forward + (m > 1 ? n : 2 * n));
+    EXPECT_EQ(never.peak_backward, never.after_forward + (m > 1 ? n : 2 * n));
 
     const Bytes except_last = measure(1, m, Checkpoint::kExceptLast);
     EXPECT_GE(except_last.peak_backward, always.peak_backward - n);

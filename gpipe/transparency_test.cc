@@ -66,16 +66,15 @@ StepState pipeline_step(const Case& test, const std::vector<int64_t>& balance,
                         uint64_t seed) {
   torch::manual_seed(1);
   auto model = test.model();
-  GPipe pipeline(model,
-                 GPipeOptions(balance)
-                     .chunks(chunks)
-                     .checkpoint(mode)
-                     .threads_per_partition(1)
-                     .devices(std::vector<torch::Device>(balance.size(),
-                                                         cpu())));
+  GPipe pipeline(
+      model, GPipeOptions(balance)
+                 .chunks(chunks)
+                 .checkpoint(mode)
+                 .threads_per_partition(1)
+                 .devices(std::vector<torch::Device>(balance.size(), cpu())));
   torch::manual_seed(seed);
-  return training_step(*pipeline, [&](Tensor x) { return pipeline->forward(x); },
-                       input);
+  return training_step(
+      *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
 }
 
 TEST_P(Transparency, EqualsPlainAccumulationForAnyCutAndMode) {
@@ -106,11 +105,12 @@ TEST_P(Transparency, EqualsPlainAccumulationForAnyCutAndMode) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, Transparency,
-    ::testing::Values(
-        Case{"Linear", testing::linear_model, {13, 6}, true},
-        Case{"Skip", testing::skip_model, {9, 4}, true},
-        Case{"Conv", [] { return testing::conv_model(); }, {10, 3, 8, 8},
-             false}),
+    ::testing::Values(Case{"Linear", testing::linear_model, {13, 6}, true},
+                      Case{"Skip", testing::skip_model, {9, 4}, true},
+                      Case{"Conv",
+                           [] { return testing::conv_model(); },
+                           {10, 3, 8, 8},
+                           false}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Transparency, IsBitEqualToAccumulationInReverseOrder) {
@@ -121,10 +121,9 @@ TEST(Transparency, IsBitEqualToAccumulationInReverseOrder) {
     const int64_t width = model->parameters()[0].size(1);
     const Tensor input = torch::randn({8, width}, torch::kDouble);
     const auto plain = plain_step(model, input, 4);
-    for (const auto& balance :
-         balances(static_cast<int64_t>(model->size()))) {
-      GPipe pipeline(model, GPipeOptions(balance).chunks(4)
-                                .threads_per_partition(1));
+    for (const auto& balance : balances(static_cast<int64_t>(model->size()))) {
+      GPipe pipeline(model,
+                     GPipeOptions(balance).chunks(4).threads_per_partition(1));
       const auto state = training_step(
           *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
       ASSERT_EQ(difference(state, plain), "")
@@ -134,24 +133,24 @@ TEST(Transparency, IsBitEqualToAccumulationInReverseOrder) {
 }
 
 TEST(Dropout, IsBitEqualBetweenBalancesAndModes) {
-  const Case test{"", [] { return testing::conv_model(0.4); }, {10, 3, 8, 8},
-                  true};
+  const Case test{
+      "", [] { return testing::conv_model(0.4); }, {10, 3, 8, 8}, true};
   torch::manual_seed(0);
   const Tensor input = torch::randn(test.input, torch::kDouble);
   for (const int64_t chunks : {1, 3}) {
     std::unique_ptr<StepState> first;
-    for (const std::vector<int64_t>& balance : std::vector<
-             std::vector<int64_t>>{{8}, {4, 4}, {3, 3, 2}, {1, 3, 2, 2}}) {
+    for (const std::vector<int64_t>& balance :
+         std::vector<std::vector<int64_t>>{
+             {8}, {4, 4}, {3, 3, 2}, {1, 3, 2, 2}}) {
       for (const Checkpoint mode : kModes) {
         const auto state =
             pipeline_step(test, balance, chunks, mode, input, /*seed=*/7);
         if (!first) first = std::make_unique<StepState>(state);
-        ASSERT_EQ(difference(state, *first), "")
-            << name(balance, chunks, mode);
+        ASSERT_EQ(difference(state, *first), "") << name(balance, chunks, mode);
       }
     }
-    const auto other_seed = pipeline_step(test, {4, 4}, chunks,
-                                          Checkpoint::kNever, input, 8);
+    const auto other_seed =
+        pipeline_step(test, {4, 4}, chunks, Checkpoint::kNever, input, 8);
     EXPECT_EQ(difference(other_seed, *first), "output");
   }
 }

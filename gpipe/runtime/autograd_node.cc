@@ -99,7 +99,8 @@ void attach_graph(std::vector<at::Tensor>& outputs, edge_list inputs,
       torch::autograd::deleteNode);
   std::shared_ptr<Node> gateway(new Gateway(set_aside),
                                 torch::autograd::deleteNode);
-  gateway->add_next_edge(Edge(opaque, opaque->add_input_metadata(at::empty({0}))));
+  gateway->add_next_edge(
+      Edge(opaque, opaque->add_input_metadata(at::empty({0}))));
   for (at::Tensor& output : outputs) {
     torch::autograd::create_gradient_edge(output, gateway);
   }

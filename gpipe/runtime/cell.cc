@@ -198,9 +198,8 @@ void Cell::check_unchanged() const {
     TORCH_CHECK(version_of(leaves_[k]) == saved_.leaf_versions[k],
                 "parameter '", partition_->name_of(leaves_[k]),
                 "' has been changed in place between forward and backward "
-                "(such as by an optimizer's step); a checkpointed forward "
-                "cannot be computed again with it. Call backward first, or "
-                "forward again");
+                "; a checkpointed forward cannot be computed again with it. "
+                "Call backward first, or forward again");
   }
 }
 

@@ -17,6 +17,10 @@
 namespace gpipe {
 namespace {
 
+// Looks before a thread falls asleep: about 0.1 ms, which is what it takes to
+// wake one on a machine that has nothing else to do.
+constexpr int kSpins = 300;
+
 // Shared by those who count and the one who waits, who may be gone before the
 // last ring has ended.
 class Countdown {
@@ -26,8 +30,8 @@ class Countdown {
   void count() {
     if (left_.fetch_sub(1) == 1) bell_.ring();
   }
-  void wait() {
-    bell_.wait([this] { return left_ == 0; }, /*spins=*/0);
+  void wait(int spins) {
+    bell_.wait([this] { return left_ == 0; }, spins);
   }
 
  private:
@@ -81,8 +85,8 @@ struct Executor::Run {
         action.kind == Kind::kBackwardWeight) {
       return;
     }
-    const int stage = action.kind == Kind::kForward ? action.stage + 1
-                                                    : action.stage - 1;
+    const int stage =
+        action.kind == Kind::kForward ? action.stage + 1 : action.stage - 1;
     if (stage < 0 || stage >= static_cast<int>(plan.rank_of_stage.size())) {
       return;
     }
@@ -115,24 +119,28 @@ Executor::Executor(std::vector<c10::Device> devices, int threads)
     : devices_(std::move(devices)) {
   // To look before sleeping is of use only while there is a core to look on.
   const auto cores = std::thread::hardware_concurrency();
-  spins_ = devices_.size() <= cores ? 200 : 0;
+  worker_spins_ = devices_.size() <= cores ? kSpins : 0;
+  caller_spins_ = devices_.size() < cores ? kSpins : 0;
 
   const int caller_threads = at::get_num_threads();
   auto prepared = std::make_shared<Countdown>(devices_.size());
   for (const c10::Device& device : devices_) {
     streams_.push_back(new_stream(device));
-    workers_.push_back(std::make_unique<Worker>([prepared, threads, device] {
-      // Before the thread's first operator, which would open a team of all
-      // cores for it; but after LibTorch's own initialisation of the thread,
-      // which the first question brings about and which would undo it.
-      if (device.is_cpu()) {
-        at::get_num_threads();
-        at::set_num_threads(threads);
-      }
-      prepared->count();
-    }));
+    workers_.push_back(std::make_unique<Worker>(
+        [prepared, threads, device] {
+          // Before the thread's first operator, which would open a team of all
+          // cores for it; but after LibTorch's own initialisation of the
+          // thread, which the first question brings about and which would undo
+          // it.
+          if (device.is_cpu()) {
+            at::get_num_threads();
+            at::set_num_threads(threads);
+          }
+          prepared->count();
+        },
+        worker_spins_));
   }
-  prepared->wait();
+  prepared->wait(/*spins=*/0);
   // That set the default for threads to come as well; give it back.
   at::set_num_threads(caller_threads);
 }
@@ -150,7 +158,7 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor) {
       done->count();  // `run` may be gone after this
     });
   }
-  done->wait();
+  done->wait(caller_spins_);
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     run.end[r].before(devices_[r]);
   }
@@ -168,8 +176,8 @@ void Executor::work(Run& run, int rank) {
   for (std::size_t k = 0; k < actions.size(); ++k) {
     const Action& action = actions[k];
     const auto cancelled = [&] { return run.failed < positions[k]; };
-    run.bells[rank].wait(
-        [&] { return cancelled() || run.actor.ready(action); }, spins_);
+    run.bells[rank].wait([&] { return cancelled() || run.actor.ready(action); },
+                         worker_spins_);
     if (cancelled()) break;
     run.perform(action, positions[k]);
     run.tell(action);

@@ -70,7 +70,7 @@ class Executor {
 
   std::vector<c10::Device> devices_;
   std::vector<std::optional<c10::Stream>> streams_;
-  int spins_;
+  int worker_spins_, caller_spins_;
   std::vector<std::unique_ptr<Worker>> workers_;  // last: they end first
 };
 

@@ -1,6 +1,6 @@
 #include "gpipe/runtime/grad_sum.h"
 
-#include <c10/core/GradMode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
 #include <utility>
 
@@ -26,7 +26,9 @@ void GradSum::add(std::size_t leaf, at::Tensor grad) {
     sum.tensor = std::move(grad);
     return;
   }
-  c10::NoGradGuard no_grad;
+  // Nobody else sees these tensors, so that autograd need not look at each of
+  // the additions, of which there is one per leaf and cell.
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (sum.own && grad.layout() == at::kStrided) {
     sum.tensor.add_(grad);
   } else {

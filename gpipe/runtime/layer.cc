@@ -57,7 +57,8 @@ Value to_value(AnyValue output, const AnyModule& layer) {
         return tuple != nullptr;
       },
       std::make_index_sequence<kMaxTupleSize>());
-  TORCH_CHECK_TYPE(value.has_value(), "a layer must return a torch::Tensor, a "
+  TORCH_CHECK_TYPE(value.has_value(),
+                   "a layer must return a torch::Tensor, a "
                    "std::vector<torch::Tensor> or a std::tuple of 1 to ",
                    kMaxTupleSize, " torch::Tensor, but ", layer.ptr()->name(),
                    " returned ", c10::demangle(output.type_info().name()));

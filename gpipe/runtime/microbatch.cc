@@ -44,9 +44,11 @@ void check_input(const Value& input, const c10::Device& device) {
           sizes << " " << each.size(0);
         }
       }
-      TORCH_CHECK_VALUE(false, "the tensors of the input differ in size along "
+      TORCH_CHECK_VALUE(false,
+                        "the tensors of the input differ in size along "
                         "dimension 0, which is split into micro-batches "
-                        "(sizes:", sizes.str(), ")");
+                        "(sizes:",
+                        sizes.str(), ")");
     }
   }
   TORCH_CHECK_VALUE(first != nullptr,
@@ -62,8 +64,8 @@ std::vector<Value> scatter(const Value& input, int64_t chunks) {
     if (!input.tensors()[k].defined()) continue;
     const auto split = at::chunk(input.tensors()[k], chunks, /*dim=*/0);
     if (pieces.empty()) {
-      pieces.assign(split.size(), Value(input.kind(),
-                                        std::vector<at::Tensor>(width)));
+      pieces.assign(split.size(),
+                    Value(input.kind(), std::vector<at::Tensor>(width)));
     }
     for (std::size_t i = 0; i < split.size(); ++i) {
       pieces[i].tensors()[k] = split[i];
@@ -95,15 +97,19 @@ Value gather(const std::vector<Value>& pieces) {
                         "only (such as micro-batch ",
                         tensor.defined() ? 0 : i, ")");
       if (!head.defined()) continue;
-      TORCH_CHECK_VALUE(tensor.dim() > 0, "element ", k, " of the output of "
-                        "micro-batch ", i, " is a scalar, which cannot be "
+      TORCH_CHECK_VALUE(tensor.dim() > 0, "element ", k,
+                        " of the output of "
+                        "micro-batch ",
+                        i,
+                        " is a scalar, which cannot be "
                         "concatenated along dimension 0; compute a mean or a "
                         "loss outside of the pipeline, or keep a dimension");
       TORCH_CHECK_VALUE(tensor.dim() == head.dim() &&
                             tensor.sizes().slice(1) == head.sizes().slice(1),
                         "element ", k, " of the output has sizes ",
                         head.sizes(), " in micro-batch 0 but ", tensor.sizes(),
-                        " in micro-batch ", i, "; they may differ along "
+                        " in micro-batch ", i,
+                        "; they may differ along "
                         "dimension 0 only");
       column.push_back(tensor);
     }

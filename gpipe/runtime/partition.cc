@@ -21,8 +21,8 @@ bool is_norm(const torch::nn::Module& module) {
 void collect_buffers(Partition& partition) {
   for (const Layer& layer : partition.layers) {
     for (const auto& module : layer.module.ptr()->modules()) {
-      auto& list = is_norm(*module) ? partition.norm_buffers
-                                    : partition.other_buffers;
+      auto& list =
+          is_norm(*module) ? partition.norm_buffers : partition.other_buffers;
       for (at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
         if (buffer.defined()) list.push_back(std::move(buffer));
       }

@@ -16,7 +16,7 @@ namespace gpipe {
 // A layer with what a cell needs to know of it.
 struct Layer {
   torch::nn::AnyModule module;
-  std::string name;  // in the Sequential
+  std::string name;   // in the Sequential
   int64_t index = 0;  // in the Sequential
   LayerSkips skips;
 };

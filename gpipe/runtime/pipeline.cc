@@ -35,9 +35,7 @@ class StepBackward : public OpaqueBackward {
  public:
   StepBackward(std::shared_ptr<Pipeline> pipeline, std::shared_ptr<Step> step,
                const Pipeline::Plans& plans)
-      : pipeline_(std::move(pipeline)),
-        step_(std::move(step)),
-        plans_(plans) {}
+      : pipeline_(std::move(pipeline)), step_(std::move(step)), plans_(plans) {}
 
   // Element k of the input wants a gradient.
   void add_input(std::size_t k, const at::Tensor& input,
@@ -124,8 +122,7 @@ class StepBackward : public OpaqueBackward {
     std::vector<at::Tensor> pieces;
     bool any = false;
     for (std::size_t i = 0; i < grads.size(); ++i) {
-      at::Tensor grad =
-          grads[i].empty() ? at::Tensor() : grads[i][input.index];
+      at::Tensor grad = grads[i].empty() ? at::Tensor() : grads[i][input.index];
       any = any || grad.defined();
       pieces.push_back(std::move(grad));
     }
@@ -150,8 +147,7 @@ class StepBackward : public OpaqueBackward {
   std::size_t output_width_ = 0;
 };
 
-Pipeline::Pipeline(std::vector<Partition> partitions,
-                   int threads_per_partition)
+Pipeline::Pipeline(std::vector<Partition> partitions, int threads_per_partition)
     : stages_(std::move(partitions)),
       executor_(devices_of(stages_.partitions), threads_per_partition) {}
 
@@ -209,8 +205,8 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
 
   step->number_leaves();
   std::vector<torch::autograd::Edge> edges;
-  auto backward = std::make_shared<StepBackward>(shared_from_this(), step,
-                                                 plans);
+  auto backward =
+      std::make_shared<StepBackward>(shared_from_this(), step, plans);
   for (std::size_t k = 0; k < tensors.size(); ++k) {
     if (!requires_grad[k]) continue;
     backward->add_input(k, tensors[k], pieces);

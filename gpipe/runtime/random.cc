@@ -48,9 +48,9 @@ c10::Device device_of(const c10::IValue* arguments, std::size_t count,
 
 void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                 torch::jit::Stack* stack) {
-  op.redispatchBoxed(keys & c10::DispatchKeySet(
-                                c10::DispatchKeySet::FULL_AFTER, kInterceptor),
-                     stack);
+  op.redispatchBoxed(
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kInterceptor),
+      stack);
 }
 
 std::optional<std::size_t> argument(const c10::FunctionSchema& schema,
@@ -178,8 +178,7 @@ uint64_t StepSeed::get() {
   return *seed_;
 }
 
-RandomScope::RandomScope(StepSeed& step, int64_t microbatch,
-                         c10::Device device)
+RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device)
     : step_(step),
       microbatch_(microbatch),
       device_(device),
@@ -215,8 +214,7 @@ at::Generator& RandomScope::seeded(Lazy& lazy, const c10::Device& device) {
   return lazy.generator;
 }
 
-std::optional<at::Generator> RandomScope::generator(
-    const c10::Device& device) {
+std::optional<at::Generator> RandomScope::generator(const c10::Device& device) {
   if (device.is_cpu()) return seeded(cpu_, device);
   if (device == device_) return seeded(accelerator_, device);
   return std::nullopt;

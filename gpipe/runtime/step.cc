@@ -63,8 +63,8 @@ void Step::number_leaves() {
   }
 }
 
-ForwardPass::ForwardPass(Stages& stages, Step& step,
-                         std::vector<Parcel> inputs, bool leaf_input)
+ForwardPass::ForwardPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
+                         bool leaf_input)
     : stages_(stages),
       step_(step),
       leaf_input_(leaf_input),
@@ -227,9 +227,9 @@ GradParcel BackwardPass::backward(int64_t j, int64_t i) {
 }
 
 Failure BackwardPass::place(const Action& action) {
-  return failure_at(step_, action,
-                    action.kind == Kind::kRecompute ? Phase::kRecomputing
-                                                    : Phase::kBackward);
+  return failure_at(
+      step_, action,
+      action.kind == Kind::kRecompute ? Phase::kRecomputing : Phase::kBackward);
 }
 
 std::vector<at::Tensor> BackwardPass::take_leaf_grads() {

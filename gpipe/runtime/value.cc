@@ -19,7 +19,8 @@ std::string Value::describe() const {
 }
 
 void Value::throw_not_tensors(const std::type_info& type) {
-  TORCH_CHECK_TYPE(false, "expected a torch::Tensor, a "
+  TORCH_CHECK_TYPE(false,
+                   "expected a torch::Tensor, a "
                    "std::vector<torch::Tensor> or a std::tuple of 1 to ",
                    kMaxTupleSize, " torch::Tensor, but got ",
                    c10::demangle(type.name()));

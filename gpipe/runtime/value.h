@@ -36,8 +36,7 @@ struct tensor_tuple<std::index_sequence<I...>> {
 };
 // std::tuple of N tensors.
 template <std::size_t N>
-using TensorTuple =
-    typename tensor_tuple<std::make_index_sequence<N>>::type;
+using TensorTuple = typename tensor_tuple<std::make_index_sequence<N>>::type;
 
 }  // namespace detail
 
@@ -79,11 +78,9 @@ class Value {
       check_is(kind_ == Kind::kVector, typeid(T));
       return std::move(tensors_);
     } else if constexpr (detail::is_tensor_tuple<T>::value) {
-      check_is(kind_ == Kind::kTuple &&
-                   tensors_.size() == std::tuple_size_v<T>,
+      check_is(kind_ == Kind::kTuple && tensors_.size() == std::tuple_size_v<T>,
                typeid(T));
-      return to_tuple<T>(
-          std::make_index_sequence<std::tuple_size_v<T>>());
+      return to_tuple<T>(std::make_index_sequence<std::tuple_size_v<T>>());
     } else {
       throw_not_tensors(typeid(T));
     }

@@ -4,18 +4,15 @@
 
 namespace gpipe {
 
-Worker::Worker(std::function<void()> prepare)
-    : thread_([this, prepare = std::move(prepare)] {
+Worker::Worker(std::function<void()> prepare, int spins)
+    : spins_(spins), thread_([this, prepare = std::move(prepare)] {
         prepare();
         loop();
       }) {}
 
 Worker::~Worker() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    ending_ = true;
-  }
-  changed_.notify_one();
+  ++waiting_;
+  bell_.ring();
   thread_.join();
 }
 
@@ -24,16 +21,18 @@ void Worker::post(std::function<void()> task) {
     std::lock_guard<std::mutex> lock(mutex_);
     tasks_.push_back(std::move(task));
   }
-  changed_.notify_one();
+  ++waiting_;
+  bell_.ring();
 }
 
 void Worker::loop() {
   for (;;) {
+    bell_.wait([this] { return waiting_ > 0; }, spins_);
+    --waiting_;
     std::function<void()> task;
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (tasks_.empty()) return;  // what was waited for is the end
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }

@@ -1,11 +1,13 @@
 // A thread that does one task after the other.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
+
+#include "gpipe/runtime/bell.h"
 
 namespace gpipe {
 
@@ -13,8 +15,9 @@ namespace gpipe {
 // Tasks must not throw. Threads: post() from anywhere.
 class Worker {
  public:
-  // `prepare` runs first on the new thread.
-  explicit Worker(std::function<void()> prepare);
+  // `prepare` runs first on the new thread. `spins`: how often to look for the
+  // next task before falling asleep, see Bell.
+  explicit Worker(std::function<void()> prepare, int spins = 0);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -24,10 +27,11 @@ class Worker {
  private:
   void loop();
 
+  const int spins_;
+  Bell bell_;
+  std::atomic<int> waiting_{0};  // tasks, and the end
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
-  bool ending_ = false;
   std::thread thread_;
 };
 

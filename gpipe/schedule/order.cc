@@ -17,8 +17,8 @@ Key key_of(int stage, Kind kind, int microbatch) {
 
 // What must be done before `action` may start.
 std::vector<Key> needs(const Action& action) {
-  const auto [stage, kind, i] = std::tie(action.stage, action.kind,
-                                         action.microbatch);
+  const auto [stage, kind, i] =
+      std::tie(action.stage, action.kind, action.microbatch);
   switch (kind) {
     case Kind::kForward:
       return {key_of(stage - 1, Kind::kForward, i)};

@@ -17,9 +17,7 @@ std::string text(const Schedule& schedule) {
   return result;
 }
 
-bool is_forward(const Action& action) {
-  return action.kind == Kind::kForward;
-}
+bool is_forward(const Action& action) { return action.kind == Kind::kForward; }
 
 TEST(FillDrain, RunsAllForwardsThenBackwardsInReverse) {
   EXPECT_EQ(text(fill_drain(2, 3)),

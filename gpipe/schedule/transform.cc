@@ -9,8 +9,8 @@ Schedule with_recompute(
   for (const auto& actions : schedule.ranks) {
     auto& out = result.ranks.emplace_back();
     for (const Action& action : actions) {
-      const bool first_part_of_backward = action.kind == Kind::kBackward ||
-                                          action.kind == Kind::kBackwardInput;
+      const bool first_part_of_backward =
+          action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
       if (first_part_of_backward && checkpointed(action.microbatch)) {
         out.push_back({action.stage, Kind::kRecompute, action.microbatch});
       }

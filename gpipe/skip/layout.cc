@@ -69,8 +69,9 @@ std::vector<SkipRoute> skip_routes(const std::vector<LayerSkips>& layers,
     const auto partition = static_cast<int64_t>(j);
     for (int64_t k = 0; k < balance[j]; ++k, ++layer) {
       for (const SkipKey& key : layers[layer].stash) {
-        source.emplace(key, std::make_pair(
-                                partition, static_cast<int64_t>(source.size())));
+        source.emplace(
+            key,
+            std::make_pair(partition, static_cast<int64_t>(source.size())));
       }
       for (const SkipKey& key : layers[layer].pop) {
         const auto [from, order] = source.at(key);

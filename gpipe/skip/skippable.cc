@@ -26,8 +26,8 @@ void Skippable::isolate(const Namespace& ns) {
 void Skippable::isolate(const Namespace& ns,
                         const std::vector<std::string>& only) {
   for (const std::string& name : only) {
-    TORCH_CHECK(contains(names_.stash, name) || contains(names_.pop, name),
-                "'", name, "' cannot be isolated: it has been declared ",
+    TORCH_CHECK(contains(names_.stash, name) || contains(names_.pop, name), "'",
+                name, "' cannot be isolated: it has been declared ",
                 "neither as stashable nor as poppable");
     namespaces_.insert_or_assign(name, ns);
   }

@@ -29,8 +29,7 @@ std::vector<LayerSkips> declared_skips(const torch::nn::Sequential& module) {
 void verify_skippables(torch::nn::Sequential module) {
   const auto problems = skip_mismatches(declared_skips(module));
   if (problems.empty()) return;
-  std::string text =
-      "one or more pairs of stash and pop do not match:\n";
+  std::string text = "one or more pairs of stash and pop do not match:\n";
   for (const std::string& problem : problems) text += "\n* " + problem;
   TORCH_CHECK_TYPE(false, text);
 }

@@ -152,8 +152,8 @@ double distance(const StepState& a, const StepState& b) {
     if (x.defined() != y.defined()) {
       return std::numeric_limits<double>::infinity();
     }
-    return x.defined() && x.numel() > 0
-               ? (x - y).abs().max().item<double>() : 0.0;
+    return x.defined() && x.numel() > 0 ? (x - y).abs().max().item<double>()
+                                        : 0.0;
   };
   double largest = between(a.output, b.output);
   for (std::size_t k = 0; k < a.grads.size(); ++k) {
