@@ -45,7 +45,8 @@ struct GPipeOptions {
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
 
   // BatchNorm layers gather running statistics over the mini-batch and commit
-  // them once, instead of once per micro-batch.
+  // them once, instead of once per micro-batch. Not available yet: true is a
+  // c10::NotImplementedError.
   TORCH_ARG(bool, deferred_batch_norm) = false;
 
   // Intra-op threads of a CPU partition's worker. 0: an equal share of the

@@ -12,6 +12,9 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "gpipe/runtime/stream.h"
 
 namespace gpipe {
 namespace {
@@ -26,22 +29,43 @@ using torch::autograd::variable_list;
 class SetAside {
  public:
   void put(variable_list grads) {
+    Entry entry;
+    for (at::Tensor& grad : grads) {
+      // The engine runs the gateway on the stream of the forward, and the
+      // second node on the caller's.
+      entry.complete.push_back(grad.defined() ? Moment::now(grad.device())
+                                              : Moment());
+      entry.grads.push_back(std::move(grad));
+    }
     std::lock_guard<std::mutex> lock(mutex_);
-    grads_[torch::autograd::get_current_graph_task_id()] = std::move(grads);
+    entries_[torch::autograd::get_current_graph_task_id()] = std::move(entry);
   }
 
   variable_list take() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto found = grads_.find(torch::autograd::get_current_graph_task_id());
-    TORCH_INTERNAL_ASSERT(found != grads_.end());
-    variable_list grads = std::move(found->second);
-    grads_.erase(found);
-    return grads;
+    Entry entry;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto found = entries_.find(torch::autograd::get_current_graph_task_id());
+      TORCH_INTERNAL_ASSERT(found != entries_.end());
+      entry = std::move(found->second);
+      entries_.erase(found);
+    }
+    for (std::size_t k = 0; k < entry.grads.size(); ++k) {
+      const at::Tensor& grad = entry.grads[k];
+      if (!grad.defined()) continue;
+      entry.complete[k].before(grad.device());
+      record_use(grad, grad.device());
+    }
+    return std::move(entry.grads);
   }
 
  private:
+  struct Entry {
+    variable_list grads;
+    std::vector<Moment> complete;
+  };
   std::mutex mutex_;
-  std::map<int, variable_list> grads_;
+  std::map<int, Entry> entries_;
 };
 
 // See Note [Gateway].

@@ -197,9 +197,9 @@ void Cell::check_unchanged() const {
   for (std::size_t k = 0; k < leaves_.size(); ++k) {
     TORCH_CHECK(version_of(leaves_[k]) == saved_.leaf_versions[k],
                 "parameter '", partition_->name_of(leaves_[k]),
-                "' has been changed in place between forward and backward "
-                "; a checkpointed forward cannot be computed again with it. "
-                "Call backward first, or forward again");
+                "' has been changed in place between forward and backward; "
+                "a checkpointed forward cannot be computed again with it. Call "
+                "backward first, or forward again");
   }
 }
 
