@@ -6,6 +6,7 @@
 #include <sys/utsname.h>
 #include <torch/version.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -53,6 +54,32 @@ std::string accelerators() {
     // Not every backend tells its memory.
   }
   return text;
+}
+
+// Ticks that all cores together have spent on work and on nothing, since the
+// machine started.
+std::pair<double, double> busy_and_idle_ticks() {
+  std::ifstream file("/proc/stat");
+  std::string name;
+  file >> name;
+  double busy = 0, idle = 0, ticks = 0;
+  // user, nice, system, idle, waiting for a disk, interrupts, stolen, ...
+  for (int column = 0; column < 8 && file >> ticks; ++column) {
+    (column == 3 || column == 4 ? idle : busy) += ticks;
+  }
+  return {busy, idle};
+}
+
+// The cores that are at work while this program sleeps. (The load average
+// would still tell of the build that has just ended.)
+double busy_cores() {
+  const auto [busy, idle] = busy_and_idle_ticks();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto [busy_after, idle_after] = busy_and_idle_ticks();
+  const double all = busy_after - busy + idle_after - idle;
+  return all > 0
+             ? (busy_after - busy) / all * std::thread::hardware_concurrency()
+             : 0;
 }
 
 std::string build() {
@@ -103,10 +130,10 @@ std::string date() {
 }  // namespace
 
 std::string Environment::warning() const {
-  if (load <= 0.5 * cores) return "";
+  if (load <= 0.25 * cores) return "";
   char text[160];
   std::snprintf(text, sizeof(text),
-                "The machine was busy with other work (load %.1f on %d cores): "
+                "Other work kept %.1f of %d cores busy at the start: "
                 "do not trust these times.",
                 load, cores);
   return text;
@@ -128,11 +155,10 @@ Environment describe_environment() {
   facts.emplace_back("cpu", cpu_model());
   facts.emplace_back("cores", std::to_string(environment.cores));
   facts.emplace_back("threads", std::to_string(at::get_num_threads()));
-  if (getloadavg(&environment.load, 1) == 1) {
-    char text[32];
-    std::snprintf(text, sizeof(text), "%.2f", environment.load);
-    facts.emplace_back("load", text);
-  }
+  environment.load = busy_cores();
+  char load[32];
+  std::snprintf(load, sizeof(load), "%.2f", environment.load);
+  facts.emplace_back("load", load);
   facts.emplace_back("accelerators", accelerators());
   facts.emplace_back("libtorch", TORCH_VERSION);
 #ifdef __clang__

@@ -20,12 +20,12 @@ TEST(EnvironmentTest, TellsWhatAReaderNeeds) {
 TEST(EnvironmentTest, WarnsOfCompany) {
   Environment environment;
   environment.cores = 2;
-  environment.load = 0.9;
+  environment.load = 0.4;
   EXPECT_EQ(environment.warning(), "");
   environment.load = 1.4;
   EXPECT_EQ(environment.warning(),
-            "The machine was busy with other work (load 1.4 on 2 cores): do "
-            "not trust these times.");
+            "Other work kept 1.4 of 2 cores busy at the start: do not trust "
+            "these times.");
 }
 
 }  // namespace
