@@ -177,7 +177,7 @@ std::vector<double> profile_times(const torch::nn::Sequential& module,
                                   const TimeOptions& options) {
   check(*module, options);
   const c10::Device device = with_index(options.device());
-  const KeepRandomState keep_host(c10::Device(c10::kCPU));
+  const KeepRandomState keep_host{c10::Device(c10::kCPU)};
   const KeepRandomState keep_device(device);
   // Whatever the caller has switched off: training records a graph.
   const c10::InferenceMode normal_mode(false);

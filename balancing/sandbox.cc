@@ -25,7 +25,9 @@ std::optional<AnyModule> try_clone(const AnyModule& layer) {
   // A class derived from a cloneable one inherits a clone() that makes the
   // base class only.
   const auto copied = copy.ptr();
-  if (!copied || typeid(*copied) != typeid(*original)) return std::nullopt;
+  if (!copied) return std::nullopt;
+  const torch::nn::Module &made = *copied, &given = *original;
+  if (typeid(made) != typeid(given)) return std::nullopt;
 
   // clone() makes every parameter anew, so that a frozen one is no longer.
   const auto from = original->parameters();

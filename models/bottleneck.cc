@@ -8,8 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "gpipe/skip/namespace.h"
-#include "gpipe/skip/skippable.h"
+#include "gpipe/skip.h"
 
 namespace gpipe::models {
 namespace {

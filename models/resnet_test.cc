@@ -15,8 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/skip/skippable.h"
-#include "gpipe/skip/verify.h"
+#include "gpipe/skip.h"
 
 namespace gpipe::models {
 namespace {
