@@ -16,6 +16,7 @@
 #include "balancing/sandbox.h"
 #include "gpipe/runtime/graph.h"
 #include "gpipe/runtime/layer.h"
+#include "gpipe/runtime/stream.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -24,12 +25,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// "cuda" means the current one.
-c10::Device with_index(c10::Device device) {
-  if (device.is_cpu() || device.has_index()) return device;
-  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
 void synchronize(c10::Device device) {

@@ -14,6 +14,7 @@
 #include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/pipeline.h"
+#include "gpipe/runtime/stream.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe {
@@ -63,15 +64,6 @@ std::vector<c10::Device> default_devices(std::size_t partitions) {
     devices.emplace_back(*accelerator, static_cast<c10::DeviceIndex>(index));
   }
   return devices;
-}
-
-// With the index that a bare "cuda" stands for; a CPU has none.
-c10::Device with_index(c10::Device device) {
-  if (device.is_cpu()) return c10::Device(c10::kCPU);
-  if (device.has_index() || !at::accelerator::isAccelerator(device.type())) {
-    return device;
-  }
-  return c10::Device(device.type(), at::accelerator::getDeviceIndex());
 }
 
 std::vector<c10::Device> choose_devices(std::vector<c10::Device> devices,

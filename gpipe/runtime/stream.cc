@@ -19,6 +19,12 @@ bool has_streams(const c10::Device& device) {
   return !device.is_cpu() && !device.is_meta();
 }
 
+c10::Device with_index(const c10::Device& device) {
+  if (device.is_cpu()) return c10::Device(c10::kCPU);
+  if (device.has_index() || !has_streams(device)) return device;
+  return implementation(device).getDevice();
+}
+
 std::optional<c10::Stream> new_stream(const c10::Device& device) {
   if (!has_streams(device)) return std::nullopt;
   return implementation(device).getStreamFromGlobalPool(

@@ -15,6 +15,10 @@ namespace gpipe {
 // False for devices that have done an operator when it returns.
 bool has_streams(const c10::Device& device);
 
+// What a device named without an index stands for: the current one of its
+// type. A CPU has none.
+c10::Device with_index(const c10::Device& device);
+
 // A new stream of `device`; none where there are no streams.
 std::optional<c10::Stream> new_stream(const c10::Device& device);
 
