@@ -12,15 +12,19 @@
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "balancing/balancing.h"
 #include "gpipe/skip.h"
 
 namespace gpipe::models {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Ge;
 using torch::nn::Module;
 using torch::nn::Sequential;
 
@@ -206,6 +210,16 @@ TEST(ResNetTest, GivesACloneItsOwnWeights) {
   copy->eval();
   const auto input = torch::randn({1, 3, 32, 32});
   EXPECT_TRUE(copy->forward(input).equal(model->forward(input)));
+}
+
+TEST(ResNetTest, IsCutThroughItsBlocksByTime) {
+  const Sequential model = resnet50(10);
+  const auto balance =
+      balancing::balance_by_time(4, model, torch::rand({2, 3, 32, 32}),
+                                 balancing::TimeOptions().timeout(0));
+  EXPECT_EQ(balance.size(), 4);
+  EXPECT_THAT(balance, Each(Ge(1)));
+  EXPECT_EQ(std::accumulate(balance.begin(), balance.end(), int64_t{0}), 183);
 }
 
 TEST(ResNetTest, RefusesNoClasses) {

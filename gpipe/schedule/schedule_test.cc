@@ -1,8 +1,12 @@
-#include "gpipe/schedule.h"
+#include "gpipe/schedule/schedule.h"
 
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+
+#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/order.h"
+#include "gpipe/schedule/transform.h"
 
 namespace gpipe {
 namespace {

@@ -1,5 +1,5 @@
 // Layers that stash and pop, outside of a pipeline and in one.
-#include "gpipe/skip/skippable.h"
+#include "gpipe/skip.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/skip/verify.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 
