@@ -9,9 +9,11 @@
 #include <atomic>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
@@ -19,9 +21,12 @@
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::layer;
+using testing::reference_device;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
@@ -29,13 +34,19 @@ using Pair = std::tuple<Tensor, Tensor>;
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
                                  Checkpoint::kNever};
 
-GPipeOptions options(std::vector<int64_t> balance, int64_t chunks,
+GPipeOptions options(const std::vector<int64_t>& balance, int64_t chunks,
                      Checkpoint mode) {
-  return GPipeOptions(std::move(balance)).chunks(chunks).checkpoint(mode);
+  return GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
+      devices(balance.size()));
 }
 
-Tensor leaf(torch::IntArrayRef sizes) {
-  return torch::randn(sizes, torch::kDouble).requires_grad_();
+Tensor values(torch::IntArrayRef sizes) {
+  return torch::randn(sizes, torch::kDouble);
+}
+
+// A leaf of the values of `tensor`.
+Tensor leaf(const Tensor& tensor, const torch::Device& where) {
+  return tensor.detach().clone().to(where).requires_grad_();
 }
 
 void expect_near(const Tensors& actual, const Tensors& expected) {
@@ -43,7 +54,8 @@ void expect_near(const Tensors& actual, const Tensors& expected) {
   for (std::size_t k = 0; k < actual.size(); ++k) {
     ASSERT_EQ(actual[k].defined(), expected[k].defined()) << "element " << k;
     if (!actual[k].defined()) continue;
-    EXPECT_LE((actual[k] - expected[k]).abs().max().item<double>(), 1e-12)
+    EXPECT_LE((actual[k].cpu() - expected[k].cpu()).abs().max().item<double>(),
+              1e-12)
         << "element " << k;
   }
 }
@@ -51,62 +63,85 @@ void expect_near(const Tensors& actual, const Tensors& expected) {
 Tensors grads_of(const Tensors& tensors) {
   Tensors grads;
   for (const Tensor& tensor : tensors) {
-    grads.push_back(tensor.grad().defined() ? tensor.grad().clone() : Tensor());
+    grads.push_back(tensor.grad().defined() ? tensor.grad().clone().cpu()
+                                            : Tensor());
   }
   return grads;
 }
 
-// linear_model(), a pipeline of the same layers, and an input.
+// A model and an input of it.
+template <typename Model>
+struct Twin {
+  Twin(Model model_in, const Tensor& x_in, const torch::Device& where)
+      : model(std::move(model_in)),
+        x(leaf(x_in, where)),
+        wanted(model->parameters()) {
+    wanted.push_back(x);
+  }
+  Tensor forward() { return model->forward(x); }
+  void zero_grad() {
+    for (Tensor& each : wanted) each.mutable_grad() = Tensor();
+  }
+
+  Model model;
+  Tensor x;
+  Tensors wanted;  // the parameters and x
+};
+
+// linear_model(), and a pipeline of the same layers. A parameter is on one
+// device only, so each has its own, of the same values.
 struct Twins {
   explicit Twins(Checkpoint mode, int64_t chunks = 3)
-      : plain(seeded()), pipeline(plain, options({2, 2, 2}, chunks, mode)) {}
+      : plain(seeded(), input(), reference_device()),
+        pipeline(GPipe(seeded(), options({2, 2, 2}, chunks, mode)), input(),
+                 device()) {
+    plain.model->to(reference_device());
+  }
 
   static torch::nn::Sequential seeded() {
     torch::manual_seed(0);
     return testing::linear_model();
   }
-  Tensors wanted() const {
-    Tensors all = plain->parameters();
-    all.push_back(x);
-    return all;
-  }
-  void zero_grad() {
-    for (Tensor& each : wanted()) each.mutable_grad() = Tensor();
+  static Tensor input() {
+    torch::manual_seed(1);
+    return values({7, 6});
   }
 
-  torch::nn::Sequential plain;
-  GPipe pipeline;
-  Tensor x = leaf({7, 6});
+  Twin<torch::nn::Sequential> plain;
+  Twin<GPipe> pipeline;
 };
 
 TEST(Grad, OfParametersAndInputEqualsPlainAndLeavesDotGradAlone) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
-    const auto wanted = twins.wanted();
-    expect_near(
-        torch::autograd::grad({twins.pipeline->forward(twins.x).sum()}, wanted),
-        torch::autograd::grad({twins.plain->forward(twins.x).sum()}, wanted));
-    for (const Tensor& each : wanted) EXPECT_FALSE(each.grad().defined());
+    const auto run = [](auto& twin) {
+      const auto grads =
+          torch::autograd::grad({twin.forward().sum()}, twin.wanted);
+      for (const Tensor& each : twin.wanted) {
+        EXPECT_FALSE(each.grad().defined());
+      }
+      return grads;
+    };
+    expect_near(run(twins.pipeline), run(twins.plain));
   }
 }
 
 TEST(Grad, OfTheInputAloneEqualsPlain) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
-    expect_near(torch::autograd::grad({twins.pipeline->forward(twins.x).sum()},
-                                      {twins.x}),
-                torch::autograd::grad({twins.plain->forward(twins.x).sum()},
-                                      {twins.x}));
+    const auto run = [](auto& twin) {
+      return torch::autograd::grad({twin.forward().sum()}, {twin.x});
+    };
+    expect_near(run(twins.pipeline), run(twins.plain));
   }
 }
 
 TEST(Grad, OfANonLeafInputReachesWhatIsBeforeThePipeline) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
-    const auto wanted = twins.wanted();
-    const auto run = [&](auto& model) {
-      return torch::autograd::grad({model->forward(twins.x.exp()).sum()},
-                                   wanted);
+    const auto run = [](auto& twin) {
+      return torch::autograd::grad({twin.model->forward(twin.x.exp()).sum()},
+                                   twin.wanted);
     };
     expect_near(run(twins.pipeline), run(twins.plain));
   }
@@ -133,37 +168,39 @@ TEST(Grad, ComputesNoMoreThanAsked) {
     model->push_back(last);
     GPipe pipeline(model, options({1, 1, 1}, 2, mode));
     CountBackward::count = 0;
-    torch::autograd::grad({pipeline->forward(torch::randn({4, 2})).sum()},
-                          {last->weight});
+    const Tensor x = torch::randn({4, 2}).to(device());
+    torch::autograd::grad({pipeline->forward(x).sum()}, {last->weight});
     EXPECT_EQ(CountBackward::count, 0);
-    pipeline->forward(torch::randn({4, 2})).sum().backward();
+    pipeline->forward(x).sum().backward();
     EXPECT_EQ(CountBackward::count, 2);
   }
 }
 
 TEST(Grad, OfAnUnusedParameterIsAnErrorAsInPlain) {
   Twins twins(Checkpoint::kAlways);
-  const Tensor unused = leaf({2});
-  const auto run = [&](const Tensor& output, bool allow_unused) {
-    return torch::autograd::grad({output.sum()}, {twins.x, unused},
+  const auto run = [](const Tensor& output, const Tensor& x,
+                      bool allow_unused) {
+    return torch::autograd::grad({output.sum()},
+                                 {x, leaf(torch::ones({2}), x.device())},
                                  /*grad_outputs=*/{}, /*retain_graph=*/true,
                                  /*create_graph=*/false, allow_unused);
   };
-  const auto ours = twins.pipeline->forward(twins.x);
-  const auto plain = twins.plain->forward(twins.x);
-  const auto error = error_of([&] { run(ours, false); });
+  const auto ours = twins.pipeline.forward();
+  const auto plain = twins.plain.forward();
+  const auto error = error_of([&] { run(ours, twins.pipeline.x, false); });
   EXPECT_THAT(error, HasSubstr("allow_unused"));
-  EXPECT_EQ(error, error_of([&] { run(plain, false); }));
-  expect_near(run(ours, true), run(plain, true));
+  EXPECT_EQ(error, error_of([&] { run(plain, twins.plain.x, false); }));
+  expect_near(run(ours, twins.pipeline.x, true),
+              run(plain, twins.plain.x, true));
 }
 
 TEST(Backward, AccumulatesIntoDotGrad) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
-    twins.pipeline->forward(twins.x).sum().backward();
-    const auto once = grads_of(twins.wanted());
-    twins.pipeline->forward(twins.x).sum().backward();
-    const auto twice = grads_of(twins.wanted());
+    twins.pipeline.forward().sum().backward();
+    const auto once = grads_of(twins.pipeline.wanted);
+    twins.pipeline.forward().sum().backward();
+    const auto twice = grads_of(twins.pipeline.wanted);
     for (std::size_t k = 0; k < once.size(); ++k) {
       EXPECT_TRUE(torch::equal(twice[k], 2 * once[k]));
     }
@@ -173,12 +210,12 @@ TEST(Backward, AccumulatesIntoDotGrad) {
 TEST(Backward, TwiceWithRetainGraphDoublesGradients) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
-    auto loss = twins.pipeline->forward(twins.x).sum();
+    auto loss = twins.pipeline.forward().sum();
     loss.backward({}, /*retain_graph=*/true);
-    const auto once = grads_of(twins.wanted());
+    const auto once = grads_of(twins.pipeline.wanted);
     loss.backward({}, /*retain_graph=*/true);
     loss.backward();
-    const auto thrice = grads_of(twins.wanted());
+    const auto thrice = grads_of(twins.pipeline.wanted);
     for (std::size_t k = 0; k < once.size(); ++k) {
       EXPECT_TRUE(torch::equal(thrice[k], once[k] + once[k] + once[k]));
     }
@@ -188,8 +225,8 @@ TEST(Backward, TwiceWithRetainGraphDoublesGradients) {
 TEST(Backward, TwiceWithoutRetainGraphIsLibTorchsError) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
-    const auto twice = [&](auto& model) {
-      auto loss = model->forward(twins.x).sum();
+    const auto twice = [](auto& twin) {
+      auto loss = twin.forward().sum();
       loss.backward();
       return error_of([&] { loss.backward(); });
     };
@@ -203,12 +240,12 @@ TEST(Backward, TwiceWithoutRetainGraphIsLibTorchsError) {
 TEST(Backward, OfSeveralForwardsEqualsPlain) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
-    const Tensor other = leaf({4, 6});
-    const auto run = [&](auto& model, auto backward) {
-      twins.zero_grad();
-      backward(model->forward(twins.x).sum(),
-               model->forward(other).pow(2).sum());
-      return grads_of(twins.wanted());
+    const Tensor other = values({4, 6});
+    const auto run = [&](auto& twin, auto backward) {
+      twin.zero_grad();
+      backward(twin.forward().sum(),
+               twin.model->forward(leaf(other, twin.x.device())).pow(2).sum());
+      return grads_of(twin.wanted);
     };
     const auto at_once = [](Tensor a, Tensor b) { (a + b).backward(); };
     const auto in_order = [](Tensor a, Tensor b) {
@@ -229,13 +266,13 @@ TEST(Backward, OfSeveralForwardsEqualsPlain) {
 TEST(Backward, KeepsAGraphWhileAnotherForwardRuns) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
-    auto first = twins.pipeline->forward(twins.x).sum();
+    auto first = twins.pipeline.forward().sum();
     first.backward({}, /*retain_graph=*/true);
-    const auto once = grads_of(twins.wanted());
-    twins.pipeline->forward(leaf({3, 6})).sum();
-    twins.zero_grad();
+    const auto once = grads_of(twins.pipeline.wanted);
+    twins.pipeline.model->forward(leaf(values({3, 6}), device())).sum();
+    twins.pipeline.zero_grad();
     first.backward();
-    const auto again = grads_of(twins.wanted());
+    const auto again = grads_of(twins.pipeline.wanted);
     for (std::size_t k = 0; k < once.size(); ++k) {
       EXPECT_TRUE(torch::equal(again[k], once[k]));
     }
@@ -246,41 +283,56 @@ TEST(Backward, OfSomeRowsEqualsPlain) {
   for (const Checkpoint mode : kModes) {
     for (const int64_t row : {0, 3, 6}) {
       Twins twins(mode);
-      const auto run = [&](auto& model) {
-        twins.zero_grad();
-        model->forward(twins.x)[row].sum().backward();
-        return grads_of(twins.wanted());
+      const auto run = [&](auto& twin) {
+        twin.zero_grad();
+        twin.forward()[row].sum().backward();
+        return grads_of(twin.wanted);
       };
       expect_near(run(twins.pipeline), run(twins.plain));
     }
   }
 }
 
+// A layer that has captured a module owns it, but a pipeline does not know of
+// it, so it is on the device of its layer from the beginning.
+struct TwoOutputs {
+  TwoOutputs(const torch::Device& where_first,
+             const torch::Device& where_second) {
+    first->to(where_first, torch::kDouble);
+    second->to(where_second, torch::kDouble);
+    model = torch::nn::Sequential(
+        layer<Pair>([first = first](Tensor x) mutable {
+          return Pair(first(x), x.sin());
+        }),
+        layer<Pair, Pair>([second = second](Pair pair) mutable {
+          const auto& [a, b] = pair;
+          return Pair(a * 2, second(b));
+        }));
+  }
+  torch::nn::Linear first{3, 3}, second{3, 3};
+  torch::nn::Sequential model;
+};
+
 TEST(Backward, OfOneOfTwoOutputsEqualsPlain) {
-  torch::manual_seed(0);
   for (const Checkpoint mode : kModes) {
-    torch::nn::Linear first(3, 3), second(3, 3);
-    torch::nn::Sequential model(layer<Pair>([first](Tensor x) mutable {
-                                  return Pair(first(x), x.sin());
-                                }),
-                                layer<Pair, Pair>([second](Pair pair) mutable {
-                                  const auto& [a, b] = pair;
-                                  return Pair(a * 2, second(b));
-                                }));
-    model->to(torch::kDouble);
-    first->to(torch::kDouble);
-    second->to(torch::kDouble);
-    GPipe pipeline(model, options({1, 1}, 2, mode));
-    const Tensor x = leaf({4, 3});
+    torch::manual_seed(0);
+    TwoOutputs plain(reference_device(), reference_device());
+    torch::manual_seed(0);
+    TwoOutputs ours(device(0), device(1));
+    GPipe pipeline(ours.model, options({1, 1}, 2, mode));
+    const Tensor x = values({4, 3});
     for (const int wanted : {0, 1}) {
-      const auto run = [&](const Pair& output) {
+      const auto run = [&](auto& model, const TwoOutputs& layers,
+                           const torch::Device& where) {
+        const Tensor input = leaf(x, where);
+        const Pair output = model->template forward<Pair>(input);
         return torch::autograd::grad(
             {(wanted == 0 ? std::get<0>(output) : std::get<1>(output)).sum()},
-            {x, first->weight, second->weight}, {}, false, false,
-            /*allow_unused=*/true);
+            {input, layers.first->weight, layers.second->weight}, {}, false,
+            false, /*allow_unused=*/true);
       };
-      expect_near(run(pipeline->forward<Pair>(x)),
-                  run(model->forward<Pair>(x)));
+      expect_near(run(pipeline, ours, device()),
+                  run(plain.model, plain, reference_device()));
     }
   }
 }
@@ -288,14 +340,22 @@ TEST(Backward, OfOneOfTwoOutputsEqualsPlain) {
 TEST(Backward, ReachesALeafThatALayerHasCaptured) {
   torch::manual_seed(0);
   for (const Checkpoint mode : kModes) {
-    const Tensor captured = leaf({3});
-    torch::nn::Sequential model(
-        layer([](Tensor x) { return x.tanh(); }),
-        layer([captured](Tensor x) { return x * captured; }));
-    GPipe pipeline(model, options({1, 1}, 3, mode));
-    const Tensor x = torch::randn({5, 3}, torch::kDouble);
-    expect_near(torch::autograd::grad({pipeline->forward(x).sum()}, {captured}),
-                torch::autograd::grad({model->forward(x).sum()}, {captured}));
+    const Tensor factor = values({3});
+    const Tensor x = values({5, 3});
+    const auto model_with = [](const Tensor& captured) {
+      return torch::nn::Sequential(
+          layer([](Tensor x) { return x.tanh(); }),
+          layer([captured](Tensor x) { return x * captured; }));
+    };
+    const Tensor plain = leaf(factor, reference_device());
+    const Tensor ours = leaf(factor, device(1));
+    GPipe pipeline(model_with(ours), options({1, 1}, 3, mode));
+    expect_near(
+        torch::autograd::grad({pipeline->forward(x.to(device())).sum()},
+                              {ours}),
+        torch::autograd::grad(
+            {model_with(plain)->forward(x.to(reference_device())).sum()},
+            {plain}));
   }
 }
 
@@ -304,33 +364,38 @@ TEST(Backward, ReachesALeafThatALayerHasCaptured) {
 TEST(Backward, ReachesWhatIsBehindACapturedTensor) {
   torch::manual_seed(0);
   for (const Checkpoint mode : kModes) {
-    const Tensor weight = leaf({3});
-    const Tensor captured = weight.exp();
-    torch::nn::Sequential model(
-        layer([captured](Tensor x) { return x * captured; }));
-    GPipe pipeline(model, options({1}, 1, mode));
-    const Tensor x = torch::randn({5, 3}, torch::kDouble);
-    const auto expected = torch::autograd::grad(
-        {model->forward(x).sum()}, {weight}, {}, /*retain_graph=*/true);
-    expect_near(torch::autograd::grad({pipeline->forward(x).sum()}, {weight}),
-                expected);
+    const Tensor exponent = values({3});
+    const Tensor x = values({5, 3});
+    const auto model_with = [](const Tensor& captured) {
+      return torch::nn::Sequential(
+          layer([captured](Tensor x) { return x * captured; }));
+    };
+    const Tensor plain = leaf(exponent, reference_device());
+    const Tensor ours = leaf(exponent, device());
+    const Tensor captured = ours.exp();
+    GPipe pipeline(model_with(captured), options({1}, 1, mode));
+    expect_near(
+        torch::autograd::grad({pipeline->forward(x.to(device())).sum()},
+                              {ours}),
+        torch::autograd::grad(
+            {model_with(plain.exp())->forward(x.to(reference_device())).sum()},
+            {plain}));
     // A second micro-batch finds it used up.
-    GPipe halves(model, options({1}, 2, mode));
-    EXPECT_THAT(error_of([&] { halves->forward(x).sum().backward(); }),
-                HasSubstr("Trying to backward through the graph a second"));
+    GPipe halves(model_with(captured), options({1}, 2, mode));
+    EXPECT_THAT(
+        error_of([&] { halves->forward(x.to(device())).sum().backward(); }),
+        HasSubstr("Trying to backward through the graph a second"));
   }
 }
 
 TEST(Backward, WorksAfterThePipelineIsGone) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
-    auto loss = twins.pipeline->forward(twins.x).sum();
-    twins.pipeline = nullptr;
+    auto loss = twins.pipeline.forward().sum();
+    twins.pipeline.model = nullptr;
     loss.backward();
-    const auto ours = grads_of(twins.wanted());
-    twins.zero_grad();
-    twins.plain->forward(twins.x).sum().backward();
-    expect_near(ours, grads_of(twins.wanted()));
+    twins.plain.forward().sum().backward();
+    expect_near(grads_of(twins.pipeline.wanted), grads_of(twins.plain.wanted));
   }
 }
 
@@ -339,7 +404,7 @@ TEST(Backward, RefusesCreateGraph) {
     Twins twins(mode);
     EXPECT_THAT(error_of([&] {
                   torch::autograd::grad(
-                      {twins.pipeline->forward(twins.x).sum()}, {twins.x}, {},
+                      {twins.pipeline.forward().sum()}, {twins.pipeline.x}, {},
                       /*retain_graph=*/true, /*create_graph=*/true);
                 }),
                 HasSubstr("c10::Error: a pipeline cannot be differentiated "
@@ -351,12 +416,12 @@ TEST(Hook, OfAParameterSeesTheSumOnce) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
     Tensors seen;
-    Tensor weight = twins.plain->parameters()[0];
+    Tensor weight = twins.pipeline.wanted[0];
     weight.register_hook([&](Tensor grad) {
       seen.push_back(grad.clone());
       return 2 * grad;
     });
-    twins.pipeline->forward(twins.x).sum().backward();
+    twins.pipeline.forward().sum().backward();
     ASSERT_EQ(seen.size(), 1u);
     EXPECT_TRUE(torch::equal(weight.grad(), 2 * seen[0]));
   }
@@ -366,10 +431,10 @@ TEST(Hook, OfTheInputSeesAllRowsOnce) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);
     Tensors seen;
-    twins.x.register_hook([&](Tensor grad) { seen.push_back(grad); });
-    twins.pipeline->forward(twins.x).sum().backward();
+    twins.pipeline.x.register_hook([&](Tensor grad) { seen.push_back(grad); });
+    twins.pipeline.forward().sum().backward();
     ASSERT_EQ(seen.size(), 1u);
-    EXPECT_TRUE(torch::equal(seen[0], twins.x.grad()));
+    EXPECT_TRUE(torch::equal(seen[0], twins.pipeline.x.grad()));
   }
 }
 
@@ -383,8 +448,8 @@ TEST(Hook, AfterAccumulationRunsOnce) {
     Twins twins(mode);
     int count = 0;
     torch::autograd::impl::set_post_acc_grad_hooks(
-        twins.plain->parameters()[2], std::make_unique<Count>(count));
-    twins.pipeline->forward(twins.x).sum().backward();
+        twins.pipeline.wanted[2], std::make_unique<Count>(count));
+    twins.pipeline.forward().sum().backward();
     EXPECT_EQ(count, 1);
   }
 }
@@ -399,9 +464,12 @@ TEST(Hook, InsideALayerActsAsInPlain) {
           return y * y;
         }));
     GPipe pipeline(model, options({1, 1}, 2, mode));
-    const Tensor x = leaf({4, 3});
-    expect_near(torch::autograd::grad({pipeline->forward(x).sum()}, {x}),
-                torch::autograd::grad({model->forward(x).sum()}, {x}));
+    const Tensor x = values({4, 3});
+    const auto run = [](auto& module, const Tensor& input) {
+      return torch::autograd::grad({module->forward(input).sum()}, {input});
+    };
+    expect_near(run(pipeline, leaf(x, device())),
+                run(model, leaf(x, reference_device())));
   }
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
@@ -23,6 +24,8 @@
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
@@ -66,9 +69,14 @@ torch::nn::AnyModule logging(Log& log) {
   });
 }
 
-GPipeOptions options(std::vector<int64_t> balance, int64_t chunks,
+GPipeOptions options(const std::vector<int64_t>& balance, int64_t chunks,
                      Checkpoint mode) {
-  return GPipeOptions(std::move(balance)).chunks(chunks).checkpoint(mode);
+  return GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
+      devices(balance.size()));
+}
+
+Tensor ones(torch::IntArrayRef sizes) {
+  return torch::ones(sizes).to(device());
 }
 
 // The logs of `partitions` partitions after a step of `rows` rows.
@@ -79,7 +87,7 @@ std::vector<std::vector<std::string>> logs(Checkpoint mode, int64_t partitions,
   for (Log& log : logs) model->push_back(logging(log));
   GPipe pipeline(model,
                  options(std::vector<int64_t>(partitions, 1), chunks, mode));
-  pipeline->forward(torch::ones({rows}).requires_grad_()).sum().backward();
+  pipeline->forward(ones({rows}).requires_grad_()).sum().backward();
   std::vector<std::vector<std::string>> lines;
   for (Log& log : logs) lines.push_back(log.lines);
   return lines;
@@ -132,14 +140,14 @@ TEST(Checkpoint, RecomputesThoughTheInputDoesNotRequireGrad) {
   torch::nn::Linear linear(3, 3);
   GPipe pipeline(torch::nn::Sequential(linear),
                  options({1}, 2, Checkpoint::kAlways));
-  const auto output = pipeline->forward(torch::ones({4, 3}));
+  const auto output = pipeline->forward(ones({4, 3}));
   EXPECT_TRUE(output.requires_grad());
   output.sum().backward();
-  EXPECT_TRUE(torch::equal(linear->bias.grad(), torch::full({3}, 4.f)));
+  EXPECT_TRUE(torch::equal(linear->bias.grad().cpu(), torch::full({3}, 4.f)));
 }
 
-// Multiplies by ones whose memory tells when it is freed, that is, when the
-// graph that needs them dies.
+// Multiplies by ones that tell when they are freed, that is, when the graph
+// that needs them dies.
 struct LiveGraphs {
   std::atomic<int> now{0}, most{0};
   torch::nn::AnyModule make() {
@@ -148,14 +156,10 @@ struct LiveGraphs {
       int seen = most;
       while (live > seen && !most.compare_exchange_weak(seen, live)) {
       }
-      auto* ones = new std::vector<double>(x.numel(), 1.0);
-      const auto factor = torch::from_blob(
-          ones->data(), x.sizes(),
-          [this, ones](void*) {
-            delete ones;
-            --now;
-          },
-          torch::kDouble);
+      const Tensor memory = torch::ones_like(x);
+      const auto factor = at::from_blob(
+          memory.data_ptr(), memory.sizes(), [this, memory](void*) { --now; },
+          memory.options(), memory.device());
       return x * factor;
     });
   }
@@ -166,9 +170,7 @@ int most_live_graphs(Checkpoint mode, bool retain) {
   torch::nn::Sequential model;
   for (auto& each : live) model->push_back(each.make());
   GPipe pipeline(model, options({1, 1, 1}, 5, mode));
-  auto loss =
-      pipeline->forward(torch::ones({5}, torch::kDouble).requires_grad_())
-          .sum();
+  auto loss = pipeline->forward(ones({5}).requires_grad_()).sum();
   if (retain) loss.backward({}, /*retain_graph=*/true);
   loss.backward();
   int most = 0;
@@ -255,7 +257,7 @@ struct Pending {
       : linear(3, 3),
         pipeline(torch::nn::Sequential(linear, torch::nn::Dropout(0.5)),
                  options({1, 1}, 2, Checkpoint::kAlways)),
-        x(torch::ones({4, 3})),
+        x(ones({4, 3})),
         loss(pipeline->forward(x).sum()) {}
   std::string backward_error() {
     return error_of([&] { loss.backward(); });
@@ -302,11 +304,11 @@ TEST(Change, OfTheInputIsDetected) {
 TEST(Change, WithoutCheckpointingIsLibTorchsBusiness) {
   torch::nn::Sequential model(torch::nn::Linear(3, 3), torch::nn::Dropout(0.5));
   GPipe pipeline(model, options({1, 1}, 2, Checkpoint::kNever));
-  auto loss = pipeline->forward(torch::ones({4, 3})).sum();
+  auto loss = pipeline->forward(ones({4, 3})).sum();
   pipeline->eval();
   loss.backward();
   pipeline->train();
-  const Tensor x = torch::ones({4, 3}).requires_grad_();
+  const Tensor x = ones({4, 3}).requires_grad_();
   loss = pipeline->forward(x).sum();
   {
     torch::NoGradGuard no_grad;
@@ -314,7 +316,7 @@ TEST(Change, WithoutCheckpointingIsLibTorchsBusiness) {
   }
   const auto changed = HasSubstr("has been modified by an inplace operation");
   EXPECT_THAT(error_of([&] { loss.backward(); }), changed);
-  const Tensor input = torch::ones({4, 3});
+  const Tensor input = ones({4, 3});
   loss = pipeline->forward(input).sum();
   input.add_(1);
   EXPECT_THAT(error_of([&] { loss.backward(); }), changed);
@@ -331,7 +333,7 @@ TEST(Recompute, ThatGivesSomethingElseIsDetected) {
             layer<Tensor, Tensors>([](Tensors all) { return all[0] * 1; })),
         options({1, 1}, 2, Checkpoint::kAlways));
     return error_of([&] {
-      pipeline->forward(torch::ones({4, 3}).requires_grad_()).sum().backward();
+      pipeline->forward(ones({4, 3}).requires_grad_()).sum().backward();
     });
   };
   EXPECT_EQ(error([](Tensor x) { return Tensors{x * 2}; }), "");
@@ -356,10 +358,10 @@ TEST(Dropout, IsReplayedExactly) {
     torch::nn::Sequential model;
     for (int k = 0; k < 200; ++k) model->push_back(torch::nn::Dropout(0.001));
     GPipe pipeline(model, options({100, 100}, 10, Checkpoint::kAlways));
-    const Tensor x = torch::ones({10, 10}).requires_grad_();
+    const Tensor x = ones({10, 10}).requires_grad_();
     const auto output = pipeline->forward(x);
     output.sum().backward();
-    EXPECT_TRUE(torch::equal(output == 0, x.grad() == 0));
+    EXPECT_TRUE(torch::equal(output.cpu() == 0, x.grad().cpu() == 0));
     const auto zeros = (output == 0).sum().item<int64_t>();
     EXPECT_GT(zeros, 0);
     EXPECT_LT(zeros, 100);

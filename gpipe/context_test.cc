@@ -14,12 +14,15 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using testing::difference;
 using testing::distance;
 using testing::layer;
@@ -31,12 +34,13 @@ using torch::nn::Sequential;
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
                                  Checkpoint::kNever};
 
-GPipeOptions options(std::vector<int64_t> balance, int64_t chunks,
+GPipeOptions options(const std::vector<int64_t>& balance, int64_t chunks,
                      Checkpoint mode) {
-  return GPipeOptions(std::move(balance))
+  return GPipeOptions(balance)
       .chunks(chunks)
       .checkpoint(mode)
-      .threads_per_partition(1);
+      .threads_per_partition(1)
+      .devices(devices(balance.size()));
 }
 
 StepState step(GPipe pipeline, const Tensor& input) {
@@ -77,6 +81,7 @@ TEST(Threads, EachPartitionHasOneOfItsOwn) {
   EXPECT_EQ(all.size(), 4u);
 }
 
+// The threads of CPU partitions, whatever the variant.
 TEST(Threads, OperatorsUseTheShareAskedFor) {
   torch::set_num_threads(4);
   const auto threads_seen = [](int64_t partitions, int64_t asked) {
@@ -109,16 +114,16 @@ TEST(Threads, BackwardMayComeFromAnother) {
     GPipe pipeline(linear_model(0), options({3, 3}, 2, mode));
     const auto expected = step(pipeline, input());
     pipeline->zero_grad();
-    const Tensor x = input().requires_grad_();
+    const Tensor x = input().to(device()).requires_grad_();
     auto loss = pipeline->forward(x).pow(2).sum() / 8.0;
     std::thread([&] { loss.backward(); }).join();
-    EXPECT_TRUE(torch::equal(x.grad(), expected.grads[0]));
+    EXPECT_TRUE(torch::equal(x.grad().cpu(), expected.grads[0]));
   }
 }
 
 TEST(Threads, CallsOfOnePipelineAreServedOneAfterTheOther) {
   GPipe pipeline(linear_model(0), options({2, 4}, 4, Checkpoint::kAlways));
-  const Tensor x = input();
+  const Tensor x = input().to(device());
   const auto grad = [&] {
     const Tensor mine = x.clone().requires_grad_();
     return torch::autograd::grad({pipeline->forward(mine).sum()}, {mine})[0];
@@ -158,9 +163,13 @@ TEST(Threads, DifferentPipelinesRunAtTheSameTime) {
 
 // --- Pipelines in layers -----------------------------------------------------
 
+// Where the layer is, so that the outer pipeline need not move the inner one.
 struct InnerImpl : torch::nn::Module {
-  explicit InnerImpl(GPipe pipeline)
-      : pipeline(register_module("pipeline", pipeline)) {}
+  InnerImpl(Sequential model, GPipeOptions options)
+      : pipeline(register_module(
+            "pipeline",
+            GPipe(model, options.devices(std::vector<torch::Device>(
+                             options.balance().size(), device()))))) {}
   Tensor forward(Tensor x) { return pipeline->forward(x); }
   GPipe pipeline;
 };
@@ -172,13 +181,13 @@ TEST(Nested, PipelineInALayerEqualsPlain) {
       auto inner = linear_model(0);
       torch::nn::Linear last(3, 3);
       last->to(torch::kDouble);
-      GPipe pipeline(
-          Sequential(Inner(GPipe(inner, options({3, 3}, 2, inner_mode))), last),
-          options({1, 1}, 2, outer_mode));
       Sequential plain;
       for (auto& each : *inner) plain->push_back(each);
       plain->push_back(last);
       const auto expected = testing::plain_step(plain, input(), 1);
+      GPipe pipeline(
+          Sequential(Inner(inner, options({3, 3}, 2, inner_mode)), last),
+          options({1, 1}, 2, outer_mode));
       EXPECT_LE(distance(step(pipeline, input()), expected), 1e-12);
     }
   }
@@ -187,10 +196,9 @@ TEST(Nested, PipelineInALayerEqualsPlain) {
 TEST(Nested, DropoutIsReplayedInTheInnerPipeline) {
   for (const Checkpoint inner_mode : kModes) {
     Sequential inner(torch::nn::Dropout(0.5), torch::nn::Dropout(0.5));
-    GPipe pipeline(
-        Sequential(Inner(GPipe(inner, options({1, 1}, 2, inner_mode)))),
-        options({1}, 3, Checkpoint::kAlways));
-    const Tensor x = torch::ones({12, 5}).requires_grad_();
+    GPipe pipeline(Sequential(Inner(inner, options({1, 1}, 2, inner_mode))),
+                   options({1}, 3, Checkpoint::kAlways));
+    const Tensor x = torch::ones({12, 5}).to(device()).requires_grad_();
     const auto output = pipeline->forward(x);
     output.sum().backward();
     EXPECT_TRUE(torch::equal(output, x.grad()));
@@ -203,60 +211,73 @@ TEST(Nested, DropoutIsReplayedInTheInnerPipeline) {
 class Autocast {
  public:
   explicit Autocast(at::ScalarType dtype)
-      : before_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    at::autocast::set_autocast_dtype(at::kCPU, dtype);
-    at::autocast::set_autocast_enabled(at::kCPU, true);
+      : before_(at::autocast::get_autocast_dtype(type_)) {
+    at::autocast::set_autocast_dtype(type_, dtype);
+    at::autocast::set_autocast_enabled(type_, true);
     at::autocast::increment_nesting();
   }
   ~Autocast() {
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-    at::autocast::set_autocast_dtype(at::kCPU, before_);
+    at::autocast::set_autocast_enabled(type_, false);
+    at::autocast::set_autocast_dtype(type_, before_);
   }
 
  private:
+  const at::DeviceType type_ = device().type();
   at::ScalarType before_;
 };
 
+// Ends with a layer whose type autocast lowers on every kind of device.
+Sequential float_model() {
+  auto model = linear_model(0);
+  model->push_back(torch::nn::Linear(3, 3));
+  model->to(torch::kFloat);
+  return model;
+}
+
+// The plain model on the pipeline's first device, as autocast is for a type of
+// device, and in its micro-batches, as kernels for other sizes may round
+// otherwise.
 TEST(Autocast, ReachesTheLayersInForwardAndRecompute) {
   const Tensor x = torch::randn({8, 6});
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     for (const Checkpoint mode : kModes) {
-      auto model = linear_model(0);
-      model->to(torch::kFloat);
-      GPipe pipeline(model, options({1, 2, 3}, 2, mode));
+      auto model = float_model();
       const auto run = [&](const std::function<Tensor(Tensor)>& forward) {
         return training_step(
-            *pipeline,
+            *model,
             [&](Tensor input) {
               const Autocast autocast(dtype);
               return forward(input);
             },
             x);
       };
-      const auto plain =
-          run([&](Tensor input) { return model->forward(input); });
+      model->to(device());
+      const auto plain = run([&](Tensor input) {
+        const auto halves = input.chunk(2);
+        return torch::cat(
+            {model->forward(halves[0]), model->forward(halves[1])});
+      });
+      GPipe pipeline(model, options({1, 2, 4}, 2, mode));
       const auto actual =
           run([&](Tensor input) { return pipeline->forward(input); });
-      EXPECT_EQ(actual.output.scalar_type(), plain.output.scalar_type());
+      EXPECT_EQ(plain.output.scalar_type(), dtype);
+      EXPECT_EQ(actual.output.scalar_type(), dtype);
       EXPECT_TRUE(torch::equal(actual.output, plain.output));
-      // Sums in low precision depend on the number of micro-batches.
+      // Sums in low precision depend on their order.
       EXPECT_LE(distance(actual, plain), 0.05);
     }
   }
 }
 
 TEST(Autocast, DoesNotStayOnTheWorkers) {
-  auto model = linear_model(0);
-  model->to(torch::kFloat);
-  GPipe pipeline(model, options({3, 3}, 2, Checkpoint::kNever));
-  const Tensor x = torch::randn({4, 6});
-  const auto dtype = model->forward(x).scalar_type();
+  GPipe pipeline(float_model(), options({3, 4}, 2, Checkpoint::kNever));
+  const Tensor x = torch::randn({4, 6}).to(device());
   {
     const Autocast autocast(at::kBFloat16);
-    pipeline->forward(x);
+    EXPECT_EQ(pipeline->forward(x).scalar_type(), at::kBFloat16);
   }
-  EXPECT_EQ(pipeline->forward(x).scalar_type(), dtype);
+  EXPECT_EQ(pipeline->forward(x).scalar_type(), at::kFloat);
 }
 
 // --- Size --------------------------------------------------------------------
@@ -271,11 +292,11 @@ TEST(Deep, ChainsOfLayersAndOperatorsWork) {
   }
   for (const Checkpoint mode : kModes) {
     GPipe pipeline(model, options({30, 70}, 2, mode));
-    const Tensor x = torch::zeros({2}).requires_grad_();
+    const Tensor x = torch::zeros({2}).to(device()).requires_grad_();
     const auto output = pipeline->forward(x);
-    EXPECT_TRUE(torch::equal(output, torch::full({2}, 10000.f)));
+    EXPECT_TRUE(torch::equal(output.cpu(), torch::full({2}, 10000.f)));
     output.sum().backward();
-    EXPECT_TRUE(torch::equal(x.grad(), torch::ones({2})));
+    EXPECT_TRUE(torch::equal(x.grad().cpu(), torch::ones({2})));
     // And a graph that is dropped without backward.
     pipeline->forward(x);
   }
@@ -287,13 +308,12 @@ TEST(Deep, ManyPartitionsAndMicrobatchesWork) {
     model->push_back(layer([](Tensor x) { return x + 1; }));
   }
   GPipe pipeline(model,
-                 options(std::vector<int64_t>(32, 1), 64, Checkpoint::kAlways)
-                     .devices(std::vector<torch::Device>(32, torch::kCPU)));
-  const Tensor x = torch::zeros({64}).requires_grad_();
+                 options(std::vector<int64_t>(32, 1), 64, Checkpoint::kAlways));
+  const Tensor x = torch::zeros({64}).to(device()).requires_grad_();
   const auto output = pipeline->forward(x);
   output.sum().backward();
-  EXPECT_TRUE(torch::equal(output, torch::full({64}, 32.f)));
-  EXPECT_TRUE(torch::equal(x.grad(), torch::ones({64})));
+  EXPECT_TRUE(torch::equal(output.cpu(), torch::full({64}, 32.f)));
+  EXPECT_TRUE(torch::equal(x.grad().cpu(), torch::ones({64})));
 }
 
 }  // namespace

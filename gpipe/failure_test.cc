@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
@@ -22,6 +23,8 @@
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using testing::difference;
 using testing::error_of;
 using ::testing::HasSubstr;
@@ -106,7 +109,8 @@ class Failing : public ::testing::Test {
     return GPipe(model, GPipeOptions(std::vector<int64_t>(kPartitions, 1))
                             .chunks(kMicrobatches)
                             .checkpoint(mode)
-                            .threads_per_partition(1));
+                            .threads_per_partition(1)
+                            .devices(devices(kPartitions)));
   }
   StepState step(GPipe& pipeline) {
     return testing::training_step(
@@ -114,7 +118,8 @@ class Failing : public ::testing::Test {
   }
 
   Faults faults_;
-  Tensor input_ = torch::linspace(-1, 1, 16, torch::kDouble).reshape({8, 2});
+  Tensor input_ =
+      torch::linspace(-1, 1, 16, torch::kDouble).reshape({8, 2}).to(device());
 };
 
 std::string expected_error(Faults::Thrown thrown, const Failure& place) {
@@ -129,7 +134,10 @@ std::string expected_error(Faults::Thrown thrown, const Failure& place) {
   return "";
 }
 
-// 5 phases x 12 cells x 3 types x 6 times = 1,080 failures.
+// 5 phases x 12 cells x 3 types x 6 times = 1,080 failures. On an accelerator
+// 2 x 12 x 1 x 6 = 144 fewer: there a backward runs on the engine's device
+// threads, where nobody catches what is not a std::exception, in plain LibTorch
+// either.
 TEST_F(Failing, AnywhereKeepsItsTypeAndTellsItsPlace) {
   const std::pair<Checkpoint, Phase> cases[] = {
       {Checkpoint::kNever, Phase::kForward},
@@ -146,6 +154,10 @@ TEST_F(Failing, AnywhereKeepsItsTypeAndTellsItsPlace) {
         for (const auto thrown :
              {Faults::Thrown::kOwnError, Faults::Thrown::kTorchError,
               Faults::Thrown::kInt}) {
+          if (!device().is_cpu() && phase == Phase::kBackward &&
+              thrown == Faults::Thrown::kInt) {
+            continue;
+          }
           for (int round = 0; round < 6; ++round) {
             Failure place;
             place.partition = j;
@@ -183,7 +195,7 @@ TEST_F(Failing, AnywhereKeepsItsTypeAndTellsItsPlace) {
       }
     }
   }
-  EXPECT_EQ(failures, 1080);
+  EXPECT_EQ(failures, device().is_cpu() ? 1080 : 936);
 }
 
 // All pairs of cells, each failing at once.
@@ -261,7 +273,8 @@ TEST_F(Failing, InBackwardWithRetainGraphMayBeTriedAgain) {
     loss.backward();
     const auto parameters = pipeline->parameters();
     for (std::size_t k = 0; k < parameters.size(); ++k) {
-      EXPECT_TRUE(torch::equal(parameters[k].grad(), undisturbed.grads[k + 1]));
+      EXPECT_TRUE(
+          torch::equal(parameters[k].grad().cpu(), undisturbed.grads[k + 1]));
     }
   }
 }
@@ -299,11 +312,9 @@ TEST(EarlyStop, StartsNothingAfterTheFailure) {
       }),
       layer([](Tensor) -> Tensor { throw OwnError(); }));
   GPipe pipeline(model,
-                 GPipeOptions({1, 1, 1, 1})
-                     .chunks(3)
-                     .devices(std::vector<torch::Device>(4, torch::kCPU)));
+                 GPipeOptions({1, 1, 1, 1}).chunks(3).devices(devices(4)));
   EXPECT_THAT(error_of([&] {
-                pipeline->forward(torch::rand({3, 1}));
+                pipeline->forward(torch::rand({3, 1}).to(device()));
               }),
               HasSubstr("OwnError"));
   EXPECT_EQ(counter, 2);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "gpipe/runtime/microbatch.h"
+#include "gpipe/runtime/norm_statistics.h"
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/pipeline.h"
 #include "gpipe/runtime/stream.h"
@@ -108,17 +109,40 @@ void check_sharing(const std::vector<Partition>& partitions) {
   }
 }
 
-// Leaves alone what is there already, which may be a pipeline inside of the
-// layer that refuses to be moved.
-void move(torch::nn::Module& layer, const c10::Device& device) {
-  const auto is_elsewhere = [&](const at::Tensor& tensor) {
+void defer_norms(std::vector<Partition>& partitions) {
+  for (Partition& partition : partitions) {
+    std::vector<std::shared_ptr<torch::nn::Module>> modules;
+    for (const Layer& layer : partition.layers) {
+      modules.push_back(layer.module.ptr());
+    }
+    partition.norms = std::make_shared<NormStatistics>(modules);
+  }
+}
+
+bool is_elsewhere(const torch::nn::Module& module, const c10::Device& device) {
+  const auto check = [&](const at::Tensor& tensor) {
     return tensor.defined() && tensor.device() != device;
   };
-  const auto parameters = layer.parameters();
-  const auto buffers = layer.buffers();
-  if (std::any_of(parameters.begin(), parameters.end(), is_elsewhere) ||
-      std::any_of(buffers.begin(), buffers.end(), is_elsewhere)) {
-    layer.to(device);
+  const auto parameters = module.parameters();
+  const auto buffers = module.buffers();
+  return std::any_of(parameters.begin(), parameters.end(), check) ||
+         std::any_of(buffers.begin(), buffers.end(), check);
+}
+
+// A pipeline inside of a layer stays where it is.
+void check_nested(const std::vector<Partition>& partitions) {
+  for (const Partition& partition : partitions) {
+    for (const Layer& layer : partition.layers) {
+      for (const auto& module : layer.module.ptr()->modules()) {
+        TORCH_CHECK_TYPE(
+            !std::dynamic_pointer_cast<GPipeImpl>(module) ||
+                !is_elsewhere(*layer.module.ptr(), partition.device),
+            "layer '", layer.name, "' holds a GPipe and cannot be moved to ",
+            partition.device, ", the device of partition ", partition.index,
+            "; make the inner GPipe, and what the layer has beside it, on that "
+            "device, or choose the layer's device in GPipeOptions::devices");
+      }
+    }
   }
 }
 
@@ -152,8 +176,6 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
                     "threads_per_partition must be positive, or 0 for an equal "
                     "share of the cores (threads_per_partition: ",
                     options_.threads_per_partition(), ")");
-  TORCH_CHECK_NOT_IMPLEMENTED(!options_.deferred_batch_norm(),
-                              "deferred_batch_norm is not available yet");
   check_layers_differ(module);
   verify_skippables(module);
   check_balance(options_.balance(), module->size());
@@ -171,11 +193,17 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   std::vector<Partition> partitions =
       partition(layers, options_.balance(), options_.devices());
   check_sharing(partitions);
+  check_nested(partitions);
+  if (options_.deferred_batch_norm()) defer_norms(partitions);
 
   // The layers keep their own modes, so this comes before they are registered.
   train(module->is_training());
   for (Partition& part : partitions) {
-    for (Layer& layer : part.layers) move(*layer.module.ptr(), part.device);
+    for (Layer& layer : part.layers) {
+      if (is_elsewhere(*layer.module.ptr(), part.device)) {
+        layer.module.ptr()->to(part.device);
+      }
+    }
   }
   for (Layer& layer : layers) {
     register_module(layer.name, layer.module.ptr());

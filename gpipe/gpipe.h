@@ -86,8 +86,9 @@ class GPipeImpl : public torch::nn::Module {
   // Takes the layers of `module` and moves them to the devices. Errors:
   // c10::ValueError for a balance or a number of chunks that does not fit, the
   // same layer twice, or a parameter shared by partitions on different
-  // devices; c10::TypeError for skips that do not match; c10::IndexError for
-  // fewer devices than partitions. Nothing has been moved then.
+  // devices; c10::TypeError for skips that do not match, or a layer that would
+  // have to be moved and holds a GPipe; c10::IndexError for fewer devices than
+  // partitions. Nothing has been moved then.
   GPipeImpl(torch::nn::Sequential module, GPipeOptions options);
 
   // Runs a mini-batch: a torch::Tensor, a std::vector<torch::Tensor> or a

@@ -9,6 +9,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "gpipe/skip.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
@@ -23,7 +26,10 @@
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::layer;
@@ -55,11 +61,11 @@ std::ptrdiff_t threads() {
 
 TEST(Construction, KeepsWhatItWasGiven) {
   GPipe pipeline(two_layers(), GPipeOptions({1, 1})
-                                   .devices({kCpu, kCpu})
+                                   .devices(devices(2))
                                    .chunks(42)
                                    .checkpoint(Checkpoint::kAlways));
   EXPECT_THAT(pipeline->balance(), ElementsAre(1, 1));
-  EXPECT_THAT(pipeline->devices(), ElementsAre(kCpu, kCpu));
+  EXPECT_THAT(pipeline->devices(), ElementsAreArray(devices(2)));
   EXPECT_EQ(pipeline->chunks(), 42);
   EXPECT_EQ(pipeline->checkpoint(), Checkpoint::kAlways);
 }
@@ -69,22 +75,42 @@ TEST(Construction, DefaultsToOneChunkAndExceptLast) {
   EXPECT_EQ(pipeline->chunks(), 1);
   EXPECT_EQ(pipeline->checkpoint(), Checkpoint::kExceptLast);
   EXPECT_EQ(pipeline->devices().size(), 1u);
+  // The CPU's variant may have a GPU beside it.
+  if (!device().is_cpu()) {
+    EXPECT_THAT(pipeline->devices(), ElementsAre(device()));
+  }
   EXPECT_EQ(pipeline->last_failure(), std::nullopt);
 }
 
 TEST(Construction, DropsExtraDevices) {
-  GPipe pipeline(two_layers(),
-                 GPipeOptions({1, 1}).devices({kCpu, kCpu, kCpu, kCuda0}));
-  EXPECT_THAT(pipeline->devices(), ElementsAre(kCpu, kCpu));
+  GPipe pipeline(two_layers(), GPipeOptions({1, 1}).devices(
+                                   {device(0), device(1), kCpu, kCuda0}));
+  EXPECT_THAT(pipeline->devices(), ElementsAreArray(devices(2)));
 }
 
 TEST(Construction, EveryModeCanBeBuiltWithOneChunk) {
   for (const Checkpoint mode :
        {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-    GPipe pipeline(two_layers(), GPipeOptions({1, 1}).checkpoint(mode));
-    EXPECT_TRUE(torch::isfinite(pipeline->forward(torch::ones({2, 1})))
-                    .all()
-                    .item<bool>());
+    GPipe pipeline(two_layers(),
+                   GPipeOptions({1, 1}).checkpoint(mode).devices(devices(2)));
+    EXPECT_TRUE(
+        torch::isfinite(pipeline->forward(torch::ones({2, 1}).to(device())))
+            .all()
+            .item<bool>());
+  }
+}
+
+TEST(Construction, MovesLayersToTheDevicesOfTheirPartitions) {
+  auto model = testing::conv_model();
+  GPipe pipeline(model, GPipeOptions({1, 1, 6}).devices(devices(3)));
+  for (std::size_t k = 0; k < model->size(); ++k) {
+    const auto wanted = device(std::min<int64_t>(static_cast<int64_t>(k), 2));
+    for (const Tensor& each : model[k]->parameters()) {
+      EXPECT_EQ(each.device(), wanted);
+    }
+    for (const Tensor& each : model[k]->buffers()) {
+      EXPECT_EQ(each.device(), wanted);
+    }
   }
 }
 
@@ -133,7 +159,8 @@ TEST(Construction, RefusesNegativeThreads) {
 
 TEST(Construction, RefusesFewerDevicesThanPartitions) {
   EXPECT_THAT(
-      construction_error(two_layers(), GPipeOptions({1, 1}).devices({kCpu})),
+      construction_error(two_layers(),
+                         GPipeOptions({1, 1}).devices({device()})),
       StartsWith("c10::IndexError: too few devices to hold given partitions "
                  "(devices: 1, partitions: 2)"));
 }
@@ -213,15 +240,43 @@ TEST(Construction, LeavesNothingBehindWhenItFails) {
   EXPECT_FALSE(model[1]->is_training());
 }
 
+// Threads that have run counting_layer() and have not ended.
+std::atomic<int> live_threads{0};
+
+torch::nn::AnyModule counting_layer() {
+  struct Here {
+    Here() { ++live_threads; }
+    ~Here() { --live_threads; }
+  };
+  return layer([](Tensor x) {
+    [[maybe_unused]] thread_local const Here here;
+    return x;
+  });
+}
+
 TEST(Destruction, EndsTheWorkers) {
-  { GPipe(two_layers(), GPipeOptions({1, 1}))->forward(torch::ones({2, 1})); }
+  const auto run = [](auto&& look) {
+    torch::nn::Sequential model(counting_layer(), torch::nn::Linear(1, 1),
+                                counting_layer(), torch::nn::Linear(1, 1));
+    GPipe pipeline(model, GPipeOptions({2, 2}).devices(devices(2)));
+    pipeline->forward(torch::ones({2, 1}).to(device()));
+    look();
+  };
+  run([] {});
   const auto before = threads();
   for (int k = 0; k < 3; ++k) {
-    GPipe pipeline(two_layers(), GPipeOptions({1, 1}));
-    pipeline->forward(torch::ones({2, 1}));
-    EXPECT_EQ(threads(), before + 2);
+    run([&] {
+      EXPECT_EQ(live_threads, 2);
+      // Accelerators may have threads of their own, and keep them.
+      if (device().is_cpu()) {
+        EXPECT_EQ(threads(), before + 2);
+      }
+    });
+    EXPECT_EQ(live_threads, 0);
   }
-  EXPECT_EQ(threads(), before);
+  if (device().is_cpu()) {
+    EXPECT_EQ(threads(), before);
+  }
 }
 
 TEST(Sharing, OnOneDeviceGivesOneSummedGradient) {
@@ -231,7 +286,9 @@ TEST(Sharing, OnOneDeviceGivesOneSummedGradient) {
   const auto plain = testing::plain_step(model, input, 2);
   for (const auto& balance : std::vector<std::vector<int64_t>>{{2}, {1, 1}}) {
     for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
-      GPipe pipeline(model, GPipeOptions(balance).chunks(2).checkpoint(mode));
+      GPipe pipeline(model,
+                     GPipeOptions(balance).chunks(2).checkpoint(mode).devices(
+                         {device(), device()}));
       const auto state = testing::training_step(
           *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
       EXPECT_LE(testing::distance(state, plain), 1e-12);
@@ -239,10 +296,37 @@ TEST(Sharing, OnOneDeviceGivesOneSummedGradient) {
   }
 }
 
+struct HoldsAPipelineImpl : torch::nn::Module {
+  explicit HoldsAPipelineImpl(GPipe pipeline_in) : pipeline(pipeline_in) {
+    register_module("pipeline", pipeline);
+  }
+  Tensor forward(const Tensor& x) { return pipeline->forward(x); }
+  GPipe pipeline;
+};
+TORCH_MODULE(HoldsAPipeline);
+
+TEST(Construction, RefusesToMoveAPipelineInsideOfALayerAndMovesNothing) {
+  if (device(0) == device(1)) GTEST_SKIP() << "there is one device only";
+  torch::nn::Linear first(2, 2);
+  GPipe inner(torch::nn::Sequential(torch::nn::Linear(2, 2)),
+              GPipeOptions({1}).devices({device(1)}));
+  torch::nn::Sequential model(first, HoldsAPipeline(inner));
+  const auto before = first->weight.device();
+  EXPECT_THAT(
+      error_of([&] {
+        GPipe(model, GPipeOptions({1, 1}).devices({device(1), device(0)}));
+      }),
+      HasSubstr("c10::TypeError: layer '1' holds a GPipe and cannot be "
+                "moved to " +
+                device(0).str()));
+  EXPECT_EQ(first->weight.device(), before);
+}
+
 TEST(Container, HoldsTheLayersInOrder) {
   for (const auto& balance : std::vector<std::vector<int64_t>>{{2}, {1, 1}}) {
     auto model = two_layers();
-    GPipe pipeline(model, GPipeOptions(balance));
+    GPipe pipeline(model,
+                   GPipeOptions(balance).devices(devices(balance.size())));
     EXPECT_EQ(pipeline->size(), 2);
     EXPECT_FALSE(pipeline->is_empty());
     EXPECT_EQ((*pipeline)[0], model->ptr(0));
@@ -258,7 +342,7 @@ TEST(Container, HoldsTheLayersInOrder) {
 }
 
 TEST(Container, RefusesAnIndexOutOfRange) {
-  GPipe pipeline(two_layers(), GPipeOptions({2}));
+  GPipe pipeline(two_layers(), GPipeOptions({2}).devices(devices(1)));
   EXPECT_EQ(error_of([&] { (*pipeline)[2]; }),
             "c10::IndexError: layer index 2 is out of range (layers: 2)");
   EXPECT_EQ(error_of([&] { (*pipeline)[-3]; }),
@@ -267,7 +351,7 @@ TEST(Container, RefusesAnIndexOutOfRange) {
 
 TEST(Container, NamesAreThoseOfTheSequential) {
   auto model = testing::conv_model(0.1);
-  GPipe pipeline(model, GPipeOptions({1, 3, 4}));
+  GPipe pipeline(model, GPipeOptions({1, 3, 4}).devices(devices(3)));
   EXPECT_EQ(pipeline->named_parameters().keys(),
             model->named_parameters().keys());
   EXPECT_EQ(pipeline->named_buffers().keys(), model->named_buffers().keys());
@@ -275,7 +359,7 @@ TEST(Container, NamesAreThoseOfTheSequential) {
     EXPECT_TRUE(
         named.value().is_same(pipeline->named_parameters()[named.key()]));
   }
-  GPipe by_name(two_layers(), GPipeOptions({1, 1}));
+  GPipe by_name(two_layers(), GPipeOptions({1, 1}).devices(devices(2)));
   EXPECT_THAT(by_name->named_parameters().keys(),
               ElementsAre("a.weight", "a.bias", "b.weight", "b.bias"));
 }
@@ -283,7 +367,7 @@ TEST(Container, NamesAreThoseOfTheSequential) {
 TEST(Container, KeepsTheModesOfLayers) {
   auto model = testing::conv_model(0.5);
   model[3]->eval();
-  GPipe pipeline(model, GPipeOptions({4, 4}));
+  GPipe pipeline(model, GPipeOptions({4, 4}).devices(devices(2)));
   EXPECT_TRUE(pipeline->is_training());
   EXPECT_FALSE(model[3]->is_training());
   EXPECT_TRUE(model[5]->is_training());
@@ -292,16 +376,18 @@ TEST(Container, KeepsTheModesOfLayers) {
 
   auto in_eval = two_layers();
   in_eval->eval();
-  EXPECT_FALSE(GPipe(in_eval, GPipeOptions({2}))->is_training());
+  EXPECT_FALSE(
+      GPipe(in_eval, GPipeOptions({2}).devices(devices(1)))->is_training());
 }
 
 TEST(Moving, ToADeviceIsDenied) {
-  GPipe pipeline(two_layers(), GPipeOptions({1, 1}));
+  GPipe pipeline(two_layers(), GPipeOptions({1, 1}).devices(devices(2)));
   const auto denied = StartsWith(
       "c10::TypeError: denied to move parameters and buffers, because GPipe "
       "should manage device placement");
   EXPECT_THAT(error_of([&] { pipeline->to(kCpu); }), denied);
   EXPECT_THAT(error_of([&] { pipeline->to(kCuda0); }), denied);
+  EXPECT_THAT(error_of([&] { pipeline->to(device()); }), denied);
   EXPECT_THAT(error_of([&] { pipeline->to(kCpu, torch::kDouble); }), denied);
   EXPECT_THAT(error_of([&] { pipeline->cuda(); }), denied);
   EXPECT_THAT(error_of([&] { pipeline->cpu(); }), denied);
@@ -311,13 +397,14 @@ TEST(Moving, ToADeviceIsDenied) {
 }
 
 TEST(Moving, ToADtypeIsAllowedAndTrains) {
-  GPipe pipeline(two_layers(), GPipeOptions({1, 1}).chunks(2));
+  GPipe pipeline(two_layers(),
+                 GPipeOptions({1, 1}).chunks(2).devices(devices(2)));
   for (const auto dtype : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
     pipeline->to(dtype);
     torch::optim::SGD optimizer(pipeline->parameters(), 0.1);
     optimizer.zero_grad();
     const auto before = pipeline->parameters()[0].detach().clone();
-    auto output = pipeline->forward(torch::ones({4, 1}, dtype));
+    auto output = pipeline->forward(torch::ones({4, 1}, dtype).to(device()));
     EXPECT_EQ(output.scalar_type(), dtype);
     output.sum().backward();
     optimizer.step();

@@ -11,19 +11,24 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::layer;
+using testing::reference_device;
 using ::testing::StartsWith;
 using torch::Tensor;
 using torch::nn::Sequential;
 using Pair = std::tuple<Tensor, Tensor>;
+using Tensors = std::vector<Tensor>;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
                                  Checkpoint::kNever};
@@ -42,29 +47,49 @@ torch::nn::ReLU inplace_relu() {
   return torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true));
 }
 
-Tensor leaf() { return torch::randn({4, 3}, torch::kDouble).requires_grad_(); }
+Tensor leaf(const torch::Device& where = device()) {
+  return torch::randn({4, 3}, torch::kDouble).to(where).requires_grad_();
+}
+
+// A leaf of the values of `tensor`.
+Tensor leaf_of(const Tensor& tensor, const torch::Device& where = device()) {
+  return tensor.detach().clone().to(where).requires_grad_();
+}
+
+GPipeOptions one_each(const Sequential& model) {
+  const std::size_t partitions = model->size();
+  return GPipeOptions(std::vector<int64_t>(partitions, 1))
+      .chunks(2)
+      .devices(devices(partitions));
+}
 
 GPipe one_each(Sequential model, Checkpoint mode) {
-  return GPipe(model, GPipeOptions(std::vector<int64_t>(model->size(), 1))
-                          .chunks(2)
-                          .checkpoint(mode));
+  return GPipe(model, one_each(model).checkpoint(mode));
 }
 
-// Gradients of x and the parameters, by a pipeline and plainly, are equal.
-template <typename Module>
-std::vector<Tensor> grads(Module& module, Sequential model, const Tensor& x,
-                          bool leaf_input) {
-  auto wanted = model->parameters();
-  wanted.push_back(x);
-  // In-place work on the input would change what the next run begins with.
-  const Tensor input = leaf_input ? x : x * 1;
-  return torch::autograd::grad({module->forward(input).pow(2).sum()}, wanted);
-}
-
-void expect_as_plain(Sequential model, GPipe& pipeline, bool leaf_input) {
-  const Tensor x = leaf();
-  const auto expected = grads(model, model, x, leaf_input);
-  const auto actual = grads(pipeline, model, x, leaf_input);
+// Gradients of the input and the parameters, by a pipeline and plainly, are
+// equal.
+void expect_as_plain(Sequential model, const GPipeOptions& options,
+                     bool leaf_input) {
+  const Tensor values = leaf();
+  const auto grads = [&](auto& module, const torch::Device& where) {
+    const Tensor x = leaf_of(values, where);
+    auto wanted = model->parameters();
+    wanted.push_back(x);
+    // In-place work on the input would change a leaf.
+    const Tensor input = leaf_input ? x : x * 1;
+    Tensors result;
+    for (const Tensor& grad :
+         torch::autograd::grad({module->forward(input).pow(2).sum()}, wanted)) {
+      result.push_back(grad.cpu());
+    }
+    return result;
+  };
+  // The pipeline moves the parameters.
+  model->to(reference_device());
+  const auto expected = grads(model, reference_device());
+  GPipe pipeline(model, options);
+  const auto actual = grads(pipeline, device());
   for (std::size_t k = 0; k < expected.size(); ++k) {
     EXPECT_LE((actual[k] - expected[k]).abs().max().item<double>(), 1e-12);
   }
@@ -73,9 +98,10 @@ void expect_as_plain(Sequential model, GPipe& pipeline, bool leaf_input) {
 TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {
   torch::manual_seed(0);
   for (const Checkpoint mode : kModes) {
-    Sequential model(linear(), inplace_relu(), linear(), inplace_relu());
-    GPipe pipeline(model, GPipeOptions({2, 2}).chunks(2).checkpoint(mode));
-    expect_as_plain(model, pipeline, /*leaf_input=*/true);
+    expect_as_plain(
+        Sequential(linear(), inplace_relu(), linear(), inplace_relu()),
+        GPipeOptions({2, 2}).chunks(2).checkpoint(mode).devices(devices(2)),
+        /*leaf_input=*/true);
   }
 }
 
@@ -84,16 +110,16 @@ TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {
 TEST(Inplace, AtTheStartOfAPartitionEqualsPlainWithoutCheckpointing) {
   torch::manual_seed(0);
   Sequential model(linear(), inplace_relu(), linear(), inplace_relu());
-  auto pipeline = one_each(model, Checkpoint::kNever);
-  expect_as_plain(model, pipeline, /*leaf_input=*/true);
+  expect_as_plain(model, one_each(model).checkpoint(Checkpoint::kNever),
+                  /*leaf_input=*/true);
 }
 
 TEST(Inplace, AtTheStartOfThePipelineEqualsPlainForOneMicrobatch) {
   torch::manual_seed(0);
   Sequential model(inplace_relu(), linear());
   for (const Checkpoint mode : {Checkpoint::kExceptLast, Checkpoint::kNever}) {
-    GPipe pipeline(model, GPipeOptions({1, 1}).checkpoint(mode));
-    expect_as_plain(model, pipeline, /*leaf_input=*/false);
+    expect_as_plain(model, one_each(model).chunks(1).checkpoint(mode),
+                    /*leaf_input=*/false);
   }
 }
 
@@ -123,10 +149,11 @@ TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {
 TEST(Inplace, OnAnInputWithoutGradIsDetectedToo) {
   auto pipeline =
       one_each(Sequential(inplace_relu(), linear()), Checkpoint::kAlways);
-  EXPECT_THAT(error_of([&] {
-                pipeline->forward(torch::ones({4, 3}, torch::kDouble));
-              }),
-              HasSubstr(kChangesItsInput));
+  EXPECT_THAT(
+      error_of([&] {
+        pipeline->forward(torch::ones({4, 3}, torch::kDouble).to(device()));
+      }),
+      HasSubstr(kChangesItsInput));
 }
 
 // A checkpointed in-place change runs twice in torchgpipe, whose gradient is
@@ -144,7 +171,7 @@ TEST(Inplace, NeverGivesAWrongGradient) {
   };
   for (const Checkpoint mode : kModes) {
     auto pipeline = one_each(make(), mode);
-    const Tensor x = torch::ones({4}).requires_grad_();
+    const Tensor x = torch::ones({4}).to(device()).requires_grad_();
     const auto error = error_of([&] { pipeline->forward(x).sum().backward(); });
     if (mode == Checkpoint::kNever) {
       EXPECT_EQ(error, "");
@@ -158,40 +185,65 @@ TEST(Inplace, NeverGivesAWrongGradient) {
 TEST(Inplace, OnALeafThatRequiresGradIsLibTorchsError) {
   for (const Checkpoint mode : kModes) {
     Sequential model(inplace_relu(), linear());
+    model->to(reference_device());
+    const auto plain =
+        error_of([&] { model->forward(leaf(reference_device())); });
     auto pipeline = one_each(model, mode);
-    const auto plain = error_of([&] { model->forward(leaf()); });
     EXPECT_THAT(plain, HasSubstr("a leaf Variable that requires grad is being "
                                  "used in an in-place operation"));
     EXPECT_EQ(error_of([&] { pipeline->forward(leaf()); }).rfind(plain, 0), 0u);
   }
 }
 
-// The output of sigmoid is needed for its backward.
+// The output of sigmoid is needed for its backward. Both partitions on one
+// device, as otherwise the second works on a copy.
 TEST(Inplace, OnWhatAnEarlierPartitionNeedsIsLibTorchsError) {
   Sequential model(layer([](Tensor x) { return x.sigmoid(); }),
                    layer([](Tensor x) { return x.add_(1); }));
-  auto pipeline = one_each(model, Checkpoint::kNever);
+  GPipe pipeline(model, one_each(model)
+                            .checkpoint(Checkpoint::kNever)
+                            .devices({device(), device()}));
   const auto changed = HasSubstr(
       "one of the variables needed for gradient computation has been modified "
       "by an inplace operation");
-  EXPECT_THAT(error_of([&] { model->forward(leaf()).sum().backward(); }),
+  EXPECT_THAT(error_of([&] {
+                model->forward(leaf(reference_device())).sum().backward();
+              }),
               changed);
   EXPECT_THAT(error_of([&] { pipeline->forward(leaf()).sum().backward(); }),
               changed);
+}
+
+TEST(Inplace, OnACopyOfWhatAnEarlierPartitionNeedsEqualsOutOfPlace) {
+  if (device(0) == device(1)) {
+    GTEST_SKIP() << "nothing is copied between partitions on one device";
+  }
+  Sequential model(layer([](Tensor x) { return x.sigmoid(); }),
+                   layer([](Tensor x) { return x.add_(1); }));
+  auto pipeline = one_each(model, Checkpoint::kNever);
+  const Tensor x = leaf();
+  pipeline->forward(x).sum().backward();
+  const Tensor y = leaf_of(x);
+  (y.sigmoid() + 1).sum().backward();
+  EXPECT_TRUE(torch::allclose(x.grad(), y.grad(), 1e-12, 1e-12));
 }
 
 TEST(Inplace, OnTheOutputIsUpToTheUser) {
   torch::manual_seed(0);
   for (const Checkpoint mode : kModes) {
     Sequential model(linear(), linear());
-    auto pipeline = one_each(model, mode);
-    const Tensor x = leaf();
-    const auto run = [&](auto& module) {
+    const Tensor values = leaf();
+    const auto run = [&](auto& module, const torch::Device& where) {
+      const Tensor x = leaf_of(values, where);
       auto output = module->forward(x);
       output.relu_();
-      return torch::autograd::grad({output.sum()}, {x})[0];
+      return torch::autograd::grad({output.sum()}, {x})[0].cpu();
     };
-    EXPECT_TRUE(torch::allclose(run(pipeline), run(model), 1e-12, 1e-12));
+    model->to(reference_device());
+    const Tensor expected = run(model, reference_device());
+    auto pipeline = one_each(model, mode);
+    EXPECT_TRUE(
+        torch::allclose(run(pipeline, device()), expected, 1e-12, 1e-12));
   }
 }
 
@@ -215,7 +267,7 @@ TEST(CustomFunction, MayReturnItsInputItself) {
         mode);
     const Tensor x = leaf();
     const auto output = pipeline->forward(x);
-    EXPECT_TRUE(torch::equal(output, x));
+    EXPECT_TRUE(torch::equal(output.cpu(), x.cpu()));
     output.sum().backward();
     EXPECT_TRUE(torch::equal(x.grad(), torch::ones_like(x)));
   }

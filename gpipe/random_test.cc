@@ -2,21 +2,26 @@
 #include "gpipe/runtime/random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
 
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using testing::layer;
 using torch::Tensor;
 using torch::nn::Sequential;
@@ -24,12 +29,34 @@ using torch::nn::Sequential;
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
                                  Checkpoint::kNever};
 
-GPipeOptions options(std::vector<int64_t> balance, int64_t chunks,
+GPipeOptions options(const std::vector<int64_t>& balance, int64_t chunks,
                      Checkpoint mode) {
-  return GPipeOptions(std::move(balance)).chunks(chunks).checkpoint(mode);
+  return GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
+      devices(balance.size()));
+}
+
+// Where a pipeline takes its input.
+Tensor ones(torch::IntArrayRef sizes) {
+  return torch::ones(sizes).to(device());
 }
 
 Tensor state() { return at::detail::getDefaultCPUGenerator().get_state(); }
+
+// Of the default generators of four partitions' devices: on accelerators no
+// pipeline ever advances them.
+std::vector<Tensor> device_states() {
+  std::vector<Tensor> states;
+  for (const torch::Device& each : devices(4)) {
+    states.push_back(at::globalContext().defaultGenerator(each).get_state());
+  }
+  return states;
+}
+
+bool equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  return std::equal(
+      a.begin(), a.end(), b.begin(), b.end(),
+      [](const Tensor& x, const Tensor& y) { return torch::equal(x, y); });
+}
 
 // The state after `draws` 64-bit draws from the default generator.
 Tensor state_after(uint64_t seed, int draws) {
@@ -47,21 +74,23 @@ Sequential dropouts() {
 }
 
 Sequential noise() {
-  return Sequential(layer([](Tensor x) { return x + torch::rand({6}); }),
-                    layer([](Tensor x) { return x + torch::randn_like(x); }),
-                    layer([](Tensor x) {
-                      return x + torch::randperm(6) +
-                             torch::empty({6}).uniform_() +
-                             torch::rand({6}).lt(0.5);
-                    }));
+  return Sequential(
+      layer([](Tensor x) { return x + torch::rand({6}, x.options()); }),
+      layer([](Tensor x) { return x + torch::randn_like(x); }),
+      layer([](Tensor x) {
+        // In the middle: the CPU's, on any device.
+        return x + torch::randperm(6, x.options().dtype(torch::kLong)) +
+               torch::empty({6}).uniform_().to(x.device()) +
+               torch::rand({6}, x.options()).lt(0.5);
+      }));
 }
 
-Tensor run(Sequential model, std::vector<int64_t> balance, Checkpoint mode,
-           uint64_t seed) {
-  GPipe pipeline(model, options(std::move(balance), 4, mode));
-  const Tensor x = torch::zeros({8, 6}).requires_grad_();
+Tensor run(Sequential model, const std::vector<int64_t>& balance,
+           Checkpoint mode, uint64_t seed) {
+  GPipe pipeline(model, options(balance, 4, mode));
+  const Tensor x = torch::zeros({8, 6}).to(device()).requires_grad_();
   torch::manual_seed(seed);
-  return pipeline->forward(x).detach();
+  return pipeline->forward(x).detach().cpu();
 }
 
 TEST(DefaultGenerator, IsLeftAloneByAModelWithoutRandomOperators) {
@@ -70,8 +99,10 @@ TEST(DefaultGenerator, IsLeftAloneByAModelWithoutRandomOperators) {
                    options({1, 1}, 2, mode));
     torch::manual_seed(5);
     const Tensor before = state();
-    pipeline->forward(torch::ones({4, 3})).sum().backward();
+    const auto on_devices = device_states();
+    pipeline->forward(ones({4, 3})).sum().backward();
     EXPECT_TRUE(torch::equal(state(), before));
+    EXPECT_TRUE(equal(device_states(), on_devices));
   }
 }
 
@@ -80,8 +111,10 @@ TEST(DefaultGenerator, IsLeftAloneByDropoutThatIsOff) {
   pipeline->eval();
   torch::manual_seed(5);
   const Tensor before = state();
-  pipeline->forward(torch::ones({4, 3}));
+  const auto on_devices = device_states();
+  pipeline->forward(ones({4, 3}));
   EXPECT_TRUE(torch::equal(state(), before));
+  EXPECT_TRUE(equal(device_states(), on_devices));
 }
 
 TEST(DefaultGenerator, AdvancesByOneDrawPerForward) {
@@ -90,10 +123,14 @@ TEST(DefaultGenerator, AdvancesByOneDrawPerForward) {
          std::vector<std::vector<int64_t>>{{3}, {1, 2}, {1, 1, 1}}) {
       GPipe pipeline(dropouts(), options(balance, 4, mode));
       torch::manual_seed(5);
+      const auto on_devices = device_states();
       for (int forwards = 1; forwards <= 3; ++forwards) {
-        const Tensor x = torch::ones({8, 3}).requires_grad_();
+        const Tensor x = ones({8, 3}).requires_grad_();
         pipeline->forward(x).sum().backward();
         const Tensor actual = state();
+        if (!device().is_cpu()) {
+          EXPECT_TRUE(equal(device_states(), on_devices));
+        }
         EXPECT_TRUE(torch::equal(actual, state_after(5, forwards)));
       }
     }
@@ -121,14 +158,14 @@ TEST(Random, DependsNeitherOnTheBalanceNorOnTheMode) {
 }
 
 TEST(Random, IsAnotherInEveryStepMicrobatchAndLayer) {
-  const Tensor x = torch::ones({4, 50});
+  const Tensor x = ones({4, 50});
   GPipe pipeline(dropouts(), options({1, 2}, 2, Checkpoint::kNever));
   torch::manual_seed(7);
-  const Tensor output = pipeline->forward(x);
-  EXPECT_FALSE(torch::equal(output, pipeline->forward(x)));
+  const Tensor output = pipeline->forward(x).cpu();
+  EXPECT_FALSE(torch::equal(output, pipeline->forward(x).cpu()));
   EXPECT_FALSE(torch::equal(output.narrow(0, 0, 2), output.narrow(0, 2, 2)));
   torch::manual_seed(8);
-  EXPECT_FALSE(torch::equal(output, pipeline->forward(x)));
+  EXPECT_FALSE(torch::equal(output, pipeline->forward(x).cpu()));
   // Equal masks in all layers would leave half of the elements.
   EXPECT_LT((output != 0).sum().item<int64_t>(), 60);
 }
@@ -137,7 +174,7 @@ TEST(Random, HasTheRightDistribution) {
   GPipe pipeline(Sequential(torch::nn::Dropout(0.25)),
                  options({1}, 10, Checkpoint::kNever));
   torch::manual_seed(0);
-  const Tensor output = pipeline->forward(torch::ones({1000, 100}));
+  const Tensor output = pipeline->forward(ones({1000, 100})).cpu();
   EXPECT_NEAR((output == 0).to(torch::kFloat).mean().item<double>(), 0.25,
               0.01);
   EXPECT_NEAR(output.mean().item<double>(), 1.0, 0.01);
@@ -147,15 +184,22 @@ TEST(Random, IsReplayedInTheRecompute) {
   for (const Checkpoint mode : kModes) {
     GPipe pipeline(
         Sequential(layer([](Tensor x) { return x * torch::rand_like(x); }),
-                   layer([](Tensor x) { return x * torch::rand(x.sizes()); })),
-        options({1, 1}, 4, mode));
-    const Tensor x = torch::ones({8, 6}).requires_grad_();
+                   layer([](Tensor x) {
+                     return x * torch::rand(x.sizes(), x.options());
+                   }),
+                   layer([](Tensor x) {  // the CPU's, on any device
+                     return x * torch::rand(x.sizes()).to(x.device());
+                   })),
+        options({1, 1, 1}, 4, mode));
+    const Tensor x = ones({8, 6}).requires_grad_();
     auto output = pipeline->forward(x);
-    torch::rand({3});  // The default generator has moved on.
+    // The default generators have moved on.
+    torch::rand({3});
+    for (const torch::Device& each : devices(3)) torch::rand({3}, each);
     output.sum().backward({}, /*retain_graph=*/true);
-    EXPECT_TRUE(torch::allclose(x.grad(), output));
+    EXPECT_TRUE(torch::allclose(x.grad().cpu(), output.cpu()));
     output.sum().backward();
-    EXPECT_TRUE(torch::allclose(x.grad(), 2 * output));
+    EXPECT_TRUE(torch::allclose(x.grad().cpu(), 2 * output.cpu()));
   }
 }
 
@@ -169,16 +213,23 @@ TEST(Random, WorksWithoutGradients) {
 }
 
 TEST(Random, AGeneratorGivenByTheLayerIsTheOneUsed) {
-  auto own = at::detail::createCPUGenerator(11);
+  const auto generator = [] {
+    auto made = at::globalContext().defaultGenerator(device()).clone();
+    made.set_current_seed(11);
+    return made;
+  };
+  auto own = generator();
   GPipe pipeline(Sequential(layer([&](Tensor x) {
-                   return x + torch::rand(x.sizes(), own);
+                   return x + torch::rand(x.sizes(), own, x.options());
                  })),
                  options({1}, 1, Checkpoint::kNever));
   const Tensor before = state();
-  const Tensor output = pipeline->forward(torch::zeros({4}));
-  auto twin = at::detail::createCPUGenerator(11);
-  EXPECT_TRUE(torch::equal(output, torch::rand({4}, twin)));
+  const auto on_devices = device_states();
+  const Tensor output = pipeline->forward(torch::zeros({4}).to(device()));
+  EXPECT_TRUE(torch::equal(
+      output.cpu(), torch::rand({4}, generator(), output.options()).cpu()));
   EXPECT_TRUE(torch::equal(state(), before));
+  EXPECT_TRUE(equal(device_states(), on_devices));
 }
 
 TEST(Random, OfTwoPipelinesAtTheSameTimeIsReplayedByEach) {
@@ -188,10 +239,10 @@ TEST(Random, OfTwoPipelinesAtTheSameTimeIsReplayedByEach) {
     threads.emplace_back([&] {
       GPipe pipeline(dropouts(), options({1, 1, 1}, 4, Checkpoint::kAlways));
       for (int k = 0; k < 50; ++k) {
-        const Tensor x = torch::ones({8, 6}).requires_grad_();
+        const Tensor x = ones({8, 6}).requires_grad_();
         const Tensor output = pipeline->forward(x);
         output.sum().backward();
-        right += torch::equal(output, x.grad());
+        right += torch::equal(output.cpu(), x.grad().cpu());
       }
     });
   }
@@ -200,11 +251,13 @@ TEST(Random, OfTwoPipelinesAtTheSameTimeIsReplayedByEach) {
 }
 
 TEST(Random, OutsideOfAPipelineIsUntouched) {
-  torch::manual_seed(7);
-  const Tensor plain = torch::rand({5});
-  run(dropouts(), {1, 2}, Checkpoint::kAlways, 3);
-  torch::manual_seed(7);
-  EXPECT_TRUE(torch::equal(torch::rand({5}), plain));
+  for (const torch::Device& where : {torch::Device(torch::kCPU), device()}) {
+    torch::manual_seed(7);
+    const Tensor plain = torch::rand({5}, where).cpu();
+    run(dropouts(), {1, 2}, Checkpoint::kAlways, 3);
+    torch::manual_seed(7);
+    EXPECT_TRUE(torch::equal(torch::rand({5}, where).cpu(), plain));
+  }
   EXPECT_EQ(RandomScope::current(), nullptr);
 }
 

@@ -10,13 +10,17 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using testing::layer;
+using testing::reference_device;
 using torch::Tensor;
 using torch::nn::Sequential;
 using Tensors = std::vector<Tensor>;
@@ -30,27 +34,46 @@ void freeze(torch::nn::Module& module) {
   for (Tensor& each : module.parameters()) each.set_requires_grad(false);
 }
 
+// A pipeline of one layer per partition and of two micro-batches.
+GPipe one_each(Sequential model, Checkpoint mode) {
+  const std::size_t partitions = model->size();
+  return GPipe(model, GPipeOptions(std::vector<int64_t>(partitions, 1))
+                          .chunks(2)
+                          .checkpoint(mode)
+                          .devices(devices(partitions)));
+}
+
+Tensor input(bool requires_grad, const torch::Device& where = device()) {
+  torch::manual_seed(0);
+  return torch::randn({4, 3}, torch::kDouble)
+      .to(where)
+      .set_requires_grad(requires_grad);
+}
+
 // Runs `model` plainly and as a pipeline of one layer per partition in every
-// mode, and compares what requires grad and the gradients of x and of all
-// parameters.
-void expect_as_plain(Sequential model, const Tensor& x) {
-  auto wanted = model->parameters();
-  wanted.push_back(x);
-  const auto run = [&](auto& module) {
+// mode, and compares what requires grad and the gradients of the input and of
+// all parameters.
+void expect_as_plain(Sequential model, bool input_requires_grad) {
+  const auto run = [&](auto& module, const torch::Device& where) {
+    auto wanted = model->parameters();
+    const Tensor x = input(input_requires_grad, where);
+    wanted.push_back(x);
     for (Tensor& each : wanted) each.mutable_grad() = Tensor();
     const Tensor output = module->forward(x);
     if (output.requires_grad()) output.pow(2).sum().backward();
     Tensors result;
-    for (const Tensor& each : wanted) result.push_back(each.grad());
+    for (const Tensor& each : wanted) {
+      const Tensor& grad = each.grad();
+      result.push_back(grad.defined() ? grad.cpu() : Tensor());
+    }
     result.push_back(torch::tensor(output.requires_grad()));
     return result;
   };
-  const auto expected = run(model);
+  model->to(reference_device());
+  const auto expected = run(model, reference_device());
   for (const Checkpoint mode : kModes) {
-    GPipe pipeline(model, GPipeOptions(std::vector<int64_t>(model->size(), 1))
-                              .chunks(2)
-                              .checkpoint(mode));
-    const auto actual = run(pipeline);
+    auto pipeline = one_each(model, mode);
+    const auto actual = run(pipeline, device());
     for (std::size_t k = 0; k < expected.size(); ++k) {
       ASSERT_EQ(actual[k].defined(), expected[k].defined()) << k;
       if (expected[k].defined()) {
@@ -63,11 +86,6 @@ void expect_as_plain(Sequential model, const Tensor& x) {
   }
 }
 
-Tensor input(bool requires_grad) {
-  torch::manual_seed(0);
-  return torch::randn({4, 3}, torch::kDouble).set_requires_grad(requires_grad);
-}
-
 torch::nn::Linear linear() {
   torch::nn::Linear module(3, 3);
   module->to(torch::kDouble);
@@ -75,11 +93,13 @@ torch::nn::Linear linear() {
 }
 
 TEST(RequiresGrad, WithAnInputThatDoes) {
-  expect_as_plain(Sequential(linear(), linear(), linear()), input(true));
+  expect_as_plain(Sequential(linear(), linear(), linear()),
+                  /*input_requires_grad=*/true);
 }
 
 TEST(RequiresGrad, WithAnInputThatDoesNot) {
-  expect_as_plain(Sequential(linear(), linear(), linear()), input(false));
+  expect_as_plain(Sequential(linear(), linear(), linear()),
+                  /*input_requires_grad=*/false);
 }
 
 TEST(RequiresGrad, WithFrozenPartitions) {
@@ -89,7 +109,7 @@ TEST(RequiresGrad, WithFrozenPartitions) {
       for (int k = 0; k < 3; ++k) {
         if (frozen >> k & 1) freeze(*model[k]);
       }
-      expect_as_plain(model, input(input_requires_grad));
+      expect_as_plain(model, input_requires_grad);
     }
   }
 }
@@ -98,18 +118,19 @@ TEST(RequiresGrad, WithoutAnyParameter) {
   for (const bool input_requires_grad : {true, false}) {
     expect_as_plain(Sequential(layer([](Tensor x) { return x.sin(); }),
                                layer([](Tensor x) { return x.cos(); })),
-                    input(input_requires_grad));
+                    input_requires_grad);
   }
 }
 
 TEST(RequiresGrad, WithDetachInsideALayer) {
   const auto detach = [] { return layer([](Tensor x) { return x.detach(); }); };
-  expect_as_plain(Sequential(linear(), detach()), input(true));
-  expect_as_plain(Sequential(linear(), detach(), linear()), input(true));
-  expect_as_plain(Sequential(detach(), linear()), input(true));
+  expect_as_plain(Sequential(linear(), detach()), /*input_requires_grad=*/true);
+  expect_as_plain(Sequential(linear(), detach(), linear()),
+                  /*input_requires_grad=*/true);
+  expect_as_plain(Sequential(detach(), linear()), /*input_requires_grad=*/true);
   expect_as_plain(
       Sequential(linear(), layer([](Tensor x) { return x + x.detach(); })),
-      input(true));
+      /*input_requires_grad=*/true);
 }
 
 TEST(RequiresGrad, WithNoGradInsideALayer) {
@@ -118,28 +139,31 @@ TEST(RequiresGrad, WithNoGradInsideALayer) {
                                return x * 2;
                              }),
                              linear()),
-                  input(true));
+                  /*input_requires_grad=*/true);
 }
 
 TEST(RequiresGrad, WithALayerThatMakesItsOutputRequireGrad) {
   expect_as_plain(
       Sequential(layer([](Tensor x) { return x.detach().requires_grad_(); }),
                  linear()),
-      input(false));
+      /*input_requires_grad=*/false);
 }
 
 TEST(RequiresGrad, WithAnOutputThatIsAParameter) {
-  const Tensor weight = torch::ones({2, 3}, torch::kDouble).requires_grad_();
+  const Tensor weight =
+      torch::ones({2, 3}, torch::kDouble).to(device()).requires_grad_();
   for (const Checkpoint mode : kModes) {
     Sequential model(layer([weight](Tensor) { return weight; }));
-    GPipe pipeline(model, GPipeOptions({1}).chunks(2).checkpoint(mode));
-    const auto output = pipeline->forward(torch::ones({4, 1}));
+    auto pipeline = one_each(model, mode);
+    const auto output = pipeline->forward(torch::ones({4, 1}).to(device()));
     EXPECT_TRUE(output.requires_grad());
     const auto grad = torch::autograd::grad({output.sum()}, {weight});
     EXPECT_TRUE(torch::equal(grad[0], torch::full_like(weight, 2)));
   }
 }
 
+// A pipeline does not know of modules that a layer has captured, so these are
+// moved by the tests.
 TEST(RequiresGrad, OfEachOutputIsItsOwn) {
   for (const Checkpoint mode : kModes) {
     auto first = linear();
@@ -150,22 +174,26 @@ TEST(RequiresGrad, OfEachOutputIsItsOwn) {
                        const auto& [a, b, c] = in;
                        return Triple(a * b, b.to(torch::kLong), c + 1);
                      }));
-    GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
-    const Tensor x = input(true);
-    const auto plain = model->forward<Triple>(x);
-    const auto output = pipeline->forward<Triple>(x);
+    const auto run = [&](auto& module, const torch::Device& where) {
+      first->to(where);
+      const Tensor x = input(true, where);
+      const auto output = module->template forward<Triple>(x);
+      const auto grads = torch::autograd::grad({std::get<0>(output).sum()},
+                                               {x, first->weight});
+      return std::make_tuple(output, grads[0].cpu(), grads[1].cpu());
+    };
+    const auto [plain, expected_x, expected_weight] =
+        run(model, reference_device());
+    auto pipeline = one_each(model, mode);
+    const auto [output, actual_x, actual_weight] = run(pipeline, device());
     EXPECT_TRUE(std::get<0>(output).requires_grad());
     EXPECT_FALSE(std::get<1>(output).requires_grad());
     EXPECT_FALSE(std::get<2>(output).requires_grad());
     EXPECT_EQ(std::get<1>(output).scalar_type(), torch::kLong);
-    EXPECT_TRUE(torch::equal(std::get<1>(output), std::get<1>(plain)));
-    const auto grad = [&](const Triple& out) {
-      return torch::autograd::grad({std::get<0>(out).sum()},
-                                   {x, first->weight});
-    };
-    const auto actual = grad(output), expected = grad(plain);
-    EXPECT_TRUE(torch::allclose(actual[0], expected[0]));
-    EXPECT_TRUE(torch::allclose(actual[1], expected[1]));
+    EXPECT_TRUE(
+        torch::equal(std::get<1>(output).cpu(), std::get<1>(plain).cpu()));
+    EXPECT_TRUE(torch::allclose(actual_x, expected_x));
+    EXPECT_TRUE(torch::allclose(actual_weight, expected_weight));
   }
 }
 
@@ -179,12 +207,15 @@ TEST(RequiresGrad, IntegersMayTravelBesideFloats) {
                      layer<Tensor, Pair>([last](Pair in) mutable {
                        return last(std::get<0>(in)) * std::get<1>(in);
                      }));
-    GPipe pipeline(model, GPipeOptions({1, 1, 1}).chunks(2).checkpoint(mode));
-    const Tensor x = input(true);
-    const auto actual =
-        torch::autograd::grad({pipeline->forward(x).sum()}, {x});
-    const auto expected = torch::autograd::grad({model->forward(x).sum()}, {x});
-    EXPECT_TRUE(torch::allclose(actual[0], expected[0]));
+    const auto run = [](auto& module, const Tensor& x) {
+      return torch::autograd::grad({module->forward(x).sum()}, {x})[0].cpu();
+    };
+    last->to(reference_device());
+    const auto expected = run(model, input(true, reference_device()));
+    last->to(device(2));
+    auto pipeline = one_each(model, mode);
+    const auto actual = run(pipeline, input(true));
+    EXPECT_TRUE(torch::allclose(actual, expected));
   }
 }
 
@@ -211,7 +242,7 @@ TEST(NoGrad, LeavesNoGraphAndChecksNoPoint) {
   for (const Checkpoint mode : kModes) {
     Probe probe;
     Sequential model(linear(), probe.make());
-    GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
+    auto pipeline = one_each(model, mode);
     torch::NoGradGuard no_grad;
     const auto output = pipeline->forward(input(true));
     EXPECT_FALSE(output.requires_grad());
@@ -226,17 +257,18 @@ TEST(InferenceMode, ReachesTheWorkers) {
   for (const Checkpoint mode : kModes) {
     Probe probe;
     Sequential model(linear(), probe.make());
-    GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
+    model->to(reference_device());
+    const Tensor expected = model->forward(input(false, reference_device()));
+    auto pipeline = one_each(model, mode);
     const Tensor x = input(false);
-    const Tensor expected = model->forward(x);
     probe.inference = 0;
     c10::InferenceMode inference;
     const auto output = pipeline->forward(x);
     EXPECT_TRUE(output.is_inference());
     EXPECT_EQ(probe.inference, 2);
-    EXPECT_TRUE(torch::allclose(output, expected));
-    EXPECT_TRUE(
-        pipeline->forward(torch::ones({4, 3}, torch::kDouble)).is_inference());
+    EXPECT_TRUE(torch::allclose(output.cpu(), expected.cpu()));
+    const Tensor ones = torch::ones({4, 3}, torch::kDouble).to(device());
+    EXPECT_TRUE(pipeline->forward(ones).is_inference());
   }
 }
 
@@ -244,7 +276,7 @@ TEST(Eval, NeverCheckpointsButKeepsTheGraph) {
   for (const Checkpoint mode : kModes) {
     Probe probe;
     Sequential model(linear(), torch::nn::Dropout(0.5), probe.make());
-    GPipe pipeline(model, GPipeOptions({1, 1, 1}).chunks(2).checkpoint(mode));
+    auto pipeline = one_each(model, mode);
     pipeline->eval();
     const Tensor x = input(true);
     pipeline->forward(x).sum().backward();

@@ -1,49 +1,77 @@
 // How long skip tensors live: until the layer that pops them drops them, and
 // never on the partitions between.
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <atomic>
+#include <algorithm>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/skip.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
 
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using testing::layer;
+using testing::reference_device;
 using torch::Tensor;
 using torch::nn::Sequential;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
                                  Checkpoint::kNever};
 
-// Counts the skip tensors whose memory is alive.
-struct Lives {
-  std::atomic<int> now{0};
-  std::mutex mutex;
-  std::vector<int> seen;  // by the layer after the one that pops
-
+// Counts the skip tensors whose memory is alive: those that have been stashed,
+// and the copies of them, on other devices, that have been popped.
+class Lives {
+ public:
   Tensor make(const Tensor& like) {
-    ++now;
-    auto* values = new std::vector<float>(like.numel(), 1.f);
-    return torch::from_blob(
-        values->data(), like.sizes(),
-        [this, values](void*) {
-          delete values;
-          --now;
-        },
-        torch::kFloat);
+    const Tensor skip = torch::ones_like(like, torch::kFloat).detach();
+    watch(skip);
+    return skip;
   }
+  void watch(const Tensor& skip) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // A storage whose memory is gone keeps its address for as long as it is
+    // known here.
+    auto storage = skip.storage().getWeakStorageImpl();
+    const bool known =
+        std::any_of(storages_.begin(), storages_.end(), [&](const auto& each) {
+          return each._unsafe_get_target() == storage._unsafe_get_target();
+        });
+    if (!known) storages_.push_back(std::move(storage));
+  }
+  int now() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return alive();
+  }
+
+  // By the layer after the one that pops.
   void look() {
-    std::lock_guard<std::mutex> lock(mutex);
-    seen.push_back(now);
+    std::lock_guard<std::mutex> lock(mutex_);
+    seen_.push_back(alive());
   }
+  const std::vector<int>& seen() const { return seen_; }
+
+ private:
+  int alive() const {
+    return static_cast<int>(
+        std::count_if(storages_.begin(), storages_.end(),
+                      [](const auto& each) { return !each.expired(); }));
+  }
+
+  std::mutex mutex_;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
+  std::vector<int> seen_;
 };
 
 struct StashImpl : torch::nn::Module, Skippable {
@@ -58,30 +86,43 @@ TORCH_MODULE(Stash);
 
 // Adds, whose backward needs no operand.
 struct PopImpl : torch::nn::Module, Skippable {
-  PopImpl() : Skippable({{}, {"skip"}}) {}
-  Tensor forward(Tensor x) { return x + *pop("skip"); }
+  explicit PopImpl(Lives& lives) : Skippable({{}, {"skip"}}), lives(lives) {}
+  Tensor forward(Tensor x) {
+    const Tensor skip = *pop("skip");
+    lives.watch(skip);
+    return x + skip;
+  }
+  Lives& lives;
 };
 TORCH_MODULE(Pop);
 
 Sequential model(Lives& lives) {
-  return Sequential(Stash(lives), layer([](Tensor x) { return x * 1; }), Pop(),
-                    layer([&](Tensor x) {
+  return Sequential(Stash(lives), layer([](Tensor x) { return x * 1; }),
+                    Pop(lives), layer([&](Tensor x) {
                       lives.look();
                       return x * 1;
                     }));
+}
+
+GPipeOptions options(const std::vector<int64_t>& balance, Checkpoint mode,
+                     int64_t chunks = 1) {
+  return GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
+      devices(balance.size()));
+}
+
+Tensor leaf(int64_t size) {
+  return torch::ones({size}).to(device()).requires_grad_();
 }
 
 TEST(SkipTensor, DiesAtThePopWithoutCheckpointing) {
   for (const auto& balance :
        std::vector<std::vector<int64_t>>{{4}, {1, 3}, {1, 1, 2}, {2, 2}}) {
     Lives lives;
-    GPipe pipeline(model(lives),
-                   GPipeOptions(balance).checkpoint(Checkpoint::kNever));
-    const Tensor x = torch::ones({2}).requires_grad_();
-    auto output = pipeline->forward(x);
-    EXPECT_THAT(lives.seen, ::testing::ElementsAre(0));
+    GPipe pipeline(model(lives), options(balance, Checkpoint::kNever));
+    auto output = pipeline->forward(leaf(2));
+    EXPECT_THAT(lives.seen(), ::testing::ElementsAre(0));
     output.sum().backward();
-    EXPECT_EQ(lives.now, 0);
+    EXPECT_EQ(lives.now(), 0);
   }
 }
 
@@ -89,10 +130,10 @@ TEST(SkipTensor, DiesAtThePopWithoutGradientsInEveryMode) {
   torch::NoGradGuard no_grad;
   for (const Checkpoint mode : kModes) {
     Lives lives;
-    GPipe pipeline(model(lives), GPipeOptions({1, 1, 2}).checkpoint(mode));
-    pipeline->forward(torch::ones({2}));
-    EXPECT_THAT(lives.seen, ::testing::ElementsAre(0));
-    EXPECT_EQ(lives.now, 0);
+    GPipe pipeline(model(lives), options({1, 1, 2}, mode));
+    pipeline->forward(torch::ones({2}).to(device()));
+    EXPECT_THAT(lives.seen(), ::testing::ElementsAre(0));
+    EXPECT_EQ(lives.now(), 0);
   }
 }
 
@@ -102,24 +143,22 @@ TEST(SkipTensor, LivesUntilTheBackwardOfACheckpointedPop) {
   for (const auto& balance :
        std::vector<std::vector<int64_t>>{{1, 3}, {1, 1, 2}, {2, 2}}) {
     Lives lives;
-    GPipe pipeline(model(lives), GPipeOptions(balance).chunks(3).checkpoint(
-                                     Checkpoint::kAlways));
-    const Tensor x = torch::ones({3}).requires_grad_();
+    GPipe pipeline(model(lives), options(balance, Checkpoint::kAlways, 3));
+    const Tensor x = leaf(3);
     auto output = pipeline->forward(x);
-    EXPECT_EQ(lives.now, 3);
+    EXPECT_EQ(lives.now(), 3);
     output.sum().backward();
-    EXPECT_EQ(lives.now, 0);
-    EXPECT_TRUE(torch::equal(x.grad(), torch::ones({3})));
+    EXPECT_EQ(lives.now(), 0);
+    EXPECT_TRUE(torch::equal(x.grad().cpu(), torch::ones({3})));
   }
 }
 
 TEST(SkipTensor, IsFreedWhenTheGraphIsDropped) {
   for (const Checkpoint mode : kModes) {
     Lives lives;
-    GPipe pipeline(model(lives),
-                   GPipeOptions({1, 1, 2}).chunks(3).checkpoint(mode));
-    pipeline->forward(torch::ones({3}).requires_grad_());
-    EXPECT_EQ(lives.now, 0);
+    GPipe pipeline(model(lives), options({1, 1, 2}, mode, 3));
+    pipeline->forward(leaf(3));
+    EXPECT_EQ(lives.now(), 0);
   }
 }
 
@@ -130,18 +169,17 @@ TEST(SkipTensor, IsFreedWhenALayerFails) {
                                 TORCH_CHECK(current_microbatch() != 1, "no");
                                 return x * 1;
                               }),
-                              Pop()),
-                   GPipeOptions({1, 1, 1}).chunks(3).checkpoint(mode));
-    EXPECT_THROW(pipeline->forward(torch::ones({3}).requires_grad_()),
-                 c10::Error);
-    EXPECT_EQ(lives.now, 0);
+                              Pop(lives)),
+                   options({1, 1, 1}, mode, 3));
+    EXPECT_THROW(pipeline->forward(leaf(3)), c10::Error);
+    EXPECT_EQ(lives.now(), 0);
   }
 }
 
 TEST(SkipTensor, DiesAtThePopInAPlainSequential) {
   Lives lives;
-  model(lives)->forward(torch::ones({2}));
-  EXPECT_THAT(lives.seen, ::testing::ElementsAre(0));
+  model(lives)->forward(torch::ones({2}).to(reference_device()));
+  EXPECT_THAT(lives.seen(), ::testing::ElementsAre(0));
 }
 
 }  // namespace

@@ -15,16 +15,20 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::layer;
+using testing::reference_device;
 using ::testing::StartsWith;
 using torch::Tensor;
 using torch::nn::Sequential;
@@ -71,6 +75,19 @@ std::shared_ptr<SkipLayer> popping(
   return made;
 }
 
+GPipe pipeline_of(Sequential model, const std::vector<int64_t>& balance,
+                  Checkpoint mode = Checkpoint::kExceptLast,
+                  int64_t chunks = 1) {
+  return GPipe(model,
+               GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
+                   devices(balance.size())));
+}
+
+// A leaf of the values of `tensor`.
+Tensor leaf(const Tensor& tensor, const torch::Device& where) {
+  return tensor.detach().clone().to(where).requires_grad_();
+}
+
 torch::nn::AnyModule sine() {
   return layer([](Tensor x) { return x.sin(); });
 }
@@ -81,23 +98,28 @@ std::vector<GPipe> cuts_of_three(Sequential model, Checkpoint mode,
   std::vector<GPipe> pipelines;
   for (const auto& balance :
        std::vector<std::vector<int64_t>>{{3}, {1, 2}, {2, 1}, {1, 1, 1}}) {
-    pipelines.push_back(
-        GPipe(model, GPipeOptions(balance).chunks(chunks).checkpoint(mode)));
+    pipelines.push_back(pipeline_of(model, balance, mode, chunks));
   }
   return pipelines;
 }
 
 // Value and gradient equal those of the plain model, for every cut and mode.
+// The model has no parameters, so that all may share it.
 void expect_as_plain(Sequential model) {
-  const Tensor x = torch::linspace(-1, 1, 6, torch::kDouble).requires_grad_();
-  const Tensor expected = model->forward(x);
-  const Tensor grad = torch::autograd::grad({expected.sum()}, {x})[0];
+  const Tensor values = torch::linspace(-1, 1, 6, torch::kDouble);
+  const auto run = [](auto& module, const Tensor& x) {
+    const Tensor output = module->forward(x);
+    return std::make_pair(output.detach().cpu(),
+                          torch::autograd::grad({output.sum()}, {x})[0].cpu());
+  };
+  const auto expected = run(model, leaf(values, reference_device()));
+  const Tensor x = leaf(values, device());
   for (const Checkpoint mode : kModes) {
     for (auto& pipeline : cuts_of_three(model, mode)) {
-      const Tensor output = pipeline->forward(x);
-      EXPECT_TRUE(torch::allclose(output, expected, 1e-12, 1e-12));
-      EXPECT_TRUE(torch::allclose(torch::autograd::grad({output.sum()}, {x})[0],
-                                  grad, 1e-12, 1e-12));
+      const auto actual = run(pipeline, x);
+      EXPECT_TRUE(torch::allclose(actual.first, expected.first, 1e-12, 1e-12));
+      EXPECT_TRUE(
+          torch::allclose(actual.second, expected.second, 1e-12, 1e-12));
     }
   }
 }
@@ -252,11 +274,12 @@ TEST(Pipeline, KeepsNamespacesApart) {
                    popping(second, times(5)));
   const Tensor x = torch::rand({4}, torch::kDouble);
   const Tensor expected = x * 4 + x * 3 + x * 2 * 5;
+  const Tensor input = x.to(device());
   for (const Checkpoint mode : kModes) {
     for (const auto& balance :
          std::vector<std::vector<int64_t>>{{4}, {1, 1, 1, 1}, {2, 2}, {1, 3}}) {
-      GPipe pipeline(model, GPipeOptions(balance).chunks(2).checkpoint(mode));
-      EXPECT_TRUE(torch::allclose(pipeline->forward(x), expected));
+      GPipe pipeline = pipeline_of(model, balance, mode, 2);
+      EXPECT_TRUE(torch::allclose(pipeline->forward(input).cpu(), expected));
     }
   }
 }
@@ -264,8 +287,8 @@ TEST(Pipeline, KeepsNamespacesApart) {
 TEST(Pipeline, SkipErrorsSurfaceWithTheirPlace) {
   const auto run = [](std::shared_ptr<SkipLayer> first,
                       std::shared_ptr<SkipLayer> last) {
-    GPipe pipeline(Sequential(first, sine(), last), GPipeOptions({1, 1, 1}));
-    return error_of([&] { pipeline->forward(torch::ones({2})); });
+    GPipe pipeline = pipeline_of(Sequential(first, sine(), last), {1, 1, 1});
+    return error_of([&] { pipeline->forward(torch::ones({2}).to(device())); });
   };
   const auto forgetful = [](std::vector<std::string> stashes,
                             std::vector<std::string> pops) {

@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
 
+using testing::devices;
 using testing::difference;
 using testing::distance;
 using testing::plain_step;
@@ -24,8 +26,6 @@ using torch::Tensor;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
                                  Checkpoint::kNever};
-
-torch::Device cpu() { return torch::Device(torch::kCPU); }
 
 // Every way to cut `layers` into at most 4 partitions.
 std::vector<std::vector<int64_t>> balances(int64_t layers) {
@@ -66,12 +66,11 @@ StepState pipeline_step(const Case& test, const std::vector<int64_t>& balance,
                         uint64_t seed) {
   torch::manual_seed(1);
   auto model = test.model();
-  GPipe pipeline(
-      model, GPipeOptions(balance)
-                 .chunks(chunks)
-                 .checkpoint(mode)
-                 .threads_per_partition(1)
-                 .devices(std::vector<torch::Device>(balance.size(), cpu())));
+  GPipe pipeline(model, GPipeOptions(balance)
+                            .chunks(chunks)
+                            .checkpoint(mode)
+                            .threads_per_partition(1)
+                            .devices(devices(balance.size())));
   torch::manual_seed(seed);
   return training_step(
       *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
@@ -122,8 +121,10 @@ TEST(Transparency, IsBitEqualToAccumulationInReverseOrder) {
     const Tensor input = torch::randn({8, width}, torch::kDouble);
     const auto plain = plain_step(model, input, 4);
     for (const auto& balance : balances(static_cast<int64_t>(model->size()))) {
-      GPipe pipeline(model,
-                     GPipeOptions(balance).chunks(4).threads_per_partition(1));
+      GPipe pipeline(
+          model,
+          GPipeOptions(balance).chunks(4).threads_per_partition(1).devices(
+              devices(balance.size())));
       const auto state = training_step(
           *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
       ASSERT_EQ(difference(state, plain), "")

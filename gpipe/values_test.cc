@@ -11,12 +11,15 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 
 namespace gpipe {
 namespace {
 
+using testing::device;
+using testing::devices;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
@@ -33,9 +36,14 @@ constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
 template <typename... Layers>
 GPipe pipeline_of(int64_t chunks, Layers... layers) {
   torch::nn::Sequential model(layers...);
-  return GPipe(
-      model,
-      GPipeOptions(std::vector<int64_t>(sizeof...(Layers), 1)).chunks(chunks));
+  return GPipe(model, GPipeOptions(std::vector<int64_t>(sizeof...(Layers), 1))
+                          .chunks(chunks)
+                          .devices(devices(sizeof...(Layers))));
+}
+
+// Ones, where a pipeline takes its input.
+Tensor ones(torch::IntArrayRef sizes) {
+  return torch::ones(sizes).to(device());
 }
 
 GPipe identity(int64_t chunks = 1) {
@@ -53,7 +61,7 @@ std::vector<int64_t> split(int64_t rows, int64_t chunks) {
                                 seen.push_back(x.size(0));
                                 return x;
                               }));
-  const Tensor x = torch::arange(rows);
+  const Tensor x = torch::arange(rows).to(device());
   EXPECT_TRUE(torch::equal(pipeline->forward(x), x));
   return seen;
 }
@@ -81,12 +89,14 @@ TEST(Split, OfNoRowsTrainsWithZeroGradients) {
   for (const Checkpoint mode : kModes) {
     torch::nn::Linear linear(3, 2);
     torch::nn::Sequential model(linear);
-    GPipe pipeline(model, GPipeOptions({1}).chunks(4).checkpoint(mode));
-    const Tensor x = torch::zeros({0, 3}).requires_grad_();
+    GPipe pipeline(model, GPipeOptions({1}).chunks(4).checkpoint(mode).devices(
+                              devices(1)));
+    const Tensor x = torch::zeros({0, 3}).to(device()).requires_grad_();
     const auto output = pipeline->forward(x);
     EXPECT_EQ(output.sizes(), torch::IntArrayRef({0, 2}));
     output.sum().backward();
-    EXPECT_TRUE(torch::equal(linear->weight.grad(), torch::zeros({2, 3})));
+    EXPECT_TRUE(
+        torch::equal(linear->weight.grad().cpu(), torch::zeros({2, 3})));
     EXPECT_EQ(x.grad().sizes(), torch::IntArrayRef({0, 3}));
   }
 }
@@ -95,8 +105,8 @@ TEST(Split, OfFewRowsTrains) {
   for (const int64_t rows : {7, 2}) {
     torch::nn::Linear linear(3, 2);
     auto pipeline = pipeline_of(4, linear);
-    pipeline->forward(torch::ones({rows, 3})).sum().backward();
-    EXPECT_TRUE(torch::allclose(linear->bias.grad(),
+    pipeline->forward(ones({rows, 3})).sum().backward();
+    EXPECT_TRUE(torch::allclose(linear->bias.grad().cpu(),
                                 torch::full({2}, static_cast<float>(rows))));
   }
 }
@@ -108,23 +118,23 @@ TEST(Gather, TakesOutputsOfOtherLengthsThanTheirInputs) {
   auto twice = pipeline_of(3, layer([](Tensor x) {
                              return torch::cat({x, x * 10});
                            }));
-  const Tensor x = torch::arange(7.0).requires_grad_();
-  EXPECT_TRUE(
-      torch::equal(half->forward(x), torch::tensor({0.f, 1.f, 3.f, 4.f, 6.f})));
+  const Tensor x = torch::arange(7.0).to(device()).requires_grad_();
+  EXPECT_TRUE(torch::equal(half->forward(x).cpu(),
+                           torch::tensor({0.f, 1.f, 3.f, 4.f, 6.f})));
   half->forward(x).sum().backward();
-  EXPECT_TRUE(torch::equal(x.grad(),
+  EXPECT_TRUE(torch::equal(x.grad().cpu(),
                            torch::tensor({1.f, 1.f, 0.f, 1.f, 1.f, 0.f, 1.f})));
   EXPECT_EQ(twice->forward(x).size(0), 14);
 }
 
 TEST(Gather, RefusesAScalarPerMicrobatch) {
   auto pipeline = pipeline_of(2, layer([](Tensor x) { return x.mean(); }));
-  EXPECT_THAT(error_of([&] { pipeline->forward(torch::ones({4})); }),
+  EXPECT_THAT(error_of([&] { pipeline->forward(ones({4})); }),
               StartsWith("c10::ValueError: element 0 of the output of "
                          "micro-batch 0 is a scalar, which cannot be "
                          "concatenated along dimension 0"));
   // One micro-batch needs no concatenation.
-  EXPECT_EQ(pipeline->forward(torch::ones({1})).dim(), 0);
+  EXPECT_EQ(pipeline->forward(ones({1})).dim(), 0);
 }
 
 TEST(Gather, RefusesOutputsThatDoNotFitTogether) {
@@ -133,7 +143,7 @@ TEST(Gather, RefusesOutputsThatDoNotFitTogether) {
                               }));
   EXPECT_THAT(
       error_of([&] {
-        pipeline->forward(torch::ones({3, 1}));
+        pipeline->forward(ones({3, 1}));
       }),
       StartsWith("c10::ValueError: element 0 of the output has sizes "
                  "[2, 1] in micro-batch 0 but [1, 2] in micro-batch 1"));
@@ -144,7 +154,7 @@ TEST(Gather, RefusesOutputsOfVaryingNumber) {
       2, layer<Tensors>([](Tensor x) { return Tensors(x.size(0), x); }));
   EXPECT_EQ(
       error_of([&] {
-        pipeline->forward<Tensors>(torch::ones({3, 1}));
+        pipeline->forward<Tensors>(ones({3, 1}));
       }),
       "c10::ValueError: the outputs of the micro-batches do not fit together: "
       "micro-batch 0 gave a vector of 2 tensors, micro-batch 1 gave a vector "
@@ -159,8 +169,8 @@ TEST(Kind, PairGoesInAndOutAndBothGetGradients) {
                     return Pair(std::get<0>(pair) * 2, std::get<1>(pair) * 3);
                   }),
                   layer<Pair, Pair>([](Pair pair) { return pair; }));
-  const Tensor a = torch::ones({4, 1}).requires_grad_();
-  const Tensor b = torch::ones({4, 5}).requires_grad_();
+  const Tensor a = ones({4, 1}).requires_grad_();
+  const Tensor b = ones({4, 5}).requires_grad_();
   const auto [c, d] = pipeline->forward<Pair>(Pair(a, b));
   EXPECT_EQ(c.sizes(), a.sizes());
   EXPECT_EQ(d.sizes(), b.sizes());
@@ -173,7 +183,7 @@ TEST(Kind, TupleOfOneStaysATuple) {
   auto pipeline = pipeline_of(2, layer<Single, Single>([](Single x) {
                                 return Single(std::get<0>(x) * 2);
                               }));
-  const Tensor a = torch::ones({4, 1}).requires_grad_();
+  const Tensor a = ones({4, 1}).requires_grad_();
   const auto [b] = pipeline->forward<Single>(Single(a));
   b.sum().backward();
   EXPECT_TRUE(torch::equal(a.grad(), torch::full_like(a, 2)));
@@ -191,14 +201,15 @@ void expect_tuple_works(std::index_sequence<I...>) {
                               layer<Tuple, Tuple>([](Tuple tuple) {
                                 return Tuple((std::get<I>(tuple) * 2)...);
                               }));
-  const Tensor x = torch::arange(4.0);
+  const Tensor x = torch::arange(4.0).to(device());
   const auto tuple = pipeline->template forward<Tuple>(x);
-  EXPECT_TRUE(
-      (torch::equal(std::get<I>(tuple), (x + static_cast<double>(I)) * 2) &&
-       ...));
+  EXPECT_TRUE((torch::equal(std::get<I>(tuple).cpu(),
+                            (x.cpu() + static_cast<double>(I)) * 2) &&
+               ...));
+  const Tuple moved(std::get<I>(tuple).to(device())...);
   EXPECT_TRUE(std::get<0>(pipeline_of(3, layer<Tuple, Tuple>(
                                              [](Tuple each) { return each; }))
-                              ->template forward<Tuple>(tuple))
+                              ->template forward<Tuple>(moved))
                   .equal(x * 2));
 }
 
@@ -224,8 +235,10 @@ TEST(Kind, UndefinedElementsOfAVectorStayUndefined) {
           EXPECT_FALSE(in[1].defined());
           return Tensors{in[2], Tensor(), in[0]};
         }));
-    GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
-    const Tensor x = torch::ones({4}).requires_grad_();
+    GPipe pipeline(
+        model,
+        GPipeOptions({1, 1}).chunks(2).checkpoint(mode).devices(devices(2)));
+    const Tensor x = ones({4}).requires_grad_();
     const auto out = pipeline->forward<Tensors>(Tensors{Tensor(), x});
     ASSERT_EQ(out.size(), 3u);
     EXPECT_EQ(out[0].scalar_type(), torch::kLong);
@@ -239,7 +252,7 @@ TEST(Kind, AnEmptyVectorMayCrossPartitions) {
   auto pipeline =
       pipeline_of(2, layer<Tensors>([](Tensor) { return Tensors(); }),
                   layer<Tensors, Tensors>([](Tensors in) { return in; }));
-  EXPECT_TRUE(pipeline->forward<Tensors>(torch::ones({4})).empty());
+  EXPECT_TRUE(pipeline->forward<Tensors>(ones({4})).empty());
 }
 
 TEST(Kind, IntegersPassBetweenPartitions) {
@@ -247,10 +260,13 @@ TEST(Kind, IntegersPassBetweenPartitions) {
     torch::nn::Embedding embedding(5, 3);
     torch::nn::Sequential model(layer([](Tensor x) { return x + 1; }),
                                 embedding);
-    GPipe pipeline(model, GPipeOptions({1, 1}).chunks(2).checkpoint(mode));
-    const Tensor tokens = torch::tensor({0, 1, 2, 3, 0}, torch::kLong);
+    GPipe pipeline(
+        model,
+        GPipeOptions({1, 1}).chunks(2).checkpoint(mode).devices(devices(2)));
+    const Tensor tokens =
+        torch::tensor({0, 1, 2, 3, 0}, torch::kLong).to(device());
     pipeline->forward(tokens).sum().backward();
-    EXPECT_TRUE(torch::equal(embedding->weight.grad().select(1, 0),
+    EXPECT_TRUE(torch::equal(embedding->weight.grad().select(1, 0).cpu(),
                              torch::tensor({0.f, 2.f, 1.f, 1.f, 1.f})));
   }
 }
@@ -278,10 +294,9 @@ TEST(InputError, NoTensor) {
             "torch::Tensor, but got int");
   EXPECT_THAT(error_of([&] { pipeline->forward(std::string("x")); }),
               HasSubstr("basic_string"));
-  EXPECT_THAT(error_of([&] {
-                pipeline->forward(std::make_tuple(torch::ones({1}), 42));
-              }),
-              StartsWith("c10::TypeError: expected a torch::Tensor"));
+  EXPECT_THAT(
+      error_of([&] { pipeline->forward(std::make_tuple(ones({1}), 42)); }),
+      StartsWith("c10::TypeError: expected a torch::Tensor"));
   EXPECT_THAT(error_of([&] { pipeline->forward(std::tuple<>()); }),
               StartsWith("c10::TypeError: expected a torch::Tensor"));
 }
@@ -295,8 +310,7 @@ TEST(InputError, NothingToSplit) {
             "c10::TypeError: the input is an undefined tensor");
   EXPECT_THAT(
       error_of([&] {
-        pipeline->forward(
-            Tensors{torch::ones({2}), Tensor(), torch::tensor(1)});
+        pipeline->forward(Tensors{ones({2}), Tensor(), torch::tensor(1)});
       }),
       StartsWith("c10::ValueError: element 2 of the input has no dimension 0"));
   for (const Tensors& empty : {Tensors(), Tensors(2)}) {
@@ -310,8 +324,7 @@ TEST(InputError, NothingToSplit) {
 
 TEST(InputError, UnequalSizes) {
   EXPECT_EQ(error_of([&] {
-              identity()->forward(
-                  Tensors{torch::ones({8, 2}), Tensor(), torch::ones({3})});
+              identity()->forward(Tensors{ones({8, 2}), Tensor(), ones({3})});
             }),
             "c10::ValueError: the tensors of the input differ in size along "
             "dimension 0, which is split into micro-batches (sizes: 8 "
@@ -319,14 +332,19 @@ TEST(InputError, UnequalSizes) {
 }
 
 TEST(InputError, WrongDevice) {
-  EXPECT_EQ(
-      error_of([&] { identity()->forward(torch::ones({2}, torch::kMeta)); }),
-      "c10::ValueError: the input is on meta but the first partition is "
-      "on cpu; move it there first (devices()[0])");
+  std::vector<torch::Device> wrong{torch::Device(torch::kMeta)};
+  if (!device().is_cpu()) wrong.emplace_back(torch::kCPU);
+  if (device(1) != device(0)) wrong.push_back(device(1));
+  for (const torch::Device& where : wrong) {
+    EXPECT_EQ(error_of([&] { identity()->forward(torch::empty({2}, where)); }),
+              "c10::ValueError: the input is on " + where.str() +
+                  " but the first partition is on " + device().str() +
+                  "; move it there first (devices()[0])");
+  }
 }
 
 TEST(OutputError, AnotherTypeThanAskedFor) {
-  const Tensor x = torch::ones({2});
+  const Tensor x = ones({2});
   EXPECT_THAT(error_of([&] { identity()->forward<Tensors>(x); }),
               StartsWith("c10::TypeError: the value is a tensor, but "));
   EXPECT_THAT(error_of([&] { identity()->forward<int>(x); }),
@@ -340,7 +358,7 @@ TEST(OutputError, AnotherTypeThanAskedFor) {
 }
 
 TEST(LayerError, ReturningNoTensor) {
-  const Tensor x = torch::ones({2});
+  const Tensor x = ones({2});
   const auto expected = StartsWith(
       "c10::TypeError: a layer must return a torch::Tensor, a "
       "std::vector<torch::Tensor> or a std::tuple of 1 to 8 torch::Tensor");
@@ -362,7 +380,7 @@ TEST(LayerError, ReturningNoTensor) {
 TEST(LayerError, ReturningAnUndefinedTensor) {
   EXPECT_THAT(error_of([&] {
                 pipeline_of(1, layer([](Tensor) { return Tensor(); }))
-                    ->forward(torch::ones({2}));
+                    ->forward(ones({2}));
               }),
               StartsWith("c10::TypeError: layer '0' returned an undefined "
                          "tensor"));
@@ -372,7 +390,7 @@ TEST(LayerError, TakingAnotherTypeThanTheOneBeforeGives) {
   auto pipeline =
       pipeline_of(1, layer<Tensors>([](Tensor x) { return Tensors{x}; }),
                   layer([](Tensor x) { return x; }));
-  const auto error = error_of([&] { pipeline->forward(torch::ones({2})); });
+  const auto error = error_of([&] { pipeline->forward(ones({2})); });
   EXPECT_THAT(error, StartsWith("c10::Error: "));
   EXPECT_THAT(error, HasSubstr("(in partition 1, micro-batch 0, forward, "
                                "layer '1')"));

@@ -52,9 +52,7 @@ class SetAside {
     }
     for (std::size_t k = 0; k < entry.grads.size(); ++k) {
       const at::Tensor& grad = entry.grads[k];
-      if (!grad.defined()) continue;
-      entry.complete[k].before(grad.device());
-      record_use(grad, grad.device());
+      if (grad.defined()) entry.complete[k].before(grad.device());
     }
     return std::move(entry.grads);
   }

@@ -9,7 +9,7 @@
 
 #include "gpipe/runtime/cell_tracker.h"
 #include "gpipe/runtime/layer.h"
-#include "gpipe/runtime/phase.h"
+#include "gpipe/runtime/norm_statistics.h"
 
 namespace gpipe {
 namespace {
@@ -85,8 +85,6 @@ void put_back(const std::vector<BufferValue>& values) {
 }  // namespace
 
 Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
-  PhaseScope phase(checkpointed_ ? Phase::kCheckpointing : Phase::kForward,
-                   microbatch_);
   leaf_input_ = leaf_input;
   input_kind_ = input.kind;
   input_width_ = input.boundary.size();
@@ -103,7 +101,7 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
   }
 
   const std::vector<at::Tensor> outputs =
-      run_layers(std::move(crossings), seed);
+      run_layers(std::move(crossings), seed, /*again=*/false);
 
   Parcel output;
   output.kind = output_kind_;
@@ -137,7 +135,7 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
 }
 
 std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
-                                         StepSeed& seed) {
+                                         StepSeed& seed, bool again) {
   Entry entry(input, leaf_input_);
   std::vector<at::Tensor> boundary(
       std::make_move_iterator(entry.tensors().begin()),
@@ -156,6 +154,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
   CellTracker tracker(*partition_, std::move(imported));
   UseSkipTracker use_tracker(tracker);
   RandomScope random(seed, microbatch_, partition_->device);
+  NormScope norms(partition_->norms.get(), /*record=*/!again);
   Value value(input_kind_, std::move(boundary));
   for (Layer& layer : partition_->layers) {
     layer_at_work_ = layer.name;
@@ -204,7 +203,6 @@ void Cell::check_unchanged() const {
 }
 
 void Cell::recompute(StepSeed& seed) {
-  PhaseScope phase(Phase::kRecomputing, microbatch_);
   check_unchanged();
 
   // Layers change their buffers again: they find what they found in the
@@ -220,7 +218,8 @@ void Cell::recompute(StepSeed& seed) {
   }
   put_back(saved_.buffers);
 
-  TORCH_CHECK(outlines_of(run_layers(saved_.input, seed)) == saved_.outputs,
+  TORCH_CHECK(outlines_of(run_layers(saved_.input, seed, /*again=*/true)) ==
+                  saved_.outputs,
               "the layers of partition ", partition_->index,
               " did not return in the recompute what they returned in the "
               "checkpointed forward (in number, sizes, type or need of a "
@@ -230,7 +229,6 @@ void Cell::recompute(StepSeed& seed) {
 GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
                           const std::vector<bool>& leaf_wanted,
                           std::vector<at::Tensor>& leaf_grads) {
-  PhaseScope phase(Phase::kBackward, microbatch_);
   // Roots in the order in which the engine would reach them in the plain
   // model, last consumer first, so that sums over them come out the same.
   std::vector<torch::autograd::Edge> roots;

@@ -102,8 +102,9 @@ class Cell {
 
   // Runs the layers on `input`, fills entry_ and exits_, and returns what goes
   // out: boundary tensors, then exported skips.
+  // `again`: it has been done once.
   std::vector<at::Tensor> run_layers(std::vector<Crossing> input,
-                                     StepSeed& seed);
+                                     StepSeed& seed, bool again);
   void check_unchanged() const;
 
   Partition* partition_;

@@ -11,6 +11,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "gpipe/runtime/stream.h"
+
 namespace gpipe {
 namespace {
 
@@ -29,16 +31,21 @@ struct Begin : public Node {
 };
 
 // The engine calls the hooks of a leaf whenever a gradient arrives at it, also
-// when it only takes the gradient as a result. While in scope, the edges of
-// the graph from `roots` to leaves that are `targets` and have hooks, and
-// those entries of `roots` and `targets`, end in nodes without any.
-class PastHooks {
+// when it only takes the gradient as a result; and it sums gradients for a leaf
+// on the stream that the leaf's node was made on, which is the user's, so that
+// workers of one device would wait for each other there. While in scope, the
+// edges of the graph from `roots` to leaves that are `targets` and of which
+// that is true, and those entries of `roots` and `targets`, end in nodes of
+// this thread's own.
+class PastLeaves {
  public:
-  PastHooks(edge_list& roots, edge_list& targets) {
+  PastLeaves(edge_list& roots, edge_list& targets) {
     for (Edge& target : targets) {
       auto* leaf =
           dynamic_cast<torch::autograd::AccumulateGrad*>(target.function.get());
-      if (!leaf || leaf->tensor_pre_hooks().empty()) continue;
+      if (!leaf || (leaf->tensor_pre_hooks().empty() && is_here(*leaf))) {
+        continue;
+      }
       std::shared_ptr<Node> end(new Begin(), torch::autograd::deleteNode);
       end->add_input_metadata(leaf->variable);
       ends_.emplace(leaf, std::move(end));
@@ -64,13 +71,13 @@ class PastHooks {
       }
     }
   }
-  ~PastHooks() {
+  ~PastLeaves() {
     for (Diverted& each : diverted_) {
       each.node->next_edges()[each.index] = std::move(each.before);
     }
   }
-  PastHooks(const PastHooks&) = delete;
-  PastHooks& operator=(const PastHooks&) = delete;
+  PastLeaves(const PastLeaves&) = delete;
+  PastLeaves& operator=(const PastLeaves&) = delete;
 
  private:
   struct Diverted {
@@ -78,6 +85,13 @@ class PastHooks {
     std::size_t index;
     Edge before;
   };
+
+  // Whether the engine would work for `leaf` on this thread's current stream.
+  static bool is_here(torch::autograd::AccumulateGrad& leaf) {
+    if (!has_streams(leaf.variable.device())) return true;
+    const auto stream = leaf.stream();
+    return !stream || is_current(*stream);
+  }
 
   bool divert(Edge& edge) {
     const auto found = ends_.find(edge.function.get());
@@ -173,7 +187,7 @@ std::vector<at::Tensor> run_backward(const edge_list& exits,
   std::vector<at::Tensor> result(targets.size());
   if (roots.empty() || wanted.empty()) return result;
 
-  const PastHooks past_hooks(roots, wanted);
+  const PastLeaves past_leaves(roots, wanted);
   auto found = torch::autograd::Engine::get_default_engine().execute(
       roots, root_grads, keep_graph, /*create_graph=*/false,
       /*accumulate_grad=*/false, wanted);

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 
 namespace gpipe {
@@ -19,20 +20,23 @@ using ::testing::StartsWith;
 using Tensors = std::vector<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
 
-const c10::Device kCpu(c10::kCPU);
+Tensor on_device(const Tensor& tensor) { return tensor.to(testing::device()); }
+Tensor ones(at::IntArrayRef sizes) { return on_device(at::ones(sizes)); }
+Tensor zeros(at::IntArrayRef sizes) { return on_device(at::zeros(sizes)); }
 
 TEST(CheckInput, PassesTensorsVectorsAndTuples) {
-  const Tensor x = at::ones({2, 1});
-  check_input(Value::wrap(x), kCpu);
-  check_input(Value::wrap(Tensors{Tensor(), x, at::ones({2})}), kCpu);
-  check_input(Value::wrap(Pair(x, at::ones({2, 5}))), kCpu);
-  check_input(Value::wrap(at::ones({0, 3})), kCpu);
+  const Tensor x = ones({2, 1});
+  check_input(Value::wrap(x), testing::device());
+  check_input(Value::wrap(Tensors{Tensor(), x, ones({2})}), testing::device());
+  check_input(Value::wrap(Pair(x, ones({2, 5}))), testing::device());
+  check_input(Value::wrap(ones({0, 3})), testing::device());
 }
 
 TEST(CheckInput, RefusesUnequalSizesAndNamesThem) {
   EXPECT_THAT(
       error_of([] {
-        check_input(Value::wrap(Pair(at::ones({8}), at::ones({3, 8}))), kCpu);
+        check_input(Value::wrap(Pair(ones({8}), ones({3, 8}))),
+                    testing::device());
       }),
       StartsWith("c10::ValueError: the tensors of the input differ in size "
                  "along dimension 0, which is split into micro-batches (sizes: "
@@ -40,7 +44,7 @@ TEST(CheckInput, RefusesUnequalSizesAndNamesThem) {
 }
 
 TEST(Scatter, GivesViewsOfTheRows) {
-  const Tensor x = at::arange(10).reshape({5, 2});
+  const Tensor x = on_device(at::arange(10)).reshape({5, 2});
   const auto pieces = scatter(Value::wrap(x), 2);
   ASSERT_EQ(pieces.size(), 2u);
   EXPECT_TRUE(at::equal(pieces[0].tensors()[0], x.narrow(0, 0, 3)));
@@ -49,7 +53,7 @@ TEST(Scatter, GivesViewsOfTheRows) {
 }
 
 TEST(Scatter, KeepsTheKindAndWhatIsUndefined) {
-  const Tensor x = at::ones({2, 1});
+  const Tensor x = ones({2, 1});
   const auto vectors = scatter(Value::wrap(Tensors{Tensor(), x}), 2);
   ASSERT_EQ(vectors.size(), 2u);
   for (const Value& piece : vectors) {
@@ -64,14 +68,15 @@ TEST(Scatter, KeepsTheKindAndWhatIsUndefined) {
 
 TEST(Gather, ConcatenatesTensors) {
   const Value gathered =
-      gather({Value::wrap(at::zeros({1, 1})), Value::wrap(at::ones({2, 1}))});
+      gather({Value::wrap(zeros({1, 1})), Value::wrap(ones({2, 1}))});
   EXPECT_EQ(gathered.kind(), Value::Kind::kTensor);
-  EXPECT_TRUE(at::equal(gathered.tensors()[0],
-                        at::tensor({0.f, 1.f, 1.f}).reshape({3, 1})));
+  EXPECT_TRUE(
+      at::equal(gathered.tensors()[0],
+                on_device(at::tensor({0.f, 1.f, 1.f})).reshape({3, 1})));
 }
 
 TEST(Gather, ConcatenatesTuplesByElement) {
-  const Pair pair(at::zeros({1, 1}), at::zeros({2, 2}));
+  const Pair pair(zeros({1, 1}), zeros({2, 2}));
   const Value gathered = gather({Value::wrap(pair), Value::wrap(pair)});
   EXPECT_EQ(gathered.kind(), Value::Kind::kTuple);
   EXPECT_EQ(gathered.tensors()[0].sizes(), at::IntArrayRef({2, 1}));
@@ -79,12 +84,12 @@ TEST(Gather, ConcatenatesTuplesByElement) {
 }
 
 TEST(Gather, ReturnsASinglePieceAsItIs) {
-  const Tensor scalar = at::scalar_tensor(1);
+  const Tensor scalar = on_device(at::scalar_tensor(1));
   EXPECT_TRUE(gather({Value::wrap(scalar)}).tensors()[0].is_same(scalar));
 }
 
 TEST(Gather, RefusesAnElementThatIsDefinedInSomePiecesOnly) {
-  const Value with = Value::wrap(Tensors{at::ones({1})});
+  const Value with = Value::wrap(Tensors{ones({1})});
   const Value without = Value::wrap(Tensors{Tensor()});
   EXPECT_EQ(error_of([&] {
               gather({with, without});
@@ -99,7 +104,7 @@ TEST(Gather, RefusesAnElementThatIsDefinedInSomePiecesOnly) {
 }
 
 TEST(Gather, RefusesPiecesOfOtherKinds) {
-  const Tensor x = at::ones({1});
+  const Tensor x = ones({1});
   EXPECT_EQ(error_of([&] {
               gather({Value::wrap(x), Value::wrap(Tensors{x})});
             }),
@@ -111,7 +116,7 @@ TEST(Gather, RefusesPiecesOfOtherKinds) {
 TEST(Gather, ReversesScatter) {
   for (int64_t rows = 0; rows < 10; ++rows) {
     for (int64_t chunks = 1; chunks < 6; ++chunks) {
-      const Tensor x = at::arange(2 * rows).reshape({rows, 2});
+      const Tensor x = on_device(at::arange(2 * rows)).reshape({rows, 2});
       const Value value = Value::wrap(Tensors{x, Tensor(), x * 2});
       const Value back = gather(scatter(value, chunks));
       EXPECT_TRUE(at::equal(back.tensors()[0], x));

@@ -6,9 +6,11 @@
 #include <torch/nn/modules/container/any.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "gpipe/runtime/norm_statistics.h"
 #include "gpipe/skip/layout.h"
 
 namespace gpipe {
@@ -32,6 +34,9 @@ struct Partition {
   // every forward in training, without reading them and without raising their
   // version; and the buffers of all other modules.
   std::vector<at::Tensor> norm_buffers, other_buffers;
+
+  // Of the BatchNorm layers, if what they see counts by mini-batch.
+  std::shared_ptr<NormStatistics> norms;
 
   // The name of `parameter` in the Sequential ("3.weight"), or "" if it is
   // none of the layers'.

@@ -1,16 +1,40 @@
 #include "gpipe/runtime/phase.h"
 
+#include <memory>
+
 namespace gpipe {
 namespace {
 
-thread_local std::optional<Phase> phase_here;
-thread_local std::optional<int64_t> microbatch_here;
+// LibTorch hands this kind of information over to the threads of the autograd
+// engine, which run the backward of operators on an accelerator. The kind is
+// one that LibTorch itself has no use for.
+constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
+
+struct PhaseInfo : c10::DebugInfoBase {
+  PhaseInfo(Phase phase, int64_t microbatch)
+      : phase(phase), microbatch(microbatch) {}
+  const Phase phase;
+  const int64_t microbatch;
+};
+
+const PhaseInfo* here() {
+  return dynamic_cast<PhaseInfo*>(c10::ThreadLocalDebugInfo::get(kKind));
+}
+
+bool is(Phase phase) {
+  const PhaseInfo* info = here();
+  return info && info->phase == phase;
+}
 
 }  // namespace
 
-bool is_checkpointing() { return phase_here == Phase::kCheckpointing; }
-bool is_recomputing() { return phase_here == Phase::kRecomputing; }
-std::optional<int64_t> current_microbatch() { return microbatch_here; }
+bool is_checkpointing() { return is(Phase::kCheckpointing); }
+bool is_recomputing() { return is(Phase::kRecomputing); }
+
+std::optional<int64_t> current_microbatch() {
+  const PhaseInfo* info = here();
+  return info ? std::make_optional(info->microbatch) : std::nullopt;
+}
 
 const char* to_string(Phase phase) {
   switch (phase) {
@@ -27,14 +51,6 @@ const char* to_string(Phase phase) {
 }
 
 PhaseScope::PhaseScope(Phase phase, int64_t microbatch)
-    : outer_phase_(phase_here), outer_microbatch_(microbatch_here) {
-  phase_here = phase;
-  microbatch_here = microbatch;
-}
-
-PhaseScope::~PhaseScope() {
-  phase_here = outer_phase_;
-  microbatch_here = outer_microbatch_;
-}
+    : guard_(kKind, std::make_shared<PhaseInfo>(phase, microbatch)) {}
 
 }  // namespace gpipe

@@ -1,5 +1,10 @@
 // What this thread is doing for a pipeline, for layers that want to know.
+//
+// Also the threads of the autograd engine that run a backward for a worker, as
+// they do for what is on an accelerator.
 #pragma once
+
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstdint>
 #include <optional>
@@ -28,13 +33,11 @@ const char* to_string(Phase phase);
 class PhaseScope {
  public:
   PhaseScope(Phase phase, int64_t microbatch);
-  ~PhaseScope();
   PhaseScope(const PhaseScope&) = delete;
   PhaseScope& operator=(const PhaseScope&) = delete;
 
  private:
-  std::optional<Phase> outer_phase_;
-  std::optional<int64_t> outer_microbatch_;
+  c10::DebugInfoGuard guard_;
 };
 
 }  // namespace gpipe

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "gpipe/runtime/autograd_node.h"
@@ -24,6 +25,53 @@ std::vector<c10::Device> devices_of(const std::vector<Partition>& partitions) {
   return devices;
 }
 
+// Makes the nodes that accumulate into `.grad` of the parameters on
+// accelerators, for as long as the result lives, so that they are the caller's
+// and work on the caller's streams. Else the first operator of a cell that
+// needs one makes it, on the worker's.
+std::vector<torch::autograd::Edge> accumulators_of(
+    const std::vector<Partition>& partitions) {
+  std::vector<torch::autograd::Edge> edges;
+  for (const Partition& partition : partitions) {
+    if (!has_streams(partition.device)) continue;
+    for (const Layer& layer : partition.layers) {
+      for (const at::Tensor& each : layer.module.ptr()->parameters()) {
+        if (each.requires_grad()) {
+          edges.push_back(torch::autograd::impl::gradient_edge(each));
+        }
+      }
+    }
+  }
+  return edges;
+}
+
+// The BatchNorm statistics of a mini-batch, which has failed unless it says
+// otherwise.
+class MiniBatchNorms {
+ public:
+  explicit MiniBatchNorms(const std::vector<Partition>& partitions)
+      : partitions_(partitions) {}
+  ~MiniBatchNorms() {
+    if (committed_) return;
+    for (const Partition& each : partitions_) {
+      if (each.norms) each.norms->discard();
+    }
+  }
+  MiniBatchNorms(const MiniBatchNorms&) = delete;
+  MiniBatchNorms& operator=(const MiniBatchNorms&) = delete;
+
+  void commit() {
+    committed_ = true;
+    for (const Partition& each : partitions_) {
+      if (each.norms) each.norms->commit();
+    }
+  }
+
+ private:
+  const std::vector<Partition>& partitions_;
+  bool committed_ = false;
+};
+
 int64_t rows_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.dim() > 0 ? tensor.size(0) : 0;
 }
@@ -35,7 +83,15 @@ class StepBackward : public OpaqueBackward {
  public:
   StepBackward(std::shared_ptr<Pipeline> pipeline, std::shared_ptr<Step> step,
                const Pipeline::Plans& plans)
-      : pipeline_(std::move(pipeline)), step_(std::move(step)), plans_(plans) {}
+      : pipeline_(std::move(pipeline)), step_(std::move(step)), plans_(plans) {
+    // Backward may be called on other streams than forward was. It comes after
+    // what these were given up to here all the same.
+    for (const Partition& each : pipeline_->stages_.partitions) {
+      if (has_streams(each.device) && !forward_done_.count(each.device)) {
+        forward_done_.emplace(each.device, Moment::now(each.device));
+      }
+    }
+  }
 
   // Element k of the input wants a gradient.
   void add_input(std::size_t k, const at::Tensor& input,
@@ -66,6 +122,7 @@ class StepBackward : public OpaqueBackward {
     const std::shared_ptr<Step> step =
         keep_graph ? step_ : std::exchange(step_, nullptr);
     TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+    for (const auto& [device, moment] : forward_done_) moment.before(device);
     const auto first_leaf = wanted.begin() + inputs_.size();
     BackwardPass pass(pipeline_->stages_, *step,
                       split(std::move(grads), step->microbatches()),
@@ -79,7 +136,6 @@ class StepBackward : public OpaqueBackward {
                                  : at::Tensor());
     }
     for (at::Tensor& grad : pass.take_leaf_grads()) {
-      if (grad.defined()) record_use(grad, grad.device());
       result.push_back(std::move(grad));
     }
     return result;
@@ -127,7 +183,6 @@ class StepBackward : public OpaqueBackward {
       pieces.push_back(std::move(grad));
     }
     if (!any) return {};
-    if (pieces.size() == 1) return pieces[0];
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       if (pieces[i].defined()) {
         record_use(pieces[i], pieces[i].device());
@@ -137,12 +192,14 @@ class StepBackward : public OpaqueBackward {
       sizes[0] = input.rows[i];
       pieces[i] = at::zeros(sizes, input.options);
     }
+    if (pieces.size() == 1) return pieces[0];
     return at::cat(pieces, 0);
   }
 
   std::shared_ptr<Pipeline> pipeline_;
   std::shared_ptr<Step> step_;
   const Pipeline::Plans& plans_;
+  std::unordered_map<c10::Device, Moment> forward_done_;
   std::vector<Element> inputs_, outputs_;
   std::size_t output_width_ = 0;
 };
@@ -183,7 +240,10 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
     }
   }
 
+  std::vector<torch::autograd::Edge> accumulators;
+  if (with_graph) accumulators = accumulators_of(stages_.partitions);
   auto step = std::make_shared<Step>(stages_, microbatches, checkpointed);
+  MiniBatchNorms norms(stages_.partitions);
   ForwardPass pass(stages_, *step, std::move(parcels), leaf_input);
   run(plans.forward, pass);
 
@@ -201,6 +261,7 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
     outputs.emplace_back(parcel.kind, std::move(output));
   }
   Value output = gather(outputs);
+  norms.commit();
   if (!with_graph) return output;
 
   step->number_leaves();

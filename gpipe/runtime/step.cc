@@ -4,6 +4,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/runtime/phase.h"
+
 namespace gpipe {
 namespace {
 
@@ -21,6 +23,12 @@ Failure failure_at(const Step& step, const Action& action, Phase phase) {
   failure.phase = phase;
   failure.layer = step.cells[action.stage][action.microbatch].layer_at_work();
   return failure;
+}
+
+Phase forward_phase(const Step& step, const Action& action) {
+  return step.cells[action.stage][action.microbatch].checkpointed()
+             ? Phase::kCheckpointing
+             : Phase::kForward;
 }
 
 }  // namespace
@@ -92,6 +100,7 @@ bool ForwardPass::ready(const Action& action) {
 
 void ForwardPass::perform(const Action& action) {
   const int64_t j = action.stage, i = action.microbatch;
+  const PhaseScope phase(forward_phase(step_, action), i);
   Inbox& inbox = inboxes_[j][i];
   Parcel parcel = std::move(inbox.parcel);
   Transfer& transfer = stages_.transfers[j];
@@ -125,10 +134,7 @@ void ForwardPass::perform(const Action& action) {
 }
 
 Failure ForwardPass::place(const Action& action) {
-  const bool checkpointed =
-      step_.cells[action.stage][action.microbatch].checkpointed();
-  return failure_at(step_, action,
-                    checkpointed ? Phase::kCheckpointing : Phase::kForward);
+  return failure_at(step_, action, forward_phase(step_, action));
 }
 
 BackwardPass::BackwardPass(Stages& stages, Step& step,
@@ -181,10 +187,12 @@ void BackwardPass::perform(const Action& action) {
   if (action.kind == Kind::kRecompute) {
     // As in the forward: gradients on, autocast, whatever it was.
     at::ThreadLocalStateGuard as_in_forward(step_.caller);
+    const PhaseScope phase(Phase::kRecomputing, i);
     cell.recompute(step_.seed);
     return;
   }
 
+  const PhaseScope phase(Phase::kBackward, i);
   GradParcel back = backward(j, i);
   const Moment made = Moment::now(stages_.partitions[j].device);
   for (const SkipLink& link : stages_.links) {
@@ -237,7 +245,10 @@ std::vector<at::Tensor> BackwardPass::take_leaf_grads() {
   for (std::size_t leaf = 0; leaf < step_.leaves.size(); ++leaf) {
     GradSum over_partitions(1);
     for (auto sum = sums_.rbegin(); sum != sums_.rend(); ++sum) {
-      over_partitions.add(0, sum->take(leaf));
+      at::Tensor grad = sum->take(leaf);
+      // Made on the partition's stream, used and given back on the caller's.
+      if (grad.defined()) record_use(grad, grad.device());
+      over_partitions.add(0, std::move(grad));
     }
     grads.push_back(over_partitions.take(0));
   }

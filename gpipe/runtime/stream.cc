@@ -31,8 +31,12 @@ std::optional<c10::Stream> new_stream(const c10::Device& device) {
       device, /*isHighPriority=*/false);
 }
 
-StreamScope::StreamScope(std::optional<c10::Stream> stream) {
-  if (!stream) return;
+bool is_current(const c10::Stream& stream) {
+  return current_stream(stream.device()) == stream;
+}
+
+StreamScope::StreamScope(std::optional<c10::Stream> stream, Site site) {
+  if (!stream || left_out(Ordering::kScope, site)) return;
   const auto guard = implementation(stream->device());
   outer_device_ = guard.exchangeDevice(stream->device());
   outer_stream_ = guard.exchangeStream(*stream);
@@ -45,17 +49,17 @@ StreamScope::~StreamScope() {
   guard.uncheckedSetDevice(*outer_device_);
 }
 
-Moment Moment::now(const c10::Device& device) {
+Moment Moment::now(const c10::Device& device, Site site) {
   Moment moment;
-  if (has_streams(device)) {
+  if (has_streams(device) && !left_out(Ordering::kEvent, site)) {
     moment.event_ = std::make_shared<c10::Event>(device.type());
     moment.event_->record(current_stream(device));
   }
   return moment;
 }
 
-void Moment::before(const c10::Device& device) const {
-  if (!event_) return;
+void Moment::before(const c10::Device& device, Site site) const {
+  if (!event_ || left_out(Ordering::kWait, site)) return;
   if (has_streams(device) && device.type() == event_->device_type()) {
     event_->block(current_stream(device));
   } else {
@@ -63,9 +67,15 @@ void Moment::before(const c10::Device& device) const {
   }
 }
 
-void record_use(const at::Tensor& tensor, const c10::Device& device) {
+void record_use(const at::Tensor& tensor, const c10::Device& device,
+                Site site) {
   if (!tensor.defined() || !has_streams(tensor.device()) ||
-      tensor.device() != device) {
+      tensor.device() != device || left_out(Ordering::kRecord, site)) {
+    return;
+  }
+  if (tensor.layout() == at::kSparse) {
+    record_use(tensor._indices(), device, site);
+    record_use(tensor._values(), device, site);
     return;
   }
   implementation(device).recordDataPtrOnStream(tensor.storage().data_ptr(),

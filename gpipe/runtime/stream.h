@@ -1,5 +1,7 @@
 // Streams and events of any accelerator, without naming one. The one place
 // that knows that a CPU has neither.
+//
+// A `site` says who asks, for tests; leave it out.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +11,8 @@
 
 #include <memory>
 #include <optional>
+
+#include "gpipe/runtime/ordering.h"
 
 namespace gpipe {
 
@@ -22,11 +26,15 @@ c10::Device with_index(const c10::Device& device);
 // A new stream of `device`; none where there are no streams.
 std::optional<c10::Stream> new_stream(const c10::Device& device);
 
+// Whether `stream` is this thread's current one of its device.
+bool is_current(const c10::Stream& stream);
+
 // Makes `stream`, if any, the current one of its device, and its device the
 // current one, on this thread while in scope.
 class StreamScope {
  public:
-  explicit StreamScope(std::optional<c10::Stream> stream);
+  explicit StreamScope(std::optional<c10::Stream> stream,
+                       Site site = Site::here());
   ~StreamScope();
   StreamScope(const StreamScope&) = delete;
   StreamScope& operator=(const StreamScope&) = delete;
@@ -46,12 +54,12 @@ class Moment {
   Moment() = default;
 
   // On the current stream of `device` on this thread.
-  static Moment now(const c10::Device& device);
+  static Moment now(const c10::Device& device, Site site = Site::here());
 
   // Work given later to the current stream of `device` on this thread comes
   // after this moment. The host goes on, except for a device without streams,
   // for which it waits.
-  void before(const c10::Device& device) const;
+  void before(const c10::Device& device, Site site = Site::here()) const;
 
  private:
   std::shared_ptr<c10::Event> event_;
@@ -61,6 +69,7 @@ class Moment {
 // stream of `device` has done what it has been given until the tensor is
 // released. Wanted whenever a tensor is used on another stream than the one
 // that it was allocated on.
-void record_use(const at::Tensor& tensor, const c10::Device& device);
+void record_use(const at::Tensor& tensor, const c10::Device& device,
+                Site site = Site::here());
 
 }  // namespace gpipe

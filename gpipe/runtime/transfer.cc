@@ -23,16 +23,16 @@ at::Tensor Transfer::bring(const at::Tensor& tensor, const Moment& ready) {
   at::Tensor copy;
   Moment copied;
   {
-    // A copy between two devices is ordered by the current streams of both.
+    // A copy between two devices comes after what the current streams of both
+    // have been given, and before what they are given next.
     StreamScope on_source(copy_stream(source));
     StreamScope on_target(copy_stream(device_));
     ready.before(source);
-    ready.before(device_);
-    // A copy to the host must be complete when the host reads it.
-    copy = tensor.to(device_, /*non_blocking=*/has_streams(device_));
+    copy = tensor.to(device_, /*non_blocking=*/true);
     record_use(tensor, source);
     copied = Moment::now(has_streams(device_) ? device_ : source);
   }
+  // For a CPU this waits until the copy is complete.
   copied.before(device_);
   record_use(copy, device_);
   return copy;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "gpipe/skip/skippable.h"
+#include "gpipe/testing/devices.h"
 
 namespace gpipe::testing {
 namespace {
@@ -34,16 +35,25 @@ struct PopAddImpl : torch::nn::Module, Skippable {
 };
 TORCH_MODULE(PopAdd);
 
+// A copy on the CPU.
+torch::Tensor on_cpu(const torch::Tensor& tensor) {
+  return tensor.defined()
+             ? tensor.detach().to(torch::kCPU, tensor.scalar_type(),
+                                  /*non_blocking=*/false,
+                                  /*copy=*/true)
+             : tensor;
+}
+
 StepState collect(torch::nn::Module& module, torch::Tensor output,
                   const torch::Tensor& input) {
   StepState state;
-  state.output = output.detach();
-  state.grads.push_back(input.grad());
+  state.output = on_cpu(output);
+  state.grads.push_back(on_cpu(input.grad()));
   for (const auto& parameter : module.parameters()) {
-    state.grads.push_back(parameter.grad());
+    state.grads.push_back(on_cpu(parameter.grad()));
   }
   for (const auto& buffer : module.buffers()) {
-    state.buffers.push_back(buffer.clone());
+    state.buffers.push_back(on_cpu(buffer));
   }
   return state;
 }
@@ -112,7 +122,7 @@ torch::nn::Sequential linear_model() {
 StepState training_step(torch::nn::Module& module, const Forward& forward,
                         const torch::Tensor& input) {
   module.zero_grad();
-  auto x = input.detach().clone().requires_grad_();
+  auto x = input.detach().clone().to(device()).requires_grad_();
   auto output = forward(x);
   loss_of(output, input.size(0)).backward();
   return collect(module, output, x);
@@ -120,8 +130,9 @@ StepState training_step(torch::nn::Module& module, const Forward& forward,
 
 StepState plain_step(torch::nn::Sequential module, const torch::Tensor& input,
                      int64_t chunks) {
+  module->to(reference_device());
   module->zero_grad();
-  auto x = input.detach().clone().requires_grad_();
+  auto x = input.detach().clone().to(reference_device()).requires_grad_();
   auto pieces = x.chunk(chunks);
   std::vector<torch::Tensor> outputs;
   for (const auto& piece : pieces) outputs.push_back(module->forward(piece));

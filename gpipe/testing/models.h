@@ -31,7 +31,7 @@ torch::nn::Sequential skip_model();
 torch::nn::Sequential linear_model();
 
 // All that a training step leaves: output, gradient of the input, gradients
-// (undefined where there is none) and buffers.
+// (undefined where there is none) and buffers. All on the CPU.
 struct StepState {
   torch::Tensor output;
   std::vector<torch::Tensor> grads;
@@ -41,12 +41,13 @@ struct StepState {
 using Forward = std::function<torch::Tensor(torch::Tensor)>;
 
 // Zeroes the gradients of `module`, runs forward and backward of the mean of
-// squares of the output, and collects. `input` is cloned.
+// squares of the output, and collects. `input` is copied to device().
 StepState training_step(torch::nn::Module& module, const Forward& forward,
                         const torch::Tensor& input);
 
-// The same for a plain Sequential that accumulates `chunks` micro-batches,
-// their backwards in reverse, as a pipeline does.
+// The same for a plain Sequential, all of it on the reference_device(), that
+// accumulates `chunks` micro-batches, their backwards in reverse, as a pipeline
+// does.
 StepState plain_step(torch::nn::Sequential module, const torch::Tensor& input,
                      int64_t chunks);
 

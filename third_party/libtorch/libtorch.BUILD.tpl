@@ -10,18 +10,18 @@ _FOLDERS = %{folders}
 
 _CUDA_FOLDERS = %{cuda_folders}
 
-_PATHS = [
-    option + folder
-    for folder in _FOLDERS
-    for option in [
-        "-Wl,-rpath,",
-        "-Wl,-rpath-link,",
-    ]
-]
-
 config_setting(
     name = "with_cuda",
     define_values = {"gpipe_cuda": "1"},
+)
+
+# Programs that go to another machine (tools/pack.sh) know no folder of this one.
+config_setting(
+    name = "packed",
+    define_values = {
+        "gpipe_cuda": "1",
+        "gpipe_pack": "1",
+    },
 )
 
 cc_library(
@@ -52,7 +52,10 @@ cc_library(
         # DT_RPATH and not DT_RUNPATH: only the former is looked at for the
         # needs of the libraries, which is where libcudart.so is asked for.
         "-Wl,--disable-new-dtags",
-    ] + _PATHS,
+    ] + ["-Wl,-rpath-link," + folder for folder in _FOLDERS] + select({
+        ":packed": [],
+        "//conditions:default": ["-Wl,-rpath," + folder for folder in _FOLDERS],
+    }),
     deps = ["@com_github_google_glog//:glog"],
 )
 
@@ -73,14 +76,11 @@ cc_library(
             "-lc10_cuda",
             "-Wl,--pop-state",
             "-Wl,--allow-shlib-undefined",
-        ] + [
-            option + folder
-            for folder in _CUDA_FOLDERS
-            for option in [
-                "-Wl,-rpath,",
-                "-Wl,-rpath-link,",
-            ]
-        ],
+        ] + ["-Wl,-rpath-link," + folder for folder in _CUDA_FOLDERS],
+        "//conditions:default": [],
+    }) + select({
+        ":packed": [],
+        ":with_cuda": ["-Wl,-rpath," + folder for folder in _CUDA_FOLDERS],
         "//conditions:default": [],
     }),
     deps = [":torch"] + select({

@@ -73,3 +73,56 @@ def gpipe_cc_test(name, copts = [], srcs = None, deps = [], size = "small", **kw
         deps = deps + ([] if googletest else ["@com_google_googletest//:gtest_main"]),
         **kwargs
     )
+
+def gpipe_device_test(name, deps = [], size = "small", tags = [], **kwargs):
+    """One test source, run on the devices of each variant.
+
+    [name]_cpu; [name]_simulated, on four simulated accelerators; and
+    [name]_cuda, which is skipped but under --config=cuda. [name] is all of them.
+    The source is compiled once; it asks gpipe/testing/devices.h where to put
+    things, and is linked with an answer per variant.
+
+    Args:
+      name: the source is [name].cc.
+      deps: of the source; GoogleTest and devices.h are there already.
+      size: as in cc_test.
+      tags: as in cc_test.
+      **kwargs: as in cc_library, for the source.
+    """
+    gpipe_cc_library(
+        name = name + "_source",
+        testonly = True,
+        srcs = [name + ".cc"],
+        deps = deps + [
+            "//gpipe/testing:devices",
+            "@com_google_googletest//:gtest",
+        ],
+        alwayslink = True,
+        visibility = ["//visibility:private"],
+        **kwargs
+    )
+    variants = {
+        "cpu": [],
+        "simulated": [],
+        "cuda": select({
+            "//third_party/cuda:enabled": [],
+            "//conditions:default": ["//third_party/cuda:unavailable"],
+        }),
+    }
+    for variant, compatible_with in variants.items():
+        cc_test(
+            name = name + "_" + variant,
+            size = size,
+            tags = tags + [variant],
+            linkstatic = True,
+            target_compatible_with = compatible_with,
+            deps = [
+                ":" + name + "_source",
+                "//gpipe/testing:devices_" + variant,
+                "@com_google_googletest//:gtest_main",
+            ],
+        )
+    native.test_suite(
+        name = name,
+        tests = [":" + name + "_" + variant for variant in variants],
+    )

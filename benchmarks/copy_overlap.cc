@@ -1,0 +1,161 @@
+// Whether copies between devices overlap what the devices compute, on simulated
+// accelerators whose layers and copies take a time that is set: no GPU is
+// needed to see it, and nothing else is measured.
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
+
+#include "benchmarks/harness/environment.h"
+#include "benchmarks/harness/output.h"
+#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/settings.h"
+#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/throughput.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/runtime/ordering.h"
+#include "gpipe/testing/simulated/simulated.h"
+
+DEFINE_int64(partitions, 4, "Simulated accelerators, 1 to 4, one layer each.");
+DEFINE_double(cell_ms, 10,
+              "What a layer takes for a micro-batch in forward; in backward it "
+              "takes twice that.");
+DEFINE_double(copy_ms, 5, "What a copy to another device takes.");
+DEFINE_int64(rounds, 5, "Measurements; the median counts.");
+
+namespace gpipe::benchmarks {
+namespace {
+
+struct Work : torch::autograd::Function<Work> {
+  static at::Tensor forward(torch::autograd::AutogradContext*,
+                            const at::Tensor& input) {
+    at::Tensor output = input.clone();
+    simulated::busy(output, FLAGS_cell_ms * 1e-3);
+    return output;
+  }
+  static torch::autograd::tensor_list backward(
+      torch::autograd::AutogradContext*, torch::autograd::tensor_list grads) {
+    at::Tensor grad = grads[0].clone();
+    simulated::busy(grad, 2 * FLAGS_cell_ms * 1e-3);
+    return {grad};
+  }
+};
+
+struct WorkerImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input) { return Work::apply(input); }
+};
+TORCH_MODULE(Worker);
+
+// Copies without streams of their own.
+bool leave_out_copy_streams(Ordering ordering, const Site& site) {
+  return ordering == Ordering::kScope &&
+         std::strstr(site.file, "transfer.cc") != nullptr;
+}
+
+std::vector<Duration> time_steps(GPipe& pipeline, int64_t chunks,
+                                 const std::vector<torch::Device>& devices) {
+  const at::Tensor input =
+      at::ones({chunks, 1}, at::TensorOptions().device(devices.front()))
+          .requires_grad_();
+  const at::Tensor grad =
+      at::ones({chunks, 1}, at::TensorOptions().device(devices.back()));
+  std::vector<Duration> steps;
+  for (int64_t round = -1; round < FLAGS_rounds; ++round) {
+    const Stopwatch watch(devices);
+    pipeline->forward(input).backward(grad);
+    const Duration step = watch.elapsed();
+    if (round >= 0) steps.push_back(step);  // threads have started
+  }
+  return steps;
+}
+
+int measure() {
+  check_format();
+  const Settings settings = parse_settings();
+  const int64_t chunks = settings.chunks.value_or(8);
+  const auto checkpoint = settings.checkpoint.value_or(Checkpoint::kNever);
+  if (FLAGS_partitions <= 0 || FLAGS_partitions > 4 || FLAGS_rounds <= 0 ||
+      FLAGS_cell_ms <= 0 || FLAGS_copy_ms < 0) {
+    throw std::invalid_argument(
+        "--partitions needs to be 1 to 4, --rounds and --cell_ms above 0, "
+        "--copy_ms not below 0");
+  }
+  simulated::set_copy_cost({FLAGS_copy_ms * 1e-3, 0});
+  torch::nn::Sequential layers;
+  std::vector<torch::Device> devices;
+  for (int64_t j = 0; j < FLAGS_partitions; ++j) {
+    layers->push_back(Worker());
+    devices.emplace_back(at::kHPU, static_cast<c10::DeviceIndex>(j));
+  }
+  GPipe pipeline(layers, GPipeOptions(std::vector<int64_t>(devices.size(), 1))
+                             .devices(devices)
+                             .chunks(chunks)
+                             .checkpoint(checkpoint));
+
+  auto overlapped = time_steps(pipeline, chunks, devices);
+  set_leave_out(leave_out_copy_streams);
+  auto in_turn = time_steps(pipeline, chunks, devices);
+  set_leave_out(nullptr);
+
+  // Fill-drain: every stage is late by a cell and a copy per stage before it,
+  // and from then on busy without a gap.
+  const auto stages = static_cast<double>(FLAGS_partitions - 1);
+  const double ideal =
+      ((static_cast<double>(chunks) + stages) * 3 * FLAGS_cell_ms +
+       2 * stages * FLAGS_copy_ms) *
+      1e-3;
+  Table table;
+  char title[160];
+  std::snprintf(title, sizeof(title),
+                "Copies of %g ms between %lld simulated accelerators, %lld "
+                "micro-batches, cells of %g ms, checkpoint ",
+                FLAGS_copy_ms, static_cast<long long>(FLAGS_partitions),
+                static_cast<long long>(chunks), FLAGS_cell_ms);
+  table.title = title + to_string(checkpoint);
+  table.name_column = "copies";
+  table.columns = {"seconds", "ideal", "ratio", "goal", "met"};
+  const auto add = [&](const std::string& name, std::vector<Duration> steps,
+                       bool has_goal) {
+    std::vector<double> seconds;
+    for (const auto& step : steps) seconds.push_back(step.wall_seconds);
+    const double ratio = median(seconds) / ideal;
+    table.rows.push_back({name,
+                          {Cell(median(seconds), 4), Cell(ideal, 4),
+                           Cell(ratio, 3), has_goal ? Cell(1.1, 1) : Cell(""),
+                           has_goal ? (ratio <= 1.1 ? "yes" : "no") : ""},
+                          std::move(steps),
+                          ""});
+  };
+  add("on streams of their own", std::move(overlapped), true);
+  add("on the streams that compute", std::move(in_turn), false);
+  table.notes.push_back(
+      "Medians of " + std::to_string(FLAGS_rounds) +
+      " rounds. Ideal: (M + P - 1) x 3 cells + 2 (P - 1) copies, which is what "
+      "a step takes when copies hold nobody up.");
+  if (checkpoint != Checkpoint::kNever) {
+    table.notes.push_back("The ideal is that without recomputing.");
+  }
+  print_table(table, "copy_overlap", describe_environment());
+  return kOk;
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks
+
+int main(int argc, char** argv) {
+  const gpipe::benchmarks::Program program{
+      "copy_overlap",
+      "seconds that a step takes on simulated accelerators, with copies "
+      "beside\n"
+      "the computing and in turn with it.",
+      {"", "--cell_ms=4 --copy_ms=2 --chunks=32"}};
+  return gpipe::benchmarks::run_program(argc, argv, program,
+                                        gpipe::benchmarks::measure);
+}

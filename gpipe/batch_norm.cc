@@ -1,0 +1,37 @@
+#include "gpipe/batch_norm.h"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+#include <vector>
+
+#include "gpipe/runtime/norm_statistics.h"
+
+namespace gpipe {
+
+DeferredBatchNorm::DeferredBatchNorm(
+    std::shared_ptr<torch::nn::Module> module) {
+  TORCH_CHECK_VALUE(module != nullptr, "the module is null");
+  statistics_ = std::make_unique<NormStatistics>(
+      std::vector<std::shared_ptr<torch::nn::Module>>{std::move(module)});
+}
+
+DeferredBatchNorm::~DeferredBatchNorm() = default;
+DeferredBatchNorm::DeferredBatchNorm(DeferredBatchNorm&&) noexcept = default;
+DeferredBatchNorm& DeferredBatchNorm::operator=(DeferredBatchNorm&&) noexcept =
+    default;
+
+DeferredBatchNorm::Scope::Scope(NormStatistics* statistics)
+    : scope_(std::make_unique<NormScope>(statistics, /*record=*/true)) {}
+
+DeferredBatchNorm::Scope::~Scope() = default;
+
+DeferredBatchNorm::Scope DeferredBatchNorm::observe() {
+  return Scope(statistics_.get());
+}
+
+void DeferredBatchNorm::commit() { statistics_->commit(); }
+
+void DeferredBatchNorm::discard() { statistics_->discard(); }
+
+}  // namespace gpipe

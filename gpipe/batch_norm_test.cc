@@ -1,0 +1,276 @@
+// Running estimates of mini-batches from micro-batches, in a pipeline and
+// alone.
+#include "gpipe/batch_norm.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+
+namespace gpipe {
+namespace {
+
+using testing::device;
+using testing::devices;
+using testing::error_of;
+using torch::Tensor;
+using torch::nn::BatchNorm1d;
+using torch::nn::BatchNorm1dOptions;
+using torch::nn::BatchNorm2d;
+using torch::nn::Sequential;
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
+                                 Checkpoint::kNever};
+
+GPipe deferred(Sequential model, std::vector<int64_t> balance, int64_t chunks,
+               Checkpoint mode = Checkpoint::kExceptLast) {
+  const auto on = devices(balance.size());
+  return GPipe(model, GPipeOptions(std::move(balance))
+                          .devices(on)
+                          .chunks(chunks)
+                          .checkpoint(mode)
+                          .deferred_batch_norm(true));
+}
+
+Tensor column(int64_t rows) {
+  return torch::arange(rows, torch::kDouble).reshape({rows, 1});
+}
+
+double value(const Tensor& tensor) {
+  return tensor.to(torch::kDouble).item<double>();
+}
+
+// A user's layer with members of its own, one of them nested.
+struct InnerImpl : torch::nn::Module {
+  InnerImpl() { register_module("norm", norm); }
+  Tensor forward(const Tensor& x) { return norm(x); }
+  BatchNorm2d norm{torch::nn::BatchNorm2dOptions(3)};
+};
+TORCH_MODULE(Inner);
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() {
+    register_module("conv", conv);
+    register_module("bn1", bn1);
+    register_module("inner", inner);
+  }
+  Tensor forward(const Tensor& x) {
+    return inner(torch::relu(bn1(conv(x)))) + x;
+  }
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions(3, 3, 3).padding(1)};
+  BatchNorm2d bn1{torch::nn::BatchNorm2dOptions(3)};
+  Inner inner;
+};
+TORCH_MODULE(Block);
+
+TEST(DeferredBatchNorm, OfZeroToSevenInFourPieces) {
+  for (const Checkpoint mode : kModes) {
+    BatchNorm1d norm(1);
+    norm->to(torch::kDouble);
+    GPipe pipeline = deferred(Sequential(norm), {1}, 4, mode);
+    pipeline->forward(column(8).to(device())).sum().backward();
+    EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
+    EXPECT_NEAR(value(norm->running_var), 1.5, 1e-9);
+    EXPECT_EQ(value(norm->num_batches_tracked), 1);
+  }
+}
+
+// 6 rows in 4 are 2, 2, 2: the third piece is the last.
+TEST(DeferredBatchNorm, CommitsWithFewerPiecesThanChunks) {
+  BatchNorm1d norm(1);
+  norm->to(torch::kDouble);
+  GPipe pipeline = deferred(Sequential(norm), {1}, 4);
+  pipeline->forward(column(6).to(device()));
+  EXPECT_NEAR(value(norm->running_mean), 0.25, 1e-12);
+  EXPECT_NEAR(value(norm->running_var), 0.9 + 0.1 * 3.5, 1e-9);
+  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+}
+
+TEST(DeferredBatchNorm, AveragesAllMiniBatchesWithoutMomentum) {
+  BatchNorm1d norm(BatchNorm1dOptions(1).momentum(std::nullopt));
+  norm->to(torch::kDouble);
+  GPipe pipeline = deferred(Sequential(norm), {1}, 2);
+  pipeline->forward(column(8).to(device()));
+  pipeline->forward((column(8) + 10).to(device()));
+  EXPECT_NEAR(value(norm->running_mean), (3.5 + 13.5) / 2, 1e-12);
+  EXPECT_NEAR(value(norm->running_var), 6, 1e-9);
+  EXPECT_EQ(value(norm->num_batches_tracked), 2);
+}
+
+// Where it makes no difference to what is normalised, that is in the first
+// layer, the estimates are those of plain LibTorch on the whole mini-batch.
+TEST(DeferredBatchNorm, EqualsPlainOnTheWholeMiniBatchInEveryMode) {
+  for (const Checkpoint mode : kModes) {
+    for (const int64_t chunks : {1, 3, 4}) {
+      torch::manual_seed(0);
+      const Tensor x = torch::randn({10, 3, 5, 5}) * 3 + 1;
+      BatchNorm2d plain(3), norm(3);
+      GPipe pipeline =
+          deferred(Sequential(norm, torch::nn::ReLU(), torch::nn::Tanh()),
+                   {2, 1}, chunks, mode);
+      for (int step = 0; step < 3; ++step) {
+        plain(x * (step + 1));
+        pipeline->forward((x * (step + 1)).to(device())).sum().backward();
+      }
+      EXPECT_TRUE(torch::allclose(norm->running_mean.cpu(), plain->running_mean,
+                                  1e-6, 1e-6));
+      EXPECT_TRUE(torch::allclose(norm->running_var.cpu(), plain->running_var,
+                                  1e-6, 1e-6));
+      EXPECT_EQ(value(norm->num_batches_tracked), 3);
+    }
+  }
+}
+
+TEST(DeferredBatchNorm, SeesTypedAndNestedMembers) {
+  for (const Checkpoint mode : kModes) {
+    torch::manual_seed(0);
+    Block block;
+    GPipe pipeline =
+        deferred(Sequential(block, torch::nn::Tanh()), {1, 1}, 3, mode);
+    pipeline->forward(torch::randn({9, 3, 4, 4}).to(device())).sum().backward();
+    EXPECT_EQ(value(block->bn1->num_batches_tracked), 1);
+    EXPECT_EQ(value(block->inner->norm->num_batches_tracked), 1);
+    EXPECT_FALSE(
+        torch::equal(block->inner->norm->running_var.cpu(), torch::ones({3})));
+  }
+}
+
+TEST(DeferredBatchNorm, ChangesNoOutputAndNoGradient) {
+  const Tensor x = torch::randn({6, 3, 4, 4}, torch::kDouble);
+  const auto run = [&](bool defer) {
+    torch::manual_seed(0);
+    Block block;
+    block->to(torch::kDouble);
+    GPipe pipeline(Sequential(block, torch::nn::Tanh()),
+                   GPipeOptions({1, 1})
+                       .devices(devices(2))
+                       .chunks(3)
+                       .deferred_batch_norm(defer));
+    const Tensor output = pipeline->forward(x.to(device()));
+    output.pow(2).sum().backward();
+    std::vector<Tensor> all{output.detach().cpu()};
+    for (const Tensor& each : pipeline->parameters()) {
+      all.push_back(each.grad().cpu());
+    }
+    return all;
+  };
+  const auto with = run(true), without = run(false);
+  for (std::size_t k = 0; k < with.size(); ++k) {
+    EXPECT_TRUE(torch::equal(with[k], without[k])) << k;
+  }
+}
+
+TEST(DeferredBatchNorm, DoesNothingInEvalMode) {
+  BatchNorm1d norm(1);
+  GPipe pipeline = deferred(Sequential(norm), {1}, 4);
+  pipeline->eval();
+  pipeline->forward(column(8).to(torch::kFloat).to(device()));
+  EXPECT_EQ(value(norm->running_mean), 0);
+  EXPECT_EQ(value(norm->running_var), 1);
+  EXPECT_EQ(value(norm->num_batches_tracked), 0);
+}
+
+TEST(DeferredBatchNorm, CountsWithoutGradientsToo) {
+  BatchNorm1d norm(1);
+  norm->to(torch::kDouble);
+  GPipe pipeline = deferred(Sequential(norm), {1}, 4);
+  torch::NoGradGuard no_grad;
+  pipeline->forward(column(8).to(device()));
+  EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
+}
+
+TEST(DeferredBatchNorm, LeavesNoTraceOfAFailedForward) {
+  BatchNorm1d norm(1);
+  norm->to(torch::kDouble);
+  bool fail = true;
+  GPipe pipeline =
+      deferred(Sequential(norm, testing::layer([&](Tensor x) {
+                            if (fail && current_microbatch() == 2) {
+                              throw std::runtime_error("no");
+                            }
+                            return x;
+                          })),
+               {1, 1}, 4);
+  EXPECT_EQ(error_of([&] { pipeline->forward(column(8).to(device())); }),
+            "std::runtime_error: no");
+  EXPECT_EQ(value(norm->running_mean), 0);
+  EXPECT_EQ(value(norm->running_var), 1);
+  EXPECT_EQ(value(norm->num_batches_tracked), 0);
+  fail = false;
+  pipeline->forward(column(8).to(device()));
+  EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
+  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+}
+
+TEST(DeferredBatchNorm, LeavesLayersWithoutRunningStatisticsAlone) {
+  BatchNorm1d norm(BatchNorm1dOptions(1).track_running_stats(false));
+  norm->to(torch::kDouble);
+  GPipe pipeline = deferred(Sequential(norm), {1}, 2);
+  const Tensor output = pipeline->forward(column(8).to(device()));
+  // Each half by itself: 0 to 3, then 4 to 7.
+  EXPECT_TRUE(torch::allclose(output.narrow(0, 0, 4), output.narrow(0, 4, 4),
+                              1e-12, 1e-12));
+}
+
+// A layer that is used twice in a forward sees two inputs.
+TEST(DeferredBatchNorm, CountsALayerThatIsCalledTwiceOnce) {
+  BatchNorm1d norm(1);
+  norm->to(torch::kDouble);
+  struct TwiceImpl : torch::nn::Module {
+    explicit TwiceImpl(BatchNorm1d norm_in) : norm(norm_in) {
+      register_module("norm", norm);
+    }
+    Tensor forward(const Tensor& x) { return norm(x) + norm(x + 8); }
+    BatchNorm1d norm;
+  };
+  GPipe pipeline =
+      deferred(Sequential(std::make_shared<TwiceImpl>(norm)), {1}, 2);
+  pipeline->forward(column(8).to(device()));
+  // Of 0 to 15.
+  EXPECT_NEAR(value(norm->running_mean), 0.75, 1e-12);
+  EXPECT_NEAR(value(norm->running_var), 0.9 + 0.1 * 68.0 / 3, 1e-9);
+  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+}
+
+TEST(DeferredBatchNorm, WorksAlone) {
+  BatchNorm1d norm(1);
+  norm->to(device(), torch::kDouble);
+  Sequential model(norm, torch::nn::Tanh());
+  DeferredBatchNorm statistics(model.ptr());
+  {
+    const auto scope = statistics.observe();
+    for (const Tensor& piece : column(8).to(device()).split(3)) {
+      model->forward(piece).sum().backward();
+    }
+  }
+  EXPECT_EQ(value(norm->running_mean), 0);
+  statistics.commit();
+  EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
+  EXPECT_NEAR(value(norm->running_var), 1.5, 1e-9);
+  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+
+  statistics.commit();  // of nothing
+  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+  {
+    const auto scope = statistics.observe();
+    model->forward(column(8).to(device()));
+  }
+  statistics.discard();
+  EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
+  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+
+  // Outside of a scope it is LibTorch's.
+  model->forward(column(8).to(device()));
+  EXPECT_NEAR(value(norm->running_mean), 0.9 * 0.35 + 0.35, 1e-12);
+  EXPECT_EQ(error_of([] { DeferredBatchNorm none(nullptr); }),
+            "c10::ValueError: the module is null");
+}
+
+}  // namespace
+}  // namespace gpipe

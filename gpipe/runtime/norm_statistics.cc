@@ -1,0 +1,189 @@
+#include "gpipe/runtime/norm_statistics.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/op_registration/op_registration.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "gpipe/runtime/stream.h"
+
+namespace gpipe {
+namespace {
+
+// See RandomScope, which uses it too, for other operators.
+constexpr auto kInterceptor = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+thread_local NormScope* current_scope = nullptr;
+
+// The operators that at::batch_norm() ends in. All take (input, weight, bias,
+// running_mean, running_var, training, momentum, epsilon) and return (output,
+// mean, 1 / sqrt(variance + epsilon), ...).
+constexpr const char* kOperators[] = {
+    "aten::native_batch_norm",
+    "aten::cudnn_batch_norm",
+    "aten::miopen_batch_norm",
+};
+
+void intercepted(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack) {
+  constexpr std::size_t kInput = 0, kMean = 3, kVar = 4, kTraining = 5,
+                        kEpsilon = 7, kArguments = 8;
+  const auto argument = [&](std::size_t k) -> c10::IValue& {
+    return torch::jit::peek(*stack, k, kArguments);
+  };
+  const auto redispatch = [&] {
+    op.redispatchBoxed(
+        keys &
+            c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kInterceptor),
+        stack);
+  };
+  NormScope* const scope = NormScope::current();
+  if (!scope || !argument(kTraining).toBool() || argument(kMean).isNone() ||
+      !scope->begin(argument(kMean).toTensor())) {
+    return redispatch();
+  }
+  const at::Tensor input = argument(kInput).toTensor();
+  const at::Tensor running_mean = argument(kMean).toTensor();
+  const double epsilon = argument(kEpsilon).toDouble();
+  argument(kMean) = c10::IValue();
+  argument(kVar) = c10::IValue();
+  redispatch();
+  const std::size_t results = op.schema().returns().size();
+  scope->end(running_mean, input,
+             torch::jit::peek(*stack, 1, results).toTensor(),
+             torch::jit::peek(*stack, 2, results).toTensor(), epsilon);
+}
+
+// As in random.cc: before main(), and kept for ever.
+[[gnu::used]] const auto* const registrations = [] {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  auto* handles = new std::vector<c10::RegistrationHandleRAII>();
+  for (const char* name : kOperators) {
+    const auto op = dispatcher.findSchema({name, ""});
+    if (!op) continue;
+    handles->push_back(dispatcher.registerImpl(
+        op->operator_name(), kInterceptor,
+        c10::KernelFunction::makeFromBoxedFunction<&intercepted>(),
+        /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
+        "gpipe: deferred BatchNorm"));
+  }
+  return handles;
+}();
+
+}  // namespace
+
+NormStatistics::NormStatistics(
+    const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+  std::set<const torch::nn::Module*> known;
+  const auto add = [&](const auto& norm) {
+    if (!norm || !norm->options.track_running_stats()) return;
+    layers_.push_back({[norm] { return norm->running_mean; },
+                       [norm] { return norm->running_var; },
+                       [norm] { return norm->num_batches_tracked; },
+                       [norm] { return norm->options.momentum(); },
+                       /*calls=*/0,
+                       {}});
+  };
+  for (const auto& root : modules) {
+    for (const auto& module : root->modules()) {
+      if (!known.insert(module.get()).second) continue;
+      add(std::dynamic_pointer_cast<torch::nn::BatchNorm1dImpl>(module));
+      add(std::dynamic_pointer_cast<torch::nn::BatchNorm2dImpl>(module));
+      add(std::dynamic_pointer_cast<torch::nn::BatchNorm3dImpl>(module));
+    }
+  }
+}
+
+NormStatistics::Layer* NormStatistics::find(const at::Tensor& running_mean) {
+  for (Layer& layer : layers_) {
+    if (layer.running_mean().is_same(running_mean)) return &layer;
+  }
+  return nullptr;
+}
+
+void NormStatistics::commit() {
+  c10::NoGradGuard no_grad;
+  for (Layer& layer : layers_) {
+    const std::vector<Seen> seen = std::exchange(layer.seen, {});
+    const int64_t calls = std::exchange(layer.calls, 0);
+    if (seen.empty()) continue;
+    int64_t count = 0;
+    at::Tensor mean, squares;  // of deviations from the mean, summed
+    for (const Seen& each : seen) {
+      record_use(each.mean, each.mean.device());
+      record_use(each.inverse_deviation, each.inverse_deviation.device());
+      const auto n = static_cast<double>(each.count);
+      const at::Tensor m = each.mean.to(at::kDouble);
+      const at::Tensor s =
+          each.inverse_deviation.to(at::kDouble).pow(-2).sub(each.epsilon) * n;
+      if (count == 0) {
+        mean = m;
+        squares = s;
+      } else {
+        // Chan, Golub, LeVeque (1983): adding a part to the whole.
+        const auto before = static_cast<double>(count);
+        const at::Tensor step = m - mean;
+        squares = squares + s + step.square() * (before * n / (before + n));
+        mean = mean + step * (n / (before + n));
+      }
+      count += each.count;
+    }
+    const auto unbiased = static_cast<double>(count > 1 ? count - 1 : 1);
+    const at::Tensor variance = squares.clamp_min(0) / unbiased;
+
+    at::Tensor batches = layer.batches();
+    if (batches.defined()) batches.sub_(calls - 1);
+    const auto momentum = layer.momentum();
+    const auto update = [&](at::Tensor running, const at::Tensor& value) {
+      const at::Tensor old = running.to(at::kDouble);
+      running.copy_(momentum ? old * (1 - *momentum) + value * *momentum
+                             : old + (value - old) / batches);
+    };
+    update(layer.running_mean(), mean);
+    update(layer.running_var(), variance);
+  }
+}
+
+void NormStatistics::discard() {
+  c10::NoGradGuard no_grad;
+  for (Layer& layer : layers_) {
+    layer.seen.clear();
+    const int64_t calls = std::exchange(layer.calls, 0);
+    at::Tensor batches = layer.batches();
+    if (calls > 0 && batches.defined()) batches.sub_(calls);
+  }
+}
+
+NormScope::NormScope(NormStatistics* statistics, bool record)
+    : statistics_(statistics),
+      record_(record),
+      outer_(std::exchange(current_scope, this)),
+      intercept_(kInterceptor) {}
+
+NormScope::~NormScope() { current_scope = outer_; }
+
+NormScope* NormScope::current() { return current_scope; }
+
+bool NormScope::begin(const at::Tensor& running_mean) {
+  NormStatistics::Layer* const layer =
+      statistics_ ? statistics_->find(running_mean) : nullptr;
+  if (layer && record_) ++layer->calls;
+  return layer != nullptr;
+}
+
+void NormScope::end(const at::Tensor& running_mean, const at::Tensor& input,
+                    const at::Tensor& mean, const at::Tensor& inverse_deviation,
+                    double epsilon) {
+  if (!record_) return;
+  statistics_->find(running_mean)
+      ->seen.push_back({mean.detach(), inverse_deviation.detach(), epsilon,
+                        input.numel() / input.size(1)});
+}
+
+}  // namespace gpipe

@@ -1,0 +1,13 @@
+#include "gpipe/testing/devices.h"
+
+namespace gpipe::testing {
+
+std::vector<c10::Device> devices(std::size_t partitions) {
+  std::vector<c10::Device> devices;
+  for (std::size_t j = 0; j < partitions; ++j) {
+    devices.push_back(device(static_cast<int64_t>(j)));
+  }
+  return devices;
+}
+
+}  // namespace gpipe::testing

@@ -1,0 +1,60 @@
+// The simulated accelerators as devices of a test, and what holds for every
+// test on them: no race, no error that nobody has seen, nothing left running.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "gpipe/testing/accelerator.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/simulated/simulated.h"
+
+namespace gpipe::testing {
+namespace {
+
+double number(const char* variable, double otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::atof(text) : otherwise;
+}
+
+// Each iteration (--gtest_repeat) has another seed of delays.
+class Watch : public ::testing::EmptyTestEventListener {
+  void OnTestIterationStart(const ::testing::UnitTest&,
+                            int iteration) override {
+    simulated::Delays delays;
+    delays.seed =
+        static_cast<std::uint64_t>(number("GPIPE_SIMULATED_SEED", 1)) +
+        static_cast<std::uint64_t>(iteration);
+    delays.probability = number("GPIPE_SIMULATED_PROBABILITY", 1.0 / 16);
+    delays.seconds = number("GPIPE_SIMULATED_SECONDS", 200e-6);
+    simulated::set_delays(delays);
+  }
+  void OnTestEnd(const ::testing::TestInfo&) override {
+    try {
+      simulated::synchronize();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "an operator failed: " << error.what();
+    }
+    for (const std::string& race : simulated::take_races()) {
+      ADD_FAILURE() << race;
+    }
+    simulated::take_trace();
+    simulated::empty_cache();
+  }
+};
+
+[[maybe_unused]] const bool watched = [] {
+  ::testing::UnitTest::GetInstance()->listeners().Append(new Watch());
+  return true;
+}();
+
+}  // namespace
+
+c10::Device device(int64_t partition) {
+  return accelerator(c10::kHPU, /*count=*/4, partition);
+}
+
+c10::Device reference_device() { return c10::Device(c10::kCPU); }
+
+}  // namespace gpipe::testing

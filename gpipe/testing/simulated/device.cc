@@ -1,0 +1,146 @@
+// What LibTorch asks of a device type: a guard, hooks and an allocator. HPU is
+// one that the wheel does not serve and that Module::to() takes (PrivateUse1,
+// meant for such a purpose, it refuses in C++).
+#include <ATen/detail/HPUHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+
+#include <memory>
+#include <utility>
+
+#include "gpipe/testing/simulated/current.h"
+#include "gpipe/testing/simulated/generator.h"
+#include "gpipe/testing/simulated/memory.h"
+#include "gpipe/testing/simulated/simulation.h"
+
+namespace gpipe::simulated {
+namespace {
+
+// Behind the void* of c10::Event.
+struct Event {
+  std::shared_ptr<Mark> mark;
+};
+
+Simulation& simulation() { return Simulation::get(); }
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return kDeviceType; }
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
+
+  c10::Device exchangeDevice(c10::Device device) const override {
+    return {kDeviceType, exchange_current_device(index_of(device))};
+  }
+  c10::Device getDevice() const override {
+    return {kDeviceType, current_device()};
+  }
+  void setDevice(c10::Device device) const override {
+    exchange_current_device(index_of(device));
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    exchange_current_device(index_of(device));
+  }
+
+  c10::Stream getStream(c10::Device device) const override {
+    return current_stream(device.index());
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, {kDeviceType, index_of(device)});
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device,
+                                      bool /*high_priority*/) const override {
+    return simulation().pool_stream(index_of(device));
+  }
+  c10::Stream getNewStream(c10::Device device,
+                           int /*priority*/) const override {
+    return simulation().new_stream(index_of(device));
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return exchange_current_stream(stream);
+  }
+  bool queryStream(const c10::Stream& stream) const override {
+    return simulation().idle(stream);
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    simulation().host_wait(stream);
+  }
+  void synchronizeDevice(c10::DeviceIndex device) const override {
+    simulation().host_wait(device < 0 ? current_device() : device);
+  }
+
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
+              c10::EventFlag) const override {
+    if (!*event) *event = new Event();
+    static_cast<Event*>(*event)->mark = simulation().record(stream);
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event) simulation().block(stream, static_cast<Event*>(event)->mark);
+  }
+  bool queryEvent(void* event) const override {
+    return !event || static_cast<Event*>(event)->mark->reached();
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event) simulation().host_wait(*static_cast<Event*>(event)->mark);
+  }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+    delete static_cast<Event*>(event);
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data,
+                             const c10::Stream& stream) const override {
+    Memory::get().recordStream(data, stream);
+  }
+
+ private:
+  static c10::DeviceIndex index_of(c10::Device device) {
+    if (!device.has_index()) return current_device();
+    check_index(device.index());
+    return device.index();
+  }
+};
+C10_REGISTER_GUARD_IMPL(HPU, Guard)
+
+struct Hooks : at::HPUHooksInterface {
+  explicit Hooks(at::HPUHooksArgs) {}
+  void init() const override {}
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasHPU() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return kDevices; }
+  // A copy to the host keeps its target until it is done, so that any host
+  // memory will do.
+  at::Allocator* getPinnedMemoryAllocator() const override {
+    return c10::GetAllocator(c10::kCPU);
+  }
+  void setCurrentDevice(c10::DeviceIndex device) const override {
+    exchange_current_device(device);
+  }
+  c10::DeviceIndex getCurrentDevice() const override {
+    return current_device();
+  }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    return exchange_current_device(device);
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return exchange_current_device(device);
+  }
+  const at::Generator& getDefaultGenerator(
+      c10::DeviceIndex device) const override {
+    return default_generator(device);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+    return at::make_generator<GeneratorImpl>(device < 0 ? current_device()
+                                                        : device);
+  }
+};
+
+[[maybe_unused]] const bool registered = [] {
+  c10::SetAllocator(kDeviceType, &Memory::get());
+  return true;
+}();
+
+}  // namespace
+}  // namespace gpipe::simulated
+
+namespace at {
+C10_REGISTER_CLASS(HPUHooksRegistry, HPUHooks, gpipe::simulated::Hooks)
+}

@@ -1,0 +1,386 @@
+#include "gpipe/testing/simulated/happens_before.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace gpipe::simulated {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+TEST(Clock, KnowsNothingOfAStreamThatItHasNotHeardOf) {
+  EXPECT_EQ(Clock().at(7), 0u);
+}
+
+TEST(Clock, MergesTheLaterTimeOfEachStream) {
+  Clock a, b;
+  a.set(0, 5);
+  a.set(1, 1);
+  b.set(0, 2);
+  b.set(1, 3);
+  b.set(2, 4);
+  a.merge(b);
+  EXPECT_EQ(a.at(0), 5u);
+  EXPECT_EQ(a.at(1), 3u);
+  EXPECT_EQ(a.at(2), 4u);
+  b.merge(Clock());
+  EXPECT_EQ(b.at(2), 4u);
+}
+
+// One block of 100 bytes, and streams 0, 1, ...
+class HappensBeforeTest : public ::testing::Test {
+ protected:
+  static constexpr std::uintptr_t kBegin = 1000, kBytes = 100;
+
+  HappensBeforeTest() { order_.add_block(kBegin, kBegin + kBytes); }
+
+  void write(std::size_t stream, std::size_t from = 0,
+             std::size_t to = kBytes) {
+    order_.operate(stream, "write", std::nullopt,
+                   {{kBegin + from, kBegin + to, /*write=*/true}});
+  }
+  void read(std::size_t stream, std::size_t from = 0, std::size_t to = kBytes) {
+    order_.operate(stream, "read", std::nullopt,
+                   {{kBegin + from, kBegin + to, /*write=*/false}});
+  }
+  // What `stream` is given from now on comes after all that `other` has been.
+  void after(std::size_t stream, std::size_t other) {
+    order_.wait(stream, order_.record(other));
+  }
+
+  HappensBefore order_;
+};
+
+TEST_F(HappensBeforeTest, ReportsTwoWrites) {
+  write(0);
+  write(1);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, ReportsAReadAfterAWrite) {
+  write(0);
+  read(1);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, ReportsAWriteAfterARead) {
+  read(0);
+  write(1);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, ReadsNeedNoOrder) {
+  read(0);
+  read(1);
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, AStreamIsInOrderWithItself) {
+  write(0);
+  read(0);
+  write(0);
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, AnEventOrders) {
+  write(0);
+  after(1, 0);
+  write(1);
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, AnEventThatWasRecordedBeforeTheAccessDoesNotOrderIt) {
+  read(0);
+  const Clock event = order_.record(0);
+  write(0);
+  order_.wait(1, event);
+  read(1);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, AWaitThatComesAfterTheAccessDoesNotOrderIt) {
+  write(0);
+  const Clock event = order_.record(0);
+  write(1);
+  order_.wait(1, event);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, AnEventOrdersTheStreamThatWaitsOnly) {
+  write(0);
+  after(1, 0);
+  write(2);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, AnEventOrdersOneWay) {
+  after(1, 0);
+  write(1);
+  write(0);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, OrderGoesThroughAThirdStream) {
+  write(0);
+  after(1, 0);
+  after(2, 1);
+  write(2);
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, AHostThatHasWaitedOrdersEveryStream) {
+  write(0);
+  order_.host_waited(order_.record(0));
+  read(1);
+  read(2);
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, AHostThatHasWaitedForTooLittleDoesNotOrder) {
+  read(0);
+  const Clock event = order_.record(0);
+  write(0);
+  order_.host_waited(event);
+  read(1);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, WhatTheHostHasWaitedForGoesOnWithAnEvent) {
+  write(0);
+  order_.host_waited(order_.record(0));
+  // Stream 1 has been given nothing itself.
+  const Clock event = order_.record(1);
+  EXPECT_EQ(event.at(0), 1u);
+}
+
+TEST_F(HappensBeforeTest, DisjointBytesNeedNoOrder) {
+  write(0, 0, 40);
+  write(1, 40, 100);
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, OneSharedByteNeedsOrder) {
+  write(0, 0, 41);
+  write(1, 40, 100);
+  EXPECT_THAT(order_.take_races(),
+              ElementsAre(HasSubstr("bytes 40 to 41 of a block of 100")));
+}
+
+TEST_F(HappensBeforeTest, NoBytesNeedNoOrder) {
+  write(0);
+  write(1, 50, 50);
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, AllAccessesOfAnOperationCount) {
+  order_.operate(
+      0, "both", std::nullopt,
+      {{kBegin, kBegin + 10, false}, {kBegin + 50, kBegin + 60, true}});
+  read(1, 0, 10);
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+  read(1, 50, 60);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, AnOperationIsInOrderWithItself) {
+  order_.operate(0, "in place", std::nullopt,
+                 {{kBegin, kBegin + 10, false}, {kBegin, kBegin + 10, true}});
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, BlocksAreApart) {
+  order_.add_block(2000, 2010);
+  write(0);
+  order_.operate(1, "write", std::nullopt, {{2000, 2010, true}});
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+  order_.operate(0, "write", std::nullopt, {{2005, 2010, true}});
+  EXPECT_THAT(order_.take_races(),
+              ElementsAre(HasSubstr("bytes 5 to 10 of a block of 10")));
+}
+
+TEST_F(HappensBeforeTest, MemoryOutsideOfBlocksIsIgnored) {
+  for (const std::uintptr_t begin : {kBegin - 50, kBegin + kBytes}) {
+    order_.operate(0, "write", std::nullopt, {{begin, begin + 10, true}});
+    order_.operate(1, "write", std::nullopt, {{begin, begin + 10, true}});
+  }
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, TellsOperationsStreamsMicroBatchesAndBytes) {
+  order_.name_stream(1, "hpu:0 stream 4");
+  order_.operate(1, "aten::mul", 3, {{kBegin + 8, kBegin + 24, true}});
+  order_.operate(2, "aten::add", 0, {{kBegin + 16, kBegin + 32, false}});
+  EXPECT_THAT(order_.take_races(),
+              ElementsAre("no wait orders aten::mul on hpu:0 stream 4 "
+                          "(micro-batch 3), writing, and aten::add on stream 2 "
+                          "(micro-batch 0), reading: bytes 16 to 24 of a block "
+                          "of 100"));
+}
+
+TEST_F(HappensBeforeTest, TellsNoMicroBatchWhereThereIsNone) {
+  read(0, 0, 10);
+  write(1, 5, 6);
+  EXPECT_THAT(order_.take_races(),
+              ElementsAre("no wait orders read on stream 0, reading, and write "
+                          "on stream 1, writing: bytes 5 to 6 of a block of "
+                          "100"));
+}
+
+TEST_F(HappensBeforeTest, TellsARaceOnce) {
+  write(0);
+  read(1);
+  read(1);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, TellsEachOfSeveralRaces) {
+  write(0, 0, 10);
+  write(1, 10, 20);
+  read(2, 5, 15);
+  EXPECT_THAT(order_.take_races(), UnorderedElementsAre(HasSubstr("stream 0"),
+                                                        HasSubstr("stream 1")));
+}
+
+TEST_F(HappensBeforeTest, AWriteStandsForWhatItIsOrderedAfter) {
+  write(0);
+  after(1, 0);
+  write(1);
+  after(2, 0);
+  write(2);
+  EXPECT_THAT(order_.take_races(), ElementsAre(HasSubstr("write on stream 1")));
+}
+
+TEST_F(HappensBeforeTest, AReadDoesNotHideAnEarlierWrite) {
+  write(0);
+  read(0);
+  read(1);
+  EXPECT_THAT(order_.take_races(), ElementsAre(HasSubstr("write on stream 0")));
+}
+
+TEST_F(HappensBeforeTest, ANarrowWriteDoesNotHideAnEarlierWideOne) {
+  write(0);
+  write(0, 0, 50);
+  read(1, 50, 60);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, AReadDoesNotHideThatOfAnotherStream) {
+  read(0);
+  read(1);
+  after(2, 1);
+  write(2);
+  EXPECT_THAT(order_.take_races(), ElementsAre(HasSubstr("read on stream 0")));
+}
+
+TEST_F(HappensBeforeTest, ANewBlockKnowsNothingOfTheOldOne) {
+  write(0);
+  order_.remove_block(kBegin);
+  write(1);
+  order_.add_block(kBegin, kBegin + kBytes);
+  write(2);
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, ReleaseReportsAnAccessOfAnUnrecordedStream) {
+  order_.operate(1, "aten::mul", 2, {{kBegin + 8, kBegin + 16, false}});
+  order_.release_block(kBegin, 0, {2});
+  EXPECT_THAT(order_.take_races(),
+              ElementsAre("no wait orders aten::mul on stream 1 (micro-batch "
+                          "2), reading, and whatever gets the memory next, "
+                          "since it was given back on stream 0, writing: bytes "
+                          "8 to 16 of a block of 100"));
+}
+
+TEST_F(HappensBeforeTest, ReleaseReportsEachAccess) {
+  write(1, 0, 10);
+  read(2, 20, 30);
+  order_.release_block(kBegin, 0, {});
+  EXPECT_THAT(order_.take_races(), ElementsAre(HasSubstr("stream 1, writing"),
+                                               HasSubstr("stream 2, reading")));
+}
+
+TEST_F(HappensBeforeTest, ReleaseAllowsAccessesOfTheOwner) {
+  write(0);
+  order_.release_block(kBegin, 0, {});
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, ReleaseAllowsAccessesOfRecordedStreams) {
+  read(1, 0, 50);
+  write(2, 50, 100);
+  order_.release_block(kBegin, 0, {1, 2});
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, ReleaseAllowsAccessesThatTheOwnerHasWaitedFor) {
+  read(1);
+  after(0, 1);
+  order_.release_block(kBegin, 0, {});
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest,
+       ReleaseAllowsAccessesThatARecordedStreamHasWaitedFor) {
+  read(1);
+  after(2, 1);
+  order_.release_block(kBegin, 0, {2});
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, ReleaseAllowsAccessesThatTheHostHasWaitedFor) {
+  read(1);
+  order_.host_waited(order_.record(1));
+  order_.release_block(kBegin, 0, {});
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, ReleaseReportsWhatCameAfterTheOwnersWait) {
+  read(1, 0, 10);
+  after(0, 1);
+  read(1, 10, 20);
+  order_.release_block(kBegin, 0, {});
+  EXPECT_THAT(order_.take_races(), ElementsAre(HasSubstr("bytes 10 to 20")));
+}
+
+TEST_F(HappensBeforeTest, WhatAReleaseHasReportedIsNotToldAgain) {
+  read(1);
+  order_.release_block(kBegin, 0, {});
+  ASSERT_THAT(order_.take_races(), SizeIs(1));
+  write(0);
+  order_.release_block(kBegin, 0, {});
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, ThoseBeforeAReleaseAreInOrderWithThoseAfterIt) {
+  write(1);
+  order_.release_block(kBegin, 0, {1});
+  write(0);
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+TEST_F(HappensBeforeTest, ReleaseOrdersNothingButTheBlock) {
+  order_.add_block(2000, 2010);
+  order_.operate(1, "write", std::nullopt, {{2000, 2010, true}});
+  order_.release_block(kBegin, 0, {1});
+  order_.operate(0, "write", std::nullopt, {{2000, 2010, true}});
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
+TEST_F(HappensBeforeTest, ReleaseOfAnUnknownBlockIsIgnored) {
+  write(1);
+  order_.release_block(kBegin + 8, 0, {});
+  EXPECT_THAT(order_.take_races(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace gpipe::simulated

@@ -1,0 +1,219 @@
+#include "gpipe/testing/simulated/memory.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "gpipe/testing/simulated/current.h"
+
+namespace gpipe::simulated {
+namespace {
+
+constexpr int kGarbage = 0xff;
+constexpr std::size_t kAlignment = 64;
+
+}  // namespace
+
+Memory& Memory::get() {
+  static auto* const memory = new Memory();
+  return *memory;
+}
+
+c10::DataPtr Memory::allocate(std::size_t bytes) {
+  const c10::DeviceIndex index = current_device();
+  const c10::Device on(kDeviceType, index);
+  if (bytes == 0) return {nullptr, nullptr, &give_back, on};
+  const c10::Stream stream = current_stream(index);
+
+  std::lock_guard<std::mutex> lock(mutex_);
+  Device& device = devices_[index];
+  collect(device);
+  const auto asked = static_cast<std::int64_t>(bytes);
+  const auto fits = [&] {
+    return !device.limit || device.in_use + device.waiting + asked <=
+                                static_cast<std::int64_t>(*device.limit);
+  };
+  if (!fits()) wait_for_pending(device);
+  if (!fits()) {
+    ++device.out_of_memory;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, on,
+                     " is out of memory: asked for ", bytes, " bytes with ",
+                     device.in_use, " of ", *device.limit, " bytes in use");
+  }
+
+  Block* block = nullptr;
+  auto& free = device.free[stream.id()];
+  const auto found = free.lower_bound(bytes);
+  if (found != free.end()) {
+    block = found->second;
+    free.erase(found);
+  } else {
+    const std::size_t capacity =
+        (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    block = new Block{std::aligned_alloc(kAlignment, capacity),
+                      capacity,
+                      bytes,
+                      stream,
+                      {},
+                      {}};
+    TORCH_CHECK_WITH(OutOfMemoryError, block->data, "the host has no ",
+                     capacity, " bytes for ", on);
+    std::memset(block->data, kGarbage, capacity);
+    Simulation::get().add_block(block->data, capacity);
+    device.reserved += static_cast<std::int64_t>(capacity);
+  }
+  block->bytes = bytes;
+  ++device.allocations;
+  device.in_use += asked;
+  device.peak = std::max(device.peak, device.in_use);
+  return {block->data, block, &give_back, on};
+}
+
+void Memory::give_back(void* block) {
+  if (block) get().release(static_cast<Block*>(block));
+}
+
+void Memory::release(Block* block) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Device& device = devices_[block->owner.device_index()];
+  const auto bytes = static_cast<std::int64_t>(block->bytes);
+  device.in_use -= bytes;
+  block->marks = Simulation::get().release_block(block->data, block->owner,
+                                                 block->recorded);
+  if (block->marks.empty()) {
+    overwrite(block);
+  } else {
+    device.waiting += bytes;
+    device.pending.push_back(block);
+  }
+}
+
+void Memory::overwrite(Block* block) {
+  block->recorded.clear();
+  block->marks.clear();
+  const auto begin = reinterpret_cast<std::uintptr_t>(block->data);
+  Simulation::get().enqueue_always(
+      block->owner, {"the overwriting of freed memory",
+                     {{begin, begin + block->capacity, true}},
+                     [data = block->data, bytes = block->capacity] {
+                       std::memset(data, kGarbage, bytes);
+                     }});
+  devices_[block->owner.device_index()].free[block->owner.id()].emplace(
+      block->capacity, block);
+}
+
+void Memory::collect(Device& device) {
+  const auto is_free = [&](Block* block) {
+    if (!std::all_of(block->marks.begin(), block->marks.end(),
+                     [](const auto& mark) { return mark->reached(); })) {
+      return false;
+    }
+    device.waiting -= static_cast<std::int64_t>(block->bytes);
+    overwrite(block);
+    return true;
+  };
+  device.pending.erase(
+      std::remove_if(device.pending.begin(), device.pending.end(), is_free),
+      device.pending.end());
+}
+
+void Memory::wait_for_pending(Device& device) {
+  for (Block* block : device.pending) {
+    for (const auto& mark : block->marks) mark->wait();
+  }
+  collect(device);
+}
+
+void Memory::copy_data(void* target, const void* source,
+                       std::size_t bytes) const {
+  default_copy_data(target, source, bytes);
+}
+
+void Memory::set_limit(c10::DeviceIndex device,
+                       std::optional<std::size_t> bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  devices_[device].limit = bytes;
+}
+
+std::int64_t Memory::in_use(c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return devices_[device].in_use;
+}
+
+std::int64_t Memory::peak(c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return devices_[device].peak;
+}
+
+void Memory::emptyCache(c10::MempoolId_t /*pool*/) {
+  for (c10::DeviceIndex k = 0; k < kDevices; ++k) {
+    Simulation::get().quiesce(k);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (c10::DeviceIndex k = 0; k < kDevices; ++k) {
+    wait_for_pending(devices_[k]);
+    // What collecting has just given the streams to do.
+    Simulation::get().quiesce(k);
+    for (auto& [stream, blocks] : devices_[k].free) {
+      for (auto& [capacity, block] : blocks) {
+        Simulation::get().remove_block(block->data);
+        devices_[k].reserved -= static_cast<std::int64_t>(capacity);
+        std::free(block->data);
+        delete block;
+      }
+    }
+    devices_[k].free.clear();
+  }
+}
+
+void Memory::recordStream(const c10::DataPtr& data, c10::Stream stream) {
+  auto* const block = static_cast<Block*>(data.get_context());
+  if (!block) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stream == block->owner) return;
+  auto& recorded = block->recorded;
+  if (std::find(recorded.begin(), recorded.end(), stream) == recorded.end()) {
+    recorded.push_back(stream);
+  }
+}
+
+c10::CachingDeviceAllocator::DeviceStats Memory::getDeviceStats(
+    c10::DeviceIndex index) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Device& device = devices_[index];
+  c10::CachingDeviceAllocator::DeviceStats stats;
+  const auto all =
+      static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  stats.allocation[all].allocated = device.allocations;
+  stats.allocated_bytes[all].current = device.in_use;
+  stats.allocated_bytes[all].peak = device.peak;
+  stats.requested_bytes[all] = stats.allocated_bytes[all];
+  stats.active_bytes[all].current = device.in_use + device.waiting;
+  stats.reserved_bytes[all].current = device.reserved;
+  stats.num_ooms = device.out_of_memory;
+  return stats;
+}
+
+void Memory::resetAccumulatedStats(c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  devices_[device].allocations = 0;
+  devices_[device].out_of_memory = 0;
+}
+
+void Memory::resetPeakStats(c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  devices_[device].peak = devices_[device].in_use;
+}
+
+std::pair<std::size_t, std::size_t> Memory::getMemoryInfo(
+    c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::size_t total =
+      devices_[device].limit.value_or(std::size_t{1} << 40);
+  return {total - std::min<std::size_t>(total, devices_[device].in_use), total};
+}
+
+}  // namespace gpipe::simulated

@@ -1,0 +1,80 @@
+#include "gpipe/testing/simulated/queue.h"
+
+#include <chrono>
+#include <utility>
+
+namespace gpipe::simulated {
+
+Queue::Queue(std::uint64_t number, std::function<void()> prepare,
+             std::function<void(double seconds)> sleep)
+    : number_(number), sleep_(std::move(sleep)) {
+  // Detached: there is no good moment to end the streams of a device, which
+  // lasts as long as the process; idle, the thread touches nothing.
+  std::thread([this, prepare = std::move(prepare)] {
+    prepare();
+    loop();
+  }).detach();
+}
+
+void Queue::push(std::function<void()> task, bool delayed) {
+  add({std::move(task), delayed, /*signal=*/false});
+}
+
+void Queue::push_signal(std::function<void()> task) {
+  add({std::move(task), /*delayed=*/false, /*signal=*/true});
+}
+
+void Queue::add(Task task) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  filled_.notify_one();
+}
+
+bool Queue::idle() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return tasks_.empty() && !busy_;
+}
+
+void Queue::set_delays(const Delays& delays) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  delays_ = delays;
+  std::seed_seq seed{delays.seed, number_};
+  random_.seed(seed);
+}
+
+void Queue::sleep_for(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+double Queue::next_delay() {
+  if (delays_.probability <= 0 || delays_.seconds <= 0) return 0;
+  std::uniform_real_distribution<double> uniform(0, 1);
+  if (uniform(random_) >= delays_.probability) return 0;
+  return uniform(random_) * delays_.seconds;
+}
+
+void Queue::loop() {
+  for (;;) {
+    Task task;
+    double delay = 0;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      busy_ = false;
+      filled_.wait(lock, [this] { return !tasks_.empty(); });
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+      if (task.signal) {
+        task.run();  // under the lock: idle() cannot come in between
+        continue;
+      }
+      busy_ = true;
+      if (task.delayed) delay = next_delay();
+    }
+    if (delay > 0) sleep_(delay);
+    task.run();
+  }
+}
+
+}  // namespace gpipe::simulated

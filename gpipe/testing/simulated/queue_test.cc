@@ -1,0 +1,303 @@
+#include "gpipe/testing/simulated/queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace gpipe::simulated {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::IsEmpty;
+using ::testing::Lt;
+using ::testing::Ne;
+using ::testing::SizeIs;
+
+// A queue lives as long as the process.
+Queue& new_queue(
+    std::uint64_t number = 0, std::function<void()> prepare = [] {}) {
+  return *new Queue(number, std::move(prepare));
+}
+
+// Waits until all that the queue has been given is over.
+void wait(Queue& queue) {
+  const auto there = std::make_shared<std::promise<void>>();
+  queue.push([there] { there->set_value(); });
+  there->get_future().wait();
+}
+
+// How a queue with that number and those delays holds up `count` tasks, without
+// waiting for it.
+std::vector<double> delays_of(std::uint64_t number, const Delays& delays,
+                              int count, bool delayed = true) {
+  // Both belong to the queue's thread.
+  auto* slept = new std::vector<double>();
+  auto& queue = *new Queue(
+      number, [] {}, [slept](double seconds) { slept->push_back(seconds); });
+  queue.set_delays(delays);
+  for (int k = 0; k < count; ++k) queue.push([] {}, delayed);
+  wait(queue);
+  return *slept;
+}
+
+TEST(Queue, DoesTasksInOrderOnOneThreadOfItsOwn) {
+  std::vector<int> done;
+  std::set<std::thread::id> threads;
+  Queue& queue = new_queue();
+  for (int k = 0; k < 100; ++k) {
+    queue.push([&, k] {
+      done.push_back(k);
+      threads.insert(std::this_thread::get_id());
+    });
+  }
+  wait(queue);
+  ASSERT_THAT(done, SizeIs(100));
+  for (int k = 0; k < 100; ++k) EXPECT_EQ(done[k], k);
+  EXPECT_THAT(threads, ElementsAre(Ne(std::this_thread::get_id())));
+}
+
+TEST(Queue, PreparesFirstOnItsThread) {
+  std::thread::id prepared, seen;
+  Queue& queue = new_queue(0, [&] { prepared = std::this_thread::get_id(); });
+  queue.push([&] { seen = prepared; });
+  wait(queue);
+  EXPECT_NE(seen, std::thread::id());
+  EXPECT_NE(seen, std::this_thread::get_id());
+}
+
+TEST(Queue, TakesTasksFromAnyThread) {
+  int count = 0;
+  Queue& queue = new_queue();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 100; ++k) queue.push([&] { ++count; });
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  wait(queue);
+  EXPECT_EQ(count, 400);
+}
+
+TEST(Queue, TakesTasksFromATask) {
+  std::promise<void> done;
+  Queue& queue = new_queue();
+  queue.push([&] { queue.push([&] { done.set_value(); }); });
+  done.get_future().wait();
+  wait(queue);
+}
+
+TEST(Queue, TwoRunSideBySide) {
+  // Each waits for the other's signal.
+  std::promise<void> first, second;
+  Queue& a = new_queue(0);
+  Queue& b = new_queue(1);
+  a.push([&] {
+    first.set_value();
+    second.get_future().wait();
+  });
+  b.push([&] {
+    first.get_future().wait();
+    second.set_value();
+  });
+  wait(a);
+  wait(b);
+}
+
+TEST(Queue, PushDoesNotWait) {
+  std::promise<void> go;
+  bool done = false;
+  Queue& queue = new_queue();
+  queue.push([&, ready = go.get_future().share()] {
+    ready.wait();
+    done = true;
+  });
+  go.set_value();
+  wait(queue);
+  EXPECT_TRUE(done);
+}
+
+TEST(Queue, IsIdleBeforeTheFirstTask) { EXPECT_TRUE(new_queue().idle()); }
+
+TEST(Queue, IsNotIdleWhileATaskRuns) {
+  std::promise<void> started, go;
+  Queue& queue = new_queue();
+  queue.push([&, ready = go.get_future().share()] {
+    started.set_value();
+    ready.wait();
+  });
+  EXPECT_FALSE(queue.idle());
+  started.get_future().wait();
+  EXPECT_FALSE(queue.idle());
+  go.set_value();
+  wait(queue);
+}
+
+TEST(Queue, IsNotIdleWhileATaskWaits) {
+  std::promise<void> go;
+  Queue& queue = new_queue();
+  queue.push([ready = go.get_future().share()] { ready.wait(); });
+  queue.push([] {});
+  queue.push_signal([] {});
+  EXPECT_FALSE(queue.idle());
+  go.set_value();
+  wait(queue);
+}
+
+TEST(Queue, ASignalComesInOrder) {
+  std::vector<int> done;
+  Queue& queue = new_queue();
+  for (int k = 0; k < 10; k += 2) {
+    queue.push([&, k] { done.push_back(k); });
+    queue.push_signal([&, k] { done.push_back(k + 1); });
+  }
+  wait(queue);
+  EXPECT_THAT(done, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
+}
+
+TEST(Queue, IsIdleForWhoeverHasGotASignal) {
+  Queue& queue = new_queue();
+  for (int k = 0; k < 1000; ++k) {
+    std::atomic<bool> told{false};
+    queue.push([] {});
+    queue.push_signal([&] { told = true; });
+    while (!told) std::this_thread::yield();
+    ASSERT_TRUE(queue.idle()) << "the " << k << "th time";
+  }
+}
+
+TEST(Queue, IsIdleForWhoeverHasGotASignalButNotWithWorkBehindIt) {
+  Queue& queue = new_queue();
+  std::promise<void> go, told;
+  queue.push_signal([&] { told.set_value(); });
+  queue.push([ready = go.get_future().share()] { ready.wait(); });
+  told.get_future().wait();
+  EXPECT_FALSE(queue.idle());
+  go.set_value();
+  wait(queue);
+}
+
+TEST(Queue, DelaysNothingUnlessAsked) {
+  EXPECT_THAT(delays_of(0, {}, 100), IsEmpty());
+  EXPECT_THAT(delays_of(0, {1, /*probability=*/0, 1}, 100), IsEmpty());
+  EXPECT_THAT(delays_of(0, {1, 1, /*seconds=*/0}, 100), IsEmpty());
+}
+
+TEST(Queue, DelaysTasksThatMayBeDelayedOnly) {
+  EXPECT_THAT(delays_of(0, {1, 1, 1}, 100, /*delayed=*/false), IsEmpty());
+  EXPECT_THAT(delays_of(0, {1, 1, 1}, 100, /*delayed=*/true), SizeIs(100));
+}
+
+TEST(Queue, DelaysAreBetweenZeroAndTheSecondsAsked) {
+  EXPECT_THAT(delays_of(0, {1, 1, 0.5}, 1000), Each(AllOf(Ge(0), Lt(0.5))));
+}
+
+TEST(Queue, DelaysReachUpToTheSecondsAsked) {
+  const auto delays = delays_of(0, {1, 1, 0.5}, 1000);
+  EXPECT_THAT(delays, Contains(Ge(0.4)));
+  EXPECT_THAT(delays, Contains(Lt(0.1)));
+}
+
+TEST(Queue, DelaysAsOftenAsAsked) {
+  // Five standard deviations.
+  EXPECT_NEAR(delays_of(0, {1, 0.25, 1}, 4000).size(), 1000, 137);
+}
+
+TEST(Queue, DelaysAreTheSameForTheSameSeed) {
+  EXPECT_EQ(delays_of(3, {7, 0.5, 1}, 100), delays_of(3, {7, 0.5, 1}, 100));
+}
+
+TEST(Queue, DelaysAreOthersForAnotherSeed) {
+  EXPECT_NE(delays_of(3, {7, 1, 1}, 4), delays_of(3, {8, 1, 1}, 4));
+}
+
+TEST(Queue, DelaysAreOthersForAnotherQueue) {
+  EXPECT_NE(delays_of(3, {7, 1, 1}, 4), delays_of(4, {7, 1, 1}, 4));
+}
+
+TEST(Queue, DelaysBeginAnewWhenTheyAreSet) {
+  std::vector<double> slept;
+  auto& queue = *new Queue(
+      3, [] {}, [&slept](double seconds) { slept.push_back(seconds); });
+  for (int k = 0; k < 2; ++k) {
+    queue.set_delays({7, 1, 1});
+    queue.push([] {}, /*delayed=*/true);
+    queue.push([] {}, /*delayed=*/true);
+    wait(queue);
+  }
+  ASSERT_THAT(slept, SizeIs(4));
+  EXPECT_NE(slept[0], slept[1]);
+  EXPECT_EQ(slept[0], slept[2]);
+  EXPECT_EQ(slept[1], slept[3]);
+}
+
+TEST(Queue, DelaysComeBeforeTheTask) {
+  std::vector<int> order;
+  auto& queue = *new Queue(
+      0, [] {}, [&order](double) { order.push_back(-1); });
+  queue.set_delays({1, 1, 1});
+  for (int k = 0; k < 3; ++k) {
+    queue.push([&, k] { order.push_back(k); }, /*delayed=*/true);
+  }
+  wait(queue);
+  EXPECT_THAT(order, ElementsAre(-1, 0, -1, 1, -1, 2));
+}
+
+TEST(Queue, IsNotIdleWhileATaskIsDelayed) {
+  std::promise<void> started, go;
+  auto& queue = *new Queue(
+      0, [] {},
+      [&, ready = go.get_future().share()](double) {
+        started.set_value();
+        ready.wait();
+      });
+  queue.set_delays({1, 1, 1});
+  queue.push([] {}, /*delayed=*/true);
+  started.get_future().wait();
+  EXPECT_FALSE(queue.idle());
+  go.set_value();
+  wait(queue);
+}
+
+TEST(Queue, DelayedTasksAreInOrderWithOthers) {
+  std::vector<int> done;
+  Queue& queue = new_queue();
+  queue.set_delays({1, 0.5, 20e-6});
+  for (int k = 0; k < 100; ++k) {
+    queue.push([&, k] { done.push_back(k); }, /*delayed=*/k % 3 != 0);
+  }
+  wait(queue);
+  ASSERT_THAT(done, SizeIs(100));
+  for (int k = 0; k < 100; ++k) EXPECT_EQ(done[k], k);
+}
+
+TEST(Queue, DelaysTakeTheirTime) {
+  const Delays delays{1, 1, 2e-3};
+  double seconds = 0;
+  for (const double each : delays_of(5, delays, 10)) seconds += each;
+  Queue& queue = new_queue(5);
+  queue.set_delays(delays);
+  const auto start = std::chrono::steady_clock::now();
+  for (int k = 0; k < 10; ++k) queue.push([] {}, /*delayed=*/true);
+  wait(queue);
+  const std::chrono::duration<double> took =
+      std::chrono::steady_clock::now() - start;
+  EXPECT_GE(took.count(), seconds);
+}
+
+}  // namespace
+}  // namespace gpipe::simulated

@@ -1,0 +1,223 @@
+#include "gpipe/testing/simulated/simulation.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <utility>
+
+// OpenMP's and MKL's own, where LibTorch has MKL: at::set_num_threads() would
+// also change the number for threads that are created later.
+extern "C" {
+void omp_set_num_threads(int threads);
+[[gnu::weak]] int MKL_Set_Num_Threads_Local(int threads);
+}
+
+namespace gpipe::simulated {
+namespace {
+
+constexpr std::size_t kPool = 32;
+
+std::string name_of(const c10::Stream& stream) {
+  return "hpu:" + std::to_string(stream.device_index()) +
+         (stream.id() == 0 ? " default stream"
+                           : " stream " + std::to_string(stream.id()));
+}
+
+}  // namespace
+
+void Mark::reach() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    reached_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Mark::wait() const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return reached_.load(); });
+}
+
+Simulation& Simulation::get() {
+  // Never destroyed: tensors of static life may outlive anything.
+  static auto* const simulation = new Simulation();
+  return *simulation;
+}
+
+Simulation::Line& Simulation::line(const c10::Stream& stream) {
+  const auto key = std::make_pair(stream.device_index(), stream.id());
+  const auto found = lines_.find(key);
+  if (found != lines_.end()) return found->second;
+  const std::size_t number = lines_.size();
+  auto queue = std::make_unique<Queue>(number, [] {
+    // Operators on CPU memory, without graphs, on this thread alone.
+    at::get_num_threads();
+    omp_set_num_threads(1);
+    if (&MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(1);
+    thread_local std::optional<at::AutoDispatchBelowADInplaceOrView> guard;
+    guard.emplace();
+  });
+  queue->set_delays(delays_);
+  order_.name_stream(number, name_of(stream));
+  return lines_.emplace(key, Line{number, std::move(queue)}).first->second;
+}
+
+c10::Stream Simulation::new_stream(c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device),
+                     ++next_stream_[device]);
+}
+
+c10::Stream Simulation::pool_stream(c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto& pool = pool_[device];
+  const std::size_t next = next_of_pool_[device]++ % kPool;
+  if (next == pool.size()) pool.push_back(++next_stream_[device]);
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device),
+                     pool[next]);
+}
+
+void Simulation::rethrow() {
+  std::exception_ptr error;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    error = std::exchange(error_, nullptr);
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void Simulation::enqueue(const c10::Stream& stream, Work work) {
+  rethrow();
+  enqueue_always(stream, std::move(work));
+}
+
+void Simulation::enqueue_always(const c10::Stream& stream, Work work) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Line& line = this->line(stream);
+  const auto microbatch = microbatch_ ? microbatch_() : std::nullopt;
+  order_.operate(line.number, work.name, microbatch, work.accesses);
+  trace_.push_back({std::move(work.name), stream, work.other, microbatch});
+  line.queue->push(
+      [this, run = std::move(work.run)] {
+        try {
+          run();
+        } catch (...) {
+          std::lock_guard<std::mutex> lock(mutex_);
+          if (!error_) error_ = std::current_exception();
+        }
+      },
+      /*delayed=*/true);
+}
+
+std::shared_ptr<Mark> Simulation::record_locked(const c10::Stream& stream) {
+  Line& line = this->line(stream);
+  auto mark = std::make_shared<Mark>(order_.record(line.number));
+  line.queue->push_signal([mark] { mark->reach(); });
+  return mark;
+}
+
+std::shared_ptr<Mark> Simulation::record(const c10::Stream& stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record_locked(stream);
+}
+
+void Simulation::block(const c10::Stream& stream, std::shared_ptr<Mark> mark) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Line& line = this->line(stream);
+  order_.wait(line.number, mark->clock());
+  line.queue->push([mark = std::move(mark)] { mark->wait(); });
+}
+
+bool Simulation::idle(const c10::Stream& stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return line(stream).queue->idle();
+}
+
+void Simulation::host_wait(const Mark& mark) {
+  ++host_waits_;
+  mark.wait();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    order_.host_waited(mark.clock());
+  }
+  rethrow();
+}
+
+void Simulation::host_wait(const c10::Stream& stream) {
+  host_wait(*record(stream));
+}
+
+std::vector<std::shared_ptr<Mark>> Simulation::record_all(
+    c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::shared_ptr<Mark>> marks;
+  for (const auto& [key, line] : lines_) {
+    if (key.first != device) continue;
+    marks.push_back(record_locked(c10::Stream(
+        c10::Stream::UNSAFE, c10::Device(kDeviceType, device), key.second)));
+  }
+  return marks;
+}
+
+void Simulation::host_wait(c10::DeviceIndex device) {
+  ++host_waits_;
+  for (const auto& mark : record_all(device)) {
+    mark->wait();
+    std::lock_guard<std::mutex> lock(mutex_);
+    order_.host_waited(mark->clock());
+  }
+  rethrow();
+}
+
+void Simulation::quiesce(c10::DeviceIndex device) {
+  for (const auto& mark : record_all(device)) mark->wait();
+}
+
+void Simulation::add_block(void* begin, std::size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  order_.add_block(address, address + bytes);
+}
+
+void Simulation::remove_block(void* begin) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  order_.remove_block(reinterpret_cast<std::uintptr_t>(begin));
+}
+
+std::vector<std::shared_ptr<Mark>> Simulation::release_block(
+    void* begin, const c10::Stream& owner,
+    const std::vector<c10::Stream>& recorded) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::size_t> numbers;
+  std::vector<std::shared_ptr<Mark>> marks;
+  for (const c10::Stream& stream : recorded) {
+    numbers.push_back(line(stream).number);
+    marks.push_back(record_locked(stream));
+  }
+  order_.release_block(reinterpret_cast<std::uintptr_t>(begin),
+                       line(owner).number, numbers);
+  return marks;
+}
+
+void Simulation::set_delays(const Delays& delays) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  delays_ = delays;
+  for (auto& [key, line] : lines_) line.queue->set_delays(delays);
+}
+
+void Simulation::set_microbatch(std::optional<std::int64_t> (*microbatch)()) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  microbatch_ = microbatch;
+}
+
+std::vector<std::string> Simulation::take_races() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return order_.take_races();
+}
+
+std::vector<Given> Simulation::take_trace() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(trace_, {});
+}
+
+}  // namespace gpipe::simulated
