@@ -163,8 +163,9 @@ TEST_F(HappensBeforeTest, WhatTheHostHasWaitedForGoesOnWithAnEvent) {
 }
 
 TEST_F(HappensBeforeTest, DisjointBytesNeedNoOrder) {
-  write(0, 0, 40);
-  write(1, 40, 100);
+  write(0, 40, 60);
+  write(1, 60, 100);
+  write(2, 0, 40);
   EXPECT_THAT(order_.take_races(), IsEmpty());
 }
 
@@ -267,10 +268,23 @@ TEST_F(HappensBeforeTest, AReadDoesNotHideAnEarlierWrite) {
   EXPECT_THAT(order_.take_races(), ElementsAre(HasSubstr("write on stream 0")));
 }
 
+TEST_F(HappensBeforeTest, AWriteStandsForThoseOfItsStream) {
+  read(0);
+  write(0);
+  write(0);
+  write(1);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+}
+
 TEST_F(HappensBeforeTest, ANarrowWriteDoesNotHideAnEarlierWideOne) {
   write(0);
-  write(0, 0, 50);
-  read(1, 50, 60);
+  write(0, 50, 100);
+  read(1, 0, 10);
+  EXPECT_THAT(order_.take_races(), SizeIs(1));
+  write(2);
+  write(2, 0, 50);
+  order_.take_races();
+  read(3, 90, 100);
   EXPECT_THAT(order_.take_races(), SizeIs(1));
 }
 

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdint>
 #include <future>
 #include <optional>
@@ -223,6 +224,23 @@ TEST_F(StreamTest, OperatorsGoToTheDeviceOfTheirTensors) {
   const Tensor y = x + 1;
   EXPECT_EQ(y.device(), hpu(2));
   EXPECT_THAT(trace_of(default_stream(2)), ElementsAre("aten::add"));
+}
+
+TEST_F(StreamTest, IsDelayedAsSet) {
+  const c10::Stream before = new_stream(0);
+  before.synchronize();
+  set_delays({1, /*probability=*/1, /*seconds=*/1e-3});
+  for (const c10::Stream& stream : {before, new_stream(0)}) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int k = 0; k < 50; ++k) {
+      Simulation::get().enqueue(stream, {"nothing", {}, [] {}});
+    }
+    stream.synchronize();
+    const std::chrono::duration<double> took =
+        std::chrono::steady_clock::now() - start;
+    // 25e-3 on average, less seven standard deviations.
+    EXPECT_GE(took.count(), 10e-3);
+  }
 }
 
 TEST_F(StreamTest, TakesWorkFromManyThreads) {
@@ -481,6 +499,13 @@ TEST_F(DeviceTest, OneWithoutAnIndexIsTheCurrentOne) {
     EXPECT_EQ(at::accelerator::getDeviceIndex(), 3);
     EXPECT_EQ(torch::zeros({1}, any).device(), hpu(3));
     EXPECT_EQ(torch::zeros({1}).to(any).device(), hpu(3));
+    const c10::impl::VirtualGuardImpl impl(kDeviceType);
+    EXPECT_EQ(impl.getNewStream(any).device(), hpu(3));
+    const Tensor x = torch::zeros({1}, any);
+    busy(x, 2e-3);
+    x.add_(1);
+    impl.synchronizeDevice(-1);
+    EXPECT_THAT(memory(x), ElementsAre(1));
   }
   EXPECT_EQ(torch::zeros({1}, any).device(), hpu(0));
 }
@@ -667,6 +692,7 @@ TEST_F(GeneratorTest, ThereIsADefaultOnePerDevice) {
   const c10::DeviceGuard guard(hpu(2));
   EXPECT_EQ(at::globalContext().defaultGenerator(torch::Device(torch::kHPU)),
             default_of(2));
+  EXPECT_EQ(seeded(-1, 1).device(), hpu(2));
 }
 
 TEST_F(GeneratorTest, DefaultOnesAreSeededApart) {
