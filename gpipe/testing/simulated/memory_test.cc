@@ -16,6 +16,7 @@
 
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/simulated.h"
+#include "gpipe/testing/simulated/simulation.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::simulated {

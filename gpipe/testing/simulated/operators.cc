@@ -235,9 +235,10 @@ class Call {
   bool writes(std::size_t argument) const {
     const auto* alias = schema_.arguments()[argument].alias_info();
     if (alias && alias->isWrite()) return true;
-    // Its schema does not say that it changes the running statistics.
+    // Its schema does not say that it changes the running statistics, in
+    // training.
     return (argument == 3 || argument == 4) &&
-           name() == "aten::native_batch_norm";
+           name() == "aten::native_batch_norm" && arguments_[5].toBool();
   }
 
   // Whether result k is one of the arguments.

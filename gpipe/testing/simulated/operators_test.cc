@@ -11,6 +11,7 @@
 #include <cstring>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/testing/errors.h"
@@ -21,7 +22,9 @@ namespace gpipe::simulated {
 namespace {
 
 using ::gpipe::testing::error_of;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using torch::Device;
 using torch::Tensor;
 using torch::indexing::Slice;
@@ -368,7 +371,8 @@ const Case kFunctions[] = {
              return x[0].mm(x[1]).mv(x[2]) +
                     torch::einsum("ij,jk->i", {x[0], x[1]}) +
                     torch::addmm(x[2], x[0], x[1]).sum(1) +
-                    torch::addr(x[0].narrow(1, 0, 3), x[0].select(1, 3), x[2])
+                    torch::addr(x[0].narrow(1, 0, 3), x[0].select(1, 3), x[2],
+                                0.3, 0.7)
                         .sum(1);
            });
      }},
@@ -767,6 +771,26 @@ TEST_F(OperatorTest, ATensorMayBeWrittenAgainBeforeItsReaderIsDone) {
     x = Tensor();
   }
   EXPECT_TRUE(y.cpu().equal(torch::full({3}, 2.f)));
+}
+
+TEST_F(OperatorTest, BatchNormWritesItsStatisticsInTrainingOnly) {
+  const Tensor x = normal(hpu(0), {4, 3});
+  const Tensor mean = torch::zeros({3}, hpu(0)), var = torch::ones({3}, hpu(0));
+  const auto normalise = [&](bool training) {
+    torch::batch_norm(x, {}, {}, mean, var, training, 0.1, 1e-5, false);
+  };
+  const auto races_of_two_streams = [&](bool training) {
+    synchronize();
+    normalise(training);
+    const c10::StreamGuard guard(new_stream(0));
+    normalise(training);
+    return take_races();
+  };
+  EXPECT_THAT(races_of_two_streams(/*training=*/false), IsEmpty());
+  EXPECT_THAT(races_of_two_streams(/*training=*/true),
+              ElementsAre(HasSubstr("writing, and aten::native_batch_norm"),
+                          HasSubstr("writing, and aten::native_batch_norm")));
+  synchronize();
 }
 
 TEST_F(OperatorTest, RaisesTheVersionOfWhatItChanges) {
