@@ -9,7 +9,6 @@
 #include <torch/nn/modules/pooling.h>
 #include <torch/utils.h>
 
-#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <numeric>
@@ -18,65 +17,23 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/skip.h"
+#include "models/testing/crossings.h"
+#include "models/testing/figures.h"
 
 namespace gpipe::models {
 namespace {
 
+using testing::count_layers;
+using testing::count_parameters;
+using testing::crossings_of;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Ge;
-using torch::nn::Module;
+using testing::norm_of;
+using testing::parameters_by;
+using testing::sum_of;
+using testing::sum_of_squares;
 using torch::nn::Sequential;
-
-int64_t count_parameters(const Module& module) {
-  int64_t count = 0;
-  for (const auto& parameter : module.parameters()) count += parameter.numel();
-  return count;
-}
-
-// Parameters of each partition.
-std::vector<int64_t> parameters_by(const Sequential& model,
-                                   const std::vector<int64_t>& balance) {
-  std::vector<int64_t> counts;
-  std::size_t next = 0;
-  for (int64_t layers : balance) {
-    counts.push_back(0);
-    for (int64_t k = 0; k < layers; ++k) {
-      counts.back() += count_parameters(*model->ptr(next++));
-    }
-  }
-  EXPECT_EQ(next, model->size());
-  return counts;
-}
-
-template <typename Type>
-int count_children(const Sequential& model) {
-  int count = 0;
-  for (const auto& child : model->children()) {
-    if (std::dynamic_pointer_cast<Type>(child)) ++count;
-  }
-  return count;
-}
-
-double sum_of_squares(const std::vector<torch::Tensor>& tensors) {
-  double sum = 0;
-  for (const auto& tensor : tensors) {
-    sum += tensor.detach().to(torch::kDouble).square().sum().item<double>();
-  }
-  return sum;
-}
-
-double sum_of(const std::vector<torch::Tensor>& tensors) {
-  double sum = 0;
-  for (const auto& tensor : tensors) {
-    sum += tensor.detach().to(torch::kDouble).sum().item<double>();
-  }
-  return sum;
-}
-
-double norm_of(const Sequential& model, const std::string& parameter) {
-  return std::sqrt(sum_of_squares({model->named_parameters()[parameter]}));
-}
 
 // Building the model takes a second: the tests that only read share one.
 class ResNet101Test : public ::testing::Test {
@@ -100,13 +57,13 @@ Sequential* ResNet101Test::model_ = nullptr;
 TEST_F(ResNet101Test, HasTheLayersOfTorchgpipe) {
   using namespace torch::nn;  // NOLINT: the layers' names
   EXPECT_EQ(model()->size(), 370);
-  EXPECT_EQ(count_children<Conv2dImpl>(model()), 100);
-  EXPECT_EQ(count_children<BatchNorm2dImpl>(model()), 100);
-  EXPECT_EQ(count_children<ReLUImpl>(model()), 100);
-  EXPECT_EQ(count_children<MaxPool2dImpl>(model()), 1);
-  EXPECT_EQ(count_children<AdaptiveAvgPool2dImpl>(model()), 1);
-  EXPECT_EQ(count_children<FlattenImpl>(model()), 1);
-  EXPECT_EQ(count_children<LinearImpl>(model()), 1);
+  EXPECT_EQ(count_layers<Conv2dImpl>(model()), 100);
+  EXPECT_EQ(count_layers<BatchNorm2dImpl>(model()), 100);
+  EXPECT_EQ(count_layers<ReLUImpl>(model()), 100);
+  EXPECT_EQ(count_layers<MaxPool2dImpl>(model()), 1);
+  EXPECT_EQ(count_layers<AdaptiveAvgPool2dImpl>(model()), 1);
+  EXPECT_EQ(count_layers<FlattenImpl>(model()), 1);
+  EXPECT_EQ(count_layers<LinearImpl>(model()), 1);
   int stashing = 0, popping = 0;
   for (const auto& child : model()->children()) {
     if (auto skippable = std::dynamic_pointer_cast<Skippable>(child)) {
@@ -157,6 +114,22 @@ TEST_F(ResNet101Test, HasTheParametersOfTorchgpipesPartitions) {
                           6703104, 20365288));
 }
 
+// Bytes per sample at 224 x 224, for the same lists.
+TEST_F(ResNet101Test, MovesTheBytesOfTorchgpipe) {
+  Sequential model = resnet101();
+  model->eval();
+  const auto mib_of = [&](const std::vector<int64_t>& balance) {
+    const auto crossings =
+        crossings_of(model, balance, testing::ramp({1, 3, 224, 224}));
+    return std::vector<double>{crossings.boundary / 1048576.0,
+                               crossings.skips / 1048576.0};
+  };
+  EXPECT_THAT(mib_of({140, 230}), ElementsAre(0.19140625, 0.765625));
+  EXPECT_THAT(mib_of({135, 235}), ElementsAre(0.765625, 0));
+  EXPECT_THAT(mib_of({44, 92, 124, 110}), ElementsAre(1.33984375, 3.828125));
+  EXPECT_THAT(mib_of({26, 22, 33, 44, 44, 66, 66, 69}), ElementsAre(9.1875, 0));
+}
+
 TEST_F(ResNet101Test, SkipsMatch) {
   EXPECT_NO_THROW(verify_skippables(model()));
 }
@@ -181,9 +154,7 @@ TEST_F(ResNet101Test, TrainsInAPlainSequential) {
   const auto output = model->forward(torch::randn({2, 3, 64, 64}));
   EXPECT_THAT(output.sizes(), ElementsAre(2, 10));
   output.sum().backward();
-  for (const auto& parameter : model->named_parameters()) {
-    EXPECT_TRUE(parameter->grad().defined()) << parameter.key();
-  }
+  EXPECT_EQ(testing::gradients_of(model).size(), 314);
 }
 
 TEST(ResNet50Test, HasTheSizeOfTorchvisions) {
@@ -196,20 +167,8 @@ TEST(ResNet50Test, HasTheSizeOfTorchvisions) {
 }
 
 TEST(ResNetTest, GivesACloneItsOwnWeights) {
-  Sequential model = resnet50(10);
-  Sequential copy(
-      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
-  const auto originals = model->named_parameters();
-  const auto copies = copy->named_parameters();
-  ASSERT_EQ(copies.size(), originals.size());
-  for (std::size_t k = 0; k < copies.size(); ++k) {
-    EXPECT_NE(copies[k]->data_ptr(), originals[k]->data_ptr());
-    EXPECT_TRUE(copies[k]->equal(*originals[k])) << originals[k].key();
-  }
-  model->eval();
-  copy->eval();
-  const auto input = torch::randn({1, 3, 32, 32});
-  EXPECT_TRUE(copy->forward(input).equal(model->forward(input)));
+  testing::expect_clone_with_own_weights(resnet50(10),
+                                         torch::randn({1, 3, 32, 32}));
 }
 
 TEST(ResNetTest, IsCutThroughItsBlocksByTime) {

@@ -1,0 +1,14 @@
+// The check that a model for images begins with.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace gpipe::models {
+
+// c10::ValueError naming `model` unless `input` is [batch, `channels`, height,
+// width].
+void check_images(const char* model, const at::Tensor& input, int64_t channels);
+
+}  // namespace gpipe::models

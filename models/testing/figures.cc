@@ -1,0 +1,128 @@
+#include "models/testing/figures.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <memory>
+
+namespace gpipe::models::testing {
+
+using torch::Tensor;
+using torch::nn::Sequential;
+
+int64_t count_parameters(const torch::nn::Module& module) {
+  int64_t count = 0;
+  for (const auto& parameter : module.parameters()) count += parameter.numel();
+  return count;
+}
+
+std::vector<int64_t> parameters_by(const Sequential& model,
+                                   const std::vector<int64_t>& balance) {
+  std::vector<int64_t> counts;
+  std::size_t next = 0;
+  for (const int64_t layers : balance) {
+    counts.push_back(0);
+    for (int64_t k = 0; k < layers; ++k) {
+      counts.back() += count_parameters(*model->ptr(next++));
+    }
+  }
+  EXPECT_EQ(next, model->size());
+  return counts;
+}
+
+std::vector<int64_t> widened_parameters_by(
+    const Sequential& narrow, const Sequential& twice, int64_t factor,
+    const std::vector<int64_t>& balance) {
+  EXPECT_EQ(narrow->size(), twice->size());
+  std::vector<int64_t> counts;
+  std::size_t next = 0;
+  for (const int64_t layers : balance) {
+    counts.push_back(0);
+    for (int64_t k = 0; k < layers; ++k, ++next) {
+      const auto parameters = narrow->ptr(next)->parameters();
+      const auto wider = twice->ptr(next)->parameters();
+      EXPECT_EQ(parameters.size(), wider.size());
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
+        int64_t count = 1;
+        for (int64_t d = 0; d < parameters[p].dim(); ++d) {
+          const int64_t size = parameters[p].size(d);
+          const int64_t growth = wider[p].size(d) / size;
+          EXPECT_EQ(wider[p].size(d) % size, 0);
+          EXPECT_LE(growth, 2);
+          count *= growth == 2 ? size * factor : size;
+        }
+        counts.back() += count;
+      }
+    }
+  }
+  EXPECT_EQ(next, narrow->size());
+  return counts;
+}
+
+std::vector<int64_t> parameters_by_layer(const Sequential& model) {
+  return parameters_by(model, std::vector<int64_t>(model->size(), 1));
+}
+
+std::vector<std::string> layer_names(const Sequential& model) {
+  return model->named_children().keys();
+}
+
+double sum_of(const std::vector<Tensor>& tensors) {
+  double sum = 0;
+  for (const Tensor& tensor : tensors) {
+    sum += tensor.detach().to(torch::kDouble).sum().item<double>();
+  }
+  return sum;
+}
+
+double sum_of_squares(const std::vector<Tensor>& tensors) {
+  double sum = 0;
+  for (const Tensor& tensor : tensors) {
+    sum += tensor.detach().to(torch::kDouble).square().sum().item<double>();
+  }
+  return sum;
+}
+
+double norm_of(const Sequential& model, const std::string& parameter) {
+  return std::sqrt(sum_of_squares({model->named_parameters()[parameter]}));
+}
+
+std::vector<Tensor> gradients_of(const Sequential& model) {
+  std::vector<Tensor> gradients;
+  for (const auto& parameter : model->named_parameters()) {
+    const Tensor gradient = parameter->grad();
+    EXPECT_TRUE(gradient.defined()) << parameter.key();
+    if (gradient.defined()) gradients.push_back(gradient);
+  }
+  return gradients;
+}
+
+Tensor ramp(const std::vector<int64_t>& shape, torch::Dtype dtype) {
+  int64_t size = 1;
+  for (const int64_t each : shape) size *= each;
+  return torch::linspace(-1, 1, size, dtype).view(shape);
+}
+
+void expect_clone_with_own_weights(Sequential model, const Tensor& input) {
+  Sequential copy(
+      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
+  const auto originals = model->named_parameters();
+  const auto copies = copy->named_parameters();
+  ASSERT_EQ(copies.size(), originals.size());
+  for (std::size_t k = 0; k < copies.size(); ++k) {
+    EXPECT_NE(copies[k]->data_ptr(), originals[k]->data_ptr());
+    EXPECT_TRUE(copies[k]->equal(*originals[k])) << originals[k].key();
+  }
+  model->eval();
+  copy->eval();
+  EXPECT_TRUE(copy->forward(input).equal(model->forward(input)));
+  // What the copy computes with is what it has registered.
+  {
+    torch::NoGradGuard no_grad;
+    for (auto& parameter : copy->parameters()) parameter.zero_();
+  }
+  EXPECT_FALSE(copy->forward(input).equal(model->forward(input)));
+}
+
+}  // namespace gpipe::models::testing

@@ -1,0 +1,69 @@
+// What the tests of the models count and add up.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gpipe::models::testing {
+
+int64_t count_parameters(const torch::nn::Module& module);
+
+// Parameters of each partition. The balance must add up to the layers.
+std::vector<int64_t> parameters_by(const torch::nn::Sequential& model,
+                                   const std::vector<int64_t>& balance);
+
+// The same for a model that is `factor` times as wide as `narrow`, without
+// building it. `twice` is twice as wide: it tells which dimensions grow.
+std::vector<int64_t> widened_parameters_by(const torch::nn::Sequential& narrow,
+                                           const torch::nn::Sequential& twice,
+                                           int64_t factor,
+                                           const std::vector<int64_t>& balance);
+
+// Parameters of each layer.
+std::vector<int64_t> parameters_by_layer(const torch::nn::Sequential& model);
+
+// Modules of a type (an Impl) among the layers, or among all modules.
+template <typename Type>
+int count_layers(const torch::nn::Sequential& model) {
+  int count = 0;
+  for (const auto& layer : model->children()) {
+    if (layer->template as<Type>()) ++count;
+  }
+  return count;
+}
+template <typename Type>
+int count_modules(const torch::nn::Sequential& model) {
+  int count = 0;
+  for (const auto& module : model->modules(/*include_self=*/false)) {
+    if (module->template as<Type>()) ++count;
+  }
+  return count;
+}
+
+std::vector<std::string> layer_names(const torch::nn::Sequential& model);
+
+// As float64, whatever the type of the tensors.
+double sum_of(const std::vector<torch::Tensor>& tensors);
+double sum_of_squares(const std::vector<torch::Tensor>& tensors);
+
+// Of one parameter.
+double norm_of(const torch::nn::Sequential& model,
+               const std::string& parameter);
+
+// Gradients of all parameters; an undefined one is a failure of the test.
+std::vector<torch::Tensor> gradients_of(const torch::nn::Sequential& model);
+
+// Values from -1 to 1 in order, the same in every language.
+torch::Tensor ramp(const std::vector<int64_t>& shape,
+                   torch::Dtype dtype = torch::kFloat);
+
+// That a clone computes the same with weights of its own.
+void expect_clone_with_own_weights(torch::nn::Sequential model,
+                                   const torch::Tensor& input);
+
+}  // namespace gpipe::models::testing

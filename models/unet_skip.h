@@ -1,0 +1,43 @@
+// The two ends of U-Net's long skip connections, as layers.
+#pragma once
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include <ostream>
+
+#include "gpipe/skip.h"
+
+namespace gpipe::models {
+
+// Stashes its input under "skip" in `ns`, and returns it.
+class UNetStashImpl : public torch::nn::Cloneable<UNetStashImpl>,
+                      public Skippable {
+ public:
+  explicit UNetStashImpl(const Namespace& ns);
+
+  torch::Tensor forward(torch::Tensor x);
+
+  void reset() override {}
+  void pretty_print(std::ostream& stream) const override;
+};
+TORCH_MODULE(UNetStash);
+
+// Pops "skip" from `ns` and returns [batch, channels of input + of skip,
+// height of skip, width of skip]. An input that is smaller than the skip, as
+// it is when an odd size was halved and doubled, gets zeros at the bottom and
+// on the right.
+class UNetPopCatImpl : public torch::nn::Cloneable<UNetPopCatImpl>,
+                       public Skippable {
+ public:
+  explicit UNetPopCatImpl(const Namespace& ns);
+
+  torch::Tensor forward(torch::Tensor x);
+
+  void reset() override {}
+  void pretty_print(std::ostream& stream) const override;
+};
+TORCH_MODULE(UNetPopCat);
+
+}  // namespace gpipe::models
