@@ -33,9 +33,12 @@ class NormScope;
 // eval mode, or without running statistics, behave as ever. The module is not
 // changed and can be saved, copied and printed as before.
 //
-// Pieces may have any number of rows. The variance is the unbiased one, and
-// without momentum the estimates are the averages over all mini-batches, as in
-// LibTorch.
+// Shapes: those that the layers take, [rows, channels, ...]; pieces may have
+// any number of rows. The variance is the unbiased one, and without momentum
+// the estimates are the averages over all mini-batches, as in LibTorch. The
+// idea is torchgpipe's DeferredBatchNorm (of its variance, which is biased, it
+// is not); pieces are combined by the formula of Chan, Golub and LeVeque
+// (1983).
 //
 // Threads: one at a time.
 class DeferredBatchNorm {

@@ -15,6 +15,19 @@ enum class Checkpoint {
   kNever,       // none
 };
 
+// "always", "except_last", "never": as torchgpipe calls them.
+inline const char* name_of(Checkpoint mode) {
+  switch (mode) {
+    case Checkpoint::kAlways:
+      return "always";
+    case Checkpoint::kExceptLast:
+      return "except_last";
+    case Checkpoint::kNever:
+      return "never";
+  }
+  return "unknown";
+}
+
 // How many of `microbatches`, from the first, are checkpointed.
 inline int64_t checkpointed_microbatches(Checkpoint mode,
                                          int64_t microbatches) {

@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/op_registration/op_registration.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/batchnorm.h>
 
@@ -16,9 +15,6 @@
 namespace gpipe {
 namespace {
 
-// See RandomScope, which uses it too, for other operators.
-constexpr auto kInterceptor = c10::DispatchKey::TESTING_ONLY_GenericMode;
-
 thread_local NormScope* current_scope = nullptr;
 
 // The operators that at::batch_norm() ends in. All take (input, weight, bias,
@@ -30,50 +26,39 @@ constexpr const char* kOperators[] = {
     "aten::miopen_batch_norm",
 };
 
-void intercepted(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                 torch::jit::Stack* stack) {
+void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+             torch::jit::Stack* stack) {
   constexpr std::size_t kInput = 0, kMean = 3, kVar = 4, kTraining = 5,
                         kEpsilon = 7, kArguments = 8;
   const auto argument = [&](std::size_t k) -> c10::IValue& {
     return torch::jit::peek(*stack, k, kArguments);
   };
-  const auto redispatch = [&] {
-    op.redispatchBoxed(
-        keys &
-            c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kInterceptor),
-        stack);
-  };
   NormScope* const scope = NormScope::current();
-  if (!scope || !argument(kTraining).toBool() || argument(kMean).isNone() ||
-      !scope->begin(argument(kMean).toTensor())) {
-    return redispatch();
+  std::optional<std::size_t> layer;
+  if (scope && argument(kTraining).toBool() && !argument(kMean).isNone()) {
+    layer = scope->begin(argument(kMean).toTensor());
   }
+  if (!layer) return run_intercepted(Interceptor::kCell, op, keys, stack);
+
   const at::Tensor input = argument(kInput).toTensor();
-  const at::Tensor running_mean = argument(kMean).toTensor();
   const double epsilon = argument(kEpsilon).toDouble();
   argument(kMean) = c10::IValue();
   argument(kVar) = c10::IValue();
-  redispatch();
+  run_intercepted(Interceptor::kCell, op, keys, stack);
   const std::size_t results = op.schema().returns().size();
-  scope->end(running_mean, input,
-             torch::jit::peek(*stack, 1, results).toTensor(),
+  scope->end(*layer, input, torch::jit::peek(*stack, 1, results).toTensor(),
              torch::jit::peek(*stack, 2, results).toTensor(), epsilon);
 }
 
-// As in random.cc: before main(), and kept for ever.
-[[gnu::used]] const auto* const registrations = [] {
-  auto& dispatcher = c10::Dispatcher::singleton();
-  auto* handles = new std::vector<c10::RegistrationHandleRAII>();
+[[maybe_unused]] const bool intercepted = [] {
   for (const char* name : kOperators) {
-    const auto op = dispatcher.findSchema({name, ""});
-    if (!op) continue;
-    handles->push_back(dispatcher.registerImpl(
-        op->operator_name(), kInterceptor,
-        c10::KernelFunction::makeFromBoxedFunction<&intercepted>(),
-        /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
-        "gpipe: deferred BatchNorm"));
+    if (const auto op = c10::Dispatcher::singleton().findSchema({name, ""})) {
+      intercept(Interceptor::kCell, *op,
+                c10::KernelFunction::makeFromBoxedFunction<&observe>(),
+                "gpipe: deferred BatchNorm");
+    }
   }
-  return handles;
+  return true;
 }();
 
 }  // namespace
@@ -98,13 +83,6 @@ NormStatistics::NormStatistics(
       add(std::dynamic_pointer_cast<torch::nn::BatchNorm3dImpl>(module));
     }
   }
-}
-
-NormStatistics::Layer* NormStatistics::find(const at::Tensor& running_mean) {
-  for (Layer& layer : layers_) {
-    if (layer.running_mean().is_same(running_mean)) return &layer;
-  }
-  return nullptr;
 }
 
 void NormStatistics::commit() {
@@ -163,27 +141,30 @@ void NormStatistics::discard() {
 NormScope::NormScope(NormStatistics* statistics, bool record)
     : statistics_(statistics),
       record_(record),
-      outer_(std::exchange(current_scope, this)),
-      intercept_(kInterceptor) {}
+      outer_(std::exchange(current_scope, this)) {}
 
 NormScope::~NormScope() { current_scope = outer_; }
 
 NormScope* NormScope::current() { return current_scope; }
 
-bool NormScope::begin(const at::Tensor& running_mean) {
-  NormStatistics::Layer* const layer =
-      statistics_ ? statistics_->find(running_mean) : nullptr;
-  if (layer && record_) ++layer->calls;
-  return layer != nullptr;
+std::optional<std::size_t> NormScope::begin(const at::Tensor& running_mean) {
+  if (!statistics_) return std::nullopt;
+  auto& layers = statistics_->layers_;
+  for (std::size_t k = 0; k < layers.size(); ++k) {
+    if (!layers[k].running_mean().is_same(running_mean)) continue;
+    if (record_) ++layers[k].calls;
+    return k;
+  }
+  return std::nullopt;
 }
 
-void NormScope::end(const at::Tensor& running_mean, const at::Tensor& input,
+void NormScope::end(std::size_t layer, const at::Tensor& input,
                     const at::Tensor& mean, const at::Tensor& inverse_deviation,
                     double epsilon) {
   if (!record_) return;
-  statistics_->find(running_mean)
-      ->seen.push_back({mean.detach(), inverse_deviation.detach(), epsilon,
-                        input.numel() / input.size(1)});
+  statistics_->layers_[layer].seen.push_back(
+      {mean.detach(), inverse_deviation.detach(), epsilon,
+       input.numel() / input.size(1)});
 }
 
 }  // namespace gpipe

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
@@ -10,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <vector>
+
+#include "gpipe/dispatch/interceptor.h"
 
 namespace gpipe {
 
@@ -62,8 +63,6 @@ class NormStatistics {
     std::vector<Seen> seen;
   };
 
-  Layer* find(const at::Tensor& running_mean);
-
   std::vector<Layer> layers_;
 };
 
@@ -80,19 +79,18 @@ class NormScope {
 
   // For the interceptor of the operator. The innermost scope, or null.
   static NormScope* current();
-  // A call of the layer with this running mean begins; whether that is one of
-  // the statistics'.
-  bool begin(const at::Tensor& running_mean);
+  // A call of the layer with this running mean begins; its number, if it is
+  // one of the statistics'.
+  std::optional<std::size_t> begin(const at::Tensor& running_mean);
   // What has come of it.
-  void end(const at::Tensor& running_mean, const at::Tensor& input,
-           const at::Tensor& mean, const at::Tensor& inverse_deviation,
-           double epsilon);
+  void end(std::size_t layer, const at::Tensor& input, const at::Tensor& mean,
+           const at::Tensor& inverse_deviation, double epsilon);
 
  private:
   NormStatistics* const statistics_;
   const bool record_;
   NormScope* const outer_;
-  c10::impl::IncludeDispatchKeyGuard intercept_;
+  InterceptScope intercept_{Interceptor::kCell};
 };
 
 }  // namespace gpipe

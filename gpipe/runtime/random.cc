@@ -3,7 +3,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/op_registration/op_registration.h>
 
 #include <memory>
 #include <set>
@@ -13,8 +12,6 @@
 
 namespace gpipe {
 namespace {
-
-constexpr auto kInterceptor = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local RandomScope* current_scope = nullptr;
 
@@ -46,13 +43,6 @@ c10::Device device_of(const c10::IValue* arguments, std::size_t count,
   return c10::Device(c10::kCPU);
 }
 
-void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                torch::jit::Stack* stack) {
-  op.redispatchBoxed(
-      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kInterceptor),
-      stack);
-}
-
 std::optional<std::size_t> argument(const c10::FunctionSchema& schema,
                                     const std::string& name) {
   const auto index = schema.argumentIndexWithName(name);
@@ -77,7 +67,7 @@ class FillGenerator : public c10::OperatorKernel {
         arguments[generator_] = *generator;
       }
     }
-    redispatch(op, keys, stack);
+    run_intercepted(Interceptor::kCell, op, keys, stack);
   }
 
  private:
@@ -100,7 +90,7 @@ class LendState : public c10::OperatorKernel {
     if (current_scope && !device.is_cpu()) {
       own = current_scope->generator(device);
     }
-    if (!own) return redispatch(op, keys, stack);
+    if (!own) return run_intercepted(Interceptor::kCell, op, keys, stack);
 
     // Workers of one device take turns.
     static std::mutex lending;
@@ -116,7 +106,7 @@ class LendState : public c10::OperatorKernel {
         shared.set_state(outer_state);
       }
     } restore{shared, *own, outer_state};
-    redispatch(op, keys, stack);
+    run_intercepted(Interceptor::kCell, op, keys, stack);
   }
 
  private:
@@ -124,19 +114,14 @@ class LendState : public c10::OperatorKernel {
 };
 
 template <typename Kernel>
-c10::RegistrationHandleRAII intercept(const c10::OperatorHandle& op) {
-  return c10::Dispatcher::singleton().registerImpl(
-      op.operator_name(), kInterceptor,
-      c10::KernelFunction::makeFromBoxedFunctor(
-          std::make_unique<Kernel>(op.schema())),
-      /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
-      "gpipe: random numbers of a cell");
+void intercept_with(const c10::OperatorHandle& op) {
+  intercept(Interceptor::kCell, op,
+            c10::KernelFunction::makeFromBoxedFunctor(
+                std::make_unique<Kernel>(op.schema())),
+            "gpipe: random numbers of a cell");
 }
 
-// Before main(), when no operator can be running: the tables that this changes
-// are read without a lock. Kept for ever, since operators may run for as long
-// (`used`: and where a leak checker finds it).
-[[gnu::used]] const auto* const registrations = [] {
+[[maybe_unused]] const bool intercepted = [] {
   const std::set<std::string> without_argument = {
       "aten::native_dropout",
       "aten::_scaled_dot_product_flash_attention",
@@ -146,20 +131,16 @@ c10::RegistrationHandleRAII intercept(const c10::OperatorHandle& op) {
       "aten::_efficient_attention_forward",
   };
   auto& dispatcher = c10::Dispatcher::singleton();
-  auto* handles = new std::vector<c10::RegistrationHandleRAII>();
-  handles->push_back(dispatcher.registerFallback(
-      kInterceptor, c10::KernelFunction::makeFallthrough(),
-      "gpipe: other operators"));
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findSchema(name);
     if (!op) continue;
     if (argument(op->schema(), "generator")) {
-      handles->push_back(intercept<FillGenerator>(*op));
+      intercept_with<FillGenerator>(*op);
     } else if (without_argument.count(name.name)) {
-      handles->push_back(intercept<LendState>(*op));
+      intercept_with<LendState>(*op);
     }
   }
-  return handles;
+  return true;
 }();
 
 }  // namespace
@@ -182,8 +163,7 @@ RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device)
     : step_(step),
       microbatch_(microbatch),
       device_(device),
-      outer_(std::exchange(current_scope, this)),
-      intercept_(kInterceptor) {}
+      outer_(std::exchange(current_scope, this)) {}
 
 RandomScope::~RandomScope() { current_scope = outer_; }
 

@@ -3,11 +3,12 @@
 
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 #include <mutex>
 #include <optional>
+
+#include "gpipe/dispatch/interceptor.h"
 
 namespace gpipe {
 
@@ -32,11 +33,10 @@ class StepSeed {
 // for any balance, any schedule and any timing, and again in a recompute;
 // LibTorch's one generator per process would be shared by all workers.
 //
-// How: an interceptor on a dispatch key that is otherwise unused, registered
-// for the operators that have a `generator` argument and for none else, so
-// that the others pay nothing. Fused operators of accelerators that draw from
-// the device's default generator without such an argument run with its state
-// exchanged for the cell's.
+// How: an interceptor for the operators that have a `generator` argument and
+// for none else, so that the others pay nothing. Fused operators of
+// accelerators that draw from the device's default generator without such an
+// argument run with its state exchanged for the cell's.
 class RandomScope {
  public:
   // `device`: the partition's. Operators on it and on the CPU are served.
@@ -68,7 +68,7 @@ class RandomScope {
   int64_t layer_ = -1;
   Lazy cpu_, accelerator_;
   RandomScope* const outer_;
-  c10::impl::IncludeDispatchKeyGuard intercept_;
+  InterceptScope intercept_{Interceptor::kCell};
 };
 
 }  // namespace gpipe

@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/dispatch/tensors_in.h"
 #include "gpipe/testing/simulated/current.h"
 #include "gpipe/testing/simulated/generator.h"
 #include "gpipe/testing/simulated/memory.h"
@@ -37,39 +38,6 @@ namespace {
 
 using c10::IValue;
 using torch::jit::Stack;
-
-// Replaces the tensors in an argument, also those in lists.
-IValue with_tensors(
-    const IValue& value,
-    const std::function<at::Tensor(const at::Tensor&)>& replace) {
-  if (value.isTensor()) {
-    const at::Tensor& tensor = value.toTensor();
-    return tensor.defined() ? replace(tensor) : tensor;
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& each : value.toTensorVector()) {
-      list.push_back(each.defined() ? replace(each) : each);
-    }
-    return list;
-  }
-  if (value.isList() && value.toListRef().size() > 0) {
-    c10::impl::GenericList list(value.toList().elementType());
-    for (const IValue& each : value.toListRef()) {
-      list.push_back(with_tensors(each, replace));
-    }
-    return list;
-  }
-  return value;
-}
-
-void for_each_tensor(const IValue& value,
-                     const std::function<void(const at::Tensor&)>& visit) {
-  with_tensors(value, [&](const at::Tensor& tensor) {
-    visit(tensor);
-    return tensor;
-  });
-}
 
 // Zeros of the same layout, for a trial.
 at::Tensor zeros_as(const at::Tensor& tensor) {

@@ -1,0 +1,66 @@
+#include "gpipe/dispatch/interceptor.h"
+
+#include <ATen/core/op_registration/op_registration.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+c10::DispatchKey key_of(Interceptor kind) {
+  return kind == Interceptor::kCell
+             ? c10::DispatchKey::TESTING_ONLY_GenericMode
+             : c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+}
+
+// Never destroyed, since operators may run for as long, and where a leak
+// checker finds it.
+std::vector<c10::RegistrationHandleRAII>& registrations() {
+  static auto* const handles = new std::vector<c10::RegistrationHandleRAII>();
+  return *handles;
+}
+
+// Other operators pass the key. The first interceptor sees to that.
+void let_others_pass(Interceptor kind) {
+  static auto* const done = new std::map<Interceptor, bool>();
+  if (!std::exchange((*done)[kind], true)) {
+    intercept_all(kind, c10::KernelFunction::makeFallthrough(),
+                  "gpipe: other operators");
+  }
+}
+
+}  // namespace
+
+InterceptScope::InterceptScope(Interceptor kind) : include_(key_of(kind)) {}
+
+void intercept(Interceptor kind, const c10::OperatorHandle& op,
+               c10::KernelFunction kernel, const std::string& owner) {
+  let_others_pass(kind);
+  registrations().push_back(c10::Dispatcher::singleton().registerImpl(
+      op.operator_name(), key_of(kind), std::move(kernel),
+      /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
+      owner));
+}
+
+void intercept_all(Interceptor kind, c10::KernelFunction kernel,
+                   const std::string& owner) {
+  registrations().push_back(c10::Dispatcher::singleton().registerFallback(
+      key_of(kind), std::move(kernel), owner));
+}
+
+void run_intercepted(Interceptor kind, const c10::OperatorHandle& op,
+                     c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  op.redispatchBoxed(
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key_of(kind)),
+      stack);
+}
+
+void run_uncovered(Interceptor kind, const c10::OperatorHandle& op,
+                   torch::jit::Stack* stack) {
+  c10::impl::ExcludeDispatchKeyGuard uncovered(key_of(kind));
+  op.callBoxed(stack);
+}
+
+}  // namespace gpipe

@@ -1,0 +1,39 @@
+#include "gpipe/dispatch/tensors_in.h"
+
+#include <ATen/core/List.h>
+
+namespace gpipe {
+
+c10::IValue with_tensors(
+    const c10::IValue& value,
+    c10::function_ref<at::Tensor(const at::Tensor&)> replace) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    return tensor.defined() ? replace(tensor) : tensor;
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& each : value.toTensorVector()) {
+      list.push_back(each.defined() ? replace(each) : each);
+    }
+    return list;
+  }
+  if (value.isList() && value.toListRef().size() > 0) {
+    c10::impl::GenericList list(value.toList().elementType());
+    for (const c10::IValue& each : value.toListRef()) {
+      list.push_back(with_tensors(each, replace));
+    }
+    return list;
+  }
+  return value;
+}
+
+void for_each_tensor(const c10::IValue& value,
+                     c10::function_ref<void(const at::Tensor&)> visit) {
+  with_tensors(value, [&](const at::Tensor& tensor) {
+    visit(tensor);
+    return tensor;
+  });
+}
+
+}  // namespace gpipe
