@@ -17,28 +17,21 @@
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
-using testing::devices;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::kModes;
 using testing::layer;
+using testing::options;
 using testing::reference_device;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
-
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
-
-GPipeOptions options(const std::vector<int64_t>& balance, int64_t chunks,
-                     Checkpoint mode) {
-  return GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
-      devices(balance.size()));
-}
 
 Tensor values(torch::IntArrayRef sizes) {
   return torch::randn(sizes, torch::kDouble);

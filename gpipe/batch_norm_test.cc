@@ -13,30 +13,24 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
-using testing::devices;
 using testing::error_of;
+using testing::kModes;
+using testing::options;
 using torch::Tensor;
 using torch::nn::BatchNorm1d;
 using torch::nn::BatchNorm1dOptions;
 using torch::nn::BatchNorm2d;
 using torch::nn::Sequential;
 
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
-
-GPipe deferred(Sequential model, std::vector<int64_t> balance, int64_t chunks,
-               Checkpoint mode = Checkpoint::kExceptLast) {
-  const auto on = devices(balance.size());
-  return GPipe(model, GPipeOptions(std::move(balance))
-                          .devices(on)
-                          .chunks(chunks)
-                          .checkpoint(mode)
-                          .deferred_batch_norm(true));
+GPipe deferred(Sequential model, const std::vector<int64_t>& balance,
+               int64_t chunks, Checkpoint mode = Checkpoint::kExceptLast) {
+  return GPipe(model, options(balance, chunks, mode).deferred_batch_norm(true));
 }
 
 Tensor column(int64_t rows) {
@@ -148,10 +142,7 @@ TEST(DeferredBatchNorm, ChangesNoOutputAndNoGradient) {
     Block block;
     block->to(torch::kDouble);
     GPipe pipeline(Sequential(block, torch::nn::Tanh()),
-                   GPipeOptions({1, 1})
-                       .devices(devices(2))
-                       .chunks(3)
-                       .deferred_batch_norm(defer));
+                   options({1, 1}, 3).deferred_batch_norm(defer));
     const Tensor output = pipeline->forward(x.to(device()));
     output.pow(2).sum().backward();
     std::vector<Tensor> all{output.detach().cpu()};

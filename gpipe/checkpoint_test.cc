@@ -20,23 +20,22 @@
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
-using testing::devices;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::kModes;
 using testing::layer;
+using testing::options;
 using ::testing::StartsWith;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
 
 // What happened on one partition, in order: "F0" a forward of micro-batch 0
 // that keeps its graph, "C0" one that does not, "R0" a recompute, "B0" a
@@ -67,12 +66,6 @@ torch::nn::AnyModule logging(Log& log) {
     log.add(is_checkpointing() ? 'C' : is_recomputing() ? 'R' : 'F');
     return LogBackward::apply(x, reinterpret_cast<int64_t>(&log));
   });
-}
-
-GPipeOptions options(const std::vector<int64_t>& balance, int64_t chunks,
-                     Checkpoint mode) {
-  return GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
-      devices(balance.size()));
 }
 
 Tensor ones(torch::IntArrayRef sizes) {

@@ -17,30 +17,24 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
-using testing::devices;
 using testing::difference;
 using testing::distance;
+using testing::kModes;
 using testing::layer;
 using testing::StepState;
 using testing::training_step;
 using torch::Tensor;
 using torch::nn::Sequential;
 
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
-
 GPipeOptions options(const std::vector<int64_t>& balance, int64_t chunks,
                      Checkpoint mode) {
-  return GPipeOptions(balance)
-      .chunks(chunks)
-      .checkpoint(mode)
-      .threads_per_partition(1)
-      .devices(devices(balance.size()));
+  return testing::options(balance, chunks, mode).threads_per_partition(1);
 }
 
 StepState step(GPipe pipeline, const Tensor& input) {

@@ -19,16 +19,18 @@
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
-using testing::devices;
 using testing::difference;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::kModes;
 using testing::layer;
+using testing::options;
 using ::testing::StartsWith;
 using testing::StepState;
 using torch::Tensor;
@@ -106,11 +108,9 @@ class Failing : public ::testing::Test {
     for (int64_t j = 0; j < kPartitions; ++j) {
       model->push_back(Faulty(faults_, j));
     }
-    return GPipe(model, GPipeOptions(std::vector<int64_t>(kPartitions, 1))
-                            .chunks(kMicrobatches)
-                            .checkpoint(mode)
-                            .threads_per_partition(1)
-                            .devices(devices(kPartitions)));
+    return GPipe(model, options(std::vector<int64_t>(kPartitions, 1),
+                                kMicrobatches, mode)
+                            .threads_per_partition(1));
   }
   StepState step(GPipe& pipeline) {
     return testing::training_step(
@@ -244,8 +244,7 @@ TEST_F(Failing, InBackwardLeavesNoGradientBehind) {
 
 // What the failed backward has used up is gone, as in plain LibTorch.
 TEST_F(Failing, InBackwardAndThenBackwardAgainIsAnError) {
-  for (const Checkpoint mode :
-       {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
+  for (const Checkpoint mode : kModes) {
     auto pipeline = make(mode);
     auto loss = pipeline->forward(input_).sum();
     faults_.phase = Phase::kBackward;
@@ -259,8 +258,7 @@ TEST_F(Failing, InBackwardAndThenBackwardAgainIsAnError) {
 }
 
 TEST_F(Failing, InBackwardWithRetainGraphMayBeTriedAgain) {
-  for (const Checkpoint mode :
-       {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
+  for (const Checkpoint mode : kModes) {
     auto pipeline = make(mode);
     const auto undisturbed = step(pipeline);
     pipeline->zero_grad();
@@ -311,8 +309,7 @@ TEST(EarlyStop, StartsNothingAfterTheFailure) {
         return x;
       }),
       layer([](Tensor) -> Tensor { throw OwnError(); }));
-  GPipe pipeline(model,
-                 GPipeOptions({1, 1, 1, 1}).chunks(3).devices(devices(4)));
+  GPipe pipeline(model, options({1, 1, 1, 1}, 3));
   EXPECT_THAT(error_of([&] {
                 pipeline->forward(torch::rand({3, 1}).to(device()));
               }),

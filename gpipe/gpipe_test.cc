@@ -22,6 +22,7 @@
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
@@ -32,7 +33,9 @@ using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::kModes;
 using testing::layer;
+using testing::options;
 using ::testing::StartsWith;
 using torch::Tensor;
 
@@ -89,10 +92,8 @@ TEST(Construction, DropsExtraDevices) {
 }
 
 TEST(Construction, EveryModeCanBeBuiltWithOneChunk) {
-  for (const Checkpoint mode :
-       {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-    GPipe pipeline(two_layers(),
-                   GPipeOptions({1, 1}).checkpoint(mode).devices(devices(2)));
+  for (const Checkpoint mode : kModes) {
+    GPipe pipeline(two_layers(), options({1, 1}, 1, mode));
     EXPECT_TRUE(
         torch::isfinite(pipeline->forward(torch::ones({2, 1}).to(device())))
             .all()
@@ -102,7 +103,7 @@ TEST(Construction, EveryModeCanBeBuiltWithOneChunk) {
 
 TEST(Construction, MovesLayersToTheDevicesOfTheirPartitions) {
   auto model = testing::conv_model();
-  GPipe pipeline(model, GPipeOptions({1, 1, 6}).devices(devices(3)));
+  GPipe pipeline(model, options({1, 1, 6}));
   for (std::size_t k = 0; k < model->size(); ++k) {
     const auto wanted = device(std::min<int64_t>(static_cast<int64_t>(k), 2));
     for (const Tensor& each : model[k]->parameters()) {
@@ -258,7 +259,7 @@ TEST(Destruction, EndsTheWorkers) {
   const auto run = [](auto&& look) {
     torch::nn::Sequential model(counting_layer(), torch::nn::Linear(1, 1),
                                 counting_layer(), torch::nn::Linear(1, 1));
-    GPipe pipeline(model, GPipeOptions({2, 2}).devices(devices(2)));
+    GPipe pipeline(model, options({2, 2}));
     pipeline->forward(torch::ones({2, 1}).to(device()));
     look();
   };
@@ -325,8 +326,7 @@ TEST(Construction, RefusesToMoveAPipelineInsideOfALayerAndMovesNothing) {
 TEST(Container, HoldsTheLayersInOrder) {
   for (const auto& balance : std::vector<std::vector<int64_t>>{{2}, {1, 1}}) {
     auto model = two_layers();
-    GPipe pipeline(model,
-                   GPipeOptions(balance).devices(devices(balance.size())));
+    GPipe pipeline(model, options(balance));
     EXPECT_EQ(pipeline->size(), 2);
     EXPECT_FALSE(pipeline->is_empty());
     EXPECT_EQ((*pipeline)[0], model->ptr(0));
@@ -342,7 +342,7 @@ TEST(Container, HoldsTheLayersInOrder) {
 }
 
 TEST(Container, RefusesAnIndexOutOfRange) {
-  GPipe pipeline(two_layers(), GPipeOptions({2}).devices(devices(1)));
+  GPipe pipeline(two_layers(), options({2}));
   EXPECT_EQ(error_of([&] { (*pipeline)[2]; }),
             "c10::IndexError: layer index 2 is out of range (layers: 2)");
   EXPECT_EQ(error_of([&] { (*pipeline)[-3]; }),
@@ -351,7 +351,7 @@ TEST(Container, RefusesAnIndexOutOfRange) {
 
 TEST(Container, NamesAreThoseOfTheSequential) {
   auto model = testing::conv_model(0.1);
-  GPipe pipeline(model, GPipeOptions({1, 3, 4}).devices(devices(3)));
+  GPipe pipeline(model, options({1, 3, 4}));
   EXPECT_EQ(pipeline->named_parameters().keys(),
             model->named_parameters().keys());
   EXPECT_EQ(pipeline->named_buffers().keys(), model->named_buffers().keys());
@@ -359,7 +359,7 @@ TEST(Container, NamesAreThoseOfTheSequential) {
     EXPECT_TRUE(
         named.value().is_same(pipeline->named_parameters()[named.key()]));
   }
-  GPipe by_name(two_layers(), GPipeOptions({1, 1}).devices(devices(2)));
+  GPipe by_name(two_layers(), options({1, 1}));
   EXPECT_THAT(by_name->named_parameters().keys(),
               ElementsAre("a.weight", "a.bias", "b.weight", "b.bias"));
 }
@@ -367,7 +367,7 @@ TEST(Container, NamesAreThoseOfTheSequential) {
 TEST(Container, KeepsTheModesOfLayers) {
   auto model = testing::conv_model(0.5);
   model[3]->eval();
-  GPipe pipeline(model, GPipeOptions({4, 4}).devices(devices(2)));
+  GPipe pipeline(model, options({4, 4}));
   EXPECT_TRUE(pipeline->is_training());
   EXPECT_FALSE(model[3]->is_training());
   EXPECT_TRUE(model[5]->is_training());
@@ -376,12 +376,11 @@ TEST(Container, KeepsTheModesOfLayers) {
 
   auto in_eval = two_layers();
   in_eval->eval();
-  EXPECT_FALSE(
-      GPipe(in_eval, GPipeOptions({2}).devices(devices(1)))->is_training());
+  EXPECT_FALSE(GPipe(in_eval, options({2}))->is_training());
 }
 
 TEST(Moving, ToADeviceIsDenied) {
-  GPipe pipeline(two_layers(), GPipeOptions({1, 1}).devices(devices(2)));
+  GPipe pipeline(two_layers(), options({1, 1}));
   const auto denied = StartsWith(
       "c10::TypeError: denied to move parameters and buffers, because GPipe "
       "should manage device placement");
@@ -397,8 +396,7 @@ TEST(Moving, ToADeviceIsDenied) {
 }
 
 TEST(Moving, ToADtypeIsAllowedAndTrains) {
-  GPipe pipeline(two_layers(),
-                 GPipeOptions({1, 1}).chunks(2).devices(devices(2)));
+  GPipe pipeline(two_layers(), options({1, 1}, 2));
   for (const auto dtype : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
     pipeline->to(dtype);
     torch::optim::SGD optimizer(pipeline->parameters(), 0.1);

@@ -14,24 +14,23 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
-using testing::devices;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::kModes;
 using testing::layer;
+using testing::options;
 using testing::reference_device;
 using ::testing::StartsWith;
 using torch::Tensor;
 using torch::nn::Sequential;
 using Pair = std::tuple<Tensor, Tensor>;
 using Tensors = std::vector<Tensor>;
-
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
 
 constexpr char kChangesItsInput[] =
     "changes the partition's input in place, so that the checkpointed forward "
@@ -57,10 +56,7 @@ Tensor leaf_of(const Tensor& tensor, const torch::Device& where = device()) {
 }
 
 GPipeOptions one_each(const Sequential& model) {
-  const std::size_t partitions = model->size();
-  return GPipeOptions(std::vector<int64_t>(partitions, 1))
-      .chunks(2)
-      .devices(devices(partitions));
+  return options(std::vector<int64_t>(model->size(), 1), 2);
 }
 
 GPipe one_each(Sequential model, Checkpoint mode) {
@@ -100,7 +96,7 @@ TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {
   for (const Checkpoint mode : kModes) {
     expect_as_plain(
         Sequential(linear(), inplace_relu(), linear(), inplace_relu()),
-        GPipeOptions({2, 2}).chunks(2).checkpoint(mode).devices(devices(2)),
+        options({2, 2}, 2, mode),
         /*leaf_input=*/true);
   }
 }

@@ -26,6 +26,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/counting_allocator.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
@@ -33,6 +34,7 @@ namespace {
 using testing::CountingAllocator;
 using testing::device;
 using testing::devices;
+using testing::options;
 using torch::Tensor;
 
 constexpr int64_t kRows = 16;
@@ -152,12 +154,10 @@ class Memory : public ::testing::Test {
                            Checkpoint mode = Checkpoint::kExceptLast) {
     torch::nn::Sequential model;
     for (int64_t k = 0; k < kLayers; ++k) model->push_back(torch::nn::Tanh());
-    return GPipe(model, GPipeOptions(std::vector<int64_t>(partitions,
-                                                          kLayers / partitions))
-                            .chunks(chunks)
-                            .checkpoint(mode)
-                            .devices(devices(partitions))
-                            .threads_per_partition(1));
+    return GPipe(model,
+                 options(std::vector<int64_t>(partitions, kLayers / partitions),
+                         chunks, mode)
+                     .threads_per_partition(1));
   }
 
   static Tensor input(int64_t rows = kRows) {

@@ -16,12 +16,14 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/simulated.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
 using testing::error_of;
+using testing::options;
 using ::testing::StartsWith;
 using torch::Tensor;
 
@@ -35,10 +37,7 @@ class OutOfMemory : public ::testing::Test {
   static GPipe pipeline(Checkpoint mode) {
     torch::nn::Sequential model;
     for (int k = 0; k < 4; ++k) model->push_back(torch::nn::Tanh());
-    return GPipe(model, GPipeOptions({1, 1, 1, 1})
-                            .devices(testing::devices(4))
-                            .chunks(kChunks)
-                            .checkpoint(mode));
+    return GPipe(model, options({1, 1, 1, 1}, kChunks, mode));
   }
 
   static Tensor input(int64_t rows) {

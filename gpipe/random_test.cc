@@ -16,24 +16,18 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
 using testing::devices;
+using testing::kModes;
 using testing::layer;
+using testing::options;
 using torch::Tensor;
 using torch::nn::Sequential;
-
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
-
-GPipeOptions options(const std::vector<int64_t>& balance, int64_t chunks,
-                     Checkpoint mode) {
-  return GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
-      devices(balance.size()));
-}
 
 // Where a pipeline takes its input.
 Tensor ones(torch::IntArrayRef sizes) {

@@ -13,13 +13,15 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
-using testing::devices;
+using testing::kModes;
 using testing::layer;
+using testing::options;
 using testing::reference_device;
 using torch::Tensor;
 using torch::nn::Sequential;
@@ -27,20 +29,13 @@ using Tensors = std::vector<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
-
 void freeze(torch::nn::Module& module) {
   for (Tensor& each : module.parameters()) each.set_requires_grad(false);
 }
 
 // A pipeline of one layer per partition and of two micro-batches.
 GPipe one_each(Sequential model, Checkpoint mode) {
-  const std::size_t partitions = model->size();
-  return GPipe(model, GPipeOptions(std::vector<int64_t>(partitions, 1))
-                          .chunks(2)
-                          .checkpoint(mode)
-                          .devices(devices(partitions)));
+  return GPipe(model, options(std::vector<int64_t>(model->size(), 1), 2, mode));
 }
 
 Tensor input(bool requires_grad, const torch::Device& where = device()) {

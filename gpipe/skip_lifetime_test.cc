@@ -16,19 +16,18 @@
 #include "gpipe/skip.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
-using testing::devices;
+using testing::kModes;
 using testing::layer;
+using testing::options;
 using testing::reference_device;
 using torch::Tensor;
 using torch::nn::Sequential;
-
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
 
 // Counts the skip tensors whose memory is alive: those that have been stashed,
 // and the copies of them, on other devices, that have been popped.
@@ -104,12 +103,6 @@ Sequential model(Lives& lives) {
                     }));
 }
 
-GPipeOptions options(const std::vector<int64_t>& balance, Checkpoint mode,
-                     int64_t chunks = 1) {
-  return GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
-      devices(balance.size()));
-}
-
 Tensor leaf(int64_t size) {
   return torch::ones({size}).to(device()).requires_grad_();
 }
@@ -118,7 +111,7 @@ TEST(SkipTensor, DiesAtThePopWithoutCheckpointing) {
   for (const auto& balance :
        std::vector<std::vector<int64_t>>{{4}, {1, 3}, {1, 1, 2}, {2, 2}}) {
     Lives lives;
-    GPipe pipeline(model(lives), options(balance, Checkpoint::kNever));
+    GPipe pipeline(model(lives), options(balance, 1, Checkpoint::kNever));
     auto output = pipeline->forward(leaf(2));
     EXPECT_THAT(lives.seen(), ::testing::ElementsAre(0));
     output.sum().backward();
@@ -130,7 +123,7 @@ TEST(SkipTensor, DiesAtThePopWithoutGradientsInEveryMode) {
   torch::NoGradGuard no_grad;
   for (const Checkpoint mode : kModes) {
     Lives lives;
-    GPipe pipeline(model(lives), options({1, 1, 2}, mode));
+    GPipe pipeline(model(lives), options({1, 1, 2}, 1, mode));
     pipeline->forward(torch::ones({2}).to(device()));
     EXPECT_THAT(lives.seen(), ::testing::ElementsAre(0));
     EXPECT_EQ(lives.now(), 0);
@@ -143,7 +136,7 @@ TEST(SkipTensor, LivesUntilTheBackwardOfACheckpointedPop) {
   for (const auto& balance :
        std::vector<std::vector<int64_t>>{{1, 3}, {1, 1, 2}, {2, 2}}) {
     Lives lives;
-    GPipe pipeline(model(lives), options(balance, Checkpoint::kAlways, 3));
+    GPipe pipeline(model(lives), options(balance, 3, Checkpoint::kAlways));
     const Tensor x = leaf(3);
     auto output = pipeline->forward(x);
     EXPECT_EQ(lives.now(), 3);
@@ -156,7 +149,7 @@ TEST(SkipTensor, LivesUntilTheBackwardOfACheckpointedPop) {
 TEST(SkipTensor, IsFreedWhenTheGraphIsDropped) {
   for (const Checkpoint mode : kModes) {
     Lives lives;
-    GPipe pipeline(model(lives), options({1, 1, 2}, mode, 3));
+    GPipe pipeline(model(lives), options({1, 1, 2}, 3, mode));
     pipeline->forward(leaf(3));
     EXPECT_EQ(lives.now(), 0);
   }
@@ -170,7 +163,7 @@ TEST(SkipTensor, IsFreedWhenALayerFails) {
                                 return x * 1;
                               }),
                               Pop(lives)),
-                   options({1, 1, 1}, mode, 3));
+                   options({1, 1, 1}, 3, mode));
     EXPECT_THROW(pipeline->forward(leaf(3)), c10::Error);
     EXPECT_EQ(lives.now(), 0);
   }

@@ -18,23 +18,22 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
-using testing::devices;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::kModes;
 using testing::layer;
+using testing::options;
 using testing::reference_device;
 using ::testing::StartsWith;
 using torch::Tensor;
 using torch::nn::Sequential;
-
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
 
 // A layer that declares `names` and does what `function` says.
 struct SkipLayer : torch::nn::Module, Skippable {
@@ -78,9 +77,7 @@ std::shared_ptr<SkipLayer> popping(
 GPipe pipeline_of(Sequential model, const std::vector<int64_t>& balance,
                   Checkpoint mode = Checkpoint::kExceptLast,
                   int64_t chunks = 1) {
-  return GPipe(model,
-               GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
-                   devices(balance.size())));
+  return GPipe(model, options(balance, chunks, mode));
 }
 
 // A leaf of the values of `tensor`.

@@ -10,22 +10,20 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/testing/devices.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
-using testing::devices;
 using testing::difference;
 using testing::distance;
+using testing::kModes;
+using testing::options;
 using testing::plain_step;
 using testing::StepState;
 using testing::training_step;
 using torch::Tensor;
-
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
 
 // Every way to cut `layers` into at most 4 partitions.
 std::vector<std::vector<int64_t>> balances(int64_t layers) {
@@ -66,11 +64,8 @@ StepState pipeline_step(const Case& test, const std::vector<int64_t>& balance,
                         uint64_t seed) {
   torch::manual_seed(1);
   auto model = test.model();
-  GPipe pipeline(model, GPipeOptions(balance)
-                            .chunks(chunks)
-                            .checkpoint(mode)
-                            .threads_per_partition(1)
-                            .devices(devices(balance.size())));
+  GPipe pipeline(model,
+                 options(balance, chunks, mode).threads_per_partition(1));
   torch::manual_seed(seed);
   return training_step(
       *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
@@ -121,10 +116,7 @@ TEST(Transparency, IsBitEqualToAccumulationInReverseOrder) {
     const Tensor input = torch::randn({8, width}, torch::kDouble);
     const auto plain = plain_step(model, input, 4);
     for (const auto& balance : balances(static_cast<int64_t>(model->size()))) {
-      GPipe pipeline(
-          model,
-          GPipeOptions(balance).chunks(4).threads_per_partition(1).devices(
-              devices(balance.size())));
+      GPipe pipeline(model, options(balance, 4).threads_per_partition(1));
       const auto state = training_step(
           *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
       ASSERT_EQ(difference(state, plain), "")

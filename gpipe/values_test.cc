@@ -14,31 +14,29 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing_options.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
-using testing::devices;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::kModes;
 using testing::layer;
+using testing::options;
 using ::testing::StartsWith;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 using Single = std::tuple<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
 
-constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                 Checkpoint::kNever};
-
 template <typename... Layers>
 GPipe pipeline_of(int64_t chunks, Layers... layers) {
   torch::nn::Sequential model(layers...);
-  return GPipe(model, GPipeOptions(std::vector<int64_t>(sizeof...(Layers), 1))
-                          .chunks(chunks)
-                          .devices(devices(sizeof...(Layers))));
+  return GPipe(model,
+               options(std::vector<int64_t>(sizeof...(Layers), 1), chunks));
 }
 
 // Ones, where a pipeline takes its input.
@@ -89,8 +87,7 @@ TEST(Split, OfNoRowsTrainsWithZeroGradients) {
   for (const Checkpoint mode : kModes) {
     torch::nn::Linear linear(3, 2);
     torch::nn::Sequential model(linear);
-    GPipe pipeline(model, GPipeOptions({1}).chunks(4).checkpoint(mode).devices(
-                              devices(1)));
+    GPipe pipeline(model, options({1}, 4, mode));
     const Tensor x = torch::zeros({0, 3}).to(device()).requires_grad_();
     const auto output = pipeline->forward(x);
     EXPECT_EQ(output.sizes(), torch::IntArrayRef({0, 2}));
@@ -235,9 +232,7 @@ TEST(Kind, UndefinedElementsOfAVectorStayUndefined) {
           EXPECT_FALSE(in[1].defined());
           return Tensors{in[2], Tensor(), in[0]};
         }));
-    GPipe pipeline(
-        model,
-        GPipeOptions({1, 1}).chunks(2).checkpoint(mode).devices(devices(2)));
+    GPipe pipeline(model, options({1, 1}, 2, mode));
     const Tensor x = ones({4}).requires_grad_();
     const auto out = pipeline->forward<Tensors>(Tensors{Tensor(), x});
     ASSERT_EQ(out.size(), 3u);
@@ -260,9 +255,7 @@ TEST(Kind, IntegersPassBetweenPartitions) {
     torch::nn::Embedding embedding(5, 3);
     torch::nn::Sequential model(layer([](Tensor x) { return x + 1; }),
                                 embedding);
-    GPipe pipeline(
-        model,
-        GPipeOptions({1, 1}).chunks(2).checkpoint(mode).devices(devices(2)));
+    GPipe pipeline(model, options({1, 1}, 2, mode));
     const Tensor tokens =
         torch::tensor({0, 1, 2, 3, 0}, torch::kLong).to(device());
     pipeline->forward(tokens).sum().backward();

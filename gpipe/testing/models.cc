@@ -8,6 +8,7 @@
 #include <torch/nn/modules/pooling.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -58,14 +59,41 @@ StepState collect(torch::nn::Module& module, torch::Tensor output,
   return state;
 }
 
-torch::Tensor loss_of(const torch::Tensor& output, int64_t rows) {
-  // A sum over all rows divided by a constant: the same for any split.
-  return output.pow(2).sum() / static_cast<double>(rows);
+torch::Tensor leaf_of(const torch::Tensor& input, const c10::Device& where) {
+  const auto leaf = input.detach().clone().to(where);
+  return leaf.is_floating_point() ? leaf.requires_grad_() : leaf;
+}
+
+// Backward of the share of these rows in the loss of a mini-batch of `rows`.
+void backward(const Loss& loss, const torch::Tensor& output,
+              const torch::Tensor& input, int64_t rows) {
+  (loss(output, input) / static_cast<double>(rows)).backward();
 }
 
 bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.defined() != b.defined()) return false;
   return !a.defined() || torch::equal(a, b);
+}
+
+double distance(const torch::Tensor& a, const torch::Tensor& b) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (a.defined() != b.defined()) return kInfinity;
+  if (!a.defined()) return 0;
+  if (a.sizes() != b.sizes()) return kInfinity;
+  if (a.numel() == 0) return 0;
+  const double largest =
+      (a.to(torch::kDouble) - b.to(torch::kDouble)).abs().max().item<double>();
+  return std::isnan(largest) ? kInfinity : largest;
+}
+
+double distance(const std::vector<torch::Tensor>& a,
+                const std::vector<torch::Tensor>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (std::size_t k = 0; k < a.size(); ++k) {
+    largest = std::max(largest, distance(a[k], b[k]));
+  }
+  return largest;
 }
 
 }  // namespace
@@ -119,37 +147,44 @@ torch::nn::Sequential linear_model() {
   return model;
 }
 
+torch::Tensor sum_of_squares(const torch::Tensor& output,
+                             const torch::Tensor& /*input*/) {
+  return output.pow(2).sum();
+}
+
 StepState training_step(torch::nn::Module& module, const Forward& forward,
-                        const torch::Tensor& input) {
+                        const torch::Tensor& input, const Loss& loss) {
   module.zero_grad();
-  auto x = input.detach().clone().to(device()).requires_grad_();
-  auto output = forward(x);
-  loss_of(output, input.size(0)).backward();
+  const auto x = leaf_of(input, device());
+  const auto output = forward(x);
+  backward(loss, output, x, input.size(0));
   return collect(module, output, x);
 }
 
 StepState plain_step(torch::nn::Sequential module, const torch::Tensor& input,
-                     int64_t chunks) {
+                     int64_t chunks, const Loss& loss) {
   module->to(reference_device());
   module->zero_grad();
-  auto x = input.detach().clone().to(reference_device()).requires_grad_();
-  auto pieces = x.chunk(chunks);
+  const auto x = leaf_of(input, reference_device());
+  const auto pieces = x.chunk(chunks);
   std::vector<torch::Tensor> outputs;
   for (const auto& piece : pieces) outputs.push_back(module->forward(piece));
   for (std::size_t i = pieces.size(); i-- > 0;) {
-    loss_of(outputs[i], input.size(0)).backward();
+    backward(loss, outputs[i], pieces[i], input.size(0));
   }
   return collect(*module, torch::cat(outputs), x);
 }
 
 std::string difference(const StepState& a, const StepState& b) {
   if (!same_bits(a.output, b.output)) return "output";
+  if (a.grads.size() != b.grads.size()) return "number of gradients";
   for (std::size_t k = 0; k < a.grads.size(); ++k) {
     if (!same_bits(a.grads[k], b.grads[k])) {
       return k == 0 ? "gradient of the input"
                     : "gradient of parameter " + std::to_string(k - 1);
     }
   }
+  if (a.buffers.size() != b.buffers.size()) return "number of buffers";
   for (std::size_t k = 0; k < a.buffers.size(); ++k) {
     if (!same_bits(a.buffers[k], b.buffers[k])) {
       return "buffer " + std::to_string(k);
@@ -159,18 +194,8 @@ std::string difference(const StepState& a, const StepState& b) {
 }
 
 double distance(const StepState& a, const StepState& b) {
-  const auto between = [](const torch::Tensor& x, const torch::Tensor& y) {
-    if (x.defined() != y.defined()) {
-      return std::numeric_limits<double>::infinity();
-    }
-    return x.defined() && x.numel() > 0 ? (x - y).abs().max().item<double>()
-                                        : 0.0;
-  };
-  double largest = between(a.output, b.output);
-  for (std::size_t k = 0; k < a.grads.size(); ++k) {
-    largest = std::max(largest, between(a.grads[k], b.grads[k]));
-  }
-  return largest;
+  return std::max({distance(a.output, b.output), distance(a.grads, b.grads),
+                   distance(a.buffers, b.buffers)});
 }
 
 }  // namespace gpipe::testing

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace gpipe::testing {
@@ -30,8 +32,8 @@ torch::nn::Sequential skip_model();
 // Six linear layers with activations for inputs [n, 6], double precision.
 torch::nn::Sequential linear_model();
 
-// All that a training step leaves: output, gradient of the input, gradients
-// (undefined where there is none) and buffers. All on the CPU.
+// All that a training step leaves: output, gradients of the input and of each
+// parameter (undefined where there is none) and buffers. All on the CPU.
 struct StepState {
   torch::Tensor output;
   std::vector<torch::Tensor> grads;
@@ -40,21 +42,33 @@ struct StepState {
 
 using Forward = std::function<torch::Tensor(torch::Tensor)>;
 
-// Zeroes the gradients of `module`, runs forward and backward of the mean of
-// squares of the output, and collects. `input` is copied to device().
+// The loss of some rows of a mini-batch, from their outputs and inputs, which
+// may be on different devices: a sum over the rows. A step divides it by the
+// rows of the whole mini-batch, so that it is the same for any split.
+using Loss = std::function<torch::Tensor(const torch::Tensor& output,
+                                         const torch::Tensor& input)>;
+
+torch::Tensor sum_of_squares(const torch::Tensor& output,
+                             const torch::Tensor& input);
+
+// Zeroes the gradients of `module`, runs forward and backward, and collects.
+// `input` is copied to device(), and requires grad unless it is of integers.
 StepState training_step(torch::nn::Module& module, const Forward& forward,
-                        const torch::Tensor& input);
+                        const torch::Tensor& input,
+                        const Loss& loss = sum_of_squares);
 
 // The same for a plain Sequential, all of it on the reference_device(), that
 // accumulates `chunks` micro-batches, their backwards in reverse, as a pipeline
 // does.
 StepState plain_step(torch::nn::Sequential module, const torch::Tensor& input,
-                     int64_t chunks);
+                     int64_t chunks, const Loss& loss = sum_of_squares);
 
 // "" if both hold the same bits, else what differs first.
 std::string difference(const StepState& a, const StepState& b);
 
-// The largest absolute difference of outputs and gradients.
+// The largest absolute difference of outputs, gradients and buffers. Infinity
+// if one has a tensor, a size or a NaN that the other has not, or both have a
+// NaN.
 double distance(const StepState& a, const StepState& b);
 
 }  // namespace gpipe::testing

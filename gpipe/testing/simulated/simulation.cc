@@ -23,6 +23,14 @@ std::string name_of(const c10::Stream& stream) {
                            : " stream " + std::to_string(stream.id()));
 }
 
+std::int64_t written_bytes(const std::vector<Access>& accesses) {
+  std::int64_t bytes = 0;
+  for (const Access& each : accesses) {
+    if (each.write) bytes += static_cast<std::int64_t>(each.end - each.begin);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 void Mark::reach() {
@@ -96,7 +104,8 @@ void Simulation::enqueue_always(const c10::Stream& stream, Work work) {
   Line& line = this->line(stream);
   const auto microbatch = microbatch_ ? microbatch_() : std::nullopt;
   order_.operate(line.number, work.name, microbatch, work.accesses);
-  trace_.push_back({std::move(work.name), stream, work.other, microbatch});
+  trace_.push_back({std::move(work.name), stream, work.other, microbatch,
+                    written_bytes(work.accesses)});
   line.queue->push(
       [this, run = std::move(work.run)] {
         try {

@@ -57,6 +57,7 @@ struct Given {
   c10::Stream stream;
   std::optional<c10::Stream> other;
   std::optional<std::int64_t> microbatch;
+  std::int64_t bytes = 0;  // of device memory that it writes
 };
 
 // Threads: any. Work of different threads is ordered as they take the lock.
