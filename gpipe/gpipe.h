@@ -45,8 +45,10 @@ struct GPipeOptions {
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
 
   // BatchNorm layers gather running statistics over the mini-batch and commit
-  // them once, instead of once per micro-batch. Not available yet: true is a
-  // c10::NotImplementedError.
+  // them once, instead of once per micro-batch: the running estimates are then
+  // those of a plain forward of the whole mini-batch. Normalising goes on by
+  // micro-batch. As in GPipe (arXiv 1811.06965) and torchgpipe's
+  // DeferredBatchNorm; see also batch_norm.h.
   TORCH_ARG(bool, deferred_batch_norm) = false;
 
   // Intra-op threads of a CPU partition's worker. 0: an equal share of the

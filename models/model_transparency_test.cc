@@ -1,5 +1,7 @@
 // A pipeline does to each model what a plain loop over its micro-batches does.
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/types.h>
@@ -7,144 +9,161 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/models.h"
+#include "gpipe/testing_options.h"
 #include "models/amoebanet.h"
+#include "models/transformer.h"
 #include "models/unet.h"
 
 namespace gpipe::models {
 namespace {
 
+using testing::difference;
+using testing::distance;
+using testing::kModes;
+using testing::plain_step;
+using testing::StepState;
 using torch::Tensor;
 using torch::nn::Sequential;
 
 struct Case {
   std::string name;
-  Sequential (*model)();
-  std::vector<int64_t> input;
+  Sequential (*model)(bool dropout);
+  Tensor (*input)();
   std::vector<std::vector<int64_t>> balances;
+  testing::Loss loss = testing::sum_of_squares;
 };
+
+void PrintTo(const Case& test, std::ostream* stream) { *stream << test.name; }
 
 class ModelTransparency : public ::testing::TestWithParam<Case> {
  protected:
+  void SetUp() override {
+    // Tests run beside each other: more threads would wait for each other.
+    torch::set_num_threads(1);
+    // Else cuDNN may take kernels that add up in any order.
+    at::globalContext().setDeterministicCuDNN(true);
+    torch::manual_seed(2);
+    input_ = GetParam().input();
+  }
+
   // One model with the same weights each time.
   static Sequential make(bool dropout) {
     torch::manual_seed(1);
-    Sequential model = GetParam().model();
+    Sequential model = GetParam().model(dropout);
     model->to(torch::kDouble);
     for (const auto& module : model->modules()) {
-      auto* layer = module->as<torch::nn::Dropout2d>();
-      if (layer && !dropout) layer->eval();
+      if (!dropout && (module->as<torch::nn::Dropout>() ||
+                       module->as<torch::nn::Dropout2d>())) {
+        module->eval();
+      }
     }
     return model;
   }
 
-  static Tensor input() {
-    torch::manual_seed(2);
-    return torch::randn(GetParam().input, torch::kDouble).requires_grad_();
+  StepState pipeline_step(const std::vector<int64_t>& balance, int64_t chunks,
+                          Checkpoint mode, bool dropout) const {
+    GPipe pipeline(
+        make(dropout),
+        testing::options(balance, chunks, mode).threads_per_partition(1));
+    torch::manual_seed(3);
+    return testing::training_step(
+        *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input_,
+        GetParam().loss);
   }
 
-  static Tensor loss_of(const Tensor& output) {
-    return output.square().sum() / static_cast<double>(GetParam().input[0]);
-  }
-
-  // All that a step leaves: output, gradients, buffers.
-  static std::vector<Tensor> collect(const torch::nn::Module& module,
-                                     const Tensor& output,
-                                     const Tensor& input) {
-    std::vector<Tensor> state = {output.detach(), input.grad()};
-    for (const auto& parameter : module.parameters()) {
-      state.push_back(parameter.grad());
+  // That of the input is there if it can have one.
+  void expect_all_gradients(const StepState& state) const {
+    for (std::size_t k = 0; k < state.grads.size(); ++k) {
+      EXPECT_EQ(state.grads[k].defined(), k > 0 || input_.is_floating_point())
+          << "gradient " << k;
     }
-    for (const auto& buffer : module.buffers()) state.push_back(buffer);
-    return state;
   }
 
-  static std::vector<Tensor> pipeline_step(const std::vector<int64_t>& balance,
-                                           int64_t chunks, Checkpoint mode,
-                                           bool dropout) {
-    GPipe pipeline(make(dropout), GPipeOptions(balance)
-                                      .chunks(chunks)
-                                      .checkpoint(mode)
-                                      .threads_per_partition(1));
-    const Tensor x = input();
-    const Tensor output = pipeline->forward(x);
-    loss_of(output).backward();
-    return collect(*pipeline, output, x);
-  }
-
-  // The backwards run from the last micro-batch to the first, as a pipeline's
-  // do: gradients then add up in the same order.
-  static std::vector<Tensor> plain_step(int64_t chunks) {
-    Sequential model = make(/*dropout=*/false);
-    const Tensor x = input();
-    std::vector<Tensor> outputs;
-    for (const Tensor& micro_batch : x.chunk(chunks)) {
-      outputs.push_back(model->forward(micro_batch));
-    }
-    for (std::size_t i = outputs.size(); i-- > 0;) {
-      loss_of(outputs[i]).backward();
-    }
-    return collect(*model, torch::cat(outputs), x);
-  }
+  Tensor input_;
 };
-
-// The largest absolute difference, or NaN.
-double distance(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
-  double largest = 0;
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    const auto difference = (a[k] - b[k]).abs().max().to(torch::kDouble);
-    const double value = difference.item<double>();
-    if (!(value <= largest)) largest = value;
-  }
-  return largest;
-}
-
-// Index of the first tensor whose bits differ, or -1.
-int first_difference(const std::vector<Tensor>& a,
-                     const std::vector<Tensor>& b) {
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    if (!a[k].equal(b.at(k))) return static_cast<int>(k);
-  }
-  return -1;
-}
 
 TEST_P(ModelTransparency, EqualsThePlainModelForAnyCutAndMode) {
   for (const bool dropout : {false, true}) {
     for (const int64_t chunks : {1, 3, 8}) {
-      std::vector<Tensor> first;
+      std::optional<StepState> first;
       for (const auto& balance : GetParam().balances) {
-        for (const Checkpoint mode :
-             {Checkpoint::kAlways, Checkpoint::kExceptLast,
-              Checkpoint::kNever}) {
+        for (const Checkpoint mode : kModes) {
           const auto state = pipeline_step(balance, chunks, mode, dropout);
-          if (first.empty()) first = state;
-          EXPECT_EQ(first_difference(state, first), -1)
+          if (!first) {
+            first = state;
+            expect_all_gradients(state);
+          }
+          EXPECT_EQ(difference(state, *first), "")
               << balance.size() << " partitions, chunks " << chunks << ", mode "
               << static_cast<int>(mode) << ", dropout " << dropout;
         }
       }
       // A pipeline's dropout is not the plain model's.
       if (dropout) continue;
-      EXPECT_LE(distance(first, plain_step(chunks)), 1e-12);
+      const auto plain =
+          plain_step(make(/*dropout=*/false), input_, chunks, GetParam().loss);
+      EXPECT_LE(distance(*first, plain), 1e-12);
     }
   }
 }
 
+template <int64_t... sizes>
+Tensor normal() {
+  return torch::randn({sizes...}, torch::kDouble);
+}
+
+constexpr int64_t kVocabulary = 20;
+
+template <bool tied>
+Sequential small_transformer(bool dropout) {
+  return transformer(TransformerOptions()
+                         .num_layers(2)
+                         .width(8)
+                         .feed_forward(16)
+                         .heads(2)
+                         .vocabulary(kVocabulary)
+                         .sequence(6)
+                         .dropout(dropout ? 0.1 : 0)
+                         .attention_dropout(dropout ? 0.1 : 0)
+                         .tied_embeddings(tied));
+}
+
+Tensor tokens() { return torch::randint(kVocabulary, {8, 6}, torch::kLong); }
+
+// Each token from those before it.
+Tensor token_loss(const Tensor& logits, const Tensor& input) {
+  const int64_t last = input.size(1) - 1;
+  return torch::nn::functional::cross_entropy(
+      logits.slice(1, 0, last).flatten(0, 1),
+      input.slice(1, 1).flatten().to(logits.device()),
+      torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
+}
+
+const std::vector<std::vector<int64_t>> kTransformerBalances = {
+    {7}, {3, 4}, {1, 2, 3, 1}};
+
 INSTANTIATE_TEST_SUITE_P(
     Models, ModelTransparency,
     ::testing::Values(Case{"AmoebaNet",
-                           [] { return amoebanetd(10, 3, 8); },
-                           {8, 3, 64, 64},
+                           [](bool) { return amoebanetd(10, 3, 8); },
+                           normal<8, 3, 64, 64>,
                            {{9}, {1, 4, 4}, {2, 3, 3, 1}}},
                       Case{"UNet",
-                           [] { return unet(2, 1, 4); },
-                           {8, 3, 9, 14},
-                           {{29}, {8, 10, 11}, {3, 6, 10, 10}}}),
+                           [](bool) { return unet(2, 1, 4); },
+                           normal<8, 3, 9, 14>,
+                           {{29}, {8, 10, 11}, {3, 6, 10, 10}}},
+                      Case{"Transformer", small_transformer<false>, tokens,
+                           kTransformerBalances, token_loss},
+                      // Also where the matrix is used on two devices.
+                      Case{"TiedTransformer", small_transformer<true>, tokens,
+                           kTransformerBalances, token_loss}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -92,6 +92,8 @@ TEST_F(ResNet101Test, NamesLayersByStageAndBlock) {
 
 TEST_F(ResNet101Test, HasTheParametersOfTorchvision) {
   EXPECT_EQ(count_parameters(*model()), 44549160);
+  EXPECT_EQ(count_parameters(*testing::on_meta([] { return resnet101(10); })),
+            42520650);
   EXPECT_EQ(model()->parameters().size(), 314);
   int64_t buffer_elements = 0;
   for (const auto& buffer : model()->buffers()) {
@@ -116,13 +118,11 @@ TEST_F(ResNet101Test, HasTheParametersOfTorchgpipesPartitions) {
 
 // Bytes per sample at 224 x 224, for the same lists.
 TEST_F(ResNet101Test, MovesTheBytesOfTorchgpipe) {
-  Sequential model = resnet101();
-  model->eval();
   const auto mib_of = [&](const std::vector<int64_t>& balance) {
     const auto crossings =
-        crossings_of(model, balance, testing::ramp({1, 3, 224, 224}));
-    return std::vector<double>{crossings.boundary / 1048576.0,
-                               crossings.skips / 1048576.0};
+        crossings_of(model(), balance, testing::meta_image(224));
+    return std::vector<double>{crossings.boundary / testing::kMiB,
+                               crossings.skips / testing::kMiB};
   };
   EXPECT_THAT(mib_of({140, 230}), ElementsAre(0.19140625, 0.765625));
   EXPECT_THAT(mib_of({135, 235}), ElementsAre(0.765625, 0));

@@ -10,8 +10,9 @@ namespace {
 
 // In the order of the enumeration.
 const std::vector<std::string>& checkpoint_names() {
-  static const auto* const names =
-      new std::vector<std::string>{"always", "except_last", "never"};
+  static const auto* const names = new std::vector<std::string>{
+      name_of(Checkpoint::kAlways), name_of(Checkpoint::kExceptLast),
+      name_of(Checkpoint::kNever)};
   return *names;
 }
 
@@ -44,9 +45,7 @@ std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
   return selected;
 }
 
-std::string to_string(Checkpoint checkpoint) {
-  return checkpoint_names().at(static_cast<size_t>(checkpoint));
-}
+std::string to_string(Checkpoint checkpoint) { return name_of(checkpoint); }
 
 Checkpoint parse_checkpoint(const std::string& text) {
   return static_cast<Checkpoint>(

@@ -14,10 +14,13 @@ struct Crossings {
   int64_t skips = 0;     // of skip tensors, from partition to partition
 };
 
-// Of one forward of `model`, cut by `balance`, on `input`. Layers pass tensors
-// or pairs of them, and those that stash a skip tensor stash what they return.
-Crossings crossings_of(torch::nn::Sequential model,
+// By gpipe::summary(): of one forward of `model`, cut by `balance`, on `input`,
+// all of which may be on the meta device.
+Crossings crossings_of(const torch::nn::Sequential& model,
                        const std::vector<int64_t>& balance,
                        const torch::Tensor& input);
+
+// For the tables of torchgpipe.
+constexpr double kMiB = 1 << 20;
 
 }  // namespace gpipe::models::testing

@@ -11,6 +11,10 @@ namespace gpipe::models::testing {
 using torch::Tensor;
 using torch::nn::Sequential;
 
+Tensor meta_image(int64_t side) {
+  return torch::empty({1, 3, side, side}, torch::kMeta);
+}
+
 int64_t count_parameters(const torch::nn::Module& module) {
   int64_t count = 0;
   for (const auto& parameter : module.parameters()) count += parameter.numel();
@@ -28,35 +32,6 @@ std::vector<int64_t> parameters_by(const Sequential& model,
     }
   }
   EXPECT_EQ(next, model->size());
-  return counts;
-}
-
-std::vector<int64_t> widened_parameters_by(
-    const Sequential& narrow, const Sequential& twice, int64_t factor,
-    const std::vector<int64_t>& balance) {
-  EXPECT_EQ(narrow->size(), twice->size());
-  std::vector<int64_t> counts;
-  std::size_t next = 0;
-  for (const int64_t layers : balance) {
-    counts.push_back(0);
-    for (int64_t k = 0; k < layers; ++k, ++next) {
-      const auto parameters = narrow->ptr(next)->parameters();
-      const auto wider = twice->ptr(next)->parameters();
-      EXPECT_EQ(parameters.size(), wider.size());
-      for (std::size_t p = 0; p < parameters.size(); ++p) {
-        int64_t count = 1;
-        for (int64_t d = 0; d < parameters[p].dim(); ++d) {
-          const int64_t size = parameters[p].size(d);
-          const int64_t growth = wider[p].size(d) / size;
-          EXPECT_EQ(wider[p].size(d) % size, 0);
-          EXPECT_LE(growth, 2);
-          count *= growth == 2 ? size * factor : size;
-        }
-        counts.back() += count;
-      }
-    }
-  }
-  EXPECT_EQ(next, narrow->size());
   return counts;
 }
 

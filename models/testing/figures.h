@@ -9,20 +9,25 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/meta.h"
+
 namespace gpipe::models::testing {
+
+// What `make` builds, without memory.
+template <typename Make>
+torch::nn::Sequential on_meta(Make make) {
+  const MetaGuard meta;
+  return make();
+}
+
+// An image of [1, 3, side, side] without memory.
+torch::Tensor meta_image(int64_t side);
 
 int64_t count_parameters(const torch::nn::Module& module);
 
 // Parameters of each partition. The balance must add up to the layers.
 std::vector<int64_t> parameters_by(const torch::nn::Sequential& model,
                                    const std::vector<int64_t>& balance);
-
-// The same for a model that is `factor` times as wide as `narrow`, without
-// building it. `twice` is twice as wide: it tells which dimensions grow.
-std::vector<int64_t> widened_parameters_by(const torch::nn::Sequential& narrow,
-                                           const torch::nn::Sequential& twice,
-                                           int64_t factor,
-                                           const std::vector<int64_t>& balance);
 
 // Parameters of each layer.
 std::vector<int64_t> parameters_by_layer(const torch::nn::Sequential& model);

@@ -1,0 +1,195 @@
+// Trains a U-Net, whose long skips cross the partitions, to tell for each pixel
+// of an image whether it is inside of something.
+//
+//   ./bazelw run //examples:train_unet -- --data_dir=/folder
+//
+// where the mask of /folder/images/NAME.png is /folder/masks/NAME.png, white
+// inside. Without --data_dir the program draws images.
+#include <gflags/gflags.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "balancing/balancing.h"
+#include "data/augment_mask.h"
+#include "data/mask_folder.h"
+#include "data/random.h"
+#include "gpipe/gpipe.h"
+#include "models/unet.h"
+
+DECLARE_bool(help);  // gflags' own
+DEFINE_string(data_dir, "",
+              "A folder of images/NAME.png (or .jpg) and masks/NAME.png, white "
+              "inside. '': discs on noise, drawn by the program.");
+DEFINE_double(held_out, 0.2, "The part of the images that is for testing.");
+DEFINE_int64(size, 64, "Images are brought to this height and width.");
+DEFINE_int64(depth, 3, "Levels of the U-Net.");
+DEFINE_int64(num_convs, 2, "Convolutions per level.");
+DEFINE_int64(base_channels, 16, "Channels of the first level.");
+DEFINE_int64(partitions, 2, "Partitions of the pipeline.");
+DEFINE_int64(batch, 16, "Images per step.");
+DEFINE_int64(chunks, 4, "Micro-batches that a batch is split into.");
+DEFINE_int64(epochs, 30, "How often all training images are seen.");
+DEFINE_double(lr, 0.005, "Learning rate of Adam.");
+DEFINE_uint64(seed, 0, "Of the weights and of all else that is random.");
+
+namespace data = gpipe::data;
+
+struct Images {
+  int64_t size;
+  std::function<data::MaskedImage(int64_t index)> get;
+};
+
+// A disc of any size at any place, little brighter than the noise around it.
+data::MaskedImage draw_disc(int64_t index) {
+  constexpr int64_t kSide = 96;
+  data::Random random(data::mix_seed(FLAGS_seed, index));
+  const auto y = torch::arange(kSide).view({1, kSide, 1});
+  const auto x = torch::arange(kSide).view({1, 1, kSide});
+  const auto distance =
+      torch::hypot(y - random.uniform(0, kSide), x - random.uniform(0, kSide));
+  const auto mask = distance < random.uniform(8, 32);
+  const auto noise = torch::randint(
+      200, {3, kSide, kSide}, at::detail::createCPUGenerator(random.next()));
+  return {(noise + 50 * mask).to(torch::kByte), mask};
+}
+
+Images open_images() {
+  if (FLAGS_data_dir.empty()) {
+    std::cout << "no --data_dir: 160 images of discs on noise, drawn here\n";
+    return {160, draw_disc};
+  }
+  const data::MaskFolder folder(FLAGS_data_dir);
+  return {folder.size(), [folder](int64_t index) { return folder.get(index); }};
+}
+
+// The images `indices` (int64, [rows]) as one batch: for training, with windows
+// and flips that `seed` decides on; or for testing.
+data::MaskedSample load(const Images& images, const torch::Tensor& indices,
+                        std::optional<uint64_t> seed = std::nullopt) {
+  data::AugmentMaskOptions options;
+  options.size = FLAGS_size;
+  std::vector<torch::Tensor> inputs, masks;
+  for (int64_t i = 0; i < indices.size(0); ++i) {
+    const auto index = indices[i].item<int64_t>();
+    const auto image = images.get(index);
+    const auto sample =
+        seed ? data::augment(image, options, data::mix_seed(*seed, index))
+             : data::prepare(image, options);
+    inputs.push_back(sample.image);
+    masks.push_back(sample.mask);
+  }
+  return {torch::stack(inputs), torch::stack(masks)};
+}
+
+gpipe::GPipe make_pipeline() {
+  const auto model =
+      gpipe::models::unet(FLAGS_depth, FLAGS_num_convs, FLAGS_base_channels);
+  const auto batch = torch::rand({FLAGS_batch, 3, FLAGS_size, FLAGS_size});
+  const auto balance = gpipe::balancing::balance_by_time(
+      FLAGS_partitions, model, batch.chunk(FLAGS_chunks)[0]);
+  std::cout << "layers per partition: " << balance << "\n";
+  return gpipe::GPipe(model, gpipe::GPipeOptions(balance).chunks(FLAGS_chunks));
+}
+
+// One epoch; returns the mean loss per pixel.
+double train(gpipe::GPipe& pipeline, torch::optim::Optimizer& optimizer,
+             const Images& images, const torch::Tensor& indices,
+             uint64_t seed) {
+  pipeline->train();
+  double sum = 0;
+  const auto order = indices.index({torch::randperm(indices.size(0))});
+  for (const auto& rows : order.split(FLAGS_batch)) {
+    const auto batch = load(images, rows, seed);
+    optimizer.zero_grad();
+    const auto logits =
+        pipeline->forward(batch.image.to(pipeline->devices().front()));
+    const auto loss = torch::nn::functional::binary_cross_entropy_with_logits(
+        logits, batch.mask.to(logits.device()));
+    loss.backward();
+    optimizer.step();
+    sum += loss.item<double>() * static_cast<double>(rows.size(0));
+  }
+  return sum / static_cast<double>(indices.size(0));
+}
+
+// Dice's coefficient of what the network takes for inside (logits above 0) and
+// what is: 2 |A and B| / (|A| + |B|), or 1 if both are empty.
+double dice(const torch::Tensor& logits, const torch::Tensor& mask) {
+  const auto found = logits.gt(0).to(torch::kDouble);
+  const auto both = (found * mask).sum().item<double>();
+  const auto sum = (found.sum() + mask.sum()).item<double>();
+  return sum > 0 ? 2 * both / sum : 1;
+}
+
+// The mean of the images' Dice coefficients.
+double test(gpipe::GPipe& pipeline, const Images& images,
+            const torch::Tensor& indices) {
+  pipeline->eval();
+  const torch::NoGradGuard no_grad;
+  double sum = 0;
+  for (const auto& rows : indices.split(FLAGS_batch)) {
+    const auto batch = load(images, rows);
+    const auto logits =
+        pipeline->forward(batch.image.to(pipeline->devices().front())).cpu();
+    for (int64_t i = 0; i < rows.size(0); ++i) {
+      sum += dice(logits[i], batch.mask[i]);
+    }
+  }
+  return sum / static_cast<double>(indices.size(0));
+}
+
+void run() {
+  TORCH_CHECK_VALUE(FLAGS_batch > 0 && FLAGS_chunks > 0 && FLAGS_lr > 0,
+                    "--batch, --chunks and --lr need to be above 0");
+  torch::manual_seed(FLAGS_seed);
+  const Images images = open_images();
+  const auto held_out =
+      static_cast<int64_t>(FLAGS_held_out * static_cast<double>(images.size));
+  TORCH_CHECK_VALUE(held_out > 0 && held_out < images.size,
+                    "--held_out=", FLAGS_held_out, " of ", images.size,
+                    " images is ", held_out, "; neither part may be empty");
+  const auto indices = torch::randperm(images.size);
+  const auto for_test = indices.slice(0, 0, held_out);
+  const auto for_train = indices.slice(0, held_out);
+
+  gpipe::GPipe pipeline = make_pipeline();
+  torch::optim::Adam optimizer(pipeline->parameters(), FLAGS_lr);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t epoch = 1; epoch <= FLAGS_epochs; ++epoch) {
+    const double loss = train(pipeline, optimizer, images, for_train,
+                              data::mix_seed(FLAGS_seed, epoch));
+    const double score = test(pipeline, images, for_test);
+    const std::chrono::duration<double> seconds =
+        std::chrono::steady_clock::now() - begin;
+    std::cout << "epoch " << epoch << ", training loss " << loss
+              << ", held-out Dice " << score << ", " << seconds.count() << " s"
+              << std::endl;
+  }
+}
+
+int main(int argc, char** argv) {
+  gflags::SetUsageMessage("trains a U-Net through a pipeline");
+  gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
+  if (FLAGS_help) {
+    gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/train_unet");
+    return 0;
+  }
+  try {
+    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
+    run();
+  } catch (const c10::ValueError& error) {  // a flag, or what it names
+    std::cerr << "train_unet: " << error.what_without_backtrace() << "\n";
+    return 1;
+  } catch (const std::exception& error) {
+    std::cerr << "train_unet: " << error.what() << "\n";
+    return 2;
+  }
+}

@@ -1,0 +1,12 @@
+#include "gpipe/meta.h"
+
+#include "gpipe/meta/scope.h"
+
+namespace gpipe {
+
+MetaGuard::MetaGuard()
+    : scope_(std::make_unique<MetaScope>(MetaScope::Extent::kNewTensors)) {}
+
+MetaGuard::~MetaGuard() = default;
+
+}  // namespace gpipe

@@ -1,0 +1,180 @@
+#include "gpipe/meta/kernels.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/op_registration/op_registration.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/meta/trial.h"
+
+namespace gpipe {
+namespace {
+
+using at::Tensor;
+using std::optional;
+
+// ---- Operators that are worth it: no memory, not even for a moment.
+
+Tensor convolution(const Tensor& input, const Tensor& weight,
+                   const optional<Tensor>&, at::IntArrayRef stride,
+                   at::IntArrayRef padding, at::IntArrayRef dilation,
+                   bool transposed, at::IntArrayRef output_padding,
+                   int64_t groups) {
+  std::vector<int64_t> sizes = {
+      input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
+  for (int64_t d = 2; d < input.dim(); ++d) {
+    const int64_t k = d - 2;
+    const int64_t reach = dilation[k] * (weight.size(d) - 1);
+    sizes.push_back(
+        transposed
+            ? (input.size(d) - 1) * stride[k] - 2 * padding[k] + reach +
+                  output_padding[k] + 1
+            : (input.size(d) + 2 * padding[k] - reach - 1) / stride[k] + 1);
+  }
+  return at::empty(sizes, input.options());
+}
+
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+Three convolution_backward(const Tensor& gradient, const Tensor& input,
+                           const Tensor& weight, at::IntArrayRef,
+                           at::IntArrayRef, at::IntArrayRef, bool,
+                           at::IntArrayRef, int64_t,
+                           std::array<bool, 3> wanted) {
+  return {
+      wanted[0] ? at::empty_like(input) : Tensor(),
+      wanted[1] ? at::empty_like(weight) : Tensor(),
+      wanted[2] ? at::empty({gradient.size(1)}, gradient.options()) : Tensor()};
+}
+
+// Statistics are float for half-precision inputs.
+at::TensorOptions statistics_of(const Tensor& input) {
+  const auto dtype = c10::typeMetaToScalarType(input.dtype());
+  return input.options().dtype(c10::isReducedFloatingType(dtype) ? at::kFloat
+                                                                 : dtype);
+}
+
+Three batch_norm(const Tensor& input, const optional<Tensor>&,
+                 const optional<Tensor>&, const optional<Tensor>&,
+                 const optional<Tensor>&, bool training, double, double) {
+  const int64_t channels = training ? input.size(1) : 0;
+  return {at::empty_like(input), at::empty({channels}, statistics_of(input)),
+          at::empty({channels}, statistics_of(input))};
+}
+
+Three batch_norm_backward(const Tensor&, const Tensor& input,
+                          const optional<Tensor>& weight,
+                          const optional<Tensor>&, const optional<Tensor>&,
+                          const optional<Tensor>&, const optional<Tensor>&,
+                          bool, double, std::array<bool, 3> wanted) {
+  const auto options =
+      weight && weight->defined() ? weight->options() : input.options();
+  return {wanted[0] ? at::empty_like(input) : Tensor(),
+          wanted[1] ? at::empty({input.size(1)}, options) : Tensor(),
+          wanted[2] ? at::empty({input.size(1)}, options) : Tensor()};
+}
+
+Tensor relu(const Tensor& input) { return at::empty_like(input); }
+
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  const auto sizes =
+      at::infer_size(at::infer_size(condition.sizes(), a.sizes()), b.sizes());
+  return at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(
+                              at::result_type(a, b)));
+}
+
+Tensor index_select(const Tensor& input, int64_t dim, const Tensor& index) {
+  std::vector<int64_t> sizes = input.sizes().vec();
+  if (!sizes.empty())
+    sizes[at::maybe_wrap_dim(dim, input.dim())] = index.numel();
+  return at::empty(sizes, input.options());
+}
+
+// ---- Registration.
+
+class Registrar {
+ public:
+  template <typename Kernel>
+  void exact(const char* name, const char* overload, Kernel* kernel) {
+    add({name, overload},
+        c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel));
+  }
+
+  // All others that have a kernel for the CPU alone.
+  void others() {
+    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      if (name.name.rfind("aten::", 0) != 0) continue;
+      const auto op = c10::Dispatcher::singleton().findSchema(name);
+      if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+          !is_composite(*op) && !op->hasTag(at::Tag::data_dependent_output) &&
+          !op->hasTag(at::Tag::dynamic_output_shape)) {
+        add(name, c10::KernelFunction::makeFromBoxedFunction<&on_zeros>());
+      }
+    }
+  }
+
+ private:
+  static void on_zeros(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                       torch::jit::Stack* stack) {
+    run_on_zeros(op, stack);
+  }
+
+  static bool is_composite(const c10::OperatorHandle& op) {
+    for (const auto key :
+         {c10::DispatchKey::CompositeImplicitAutograd,
+          c10::DispatchKey::CompositeExplicitAutograd,
+          c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+      if (op.hasKernelForDispatchKey(key)) return true;
+    }
+    return false;
+  }
+
+  void add(const c10::OperatorName& name, c10::KernelFunction kernel) {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    const auto op = dispatcher.findSchema(name);
+    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) return;
+    handles_.push_back(dispatcher.registerImpl(
+        name, c10::DispatchKey::Meta, std::move(kernel),
+        /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
+        "gpipe: shapes on the meta device"));
+  }
+
+  std::vector<c10::RegistrationHandleRAII> handles_;
+};
+
+// Before main(), since LibTorch reads its tables without a lock; never
+// destroyed.
+Registrar& registrar() {
+  static auto* const all = [] {
+    auto* each = new Registrar();
+    each->exact("aten::convolution_overrideable", "", &convolution);
+    each->exact("aten::convolution_backward_overrideable", "",
+                &convolution_backward);
+    each->exact("aten::native_batch_norm", "", &batch_norm);
+    each->exact("aten::native_batch_norm_backward", "", &batch_norm_backward);
+    each->exact("aten::relu", "", &relu);
+    each->exact("aten::where", "self", &where);
+    each->exact("aten::index_select", "", &index_select);
+    each->others();
+    return each;
+  }();
+  return *all;
+}
+[[maybe_unused]] const Registrar& at_start = registrar();
+
+}  // namespace
+
+void link_meta_kernels() {}
+
+}  // namespace gpipe

@@ -1,0 +1,107 @@
+#include "gpipe/meta/scope.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/stack.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "gpipe/dispatch/tensors_in.h"
+#include "gpipe/meta/kernels.h"
+
+namespace gpipe {
+namespace {
+
+thread_local MetaScope* current_scope = nullptr;
+
+void run(const c10::OperatorHandle& op, c10::DispatchKeySet,
+         torch::jit::Stack* stack) {
+  if (MetaScope* scope = MetaScope::current()) scope->divert(op, stack);
+  run_uncovered(Interceptor::kMeta, op, stack);
+}
+
+[[maybe_unused]] const bool registered = [] {
+  intercept_all(Interceptor::kMeta,
+                c10::KernelFunction::makeFromBoxedFunction<&run>(),
+                "gpipe: without memory");
+  return true;
+}();
+
+bool returns_tensors(const c10::OperatorHandle& op) {
+  const auto& returns = op.schema().returns();
+  return std::any_of(returns.begin(), returns.end(), [](const auto& each) {
+    return each.type()->kind() == c10::TypeKind::TensorType ||
+           each.type()->kind() == c10::TypeKind::ListType;
+  });
+}
+
+}  // namespace
+
+MetaScope::MetaScope(Extent extent)
+    : extent_(extent),
+      outer_(std::exchange(current_scope, this)),
+      intercept_(Interceptor::kMeta) {
+  link_meta_kernels();
+}
+
+MetaScope::~MetaScope() { current_scope = outer_; }
+
+MetaScope* MetaScope::current() { return current_scope; }
+
+void MetaScope::divert(const c10::OperatorHandle& op,
+                       torch::jit::Stack* stack) {
+  const auto& declared = op.schema().arguments();
+  const std::size_t first = stack->size() - declared.size();
+  bool any = false, any_on_meta = false;
+  for (std::size_t k = first; k < stack->size(); ++k) {
+    for_each_tensor((*stack)[k], [&](const at::Tensor& tensor) {
+      any = true;
+      any_on_meta = any_on_meta || tensor.is_meta();
+    });
+  }
+  const bool all = extent_ == Extent::kAllTensors;
+  if (any && (!all || (!any_on_meta && !returns_tensors(op)))) return;
+  for (std::size_t k = 0; k < declared.size(); ++k) {
+    c10::IValue& argument = (*stack)[first + k];
+    if (declared[k].name() == "device") {
+      if (!any) {
+        divert_factory(op, argument);
+      } else if (argument.isDevice()) {
+        argument = c10::Device(at::kMeta);
+      }
+    } else if (any) {
+      argument = with_tensors(
+          argument, [&](const at::Tensor& tensor) { return stand_in(tensor); });
+    }
+  }
+}
+
+void MetaScope::divert_factory(const c10::OperatorHandle& op,
+                               c10::IValue& device) {
+  // Who asks for empty memory on a device may write to it by its address, as
+  // torch::tensor() does.
+  const bool may_be_kept = extent_ == Extent::kNewTensors ||
+                           op.schema().name().rfind("aten::empty", 0) == 0;
+  if (device.isNone() || !may_be_kept) device = c10::Device(at::kMeta);
+}
+
+at::Tensor MetaScope::stand_in(const at::Tensor& tensor) {
+  // Of numbers in an expression only the value counts for the dtype.
+  if (tensor.is_meta() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    return tensor;
+  }
+  auto& [original, substitute] = stand_ins_[tensor.unsafeGetTensorImpl()];
+  if (!original.defined()) {
+    original = tensor;
+    const auto options =
+        at::TensorOptions().dtype(tensor.dtype()).device(at::kMeta);
+    substitute =
+        tensor.layout() == at::kStrided
+            ? at::empty_strided(tensor.sizes(), tensor.strides(), options)
+            : at::empty(tensor.sizes(), options);
+  }
+  return substitute;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,258 @@
+#include "gpipe/summary.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/meta.h"
+#include "gpipe/skip.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+using torch::Tensor;
+using torch::nn::Linear;
+using torch::nn::ReLU;
+using torch::nn::Sequential;
+
+struct KeepImpl : torch::nn::Module, Skippable {
+  KeepImpl() : Skippable({{"kept"}, {}}) {}
+  Tensor forward(Tensor x) {
+    stash("kept", x);
+    return x;
+  }
+};
+TORCH_MODULE(Keep);
+
+struct AddImpl : torch::nn::Module, Skippable {
+  AddImpl() : Skippable({{}, {"kept"}}) {}
+  Tensor forward(Tensor x) { return x + *pop("kept"); }
+};
+TORCH_MODULE(Add);
+
+// 8 x 4 floats in and out; 132 parameters.
+Sequential model_with_skip() {
+  Sequential model;
+  model->push_back("keep", Keep());
+  model->push_back("wide", Linear(4, 16));
+  model->push_back("relu", ReLU());
+  model->push_back("narrow", Linear(16, 4));
+  model->push_back("add", Add());
+  return model;
+}
+
+const std::vector<torch::Device> kCpus(3, torch::kCPU);
+
+std::string text_of(const Summary& summary) {
+  std::ostringstream text;
+  text << summary;
+  return text.str();
+}
+
+TEST(SummaryTest, DescribesTheLayersOfAModel) {
+  const Summary result = summary(model_with_skip(), torch::ones({8, 4}));
+  ASSERT_EQ(result.layers.size(), 5);
+  EXPECT_EQ(result.layers[0].name, "keep");
+  EXPECT_EQ(result.layers[0].type, "Keep");
+  EXPECT_THAT(result.layers[0].stashes, ElementsAre("kept"));
+  EXPECT_THAT(result.layers[4].pops, ElementsAre("kept"));
+  const LayerSummary& wide = result.layers[1];
+  EXPECT_EQ(wide.type, "Linear");
+  EXPECT_EQ(wide.parameters, 80);
+  EXPECT_EQ(wide.bytes, 320);
+  ASSERT_EQ(wide.outputs.size(), 1);
+  EXPECT_THAT(wide.outputs[0].sizes, ElementsAre(8, 16));
+  EXPECT_EQ(wide.outputs[0].dtype, torch::kFloat);
+  EXPECT_EQ(wide.outputs[0].bytes(), 512);
+  EXPECT_EQ(result.parameters(), 148);
+  EXPECT_EQ(result.bytes(), 592);
+  ASSERT_EQ(result.partitions.size(), 1);
+  EXPECT_THAT(result.crossings, IsEmpty());
+}
+
+TEST(SummaryTest, NeedsNoInputForAllButShapes) {
+  const Summary result = summary(model_with_skip());
+  EXPECT_EQ(result.parameters(), 148);
+  EXPECT_THAT(result.layers[1].outputs, IsEmpty());
+}
+
+TEST(SummaryTest, SaysWhatCrossesWhere) {
+  const Summary result =
+      summary(model_with_skip(), {2, 1, 2}, torch::ones({8, 4}));
+  ASSERT_EQ(result.partitions.size(), 3);
+  EXPECT_EQ(result.partitions[0].parameters, 80);
+  EXPECT_EQ(result.partitions[1].first_layer, 2);
+  EXPECT_EQ(result.partitions[1].parameters, 0);
+  EXPECT_EQ(result.partitions[2].layers, 2);
+  EXPECT_EQ(result.partitions[2].bytes, 272);
+  EXPECT_FALSE(result.partitions[0].device.has_value());
+  ASSERT_EQ(result.crossings.size(), 3);
+  EXPECT_EQ(result.crossings[0].to, 1);
+  EXPECT_EQ(result.crossings[0].bytes, 512);
+  EXPECT_EQ(result.crossings[1].from, 1);
+  EXPECT_EQ(result.crossings[1].to, 2);
+  EXPECT_EQ(result.crossings[1].bytes, 512);
+  const CrossingSummary& skip = result.crossings[2];
+  EXPECT_EQ(skip.from, 0);
+  EXPECT_EQ(skip.to, 2);
+  EXPECT_EQ(skip.bytes, 128);
+  ASSERT_TRUE(skip.skip.has_value());
+  EXPECT_EQ(skip.skip->name, "kept");
+  EXPECT_EQ(skip.skip->stashed_by, "keep");
+  EXPECT_EQ(skip.skip->popped_by, "add");
+}
+
+TEST(SummaryTest, DescribesAPipelineWithItsDevices) {
+  GPipe pipeline(model_with_skip(), GPipeOptions({2, 3}).devices(kCpus));
+  const Summary result = summary(pipeline, torch::ones({8, 4}));
+  ASSERT_EQ(result.partitions.size(), 2);
+  EXPECT_EQ(result.partitions[1].device, torch::Device(torch::kCPU));
+  EXPECT_EQ(result.layers[1].name, "wide");
+  EXPECT_EQ(result.crossings.size(), 2);
+  EXPECT_EQ(summary(pipeline).crossings[1].bytes, std::nullopt);
+  // It goes on working.
+  EXPECT_EQ(pipeline->forward(torch::ones({8, 4})).size(0), 8);
+}
+
+TEST(SummaryTest, PrintsATable) {
+  GPipe pipeline(model_with_skip(), GPipeOptions({2, 3}).devices(kCpus));
+  EXPECT_EQ(text_of(summary(pipeline, torch::ones({8, 4}))),
+            "  #  layer   type             output           parameters\n"
+            "partition 0 on cpu: 2 layers, 80 parameters, 320 B\n"
+            "  0  keep    Keep stash kept  float32 [8, 4]            0\n"
+            "  1  wide    Linear           float32 [8, 16]          80\n"
+            "partition 1 on cpu: 3 layers, 68 parameters, 272 B\n"
+            "  2  relu    ReLU             float32 [8, 16]           0\n"
+            "  3  narrow  Linear           float32 [8, 4]           68\n"
+            "  4  add     Add pop kept     float32 [8, 4]            0\n"
+            "in all: 5 layers, 148 parameters, 592 B\n"
+            "between partitions:\n"
+            "  from 0 to 1: boundary, 512 B\n"
+            "  from 0 to 1: skip kept, keep to add, 128 B\n");
+}
+
+TEST(SummaryTest, PrintsAPipelinesOptions) {
+  GPipe pipeline(model_with_skip(),
+                 GPipeOptions({2, 3}).devices(kCpus).chunks(4).checkpoint(
+                     Checkpoint::kAlways));
+  std::ostringstream text;
+  text << *pipeline;
+  EXPECT_THAT(text.str(),
+              HasSubstr("gpipe::GPipe(balance=[2, 3], devices=[cpu, cpu], "
+                        "chunks=4, checkpoint=always)(\n"
+                        "  (keep): "));
+}
+
+// A layer of every kind of value.
+struct SplitImpl : torch::nn::Module {
+  std::tuple<Tensor, Tensor> forward(Tensor x) {
+    return {x.slice(1, 0, 1), x.to(torch::kLong)};
+  }
+};
+TORCH_MODULE(Split);
+struct GatherImpl : torch::nn::Module {
+  std::vector<Tensor> forward(std::tuple<Tensor, Tensor> x) {
+    return {std::get<0>(x), Tensor()};
+  }
+};
+TORCH_MODULE(Gather);
+
+TEST(SummaryTest, KnowsTuplesVectorsAndUndefinedTensors) {
+  const Sequential model(Split{}, Gather{});
+  const Summary result = summary(model, {1, 1}, torch::ones({8, 4}));
+  EXPECT_EQ(result.layers[0].outputs[1].text(), "int64 [8, 4]");
+  EXPECT_EQ(result.layers[1].outputs[1].text(), "undefined");
+  EXPECT_EQ(result.crossings[0].bytes, 8 * 4 + 8 * 4 * 8);
+  EXPECT_THAT(text_of(result), HasSubstr("(float32 [8, 1], int64 [8, 4])"));
+}
+
+TEST(SummaryTest, CountsASharedParameterOnce) {
+  Linear first(4, 4), second(4, 4);
+  second->register_parameter("shared", first->weight);
+  const Summary result = summary(Sequential(first, second));
+  EXPECT_EQ(result.layers[0].parameters, 20);
+  EXPECT_EQ(result.layers[1].parameters, 20);  // its own, and not the shared
+}
+
+TEST(SummaryTest, ChangesNothing) {
+  torch::nn::BatchNorm1d norm(4);
+  Sequential model(Linear(4, 4), norm, torch::nn::Dropout(0.5));
+  const Tensor weight = model->parameters()[0].detach().clone();
+  torch::manual_seed(1);
+  const Tensor expected = torch::rand({3});
+  torch::manual_seed(1);
+  summary(model, torch::ones({8, 4}));
+  EXPECT_TRUE(torch::rand({3}).equal(expected));
+  EXPECT_TRUE(model->parameters()[0].equal(weight));
+  EXPECT_TRUE(norm->running_mean.equal(torch::zeros({4})));
+  EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
+  EXPECT_TRUE(model->is_training());
+}
+
+TEST(SummaryTest, TakesNoMemory) {
+  const auto peak = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return int64_t{usage.ru_maxrss} * 1024;
+  };
+  using torch::nn::Conv2d, torch::nn::Conv2dOptions;
+  Sequential model(Conv2d(Conv2dOptions(3, 64, 3).padding(1)), ReLU());
+  const int64_t before = peak();
+  // 256 GiB, of which the input is not there either.
+  const Tensor input = torch::empty({1024, 3, 1024, 1024}, torch::kMeta);
+  EXPECT_EQ(summary(model, input).layers[1].outputs[0].bytes(),
+            int64_t{1} << 38);
+  EXPECT_LT(peak() - before, int64_t{1} << 26);
+}
+
+TEST(SummaryTest, NamesWhatDoesNotFit) {
+  EXPECT_THAT([] { summary(Sequential(nullptr)); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("null")));
+  EXPECT_THAT([] { summary(GPipe(nullptr)); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("null")));
+  const Tensor input = torch::ones({8, 4});
+  EXPECT_THAT(
+      [&] {
+        summary(model_with_skip(), {2, 2}, input);
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("5 layers")));
+  EXPECT_THAT(
+      [&] {
+        summary(model_with_skip(), {5, 0}, input);
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("positive")));
+  EXPECT_THROW(summary(Sequential(Keep()), input), c10::TypeError);
+  EXPECT_THROW(summary(model_with_skip(), 3), c10::TypeError);
+  EXPECT_THROW(summary(model_with_skip(), torch::ones({8, 5})), c10::Error);
+}
+
+TEST(SummaryTest, IsUsableAfterALayerHasThrown) {
+  const Sequential model = model_with_skip();
+  EXPECT_THROW(summary(model, torch::ones({8, 5})), c10::Error);
+  EXPECT_TRUE(torch::zeros({1}).is_cpu());
+  EXPECT_EQ(summary(model, torch::ones({8, 4})).layers.size(), 5);
+}
+
+}  // namespace
+}  // namespace gpipe
