@@ -18,6 +18,7 @@
 #include "gpipe/testing/models.h"
 #include "gpipe/testing_options.h"
 #include "models/amoebanet.h"
+#include "models/resnet.h"
 #include "models/transformer.h"
 #include "models/unet.h"
 
@@ -37,6 +38,7 @@ struct Case {
   Sequential (*model)(bool dropout);
   Tensor (*input)();
   std::vector<std::vector<int64_t>> balances;
+  bool has_dropout = true;
   testing::Loss loss = testing::sum_of_squares;
 };
 
@@ -91,6 +93,7 @@ class ModelTransparency : public ::testing::TestWithParam<Case> {
 
 TEST_P(ModelTransparency, EqualsThePlainModelForAnyCutAndMode) {
   for (const bool dropout : {false, true}) {
+    if (dropout && !GetParam().has_dropout) continue;
     for (const int64_t chunks : {1, 3, 8}) {
       std::optional<StepState> first;
       for (const auto& balance : GetParam().balances) {
@@ -154,16 +157,22 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"AmoebaNet",
                            [](bool) { return amoebanetd(10, 3, 8); },
                            normal<8, 3, 64, 64>,
-                           {{9}, {1, 4, 4}, {2, 3, 3, 1}}},
+                           {{9}, {1, 4, 4}, {2, 3, 3, 1}},
+                           /*has_dropout=*/false},
+                      Case{"ResNet",
+                           [](bool) { return resnet50(10); },
+                           normal<8, 3, 40, 40>,
+                           {{183}, {70, 60, 53}, {30, 51, 51, 51}},
+                           /*has_dropout=*/false},
                       Case{"UNet",
                            [](bool) { return unet(2, 1, 4); },
                            normal<8, 3, 9, 14>,
                            {{29}, {8, 10, 11}, {3, 6, 10, 10}}},
                       Case{"Transformer", small_transformer<false>, tokens,
-                           kTransformerBalances, token_loss},
+                           kTransformerBalances, true, token_loss},
                       // Also where the matrix is used on two devices.
                       Case{"TiedTransformer", small_transformer<true>, tokens,
-                           kTransformerBalances, token_loss}),
+                           kTransformerBalances, true, token_loss}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
