@@ -44,7 +44,8 @@ TEST(TextTest, TokensAreTheDistinctBytesInOrder) {
 }
 
 TEST(TextTest, DecodesWhatItWasMadeOf) {
-  const std::string all("a zero \0 byte,\r\n and \xFF\x80.", 26);
+  constexpr char kText[] = "a zero \0 byte,\r\n and \xFF\x80.";
+  const std::string all(kText, sizeof(kText) - 1);
   const Text text(file_with(all));
   EXPECT_EQ(text.decode(text.tokens()), all);
   EXPECT_EQ(text.decode(text.tokens().slice(0, 2, 8, 2)), "zr ");

@@ -101,6 +101,51 @@ Tensor index_select(const Tensor& input, int64_t dim, const Tensor& index) {
   return at::empty(sizes, input.options());
 }
 
+// ---- Attention, as a CPU does it: fused, which keeps far less for backward
+// than the plain operators that LibTorch would take for an unknown device.
+
+std::tuple<Tensor, Tensor> fused_attention(const Tensor& query, const Tensor&,
+                                           const Tensor&, double, bool,
+                                           const optional<Tensor>&,
+                                           optional<double>) {
+  const int64_t batch = query.size(0), heads = query.size(1),
+                length = query.size(2);
+  return {
+      at::empty_like(query),
+      at::empty({batch, length, heads}, statistics_of(query)).transpose(1, 2)};
+}
+
+Three fused_attention_backward(const Tensor&, const Tensor& query,
+                               const Tensor& key, const Tensor& value,
+                               const Tensor&, const Tensor&, double, bool,
+                               const optional<Tensor>&, optional<double>) {
+  return {at::empty_like(query), at::empty_like(key), at::empty_like(value)};
+}
+
+// LibTorch asks the device which kernel it has; this is what the CPU answers.
+bool is_fused(const Tensor& query, const Tensor& key, const Tensor& value,
+              const optional<Tensor>& mask, double dropout) {
+  const auto fits = [&](const Tensor& tensor) {
+    return tensor.dim() == 4 && tensor.size(3) == query.size(3) &&
+           tensor.stride(3) == 1;
+  };
+  return dropout == 0 && fits(query) && fits(key) && fits(value) &&
+         query.size(1) == key.size(1) && query.numel() > 0 &&
+         (!mask || !mask->defined() || !mask->requires_grad());
+}
+
+Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                 const optional<Tensor>& mask, double dropout, bool causal,
+                 optional<double> scale, bool grouped) {
+  if (!is_fused(query, key, value, mask, dropout)) {
+    return std::get<0>(at::_scaled_dot_product_attention_math(
+        query, key, value, mask, dropout, causal, /*dropout_mask=*/{}, scale,
+        grouped));
+  }
+  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+      query, key, value, dropout, causal, mask, scale));
+}
+
 // ---- Registration.
 
 class Registrar {
@@ -109,6 +154,16 @@ class Registrar {
   void exact(const char* name, const char* overload, Kernel* kernel) {
     add({name, overload},
         c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel));
+  }
+
+  // Of an operator that is made of others: below and above autograd.
+  template <typename Kernel>
+  void composite(const char* name, Kernel* kernel) {
+    for (const auto key :
+         {c10::DispatchKey::Meta, c10::DispatchKey::AutogradMeta}) {
+      add({name, ""},
+          c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel), key);
+    }
   }
 
   // All others that have a kernel for the CPU alone.
@@ -140,12 +195,13 @@ class Registrar {
     return false;
   }
 
-  void add(const c10::OperatorName& name, c10::KernelFunction kernel) {
+  void add(const c10::OperatorName& name, c10::KernelFunction kernel,
+           c10::DispatchKey key = c10::DispatchKey::Meta) {
     auto& dispatcher = c10::Dispatcher::singleton();
     const auto op = dispatcher.findSchema(name);
-    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) return;
+    if (!op || op->hasKernelForDispatchKey(key)) return;
     handles_.push_back(dispatcher.registerImpl(
-        name, c10::DispatchKey::Meta, std::move(kernel),
+        name, key, std::move(kernel),
         /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
         "gpipe: shapes on the meta device"));
   }
@@ -166,6 +222,11 @@ Registrar& registrar() {
     each->exact("aten::relu", "", &relu);
     each->exact("aten::where", "self", &where);
     each->exact("aten::index_select", "", &index_select);
+    each->exact("aten::_scaled_dot_product_flash_attention_for_cpu", "",
+                &fused_attention);
+    each->exact("aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+                "", &fused_attention_backward);
+    each->composite("aten::scaled_dot_product_attention", &attention);
     each->others();
     return each;
   }();

@@ -9,6 +9,7 @@
 
 #include "gpipe/dispatch/tensors_in.h"
 #include "gpipe/meta/kernels.h"
+#include "gpipe/meta/ledger.h"
 
 namespace gpipe {
 namespace {
@@ -94,12 +95,14 @@ at::Tensor MetaScope::stand_in(const at::Tensor& tensor) {
   auto& [original, substitute] = stand_ins_[tensor.unsafeGetTensorImpl()];
   if (!original.defined()) {
     original = tensor;
+    const MetaLedgerPause pause;
     const auto options =
         at::TensorOptions().dtype(tensor.dtype()).device(at::kMeta);
     substitute =
         tensor.layout() == at::kStrided
             ? at::empty_strided(tensor.sizes(), tensor.strides(), options)
             : at::empty(tensor.sizes(), options);
+    substitute.set_requires_grad(tensor.requires_grad());
   }
   return substitute;
 }

@@ -21,7 +21,8 @@ class MetaScope {
     // on no device in particular. All else is as ever.
     kNewTensors,
     // All: a tensor that is not on the meta device is only looked at, and
-    // neither read nor written. Operators that tell the host something, as
+    // neither read nor written; what requires a gradient gets a graph.
+    // Operators that tell the host something, as
     // item() does, are done if they ask for nothing on the meta device.
     kAllTensors,
   };

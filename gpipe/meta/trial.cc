@@ -1,9 +1,13 @@
 #include "gpipe/meta/trial.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
+#include <sys/mman.h>
 
 #include <cstddef>
 #include <utility>
@@ -19,15 +23,26 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() && argument.alias_info()->isWrite();
 }
 
-at::Tensor zeros_for(const at::Tensor& tensor, bool written) {
+// Zeros in the layout of `tensor`. They are pages that the system hands out
+// when they are written to: to read them takes no memory.
+at::Tensor zeros_for(const at::Tensor& tensor) {
   const auto options =
       at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU);
-  if (written) {
-    return at::empty_strided(tensor.sizes(), tensor.strides(), options).zero_();
-  }
-  const at::Tensor zero = at::zeros({}, options);
-  return tensor.numel() == 0 ? at::empty(tensor.sizes(), options)
-                             : zero.expand(tensor.sizes());
+  const std::size_t bytes = at::detail::computeStorageNbytes(
+      tensor.sizes(), tensor.strides(), tensor.itemsize());
+  if (bytes == 0) return at::empty(tensor.sizes(), options);
+  void* const pages =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, 0);
+  TORCH_CHECK(pages != MAP_FAILED, "no address space for ", bytes,
+              " bytes of zeros");
+  return at::for_blob(pages, tensor.sizes())
+      .strides(tensor.strides())
+      .deleter([bytes](void* address) { munmap(address, bytes); })
+      .options(options)
+      .allocator(c10::GetAllocator(c10::kCPU))
+      .resizeable_storage()
+      .make_tensor();
 }
 
 at::Tensor on_meta(const at::Tensor& tensor) {
@@ -42,7 +57,7 @@ IValue at_host(const IValue& value, const c10::Argument& argument) {
     return at::make_generator<at::CPUGeneratorImpl>();
   }
   return with_tensors(value, [&](const at::Tensor& tensor) {
-    return tensor.is_meta() ? zeros_for(tensor, is_written(argument)) : tensor;
+    return tensor.is_meta() ? zeros_for(tensor) : tensor;
   });
 }
 

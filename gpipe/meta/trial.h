@@ -8,10 +8,9 @@ namespace gpipe {
 
 // A kernel for the meta device that serves any operator with a kernel for the
 // CPU, unless what it returns depends on values: calls that one with zeros and
-// returns tensors of the shapes, strides and dtypes that come out. Inputs are
-// one zero each, seen in the shape that is asked for; outputs, and arguments
-// that are written to, are in memory while it runs. Numbers at random are drawn
-// from a generator of its own.
+// returns tensors of the shapes, strides and dtypes that come out. What is
+// written, outputs first of all, is in memory while it runs; inputs are not.
+// Numbers at random are drawn from a generator of its own.
 void run_on_zeros(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace gpipe

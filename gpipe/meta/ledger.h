@@ -1,0 +1,48 @@
+// What tensors without memory would take.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace gpipe {
+
+// Counts the memory of tensors on the meta device that are made on this thread
+// while the ledger is in scope, until each is gone, on whatever thread. Ledgers
+// may nest; the innermost counts. Bytes are those that a tensor asks for,
+// without the rounding of a device's allocator.
+class MetaLedger {
+ public:
+  MetaLedger();
+  ~MetaLedger();
+  MetaLedger(const MetaLedger&) = delete;
+  MetaLedger& operator=(const MetaLedger&) = delete;
+
+  int64_t live_bytes() const;
+  // The most at any one time since the ledger was made.
+  int64_t peak_bytes() const;
+
+  struct Counts {
+    std::atomic<int64_t> live{0}, peak{0};
+  };
+
+ private:
+  friend class MetaLedgerPause;
+  const std::shared_ptr<Counts> counts_;
+  const std::shared_ptr<Counts> outer_;
+};
+
+// While in scope, nothing is counted on this thread: for what stands for memory
+// that is there already.
+class MetaLedgerPause {
+ public:
+  MetaLedgerPause();
+  ~MetaLedgerPause();
+  MetaLedgerPause(const MetaLedgerPause&) = delete;
+  MetaLedgerPause& operator=(const MetaLedgerPause&) = delete;
+
+ private:
+  const std::shared_ptr<MetaLedger::Counts> outer_;
+};
+
+}  // namespace gpipe

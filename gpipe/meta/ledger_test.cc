@@ -1,0 +1,140 @@
+#include "gpipe/meta/ledger.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpipe/meta/scope.h"
+#include "gpipe/testing/counting_allocator.h"
+
+namespace gpipe {
+namespace {
+
+using gpipe::testing::CountingAllocator;
+using torch::Tensor;
+
+Tensor meta(std::vector<int64_t> sizes) {
+  return torch::empty(sizes, torch::TensorOptions().device(at::kMeta));
+}
+
+TEST(MetaLedgerTest, CountsTensorsWhileTheyLive) {
+  const MetaLedger ledger;
+  {
+    const Tensor a = meta({10}), b = meta({20}).to(torch::kDouble);
+    EXPECT_EQ(ledger.live_bytes(), 40 + 160);
+    const Tensor view = a.view({2, 5});
+    EXPECT_EQ(ledger.live_bytes(), 40 + 160);
+  }
+  EXPECT_EQ(ledger.live_bytes(), 0);
+  EXPECT_EQ(ledger.peak_bytes(), 40 + 80 + 160);
+}
+
+TEST(MetaLedgerTest, CountsWhatIsMadeInItsScopeAlone) {
+  const Tensor before = meta({10});
+  Tensor kept;
+  {
+    const MetaLedger outer;
+    {
+      const MetaLedger inner;
+      kept = meta({5});
+      const MetaLedgerPause pause;
+      const Tensor other = meta({7});
+      EXPECT_EQ(inner.live_bytes(), 20);
+    }
+    std::thread([] { meta({3}); }).join();
+    EXPECT_EQ(outer.peak_bytes(), 0);
+    const Tensor last = meta({2});
+    EXPECT_EQ(outer.live_bytes(), 8);
+  }
+  std::thread([&] { kept.reset(); }).join();  // after the ledger, elsewhere
+}
+
+struct Case {
+  std::string name;
+  std::vector<int64_t> input;
+  std::function<torch::nn::Sequential()> model;
+};
+
+class MetaLedgerModels : public ::testing::TestWithParam<Case> {};
+
+// What is alive after a forward, that is input, output and what is kept for
+// backward; and after the backward, that is input, output and gradients.
+struct Bytes {
+  int64_t forward, backward;
+};
+
+Bytes on_cpu(torch::nn::Sequential model, const std::vector<int64_t>& sizes) {
+  const int64_t before = CountingAllocator::live_bytes();
+  const Tensor input = torch::zeros(sizes);
+  const Tensor output = model->forward(input);
+  const int64_t forward = CountingAllocator::live_bytes() - before;
+  output.backward(torch::ones_like(output));
+  return {forward, CountingAllocator::live_bytes() - before};
+}
+
+Bytes on_meta(torch::nn::Sequential model, const std::vector<int64_t>& sizes) {
+  const MetaLedger ledger;
+  const Tensor input = meta(sizes);
+  const Tensor output = model->forward(input);
+  const int64_t forward = ledger.live_bytes();
+  output.backward(torch::ones_like(output));
+  return {forward, ledger.live_bytes()};
+}
+
+TEST_P(MetaLedgerModels, CountTheBytesOfTheCpu) {
+  CountingAllocator::install();
+  const Case& test = GetParam();
+  const Bytes cpu = on_cpu(test.model(), test.input);
+  const auto model = [&] {
+    const MetaScope scope(MetaScope::Extent::kNewTensors);
+    return test.model();
+  }();
+  const Bytes meta = on_meta(model, test.input);
+  EXPECT_EQ(meta.forward, cpu.forward);
+  EXPECT_EQ(meta.backward, cpu.backward);
+}
+
+struct AttendImpl : torch::nn::Module {
+  Tensor forward(Tensor x) {
+    return at::scaled_dot_product_attention(x, x, x, {}, 0.0, true);
+  }
+};
+TORCH_MODULE(Attend);
+
+using namespace torch::nn;  // NOLINT: the layers' names
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, MetaLedgerModels,
+    ::testing::Values(
+        Case{"Convolutions",
+             {2, 3, 17, 17},
+             [] {
+               return Sequential(
+                   Conv2d(Conv2dOptions(3, 8, 3).padding(1).bias(false)),
+                   BatchNorm2d(8), ReLU(ReLUOptions().inplace(true)),
+                   MaxPool2d(MaxPool2dOptions(3).stride(2)),
+                   Conv2d(Conv2dOptions(8, 8, 3).stride(2)), LeakyReLU(),
+                   InstanceNorm2d(8), AvgPool2d(2), Flatten(), Linear(8, 4));
+             }},
+        Case{"Perceptron",
+             {5, 16},
+             [] {
+               return Sequential(Linear(16, 32),
+                                 LayerNorm(LayerNormOptions({32})), GELU(),
+                                 Linear(32, 8), ReLU(), Softmax(1));
+             }},
+        Case{"Attention",
+             {2, 4, 9, 8},
+             [] { return Sequential(Linear(8, 8), Attend(), Linear(8, 8)); }}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace gpipe
