@@ -18,6 +18,7 @@ _FROM_THIS_TREE = {
     "com_github_gflags_gflags": "third_party/gflags",
     "com_github_google_benchmark": "third_party/google_benchmark",
     "com_github_google_glog": "third_party/glog",
+    "com_github_nlohmann_json": "third_party/nlohmann_json",
     "com_google_absl": "third_party/absl",
     "com_google_googletest": "third_party/googletest",
     "libjpeg": "third_party/libjpeg",

@@ -1,6 +1,10 @@
 #include "balancing/balancing.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
+
+#include <cmath>
+#include <utility>
 
 namespace gpipe::balancing::detail {
 
@@ -11,6 +15,43 @@ void check_partitions(int64_t partitions, const torch::nn::Sequential& module) {
   TORCH_CHECK_VALUE(layers >= partitions, "cannot cut ", layers,
                     " layers into ", partitions,
                     " partitions: each needs a layer of its own");
+}
+
+namespace {
+
+// The first of `chunks` micro-batches, split as torch::chunk does.
+Value first_microbatch(const Value& input, int64_t chunks) {
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor& tensor : input.tensors()) {
+    const bool has_rows = tensor.defined() && tensor.dim() > 0;
+    tensors.push_back(
+        has_rows ? tensor.narrow(0, 0, (tensor.size(0) + chunks - 1) / chunks)
+                 : tensor);
+  }
+  return Value(input.kind(), std::move(tensors));
+}
+
+}  // namespace
+
+std::vector<int64_t> balance_by_size(int64_t partitions,
+                                     const torch::nn::Sequential& module,
+                                     const Value& input,
+                                     const SizeOptions& options) {
+  check_partitions(partitions, module);
+  TORCH_CHECK_VALUE(options.chunks() >= 1,
+                    "chunks must be at least 1, but it is ", options.chunks());
+  TORCH_CHECK_VALUE(
+      std::isfinite(options.param_scale()) && options.param_scale() >= 0,
+      "param_scale must be a number >= 0, but it is ", options.param_scale());
+  std::vector<double> costs;
+  const auto profile =
+      profile_memory(module, first_microbatch(input, options.chunks()));
+  for (const LayerMemory& layer : profile.layers) {
+    costs.push_back(static_cast<double>(layer.kept_bytes) +
+                    options.param_scale() *
+                        static_cast<double>(layer.parameter_bytes));
+  }
+  return balance_cost(costs, partitions);
 }
 
 }  // namespace gpipe::balancing::detail

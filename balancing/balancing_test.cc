@@ -7,6 +7,8 @@
 #include <torch/utils.h>
 
 #include <chrono>
+#include <cmath>
+#include <cstdint>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -96,6 +98,113 @@ TEST(BalanceByTimeTest, RefusesAModelWithGradients) {
   model->ptr(1)->parameters()[1].mutable_grad() = torch::zeros({1});
   EXPECT_THAT(error_of(2, model),
               HasSubstr("some parameter already has a gradient: second.bias"));
+}
+
+// Keeps as many tensors of the size of its input as it is told.
+struct KeepImpl : torch::nn::Module {
+  explicit KeepImpl(int count) : count(count) {}
+  torch::Tensor forward(torch::Tensor x) {
+    for (int k = 0; k < count; ++k) x = x.exp();
+    return x;
+  }
+  const int count;
+};
+TORCH_MODULE(Keep);
+
+Sequential keepers(const std::vector<int>& counts) {
+  Sequential model;
+  for (int count : counts) model->push_back(Keep(count));
+  return model;
+}
+
+torch::Tensor wanting_gradients(std::vector<int64_t> sizes) {
+  return torch::ones(sizes).requires_grad_();
+}
+
+TEST(BalanceBySizeTest, PutsLayersThatKeepMuchIntoSmallPartitions) {
+  const auto input = wanting_gradients({10, 100});
+  EXPECT_THAT(balance_by_size(2, keepers({1, 2, 3, 4, 5, 6}), input),
+              ElementsAre(4, 2));
+  EXPECT_THAT(balance_by_size(2, keepers({6, 5, 4, 3, 2, 1}), input),
+              ElementsAre(2, 4));
+}
+
+// Layer k has (k + 1) (k + 2) + k + 2 parameters.
+Sequential growing(bool reversed) {
+  Sequential model;
+  for (int k = 0; k < 6; ++k) {
+    const int in = reversed ? 7 - k : k + 1;
+    model->push_back(torch::nn::Linear(in, reversed ? in - 1 : in + 1));
+  }
+  return model;
+}
+
+TEST(BalanceBySizeTest, PutsLayersWithManyParametersIntoSmallPartitions) {
+  const auto options = SizeOptions().param_scale(100);
+  EXPECT_THAT(balance_by_size(2, growing(false), torch::ones({7, 1}), options),
+              ElementsAre(4, 2));
+  EXPECT_THAT(balance_by_size(2, growing(true), torch::ones({7, 7}), options),
+              ElementsAre(2, 4));
+}
+
+// What is kept falls while parameters rise.
+struct BothImpl : torch::nn::Module {
+  explicit BothImpl(int k) : keep(7 - k) {
+    register_parameter("weight", torch::ones({10 * k}));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (int k = 0; k < keep; ++k) x = x.exp();
+    return x;
+  }
+  const int keep;
+};
+TORCH_MODULE(Both);
+
+TEST(BalanceBySizeTest, WeighsParametersAsTold) {
+  Sequential model;
+  for (int k = 1; k <= 6; ++k) model->push_back(Both(k));
+  const auto input = wanting_gradients({7, 10});
+  EXPECT_THAT(balance_by_size(2, model, input, SizeOptions().param_scale(0)),
+              ElementsAre(2, 4));
+  EXPECT_THAT(balance_by_size(2, model, input, SizeOptions().param_scale(100)),
+              ElementsAre(4, 2));
+}
+
+TEST(BalanceBySizeTest, CountsTheMemoryOfOneMicroBatch) {
+  // 6 bytes of parameters for each that a row of the input has.
+  Sequential model;
+  model->push_back(Both(6));
+  model->push_back(Keep(4));
+  model->push_back(Keep(4));
+  model->push_back(Keep(4));
+  const auto input = wanting_gradients({8, 10});
+  const auto options = SizeOptions().param_scale(4);
+  EXPECT_THAT(balance_by_size(2, model, input, options), ElementsAre(2, 2));
+  EXPECT_THAT(balance_by_size(2, model, input, SizeOptions(options).chunks(8)),
+              ElementsAre(1, 3));
+}
+
+TEST(BalanceBySizeTest, ChangesNothing) {
+  Sequential model = growing(false);
+  model->eval();
+  balance_by_size(2, model, torch::ones({7, 1}));
+  EXPECT_FALSE(model->is_training());
+  EXPECT_FALSE(model->parameters()[0].grad().defined());
+}
+
+TEST(BalanceBySizeTest, RefusesWhatItCannotDo) {
+  const auto model = growing(false);
+  const auto input = torch::ones({7, 1});
+  EXPECT_THROW(balance_by_size(0, model, input), c10::ValueError);
+  EXPECT_THROW(balance_by_size(7, model, input), c10::ValueError);
+  EXPECT_THROW(balance_by_size(2, model, input, SizeOptions().chunks(0)),
+               c10::ValueError);
+  for (const double scale : {-1.0, std::nan("")}) {
+    EXPECT_THROW(
+        balance_by_size(2, model, input, SizeOptions().param_scale(scale)),
+        c10::ValueError);
+  }
+  EXPECT_THROW(balance_by_size(2, model, 3), c10::TypeError);
 }
 
 }  // namespace

@@ -1,58 +1,70 @@
-// What each layer of a model costs.
+// Times and memory of a model's layers, together and as a file.
 #pragma once
 
-#include <c10/core/Device.h>
-#include <torch/arg.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "balancing/memory_profile.h"
+#include "balancing/time_profile.h"
 #include "gpipe/runtime/value.h"
 
 namespace gpipe::balancing {
 
-struct TimeOptions {
-  // Seconds to go on measuring, >= 0. At least one sweep through the model is
-  // measured, after one that is not.
-  TORCH_ARG(double, timeout) = 1.0;
-  // Where to measure. Layers that live elsewhere are brought there one at a
-  // time, so that the whole model need not fit.
-  TORCH_ARG(torch::Device, device) = torch::Device(torch::kCPU);
+// What a cut of a model is chosen by. `names`, `times` and `memory.layers` are
+// of the same size.
+struct Profile {
+  std::string device;  // where the times were measured: "cpu", "cuda:0"
+  int64_t rows = 0;    // of the sample, along dimension 0
+  std::vector<std::string> names;  // of the layers in the Sequential
+  std::vector<LayerTime> times;
+  MemoryProfile memory;
 };
 
 namespace detail {
-std::vector<double> profile_times(const torch::nn::Sequential& module,
-                                  const Value& sample,
-                                  const TimeOptions& options);
+Profile profile(const torch::nn::Sequential& module, const Value& sample,
+                const TimeOptions& options);
 }  // namespace detail
 
-// The seconds that each layer of `module` takes for a forward and a backward
-// in training mode: the median over sweeps through the model, each of which
-// starts from `sample`. The first sweep warms up (memory pools, code that is
-// loaded on first use) and does not count: it would make the first layers look
-// like a quarter of the model.
-//
-// Each layer is run by itself on the calling thread, with the values that the
-// layers before it have made, skip tensors included. Its backward starts from
-// ones for each output that requires a gradient, and computes the gradients of
-// the layer's parameters and of those inputs that had a gradient to pass on;
-// those of the sample only if it requires one.
-//
-// `sample`: a torch::Tensor, a std::vector<torch::Tensor> or a std::tuple of 1
-// to 8 of them; best of the size of one micro-batch. It is not changed.
-// `module` is unchanged afterwards, also when a layer throws: copies of the
-// layers are run (of one that has no clone(): itself, with mode, buffers and
-// device put back), no gradient is accumulated, and LibTorch's default
-// generators have the state that they had.
-//
-// Errors: c10::ValueError if a parameter already has a gradient or the timeout
-// is no time; c10::TypeError for a sample or an output that is no tensor; and
-// whatever a layer throws.
+// Both profiles of one sample; see profile_times() and profile_memory() for
+// what is measured, left unchanged and refused.
 template <typename Sample>
-std::vector<double> profile_times(torch::nn::Sequential module, Sample sample,
-                                  const TimeOptions& options = {}) {
-  return detail::profile_times(module, Value::wrap(std::move(sample)), options);
+Profile profile(torch::nn::Sequential module, Sample sample,
+                const TimeOptions& options = {}) {
+  return detail::profile(module, Value::wrap(std::move(sample)), options);
 }
+
+// As JSON, made to be read and changed by a person: an object per layer, all
+// that concerns it in it, seconds and bytes as plain numbers.
+//
+//   {"format": "gpipe profile 1", "device": "cpu", "rows": 8,
+//    "input_bytes": 4816896,
+//    "layers": [{"name": "conv1", "forward_seconds": 0.0021,
+//                "backward_seconds": 0.0035, "parameter_bytes": 37632,
+//                "trained_bytes": 37632, "buffer_bytes": 0,
+//                "output_bytes": 25690112, "kept_bytes": 25690112,
+//                "saved_bytes": 0, "forward_peak_bytes": 25690112}, ...],
+//    "skips": [{"stashed_by": "layer1_0_identity",
+//               "popped_by": "layer1_0_residual", "bytes": 6422528}, ...],
+//    "saved_by_several": [{"bytes": 25690112, "layers": ["bn1", "relu"]}, ...]}
+//
+// "saved_bytes" is what the layer alone keeps for backward; what other layers
+// keep too is in "saved_by_several". Of a layer only its name is needed: what
+// is left out is 0, and so are the lists.
+std::string to_json(const Profile& profile);
+
+// The reverse, to the bit. c10::ValueError naming `source`, the place and the
+// value: no JSON (with line and column), another format, a name that is
+// missing, doubled or unknown, an unknown member, a negative or infinite
+// number, or something else than a number.
+Profile profile_from_json(const std::string& text, const std::string& source);
+
+// To and from a file. c10::ValueError, naming it, if it cannot be written or
+// read.
+void write_profile(const Profile& profile, const std::string& path);
+Profile read_profile(const std::string& path);
 
 }  // namespace gpipe::balancing

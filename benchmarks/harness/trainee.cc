@@ -70,9 +70,9 @@ std::vector<int64_t> Balancer::balance(int64_t partitions,
   auto& costs = costs_[{sample.sizes().vec(), threads}];
   if (costs.empty()) {
     const ThreadsScope scope(threads);
-    costs = balancing::profile_times(
+    costs = balancing::totals(balancing::profile_times(
         std::move(model), sample,
-        balancing::TimeOptions().timeout(1.0).device(sample.device()));
+        balancing::TimeOptions().timeout(1.0).device(sample.device())));
   }
   return balancing::balance_cost(costs, partitions);
 }

@@ -1,0 +1,225 @@
+#include "balancing/memory_profile.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/Storage.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "balancing/profile_tracker.h"
+#include "balancing/sandbox.h"
+#include "gpipe/meta/ledger.h"
+#include "gpipe/meta/scope.h"
+#include "gpipe/runtime/graph.h"
+#include "gpipe/runtime/layer.h"
+#include "gpipe/skip/layout.h"
+#include "gpipe/skip/namespace.h"
+#include "gpipe/skip/verify.h"
+
+namespace gpipe::balancing {
+namespace {
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+}
+
+int64_t bytes_of(const Value& value) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : value.tensors()) bytes += bytes_of(tensor);
+  return bytes;
+}
+
+// The tensors that go from layer to layer, as memory: kept to the end, so that
+// an address stands for one of them.
+class Passing {
+ public:
+  // Returns the bytes, or 0 for memory that is known.
+  int64_t add(const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.storage().nbytes() == 0) return 0;
+    const void* const address = tensor.storage().unsafeGetStorageImpl();
+    if (!storages_.emplace(address, tensor.storage()).second) return 0;
+    order_.push_back(address);
+    return static_cast<int64_t>(tensor.storage().nbytes());
+  }
+
+  // How many tensors there are in each, in the order in which they came.
+  std::vector<std::size_t> uses() const {
+    std::vector<std::size_t> uses;
+    for (const void* address : order_) {
+      uses.push_back(storages_.at(address).use_count());
+    }
+    return uses;
+  }
+
+  void save(std::size_t index, int64_t layer) {
+    savers_[order_[index]].push_back(layer);
+  }
+  void append_to(std::vector<SavedTensor>& saved) const {
+    for (const void* address : order_) {
+      const auto found = savers_.find(address);
+      if (found == savers_.end()) continue;
+      saved.push_back({static_cast<int64_t>(storages_.at(address).nbytes()),
+                       found->second});
+    }
+  }
+
+ private:
+  std::map<const void*, c10::Storage> storages_;
+  std::vector<const void*> order_;
+  std::map<const void*, std::vector<int64_t>> savers_;
+};
+
+// Remembers how large skip tensors are.
+class SizingTracker : public ProfileTracker {
+ public:
+  void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
+    bytes_[key] = tensor ? bytes_of(*tensor) : 0;
+    ProfileTracker::save(key, std::move(tensor));
+  }
+  int64_t bytes(const SkipKey& key) const { return bytes_.at(key); }
+
+ private:
+  std::map<SkipKey, int64_t> bytes_;
+};
+
+class MemoryProfiler {
+ public:
+  MemoryProfiler(const torch::nn::Sequential& module, const Value& input) {
+    const std::vector<LayerSkips> skips = declared_skips(module);
+    profile_.input_bytes = bytes_of(input);
+    count_parameters(*module);
+    std::vector<Sandbox> sandboxes;
+    for (const auto& layer : *module) sandboxes.emplace_back(layer);
+
+    std::map<SkipKey, int64_t> stashed_by;
+    const UseSkipTracker use_tracker(tracker_);
+    kind_ = input.kind();
+    for (const at::Tensor& tensor : input.tensors()) {
+      boundary_.push_back(
+          leave(tensor.defined() ? tensor.to(at::kMeta) : tensor));
+      passing_.add(boundary_.back().tensor);
+    }
+    for (std::size_t k = 0; k < sandboxes.size(); ++k) {
+      run(static_cast<int64_t>(k), sandboxes[k].layer());
+      for (const SkipKey& key : skips[k].stash) {
+        stashed_by[key] = static_cast<int64_t>(k);
+      }
+      for (const SkipKey& key : skips[k].pop) {
+        profile_.skips.push_back(
+            {stashed_by.at(key), static_cast<int64_t>(k), tracker_.bytes(key)});
+      }
+    }
+    passing_.append_to(profile_.saved);
+  }
+
+  MemoryProfile take() { return std::move(profile_); }
+
+ private:
+  void count_parameters(const torch::nn::Module& module) {
+    std::set<const at::TensorImpl*> seen;
+    const auto is_new = [&](const at::Tensor& tensor) {
+      return tensor.defined() &&
+             seen.insert(tensor.unsafeGetTensorImpl()).second;
+    };
+    for (const auto& layer : module.children()) {
+      LayerMemory memory;
+      for (const at::Tensor& tensor : layer->parameters()) {
+        if (!is_new(tensor)) continue;
+        memory.parameter_bytes += bytes_of(tensor);
+        if (tensor.requires_grad()) memory.trained_bytes += bytes_of(tensor);
+      }
+      for (const at::Tensor& tensor : layer->buffers()) {
+        if (is_new(tensor)) memory.buffer_bytes += bytes_of(tensor);
+      }
+      profile_.layers.push_back(memory);
+    }
+  }
+
+  void run(int64_t index, torch::nn::AnyModule& layer) {
+    LayerMemory& memory = profile_.layers[index];
+    const MetaLedger ledger;
+    std::vector<torch::autograd::Edge> graph;
+    {
+      Entry entry(boundary_, /*leaf=*/false);
+      const Value output =
+          call_layer(layer, Value(kind_, std::move(entry.tensors())));
+      memory.forward_peak_bytes = ledger.peak_bytes();
+      memory.output_bytes = bytes_of(output);
+      std::vector<at::Tensor> outputs = output.tensors();
+      for (at::Tensor& stashed : tracker_.stashed()) {
+        outputs.push_back(std::move(stashed));
+      }
+      kind_ = output.kind();
+      boundary_.clear();
+      for (const at::Tensor& tensor : output.tensors()) {
+        boundary_.push_back(leave(tensor));
+      }
+      for (const at::Tensor& tensor : outputs) {
+        graph.push_back(exit_of(tensor));
+        memory.kept_bytes += passing_.add(tensor);
+      }
+      tracker_.end_layer();
+    }
+    // What goes when the graph goes is what it has kept for backward.
+    const std::vector<std::size_t> before = passing_.uses();
+    const int64_t live = ledger.live_bytes();
+    graph.clear();
+    const int64_t internal = live - ledger.live_bytes();
+    memory.kept_bytes += internal;
+    if (internal > 0) profile_.saved.push_back({internal, {index}});
+    const std::vector<std::size_t> after = passing_.uses();
+    for (std::size_t k = 0; k < before.size(); ++k) {
+      if (before[k] > after[k]) passing_.save(k, index);
+    }
+  }
+
+  MemoryProfile profile_;
+  SizingTracker tracker_;
+  Value::Kind kind_ = Value::Kind::kTensor;
+  std::vector<Crossing> boundary_;
+  Passing passing_;
+};
+
+}  // namespace
+
+int64_t MemoryProfile::saved_bytes(int64_t first, int64_t last) const {
+  int64_t bytes = 0;
+  for (const SavedTensor& tensor : saved) {
+    const auto saver =
+        std::lower_bound(tensor.savers.begin(), tensor.savers.end(), first);
+    if (saver != tensor.savers.end() && *saver < last) bytes += tensor.bytes;
+  }
+  return bytes;
+}
+
+int64_t MemoryProfile::incoming_bytes(int64_t first, int64_t last) const {
+  int64_t bytes = first == 0 ? input_bytes : layers.at(first - 1).output_bytes;
+  for (const SkipMemory& skip : skips) {
+    const bool comes_in = skip.stashed_by < first && first <= skip.popped_by &&
+                          skip.popped_by < last;
+    if (comes_in) bytes += skip.bytes;
+  }
+  return bytes;
+}
+
+namespace detail {
+
+MemoryProfile profile_memory(const torch::nn::Sequential& module,
+                             const Value& input) {
+  TORCH_CHECK_VALUE(!module.is_empty(), "profile_memory: the model is null");
+  verify_skippables(module);
+  // Whatever the caller has switched off: training records a graph.
+  const c10::InferenceMode normal_mode(false);
+  const MetaScope meta(MetaScope::Extent::kAllTensors);
+  return MemoryProfiler(module, input).take();
+}
+
+}  // namespace detail
+}  // namespace gpipe::balancing

@@ -1,0 +1,214 @@
+#include "balancing/memory_profile.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/meta.h"
+#include "gpipe/skip.h"
+#include "gpipe/testing/counting_allocator.h"
+
+namespace gpipe::balancing {
+namespace {
+
+using gpipe::testing::CountingAllocator;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using torch::Tensor;
+using namespace torch::nn;  // NOLINT: the layers' names
+
+TEST(MemoryProfileTest, CountsWhatLayersHaveAndReturn) {
+  Sequential model(Linear(4, 16), BatchNorm1d(16), ReLU(), Linear(16, 2));
+  model->parameters()[0].set_requires_grad(false);
+  const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
+  EXPECT_EQ(profile.input_bytes, 8 * 4 * 4);
+  ASSERT_EQ(profile.layers.size(), 4);
+  EXPECT_EQ(profile.layers[0].parameter_bytes, (64 + 16) * 4);
+  EXPECT_EQ(profile.layers[0].trained_bytes, 16 * 4);
+  EXPECT_EQ(profile.layers[1].buffer_bytes, 32 * 4 + 8);
+  EXPECT_EQ(profile.layers[1].output_bytes, 8 * 16 * 4);
+  EXPECT_EQ(profile.layers[3].output_bytes, 8 * 2 * 4);
+}
+
+TEST(MemoryProfileTest, KnowsWhoKeepsWhat) {
+  // ReLU keeps its result, and so does the layer after it, as its input.
+  Sequential model(Linear(4, 16), ReLU(), Linear(16, 2), ReLU());
+  const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
+  constexpr int64_t kWide = 8 * 16 * 4, kInput = 8 * 4 * 4, kOutput = 8 * 2 * 4;
+  EXPECT_EQ(profile.saved_bytes(0, 4), kInput + kWide + kOutput);
+  EXPECT_EQ(profile.saved_bytes(0, 1), kInput);
+  EXPECT_EQ(profile.saved_bytes(0, 2), kInput + kWide);
+  EXPECT_EQ(profile.saved_bytes(1, 2), kWide);
+  EXPECT_EQ(profile.saved_bytes(2, 3), kWide);
+  EXPECT_EQ(profile.saved_bytes(3, 4), kOutput);
+  EXPECT_EQ(profile.saved_bytes(2, 2), 0);
+}
+
+TEST(MemoryProfileTest, SeesThroughLayersThatReturnTheirInput) {
+  Sequential model(Linear(4, 16), ReLU(ReLUOptions().inplace(true)), Identity(),
+                   Flatten(), Linear(16, 2));
+  const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
+  EXPECT_EQ(profile.saved_bytes(1, 5), 8 * 16 * 4);
+  EXPECT_EQ(profile.saved_bytes(2, 4), 0);
+  EXPECT_EQ(profile.layers[2].kept_bytes, 0);
+}
+
+struct KeepImpl : torch::nn::Module, Skippable {
+  KeepImpl() : Skippable({{"kept"}, {}}) {}
+  Tensor forward(Tensor x) {
+    stash("kept", x * 2);
+    return x;
+  }
+};
+TORCH_MODULE(Keep);
+struct TimesImpl : torch::nn::Module, Skippable {
+  TimesImpl() : Skippable({{}, {"kept"}}) {}
+  Tensor forward(Tensor x) { return x * *pop("kept"); }
+};
+TORCH_MODULE(Times);
+
+TEST(MemoryProfileTest, FollowsSkips) {
+  Sequential model(Linear(4, 4), Keep(), Linear(4, 4), Times());
+  const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
+  constexpr int64_t kRows = 8 * 4 * 4;
+  ASSERT_EQ(profile.skips.size(), 1);
+  EXPECT_EQ(profile.skips[0].stashed_by, 1);
+  EXPECT_EQ(profile.skips[0].popped_by, 3);
+  EXPECT_EQ(profile.skips[0].bytes, kRows);
+  EXPECT_EQ(profile.layers[1].kept_bytes, kRows);
+  EXPECT_EQ(profile.incoming_bytes(0, 4), kRows);
+  EXPECT_EQ(profile.incoming_bytes(1, 3), kRows);
+  EXPECT_EQ(profile.incoming_bytes(2, 3), kRows);
+  EXPECT_EQ(profile.incoming_bytes(2, 4), 2 * kRows);
+  EXPECT_EQ(profile.incoming_bytes(3, 4), 2 * kRows);
+  // x and what was stashed, both kept by the product alone.
+  EXPECT_EQ(profile.saved_bytes(3, 4), 2 * kRows);
+}
+
+struct Case {
+  std::string name;
+  std::vector<int64_t> input;
+  std::function<Sequential()> model;
+};
+
+class MemoryProfileModels : public ::testing::TestWithParam<Case> {};
+
+// What a plain forward keeps is input, output, and what the layers save.
+TEST_P(MemoryProfileModels, CountTheBytesOfTheCpu) {
+  CountingAllocator::install();
+  Sequential model = GetParam().model();
+  const MemoryProfile profile =
+      profile_memory(model, torch::ones(GetParam().input));
+  const int64_t before = CountingAllocator::live_bytes();
+  Tensor input = torch::ones(GetParam().input);
+  torch::autograd::Edge graph;
+  {
+    const Tensor output = model->forward(input);
+    graph = torch::autograd::impl::gradient_edge(output);
+  }
+  input.reset();
+  EXPECT_EQ(profile.saved_bytes(0, static_cast<int64_t>(model->size())),
+            CountingAllocator::live_bytes() - before);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, MemoryProfileModels,
+    ::testing::Values(
+        Case{"Convolutions",
+             {2, 3, 17, 17},
+             [] {
+               return Sequential(
+                   Conv2d(Conv2dOptions(3, 8, 3).padding(1).bias(false)),
+                   BatchNorm2d(8), ReLU(ReLUOptions().inplace(true)),
+                   MaxPool2d(MaxPool2dOptions(3).stride(2)),
+                   Conv2d(Conv2dOptions(8, 8, 3).stride(2)), LeakyReLU(),
+                   InstanceNorm2d(8), Dropout2d(0.5), AvgPool2d(2), Flatten(),
+                   Linear(8, 4));
+             }},
+        Case{"Perceptron",
+             {5, 16},
+             [] {
+               return Sequential(
+                   Linear(16, 32), LayerNorm(LayerNormOptions({32})), GELU(),
+                   Dropout(0.5), Linear(32, 8), ReLU(), Softmax(1));
+             }},
+        Case{"Skips",
+             {5, 4},
+             [] {
+               return Sequential(Linear(4, 4), Keep(), ReLU(), Linear(4, 4),
+                                 Times(), Linear(4, 4));
+             }}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(MemoryProfileTest, ChangesNothing) {
+  BatchNorm1d norm(4);
+  Sequential model(Linear(4, 4), norm, Dropout(0.5));
+  model->eval();
+  const Tensor input = torch::ones({8, 4});
+  torch::manual_seed(1);
+  const Tensor expected = torch::rand({3});
+  torch::manual_seed(1);
+  profile_memory(model, input);
+  EXPECT_TRUE(torch::rand({3}).equal(expected));
+  EXPECT_FALSE(model->is_training());
+  EXPECT_FALSE(norm->is_training());
+  EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
+  EXPECT_TRUE(norm->running_mean.equal(torch::zeros({4})));
+  EXPECT_TRUE(input.equal(torch::ones({8, 4})));
+  EXPECT_FALSE(model->parameters()[0].grad().defined());
+}
+
+TEST(MemoryProfileTest, TakesModelsOfAnySize) {
+  const auto model = [] {
+    const MetaGuard meta;
+    return Sequential(Linear(1'000'000, 1'000'000), ReLU());
+  }();
+  const MemoryProfile profile =
+      profile_memory(model, torch::empty({1000, 1'000'000}, torch::kMeta));
+  EXPECT_EQ(profile.layers[0].parameter_bytes, 4'000'004'000'000);
+  EXPECT_EQ(profile.saved_bytes(0, 2), 8'000'000'000);
+}
+
+struct PairImpl : torch::nn::Module {
+  std::tuple<Tensor, Tensor> forward(Tensor x) {
+    return {x.exp(), x.detach().to(torch::kDouble)};
+  }
+};
+TORCH_MODULE(Pair);
+struct MergeImpl : torch::nn::Module {
+  Tensor forward(std::tuple<Tensor, Tensor> x) {
+    return std::get<0>(x) + std::get<1>(x);
+  }
+};
+TORCH_MODULE(Merge);
+
+TEST(MemoryProfileTest, KnowsTuplesAndTensorsWithoutGradient) {
+  const MemoryProfile profile = profile_memory(
+      Sequential(Linear(4, 4), Pair{}, Merge{}), torch::ones({8, 4}));
+  EXPECT_EQ(profile.layers[1].output_bytes, 8 * 4 * (4 + 8));
+  EXPECT_EQ(profile.incoming_bytes(2, 3), 8 * 4 * (4 + 8));
+  EXPECT_EQ(profile.saved_bytes(1, 2), 8 * 4 * 4);  // exp keeps its result
+}
+
+TEST(MemoryProfileTest, NamesWhatDoesNotFit) {
+  EXPECT_THAT([] { profile_memory(Sequential(nullptr), torch::ones({1})); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("null")));
+  EXPECT_THROW(profile_memory(Sequential(Keep()), torch::ones({1})),
+               c10::TypeError);
+  EXPECT_THROW(profile_memory(Sequential(Linear(4, 4)), 7), c10::TypeError);
+  EXPECT_THROW(profile_memory(Sequential(Linear(4, 4)), torch::ones({1, 5})),
+               c10::Error);
+}
+
+}  // namespace
+}  // namespace gpipe::balancing

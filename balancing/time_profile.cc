@@ -1,0 +1,220 @@
+#include "balancing/time_profile.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <mutex>
+
+#include "balancing/profile_tracker.h"
+#include "balancing/sandbox.h"
+#include "gpipe/runtime/graph.h"
+#include "gpipe/runtime/layer.h"
+#include "gpipe/runtime/stream.h"
+
+namespace gpipe::balancing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void synchronize(c10::Device device) {
+  if (device.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+// Puts the state of a default generator back: copying a layer and running
+// dropout draw from it.
+class KeepRandomState {
+ public:
+  explicit KeepRandomState(c10::Device device)
+      : generator_(at::globalContext().defaultGenerator(device)) {
+    std::lock_guard<std::mutex> lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  ~KeepRandomState() {
+    std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  KeepRandomState(const KeepRandomState&) = delete;
+  KeepRandomState& operator=(const KeepRandomState&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
+// A value between two layers, without graph.
+struct Boundary {
+  Value::Kind kind;
+  std::vector<Crossing> crossings;
+};
+
+Boundary leave(const Value& value) {
+  Boundary boundary{value.kind(), {}};
+  for (const at::Tensor& tensor : value.tensors()) {
+    boundary.crossings.push_back(gpipe::leave(tensor));
+  }
+  return boundary;
+}
+
+// Copies, since a layer may work in place.
+Boundary copy_to(const Value& sample, c10::Device device) {
+  Boundary boundary = leave(sample);
+  for (Crossing& crossing : boundary.crossings) {
+    if (!crossing.tensor.defined()) continue;
+    crossing.tensor = crossing.tensor.to(
+        crossing.tensor.options().device(device), /*non_blocking=*/false,
+        /*copy=*/true);
+  }
+  return boundary;
+}
+
+std::vector<at::Tensor> ones_for(const std::vector<at::Tensor>& outputs) {
+  std::vector<at::Tensor> ones(outputs.size());
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
+    if (outputs[k].defined() && outputs[k].requires_grad()) {
+      ones[k] = at::ones_like(outputs[k]);
+    }
+  }
+  return ones;
+}
+
+// Forward and backward of one layer. Replaces `boundary`, its input, by its
+// output.
+LayerTime run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
+                    ProfileTracker& tracker, c10::Device device) {
+  Entry entry(boundary.crossings, /*leaf=*/false);
+  std::vector<torch::autograd::Edge> targets = entry.edges();
+  for (const at::Tensor& parameter : layer.ptr()->parameters()) {
+    if (parameter.defined() && parameter.requires_grad()) {
+      targets.push_back(torch::autograd::impl::gradient_edge(parameter));
+    }
+  }
+  Value input(boundary.kind, std::move(entry.tensors()));
+  boundary.crossings.clear();
+
+  synchronize(device);
+  auto start = Clock::now();
+  const Value output = call_layer(layer, std::move(input));
+  synchronize(device);
+  LayerTime time;
+  time.forward = seconds_since(start);
+
+  std::vector<at::Tensor> outputs = output.tensors();
+  for (at::Tensor& stashed : tracker.stashed()) {
+    outputs.push_back(std::move(stashed));
+  }
+  targets.insert(targets.end(), tracker.popped().begin(),
+                 tracker.popped().end());
+  std::vector<torch::autograd::Edge> exits;
+  for (const at::Tensor& each : outputs) exits.push_back(exit_of(each));
+  std::vector<at::Tensor> grads = ones_for(outputs);
+  synchronize(device);
+  start = Clock::now();
+  run_backward(exits, std::move(grads), targets, /*keep_graph=*/false);
+  synchronize(device);
+  time.backward = seconds_since(start);
+
+  boundary = leave(output);
+  tracker.end_layer();
+  return time;
+}
+
+// Runs all layers in order and adds the times of each to its list.
+void sweep(std::vector<Sandbox>& sandboxes, const Value& sample,
+           c10::Device device, std::vector<std::vector<LayerTime>>& times) {
+  ProfileTracker tracker;
+  UseSkipTracker use_tracker(tracker);
+  Boundary boundary = copy_to(sample, device);
+  for (std::size_t k = 0; k < sandboxes.size(); ++k) {
+    Visit visit(*sandboxes[k].layer().ptr(), device);
+    times[k].push_back(
+        run_layer(sandboxes[k].layer(), boundary, tracker, device));
+  }
+}
+
+// Of a list with an even number of values the mean of the middle two.
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 ? values[half]
+                           : (values[half - 1] + values[half]) / 2;
+}
+
+LayerTime median(const std::vector<LayerTime>& times) {
+  const auto of = [&](double LayerTime::*part) {
+    std::vector<double> values;
+    for (const LayerTime& time : times) values.push_back(time.*part);
+    return median(std::move(values));
+  };
+  return {of(&LayerTime::forward), of(&LayerTime::backward)};
+}
+
+void check(const torch::nn::Module& module, const TimeOptions& options) {
+  TORCH_CHECK_VALUE(std::isfinite(options.timeout()) && options.timeout() >= 0,
+                    "timeout must be a number of seconds >= 0, but it is ",
+                    options.timeout());
+  for (const auto& parameter : module.named_parameters()) {
+    TORCH_CHECK_VALUE(
+        !parameter->defined() || !parameter->grad().defined(),
+        "some parameter already has a gradient: ", parameter.key(),
+        ". Profile a model before it is trained, or after "
+        "zero_grad()");
+  }
+}
+
+}  // namespace
+
+std::vector<double> totals(const std::vector<LayerTime>& times) {
+  std::vector<double> seconds;
+  for (const LayerTime& time : times) seconds.push_back(time.total());
+  return seconds;
+}
+
+namespace detail {
+
+std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
+                                     const Value& sample,
+                                     const TimeOptions& options) {
+  check(*module, options);
+  const c10::Device device = with_index(options.device());
+  const KeepRandomState keep_host{c10::Device(c10::kCPU)};
+  const KeepRandomState keep_device(device);
+  // Whatever the caller has switched off: training records a graph.
+  const c10::InferenceMode normal_mode(false);
+
+  std::vector<Sandbox> sandboxes;
+  sandboxes.reserve(module->size());
+  for (const auto& layer : *module) sandboxes.emplace_back(layer);
+
+  std::vector<std::vector<LayerTime>> times(sandboxes.size());
+  sweep(sandboxes, sample, device, times);
+  for (auto& list : times) list.clear();
+  const auto start = Clock::now();
+  double passed = 0;
+  do {
+    sweep(sandboxes, sample, device, times);
+    passed = seconds_since(start);
+    if (options.progress()) {
+      options.progress()(passed < options.timeout() ? passed / options.timeout()
+                                                    : 1);
+    }
+  } while (passed < options.timeout());
+
+  std::vector<LayerTime> medians;
+  for (const auto& list : times) medians.push_back(median(list));
+  return medians;
+}
+
+}  // namespace detail
+}  // namespace gpipe::balancing

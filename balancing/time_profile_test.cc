@@ -1,0 +1,314 @@
+#include "balancing/time_profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/skip/skippable.h"
+
+namespace gpipe::balancing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+using torch::nn::Sequential;
+
+// One sweep is enough to see what profiling does.
+TimeOptions once() { return TimeOptions().timeout(0); }
+
+// Records what profiling does to a layer. Has no clone().
+struct ProbeImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    inputs.push_back(x);
+    training.push_back(is_training());
+    return weight * x;
+  }
+
+  torch::Tensor weight = register_parameter("weight", torch::ones({1}));
+  std::vector<torch::Tensor> inputs;
+  std::vector<bool> training;
+};
+TORCH_MODULE(Probe);
+
+// Calls a function that is given on construction.
+struct CallImpl : torch::nn::Module {
+  using Function = std::function<torch::Tensor(torch::Tensor)>;
+  explicit CallImpl(Function function) : function(std::move(function)) {}
+  torch::Tensor forward(torch::Tensor x) { return function(std::move(x)); }
+  const Function function;
+};
+TORCH_MODULE(Call);
+
+void sleep_ms(int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+
+// The identity, with a backward that takes a while.
+struct SlowBackward : torch::autograd::Function<SlowBackward> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*,
+                               torch::Tensor x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext*,
+      const torch::autograd::variable_list& grads) {
+    sleep_ms(20);
+    EXPECT_TRUE(grads[0].equal(torch::ones_like(grads[0])));
+    return {grads[0]};
+  }
+};
+
+TEST(ProfileTimesTest, GivesSecondsOfForwardAndBackward) {
+  Sequential model;
+  model->push_back(torch::nn::Linear(2, 2));
+  model->push_back(Call([](torch::Tensor x) {
+    sleep_ms(10);
+    return SlowBackward::apply(x);
+  }));
+  const auto seconds =
+      profile_times(model, torch::ones({1, 2}), TimeOptions().timeout(0.2));
+  ASSERT_THAT(seconds, SizeIs(2));
+  EXPECT_LT(seconds[0].total(), seconds[1].total());
+  EXPECT_GE(seconds[1].forward, 0.01);
+  EXPECT_GE(seconds[1].backward, 0.02);
+  EXPECT_LT(seconds[1].total(), 0.3);
+  EXPECT_THAT(totals(seconds),
+              ElementsAre(seconds[0].total(), seconds[1].total()));
+}
+
+// A layer that sleeps for long in its call number `slow`, counted from 0.
+Call slow_once(int slow, int* calls) {
+  return Call([=](torch::Tensor x) {
+    sleep_ms((*calls)++ == slow ? 400 : 1);
+    return x;
+  });
+}
+
+TEST(ProfileTimesTest, DropsTheFirstSweep) {
+  int calls = 0;
+  const auto seconds =
+      profile_times(Sequential(slow_once(0, &calls)), torch::ones({1}), once());
+  EXPECT_EQ(calls, 2);
+  EXPECT_GE(seconds[0].total(), 0.001);
+  EXPECT_LT(seconds[0].total(), 0.2);
+}
+
+TEST(ProfileTimesTest, TakesTheMedian) {
+  int calls = 0;
+  const auto seconds =
+      profile_times(Sequential(slow_once(2, &calls)), torch::ones({1}),
+                    TimeOptions().timeout(0.7));
+  EXPECT_GE(calls, 4);
+  EXPECT_GE(seconds[0].total(), 0.001);
+  EXPECT_LT(seconds[0].total(), 0.2);
+}
+
+TEST(ProfileTimesTest, StartsEachSweepFromTheSample) {
+  Sequential model;
+  model->push_back(torch::nn::Conv2d(3, 2, 1));
+  model->push_back(torch::nn::Flatten());
+  model->push_back(torch::nn::Linear(128, 10));
+  EXPECT_THAT(profile_times(model, torch::rand({10, 3, 8, 8}),
+                            TimeOptions().timeout(0.05)),
+              SizeIs(3));
+}
+
+TEST(ProfileTimesTest, RunsLayersInTrainingModeAndLeavesTheMode) {
+  Probe probe;
+  Sequential model(probe, torch::nn::Dropout());
+  model->eval();
+  model->ptr(1)->train();
+  profile_times(model, torch::ones({1}), once());
+  EXPECT_THAT(probe->training, SizeIs(2));
+  EXPECT_THAT(probe->training, Each(true));
+  EXPECT_FALSE(model->is_training());
+  EXPECT_FALSE(probe->is_training());
+  EXPECT_TRUE(model->ptr(1)->is_training());
+}
+
+TEST(ProfileTimesTest, LeavesBuffersParametersAndGradients) {
+  // The same for a layer that is copied and for one that is lent.
+  struct Uncloneable : torch::nn::Module {
+    torch::nn::BatchNorm1d norm =
+        register_module("norm", torch::nn::BatchNorm1d(3));
+    torch::Tensor calls = register_buffer("calls", torch::zeros({}));
+    torch::Tensor forward(torch::Tensor x) {
+      calls += 1;
+      return norm->forward(x);
+    }
+  };
+  const auto lent = std::make_shared<Uncloneable>();
+  Sequential model(torch::nn::BatchNorm1d(3), lent);
+  std::vector<torch::Tensor> values;
+  std::vector<void*> addresses;
+  const auto tensors = [&] {
+    auto all = model->parameters();
+    for (const auto& buffer : model->buffers()) all.push_back(buffer);
+    return all;
+  };
+  for (const auto& tensor : tensors()) {
+    values.push_back(tensor.detach().clone());
+    addresses.push_back(tensor.data_ptr());
+  }
+  profile_times(model, torch::rand({4, 3}), once());
+  const auto after = tensors();
+  ASSERT_EQ(after.size(), values.size());
+  for (std::size_t k = 0; k < after.size(); ++k) {
+    EXPECT_TRUE(after[k].equal(values[k])) << k;
+    EXPECT_EQ(after[k].data_ptr(), addresses[k]) << k;
+    EXPECT_FALSE(after[k].grad().defined()) << k;
+  }
+}
+
+TEST(ProfileTimesTest, LeavesTheRandomNumbers) {
+  Sequential model(torch::nn::Linear(3, 3), torch::nn::Dropout());
+  torch::manual_seed(0);
+  const auto expected = torch::rand({5});
+  torch::manual_seed(0);
+  profile_times(model, torch::ones({2, 3}), once());
+  EXPECT_TRUE(torch::rand({5}).equal(expected));
+}
+
+TEST(ProfileTimesTest, LeavesTheModelWhenALayerThrows) {
+  Probe probe;
+  Sequential model(probe, Call([](torch::Tensor) -> torch::Tensor {
+                     throw std::out_of_range("no such luck");
+                   }));
+  model->eval();
+  EXPECT_THROW(profile_times(model, torch::ones({1}), once()),
+               std::out_of_range);
+  EXPECT_FALSE(probe->is_training());
+}
+
+TEST(ProfileTimesTest, AcceptsLayersThatWorkInPlace) {
+  const auto relu = [] {
+    return torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true));
+  };
+  Sequential model(relu(), torch::nn::Linear(2, 2), relu(), relu());
+  const auto sample = torch::full({1, 2}, -1.0).requires_grad_();
+  EXPECT_THAT(profile_times(model, sample, once()), SizeIs(4));
+  EXPECT_TRUE(sample.equal(torch::full({1, 2}, -1.0)));
+  EXPECT_FALSE(sample.grad().defined());
+}
+
+TEST(ProfileTimesTest, AcceptsTuplesWithTensorsThatWantNoGradient) {
+  using Pair = std::tuple<torch::Tensor, torch::Tensor>;
+  struct Twin : torch::nn::Module {
+    torch::nn::Linear linear =
+        register_module("linear", torch::nn::Linear(1, 1));
+    Pair forward(Pair pair) {
+      const auto& [x, y] = pair;
+      return {linear(x), y.defined() ? y : x.detach().to(torch::kLong)};
+    }
+  };
+  const auto x = torch::rand({2, 1});
+  EXPECT_THAT(
+      profile_times(Sequential(Twin(), Twin()), Pair(x, x.detach()), once()),
+      SizeIs(2));
+  EXPECT_THAT(profile_times(Sequential(Twin(), Twin()),
+                            Pair(x, torch::Tensor()), once()),
+              SizeIs(2));
+}
+
+TEST(ProfileTimesTest, AcceptsLayersWithoutGradients) {
+  Sequential model(torch::nn::Embedding(3, 2),
+                   Call([](torch::Tensor x) { return x.argmax(-1); }));
+  EXPECT_THAT(profile_times(model, torch::zeros({2}, torch::kLong), once()),
+              SizeIs(2));
+}
+
+TEST(ProfileTimesTest, RecordsGraphsWhereTheCallerDoesNot) {
+  Sequential model(torch::nn::Linear(1, 1), Call([](torch::Tensor x) {
+                     EXPECT_TRUE(x.requires_grad());
+                     return SlowBackward::apply(x);
+                   }));
+  {
+    torch::NoGradGuard no_grad;
+    EXPECT_GE(profile_times(model, torch::ones({1, 1}), once())[1].total(),
+              0.02);
+    EXPECT_FALSE(torch::GradMode::is_enabled());
+  }
+  c10::InferenceMode inference;
+  EXPECT_GE(profile_times(model, torch::ones({1, 1}), once())[1].total(), 0.02);
+  EXPECT_TRUE(c10::InferenceMode::is_enabled());
+}
+
+struct StashImpl : torch::nn::Module, Skippable {
+  StashImpl() : Skippable({{"skip", "nothing"}, {}}) {}
+  torch::Tensor forward(torch::Tensor x) {
+    stash("skip", SlowBackward::apply(x));
+    stash("nothing", std::nullopt);
+    return x.detach();
+  }
+};
+TORCH_MODULE(Stash);
+
+struct PopImpl : torch::nn::Module, Skippable {
+  PopImpl() : Skippable({{}, {"skip", "nothing"}}) {}
+  torch::Tensor forward(torch::Tensor x) {
+    torch::Tensor skip = *pop("skip");
+    EXPECT_TRUE(skip.requires_grad());
+    EXPECT_FALSE(pop("nothing").has_value());
+    return x + SlowBackward::apply(skip.add_(1));
+  }
+};
+TORCH_MODULE(Pop);
+
+TEST(ProfileTimesTest, GivesEachLayerItsOwnBackwardOfASkip) {
+  Sequential model(torch::nn::Linear(1, 1), Stash(), torch::nn::ReLU(), Pop());
+  const auto seconds =
+      profile_times(model, torch::ones({1, 1}), TimeOptions().timeout(0.2));
+  EXPECT_GE(seconds[1].backward, 0.02);
+  EXPECT_LT(seconds[2].total(), seconds[1].total());
+  EXPECT_GE(seconds[3].backward, 0.02);
+}
+
+TEST(ProfileTimesTest, TellsHowFarItIs) {
+  std::vector<double> parts;
+  const auto note = [&](double part) { parts.push_back(part); };
+  profile_times(Sequential(torch::nn::ReLU()), torch::ones({1}),
+                TimeOptions().timeout(0.01).progress(note));
+  ASSERT_FALSE(parts.empty());
+  EXPECT_TRUE(std::is_sorted(parts.begin(), parts.end()));
+  EXPECT_GT(parts.front(), 0);
+  EXPECT_EQ(parts.back(), 1);
+}
+
+TEST(ProfileTimesTest, RefusesTimeoutsThatAreNone) {
+  const Sequential model{torch::nn::ReLU()};
+  for (double timeout : {-1.0, std::numeric_limits<double>::quiet_NaN(),
+                         std::numeric_limits<double>::infinity()}) {
+    EXPECT_THROW(
+        profile_times(model, torch::ones({1}), TimeOptions().timeout(timeout)),
+        c10::ValueError);
+  }
+}
+
+TEST(ProfileTimesTest, RefusesASampleThatIsNoTensor) {
+  EXPECT_THROW(profile_times(Sequential(torch::nn::ReLU()), 1.0, once()),
+               c10::TypeError);
+}
+
+}  // namespace
+}  // namespace gpipe::balancing
