@@ -101,6 +101,35 @@ Tensor index_select(const Tensor& input, int64_t dim, const Tensor& index) {
   return at::empty(sizes, input.options());
 }
 
+Three layer_norm_backward(const Tensor&, const Tensor& input,
+                          at::SymIntArrayRef, const Tensor&, const Tensor&,
+                          const optional<Tensor>& weight,
+                          const optional<Tensor>& bias,
+                          std::array<bool, 3> wanted) {
+  const auto like = [](bool is_wanted, const optional<Tensor>& tensor) {
+    return is_wanted && tensor && tensor->defined() ? at::empty_like(*tensor)
+                                                    : Tensor();
+  };
+  return {like(wanted[0], input), like(wanted[1], weight),
+          like(wanted[2], bias)};
+}
+
+Tensor embedding_backward(const Tensor& gradient, const Tensor&,
+                          c10::SymInt rows, c10::SymInt, bool) {
+  return at::empty({rows.expect_int(), gradient.size(-1)}, gradient.options());
+}
+
+Tensor adaptive_pool(const Tensor& input, at::SymIntArrayRef sizes) {
+  std::vector<int64_t> output = input.sizes().vec();
+  output[output.size() - 2] = sizes[0].expect_int();
+  output[output.size() - 1] = sizes[1].expect_int();
+  return at::empty(output, input.options());
+}
+
+Tensor adaptive_pool_backward(const Tensor&, const Tensor& input) {
+  return at::empty_like(input);
+}
+
 // ---- Attention, as a CPU does it: fused, which keeps far less for backward
 // than the plain operators that LibTorch would take for an unknown device.
 
@@ -222,6 +251,11 @@ Registrar& registrar() {
     each->exact("aten::relu", "", &relu);
     each->exact("aten::where", "self", &where);
     each->exact("aten::index_select", "", &index_select);
+    each->exact("aten::native_layer_norm_backward", "", &layer_norm_backward);
+    each->exact("aten::embedding_dense_backward", "", &embedding_backward);
+    each->exact("aten::_adaptive_avg_pool2d", "", &adaptive_pool);
+    each->exact("aten::_adaptive_avg_pool2d_backward", "",
+                &adaptive_pool_backward);
     each->exact("aten::_scaled_dot_product_flash_attention_for_cpu", "",
                 &fused_attention);
     each->exact("aten::_scaled_dot_product_flash_attention_for_cpu_backward",

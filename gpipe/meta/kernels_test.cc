@@ -41,6 +41,7 @@ void expect_alike(const Tensor& meta, const Tensor& cpu) {
   if (!cpu.defined()) return;
   EXPECT_TRUE(meta.is_meta());
   EXPECT_EQ(meta.sizes(), cpu.sizes());
+  EXPECT_EQ(meta.strides(), cpu.strides());
   EXPECT_EQ(meta.dtype(), cpu.dtype());
 }
 
@@ -152,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(Exact, MetaKernels,
                          [](const auto& info) { return info.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
-    OnZeros, MetaKernels,
+    Further, MetaKernels,
     ::testing::Values(
         Case{"AdaptivePool",
              {{2, 3, 9, 11}},

@@ -11,9 +11,20 @@ namespace {
 
 using Counts = MetaLedger::Counts;
 
-std::shared_ptr<Counts>& current() {
-  thread_local std::shared_ptr<Counts> counts;
-  return counts;
+// LibTorch hands this kind of information over to threads that work for a
+// thread. The kind is one that it has no use for itself.
+constexpr auto kKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
+
+struct LedgerInfo : c10::DebugInfoBase {
+  explicit LedgerInfo(std::shared_ptr<Counts> counts_in)
+      : counts(std::move(counts_in)) {}
+  const std::shared_ptr<Counts> counts;  // null: nothing is counted
+};
+
+std::shared_ptr<Counts> current() {
+  const auto* info =
+      dynamic_cast<LedgerInfo*>(c10::ThreadLocalDebugInfo::get(kKind));
+  return info ? info->counts : nullptr;
 }
 
 // What a tensor has in the place of memory.
@@ -37,8 +48,10 @@ void remove(void* entry) { delete static_cast<Entry*>(entry); }
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
+    auto counts = current();
     Entry* const entry =
-        current() ? new Entry(current(), static_cast<int64_t>(bytes)) : nullptr;
+        counts ? new Entry(std::move(counts), static_cast<int64_t>(bytes))
+               : nullptr;
     return {nullptr, entry, &remove, c10::Device(c10::kMeta)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &remove; }
@@ -55,17 +68,17 @@ class CountingAllocator final : public c10::Allocator {
 
 MetaLedger::MetaLedger()
     : counts_(std::make_shared<Counts>()),
-      outer_(std::exchange(current(), counts_)) {}
+      guard_(kKind, std::make_shared<LedgerInfo>(counts_)) {}
 
-MetaLedger::~MetaLedger() { current() = outer_; }
+MetaLedger::~MetaLedger() = default;
 
 int64_t MetaLedger::live_bytes() const { return counts_->live; }
 
 int64_t MetaLedger::peak_bytes() const { return counts_->peak; }
 
 MetaLedgerPause::MetaLedgerPause()
-    : outer_(std::exchange(current(), nullptr)) {}
+    : guard_(kKind, std::make_shared<LedgerInfo>(nullptr)) {}
 
-MetaLedgerPause::~MetaLedgerPause() { current() = outer_; }
+MetaLedgerPause::~MetaLedgerPause() = default;
 
 }  // namespace gpipe

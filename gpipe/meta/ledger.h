@@ -1,6 +1,8 @@
 // What tensors without memory would take.
 #pragma once
 
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -8,9 +10,10 @@
 namespace gpipe {
 
 // Counts the memory of tensors on the meta device that are made on this thread
-// while the ledger is in scope, until each is gone, on whatever thread. Ledgers
-// may nest; the innermost counts. Bytes are those that a tensor asks for,
-// without the rounding of a device's allocator.
+// while the ledger is in scope, or on threads that work for it meanwhile (those
+// of a pipeline, of the autograd engine), until each is gone, on whatever
+// thread. Ledgers may nest; the innermost counts. Bytes are those that a tensor
+// asks for, without the rounding of a device's allocator.
 class MetaLedger {
  public:
   MetaLedger();
@@ -27,9 +30,8 @@ class MetaLedger {
   };
 
  private:
-  friend class MetaLedgerPause;
   const std::shared_ptr<Counts> counts_;
-  const std::shared_ptr<Counts> outer_;
+  const c10::DebugInfoGuard guard_;
 };
 
 // While in scope, nothing is counted on this thread: for what stands for memory
@@ -42,7 +44,7 @@ class MetaLedgerPause {
   MetaLedgerPause& operator=(const MetaLedgerPause&) = delete;
 
  private:
-  const std::shared_ptr<MetaLedger::Counts> outer_;
+  const c10::DebugInfoGuard guard_;
 };
 
 }  // namespace gpipe

@@ -195,6 +195,7 @@ at::Generator& RandomScope::seeded(Lazy& lazy, const c10::Device& device) {
 }
 
 std::optional<at::Generator> RandomScope::generator(const c10::Device& device) {
+  if (device.is_meta()) return std::nullopt;  // nothing is drawn there
   if (device.is_cpu()) return seeded(cpu_, device);
   if (device == device_) return seeded(accelerator_, device);
   return std::nullopt;

@@ -1,0 +1,100 @@
+// A pipeline without memory.
+#include <gtest/gtest.h>
+#include <torch/nn/modules.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/meta.h"
+#include "gpipe/meta/ledger.h"
+#include "gpipe/testing/counting_allocator.h"
+
+namespace gpipe {
+namespace {
+
+using gpipe::testing::CountingAllocator;
+using torch::Tensor;
+using namespace torch::nn;  // NOLINT: the layers' names
+
+// Of layers whose CPU kernels take no memory for themselves, as those of
+// convolutions do.
+Sequential make() {
+  return Sequential(Linear(16, 64), BatchNorm1d(64), ReLU(), Dropout(0.5),
+                    Linear(64, 48), ReLU(ReLUOptions().inplace(true)),
+                    LayerNorm(LayerNormOptions({48})), Linear(48, 10));
+}
+
+GPipe pipeline_on(c10::DeviceType device, const std::vector<int64_t>& balance,
+                  int64_t chunks, Checkpoint mode) {
+  return GPipe(make(), GPipeOptions(balance)
+                           .devices(std::vector<torch::Device>(
+                               balance.size(), torch::Device(device)))
+                           .chunks(chunks)
+                           .checkpoint(mode)
+                           .threads_per_partition(1));
+}
+
+void step(GPipe& pipeline, const Tensor& input) {
+  const Tensor output = pipeline->forward(input);
+  output.backward(torch::ones_like(output));
+}
+
+class MetaPipeline
+    : public ::testing::TestWithParam<std::tuple<int64_t, Checkpoint>> {};
+
+// Of one partition, whose worker does one thing after the other.
+TEST_P(MetaPipeline, TakesTheBytesOfOneOnTheCpu) {
+  CountingAllocator::install();
+  const auto [chunks, mode] = GetParam();
+  const std::vector<int64_t> sizes = {32, 16};
+
+  GPipe on_cpu = pipeline_on(torch::kCPU, {8}, chunks, mode);
+  const Tensor cpu_input = torch::ones(sizes);
+  const int64_t before = CountingAllocator::live_bytes();
+  CountingAllocator::reset_peak();
+  step(on_cpu, cpu_input);
+  const int64_t live = CountingAllocator::live_bytes() - before;
+  const int64_t peak = CountingAllocator::peak_bytes() - before;
+
+  GPipe on_meta = [&] {
+    const MetaGuard meta;
+    return pipeline_on(torch::kMeta, {8}, chunks, mode);
+  }();
+  const Tensor meta_input = torch::empty(sizes, torch::kMeta);
+  const MetaLedger ledger;
+  step(on_meta, meta_input);
+  EXPECT_EQ(ledger.live_bytes(), live);
+  EXPECT_EQ(ledger.peak_bytes(), peak);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, MetaPipeline,
+    ::testing::Combine(::testing::Values(1, 4),
+                       ::testing::Values(Checkpoint::kAlways,
+                                         Checkpoint::kExceptLast,
+                                         Checkpoint::kNever)),
+    [](const auto& info) {
+      return std::string(name_of(std::get<1>(info.param))) + "_" +
+             std::to_string(std::get<0>(info.param));
+    });
+
+TEST(MetaPipelineTest, TrainsSeveralPartitionsOfAnySize) {
+  GPipe pipeline = [] {
+    const MetaGuard meta;
+    return pipeline_on(torch::kMeta, {3, 3, 2}, 16, Checkpoint::kExceptLast);
+  }();
+  step(pipeline, torch::empty({10'000'000, 16}, torch::kMeta));
+  for (const Tensor& parameter : pipeline->parameters()) {
+    EXPECT_TRUE(parameter.grad().is_meta());
+    EXPECT_EQ(parameter.grad().sizes(), parameter.sizes());
+  }
+}
+
+}  // namespace
+}  // namespace gpipe
