@@ -6,34 +6,15 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "gpipe/schedule/needs.h"
+
 namespace gpipe {
 namespace {
 
 using Key = std::tuple<int, Kind, int>;
 
-Key key_of(int stage, Kind kind, int microbatch) {
-  return {stage, kind, microbatch};
-}
-
-// What must be done before `action` may start.
-std::vector<Key> needs(const Action& action) {
-  const auto [stage, kind, i] =
-      std::tie(action.stage, action.kind, action.microbatch);
-  switch (kind) {
-    case Kind::kForward:
-      return {key_of(stage - 1, Kind::kForward, i)};
-    case Kind::kRecompute:
-      return {key_of(stage, Kind::kForward, i)};
-    case Kind::kBackward:
-    case Kind::kBackwardInput:
-      return {key_of(stage, Kind::kForward, i),
-              key_of(stage, Kind::kRecompute, i),
-              key_of(stage + 1, Kind::kBackward, i),
-              key_of(stage + 1, Kind::kBackwardInput, i)};
-    case Kind::kBackwardWeight:
-      return {key_of(stage, Kind::kBackwardInput, i)};
-  }
-  return {};
+Key key_of(const Action& action) {
+  return {action.stage, action.kind, action.microbatch};
 }
 
 }  // namespace
@@ -44,7 +25,7 @@ std::vector<std::vector<int64_t>> clock_order(const Schedule& schedule) {
   std::size_t left = 0;
   for (const auto& actions : schedule.ranks) {
     for (const Action& action : actions) {
-      end[key_of(action.stage, action.kind, action.microbatch)];
+      end[key_of(action)];
     }
     left += actions.size();
   }
@@ -60,8 +41,8 @@ std::vector<std::vector<int64_t>> clock_order(const Schedule& schedule) {
         const Action& action = actions[positions[r].size()];
         int64_t start = rank_end[r];
         bool ready = true;
-        for (const Key& need : needs(action)) {
-          auto found = end.find(need);
+        for (const Action& need : needs(action)) {
+          auto found = end.find(key_of(need));
           if (found == end.end()) continue;
           ready = ready && found->second.has_value();
           start = std::max(start, found->second.value_or(0));
@@ -70,7 +51,7 @@ std::vector<std::vector<int64_t>> clock_order(const Schedule& schedule) {
         positions[r].push_back(start * static_cast<int64_t>(ranks) +
                                static_cast<int64_t>(r));
         rank_end[r] = start + 1;
-        end[key_of(action.stage, action.kind, action.microbatch)] = start + 1;
+        end[key_of(action)] = start + 1;
         --left;
       }
     }

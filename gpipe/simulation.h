@@ -1,0 +1,4 @@
+// Public: how long a schedule takes. No LibTorch.
+#pragma once
+
+#include "gpipe/simulation/simulate.h"
