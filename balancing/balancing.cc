@@ -1,10 +1,8 @@
 #include "balancing/balancing.h"
 
-#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 #include <cmath>
-#include <utility>
 
 namespace gpipe::balancing::detail {
 
@@ -16,22 +14,6 @@ void check_partitions(int64_t partitions, const torch::nn::Sequential& module) {
                     " layers into ", partitions,
                     " partitions: each needs a layer of its own");
 }
-
-namespace {
-
-// The first of `chunks` micro-batches, split as torch::chunk does.
-Value first_microbatch(const Value& input, int64_t chunks) {
-  std::vector<at::Tensor> tensors;
-  for (const at::Tensor& tensor : input.tensors()) {
-    const bool has_rows = tensor.defined() && tensor.dim() > 0;
-    tensors.push_back(
-        has_rows ? tensor.narrow(0, 0, (tensor.size(0) + chunks - 1) / chunks)
-                 : tensor);
-  }
-  return Value(input.kind(), std::move(tensors));
-}
-
-}  // namespace
 
 std::vector<int64_t> balance_by_size(int64_t partitions,
                                      const torch::nn::Sequential& module,

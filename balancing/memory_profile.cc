@@ -211,6 +211,17 @@ int64_t MemoryProfile::incoming_bytes(int64_t first, int64_t last) const {
 
 namespace detail {
 
+Value first_microbatch(const Value& input, int64_t chunks) {
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor& tensor : input.tensors()) {
+    const bool has_rows = tensor.defined() && tensor.dim() > 0;
+    tensors.push_back(
+        has_rows ? tensor.narrow(0, 0, (tensor.size(0) + chunks - 1) / chunks)
+                 : tensor);
+  }
+  return Value(input.kind(), std::move(tensors));
+}
+
 MemoryProfile profile_memory(const torch::nn::Sequential& module,
                              const Value& input) {
   TORCH_CHECK_VALUE(!module.is_empty(), "profile_memory: the model is null");

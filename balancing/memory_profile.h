@@ -52,6 +52,9 @@ struct MemoryProfile {
 };
 
 namespace detail {
+// The first of `chunks` micro-batches, split as torch::chunk does. A view.
+Value first_microbatch(const Value& input, int64_t chunks);
+
 MemoryProfile profile_memory(const torch::nn::Sequential& module,
                              const Value& input);
 }  // namespace detail

@@ -6,14 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "balancing/partition_testing.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -54,22 +54,10 @@ std::vector<double> objective(const Costs& costs,
 // The best objective, by looking at every cutting.
 std::vector<double> best_objective(const Costs& costs, int64_t partitions) {
   std::vector<double> best(3, std::numeric_limits<double>::infinity());
-  std::vector<int64_t> lengths;
-  const std::function<void(int64_t, int64_t)> cut = [&](int64_t layers,
-                                                        int64_t blocks) {
-    if (blocks == 1) {
-      lengths.push_back(layers);
-      best = std::min(best, objective(costs, lengths));
-      lengths.pop_back();
-      return;
-    }
-    for (int64_t length = 1; length <= layers - blocks + 1; ++length) {
-      lengths.push_back(length);
-      cut(layers - length, blocks - 1);
-      lengths.pop_back();
-    }
-  };
-  cut(static_cast<int64_t>(costs.size()), partitions);
+  for_each_balance(static_cast<int64_t>(costs.size()), partitions,
+                   [&](const std::vector<int64_t>& lengths) {
+                     best = std::min(best, objective(costs, lengths));
+                   });
   return best;
 }
 
@@ -156,6 +144,58 @@ TEST(PartitionTest, LeavesNoBlockEmpty) {
     ASSERT_EQ(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
               static_cast<int64_t>(costs.size()));
   }
+}
+
+// Whether blocks of whole numbers up to `limit` are few enough, the simple way.
+bool is_enough(const Costs& costs, int64_t partitions, double limit) {
+  double block = 0;
+  int64_t blocks = 1;
+  for (double cost : costs) {
+    if (cost > limit) return false;
+    block += cost;
+    if (block > limit) {
+      block = cost;
+      ++blocks;
+    }
+  }
+  return blocks <= partitions;
+}
+
+TEST(PartitionTest, StaysExactWhereTooMuchIsLeftToEvenOut) {
+  std::mt19937 random(2);
+  for (int trial = 0; trial < 300; ++trial) {
+    Costs costs(1000 + random() % 2000);
+    const unsigned largest = 1 + random() % 5;
+    for (double& cost : costs) cost = random() % largest;
+    for (auto left = random() % 4; left > 0; --left) {
+      costs[random() % costs.size()] = 200 + random() % 500;
+    }
+    const auto partitions = static_cast<int64_t>(40 + random() % 400);
+    const auto lengths = balance_cost(costs, partitions);
+    ASSERT_EQ(lengths.size(), partitions);
+    ASSERT_THAT(lengths, Each(Ge(1)));
+    ASSERT_EQ(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
+              static_cast<int64_t>(costs.size()));
+    const std::vector<double> blocks = block_costs(costs, lengths);
+    const double limit = *std::max_element(blocks.begin(), blocks.end());
+    ASSERT_TRUE(is_enough(costs, partitions, limit));
+    ASSERT_FALSE(is_enough(costs, partitions, limit - 1));
+  }
+}
+
+TEST(PartitionTest, IsAboutEvenWhereTooMuchIsLeftToEvenOut) {
+  // 63 blocks for the 999 layers beside the large one: a share is 15.9.
+  for (std::size_t large : {0, 300, 999}) {
+    Costs costs(1000, 1);
+    costs[large] = 500;
+    std::vector<double> blocks = block_costs(costs, balance_cost(costs, 64));
+    std::sort(blocks.begin(), blocks.end());
+    EXPECT_EQ(blocks.back(), 500);
+    blocks.pop_back();
+    EXPECT_THAT(blocks, Each(AllOf(Ge(12), Le(18)))) << large;
+  }
+  EXPECT_THAT(balance_cost(Costs(100000, 0), 1000), Each(100));
+  EXPECT_THAT(balance_cost(Costs(100000, 0.1), 1000), Each(100));
 }
 
 TEST(PartitionTest, RefusesPartitionsThatCannotBe) {

@@ -1,0 +1,184 @@
+#include "balancing/plan.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "balancing/infeasible.h"
+#include "gpipe/gpipe.h"
+
+namespace gpipe::balancing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr double kMany = 1e18;
+
+// Of one row: seconds per layer, backwards twice as long; 10 bytes saved, 4
+// bytes of parameters and 6 bytes returned by each.
+Profile profile_of(const std::vector<double>& forward) {
+  Profile profile;
+  profile.rows = 1;
+  for (std::size_t k = 0; k < forward.size(); ++k) {
+    profile.names.push_back(std::to_string(k));
+    profile.times.push_back({forward[k], 2 * forward[k]});
+    LayerMemory memory;
+    memory.parameter_bytes = memory.trained_bytes = 4;
+    memory.output_bytes = 6;
+    profile.memory.layers.push_back(memory);
+    profile.memory.saved.push_back({10, {static_cast<int64_t>(k)}});
+  }
+  return profile;
+}
+
+std::vector<PlanDevice> devices(int64_t count, double bytes = kMany) {
+  return std::vector<PlanDevice>(count, PlanDevice().memory_bytes(bytes));
+}
+
+PlanOptions quiet() {
+  return PlanOptions().workers(8).checkpoints({Checkpoint::kNever});
+}
+
+TEST(PlanTest, PredictsTheClosedFormOfGPipe) {
+  const Plan result = plan(profile_of({1, 1, 1, 1}), /*rows=*/8, devices(2),
+                           quiet().chunks({4}));
+  EXPECT_THAT(result.balance, ElementsAre(2, 2));
+  EXPECT_EQ(result.chunks, 4);
+  // 2 rows each: f = 4, b = 8 per partition.
+  EXPECT_EQ(result.step_seconds, (4 + 1) * 12);
+  ASSERT_EQ(result.partitions.size(), 2);
+  EXPECT_EQ(result.partitions[0].forward, 4);
+  EXPECT_EQ(result.partitions[0].backward, 8);
+  EXPECT_DOUBLE_EQ(result.partitions[0].idle, 0.2);
+}
+
+TEST(PlanTest, PrefersMoreMicroBatchesWhileTheyPay) {
+  const auto profile = profile_of({1, 1, 1, 1});
+  EXPECT_EQ(plan(profile, 8, devices(2), quiet()).chunks, 8);
+  EXPECT_EQ(plan(profile, 8, devices(1), quiet()).chunks, 1);
+  // A copy takes 10 s, however small it is.
+  EXPECT_LT(plan(profile, 64, devices(2), quiet().latency(10)).chunks, 16);
+}
+
+TEST(PlanTest, TriesChunksThatThereCanBe) {
+  const Plan result =
+      plan(profile_of({1, 1}), 5, devices(2), quiet().chunks({4, 5, 100}));
+  // 4 chunks of 5 rows are 2, 2 and 1.
+  ASSERT_THAT(result.candidates, SizeIs(2));
+  EXPECT_EQ(result.candidates[0].chunks, 3);
+  EXPECT_EQ(result.candidates[1].chunks, 5);
+}
+
+TEST(PlanTest, CountsMemoryByModeAndTakesTheFastestThatFits) {
+  const auto profile = profile_of({1, 1, 1, 1});
+  const auto all = PlanOptions().workers(8).chunks({8});
+  // Parameters 2 x 8 bytes each. Never: 8 graphs of 20, and 8 inputs of 6 on
+  // the second.
+  const Plan never = plan(profile, 8, devices(2), all);
+  EXPECT_EQ(never.checkpoint, Checkpoint::kNever);
+  EXPECT_EQ(never.partitions[0].memory_bytes, 16 + 8 * 20);
+  EXPECT_EQ(never.partitions[1].memory_bytes, 16 + 8 * 20 + 8 * 6);
+  // One graph.
+  const Plan except_last = plan(profile, 8, devices(2, 100), all);
+  EXPECT_EQ(except_last.checkpoint, Checkpoint::kExceptLast);
+  EXPECT_EQ(except_last.partitions[1].memory_bytes, 16 + 20 + 8 * 6);
+  EXPECT_GT(except_last.step_seconds, never.step_seconds);
+  EXPECT_TRUE(std::isinf(except_last.candidates[0].step_seconds));
+  EXPECT_NE(except_last.candidates[0].remark, "");
+}
+
+TEST(PlanTest, SaysWhatWouldBeEnough) {
+  const auto profile = profile_of({1, 1, 1, 1});
+  const auto options = PlanOptions().workers(8).chunks({8});
+  double enough = 0;
+  try {
+    plan(profile, 8, devices(2, 30), options);
+    FAIL() << "fits";
+  } catch (const InfeasibleError& error) {
+    enough = error.least_bytes();
+  }
+  EXPECT_NO_THROW(plan(profile, 8, devices(2, enough), options));
+  EXPECT_THROW(plan(profile, 8, devices(2, enough - 1), options),
+               InfeasibleError);
+}
+
+TEST(PlanTest, KnowsSpeedsAndWorkers) {
+  const auto profile = profile_of({1, 1, 1, 1});
+  auto unequal = devices(2);
+  unequal[1].speed(3);
+  EXPECT_THAT(plan(profile, 8, unequal, quiet().chunks({8})).balance,
+              ElementsAre(1, 3));
+  // Two partitions that share one core work one after the other.
+  const Plan shared =
+      plan(profile, 8, devices(2), quiet().chunks({8}).workers(1));
+  EXPECT_EQ(shared.step_seconds, 8 * 12);
+}
+
+TEST(PlanTest, MakesAPipelineOfAModel) {
+  using torch::nn::Linear, torch::nn::ReLU;
+  torch::nn::Sequential model(Linear(4, 16), ReLU(), Linear(16, 2));
+  const auto input = torch::ones({6, 4});
+  const Plan result = plan(
+      model, input, {torch::Device(torch::kCPU), torch::Device(torch::kCPU)},
+      PlanOptions().chunks({1, 3}).profile(TimeOptions().timeout(0)));
+  EXPECT_THAT(result.candidates, SizeIs(6));
+  GPipe pipeline(model, result.options());
+  EXPECT_EQ(pipeline->chunks(), result.chunks);
+  EXPECT_EQ(pipeline->balance(), result.balance);
+  EXPECT_EQ(pipeline->forward(input).size(0), 6);
+}
+
+TEST(PlanTest, ExplainsItself) {
+  std::ostringstream text;
+  text << plan(profile_of({1, 1, 1, 1}), 8, devices(2, 100),
+               PlanOptions().workers(8).chunks({8}));
+  EXPECT_EQ(
+      text.str(),
+      "8 micro-batches, checkpoint except_last: a step is predicted to take "
+      "68 s\n"
+      "  partition  device  layers  forward  backward  memory     of  idle  "
+      "bound by\n"
+      "          0     cpu       2      2 s       4 s    36 B  100 B   9 %   "
+      "   time\n"
+      "          1     cpu       2      2 s       4 s    84 B  100 B   9 %   "
+      "   time\n"
+      "tried:\n"
+      "  micro-batches   checkpoint          step\n"
+      "              8        never  does not fit\n"
+      "              8  except_last          68 s\n"
+      "              8       always          70 s\n");
+}
+
+TEST(PlanTest, NamesWhatCannotBe) {
+  const auto profile = profile_of({1, 1});
+  const auto refuse = [&](const PlanOptions& options) {
+    EXPECT_THROW(plan(profile, 8, devices(2), options), c10::ValueError);
+  };
+  refuse(PlanOptions().chunks({0}));
+  refuse(PlanOptions().checkpoints({}));
+  refuse(PlanOptions().param_scale(-1));
+  refuse(PlanOptions().latency(std::nan("")));
+  refuse(PlanOptions().bandwidth(0));
+  refuse(PlanOptions().workers(-1));
+  EXPECT_THROW(plan(profile, 8, {}), c10::ValueError);
+  EXPECT_THROW(plan(profile, 8, devices(3)), c10::ValueError);
+  EXPECT_THROW(plan(profile, 0, devices(2)), c10::ValueError);
+  EXPECT_THROW(plan(Profile(), 8, devices(1)), c10::ValueError);
+  EXPECT_THROW(plan(profile, 8, {PlanDevice().speed(0)}), c10::ValueError);
+  EXPECT_THROW(plan(profile, 8, {PlanDevice().memory_bytes(-1)}),
+               c10::ValueError);
+}
+
+}  // namespace
+}  // namespace gpipe::balancing

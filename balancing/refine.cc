@@ -1,0 +1,228 @@
+#include "balancing/refine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <string>
+
+#include "balancing/chain_plain.h"
+#include "balancing/partition_refuse.h"
+
+namespace gpipe::balancing {
+namespace {
+
+using Balance = std::vector<int64_t>;
+using Starts = std::vector<Balance>;
+
+std::string to_string(const Balance& balance) {
+  std::string text;
+  for (int64_t length : balance) {
+    text += (text.empty() ? "[" : ", ") + std::to_string(length);
+  }
+  return text + "]";
+}
+
+int64_t layers_of(const Balance& balance) {
+  return std::accumulate(balance.begin(), balance.end(), int64_t{0});
+}
+
+void check(const Starts& starts, const RefineOptions& options) {
+  if (starts.empty()) detail::refuse("there is no balance to start from");
+  if (options.score_calls < 0) {
+    detail::refuse("score_calls is ", options.score_calls,
+                   ": it must not be negative");
+  }
+  for (std::size_t k = 0; k < starts.size(); ++k) {
+    if (starts[k].empty()) detail::refuse("start ", k, " has no partitions");
+    for (std::size_t j = 0; j < starts[k].size(); ++j) {
+      if (starts[k][j] < 1) {
+        detail::refuse("start ", k, " has ", starts[k][j],
+                       " layers in partition ", j,
+                       ": each needs a layer of its own");
+      }
+    }
+    if (starts[k].size() != starts[0].size() ||
+        layers_of(starts[k]) != layers_of(starts[0])) {
+      detail::refuse("start ", k, " cuts ", layers_of(starts[k]),
+                     " layers into ", starts[k].size(), " partitions, start 0 ",
+                     layers_of(starts[0]), " into ", starts[0].size());
+    }
+  }
+}
+
+// Whether there are at most `most` ways to cut `layers` into `partitions`.
+bool at_most(int64_t most, int64_t layers, int64_t partitions) {
+  // (layers - 1) over (partitions - 1), by factors of which the products are
+  // whole and grow; as a double, which does not overflow before it is too much.
+  const int64_t places = layers - 1;
+  const int64_t cuts = std::min(partitions - 1, layers - partitions);
+  double ways = 1;
+  for (int64_t k = 1; k <= cuts; ++k) {
+    ways =
+        ways * static_cast<double>(places - cuts + k) / static_cast<double>(k);
+    if (ways > static_cast<double>(most) + 0.5) return false;
+  }
+  return ways <= static_cast<double>(most) + 0.5;
+}
+
+class Refining {
+ public:
+  explicit Refining(const BalanceScore& score) : score_(score) {}
+
+  const Balance& best() const { return best_; }
+
+  // Scores a balance, unless that has been done.
+  double score(const Balance& balance) {
+    const auto known = scores_.find(balance);
+    if (known != scores_.end()) return known->second;
+    const double score = score_(balance);
+    if (std::isnan(score)) {
+      detail::refuse("the score of the balance ", to_string(balance),
+                     " is nan");
+    }
+    scores_.emplace(balance, score);
+    if (best_.empty() || score < best_score_) {
+      best_ = balance;
+      best_score_ = score;
+    }
+    return score;
+  }
+
+  // Scores all cuts, from the one with the shortest first blocks on.
+  void exhaust(int64_t layers, int64_t partitions) {
+    Balance balance(partitions, 1);
+    balance.back() = layers - partitions + 1;
+    for (;;) {
+      score(balance);
+      // The last partition of which something can be taken gives a layer to
+      // the one before it, and what is left of it to the end.
+      std::size_t giver = balance.size() - 1;
+      while (giver > 0 && balance[giver] == 1) --giver;
+      if (giver == 0) return;
+      const int64_t rest = balance[giver] - 1;
+      balance[giver] = 1;
+      ++balance[giver - 1];
+      balance.back() = rest;
+    }
+  }
+
+  // Moves from `at` to something better as long as there is a move to it, and
+  // no more than so many calls of the score are made. Returns how many were.
+  int64_t climb(Balance at, int64_t calls) {
+    calls_left_ = calls;
+    int64_t largest = 1;
+    while (2 * largest < layers_of(at)) largest *= 2;
+    double at_score = score(at);
+    // After a move the larger steps may pay off again.
+    for (int64_t step = largest; step >= 1;) {
+      step = improve(at, at_score, step) ? largest : step / 2;
+    }
+    return calls - calls_left_;
+  }
+
+ private:
+  // Each move that is better is made at once. Whether there was one.
+  bool improve(Balance& at, double& at_score, int64_t step) {
+    bool improved = false;
+    const std::size_t partitions = at.size();
+    const auto try_move = [&](std::size_t from, std::size_t to,
+                              int64_t layers) {
+      Balance moved = at;
+      moved[from] -= layers;
+      moved[to] += layers;
+      improved |= try_balance(moved, at, at_score);
+    };
+    // The cuts first to last go together: a partition gives layers to another,
+    // and those between them stay as long as they are.
+    for (std::size_t apart = 1; apart < partitions; ++apart) {
+      for (std::size_t j = 0; j + apart < partitions; ++j) {
+        try_move(j, j + apart, step);
+        try_move(j + apart, j, step);
+      }
+    }
+    // Two cuts go apart, or towards each other: a partition takes from both
+    // its neighbours, or gives to them.
+    for (std::size_t j = 1; j + 1 < partitions; ++j) {
+      for (int64_t layers : {step, -step}) {
+        Balance moved = at;
+        moved[j - 1] -= layers;
+        moved[j] += 2 * layers;
+        moved[j + 1] -= layers;
+        improved |= try_balance(moved, at, at_score);
+      }
+    }
+    return improved;
+  }
+
+  bool try_balance(const Balance& balance, Balance& at, double& at_score) {
+    for (int64_t length : balance) {
+      if (length < 1) return false;
+    }
+    if (scores_.count(balance) == 0 && calls_left_ == 0) return false;
+    const auto known = static_cast<int64_t>(scores_.size());
+    const double other = score(balance);
+    calls_left_ -= static_cast<int64_t>(scores_.size()) - known;
+    if (!(other < at_score)) return false;
+    at = balance;
+    at_score = other;
+    return true;
+  }
+
+  const BalanceScore& score_;
+  int64_t calls_left_ = 0;
+  std::map<Balance, double> scores_;
+  Balance best_;
+  double best_score_ = 0;
+};
+
+}  // namespace
+
+std::vector<int64_t> refine(const Starts& starts, const BalanceScore& score,
+                            const RefineOptions& options) {
+  check(starts, options);
+  Refining refining(score);
+  for (const Balance& start : starts) refining.score(start);
+  const int64_t layers = layers_of(starts[0]);
+  const auto partitions = static_cast<int64_t>(starts[0].size());
+  if (at_most(options.score_calls, layers, partitions)) {
+    refining.exhaust(layers, partitions);
+    return refining.best();
+  }
+  int64_t left = options.score_calls;
+  auto climbs = static_cast<int64_t>(starts.size());
+  for (const Balance& start : starts) {
+    // An equal share each, and what the ones before have not used.
+    left -= refining.climb(start, left / climbs--);
+  }
+  return refining.best();
+}
+
+std::vector<int64_t> refine(const std::vector<int64_t>& start,
+                            const BalanceScore& score,
+                            const RefineOptions& options) {
+  return refine(Starts{start}, score, options);
+}
+
+std::vector<int64_t> balance_by_makespan(const Chain& chain,
+                                         const Makespan& makespan,
+                                         const RefineOptions& options) {
+  // Also checks the chain, and that some cut respects the limits.
+  const Balance exact = balance_chain(chain);
+  const auto score = [&](const Balance& balance) {
+    const std::vector<StageCost> stages = stage_costs(chain, balance);
+    for (std::size_t j = 0; j < stages.size(); ++j) {
+      if (stages[j].memory_bytes > chain.devices[j].memory_bytes) {
+        return std::numeric_limits<double>::infinity();
+      }
+    }
+    return makespan(stages);
+  };
+  Starts starts = detail::plain_balances(chain);
+  starts.insert(starts.begin(), exact);
+  return refine(starts, score, options);
+}
+
+}  // namespace gpipe::balancing

@@ -1,0 +1,364 @@
+#include "balancing/refine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "balancing/partition.h"
+#include "balancing/partition_testing.h"
+
+namespace gpipe::balancing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+
+using Balance = std::vector<int64_t>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A number for each balance that has nothing to do with those of others.
+double noise(const Balance& balance) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a, with a multiply at the end
+  for (int64_t length : balance) {
+    hash = (hash ^ static_cast<uint64_t>(length)) * 1099511628211u;
+  }
+  hash = (hash ^ (hash >> 29)) * 0xbf58476d1ce4e5b9u;
+  return static_cast<double>((hash >> 32) % 1000);
+}
+
+double squares(const std::vector<double>& costs, const Balance& balance) {
+  double sum = 0;
+  auto at = costs.begin();
+  for (int64_t length : balance) {
+    const double block = std::accumulate(at, at + length, 0.0);
+    sum += block * block;
+    at += length;
+  }
+  return sum;
+}
+
+std::vector<double> random_costs(std::mt19937& random, std::size_t layers) {
+  std::vector<double> costs(layers);
+  for (double& cost : costs) cost = 1 + random() % 20;
+  return costs;
+}
+
+Balance random_balance(std::mt19937& random, int64_t layers,
+                       int64_t partitions) {
+  Balance balance(partitions, 1);
+  for (int64_t k = partitions; k < layers; ++k)
+    ++balance[random() % partitions];
+  return balance;
+}
+
+template <typename Function>
+std::string error_of(const Function& function) {
+  try {
+    function();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// The length of 1F1B: partition j begins with p - j forwards, and goes on with
+// a backward and a forward in turns. A copy delays what comes over a link.
+double one_forward_one_backward(const std::vector<StageCost>& stages,
+                                int64_t microbatches) {
+  const auto partitions = static_cast<int64_t>(stages.size());
+  const std::vector<double> none(microbatches, -1);
+  std::vector<std::vector<double>> forward(partitions, none),
+      backward = forward;
+  std::vector<double> free(partitions, 0);
+  std::vector<int64_t> forwards(partitions, 0), backwards(partitions, 0);
+  for (bool going = true; going;) {
+    going = false;
+    for (int64_t j = 0; j < partitions; ++j) {
+      int64_t& f = forwards[j];
+      int64_t& b = backwards[j];
+      while (b < microbatches) {
+        double ready = 0;
+        const bool is_forward =
+            f < microbatches && f - b < std::min(partitions - j, microbatches);
+        if (is_forward) {
+          if (j > 0) ready = forward[j - 1][f];
+        } else {
+          ready = j + 1 < partitions ? backward[j + 1][b] : forward[j][b];
+        }
+        if (ready < 0) break;
+        if (is_forward && j > 0) ready += stages[j].transfer;
+        if (!is_forward && j + 1 < partitions) {
+          ready += stages[j + 1].transfer;
+        }
+        free[j] = std::max(free[j], ready) +
+                  (is_forward ? stages[j].forward : stages[j].backward);
+        (is_forward ? forward[j][f++] : backward[j][b++]) = free[j];
+        going = true;
+      }
+    }
+  }
+  return *std::max_element(free.begin(), free.end());
+}
+
+Chain random_chain(std::mt19937& random, int64_t layers, int64_t partitions) {
+  Chain chain;
+  chain.layers.resize(layers);
+  for (ChainLayer& layer : chain.layers) {
+    layer.forward = 1 + random() % 10;
+    layer.backward = 1 + random() % 20;
+    layer.output_bytes = random() % 5;
+    layer.resident_bytes = random() % 10;
+  }
+  chain.devices.resize(partitions);
+  for (ChainDevice& device : chain.devices) {
+    device.memory_bytes = 10.0 * layers / partitions;
+  }
+  chain.link = {0, 0.25};
+  chain.microbatches = 1 + random() % 8;
+  keep_for(chain, ChainSchedule::kOneForwardOneBackward,
+           ChainCheckpoint::kAlways);
+  for (int64_t& inputs : chain.inputs_kept) inputs = 1;
+  return chain;
+}
+
+bool fits(const Chain& chain, const Balance& balance) {
+  const std::vector<StageCost> stages = stage_costs(chain, balance);
+  for (std::size_t j = 0; j < stages.size(); ++j) {
+    if (stages[j].memory_bytes > chain.devices[j].memory_bytes) return false;
+  }
+  return true;
+}
+
+TEST(RefineTest, IsNeverWorseThanAnyStart) {
+  std::mt19937 random(0);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const auto partitions = static_cast<int64_t>(1 + random() % 6);
+    const auto layers = partitions + static_cast<int64_t>(random() % 30);
+    std::vector<Balance> starts(1 + random() % 3);
+    double least = kInfinity;
+    for (Balance& start : starts) {
+      start = random_balance(random, layers, partitions);
+      least = std::min(least, noise(start));
+    }
+    RefineOptions options;
+    options.score_calls = random() % 100;
+    std::set<Balance> scored;
+    const Balance best = refine(
+        starts,
+        [&](const Balance& balance) {
+          EXPECT_TRUE(scored.insert(balance).second) << "scored twice";
+          EXPECT_THAT(balance, Each(Ge(1)));
+          EXPECT_EQ(std::accumulate(balance.begin(), balance.end(), int64_t{0}),
+                    layers);
+          return noise(balance);
+        },
+        options);
+    ASSERT_LE(noise(best), least);
+    ASSERT_EQ(scored.count(best), 1);
+    for (const Balance& balance : scored)
+      ASSERT_GE(noise(balance), noise(best));
+    ASSERT_LE(scored.size(), starts.size() + options.score_calls);
+  }
+}
+
+TEST(RefineTest, KeepsTheFirstOfEqualStarts) {
+  const auto score = [](const Balance&) { return 42.0; };
+  EXPECT_THAT(refine({{1, 2, 3}, {3, 2, 1}}, score), ElementsAre(1, 2, 3));
+  EXPECT_THAT(refine({{3, 2, 1}, {1, 2, 3}}, score), ElementsAre(3, 2, 1));
+  RefineOptions few;
+  few.score_calls = 3;
+  EXPECT_THAT(refine({{3, 2, 1}, {1, 2, 3}}, score, few), ElementsAre(3, 2, 1));
+}
+
+TEST(RefineTest, TriesAllCutsIfTheyAreFew) {
+  // 126 cuts; with a call less it is a local search, which finds the best of
+  // such scores by chance only.
+  RefineOptions all, less;
+  all.score_calls = 126;
+  less.score_calls = 125;
+  std::mt19937 random(1);
+  int missed = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    const auto salt = static_cast<int64_t>(random());
+    const auto score = [&](Balance balance) {
+      balance.push_back(salt);
+      return noise(balance);
+    };
+    double least = kInfinity;
+    for_each_balance(10, 5, [&](const Balance& balance) {
+      least = std::min(least, score(balance));
+    });
+    ASSERT_EQ(score(refine({2, 2, 2, 2, 2}, score, all)), least);
+    if (score(refine({2, 2, 2, 2, 2}, score, less)) > least) ++missed;
+  }
+  EXPECT_GT(missed, 20);
+}
+
+TEST(RefineTest, NoSingleMoveIsBetterThanTheResult) {
+  std::mt19937 random(2);
+  RefineOptions options;
+  options.score_calls = 20000;  // fewer than cuts, and enough
+  for (int trial = 0; trial < 20; ++trial) {
+    const Balance best = refine(random_balance(random, 60, 6), noise, options);
+    for (std::size_t j = 0; j + 1 < best.size(); ++j) {
+      for (int64_t layers : {-8, -4, -2, -1, 1, 2, 4, 8}) {
+        Balance moved = best;
+        moved[j] += layers;
+        moved[j + 1] -= layers;
+        if (moved[j] >= 1 && moved[j + 1] >= 1) {
+          ASSERT_GE(noise(moved), noise(best));
+        }
+      }
+    }
+  }
+}
+
+TEST(RefineTest, ComesFromAnywhereToAnEvenCut) {
+  std::mt19937 random(3);
+  RefineOptions options;
+  options.score_calls = 20000;
+  for (int trial = 0; trial < 100; ++trial) {
+    const std::vector<double> costs = random_costs(random, 100);
+    const Balance best = refine(
+        random_balance(random, 100, 8),
+        [&](const Balance& balance) { return squares(costs, balance); },
+        options);
+    const double sum = std::accumulate(costs.begin(), costs.end(), 0.0);
+    // The least that could be if layers could be cut.
+    EXPECT_LE(squares(costs, best), 1.01 * sum * sum / 8);
+  }
+}
+
+TEST(RefineTest, LeavesStartsThatAreNotAllowed) {
+  // Only cuts with a long first partition.
+  const auto score = [](const Balance& balance) {
+    return balance[0] < 15 ? kInfinity : static_cast<double>(balance[0]);
+  };
+  RefineOptions options;
+  options.score_calls = 500;
+  EXPECT_EQ(refine({1, 20, 20, 19}, score, options)[0], 15);
+  const auto never = [](const Balance&) { return kInfinity; };
+  EXPECT_THAT(refine({1, 20, 20, 19}, never, options),
+              ElementsAre(1, 20, 20, 19));
+}
+
+TEST(RefineTest, RefusesWhatCannotBe) {
+  const auto refine_error = [](const std::vector<Balance>& starts,
+                               int64_t score_calls, double value) {
+    RefineOptions options;
+    options.score_calls = score_calls;
+    return error_of([&] {
+      refine(
+          starts, [&](const Balance&) { return value; }, options);
+    });
+  };
+  EXPECT_EQ(refine_error({{1, 2}, {2, 1}}, 0, 1), "no error");
+  EXPECT_THAT(refine_error({}, 1, 1), HasSubstr("no balance"));
+  EXPECT_THAT(refine_error({{1, 2}, {}}, 1, 1),
+              HasSubstr("start 1 has no partitions"));
+  EXPECT_THAT(refine_error({{1, 0, 2}}, 1, 1),
+              HasSubstr("start 0 has 0 layers in partition 1"));
+  EXPECT_THAT(refine_error({{1, 2}, {1, 3}}, 1, 1),
+              HasSubstr("start 1 cuts 4 layers into 2 partitions, start 0 3"));
+  EXPECT_THAT(refine_error({{1, 2}, {1, 1, 1}}, 1, 1),
+              HasSubstr("start 1 cuts 3 layers into 3 partitions"));
+  EXPECT_THAT(refine_error({{1, 2}}, -1, 1), HasSubstr("score_calls is -1"));
+  EXPECT_THAT(refine_error({{1, 2}}, 1, std::nan("")),
+              HasSubstr("the score of the balance [1, 2] is nan"));
+}
+
+TEST(BalanceByMakespanTest, BeatsTheBottleneckWhereBackwardsComeInTurns) {
+  Chain chain;
+  for (double forward : {8, 11, 2, 1, 18, 5, 4, 11}) {
+    ChainLayer layer;
+    layer.forward = forward;
+    layer.backward = 2 * forward;
+    chain.layers.push_back(layer);
+  }
+  chain.devices.resize(4);
+  chain.microbatches = 8;
+  keep_for(chain, ChainSchedule::kOneForwardOneBackward,
+           ChainCheckpoint::kAlways);
+  const auto score = [&](const std::vector<StageCost>& stages) {
+    return one_forward_one_backward(stages, chain.microbatches);
+  };
+  const Balance plain = balance_cost({8, 11, 2, 1, 18, 5, 4, 11}, 4);
+  EXPECT_EQ(score(stage_costs(chain, plain)), 600);
+  EXPECT_EQ(score(stage_costs(chain, balance_by_makespan(chain, score))), 573);
+}
+
+TEST(BalanceByMakespanTest, EqualsExhaustiveSearchOfFewCuts) {
+  std::mt19937 random(4);
+  int infeasible = 0, bound = 0;
+  for (int trial = 0; trial < 10000; ++trial) {
+    const auto layers = static_cast<int64_t>(1 + random() % 9);
+    const auto partitions =
+        static_cast<int64_t>(1 + random() % std::min<int64_t>(4, layers));
+    const Chain chain = random_chain(random, layers, partitions);
+    const auto score = [&](const std::vector<StageCost>& stages) {
+      return one_forward_one_backward(stages, chain.microbatches);
+    };
+    double least = kInfinity, least_of_all = kInfinity;
+    for_each_balance(layers, partitions, [&](const Balance& balance) {
+      const double makespan = score(stage_costs(chain, balance));
+      least_of_all = std::min(least_of_all, makespan);
+      if (fits(chain, balance)) least = std::min(least, makespan);
+    });
+    if (least == kInfinity) {
+      ++infeasible;
+      ASSERT_THROW(balance_by_makespan(chain, score), InfeasibleError);
+      continue;
+    }
+    if (least > least_of_all) ++bound;
+    const Balance best = balance_by_makespan(chain, score);
+    ASSERT_TRUE(fits(chain, best));
+    ASSERT_EQ(score(stage_costs(chain, best)), least);
+  }
+  EXPECT_GT(infeasible, 100);
+  EXPECT_GT(bound, 100);
+}
+
+TEST(BalanceByMakespanTest, IsNeverWorseThanTheSolversOnLongChains) {
+  std::mt19937 random(5);
+  RefineOptions options;
+  options.score_calls = 400;
+  int better = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    const Chain chain = random_chain(random, 60, 6);
+    const auto score = [&](const std::vector<StageCost>& stages) {
+      return one_forward_one_backward(stages, chain.microbatches);
+    };
+    const Balance best = balance_by_makespan(chain, score, options);
+    ASSERT_TRUE(fits(chain, best));
+    const double makespan = score(stage_costs(chain, best));
+    const Balance exact = balance_chain(chain);
+    ASSERT_LE(makespan, score(stage_costs(chain, exact)));
+    if (makespan < score(stage_costs(chain, exact))) ++better;
+    std::vector<double> both;
+    for (const ChainLayer& layer : chain.layers) {
+      both.push_back(layer.forward + layer.backward);
+    }
+    const Balance plain = balance_cost(both, 6);
+    if (fits(chain, plain)) {
+      ASSERT_LE(makespan, score(stage_costs(chain, plain)));
+    }
+  }
+  EXPECT_GT(better, 100);
+}
+
+}  // namespace
+}  // namespace gpipe::balancing

@@ -1,0 +1,194 @@
+// Says how to run a model as a pipeline: where to cut it, into how many
+// micro-batches, with which checkpoints; and what that will take.
+//
+//   ./bazelw run //tools:plan -- --model=resnet101 --partitions=4 --batch=128
+//   ./bazelw run //tools:plan -- --profile=/folder/profile.json --batch=128
+#include "balancing/plan.h"
+
+#include <gflags/gflags.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <iostream>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "balancing/infeasible.h"
+#include "balancing/profile.h"
+#include "models/amoebanet.h"
+#include "models/resnet.h"
+#include "models/transformer.h"
+#include "models/unet.h"
+
+DECLARE_bool(help);  // gflags' own
+DEFINE_string(model, "", "resnet101, amoebanetd, unet or transformer.");
+DEFINE_string(profile, "",
+              "A profile in the place of a model: a JSON file as written by "
+              "--write_profile.");
+DEFINE_string(write_profile, "",
+              "Measures --model with a micro-batch of --batch rows, writes its "
+              "profile to this file, and plans nothing.");
+DEFINE_int64(batch, 32, "Rows of a mini-batch.");
+DEFINE_int64(size, 64, "Height and width of images, or tokens of a sample.");
+DEFINE_int64(layers, 0,
+             "Of amoebanetd (default 6) and transformer (3), convolutions per "
+             "level of unet (2).");
+DEFINE_int64(width, 0,
+             "Filters of amoebanetd (default 64), base channels of unet (16), "
+             "width of transformer (256).");
+DEFINE_int64(partitions, 2, "Partitions, one per device.");
+DEFINE_double(memory_gib, std::numeric_limits<double>::infinity(),
+              "Of each device, in GiB.");
+DEFINE_string(chunks, "", "Numbers of micro-batches to try, as 4,8,16.");
+DEFINE_string(checkpoint, "",
+              "Only this mode: always, except_last or never. '': all three.");
+DEFINE_double(
+    param_scale, 2,
+    "Bytes in all per byte of parameters: 2 for SGD, 3 with momentum, "
+    "4 for Adam.");
+DEFINE_double(latency, 0, "Seconds that a copy to another device takes more.");
+DEFINE_double(bandwidth_gb, std::numeric_limits<double>::infinity(),
+              "Of copies to another device, in 10^9 bytes per second.");
+DEFINE_int64(workers, 0,
+             "Partitions that can work at the same time; 0: as many as there "
+             "are cores for.");
+DEFINE_double(timeout, 1, "Seconds to measure, for each number of chunks.");
+
+namespace balancing = gpipe::balancing;
+namespace models = gpipe::models;
+
+// A usage error.
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  throw c10::ValueError({__func__, __FILE__, __LINE__}, text.str());
+}
+
+struct Subject {
+  torch::nn::Sequential model;
+  torch::Tensor input;
+};
+
+Subject make_subject() {
+  const auto or_else = [](int64_t given, int64_t usual) {
+    return given > 0 ? given : usual;
+  };
+  const auto images = torch::rand({FLAGS_batch, 3, FLAGS_size, FLAGS_size});
+  if (FLAGS_model == "resnet101") return {models::resnet101(), images};
+  if (FLAGS_model == "amoebanetd") {
+    return {models::amoebanetd(1000, or_else(FLAGS_layers, 6),
+                               or_else(FLAGS_width, 64)),
+            images};
+  }
+  if (FLAGS_model == "unet") {
+    return {models::unet(5, or_else(FLAGS_layers, 2), or_else(FLAGS_width, 16)),
+            images};
+  }
+  if (FLAGS_model == "transformer") {
+    const int64_t width = or_else(FLAGS_width, 256);
+    return {models::transformer(models::TransformerOptions()
+                                    .num_layers(or_else(FLAGS_layers, 3))
+                                    .width(width)
+                                    .feed_forward(4 * width)
+                                    .heads(8)
+                                    .vocabulary(1000)
+                                    .sequence(FLAGS_size)),
+            torch::randint(1000, {FLAGS_batch, FLAGS_size}, torch::kLong)};
+  }
+  refuse("--model is '", FLAGS_model,
+         "', but must be resnet101, amoebanetd, unet or transformer; or give a "
+         "--profile");
+}
+
+std::vector<int64_t> numbers(const std::string& list) {
+  std::vector<int64_t> result;
+  std::istringstream stream(list);
+  for (std::string item; std::getline(stream, item, ',');) {
+    std::size_t end = 0;
+    try {
+      result.push_back(std::stoll(item, &end));
+    } catch (const std::exception&) {
+    }
+    if (end == 0 || end != item.size()) {
+      refuse("--chunks=", list, ": '", item, "' is no number");
+    }
+  }
+  return result;
+}
+
+balancing::PlanOptions plan_options() {
+  balancing::PlanOptions options;
+  options.chunks(numbers(FLAGS_chunks))
+      .param_scale(FLAGS_param_scale)
+      .latency(FLAGS_latency)
+      .bandwidth(FLAGS_bandwidth_gb * 1e9)
+      .workers(FLAGS_workers)
+      .profile(balancing::TimeOptions().timeout(FLAGS_timeout));
+  if (FLAGS_checkpoint.empty()) return options;
+  for (const auto mode : options.checkpoints()) {
+    if (FLAGS_checkpoint == gpipe::name_of(mode)) {
+      return options.checkpoints({mode});
+    }
+  }
+  refuse("--checkpoint is '", FLAGS_checkpoint,
+         "', but must be always, except_last or never");
+}
+
+void run() {
+  if (FLAGS_batch < 1 || FLAGS_size < 1 || FLAGS_partitions < 1) {
+    refuse("--batch, --size and --partitions must be at least 1");
+  }
+  if (!FLAGS_write_profile.empty()) {
+    const auto [model, input] = make_subject();
+    balancing::write_profile(
+        balancing::profile(model, input,
+                           balancing::TimeOptions().timeout(FLAGS_timeout)),
+        FLAGS_write_profile);
+    std::cout << "wrote " << FLAGS_write_profile << "\n";
+    return;
+  }
+  const std::vector<balancing::PlanDevice> devices(
+      FLAGS_partitions,
+      balancing::PlanDevice().memory_bytes(FLAGS_memory_gib * std::pow(2, 30)));
+  const auto options = plan_options();
+  balancing::Plan plan;
+  if (!FLAGS_profile.empty()) {
+    plan = balancing::plan(balancing::read_profile(FLAGS_profile), FLAGS_batch,
+                           devices, options);
+  } else {
+    const auto [model, input] = make_subject();
+    plan = balancing::plan(model, input, devices, options);
+  }
+  std::cout << plan << "balance: ";
+  for (std::size_t j = 0; j < plan.balance.size(); ++j) {
+    std::cout << (j ? "," : "") << plan.balance[j];
+  }
+  std::cout << "\n";
+}
+
+int main(int argc, char** argv) {
+  gflags::SetUsageMessage("plans a pipeline");
+  gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
+  if (FLAGS_help) {
+    gflags::ShowUsageWithFlagsRestrict(argv[0], "tools/plan");
+    return 0;
+  }
+  try {
+    if (argc > 1) refuse(argv[1], ": options are --name=value");
+    run();
+  } catch (const c10::ValueError& error) {  // a flag, or what it names
+    std::cerr << "plan: " << error.what_without_backtrace() << "\n";
+    return 1;
+  } catch (const balancing::InfeasibleError& error) {
+    std::cerr << "plan: nothing fits: " << error.what() << "\n";
+    return 1;
+  } catch (const std::exception& error) {
+    std::cerr << "plan: " << error.what() << "\n";
+    return 2;
+  }
+}
