@@ -1,7 +1,7 @@
 // What gpipe::balancing::plan() says of a step, beside what it takes: seconds,
 // and bytes, which a run of the same pipeline on the meta device foretells.
 //
-//   ./bazelw run -c opt //benchmarks:prediction
+//   ./bazelw run //benchmarks:prediction
 //
 // One thread per partition; the machine should have a core for each of 2, and
 // is shared by 4.
@@ -12,9 +12,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "balancing/balancing.h"
 #include "balancing/plan.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
@@ -103,6 +105,36 @@ void run(const Subject& subject, int64_t partitions) {
   std::fflush(stdout);
 }
 
+double bottleneck(const std::vector<double>& costs,
+                  const std::vector<int64_t>& balance) {
+  double largest = 0;
+  auto next = costs.begin();
+  for (const int64_t layers : balance) {
+    largest = std::max(largest, std::accumulate(next, next + layers, 0.0));
+    next += layers;
+  }
+  return largest;
+}
+
+// Cuts by one profile and by another one. Is the first cut a good one for the
+// second profile?
+void repeat(const Subject& subject, int64_t partitions) {
+  namespace balancing = gpipe::balancing;
+  const Sequential model = subject.model();
+  const Tensor input = subject.input().chunk(4)[0];
+  const auto profile = [&] {
+    return balancing::totals(balancing::profile_times(
+        model, input, balancing::TimeOptions().timeout(2)));
+  };
+  const auto first = profile(), second = profile();
+  const auto cut = balancing::balance_cost(first, partitions);
+  const auto again = balancing::balance_cost(second, partitions);
+  std::printf("| %s | %lld | %s | %+.1f %% |\n", subject.name.c_str(),
+              static_cast<long long>(partitions), cut == again ? "yes" : "no",
+              100 * (bottleneck(second, cut) / bottleneck(second, again) - 1));
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main() {
@@ -142,5 +174,13 @@ int main() {
       "counted | error |\n| --- | --- | --- | --- | --- | --- | --- | --- |");
   for (const int64_t partitions : {2, 4}) {
     for (const Subject& subject : subjects) run(subject, partitions);
+  }
+  std::puts(
+      "\n| model | partitions | same cut by a second profile | the first cut "
+      "by "
+      "the second profile, over its best |\n| --- | --- | --- | --- |");
+  at::set_num_threads(1);
+  for (const int64_t partitions : {2, 4}) {
+    for (const Subject& subject : subjects) repeat(subject, partitions);
   }
 }

@@ -1,20 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A program of another Bazel project: its own model, in a pipeline of two
-// partitions and four micro-batches.
+// partitions that is planned; and one of gpipe's models, without memory.
 
 #include <torch/types.h>
+#include <torch/utils.h>
 
 #include <iostream>
 
+#include "balancing/plan.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/meta.h"
+#include "gpipe/summary.h"
 #include "models/classifier.h"
+#include "models/transformer.h"
 
 int main() {
-  gpipe::GPipe model(consumer::classifier(),
-                     gpipe::GPipeOptions({2, 2}).chunks(4));
-
   const torch::Tensor x = torch::randn({8, 16});
+  const auto classifier = consumer::classifier();
+  const auto plan = gpipe::balancing::plan(
+      classifier, x, {torch::Device(torch::kCPU), torch::Device(torch::kCPU)},
+      gpipe::balancing::PlanOptions().chunks({4}).profile(
+          gpipe::balancing::TimeOptions().timeout(0)));
+  std::cout << plan;
+  gpipe::GPipe model(classifier, plan.options());
+
   const torch::Tensor y = model->forward(x);
   y.sum().backward();
 
@@ -25,5 +35,13 @@ int main() {
     }
   }
   std::cout << "output " << y.sizes() << "\n";
+
+  const auto transformer = [] {
+    gpipe::MetaGuard meta;
+    return gpipe::models::transformer();
+  }();
+  const torch::Tensor tokens =
+      torch::empty({32, 1024}, torch::dtype(torch::kLong).device(torch::kMeta));
+  std::cout << gpipe::summary(transformer, {4, 5}, tokens);
   return 0;
 }
