@@ -7,6 +7,7 @@
 
 #include <gflags/gflags.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdint>
@@ -121,6 +122,18 @@ std::vector<int64_t> numbers(const std::string& list) {
   return result;
 }
 
+// With a line of progress for whoever is there to read it.
+balancing::TimeOptions time_options() {
+  auto options = balancing::TimeOptions().timeout(FLAGS_timeout);
+  if (isatty(STDERR_FILENO)) {
+    options.progress([](double part) {
+      std::cerr << "\rmeasuring: " << std::lround(100 * part) << " %  "
+                << (part < 1 ? "" : "\n") << std::flush;
+    });
+  }
+  return options;
+}
+
 balancing::PlanOptions plan_options() {
   balancing::PlanOptions options;
   options.chunks(numbers(FLAGS_chunks))
@@ -128,7 +141,7 @@ balancing::PlanOptions plan_options() {
       .latency(FLAGS_latency)
       .bandwidth(FLAGS_bandwidth_gb * 1e9)
       .workers(FLAGS_workers)
-      .profile(balancing::TimeOptions().timeout(FLAGS_timeout));
+      .profile(time_options());
   if (FLAGS_checkpoint.empty()) return options;
   for (const auto mode : options.checkpoints()) {
     if (FLAGS_checkpoint == gpipe::name_of(mode)) {
@@ -145,10 +158,8 @@ void run() {
   }
   if (!FLAGS_write_profile.empty()) {
     const auto [model, input] = make_subject();
-    balancing::write_profile(
-        balancing::profile(model, input,
-                           balancing::TimeOptions().timeout(FLAGS_timeout)),
-        FLAGS_write_profile);
+    balancing::write_profile(balancing::profile(model, input, time_options()),
+                             FLAGS_write_profile);
     std::cout << "wrote " << FLAGS_write_profile << "\n";
     return;
   }
