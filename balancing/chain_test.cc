@@ -62,16 +62,6 @@ Chain chain_of_bytes(const std::vector<double>& resident, int64_t partitions,
   return chain;
 }
 
-template <typename Function>
-std::string error_of(const Function& function) {
-  try {
-    function();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 // --- The definitions, written down again in the plainest way.
 
 StageCost expected_cost(const Chain& chain, int64_t partition, int64_t first,

@@ -24,16 +24,6 @@ using ::testing::HasSubstr;
 using Costs = std::vector<double>;
 using Balance = std::vector<int64_t>;
 
-template <typename Function>
-std::string error_of(const Function& function) {
-  try {
-    function();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 Costs added(const Costs& a, const Costs& b) {
   Costs sums;
   for (std::size_t k = 0; k < a.size(); ++k) sums.push_back(a[k] + b[k]);

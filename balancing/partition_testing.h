@@ -1,14 +1,27 @@
-// Every cut of a chain, for tests that compare with an exhaustive search.
+// What tests of the solvers share.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace gpipe::balancing {
 
-// Calls visit(balance) for each way to cut `layers` layers into `partitions`
-// blocks of at least one layer.
+// The text of the std::invalid_argument that `function` throws, or "no error".
+template <typename Function>
+std::string error_of(const Function& function) {
+  try {
+    function();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// For an exhaustive search: calls visit(balance) for each way to cut `layers`
+// layers into `partitions` blocks of at least one layer.
 inline void for_each_balance(
     int64_t layers, int64_t partitions,
     const std::function<void(const std::vector<int64_t>&)>& visit) {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "balancing/chain.h"
+#include "balancing/threads_scope.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 
@@ -92,20 +93,6 @@ int64_t workers_of(const std::vector<PlanDevice>& devices,
       static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
   return std::clamp<int64_t>(cores / threads_of_each(devices), 1, all);
 }
-
-// Numbers of LibTorch's threads outside of a pipeline.
-class ThreadsScope {
- public:
-  explicit ThreadsScope(int64_t threads) : outer_(at::get_num_threads()) {
-    at::set_num_threads(static_cast<int>(threads));
-  }
-  ~ThreadsScope() { at::set_num_threads(outer_); }
-  ThreadsScope(const ThreadsScope&) = delete;
-  ThreadsScope& operator=(const ThreadsScope&) = delete;
-
- private:
-  const int outer_;
-};
 
 ChainCheckpoint for_chain(Checkpoint checkpoint) {
   switch (checkpoint) {

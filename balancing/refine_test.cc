@@ -65,16 +65,6 @@ Balance random_balance(std::mt19937& random, int64_t layers,
   return balance;
 }
 
-template <typename Function>
-std::string error_of(const Function& function) {
-  try {
-    function();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 // The length of 1F1B: partition j begins with p - j forwards, and goes on with
 // a backward and a forward in turns. A copy delays what comes over a link.
 double one_forward_one_backward(const std::vector<StageCost>& stages,

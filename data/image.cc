@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <cctype>
 #include <csetjmp>
 #include <cstdint>
 #include <cstdio>
@@ -160,6 +161,15 @@ at::Tensor decode_image(std::string_view bytes, const std::string& name) {
   if (begins_with(bytes, "\x89PNG")) return decode_png(bytes, name);
   TORCH_CHECK_VALUE(false, name, ": neither a JPEG nor a PNG file (",
                     bytes.size(), " bytes)");
+}
+
+bool has_image_name(const std::filesystem::path& path) {
+  std::string extension = path.extension().string();
+  for (char& c : extension) {
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return path.filename().string().rfind('.', 0) != 0 &&
+         (extension == ".jpg" || extension == ".jpeg" || extension == ".png");
 }
 
 at::Tensor read_image(const std::string& path) {

@@ -3,10 +3,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 
 namespace gpipe::data {
+
+// Whether a file is called as an image is: .jpg, .jpeg or .png, in letters of
+// any size, and not hidden (by a dot in front).
+bool has_image_name(const std::filesystem::path& path);
 
 // Decodes a JPEG or PNG file: uint8, [3, height, width], red, green, blue.
 // Grey, palette and CMYK files become colour; transparency is drawn on black.

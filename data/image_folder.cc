@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 
 #include "data/image.h"
@@ -15,15 +14,6 @@ namespace fs = std::filesystem;
 
 bool is_hidden(const fs::path& path) {
   return path.filename().string().rfind('.', 0) == 0;
-}
-
-bool is_image(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& c : extension) {
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return !is_hidden(path) &&
-         (extension == ".jpg" || extension == ".jpeg" || extension == ".png");
 }
 
 }  // namespace
@@ -42,7 +32,7 @@ ImageFolder::ImageFolder(const std::string& root) {
     const fs::path folder = fs::path(root) / classes_[label];
     const auto first = static_cast<int64_t>(paths_.size());
     for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-      if (entry.is_regular_file() && is_image(entry.path())) {
+      if (entry.is_regular_file() && has_image_name(entry.path())) {
         paths_.push_back(entry.path().string());
       }
     }

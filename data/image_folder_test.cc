@@ -15,15 +15,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
 std::string folder_with_classes(const std::vector<std::string>& classes) {
   const std::string root = new_folder();
   for (const auto& name : classes) {

@@ -3,7 +3,6 @@
 #include <ATen/ops/amax.h>
 #include <c10/util/Exception.h>
 
-#include <cctype>
 #include <filesystem>
 #include <map>
 
@@ -17,15 +16,6 @@ namespace fs = std::filesystem;
 // From a name without extension to the path, in order.
 using Paths = std::map<std::string, std::string>;
 
-bool is_image(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& c : extension) {
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return path.filename().string().rfind('.', 0) != 0 &&
-         (extension == ".jpg" || extension == ".jpeg" || extension == ".png");
-}
-
 // The images in <root>/<name>.
 Paths list(const fs::path& root, const char* name) {
   const fs::path folder = root / name;
@@ -35,7 +25,7 @@ Paths list(const fs::path& root, const char* name) {
                     "same names, masks/NAME.png");
   Paths paths;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (!entry.is_regular_file() || !is_image(entry.path())) continue;
+    if (!entry.is_regular_file() || !has_image_name(entry.path())) continue;
     const auto [place, is_new] =
         paths.emplace(entry.path().stem().string(), entry.path().string());
     TORCH_CHECK_VALUE(is_new, entry.path().string(), ": has the same name as ",

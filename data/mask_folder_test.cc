@@ -17,15 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
 std::string new_root() {
   const std::string root = new_folder();
   std::filesystem::create_directory(root + "images");

@@ -17,15 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
 std::string file_with(const std::string& text) {
   const std::string path = new_folder() + "text.txt";
   write_bytes(path, text);

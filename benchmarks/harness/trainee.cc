@@ -5,27 +5,10 @@
 #include <algorithm>
 
 #include "balancing/balancing.h"  // with profile_times and balance_cost
+#include "balancing/threads_scope.h"
 #include "benchmarks/harness/devices.h"
 
 namespace gpipe::benchmarks {
-namespace {
-
-// LibTorch's number of threads while in scope.
-class ThreadsScope {
- public:
-  explicit ThreadsScope(int64_t threads) : outer_(at::get_num_threads()) {
-    at::set_num_threads(static_cast<int>(threads));
-  }
-  ~ThreadsScope() { at::set_num_threads(outer_); }
-  ThreadsScope(const ThreadsScope&) = delete;
-  ThreadsScope& operator=(const ThreadsScope&) = delete;
-
- private:
-  int outer_;
-};
-
-}  // namespace
-
 Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
                      const std::vector<c10::Device>& devices) {
   Trainee trainee;
@@ -69,7 +52,7 @@ std::vector<int64_t> Balancer::balance(int64_t partitions,
                                        int64_t threads) {
   auto& costs = costs_[{sample.sizes().vec(), threads}];
   if (costs.empty()) {
-    const ThreadsScope scope(threads);
+    const balancing::ThreadsScope scope(threads);
     costs = balancing::totals(balancing::profile_times(
         std::move(model), sample,
         balancing::TimeOptions().timeout(1.0).device(sample.device())));

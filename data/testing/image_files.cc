@@ -72,6 +72,15 @@ std::string read_bytes(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
 std::string new_folder() {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   const std::string path = testing::TempDir() + "/" + test->test_suite_name() +

@@ -1,8 +1,10 @@
-// Image files for tests, written by the same libraries that read them.
+// Image files for tests, written by the same libraries that read them; and what
+// else tests with files need.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 
 namespace gpipe::data {
@@ -18,6 +20,9 @@ at::Tensor plain_image(int64_t height, int64_t width, uint8_t red,
 
 void write_bytes(const std::string& path, const std::string& bytes);
 std::string read_bytes(const std::string& path);
+
+// The text of the c10::ValueError that `body` throws, or "no error".
+std::string error_of(const std::function<void()>& body);
 
 // A new empty folder for the test that is running; its path ends with "/".
 std::string new_folder();
