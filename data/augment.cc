@@ -1,37 +1,17 @@
 #include "data/augment.h"
 
-#include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/flip.h>
 #include <ATen/ops/tensor.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "data/pixels.h"
 #include "data/random.h"
 
 namespace gpipe::data {
 namespace {
-
-// A rectangle of an image.
-struct Window {
-  int64_t top, left, height, width;
-};
-
-at::Tensor cut(const at::Tensor& image, const Window& window) {
-  return image.narrow(1, window.top, window.height)
-      .narrow(2, window.left, window.width);
-}
-
-// uint8 to float; smooth when it shrinks.
-at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width) {
-  const at::Tensor pixels = image.to(at::kFloat);
-  if (image.size(1) == height && image.size(2) == width) return pixels;
-  return at::_upsample_bilinear2d_aa(pixels.unsqueeze(0), {height, width},
-                                     /*align_corners=*/false)
-      .squeeze(0);
-}
 
 at::Tensor normalise(const at::Tensor& pixels, const AugmentOptions& options) {
   const at::Tensor mean = at::tensor(options.mean).mul_(255).view({3, 1, 1});
@@ -58,20 +38,12 @@ Window random_window(int64_t height, int64_t width, double smallest_area,
   return {(height - side) / 2, (width - side) / 2, side, side};
 }
 
-void check(const at::Tensor& image, const AugmentOptions& options) {
-  TORCH_CHECK_VALUE(image.dim() == 3 && image.size(0) == 3 &&
-                        image.scalar_type() == at::kByte && image.numel() > 0,
-                    "expected an image of bytes, [3, height, width], got ",
-                    image.scalar_type(), " ", image.sizes());
-  TORCH_CHECK_VALUE(options.size > 0, "cannot make images of ", options.size,
-                    "x", options.size);
-}
-
 }  // namespace
 
 at::Tensor augment(const at::Tensor& image, const AugmentOptions& options,
                    uint64_t seed) {
-  check(image, options);
+  check_image(image);
+  check_size(options.size);
   Random random(seed);
   const int64_t size = options.size;
   at::Tensor pixels;
@@ -94,7 +66,8 @@ at::Tensor augment(const at::Tensor& image, const AugmentOptions& options,
 }
 
 at::Tensor prepare(const at::Tensor& image, const AugmentOptions& options) {
-  check(image, options);
+  check_image(image);
+  check_size(options.size);
   const int64_t size = options.size;
   if (options.crop != Crop::kResized) {
     return normalise(resize(image, size, size), options);

@@ -3,10 +3,10 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <cstddef>
 #include <cstring>
-#include <fstream>
-#include <sstream>
-#include <utility>
+
+#include "data/read_file.h"
 
 namespace gpipe::data {
 namespace {
@@ -22,11 +22,7 @@ const std::vector<std::string>& names() {
 }
 
 std::string read_records(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  TORCH_CHECK_VALUE(file && text << file.rdbuf(), path,
-                    ": cannot be read, or is empty");
-  std::string bytes = std::move(text).str();
+  std::string bytes = read_file(path);
   TORCH_CHECK_VALUE(bytes.size() % kRecordBytes == 0, path, ": ", bytes.size(),
                     " bytes are not a whole number of CIFAR-10 records of ",
                     kRecordBytes, " bytes");

@@ -7,15 +7,14 @@
 #include <csetjmp>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
-#include <utility>
 #include <vector>
 
 // jpeglib.h wants FILE and size_t to be declared before it.
 #include <jerror.h>
 #include <jpeglib.h>
 #include <png.h>
+
+#include "data/read_file.h"
 
 namespace gpipe::data {
 namespace {
@@ -173,11 +172,7 @@ bool has_image_name(const std::filesystem::path& path) {
 }
 
 at::Tensor read_image(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  TORCH_CHECK_VALUE(file && bytes << file.rdbuf(), path,
-                    ": cannot be read, or is empty");
-  return decode_image(std::move(bytes).str(), path);
+  return decode_image(read_file(path), path);
 }
 
 }  // namespace gpipe::data

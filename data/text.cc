@@ -5,24 +5,12 @@
 
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "data/random.h"
+#include "data/read_file.h"
 
 namespace gpipe::data {
-namespace {
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  TORCH_CHECK_VALUE(file && bytes << file.rdbuf(), path,
-                    ": cannot be read, or is empty");
-  return std::move(bytes).str();
-}
-
-}  // namespace
 
 TextPart::TextPart(at::Tensor tokens, std::string name)
     : tokens_(std::move(tokens)), name_(std::move(name)) {}

@@ -26,7 +26,8 @@ namespace gpipe {
 class Part {
  public:
   // `layers`: a layer, which is called `name`; or a torch::nn::Sequential of
-  // layers, which are called "name_" and what they are called in it.
+  // layers, which are called "name_" and what they are called in it. c10::Error
+  // for a layer that is null. Threads: any.
   template <typename Layers>
   Part(std::string name, Layers layers) : name_(std::move(name)) {
     if constexpr (std::is_same_v<Layers, torch::nn::Sequential>) {
@@ -55,17 +56,26 @@ class Part {
 //       {"head", torch::nn::Linear(16, 1)},
 //   });  // stem, block_0_linear, block_0_relu, block_1_linear, ..., head
 //
-// c10::ValueError if two layers come to the same name, or a part is null.
+// Errors: c10::ValueError if two layers come to the same name, or a part is a
+// null Sequential; c10::Error for a name that is empty or has a dot in it.
+// Threads: any, while no other one changes the parts.
 torch::nn::Sequential stack(const std::vector<Part>& parts);
 
 // What make(0), ..., make(count - 1) return, layers or Sequentials, with their
 // numbers as names of the parts. Each call makes its own, so that no parameter
-// is shared. c10::ValueError for a negative count.
+// is shared; they come in order, on the calling thread.
+//
+// Errors: c10::ValueError for a negative count; those of stack(), and of
+// make(). Threads: any.
 template <typename Make>
 torch::nn::Sequential repeat(int64_t count, Make make);
 
 // A Sequential that can be a layer of another one, which LibTorch's own cannot.
 // For models that are nested anyway; takes and returns a tensor.
+//
+// Errors: forward() throws what a layer throws; clone() c10::Error if a layer
+// has no clone() of its own (torch/nn/cloneable.h).
+// Threads: those that its layers allow; none while another one changes it.
 class NestedImpl : public torch::nn::SequentialImpl {
  public:
   using SequentialImpl::SequentialImpl;
@@ -93,7 +103,8 @@ void check_count(int64_t count);
 // than SequentialImpl's; others stay the one layer that they are, since nobody
 // can tell from outside what their forward() does (add a skip connection, say).
 //
-// c10::ValueError if `model` is null, or two layers come to the same name.
+// Errors: c10::ValueError if `model` is null, or two layers come to the same
+// name. Threads: any, while no other one changes the model.
 template <typename... SequentialImpls>
 torch::nn::Sequential flatten(const torch::nn::Sequential& model) {
   static_assert(

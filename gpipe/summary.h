@@ -17,13 +17,16 @@
 
 namespace gpipe {
 
+// Threads: several may call the const functions of these types at once, and
+// operator<< as the stream allows.
+
 // Of a tensor that a layer returns; of an undefined one there is `defined`.
 struct TensorSummary {
   bool defined = false;
   std::vector<int64_t> sizes;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 
-  int64_t bytes() const;
+  int64_t bytes() const;     // of its elements; 0 if undefined
   std::string text() const;  // "float32 [8, 64, 192, 192]", "undefined"
 };
 
@@ -72,6 +75,7 @@ struct Summary {
   // By destination; of each, boundaries first.
   std::vector<CrossingSummary> crossings;
 
+  // The sums over the layers.
   int64_t parameters() const;
   int64_t bytes() const;
 };

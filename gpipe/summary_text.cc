@@ -1,15 +1,16 @@
 // A Summary as a table.
 #include <c10/core/ScalarType.h>
 
-#include <algorithm>
-#include <array>
-#include <cstdio>
+#include <cstddef>
+#include <cstdint>
 #include <ostream>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "gpipe/summary.h"
+#include "gpipe/text/columns.h"
+#include "gpipe/text/units.h"
 
 namespace gpipe {
 namespace {
@@ -21,18 +22,6 @@ std::string with_commas(int64_t number) {
     text.insert(place, ",");
   }
   return text;
-}
-
-std::string bytes_text(int64_t bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB",
-                                                 "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.4g %s",
-                value, kUnits[unit]);
-  return text.data();
 }
 
 std::string outputs_text(const std::vector<TensorSummary>& outputs) {
@@ -51,9 +40,7 @@ std::string skips_text(const LayerSummary& layer) {
   return text;
 }
 
-using Row = std::array<std::string, 5>;
-
-Row row_of(std::size_t index, const LayerSummary& layer) {
+std::vector<std::string> row_of(std::size_t index, const LayerSummary& layer) {
   return {std::to_string(index), layer.name, layer.type + skips_text(layer),
           outputs_text(layer.outputs), with_commas(layer.parameters)};
 }
@@ -90,27 +77,14 @@ std::string TensorSummary::text() const {
 }
 
 std::ostream& operator<<(std::ostream& stream, const Summary& summary) {
-  std::vector<Row> rows = {{"#", "layer", "type", "output", "parameters"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"#", "layer", "type", "output", "parameters"}};
   for (const LayerSummary& layer : summary.layers) {
     rows.push_back(row_of(rows.size() - 1, layer));
   }
-  std::array<std::size_t, 5> widths{};
-  for (const Row& row : rows) {
-    for (std::size_t k = 0; k < row.size(); ++k) {
-      widths[k] = std::max(widths[k], row[k].size());
-    }
-  }
-  const auto print = [&](const Row& row) {
-    for (std::size_t k = 0; k < row.size(); ++k) {
-      if (widths[k] == 0) continue;
-      const std::string space(widths[k] - row[k].size(), ' ');
-      const bool is_number = k == 0 || k + 1 == row.size();
-      stream << "  " << (is_number ? space + row[k] : row[k] + space);
-    }
-    stream << "\n";
-  };
+  const std::vector<std::string> lines = align_columns(rows, "rlllr");
 
-  print(rows[0]);
+  stream << lines[0] << "\n";
   const bool is_cut =
       summary.partitions.size() > 1 ||
       (!summary.partitions.empty() && summary.partitions[0].device.has_value());
@@ -118,7 +92,7 @@ std::ostream& operator<<(std::ostream& stream, const Summary& summary) {
     const PartitionSummary& partition = summary.partitions[j];
     if (is_cut) print_partition(stream, j, partition);
     for (int64_t k = 0; k < partition.layers; ++k) {
-      print(rows[1 + partition.first_layer + k]);
+      stream << lines[1 + partition.first_layer + k] << "\n";
     }
   }
   stream << "in all: " << summary.layers.size()

@@ -51,6 +51,8 @@ struct AmoebaNetOptions {
 //
 // Errors: c10::ValueError for an argument that is not allowed, or, from
 // forward(), for an input of another shape.
+// Threads: any. Calls at the same time share the generator, so that chance says
+// which of them draws what.
 torch::nn::Sequential amoebanetd(const AmoebaNetOptions& options);
 torch::nn::Sequential amoebanetd(int64_t num_classes = 10,
                                  int64_t num_layers = 18,

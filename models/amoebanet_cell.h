@@ -23,7 +23,7 @@ struct Cell {
   bool true_max_pool = false;    // see AmoebaNetOptions
 };
 
-// Channels of a cell's output.
+// Channels of a cell's output. Threads: pure function.
 int64_t output_channels(const Cell& cell);
 
 // Appends a layer that takes and returns States.
@@ -32,6 +32,9 @@ int64_t output_channels(const Cell& cell);
 // "reduce2"), applies the operations of the genotype ("operations") to pairs of
 // states, each sum being one more state, and concatenates some of them. The
 // weights are drawn from LibTorch's default generator, in this order.
+//
+// Errors: c10::Error for a name that `model` has already.
+// Threads: any, while no other one uses `model`.
 void append_cell(torch::nn::Sequential& model, const std::string& name,
                  const Cell& cell);
 

@@ -38,7 +38,7 @@ struct Genotype {
 // (arXiv 1802.01548), appendix D, as in the authors' TensorFlow code and in
 // torchgpipe: the normal cell there puts out states 0, 3, 4 and 6, where the
 // paper has 4, 5 and 6. The model sizes of the GPipe paper (arXiv 1811.06965)
-// are those of the code.
+// are those of the code. Threads: these are pure functions.
 Genotype normal_genotype();
 
 // Halves height and width and doubles the channels.

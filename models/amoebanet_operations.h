@@ -1,5 +1,9 @@
 // The operations of AmoebaNet's cells as layers: a torch::Tensor in and out,
-// [batch, channels, height, width].
+// [batch, channels, height, width]; see amoebanet_genotype.h for their source.
+//
+// Errors: c10::Error from forward() for an input of another shape.
+// Threads: any may make a layer, with weights from LibTorch's default
+// generator; one at a time may call it, since BatchNorm writes to its buffers.
 #pragma once
 
 #include <torch/nn/cloneable.h>

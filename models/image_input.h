@@ -8,7 +8,7 @@
 namespace gpipe::models {
 
 // c10::ValueError naming `model` unless `input` is [batch, `channels`, height,
-// width].
+// width]. Threads: pure function.
 void check_images(const char* model, const at::Tensor& input, int64_t channels);
 
 }  // namespace gpipe::models

@@ -26,7 +26,10 @@ namespace gpipe::models {
 // made, then Kaiming normal values for every convolution), so that
 // torch::manual_seed(s) gives the same weights there and here.
 //
-// Errors: c10::ValueError for num_classes < 1.
+// Errors: c10::ValueError for num_classes < 1; c10::Error from forward() for an
+// input of another shape.
+// Threads: any. Calls at the same time share the generator, so that chance says
+// which of them draws what.
 torch::nn::Sequential resnet101(int64_t num_classes = 1000);
 torch::nn::Sequential resnet50(int64_t num_classes = 1000);
 

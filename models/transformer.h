@@ -61,6 +61,8 @@ struct TransformerOptions {
 //
 // Errors: c10::ValueError for an option that is not allowed, or, from
 // forward(), for an input of another shape, dtype or (on a CPU) value.
+// Threads: any. Calls at the same time share the generator, so that chance says
+// which of them draws what.
 torch::nn::Sequential transformer(const TransformerOptions& options = {});
 
 }  // namespace gpipe::models

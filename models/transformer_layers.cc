@@ -33,15 +33,19 @@ LayerNorm norm_of(const TransformerSizes& sizes) {
   return LayerNorm(torch::nn::LayerNormOptions({sizes.width}));
 }
 
+Tensor dropped(const Tensor& x, double probability, bool training) {
+  return probability > 0 ? at::dropout(x, probability, training) : x;
+}
+
 // `change`: what is added to x.
 template <typename Change>
 Tensor add(const Tensor& x, const ResidualOptions& options, LayerNorm& norm,
            bool training, Change change) {
-  const auto dropped = [&](const Tensor& y) {
-    return options.dropout > 0 ? at::dropout(y, options.dropout, training) : y;
+  const auto changed = [&](const Tensor& y) {
+    return dropped(change(y), options.dropout, training);
   };
-  if (options.norm == NormPlace::kPre) return x + dropped(change(norm(x)));
-  return norm(x + dropped(change(x)));
+  if (options.norm == NormPlace::kPre) return x + changed(norm(x));
+  return norm(x + changed(x));
 }
 
 // [sequence, width]: sine and cosine in turns, of ever lower frequency
@@ -127,7 +131,7 @@ Tensor TokenEmbeddingImpl::forward(const Tensor& tokens) {
   if (positions_.defined()) {
     x = x + positions_.slice(/*dim=*/0, 0, tokens.size(1));
   }
-  return dropout_ > 0 ? at::dropout(x, dropout_, is_training()) : x;
+  return dropped(x, dropout_, is_training());
 }
 
 void TokenEmbeddingImpl::pretty_print(std::ostream& stream) const {
@@ -206,10 +210,7 @@ Tensor FeedForwardImpl::forward(const Tensor& x) {
     Tensor inner = linear1_(y);
     inner =
         activation_ == Activation::kRelu ? at::relu(inner) : at::gelu(inner);
-    if (residual_.dropout > 0) {
-      inner = at::dropout(inner, residual_.dropout, is_training());
-    }
-    return linear2_(inner);
+    return linear2_(dropped(inner, residual_.dropout, is_training()));
   });
 }
 

@@ -1,4 +1,10 @@
-// The layers of a Transformer.
+// The layers of a Transformer, after Vaswani et al. (arXiv 1706.03762), whose
+// sections are named below.
+//
+// Errors: c10::Error for an input of another width. What an option may be is
+// checked in transformer.h, and not here.
+// Threads: any may make a layer, with weights from LibTorch's default
+// generator; several may run forward() at once, which changes nothing in it.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -15,6 +21,7 @@
 
 namespace gpipe::models {
 
+// kPost is that of the paper; kPre that of Xiong et al. (arXiv 2002.04745).
 enum class NormPlace { kPre, kPost };
 enum class Positions { kSinusoidal, kLearned, kNone };
 enum class Activation { kRelu, kGelu };
@@ -31,8 +38,9 @@ struct ResidualOptions {
 };
 
 // Tokens [batch, length] to [batch, length, width]: rows of "weight" times
-// sqrt(width), plus the positions. Given a namespace, stashes the weight as
-// "weight" in it for a TiedOutput.
+// sqrt(width), plus the positions (3.4, 3.5). Given a namespace, stashes the
+// weight as "weight" in it for a TiedOutput. c10::ValueError from forward() for
+// what are no tokens, for too many of them, or, on a CPU, unknown ones.
 class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl>,
                            public Skippable {
  public:
@@ -55,7 +63,7 @@ class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl>,
 };
 TORCH_MODULE(TokenEmbedding);
 
-// x plus what several heads of causal self-attention make of it:
+// x plus what several heads of causal self-attention make of it (3.2):
 // [batch, length, width] to the same.
 class SelfAttentionImpl : public torch::nn::Cloneable<SelfAttentionImpl> {
  public:
@@ -79,8 +87,8 @@ class SelfAttentionImpl : public torch::nn::Cloneable<SelfAttentionImpl> {
 };
 TORCH_MODULE(SelfAttention);
 
-// x plus what two layers make of each token by itself: [batch, length, width]
-// to the same.
+// x plus what two layers make of each token by itself (3.3): [batch, length,
+// width] to the same.
 class FeedForwardImpl : public torch::nn::Cloneable<FeedForwardImpl> {
  public:
   FeedForwardImpl(const TransformerSizes& sizes,
@@ -101,7 +109,8 @@ class FeedForwardImpl : public torch::nn::Cloneable<FeedForwardImpl> {
 TORCH_MODULE(FeedForward);
 
 // A Linear with a bias of its own and the weight that a TokenEmbedding has
-// stashed as "weight" in `tied`.
+// stashed as "weight" in `tied` (3.4; Press and Wolf, arXiv 1608.05859).
+// c10::Error from forward() if none has.
 class TiedOutputImpl : public torch::nn::Cloneable<TiedOutputImpl>,
                        public Skippable {
  public:

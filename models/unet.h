@@ -38,6 +38,8 @@ namespace gpipe::models {
 //
 // Errors: c10::ValueError for an argument that is not allowed, or, from
 // forward(), for an input of another shape.
+// Threads: any. Calls at the same time share the generator, so that chance says
+// which of them draws what.
 torch::nn::Sequential unet(int64_t depth = 5, int64_t num_convs = 5,
                            int64_t base_channels = 64,
                            int64_t input_channels = 3,

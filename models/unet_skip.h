@@ -1,4 +1,5 @@
-// The two ends of U-Net's long skip connections, as layers.
+// The two ends of U-Net's long skip connections, as layers. Threads: they have
+// no state but their names, and stash and pop on the thread that calls them.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -27,7 +28,7 @@ TORCH_MODULE(UNetStash);
 // Pops "skip" from `ns` and returns [batch, channels of input + of skip,
 // height of skip, width of skip]. An input that is smaller than the skip, as
 // it is when an odd size was halved and doubled, gets zeros at the bottom and
-// on the right.
+// on the right. c10::Error if nothing was stashed, or the batches differ.
 class UNetPopCatImpl : public torch::nn::Cloneable<UNetPopCatImpl>,
                        public Skippable {
  public:

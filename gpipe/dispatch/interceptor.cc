@@ -2,7 +2,7 @@
 
 #include <ATen/core/op_registration/op_registration.h>
 
-#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,8 +24,8 @@ std::vector<c10::RegistrationHandleRAII>& registrations() {
 
 // Other operators pass the key. The first interceptor sees to that.
 void let_others_pass(Interceptor kind) {
-  static auto* const done = new std::map<Interceptor, bool>();
-  if (!std::exchange((*done)[kind], true)) {
+  static auto* const done = new std::set<Interceptor>();
+  if (done->insert(kind).second) {
     intercept_all(kind, c10::KernelFunction::makeFallthrough(),
                   "gpipe: other operators");
   }

@@ -1,0 +1,32 @@
+#include "gpipe/text/units.h"
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+
+namespace gpipe {
+namespace {
+
+template <std::size_t N>
+std::string with_unit(double value, double step,
+                      const std::array<const char*, N>& units) {
+  if (std::isinf(value)) return "unlimited";
+  std::size_t unit = 0;
+  for (; value >= step && unit + 1 < N; ++unit) value /= step;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.4g %s", value, units[unit]);
+  return text.data();
+}
+
+}  // namespace
+
+std::string bytes_text(double bytes) {
+  return with_unit<5>(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"});
+}
+
+std::string seconds_text(double seconds) {
+  return with_unit<3>(seconds * 1e6, 1000, {"us", "ms", "s"});
+}
+
+}  // namespace gpipe
