@@ -48,7 +48,7 @@ std::vector<int64_t> balance_by_size(int64_t partitions,
 //   gpipe::GPipe pipeline(model, gpipe::GPipeOptions(balance));
 //
 // Errors: c10::ValueError for partitions < 1 or fewer layers than partitions;
-// and those of profile_times.
+// and those of profile_times. Threads: as for profile_times.
 template <typename Sample>
 std::vector<int64_t> balance_by_time(int64_t partitions,
                                      torch::nn::Sequential module,
@@ -66,8 +66,10 @@ std::vector<int64_t> balance_by_time(int64_t partitions,
 // a whole mini-batch, and may be on the meta device, as may `module`.
 //
 // Errors: c10::ValueError for partitions or chunks < 1, fewer layers than
-// partitions, or a param_scale that is negative, infinite or NaN; and those of
-// profile_memory.
+// partitions, or a param_scale that is negative, infinite or NaN; c10::Error
+// for a module that is null; and those of profile_memory.
+// Threads: as for profile_memory.
+// Both functions are after torchgpipe's of the same names.
 template <typename Input>
 std::vector<int64_t> balance_by_size(int64_t partitions,
                                      torch::nn::Sequential module, Input input,

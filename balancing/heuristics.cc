@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -128,17 +127,6 @@ uint64_t checksum(const std::vector<RecordedCase>& cases) {
     for (double cost : one.costs) mix(static_cast<uint64_t>(cost));
   }
   return sum;
-}
-
-int64_t bottleneck(const std::vector<double>& costs,
-                   const std::vector<int64_t>& lengths) {
-  double largest = 0;
-  auto at = costs.begin();
-  for (int64_t length : lengths) {
-    largest = std::max(largest, std::accumulate(at, at + length, 0.0));
-    at += length;
-  }
-  return static_cast<int64_t>(largest);
 }
 
 }  // namespace gpipe::balancing

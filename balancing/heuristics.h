@@ -44,8 +44,4 @@ uint64_t checksum(const std::vector<RecordedCase>& cases);
 // Of the lists that the heuristics were given.
 extern const uint64_t kRandomChecksum;
 
-// The cost of the largest of the blocks, each of so many layers.
-int64_t bottleneck(const std::vector<double>& costs,
-                   const std::vector<int64_t>& lengths);
-
 }  // namespace gpipe::balancing

@@ -49,8 +49,9 @@ void add(Tally& tally, int64_t recorded, int64_t least) {
 }
 
 int64_t least_bottleneck(const RecordedCase& one) {
-  return gpipe::balancing::bottleneck(one.costs,
-                                      balance_cost(one.costs, one.partitions));
+  // Whole numbers.
+  return static_cast<int64_t>(gpipe::balancing::bottleneck(
+      one.costs, balance_cost(one.costs, one.partitions)));
 }
 
 // Of a cut, in microseconds: the mean over the cases, the least of so many

@@ -74,10 +74,6 @@ TEST(Heuristics, RandomListsAreThoseThatTheHeuristicsWereGiven) {
   expect_possible(cases);
 }
 
-TEST(Heuristics, BottleneckIsTheLargestBlock) {
-  EXPECT_EQ(bottleneck({1, 2, 3, 4}, {1, 2, 1}), 5);
-}
-
 TEST(BalanceCost, IsNeverWorseOnProfiles) {
   expect_never_worse(recorded_profiles());
 }

@@ -19,6 +19,7 @@
 #include "gpipe/meta/scope.h"
 #include "gpipe/runtime/graph.h"
 #include "gpipe/runtime/layer.h"
+#include "gpipe/runtime/microbatch.h"
 #include "gpipe/skip/layout.h"
 #include "gpipe/skip/namespace.h"
 #include "gpipe/skip/verify.h"
@@ -212,14 +213,13 @@ int64_t MemoryProfile::incoming_bytes(int64_t first, int64_t last) const {
 namespace detail {
 
 Value first_microbatch(const Value& input, int64_t chunks) {
-  std::vector<at::Tensor> tensors;
   for (const at::Tensor& tensor : input.tensors()) {
-    const bool has_rows = tensor.defined() && tensor.dim() > 0;
-    tensors.push_back(
-        has_rows ? tensor.narrow(0, 0, (tensor.size(0) + chunks - 1) / chunks)
-                 : tensor);
+    if (!tensor.defined()) continue;
+    check_input(input, tensor.device());
+    break;
   }
-  return Value(input.kind(), std::move(tensors));
+  const std::vector<Value> pieces = scatter(input, chunks);
+  return pieces.empty() ? input : pieces.front();
 }
 
 MemoryProfile profile_memory(const torch::nn::Sequential& module,

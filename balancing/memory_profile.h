@@ -38,21 +38,23 @@ struct SkipMemory {
   int64_t bytes = 0;
 };
 
+// Threads: const functions may be called from several at once.
 struct MemoryProfile {
   int64_t input_bytes = 0;
   std::vector<LayerMemory> layers;
   std::vector<SkipMemory> skips;
   std::vector<SavedTensor> saved;
 
-  // Kept for backward by the layers first..last-1 on one device.
+  // Kept for backward by the layers first..last-1 on one device. O(n log m),
+  // for n saved tensors of at most m savers.
   int64_t saved_bytes(int64_t first, int64_t last) const;
   // What comes into them from other partitions: what the layer before returns,
-  // and skips.
+  // and skips. std::out_of_range for `first` beyond the layers. O(skips).
   int64_t incoming_bytes(int64_t first, int64_t last) const;
 };
 
 namespace detail {
-// The first of `chunks` micro-batches, split as torch::chunk does. A view.
+// The first of `chunks` micro-batches, as a pipeline splits them. A view.
 Value first_microbatch(const Value& input, int64_t chunks);
 
 MemoryProfile profile_memory(const torch::nn::Sequential& module,
@@ -67,8 +69,11 @@ MemoryProfile profile_memory(const torch::nn::Sequential& module,
 // other things, and its allocator rounds up.
 //
 // `module` and `input` are unchanged, and may be on any device.
-// Errors: c10::TypeError for skips that do not match, or an input or output
-// that is no tensor; and whatever a layer throws, also if it looks at values.
+// Errors: c10::ValueError for a module that is null; c10::TypeError for skips
+// that do not match, or an input or output that is no tensor; and whatever a
+// layer throws, also if it looks at values.
+// Threads: any, while no other one uses `module`: a layer that has no clone()
+// is run itself, in training mode.
 template <typename Input>
 MemoryProfile profile_memory(torch::nn::Sequential module, Input input) {
   return detail::profile_memory(module, Value::wrap(std::move(input)));

@@ -1,5 +1,8 @@
 #include "balancing/partition.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "balancing/partition_caps.h"
 #include "balancing/partition_evening.h"
 #include "balancing/partition_sums.h"
@@ -14,6 +17,18 @@ std::vector<int64_t> balance_cost(const std::vector<double>& costs,
       detail::prefix_sums(costs, detail::common_shift({&costs}));
   const int64_t limit = detail::smallest_limit(sums, partitions);
   return detail::most_even(sums, {{&sums, limit}}, partitions);
+}
+
+double bottleneck(const std::vector<double>& costs,
+                  const std::vector<int64_t>& lengths) {
+  detail::check_balance(lengths, static_cast<int64_t>(costs.size()));
+  double largest = 0;
+  auto at = costs.begin();
+  for (const int64_t length : lengths) {
+    largest = std::max(largest, std::accumulate(at, at + length, 0.0));
+    at += length;
+  }
+  return largest;
 }
 
 }  // namespace gpipe::balancing

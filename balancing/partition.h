@@ -39,4 +39,10 @@ namespace gpipe::balancing {
 std::vector<int64_t> balance_cost(const std::vector<double>& costs,
                                   int64_t partitions);
 
+// The largest block of a cut, which balance_cost makes as small as it can be.
+// `lengths`: layers per block. Errors: std::invalid_argument for lengths that
+// do not fit.
+double bottleneck(const std::vector<double>& costs,
+                  const std::vector<int64_t>& lengths);
+
 }  // namespace gpipe::balancing

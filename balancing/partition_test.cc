@@ -62,12 +62,7 @@ std::vector<double> best_objective(const Costs& costs, int64_t partitions) {
 }
 
 std::string error_of(const Costs& costs, int64_t partitions) {
-  try {
-    balance_cost(costs, partitions);
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "no error";
+  return balancing::error_of([&] { balance_cost(costs, partitions); });
 }
 
 TEST(PartitionTest, CutsWhereTheLargestBlockIsSmallest) {
@@ -196,6 +191,14 @@ TEST(PartitionTest, IsAboutEvenWhereTooMuchIsLeftToEvenOut) {
   }
   EXPECT_THAT(balance_cost(Costs(100000, 0), 1000), Each(100));
   EXPECT_THAT(balance_cost(Costs(100000, 0.1), 1000), Each(100));
+}
+
+TEST(PartitionTest, TellsTheLargestBlock) {
+  EXPECT_EQ(bottleneck({1, 2, 3, 4}, {1, 2, 1}), 5);
+  EXPECT_THAT(balancing::error_of([] {
+                bottleneck({1, 2}, {1, 2});
+              }),
+              HasSubstr("more than the 2 layers"));
 }
 
 TEST(PartitionTest, RefusesPartitionsThatCannotBe) {

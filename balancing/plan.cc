@@ -12,6 +12,7 @@
 
 #include "balancing/chain.h"
 #include "balancing/threads_scope.h"
+#include "gpipe/runtime/threads.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 
@@ -75,12 +76,10 @@ std::vector<int64_t> chunks_to_try(const PlanOptions& options, int64_t rows,
   return {actual.begin(), actual.end()};
 }
 
-int64_t threads_of_each(const std::vector<PlanDevice>& devices) {
-  const auto on_cpu = std::count_if(
-      devices.begin(), devices.end(),
-      [](const PlanDevice& device) { return device.device().is_cpu(); });
-  return std::max<int64_t>(
-      1, at::get_num_threads() / std::max<int64_t>(1, on_cpu));
+std::vector<c10::Device> places(const std::vector<PlanDevice>& devices) {
+  std::vector<c10::Device> result;
+  for (const PlanDevice& device : devices) result.push_back(device.device());
+  return result;
 }
 
 // How many of the partitions can work at the same time.
@@ -91,7 +90,7 @@ int64_t workers_of(const std::vector<PlanDevice>& devices,
   if (!devices[0].device().is_cpu()) return all;
   const auto cores =
       static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-  return std::clamp<int64_t>(cores / threads_of_each(devices), 1, all);
+  return std::clamp<int64_t>(cores / share_of_threads(places(devices)), 1, all);
 }
 
 ChainCheckpoint for_chain(Checkpoint checkpoint) {
@@ -124,12 +123,11 @@ class Candidate {
   Plan plan() const {
     const Chain chain = make_chain();
     Plan plan;
-    plan.balance = balance_chain(chain);
+    plan.balance = balance_chain(with_recomputes(chain));
     plan.chunks = chunks_;
     plan.checkpoint = checkpoint_;
 
     Costs costs;
-    double work = 0;
     const auto stages = stage_costs(chain, plan.balance);
     int64_t first = 0;
     for (std::size_t j = 0; j < stages.size(); ++j) {
@@ -137,31 +135,33 @@ class Candidate {
       part.device = devices_[j].device();
       part.first_layer = first;
       part.layers = plan.balance[j];
+      part.forward = stages[j].forward;
+      part.backward = stages[j].backward;
       part.memory_limit = devices_[j].memory_bytes();
       part.memory_bytes = memory_of(chain, j, first, first + part.layers);
-      for (int64_t k = first; k < first + part.layers; ++k) {
-        part.forward += profile_.times[k].forward;
-        part.backward += profile_.times[k].backward;
-      }
-      part.forward *= scale_ / devices_[j].speed();
-      part.backward *= scale_ / devices_[j].speed();
       // The copies into it are a stage of their own.
       if (j > 0) append(costs, stages[j].transfer, stages[j].transfer, 0);
       append(costs, part.forward, part.backward, part.forward);
       first += part.layers;
       plan.partitions.push_back(part);
     }
-    const Timeline timeline = simulate(schedule(costs.forward.size()), costs);
-    for (std::size_t j = 0; j < stages.size(); ++j) {
-      work += timeline.makespan - timeline.idle[2 * j];
+    // Copies are nobody's work; see append() above.
+    std::vector<bool> on_cores;
+    for (std::size_t k = 0; k < costs.forward.size(); ++k) {
+      on_cores.push_back(k % 2 == 0);
     }
-    plan.step_seconds =
-        std::max(timeline.makespan,
-                 work / static_cast<double>(workers_of(devices_, options_)));
+    const Timeline timeline = simulate_on_cores(
+        schedule(costs.forward.size()), costs,
+        static_cast<double>(workers_of(devices_, options_)), on_cores);
+    plan.step_seconds = timeline.makespan;
     for (std::size_t j = 0; j < stages.size(); ++j) {
       if (plan.step_seconds <= 0) continue;
-      plan.partitions[j].idle =
-          1 - (timeline.makespan - timeline.idle[2 * j]) / plan.step_seconds;
+      plan.partitions[j].idle = timeline.idle[2 * j] / plan.step_seconds;
+    }
+    double bubble = 0;
+    for (const PlannedPartition& part : plan.partitions) bubble += part.idle;
+    for (PlannedPartition& part : plan.partitions) {
+      if (bubble > 0) part.bubble_share = part.idle / bubble;
     }
     return plan;
   }
@@ -206,8 +206,7 @@ class Candidate {
       const LayerTime& time = profile_.times[k];
       ChainLayer layer;
       layer.forward = scale_ * time.forward;
-      layer.backward =
-          scale_ * (time.backward + (recomputed() > 0 ? time.forward : 0));
+      layer.backward = scale_ * time.backward;
       layer.output_bytes = scaled(profile_.memory.layers[k].output_bytes);
       layer.resident_bytes = resident(static_cast<int64_t>(k));
       chain.layers.push_back(layer);
@@ -223,6 +222,13 @@ class Candidate {
           {skip.stashed_by, skip.popped_by, scaled(skip.bytes)});
     }
     keep_for(chain, ChainSchedule::kFillDrain, for_chain(checkpoint_));
+    return chain;
+  }
+
+  // For the cut, a recompute is a part of its backward.
+  Chain with_recomputes(Chain chain) const {
+    if (recomputed() == 0) return chain;
+    for (ChainLayer& layer : chain.layers) layer.backward += layer.forward;
     return chain;
   }
 
@@ -337,13 +343,19 @@ Plan plan(const torch::nn::Sequential& model, const Value& input,
   check(rows, devices, options);
   check_layers(model->size(), devices);
   const ThreadsScope threads(options.profile().device().is_cpu()
-                                 ? threads_of_each(devices)
+                                 ? share_of_threads(places(devices))
                                  : at::get_num_threads());
+  // As it will be: the other partitions are at work meanwhile.
+  TimeOptions profiled = options.profile();
+  if (profiled.company() == 0 && profiled.device().is_cpu()) {
+    const auto cores =
+        static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+    profiled.company(std::min(cores, workers_of(devices, options)) - 1);
+  }
   Planner planner(devices, options);
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {
-    planner.try_modes(
-        profile(model, first_microbatch(input, chunks), options.profile()), 1,
-        chunks);
+    planner.try_modes(profile(model, first_microbatch(input, chunks), profiled),
+                      1, chunks);
   }
   return planner.take();
 }

@@ -57,6 +57,8 @@ struct PlannedPartition {
   double memory_bytes = 0;           // at most, by LayerMemory and param_scale
   double memory_limit = 0;
   double idle = 0;  // part of the step, 0 to 1
+  // Of the idle time of all partitions, 0 to 1; 0 if none is idle.
+  double bubble_share = 0;
 };
 
 // One that was tried.
@@ -75,12 +77,12 @@ struct Plan {
   std::vector<PlannedPartition> partitions;
   std::vector<PlanCandidate> candidates;
 
-  // For GPipe's constructor.
+  // For GPipe's constructor. Threads: several may call it at once.
   GPipeOptions options() const;
 };
 
 // A table of the partitions under a line with the choice, and one of all that
-// was tried.
+// was tried. Threads: any that may use the stream.
 std::ostream& operator<<(std::ostream& stream, const Plan& plan);
 
 namespace detail {
@@ -97,19 +99,25 @@ Plan plan(const torch::nn::Sequential& model, const Value& input,
 //
 // For each number of micro-batches the layers are profiled with one of them
 // (see balancing/profile.h), on CPUs with the threads that a partition will
-// have. The cut is exact for GPipe's schedule with copies beside the computing
-// (balancing/chain.h), where a recompute counts as a part of its backward; then
-// the schedule with its recomputes is simulated (gpipe/simulation.h), and the
-// sum of all work divided by the workers is a lower bound. What is not in a
-// prediction: the optimizer, the loss, partitions that share caches and memory
-// bandwidth, memory that operators take for themselves.
+// have and with copies of the model at work beside it (TimeOptions::company),
+// as many as partitions can work at a time. The cut is exact for GPipe's
+// schedule with copies beside the computing (balancing/chain.h), where a
+// recompute counts as a part of its backward; then the schedule with its
+// recomputes is simulated on the cores that there are (gpipe/simulation.h).
+// What is not in a prediction: the optimizer, the loss, memory that operators
+// take for themselves.
 //
 // `input`: a whole mini-batch; see profile_times for types and what is left
 // unchanged.
 //
 // Errors: InfeasibleError (balancing/infeasible.h) if nothing fits, with what
-// the best of all modes would need; c10::ValueError without devices or layers
-// for each, for chunks, workers or numbers that cannot be; those of profiling.
+// the best of all modes would need; c10::ValueError for a model that is null,
+// without rows, devices or layers for each, for chunks, workers or numbers that
+// cannot be; those of profiling.
+// Complexity: a profile for each number of micro-batches, and for each of them
+// and each mode a balance_chain and a simulate in O(chunks * devices).
+// Threads: as for profile_times. Profiling on CPUs sets the calling thread's
+// at::set_num_threads() meanwhile, and puts it back.
 template <typename Input>
 Plan plan(torch::nn::Sequential model, Input input,
           const std::vector<PlanDevice>& devices,
@@ -120,6 +128,11 @@ Plan plan(torch::nn::Sequential model, Input input,
 // The same from a profile of `profile.rows` rows for a mini-batch of `rows`:
 // times and memory of a micro-batch are taken to be proportional to its rows.
 // `options.profile` is not used.
+//
+// Errors: as above, but for those of profiling; c10::ValueError for a profile
+// without rows; std::invalid_argument for times or bytes that cannot be.
+// Threads: any; but for workers = 0 on CPUs, where the calling thread's
+// at::get_num_threads() and the cores count, a function of its arguments.
 Plan plan(const Profile& profile, int64_t rows,
           const std::vector<PlanDevice>& devices,
           const PlanOptions& options = {});

@@ -61,6 +61,22 @@ TEST(PlanTest, PredictsTheClosedFormOfGPipe) {
   EXPECT_EQ(result.partitions[0].forward, 4);
   EXPECT_EQ(result.partitions[0].backward, 8);
   EXPECT_DOUBLE_EQ(result.partitions[0].idle, 0.2);
+  EXPECT_DOUBLE_EQ(result.partitions[0].bubble_share, 0.5);
+}
+
+TEST(PlanTest, SaysWhoseTheBubbleIs) {
+  // f + b is 6 on one side and 3 on the other, for 2 rows each.
+  const Plan result =
+      plan(profile_of({1, 0.5}), /*rows=*/4, devices(2), quiet().chunks({2}));
+  const double bubble = 2 * result.step_seconds - 2 * 6 - 2 * 3;
+  EXPECT_DOUBLE_EQ(result.partitions[0].bubble_share,
+                   (result.step_seconds - 2 * 6) / bubble);
+  EXPECT_DOUBLE_EQ(result.partitions[1].bubble_share,
+                   (result.step_seconds - 2 * 3) / bubble);
+  EXPECT_EQ(plan(profile_of({1}), 4, devices(1), quiet().chunks({2}))
+                .partitions[0]
+                .bubble_share,
+            0);
 }
 
 TEST(PlanTest, PrefersMoreMicroBatchesWhileTheyPay) {
@@ -148,11 +164,11 @@ TEST(PlanTest, ExplainsItself) {
       "8 micro-batches, checkpoint except_last: a step is predicted to take "
       "68 s\n"
       "  partition  device  layers  forward  backward  memory     of  idle  "
-      "bound by\n"
+      "of the bubble  bound by\n"
       "          0     cpu       2      2 s       4 s    36 B  100 B   9 %   "
-      "   time\n"
+      "        50 %      time\n"
       "          1     cpu       2      2 s       4 s    84 B  100 B   9 %   "
-      "   time\n"
+      "        50 %      time\n"
       "tried:\n"
       "  micro-batches   checkpoint          step\n"
       "              8        never  does not fit\n"

@@ -1,36 +1,16 @@
 // A Plan as tables.
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "balancing/plan.h"
+#include "gpipe/text/columns.h"
+#include "gpipe/text/units.h"
 
 namespace gpipe::balancing {
 namespace {
-
-// With three digits at least, and a unit.
-template <std::size_t N>
-std::string with_unit(double value, double step,
-                      const std::array<const char*, N>& units) {
-  if (std::isinf(value)) return "unlimited";
-  std::size_t unit = 0;
-  for (; value >= step && unit + 1 < N; ++unit) value /= step;
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g %s", value, units[unit]);
-  return text.data();
-}
-
-std::string bytes_text(double bytes) {
-  return with_unit<5>(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"});
-}
-
-std::string seconds_text(double seconds) {
-  return with_unit<3>(seconds * 1e6, 1000, {"us", "ms", "s"});
-}
 
 std::string percent_text(double part) {
   return std::to_string(std::lround(100 * part)) + " %";
@@ -38,19 +18,10 @@ std::string percent_text(double part) {
 
 using Table = std::vector<std::vector<std::string>>;
 
-// Columns as wide as they need to be, aligned to the right.
 void print(std::ostream& stream, const Table& table) {
-  std::vector<std::size_t> widths(table[0].size());
-  for (const auto& row : table) {
-    for (std::size_t k = 0; k < row.size(); ++k) {
-      widths[k] = std::max(widths[k], row[k].size());
-    }
-  }
-  for (const auto& row : table) {
-    for (std::size_t k = 0; k < row.size(); ++k) {
-      stream << "  " << std::string(widths[k] - row[k].size(), ' ') << row[k];
-    }
-    stream << "\n";
+  const std::string sides(table[0].size(), 'r');
+  for (const std::string& line : align_columns(table, sides)) {
+    stream << line << "\n";
   }
 }
 
@@ -76,13 +47,13 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
          << name_of(plan.checkpoint) << ": a step is predicted to take "
          << seconds_text(plan.step_seconds) << "\n";
   Table table = {{"partition", "device", "layers", "forward", "backward",
-                  "memory", "of", "idle", "bound by"}};
+                  "memory", "of", "idle", "of the bubble", "bound by"}};
   for (const PlannedPartition& each : plan.partitions) {
     table.push_back({std::to_string(table.size() - 1), each.device.str(),
                      std::to_string(each.layers), seconds_text(each.forward),
                      seconds_text(each.backward), bytes_text(each.memory_bytes),
                      bytes_text(each.memory_limit), percent_text(each.idle),
-                     bound_of(plan, each)});
+                     percent_text(each.bubble_share), bound_of(plan, each)});
   }
   print(stream, table);
 

@@ -30,7 +30,8 @@ Profile profile(const torch::nn::Sequential& module, const Value& sample,
 }  // namespace detail
 
 // Both profiles of one sample; see profile_times() and profile_memory() for
-// what is measured, left unchanged and refused.
+// what is measured, left unchanged and refused. c10::ValueError for a module
+// that is null. Threads: as for profile_times().
 template <typename Sample>
 Profile profile(torch::nn::Sequential module, Sample sample,
                 const TimeOptions& options = {}) {
@@ -54,16 +55,21 @@ Profile profile(torch::nn::Sequential module, Sample sample,
 // "saved_bytes" is what the layer alone keeps for backward; what other layers
 // keep too is in "saved_by_several". Of a layer only its name is needed: what
 // is left out is 0, and so are the lists.
+//
+// Errors: std::out_of_range for a skip or a saved tensor of a layer that there
+// is not; nlohmann::json::type_error for a name that is not UTF-8.
+// Threads: pure function.
 std::string to_json(const Profile& profile);
 
 // The reverse, to the bit. c10::ValueError naming `source`, the place and the
 // value: no JSON (with line and column), another format, a name that is
 // missing, doubled or unknown, an unknown member, a negative or infinite
-// number, or something else than a number.
+// number, or something else than a number. Threads: pure function.
 Profile profile_from_json(const std::string& text, const std::string& source);
 
 // To and from a file. c10::ValueError, naming it, if it cannot be written or
-// read.
+// read; and those of to_json() and profile_from_json(). Threads: any; the file
+// is not locked.
 void write_profile(const Profile& profile, const std::string& path);
 Profile read_profile(const std::string& path);
 

@@ -2,20 +2,26 @@
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <memory>
 #include <mutex>
+#include <thread>
 
 #include "balancing/profile_tracker.h"
 #include "balancing/sandbox.h"
+#include "balancing/threads_scope.h"
 #include "gpipe/runtime/graph.h"
 #include "gpipe/runtime/layer.h"
+#include "gpipe/runtime/stamp.h"
 #include "gpipe/runtime/stream.h"
 
 namespace gpipe::balancing {
@@ -25,11 +31,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-void synchronize(c10::Device device) {
-  if (device.is_cpu()) return;
-  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 // Puts the state of a default generator back: copying a layer and running
@@ -89,10 +90,19 @@ std::vector<at::Tensor> ones_for(const std::vector<at::Tensor>& outputs) {
   return ones;
 }
 
+struct LayerStamps {
+  Stamp forward_start, forward_end, backward_start, backward_end;
+
+  LayerTime time() const {
+    return {forward_end.seconds_since(forward_start),
+            backward_end.seconds_since(backward_start)};
+  }
+};
+
 // Forward and backward of one layer. Replaces `boundary`, its input, by its
 // output.
-LayerTime run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
-                    ProfileTracker& tracker, c10::Device device) {
+LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
+                      ProfileTracker& tracker, c10::Device device) {
   Entry entry(boundary.crossings, /*leaf=*/false);
   std::vector<torch::autograd::Edge> targets = entry.edges();
   for (const at::Tensor& parameter : layer.ptr()->parameters()) {
@@ -103,12 +113,10 @@ LayerTime run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
   Value input(boundary.kind, std::move(entry.tensors()));
   boundary.crossings.clear();
 
-  synchronize(device);
-  auto start = Clock::now();
+  LayerStamps stamps;
+  stamps.forward_start = Stamp::now(device);
   const Value output = call_layer(layer, std::move(input));
-  synchronize(device);
-  LayerTime time;
-  time.forward = seconds_since(start);
+  stamps.forward_end = Stamp::now(device);
 
   std::vector<at::Tensor> outputs = output.tensors();
   for (at::Tensor& stashed : tracker.stashed()) {
@@ -119,29 +127,81 @@ LayerTime run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
   std::vector<torch::autograd::Edge> exits;
   for (const at::Tensor& each : outputs) exits.push_back(exit_of(each));
   std::vector<at::Tensor> grads = ones_for(outputs);
-  synchronize(device);
-  start = Clock::now();
+  stamps.backward_start = Stamp::now(device);
   run_backward(exits, std::move(grads), targets, /*keep_graph=*/false);
-  synchronize(device);
-  time.backward = seconds_since(start);
+  stamps.backward_end = Stamp::now(device);
 
   boundary = leave(output);
   tracker.end_layer();
-  return time;
+  return stamps;
 }
 
-// Runs all layers in order and adds the times of each to its list.
+// Runs all layers in order and adds the times of each to its list. An
+// accelerator is waited for at the end only.
 void sweep(std::vector<Sandbox>& sandboxes, const Value& sample,
-           c10::Device device, std::vector<std::vector<LayerTime>>& times) {
+           c10::Device device, std::vector<std::vector<LayerTime>>& times,
+           const std::atomic<bool>* stop = nullptr) {
   ProfileTracker tracker;
   UseSkipTracker use_tracker(tracker);
   Boundary boundary = copy_to(sample, device);
+  std::vector<LayerStamps> stamps;
   for (std::size_t k = 0; k < sandboxes.size(); ++k) {
+    if (stop && *stop) return;
     Visit visit(*sandboxes[k].layer().ptr(), device);
-    times[k].push_back(
+    stamps.push_back(
         run_layer(sandboxes[k].layer(), boundary, tracker, device));
   }
+  for (std::size_t k = 0; k < stamps.size(); ++k) {
+    times[k].push_back(stamps[k].time());
+  }
 }
+
+std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module) {
+  std::vector<Sandbox> sandboxes;
+  sandboxes.reserve(module->size());
+  for (const auto& layer : *module) sandboxes.emplace_back(layer);
+  return sandboxes;
+}
+
+// Threads that run copies of the model until the end of the scope.
+class Company {
+ public:
+  Company(const torch::nn::Sequential& module, const Value& sample,
+          int64_t threads) {
+    const int intra_op = at::get_num_threads();
+    for (int64_t k = 0; k < threads; ++k) {
+      auto sandboxes =
+          std::make_shared<std::vector<Sandbox>>(sandboxes_of(module));
+      if (std::any_of(sandboxes->begin(), sandboxes->end(),
+                      [](const Sandbox& each) { return !each.is_copy(); })) {
+        return;
+      }
+      threads_.emplace_back(
+          [this, sandboxes, &sample, intra_op, state = at::ThreadLocalState()] {
+            const at::ThreadLocalStateGuard as_caller(state);
+            const ThreadsScope own_threads(intra_op);
+            std::vector<std::vector<LayerTime>> ignored(sandboxes->size());
+            try {
+              while (!stop_) {
+                sweep(*sandboxes, sample, c10::kCPU, ignored, &stop_);
+              }
+            } catch (...) {
+              // The measured model throws it too, to the caller.
+            }
+          });
+    }
+  }
+  ~Company() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Company(const Company&) = delete;
+  Company& operator=(const Company&) = delete;
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> threads_;
+};
 
 // Of a list with an even number of values the mean of the middle two.
 double median(std::vector<double> values) {
@@ -164,6 +224,9 @@ void check(const torch::nn::Module& module, const TimeOptions& options) {
   TORCH_CHECK_VALUE(std::isfinite(options.timeout()) && options.timeout() >= 0,
                     "timeout must be a number of seconds >= 0, but it is ",
                     options.timeout());
+  TORCH_CHECK_VALUE(options.company() >= 0,
+                    "company must be a number of threads >= 0, but it is ",
+                    options.company());
   for (const auto& parameter : module.named_parameters()) {
     TORCH_CHECK_VALUE(
         !parameter->defined() || !parameter->grad().defined(),
@@ -193,10 +256,9 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
   // Whatever the caller has switched off: training records a graph.
   const c10::InferenceMode normal_mode(false);
 
-  std::vector<Sandbox> sandboxes;
-  sandboxes.reserve(module->size());
-  for (const auto& layer : *module) sandboxes.emplace_back(layer);
-
+  std::vector<Sandbox> sandboxes = sandboxes_of(module);
+  const Company company(module, sample,
+                        device.is_cpu() ? options.company() : 0);
   std::vector<std::vector<LayerTime>> times(sandboxes.size());
   sweep(sandboxes, sample, device, times);
   for (auto& list : times) list.clear();

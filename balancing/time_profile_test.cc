@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
+#include <torch/nn/cloneable.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
@@ -13,10 +14,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -25,6 +29,7 @@
 #include <vector>
 
 #include "gpipe/skip/skippable.h"
+#include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -308,6 +313,75 @@ TEST(ProfileTimesTest, RefusesTimeoutsThatAreNone) {
 TEST(ProfileTimesTest, RefusesASampleThatIsNoTensor) {
   EXPECT_THROW(profile_times(Sequential(torch::nn::ReLU()), 1.0, once()),
                c10::TypeError);
+}
+
+// Waits until layers of three threads have met, copies of one another.
+struct MeetingImpl : torch::nn::Cloneable<MeetingImpl> {
+  void reset() override {}
+  torch::Tensor forward(torch::Tensor x) {
+    static std::mutex mutex;
+    static std::condition_variable met;
+    std::unique_lock<std::mutex> lock(mutex);
+    threads().insert(std::this_thread::get_id());
+    objects().insert(this);
+    met.notify_all();
+    met.wait_for(lock, std::chrono::seconds(30),
+                 [] { return threads().size() >= 3; });
+    return x;
+  }
+  static std::set<std::thread::id>& threads() {
+    static std::set<std::thread::id> all;
+    return all;
+  }
+  static std::set<const void*>& objects() {
+    static std::set<const void*> all;
+    return all;
+  }
+};
+TORCH_MODULE(Meeting);
+
+TEST(ProfileTimesTest, CompanyRunsCopiesOnOtherThreads) {
+  Sequential model{Meeting()};
+  profile_times(model, torch::ones({1}), once().company(2));
+  EXPECT_THAT(MeetingImpl::threads(), SizeIs(3));
+  EXPECT_THAT(MeetingImpl::objects(), SizeIs(3));
+  EXPECT_EQ(MeetingImpl::objects().count(model[0].get()), 0);
+}
+
+TEST(ProfileTimesTest, ALayerThatCannotBeCopiedHasNoCompany) {
+  Sequential model{Probe()};
+  profile_times(model, torch::ones({1}), once().company(2));
+  EXPECT_THAT(model[0]->as<Probe>()->inputs, SizeIs(2));
+}
+
+TEST(ProfileTimesTest, AnErrorComesOutOfCompanyToo) {
+  Sequential model(torch::nn::Linear(2, 2), torch::nn::Linear(3, 2));
+  EXPECT_THROW(profile_times(model, torch::ones({1, 2}), once().company(1)),
+               c10::Error);
+  EXPECT_THROW(profile_times(model, torch::ones({1, 2}), once().company(-1)),
+               c10::ValueError);
+}
+
+using AcceleratorTest = simulated::SimulatedTest;
+
+TEST_F(AcceleratorTest, TimesAreThoseOfTheDeviceNotOfTheHost) {
+  // Returns at once, and keeps the device busy.
+  Sequential model(
+      Call([](torch::Tensor x) {
+        simulated::Simulation::get().enqueue(
+            simulated::default_stream(0),
+            {"sleep", {}, [] {
+               std::this_thread::sleep_for(std::chrono::milliseconds(20));
+             }});
+        return 2 * x;
+      }),
+      torch::nn::Linear(2, 2));
+  const auto times = profile_times(model, torch::ones({1, 2}),
+                                   once().device(simulated::hpu(0)));
+  ASSERT_THAT(times, SizeIs(2));
+  EXPECT_GE(times[0].forward, 0.02);
+  EXPECT_LT(times[1].forward, 0.02);
+  EXPECT_TRUE(model->parameters()[0].is_cpu());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -80,6 +81,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeEvent(void* event) const override {
     if (event) simulation().host_wait(*static_cast<Event*>(event)->mark);
+  }
+  double elapsedTime(void* first, void* second,
+                     c10::DeviceIndex) const override {
+    const std::chrono::duration<double, std::milli> passed =
+        static_cast<Event*>(second)->mark->time() -
+        static_cast<Event*>(first)->mark->time();
+    return passed.count();
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);

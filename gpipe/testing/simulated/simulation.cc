@@ -36,6 +36,7 @@ std::int64_t written_bytes(const std::vector<Access>& accesses) {
 void Mark::reach() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    time_ = std::chrono::steady_clock::now();
     reached_ = true;
   }
   changed_.notify_all();

@@ -5,6 +5,7 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -32,11 +33,14 @@ class Mark {
 
   void reach();
   bool reached() const { return reached_; }
+  // When that was; only once it has been.
+  std::chrono::steady_clock::time_point time() const { return time_; }
   void wait() const;
   const Clock& clock() const { return clock_; }
 
  private:
   const Clock clock_;
+  std::chrono::steady_clock::time_point time_;
   std::atomic<bool> reached_{false};
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

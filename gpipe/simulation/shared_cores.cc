@@ -1,0 +1,166 @@
+#include "gpipe/simulation/shared_cores.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "gpipe/schedule/needs.h"
+#include "gpipe/simulation/action_index.h"
+#include "gpipe/simulation/simulate.h"
+
+namespace gpipe {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+double seconds_of(const Costs& costs, const Action& action) {
+  switch (action.kind) {
+    case Kind::kForward:
+      return costs.forward[action.stage];
+    case Kind::kBackward:
+      return costs.backward[action.stage];
+    case Kind::kBackwardInput:
+      return costs.backward_input[action.stage];
+    case Kind::kBackwardWeight:
+      return costs.backward_weight[action.stage];
+    case Kind::kRecompute:
+      break;
+  }
+  return costs.recompute[action.stage];
+}
+
+class Run {
+ public:
+  Run(const Schedule& schedule, const Costs& costs, double cores,
+      const std::vector<bool>& on_cores)
+      : schedule_(schedule),
+        costs_(costs),
+        cores_(cores),
+        index_(schedule),
+        done_(index_.size(), true),
+        ranks_(schedule.ranks.size()) {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      ranks_[r].shares = on_cores.empty() || on_cores[r];
+      for (const Action& action : schedule.ranks[r]) {
+        done_[index_.find(action)] = false;
+      }
+    }
+  }
+
+  // simulate() has found that it can be executed.
+  std::vector<std::vector<Span>> spans() {
+    std::vector<std::vector<Span>> spans(ranks_.size());
+    double now = 0;
+    for (;;) {
+      start_what_can(now);
+      const double step = until_next_end();
+      if (step == kNever) return spans;
+      const double speed = shared_speed();
+      now += step;
+      for (std::size_t r = 0; r < ranks_.size(); ++r) {
+        Rank& rank = ranks_[r];
+        if (!rank.works) continue;
+        rank.left -= step * (rank.shares ? speed : 1);
+        // What ends now ends exactly; sums of steps may leave a trace.
+        if (rank.left > kTrace * (1 + now)) continue;
+        const Action& action = schedule_.ranks[r][rank.next++];
+        spans[r].push_back({action, rank.start, now});
+        done_[index_.find(action)] = true;
+        rank.works = false;
+      }
+    }
+  }
+
+ private:
+  static constexpr double kTrace = 1e-12;
+
+  struct Rank {
+    bool shares = true;
+    bool works = false;
+    std::size_t next = 0;
+    double start = 0, left = 0;  // of the action at work
+  };
+
+  bool ready(const Action& action, const Action* beside) const {
+    for (const Action& need : needs(action)) {
+      if (beside && need.stage == beside->stage && need.kind == beside->kind &&
+          need.microbatch == beside->microbatch) {
+        continue;
+      }
+      const std::size_t found = index_.find(need);
+      if (found != ActionIndex::kNone && !done_[found]) return false;
+    }
+    return true;
+  }
+
+  void start_what_can(double now) {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      Rank& rank = ranks_[r];
+      const auto& actions = schedule_.ranks[r];
+      if (rank.works || rank.next == actions.size()) continue;
+      const Action& action = actions[rank.next];
+      if (!ready(action, nullptr)) continue;
+      if (action.with_next && !ready(actions[rank.next + 1], &action)) continue;
+      rank.works = true;
+      rank.start = now;
+      rank.left = seconds_of(costs_, action);
+    }
+  }
+
+  double shared_speed() const {
+    const auto busy = std::count_if(
+        ranks_.begin(), ranks_.end(),
+        [](const Rank& rank) { return rank.works && rank.shares; });
+    return busy > cores_ ? cores_ / static_cast<double>(busy) : 1;
+  }
+
+  double until_next_end() const {
+    const double speed = shared_speed();
+    double least = kNever;
+    for (const Rank& rank : ranks_) {
+      if (!rank.works) continue;
+      least =
+          std::min(least, std::max(rank.left, 0.0) / (rank.shares ? speed : 1));
+    }
+    return least;
+  }
+
+  const Schedule& schedule_;
+  const Costs& costs_;
+  const double cores_;
+  const ActionIndex index_;
+  std::vector<bool> done_;  // or not in the schedule
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace
+
+Timeline simulate_on_cores(const Schedule& schedule, const Costs& costs,
+                           double cores, const std::vector<bool>& on_cores) {
+  if (!(cores > 0)) {
+    throw std::invalid_argument("the number of cores is " +
+                                std::to_string(cores) + ": it must be above 0");
+  }
+  if (!on_cores.empty() && on_cores.size() != schedule.ranks.size()) {
+    throw std::invalid_argument(
+        "on_cores has " + std::to_string(on_cores.size()) +
+        " entries, but the schedule has " +
+        std::to_string(schedule.ranks.size()) + " ranks");
+  }
+  if (costs.latency > 0 || costs.bandwidth > 0 || costs.overlap > 0) {
+    throw std::invalid_argument(
+        "latency, bandwidth and overlap are not considered where ranks share "
+        "cores: leave them 0, or use simulate()");
+  }
+  Timeline alone = simulate(schedule, costs);  // checks everything
+  const auto sharing = on_cores.empty()
+                           ? static_cast<std::ptrdiff_t>(schedule.ranks.size())
+                           : std::count(on_cores.begin(), on_cores.end(), true);
+  if (cores >= static_cast<double>(sharing)) return alone;
+  return timeline_of(Run(schedule, costs, cores, on_cores).spans());
+}
+
+}  // namespace gpipe
