@@ -1,7 +1,21 @@
 // Public: schedules as data. No LibTorch.
 #pragma once
 
+#include "gpipe/schedule/controllable_memory.h"
+#include "gpipe/schedule/dual_pipe_v.h"
 #include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/forward_only.h"
+#include "gpipe/schedule/grid.h"
+#include "gpipe/schedule/interleaved.h"
+#include "gpipe/schedule/looped_bfs.h"
+#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/one_forward_one_backward.h"
 #include "gpipe/schedule/order.h"
+#include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/text.h"
 #include "gpipe/schedule/transform.h"
+#include "gpipe/schedule/validate.h"
+#include "gpipe/schedule/zero_bubble_h.h"
+#include "gpipe/schedule/zero_bubble_interleaved.h"
+#include "gpipe/schedule/zero_bubble_v.h"

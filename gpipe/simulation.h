@@ -1,4 +1,24 @@
-// Public: how long a schedule takes. No LibTorch.
+// Public: how long a schedule takes, why, what it holds meanwhile, and pictures
+// of it. No LibTorch.
+//
+//   gpipe::Costs costs;
+//   costs.forward = {0.010, 0.012};   // seconds, per stage
+//   costs.backward = {0.020, 0.024};
+//   const auto schedule = gpipe::one_forward_one_backward(2, 8);
+//   const auto timeline = gpipe::simulate(schedule, costs);
+//   std::cout << timeline.makespan << "\n" << gpipe::to_text(timeline);
 #pragma once
 
+#include "gpipe/simulation/automatic.h"
+#include "gpipe/simulation/automatic_options.h"
+#include "gpipe/simulation/chrome_trace.h"
+#include "gpipe/simulation/costs.h"
+#include "gpipe/simulation/critical_path.h"
+#include "gpipe/simulation/improve.h"
+#include "gpipe/simulation/memory.h"
+#include "gpipe/simulation/named_timeline.h"
+#include "gpipe/simulation/shared_cores.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/simulation/svg.h"
+#include "gpipe/simulation/timeline.h"
+#include "gpipe/simulation/timeline_text.h"

@@ -5,6 +5,9 @@
 //   ./bazelw run //tools:plan -- --profile=/folder/profile.json --batch=128
 #include "balancing/plan.h"
 
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_split.h>
+#include <absl/strings/string_view.h>
 #include <gflags/gflags.h>
 #include <torch/types.h>
 #include <unistd.h>
@@ -108,16 +111,13 @@ Subject make_subject() {
 
 std::vector<int64_t> numbers(const std::string& list) {
   std::vector<int64_t> result;
-  std::istringstream stream(list);
-  for (std::string item; std::getline(stream, item, ',');) {
-    std::size_t end = 0;
-    try {
-      result.push_back(std::stoll(item, &end));
-    } catch (const std::exception&) {
-    }
-    if (end == 0 || end != item.size()) {
+  if (list.empty()) return result;
+  for (const absl::string_view item : absl::StrSplit(list, ',')) {
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(item, &number)) {
       refuse("--chunks=", list, ": '", item, "' is no number");
     }
+    result.push_back(number);
   }
   return result;
 }

@@ -1,16 +1,11 @@
 #include "gpipe/schedule/fill_drain.h"
 
-#include <stdexcept>
+#include "gpipe/schedule/sizes.h"
 
 namespace gpipe {
 
 Schedule fill_drain(int stages, int microbatches) {
-  if (stages < 1 || microbatches < 1) {
-    throw std::invalid_argument(
-        "a schedule needs at least 1 stage and 1 micro-batch (stages: " +
-        std::to_string(stages) +
-        ", micro-batches: " + std::to_string(microbatches) + ")");
-  }
+  check_sizes(stages, microbatches);
   Schedule schedule;
   schedule.ranks.resize(stages);
   for (int stage = 0; stage < stages; ++stage) {

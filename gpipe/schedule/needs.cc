@@ -2,23 +2,28 @@
 
 namespace gpipe {
 
-std::vector<Action> needs(const Action& action) {
-  const auto [stage, kind, i] = action;
-  switch (kind) {
+Needs needs(const Action& action) {
+  const int stage = action.stage, i = action.microbatch;
+  Needs needs;
+  switch (action.kind) {
     case Kind::kForward:
-      return {{stage - 1, Kind::kForward, i}};
+      needs.add(stage - 1, Kind::kForward, i);
+      break;
     case Kind::kRecompute:
-      return {{stage, Kind::kForward, i}};
+      needs.add(stage, Kind::kForward, i);
+      break;
     case Kind::kBackward:
     case Kind::kBackwardInput:
-      return {{stage, Kind::kForward, i},
-              {stage, Kind::kRecompute, i},
-              {stage + 1, Kind::kBackward, i},
-              {stage + 1, Kind::kBackwardInput, i}};
+      needs.add(stage, Kind::kForward, i);
+      needs.add(stage, Kind::kRecompute, i);
+      needs.add(stage + 1, Kind::kBackward, i);
+      needs.add(stage + 1, Kind::kBackwardInput, i);
+      break;
     case Kind::kBackwardWeight:
-      return {{stage, Kind::kBackwardInput, i}};
+      needs.add(stage, Kind::kBackwardInput, i);
+      break;
   }
-  return {};
+  return needs;
 }
 
 }  // namespace gpipe

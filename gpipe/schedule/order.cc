@@ -1,69 +1,136 @@
 #include "gpipe/schedule/order.h"
 
 #include <algorithm>
-#include <map>
+#include <array>
+#include <cstddef>
 #include <optional>
 #include <stdexcept>
-#include <tuple>
+#include <unordered_map>
+#include <utility>
 
 #include "gpipe/schedule/needs.h"
 
 namespace gpipe {
 namespace {
 
-using Key = std::tuple<int, Kind, int>;
+constexpr std::size_t kKinds = 5;
+constexpr int kNobody = -1;
 
-Key key_of(const Action& action) {
-  return {action.stage, action.kind, action.microbatch};
-}
+// The run of a schedule by the clock.
+class Run {
+ public:
+  explicit Run(const Schedule& schedule)
+      : schedule_(schedule), ticks_(schedule.ranks.size()) {
+    for (const auto& actions : schedule.ranks) {
+      for (const Action& action : actions) slot(action).present = true;
+    }
+  }
+
+  std::vector<std::vector<int64_t>> ticks() {
+    const int ranks = static_cast<int>(schedule_.ranks.size());
+    next_waiting_.assign(ranks, kNobody);
+    // Each rank runs until it has to wait. Then it is in the queue of the
+    // action that it waits for, until that one ends.
+    for (int rank = ranks - 1; rank >= 0; --rank) runnable_.push_back(rank);
+    while (!runnable_.empty()) {
+      const int rank = runnable_.back();
+      runnable_.pop_back();
+      while (run_block(rank)) {
+      }
+    }
+    return std::move(ticks_);
+  }
+
+ private:
+  struct Slot {
+    bool present = false;        // is in the schedule
+    std::optional<int64_t> end;  // once it has run
+    // The first of the ranks that wait for it; the others are behind it in
+    // next_waiting_.
+    int waiting = kNobody;
+    // The first action of the block that was last found to have it.
+    const Action* block = nullptr;
+  };
+
+  // Slots by stage and micro-batch.
+  Slot& slot(const Action& action) {
+    return cells_[key(action)][static_cast<std::size_t>(action.kind)];
+  }
+  Slot* find(const Action& action) {
+    const auto found = cells_.find(key(action));
+    if (found == cells_.end()) return nullptr;
+    Slot& slot = found->second[static_cast<std::size_t>(action.kind)];
+    return slot.present ? &slot : nullptr;
+  }
+  static uint64_t key(const Action& action) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(action.stage)) << 32 |
+           static_cast<uint32_t>(action.microbatch);
+  }
+
+  // Runs the next action of the rank, or block of actions. False if there is
+  // none, or if it has to wait.
+  bool run_block(int rank) {
+    const auto& actions = schedule_.ranks[rank];
+    auto& ticks = ticks_[rank];
+    const std::size_t begin = ticks.size();
+    if (begin == actions.size()) return false;
+    std::size_t end = begin + 1;
+    while (end < actions.size() && actions[end - 1].with_next) ++end;
+
+    const Action* block = &actions[begin];
+    int64_t start = begin == 0 ? 0 : ticks.back() + 1;
+    for (std::size_t k = begin; k < end; ++k) {
+      for (const Action& need : needs(actions[k])) {
+        Slot* needed = find(need);
+        // What comes earlier in the block is no reason to wait with it.
+        if (needed == nullptr || needed->block == block) continue;
+        if (!needed->end.has_value()) {
+          next_waiting_[rank] = std::exchange(needed->waiting, rank);
+          return false;
+        }
+        start = std::max(start, *needed->end);
+      }
+      slot(actions[k]).block = block;
+    }
+    for (std::size_t k = begin; k < end; ++k) {
+      ticks.push_back(start++);
+      Slot& done = slot(actions[k]);
+      if (!done.end.has_value()) done.end = start;
+      int waiting = std::exchange(done.waiting, kNobody);
+      while (waiting != kNobody) {
+        runnable_.push_back(waiting);
+        waiting = std::exchange(next_waiting_[waiting], kNobody);
+      }
+    }
+    return true;
+  }
+
+  const Schedule& schedule_;
+  std::unordered_map<uint64_t, std::array<Slot, kKinds>> cells_;
+  std::vector<int> runnable_, next_waiting_;
+  std::vector<std::vector<int64_t>> ticks_;
+};
 
 }  // namespace
 
-std::vector<std::vector<int64_t>> clock_order(const Schedule& schedule) {
-  // The clock at the end of every action, once it is known.
-  std::map<Key, std::optional<int64_t>> end;
-  std::size_t left = 0;
-  for (const auto& actions : schedule.ranks) {
-    for (const Action& action : actions) {
-      end[key_of(action)];
-    }
-    left += actions.size();
-  }
+std::vector<std::vector<int64_t>> start_ticks(const Schedule& schedule) {
+  return Run(schedule).ticks();
+}
 
-  const auto ranks = schedule.ranks.size();
-  std::vector<std::vector<int64_t>> positions(ranks);
-  std::vector<int64_t> rank_end(ranks, 0);
-  while (left > 0) {
-    const std::size_t before = left;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      const auto& actions = schedule.ranks[r];
-      while (positions[r].size() < actions.size()) {
-        const Action& action = actions[positions[r].size()];
-        int64_t start = rank_end[r];
-        bool ready = true;
-        for (const Action& need : needs(action)) {
-          auto found = end.find(key_of(need));
-          if (found == end.end()) continue;
-          ready = ready && found->second.has_value();
-          start = std::max(start, found->second.value_or(0));
-        }
-        if (!ready) break;
-        positions[r].push_back(start * static_cast<int64_t>(ranks) +
-                               static_cast<int64_t>(r));
-        rank_end[r] = start + 1;
-        end[key_of(action)] = start + 1;
-        --left;
-      }
+std::vector<std::vector<int64_t>> clock_order(const Schedule& schedule) {
+  auto positions = start_ticks(schedule);
+  const auto ranks = static_cast<int64_t>(schedule.ranks.size());
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const auto& actions = schedule.ranks[rank];
+    const std::size_t done = positions[rank].size();
+    if (done < actions.size()) {
+      throw std::invalid_argument(
+          "the schedule cannot be executed: " + to_string(actions[done]) +
+          " of rank " + std::to_string(rank) +
+          " waits for an action that never ends");
     }
-    if (left < before) continue;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      if (positions[r].size() < schedule.ranks[r].size()) {
-        throw std::invalid_argument(
-            "the schedule cannot be executed: " +
-            to_string(schedule.ranks[r][positions[r].size()]) + " of rank " +
-            std::to_string(r) + " waits for an action that never ends");
-      }
-    }
+    for (int64_t& position : positions[rank])
+      position = position * ranks + rank;
   }
   return positions;
 }

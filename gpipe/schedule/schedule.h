@@ -22,9 +22,15 @@ struct Action {
   Kind kind = Kind::kForward;
   int microbatch = 0;
 
+  // Makes one block with the next action of its rank: neither begins before
+  // what both need from others is there. A forward with a backward: DualPipe's
+  // overlapped pair. A recompute with its backward: a late recompute, which
+  // waits for the gradient.
+  bool with_next = false;
+
   friend bool operator==(const Action& a, const Action& b) {
     return a.stage == b.stage && a.kind == b.kind &&
-           a.microbatch == b.microbatch;
+           a.microbatch == b.microbatch && a.with_next == b.with_next;
   }
 };
 

@@ -34,12 +34,6 @@ TEST(FillDrain, RefusesNothingToDo) {
   EXPECT_THROW(fill_drain(1, 0), std::invalid_argument);
 }
 
-TEST(WithRecompute, PutsOneBeforeEachCheckpointedBackward) {
-  const auto except_last = [](int i) { return i < 2; };
-  EXPECT_EQ(text(with_recompute(fill_drain(1, 3), except_last)),
-            "0F0 0F1 0F2 0B2 0R1 0B1 0R0 0B0 \n");
-}
-
 TEST(ClockOrder, PutsForwardOfMicrobatchIOnStageJAtClockIPlusJ) {
   const auto forward = select(fill_drain(3, 4), is_forward);
   const auto order = clock_order(forward);

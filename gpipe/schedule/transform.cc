@@ -1,20 +1,69 @@
 #include "gpipe/schedule/transform.h"
 
-namespace gpipe {
+#include <algorithm>
+#include <cstddef>
+#include <vector>
 
-Schedule with_recompute(
-    const Schedule& schedule,
-    const std::function<bool(int microbatch)>& checkpointed) {
+namespace gpipe {
+namespace {
+
+bool begins_backward(const Action& action) {
+  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+}
+
+bool is_backward(const Action& action) {
+  return begins_backward(action) || action.kind == Kind::kBackwardWeight;
+}
+
+// Where the block that actions[k] is in begins.
+std::size_t block_begin(const std::vector<Action>& actions, std::size_t k) {
+  while (k > 0 && actions[k - 1].with_next) --k;
+  return k;
+}
+
+// The first place to which actions[k], a backward, may have its recompute
+// brought forward without passing another backward or its own forward.
+std::size_t ahead_of(const std::vector<Action>& actions, std::size_t k) {
+  const Action& backward = actions[k];
+  std::size_t place = block_begin(actions, k);
+  while (place > 0) {
+    const Action& before = actions[place - 1];
+    if (is_backward(before)) break;
+    if (before.kind == Kind::kForward && before.stage == backward.stage &&
+        before.microbatch == backward.microbatch) {
+      break;
+    }
+    --place;
+  }
+  return place;
+}
+
+}  // namespace
+
+Schedule with_recompute(const Schedule& schedule,
+                        const std::function<bool(int microbatch)>& checkpointed,
+                        RecomputePlacement placement) {
   Schedule result;
   for (const auto& actions : schedule.ranks) {
+    // before[k]: the recomputes that go right before actions[k].
+    std::vector<std::vector<Action>> before(actions.size());
+    for (std::size_t k = 0; k < actions.size(); ++k) {
+      const Action& action = actions[k];
+      if (!begins_backward(action) || !checkpointed(action.microbatch))
+        continue;
+      const std::size_t begin = block_begin(actions, k);
+      const bool in_block =
+          placement == RecomputePlacement::kWithBackward && begin == k;
+      const std::size_t place = placement == RecomputePlacement::kAhead
+                                    ? ahead_of(actions, k)
+                                    : begin;
+      before[place].push_back(
+          {action.stage, Kind::kRecompute, action.microbatch, in_block});
+    }
     auto& out = result.ranks.emplace_back();
-    for (const Action& action : actions) {
-      const bool first_part_of_backward =
-          action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
-      if (first_part_of_backward && checkpointed(action.microbatch)) {
-        out.push_back({action.stage, Kind::kRecompute, action.microbatch});
-      }
-      out.push_back(action);
+    for (std::size_t k = 0; k < actions.size(); ++k) {
+      out.insert(out.end(), before[k].begin(), before[k].end());
+      out.push_back(actions[k]);
     }
   }
   return result;
@@ -25,8 +74,12 @@ Schedule select(const Schedule& schedule,
   Schedule result;
   for (const auto& actions : schedule.ranks) {
     auto& out = result.ranks.emplace_back();
+    bool previous_kept = false;
     for (const Action& action : actions) {
-      if (keep(action)) out.push_back(action);
+      const bool kept = keep(action);
+      if (!kept && previous_kept) out.back().with_next = false;
+      if (kept) out.push_back(action);
+      previous_kept = kept;
     }
   }
   return result;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -106,6 +105,123 @@ TEST(SimulateTest, RunsBackwardsInTwoParts) {
   EXPECT_THAT(timeline.peak_in_flight, ElementsAre(2));
 }
 
+// (m + n - 1)(f + b) + m r while it waits, (m + n - 1)(f + r + b) if not.
+TEST(SimulateTest, ARecomputeInABlockWaitsForTheGradient) {
+  for (const int n : {1, 2, 5}) {
+    for (const int m : {1, 2, 9}) {
+      Costs costs = equal_costs(n, 2, 5);
+      costs.recompute.assign(n, 2);
+      Schedule schedule =
+          with_recompute(fill_drain(n, m), [](int) { return true; });
+      EXPECT_EQ(simulate(schedule, costs).makespan, (m + n - 1) * 7 + m * 2);
+      for (auto& actions : schedule.ranks) {
+        for (Action& action : actions) {
+          action.with_next = action.kind == Kind::kRecompute;
+        }
+      }
+      const Timeline late = simulate(schedule, costs);
+      EXPECT_EQ(late.makespan, (m + n - 1) * 9);
+      EXPECT_THAT(late.idle, Each((n - 1) * 9));
+    }
+  }
+}
+
+Action paired(Action action) {
+  action.with_next = true;
+  return action;
+}
+
+TEST(SimulateTest, AnOverlappedPairHidesAPartOfTheShorterAction) {
+  const Action f0 = {0, Kind::kForward, 0}, f1 = {0, Kind::kForward, 1},
+               b0 = {0, Kind::kBackward, 0}, b1 = {0, Kind::kBackward, 1};
+  Costs costs = equal_costs(1, 2, 3);
+  for (const double overlap : {0.0, 0.5, 1.0}) {
+    costs.overlap = overlap;
+    for (const Schedule& schedule : {Schedule{{{f0, paired(f1), b0, b1}}},
+                                     Schedule{{{f0, paired(b0), f1, b1}}}}) {
+      const Timeline timeline = simulate(schedule, costs);
+      const double end = 7 - 2 * overlap;
+      for (const int k : {1, 2}) {
+        EXPECT_EQ(timeline.ranks[0][k].start, 2);
+        EXPECT_EQ(timeline.ranks[0][k].end, end);
+      }
+      EXPECT_EQ(timeline.makespan, end + 3);
+      EXPECT_THAT(timeline.idle, ElementsAre(0));
+      EXPECT_THAT(timeline.peak_in_flight, ElementsAre(2));
+    }
+  }
+}
+
+TEST(SimulateTest, APairBeginsWhenWhatBothNeedIsThere) {
+  const Schedule schedule = {{{{0, Kind::kForward, 0},
+                               {0, Kind::kForward, 1, /*with_next=*/true},
+                               {0, Kind::kBackward, 0},
+                               {0, Kind::kBackward, 1}},
+                              {{1, Kind::kForward, 0},
+                               {1, Kind::kBackward, 0},
+                               {1, Kind::kForward, 1},
+                               {1, Kind::kBackward, 1}}}};
+  // 0F0 . . . 0F1&0B0 . . . 0B1 | . 1F0 1B0 . . . 1F1 1B1
+  const Timeline timeline = simulate(schedule, equal_costs(2, 1, 2));
+  EXPECT_EQ(timeline.ranks[0][1].start, 4);
+  EXPECT_EQ(timeline.ranks[0][2].end, 7);
+  EXPECT_EQ(timeline.ranks[1][2].start, 7);
+  EXPECT_EQ(timeline.makespan, 12);
+  EXPECT_THAT(timeline.idle, ElementsAre(6, 6));
+}
+
+TEST(SimulateTest, CopiesOfALinkGoOneAfterTheOther) {
+  Costs costs = equal_costs(2, 1, 1);
+  costs.latency = 0.5;
+  costs.bandwidth = 5;
+  costs.boundary_bytes = {10};
+  const Timeline timeline = simulate(fill_drain(2, 2), costs);
+  ASSERT_EQ(timeline.transfers.size(), 4);
+  const auto expect = [](const Transfer& transfer, const std::string& action,
+                         int from, double start, double sent, double end) {
+    EXPECT_EQ(to_string(transfer.action), action);
+    EXPECT_EQ(transfer.from, from);
+    EXPECT_EQ(transfer.to, 1 - from);
+    EXPECT_EQ(transfer.start, start) << action;
+    EXPECT_EQ(transfer.sent, sent) << action;
+    EXPECT_EQ(transfer.end, end) << action;
+  };
+  expect(timeline.transfers[0], "0F0", 0, 1, 3, 3.5);
+  expect(timeline.transfers[1], "0F1", 0, 3, 5, 5.5);  // made at 2
+  expect(timeline.transfers[2], "1B1", 1, 7.5, 9.5, 10);
+  expect(timeline.transfers[3], "1B0", 1, 9.5, 11.5, 12);  // made at 8.5
+  EXPECT_EQ(timeline.makespan, 13);
+
+  // Without a limit they go beside each other.
+  costs.bandwidth = 0;
+  EXPECT_EQ(simulate(fill_drain(2, 2), costs).makespan, 7);
+}
+
+// Stages 0 and 2 on rank 0, 1 on rank 1: 2B and 0F both go from 0 to 1.
+TEST(SimulateTest, ActivationsAndGradientsShareALink) {
+  const Schedule schedule = {
+      {{{2, Kind::kForward, 0},
+        {2, Kind::kBackward, 0},
+        {0, Kind::kForward, 1}},
+       {{1, Kind::kBackward, 0}, {1, Kind::kForward, 1}}}};
+  Costs costs = equal_costs(3, 1, 1);
+  costs.bandwidth = 1;
+  costs.boundary_bytes = {2, 3};
+  const Timeline timeline = simulate(schedule, costs);
+  EXPECT_EQ(timeline.ranks[1][0].start, 2 + 3);
+  EXPECT_EQ(timeline.ranks[1][1].start, 2 + 3 + 2);  // made at 3
+}
+
+TEST(SimulateTest, NothingIsSentToAStageThatIsNotThere) {
+  Costs costs = equal_costs(2, 1, 1);
+  costs.latency = 1;
+  const Schedule forwards = {{{{0, Kind::kForward, 0}, {0, Kind::kForward, 1}},
+                              {{1, Kind::kForward, 1}}}};
+  const Timeline timeline = simulate(forwards, costs);
+  ASSERT_EQ(timeline.transfers.size(), 1);
+  EXPECT_EQ(to_string(timeline.transfers[0].action), "0F1");
+}
+
 TEST(SimulateTest, TakesNoTimeForNothing) {
   const Timeline timeline = simulate(Schedule{{{}, {}}}, Costs());
   EXPECT_EQ(timeline.makespan, 0);
@@ -120,25 +236,56 @@ auto refuses(const std::string& a, const std::string& b) {
 
 TEST(SimulateTest, NamesWhatCannotBe) {
   const Costs costs = equal_costs(2, 1, 1);
-  const Schedule stuck = {{{{0, Kind::kBackward, 0}, {0, Kind::kForward, 0}}}};
-  EXPECT_THAT([&] { simulate(stuck, costs); }, refuses("0B0", "never ends"));
-  const Schedule twice = {{{{0, Kind::kForward, 0}}, {{0, Kind::kForward, 0}}}};
-  EXPECT_THAT([&] { simulate(twice, costs); }, refuses("0F0", "twice"));
-  const Schedule negative = {{{{-1, Kind::kForward, 0}}}};
-  EXPECT_THAT([&] { simulate(negative, costs); }, refuses("-1", "from 0"));
+  const auto refuse = [&](const std::vector<std::vector<Action>>& ranks,
+                          const std::string& a, const std::string& b) {
+    EXPECT_THAT([&] { simulate(Schedule{ranks}, costs); }, refuses(a, b));
+  };
+  const Action f0 = {0, Kind::kForward, 0}, b0 = {0, Kind::kBackward, 0};
+  refuse({{b0, f0}}, "0B0 of rank 0 waits for 0F0", "never ends");
+  refuse({{f0}, {f0}}, "0F0", "twice, on rank 0 and on rank 1");
+  refuse({{f0, f0}}, "0F0", "twice");
+  refuse({{{-1, Kind::kForward, 0}}}, "-1", "from 0");
+  refuse({{{0, Kind::kForward, -2}}}, "-2", "from 0");
+  refuse({{f0}, {b0}}, "stage 0 is on rank 0", "0B0, on rank 1");
+  refuse({{{0, Kind::kForward, 2000000000}}}, "micro-batch 2000000000",
+         "without gaps");
+}
+
+TEST(SimulateTest, NamesBlocksThatCannotBe) {
+  Costs costs = equal_costs(2, 1, 1);
+  costs.recompute = {1, 1};
+  const auto refuse = [&](const std::vector<Action>& actions,
+                          const std::string& a, const std::string& b) {
+    EXPECT_THAT([&] { simulate(Schedule{{actions}}, costs); }, refuses(a, b));
+  };
+  const Action f0 = {0, Kind::kForward, 0}, f1 = {0, Kind::kForward, 1},
+               b0 = {0, Kind::kBackward, 0}, b1 = {0, Kind::kBackward, 1},
+               r0 = {0, Kind::kRecompute, 0};
+  refuse({paired(f0)}, "0F0 of rank 0", "with nothing");
+  refuse({paired(f0), f1}, "0F0 of rank 0", "with 0F1");
+  refuse({f0, f1, paired(r0), b1}, "0R0 of rank 0", "with 0B1");
+  refuse({f0, f1, paired(b0), b1}, "0B0 of rank 0", "with 0B1");
+  refuse({f0, f1, paired(b0), paired({1, Kind::kForward, 0}), b1},
+         "0B0 of rank 0", "with 1F0");
+  // A backward cannot run beside its own forward.
+  refuse({paired(f0), b0}, "0B0 of rank 0 waits for 0F0", "never ends");
+}
+
+TEST(SimulateTest, NamesCostsThatAreMissing) {
+  Costs costs = equal_costs(2, 1, 1);
   EXPECT_THAT([&] { simulate(fill_drain(3, 1), costs); },
               refuses("no forward cost of stage 2", "2F0"));
-  for (const double value : {-1.0, std::numeric_limits<double>::infinity(),
-                             std::numeric_limits<double>::quiet_NaN()}) {
-    Costs bad = costs;
-    bad.backward[1] = value;
-    EXPECT_THAT([&] { simulate(fill_drain(2, 1), bad); },
-                refuses("backward cost of stage 1", "not negative"));
-    bad = costs;
-    bad.latency = value;
-    EXPECT_THAT([&] { simulate(fill_drain(2, 1), bad); },
-                refuses("latency", "not negative"));
-  }
+  const auto recomputing =
+      with_recompute(fill_drain(2, 1), [](int) { return true; });
+  EXPECT_THAT([&] { simulate(recomputing, costs); },
+              refuses("no recompute cost of stage 0", "0R0"));
+  costs.bandwidth = 1;
+  EXPECT_THAT([&] { simulate(fill_drain(2, 1), costs); },
+              refuses("no boundary_bytes cost of stage 0", "0 is unlimited"));
+  costs.boundary_bytes = {1};
+  costs.activation_bytes = {1};
+  EXPECT_THAT([&] { simulate(fill_drain(2, 1), costs); },
+              refuses("no activation_bytes cost of stage 1", "none at all"));
 }
 
 }  // namespace

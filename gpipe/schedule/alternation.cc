@@ -1,0 +1,68 @@
+#include "gpipe/schedule/alternation.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+// The actions of one kind of a rank, in their order.
+std::vector<Action> all(const Loop& loop, int rank, Kind kind) {
+  std::vector<Action> actions;
+  for (int first = 0; first < loop.microbatches; first += loop.group) {
+    const int last = std::min(first + loop.group, loop.microbatches);
+    for (int k = 0; k < loop.stages_per_rank; ++k) {
+      const int chunk =
+          kind == Kind::kForward ? k : loop.stages_per_rank - 1 - k;
+      for (int i = first; i < last; ++i) {
+        actions.push_back({chunk * loop.ranks + rank, kind, i});
+      }
+    }
+  }
+  return actions;
+}
+
+// A W of `weights` follows each backward but the first `lag`.
+std::vector<Action> row(const std::vector<Action>& forwards,
+                        const std::vector<Action>& backwards,
+                        const std::vector<Action>& weights, int warm_up,
+                        int lag) {
+  std::vector<Action> actions;
+  auto forward = forwards.begin();
+  auto weight = weights.begin();
+  while (warm_up-- > 0 && forward != forwards.end()) {
+    actions.push_back(*forward++);
+  }
+  for (const Action& backward : backwards) {
+    if (forward != forwards.end()) actions.push_back(*forward++);
+    actions.push_back(backward);
+    if (lag-- <= 0 && weight != weights.end()) actions.push_back(*weight++);
+  }
+  actions.insert(actions.end(), weight, weights.end());
+  return actions;
+}
+
+}  // namespace
+
+Schedule alternate(const Loop& loop, const PerRank& warm_up) {
+  Schedule schedule;
+  for (int rank = 0; rank < loop.ranks; ++rank) {
+    schedule.ranks.push_back(row(all(loop, rank, Kind::kForward),
+                                 all(loop, rank, Kind::kBackward), {},
+                                 warm_up(rank), 0));
+  }
+  return schedule;
+}
+
+Schedule alternate_split(const Loop& loop, const PerRank& warm_up,
+                         const PerRank& lag) {
+  Schedule schedule;
+  for (int rank = 0; rank < loop.ranks; ++rank) {
+    schedule.ranks.push_back(row(
+        all(loop, rank, Kind::kForward), all(loop, rank, Kind::kBackwardInput),
+        all(loop, rank, Kind::kBackwardWeight), warm_up(rank), lag(rank)));
+  }
+  return schedule;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,113 @@
+#include "gpipe/schedule/dual_pipe_v.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/sizes.h"
+#include "gpipe/schedule/transform.h"
+
+namespace gpipe {
+namespace {
+
+// The actions of one rank. Forwards and backwards of each chunk (0: the first
+// of the rank's stages, 1: the second) come in the order of micro-batches.
+class Row {
+ public:
+  Row(int ranks, int rank) : stages_{rank, 2 * ranks - 1 - rank} {}
+
+  void forward(int chunk, bool with_next = false) {
+    actions_.push_back(
+        {stages_[chunk], Kind::kForward, forwards_[chunk]++, with_next});
+  }
+  void backward(int chunk) {
+    actions_.push_back({stages_[chunk], Kind::kBackward, backwards_[chunk]++});
+  }
+  void forward_and_backward(int forward_chunk, int backward_chunk) {
+    forward(forward_chunk, /*with_next=*/true);
+    backward(backward_chunk);
+  }
+  // The W is for later.
+  void input(int chunk) {
+    const int i = backwards_[chunk]++;
+    actions_.push_back({stages_[chunk], Kind::kBackwardInput, i});
+    weights_.push_back({stages_[chunk], Kind::kBackwardWeight, i});
+  }
+  // The oldest W that is left, if any.
+  void weight() {
+    if (weights_.empty()) return;
+    actions_.push_back(weights_.front());
+    weights_.pop_front();
+  }
+
+  std::vector<Action> actions() && { return std::move(actions_); }
+
+ private:
+  int stages_[2];
+  int forwards_[2] = {}, backwards_[2] = {};
+  std::deque<Action> weights_;
+  std::vector<Action> actions_;
+};
+
+std::vector<Action> row(int ranks, int rank, int microbatches) {
+  Row row(ranks, rank);
+  const int below = ranks - 1 - rank;  // ranks between this one and the turn
+  // Fill.
+  for (int k = 0; k < 2 * below; ++k) row.forward(0);
+  for (int k = 0; k <= rank; ++k) {
+    row.forward(0);
+    row.forward(1);
+  }
+  for (int k = 0; k < below; ++k) {
+    row.input(1);
+    row.weight();
+    row.forward(1);
+  }
+  // Blocks. The last rank would keep the others waiting for its first
+  // backward, so it does not begin with a block.
+  for (int k = 0; k < microbatches - 2 * ranks + rank + 1; ++k) {
+    if (k == 0 && below == 0) {
+      row.forward(0);
+      row.backward(1);
+    } else {
+      row.forward_and_backward(0, 1);
+    }
+    row.forward_and_backward(1, 0);
+  }
+  for (int k = 0; k < below; ++k) {
+    row.backward(1);
+    row.forward_and_backward(1, 0);
+  }
+  // Drain. From the middle on, Ws are kept for when there is nothing else.
+  for (int k = 0; k < 2 * (rank + 1); ++k) {
+    const int chunk = 1 - k % 2;
+    if (k <= rank) {
+      row.backward(chunk);
+    } else {
+      row.input(chunk);
+    }
+  }
+  for (int k = 0; k < below; ++k) {
+    row.weight();
+    row.input(0);
+  }
+  for (int k = 0; k <= rank; ++k) row.weight();
+  return std::move(row).actions();
+}
+
+}  // namespace
+
+Schedule dual_pipe_v(int ranks, int microbatches) {
+  check_sizes(ranks, microbatches);
+  const int least = 2 * ranks;
+  Schedule schedule;
+  for (int rank = 0; rank < ranks; ++rank) {
+    schedule.ranks.push_back(row(ranks, rank, std::max(least, microbatches)));
+  }
+  if (microbatches >= least) return schedule;
+  return select(schedule,
+                [&](const Action& a) { return a.microbatch < microbatches; });
+}
+
+}  // namespace gpipe

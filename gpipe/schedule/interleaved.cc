@@ -1,0 +1,50 @@
+#include "gpipe/schedule/interleaved.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "gpipe/schedule/alternation.h"
+#include "gpipe/schedule/sizes.h"
+
+namespace gpipe {
+namespace {
+
+// Whether all groups, the last one included, have `ranks` micro-batches; or are
+// one group of all.
+bool fits(int ranks, int microbatches, int group) {
+  if (group == microbatches) return true;
+  const int last = microbatches % group;
+  return group >= ranks && group < microbatches && (last == 0 || last >= ranks);
+}
+
+}  // namespace
+
+Schedule interleaved(int ranks, int microbatches, int stages_per_rank,
+                     int group) {
+  check_sizes(ranks, microbatches, stages_per_rank);
+  if (group == 0) group = default_group(ranks, microbatches);
+  if (group < 1 || !fits(ranks, microbatches, group)) {
+    throw std::invalid_argument(
+        "micro-batches cannot be interleaved in groups of " +
+        std::to_string(group) +
+        ": each group, the last one included, needs at least as many as there "
+        "are ranks; " +
+        std::to_string(default_group(ranks, microbatches)) +
+        " is possible, or 0 to choose (ranks: " + std::to_string(ranks) +
+        ", micro-batches: " + std::to_string(microbatches) + ")");
+  }
+  return alternate(
+      {ranks, microbatches, stages_per_rank, group}, [&](int rank) {
+        return 2 * (ranks - 1 - rank) + (stages_per_rank - 1) * group;
+      });
+}
+
+int default_group(int ranks, int microbatches) {
+  check_sizes(ranks, microbatches);
+  int group = std::min(ranks, microbatches);
+  while (!fits(ranks, microbatches, group)) ++group;  // at the latest: all
+  return group;
+}
+
+}  // namespace gpipe

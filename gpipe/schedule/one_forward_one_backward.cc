@@ -1,0 +1,20 @@
+#include "gpipe/schedule/one_forward_one_backward.h"
+
+#include "gpipe/schedule/alternation.h"
+#include "gpipe/schedule/sizes.h"
+
+namespace gpipe {
+
+Schedule one_forward_one_backward(int stages, int microbatches) {
+  check_sizes(stages, microbatches);
+  return alternate({stages, microbatches},
+                   [&](int rank) { return stages - 1 - rank; });
+}
+
+Schedule eager_one_forward_one_backward(int stages, int microbatches) {
+  check_sizes(stages, microbatches);
+  return alternate({stages, microbatches},
+                   [&](int rank) { return 2 * (stages - 1 - rank); });
+}
+
+}  // namespace gpipe

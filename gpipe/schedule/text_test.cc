@@ -1,0 +1,241 @@
+#include "gpipe/schedule/text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpipe/schedule/fill_drain.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+constexpr Kind kForward = Kind::kForward;
+constexpr Kind kBackward = Kind::kBackward;
+
+// What comes back, without empty cells and with our line ends.
+std::string reread(const std::string& csv) {
+  return to_csv(parse_schedule(csv));
+}
+
+TEST(ToCsv, WritesARankPerLine) {
+  EXPECT_EQ(to_csv(fill_drain(2, 2)), "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n");
+}
+
+TEST(ToCsv, WritesAllKinds) {
+  const Schedule schedule = {{{{10, Kind::kForward, 11},
+                               {0, Kind::kBackward, 1},
+                               {0, Kind::kBackwardInput, 2},
+                               {0, Kind::kBackwardWeight, 3},
+                               {0, Kind::kRecompute, 4}}}};
+  EXPECT_EQ(to_csv(schedule), "10F11,0B1,0I2,0W3,0R4\n");
+}
+
+TEST(ToCsv, WritesBlocksAndNamesOverlappedPairs) {
+  const Schedule schedule = {{{{0, Kind::kForward, 8, true},
+                               {7, Kind::kBackward, 0},
+                               {2, Kind::kRecompute, 0, true},
+                               {2, Kind::kBackward, 0},
+                               {7, Kind::kBackwardInput, 1, true},
+                               {0, Kind::kForward, 9},
+                               {2, Kind::kRecompute, 1, true},
+                               {2, Kind::kBackwardInput, 1}}}};
+  EXPECT_EQ(to_csv(schedule),
+            "(0F8;7B0)OVERLAP_F_B,(2R0;2B0),(7I1;0F9)OVERLAP_F_B,(2R1;2I1)\n");
+}
+
+TEST(ToCsv, WritesRanksWithNothingToDo) {
+  EXPECT_EQ(to_csv(Schedule{{{}, {{0, kForward, 0}}, {}}}), "\n0F0\n\n");
+}
+
+TEST(ParseSchedule, GivesBackAnySchedule) {
+  std::mt19937 random(0);
+  const auto below = [&](int n) {
+    return std::uniform_int_distribution<int>(0, n - 1)(random);
+  };
+  const auto number = [&] {
+    return below(20) == 0 ? std::numeric_limits<int>::max() : below(200);
+  };
+  int blocks = 0;
+  for (int k = 0; k < 2000; ++k) {
+    Schedule schedule;
+    schedule.ranks.resize(1 + below(4));
+    for (auto& actions : schedule.ranks) {
+      for (int left = below(8); left > 0; --left) {
+        const Kind kind = static_cast<Kind>(below(5));
+        const bool with_next = left > 1 && below(3) == 0;
+        actions.push_back({number(), kind, number(), with_next});
+        blocks += with_next;
+      }
+    }
+    const std::string csv = to_csv(schedule);
+    EXPECT_EQ(parse_schedule(csv).ranks, schedule.ranks) << csv;
+  }
+  EXPECT_GT(blocks, 1000);
+}
+
+TEST(ParseSchedule, MakesBlocksOfParentheses) {
+  const Schedule schedule = parse_schedule("(0F8;7B0)OVERLAP_F_B,(2R0;2B0)");
+  EXPECT_THAT(schedule.ranks,
+              ElementsAre(ElementsAre(Action{0, Kind::kForward, 8, true},
+                                      Action{7, Kind::kBackward, 0, false},
+                                      Action{2, Kind::kRecompute, 0, true},
+                                      Action{2, Kind::kBackward, 0, false})));
+}
+
+TEST(ParseSchedule, DropsIdleCellsAndBlanks) {
+  const auto actions =
+      ElementsAre(Action{0, kForward, 0}, Action{0, kBackward, 0});
+  for (const char* csv :
+       {"0F0,0B0", "0F0,0B0\n", "0F0,0B0\r\n", "0F0,0B0,", "0F0,,,0B0,,\r\n",
+        ",,0F0,0B0", " 0F0 ,\t0B0 ,  , \n", "00F00,00B00"}) {
+    EXPECT_THAT(parse_schedule(csv).ranks, ElementsAre(actions)) << csv;
+  }
+  EXPECT_EQ(reread("( 0F1 ;\t1B0 )OVERLAP_F_B"), "(0F1;1B0)OVERLAP_F_B\n");
+}
+
+TEST(ParseSchedule, TakesALineWithoutActionsAsARankWithNothingToDo) {
+  EXPECT_THAT(parse_schedule("\n").ranks, ElementsAre(IsEmpty()));
+  EXPECT_THAT(parse_schedule("\r\n,, ,").ranks,
+              ElementsAre(IsEmpty(), IsEmpty()));
+  EXPECT_EQ(reread("\n0F0\n\n"), "\n0F0\n\n");
+}
+
+// What torch 2.11 writes, for 2 ranks.
+
+TEST(ParseSchedule, ReadsInterleaved1F1BOfTorch) {
+  EXPECT_EQ(
+      reread("0F0,0F1,2F0,2F1,,,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,,2B2,,2B3"
+             ",,0B2,,0B3\r\n"
+             ",1F0,1F1,,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,,"
+             "1B2,,1B3\r\n"),
+      "0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,2B2,2B3,0B2,0B3\n"
+      "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3\n");
+}
+
+TEST(ParseSchedule, ReadsZeroBubbleVOfTorch) {
+  EXPECT_EQ(reread("0F0,0F1,0F2,3F0,3I0,3W0,3F1,3I1,3W1,0I0,0W0,3F2,3I2,3W2,"
+                   "0I1,0W1,0I2,0W2\r\n"
+                   ",1F0,2F0,1F1,2F1,2I0,2W0,1F2,1I0,1W0,2F2,2I1,2W1,1I1,2I2,"
+                   "1I2,1W1,2W2,1W2\r\n"),
+            "0F0,0F1,0F2,3F0,3I0,3W0,3F1,3I1,3W1,0I0,0W0,3F2,3I2,3W2,0I1,0W1,"
+            "0I2,0W2\n"
+            "1F0,2F0,1F1,2F1,2I0,2W0,1F2,1I0,1W0,2F2,2I1,2W1,1I1,2I2,1I2,1W1,"
+            "2W2,1W2\n");
+}
+
+TEST(ParseSchedule, ReadsDualPipeVOfTorch) {
+  const std::string rank0 =
+      "0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,(3F2;0B0)OVERLAP_F_B,"
+      "3B2,(3F3;0B1)OVERLAP_F_B,3B3,0I2,0W2,0I3,0W3";
+  const std::string rank1 =
+      "1F0,2F0,1F1,2F1,1F2,2B0,(2F2;1B0)OVERLAP_F_B,(1F3;2B1)OVERLAP_F_B,"
+      "(2F3;1B1)OVERLAP_F_B,2B2,1B2,2I3,1I3,2W3,1W3";
+  EXPECT_EQ(reread(rank0 + "\r\n" + rank1 + "\r\n"),
+            rank0 + "\n" + rank1 + "\n");
+}
+
+TEST(ParseSchedule, Reads1F1BOfTorchButForItsReductions) {
+  // Rank 1 has the forwards 1 to 3 for the backwards 0 to 2: that is for
+  // validate() to say.
+  const std::string rank0 = "0F0,0F1,0B0,0F2,0B1,0B2";
+  const std::string rank1 = "1F1,1B0,1F2,1B1,1F3,1B2";
+  EXPECT_EQ(reread(rank0 + "\r\n" + rank1 + "\r\n"),
+            rank0 + "\n" + rank1 + "\n");
+  const std::string whole =
+      rank0 + ",0REDUCE_GRAD\r\n" + rank1 + ",1REDUCE_GRAD\r\n";
+  EXPECT_THAT([&] { parse_schedule(whole); },
+              ThrowsMessage<std::invalid_argument>(
+                  "line 1, column 26 of a schedule: expected F, B, I, W or R "
+                  "(a schedule is computation only, from which the rest "
+                  "follows: leave this cell out); found 'REDUCE_GRAD'"));
+}
+
+struct Refused {
+  std::string csv;
+  int line, column;
+  std::string expected, found;
+};
+
+TEST(ParseSchedule, SaysWhereAndWhatItExpected) {
+  const std::string stage = "a stage, a number from 0";
+  const std::string microbatch = "a micro-batch, a number from 0";
+  const std::string kind = "F, B, I, W or R";
+  const std::string no_computation =
+      kind +
+      " (a schedule is computation only, from which the rest follows: leave "
+      "this cell out)";
+  const std::string next = "a comma or the end of the line";
+  const std::string end = "the end of the line";
+  const std::vector<Refused> cases = {
+      {"", 1, 1, "the actions of rank 0", "the end of the text"},
+      // Numbers.
+      {"-1F0", 1, 1, stage, "'-'"},
+      {"0F-1", 1, 3, microbatch, "'-'"},
+      {"+1F0", 1, 1, stage, "'+'"},
+      {"F0", 1, 1, stage, "'F'"},
+      {"0F0,0F", 1, 7, microbatch, end},
+      {"2147483648F0", 1, 1, "a stage, a number of at most 2147483647",
+       "'2147483648'"},
+      {"0F99999999999999999999999", 1, 3,
+       "a micro-batch, a number of at most 2147483647",
+       "'99999999999999999999'"},
+      // Kinds.
+      {"0X0", 1, 2, kind, "'X'"},
+      {"0f0", 1, 2, kind, "'f'"},
+      {"0FB0", 1, 2, kind, "'FB'"},
+      {"0", 1, 2, kind, end},
+      {"0 F0", 1, 2, kind, "the byte 0x20"},
+      {"0F0,1OVERLAP_F_B", 1, 6, kind, "'OVERLAP_F_B'"},
+      // What is not computation.
+      {"0F0\n0F1,0SEND_F0", 2, 6, no_computation, "'SEND_F'"},
+      {"1RECV_F0", 1, 2, no_computation, "'RECV_F'"},
+      {"1SEND_B0", 1, 2, no_computation, "'SEND_B'"},
+      {"1RECV_B0", 1, 2, no_computation, "'RECV_B'"},
+      {"0UNSHARD", 1, 2, no_computation, "'UNSHARD'"},
+      {"0RESHARD", 1, 2, no_computation, "'RESHARD'"},
+      // Cells.
+      {"0F0 0F1", 1, 5, next, "'0'"},
+      {"0F0;0F1", 1, 4, next, "';'"},
+      {"0F0\r0F1", 1, 4, next, "the byte 0xd"},
+      {"0F0\r\n\n 0F1,?\r\n", 3, 6, stage, "'?'"},
+      {"\"0F0\"", 1, 1, stage, "'\"'"},
+      {"\xef\xbb\xbf"
+       "0F0",
+       1, 1, stage, "the byte 0xef"},
+      // Blocks.
+      {"()", 1, 2, stage, "')'"},
+      {"(0F0)", 1, 5, "';' and a second action", "')'"},
+      {"(0F0,1B0)", 1, 5, "';' and a second action", "','"},
+      {"(0F0;)", 1, 6, stage, "')'"},
+      {"(0F0;;1B0)", 1, 6, stage, "';'"},
+      {"(0F1;1B0", 1, 9, "';' or ')'", end},
+      {"(0F1;1B0\n)", 1, 9, "';' or ')'", end},
+      {"(0F1;1B0)", 1, 10, "OVERLAP_F_B", end},
+      {"(0F1;1B0)OVERLAP,", 1, 10, "OVERLAP_F_B", "'OVERLAP'"},
+      {"(0F1;1B0)OVERLAP_F_B2", 1, 21, next, "'2'"},
+      {"(0R0;0B0)OVERLAP_F_B", 1, 10, next, "'OVERLAP_F_B'"},
+      {"((0F1;1B0)OVERLAP_F_B;0F2)", 1, 2, stage, "'('"},
+      {"0F0)", 1, 4, next, "')'"},
+  };
+  for (const Refused& refused : cases) {
+    EXPECT_THAT(
+        [&] { parse_schedule(refused.csv); },
+        ThrowsMessage<std::invalid_argument>(
+            "line " + std::to_string(refused.line) + ", column " +
+            std::to_string(refused.column) + " of a schedule: expected " +
+            refused.expected + "; found " + refused.found))
+        << refused.csv;
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

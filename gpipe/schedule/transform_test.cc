@@ -1,0 +1,141 @@
+#include "gpipe/schedule/transform.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/order.h"
+
+namespace gpipe {
+namespace {
+
+constexpr Kind F = Kind::kForward, B = Kind::kBackward,
+               I = Kind::kBackwardInput, W = Kind::kBackwardWeight;
+
+bool always(int) { return true; }
+
+// Of one rank; blocks with + in between.
+std::string text(const Schedule& schedule) {
+  std::string result;
+  for (const Action& action : schedule.ranks.at(0)) {
+    const Action plain{action.stage, action.kind, action.microbatch};
+    if (!result.empty() && result.back() != '+') result += " ";
+    result += to_string(plain) + (action.with_next ? "+" : "");
+  }
+  return result;
+}
+
+// The second rank of 1F1B with three, and of a zero-bubble schedule.
+const Schedule kWhole = {
+    {{{1, F, 0}, {1, F, 1}, {1, B, 0}, {1, F, 2}, {1, B, 1}, {1, B, 2}}}};
+const Schedule kParts = {
+    {{{0, F, 0}, {0, F, 1}, {0, I, 0}, {0, I, 1}, {0, W, 0}, {0, W, 1}}}};
+// Two blocks of DualPipeV.
+const Schedule kBlocks = {{{{0, F, 2},
+                            {3, F, 1},
+                            {0, F, 3, true},
+                            {3, B, 1},
+                            {3, F, 2, true},
+                            {0, B, 0},
+                            {3, B, 2}}}};
+
+TEST(WithRecompute, PutsOneRightBeforeEachCheckpointedBackward) {
+  const auto except_last = [](int i) { return i < 2; };
+  EXPECT_EQ(text(with_recompute(kWhole, except_last)),
+            "1F0 1F1 1R0 1B0 1F2 1R1 1B1 1B2");
+  EXPECT_EQ(text(with_recompute(kParts, always)),
+            "0F0 0F1 0R0 0I0 0R1 0I1 0W0 0W1");
+}
+
+TEST(WithRecompute, MakesABlockWithTheBackward) {
+  const auto with = RecomputePlacement::kWithBackward;
+  EXPECT_EQ(text(with_recompute(kWhole, always, with)),
+            "1F0 1F1 1R0+1B0 1F2 1R1+1B1 1R2+1B2");
+  EXPECT_EQ(text(with_recompute(kParts, always, with)),
+            "0F0 0F1 0R0+0I0 0R1+0I1 0W0 0W1");
+}
+
+TEST(WithRecompute, GoesAheadOfForwardsButNotOfItsOwn) {
+  const auto ahead = RecomputePlacement::kAhead;
+  // 1R0 stays behind 1F0, 1R1 goes ahead of 1F2, 1R2 stays behind 1B1.
+  EXPECT_EQ(text(with_recompute(kWhole, always, ahead)),
+            "1F0 1R0 1F1 1B0 1R1 1F2 1B1 1R2 1B2");
+  const auto odd = [](int i) { return i % 2 == 1; };
+  EXPECT_EQ(text(with_recompute(kWhole, odd, ahead)),
+            "1F0 1F1 1B0 1R1 1F2 1B1 1B2");
+  // A W holds it back as well.
+  const Schedule weights = {
+      {{{0, F, 0}, {0, F, 1}, {0, I, 0}, {0, W, 0}, {0, F, 2}, {0, I, 1}}}};
+  EXPECT_EQ(text(with_recompute(weights, odd, ahead)),
+            "0F0 0F1 0I0 0W0 0R1 0F2 0I1");
+}
+
+TEST(WithRecompute, StaysOutOfBlocks) {
+  const std::string right_before = "0F2 3F1 3R1 0F3+3B1 0R0 3F2+0B0 3R2 3B2";
+  EXPECT_EQ(text(with_recompute(kBlocks, always)), right_before);
+  EXPECT_EQ(text(with_recompute(kBlocks, always, RecomputePlacement::kAhead)),
+            right_before);
+  EXPECT_EQ(
+      text(with_recompute(kBlocks, always, RecomputePlacement::kWithBackward)),
+      "0F2 3F1 3R1 0F3+3B1 0R0 3F2+0B0 3R2+3B2");
+}
+
+TEST(WithRecompute, AddsOneForEachBackwardOfAnySchedule) {
+  for (const std::string& name : schedule_names()) {
+    const int v = fixed_stages_per_rank(name).value_or(2);
+    const Schedule schedule = named_schedule(name, 3, 7, v);
+    for (const auto placement :
+         {RecomputePlacement::kBeforeBackward,
+          RecomputePlacement::kWithBackward, RecomputePlacement::kAhead}) {
+      const Schedule out = with_recompute(
+          schedule, [](int i) { return i != 6; }, placement);
+      int recomputes = 0;
+      for (const auto& actions : out.ranks) {
+        for (auto r = actions.begin(); r != actions.end(); ++r) {
+          if (r->kind != Kind::kRecompute) continue;
+          ++recomputes;
+          const auto same = [&](Kind kind) {
+            return [&, kind](const Action& a) {
+              return a.kind == kind && a.stage == r->stage &&
+                     a.microbatch == r->microbatch;
+            };
+          };
+          EXPECT_TRUE(std::any_of(actions.begin(), r, same(F))) << name;
+          EXPECT_TRUE(std::any_of(r, actions.end(), same(B)) ||
+                      std::any_of(r, actions.end(), same(I)))
+              << name;
+        }
+      }
+      EXPECT_EQ(recomputes, name == "forward-only" ? 0 : 3 * v * 6) << name;
+      EXPECT_NO_THROW(clock_order(out)) << name;
+      // Nothing else has changed.
+      const Schedule without = select(
+          out, [](const Action& a) { return a.kind != Kind::kRecompute; });
+      EXPECT_EQ(without.ranks, schedule.ranks) << name;
+    }
+  }
+}
+
+TEST(Select, KeepsTheOrder) {
+  const auto forwards = [](const Action& a) { return a.kind == F; };
+  EXPECT_EQ(text(select(kWhole, forwards)), "1F0 1F1 1F2");
+}
+
+TEST(Select, UndoesBlocksThatAreNotWhole) {
+  const auto without = [](Action out) {
+    return [out](const Action& a) {
+      return a.stage != out.stage || a.kind != out.kind ||
+             a.microbatch != out.microbatch;
+    };
+  };
+  EXPECT_EQ(text(select(kBlocks, without({3, B, 1}))),
+            "0F2 3F1 0F3 3F2+0B0 3B2");
+  EXPECT_EQ(text(select(kBlocks, without({0, F, 3}))),
+            "0F2 3F1 3B1 3F2+0B0 3B2");
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,359 @@
+#include "gpipe/schedule/validate.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/grid.h"
+#include "gpipe/schedule/needs.h"
+#include "gpipe/schedule/order.h"
+
+namespace gpipe {
+namespace {
+
+struct Place {
+  std::size_t rank, position;
+
+  friend std::ostream& operator<<(std::ostream& out, const Place& place) {
+    return out << "rank " << place.rank << ", position " << place.position;
+  }
+};
+
+// Tells which number from 0 to count - 1 is the first that is missing among at
+// most `most`, in memory for these, however large `count` is.
+class Missing {
+ public:
+  Missing(int64_t count, int64_t most) : seen_(std::min(count, most + 1)) {}
+
+  void see(int64_t number) {
+    if (number < static_cast<int64_t>(seen_.size())) seen_[number] = true;
+  }
+  std::optional<int64_t> first() const {
+    const auto found = std::find(seen_.begin(), seen_.end(), false);
+    if (found == seen_.end()) return std::nullopt;
+    return found - seen_.begin();
+  }
+
+ private:
+  std::vector<bool> seen_;
+};
+
+class Validation {
+ public:
+  explicit Validation(const Schedule& schedule) : schedule_(schedule) {}
+
+  // Each check relies on those before it.
+  void run() {
+    check_numbers();
+    check_gaps("stage", stages_, &Action::stage);
+    check_gaps("micro-batch", microbatches_, &Action::microbatch);
+    check_stages_on_ranks();
+    check_forwards();
+    check_doubles();
+    check_backwards();
+    check_order_on_ranks();
+    check_blocks();
+    check_deadlock();
+  }
+
+ private:
+  void check_numbers() {
+    for_each([&](const Action& action, Place place) {
+      if (action.stage < 0 || action.microbatch < 0) {
+        refuse(place, to_string(action), " (", place,
+               ") has a negative number: stages and micro-batches are "
+               "numbered from 0");
+      }
+      stages_ = std::max<int64_t>(stages_, action.stage + int64_t{1});
+      microbatches_ =
+          std::max<int64_t>(microbatches_, action.microbatch + int64_t{1});
+      ++actions_;
+    });
+    if (actions_ == 0) {
+      throw std::invalid_argument(
+          "the schedule has no actions: it needs at least a forward");
+    }
+  }
+
+  void check_gaps(const char* what, int64_t count, int Action::*number) {
+    Missing numbers(count, actions_);
+    for_each([&](const Action& action, Place) { numbers.see(action.*number); });
+    const auto missing = numbers.first();
+    if (!missing.has_value()) return;
+    for_each([&](const Action& action, Place place) {
+      if (action.*number <= *missing) return;
+      refuse(place, "there is ", to_string(action), " (", place, "), but no ",
+             what, " ", *missing, ": number them from 0 without a gap");
+    });
+  }
+
+  // A stage belongs to the rank that has most of it, so that the one action
+  // that has gone astray is the one that is refused (the majority vote of
+  // Boyer and Moore, 1991; without a majority it is any of the ranks).
+  void check_stages_on_ranks() {
+    rank_of_.assign(stages_, 0);
+    std::vector<int64_t> lead(stages_, 0);
+    for_each([&](const Action& action, Place place) {
+      if (lead[action.stage] == 0) rank_of_[action.stage] = place.rank;
+      lead[action.stage] += rank_of_[action.stage] == place.rank ? 1 : -1;
+    });
+    for_each([&](const Action& action, Place place) {
+      const std::size_t rank = rank_of_[action.stage];
+      if (rank == place.rank) return;
+      refuse(place, to_string(action), " (", place, ") is not on rank ", rank,
+             " with the rest of stage ", action.stage,
+             ": a stage is on one rank; move it there");
+    });
+  }
+
+  void check_forwards() {
+    Missing forwards(stages_ * microbatches_, actions_);
+    for_each([&](const Action& action, Place) {
+      if (action.kind == Kind::kForward) forwards.see(cell(action));
+    });
+    const auto missing = forwards.first();
+    if (!missing.has_value()) return;
+    const Action forward = {static_cast<int>(*missing / microbatches_),
+                            Kind::kForward,
+                            static_cast<int>(*missing % microbatches_)};
+    for_each([&](const Action& action, Place place) {
+      if (action.microbatch != forward.microbatch) return;
+      refuse(place, to_string(forward), " is missing: there is ",
+             to_string(action), " (", place,
+             "), and every stage needs a forward of every micro-batch; add it "
+             "to rank ",
+             rank_of_[forward.stage]);
+    });
+  }
+
+  void check_doubles() {
+    // All forwards are there, so this is not larger than the schedule.
+    positions_.assign(stages_ * microbatches_ * kKinds, kAbsent);
+    for_each([&](const Action& action, Place place) {
+      int64_t& position = positions_[index(action)];
+      if (position != kAbsent) {
+        refuse(place, to_string(action), " comes twice, at positions ",
+               position, " and ", place.position, " of rank ", place.rank,
+               ": take one out");
+      }
+      position = static_cast<int64_t>(place.position);
+    });
+  }
+
+  void check_backwards() {
+    bool trains = false;
+    for_each([&](const Action& action, Place) {
+      trains = trains || (action.kind != Kind::kForward &&
+                          action.kind != Kind::kRecompute);
+    });
+    for (int stage = 0; stage < stages_; ++stage) {
+      for (int i = 0; i < microbatches_; ++i) {
+        if (trains) {
+          check_backward(stage, i);
+        } else {
+          check_no_recompute({stage, Kind::kRecompute, i});
+        }
+      }
+    }
+  }
+
+  void check_backward(int stage, int i) {
+    const Action whole = {stage, Kind::kBackward, i};
+    const Action input = {stage, Kind::kBackwardInput, i};
+    const Action weight = {stage, Kind::kBackwardWeight, i};
+    if (has(whole)) {
+      for (const Action& part : {input, weight}) {
+        if (!has(part)) continue;
+        refuse(place(part), to_string(whole), " (", place(whole), ") and ",
+               to_string(part), " (", place(part),
+               ") are both there: a backward is whole (B) or in two parts (I "
+               "and W); take out one or the other");
+      }
+    } else if (!has(input) && !has(weight)) {
+      const Action forward = {stage, Kind::kForward, i};
+      refuse(place(forward), to_string(whole),
+             " is missing: ", to_string(forward), " (", place(forward),
+             ") has no backward, as others have; add it, or ", to_string(input),
+             " and ", to_string(weight));
+    } else if (!has(input) || !has(weight)) {
+      const auto& [present, missing] =
+          has(input) ? std::pair(input, weight) : std::pair(weight, input);
+      refuse(place(present), to_string(missing),
+             " is missing: ", to_string(present), " (", place(present),
+             ") is one part of a backward and needs the other; add it to rank ",
+             rank_of_[stage]);
+    }
+  }
+
+  void check_no_recompute(const Action& recompute) {
+    if (!has(recompute)) return;
+    refuse(place(recompute), to_string(recompute), " (", place(recompute),
+           ") is for a backward, and this schedule has none: take it out");
+  }
+
+  void check_order_on_ranks() {
+    for_each([&](const Action& action, Place here) {
+      for (const Action& need : needs(action)) {
+        if (need.stage != action.stage || !has(need)) continue;
+        const Place there = place(need);
+        if (there.position < here.position) continue;
+        refuse(here, to_string(action), " (", here, ") comes before ",
+               to_string(need), " (position ", there.position,
+               "), which it needs: move it behind that");
+      }
+    });
+  }
+
+  void check_blocks() {
+    for_each([&](const Action& action, Place here) {
+      if (!action.with_next) return;
+      const auto& actions = schedule_.ranks[here.rank];
+      if (here.position + 1 == actions.size()) {
+        refuse(here, to_string(action), " (", here,
+               ") makes a block with the next action, but is the last one of "
+               "its rank: clear its with_next");
+      }
+      const Action& next = actions[here.position + 1];
+      if (next.with_next) {
+        refuse(here, to_string(next), " (rank ", here.rank, ", position ",
+               here.position + 1,
+               ") makes a block with both its neighbours: a block has two "
+               "actions; clear a with_next");
+      }
+      if (!is_overlap(action, next) && !is_late_recompute(action, next)) {
+        refuse(here, to_string(action), " and ", to_string(next), " (", here,
+               ") cannot be a block: that is a forward and a backward of two "
+               "micro-batches, or a recompute and its backward; clear the "
+               "with_next of ",
+               to_string(action));
+      }
+    });
+  }
+
+  static bool is_backward(const Action& action) {
+    return action.kind == Kind::kBackward ||
+           action.kind == Kind::kBackwardInput;
+  }
+  static bool is_overlap(const Action& a, const Action& b) {
+    return a.microbatch != b.microbatch &&
+           ((a.kind == Kind::kForward && is_backward(b)) ||
+            (is_backward(a) && b.kind == Kind::kForward));
+  }
+  static bool is_late_recompute(const Action& a, const Action& b) {
+    return a.kind == Kind::kRecompute && is_backward(b) && a.stage == b.stage &&
+           a.microbatch == b.microbatch;
+  }
+
+  void check_deadlock() {
+    const auto ticks = start_ticks(schedule_);
+    std::vector<std::size_t> done;  // of each rank
+    for (const auto& ran : ticks) done.push_back(ran.size());
+    std::size_t rank = 0;
+    while (rank < done.size() && done[rank] == schedule_.ranks[rank].size()) {
+      ++rank;
+    }
+    if (rank == done.size()) return;
+
+    // From any rank that is stuck the way leads to a circle.
+    std::vector<bool> seen(done.size(), false);
+    const auto next = [&](std::size_t r) {
+      return place(awaited(done, r)).rank;
+    };
+    for (; !seen[rank]; rank = next(rank)) seen[rank] = true;
+    std::vector<std::size_t> circle = {rank};
+    for (auto r = next(rank); r != rank; r = next(r)) circle.push_back(r);
+    std::rotate(circle.begin(), std::min_element(circle.begin(), circle.end()),
+                circle.end());
+
+    constexpr std::size_t kTold = 8;
+    std::ostringstream story;
+    for (std::size_t k = 0; k < std::min(circle.size(), kTold); ++k) {
+      const Place here = {circle[k], done[circle[k]]};
+      const Action need = awaited(done, here.rank);
+      if (k == 0) story << "rank " << here.rank;
+      story << (k == 0 ? "" : ", which") << " waits at "
+            << to_string(action_at(here)) << " (position " << here.position
+            << ") for " << to_string(need) << " of rank " << place(need).rank
+            << " (position " << place(need).position << ")";
+    }
+    if (circle.size() > kTold) {
+      story << ", and so on over " << circle.size() << " ranks";
+    }
+    refuse({circle[0], done[circle[0]]}, "deadlock: ", story.str(),
+           ": on one of these ranks, move what the others wait for ahead of "
+           "where it waits");
+  }
+
+  // What a rank waits for that is stuck after `done[rank]` actions.
+  Action awaited(const std::vector<std::size_t>& done, std::size_t rank) {
+    const auto& actions = schedule_.ranks[rank];
+    std::size_t end = done[rank];
+    do {
+      for (const Action& need : needs(actions[end])) {
+        if (!has(need)) continue;
+        const Place there = place(need);
+        const bool in_block = there.rank == rank && there.position < end;
+        if (there.position >= done[there.rank] && !in_block) return need;
+      }
+    } while (actions[end++].with_next);
+    throw std::logic_error("rank " + std::to_string(rank) +
+                           " of a schedule is stuck for no reason");
+  }
+
+  // f(action, place) for all actions, rank by rank.
+  template <typename F>
+  void for_each(const F& f) const {
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
+      const auto& actions = schedule_.ranks[rank];
+      for (std::size_t k = 0; k < actions.size(); ++k) {
+        f(actions[k], Place{rank, k});
+      }
+    }
+  }
+
+  const Action& action_at(Place place) const {
+    return schedule_.ranks[place.rank][place.position];
+  }
+  int64_t cell(const Action& action) const {
+    return action.stage * microbatches_ + action.microbatch;
+  }
+  int64_t index(const Action& action) const {
+    return cell(action) * kKinds + static_cast<int64_t>(action.kind);
+  }
+  bool has(const Action& action) const {
+    return 0 <= action.stage && action.stage < stages_ &&
+           positions_[index(action)] != kAbsent;
+  }
+  Place place(const Action& action) const {
+    return {rank_of_[action.stage],
+            static_cast<std::size_t>(positions_[index(action)])};
+  }
+
+  template <typename... Parts>
+  [[noreturn]] void refuse(Place where, const Parts&... parts) const {
+    std::ostringstream text;
+    (text << ... << parts);
+    text << '\n' << grid_around(schedule_, where.rank, where.position);
+    throw std::invalid_argument(text.str());
+  }
+
+  static constexpr int64_t kKinds = 5, kAbsent = -1;
+
+  const Schedule& schedule_;
+  int64_t actions_ = 0, stages_ = 0, microbatches_ = 0;
+  std::vector<std::size_t> rank_of_;  // of each stage
+  std::vector<int64_t> positions_;    // on the rank, of all actions
+};
+
+}  // namespace
+
+void validate(const Schedule& schedule) { Validation(schedule).run(); }
+
+}  // namespace gpipe

@@ -1,0 +1,398 @@
+// validate() against brute force, on valid schedules that were spoilt.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <random>
+#include <regex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/text.h"
+#include "gpipe/schedule/transform.h"
+#include "gpipe/schedule/validate.h"
+
+namespace gpipe {
+namespace {
+
+using Random = std::mt19937;
+
+int below(Random& random, std::size_t n) {
+  return std::uniform_int_distribution<int>(0, static_cast<int>(n) - 1)(random);
+}
+
+bool is_backward(const Action& action) {
+  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+}
+
+// ---- Brute force: counts the work, then lets ranks send messages.
+
+// Whether every stage is on one rank and does all that it has to, once.
+bool work_is_complete(const Schedule& schedule) {
+  std::map<int, std::set<std::size_t>> ranks_of;
+  std::set<int> microbatches;
+  std::map<std::tuple<int, int, Kind>, int> count;
+  bool trains = false;
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    for (const Action& action : schedule.ranks[rank]) {
+      ranks_of[action.stage].insert(rank);
+      microbatches.insert(action.microbatch);
+      ++count[{action.stage, action.microbatch, action.kind}];
+      trains |= is_backward(action) || action.kind == Kind::kBackwardWeight;
+    }
+  }
+  if (ranks_of.empty()) return false;
+  const int stages = ranks_of.rbegin()->first + 1;
+  const int size = *microbatches.rbegin() + 1;
+  for (int stage = 0; stage < stages; ++stage) {
+    if (ranks_of[stage].size() != 1) return false;
+    for (int i = 0; i < size; ++i) {
+      const int whole = count[{stage, i, Kind::kBackward}];
+      const int input = count[{stage, i, Kind::kBackwardInput}];
+      const int weight = count[{stage, i, Kind::kBackwardWeight}];
+      const int recompute = count[{stage, i, Kind::kRecompute}];
+      const bool once = (whole == 1 && input == 0 && weight == 0) ||
+                        (whole == 0 && input == 1 && weight == 1);
+      if (count[{stage, i, Kind::kForward}] != 1) return false;
+      if (trains ? !once || recompute > 1 : recompute > 0) return false;
+    }
+  }
+  return true;
+}
+
+using Block = std::vector<Action>;
+
+// The blocks of a rank, of one action each where there is no with_next; none
+// if some block is not allowed.
+bool split_into_blocks(const std::vector<Action>& actions,
+                       std::vector<Block>& blocks) {
+  bool open = false;
+  for (const Action& action : actions) {
+    if (!open) blocks.emplace_back();
+    blocks.back().push_back(action);
+    open = action.with_next;
+  }
+  for (const Block& block : blocks) {
+    if (block.size() == 1) continue;
+    if (block.size() > 2) return false;
+    const Action &a = block[0], &b = block[1];
+    const bool same_cell = a.stage == b.stage && a.microbatch == b.microbatch;
+    const bool overlap = (a.kind == Kind::kForward && is_backward(b)) ||
+                         (is_backward(a) && b.kind == Kind::kForward);
+    const bool late = a.kind == Kind::kRecompute && is_backward(b);
+    if (!(overlap && !same_cell) && !(late && same_cell)) return false;
+  }
+  return !open;
+}
+
+// 'a' is an activation and 'g' a gradient, for a stage and a micro-batch.
+using Message = std::tuple<char, int, int>;
+
+// Whether all actions get done if ranks wait for messages, which are buffered.
+bool ranks_get_done(const Schedule& schedule) {
+  const std::size_t ranks = schedule.ranks.size();
+  std::vector<std::vector<Block>> blocks(ranks);
+  std::map<int, std::size_t> rank_of;
+  std::set<std::pair<int, int>> recomputed;
+  int last = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (!split_into_blocks(schedule.ranks[rank], blocks[rank])) return false;
+    for (const Action& action : schedule.ranks[rank]) {
+      rank_of[action.stage] = rank;
+      last = std::max(last, action.stage);
+      if (action.kind == Kind::kRecompute) {
+        recomputed.insert({action.stage, action.microbatch});
+      }
+    }
+  }
+
+  std::vector<std::set<Message>> arrived(ranks);
+  std::set<std::tuple<Kind, int, int>> done;
+  std::vector<std::size_t> next(ranks, 0);
+  const auto has_arrived = [&](std::size_t rank, const Action& action) {
+    const auto [stage, kind, i, with_next] = action;
+    (void)with_next;
+    if (kind == Kind::kForward && stage > 0) {
+      return arrived[rank].count({'a', stage, i}) == 1;
+    }
+    if (is_backward(action) && stage < last) {
+      return arrived[rank].count({'g', stage, i}) == 1;
+    }
+    return true;
+  };
+  // False if the rank has not got what it needs, and never will.
+  const auto run = [&](const Action& action) {
+    const int stage = action.stage, i = action.microbatch;
+    const auto did = [&](Kind kind) {
+      return done.count({kind, stage, i}) == 1;
+    };
+    switch (action.kind) {
+      case Kind::kForward:
+        if (stage < last)
+          arrived[rank_of[stage + 1]].insert({'a', stage + 1, i});
+        break;
+      case Kind::kRecompute:
+        if (!did(Kind::kForward) || did(Kind::kBackward) ||
+            did(Kind::kBackwardInput)) {
+          return false;
+        }
+        break;
+      case Kind::kBackward:
+      case Kind::kBackwardInput:
+        if (!did(Kind::kForward)) return false;
+        if (recomputed.count({stage, i}) == 1 && !did(Kind::kRecompute)) {
+          return false;
+        }
+        if (stage > 0) arrived[rank_of[stage - 1]].insert({'g', stage - 1, i});
+        break;
+      case Kind::kBackwardWeight:
+        if (!did(Kind::kBackwardInput)) return false;
+        break;
+    }
+    done.insert({action.kind, stage, i});
+    return true;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (next[rank] == blocks[rank].size()) continue;
+      const Block& block = blocks[rank][next[rank]];
+      bool ready = true;
+      for (const Action& action : block) {
+        ready = ready && has_arrived(rank, action);
+      }
+      if (!ready) continue;
+      for (const Action& action : block) {
+        if (!run(action)) return false;
+      }
+      ++next[rank];
+      moved = true;
+    }
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (next[rank] < blocks[rank].size()) return false;
+  }
+  return true;
+}
+
+bool brute_force(const Schedule& schedule) {
+  return work_is_complete(schedule) && ranks_get_done(schedule);
+}
+
+// ---- Valid schedules.
+
+// Any stage on any rank, backwards in one or two parts, some recomputed; the
+// actions in any order in which one processor could do them.
+Schedule any_schedule(Random& random) {
+  const int ranks = 1 + below(random, 4), stages = 1 + below(random, 5);
+  const int microbatches = 1 + below(random, 6);
+  const bool trains = below(random, 8) > 0;
+  std::vector<int> rank_of;
+  for (int s = 0; s < stages; ++s) rank_of.push_back(below(random, ranks));
+  // What each stage has yet to do with each micro-batch, the next at the back.
+  std::vector<std::vector<Action>> cells;
+  for (int s = 0; s < stages; ++s) {
+    for (int i = 0; i < microbatches; ++i) {
+      auto& cell = cells.emplace_back();
+      if (trains && below(random, 2) == 0) {
+        cell = {{s, Kind::kBackwardWeight, i}, {s, Kind::kBackwardInput, i}};
+      } else if (trains) {
+        cell = {{s, Kind::kBackward, i}};
+      }
+      if (trains && below(random, 3) == 0) {
+        cell.push_back({s, Kind::kRecompute, i});
+      }
+      cell.push_back({s, Kind::kForward, i});
+    }
+  }
+  std::set<std::tuple<int, int>> forwards, backwards;
+  Schedule schedule;
+  schedule.ranks.resize(ranks);
+  for (bool left = true; left;) {
+    left = false;
+    // As often as chance has it, a rank goes on with what it has just done.
+    std::shuffle(cells.begin(), cells.end(), random);
+    for (auto& cell : cells) {
+      while (!cell.empty()) {
+        left = true;
+        const Action& action = cell.back();
+        const int s = action.stage, i = action.microbatch;
+        const bool is_forward = action.kind == Kind::kForward;
+        if (is_forward && s > 0 && !forwards.count({s - 1, i})) break;
+        if (is_backward(action) && s + 1 < stages &&
+            !backwards.count({s + 1, i})) {
+          break;
+        }
+        if (is_forward) forwards.insert({s, i});
+        if (is_backward(action)) backwards.insert({s, i});
+        schedule.ranks[rank_of[s]].push_back(action);
+        cell.pop_back();
+        if (below(random, 2) == 0) break;
+      }
+    }
+  }
+  return schedule;
+}
+
+// Some neighbours made one block, where all still get done.
+void add_blocks(Schedule& schedule, Random& random) {
+  for (auto& actions : schedule.ranks) {
+    for (std::size_t k = 0; k + 1 < actions.size(); ++k) {
+      if (below(random, 2) == 0) continue;
+      actions[k].with_next = true;
+      if (!brute_force(schedule)) actions[k].with_next = false;
+    }
+  }
+}
+
+Schedule valid_schedule(Random& random) {
+  Schedule schedule;
+  if (below(random, 2) == 0) {
+    schedule = any_schedule(random);
+  } else {
+    static const auto names = schedule_names();
+    const std::string& name = names[below(random, names.size())];
+    const int ranks = 1 + below(random, 4), microbatches = 1 + below(random, 6);
+    schedule = named_schedule(name, ranks, microbatches,
+                              fixed_stages_per_rank(name).value_or(2));
+    const int from = below(random, 2 * microbatches);
+    schedule = with_recompute(
+        schedule, [&](int i) { return i >= from; },
+        static_cast<RecomputePlacement>(below(random, 3)));
+  }
+  add_blocks(schedule, random);
+  return schedule;
+}
+
+// ---- Spoiling them.
+
+enum Mutation {
+  kDrop,
+  kDouble,
+  kSwap,
+  kMove,
+  kMoveToOther,
+  kBlock,
+  kMutations
+};
+
+void mutate(Schedule& schedule, Mutation mutation, Random& random) {
+  const int from = below(random, schedule.ranks.size());
+  auto& actions = schedule.ranks[from];
+  if (actions.empty()) return;
+  const auto chosen = actions.begin() + below(random, actions.size());
+  const Action action = *chosen;
+  const auto insert = [&](std::vector<Action>& into) {
+    into.insert(into.begin() + below(random, into.size() + 1), action);
+  };
+  switch (mutation) {
+    case kDrop:
+      actions.erase(chosen);
+      break;
+    case kDouble:
+      insert(schedule.ranks[below(random, schedule.ranks.size())]);
+      break;
+    case kSwap:
+      std::swap(*chosen, actions[below(random, actions.size())]);
+      break;
+    case kMove:
+      actions.erase(chosen);
+      insert(actions);
+      break;
+    case kMoveToOther:
+      actions.erase(chosen);
+      insert(schedule.ranks[below(random, schedule.ranks.size())]);
+      break;
+    case kBlock:
+      chosen->with_next = !chosen->with_next;
+      break;
+    case kMutations:
+      break;
+  }
+}
+
+// What validate() has to say; "" if nothing.
+std::string objection(const Schedule& schedule) {
+  try {
+    validate(schedule);
+    return "";
+  } catch (const std::invalid_argument& e) {
+    return e.what();
+  }
+}
+
+// The ranks of a deadlock wait for each other, as told.
+void check_circle(const Schedule& schedule, const std::string& message) {
+  static const std::regex waits(
+      R"(waits at (\w+) \(position (\d+)\) for (\w+) of rank (\d+) )"
+      R"(\(position (\d+)\))");
+  std::vector<std::size_t> ranks = {
+      static_cast<std::size_t>(std::stoi(message.substr(15)))};
+  std::map<std::size_t, int> waits_at;
+  std::vector<std::pair<std::size_t, int>> waited_for;
+  for (std::sregex_iterator it(message.begin(), message.end(), waits), end;
+       it != end; ++it) {
+    const std::smatch& part = *it;
+    const std::size_t rank = ranks.back(), other = std::stoi(part[4]);
+    const int here = std::stoi(part[2]), there = std::stoi(part[5]);
+    EXPECT_EQ(to_string(schedule.ranks.at(rank).at(here)), part[1]) << message;
+    EXPECT_EQ(to_string(schedule.ranks.at(other).at(there)), part[3])
+        << message;
+    EXPECT_TRUE(rank != other || there > here) << message;
+    waits_at[rank] = here;
+    waited_for.emplace_back(other, there);
+    ranks.push_back(other);
+  }
+  EXPECT_GE(ranks.size(), 2u) << message;
+  EXPECT_EQ(ranks.front(), ranks.back()) << message;
+  EXPECT_EQ(waits_at.size(), waited_for.size()) << message;
+  for (const auto& [rank, position] : waited_for) {
+    EXPECT_GE(position, waits_at.at(rank)) << message;
+  }
+}
+
+TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
+  Random random(0);
+  std::map<Mutation, int> accepted, refused;
+  int mutants = 0, deadlocks = 0, blocks = 0;
+  while (mutants < 10000) {
+    const Schedule valid = valid_schedule(random);
+    ASSERT_TRUE(brute_force(valid)) << to_csv(valid);
+    ASSERT_EQ(objection(valid), "") << to_csv(valid);
+    for (const auto& actions : valid.ranks) {
+      for (const Action& action : actions) blocks += action.with_next;
+    }
+    for (int k = 0; k < 20; ++k, ++mutants) {
+      const auto mutation = static_cast<Mutation>(below(random, kMutations));
+      Schedule mutant = valid;
+      mutate(mutant, mutation, random);
+      if (below(random, 4) == 0) mutate(mutant, mutation, random);
+      const std::string message = objection(mutant);
+      ASSERT_EQ(message.empty(), brute_force(mutant)) << message << "\n"
+                                                      << to_csv(mutant);
+      ++(message.empty() ? accepted : refused)[mutation];
+      if (message.rfind("deadlock", 0) != 0) continue;
+      ++deadlocks;
+      check_circle(mutant, message);
+    }
+  }
+  // Both answers are tried, for all mutations but a double, which is never
+  // right.
+  for (int mutation = 0; mutation < kMutations; ++mutation) {
+    EXPECT_GT(refused[static_cast<Mutation>(mutation)], 100) << mutation;
+    if (mutation == kDouble) continue;
+    EXPECT_GT(accepted[static_cast<Mutation>(mutation)], 20) << mutation;
+  }
+  EXPECT_GT(deadlocks, 300);
+  EXPECT_GT(blocks, 300);
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,22 @@
+#include "gpipe/schedule/zero_bubble_h.h"
+
+#include "gpipe/schedule/alternation.h"
+#include "gpipe/schedule/sizes.h"
+
+namespace gpipe {
+
+Schedule zero_bubble_h1(int ranks, int microbatches) {
+  check_sizes(ranks, microbatches);
+  return alternate_split(
+      {ranks, microbatches}, [&](int rank) { return ranks - 1 - rank; },
+      [](int rank) { return rank; });
+}
+
+Schedule zero_bubble_h2(int ranks, int microbatches) {
+  check_sizes(ranks, microbatches);
+  return alternate_split(
+      {ranks, microbatches}, [&](int rank) { return 2 * (ranks - 1 - rank); },
+      [](int rank) { return 2 * rank; });
+}
+
+}  // namespace gpipe

@@ -1,0 +1,89 @@
+#include "gpipe/schedule/zero_bubble_v.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/sizes.h"
+#include "gpipe/schedule/transform.h"
+
+namespace gpipe {
+namespace {
+
+// The actions of one rank. Of each kind and chunk (0: the first of the rank's
+// stages, 1: the second) the micro-batches come in their order.
+class Row {
+ public:
+  Row(int ranks, int rank) : stages_{rank, 2 * ranks - 1 - rank} {}
+
+  void forward(int chunk) { add(chunk, Kind::kForward, forwards_[chunk]); }
+  void input(int chunk) { add(chunk, Kind::kBackwardInput, inputs_[chunk]); }
+  void weight(int chunk) { add(chunk, Kind::kBackwardWeight, weights_[chunk]); }
+  void backward(int chunk) {
+    input(chunk);
+    weight(chunk);
+  }
+
+  int forwards(int chunk) const { return forwards_[chunk]; }
+  int weights_left(int chunk) const { return inputs_[chunk] - weights_[chunk]; }
+
+  std::vector<Action> actions() && { return std::move(actions_); }
+
+ private:
+  void add(int chunk, Kind kind, int& microbatch) {
+    actions_.push_back({stages_[chunk], kind, microbatch++});
+  }
+
+  int stages_[2];
+  int forwards_[2] = {}, inputs_[2] = {}, weights_[2] = {};
+  std::vector<Action> actions_;
+};
+
+std::vector<Action> row(int ranks, int rank, int microbatches) {
+  Row row(ranks, rank);
+  // Fill: until micro-batch 0 has come down the V and up again to this rank;
+  // then, with one forward of each chunk, until it has been to rank 0 and back.
+  for (int k = 0; k < 2 * (ranks - rank) - 1; ++k) row.forward(0);
+  for (int k = 0; k < rank; ++k) {
+    row.forward(1);
+    row.forward(0);
+  }
+  for (int k = 0; k < ranks - rank; ++k) {
+    row.forward(1);
+    row.backward(1);
+  }
+  while (row.forwards(1) < microbatches) {
+    if (row.forwards(0) < microbatches) row.forward(0);
+    row.backward(0);
+    row.forward(1);
+    row.backward(1);
+  }
+  // Drain: others wait for Is, so Ws are kept for when there is no I.
+  for (int k = 0; k < rank; ++k) {
+    row.input(0);
+    row.input(1);
+  }
+  for (int k = 0; k < ranks - rank; ++k) {
+    row.input(0);
+    row.weight(0);
+  }
+  while (row.weights_left(1) > 0) row.weight(1);
+  while (row.weights_left(0) > 0) row.weight(0);
+  return std::move(row).actions();
+}
+
+}  // namespace
+
+Schedule zero_bubble_v(int ranks, int microbatches) {
+  check_sizes(ranks, microbatches);
+  const int least = 2 * ranks - 1;
+  Schedule schedule;
+  for (int rank = 0; rank < ranks; ++rank) {
+    schedule.ranks.push_back(row(ranks, rank, std::max(least, microbatches)));
+  }
+  if (microbatches >= least) return schedule;
+  return select(schedule,
+                [&](const Action& a) { return a.microbatch < microbatches; });
+}
+
+}  // namespace gpipe

@@ -1,0 +1,54 @@
+#include "gpipe/simulation/action_index.h"
+
+#include <algorithm>
+
+#include "gpipe/simulation/refuse.h"
+
+namespace gpipe {
+
+ActionIndex::ActionIndex(const Schedule& schedule) {
+  std::size_t actions = 0;
+  for (const auto& rank : schedule.ranks) {
+    for (const Action& action : rank) include(action);
+    actions += rank.size();
+  }
+  finish(actions);
+}
+
+ActionIndex::ActionIndex(const std::vector<std::vector<Span>>& ranks) {
+  std::size_t actions = 0;
+  for (const auto& rank : ranks) {
+    for (const Span& span : rank) include(span.action);
+    actions += rank.size();
+  }
+  finish(actions);
+}
+
+void ActionIndex::include(const Action& action) {
+  if (action.stage < 0 || action.microbatch < 0) {
+    refuse("an action has the stage ", action.stage, " and the micro-batch ",
+           action.microbatch, ": both count from 0");
+  }
+  stages_ = std::max<int64_t>(stages_, int64_t{action.stage} + 1);
+  microbatches_ =
+      std::max<int64_t>(microbatches_, int64_t{action.microbatch} + 1);
+  columns_[static_cast<std::size_t>(action.kind)] = 0;
+}
+
+void ActionIndex::finish(std::size_t actions) {
+  for (int& column : columns_) {
+    if (column == 0) column = static_cast<int>(kinds_++);
+  }
+  // A part of a schedule, say one stage of many, may leave much out; a slip of
+  // the pen must not take all memory.
+  const double most = 1e6 + 1e3 * static_cast<double>(actions);
+  if (static_cast<double>(stages_) * static_cast<double>(microbatches_) >
+      most) {
+    refuse("a schedule of ", actions, " actions has a stage ", stages_ - 1,
+           " and a micro-batch ", microbatches_ - 1,
+           ": number both from 0, without gaps");
+  }
+  size_ = static_cast<std::size_t>(stages_ * microbatches_) * kinds_;
+}
+
+}  // namespace gpipe

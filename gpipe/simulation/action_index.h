@@ -1,0 +1,49 @@
+// Numbers for the actions of a schedule, for dense arrays.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/simulation/timeline.h"
+
+namespace gpipe {
+
+// Gives each action that may be in a schedule a number below size(): there is a
+// number for each stage, micro-batch and kind that comes at all, together or
+// not. Actions of one cell lie beside each other.
+class ActionIndex {
+ public:
+  static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+
+  // std::invalid_argument for a negative stage or micro-batch, and for numbers
+  // that are far beyond the number of actions.
+  explicit ActionIndex(const Schedule& schedule);
+  explicit ActionIndex(const std::vector<std::vector<Span>>& ranks);
+
+  std::size_t size() const { return size_; }
+  // One more than the largest stage.
+  std::size_t stages() const { return static_cast<std::size_t>(stages_); }
+
+  // kNone for what cannot be in the schedule.
+  std::size_t find(const Action& action) const {
+    const int column = columns_[static_cast<std::size_t>(action.kind)];
+    if (column < 0 || action.stage < 0 || action.stage >= stages_) return kNone;
+    const int64_t cell = action.stage * microbatches_ + action.microbatch;
+    return static_cast<std::size_t>(cell) * kinds_ +
+           static_cast<std::size_t>(column);
+  }
+
+ private:
+  void include(const Action& action);
+  void finish(std::size_t actions);
+
+  int64_t stages_ = 0, microbatches_ = 0;
+  std::size_t kinds_ = 0, size_ = 0;
+  std::array<int, 5> columns_ = {-1, -1, -1, -1, -1};
+};
+
+}  // namespace gpipe

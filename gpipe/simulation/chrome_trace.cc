@@ -1,0 +1,189 @@
+#include "gpipe/simulation/chrome_trace.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "gpipe/schedule/needs.h"
+#include "gpipe/simulation/action_index.h"
+#include "gpipe/simulation/kind_name.h"
+
+namespace gpipe {
+namespace {
+
+// With members in the order in which they were added.
+using Json = nlohmann::ordered_json;
+
+double microseconds(double seconds) { return 1e6 * seconds; }
+
+class Trace {
+ public:
+  void add(const NamedTimeline& named) {
+    process_ = ++processes_;
+    tracks_ = 0;
+    const Timeline& timeline = named.timeline;
+    write({{"ph", "M"},
+           {"name", "process_name"},
+           {"pid", process_},
+           {"args", {{"name", named.name}}}});
+    add_actions(timeline);
+    add_transfers(timeline);
+    for (std::size_t r = 0; r < timeline.memory.size(); ++r) {
+      add_memory(r, timeline.memory[r]);
+    }
+  }
+
+  std::string take() {
+    return "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n" +
+           std::move(events_) + "\n]}\n";
+  }
+
+ private:
+  struct Place {
+    int track = 0;  // 0: not in the timeline
+    double start = 0, end = 0;
+  };
+
+  int add_track(const std::string& name) {
+    const int track = ++tracks_;
+    write({{"ph", "M"},
+           {"name", "thread_name"},
+           {"pid", process_},
+           {"tid", track},
+           {"args", {{"name", name}}}});
+    write({{"ph", "M"},
+           {"name", "thread_sort_index"},
+           {"pid", process_},
+           {"tid", track},
+           {"args", {{"sort_index", track}}}});
+    return track;
+  }
+
+  void add_actions(const Timeline& timeline) {
+    const ActionIndex index(timeline.ranks);
+    std::vector<Place> places(index.size());
+    for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
+      const std::string name = "rank " + std::to_string(r);
+      const int track = add_track(name);
+      int second_track = 0;
+      bool second = false;
+      for (const Span& span : timeline.ranks[r]) {
+        if (second && second_track == 0) {
+          second_track = add_track(name + ", overlapped");
+        }
+        const Place place = {second ? second_track : track, span.start,
+                             span.end};
+        places[index.find(span.action)] = place;
+        add_span(span.action, place);
+        second = span.action.with_next && span.action.kind != Kind::kRecompute;
+      }
+    }
+    for (const auto& spans : timeline.ranks) {
+      for (const Span& span : spans) {
+        const Place& to = places[index.find(span.action)];
+        for (const Action& need : needs(span.action)) {
+          const std::size_t found = index.find(need);
+          if (need.stage == span.action.stage || found == ActionIndex::kNone ||
+              places[found].track == 0) {
+            continue;
+          }
+          add_arrow(need, places[found], to);
+        }
+      }
+    }
+  }
+
+  void add_span(const Action& action, const Place& place) {
+    write({{"ph", "X"},
+           {"name", to_string(action)},
+           {"cat", name_of(action.kind)},
+           {"pid", process_},
+           {"tid", place.track},
+           {"ts", microseconds(place.start)},
+           {"dur", microseconds(place.end - place.start)},
+           {"args",
+            {{"stage", action.stage},
+             {"kind", name_of(action.kind)},
+             {"microbatch", action.microbatch}}}});
+  }
+
+  // An arrow belongs to the event that is on its track at its time: so it
+  // begins in the middle, since another event may begin at the end.
+  void add_arrow(const Action& of, const Place& from, const Place& to) {
+    const char* name = of.kind == Kind::kForward ? "activation" : "gradient";
+    const int64_t id = ++arrows_;
+    write({{"ph", "s"},
+           {"name", name},
+           {"cat", "flow"},
+           {"id", id},
+           {"pid", process_},
+           {"tid", from.track},
+           {"ts", microseconds((from.start + from.end) / 2)}});
+    write({{"ph", "f"},
+           {"bp", "e"},
+           {"name", name},
+           {"cat", "flow"},
+           {"id", id},
+           {"pid", process_},
+           {"tid", to.track},
+           {"ts", microseconds(to.start)}});
+  }
+
+  // The time on the link; until it has arrived is an argument, since copies may
+  // be under way together.
+  void add_transfers(const Timeline& timeline) {
+    std::map<std::pair<int, int>, int> tracks;
+    for (const Transfer& transfer : timeline.transfers) {
+      int& track = tracks[{transfer.from, transfer.to}];
+      if (track == 0) {
+        track = add_track("link " + std::to_string(transfer.from) + " to " +
+                          std::to_string(transfer.to));
+      }
+      write({{"ph", "X"},
+             {"name", "copy of " + to_string(transfer.action)},
+             {"cat", "copy"},
+             {"pid", process_},
+             {"tid", track},
+             {"ts", microseconds(transfer.start)},
+             {"dur", microseconds(transfer.sent - transfer.start)},
+             {"args", {{"arrives_us", microseconds(transfer.end)}}}});
+    }
+  }
+
+  void add_memory(std::size_t rank, const std::vector<MemoryPoint>& points) {
+    const std::string name = "memory of rank " + std::to_string(rank);
+    for (const MemoryPoint& point : points) {
+      write({{"ph", "C"},
+             {"name", name},
+             {"pid", process_},
+             {"ts", microseconds(point.time)},
+             {"args", {{"bytes", point.bytes}}}});
+    }
+  }
+
+  void write(const Json& event) {
+    if (!events_.empty()) events_ += ",\n";
+    events_ += event.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
+                          Json::error_handler_t::replace);
+  }
+
+  std::string events_;
+  int processes_ = 0, process_ = 0, tracks_ = 0;
+  int64_t arrows_ = 0;
+};
+
+}  // namespace
+
+std::string to_chrome_trace(const std::vector<NamedTimeline>& timelines) {
+  Trace trace;
+  for (const NamedTimeline& named : timelines) trace.add(named);
+  return trace.take();
+}
+
+std::string to_chrome_trace(const Timeline& timeline) {
+  return to_chrome_trace({NamedTimeline{"pipeline", timeline}});
+}
+
+}  // namespace gpipe

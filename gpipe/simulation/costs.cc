@@ -1,0 +1,48 @@
+#include "gpipe/simulation/costs.h"
+
+#include <cmath>
+#include <cstddef>
+
+#include "gpipe/simulation/refuse.h"
+
+namespace gpipe {
+namespace {
+
+bool is_cost(double number) { return std::isfinite(number) && number >= 0; }
+
+void check_list(const char* name, const std::vector<double>& list) {
+  for (std::size_t stage = 0; stage < list.size(); ++stage) {
+    if (is_cost(list[stage])) continue;
+    refuse("the ", name, " cost of stage ", stage, " is ", list[stage],
+           ": costs must be finite and not negative");
+  }
+}
+
+void check_number(const char* name, double number) {
+  if (is_cost(number)) return;
+  refuse("the ", name, " is ", number, ": it must be finite and not negative");
+}
+
+}  // namespace
+
+void check_costs(const Costs& costs) {
+  check_list("forward", costs.forward);
+  check_list("backward", costs.backward);
+  check_list("backward_input", costs.backward_input);
+  check_list("backward_weight", costs.backward_weight);
+  check_list("recompute", costs.recompute);
+  check_list("boundary_bytes", costs.boundary_bytes);
+  check_list("resident_bytes", costs.resident_bytes);
+  check_list("activation_bytes", costs.activation_bytes);
+  check_list("input_bytes", costs.input_bytes);
+  check_list("weight_activation_bytes", costs.weight_activation_bytes);
+  check_number("latency", costs.latency);
+  check_number("bandwidth", costs.bandwidth);
+  check_number("overlap", costs.overlap);
+  if (costs.overlap > 1) {
+    refuse("the overlap is ", costs.overlap,
+           ": it is a part of the shorter action, 0 to 1");
+  }
+}
+
+}  // namespace gpipe

@@ -1,0 +1,33 @@
+// Which actions and copies make a timeline as long as it is.
+#pragma once
+
+#include <vector>
+
+#include "gpipe/simulation/timeline.h"
+
+namespace gpipe {
+
+struct CriticalStep {
+  // An action on `from`, which is `to`; or the copy of what it made, `from` one
+  // rank `to` another.
+  Action action;
+  int from = 0, to = 0;
+  double start = 0, end = 0;  // seconds
+
+  bool is_transfer() const { return from != to; }
+};
+
+// The actions and transfers, one after the other, that make the makespan: from
+// the last action back, each time to what ended last of all that it waited for;
+// the action before on its rank, if there are several. A copy that waited for
+// its link waited for the one before, up to the time when that left the link.
+//
+// In a simulated timeline each step ends where the next one starts, from 0 to
+// the makespan. In a measured one there may be gaps, in which something went on
+// that a schedule does not know.
+//
+// Errors: std::invalid_argument for a timeline in which an action waits for
+// itself, over others. Complexity: O(n). Threads: pure function.
+std::vector<CriticalStep> critical_path(const Timeline& timeline);
+
+}  // namespace gpipe

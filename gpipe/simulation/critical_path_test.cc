@@ -1,0 +1,114 @@
+#include "gpipe/simulation/critical_path.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/transform.h"
+#include "gpipe/simulation/simulate.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+std::vector<std::string> steps(const Timeline& timeline) {
+  std::vector<std::string> result;
+  for (const CriticalStep& step : critical_path(timeline)) {
+    std::ostringstream text;
+    text << to_string(step.action);
+    if (step.is_transfer()) text << " " << step.from << ">" << step.to;
+    text << " " << step.start << "-" << step.end;
+    result.push_back(text.str());
+  }
+  return result;
+}
+
+Costs equal_costs(int stages, double forward, double backward) {
+  Costs costs;
+  costs.forward.assign(stages, forward);
+  costs.backward.assign(stages, backward);
+  costs.recompute.assign(stages, forward);
+  return costs;
+}
+
+TEST(CriticalPathTest, GoesThroughTheSlowestStage) {
+  Costs costs = equal_costs(3, 1, 1);
+  costs.forward[1] = costs.backward[1] = 5;
+  EXPECT_THAT(steps(simulate(fill_drain(3, 2), costs)),
+              ElementsAre("0F0 0-1", "1F0 1-6", "1F1 6-11", "2F1 11-12",
+                          "2B1 12-13", "1B1 13-18", "1B0 18-23", "0B0 23-24"));
+}
+
+// The rank's own action before, if both end at the same time.
+TEST(CriticalPathTest, StaysOnARankIfItCan) {
+  EXPECT_THAT(steps(simulate(fill_drain(2, 2), equal_costs(2, 1, 2))),
+              ElementsAre("0F0 0-1", "1F0 1-2", "1F1 2-3", "1B1 3-5", "0B1 5-7",
+                          "0B0 7-9"));
+}
+
+TEST(CriticalPathTest, GoesThroughCopiesThatWaitForTheirLink) {
+  Costs costs = equal_costs(2, 1, 1);
+  costs.latency = 0.5;
+  costs.bandwidth = 5;
+  costs.boundary_bytes = {10};
+  EXPECT_THAT(steps(simulate(fill_drain(2, 2), costs)),
+              ElementsAre("0F0 0-1", "0F0 0>1 1-3", "0F1 0>1 3-5.5",
+                          "1F1 5.5-6.5", "1B1 6.5-7.5", "1B1 1>0 7.5-9.5",
+                          "1B0 1>0 9.5-12", "0B0 12-13"));
+}
+
+TEST(CriticalPathTest, ALateRecomputeIsBetweenTheGradientAndItsBackward) {
+  Schedule schedule =
+      with_recompute(fill_drain(2, 1), [](int) { return true; });
+  schedule.ranks[0][1].with_next = true;
+  EXPECT_THAT(steps(simulate(schedule, equal_costs(2, 1, 2))),
+              ElementsAre("0F0 0-1", "1F0 1-2", "1R0 2-3", "1B0 3-5", "0R0 5-6",
+                          "0B0 6-8"));
+}
+
+// What follows 0F1 on stage 1 waits for the whole block, and that for 1B0.
+TEST(CriticalPathTest, EnteringAPairByItsOtherAction) {
+  const Schedule schedule = {{{{0, Kind::kForward, 0},
+                               {0, Kind::kForward, 1, /*with_next=*/true},
+                               {0, Kind::kBackward, 0},
+                               {0, Kind::kBackward, 1}},
+                              {{1, Kind::kForward, 0},
+                               {1, Kind::kBackward, 0},
+                               {1, Kind::kForward, 1},
+                               {1, Kind::kBackward, 1}}}};
+  EXPECT_THAT(steps(simulate(schedule, equal_costs(2, 1, 2))),
+              ElementsAre("0F0 0-1", "1F0 1-2", "1B0 2-4", "0F1 4-7", "1F1 7-8",
+                          "1B1 8-10", "0B1 10-12"));
+}
+
+TEST(CriticalPathTest, AMeasuredOneMayHaveGaps) {
+  const Timeline measured = timeline_of(
+      {{{{0, Kind::kForward, 0}, 0.5, 1}, {{0, Kind::kForward, 1}, 1.5, 2}},
+       {{{1, Kind::kForward, 0}, 1.25, 1.75},
+        {{1, Kind::kForward, 1}, 2.5, 3}}});
+  EXPECT_THAT(steps(measured),
+              ElementsAre("0F0 0.5-1", "0F1 1.5-2", "1F1 2.5-3"));
+}
+
+TEST(CriticalPathTest, NothingHasNone) {
+  EXPECT_THAT(critical_path(timeline_of({{}, {}})), IsEmpty());
+}
+
+TEST(CriticalPathTest, RefusesATimelineThatCannotBe) {
+  const Timeline wrong = timeline_of(
+      {{{{0, Kind::kBackward, 0}, 0, 1}, {{0, Kind::kForward, 0}, 1, 2}}});
+  EXPECT_THAT([&] { critical_path(wrong); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("for itself")));
+}
+
+}  // namespace
+}  // namespace gpipe

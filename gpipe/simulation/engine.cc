@@ -1,0 +1,312 @@
+#include "gpipe/simulation/engine.h"
+
+#include <algorithm>
+
+#include "gpipe/schedule/needs.h"
+#include "gpipe/simulation/refuse.h"
+
+namespace gpipe {
+namespace {
+
+bool is_backward(Kind kind) {
+  return kind == Kind::kBackward || kind == Kind::kBackwardInput;
+}
+
+bool may_be_block(const Action& first, const Action& second) {
+  if (second.with_next) return false;
+  if (first.kind == Kind::kRecompute) {
+    return is_backward(second.kind) && first.stage == second.stage &&
+           first.microbatch == second.microbatch;
+  }
+  return (first.kind == Kind::kForward && is_backward(second.kind)) ||
+         (is_backward(first.kind) && second.kind == Kind::kForward);
+}
+
+// The seconds of a kind of action, with the name of the list.
+std::pair<const char*, const std::vector<double>*> seconds_of(
+    const Costs& costs, Kind kind) {
+  switch (kind) {
+    case Kind::kForward:
+      return {"forward", &costs.forward};
+    case Kind::kBackward:
+      return {"backward", &costs.backward};
+    case Kind::kBackwardInput:
+      return {"backward_input", &costs.backward_input};
+    case Kind::kBackwardWeight:
+      return {"backward_weight", &costs.backward_weight};
+    case Kind::kRecompute:
+      break;
+  }
+  return {"recompute", &costs.recompute};
+}
+
+}  // namespace
+
+Engine::Engine(const Schedule& schedule, const Costs& costs)
+    : schedule_(schedule),
+      index_(schedule),
+      entries_(index_.size()),
+      stage_rank_(index_.stages(), -1) {
+  check_costs(costs);
+  place();
+  check_blocks();
+  look_up(costs);
+  connect(costs);
+}
+
+// Says of all that is in the schedule that it has not been done, and where.
+void Engine::place() {
+  for (std::size_t r = 0; r < schedule_.ranks.size(); ++r) {
+    for (const Action& action : schedule_.ranks[r]) {
+      int& rank = stage_rank_[action.stage];
+      Entry& entry = entries_[index_.find(action)];
+      if (entry.arrival == kPending) {
+        refuse(to_string(action), " is in the schedule twice, on rank ", rank,
+               " and on rank ", r);
+      }
+      entry.arrival = kPending;
+      if (rank >= 0 && rank != static_cast<int>(r)) {
+        refuse("stage ", action.stage, " is on rank ", rank, " and, with ",
+               to_string(action), ", on rank ", r,
+               ": a stage lives on one rank");
+      }
+      rank = static_cast<int>(r);
+    }
+  }
+}
+
+void Engine::check_blocks() const {
+  for (std::size_t r = 0; r < schedule_.ranks.size(); ++r) {
+    const auto& actions = schedule_.ranks[r];
+    for (std::size_t k = 0; k < actions.size(); ++k) {
+      if (!actions[k].with_next) continue;
+      const bool is_last = k + 1 == actions.size();
+      if (!is_last && may_be_block(actions[k], actions[k + 1])) continue;
+      refuse(
+          to_string(actions[k]), " of rank ", r, " is in a block with ",
+          is_last ? "nothing" : to_string(actions[k + 1]),
+          ": a block is a forward with a B or I, or a recompute with its own "
+          "B or I");
+    }
+  }
+}
+
+void Engine::look_up(const Costs& costs) {
+  durations_.overlap = costs.overlap;
+  auto& seconds = durations_.seconds;
+  constexpr double kUnknown = -1;
+  seconds.assign(stage_rank_.size() * Durations::kKinds, kUnknown);
+  for (const auto& actions : schedule_.ranks) {
+    for (const Action& action : actions) {
+      double& entry =
+          seconds[static_cast<std::size_t>(action.stage) * Durations::kKinds +
+                  static_cast<std::size_t>(action.kind)];
+      if (entry != kUnknown) continue;
+      const auto [name, list] = seconds_of(costs, action.kind);
+      if (static_cast<std::size_t>(action.stage) >= list->size()) {
+        refuse("there is no ", name, " cost of stage ", action.stage,
+               ", which ", to_string(action), " needs (costs: ", list->size(),
+               "): give one for each stage");
+      }
+      entry = (*list)[action.stage];
+    }
+  }
+}
+
+void Engine::connect(const Costs& costs) {
+  const auto stages = stage_rank_.size();
+  durations_.forward.resize(stages);
+  durations_.backward.resize(stages);
+  for (std::size_t s = 0; s + 1 < stages; ++s) {
+    const int here = stage_rank_[s], next = stage_rank_[s + 1];
+    if (here < 0 || next < 0 || here == next) continue;
+    double wire = 0;
+    if (costs.bandwidth > 0) {
+      if (s >= costs.boundary_bytes.size()) {
+        refuse("there is no boundary_bytes cost of stage ", s,
+               ", which sends to stage ", s + 1,
+               " on another rank (costs: ", costs.boundary_bytes.size(),
+               "): a bandwidth needs bytes; a bandwidth of 0 is unlimited");
+      }
+      wire = costs.boundary_bytes[s] / costs.bandwidth;
+    }
+    durations_.forward[s] = {link_between(here, next), wire, costs.latency};
+    durations_.backward[s + 1] = {link_between(next, here), wire,
+                                  costs.latency};
+  }
+}
+
+int Engine::link_between(int from, int to) {
+  const auto [found, is_new] =
+      link_numbers_.emplace(std::pair(from, to), links_.size());
+  if (is_new) links_.push_back({from, to});
+  return found->second;
+}
+
+// ---- One run
+
+// A rank runs until it waits for an action of another one, which wakes it.
+class Engine::Run {
+ public:
+  Run(const Engine& engine, const Durations& durations, Record* record)
+      : engine_(engine),
+        durations_(durations),
+        record_(record),
+        entries_(engine.entries_),
+        ranks_(engine.schedule_.ranks.size()),
+        link_free_(engine.links_.size()) {
+    if (!record_) return;
+    record_->ranks.resize(ranks_.size());
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      record_->ranks[r].reserve(actions_of(r).size());
+    }
+  }
+
+  double makespan() {
+    for (std::size_t r = ranks_.size(); r-- > 0;) awake_.push_back(r);
+    while (!awake_.empty()) {
+      const std::size_t rank = awake_.back();
+      awake_.pop_back();
+      while (ranks_[rank].done < actions_of(rank).size() && step(rank)) {
+      }
+    }
+    double makespan = 0;
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      if (ranks_[r].done < actions_of(r).size()) report_stuck(r);
+      makespan = std::max(makespan, ranks_[r].end);
+    }
+    return makespan;
+  }
+
+ private:
+  struct Rank {
+    std::size_t done = 0;  // actions
+    double end = 0;        // of the last one
+  };
+
+  const std::vector<Action>& actions_of(std::size_t rank) const {
+    return engine_.schedule_.ranks[rank];
+  }
+
+  // Runs the next action of `rank`, or block; false if it has to wait.
+  bool step(std::size_t rank) {
+    const Action& first = actions_of(rank)[ranks_[rank].done];
+    double start = ranks_[rank].end;
+    if (Entry* missing = wait_for(first, first, &start)) {
+      missing->waiter = static_cast<int>(rank);
+      return false;
+    }
+    if (!first.with_next) {
+      finish(first, rank, start, start + durations_.of(first));
+      return true;
+    }
+    const Action& second = actions_of(rank)[ranks_[rank].done + 1];
+    if (Entry* missing = wait_for(second, first, &start)) {
+      missing->waiter = static_cast<int>(rank);
+      return false;
+    }
+    const double a = durations_.of(first), b = durations_.of(second);
+    if (first.kind == Kind::kRecompute) {
+      finish(first, rank, start, start + a);
+      finish(second, rank, start + a, start + a + b);
+    } else {
+      const double end = start + a + b - durations_.overlap * std::min(a, b);
+      finish(first, rank, start, end);
+      finish(second, rank, start, end);
+    }
+    return true;
+  }
+
+  // Moves `start` to the time when all that `action` needs is there. What is
+  // not done yet, if anything. `first`: of its block.
+  Entry* wait_for(const Action& action, const Action& first, double* start) {
+    for (const Action& need : needs(action)) {
+      const std::size_t found = engine_.index_.find(need);
+      if (found == ActionIndex::kNone) continue;
+      Entry& entry = entries_[found];
+      if (entry.arrival == kPending) {
+        const bool in_block = need.kind == Kind::kRecompute &&
+                              first.kind == Kind::kRecompute && first.with_next;
+        if (!in_block) return &entry;
+      } else if (need.stage != action.stage) {
+        *start = std::max(*start, entry.arrival);
+      }  // Else it was on this rank, before.
+    }
+    return nullptr;
+  }
+
+  void finish(const Action& action, std::size_t rank, double start,
+              double end) {
+    ++ranks_[rank].done;
+    ranks_[rank].end = end;
+    if (record_) record_->ranks[rank].push_back({action, start, end});
+    Entry& entry = entries_[engine_.index_.find(action)];
+    entry.arrival = arrival(action, end);
+    if (entry.waiter >= 0) awake_.push_back(entry.waiter);
+  }
+
+  // When what `action` made is at the neighbouring stage.
+  double arrival(const Action& action, double end) {
+    const bool forward = action.kind == Kind::kForward;
+    if (!forward && !is_backward(action.kind)) return end;
+    const Route& route =
+        (forward ? durations_.forward : durations_.backward)[action.stage];
+    if (route.link < 0 || !is_needed(action)) return end;
+    double& free = link_free_[route.link];
+    const double start = std::max(end, free);
+    free = start + route.wire;
+    const double there = free + route.delay;
+    if (record_ && there > end) {
+      const Link& link = engine_.links_[route.link];
+      record_->transfers.push_back(
+          {action, link.from, link.to, start, free, there});
+    }
+    return there;
+  }
+
+  // Does a neighbouring stage use what `action` makes?
+  bool is_needed(const Action& action) const {
+    const int i = action.microbatch;
+    if (action.kind == Kind::kForward) {
+      return is_pending({action.stage + 1, Kind::kForward, i});
+    }
+    return is_pending({action.stage - 1, Kind::kBackward, i}) ||
+           is_pending({action.stage - 1, Kind::kBackwardInput, i});
+  }
+
+  bool is_pending(const Action& action) const {
+    const std::size_t found = engine_.index_.find(action);
+    return found != ActionIndex::kNone && entries_[found].arrival == kPending;
+  }
+
+  [[noreturn]] void report_stuck(std::size_t rank) {
+    const auto& actions = actions_of(rank);
+    const std::size_t next = ranks_[rank].done;
+    const std::size_t block = actions[next].with_next ? 2 : 1;
+    for (std::size_t k = next; k < next + block; ++k) {
+      for (const Action& need : needs(actions[k])) {
+        if (!is_pending(need)) continue;
+        if (k > next && need.kind == Kind::kRecompute) continue;
+        refuse("the schedule cannot be executed: ", to_string(actions[k]),
+               " of rank ", rank, " waits for ", to_string(need),
+               ", which never ends: look for it further down this rank, or for "
+               "ranks that wait for each other");
+      }
+    }
+    throw std::logic_error("a rank waits for nothing");
+  }
+
+  const Engine& engine_;
+  const Durations& durations_;
+  Record* const record_;
+  std::vector<Entry> entries_;
+  std::vector<Rank> ranks_;
+  std::vector<double> link_free_;  // when each link is free again
+  std::vector<std::size_t> awake_;
+};
+
+double Engine::run(const Durations& durations, Record* record) const {
+  return Run(*this, durations, record).makespan();
+}
+
+}  // namespace gpipe

@@ -1,0 +1,177 @@
+#include "gpipe/simulation/memory.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "gpipe/simulation/action_index.h"
+#include "gpipe/simulation/refuse.h"
+
+namespace gpipe {
+namespace {
+
+// The bytes of each stage in `list`, all of `otherwise` if it is empty.
+std::vector<double> bytes_of(const char* name, const std::vector<double>& list,
+                             const std::vector<double>& otherwise,
+                             std::size_t stages) {
+  if (list.empty()) return otherwise;
+  if (list.size() < stages) {
+    refuse("there is no ", name, " cost of stage ", stages - 1,
+           " (costs: ", list.size(),
+           "): give one for each stage, or none at all");
+  }
+  return list;
+}
+
+class Memory {
+ public:
+  Memory(const std::vector<std::vector<Span>>& ranks, const Costs& costs)
+      : index_(ranks), present_(index_.size()) {
+    const std::vector<double> none(index_.stages());
+    const auto list = [&](const char* name, const std::vector<double>& bytes,
+                          const std::vector<double>& otherwise) {
+      return bytes_of(name, bytes, otherwise, index_.stages());
+    };
+    resident_ = list("resident_bytes", costs.resident_bytes, none);
+    activation_ = list("activation_bytes", costs.activation_bytes, none);
+    input_ = list("input_bytes", costs.input_bytes, none);
+    weight_ = list("weight_activation_bytes", costs.weight_activation_bytes,
+                   activation_);
+    for (const auto& spans : ranks) {
+      for (const Span& span : spans) present_[index_.find(span.action)] = 1;
+    }
+  }
+
+  // Fills `points` and returns the peak.
+  double follow(const std::vector<Span>& spans,
+                std::vector<MemoryPoint>* points) const {
+    double now = at_first(spans), peak = now;
+    points->push_back({0, now});
+    for (const Change& change : changes(spans)) {
+      now += change.bytes;
+      peak = std::max(peak, now);
+      if (points->back().time < change.time)
+        points->push_back({change.time, 0});
+      points->back().bytes = now;
+    }
+    return peak;
+  }
+
+ private:
+  struct Change {
+    double time = 0, bytes = 0;
+  };
+
+  std::vector<Change> changes(const std::vector<Span>& spans) const {
+    std::vector<Change> changes;
+    changes.reserve(2 * spans.size());
+    for (const Span& span : spans) {
+      const double takes = taken_by(span.action), frees = freed_by(span.action);
+      if (takes != 0) changes.push_back({span.start, takes});
+      if (frees != 0) changes.push_back({span.end, -frees});
+    }
+    const auto earlier = [](const Change& a, const Change& b) {
+      return a.time < b.time;
+    };
+    // Stable: of one time, the end of a span comes before the start of the next
+    // one.
+    if (!std::is_sorted(changes.begin(), changes.end(), earlier)) {
+      std::stable_sort(changes.begin(), changes.end(), earlier);
+    }
+    return changes;
+  }
+
+  bool has(const Action& cell, Kind kind) const {
+    const std::size_t found = index_.find({cell.stage, kind, cell.microbatch});
+    return found != ActionIndex::kNone && present_[found] != 0;
+  }
+
+  // What a recomputed cell keeps besides its activations.
+  double input_of(const Action& cell) const {
+    return has(cell, Kind::kRecompute) ? input_[cell.stage] : 0;
+  }
+
+  double taken_by(const Action& action) const {
+    switch (action.kind) {
+      case Kind::kForward:
+        return has(action, Kind::kRecompute) ? input_[action.stage]
+                                             : activation_[action.stage];
+      case Kind::kRecompute:
+        return activation_[action.stage];
+      default:
+        return 0;
+    }
+  }
+
+  double freed_by(const Action& action) const {
+    switch (action.kind) {
+      case Kind::kBackwardInput:
+        if (has(action, Kind::kBackwardWeight)) {
+          return activation_[action.stage] - weight_[action.stage];
+        }
+        [[fallthrough]];
+      case Kind::kBackward:
+        return activation_[action.stage] + input_of(action);
+      case Kind::kBackwardWeight:
+        return weight_[action.stage] + input_of(action);
+      default:
+        return 0;
+    }
+  }
+
+  // What is held for `action` from the beginning because the actions that took
+  // it are not in the schedule.
+  double left_for(const Action& action) const {
+    if (has(action, Kind::kForward)) return 0;
+    const bool recomputed = has(action, Kind::kRecompute);
+    switch (action.kind) {
+      case Kind::kRecompute:
+        return input_[action.stage];
+      case Kind::kBackward:
+      case Kind::kBackwardInput:
+        return recomputed ? 0 : activation_[action.stage];
+      case Kind::kBackwardWeight:
+        return recomputed || has(action, Kind::kBackwardInput)
+                   ? 0
+                   : weight_[action.stage];
+      default:
+        return 0;
+    }
+  }
+
+  double at_first(const std::vector<Span>& spans) const {
+    double bytes = 0;
+    std::vector<char> counted(index_.stages());
+    for (const Span& span : spans) {
+      char& is_counted = counted[span.action.stage];
+      if (!is_counted) bytes += resident_[span.action.stage];
+      is_counted = 1;
+      bytes += left_for(span.action);
+    }
+    return bytes;
+  }
+
+  const ActionIndex index_;
+  std::vector<char> present_;
+  std::vector<double> resident_, activation_, input_, weight_;
+};
+
+}  // namespace
+
+Timeline with_memory(Timeline timeline, const Costs& costs) {
+  check_costs(costs);
+  if (costs.resident_bytes.empty() && costs.activation_bytes.empty() &&
+      costs.input_bytes.empty() && costs.weight_activation_bytes.empty()) {
+    return timeline;
+  }
+  const Memory memory(timeline.ranks, costs);
+  timeline.memory.assign(timeline.ranks.size(), {});
+  timeline.peak_bytes.clear();
+  for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
+    timeline.peak_bytes.push_back(
+        memory.follow(timeline.ranks[r], &timeline.memory[r]));
+  }
+  return timeline;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,178 @@
+#include "gpipe/simulation/memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/transform.h"
+#include "gpipe/simulation/simulate.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::ThrowsMessage;
+
+std::vector<std::pair<double, double>> pairs(
+    const std::vector<MemoryPoint>& points) {
+  std::vector<std::pair<double, double>> result;
+  for (const MemoryPoint& point : points) {
+    result.emplace_back(point.time, point.bytes);
+  }
+  return result;
+}
+
+// f = 1, b = 2.
+Costs costs_of(int stages) {
+  Costs costs;
+  costs.forward.assign(stages, 1);
+  costs.backward.assign(stages, 2);
+  costs.backward_input.assign(stages, 1);
+  costs.backward_weight.assign(stages, 1);
+  costs.recompute.assign(stages, 1);
+  return costs;
+}
+
+TEST(MemoryTest, IsUnknownWithoutBytes) {
+  const Timeline timeline = simulate(fill_drain(2, 2), costs_of(2));
+  EXPECT_THAT(timeline.memory, IsEmpty());
+  EXPECT_THAT(timeline.peak_bytes, IsEmpty());
+}
+
+TEST(MemoryTest, ActivationsAreHeldFromForwardToBackward) {
+  Costs costs = costs_of(2);
+  costs.resident_bytes = {1000, 2000};
+  costs.activation_bytes = {10, 20};
+  const Timeline timeline = simulate(fill_drain(2, 2), costs);
+  // 0F0 0F1 . . . 0B1 0B0 | . 1F0 1F1 1B1 1B0
+  EXPECT_THAT(
+      pairs(timeline.memory[0]),
+      ElementsAre(Pair(0, 1010), Pair(1, 1020), Pair(7, 1010), Pair(9, 1000)));
+  EXPECT_THAT(pairs(timeline.memory[1]),
+              ElementsAre(Pair(0, 2000), Pair(1, 2020), Pair(2, 2040),
+                          Pair(5, 2020), Pair(7, 2000)));
+  EXPECT_THAT(timeline.peak_bytes, ElementsAre(1020, 2040));
+}
+
+TEST(MemoryTest, ARecomputedCellHoldsItsInputUntilItIsRecomputed) {
+  Costs costs = costs_of(1);
+  costs.activation_bytes = {100};
+  costs.input_bytes = {1};
+  const auto schedule =
+      with_recompute(fill_drain(1, 2), [](int i) { return i == 0; });
+  // 0F0 0F1 0B1 0R0 0B0
+  const Timeline timeline = simulate(schedule, costs);
+  EXPECT_THAT(pairs(timeline.memory[0]),
+              ElementsAre(Pair(0, 1), Pair(1, 101), Pair(4, 101), Pair(7, 0)));
+  EXPECT_THAT(timeline.peak_bytes, ElementsAre(101));
+}
+
+// m inputs and one micro-batch's activations, instead of m activations.
+TEST(MemoryTest, RecomputingLeavesInputsAndOneOfAll) {
+  for (const int n : {1, 3}) {
+    for (const int m : {1, 2, 7}) {
+      Costs costs = costs_of(n);
+      costs.activation_bytes.assign(n, 100);
+      costs.input_bytes.assign(n, 1);
+      EXPECT_THAT(simulate(fill_drain(n, m), costs).peak_bytes, Each(100 * m));
+      const auto recomputing =
+          with_recompute(fill_drain(n, m), [](int) { return true; });
+      EXPECT_THAT(simulate(recomputing, costs).peak_bytes, Each(100 + m));
+    }
+  }
+}
+
+TEST(MemoryTest, ALateRecomputeTakesMemoryWhenTheGradientIsThere) {
+  Costs costs = costs_of(2);
+  costs.activation_bytes = {100, 100};
+  costs.input_bytes = {1, 1};
+  Schedule schedule =
+      with_recompute(fill_drain(2, 1), [](int) { return true; });
+  // 0F0 0R0 . . . 0B0 | . 1F0 1R0 1B0
+  EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
+              ElementsAre(Pair(0, 1), Pair(1, 101), Pair(7, 0)));
+  schedule.ranks[0][1].with_next = true;
+  EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
+              ElementsAre(Pair(0, 1), Pair(5, 101), Pair(8, 0)));
+}
+
+TEST(MemoryTest, InputBackwardLeavesWhatWeightBackwardNeeds) {
+  const Schedule schedule = {{{{0, Kind::kForward, 0},
+                               {0, Kind::kBackwardInput, 0},
+                               {0, Kind::kBackwardWeight, 0}}}};
+  Costs costs = costs_of(1);
+  costs.activation_bytes = {10};
+  EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
+              ElementsAre(Pair(0, 10), Pair(3, 0)));
+  costs.weight_activation_bytes = {4};
+  EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
+              ElementsAre(Pair(0, 10), Pair(2, 4), Pair(3, 0)));
+}
+
+TEST(MemoryTest, WhatIsNotInTheScheduleCountsAsDone) {
+  Costs costs = costs_of(1);
+  costs.activation_bytes = {10};
+  costs.input_bytes = {1};
+  costs.weight_activation_bytes = {4};
+  const auto memory = [&](const std::vector<Action>& actions) {
+    return pairs(simulate(Schedule{{actions}}, costs).memory[0]);
+  };
+  const Action r = {0, Kind::kRecompute, 0}, b = {0, Kind::kBackward, 0},
+               i = {0, Kind::kBackwardInput, 0},
+               w = {0, Kind::kBackwardWeight, 0};
+  EXPECT_THAT(memory({{0, Kind::kForward, 0}}), ElementsAre(Pair(0, 10)));
+  EXPECT_THAT(memory({b}), ElementsAre(Pair(0, 10), Pair(2, 0)));
+  EXPECT_THAT(memory({i, w}), ElementsAre(Pair(0, 10), Pair(1, 4), Pair(2, 0)));
+  EXPECT_THAT(memory({w}), ElementsAre(Pair(0, 4), Pair(1, 0)));
+  EXPECT_THAT(memory({r, i, w}),
+              ElementsAre(Pair(0, 11), Pair(2, 5), Pair(3, 0)));
+}
+
+// The forward takes before its partner frees.
+TEST(MemoryTest, AnOverlappedPairHoldsBoth) {
+  const Schedule schedule = {{{{0, Kind::kForward, 0},
+                               {0, Kind::kBackward, 0, /*with_next=*/true},
+                               {0, Kind::kForward, 1},
+                               {0, Kind::kBackward, 1}}}};
+  Costs costs = costs_of(1);
+  costs.overlap = 1;
+  costs.activation_bytes = {10};
+  const Timeline timeline = simulate(schedule, costs);
+  EXPECT_THAT(pairs(timeline.memory[0]),
+              ElementsAre(Pair(0, 10), Pair(1, 20), Pair(3, 10), Pair(5, 0)));
+  EXPECT_THAT(timeline.peak_bytes, ElementsAre(20));
+}
+
+TEST(MemoryTest, MeasuredTimelinesMayHaveIt) {
+  Costs costs;
+  costs.activation_bytes = {10, 10};
+  const Timeline timeline =
+      with_memory(timeline_of({{{{0, Kind::kForward, 0}, 0.5, 2},
+                                {{0, Kind::kForward, 1}, 1, 3},
+                                {{0, Kind::kBackward, 1}, 2.5, 4}}}),
+                  costs);
+  EXPECT_THAT(pairs(timeline.memory[0]),
+              ElementsAre(Pair(0, 0), Pair(0.5, 10), Pair(1, 20), Pair(4, 10)));
+}
+
+TEST(MemoryTest, NamesAListThatIsTooShort) {
+  Costs costs;
+  costs.input_bytes = {1};
+  EXPECT_THAT(
+      [&] {
+        with_memory(timeline_of({{{{1, Kind::kForward, 0}, 0, 1}}}), costs);
+      },
+      ThrowsMessage<std::invalid_argument>(
+          HasSubstr("no input_bytes cost of stage 1")));
+}
+
+}  // namespace
+}  // namespace gpipe

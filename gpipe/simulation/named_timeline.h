@@ -1,0 +1,15 @@
+// Timelines to be drawn beside each other.
+#pragma once
+
+#include <string>
+
+#include "gpipe/simulation/timeline.h"
+
+namespace gpipe {
+
+struct NamedTimeline {
+  std::string name;  // any text: "predicted", "measured", ...
+  Timeline timeline;
+};
+
+}  // namespace gpipe

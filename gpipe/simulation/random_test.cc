@@ -1,0 +1,426 @@
+// The simulator against another one, which is slow and plain, on schedules that
+// are drawn at random: stages in any place, backwards whole or in two parts,
+// recomputes early and late, overlapped pairs, links, and parts of schedules.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/simulation/critical_path.h"
+#include "gpipe/simulation/improve.h"
+#include "gpipe/simulation/simulate.h"
+
+namespace gpipe {
+namespace {
+
+bool is_backward(const Action& action) {
+  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+}
+
+// Must `a` have ended before `b` starts?
+bool comes_before(const Action& a, const Action& b) {
+  if (a.microbatch != b.microbatch) return false;
+  const auto is = [](const Action& action, Kind kind) {
+    return action.kind == kind;
+  };
+  if (a.stage == b.stage) {
+    return (is(a, Kind::kForward) &&
+            (is(b, Kind::kRecompute) || is_backward(b))) ||
+           (is(a, Kind::kRecompute) && is_backward(b)) ||
+           (is(a, Kind::kBackwardInput) && is(b, Kind::kBackwardWeight));
+  }
+  return (is(a, Kind::kForward) && is(b, Kind::kForward) &&
+          a.stage + 1 == b.stage) ||
+         (is_backward(a) && is_backward(b) && a.stage == b.stage + 1);
+}
+
+class Draw {
+ public:
+  explicit Draw(int seed) : random_(seed) {}
+
+  int number(int least, int most) {
+    return std::uniform_int_distribution<int>(least, most)(random_);
+  }
+
+  bool chance() { return number(0, 1) == 1; }
+
+  // Takes actions in an order that can be executed.
+  Schedule schedule() {
+    Schedule schedule;
+    schedule.ranks.resize(number(1, 4));
+    const int stages = number(1, 5), microbatches = number(1, 5);
+    std::vector<std::size_t> rank_of;
+    for (int s = 0; s < stages; ++s) {
+      rank_of.push_back(number(0, static_cast<int>(schedule.ranks.size()) - 1));
+    }
+    std::vector<Action> left = all_actions(stages, microbatches);
+    // Perhaps only a part, from the beginning or to the end.
+    std::size_t drop = chance() ? 0 : number(0, static_cast<int>(left.size()));
+    const bool from_front = chance();
+    while (!left.empty()) {
+      if (!from_front && left.size() <= drop) break;
+      std::vector<Action> ready;
+      for (const Action& b : left) {
+        if (std::none_of(left.begin(), left.end(),
+                         [&](const Action& a) { return comes_before(a, b); })) {
+          ready.push_back(b);
+        }
+      }
+      Action action = ready[number(0, static_cast<int>(ready.size()) - 1)];
+      std::vector<Action> block = {action};
+      for (const Action& other : ready) {
+        const bool pair =
+            (action.kind == Kind::kForward && is_backward(other)) ||
+            (other.kind == Kind::kForward && is_backward(action));
+        if (pair && rank_of[other.stage] == rank_of[action.stage] && chance()) {
+          block.push_back(other);
+          break;
+        }
+      }
+      if (action.kind == Kind::kRecompute) {
+        // Its backward, if it waits for nothing else.
+        for (const Action& b : left) {
+          if (!comes_before(action, b) || !chance()) continue;
+          if (std::count_if(left.begin(), left.end(), [&](const Action& a) {
+                return comes_before(a, b);
+              }) == 1) {
+            block.push_back(b);
+          }
+        }
+      }
+      block[0].with_next = block.size() > 1;
+      for (const Action& each : block) {
+        left.erase(std::find_if(left.begin(), left.end(), [&](Action a) {
+          a.with_next = each.with_next;
+          return a == each;
+        }));
+      }
+      if (from_front && drop > 0) {
+        drop -= std::min(drop, block.size());
+        continue;
+      }
+      auto& actions = schedule.ranks[rank_of[action.stage]];
+      actions.insert(actions.end(), block.begin(), block.end());
+    }
+    return schedule;
+  }
+
+  // Whole and half seconds and bytes, so that sums are exact.
+  std::vector<double> list(int least) {
+    std::vector<double> list;
+    for (int s = 0; s < 5; ++s) list.push_back(number(2 * least, 8) / 2.0);
+    return list;
+  }
+
+  // `least`: seconds of an action.
+  Costs costs(int least) {
+    Costs costs;
+    costs.forward = list(least);
+    costs.backward = list(least);
+    costs.backward_input = list(least);
+    costs.backward_weight = list(least);
+    costs.recompute = list(least);
+    costs.latency = chance() ? 0 : number(0, 4) / 2.0;
+    costs.bandwidth = chance() ? 0 : 1 << number(0, 2);
+    costs.boundary_bytes = list(0);
+    costs.overlap = number(0, 4) / 4.0;
+    costs.resident_bytes = list(0);
+    costs.activation_bytes = list(0);
+    costs.input_bytes = list(0);
+    if (chance()) costs.weight_activation_bytes = list(0);
+    return costs;
+  }
+
+ private:
+  std::vector<Action> all_actions(int stages, int microbatches) {
+    std::vector<Action> all;
+    for (int s = 0; s < stages; ++s) {
+      for (int i = 0; i < microbatches; ++i) {
+        all.push_back({s, Kind::kForward, i});
+        if (chance()) all.push_back({s, Kind::kRecompute, i});
+        const bool splits = chance();
+        all.push_back({s, splits ? Kind::kBackwardInput : Kind::kBackward, i});
+        if (splits) all.push_back({s, Kind::kBackwardWeight, i});
+      }
+    }
+    return all;
+  }
+
+  std::mt19937 random_;
+};
+
+// Starts of all actions by going through all of them until nothing moves.
+class Reference {
+ public:
+  Reference(const Schedule& schedule, const Costs& costs)
+      : schedule_(schedule), costs_(costs) {
+    for (const auto& actions : schedule.ranks) {
+      starts_.emplace_back(actions.size());
+      ends_.emplace_back(actions.size());
+      arrivals_.emplace_back(actions.size());
+    }
+    while (true) {
+      const auto before = std::pair(ends_, arrivals_);
+      for (std::size_t r = 0; r < starts_.size(); ++r) place(r);
+      for (std::size_t from = 0; from < starts_.size(); ++from) {
+        for (std::size_t to = 0; to < starts_.size(); ++to) send(from, to);
+      }
+      if (before == std::pair(ends_, arrivals_)) break;
+    }
+  }
+
+  const std::vector<std::vector<double>>& starts() const { return starts_; }
+  const std::vector<std::vector<double>>& ends() const { return ends_; }
+
+  // Of a rank, at a time and a little later.
+  double bytes(std::size_t rank, double time) const {
+    std::map<int, bool> stages;
+    std::map<std::pair<int, int>, bool> cells;
+    for (const Action& action : schedule_.ranks[rank]) {
+      stages[action.stage] = true;
+      cells[{action.stage, action.microbatch}] = true;
+    }
+    double sum = 0;
+    for (const auto& [stage, is_there] : stages) {
+      sum += costs_.resident_bytes[stage];
+    }
+    const auto& weights = costs_.weight_activation_bytes.empty()
+                              ? costs_.activation_bytes
+                              : costs_.weight_activation_bytes;
+    for (const auto& [cell, is_there] : cells) {
+      const auto [s, i] = cell;
+      // The times of the cell's actions; none, and in which direction.
+      const double never = 1e9, always = -1;
+      const auto begin = [&](Kind kind, double none) {
+        const auto span = find(rank, {s, kind, i});
+        return span ? span->first : none;
+      };
+      const auto end = [&](Kind kind, double none) {
+        const auto span = find(rank, {s, kind, i});
+        return span ? span->second : none;
+      };
+      const double forward = begin(Kind::kForward, always);
+      const bool recomputed = find(rank, {s, Kind::kRecompute, i}).has_value();
+      const double activations =
+          recomputed ? begin(Kind::kRecompute, 0) : forward;
+      const bool splits = find(rank, {s, Kind::kBackwardWeight, i}).has_value();
+      // A weight part alone: the input part was done before.
+      const double whole = splits ? end(Kind::kBackwardInput, always)
+                                  : std::min(end(Kind::kBackward, never),
+                                             end(Kind::kBackwardInput, never));
+      const double all = splits ? end(Kind::kBackwardWeight, never) : whole;
+      const auto holds = [&](double from, double until) {
+        return from <= time && time < until;
+      };
+      if (recomputed && holds(forward, all)) sum += costs_.input_bytes[s];
+      if (holds(activations, whole)) sum += costs_.activation_bytes[s];
+      if (splits && holds(std::max(activations, whole), all)) sum += weights[s];
+    }
+    return sum;
+  }
+
+ private:
+  double seconds(const Action& action) const {
+    switch (action.kind) {
+      case Kind::kForward:
+        return costs_.forward[action.stage];
+      case Kind::kBackward:
+        return costs_.backward[action.stage];
+      case Kind::kBackwardInput:
+        return costs_.backward_input[action.stage];
+      case Kind::kBackwardWeight:
+        return costs_.backward_weight[action.stage];
+      case Kind::kRecompute:
+        break;
+    }
+    return costs_.recompute[action.stage];
+  }
+
+  // Start and end of an action, if it is there.
+  std::optional<std::pair<double, double>> find(std::size_t rank,
+                                                const Action& action) const {
+    for (std::size_t k = 0; k < schedule_.ranks[rank].size(); ++k) {
+      Action other = schedule_.ranks[rank][k];
+      other.with_next = false;
+      if (other == action) return std::pair(starts_[rank][k], ends_[rank][k]);
+    }
+    return std::nullopt;
+  }
+
+  // When all is there that `action` needs, but for what is in its block.
+  double needed(const Action& action, std::size_t rank, std::size_t first,
+                std::size_t last) const {
+    double time = 0;
+    for (std::size_t r = 0; r < schedule_.ranks.size(); ++r) {
+      for (std::size_t k = 0; k < schedule_.ranks[r].size(); ++k) {
+        if (r == rank && k >= first && k <= last) continue;
+        if (!comes_before(schedule_.ranks[r][k], action)) continue;
+        time = std::max(time, r == rank ? ends_[r][k] : arrivals_[r][k]);
+      }
+    }
+    return time;
+  }
+
+  void place(std::size_t r) {
+    const auto& actions = schedule_.ranks[r];
+    double free = 0;
+    for (std::size_t k = 0; k < actions.size(); ++k) {
+      const std::size_t last = actions[k].with_next ? k + 1 : k;
+      double start = std::max(free, needed(actions[k], r, k, last));
+      const double a = seconds(actions[k]);
+      if (last == k) {
+        starts_[r][k] = start;
+        free = ends_[r][k] = start + a;
+        continue;
+      }
+      start = std::max(start, needed(actions[last], r, k, last));
+      const double b = seconds(actions[last]);
+      starts_[r][k] = starts_[r][last] = start;
+      if (actions[k].kind == Kind::kRecompute) {
+        ends_[r][k] = starts_[r][last] = start + a;
+        free = ends_[r][last] = start + a + b;
+      } else {
+        free = ends_[r][k] = ends_[r][last] =
+            start + std::max(a, b) + (1 - costs_.overlap) * std::min(a, b);
+      }
+      ++k;
+    }
+  }
+
+  // All that goes over a link, in the order in which it is made.
+  void send(std::size_t from, std::size_t to) {
+    if (from == to) return;
+    double free = 0;
+    for (std::size_t k = 0; k < schedule_.ranks[from].size(); ++k) {
+      const Action& action = schedule_.ranks[from][k];
+      const bool is_used = std::any_of(
+          schedule_.ranks[to].begin(), schedule_.ranks[to].end(),
+          [&](const Action& other) { return comes_before(action, other); });
+      if (!is_used) continue;
+      const int boundary =
+          action.kind == Kind::kForward ? action.stage : action.stage - 1;
+      free = std::max(free, ends_[from][k]);
+      if (costs_.bandwidth > 0) {
+        free += costs_.boundary_bytes[boundary] / costs_.bandwidth;
+      }
+      arrivals_[from][k] = free + costs_.latency;
+    }
+  }
+
+  const Schedule& schedule_;
+  const Costs& costs_;
+  std::vector<std::vector<double>> starts_, ends_, arrivals_;
+};
+
+constexpr int kDraws = 3000;
+
+TEST(RandomScheduleTest, TimesAreThoseOfAPlainSimulation) {
+  std::size_t pairs = 0, late = 0, transfers = 0;
+  for (int seed = 0; seed < kDraws; ++seed) {
+    Draw draw(seed);
+    const Schedule schedule = draw.schedule();
+    const Costs costs = draw.costs(/*least=*/0);
+    const Reference reference(schedule, costs);
+    const Timeline timeline = simulate(schedule, costs);
+    transfers += timeline.transfers.size();
+    for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
+      ASSERT_EQ(timeline.ranks[r].size(), schedule.ranks[r].size());
+      for (std::size_t k = 0; k < schedule.ranks[r].size(); ++k) {
+        const Span& span = timeline.ranks[r][k];
+        ASSERT_EQ(span.action, schedule.ranks[r][k]);
+        ASSERT_EQ(span.start, reference.starts()[r][k])
+            << "seed " << seed << ", " << to_string(span.action);
+        ASSERT_EQ(span.end, reference.ends()[r][k])
+            << "seed " << seed << ", " << to_string(span.action);
+        if (!span.action.with_next) continue;
+        ++(span.action.kind == Kind::kRecompute ? late : pairs);
+      }
+    }
+  }
+  // The draws have what they are for.
+  EXPECT_GT(pairs, 1000);
+  EXPECT_GT(late, 1000);
+  EXPECT_GT(transfers, 5000);
+}
+
+TEST(RandomScheduleTest, MemoryIsThatOfTheCellsThatAreHeld) {
+  for (int seed = 0; seed < kDraws / 4; ++seed) {
+    Draw draw(seed);
+    const Schedule schedule = draw.schedule();
+    // Actions of no time would take and free at once.
+    const Costs costs = draw.costs(/*least=*/1);
+    const Reference reference(schedule, costs);
+    const Timeline timeline = simulate(schedule, costs);
+    for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
+      const auto& points = timeline.memory[r];
+      double peak = 0, last = -1;
+      for (std::size_t k = 0; k < points.size(); ++k) {
+        ASSERT_EQ(points[k].bytes, reference.bytes(r, points[k].time))
+            << "seed " << seed << ", rank " << r << ", " << points[k].time;
+        ASSERT_GT(points[k].time, last);
+        last = points[k].time;
+        peak = std::max(peak, points[k].bytes);
+      }
+      for (const Span& span : timeline.ranks[r]) {
+        for (const double time : {span.start, span.end}) {
+          const auto next = std::find_if(
+              points.begin(), points.end(),
+              [&](const MemoryPoint& point) { return point.time > time; });
+          ASSERT_EQ(std::prev(next)->bytes, reference.bytes(r, time))
+              << "seed " << seed << ", rank " << r << ", " << time;
+        }
+      }
+      EXPECT_EQ(timeline.peak_bytes[r], peak);
+    }
+  }
+}
+
+TEST(RandomScheduleTest, CriticalPathsHaveNoGap) {
+  for (int seed = 0; seed < kDraws; ++seed) {
+    Draw draw(seed);
+    const Schedule schedule = draw.schedule();
+    const Timeline timeline = simulate(schedule, draw.costs(/*least=*/0));
+    double time = 0;
+    for (const CriticalStep& step : critical_path(timeline)) {
+      ASSERT_EQ(step.start, time) << "seed " << seed;
+      time = step.end;
+    }
+    EXPECT_EQ(time, timeline.makespan) << "seed " << seed;
+  }
+}
+
+TEST(RandomScheduleTest, GainsAreThoseOfFasterStages) {
+  for (int seed = 0; seed < kDraws / 4; ++seed) {
+    Draw draw(seed);
+    const Schedule schedule = draw.schedule();
+    const Costs costs = draw.costs(/*least=*/0);
+    const double now = simulate(schedule, costs).makespan;
+    double last = 1e9;
+    for (const Improvement& each : improve_first(schedule, costs, 0.5)) {
+      EXPECT_GE(each.seconds, 0) << "seed " << seed;
+      EXPECT_LE(each.seconds, last) << "seed " << seed;
+      last = each.seconds;
+      if (each.stage < 0) continue;
+      Costs faster = costs;
+      for (auto* list :
+           {&faster.forward, &faster.backward, &faster.backward_input,
+            &faster.backward_weight, &faster.recompute}) {
+        (*list)[each.stage] *= 0.5;
+      }
+      EXPECT_EQ(each.seconds, now - simulate(schedule, faster).makespan)
+          << "seed " << seed << ", stage " << each.stage;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

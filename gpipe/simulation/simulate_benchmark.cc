@@ -1,0 +1,136 @@
+// Time to simulate a schedule, per action ("items_per_second"), and what asking
+// more about it takes.
+//
+//   bazel run -c opt //gpipe/simulation:simulate_benchmark
+
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/transform.h"
+#include "gpipe/simulation/critical_path.h"
+#include "gpipe/simulation/improve.h"
+#include "gpipe/simulation/simulate.h"
+
+namespace {
+
+using gpipe::Action;
+using gpipe::Costs;
+using gpipe::Kind;
+using gpipe::Schedule;
+
+// Forwards and backwards in turn (PipeDream's order), so that ranks wait for
+// each other all the time.
+Schedule in_turn(int stages, int microbatches) {
+  Schedule schedule;
+  for (int s = 0; s < stages; ++s) {
+    auto& actions = schedule.ranks.emplace_back();
+    actions.reserve(2 * microbatches);
+    int forward = 0;
+    for (int backward = 0; backward < microbatches; ++backward) {
+      while (forward < microbatches && forward < backward + stages - s) {
+        actions.push_back({s, Kind::kForward, forward++});
+      }
+      actions.push_back({s, Kind::kBackward, backward});
+    }
+  }
+  return schedule;
+}
+
+Costs costs_of(int stages) {
+  Costs costs;
+  for (int s = 0; s < stages; ++s) {
+    costs.forward.push_back(1 + 0.01 * (s % 7));
+    costs.backward.push_back(2 + 0.01 * (s % 5));
+    costs.recompute.push_back(1);
+  }
+  return costs;
+}
+
+int64_t size_of(const Schedule& schedule) {
+  std::size_t actions = 0;
+  for (const auto& rank : schedule.ranks) actions += rank.size();
+  return static_cast<int64_t>(actions);
+}
+
+void simulate_all(benchmark::State& state, const Schedule& schedule,
+                  const Costs& costs) {
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(gpipe::simulate(schedule, costs));
+  }
+  state.SetItemsProcessed(state.iterations() * size_of(schedule));
+}
+
+void BM_Simulate_FillDrain(benchmark::State& state) {
+  const int stages = static_cast<int>(state.range(0));
+  simulate_all(state,
+               gpipe::fill_drain(stages, static_cast<int>(state.range(1))),
+               costs_of(stages));
+}
+
+void BM_Simulate_InTurn(benchmark::State& state) {
+  const int stages = static_cast<int>(state.range(0));
+  simulate_all(state, in_turn(stages, static_cast<int>(state.range(1))),
+               costs_of(stages));
+}
+
+// With recomputes, links and memory.
+void BM_Simulate_InTurnWithEverything(benchmark::State& state) {
+  const int stages = static_cast<int>(state.range(0));
+  Costs costs = costs_of(stages);
+  costs.latency = 0.01;
+  costs.bandwidth = 10;
+  costs.boundary_bytes.assign(stages, 1);
+  costs.resident_bytes.assign(stages, 100);
+  costs.activation_bytes.assign(stages, 10);
+  costs.input_bytes.assign(stages, 1);
+  simulate_all(
+      state,
+      gpipe::with_recompute(in_turn(stages, static_cast<int>(state.range(1))),
+                            [](int) { return true; }),
+      costs);
+}
+
+void BM_CriticalPath(benchmark::State& state) {
+  const int stages = static_cast<int>(state.range(0));
+  const Schedule schedule = in_turn(stages, static_cast<int>(state.range(1)));
+  const gpipe::Timeline timeline = gpipe::simulate(schedule, costs_of(stages));
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(gpipe::critical_path(timeline));
+  }
+  state.SetItemsProcessed(state.iterations() * size_of(schedule));
+}
+
+// A simulation for each stage.
+void BM_ImproveFirst(benchmark::State& state) {
+  const int stages = static_cast<int>(state.range(0));
+  const Schedule schedule = in_turn(stages, static_cast<int>(state.range(1)));
+  const Costs costs = costs_of(stages);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(gpipe::improve_first(schedule, costs));
+  }
+  state.SetItemsProcessed(state.iterations() * size_of(schedule) * stages);
+}
+
+void sizes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"stages", "microbatches"})
+      ->Args({4, 8})
+      ->Args({8, 64})
+      ->Args({64, 512})
+      ->Args({64, 8192})
+      ->Unit(benchmark::kMicrosecond);
+}
+
+BENCHMARK(BM_Simulate_FillDrain)->Apply(sizes);
+BENCHMARK(BM_Simulate_InTurn)->Apply(sizes);
+BENCHMARK(BM_Simulate_InTurnWithEverything)->Apply(sizes);
+BENCHMARK(BM_CriticalPath)->Apply(sizes);
+BENCHMARK(BM_ImproveFirst)
+    ->ArgNames({"stages", "microbatches"})
+    ->Args({8, 64})
+    ->Args({64, 512})
+    ->Unit(benchmark::kMicrosecond);
+
+}  // namespace

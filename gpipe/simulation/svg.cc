@@ -1,0 +1,282 @@
+#include "gpipe/simulation/svg.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <iterator>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "gpipe/simulation/kind_name.h"
+#include "gpipe/simulation/percent.h"
+#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/units.h"
+
+namespace gpipe {
+namespace {
+
+// All in pixels.
+constexpr double kLeft = 70, kRight = 130;  // of the lanes: names, idle parts
+constexpr double kLane = 28, kGap = 4;
+constexpr double kTitle = 30, kAxis = 26, kMemory = 36, kLegend = 34;
+constexpr double kLetter = 7.2;  // width of one, at most
+
+// Colours that people who see fewer colours can tell apart (after Okabe and
+// Ito), all of them light enough for black letters.
+constexpr char kStyle[] =
+    "<style>\n"
+    "text { font: 11px sans-serif; fill: #000 }\n"
+    ".title { font: bold 13px sans-serif }\n"
+    ".name { text-anchor: middle; pointer-events: none }\n"
+    ".right { text-anchor: end }\n"
+    ".tick { stroke: #888; stroke-width: 1 }\n"
+    ".box { stroke: #fff; stroke-width: 0.5 }\n"
+    ".F { fill: #74b9ee } .B { fill: #4cc3a0 } .I { fill: #f3e36b }\n"
+    ".W { fill: #f0b04c } .R { fill: #d9a3c3 }\n"
+    ".copy { stroke: #666; stroke-width: 0.7; opacity: 0.6 }\n"
+    ".memory { fill: #b9c4d6; stroke: #54678a; stroke-width: 1 }\n"
+    "</style>\n"
+    "<defs><pattern id=\"idle\" width=\"6\" height=\"6\" "
+    "patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">"
+    "<rect width=\"6\" height=\"6\" fill=\"#f4f4f4\"/>"
+    "<line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\" stroke=\"#ddd\" "
+    "stroke-width=\"2\"/></pattern></defs>\n";
+
+std::string number(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f", value);
+  return text.data();
+}
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      default:
+        // XML has no other characters below the blank.
+        result += static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\n'
+                      ? '?'
+                      : c;
+    }
+  }
+  return result;
+}
+
+// 1, 2 or 5 times a power of ten: some eight of them in `span`.
+double tick_step(double span) {
+  const double rough = span / 8;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double factor : {1, 2, 5}) {
+    if (factor * power >= rough) return factor * power;
+  }
+  return 10 * power;
+}
+
+class Picture {
+ public:
+  Picture(const std::vector<NamedTimeline>& timelines, int width)
+      : plot_(width - kLeft - kRight) {
+    for (const auto& [name, timeline] : timelines) {
+      makespan_ = std::max(makespan_, timeline.makespan);
+      for (const double bytes : timeline.peak_bytes) {
+        bytes_ = std::max(bytes_, bytes);
+      }
+    }
+    for (const auto& [name, timeline] : timelines) draw(name, timeline);
+    draw_legend();
+    const std::string size =
+        "width=\"" + std::to_string(width) + "\" height=\"" + number(y_) + "\"";
+    text_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" " + size +
+            " viewBox=\"0 0 " + std::to_string(width) + " " + number(y_) +
+            "\">\n" + kStyle + "<rect " + size + " fill=\"#fff\"/>\n" +
+            std::move(text_) + "</svg>\n";
+  }
+
+  std::string take() { return std::move(text_); }
+
+ private:
+  double x_of(double time) const {
+    return kLeft + (makespan_ > 0 ? time / makespan_ * plot_ : 0);
+  }
+
+  double middle_of(int rank) const {
+    return lanes_ + rank * (kLane + kGap) + kLane / 2;
+  }
+
+  void draw(const std::string& name, const Timeline& timeline) {
+    std::string title = name.empty() ? "" : name + ": ";
+    title += seconds_text(timeline.makespan) + ", bubble " +
+             percent_text(timeline.bubble_fraction);
+    write_text(kLeft, y_ + kTitle - 10, "title", title);
+    y_ += kTitle;
+    lanes_ = y_;
+    for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
+      draw_lane(timeline, r);
+      y_ += kLane + kGap;
+    }
+    for (const Transfer& transfer : timeline.transfers) draw_copy(transfer);
+    draw_axis();
+    for (std::size_t r = 0; r < timeline.memory.size(); ++r) {
+      draw_memory(timeline, r);
+      y_ += kMemory + kGap;
+    }
+  }
+
+  void draw_lane(const Timeline& timeline, std::size_t rank) {
+    const auto& spans = timeline.ranks[rank];
+    write_text(kLeft - 8, y_ + kLane / 2 + 4, "right",
+               "rank " + std::to_string(rank));
+    std::string idle = "idle " + seconds_text(timeline.idle[rank]);
+    if (timeline.makespan > 0) {
+      idle +=
+          " (" + percent_text(timeline.idle[rank] / timeline.makespan) + ")";
+    }
+    text_ += "<rect x=\"" + number(kLeft) + "\" y=\"" + number(y_) +
+             "\" width=\"" + number(x_of(timeline.makespan) - kLeft) +
+             "\" height=\"" + number(kLane) +
+             "\" fill=\"url(#idle)\"><title>rank " + std::to_string(rank) +
+             ": " + idle + "</title></rect>\n";
+    write_text(kLeft + plot_ + 6, y_ + kLane / 2 + 4, "", idle);
+
+    std::set<int> stages;
+    for (const Span& span : spans) stages.insert(span.action.stage);
+    bool second = false;  // of an overlapped pair
+    for (const Span& span : spans) {
+      const bool first =
+          span.action.with_next && span.action.kind != Kind::kRecompute;
+      const double height = first || second ? kLane / 2 : kLane;
+      const auto nth =
+          std::distance(stages.begin(), stages.find(span.action.stage));
+      draw_box(span, y_ + (second ? kLane / 2 : 0), height,
+               1 - 0.5 * static_cast<double>(nth) /
+                       static_cast<double>(stages.size()));
+      second = first;
+    }
+  }
+
+  void draw_box(const Span& span, double y, double height, double opacity) {
+    const Action& action = span.action;
+    const char letter = letter_of(action.kind);
+    kinds_.insert(action.kind);
+    const double x = x_of(span.start), width = x_of(span.end) - x;
+    const std::string place = "\" x=\"" + number(x) + "\" y=\"" + number(y) +
+                              "\" width=\"" + number(width) + "\" height=\"" +
+                              number(height);
+    // The colour lies on white, not on the hatching.
+    if (opacity < 1) text_ += "<rect fill=\"#fff" + place + "\"/>";
+    text_ += std::string("<rect class=\"box ") + letter + place;
+    if (opacity < 1) text_ += "\" fill-opacity=\"" + number(opacity);
+    text_ += "\"><title>" + to_string(action) + ": " + name_of(action.kind) +
+             " of micro-batch " + std::to_string(action.microbatch) +
+             ", stage " + std::to_string(action.stage) + "\n" +
+             seconds_text(span.start) + " to " + seconds_text(span.end) +
+             ", takes " + seconds_text(span.end - span.start) +
+             "</title></rect>\n";
+    const std::string name = to_string(action);
+    if (width < kLetter * static_cast<double>(name.size())) return;
+    write_text(x + width / 2, y + height / 2 + 4, "name", name);
+  }
+
+  void draw_copy(const Transfer& transfer) {
+    text_ += "<line class=\"copy\" x1=\"" + number(x_of(transfer.start)) +
+             "\" y1=\"" + number(middle_of(transfer.from)) + "\" x2=\"" +
+             number(x_of(transfer.end)) + "\" y2=\"" +
+             number(middle_of(transfer.to)) + "\"><title>copy of " +
+             to_string(transfer.action) + "\n" + seconds_text(transfer.start) +
+             " to " + seconds_text(transfer.end) + "</title></line>\n";
+  }
+
+  void draw_axis() {
+    if (makespan_ > 0) {
+      const double step = tick_step(makespan_);
+      // Not beyond the end, but for rounding.
+      for (int k = 0; k * step <= makespan_ * (1 + 1e-9); ++k) {
+        const double x = x_of(k * step);
+        text_ += "<line class=\"tick\" x1=\"" + number(x) + "\" y1=\"" +
+                 number(y_) + "\" x2=\"" + number(x) + "\" y2=\"" +
+                 number(y_ + 5) + "\"/>\n";
+        write_text(x, y_ + 17, "name", k == 0 ? "0" : seconds_text(k * step));
+      }
+    }
+    y_ += kAxis;
+  }
+
+  void draw_memory(const Timeline& timeline, std::size_t rank) {
+    const double bottom = y_ + kMemory;
+    const auto height = [&](double bytes) {
+      return bottom - (bytes_ > 0 ? bytes / bytes_ * kMemory : 0);
+    };
+    std::string path = "M" + number(kLeft) + " " + number(bottom);
+    for (const MemoryPoint& point : timeline.memory[rank]) {
+      path +=
+          "H" + number(x_of(point.time)) + "V" + number(height(point.bytes));
+    }
+    path += "H" + number(x_of(timeline.makespan)) + "V" + number(bottom) + "Z";
+    const std::string peak = "peak " + bytes_text(timeline.peak_bytes[rank]);
+    text_ += "<path class=\"memory\" d=\"" + path +
+             "\"><title>memory of rank " + std::to_string(rank) + ": " + peak +
+             "</title></path>\n";
+    write_text(kLeft - 8, y_ + kMemory / 2 + 4, "right",
+               "bytes " + std::to_string(rank));
+    write_text(kLeft + plot_ + 6, y_ + kMemory / 2 + 4, "", peak);
+  }
+
+  void draw_legend() {
+    double x = kLeft;
+    for (const Kind kind : kAllKinds) {
+      if (kinds_.count(kind) == 0) continue;
+      const std::string name =
+          std::string(1, letter_of(kind)) + ": " + name_of(kind);
+      text_ += std::string("<rect class=\"") + letter_of(kind) + "\" x=\"" +
+               number(x) + "\" y=\"" + number(y_ + 10) +
+               "\" width=\"14\" height=\"14\"/>\n";
+      write_text(x + 20, y_ + 21, "", name);
+      x += 40 + kLetter * static_cast<double>(name.size());
+    }
+    y_ += kLegend;
+  }
+
+  void write_text(double x, double y, const std::string& style,
+                  const std::string& text) {
+    text_ += "<text x=\"" + number(x) + "\" y=\"" + number(y) + "\"" +
+             (style.empty() ? "" : " class=\"" + style + "\"") + ">" +
+             escaped(text) + "</text>\n";
+  }
+
+  const double plot_;                // width of the lanes
+  double makespan_ = 0, bytes_ = 0;  // the largest ones
+  double y_ = 0;                     // how far down the picture goes
+  double lanes_ = 0;                 // where those of the timeline begin
+  std::set<Kind> kinds_;             // that come
+  std::string text_;
+};
+
+}  // namespace
+
+std::string to_svg(const std::vector<NamedTimeline>& timelines, int width) {
+  if (width < 400) {
+    refuse("to_svg: the width is ", width, " pixels, but must be 400 at least");
+  }
+  return Picture(timelines, width).take();
+}
+
+std::string to_svg(const Timeline& timeline, int width) {
+  return to_svg({NamedTimeline{"", timeline}}, width);
+}
+
+}  // namespace gpipe

@@ -1,0 +1,82 @@
+#include "gpipe/simulation/timeline_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "gpipe/simulation/kind_name.h"
+#include "gpipe/simulation/percent.h"
+#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/units.h"
+
+namespace gpipe {
+namespace {
+
+bool is_overlapped(const Action& action) {
+  return action.with_next && action.kind != Kind::kRecompute;
+}
+
+// Puts `name` into the columns [begin, end), or `letter` if it is too long.
+void draw(std::string* line, std::size_t begin, std::size_t end,
+          std::string name, char letter) {
+  if (begin >= end) return;
+  // One dash at least, so that names do not run into each other.
+  if (name.size() >= end - begin) name = letter;
+  name.resize(end - begin, '-');
+  line->replace(begin, name.size(), name);
+}
+
+std::string line_of(const std::vector<Span>& spans, double makespan,
+                    std::size_t columns) {
+  std::string line(columns, '.');
+  const auto column = [&](double time) {
+    return static_cast<std::size_t>(
+        std::lround(time / makespan * static_cast<double>(columns)));
+  };
+  for (std::size_t k = 0; k < spans.size(); ++k) {
+    const Action& action = spans[k].action;
+    std::string name = to_string(action);
+    char letter = letter_of(action.kind);
+    double end = spans[k].end;
+    const double start = spans[k].start;
+    if (is_overlapped(action) && k + 1 < spans.size()) {
+      ++k;
+      name += "&" + to_string(spans[k].action);
+      letter = '&';
+      end = std::max(end, spans[k].end);
+    }
+    if (makespan > 0) draw(&line, column(start), column(end), name, letter);
+  }
+  return line;
+}
+
+}  // namespace
+
+std::string to_text(const Timeline& timeline, int columns) {
+  if (columns < 1) {
+    refuse("to_text: there are ", columns, " columns, but must be 1 at least");
+  }
+  const auto width = static_cast<std::size_t>(columns);
+  const std::string rank = "rank ";
+  const std::size_t digits =
+      std::to_string(std::max<std::size_t>(timeline.ranks.size(), 1) - 1)
+          .size();
+  const std::string end = seconds_text(timeline.makespan);
+  std::string text(rank.size() + digits + 2, ' ');
+  text += "0";
+  if (width > end.size() + 1) text.append(width - end.size() - 1, ' ');
+  text += (width > end.size() + 1 ? "" : " ") + end + "\n";
+  for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
+    const std::string number = std::to_string(r);
+    text += rank + std::string(digits - number.size(), ' ') + number + " |" +
+            line_of(timeline.ranks[r], timeline.makespan, width) + "|";
+    if (timeline.makespan > 0) {
+      text += " idle " + percent_text(timeline.idle[r] / timeline.makespan);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace gpipe
