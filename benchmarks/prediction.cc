@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -105,17 +104,6 @@ void run(const Subject& subject, int64_t partitions) {
   std::fflush(stdout);
 }
 
-double bottleneck(const std::vector<double>& costs,
-                  const std::vector<int64_t>& balance) {
-  double largest = 0;
-  auto next = costs.begin();
-  for (const int64_t layers : balance) {
-    largest = std::max(largest, std::accumulate(next, next + layers, 0.0));
-    next += layers;
-  }
-  return largest;
-}
-
 // Cuts by one profile and by another one. Is the first cut a good one for the
 // second profile?
 void repeat(const Subject& subject, int64_t partitions) {
@@ -131,7 +119,9 @@ void repeat(const Subject& subject, int64_t partitions) {
   const auto again = balancing::balance_cost(second, partitions);
   std::printf("| %s | %lld | %s | %+.1f %% |\n", subject.name.c_str(),
               static_cast<long long>(partitions), cut == again ? "yes" : "no",
-              100 * (bottleneck(second, cut) / bottleneck(second, again) - 1));
+              100 * (balancing::bottleneck(second, cut) /
+                         balancing::bottleneck(second, again) -
+                     1));
   std::fflush(stdout);
 }
 

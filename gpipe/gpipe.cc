@@ -1,7 +1,6 @@
 #include "gpipe/gpipe.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/pipeline.h"
 #include "gpipe/runtime/stream.h"
+#include "gpipe/runtime/threads.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe {
@@ -79,6 +79,26 @@ std::vector<c10::Device> choose_devices(std::vector<c10::Device> devices,
                 devices.end());
   for (c10::Device& device : devices) device = with_index(device);
   return devices;
+}
+
+void check_stages_per_rank(const GPipeOptions& options) {
+  const auto partitions = static_cast<int64_t>(options.balance().size());
+  TORCH_CHECK_VALUE(options.stages_per_rank() > 0 &&
+                        partitions % options.stages_per_rank() == 0,
+                    "the number of partitions must be a multiple of "
+                    "stages_per_rank, which must be positive (partitions: ",
+                    partitions,
+                    ", stages_per_rank: ", options.stages_per_rank(), ")");
+}
+
+std::vector<int> ranks_of_stages(int stages, int ranks, Placement placement) {
+  std::vector<int> result;
+  for (int stage = 0; stage < stages; ++stage) {
+    const bool back = placement == Placement::kV && stage / ranks % 2 == 1;
+    const int place = stage % ranks;
+    result.push_back(back ? ranks - 1 - place : place);
+  }
+  return result;
 }
 
 // A tensor lives on one device, so partitions on different ones cannot share
@@ -146,17 +166,6 @@ void check_nested(const std::vector<Partition>& partitions) {
   }
 }
 
-// The share of a CPU partition of the threads that LibTorch would use.
-int share_of_threads(const std::vector<c10::Device>& devices,
-                     int64_t threads_per_partition) {
-  if (threads_per_partition > 0) return static_cast<int>(threads_per_partition);
-  const auto partitions =
-      std::count_if(devices.begin(), devices.end(),
-                    [](const c10::Device& device) { return device.is_cpu(); });
-  return std::max(
-      1, at::get_num_threads() / std::max(1, static_cast<int>(partitions)));
-}
-
 [[noreturn]] void refuse_to_move() {
   TORCH_CHECK_TYPE(false,
                    "denied to move parameters and buffers, because GPipe "
@@ -179,8 +188,15 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   check_layers_differ(module);
   verify_skippables(module);
   check_balance(options_.balance(), module->size());
-  options_.devices(
-      choose_devices(options_.devices(), options_.balance().size()));
+  check_stages_per_rank(options_);
+  const std::size_t stages = options_.balance().size();
+  const std::size_t ranks = stages / options_.stages_per_rank();
+  const std::vector<int> rank_of_stage = ranks_of_stages(
+      static_cast<int>(stages), static_cast<int>(ranks), options_.placement());
+  const auto rank_devices = choose_devices(options_.devices(), ranks);
+  std::vector<c10::Device> devices;
+  for (const int rank : rank_of_stage) devices.push_back(rank_devices[rank]);
+  options_.devices(std::move(devices));
 
   std::vector<Layer> layers;
   const std::vector<LayerSkips> skips = declared_skips(module);
@@ -211,8 +227,10 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   }
   if (partitions.empty()) return;
   pipeline_ = std::make_shared<Pipeline>(
-      std::move(partitions),
-      share_of_threads(options_.devices(), options_.threads_per_partition()));
+      std::move(partitions), rank_of_stage,
+      options_.threads_per_partition() > 0
+          ? static_cast<int>(options_.threads_per_partition())
+          : share_of_threads(rank_devices));
 }
 
 Value GPipeImpl::run(Value input) {
@@ -221,6 +239,17 @@ Value GPipeImpl::run(Value input) {
   return pipeline_->forward(
       input, options_.chunks(),
       is_training() ? options_.checkpoint() : Checkpoint::kNever);
+}
+
+StepResult GPipeImpl::run_train(
+    const Value& input, const Value& target,
+    const std::function<torch::Tensor(Value, Value)>& loss,
+    const Schedule& schedule, const TrainOptions& options) {
+  TORCH_CHECK_VALUE(pipeline_, "a pipeline without layers cannot be trained");
+  check_input(input, options_.devices().front());
+  return pipeline_->train(
+      input, target, loss, schedule,
+      is_training() ? options_.checkpoint() : Checkpoint::kNever, options);
 }
 
 std::shared_ptr<torch::nn::Module> GPipeImpl::operator[](int64_t index) const {

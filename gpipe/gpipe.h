@@ -8,6 +8,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,11 +18,19 @@
 #include "gpipe/runtime/checkpoint.h"
 #include "gpipe/runtime/failure.h"
 #include "gpipe/runtime/phase.h"
+#include "gpipe/runtime/train.h"
 #include "gpipe/runtime/value.h"
+#include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
 
 class Pipeline;
+
+// Where the partitions of a pipeline with several of them per rank are.
+enum class Placement {
+  kLoop,  // partition s on rank s modulo n: interleaved(), looped_bfs()
+  kV,     // 0 to n - 1, then back from n - 1 to 0: zero_bubble_v()
+};
 
 struct GPipeOptions {
   /* implicit */ GPipeOptions(std::vector<int64_t> balance)
@@ -31,9 +40,9 @@ struct GPipeOptions {
   // balancing/balancing.h for lists computed from a profile.
   TORCH_ARG(std::vector<int64_t>, balance);
 
-  // One device per partition, which may repeat; extra ones are dropped. Empty
-  // (the default): every accelerator in the order of its index, or, on a
-  // machine without one, the CPU for each partition.
+  // One device per partition (with stages_per_rank: per rank), which may
+  // repeat; extra ones are dropped. Empty (the default): every accelerator in
+  // the order of its index, or, on a machine without one, the CPU for each.
   TORCH_ARG(std::vector<torch::Device>, devices);
 
   // How many micro-batches a mini-batch is split into, > 0. More of them
@@ -51,7 +60,16 @@ struct GPipeOptions {
   // DeferredBatchNorm; see also batch_norm.h.
   TORCH_ARG(bool, deferred_batch_norm) = false;
 
-  // Intra-op threads of a CPU partition's worker. 0: an equal share of the
+  // How many partitions share a rank, that is a worker with its device; their
+  // number is to be a multiple of it. For the schedules of train_step() that
+  // take several stages per rank, to wait less.
+  TORCH_ARG(int64_t, stages_per_rank) = 1;
+
+  // Which ones share it. A schedule of train_step() may place stages otherwise
+  // where the devices are the same.
+  TORCH_ARG(Placement, placement) = Placement::kLoop;
+
+  // Intra-op threads of a CPU rank's worker. 0: an equal share of the
   // threads that LibTorch would use (at::get_num_threads()), at least 1.
   // Floating-point sums depend on it: equal numbers give equal bits.
   TORCH_ARG(int64_t, threads_per_partition) = 0;
@@ -109,6 +127,54 @@ class GPipeImpl : public torch::nn::Module {
     return run(Value::wrap(std::move(input))).template unwrap<Output>();
   }
 
+  // Runs forward, loss and backward of a mini-batch by `schedule` (see
+  // gpipe/schedule.h), so that the backward of a micro-batch need not wait for
+  // the forwards of all: 1F1B holds the activations of as many micro-batches as
+  // there are partitions, where forward() and backward() hold all.
+  //
+  //   auto schedule = gpipe::one_forward_one_backward(4, 16);
+  //   auto result = pipeline->train_step(
+  //       batch.data, batch.target,
+  //       [](torch::Tensor output, torch::Tensor target) {
+  //         return torch::nn::functional::cross_entropy(output, target);
+  //       },
+  //       schedule);
+  //   optimizer.step();
+  //
+  // `target`: a tensor, a vector or a tuple, on any device, with a row for each
+  // of the input's. `loss(output, target)` gets those of a micro-batch, on the
+  // last partition's device and on its worker's thread, and returns one
+  // floating-point number, a mean over its rows: what is differentiated is the
+  // mean over the micro-batches, weighted by rows. Gradients are added to
+  // `.grad` of the parameters (and of an input that requires grad) and hooks
+  // are called once, after the last action; if anything throws, `.grad` is as
+  // before. The optimizer may be stepped afterwards.
+  //
+  // `schedule`: any valid one with as many stages as partitions and as many
+  // ranks as ranks; it, not chunks(), says how many micro-batches there are,
+  // which must be what the rows are split into. Where it has no recompute, the
+  // recomputes of checkpoint() are put in, in training mode (kNever for the
+  // pure schedule). A schedule without backwards computes losses alone, without
+  // a graph.
+  //
+  // Errors: those of forward(), last_failure() included ("loss" stands for the
+  // loss function's place among the layers); c10::ValueError for a schedule, a
+  // target or a loss that does not fit; std::invalid_argument for a schedule
+  // that is not valid, see validate(); c10::Error for a loss without graph.
+  template <typename Output = torch::Tensor, typename Input, typename Target,
+            typename Loss>
+  StepResult train_step(Input input, Target target, Loss loss,
+                        const Schedule& schedule,
+                        const TrainOptions& options = {}) {
+    return run_train(
+        Value::wrap(std::move(input)), Value::wrap(std::move(target)),
+        [&loss](Value of_output, Value of_target) -> torch::Tensor {
+          return loss(std::move(of_output).template unwrap<Output>(),
+                      std::move(of_target).template unwrap<Target>());
+        },
+        schedule, options);
+  }
+
   // Layers.
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }
   bool is_empty() const { return layers_.empty(); }
@@ -149,6 +215,9 @@ class GPipeImpl : public torch::nn::Module {
 
  private:
   Value run(Value input);
+  StepResult run_train(const Value& input, const Value& target,
+                       const std::function<torch::Tensor(Value, Value)>& loss,
+                       const Schedule& schedule, const TrainOptions& options);
 
   GPipeOptions options_;
   std::vector<torch::nn::AnyModule> layers_;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/simulated/simulated.h"
 
@@ -67,6 +68,9 @@ struct Workload {
   std::vector<int> devices;  // -1: the CPU
   int64_t chunks;
   Checkpoint mode;
+  // Of a train_step(); empty: forward and backward.
+  std::string schedule = {};
+  int64_t stages_per_rank = 1;
 };
 
 std::vector<torch::Device> devices_of(const Workload& workload) {
@@ -117,18 +121,12 @@ std::string trace_complaint() {
   return "";
 }
 
-// What a training step leaves, all on the devices and nothing waited for.
-StepState train(GPipe& pipeline, const Tensor& host,
-                bool backward_on_other_streams) {
-  pipeline->zero_grad();
-  Tensor x = host.to(pipeline->devices().front(), /*non_blocking=*/true);
-  // Made just before, and used and given back just after.
-  x = x.mul(2).div(2).requires_grad_();
+// Returns the output.
+Tensor forward_and_backward(GPipe& pipeline, const Tensor& x, int64_t rows,
+                            bool backward_on_other_streams) {
   Tensor output = pipeline->forward(x);
-  const auto rows = static_cast<double>(host.size(0));
-  StepState state;
-  state.output = output.detach().mul(1);
-  Tensor loss = output.pow(2).sum() / rows;
+  Tensor result = output.detach().mul(1);
+  Tensor loss = output.pow(2).sum() / static_cast<double>(rows);
   output.reset();
   std::optional<OwnStreams> others;
   if (backward_on_other_streams) others.emplace();
@@ -137,6 +135,37 @@ StepState train(GPipe& pipeline, const Tensor& host,
   // LibTorch brings gradients to the streams of the forward, whichever were
   // the current ones.
   others.reset();
+  return result;
+}
+
+// What a training step leaves, all on the devices and nothing waited for.
+StepState train(GPipe& pipeline, const Workload& workload, const Tensor& host,
+                bool backward_on_other_streams) {
+  pipeline->zero_grad();
+  Tensor x = host.to(pipeline->devices().front(), /*non_blocking=*/true);
+  // Made just before, and used and given back just after.
+  x = x.mul(2).div(2).requires_grad_();
+  StepState state;
+  if (!workload.schedule.empty()) {
+    const Tensor target =
+        torch::ones({host.size(0)}, torch::kDouble)
+            .to(pipeline->devices().back(), /*non_blocking=*/true)
+            .mul(1);
+    const StepResult result = pipeline->train_step(
+        x, target,
+        [](const Tensor& output, const Tensor& target) {
+          return (output.flatten(1).sum(1) - target).pow(2).mean();
+        },
+        named_schedule(workload.schedule,
+                       static_cast<int>(workload.devices.size()),
+                       static_cast<int>(workload.chunks),
+                       static_cast<int>(workload.stages_per_rank)),
+        TrainOptions().outputs(true));
+    state.output = result.output() * result.loss;
+  } else {
+    state.output = forward_and_backward(pipeline, x, host.size(0),
+                                        backward_on_other_streams);
+  }
   state.grads.push_back(x.grad().mul(1));
   for (const Tensor& parameter : pipeline->parameters()) {
     state.grads.push_back(parameter.grad().mul(1));
@@ -158,6 +187,7 @@ GPipe pipeline_on(const Workload& workload,
                                      .devices(devices)
                                      .chunks(workload.chunks)
                                      .checkpoint(workload.mode)
+                                     .stages_per_rank(workload.stages_per_rank)
                                      .deferred_batch_norm(true)
                                      .threads_per_partition(1));
 }
@@ -171,7 +201,7 @@ std::string run(const Workload& workload) {
     torch::manual_seed(7);
     std::vector<StepState> states;
     for (const bool other_streams : {false, true}) {
-      states.push_back(train(pipeline, host, other_streams));
+      states.push_back(train(pipeline, workload, host, other_streams));
     }
     for (const Tensor& buffer : pipeline->buffers()) {
       states.back().buffers.push_back(buffer.clone());
@@ -288,6 +318,40 @@ std::vector<Workload> workloads() {
        4,
        kNever},
       {"over the CPU", linear_model, x, {2, 2, 2}, {1, -1, 1}, 4, kAlways},
+      {"1F1B over four devices",
+       linear_model,
+       x,
+       {2, 1, 1, 2},
+       {0, 1, 2, 3},
+       4,
+       kNever,
+       "1f1b"},
+      {"1F1B on one device, checkpointed",
+       linear_model,
+       x,
+       {3, 3},
+       {1, 1},
+       4,
+       kAlways,
+       "1f1b"},
+      {"zero bubble with skips, two stages per rank",
+       skip_model,
+       y,
+       {1, 2, 2, 2},
+       {0, 1},
+       4,
+       kNever,
+       "zb-interleaved",
+       2},
+      {"interleaved convolutions with dropout",
+       conv_model,
+       {8, 3, 8, 8},
+       {2, 2, 2, 2},
+       {2, 3},
+       3,
+       Checkpoint::kExceptLast,
+       "interleaved-1f1b",
+       2},
   };
 }
 
@@ -316,9 +380,9 @@ TEST(Ordering, AStepDoesNotWaitOnTheHost) {
     }
     GPipe pipeline = pipeline_on(each, devices);
     const Tensor host = torch::randn(each.input, torch::kDouble);
-    train(pipeline, host, false);
+    train(pipeline, each, host, false);
     const int64_t before = simulated::host_waits();
-    for (int step = 0; step < 3; ++step) train(pipeline, host, false);
+    for (int step = 0; step < 3; ++step) train(pipeline, each, host, false);
     EXPECT_EQ(simulated::host_waits() - before, 0) << each.name;
     simulated::synchronize();
   }

@@ -130,6 +130,7 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
     saved_.buffers = std::move(changed);
     exits_.clear();
     entry_.clear();
+    inner_.clear();
   }
   return output;
 }
@@ -147,6 +148,11 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
                                       : std::nullopt);
   }
   entry_ = entry.edges();
+  inner_.clear();
+  const bool seek_inner =
+      c10::GradMode::is_enabled() &&
+      std::none_of(entry_.begin(), entry_.end(),
+                   [](const auto& edge) { return edge.is_valid(); });
   // From here on the layers alone hold their input, so that it is freed as
   // soon as in the plain model.
   input.clear();
@@ -161,6 +167,17 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
     random.enter_layer(layer.index);
     value = call_layer(layer.module, std::move(value));
     tracker.check_done(layer.skips);
+    if (seek_inner && inner_.empty()) {
+      for (const at::Tensor& each : value.tensors()) {
+        const torch::autograd::Edge edge = exit_of(each);
+        if (edge.is_valid()) inner_.push_back(edge);
+      }
+    }
+  }
+  if (head_) {
+    layer_at_work_ = "loss";
+    random.enter_layer(partition_->layers.back().index + 1);
+    value = run_head(std::move(value));
   }
   layer_at_work_.clear();
 
@@ -182,6 +199,24 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
     for (const at::Tensor& each : outputs) exits_.push_back(exit_of(each));
   }
   return outputs;
+}
+
+Value Cell::run_head(Value output) {
+  if (head_->keep_output && head_->output.tensors().empty()) {
+    head_->output = output;
+    for (at::Tensor& each : head_->output.tensors()) {
+      if (each.defined()) each = each.detach();
+    }
+  }
+  at::Tensor loss = (*head_->function)(std::move(output), head_->target);
+  TORCH_CHECK_VALUE(
+      loss.defined() && loss.numel() == 1 && loss.is_floating_point(),
+      "the loss of a micro-batch must be a floating-point tensor with one "
+      "element, but it is ",
+      loss.defined() ? loss.toString() : std::string("undefined"),
+      loss.defined() ? c10::str(" of sizes ", loss.sizes()) : std::string(),
+      "; reduce it, with a mean over the rows of the micro-batch");
+  return Value::wrap(std::move(loss));
 }
 
 void Cell::check_unchanged() const {
@@ -226,13 +261,11 @@ void Cell::recompute(StepSeed& seed) {
               "gradient); a layer must do the same in both");
 }
 
-GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
-                          const std::vector<bool>& leaf_wanted,
-                          std::vector<at::Tensor>& leaf_grads) {
-  // Roots in the order in which the engine would reach them in the plain
-  // model, last consumer first, so that sums over them come out the same.
-  std::vector<torch::autograd::Edge> roots;
-  std::vector<at::Tensor> root_grads;
+void Cell::take_roots(GradParcel grads,
+                      std::vector<torch::autograd::Edge>& roots,
+                      std::vector<at::Tensor>& root_grads) {
+  // In the order in which the engine would reach them in the plain model, last
+  // consumer first, so that sums over them come out the same.
   for (std::size_t k = exits_.size(); k-- > output_width_;) {
     roots.push_back(exits_[k]);
     root_grads.push_back(std::move(grads.skips[k - output_width_]));
@@ -241,6 +274,23 @@ GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
     roots.push_back(exits_[k]);
     root_grads.push_back(std::move(grads.boundary[k]));
   }
+}
+
+GradParcel Cell::parcel_of(std::vector<at::Tensor> input_grads) const {
+  GradParcel parcel;
+  for (std::size_t k = 0; k < input_grads.size(); ++k) {
+    auto& list = k < input_width_ ? parcel.boundary : parcel.skips;
+    list.push_back(std::move(input_grads[k]));
+  }
+  return parcel;
+}
+
+GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
+                          const std::vector<bool>& leaf_wanted,
+                          std::vector<at::Tensor>& leaf_grads) {
+  std::vector<torch::autograd::Edge> roots;
+  std::vector<at::Tensor> root_grads;
+  take_roots(std::move(grads), roots, root_grads);
 
   std::vector<torch::autograd::Edge> targets;
   const std::size_t input_size = entry_.size();
@@ -250,31 +300,48 @@ GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
     targets.resize(input_size);
   }
   for (std::size_t k = 0; k < leaves_.size(); ++k) {
-    targets.push_back(leaf_wanted[leaf_numbers_[k]]
-                          ? torch::autograd::impl::gradient_edge(leaves_[k])
-                          : torch::autograd::Edge());
+    const bool wanted = leaf_wanted.empty() || leaf_wanted[leaf_numbers_[k]];
+    targets.push_back(wanted ? torch::autograd::impl::gradient_edge(leaves_[k])
+                             : torch::autograd::Edge());
   }
 
   // A checkpointed graph is for one use, even when the step's is kept.
   const bool keep = keep_graph && !checkpointed_;
   if (!keep) exits_.clear();
+  if (!keep) inner_.clear();
   auto found = run_backward(roots, std::move(root_grads), targets, keep);
   if (checkpointed_) entry_.clear();
 
-  GradParcel back;
-  for (std::size_t k = 0; k < input_size; ++k) {
-    auto& list = k < input_width_ ? back.boundary : back.skips;
-    list.push_back(std::move(found[k]));
-  }
   leaf_grads.assign(std::make_move_iterator(found.begin() + input_size),
                     std::make_move_iterator(found.end()));
-  return back;
+  found.resize(input_size);
+  return parcel_of(std::move(found));
+}
+
+GradParcel Cell::backward_input(GradParcel grads) {
+  std::vector<torch::autograd::Edge> roots, targets;
+  std::vector<at::Tensor> root_grads;
+  take_roots(std::move(grads), roots, root_grads);
+  for (const at::Tensor& leaf : leaves_) {
+    targets.push_back(torch::autograd::impl::gradient_edge(leaf));
+  }
+  exits_.clear();
+  split_.emplace(std::move(roots), std::exchange(entry_, {}),
+                 std::exchange(inner_, {}), std::move(targets));
+  return parcel_of(split_->input_part(std::move(root_grads)));
+}
+
+void Cell::backward_weight(std::vector<at::Tensor>& leaf_grads) {
+  leaf_grads = split_->weight_part();
+  split_.reset();
 }
 
 void Cell::release() {
   saved_ = Saved();
   entry_.clear();
   exits_.clear();
+  inner_.clear();
+  split_.reset();
   leaves_.clear();
 }
 

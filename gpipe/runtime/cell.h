@@ -5,6 +5,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "gpipe/runtime/graph.h"
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/random.h"
+#include "gpipe/runtime/split_backward.h"
 #include "gpipe/runtime/value.h"
 
 namespace gpipe {
@@ -28,6 +30,18 @@ struct Parcel {
 struct GradParcel {
   std::vector<at::Tensor> boundary;
   std::vector<at::Tensor> skips;
+};
+
+// A scalar of what the last layer returned and of the target.
+using LossFunction = std::function<at::Tensor(Value output, Value target)>;
+
+// Of a micro-batch whose loss is computed in the pipeline, as if by one more
+// layer: the cell's output is the loss.
+struct LossHead {
+  const LossFunction* function = nullptr;
+  Value target;
+  bool keep_output = false;
+  Value output;  // without graph; if it is to be kept
 };
 
 // What a recompute must give again.
@@ -63,6 +77,9 @@ class Cell {
 
   bool checkpointed() const { return checkpointed_; }
 
+  // Before forward(). The head must live as long as the cell runs layers.
+  void set_head(LossHead* head) { head_ = head; }
+
   // `leaf_input`: the boundary tensors are leaves of the user's.
   Parcel forward(Parcel input, StepSeed& seed, bool leaf_input);
 
@@ -72,15 +89,20 @@ class Cell {
   void recompute(StepSeed& seed);
 
   // Gradients of what came in, and of leaves() into `leaf_grads` where
-  // `leaf_wanted`. `grads`: those of what went out. `want_input`: whether
-  // anything further back is wanted.
+  // `leaf_wanted` by number (empty: all are). `grads`: those of what went out.
+  // `want_input`: whether anything further back is wanted.
   GradParcel backward(GradParcel grads, bool keep_graph, bool want_input,
                       const std::vector<bool>& leaf_wanted,
                       std::vector<at::Tensor>& leaf_grads);
 
+  // backward() in two parts, see split_backward.h, of which the first makes the
+  // gradients of what came in, and the second those of all leaves.
+  GradParcel backward_input(GradParcel grads);
+  void backward_weight(std::vector<at::Tensor>& leaf_grads);
+
   // Parameters, and whatever else layers captured, that the outputs depend on.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
-  // Their numbers in the step's list, set by the step.
+  // Their numbers in the partition's list, set by the step.
   std::vector<int64_t>& leaf_numbers() { return leaf_numbers_; }
 
   // Name of the layer at work, for messages; empty outside of layers.
@@ -105,12 +127,18 @@ class Cell {
   // `again`: it has been done once.
   std::vector<at::Tensor> run_layers(std::vector<Crossing> input,
                                      StepSeed& seed, bool again);
+  Value run_head(Value output);
   void check_unchanged() const;
+  // Where gradients of what went out begin, with these.
+  void take_roots(GradParcel grads, std::vector<torch::autograd::Edge>& roots,
+                  std::vector<at::Tensor>& root_grads);
+  GradParcel parcel_of(std::vector<at::Tensor> input_grads) const;
 
   Partition* partition_;
   int64_t microbatch_;
   bool checkpointed_;
   bool leaf_input_ = false;
+  LossHead* head_ = nullptr;
 
   Value::Kind input_kind_ = Value::Kind::kTensor;
   std::size_t input_width_ = 0;  // boundary tensors; imported skips follow
@@ -122,6 +150,10 @@ class Cell {
   // Where gradients of the outputs begin. The outputs themselves belong to
   // whoever gets them: an operator that needs one in its backward holds it.
   std::vector<torch::autograd::Edge> exits_;
+  // If no gradient of the input is wanted: of the first layer's outputs that
+  // have one. Divides backward_input() from backward_weight() then.
+  std::vector<torch::autograd::Edge> inner_;
+  std::optional<SplitBackward> split_;
   std::vector<at::Tensor> leaves_;
   std::vector<int64_t> leaf_numbers_;
   Saved saved_;

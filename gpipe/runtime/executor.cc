@@ -53,11 +53,15 @@ Plan::Plan(Schedule schedule_in)
 }
 
 struct Executor::Run {
-  Run(const Plan& plan, Actor& actor)
-      : plan(plan), actor(actor), bells(plan.schedule.ranks.size()) {}
+  Run(const Plan& plan, Actor& actor, Recording* recording)
+      : plan(plan),
+        actor(actor),
+        recording(recording),
+        bells(plan.schedule.ranks.size()) {}
 
   const Plan& plan;
   Actor& actor;
+  Recording* const recording;  // may be null
   const at::ThreadLocalState caller;
   std::vector<Moment> begin;  // of the caller's streams, by rank
   std::vector<Moment> end;    // of the workers' streams, by rank
@@ -145,13 +149,15 @@ Executor::Executor(std::vector<c10::Device> devices, int threads)
   at::set_num_threads(caller_threads);
 }
 
-std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor) {
-  Run run(plan, actor);
+std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
+                                           Recording* recording) {
+  Run run(plan, actor, recording);
   run.end.resize(devices_.size());
   auto done = std::make_shared<Countdown>(devices_.size());
   for (const c10::Device& device : devices_) {
     run.begin.push_back(Moment::now(device));
   }
+  if (recording) recording->begin();
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     workers_[r]->post([this, &run, done, r] {
       work(run, static_cast<int>(r));
@@ -176,10 +182,15 @@ void Executor::work(Run& run, int rank) {
   for (std::size_t k = 0; k < actions.size(); ++k) {
     const Action& action = actions[k];
     const auto cancelled = [&] { return run.failed < positions[k]; };
-    run.bells[rank].wait([&] { return cancelled() || run.actor.ready(action); },
-                         worker_spins_);
+    const auto ready = [&] {
+      return run.actor.ready(action) &&
+             (!action.with_next || run.actor.ready(actions[k + 1]));
+    };
+    run.bells[rank].wait([&] { return cancelled() || ready(); }, worker_spins_);
     if (cancelled()) break;
+    if (run.recording) run.recording->action_starts(rank, action);
     run.perform(action, positions[k]);
+    if (run.recording) run.recording->action_ends(rank);
     run.tell(action);
   }
   run.end[rank] = Moment::now(devices_[rank]);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpipe/runtime/failure.h"
+#include "gpipe/runtime/recording.h"
 #include "gpipe/runtime/worker.h"
 #include "gpipe/schedule/schedule.h"
 
@@ -49,8 +50,9 @@ struct ExecutorError {
 
 class Executor {
  public:
-  // One worker per device given (devices may repeat), living as long as the
-  // executor. `threads`: intra-op threads of a worker of a CPU rank.
+  // One worker per device given, that is per rank (devices may repeat), living
+  // as long as the executor. `threads`: intra-op threads of a worker of a CPU
+  // rank.
   Executor(std::vector<c10::Device> devices, int threads);
 
   // Runs all actions; returns when every worker is done. The calling thread's
@@ -61,8 +63,12 @@ class Executor {
   // If actions throw: the error of the first in schedule order, whatever the
   // timing. Actions before it in that order are performed, no later one is
   // started.
+  // `recording`: gets the time of every action.
   // Threads: one run at a time.
-  std::optional<ExecutorError> run(const Plan& plan, Actor& actor);
+  std::optional<ExecutorError> run(const Plan& plan, Actor& actor,
+                                   Recording* recording = nullptr);
+
+  const std::vector<c10::Device>& devices() const { return devices_; }
 
  private:
   struct Run;

@@ -20,6 +20,7 @@ bool is_ours(const at::Tensor& tensor) {
 
 void GradSum::add(std::size_t leaf, at::Tensor grad) {
   if (!grad.defined()) return;
+  if (leaf >= sums_.size()) sums_.resize(leaf + 1);
   Sum& sum = sums_[leaf];
   if (!sum.tensor.defined()) {
     sum.own = is_ours(grad);
@@ -40,7 +41,7 @@ void GradSum::add(std::size_t leaf, at::Tensor grad) {
 }
 
 at::Tensor GradSum::take(std::size_t leaf) {
-  return std::move(sums_[leaf].tensor);
+  return leaf < sums_.size() ? std::move(sums_[leaf].tensor) : at::Tensor();
 }
 
 }  // namespace gpipe

@@ -12,9 +12,10 @@ namespace gpipe {
 // between micro-batches.
 class GradSum {
  public:
-  explicit GradSum(std::size_t leaves) : sums_(leaves) {}
+  explicit GradSum(std::size_t leaves = 0) : sums_(leaves) {}
 
-  // `grad` is taken over; undefined is nothing.
+  // `grad` is taken over; undefined is nothing. A leaf beyond the last so far
+  // is a new one.
   void add(std::size_t leaf, at::Tensor grad);
 
   // The sum, undefined if nothing was added. Leaves none behind.

@@ -28,6 +28,11 @@ struct Begin : public Node {
     return std::move(grads);
   }
   std::string name() const override { return "gpipe::Begin"; }
+  void take_inputs_of(const Node& other) {
+    for (uint32_t k = 0; k < other.num_inputs(); ++k) {
+      input_metadata_.push_back(other.input_metadata(k));
+    }
+  }
 };
 
 // The engine calls the hooks of a leaf whenever a gradient arrives at it, also
@@ -141,6 +146,12 @@ Edge exit_of(const at::Tensor& output) {
   return output.defined() && output.requires_grad()
              ? torch::autograd::impl::gradient_edge(output)
              : Edge();
+}
+
+std::shared_ptr<Node> begin_like(const Node& node) {
+  auto begin = std::make_unique<Begin>();
+  begin->take_inputs_of(node);
+  return {begin.release(), torch::autograd::deleteNode};
 }
 
 std::vector<at::Tensor> find_leaves(const edge_list& exits,

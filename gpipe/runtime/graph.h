@@ -3,7 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
 
+#include <memory>
 #include <vector>
 
 namespace gpipe {
@@ -41,6 +43,10 @@ Crossing leave(const at::Tensor& output);
 
 // Where the gradient of `output` begins; empty if it has no graph.
 torch::autograd::Edge exit_of(const at::Tensor& output);
+
+// A node that stands in for `node` where a graph is to end. Never run.
+std::shared_ptr<torch::autograd::Node> begin_like(
+    const torch::autograd::Node& node);
 
 // The leaves (parameters, and whatever else a layer has captured) that the
 // graph behind `exits` ends in, in the order of finding them. `entry`: where

@@ -20,7 +20,7 @@ struct Site {
   }
 };
 
-// "wait at gpipe/runtime/transfer.cc:21"
+// "wait at gpipe/runtime/transport.cc:21"
 std::string to_string(Ordering ordering, const Site& site);
 
 // Asked by every ordering before it is made; true leaves it out. Null but in

@@ -11,69 +11,27 @@
 #include <utility>
 
 #include "gpipe/runtime/autograd_node.h"
+#include "gpipe/runtime/backward_pass.h"
+#include "gpipe/runtime/forward_pass.h"
 #include "gpipe/runtime/microbatch.h"
+#include "gpipe/runtime/mini_batch.h"
 #include "gpipe/runtime/stream.h"
-#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"
 
 namespace gpipe {
 namespace {
 
-std::vector<c10::Device> devices_of(const std::vector<Partition>& partitions) {
-  std::vector<c10::Device> devices;
-  for (const Partition& each : partitions) devices.push_back(each.device);
+// Of the ranks.
+std::vector<c10::Device> devices_of(const std::vector<Partition>& partitions,
+                                    const std::vector<int>& rank_of_stage) {
+  const int ranks =
+      1 + *std::max_element(rank_of_stage.begin(), rank_of_stage.end());
+  std::vector<c10::Device> devices(ranks, c10::Device(c10::kCPU));
+  for (std::size_t stage = 0; stage < partitions.size(); ++stage) {
+    devices[rank_of_stage[stage]] = partitions[stage].device;
+  }
   return devices;
-}
-
-// Makes the nodes that accumulate into `.grad` of the parameters on
-// accelerators, for as long as the result lives, so that they are the caller's
-// and work on the caller's streams. Else the first operator of a cell that
-// needs one makes it, on the worker's.
-std::vector<torch::autograd::Edge> accumulators_of(
-    const std::vector<Partition>& partitions) {
-  std::vector<torch::autograd::Edge> edges;
-  for (const Partition& partition : partitions) {
-    if (!has_streams(partition.device)) continue;
-    for (const Layer& layer : partition.layers) {
-      for (const at::Tensor& each : layer.module.ptr()->parameters()) {
-        if (each.requires_grad()) {
-          edges.push_back(torch::autograd::impl::gradient_edge(each));
-        }
-      }
-    }
-  }
-  return edges;
-}
-
-// The BatchNorm statistics of a mini-batch, which has failed unless it says
-// otherwise.
-class MiniBatchNorms {
- public:
-  explicit MiniBatchNorms(const std::vector<Partition>& partitions)
-      : partitions_(partitions) {}
-  ~MiniBatchNorms() {
-    if (committed_) return;
-    for (const Partition& each : partitions_) {
-      if (each.norms) each.norms->discard();
-    }
-  }
-  MiniBatchNorms(const MiniBatchNorms&) = delete;
-  MiniBatchNorms& operator=(const MiniBatchNorms&) = delete;
-
-  void commit() {
-    committed_ = true;
-    for (const Partition& each : partitions_) {
-      if (each.norms) each.norms->commit();
-    }
-  }
-
- private:
-  const std::vector<Partition>& partitions_;
-  bool committed_ = false;
-};
-
-int64_t rows_of(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.dim() > 0 ? tensor.size(0) : 0;
 }
 
 }  // namespace
@@ -93,23 +51,16 @@ class StepBackward : public OpaqueBackward {
     }
   }
 
-  // Element k of the input wants a gradient.
-  void add_input(std::size_t k, const at::Tensor& input,
-                 const std::vector<Value>& pieces) {
-    Element element{k, {}, input.sizes().vec(), input.options()};
-    for (const Value& piece : pieces) {
-      element.rows.push_back(rows_of(piece.tensors()[k]));
-    }
-    inputs_.push_back(std::move(element));
+  void add_leaves(std::vector<SharedLeaf> leaves) {
+    leaves_ = std::move(leaves);
   }
+
+  // An element of the input that wants a gradient.
+  void add_input(Element element) { inputs_.push_back(std::move(element)); }
 
   // Element k of the output has a graph.
   void add_output(std::size_t k, const std::vector<Value>& pieces) {
-    Element element{k, {}, {}, {}};
-    for (const Value& piece : pieces) {
-      element.rows.push_back(rows_of(piece.tensors()[k]));
-    }
-    outputs_.push_back(std::move(element));
+    outputs_.emplace_back(k, pieces);
     output_width_ = pieces.front().tensors().size();
   }
 
@@ -124,18 +75,32 @@ class StepBackward : public OpaqueBackward {
     TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
     for (const auto& [device, moment] : forward_done_) moment.before(device);
     const auto first_leaf = wanted.begin() + inputs_.size();
-    BackwardPass pass(pipeline_->stages_, *step,
-                      split(std::move(grads), step->microbatches()),
-                      std::find(wanted.begin(), first_leaf, true) != first_leaf,
-                      std::vector<bool>(first_leaf, wanted.end()), keep_graph);
+    BackwardPass::Options options;
+    options.input_wanted =
+        std::find(wanted.begin(), first_leaf, true) != first_leaf;
+    options.keep_graph = keep_graph;
+    for (const auto& leaves : step->leaves) {
+      options.leaf_wanted.emplace_back(leaves.list.size());
+    }
+    for (std::size_t n = 0; n < leaves_.size(); ++n) {
+      if (!first_leaf[n]) continue;
+      for (const auto& [partition, number] : leaves_[n].places) {
+        options.leaf_wanted[partition][number] = true;
+      }
+    }
+    BackwardPass pass(pipeline_->stages_, *step, std::move(options));
+    auto pieces = split(std::move(grads), step->microbatches());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      pass.begin(i, std::move(pieces[i]));
+    }
     pipeline_->run(plans_.backward, pass);
 
     std::vector<at::Tensor> result;
     for (std::size_t n = 0; n < inputs_.size(); ++n) {
-      result.push_back(wanted[n] ? join(inputs_[n], pass.input_grads())
+      result.push_back(wanted[n] ? inputs_[n].join(pass.input_grads())
                                  : at::Tensor());
     }
-    for (at::Tensor& grad : pass.take_leaf_grads()) {
+    for (at::Tensor& grad : pass.take_leaf_grads(leaves_)) {
       result.push_back(std::move(grad));
     }
     return result;
@@ -144,13 +109,6 @@ class StepBackward : public OpaqueBackward {
   void release() override { step_.reset(); }
 
  private:
-  struct Element {
-    std::size_t index;
-    std::vector<int64_t> rows;  // by micro-batch
-    std::vector<int64_t> sizes;
-    at::TensorOptions options;
-  };
-
   // The gradients of the outputs, by micro-batch.
   std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads,
                                              std::size_t microbatches) {
@@ -172,79 +130,40 @@ class StepBackward : public OpaqueBackward {
     return pieces;
   }
 
-  // The gradient of an element of the input from those of its pieces.
-  static at::Tensor join(const Element& input,
-                         const std::vector<std::vector<at::Tensor>>& grads) {
-    std::vector<at::Tensor> pieces;
-    bool any = false;
-    for (std::size_t i = 0; i < grads.size(); ++i) {
-      at::Tensor grad = grads[i].empty() ? at::Tensor() : grads[i][input.index];
-      any = any || grad.defined();
-      pieces.push_back(std::move(grad));
-    }
-    if (!any) return {};
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      if (pieces[i].defined()) {
-        record_use(pieces[i], pieces[i].device());
-        continue;
-      }
-      auto sizes = input.sizes;
-      sizes[0] = input.rows[i];
-      pieces[i] = at::zeros(sizes, input.options);
-    }
-    if (pieces.size() == 1) return pieces[0];
-    return at::cat(pieces, 0);
-  }
-
   std::shared_ptr<Pipeline> pipeline_;
   std::shared_ptr<Step> step_;
   const Pipeline::Plans& plans_;
   std::unordered_map<c10::Device, Moment> forward_done_;
   std::vector<Element> inputs_, outputs_;
+  std::vector<SharedLeaf> leaves_;
   std::size_t output_width_ = 0;
 };
 
-Pipeline::Pipeline(std::vector<Partition> partitions, int threads_per_partition)
+Pipeline::Pipeline(std::vector<Partition> partitions,
+                   std::vector<int> rank_of_stage, int threads_per_rank)
     : stages_(std::move(partitions)),
-      executor_(devices_of(stages_.partitions), threads_per_partition) {}
+      rank_of_stage_(std::move(rank_of_stage)),
+      executor_(devices_of(stages_.partitions, rank_of_stage_),
+                threads_per_rank) {}
 
 Value Pipeline::forward(const Value& input, int64_t chunks,
                         Checkpoint checkpoint) {
   std::lock_guard<std::mutex> running(running_);
   const bool with_graph = c10::GradMode::is_enabled();
   const auto& tensors = input.tensors();
-  std::vector<bool> requires_grad;
-  bool leaf_input = true;
-  for (const at::Tensor& tensor : tensors) {
-    requires_grad.push_back(with_graph && tensor.defined() &&
-                            tensor.requires_grad());
-    leaf_input = leaf_input && (!tensor.defined() || tensor.is_leaf());
-  }
-
-  Value detached = input;
-  for (at::Tensor& tensor : detached.tensors()) {
-    if (tensor.defined()) tensor = tensor.detach();
-  }
-  const std::vector<Value> pieces = scatter(detached, chunks);
-  const auto microbatches = static_cast<int64_t>(pieces.size());
+  const MiniBatch batch(input, chunks, with_graph);
+  const int64_t microbatches = batch.microbatches();
   const int64_t checkpointed =
       with_graph ? checkpointed_microbatches(checkpoint, microbatches) : 0;
   const Plans& plans = this->plans(microbatches, checkpointed);
 
-  std::vector<Parcel> parcels;
-  for (const Value& piece : pieces) {
-    Parcel& parcel = parcels.emplace_back();
-    parcel.kind = piece.kind();
-    for (std::size_t k = 0; k < tensors.size(); ++k) {
-      parcel.boundary.push_back({piece.tensors()[k], requires_grad[k]});
-    }
-  }
-
   std::vector<torch::autograd::Edge> accumulators;
   if (with_graph) accumulators = accumulators_of(stages_.partitions);
-  auto step = std::make_shared<Step>(stages_, microbatches, checkpointed);
+  auto step = std::make_shared<Step>(
+      stages_, microbatches,
+      [&](int64_t, int64_t microbatch) { return microbatch < checkpointed; });
   MiniBatchNorms norms(stages_.partitions);
-  ForwardPass pass(stages_, *step, std::move(parcels), leaf_input);
+  ForwardPass pass(stages_, *step, batch.parcels(), batch.leaf);
   run(plans.forward, pass);
 
   std::vector<Value> outputs;
@@ -264,18 +183,19 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
   norms.commit();
   if (!with_graph) return output;
 
-  step->number_leaves();
+  std::vector<SharedLeaf> leaves = step->shared_leaves();
   std::vector<torch::autograd::Edge> edges;
   auto backward =
       std::make_shared<StepBackward>(shared_from_this(), step, plans);
   for (std::size_t k = 0; k < tensors.size(); ++k) {
-    if (!requires_grad[k]) continue;
-    backward->add_input(k, tensors[k], pieces);
+    if (!batch.requires_grad[k]) continue;
+    backward->add_input(Element(k, batch.pieces));
     edges.push_back(torch::autograd::impl::gradient_edge(tensors[k]));
   }
-  for (const at::Tensor& leaf : step->leaves) {
-    edges.push_back(torch::autograd::impl::gradient_edge(leaf));
+  for (const SharedLeaf& leaf : leaves) {
+    edges.push_back(torch::autograd::impl::gradient_edge(leaf.tensor));
   }
+  backward->add_leaves(std::move(leaves));
   std::vector<at::Tensor> with_edges;
   for (std::size_t k = 0; k < has_graph.size(); ++k) {
     if (!has_graph[k]) continue;
@@ -292,10 +212,9 @@ const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
                                        int64_t checkpointed) {
   auto& plans = plans_[{microbatches, checkpointed}];
   if (!plans) {
-    const Schedule schedule =
-        with_recompute(fill_drain(static_cast<int>(stages_.size()),
-                                  static_cast<int>(microbatches)),
-                       [&](int i) { return i < checkpointed; });
+    const Schedule schedule = with_recompute(
+        breadth_first(rank_of_stage_, static_cast<int>(microbatches)),
+        [&](int i) { return i < checkpointed; });
     const auto is_forward = [](const Action& action) {
       return action.kind == Kind::kForward;
     };
@@ -305,8 +224,8 @@ const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
   return *plans;
 }
 
-void Pipeline::run(const Plan& plan, Actor& actor) {
-  auto error = executor_.run(plan, actor);
+void Pipeline::run(const Plan& plan, Actor& actor, Recording* recording) {
+  auto error = executor_.run(plan, actor, recording);
   {
     std::lock_guard<std::mutex> lock(failure_mutex_);
     failure_.reset();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,8 +14,11 @@
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/failure.h"
 #include "gpipe/runtime/partition.h"
+#include "gpipe/runtime/recording.h"
 #include "gpipe/runtime/step.h"
+#include "gpipe/runtime/train.h"
 #include "gpipe/runtime/value.h"
+#include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
 
@@ -23,12 +27,20 @@ namespace gpipe {
 // Threads: any; mini-batches are served one after the other.
 class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
-  Pipeline(std::vector<Partition> partitions, int threads_per_partition);
+  // `rank_of_stage`: which worker runs each partition. Ranks count from 0.
+  Pipeline(std::vector<Partition> partitions, std::vector<int> rank_of_stage,
+           int threads_per_rank);
 
   // Runs `input`, already checked, in up to `chunks` micro-batches. If
   // gradients are enabled the result's graph is one node whose backward runs
   // the rest of the schedule. Throws what the first failing action threw.
   Value forward(const Value& input, int64_t chunks, Checkpoint checkpoint);
+
+  // A whole step with the loss computed in the pipeline, by any schedule of the
+  // partitions: see GPipeImpl::train_step.
+  StepResult train(const Value& input, const Value& target,
+                   const LossFunction& loss, const Schedule& schedule,
+                   Checkpoint checkpoint, const TrainOptions& options);
 
   // Of the last failed pass, until a pass succeeds.
   std::optional<Failure> last_failure() const;
@@ -41,11 +53,21 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
     Plan forward, backward;
   };
   const Plans& plans(int64_t microbatches, int64_t checkpointed);
-  void run(const Plan& plan, Actor& actor);
+  // Of a schedule for train(), checked.
+  const Plan& plan_of(const Schedule& schedule, Checkpoint checkpoint);
+  void run(const Plan& plan, Actor& actor, Recording* recording = nullptr);
 
   std::mutex running_;
   Stages stages_;
+  const std::vector<int> rank_of_stage_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Plans>> plans_;
+  // The last ones of train().
+  struct TrainPlan {
+    Schedule asked;
+    Checkpoint checkpoint;
+    Plan plan;
+  };
+  std::deque<TrainPlan> train_plans_;
 
   mutable std::mutex failure_mutex_;
   std::optional<Failure> failure_;

@@ -18,9 +18,9 @@ namespace gpipe {
 // stream is kept for the life of the pipeline, since memory that a caching
 // allocator holds for a stream is of use to that stream only. On one device,
 // and between CPU partitions, the tensor is handed over as it is.
-class Transfer {
+class Transport {
  public:
-  explicit Transfer(c10::Device device) : device_(device) {}
+  explicit Transport(c10::Device device) : device_(device) {}
 
   // `tensor`, complete at `ready`, for use on this thread's current stream of
   // the partition's device. Undefined stays undefined.

@@ -1,8 +1,8 @@
-#include "gpipe/runtime/transfer.h"
+#include "gpipe/runtime/transport.h"
 
 namespace gpipe {
 
-std::optional<c10::Stream> Transfer::copy_stream(const c10::Device& device) {
+std::optional<c10::Stream> Transport::copy_stream(const c10::Device& device) {
   if (!has_streams(device)) return std::nullopt;
   auto found = copy_streams_.find(device);
   if (found == copy_streams_.end()) {
@@ -11,7 +11,7 @@ std::optional<c10::Stream> Transfer::copy_stream(const c10::Device& device) {
   return found->second;
 }
 
-at::Tensor Transfer::bring(const at::Tensor& tensor, const Moment& ready) {
+at::Tensor Transport::bring(const at::Tensor& tensor, const Moment& ready) {
   if (!tensor.defined()) return tensor;
   const c10::Device source = tensor.device();
   if (source == device_) {

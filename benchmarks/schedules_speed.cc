@@ -1,0 +1,280 @@
+// What schedules make of two cores, beside the plain model on one of them and,
+// if asked for, beside torch.distributed.pipelining on two processes: a step of
+// each in turn.
+
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
+
+#include "benchmarks/harness/environment.h"
+#include "benchmarks/harness/output.h"
+#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/table.h"
+#include "benchmarks/harness/throughput.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "models/transformer.h"
+
+DEFINE_int64(rounds, 9, "Rounds of one step of each kind; medians count.");
+DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
+DEFINE_string(python, "",
+              "A Python that has torch: adds the peer's rows, from "
+              "benchmarks/peers/pipelining.py.");
+DEFINE_string(peer, "benchmarks/peers/pipelining.py", "The peer's program.");
+
+namespace gpipe::benchmarks {
+namespace {
+
+constexpr int64_t kPartitions = 2;
+
+struct Subject {
+  std::string name;
+  int64_t width, batch;
+  std::vector<int64_t> sizes;  // of a row
+  std::function<torch::nn::Sequential()> make;
+};
+
+torch::nn::Sequential mlp(int64_t width) {
+  torch::nn::Sequential layers;
+  for (int k = 0; k < 32; ++k) {
+    layers->push_back(torch::nn::Linear(width, width));
+    layers->push_back(torch::nn::ReLU());
+  }
+  return layers;
+}
+
+// The blocks of a Transformer, without what is before and after them.
+torch::nn::Sequential blocks(int64_t width) {
+  const auto model = models::transformer(models::TransformerOptions()
+                                             .num_layers(8)
+                                             .width(width)
+                                             .feed_forward(4 * width)
+                                             .heads(4)
+                                             .vocabulary(1)
+                                             .sequence(64)
+                                             .norm(models::NormPlace::kPost)
+                                             .dropout(0));
+  torch::nn::Sequential layers;
+  auto layer = model->begin() + 1;
+  for (int k = 0; k < 16; ++k) layers->push_back(*layer++);
+  return layers;
+}
+
+at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
+  return torch::nn::functional::mse_loss(output, target);
+}
+
+// The peer, which makes a step for every line that it gets.
+class Peer {
+ public:
+  Peer(const Subject& subject, const std::string& schedule) {
+    const std::vector<std::string> words = {
+        FLAGS_python,
+        FLAGS_peer,
+        "--model=" + subject.name,
+        "--schedule=" + schedule,
+        "--width=" + std::to_string(subject.width),
+        "--batch=" + std::to_string(subject.batch),
+        "--microbatches=" + std::to_string(FLAGS_microbatches)};
+    std::vector<char*> arguments;
+    for (const auto& word : words) {
+      arguments.push_back(const_cast<char*>(word.c_str()));
+    }
+    arguments.push_back(nullptr);
+    // Closed in the other peers, which else would keep this one from its end.
+    int to[2], from[2];
+    if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) {
+      throw std::runtime_error("no pipe for the peer");
+    }
+    child_ = fork();
+    if (child_ < 0) throw std::runtime_error("no process for the peer");
+    if (child_ == 0) {
+      dup2(to[0], STDIN_FILENO);
+      dup2(from[1], STDOUT_FILENO);
+      execvp(arguments[0], arguments.data());
+      std::_Exit(127);
+    }
+    close(to[0]);
+    close(from[1]);
+    to_ = fdopen(to[1], "w");
+    from_ = fdopen(from[0], "r");
+  }
+  ~Peer() {
+    std::fclose(to_);  // it ends when it has nothing more to read
+    std::fclose(from_);
+    waitpid(child_, nullptr, 0);
+  }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  double step() {
+    std::fputs("step\n", to_);
+    std::fflush(to_);
+    double seconds = 0;
+    if (std::fscanf(from_, "%lf", &seconds) != 1) {
+      throw std::runtime_error("the peer (" + FLAGS_python + " " + FLAGS_peer +
+                               ") gave no answer; see what it said above");
+    }
+    return seconds;
+  }
+
+ private:
+  pid_t child_;
+  std::FILE* to_ = nullptr;
+  std::FILE* from_ = nullptr;
+};
+
+// Runs a step and returns its seconds.
+using Step = std::function<double()>;
+
+template <typename Work>
+double seconds_of(const Work& work) {
+  const Stopwatch watch({at::Device(at::kCPU)});
+  work();
+  return watch.elapsed().wall_seconds;
+}
+
+Step sequential(const Subject& subject, const at::Tensor& data,
+                const at::Tensor& target) {
+  auto model = subject.make();
+  return [=]() mutable {
+    return seconds_of([&] {
+      model->zero_grad();
+      const auto x = data.chunk(FLAGS_microbatches);
+      const auto y = target.chunk(FLAGS_microbatches);
+      for (int64_t i = 0; i < FLAGS_microbatches; ++i) {
+        const double part = 1.0 / static_cast<double>(FLAGS_microbatches);
+        (loss_of(model->forward(x[i]), y[i]) * part).backward();
+      }
+    });
+  };
+}
+
+GPipe pipeline_of(const Subject& subject) {
+  const auto model = subject.make();
+  const auto half = static_cast<int64_t>(model->size()) / 2;
+  return GPipe(model,
+               GPipeOptions({half, half})
+                   .devices(std::vector<torch::Device>(kPartitions, at::kCPU))
+                   .chunks(FLAGS_microbatches)
+                   .checkpoint(Checkpoint::kNever)
+                   .threads_per_partition(1));
+}
+
+Step forward_and_backward(const Subject& subject, const at::Tensor& data,
+                          const at::Tensor& target) {
+  auto pipeline = pipeline_of(subject);
+  return [=]() mutable {
+    return seconds_of([&] {
+      pipeline->zero_grad();
+      loss_of(pipeline->forward(data), target).backward();
+    });
+  };
+}
+
+Step by(const std::string& name, const Subject& subject, const at::Tensor& data,
+        const at::Tensor& target) {
+  auto pipeline = pipeline_of(subject);
+  const Schedule schedule = named_schedule(
+      name, kPartitions, static_cast<int>(FLAGS_microbatches), 1);
+  return [=]() mutable {
+    return seconds_of([&] {
+      pipeline->zero_grad();
+      pipeline->train_step(data, target, loss_of, schedule);
+    });
+  };
+}
+
+void run(const Subject& subject, Table& table) {
+  torch::manual_seed(0);
+  auto sizes = subject.sizes;
+  sizes.insert(sizes.begin(), subject.batch);
+  const at::Tensor data = at::rand(sizes), target = at::rand(sizes);
+  std::vector<std::pair<std::string, Step>> kinds = {
+      {"plain, one thread", sequential(subject, data, target)},
+      {"forward and backward", forward_and_backward(subject, data, target)}};
+  for (const char* name : {"fill-drain", "1f1b", "zb-h1"}) {
+    kinds.emplace_back(std::string("train_step, ") + name,
+                       by(name, subject, data, target));
+  }
+  if (!FLAGS_python.empty()) {
+    for (const char* name : {"gpipe", "1f1b"}) {
+      const auto peer = std::make_shared<Peer>(subject, name);
+      kinds.emplace_back(std::string("torch.distributed.pipelining, ") + name,
+                         [peer] { return peer->step(); });
+    }
+  }
+  std::vector<std::vector<double>> seconds(kinds.size());
+  for (int64_t round = -2; round < FLAGS_rounds; ++round) {
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      const double each = kinds[k].second();
+      if (round >= 0) seconds[k].push_back(each);
+    }
+  }
+  const double plain = median(seconds[0]);
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    const double least =
+        *std::min_element(seconds[k].begin(), seconds[k].end());
+    table.rows.push_back(
+        {subject.name + ": " + kinds[k].first,
+         {Cell(1e3 * median(seconds[k]), 1), Cell(1e3 * least, 1),
+          Cell(median(seconds[k]) / plain, 3)},
+         {},
+         ""});
+  }
+}
+
+int measure() {
+  check_format();
+  if (FLAGS_microbatches <= 0 || FLAGS_rounds <= 0) {
+    throw std::invalid_argument(
+        "--microbatches and --rounds need to be above 0");
+  }
+  at::set_num_threads(1);
+  Table table;
+  table.title = "Steps of " + std::to_string(FLAGS_microbatches) +
+                " micro-batches on two CPU partitions";
+  table.name_column = "model and step";
+  table.columns = {"median ms", "least ms", "by plain"};
+  run({"mlp", 512, 512, {512}, [] { return mlp(512); }}, table);
+  run({"transformer", 256, 16, {64, 256}, [] { return blocks(256); }}, table);
+  table.notes.push_back(
+      "Every thread or process with one intra-op thread; steps in turn, " +
+      std::to_string(FLAGS_rounds) + " rounds after two.");
+  print_table(table, "schedules_speed", describe_environment());
+  return kOk;
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks
+
+int main(int argc, char** argv) {
+  const gpipe::benchmarks::Program program{
+      "schedules_speed",
+      "milliseconds that steps by several schedules take on two CPU\n"
+      "partitions, beside the plain model on one core.",
+      {"", "--python=/folder/venv/bin/python --rounds=15"}};
+  return gpipe::benchmarks::run_program(argc, argv, program,
+                                        gpipe::benchmarks::measure);
+}

@@ -1,0 +1,152 @@
+#include "gpipe/runtime/backward_pass.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gpipe/runtime/phase.h"
+
+namespace gpipe {
+
+BackwardPass::BackwardPass(Stages& stages, Step& step, Options options)
+    : stages_(stages),
+      step_(step),
+      options_(std::move(options)),
+      inboxes_(stages.partitions.size()),
+      input_grads_(step.microbatches()) {
+  if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
+    while (first_wanted_ < stages.size()) {
+      const auto& wanted = options_.leaf_wanted[first_wanted_];
+      if (std::find(wanted.begin(), wanted.end(), true) != wanted.end()) break;
+      ++first_wanted_;
+    }
+  }
+  for (std::size_t j = 0; j < inboxes_.size(); ++j) {
+    sums_.emplace_back(options_.order);
+    const std::size_t skips = stages.partitions[j].exports.size();
+    for (int64_t i = 0; i < step.microbatches(); ++i) {
+      Inbox& inbox = inboxes_[j].emplace_back();
+      inbox.grads.skips.resize(skips);
+      inbox.skip_ready.resize(skips);
+    }
+  }
+}
+
+void BackwardPass::begin(int64_t microbatch, std::vector<at::Tensor> grads) {
+  Inbox& inbox = inboxes_.back()[microbatch];
+  inbox.grads.boundary = std::move(grads);
+  inbox.full.store(true, std::memory_order_release);
+}
+
+bool BackwardPass::ready(const Action& action) {
+  // The weight part comes after the input part, on the same worker.
+  if (action.kind == Kind::kRecompute || action.kind == Kind::kBackwardWeight ||
+      action.stage < first_wanted_) {
+    return true;
+  }
+  return inboxes_[action.stage][action.microbatch].full.load(
+      std::memory_order_acquire);
+}
+
+void BackwardPass::perform(const Action& action) {
+  const int64_t j = action.stage, i = action.microbatch;
+  Cell& cell = step_.cells[j][i];
+  const bool last =
+      action.kind == Kind::kBackward || action.kind == Kind::kBackwardWeight;
+  const bool release = last && !options_.keep_graph;
+  if (j < first_wanted_) {
+    if (release) cell.release();
+    return;
+  }
+  if (action.kind == Kind::kRecompute) {
+    // As in the forward: gradients on, autocast, whatever it was.
+    at::ThreadLocalStateGuard as_in_forward(step_.caller);
+    const PhaseScope phase(Phase::kRecomputing, i);
+    cell.recompute(step_.seed);
+    return;
+  }
+
+  const PhaseScope phase(Phase::kBackward, i);
+  std::vector<at::Tensor> leaf_grads;
+  if (action.kind == Kind::kBackwardWeight) {
+    cell.backward_weight(leaf_grads);
+  } else if (action.kind == Kind::kBackwardInput) {
+    pass_on(j, i, cell.backward_input(take(j, i)));
+  } else {
+    const bool want_input = j > first_wanted_ || options_.input_wanted;
+    static const std::vector<bool> kAll;
+    pass_on(j, i,
+            cell.backward(
+                take(j, i), options_.keep_graph, want_input,
+                options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j],
+                leaf_grads));
+  }
+  if (last) add_up(j, i, std::move(leaf_grads));
+  if (release) cell.release();
+}
+
+GradParcel BackwardPass::take(int64_t j, int64_t i) {
+  Inbox& inbox = inboxes_[j][i];
+  GradParcel grads = std::move(inbox.grads);
+  Transport& transport = stages_.transports[j];
+  for (at::Tensor& grad : grads.boundary) {
+    grad = transport.bring(grad, inbox.boundary_ready);
+  }
+  for (std::size_t k = 0; k < grads.skips.size(); ++k) {
+    grads.skips[k] = transport.bring(grads.skips[k], inbox.skip_ready[k]);
+  }
+  return grads;
+}
+
+void BackwardPass::pass_on(int64_t j, int64_t i, GradParcel back) {
+  const Moment made = Moment::now(stages_.partitions[j].device);
+  for (const SkipLink& link : stages_.links) {
+    if (link.to != j) continue;
+    Inbox& from = inboxes_[link.from][i];
+    from.grads.skips[link.exported] = std::move(back.skips[link.imported]);
+    from.skip_ready[link.exported] = made;
+  }
+  if (j == 0) {
+    input_grads_[i] = std::move(back.boundary);
+    return;
+  }
+  Inbox& previous = inboxes_[j - 1][i];
+  previous.grads.boundary = std::move(back.boundary);
+  previous.boundary_ready = made;
+  previous.full.store(true, std::memory_order_release);
+}
+
+void BackwardPass::add_up(int64_t j, int64_t i,
+                          std::vector<at::Tensor> leaf_grads) {
+  const auto& numbers = step_.cells[j][i].leaf_numbers();
+  std::vector<LeafGrad> grads;
+  grads.reserve(leaf_grads.size());
+  for (std::size_t k = 0; k < leaf_grads.size(); ++k) {
+    grads.push_back({numbers[k], std::move(leaf_grads[k])});
+  }
+  sums_[j].add(i, std::move(grads));
+}
+
+Failure BackwardPass::place(const Action& action) {
+  return step_.failure_at(action, action.kind == Kind::kRecompute
+                                      ? Phase::kRecomputing
+                                      : Phase::kBackward);
+}
+
+std::vector<at::Tensor> BackwardPass::take_leaf_grads(
+    const std::vector<SharedLeaf>& leaves) {
+  std::vector<at::Tensor> grads;
+  for (const SharedLeaf& leaf : leaves) {
+    GradSum over_partitions(1);
+    for (auto place = leaf.places.rbegin(); place != leaf.places.rend();
+         ++place) {
+      at::Tensor grad = sums_[place->first].take(place->second);
+      // Made on the partition's stream, used and given back on the caller's.
+      if (grad.defined()) record_use(grad, grad.device());
+      over_partitions.add(0, std::move(grad));
+    }
+    grads.push_back(over_partitions.take(0));
+  }
+  return grads;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,70 @@
+// The recomputes and backwards of a schedule, on the cells of a step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "gpipe/runtime/cell.h"
+#include "gpipe/runtime/executor.h"
+#include "gpipe/runtime/leaf_sums.h"
+#include "gpipe/runtime/step.h"
+#include "gpipe/runtime/stream.h"
+
+namespace gpipe {
+
+class BackwardPass : public Actor {
+ public:
+  struct Options {
+    // Whether any gradient of the input is.
+    bool input_wanted = true;
+    // By partition and number of the leaf. Empty: all are.
+    std::vector<std::vector<bool>> leaf_wanted;
+    // Backward may come again. Not for schedules with backwards in two parts.
+    bool keep_graph = false;
+    SumOrder order = SumOrder::kAsTheyCome;
+  };
+
+  BackwardPass(Stages& stages, Step& step, Options options);
+
+  // The gradients of what the last partition made of a micro-batch. Threads:
+  // any, before the micro-batch's backward there.
+  void begin(int64_t microbatch, std::vector<at::Tensor> grads);
+
+  bool ready(const Action& action) override;
+  void perform(const Action& action) override;
+  Failure place(const Action& action) override;
+
+  // Of the input, by micro-batch.
+  std::vector<std::vector<at::Tensor>>& input_grads() { return input_grads_; }
+  // Of each leaf: summed in every partition, then over partitions, last first.
+  std::vector<at::Tensor> take_leaf_grads(
+      const std::vector<SharedLeaf>& leaves);
+
+ private:
+  // The gradients that wait for a cell. Those of the boundary arrive last.
+  struct Inbox {
+    std::atomic<bool> full{false};
+    GradParcel grads;
+    Moment boundary_ready;
+    std::vector<Moment> skip_ready;
+  };
+
+  GradParcel take(int64_t j, int64_t i);
+  void pass_on(int64_t j, int64_t i, GradParcel back);
+  void add_up(int64_t j, int64_t i, std::vector<at::Tensor> leaf_grads);
+
+  Stages& stages_;
+  Step& step_;
+  const Options options_;
+  // Partitions before this one have nothing to do.
+  int64_t first_wanted_ = 0;
+  std::vector<std::deque<Inbox>> inboxes_;
+  std::vector<LeafSums> sums_;  // by partition
+  std::vector<std::vector<at::Tensor>> input_grads_;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,280 @@
+#include "gpipe/runtime/split_backward.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <typeindex>
+#include <typeinfo>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "gpipe/runtime/grad_sum.h"
+#include "gpipe/runtime/graph.h"
+
+namespace gpipe {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Whether the gradients of the node's input and of its weights are two
+// computations.
+bool is_product(const Node& node) {
+  static const std::unordered_set<std::string> kNames = {
+      "AddbmmBackward0",
+      "AddmmBackward0",
+      "AddmvBackward0",
+      "BaddbmmBackward0",
+      "BmmBackward0",
+      "ConvolutionBackward0",
+      "ConvolutionOverrideableBackward0",
+      "LinearBackward0",
+      "MkldnnLinearBackward0",
+      "MmBackward0",
+      "MvBackward0",
+  };
+  // The name is a string made anew at every call.
+  thread_local std::unordered_map<std::type_index, bool> known;
+  const auto [entry, is_new] = known.emplace(typeid(node), false);
+  if (is_new) entry->second = kNames.count(node.name()) > 0;
+  return entry->second;
+}
+
+// Notes what arrives at a node.
+struct Note : public torch::autograd::FunctionPreHook {
+  explicit Note(std::shared_ptr<variable_list> into) : into(std::move(into)) {}
+  variable_list operator()(const variable_list& grads) override {
+    *into = grads;
+    return grads;
+  }
+  const std::shared_ptr<variable_list> into;
+};
+
+}  // namespace
+
+struct SplitBackward::Graph {
+  // A product that is run twice. `later`: its edges to the weights, which the
+  // input part does without.
+  struct Product {
+    std::shared_ptr<Node> node;
+    edge_list later;
+    std::shared_ptr<variable_list> grads;
+  };
+
+  edge_list exits, entry, inner, leaves;
+  std::vector<Product> products;
+  std::vector<at::Tensor> inner_grads;
+  std::vector<at::Tensor> leaf_grads;  // as far as the input part has them
+
+  std::vector<std::shared_ptr<Node>> nodes_above(const edge_list& ends) const;
+  edge_list end_at_inner(const std::vector<std::shared_ptr<Node>>& above);
+  void set_products_aside(const std::vector<std::shared_ptr<Node>>& above,
+                          const edge_list& ends);
+};
+
+// The nodes from which one of `ends` can be reached, without these; what a node
+// depends on comes after it.
+std::vector<std::shared_ptr<Node>> SplitBackward::Graph::nodes_above(
+    const edge_list& ends) const {
+  // Whether an end can be reached from a node that has been visited; no
+  // entry: not yet. (A graph has no circles, so a node that is still being
+  // visited is never met again.)
+  std::unordered_map<const Node*, bool> above;
+  for (const Edge& end : ends) above[end.function.get()] = true;
+  struct Visit {
+    std::shared_ptr<Node> node;
+    std::size_t next;
+    bool is_above;
+  };
+  std::vector<Visit> stack;
+  std::vector<std::shared_ptr<Node>> found;
+  for (const Edge& exit : exits) {
+    if (exit.is_valid() && !above.count(exit.function.get())) {
+      stack.push_back({exit.function, 0, false});
+    }
+    while (!stack.empty()) {
+      Visit& visit = stack.back();
+      const edge_list& edges = visit.node->next_edges();
+      if (visit.next == edges.size()) {
+        above[visit.node.get()] = visit.is_above;
+        if (visit.is_above) found.push_back(std::move(visit.node));
+        stack.pop_back();
+        continue;
+      }
+      const Edge& edge = edges[visit.next];
+      const auto known = above.find(edge.function.get());
+      if (edge.is_valid() && known == above.end()) {
+        stack.push_back({edge.function, 0, false});  // and come back
+        continue;
+      }
+      ++visit.next;
+      if (edge.is_valid() && known->second) visit.is_above = true;
+    }
+  }
+  std::reverse(found.begin(), found.end());
+  return found;
+}
+
+// Makes the graph end where it meets the nodes of `inner`, which are not run
+// (nor their hooks) before the weight part, and returns the new ends. `inner`
+// becomes the old ones.
+edge_list SplitBackward::Graph::end_at_inner(
+    const std::vector<std::shared_ptr<Node>>& above) {
+  std::unordered_map<const Node*, std::shared_ptr<Node>> stand_ins;
+  edge_list old, ends;
+  for (const Edge& edge : inner) {
+    auto& stand_in = stand_ins[edge.function.get()];
+    if (stand_in) continue;
+    stand_in = begin_like(*edge.function);
+    for (uint32_t k = 0; k < edge.function->num_inputs(); ++k) {
+      old.emplace_back(edge.function, k);
+      ends.emplace_back(stand_in, k);
+    }
+  }
+  inner = std::move(old);
+  const auto divert = [&](Edge& edge) {
+    const auto found = stand_ins.find(edge.function.get());
+    if (found != stand_ins.end()) edge.function = found->second;
+  };
+  for (Edge& exit : exits) divert(exit);
+  for (const auto& node : above) {
+    for (Edge& edge : node->next_edges()) divert(edge);
+  }
+  return ends;
+}
+
+void SplitBackward::Graph::set_products_aside(
+    const std::vector<std::shared_ptr<Node>>& above, const edge_list& ends) {
+  std::unordered_set<const Node*> on_the_way;
+  for (const Edge& end : ends) on_the_way.insert(end.function.get());
+  for (const auto& node : above) on_the_way.insert(node.get());
+  for (const auto& node : above) {
+    if (!is_product(*node)) continue;
+    edge_list& now = node->next_edges();
+    edge_list later(now.size());
+    bool any = false;
+    for (std::size_t k = 0; k < now.size(); ++k) {
+      if (!now[k].is_valid() || on_the_way.count(now[k].function.get())) {
+        continue;
+      }
+      // An operator does not compute what has no edge.
+      std::swap(now[k], later[k]);
+      any = true;
+    }
+    if (!any) continue;
+    products.push_back(
+        {node, std::move(later), std::make_shared<variable_list>()});
+    node->add_pre_hook(std::make_unique<Note>(products.back().grads));
+  }
+}
+
+SplitBackward::SplitBackward(edge_list exits, edge_list entry, edge_list inner,
+                             edge_list leaves)
+    : graph_(std::make_unique<Graph>()) {
+  graph_->exits = std::move(exits);
+  graph_->entry = std::move(entry);
+  graph_->inner = std::move(inner);
+  graph_->leaves = std::move(leaves);
+}
+
+SplitBackward::~SplitBackward() = default;
+SplitBackward::SplitBackward(SplitBackward&&) noexcept = default;
+SplitBackward& SplitBackward::operator=(SplitBackward&&) noexcept = default;
+
+std::vector<at::Tensor> SplitBackward::input_part(
+    std::vector<at::Tensor> grads) {
+  Graph& graph = *graph_;
+  const bool to_entry =
+      std::any_of(graph.entry.begin(), graph.entry.end(),
+                  [](const Edge& edge) { return edge.is_valid(); });
+  if (!to_entry && graph.inner.empty()) {
+    graph.inner = graph.exits;
+    graph.inner_grads = std::move(grads);
+    return std::vector<at::Tensor>(graph.entry.size());
+  }
+
+  edge_list targets;
+  for (const Edge& edge : to_entry ? graph.entry : graph.inner) {
+    if (edge.is_valid()) targets.push_back(edge);
+  }
+  const auto above = graph.nodes_above(targets);
+  if (!to_entry) targets = graph.end_at_inner(above);
+  graph.set_products_aside(above, targets);
+  const std::size_t ends = targets.size();
+  targets.insert(targets.end(), graph.leaves.begin(), graph.leaves.end());
+  auto found = run_backward(graph.exits, std::move(grads), targets,
+                            /*keep_graph=*/true);
+
+  std::unordered_set<const Node*> needed;
+  for (const auto& product : graph.products) needed.insert(product.node.get());
+  for (const auto& node : above) {
+    if (!needed.count(node.get())) node->release_variables();
+  }
+  graph.exits.clear();
+
+  graph.leaf_grads.assign(
+      std::make_move_iterator(found.begin() +
+                              static_cast<std::ptrdiff_t>(ends)),
+      std::make_move_iterator(found.end()));
+  found.resize(ends);
+  std::vector<at::Tensor> entry_grads(graph.entry.size());
+  if (!to_entry) {
+    graph.inner_grads = std::move(found);
+    return entry_grads;
+  }
+  graph.inner.clear();
+  auto next = found.begin();
+  for (std::size_t k = 0; k < graph.entry.size(); ++k) {
+    if (graph.entry[k].is_valid()) entry_grads[k] = std::move(*next++);
+  }
+  return entry_grads;
+}
+
+std::vector<at::Tensor> SplitBackward::weight_part() {
+  const std::unique_ptr<Graph> graph = std::move(graph_);
+  edge_list roots = std::move(graph->inner);
+  std::vector<at::Tensor> grads = std::move(graph->inner_grads);
+  {
+    const c10::AutoGradMode no_graph(false);
+    for (Graph::Product& product : graph->products) {
+      const auto any =
+          std::any_of(product.grads->begin(), product.grads->end(),
+                      [](const at::Tensor& grad) { return grad.defined(); });
+      if (!any) continue;
+      product.node->next_edges() = product.later;
+      variable_list found = (*product.node)(std::move(*product.grads));
+      // Sums out what was broadcast, as the engine does between two nodes.
+      torch::autograd::validate_outputs(
+          product.later, found, [&](const std::string& problem) {
+            return product.node->name() + " returned " + problem;
+          });
+      for (std::size_t k = 0; k < found.size(); ++k) {
+        if (!product.later[k].is_valid()) continue;
+        roots.push_back(product.later[k]);
+        grads.push_back(std::move(found[k]));
+      }
+      product.node->release_variables();
+      product = {};
+    }
+  }
+  auto result = run_backward(roots, std::move(grads), graph->leaves,
+                             /*keep_graph=*/false);
+  for (std::size_t k = 0; k < graph->leaf_grads.size(); ++k) {
+    at::Tensor& first = graph->leaf_grads[k];
+    if (!first.defined()) continue;
+    GradSum sum(1);
+    sum.add(0, std::move(first));
+    sum.add(0, std::move(result[k]));
+    result[k] = sum.take(0);
+  }
+  return result;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,53 @@
+#include "gpipe/runtime/train_pass.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+namespace gpipe {
+
+TrainPass::TrainPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
+                     bool leaf_input, std::vector<double> weights,
+                     BackwardPass::Options options)
+    : last_stage_(stages.size() - 1),
+      weights_(std::move(weights)),
+      forward_(stages, step, std::move(inputs), leaf_input),
+      backward_(stages, step, std::move(options)) {}
+
+Actor& TrainPass::half_of(const Action& action) {
+  if (action.kind == Kind::kForward) return forward_;
+  return backward_;
+}
+
+bool TrainPass::ready(const Action& action) {
+  // The last stage begins its backward with its forward.
+  const bool ends_and_begins =
+      action.kind != Kind::kForward && action.stage == last_stage_;
+  return ends_and_begins || half_of(action).ready(action);
+}
+
+void TrainPass::perform(const Action& action) {
+  const bool begins =
+      action.stage == last_stage_ &&
+      (action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput);
+  if (begins) begin_backward(action.microbatch);
+  half_of(action).perform(action);
+}
+
+void TrainPass::begin_backward(int64_t microbatch) {
+  const Crossing& loss = forward_.outputs()[microbatch].boundary[0];
+  TORCH_CHECK(loss.requires_grad, "the loss of micro-batch ", microbatch,
+              " does not require grad: no parameter that does, and no input, "
+              "is part of it. A forward-only schedule needs none");
+  const c10::AutoGradMode no_graph(false);
+  backward_.begin(microbatch,
+                  {at::full_like(loss.tensor, weights_[microbatch])});
+}
+
+Failure TrainPass::place(const Action& action) {
+  return half_of(action).place(action);
+}
+
+}  // namespace gpipe
