@@ -153,5 +153,38 @@ TEST_F(TrainMemory, SeveralStagesPerRankHoldWhatTheirOrderSays) {
   }
 }
 
+// A weight's gradient is added to the sum as soon as it is there.
+TEST_F(TrainMemory, GradientsOfAStageAreNotHeldBesideEachOther) {
+  constexpr int64_t kSide = 256, kLayers = 8;
+  constexpr double kWeight = kSide * kSide * sizeof(double);
+  for (const bool split : {false, true}) {
+    nn::Sequential layers;
+    for (int64_t k = 0; k < kLayers; ++k) {
+      layers->push_back(
+          nn::Linear(nn::LinearOptions(kSide, kSide).bias(false)));
+    }
+    layers->to(torch::kDouble);
+    GPipe pipeline(layers, GPipeOptions({kLayers})
+                               .checkpoint(Checkpoint::kNever)
+                               .threads_per_partition(1));
+    const Tensor input = torch::rand({2, kSide}, torch::kDouble);
+    const auto schedule =
+        split ? zero_bubble_h1(1, 2) : one_forward_one_backward(1, 2);
+    const auto step = [&] {
+      pipeline->zero_grad();
+      pipeline->train_step(input, input, mean, schedule);
+    };
+    step();
+    pipeline->zero_grad();
+    const int64_t before = CountingAllocator::live_bytes();
+    CountingAllocator::reset_peak();
+    step();
+    const double held =
+        static_cast<double>(CountingAllocator::peak_bytes() - before) / kWeight;
+    EXPECT_GE(held, kLayers + 1) << split;  // the sums, and one on its way
+    EXPECT_LT(held, kLayers + 1.5) << split;
+  }
+}
+
 }  // namespace
 }  // namespace gpipe

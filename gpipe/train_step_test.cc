@@ -199,7 +199,7 @@ class TrainStep : public ::testing::Test {
 };
 
 TEST_F(TrainStep, EqualsPlainAccumulationInTheOrderOfTheBackwards) {
-  constexpr int kSteps = 3, kRows = 6;
+  constexpr int kRows = 6;
   for (const Model& model : models()) {
     for (const Setting& setting : settings()) {
       const Schedule schedule = setting.schedule();
@@ -217,7 +217,9 @@ TEST_F(TrainStep, EqualsPlainAccumulationInTheOrderOfTheBackwards) {
       GPipe pipeline(layers, options_for(setting, layers->size()));
       auto plain_optimizer = optimizer_of(*plain);
       auto optimizer = optimizer_of(*pipeline);
-      for (int step = 0; step < kSteps; ++step) {
+      const int steps =
+          setting.ranks == 3 && setting.microbatches == 6 ? 20 : 2;
+      for (int step = 0; step < steps; ++step) {
         const Tensor input =
             torch::randn(with_rows(kRows, model.input), torch::kDouble);
         const Tensor target =

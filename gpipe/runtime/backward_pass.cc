@@ -66,9 +66,11 @@ void BackwardPass::perform(const Action& action) {
   }
 
   const PhaseScope phase(Phase::kBackward, i);
-  std::vector<at::Tensor> leaf_grads;
+  const LeafSink sink = [&](std::size_t leaf, at::Tensor grad) {
+    sums_[j].add(i, cell.leaf_numbers()[leaf], std::move(grad));
+  };
   if (action.kind == Kind::kBackwardWeight) {
-    cell.backward_weight(leaf_grads);
+    cell.backward_weight(sink);
   } else if (action.kind == Kind::kBackwardInput) {
     pass_on(j, i, cell.backward_input(take(j, i)));
   } else {
@@ -78,9 +80,9 @@ void BackwardPass::perform(const Action& action) {
             cell.backward(
                 take(j, i), options_.keep_graph, want_input,
                 options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j],
-                leaf_grads));
+                sink));
   }
-  if (last) add_up(j, i, std::move(leaf_grads));
+  if (last) sums_[j].finish(i);
   if (release) cell.release();
 }
 
@@ -113,17 +115,6 @@ void BackwardPass::pass_on(int64_t j, int64_t i, GradParcel back) {
   previous.grads.boundary = std::move(back.boundary);
   previous.boundary_ready = made;
   previous.full.store(true, std::memory_order_release);
-}
-
-void BackwardPass::add_up(int64_t j, int64_t i,
-                          std::vector<at::Tensor> leaf_grads) {
-  const auto& numbers = step_.cells[j][i].leaf_numbers();
-  std::vector<LeafGrad> grads;
-  grads.reserve(leaf_grads.size());
-  for (std::size_t k = 0; k < leaf_grads.size(); ++k) {
-    grads.push_back({numbers[k], std::move(leaf_grads[k])});
-  }
-  sums_[j].add(i, std::move(grads));
 }
 
 Failure BackwardPass::place(const Action& action) {

@@ -55,7 +55,6 @@ class BackwardPass : public Actor {
 
   GradParcel take(int64_t j, int64_t i);
   void pass_on(int64_t j, int64_t i, GradParcel back);
-  void add_up(int64_t j, int64_t i, std::vector<at::Tensor> leaf_grads);
 
   Stages& stages_;
   Step& step_;

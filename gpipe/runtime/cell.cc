@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "gpipe/runtime/cell_tracker.h"
@@ -119,7 +120,8 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
                 "checkpointed forward cannot be computed again from it; make "
                 "the first layer of the partition one that works out of place "
                 "(such as ReLU without inplace), or use Checkpoint::kNever");
-    saved_.leaf_versions = versions_of(leaves_);
+    saved_.leaf_versions = versions_of(leaves_.tensors);
+    leaves_.ways.clear();
     saved_.outputs = outlines_of(outputs);
     std::vector<BufferValue> changed;
     for (std::size_t k = 0; k < saved_.buffers.size(); ++k) {
@@ -228,9 +230,9 @@ void Cell::check_unchanged() const {
   TORCH_CHECK(training_of(*partition_) == saved_.training,
               "train() or eval() was called between forward and backward; a "
               "checkpointed forward cannot be computed again in another mode");
-  for (std::size_t k = 0; k < leaves_.size(); ++k) {
-    TORCH_CHECK(version_of(leaves_[k]) == saved_.leaf_versions[k],
-                "parameter '", partition_->name_of(leaves_[k]),
+  for (std::size_t k = 0; k < leaves_.tensors.size(); ++k) {
+    TORCH_CHECK(version_of(leaves_.tensors[k]) == saved_.leaf_versions[k],
+                "parameter '", partition_->name_of(leaves_.tensors[k]),
                 "' has been changed in place between forward and backward; "
                 "a checkpointed forward cannot be computed again with it. Call "
                 "backward first, or forward again");
@@ -259,6 +261,23 @@ void Cell::recompute(StepSeed& seed) {
               " did not return in the recompute what they returned in the "
               "checkpointed forward (in number, sizes, type or need of a "
               "gradient); a layer must do the same in both");
+  find_ways_again();
+}
+
+// The leaves keep the places that they had in the first forward.
+void Cell::find_ways_again() {
+  Leaves now = find_leaves(exits_, entry_);
+  std::unordered_map<const at::TensorImpl*, std::size_t> places;
+  for (std::size_t k = 0; k < leaves_.tensors.size(); ++k) {
+    places.emplace(leaves_.tensors[k].unsafeGetTensorImpl(), k);
+  }
+  leaves_.ways.clear();
+  for (Leaves::Way way : now.ways) {
+    const auto place = places.find(now.tensors[way.leaf].unsafeGetTensorImpl());
+    if (place == places.end()) continue;  // a layer that does not do the same
+    way.leaf = place->second;
+    leaves_.ways.push_back(way);
+  }
 }
 
 void Cell::take_roots(GradParcel grads,
@@ -287,52 +306,46 @@ GradParcel Cell::parcel_of(std::vector<at::Tensor> input_grads) const {
 
 GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
                           const std::vector<bool>& leaf_wanted,
-                          std::vector<at::Tensor>& leaf_grads) {
-  std::vector<torch::autograd::Edge> roots;
+                          const LeafSink& sink) {
+  std::vector<torch::autograd::Edge> roots, targets;
   std::vector<at::Tensor> root_grads;
   take_roots(std::move(grads), roots, root_grads);
-
-  std::vector<torch::autograd::Edge> targets;
-  const std::size_t input_size = entry_.size();
   if (want_input) {
     targets = entry_;
   } else {
-    targets.resize(input_size);
+    targets.resize(entry_.size());
   }
-  for (std::size_t k = 0; k < leaves_.size(); ++k) {
-    const bool wanted = leaf_wanted.empty() || leaf_wanted[leaf_numbers_[k]];
-    targets.push_back(wanted ? torch::autograd::impl::gradient_edge(leaves_[k])
-                             : torch::autograd::Edge());
+  std::vector<bool> wanted(leaves_.tensors.size(), true);
+  for (std::size_t k = 0; k < wanted.size() && !leaf_wanted.empty(); ++k) {
+    wanted[k] = leaf_wanted[leaf_numbers_[k]];
   }
 
   // A checkpointed graph is for one use, even when the step's is kept.
   const bool keep = keep_graph && !checkpointed_;
-  if (!keep) exits_.clear();
-  if (!keep) inner_.clear();
-  auto found = run_backward(roots, std::move(root_grads), targets, keep);
+  if (!keep) {
+    exits_.clear();
+    inner_.clear();
+  }
+  auto found = run_backward(roots, std::move(root_grads), targets, keep,
+                            leaves_, wanted, sink);
+  if (!keep) leaves_.ways.clear();
   if (checkpointed_) entry_.clear();
-
-  leaf_grads.assign(std::make_move_iterator(found.begin() + input_size),
-                    std::make_move_iterator(found.end()));
-  found.resize(input_size);
   return parcel_of(std::move(found));
 }
 
 GradParcel Cell::backward_input(GradParcel grads) {
-  std::vector<torch::autograd::Edge> roots, targets;
+  std::vector<torch::autograd::Edge> roots;
   std::vector<at::Tensor> root_grads;
   take_roots(std::move(grads), roots, root_grads);
-  for (const at::Tensor& leaf : leaves_) {
-    targets.push_back(torch::autograd::impl::gradient_edge(leaf));
-  }
   exits_.clear();
   split_.emplace(std::move(roots), std::exchange(entry_, {}),
-                 std::exchange(inner_, {}), std::move(targets));
+                 std::exchange(inner_, {}), leaves_);
+  leaves_.ways.clear();
   return parcel_of(split_->input_part(std::move(root_grads)));
 }
 
-void Cell::backward_weight(std::vector<at::Tensor>& leaf_grads) {
-  leaf_grads = split_->weight_part();
+void Cell::backward_weight(const LeafSink& sink) {
+  split_->weight_part(sink);
   split_.reset();
 }
 
@@ -342,7 +355,7 @@ void Cell::release() {
   exits_.clear();
   inner_.clear();
   split_.reset();
-  leaves_.clear();
+  leaves_ = Leaves();
 }
 
 }  // namespace gpipe

@@ -88,20 +88,20 @@ class Cell {
   // c10::Error if something that the cell read has been changed since.
   void recompute(StepSeed& seed);
 
-  // Gradients of what came in, and of leaves() into `leaf_grads` where
-  // `leaf_wanted` by number (empty: all are). `grads`: those of what went out.
-  // `want_input`: whether anything further back is wanted.
+  // Gradients of what came in; those of leaves() go to `sink`, by their place
+  // there, where `leaf_wanted` by number (empty: all are). `grads`: those of
+  // what went out. `want_input`: whether anything further back is wanted.
   GradParcel backward(GradParcel grads, bool keep_graph, bool want_input,
                       const std::vector<bool>& leaf_wanted,
-                      std::vector<at::Tensor>& leaf_grads);
+                      const LeafSink& sink);
 
   // backward() in two parts, see split_backward.h, of which the first makes the
   // gradients of what came in, and the second those of all leaves.
   GradParcel backward_input(GradParcel grads);
-  void backward_weight(std::vector<at::Tensor>& leaf_grads);
+  void backward_weight(const LeafSink& sink);
 
   // Parameters, and whatever else layers captured, that the outputs depend on.
-  const std::vector<at::Tensor>& leaves() const { return leaves_; }
+  const std::vector<at::Tensor>& leaves() const { return leaves_.tensors; }
   // Their numbers in the partition's list, set by the step.
   std::vector<int64_t>& leaf_numbers() { return leaf_numbers_; }
 
@@ -129,6 +129,7 @@ class Cell {
                                      StepSeed& seed, bool again);
   Value run_head(Value output);
   void check_unchanged() const;
+  void find_ways_again();
   // Where gradients of what went out begin, with these.
   void take_roots(GradParcel grads, std::vector<torch::autograd::Edge>& roots,
                   std::vector<at::Tensor>& root_grads);
@@ -154,7 +155,7 @@ class Cell {
   // have one. Divides backward_input() from backward_weight() then.
   std::vector<torch::autograd::Edge> inner_;
   std::optional<SplitBackward> split_;
-  std::vector<at::Tensor> leaves_;
+  Leaves leaves_;
   std::vector<int64_t> leaf_numbers_;
   Saved saved_;
   std::string layer_at_work_;

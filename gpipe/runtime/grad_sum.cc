@@ -11,9 +11,14 @@ namespace {
 // view of its memory, and not itself through overlapping elements, as in the
 // expanded gradient of a sum.
 bool is_ours(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.use_count() == 1 &&
-         tensor.storage().use_count() == 1 &&
-         tensor.is_non_overlapping_and_dense();
+  if (tensor.layout() != at::kStrided || tensor.use_count() != 1 ||
+      !tensor.is_non_overlapping_and_dense()) {
+    return false;
+  }
+  // A view, such as the transposed gradient of a Linear's weight, holds the
+  // tensor that it is a view of.
+  const bool own_base = tensor.is_view() && tensor._base().use_count() == 1;
+  return tensor.storage().use_count() == (own_base ? 2 : 1);
 }
 
 }  // namespace

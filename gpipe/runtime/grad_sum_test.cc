@@ -57,6 +57,25 @@ TEST(GradSum, AddsInPlaceIntoWhatNobodyElseHolds) {
   EXPECT_TRUE(at::equal(taken, full({2}, 2.0)));
 }
 
+TEST(GradSum, AddsInPlaceIntoAViewThatNobodyElseHoldsTheBaseOf) {
+  const auto add_twice = [](Tensor first) {
+    GradSum sum(1);
+    sum.add(0, std::move(first));
+    sum.add(0, ones({3, 2}));
+    return sum.take(0);
+  };
+  Tensor alone = full({2, 3}, 1.0).t();
+  const void* memory = alone.data_ptr();
+  EXPECT_EQ(add_twice(std::move(alone)).data_ptr(), memory);
+
+  const Tensor base = full({2, 3}, 1.0);
+  EXPECT_NE(add_twice(base.t()).data_ptr(), base.data_ptr());
+  EXPECT_TRUE(at::equal(base, full({2, 3}, 1.0)));
+  const Tensor other = base.view({6});
+  EXPECT_TRUE(at::equal(add_twice(base.t()), full({3, 2}, 2.0)));
+  EXPECT_TRUE(at::equal(other, full({6}, 1.0)));
+}
+
 TEST(GradSum, LeavesAloneWhatSomebodyElseHolds) {
   const Tensor held = ones({2});
   const Tensor base = ones({4});

@@ -6,7 +6,10 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <cstdint>
+#include <limits>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -109,6 +112,95 @@ class PastLeaves {
   std::vector<Diverted> diverted_;
 };
 
+// While in scope, edges to leaves lead to nodes that hand the gradients to a
+// sink. The engine runs these, since end() is among its targets.
+class ToSink {
+ public:
+  ToSink(edge_list& roots, const Leaves& leaves,
+         const std::vector<bool>& wanted, const LeafSink& sink)
+      : end_(new Begin(), torch::autograd::deleteNode) {
+    end_->add_input_metadata(Node::undefined_input());
+    std::vector<std::shared_ptr<Node>> sinks(leaves.tensors.size());
+    for (const Leaves::Way& way : leaves.ways) {
+      if (!wanted[way.leaf]) continue;
+      empty_ = false;
+      std::shared_ptr<Node>& node = sinks[way.leaf];
+      if (!node) {
+        node = std::shared_ptr<Node>(new Sink(sink, way.leaf, end()),
+                                     torch::autograd::deleteNode);
+        node->add_input_metadata(leaves.tensors[way.leaf]);
+      }
+      if (!way.node) {
+        const auto leaf =
+            torch::autograd::impl::gradient_edge(leaves.tensors[way.leaf]);
+        for (Edge& root : roots) {
+          if (root.function == leaf.function) root.function = node;
+        }
+        continue;
+      }
+      Edge& edge = way.node->next_edges()[way.edge];
+      if (!edge.is_valid()) continue;
+      diverted_.emplace_back(&edge, edge.function);
+      edge.function = node;
+    }
+  }
+  ~ToSink() {
+    for (auto& [edge, leaf] : diverted_) edge->function = std::move(leaf);
+  }
+  ToSink(const ToSink&) = delete;
+  ToSink& operator=(const ToSink&) = delete;
+
+  Edge end() const { return Edge(end_, 0); }
+  // Whether there is no sink to come to.
+  bool empty() const { return empty_; }
+
+ private:
+  struct Sink : public Node {
+    // As early as the engine can, like a leaf's own node.
+    Sink(const LeafSink& sink, std::size_t leaf, Edge end)
+        : Node(std::numeric_limits<uint64_t>::max(), {std::move(end)}),
+          sink(sink),
+          leaf(leaf) {}
+    variable_list apply(variable_list&& grads) override {
+      if (grads[0].defined()) sink(leaf, std::move(grads[0]));
+      return {at::Tensor()};
+    }
+    std::string name() const override { return "gpipe::Sink"; }
+
+    const LeafSink& sink;
+    const std::size_t leaf;
+  };
+
+  const std::shared_ptr<Node> end_;
+  bool empty_ = true;
+  std::vector<std::pair<Edge*, std::shared_ptr<Node>>> diverted_;
+};
+
+// The exits that have something to begin with.
+void take_roots(const edge_list& exits, std::vector<at::Tensor> grads,
+                edge_list& roots, variable_list& root_grads) {
+  for (std::size_t k = 0; k < exits.size(); ++k) {
+    if (!exits[k].is_valid() || !grads[k].defined()) continue;
+    roots.push_back(exits[k]);
+    root_grads.push_back(std::move(grads[k]));
+  }
+}
+
+std::vector<at::Tensor> execute(const edge_list& roots,
+                                const variable_list& root_grads,
+                                const edge_list& targets,
+                                const edge_list& wanted, bool keep_graph) {
+  auto found = torch::autograd::Engine::get_default_engine().execute(
+      roots, root_grads, keep_graph, /*create_graph=*/false,
+      /*accumulate_grad=*/false, wanted);
+  std::vector<at::Tensor> result(targets.size());
+  std::size_t next = 0;
+  for (std::size_t k = 0; k < targets.size(); ++k) {
+    if (targets[k].is_valid()) result[k] = std::move(found[next++]);
+  }
+  return result;
+}
+
 }  // namespace
 
 Entry::Entry(const std::vector<Crossing>& crossings, bool leaf) {
@@ -154,28 +246,38 @@ std::shared_ptr<Node> begin_like(const Node& node) {
   return {begin.release(), torch::autograd::deleteNode};
 }
 
-std::vector<at::Tensor> find_leaves(const edge_list& exits,
-                                    const edge_list& entry) {
-  std::vector<at::Tensor> leaves;
-  std::unordered_set<Node*> seen;
-  for (const Edge& edge : entry) seen.insert(edge.function.get());
+Leaves find_leaves(const edge_list& exits, const edge_list& entry) {
+  Leaves leaves;
+  constexpr std::size_t kNoLeaf = std::numeric_limits<std::size_t>::max();
+  std::unordered_map<Node*, std::size_t> seen;  // with the number of a leaf
+  for (const Edge& edge : entry) seen.emplace(edge.function.get(), kNoLeaf);
   std::vector<Node*> stack;
-  const auto visit = [&](const Edge& edge) {
+  const auto visit = [&](const Edge& edge, Node* from, std::size_t index) {
     Node* node = edge.function.get();
-    if (node && seen.insert(node).second) stack.push_back(node);
+    if (!node) return;
+    const auto [known, is_new] = seen.emplace(node, kNoLeaf);
+    if (is_new) {
+      // Only leaves' nodes have no next edge; the cast is dear.
+      auto* sink = node->num_outputs() == 0
+                       ? dynamic_cast<torch::autograd::AccumulateGrad*>(node)
+                       : nullptr;
+      if (sink) {
+        known->second = leaves.tensors.size();
+        leaves.tensors.push_back(sink->variable);
+      } else {
+        stack.push_back(node);
+      }
+    }
+    if (known->second != kNoLeaf) {
+      leaves.ways.push_back({from, index, known->second});
+    }
   };
-  for (const Edge& edge : exits) visit(edge);
+  for (std::size_t k = 0; k < exits.size(); ++k) visit(exits[k], nullptr, k);
   while (!stack.empty()) {
     Node* node = stack.back();
     stack.pop_back();
-    // Only leaves' nodes have no next edge; the cast is dear.
-    if (node->num_outputs() == 0) {
-      if (auto* sink = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) {
-        leaves.push_back(sink->variable);
-      }
-      continue;
-    }
-    for (const Edge& edge : node->next_edges()) visit(edge);
+    const edge_list& edges = node->next_edges();
+    for (std::size_t k = 0; k < edges.size(); ++k) visit(edges[k], node, k);
   }
   return leaves;
 }
@@ -184,29 +286,36 @@ std::vector<at::Tensor> run_backward(const edge_list& exits,
                                      std::vector<at::Tensor> grads,
                                      const edge_list& targets,
                                      bool keep_graph) {
-  edge_list roots;
+  edge_list roots, wanted;
   variable_list root_grads;
-  for (std::size_t k = 0; k < exits.size(); ++k) {
-    if (!exits[k].is_valid() || !grads[k].defined()) continue;
-    roots.push_back(exits[k]);
-    root_grads.push_back(std::move(grads[k]));
-  }
-  edge_list wanted;
+  take_roots(exits, std::move(grads), roots, root_grads);
   for (const Edge& edge : targets) {
     if (edge.is_valid()) wanted.push_back(edge);
   }
-  std::vector<at::Tensor> result(targets.size());
-  if (roots.empty() || wanted.empty()) return result;
-
-  const PastLeaves past_leaves(roots, wanted);
-  auto found = torch::autograd::Engine::get_default_engine().execute(
-      roots, root_grads, keep_graph, /*create_graph=*/false,
-      /*accumulate_grad=*/false, wanted);
-  std::size_t next = 0;
-  for (std::size_t k = 0; k < targets.size(); ++k) {
-    if (targets[k].is_valid()) result[k] = std::move(found[next++]);
+  if (roots.empty() || wanted.empty()) {
+    return std::vector<at::Tensor>(targets.size());
   }
-  return result;
+  const PastLeaves past_leaves(roots, wanted);
+  return execute(roots, root_grads, targets, wanted, keep_graph);
+}
+
+std::vector<at::Tensor> run_backward(const edge_list& exits,
+                                     std::vector<at::Tensor> grads,
+                                     const edge_list& targets, bool keep_graph,
+                                     const Leaves& leaves,
+                                     const std::vector<bool>& leaf_wanted,
+                                     const LeafSink& sink) {
+  edge_list roots, wanted;
+  variable_list root_grads;
+  take_roots(exits, std::move(grads), roots, root_grads);
+  for (const Edge& edge : targets) {
+    if (edge.is_valid()) wanted.push_back(edge);
+  }
+  if (roots.empty()) return std::vector<at::Tensor>(targets.size());
+  const ToSink to_sink(roots, leaves, leaf_wanted, sink);
+  if (!to_sink.empty()) wanted.push_back(to_sink.end());
+  if (wanted.empty()) return std::vector<at::Tensor>(targets.size());
+  return execute(roots, root_grads, targets, wanted, keep_graph);
 }
 
 }  // namespace gpipe

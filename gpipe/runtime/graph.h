@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -48,12 +50,25 @@ torch::autograd::Edge exit_of(const at::Tensor& output);
 std::shared_ptr<torch::autograd::Node> begin_like(
     const torch::autograd::Node& node);
 
-// The leaves (parameters, and whatever else a layer has captured) that the
-// graph behind `exits` ends in, in the order of finding them. `entry`: where
-// the graph begins, which is none of them.
-std::vector<at::Tensor> find_leaves(
-    const std::vector<torch::autograd::Edge>& exits,
-    const std::vector<torch::autograd::Edge>& entry);
+// The leaves (parameters, and whatever else a layer has captured) that a graph
+// ends in, in the order of finding them, and the edges that lead there.
+struct Leaves {
+  struct Way {
+    torch::autograd::Node* node;  // null: an exit is the leaf itself
+    std::size_t edge;             // of the node
+    std::size_t leaf;             // of `tensors`
+  };
+  std::vector<at::Tensor> tensors;
+  std::vector<Way> ways;  // while the graph lives
+};
+
+// `entry`: where the graph behind `exits` begins, which is no leaf.
+Leaves find_leaves(const std::vector<torch::autograd::Edge>& exits,
+                   const std::vector<torch::autograd::Edge>& entry);
+
+// Gets the gradient of leaf `leaf` as soon as it is complete, while the engine
+// is still running. Threads: on an accelerator the engine's.
+using LeafSink = std::function<void(std::size_t leaf, at::Tensor grad)>;
 
 // Runs backward from `exits` with gradients `grads` (undefined: none) and
 // returns the gradients that arrive at `targets`, undefined where nothing
@@ -64,5 +79,15 @@ std::vector<at::Tensor> run_backward(
     const std::vector<torch::autograd::Edge>& exits,
     std::vector<at::Tensor> grads,
     const std::vector<torch::autograd::Edge>& targets, bool keep_graph);
+
+// The same, and the gradients of `leaves`, which must be those of this graph,
+// go to `sink`, each as it comes, so that they are not held beside each other.
+// `wanted`: by leaf. Ways whose edge has been taken away are left out.
+std::vector<at::Tensor> run_backward(
+    const std::vector<torch::autograd::Edge>& exits,
+    std::vector<at::Tensor> grads,
+    const std::vector<torch::autograd::Edge>& targets, bool keep_graph,
+    const Leaves& leaves, const std::vector<bool>& wanted,
+    const LeafSink& sink);
 
 }  // namespace gpipe

@@ -4,19 +4,26 @@
 
 namespace gpipe {
 
-void LeafSums::add(int64_t microbatch, std::vector<LeafGrad> grads) {
-  if (order_ == SumOrder::kAsTheyCome) return add_now(std::move(grads));
-  early_.emplace(microbatch, std::move(grads));
-  for (auto first = early_.begin();
-       first != early_.end() && first->first == next_;
-       first = early_.erase(first), ++next_) {
-    add_now(std::move(first->second));
+void LeafSums::add(int64_t microbatch, int64_t leaf, at::Tensor grad) {
+  if (order_ == SumOrder::kByMicrobatch && microbatch != turn_) {
+    early_[microbatch].grads.emplace_back(leaf, std::move(grad));
+    return;
   }
+  sums_.add(static_cast<std::size_t>(leaf), std::move(grad));
 }
 
-void LeafSums::add_now(std::vector<LeafGrad> grads) {
-  for (LeafGrad& each : grads) {
-    sums_.add(static_cast<std::size_t>(each.leaf), std::move(each.grad));
+void LeafSums::finish(int64_t microbatch) {
+  if (order_ == SumOrder::kAsTheyCome) return;
+  early_[microbatch].finished = true;
+  for (auto first = early_.begin();
+       first != early_.end() && first->first == turn_;) {
+    for (auto& [leaf, grad] : first->second.grads) {
+      sums_.add(static_cast<std::size_t>(leaf), std::move(grad));
+    }
+    first->second.grads.clear();
+    if (!first->second.finished) return;
+    first = early_.erase(first);
+    ++turn_;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "gpipe/runtime/grad_sum.h"
@@ -21,30 +22,29 @@ enum class SumOrder {
   kByMicrobatch,
 };
 
-struct LeafGrad {
-  int64_t leaf = 0;
-  at::Tensor grad;  // undefined is nothing
-};
-
 // Threads: those of the partition.
 class LeafSums {
  public:
   explicit LeafSums(SumOrder order) : order_(order) {}
 
-  // Of all leaves that the micro-batch has a gradient for; once for each
-  // micro-batch, also if there is none.
-  void add(int64_t microbatch, std::vector<LeafGrad> grads);
+  // Undefined is nothing.
+  void add(int64_t microbatch, int64_t leaf, at::Tensor grad);
+  // All of the micro-batch have been added; for every one of them.
+  void finish(int64_t microbatch);
 
   // The sum, undefined if nothing was added. Leaves none behind.
   at::Tensor take(int64_t leaf);
 
  private:
-  void add_now(std::vector<LeafGrad> grads);
-
   const SumOrder order_;
   GradSum sums_;
-  int64_t next_ = 0;  // micro-batch to be added
-  std::map<int64_t, std::vector<LeafGrad>> early_;
+  // Of kByMicrobatch: whose turn it is, and what came before its own.
+  struct Early {
+    bool finished = false;
+    std::vector<std::pair<int64_t, at::Tensor>> grads;  // by leaf
+  };
+  int64_t turn_ = 0;
+  std::map<int64_t, Early> early_;
 };
 
 }  // namespace gpipe

@@ -3,9 +3,10 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <iterator>
+#include <optional>
 #include <string>
 #include <typeindex>
 #include <typeinfo>
@@ -13,7 +14,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "gpipe/runtime/grad_sum.h"
 #include "gpipe/runtime/graph.h"
 
 namespace gpipe {
@@ -47,6 +47,53 @@ bool is_product(const Node& node) {
   return entry->second;
 }
 
+// What the engine does with a node, without hooks.
+variable_list run(Node& node, variable_list grads) {
+  variable_list found = node(std::move(grads));
+  // Sums out what was broadcast.
+  torch::autograd::validate_outputs(
+      node.next_edges(), found, [&](const std::string& problem) {
+        return node.name() + " returned " + problem;
+      });
+  return found;
+}
+
+// Goes on through nodes that have one way in and one out, such as the
+// transpose of a weight, as far as they lead.
+void follow(Edge& edge, at::Tensor& grad) {
+  for (;;) {
+    Node& node = *edge.function;
+    const bool plain = node.num_inputs() == 1 && node.num_outputs() == 1 &&
+                       node.next_edge(0).is_valid() &&
+                       node.tensor_pre_hooks().empty() &&
+                       node.retains_grad_hooks().empty() &&
+                       node.pre_hooks().empty() && node.post_hooks().empty();
+    if (!plain || !grad.defined()) return;
+    grad = std::move(run(node, {std::move(grad)})[0]);
+    edge = Edge(node.next_edge(0));
+  }
+}
+
+// Which leaf an edge ends in.
+class LeafPlaces {
+ public:
+  explicit LeafPlaces(const Leaves& leaves) {
+    for (std::size_t k = 0; k < leaves.tensors.size(); ++k) {
+      places_.emplace(torch::autograd::impl::gradient_edge(leaves.tensors[k])
+                          .function.get(),
+                      k);
+    }
+  }
+  std::optional<std::size_t> find(const Edge& edge) const {
+    const auto place = places_.find(edge.function.get());
+    if (place == places_.end()) return std::nullopt;
+    return place->second;
+  }
+
+ private:
+  std::unordered_map<const Node*, std::size_t> places_;
+};
+
 // Notes what arrives at a node.
 struct Note : public torch::autograd::FunctionPreHook {
   explicit Note(std::shared_ptr<variable_list> into) : into(std::move(into)) {}
@@ -66,12 +113,15 @@ struct SplitBackward::Graph {
     std::shared_ptr<Node> node;
     edge_list later;
     std::shared_ptr<variable_list> grads;
+    edge_list rest;  // of its edges, while the weight part runs
   };
 
-  edge_list exits, entry, inner, leaves;
+  edge_list exits, entry, inner;
+  Leaves leaves;
   std::vector<Product> products;
   std::vector<at::Tensor> inner_grads;
-  std::vector<at::Tensor> leaf_grads;  // as far as the input part has them
+  // Leaves' gradients that came with the input part.
+  std::vector<std::pair<std::size_t, at::Tensor>> early;
 
   std::vector<std::shared_ptr<Node>> nodes_above(const edge_list& ends) const;
   edge_list end_at_inner(const std::vector<std::shared_ptr<Node>>& above);
@@ -170,13 +220,13 @@ void SplitBackward::Graph::set_products_aside(
     }
     if (!any) continue;
     products.push_back(
-        {node, std::move(later), std::make_shared<variable_list>()});
+        {node, std::move(later), std::make_shared<variable_list>(), {}});
     node->add_pre_hook(std::make_unique<Note>(products.back().grads));
   }
 }
 
 SplitBackward::SplitBackward(edge_list exits, edge_list entry, edge_list inner,
-                             edge_list leaves)
+                             Leaves leaves)
     : graph_(std::make_unique<Graph>()) {
   graph_->exits = std::move(exits);
   graph_->entry = std::move(entry);
@@ -207,29 +257,23 @@ std::vector<at::Tensor> SplitBackward::input_part(
   const auto above = graph.nodes_above(targets);
   if (!to_entry) targets = graph.end_at_inner(above);
   graph.set_products_aside(above, targets);
-  const std::size_t ends = targets.size();
-  targets.insert(targets.end(), graph.leaves.begin(), graph.leaves.end());
-  auto found = run_backward(graph.exits, std::move(grads), targets,
-                            /*keep_graph=*/true);
+  const std::vector<bool> all(graph.leaves.tensors.size(), true);
+  auto found =
+      run_backward(graph.exits, std::move(grads), targets, /*keep_graph=*/true,
+                   graph.leaves, all, [&](std::size_t leaf, at::Tensor grad) {
+                     graph.early.emplace_back(leaf, std::move(grad));
+                   });
 
   std::unordered_set<const Node*> needed;
   for (const auto& product : graph.products) needed.insert(product.node.get());
   for (const auto& node : above) {
     if (!needed.count(node.get())) node->release_variables();
   }
-  graph.exits.clear();
-
-  graph.leaf_grads.assign(
-      std::make_move_iterator(found.begin() +
-                              static_cast<std::ptrdiff_t>(ends)),
-      std::make_move_iterator(found.end()));
-  found.resize(ends);
   std::vector<at::Tensor> entry_grads(graph.entry.size());
   if (!to_entry) {
     graph.inner_grads = std::move(found);
     return entry_grads;
   }
-  graph.inner.clear();
   auto next = found.begin();
   for (std::size_t k = 0; k < graph.entry.size(); ++k) {
     if (graph.entry[k].is_valid()) entry_grads[k] = std::move(*next++);
@@ -237,44 +281,42 @@ std::vector<at::Tensor> SplitBackward::input_part(
   return entry_grads;
 }
 
-std::vector<at::Tensor> SplitBackward::weight_part() {
+void SplitBackward::weight_part(const LeafSink& sink) {
   const std::unique_ptr<Graph> graph = std::move(graph_);
+  for (auto& [leaf, grad] : graph->early) sink(leaf, std::move(grad));
   edge_list roots = std::move(graph->inner);
   std::vector<at::Tensor> grads = std::move(graph->inner_grads);
+  roots.resize(grads.size());
   {
     const c10::AutoGradMode no_graph(false);
+    const LeafPlaces places(graph->leaves);
     for (Graph::Product& product : graph->products) {
       const auto any =
           std::any_of(product.grads->begin(), product.grads->end(),
                       [](const at::Tensor& grad) { return grad.defined(); });
       if (!any) continue;
-      product.node->next_edges() = product.later;
-      variable_list found = (*product.node)(std::move(*product.grads));
-      // Sums out what was broadcast, as the engine does between two nodes.
-      torch::autograd::validate_outputs(
-          product.later, found, [&](const std::string& problem) {
-            return product.node->name() + " returned " + problem;
-          });
+      // The graph stays whole: the ways to its leaves are known by its nodes.
+      product.rest = std::exchange(product.node->next_edges(), product.later);
+      variable_list found = run(*product.node, std::move(*product.grads));
       for (std::size_t k = 0; k < found.size(); ++k) {
-        if (!product.later[k].is_valid()) continue;
-        roots.push_back(product.later[k]);
-        grads.push_back(std::move(found[k]));
+        Edge edge = product.later[k];
+        if (!edge.is_valid()) continue;
+        at::Tensor grad = std::move(found[k]);
+        follow(edge, grad);
+        if (const auto leaf = places.find(edge)) {
+          if (grad.defined()) sink(*leaf, std::move(grad));
+        } else {
+          roots.push_back(std::move(edge));
+          grads.push_back(std::move(grad));
+        }
       }
       product.node->release_variables();
-      product = {};
+      product.grads.reset();
     }
   }
-  auto result = run_backward(roots, std::move(grads), graph->leaves,
-                             /*keep_graph=*/false);
-  for (std::size_t k = 0; k < graph->leaf_grads.size(); ++k) {
-    at::Tensor& first = graph->leaf_grads[k];
-    if (!first.defined()) continue;
-    GradSum sum(1);
-    sum.add(0, std::move(first));
-    sum.add(0, std::move(result[k]));
-    result[k] = sum.take(0);
-  }
-  return result;
+  const std::vector<bool> all(graph->leaves.tensors.size(), true);
+  run_backward(roots, std::move(grads), {}, /*keep_graph=*/false, graph->leaves,
+               all, sink);
 }
 
 }  // namespace gpipe

@@ -6,9 +6,10 @@
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
-#include <cstddef>
 #include <memory>
 #include <vector>
+
+#include "gpipe/runtime/graph.h"
 
 namespace gpipe {
 
@@ -28,16 +29,15 @@ namespace gpipe {
 // Threads: those of the cell. On CPU all of it runs on the calling thread.
 class SplitBackward {
  public:
-  // `exits`, `entry`, `leaves`: the ends of the graph, see run_backward();
-  // the graph must be used by nobody else, and for nothing else than the two
-  // parts. Empty edges in `entry` and `leaves` are not wanted. If nothing is
+  // `exits`, `entry`, `leaves`: the ends of the graph, see graph.h; the graph
+  // must be used by nobody else, and for nothing else than the two parts. Empty
+  // edges in `entry` are not wanted. If nothing is
   // wanted of `entry`, `inner` stands for it: edges inside of the graph that
   // divide it into two parts that take some time each; may be empty too, then
   // all is left for the weight part.
   SplitBackward(std::vector<torch::autograd::Edge> exits,
                 std::vector<torch::autograd::Edge> entry,
-                std::vector<torch::autograd::Edge> inner,
-                std::vector<torch::autograd::Edge> leaves);
+                std::vector<torch::autograd::Edge> inner, Leaves leaves);
   ~SplitBackward();
   SplitBackward(SplitBackward&&) noexcept;
   SplitBackward& operator=(SplitBackward&&) noexcept;
@@ -46,8 +46,9 @@ class SplitBackward {
   // does not need are freed.
   std::vector<at::Tensor> input_part(std::vector<at::Tensor> grads);
 
-  // The gradients that arrive at the leaves. Frees the graph.
-  std::vector<at::Tensor> weight_part();
+  // The gradients of the leaves, one after the other: a leaf with several uses
+  // may come several times. Frees the graph.
+  void weight_part(const LeafSink& sink);
 
  private:
   struct Graph;

@@ -1,0 +1,158 @@
+// What a backward in two parts costs, and what it changes: the same step of one
+// partition by 1F1B and by ZB-H1, which differ in nothing else.
+
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
+
+#include "benchmarks/harness/environment.h"
+#include "benchmarks/harness/output.h"
+#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/table.h"
+#include "benchmarks/harness/throughput.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "models/amoebanet.h"
+#include "models/resnet.h"
+#include "models/transformer.h"
+#include "models/unet.h"
+
+DEFINE_int64(rounds, 9, "Steps of each kind, in turn; medians count.");
+DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
+
+namespace gpipe::benchmarks {
+namespace {
+
+struct Subject {
+  std::string name;
+  std::function<torch::nn::Sequential()> model;
+  at::Tensor input;
+};
+
+at::Tensor loss_of(const at::Tensor& output, const at::Tensor&) {
+  return output.pow(2).mean();
+}
+
+double seconds_of(GPipe& pipeline, const at::Tensor& input,
+                  const Schedule& schedule) {
+  pipeline->zero_grad();
+  const Stopwatch watch({at::Device(at::kCPU)});
+  pipeline->train_step(input, input, loss_of, schedule);
+  return watch.elapsed().wall_seconds;
+}
+
+std::vector<at::Tensor> gradients(const GPipe& pipeline) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& each : pipeline->parameters()) {
+    if (each.grad().defined()) result.push_back(each.grad().clone());
+  }
+  return result;
+}
+
+// The largest difference of a gradient by its largest value; 0 for equal bits.
+double difference(const std::vector<at::Tensor>& a,
+                  const std::vector<at::Tensor>& b) {
+  double largest = 0;
+  for (std::size_t k = 0; k < a.size(); ++k) {
+    if (a[k].equal(b[k])) continue;
+    largest = std::max(
+        largest, ((a[k] - b[k]).abs().max() / b[k].abs().max()).item<double>());
+  }
+  return largest;
+}
+
+Row run(const Subject& subject) {
+  torch::manual_seed(0);
+  const auto model = subject.model();
+  const auto layers = static_cast<int64_t>(model->size());
+  GPipe pipeline(model, GPipeOptions({layers})
+                            .devices({at::kCPU})
+                            .checkpoint(Checkpoint::kNever)
+                            .threads_per_partition(1));
+  const int count = static_cast<int>(FLAGS_microbatches);
+  const Schedule whole = one_forward_one_backward(1, count);
+  const Schedule parts = zero_bubble_h1(1, count);
+  std::vector<double> of_whole, of_parts;
+  std::vector<at::Tensor> expected;
+  double apart = 0;
+  for (int64_t round = -1; round < FLAGS_rounds; ++round) {
+    const double a = seconds_of(pipeline, subject.input, whole);
+    if (round < 0) expected = gradients(pipeline);
+    const double b = seconds_of(pipeline, subject.input, parts);
+    if (round < 0) {
+      apart = difference(gradients(pipeline), expected);
+      continue;
+    }
+    of_whole.push_back(a);
+    of_parts.push_back(b);
+  }
+  return {subject.name,
+          {Cell(1e3 * median(of_whole), 1), Cell(1e3 * median(of_parts), 1),
+           Cell(100 * (median(of_parts) / median(of_whole) - 1), 1),
+           apart == 0 ? Cell("equal bits") : Cell(1e6 * apart, 3)},
+          {},
+          ""};
+}
+
+int measure() {
+  check_format();
+  if (FLAGS_microbatches <= 0 || FLAGS_rounds <= 0) {
+    throw std::invalid_argument(
+        "--microbatches and --rounds need to be above 0");
+  }
+  at::set_num_threads(1);
+  torch::manual_seed(0);
+  const auto images = at::rand({16, 3, 64, 64});
+  Table table;
+  table.title = "A step with backwards in two parts, beside whole ones";
+  table.name_column = "model";
+  table.columns = {"whole ms", "two parts ms", "more %", "gradients"};
+  const std::vector<Subject> subjects = {
+      {"ResNet-101", [] { return models::resnet101(10); }, images},
+      {"AmoebaNet-D (6, 64)", [] { return models::amoebanetd(10, 6, 64); },
+       images},
+      {"U-Net (2, 16)", [] { return models::unet(5, 2, 16); }, images},
+      {"Transformer (4, 256)",
+       [] {
+         return models::transformer(models::TransformerOptions()
+                                        .num_layers(4)
+                                        .width(256)
+                                        .feed_forward(1024)
+                                        .heads(4)
+                                        .vocabulary(100)
+                                        .sequence(64)
+                                        .dropout(0));
+       },
+       at::randint(100, {16, 64}, at::kLong)},
+  };
+  for (const Subject& subject : subjects) table.rows.push_back(run(subject));
+  table.notes.push_back(
+      "One partition, one thread, " + std::to_string(FLAGS_microbatches) +
+      " micro-batches. Gradients: equal bits, or the largest difference in "
+      "millionths of the gradient's largest value.");
+  print_table(table, "split_backward", describe_environment());
+  return kOk;
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks
+
+int main(int argc, char** argv) {
+  const gpipe::benchmarks::Program program{
+      "split_backward",
+      "milliseconds of steps with backwards in two parts, beside whole ones.",
+      {"", "--microbatches=8 --rounds=15"}};
+  return gpipe::benchmarks::run_program(argc, argv, program,
+                                        gpipe::benchmarks::measure);
+}
