@@ -47,6 +47,7 @@ at::Tensor loss_of(const at::Tensor& output, const at::Tensor&) {
 double seconds_of(GPipe& pipeline, const at::Tensor& input,
                   const Schedule& schedule) {
   pipeline->zero_grad();
+  torch::manual_seed(1);  // the same dropout
   const Stopwatch watch({at::Device(at::kCPU)});
   pipeline->train_step(input, input, loss_of, schedule);
   return watch.elapsed().wall_seconds;
