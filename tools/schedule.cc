@@ -5,6 +5,8 @@
 //       --microbatches=32 --svg=/folder/a.svg
 //   ./bazelw run //tools:schedule -- --compare=1f1b,zb-h1,zbv --ranks=8
 //   ./bazelw run //tools:schedule -- --csv=/folder/mine.csv --forward=1,2,1
+//   ./bazelw run //tools:schedule -- --schedule=automatic --forward=1,2,1,3
+//       --activation_mib=10 --memory_limit_mib=30
 #include "gpipe/schedule.h"
 
 #include <absl/strings/numbers.h>
@@ -45,6 +47,13 @@ DEFINE_int32(stages, 0, "Stages of all ranks together, instead of --ranks.");
 DEFINE_int32(stages_per_rank, 0,
              "0: what the schedule has; 2 if it takes any number.");
 DEFINE_int32(microbatches, 8, "Micro-batches.");
+DEFINE_string(placement, "loop",
+              "Of --schedule=automatic with several stages per rank: loop (in "
+              "rounds) or v (there and back).");
+DEFINE_string(
+    memory_limit_mib, "",
+    "Of --schedule=automatic: what each rank may hold; one number, or "
+    "a list with one for each rank. '': no limit.");
 DEFINE_string(recompute, "none",
               "Micro-batches that are recomputed: none, all or except_last.");
 DEFINE_string(recompute_placement, "before_backward",
@@ -92,6 +101,7 @@ using gpipe::Schedule;
 using gpipe::Timeline;
 using Table = std::vector<std::vector<std::string>>;
 
+constexpr char kAutomatic[] = "automatic";
 constexpr std::size_t kMost = 6;  // lines of a list whose rest matters little
 
 // A usage error.
@@ -183,7 +193,48 @@ Schedule recomputing(const Schedule& schedule) {
       placement->second);
 }
 
+gpipe::Costs costs_of(const Schedule& schedule);
+
+// The best that a search finds for the costs, with the stages that the flags
+// say, by --placement.
+Schedule automatic() {
+  const int stages_per_rank = std::max(1, FLAGS_stages_per_rank);
+  const int ranks = ranks_of(stages_per_rank);
+  if (FLAGS_placement != "loop" && FLAGS_placement != "v") {
+    refuse("--placement is '", FLAGS_placement, "', but must be loop or v");
+  }
+  if (FLAGS_recompute != "none") {
+    refuse(
+        "--schedule=automatic recomputes where --memory_limit_mib asks for "
+        "it: leave --recompute out");
+  }
+  std::vector<int> rank_of_stage;
+  for (int stage = 0; stage < ranks * stages_per_rank; ++stage) {
+    const bool back = FLAGS_placement == "v" && stage / ranks % 2 == 1;
+    rank_of_stage.push_back(back ? ranks - 1 - stage % ranks : stage % ranks);
+  }
+  const gpipe::Costs costs =
+      costs_of(gpipe::breadth_first(rank_of_stage, FLAGS_microbatches));
+  gpipe::AutomaticOptions options;
+  for (const absl::string_view item :
+       absl::StrSplit(FLAGS_memory_limit_mib, ',', absl::SkipEmpty())) {
+    double mib = 0;
+    if (!absl::SimpleAtod(item, &mib) || !(mib >= 0)) {
+      refuse("--memory_limit_mib=", FLAGS_memory_limit_mib, ": '",
+             std::string(item), "' is no number of 0 or more");
+    }
+    options.memory_bytes.push_back(mib * 0x1p20);
+  }
+  const auto found = gpipe::automatic_schedule(
+      rank_of_stage, FLAGS_microbatches, costs, options);
+  std::cout << "automatic: " << found.origin << "; at least "
+            << gpipe::seconds_text(found.lower_bound)
+            << " by any schedule of these stages\n";
+  return found.schedule;
+}
+
 Schedule make(const std::string& name) {
+  if (name == kAutomatic && FLAGS_csv.empty()) return automatic();
   Schedule schedule =
       recomputing(FLAGS_csv.empty() ? named(name) : from_file(FLAGS_csv));
   gpipe::validate(schedule);
@@ -411,7 +462,8 @@ std::vector<gpipe::NamedTimeline> compare() {
                   "of the work", "peak in flight", "peak memory"}};
   std::string remarks;
   for (const std::string& name : names) {
-    gpipe::fixed_stages_per_rank(name);  // throws if there is none
+    // Throws if there is none of that name.
+    if (name != kAutomatic) gpipe::fixed_stages_per_rank(name);
     try {
       const Schedule schedule = make(name);
       const gpipe::Costs costs = costs_of(schedule);
@@ -479,7 +531,7 @@ int main(int argc, char** argv) {
       "simulates a pipeline schedule, one of\n"
       "  " +
       absl::StrJoin(gpipe::schedule_names(), ", ") +
-      ".\n\n"
+      ",\nor automatic, the best that a search finds for the costs.\n\n"
       "Seconds and bytes are a list with a number for each stage, as 1,2,1.5; "
       "or one number for what each rank does, which its stages share equally, "
       "so that schedules with one and with several stages per rank can be "

@@ -11,6 +11,8 @@
 #include "balancing/plan.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
 #include "gpipe/summary.h"
 #include "models/classifier.h"
 #include "models/transformer.h"
@@ -35,6 +37,21 @@ int main() {
     }
   }
   std::cout << "output " << y.sizes() << "\n";
+
+  // The same by 1F1B, with the loss in the pipeline.
+  const gpipe::Schedule schedule = gpipe::one_forward_one_backward(2, 4);
+  gpipe::validate(schedule);
+  gpipe::Costs costs;
+  costs.forward = {1, 1};
+  costs.backward = {2, 2};
+  std::cout << gpipe::to_text(gpipe::simulate(schedule, costs), 60);
+  const auto result = model->train_step(
+      x, torch::zeros({8, 10}),
+      [](const torch::Tensor& output, const torch::Tensor& target) {
+        return (output - target).pow(2).mean();
+      },
+      schedule);
+  std::cout << "loss of " << result.losses.size() << " micro-batches\n";
 
   const auto transformer = [] {
     gpipe::MetaGuard meta;

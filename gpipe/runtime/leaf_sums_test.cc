@@ -1,0 +1,63 @@
+#include "gpipe/runtime/leaf_sums.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+at::Tensor number(double value) {
+  return at::full({1}, value, at::TensorOptions().dtype(at::kDouble));
+}
+
+// Adds 1, 1e16 and -1e16, by micro-batch 0, 1 and 2, in the given order. The
+// sum is 0 if 1 comes first, since 1 + 1e16 is 1e16, and 1 if it comes last.
+double sum_of(SumOrder order, const std::vector<int>& microbatches) {
+  const double values[] = {1, 1e16, -1e16};
+  LeafSums sums(order);
+  for (const int i : microbatches) {
+    sums.add(i, 0, number(values[i]));
+    sums.finish(i);
+  }
+  return sums.take(0).item<double>();
+}
+
+TEST(LeafSumsTest, AddsAsTheyCome) {
+  EXPECT_EQ(sum_of(SumOrder::kAsTheyCome, {0, 1, 2}), 0);
+  EXPECT_EQ(sum_of(SumOrder::kAsTheyCome, {2, 1, 0}), 1);
+}
+
+TEST(LeafSumsTest, AddsByMicrobatchWhateverTheOrder) {
+  for (const std::vector<int>& order : std::vector<std::vector<int>>{
+           {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}) {
+    EXPECT_EQ(sum_of(SumOrder::kByMicrobatch, order), 0);
+  }
+}
+
+TEST(LeafSumsTest, AMicrobatchWithoutGradientsPassesItsTurnOn) {
+  LeafSums sums(SumOrder::kByMicrobatch);
+  sums.add(1, 3, number(5));
+  sums.finish(1);
+  sums.finish(0);
+  sums.add(2, 3, number(2));
+  sums.finish(2);
+  EXPECT_EQ(sums.take(3).item<double>(), 7);
+  EXPECT_FALSE(sums.take(0).defined());
+  EXPECT_FALSE(sums.take(3).defined());
+}
+
+TEST(LeafSumsTest, PartsOfAMicrobatchStayTogether) {
+  // Micro-batch 1 adds 1e16 before and -1e16 after 0 has come.
+  LeafSums sums(SumOrder::kByMicrobatch);
+  sums.add(1, 0, number(1e16));
+  sums.add(0, 0, number(1));
+  sums.finish(0);
+  sums.add(1, 0, number(-1e16));
+  sums.finish(1);
+  EXPECT_EQ(sums.take(0).item<double>(), 0);
+}
+
+}  // namespace
+}  // namespace gpipe
