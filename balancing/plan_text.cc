@@ -12,10 +12,6 @@
 namespace gpipe::balancing {
 namespace {
 
-std::string percent_text(double part) {
-  return std::to_string(std::lround(100 * part)) + " %";
-}
-
 using Table = std::vector<std::vector<std::string>>;
 
 void print(std::ostream& stream, const Table& table) {
@@ -52,8 +48,8 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
     table.push_back({std::to_string(table.size() - 1), each.device.str(),
                      std::to_string(each.layers), seconds_text(each.forward),
                      seconds_text(each.backward), bytes_text(each.memory_bytes),
-                     bytes_text(each.memory_limit), percent_text(each.idle),
-                     percent_text(each.bubble_share), bound_of(plan, each)});
+                     bytes_text(each.memory_limit), percent_text(each.idle, 0),
+                     percent_text(each.bubble_share, 0), bound_of(plan, each)});
   }
   print(stream, table);
 

@@ -31,7 +31,6 @@
 #include <vector>
 
 #include "gpipe/simulation.h"
-#include "gpipe/simulation/percent.h"
 #include "gpipe/text/columns.h"
 #include "gpipe/text/units.h"
 
@@ -158,20 +157,10 @@ Schedule from_file(const std::string& path) {
   }
 }
 
-int microbatches_of(const Schedule& schedule) {
-  int count = 0;
-  for (const auto& actions : schedule.ranks) {
-    for (const gpipe::Action& action : actions) {
-      count = std::max(count, action.microbatch + 1);
-    }
-  }
-  return count;
-}
-
 // As --recompute says.
 Schedule recomputing(const Schedule& schedule) {
   if (FLAGS_recompute == "none") return schedule;
-  int count = microbatches_of(schedule);
+  int count = gpipe::num_microbatches(schedule);
   if (FLAGS_recompute == "except_last") {
     --count;
   } else if (FLAGS_recompute != "all") {
@@ -436,7 +425,7 @@ void print_improvements(const Schedule& schedule, const gpipe::Costs& costs,
 void describe(const std::string& name, const Schedule& schedule,
               const gpipe::Costs& costs, const Timeline& timeline) {
   std::cout << name << ": " << schedule.ranks.size() << " ranks, "
-            << microbatches_of(schedule) << " micro-batches, "
+            << gpipe::num_microbatches(schedule) << " micro-batches, "
             << gpipe::seconds_text(timeline.makespan) << "; bubble "
             << gpipe::percent_text(timeline.bubble_fraction) << " of all time, "
             << gpipe::percent_text(timeline.bubble_ratio) << " of the work\n";

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "gpipe/simulation/kind_name.h"
-#include "gpipe/simulation/percent.h"
 #include "gpipe/simulation/refuse.h"
 #include "gpipe/text/units.h"
 

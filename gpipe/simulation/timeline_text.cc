@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "gpipe/simulation/kind_name.h"
-#include "gpipe/simulation/percent.h"
 #include "gpipe/simulation/refuse.h"
 #include "gpipe/text/units.h"
 

@@ -29,4 +29,10 @@ std::string seconds_text(double seconds) {
   return with_unit<3>(seconds * 1e6, 1000, {"us", "ms", "s"});
 }
 
+std::string percent_text(double part, int decimals) {
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), "%.*f %%", decimals, 100 * part);
+  return text.data();
+}
+
 }  // namespace gpipe

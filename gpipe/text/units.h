@@ -13,4 +13,7 @@ namespace gpipe {
 std::string bytes_text(double bytes);
 std::string seconds_text(double seconds);
 
+// A part of a whole: 0.125 is "12.5 %", or "12 %" without decimals.
+std::string percent_text(double part, int decimals = 1);
+
 }  // namespace gpipe

@@ -43,5 +43,12 @@ TEST(UnitsTest, ALimitThatIsNoneIsUnlimited) {
   EXPECT_EQ(seconds_text(kInfinity), "unlimited");
 }
 
+TEST(PercentTextTest, RoundsToTheDecimals) {
+  EXPECT_EQ(percent_text(0.125), "12.5 %");
+  EXPECT_EQ(percent_text(0.126, 0), "13 %");
+  EXPECT_EQ(percent_text(-0.5, 2), "-50.00 %");
+  EXPECT_EQ(percent_text(1, 0), "100 %");
+}
+
 }  // namespace
 }  // namespace gpipe
