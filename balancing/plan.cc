@@ -128,6 +128,7 @@ class Candidate {
     plan.checkpoint = checkpoint_;
 
     Costs costs;
+    std::vector<double> copies;
     const auto stages = stage_costs(chain, plan.balance);
     int64_t first = 0;
     for (std::size_t j = 0; j < stages.size(); ++j) {
@@ -139,24 +140,18 @@ class Candidate {
       part.backward = stages[j].backward;
       part.memory_limit = devices_[j].memory_bytes();
       part.memory_bytes = memory_of(chain, j, first, first + part.layers);
-      // The copies into it are a stage of their own.
-      if (j > 0) append(costs, stages[j].transfer, stages[j].transfer, 0);
-      append(costs, part.forward, part.backward, part.forward);
+      costs.forward.push_back(part.forward);
+      costs.backward.push_back(part.backward);
+      costs.recompute.push_back(part.forward);
+      if (j > 0) copies.push_back(stages[j].transfer);
       first += part.layers;
       plan.partitions.push_back(part);
     }
-    // Copies are nobody's work; see append() above.
-    std::vector<bool> on_cores;
-    for (std::size_t k = 0; k < costs.forward.size(); ++k) {
-      on_cores.push_back(k % 2 == 0);
-    }
-    const Timeline timeline = simulate_on_cores(
-        schedule(costs.forward.size()), costs,
-        static_cast<double>(workers_of(devices_, options_)), on_cores);
+    const Timeline timeline = run(costs, copies);
     plan.step_seconds = timeline.makespan;
     for (std::size_t j = 0; j < stages.size(); ++j) {
       if (plan.step_seconds <= 0) continue;
-      plan.partitions[j].idle = timeline.idle[2 * j] / plan.step_seconds;
+      plan.partitions[j].idle = timeline.idle[j] / plan.step_seconds;
     }
     double bubble = 0;
     for (const PlannedPartition& part : plan.partitions) bubble += part.idle;
@@ -171,17 +166,30 @@ class Candidate {
     return checkpointed_microbatches(checkpoint_, chunks_);
   }
 
-  static void append(Costs& costs, double forward, double backward,
-                     double recompute) {
-    costs.forward.push_back(forward);
-    costs.backward.push_back(backward);
-    costs.recompute.push_back(recompute);
+  Schedule schedule() const {
+    const auto stages = static_cast<int>(devices_.size());
+    const auto count = static_cast<int>(chunks_);
+    return with_recompute(
+        options_.schedule() == PlanSchedule::kFillDrain
+            ? fill_drain(stages, count)
+            : one_forward_one_backward(stages, count),
+        [count = recomputed()](int microbatch) { return microbatch < count; });
   }
 
-  Schedule schedule(std::size_t stages) const {
-    return with_recompute(
-        fill_drain(static_cast<int>(stages), static_cast<int>(chunks_)),
-        [count = recomputed()](int microbatch) { return microbatch < count; });
+  // `copies`: seconds from each partition to the next.
+  Timeline run(const Costs& costs, const std::vector<double>& copies) const {
+    const auto workers = static_cast<double>(workers_of(devices_, options_));
+    Timeline shared = simulate_on_cores(schedule(), costs, workers);
+    if (std::none_of(copies.begin(), copies.end(),
+                     [](double seconds) { return seconds > 0; })) {
+      return shared;
+    }
+    Costs with_copies = costs;
+    with_copies.boundary_bytes = copies;
+    with_copies.bandwidth = 1;  // so that bytes are seconds
+    Timeline timeline = simulate(schedule(), with_copies);
+    // It is not known what the two cost together.
+    return timeline.makespan < shared.makespan ? shared : timeline;
   }
 
   double scaled(int64_t bytes) const {
@@ -221,7 +229,11 @@ class Candidate {
       chain.skips.push_back(
           {skip.stashed_by, skip.popped_by, scaled(skip.bytes)});
     }
-    keep_for(chain, ChainSchedule::kFillDrain, for_chain(checkpoint_));
+    keep_for(chain,
+             options_.schedule() == PlanSchedule::kFillDrain
+                 ? ChainSchedule::kFillDrain
+                 : ChainSchedule::kOneForwardOneBackward,
+             for_chain(checkpoint_));
     return chain;
   }
 

@@ -31,7 +31,12 @@ struct PlanDevice {
   TORCH_ARG(double, memory_bytes) = std::numeric_limits<double>::infinity();
 };
 
+// Of a step: forward() and backward, or train_step() by
+// one_forward_one_backward(), which takes as long and holds less.
+enum class PlanSchedule { kFillDrain, kOneForwardOneBackward };
+
 struct PlanOptions {
+  TORCH_ARG(PlanSchedule, schedule) = PlanSchedule::kFillDrain;
   // What to try. No chunks: 1, 2, 4, ... up to 8 per partition and to the rows
   // of the mini-batch.
   TORCH_ARG(std::vector<int64_t>, chunks);

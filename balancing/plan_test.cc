@@ -64,6 +64,30 @@ TEST(PlanTest, PredictsTheClosedFormOfGPipe) {
   EXPECT_DOUBLE_EQ(result.partitions[0].bubble_share, 0.5);
 }
 
+TEST(PlanTest, OneForwardOneBackwardTakesAsLongAndHoldsLess) {
+  const auto profile = profile_of({1, 1, 1, 1});
+  const auto options = quiet().chunks({8});
+  const Plan gpipe = plan(profile, 8, devices(4), options);
+  const Plan in_turns =
+      plan(profile, 8, devices(4),
+           PlanOptions(options).schedule(PlanSchedule::kOneForwardOneBackward));
+  EXPECT_EQ(in_turns.step_seconds, gpipe.step_seconds);
+  // 8 bytes for the parameter and its gradient; 10 saved, and 6 that come in,
+  // for each micro-batch that is under way.
+  for (int64_t j = 0; j < 4; ++j) {
+    const double each = j > 0 ? 10 + 6 : 10;
+    EXPECT_EQ(gpipe.partitions[j].memory_bytes, 8 + 8 * each) << j;
+    EXPECT_EQ(in_turns.partitions[j].memory_bytes, 8 + (4 - j) * each) << j;
+  }
+}
+
+TEST(PlanTest, CopiesAreBesideTheWork) {
+  // 6 bytes a row, of which one second brings 2: a third stage of 3 s.
+  const Plan result =
+      plan(profile_of({1, 1}), 4, devices(2), quiet().chunks({4}).bandwidth(2));
+  EXPECT_EQ(result.step_seconds, (1 + 3 + 1) + (2 + 3 + 2) + 3 * (3 + 3));
+}
+
 TEST(PlanTest, SaysWhoseTheBubbleIs) {
   // f + b is 6 on one side and 3 on the other, for 2 rows each.
   const Plan result =

@@ -47,6 +47,9 @@ DEFINE_int64(width, 0,
 DEFINE_int64(partitions, 2, "Partitions, one per device.");
 DEFINE_double(memory_gib, std::numeric_limits<double>::infinity(),
               "Of each device, in GiB.");
+DEFINE_string(schedule, "fill-drain",
+              "fill-drain, for forward() and backward, or 1f1b, for "
+              "train_step(), which holds less.");
 DEFINE_string(chunks, "", "Numbers of micro-batches to try, as 4,8,16.");
 DEFINE_string(checkpoint, "",
               "Only this mode: always, except_last or never. '': all three.");
@@ -142,6 +145,12 @@ balancing::PlanOptions plan_options() {
       .bandwidth(FLAGS_bandwidth_gb * 1e9)
       .workers(FLAGS_workers)
       .profile(time_options());
+  if (FLAGS_schedule == "1f1b") {
+    options.schedule(balancing::PlanSchedule::kOneForwardOneBackward);
+  } else if (FLAGS_schedule != "fill-drain") {
+    refuse("--schedule is '", FLAGS_schedule,
+           "', but must be fill-drain or 1f1b");
+  }
   if (FLAGS_checkpoint.empty()) return options;
   for (const auto mode : options.checkpoints()) {
     if (FLAGS_checkpoint == gpipe::name_of(mode)) {
