@@ -5,7 +5,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <atomic>
@@ -105,11 +104,6 @@ LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
                       ProfileTracker& tracker, c10::Device device) {
   Entry entry(boundary.crossings, /*leaf=*/false);
   std::vector<torch::autograd::Edge> targets = entry.edges();
-  for (const at::Tensor& parameter : layer.ptr()->parameters()) {
-    if (parameter.defined() && parameter.requires_grad()) {
-      targets.push_back(torch::autograd::impl::gradient_edge(parameter));
-    }
-  }
   Value input(boundary.kind, std::move(entry.tensors()));
   boundary.crossings.clear();
 
@@ -126,9 +120,12 @@ LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
                  tracker.popped().end());
   std::vector<torch::autograd::Edge> exits;
   for (const at::Tensor& each : outputs) exits.push_back(exit_of(each));
+  const Leaves leaves = find_leaves(exits, targets);
   std::vector<at::Tensor> grads = ones_for(outputs);
   stamps.backward_start = Stamp::now(device);
-  run_backward(exits, std::move(grads), targets, /*keep_graph=*/false);
+  run_backward(exits, std::move(grads), targets, /*keep_graph=*/false, leaves,
+               std::vector<bool>(leaves.tensors.size(), true),
+               [](std::size_t, const at::Tensor&) {});
   stamps.backward_end = Stamp::now(device);
 
   boundary = leave(output);

@@ -39,81 +39,11 @@ struct Begin : public Node {
 };
 
 // The engine calls the hooks of a leaf whenever a gradient arrives at it, also
-// when it only takes the gradient as a result; and it sums gradients for a leaf
-// on the stream that the leaf's node was made on, which is the user's, so that
-// workers of one device would wait for each other there. While in scope, the
-// edges of the graph from `roots` to leaves that are `targets` and of which
-// that is true, and those entries of `roots` and `targets`, end in nodes of
-// this thread's own.
-class PastLeaves {
- public:
-  PastLeaves(edge_list& roots, edge_list& targets) {
-    for (Edge& target : targets) {
-      auto* leaf =
-          dynamic_cast<torch::autograd::AccumulateGrad*>(target.function.get());
-      if (!leaf || (leaf->tensor_pre_hooks().empty() && is_here(*leaf))) {
-        continue;
-      }
-      std::shared_ptr<Node> end(new Begin(), torch::autograd::deleteNode);
-      end->add_input_metadata(leaf->variable);
-      ends_.emplace(leaf, std::move(end));
-    }
-    if (ends_.empty()) return;
-    for (Edge& target : targets) divert(target);
-    std::unordered_set<Node*> seen;
-    std::vector<std::shared_ptr<Node>> stack;
-    for (Edge& root : roots) {
-      divert(root);
-      stack.push_back(root.function);
-    }
-    while (!stack.empty()) {
-      const std::shared_ptr<Node> node = std::move(stack.back());
-      stack.pop_back();
-      if (!node || !seen.insert(node.get()).second) continue;
-      // Not set_next_edge(), which is for nodes that nothing leads to yet.
-      auto& edges = node->next_edges();
-      for (std::size_t k = 0; k < edges.size(); ++k) {
-        const Edge before = edges[k];
-        if (divert(edges[k])) diverted_.push_back({node, k, before});
-        stack.push_back(edges[k].function);
-      }
-    }
-  }
-  ~PastLeaves() {
-    for (Diverted& each : diverted_) {
-      each.node->next_edges()[each.index] = std::move(each.before);
-    }
-  }
-  PastLeaves(const PastLeaves&) = delete;
-  PastLeaves& operator=(const PastLeaves&) = delete;
-
- private:
-  struct Diverted {
-    std::shared_ptr<Node> node;
-    std::size_t index;
-    Edge before;
-  };
-
-  // Whether the engine would work for `leaf` on this thread's current stream.
-  static bool is_here(torch::autograd::AccumulateGrad& leaf) {
-    if (!has_streams(leaf.variable.device())) return true;
-    const auto stream = leaf.stream();
-    return !stream || is_current(*stream);
-  }
-
-  bool divert(Edge& edge) {
-    const auto found = ends_.find(edge.function.get());
-    if (found == ends_.end()) return false;
-    edge.function = found->second;
-    return true;
-  }
-
-  std::unordered_map<Node*, std::shared_ptr<Node>> ends_;  // by leaf
-  std::vector<Diverted> diverted_;
-};
-
-// While in scope, edges to leaves lead to nodes that hand the gradients to a
-// sink. The engine runs these, since end() is among its targets.
+// when it only takes the gradient as a result; and it works for a leaf on the
+// stream that the leaf's node was made on, which is the user's, so that workers
+// of one device would wait for each other there. While in scope, edges to
+// leaves lead to nodes of this thread's own instead, which hand the gradients
+// to a sink. The engine runs these, since end() is among its targets.
 class ToSink {
  public:
   ToSink(edge_list& roots, const Leaves& leaves,
@@ -280,23 +210,6 @@ Leaves find_leaves(const edge_list& exits, const edge_list& entry) {
     for (std::size_t k = 0; k < edges.size(); ++k) visit(edges[k], node, k);
   }
   return leaves;
-}
-
-std::vector<at::Tensor> run_backward(const edge_list& exits,
-                                     std::vector<at::Tensor> grads,
-                                     const edge_list& targets,
-                                     bool keep_graph) {
-  edge_list roots, wanted;
-  variable_list root_grads;
-  take_roots(exits, std::move(grads), roots, root_grads);
-  for (const Edge& edge : targets) {
-    if (edge.is_valid()) wanted.push_back(edge);
-  }
-  if (roots.empty() || wanted.empty()) {
-    return std::vector<at::Tensor>(targets.size());
-  }
-  const PastLeaves past_leaves(roots, wanted);
-  return execute(roots, root_grads, targets, wanted, keep_graph);
 }
 
 std::vector<at::Tensor> run_backward(const edge_list& exits,

@@ -72,17 +72,13 @@ using LeafSink = std::function<void(std::size_t leaf, at::Tensor grad)>;
 
 // Runs backward from `exits` with gradients `grads` (undefined: none) and
 // returns the gradients that arrive at `targets`, undefined where nothing
-// does or the target is empty. `.grad` of leaves is not touched, nor are
-// their hooks called: those are for the sum over all cells.
-// Threads: on CPU all of it runs on the calling thread.
-std::vector<at::Tensor> run_backward(
-    const std::vector<torch::autograd::Edge>& exits,
-    std::vector<at::Tensor> grads,
-    const std::vector<torch::autograd::Edge>& targets, bool keep_graph);
-
-// The same, and the gradients of `leaves`, which must be those of this graph,
-// go to `sink`, each as it comes, so that they are not held beside each other.
+// does or the target is empty. Those of `leaves`, which must be of this graph,
+// go to `sink`, each as it comes, so that they are not held beside each other;
 // `wanted`: by leaf. Ways whose edge has been taken away are left out.
+//
+// `.grad` of leaves is not touched, nor are their hooks called: those are for
+// the sum over all cells.
+// Threads: on CPU all of it runs on the calling thread.
 std::vector<at::Tensor> run_backward(
     const std::vector<torch::autograd::Edge>& exits,
     std::vector<at::Tensor> grads,

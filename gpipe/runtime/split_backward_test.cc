@@ -41,46 +41,45 @@ struct Gradients {
   std::vector<Tensor> leaves;
 };
 
-edge_list edges_to(const std::vector<Tensor>& leaves) {
-  edge_list edges;
-  for (const Tensor& leaf : leaves) {
-    edges.push_back(leaf.requires_grad()
-                        ? torch::autograd::impl::gradient_edge(leaf)
-                        : Edge());
-  }
-  return edges;
-}
-
 Tensor some_gradient(const Tensor& output) {
   return torch::linspace(-1, 1, output.numel(),
                          output.options().requires_grad(false))
       .view(output.sizes());
 }
 
-Gradients whole(const Piece& piece, bool input_wanted = true) {
-  Entry entry({{piece.input, input_wanted}}, /*leaf=*/false);
-  const Tensor output = piece.function(entry.tensors()[0]);
-  edge_list targets = edges_to(piece.leaves);
-  targets.push_back(entry.edges()[0]);
-  auto found = run_backward({exit_of(output)}, {some_gradient(output)}, targets,
-                            /*keep_graph=*/false);
-  Gradients result;
-  result.input = std::move(found.back());
-  found.pop_back();
-  result.leaves = std::move(found);
-  return result;
-}
-
-// Those of `asked`, of which some may be no leaves of the graph.
-std::vector<Tensor> weights(SplitBackward& split, const Leaves& leaves,
-                            const std::vector<Tensor>& asked) {
-  std::vector<Tensor> result(asked.size());
-  split.weight_part([&](std::size_t leaf, Tensor grad) {
+// Puts the gradients of leaves that `asked` has in their places.
+LeafSink into(std::vector<Tensor>& result, const Leaves& leaves,
+              const std::vector<Tensor>& asked) {
+  result.resize(asked.size());
+  return [&](std::size_t leaf, const Tensor& grad) {
     for (std::size_t k = 0; k < asked.size(); ++k) {
       if (!asked[k].is_same(leaves.tensors[leaf])) continue;
       result[k] = result[k].defined() ? result[k] + grad : grad;
     }
-  });
+  };
+}
+
+Gradients whole(const Tensor& output, const edge_list& entry,
+                const std::vector<Tensor>& asked) {
+  Gradients result;
+  const Leaves leaves = find_leaves({exit_of(output)}, entry);
+  const std::vector<bool> all(leaves.tensors.size(), true);
+  result.input = run_backward({exit_of(output)}, {some_gradient(output)}, entry,
+                              /*keep_graph=*/false, leaves, all,
+                              into(result.leaves, leaves, asked))[0];
+  return result;
+}
+
+Gradients whole(const Piece& piece, bool input_wanted = true) {
+  Entry entry({{piece.input, input_wanted}}, /*leaf=*/false);
+  const Tensor output = piece.function(entry.tensors()[0]);
+  return whole(output, entry.edges(), piece.leaves);
+}
+
+std::vector<Tensor> weights(SplitBackward& split, const Leaves& leaves,
+                            const std::vector<Tensor>& asked) {
+  std::vector<Tensor> result;
+  split.weight_part(into(result, leaves, asked));
   return result;
 }
 
@@ -233,8 +232,7 @@ TEST_F(SplitBackwardTest, AnInnerPlaceStandsForAnInputThatNobodyWants) {
     inner_calls = first_calls = 0;
   };
   forward();
-  const auto expected =
-      run_backward({exit_of(output)}, {grad}, edges_to(leaves), false);
+  const auto expected = whole(output, {Edge()}, leaves).leaves;
 
   forward();
   const Leaves ends = find_leaves({exit_of(output)}, {});
