@@ -6,12 +6,11 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "gpipe/runtime/stream.h"
@@ -106,6 +105,62 @@ class ToSink {
   std::vector<std::pair<Edge*, std::shared_ptr<Node>>> diverted_;
 };
 
+// Nodes that have been met, each with the number of its leaf. Walking a graph
+// is done for every cell, so this is a table that is kept from walk to walk.
+class Seen {
+ public:
+  static constexpr std::size_t kNoLeaf =
+      std::numeric_limits<std::size_t>::max();
+
+  void clear() {
+    ++walk_;
+    size_ = 0;
+  }
+
+  // Where the number of the node's leaf is, until the next insert; kNoLeaf for
+  // a node that is new.
+  std::pair<std::size_t*, bool> insert(const Node* node) {
+    if (2 * (size_ + 1) > slots_.size()) grow();
+    Slot& slot = slot_of(node);
+    if (slot.walk == walk_) return {&slot.leaf, false};
+    slot = {node, walk_, kNoLeaf};
+    ++size_;
+    return {&slot.leaf, true};
+  }
+
+ private:
+  struct Slot {
+    const Node* node = nullptr;
+    uint64_t walk = 0;
+    std::size_t leaf = kNoLeaf;
+  };
+
+  // That of `node`, or the one that it may take.
+  Slot& slot_of(const Node* node) {
+    const std::size_t mask = slots_.size() - 1;
+    // Multiplied by the golden ratio: the low bits of addresses are alike.
+    std::size_t k =
+        (reinterpret_cast<std::uintptr_t>(node) * 0x9e3779b97f4a7c15U) >> 32;
+    for (k &= mask; slots_[k].walk == walk_ && slots_[k].node != node;) {
+      k = (k + 1) & mask;
+    }
+    return slots_[k];
+  }
+
+  void grow() {
+    const std::vector<Slot> before = std::exchange(
+        slots_,
+        std::vector<Slot>(std::max<std::size_t>(256, 2 * slots_.size())));
+    for (const Slot& slot : before) {
+      if (slot.walk == walk_) slot_of(slot.node) = slot;
+    }
+  }
+
+  std::vector<Slot> slots_;  // a power of 2 of them
+  std::size_t size_ = 0;
+  uint64_t walk_ = 1;  // a slot of another walk is free
+};
+
 // The exits that have something to begin with.
 void take_roots(const edge_list& exits, std::vector<at::Tensor> grads,
                 edge_list& roots, variable_list& root_grads) {
@@ -178,29 +233,28 @@ std::shared_ptr<Node> begin_like(const Node& node) {
 
 Leaves find_leaves(const edge_list& exits, const edge_list& entry) {
   Leaves leaves;
-  constexpr std::size_t kNoLeaf = std::numeric_limits<std::size_t>::max();
-  std::unordered_map<Node*, std::size_t> seen;  // with the number of a leaf
-  for (const Edge& edge : entry) seen.emplace(edge.function.get(), kNoLeaf);
-  std::vector<Node*> stack;
+  thread_local Seen seen;
+  thread_local std::vector<Node*> stack;
+  seen.clear();
+  stack.clear();
+  for (const Edge& edge : entry) seen.insert(edge.function.get());
   const auto visit = [&](const Edge& edge, Node* from, std::size_t index) {
     Node* node = edge.function.get();
     if (!node) return;
-    const auto [known, is_new] = seen.emplace(node, kNoLeaf);
+    const auto [leaf, is_new] = seen.insert(node);
     if (is_new) {
       // Only leaves' nodes have no next edge; the cast is dear.
       auto* sink = node->num_outputs() == 0
                        ? dynamic_cast<torch::autograd::AccumulateGrad*>(node)
                        : nullptr;
       if (sink) {
-        known->second = leaves.tensors.size();
+        *leaf = leaves.tensors.size();
         leaves.tensors.push_back(sink->variable);
       } else {
         stack.push_back(node);
       }
     }
-    if (known->second != kNoLeaf) {
-      leaves.ways.push_back({from, index, known->second});
-    }
+    if (*leaf != Seen::kNoLeaf) leaves.ways.push_back({from, index, *leaf});
   };
   for (std::size_t k = 0; k < exits.size(); ++k) visit(exits[k], nullptr, k);
   while (!stack.empty()) {
