@@ -12,6 +12,7 @@
 
 #include "balancing/chain.h"
 #include "balancing/threads_scope.h"
+#include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/threads.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
@@ -305,13 +306,6 @@ class Planner {
   std::optional<InfeasibleError> nearest_;
   std::vector<PlanCandidate> candidates_;
 };
-
-int64_t rows_of(const Value& input) {
-  for (const at::Tensor& tensor : input.tensors()) {
-    if (tensor.defined() && tensor.dim() > 0) return tensor.size(0);
-  }
-  return 0;
-}
 
 void check_layers(std::size_t layers, const std::vector<PlanDevice>& devices) {
   TORCH_CHECK_VALUE(layers >= devices.size(), "plan: cannot cut ", layers,

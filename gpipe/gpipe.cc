@@ -1,6 +1,7 @@
 #include "gpipe/gpipe.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -89,16 +90,6 @@ void check_stages_per_rank(const GPipeOptions& options) {
                     "stages_per_rank, which must be positive (partitions: ",
                     partitions,
                     ", stages_per_rank: ", options.stages_per_rank(), ")");
-}
-
-std::vector<int> ranks_of_stages(int stages, int ranks, Placement placement) {
-  std::vector<int> result;
-  for (int stage = 0; stage < stages; ++stage) {
-    const bool back = placement == Placement::kV && stage / ranks % 2 == 1;
-    const int place = stage % ranks;
-    result.push_back(back ? ranks - 1 - place : place);
-  }
-  return result;
 }
 
 // A tensor lives on one device, so partitions on different ones cannot share
@@ -191,7 +182,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   check_stages_per_rank(options_);
   const std::size_t stages = options_.balance().size();
   const std::size_t ranks = stages / options_.stages_per_rank();
-  const std::vector<int> rank_of_stage = ranks_of_stages(
+  const std::vector<int> rank_of_stage = place_stages(
       static_cast<int>(stages), static_cast<int>(ranks), options_.placement());
   const auto rank_devices = choose_devices(options_.devices(), ranks);
   std::vector<c10::Device> devices;
@@ -216,9 +207,10 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   train(module->is_training());
   for (Partition& part : partitions) {
     for (Layer& layer : part.layers) {
-      if (is_elsewhere(*layer.module.ptr(), part.device)) {
-        layer.module.ptr()->to(part.device);
-      }
+      if (!is_elsewhere(*layer.module.ptr(), part.device)) continue;
+      // Of several meta devices the current one is where tensors are made.
+      const c10::DeviceGuard guard(part.device);
+      layer.module.ptr()->to(part.device);
     }
   }
   for (Layer& layer : layers) {
@@ -230,7 +222,8 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       std::move(partitions), rank_of_stage,
       options_.threads_per_partition() > 0
           ? static_cast<int>(options_.threads_per_partition())
-          : share_of_threads(rank_devices));
+          : share_of_threads(rank_devices),
+      options_.one_at_a_time());
 }
 
 Value GPipeImpl::run(Value input) {

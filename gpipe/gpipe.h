@@ -20,17 +20,12 @@
 #include "gpipe/runtime/phase.h"
 #include "gpipe/runtime/train.h"
 #include "gpipe/runtime/value.h"
+#include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
 
 class Pipeline;
-
-// Where the partitions of a pipeline with several of them per rank are.
-enum class Placement {
-  kLoop,  // partition s on rank s modulo n: interleaved(), looped_bfs()
-  kV,     // 0 to n - 1, then back from n - 1 to 0: zero_bubble_v()
-};
 
 struct GPipeOptions {
   /* implicit */ GPipeOptions(std::vector<int64_t> balance)
@@ -73,6 +68,12 @@ struct GPipeOptions {
   // threads that LibTorch would use (at::get_num_threads()), at least 1.
   // Floating-point sums depend on it: equal numbers give equal bits.
   TORCH_ARG(int64_t, threads_per_partition) = 0;
+
+  // Cells run one at a time, in the order in which they would start if each
+  // took equally long, and not at the same time. What is held in memory at
+  // which moment is then the same in every run: for dry runs on the meta device
+  // (gpipe/meta.h), and to look for faults. Values are the same as without it.
+  TORCH_ARG(bool, one_at_a_time) = false;
 };
 
 // Runs a Sequential as a pipeline of partitions, each on a device and with a

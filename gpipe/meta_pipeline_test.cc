@@ -1,4 +1,5 @@
 // A pipeline without memory.
+#include <c10/core/DeviceGuard.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules.h>
 #include <torch/types.h>
@@ -13,6 +14,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
+#include "gpipe/runtime/memory_kind.h"
 #include "gpipe/testing/counting_allocator.h"
 
 namespace gpipe {
@@ -93,6 +95,48 @@ TEST(MetaPipelineTest, TrainsSeveralPartitionsOfAnySize) {
   for (const Tensor& parameter : pipeline->parameters()) {
     EXPECT_TRUE(parameter.grad().is_meta());
     EXPECT_EQ(parameter.grad().sizes(), parameter.sizes());
+  }
+}
+
+// Each partition's tensors are made on its device, and counted there by kind.
+TEST(MetaPipelineTest, HasADeviceForEachPartition) {
+  const std::vector<torch::Device> devices = {
+      {torch::kMeta, 0}, {torch::kMeta, 1}, {torch::kMeta, 2}};
+  GPipe pipeline = [&] {
+    const MetaGuard meta;
+    return GPipe(make(), GPipeOptions({3, 3, 2}).devices(devices).chunks(4));
+  }();
+  const MetaLedger ledger;
+  const auto live = [&](int device, MemoryKind kind) {
+    return ledger.of(static_cast<c10::DeviceIndex>(device))
+        .live[static_cast<std::size_t>(kind)];
+  };
+  const Tensor input = [] {
+    const c10::DeviceGuard first(torch::Device(torch::kMeta, 0));
+    return torch::empty({32, 16}, torch::kMeta);
+  }();
+  const c10::DeviceGuard last(devices.back());
+  const Tensor output = pipeline->forward(input);
+  EXPECT_EQ(output.device(), devices.back());
+  // What checkpointed cells got, of 64 and 48 floats; and the last one if it
+  // keeps that, as LayerNorm does and Dropout does not.
+  EXPECT_EQ(live(0, MemoryKind::kBoundary), 0);
+  EXPECT_EQ(live(1, MemoryKind::kBoundary), 24 * 64 * 4);
+  EXPECT_EQ(live(2, MemoryKind::kBoundary), 32 * 48 * 4);
+  output.backward(torch::ones_like(output));
+
+  std::vector<int64_t> gradients(3);
+  const std::vector<int> partition_of = {0, 0, 0, 1, 1, 1, 2, 2};
+  for (const auto& named : pipeline->named_parameters()) {
+    const int partition = partition_of[std::stoi(named.key())];
+    EXPECT_EQ(named.value().device(), devices[partition]) << named.key();
+    EXPECT_EQ(named.value().grad().device(), devices[partition]);
+    gradients[partition] += static_cast<int64_t>(named.value().nbytes());
+  }
+  for (int j = 0; j < 3; ++j) {
+    EXPECT_EQ(live(j, MemoryKind::kGradient), gradients[j]);
+    EXPECT_EQ(live(j, MemoryKind::kBoundary), 0);
+    EXPECT_EQ(live(j, MemoryKind::kWorkspace), 0);
   }
 }
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/meta/convolution.h"
 #include "gpipe/meta/trial.h"
 
 namespace gpipe {
@@ -26,37 +27,7 @@ using std::optional;
 
 // ---- Operators that are worth it: no memory, not even for a moment.
 
-Tensor convolution(const Tensor& input, const Tensor& weight,
-                   const optional<Tensor>&, at::IntArrayRef stride,
-                   at::IntArrayRef padding, at::IntArrayRef dilation,
-                   bool transposed, at::IntArrayRef output_padding,
-                   int64_t groups) {
-  std::vector<int64_t> sizes = {
-      input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
-  for (int64_t d = 2; d < input.dim(); ++d) {
-    const int64_t k = d - 2;
-    const int64_t reach = dilation[k] * (weight.size(d) - 1);
-    sizes.push_back(
-        transposed
-            ? (input.size(d) - 1) * stride[k] - 2 * padding[k] + reach +
-                  output_padding[k] + 1
-            : (input.size(d) + 2 * padding[k] - reach - 1) / stride[k] + 1);
-  }
-  return at::empty(sizes, input.options());
-}
-
 using Three = std::tuple<Tensor, Tensor, Tensor>;
-
-Three convolution_backward(const Tensor& gradient, const Tensor& input,
-                           const Tensor& weight, at::IntArrayRef,
-                           at::IntArrayRef, at::IntArrayRef, bool,
-                           at::IntArrayRef, int64_t,
-                           std::array<bool, 3> wanted) {
-  return {
-      wanted[0] ? at::empty_like(input) : Tensor(),
-      wanted[1] ? at::empty_like(weight) : Tensor(),
-      wanted[2] ? at::empty({gradient.size(1)}, gradient.options()) : Tensor()};
-}
 
 // Statistics are float for half-precision inputs.
 at::TensorOptions statistics_of(const Tensor& input) {
@@ -243,9 +214,9 @@ class Registrar {
 Registrar& registrar() {
   static auto* const all = [] {
     auto* each = new Registrar();
-    each->exact("aten::convolution_overrideable", "", &convolution);
+    each->exact("aten::convolution_overrideable", "", &meta_convolution);
     each->exact("aten::convolution_backward_overrideable", "",
-                &convolution_backward);
+                &meta_convolution_backward);
     each->exact("aten::native_batch_norm", "", &batch_norm);
     each->exact("aten::native_batch_norm_backward", "", &batch_norm_backward);
     each->exact("aten::relu", "", &relu);

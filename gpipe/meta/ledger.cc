@@ -1,45 +1,99 @@
 #include "gpipe/meta/ledger.h"
 
 #include <c10/core/Allocator.h>
-#include <c10/core/Device.h>
 
-#include <cstddef>
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <numeric>
 #include <utility>
 
+#include "gpipe/meta/devices.h"
+
 namespace gpipe {
+
+// Lives as long as the last tensor that is in it.
+struct MetaLedger::Book {
+  std::mutex mutex;
+  int64_t live = 0, peak = 0;
+  std::map<c10::DeviceIndex, Device> devices;
+
+  // Negative: less. With the mutex held.
+  void add(c10::DeviceIndex index, MemoryKind kind, int64_t bytes) {
+    Device& device = devices[index];
+    const auto k = static_cast<std::size_t>(kind);
+    device.live[k] += bytes;
+    device.kind_peaks[k] = std::max(device.kind_peaks[k], device.live[k]);
+    device.transient_peak =
+        std::max(device.transient_peak, transient(device.live));
+    const int64_t on_device = total(device.live);
+    if (on_device > device.peak) {
+      device.peak = on_device;
+      device.at_peak = device.live;
+    }
+    live += bytes;
+    peak = std::max(peak, live);
+  }
+
+  static int64_t transient(const ByKind& bytes) {
+    return bytes[static_cast<std::size_t>(MemoryKind::kActivation)] +
+           bytes[static_cast<std::size_t>(MemoryKind::kBoundary)];
+  }
+  static int64_t total(const ByKind& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  }
+};
+
 namespace {
 
-using Counts = MetaLedger::Counts;
+using Book = MetaLedger::Book;
 
 // LibTorch hands this kind of information over to threads that work for a
 // thread. The kind is one that it has no use for itself.
 constexpr auto kKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
 
 struct LedgerInfo : c10::DebugInfoBase {
-  explicit LedgerInfo(std::shared_ptr<Counts> counts_in)
-      : counts(std::move(counts_in)) {}
-  const std::shared_ptr<Counts> counts;  // null: nothing is counted
+  explicit LedgerInfo(std::shared_ptr<Book> book_in)
+      : book(std::move(book_in)) {}
+  const std::shared_ptr<Book> book;  // null: nothing is counted
 };
 
-std::shared_ptr<Counts> current() {
+std::shared_ptr<Book> current() {
   const auto* info =
       dynamic_cast<LedgerInfo*>(c10::ThreadLocalDebugInfo::get(kKind));
-  return info ? info->counts : nullptr;
+  return info ? info->book : nullptr;
 }
 
 // What a tensor has in the place of memory.
-struct Entry {
-  Entry(std::shared_ptr<Counts> counts_in, int64_t bytes_in)
-      : counts(std::move(counts_in)), bytes(bytes_in) {
-    const int64_t live = counts->live += bytes;
-    int64_t peak = counts->peak;
-    while (live > peak && !counts->peak.compare_exchange_weak(peak, live)) {
-    }
+class Entry {
+ public:
+  Entry(std::shared_ptr<Book> book, c10::DeviceIndex device, int64_t bytes)
+      : book_(std::move(book)),
+        device_(device),
+        bytes_(bytes),
+        kind_(MemoryKindScope::current()) {
+    const std::lock_guard<std::mutex> lock(book_->mutex);
+    book_->add(device_, kind_, bytes_);
   }
-  ~Entry() { counts->live -= bytes; }
+  ~Entry() {
+    const std::lock_guard<std::mutex> lock(book_->mutex);
+    book_->add(device_, kind_, -bytes_);
+  }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
 
-  const std::shared_ptr<Counts> counts;
-  const int64_t bytes;
+  void become(MemoryKind kind) {
+    const std::lock_guard<std::mutex> lock(book_->mutex);
+    book_->add(device_, kind_, -bytes_);
+    book_->add(device_, kind, bytes_);
+    kind_ = kind;
+  }
+
+ private:
+  const std::shared_ptr<Book> book_;
+  const c10::DeviceIndex device_;
+  const int64_t bytes_;
+  MemoryKind kind_;
 };
 
 void remove(void* entry) { delete static_cast<Entry*>(entry); }
@@ -48,33 +102,66 @@ void remove(void* entry) { delete static_cast<Entry*>(entry); }
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    auto counts = current();
+    const c10::DeviceIndex device = current_meta_device();
+    auto book = current();
     Entry* const entry =
-        counts ? new Entry(std::move(counts), static_cast<int64_t>(bytes))
-               : nullptr;
-    return {nullptr, entry, &remove, c10::Device(c10::kMeta)};
+        book ? new Entry(std::move(book), device, static_cast<int64_t>(bytes))
+             : nullptr;
+    return {nullptr, entry, &remove, c10::Device(c10::kMeta, device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &remove; }
   void copy_data(void*, const void*, std::size_t) const override {}
 };
 
+void label(const at::Tensor& tensor, MemoryKind kind) {
+  if (!tensor.is_meta() || !tensor.has_storage()) return;
+  const c10::DataPtr& memory = tensor.storage().data_ptr();
+  if (memory.get_deleter() != &remove) return;
+  if (auto* entry = static_cast<Entry*>(memory.get_context())) {
+    entry->become(kind);
+  }
+}
+
 [[maybe_unused]] const bool installed = [] {
   static auto* const allocator = new CountingAllocator();
   c10::SetAllocator(c10::kMeta, allocator, /*priority=*/1);
+  on_label(&label);
   return true;
 }();
 
 }  // namespace
 
 MetaLedger::MetaLedger()
-    : counts_(std::make_shared<Counts>()),
-      guard_(kKind, std::make_shared<LedgerInfo>(counts_)) {}
+    : book_(std::make_shared<Book>()),
+      guard_(kKind, std::make_shared<LedgerInfo>(book_)) {}
 
 MetaLedger::~MetaLedger() = default;
 
-int64_t MetaLedger::live_bytes() const { return counts_->live; }
+int64_t MetaLedger::live_bytes() const {
+  const std::lock_guard<std::mutex> lock(book_->mutex);
+  return book_->live;
+}
 
-int64_t MetaLedger::peak_bytes() const { return counts_->peak; }
+int64_t MetaLedger::peak_bytes() const {
+  const std::lock_guard<std::mutex> lock(book_->mutex);
+  return book_->peak;
+}
+
+void MetaLedger::reset_peaks() const {
+  const std::lock_guard<std::mutex> lock(book_->mutex);
+  book_->peak = book_->live;
+  for (auto& [index, device] : book_->devices) {
+    device.peak = Book::total(device.live);
+    device.at_peak = device.kind_peaks = device.live;
+    device.transient_peak = Book::transient(device.live);
+  }
+}
+
+MetaLedger::Device MetaLedger::of(c10::DeviceIndex device) const {
+  const std::lock_guard<std::mutex> lock(book_->mutex);
+  const auto found = book_->devices.find(device);
+  return found == book_->devices.end() ? Device() : found->second;
+}
 
 MetaLedgerPause::MetaLedgerPause()
     : guard_(kKind, std::make_shared<LedgerInfo>(nullptr)) {}

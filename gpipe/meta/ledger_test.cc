@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpipe/meta/scope.h"
+#include "gpipe/runtime/memory_kind.h"
 #include "gpipe/testing/counting_allocator.h"
 
 namespace gpipe {
@@ -55,6 +56,53 @@ TEST(MetaLedgerTest, CountsWhatIsMadeInItsScopeAlone) {
     EXPECT_EQ(outer.live_bytes(), 8);
   }
   std::thread([&] { kept.reset(); }).join();  // after the ledger, elsewhere
+}
+
+int64_t of(const MetaLedger::ByKind& bytes, MemoryKind kind) {
+  return bytes[static_cast<std::size_t>(kind)];
+}
+
+TEST(MetaLedgerTest, TellsKindsApart) {
+  const MetaLedger ledger;
+  const Tensor activation = meta({10});
+  const Tensor gradient = meta({20});
+  label_memory(gradient, MemoryKind::kGradient);
+  label_memory(Tensor(), MemoryKind::kGradient);
+  {
+    const MemoryKindScope scope(MemoryKind::kOptimizerState);
+    const Tensor state = meta({30});
+    const auto live = ledger.of(-1).live;
+    EXPECT_EQ(of(live, MemoryKind::kActivation), 40);
+    EXPECT_EQ(of(live, MemoryKind::kGradient), 80);
+    EXPECT_EQ(of(live, MemoryKind::kOptimizerState), 120);
+  }
+  const auto device = ledger.of(-1);
+  EXPECT_EQ(of(device.live, MemoryKind::kOptimizerState), 0);
+  EXPECT_EQ(device.peak, 240);
+  EXPECT_EQ(of(device.at_peak, MemoryKind::kOptimizerState), 120);
+  // Until it was told.
+  EXPECT_EQ(of(device.kind_peaks, MemoryKind::kActivation), 120);
+  EXPECT_EQ(device.transient_peak, 120);
+
+  ledger.reset_peaks();
+  EXPECT_EQ(ledger.of(-1).peak, 120);
+  EXPECT_EQ(ledger.peak_bytes(), 120);
+  EXPECT_EQ(ledger.of(-1).transient_peak, 40);
+  EXPECT_EQ(of(ledger.of(-1).kind_peaks, MemoryKind::kOptimizerState), 0);
+}
+
+TEST(MetaLedgerTest, KindsOfViewsAreThoseOfTheirMemory) {
+  const MetaLedger ledger;
+  const Tensor whole = meta({10});
+  label_memory(whole.narrow(0, 0, 2), MemoryKind::kBoundary);
+  EXPECT_EQ(of(ledger.of(-1).live, MemoryKind::kBoundary), 40);
+  EXPECT_EQ(ledger.of(-1).transient_peak, 40);
+  EXPECT_EQ(ledger.of(5).peak, 0);
+}
+
+TEST(MetaLedgerTest, LeavesOtherMemoryAlone) {
+  label_memory(torch::ones({2}), MemoryKind::kGradient);
+  label_memory(meta({2}), MemoryKind::kGradient);  // no ledger
 }
 
 struct Case {

@@ -1,6 +1,7 @@
 #include "gpipe/runtime/executor.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "gpipe/runtime/bell.h"
 #include "gpipe/runtime/stream.h"
 #include "gpipe/schedule/order.h"
+#include "gpipe/schedule/placement.h"
 
 namespace gpipe {
 namespace {
@@ -42,15 +44,9 @@ class Countdown {
 }  // namespace
 
 Plan::Plan(Schedule schedule_in)
-    : schedule(std::move(schedule_in)), positions(clock_order(schedule)) {
-  for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
-    for (const Action& action : schedule.ranks[r]) {
-      const auto stage = static_cast<std::size_t>(action.stage);
-      if (stage >= rank_of_stage.size()) rank_of_stage.resize(stage + 1, -1);
-      rank_of_stage[stage] = static_cast<int>(r);
-    }
-  }
-}
+    : schedule(std::move(schedule_in)),
+      positions(clock_order(schedule)),
+      rank_of_stage(gpipe::rank_of_stage(schedule)) {}
 
 struct Executor::Run {
   Run(const Plan& plan, Actor& actor, Recording* recording)
@@ -67,6 +63,27 @@ struct Executor::Run {
   std::vector<Moment> end;    // of the workers' streams, by rank
 
   std::vector<Bell> bells;  // by rank
+
+  // Of actions that run one at a time: position and rank of each, in order, and
+  // the place of the one whose turn it is.
+  std::vector<std::pair<int64_t, int>> turns;
+  std::atomic<std::size_t> turn{0};
+
+  void take_turns() {
+    for (std::size_t r = 0; r < plan.positions.size(); ++r) {
+      for (const int64_t position : plan.positions[r]) {
+        turns.emplace_back(position, static_cast<int>(r));
+      }
+    }
+    std::sort(turns.begin(), turns.end());
+  }
+  bool has_turn(int64_t position) const {
+    return turns.empty() || turns[turn].first == position;
+  }
+  void end_turn() {
+    if (turn + 1 >= turns.size()) return;
+    bells[turns[++turn].second].ring();
+  }
 
   // Position of the first failed action so far.
   std::atomic<int64_t> failed{std::numeric_limits<int64_t>::max()};
@@ -119,8 +136,9 @@ struct Executor::Run {
   }
 };
 
-Executor::Executor(std::vector<c10::Device> devices, int threads)
-    : devices_(std::move(devices)) {
+Executor::Executor(std::vector<c10::Device> devices, int threads,
+                   bool one_at_a_time)
+    : devices_(std::move(devices)), one_at_a_time_(one_at_a_time) {
   // To look before sleeping is of use only while there is a core to look on.
   const auto cores = std::thread::hardware_concurrency();
   worker_spins_ = devices_.size() <= cores ? kSpins : 0;
@@ -152,6 +170,7 @@ Executor::Executor(std::vector<c10::Device> devices, int threads)
 std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
                                            Recording* recording) {
   Run run(plan, actor, recording);
+  if (one_at_a_time_) run.take_turns();
   run.end.resize(devices_.size());
   auto done = std::make_shared<Countdown>(devices_.size());
   for (const c10::Device& device : devices_) {
@@ -174,6 +193,12 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
 
 void Executor::work(Run& run, int rank) {
   at::ThreadLocalStateGuard caller(run.caller);
+  // A stream's scope has its device too; of those without streams the meta
+  // device may have an index.
+  c10::OptionalDeviceGuard device;
+  if (!streams_[rank] && devices_[rank].has_index()) {
+    device.reset_device(devices_[rank]);
+  }
   StreamScope stream(streams_[rank]);
   run.begin[rank].before(devices_[rank]);
 
@@ -183,7 +208,7 @@ void Executor::work(Run& run, int rank) {
     const Action& action = actions[k];
     const auto cancelled = [&] { return run.failed < positions[k]; };
     const auto ready = [&] {
-      return run.actor.ready(action) &&
+      return run.has_turn(positions[k]) && run.actor.ready(action) &&
              (!action.with_next || run.actor.ready(actions[k + 1]));
     };
     run.bells[rank].wait([&] { return cancelled() || ready(); }, worker_spins_);
@@ -192,6 +217,7 @@ void Executor::work(Run& run, int rank) {
     run.perform(action, positions[k]);
     if (run.recording) run.recording->action_ends(rank);
     run.tell(action);
+    run.end_turn();
   }
   run.end[rank] = Moment::now(devices_[rank]);
 }

@@ -52,8 +52,9 @@ class Executor {
  public:
   // One worker per device given, that is per rank (devices may repeat), living
   // as long as the executor. `threads`: intra-op threads of a worker of a CPU
-  // rank.
-  Executor(std::vector<c10::Device> devices, int threads);
+  // rank. `one_at_a_time`: no two actions run at the same time; their order is
+  // the schedule's (clock_order()).
+  Executor(std::vector<c10::Device> devices, int threads, bool one_at_a_time);
 
   // Runs all actions; returns when every worker is done. The calling thread's
   // state (grad mode, autocast, ...) holds on the workers. What the caller's
@@ -76,6 +77,7 @@ class Executor {
 
   std::vector<c10::Device> devices_;
   std::vector<std::optional<c10::Stream>> streams_;
+  const bool one_at_a_time_;
   int worker_spins_, caller_spins_;
   std::vector<std::unique_ptr<Worker>> workers_;  // last: they end first
 };

@@ -13,8 +13,6 @@
 #include <string>
 #include <utility>
 
-#include "gpipe/runtime/stream.h"
-
 namespace gpipe {
 namespace {
 

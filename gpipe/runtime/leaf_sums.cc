@@ -2,9 +2,12 @@
 
 #include <utility>
 
+#include "gpipe/runtime/memory_kind.h"
+
 namespace gpipe {
 
 void LeafSums::add(int64_t microbatch, int64_t leaf, at::Tensor grad) {
+  label_memory(grad, MemoryKind::kGradient);
   if (order_ == SumOrder::kByMicrobatch && microbatch != turn_) {
     early_[microbatch].grads.emplace_back(leaf, std::move(grad));
     return;

@@ -57,6 +57,13 @@ void check_input(const Value& input, const c10::Device& device) {
                     input.describe(), ")");
 }
 
+int64_t rows_of(const Value& value) {
+  for (const at::Tensor& tensor : value.tensors()) {
+    if (tensor.defined() && tensor.dim() > 0) return tensor.size(0);
+  }
+  return 0;
+}
+
 std::vector<Value> scatter(const Value& input, int64_t chunks) {
   std::vector<Value> pieces;
   const std::size_t width = input.tensors().size();

@@ -16,6 +16,9 @@ namespace gpipe {
 // undefined tensor alone), naming the element and the sizes.
 void check_input(const Value& input, const c10::Device& device);
 
+// Of the first tensor that has a dimension 0; 0 if there is none.
+int64_t rows_of(const Value& value);
+
 // Splits along dimension 0 as torch::chunk does: pieces of
 // ceil(rows / chunks) rows, the last one smaller, possibly fewer than
 // `chunks`. The pieces are views. Undefined tensors are undefined in each.

@@ -140,11 +140,12 @@ class StepBackward : public OpaqueBackward {
 };
 
 Pipeline::Pipeline(std::vector<Partition> partitions,
-                   std::vector<int> rank_of_stage, int threads_per_rank)
+                   std::vector<int> rank_of_stage, int threads_per_rank,
+                   bool one_at_a_time)
     : stages_(std::move(partitions)),
       rank_of_stage_(std::move(rank_of_stage)),
       executor_(devices_of(stages_.partitions, rank_of_stage_),
-                threads_per_rank) {}
+                threads_per_rank, one_at_a_time) {}
 
 Value Pipeline::forward(const Value& input, int64_t chunks,
                         Checkpoint checkpoint) {

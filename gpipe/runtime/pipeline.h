@@ -29,7 +29,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
   // `rank_of_stage`: which worker runs each partition. Ranks count from 0.
   Pipeline(std::vector<Partition> partitions, std::vector<int> rank_of_stage,
-           int threads_per_rank);
+           int threads_per_rank, bool one_at_a_time);
 
   // Runs `input`, already checked, in up to `chunks` micro-batches. If
   // gradients are enabled the result's graph is one node whose backward runs

@@ -51,13 +51,6 @@ std::set<std::pair<int64_t, int64_t>> recomputed_in(const Schedule& schedule) {
   return cells;
 }
 
-int64_t rows_of(const Value& value) {
-  for (const at::Tensor& tensor : value.tensors()) {
-    if (tensor.defined() && tensor.dim() > 0) return tensor.size(0);
-  }
-  return 0;
-}
-
 // A micro-batch's target goes with its input.
 std::vector<Value> split_target(const Value& target, const MiniBatch& batch,
                                 int64_t rows, const c10::Device& device) {

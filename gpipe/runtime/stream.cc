@@ -31,10 +31,6 @@ std::optional<c10::Stream> new_stream(const c10::Device& device) {
       device, /*isHighPriority=*/false);
 }
 
-bool is_current(const c10::Stream& stream) {
-  return current_stream(stream.device()) == stream;
-}
-
 StreamScope::StreamScope(std::optional<c10::Stream> stream, Site site) {
   if (!stream || left_out(Ordering::kScope, site)) return;
   const auto guard = implementation(stream->device());

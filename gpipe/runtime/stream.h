@@ -26,9 +26,6 @@ c10::Device with_index(const c10::Device& device);
 // A new stream of `device`; none where there are no streams.
 std::optional<c10::Stream> new_stream(const c10::Device& device);
 
-// Whether `stream` is this thread's current one of its device.
-bool is_current(const c10::Stream& stream);
-
 // Makes `stream`, if any, the current one of its device, and its device the
 // current one, on this thread while in scope.
 class StreamScope {

@@ -1,5 +1,7 @@
 #include "gpipe/runtime/transport.h"
 
+#include "gpipe/runtime/memory_kind.h"
+
 namespace gpipe {
 
 std::optional<c10::Stream> Transport::copy_stream(const c10::Device& device) {
@@ -29,6 +31,7 @@ at::Tensor Transport::bring(const at::Tensor& tensor, const Moment& ready) {
     StreamScope on_target(copy_stream(device_));
     ready.before(source);
     copy = tensor.to(device_, /*non_blocking=*/true);
+    label_memory(copy, MemoryKind::kBoundary);
     record_use(tensor, source);
     copied = Moment::now(has_streams(device_) ? device_ : source);
   }

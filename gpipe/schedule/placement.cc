@@ -7,6 +7,16 @@
 
 namespace gpipe {
 
+std::vector<int> place_stages(int stages, int ranks, Placement placement) {
+  std::vector<int> result;
+  for (int stage = 0; stage < stages; ++stage) {
+    const bool back = placement == Placement::kV && stage / ranks % 2 == 1;
+    const int place = stage % ranks;
+    result.push_back(back ? ranks - 1 - place : place);
+  }
+  return result;
+}
+
 int num_stages(const Schedule& schedule) {
   int result = 0;
   for (const auto& actions : schedule.ranks) {

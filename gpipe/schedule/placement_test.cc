@@ -52,5 +52,11 @@ TEST(RankOfStage, RefusesAStageOnTwoRanks) {
       ThrowsMessage<std::invalid_argument>(HasSubstr("-1F0")));
 }
 
+TEST(PlacementTest, StagesAreDealtOutInRoundsOrThereAndBack) {
+  EXPECT_THAT(place_stages(6, 2, Placement::kLoop),
+              ElementsAre(0, 1, 0, 1, 0, 1));
+  EXPECT_THAT(place_stages(6, 2, Placement::kV), ElementsAre(0, 1, 1, 0, 0, 1));
+}
+
 }  // namespace
 }  // namespace gpipe

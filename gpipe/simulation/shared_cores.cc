@@ -9,6 +9,7 @@
 
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"
+#include "gpipe/simulation/engine.h"
 #include "gpipe/simulation/simulate.h"
 
 namespace gpipe {
@@ -16,28 +17,12 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-double seconds_of(const Costs& costs, const Action& action) {
-  switch (action.kind) {
-    case Kind::kForward:
-      return costs.forward[action.stage];
-    case Kind::kBackward:
-      return costs.backward[action.stage];
-    case Kind::kBackwardInput:
-      return costs.backward_input[action.stage];
-    case Kind::kBackwardWeight:
-      return costs.backward_weight[action.stage];
-    case Kind::kRecompute:
-      break;
-  }
-  return costs.recompute[action.stage];
-}
-
 class Run {
  public:
   Run(const Schedule& schedule, const Costs& costs, double cores,
       const std::vector<bool>& on_cores)
       : schedule_(schedule),
-        costs_(costs),
+        durations_(Engine(schedule, costs).durations()),
         cores_(cores),
         index_(schedule),
         done_(index_.size(), true),
@@ -106,7 +91,7 @@ class Run {
       if (action.with_next && !ready(actions[rank.next + 1], &action)) continue;
       rank.works = true;
       rank.start = now;
-      rank.left = seconds_of(costs_, action);
+      rank.left = durations_.of(action);
     }
   }
 
@@ -129,7 +114,7 @@ class Run {
   }
 
   const Schedule& schedule_;
-  const Costs& costs_;
+  const Durations durations_;
   const double cores_;
   const ActionIndex index_;
   std::vector<bool> done_;  // or not in the schedule

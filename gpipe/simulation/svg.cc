@@ -7,12 +7,12 @@
 #include <cstdio>
 #include <iterator>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "gpipe/simulation/kind_name.h"
 #include "gpipe/simulation/refuse.h"
 #include "gpipe/text/units.h"
+#include "gpipe/text/xml.h"
 
 namespace gpipe {
 namespace {
@@ -48,32 +48,6 @@ std::string number(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.2f", value);
   return text.data();
-}
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        // XML has no other characters below the blank.
-        result += static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\n'
-                      ? '?'
-                      : c;
-    }
-  }
-  return result;
 }
 
 // 1, 2 or 5 times a power of ten: some eight of them in `span`.
@@ -254,7 +228,7 @@ class Picture {
                   const std::string& text) {
     text_ += "<text x=\"" + number(x) + "\" y=\"" + number(y) + "\"" +
              (style.empty() ? "" : " class=\"" + style + "\"") + ">" +
-             escaped(text) + "</text>\n";
+             xml_escaped(text) + "</text>\n";
   }
 
   const double plot_;                // width of the lanes
