@@ -56,7 +56,7 @@ TORCH_MODULE(Worker);
 // Copies without streams of their own.
 bool leave_out_copy_streams(Ordering ordering, const Site& site) {
   return ordering == Ordering::kScope &&
-         std::strstr(site.file, "transfer.cc") != nullptr;
+         std::strstr(site.file, "transport.cc") != nullptr;
 }
 
 std::vector<Duration> time_steps(GPipe& pipeline, int64_t chunks,
@@ -118,7 +118,7 @@ int measure() {
                 "micro-batches, cells of %g ms, checkpoint ",
                 FLAGS_copy_ms, static_cast<long long>(FLAGS_partitions),
                 static_cast<long long>(chunks), FLAGS_cell_ms);
-  table.title = title + to_string(checkpoint);
+  table.title = std::string(title) + name_of(checkpoint);
   table.name_column = "copies";
   table.columns = {"seconds", "ideal", "ratio", "goal", "met"};
   const auto add = [&](const std::string& name, std::vector<Duration> steps,

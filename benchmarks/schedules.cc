@@ -23,6 +23,7 @@
 
 #include "benchmarks/harness/environment.h"
 #include "benchmarks/harness/output.h"
+#include "benchmarks/harness/parse.h"
 #include "benchmarks/harness/program.h"
 #include "benchmarks/harness/table.h"
 #include "gpipe/gpipe.h"
@@ -85,15 +86,7 @@ struct Case {
 };
 
 std::vector<std::string> names() {
-  std::vector<std::string> result;
-  std::string name;
-  for (const char c : FLAGS_schedules + ",") {
-    if (c != ',') {
-      name += c;
-    } else if (!name.empty()) {
-      result.push_back(std::exchange(name, ""));
-    }
-  }
+  std::vector<std::string> result = split_list(FLAGS_schedules);
   if (!result.empty()) return result;
   result = schedule_names();
   result.erase(std::remove(result.begin(), result.end(), "forward-only"),

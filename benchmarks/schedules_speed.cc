@@ -5,11 +5,7 @@
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <sys/wait.h>
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
-#include <torch/utils.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,71 +28,45 @@
 #include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/table.h"
 #include "benchmarks/harness/throughput.h"
+#include "benchmarks/peers/subject.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "models/transformer.h"
 
 DEFINE_int64(rounds, 9, "Rounds of one step of each kind; medians count.");
 DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
 DEFINE_string(python, "",
               "A Python that has torch: adds the peer's rows, from "
-              "benchmarks/peers/pipelining.py.");
-DEFINE_string(peer, "benchmarks/peers/pipelining.py", "The peer's program.");
+              "benchmarks/peers/worker.py.");
+DEFINE_string(peer, "benchmarks/peers/worker.py", "The peer's program.");
 
 namespace gpipe::benchmarks {
 namespace {
 
 constexpr int64_t kPartitions = 2;
+constexpr uint64_t kSeed = 0;
 
-struct Subject {
-  std::string name;
-  int64_t width, batch;
-  std::vector<int64_t> sizes;  // of a row
-  std::function<torch::nn::Sequential()> make;
+struct Kind {
+  std::string model;  // a subject's name
+  SubjectSizes sizes;
 };
-
-torch::nn::Sequential mlp(int64_t width) {
-  torch::nn::Sequential layers;
-  for (int k = 0; k < 32; ++k) {
-    layers->push_back(torch::nn::Linear(width, width));
-    layers->push_back(torch::nn::ReLU());
-  }
-  return layers;
-}
-
-// The blocks of a Transformer, without what is before and after them.
-torch::nn::Sequential blocks(int64_t width) {
-  const auto model = models::transformer(models::TransformerOptions()
-                                             .num_layers(8)
-                                             .width(width)
-                                             .feed_forward(4 * width)
-                                             .heads(4)
-                                             .vocabulary(1)
-                                             .sequence(64)
-                                             .norm(models::NormPlace::kPost)
-                                             .dropout(0));
-  torch::nn::Sequential layers;
-  auto layer = model->begin() + 1;
-  for (int k = 0; k < 16; ++k) layers->push_back(*layer++);
-  return layers;
-}
-
-at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
-  return torch::nn::functional::mse_loss(output, target);
-}
 
 // The peer, which makes a step for every line that it gets.
 class Peer {
  public:
-  Peer(const Subject& subject, const std::string& schedule) {
+  Peer(const Kind& kind, int64_t layers, const std::string& schedule) {
+    const std::string half = std::to_string(layers / kPartitions);
     const std::vector<std::string> words = {
         FLAGS_python,
         FLAGS_peer,
-        "--model=" + subject.name,
-        "--schedule=" + schedule,
-        "--width=" + std::to_string(subject.width),
-        "--batch=" + std::to_string(subject.batch),
-        "--microbatches=" + std::to_string(FLAGS_microbatches)};
+        "--engine=pipelining-" + schedule,
+        "--model=" + kind.model,
+        "--batch=" + std::to_string(kind.sizes.batch),
+        "--depth=" + std::to_string(kind.sizes.depth),
+        "--width=" + std::to_string(kind.sizes.width),
+        "--side=" + std::to_string(kind.sizes.side),
+        "--balance=" + half + "," + half,
+        "--microbatches=" + std::to_string(FLAGS_microbatches),
+        "--learning_rate=0"};
     std::vector<char*> arguments;
     for (const auto& word : words) {
       arguments.push_back(const_cast<char*>(word.c_str()));
@@ -119,6 +89,7 @@ class Peer {
     close(from[1]);
     to_ = fdopen(to[1], "w");
     from_ = fdopen(from[0], "r");
+    answer();  // it is ready
   }
   ~Peer() {
     std::fclose(to_);  // it ends when it has nothing more to read
@@ -131,15 +102,24 @@ class Peer {
   double step() {
     std::fputs("step\n", to_);
     std::fflush(to_);
-    double seconds = 0;
-    if (std::fscanf(from_, "%lf", &seconds) != 1) {
-      throw std::runtime_error("the peer (" + FLAGS_python + " " + FLAGS_peer +
-                               ") gave no answer; see what it said above");
-    }
-    return seconds;
+    return std::stod(answer());
   }
 
  private:
+  // A line.
+  std::string answer() {
+    std::string line;
+    for (int c = 0; (c = std::fgetc(from_)) != '\n';
+         line += static_cast<char>(c)) {
+      if (c == EOF) {
+        throw std::runtime_error("the peer (" + FLAGS_python + " " +
+                                 FLAGS_peer +
+                                 ") gave no answer; see what it said above");
+      }
+    }
+    return line;
+  }
+
   pid_t child_;
   std::FILE* to_ = nullptr;
   std::FILE* from_ = nullptr;
@@ -155,26 +135,24 @@ double seconds_of(const Work& work) {
   return watch.elapsed().wall_seconds;
 }
 
-Step sequential(const Subject& subject, const at::Tensor& data,
-                const at::Tensor& target) {
-  auto model = subject.make();
+Step sequential(const Kind& kind) {
+  auto subject = make_subject(kind.model, kind.sizes, kSeed);
   return [=]() mutable {
     return seconds_of([&] {
-      model->zero_grad();
-      const auto x = data.chunk(FLAGS_microbatches);
-      const auto y = target.chunk(FLAGS_microbatches);
+      subject.model->zero_grad();
+      const auto x = subject.input.chunk(FLAGS_microbatches);
+      const auto y = subject.target.chunk(FLAGS_microbatches);
       for (int64_t i = 0; i < FLAGS_microbatches; ++i) {
         const double part = 1.0 / static_cast<double>(FLAGS_microbatches);
-        (loss_of(model->forward(x[i]), y[i]) * part).backward();
+        (subject.loss(subject.model->forward(x[i]), y[i]) * part).backward();
       }
     });
   };
 }
 
 GPipe pipeline_of(const Subject& subject) {
-  const auto model = subject.make();
-  const auto half = static_cast<int64_t>(model->size()) / 2;
-  return GPipe(model,
+  const auto half = static_cast<int64_t>(subject.model->size()) / kPartitions;
+  return GPipe(subject.model,
                GPipeOptions({half, half})
                    .devices(std::vector<torch::Device>(kPartitions, at::kCPU))
                    .chunks(FLAGS_microbatches)
@@ -182,62 +160,60 @@ GPipe pipeline_of(const Subject& subject) {
                    .threads_per_partition(1));
 }
 
-Step forward_and_backward(const Subject& subject, const at::Tensor& data,
-                          const at::Tensor& target) {
+Step forward_and_backward(const Kind& kind) {
+  const auto subject = make_subject(kind.model, kind.sizes, kSeed);
   auto pipeline = pipeline_of(subject);
   return [=]() mutable {
     return seconds_of([&] {
       pipeline->zero_grad();
-      loss_of(pipeline->forward(data), target).backward();
+      subject.loss(pipeline->forward(subject.input), subject.target).backward();
     });
   };
 }
 
-Step by(const std::string& name, const Subject& subject, const at::Tensor& data,
-        const at::Tensor& target) {
+Step by(const std::string& name, const Kind& kind) {
+  const auto subject = make_subject(kind.model, kind.sizes, kSeed);
   auto pipeline = pipeline_of(subject);
   const Schedule schedule = named_schedule(
       name, kPartitions, static_cast<int>(FLAGS_microbatches), 1);
   return [=]() mutable {
     return seconds_of([&] {
       pipeline->zero_grad();
-      pipeline->train_step(data, target, loss_of, schedule);
+      pipeline->train_step(subject.input, subject.target, subject.loss,
+                           schedule);
     });
   };
 }
 
-void run(const Subject& subject, Table& table) {
-  torch::manual_seed(0);
-  auto sizes = subject.sizes;
-  sizes.insert(sizes.begin(), subject.batch);
-  const at::Tensor data = at::rand(sizes), target = at::rand(sizes);
-  std::vector<std::pair<std::string, Step>> kinds = {
-      {"plain, one thread", sequential(subject, data, target)},
-      {"forward and backward", forward_and_backward(subject, data, target)}};
+void run(const Kind& kind, Table& table) {
+  std::vector<std::pair<std::string, Step>> steps = {
+      {"plain, one thread", sequential(kind)},
+      {"forward and backward", forward_and_backward(kind)}};
   for (const char* name : {"fill-drain", "1f1b", "zb-h1"}) {
-    kinds.emplace_back(std::string("train_step, ") + name,
-                       by(name, subject, data, target));
+    steps.emplace_back(std::string("train_step, ") + name, by(name, kind));
   }
   if (!FLAGS_python.empty()) {
+    const auto layers = static_cast<int64_t>(
+        make_subject(kind.model, kind.sizes, kSeed).model->size());
     for (const char* name : {"gpipe", "1f1b"}) {
-      const auto peer = std::make_shared<Peer>(subject, name);
-      kinds.emplace_back(std::string("torch.distributed.pipelining, ") + name,
+      const auto peer = std::make_shared<Peer>(kind, layers, name);
+      steps.emplace_back(std::string("torch.distributed.pipelining, ") + name,
                          [peer] { return peer->step(); });
     }
   }
-  std::vector<std::vector<double>> seconds(kinds.size());
+  std::vector<std::vector<double>> seconds(steps.size());
   for (int64_t round = -2; round < FLAGS_rounds; ++round) {
-    for (std::size_t k = 0; k < kinds.size(); ++k) {
-      const double each = kinds[k].second();
+    for (std::size_t k = 0; k < steps.size(); ++k) {
+      const double each = steps[k].second();
       if (round >= 0) seconds[k].push_back(each);
     }
   }
   const double plain = median(seconds[0]);
-  for (std::size_t k = 0; k < kinds.size(); ++k) {
+  for (std::size_t k = 0; k < steps.size(); ++k) {
     const double least =
         *std::min_element(seconds[k].begin(), seconds[k].end());
     table.rows.push_back(
-        {subject.name + ": " + kinds[k].first,
+        {kind.model + ": " + steps[k].first,
          {Cell(1e3 * median(seconds[k]), 1), Cell(1e3 * least, 1),
           Cell(median(seconds[k]) / plain, 3)},
          {},
@@ -257,8 +233,8 @@ int measure() {
                 " micro-batches on two CPU partitions";
   table.name_column = "model and step";
   table.columns = {"median ms", "least ms", "by plain"};
-  run({"mlp", 512, 512, {512}, [] { return mlp(512); }}, table);
-  run({"transformer", 256, 16, {64, 256}, [] { return blocks(256); }}, table);
+  run({"mlp", {512, 32, 512, 0}}, table);
+  run({"transformer", {16, 8, 256, 64}}, table);
   table.notes.push_back(
       "Every thread or process with one intra-op thread; steps in turn, " +
       std::to_string(FLAGS_rounds) + " rounds after two.");

@@ -197,11 +197,9 @@ Schedule automatic() {
         "--schedule=automatic recomputes where --memory_limit_mib asks for "
         "it: leave --recompute out");
   }
-  std::vector<int> rank_of_stage;
-  for (int stage = 0; stage < ranks * stages_per_rank; ++stage) {
-    const bool back = FLAGS_placement == "v" && stage / ranks % 2 == 1;
-    rank_of_stage.push_back(back ? ranks - 1 - stage % ranks : stage % ranks);
-  }
+  const std::vector<int> rank_of_stage = gpipe::place_stages(
+      ranks * stages_per_rank, ranks,
+      FLAGS_placement == "v" ? gpipe::Placement::kV : gpipe::Placement::kLoop);
   const gpipe::Costs costs =
       costs_of(gpipe::breadth_first(rank_of_stage, FLAGS_microbatches));
   gpipe::AutomaticOptions options;

@@ -64,7 +64,9 @@ std::vector<c10::Device> devices_for(int64_t partitions,
   const auto available = static_cast<int64_t>(devices.size());
   if (available < partitions) {
     throw MissingDevices("left out: needs " + std::to_string(partitions) +
-                         " devices, there are " + std::to_string(available));
+                         " devices, there are " + std::to_string(available) +
+                         "; --devices may name one several times (0,0), which "
+                         "partitions share then");
   }
   return {devices.begin(), devices.begin() + partitions};
 }

@@ -17,7 +17,8 @@ class MissingDevices : public std::runtime_error {
 };
 
 // "0,1" (accelerators), "cuda:0,cuda:1", "cpu"; "" for those of the machine:
-// every accelerator or, without one, the CPU. std::invalid_argument for a text
+// every accelerator or, without one, the CPU. One may come several times, for
+// partitions that share it. std::invalid_argument for a text
 // that is none of these, or an accelerator that does not exist.
 std::vector<c10::Device> parse_devices(const std::string& text);
 

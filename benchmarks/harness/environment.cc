@@ -1,7 +1,10 @@
 #include "benchmarks/harness/environment.h"
 
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <sched.h>
 #include <sys/utsname.h>
 #include <torch/version.h>
@@ -13,15 +16,14 @@
 #include <fstream>
 #include <thread>
 
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
+
+#include "benchmarks/harness/git.h"
+#include "benchmarks/harness/nvidia.h"
+
 namespace gpipe::benchmarks {
 namespace {
-
-std::string first_line(const std::string& path) {
-  std::string line;
-  std::ifstream file(path);
-  std::getline(file, line);
-  return line;
-}
 
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
@@ -82,11 +84,15 @@ double busy_cores() {
              : 0;
 }
 
+// As the compiler tells them to the code.
 std::string build() {
-#ifdef NDEBUG
+#ifdef __OPTIMIZE__
   std::string text = "optimised";
 #else
-  std::string text = "with assertions";
+  std::string text = "not optimised";
+#endif
+#ifndef NDEBUG
+  text += ", with assertions";
 #endif
 #if defined(__SANITIZE_ADDRESS__)
   text += ", address sanitizer";
@@ -96,26 +102,45 @@ std::string build() {
   return text;
 }
 
-// Of the checkout that `bazel run` was started in. Read when the program runs:
-// a stamp in the binary would rebuild it at every commit.
+// Of the checkout that `bazel run` was started in, or the program itself. Read
+// when the program runs: a stamp in the binary would rebuild it at every
+// commit.
 std::string commit() {
   const char* workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
-  if (workspace == nullptr) return "";
-  const std::string git = std::string(workspace) + "/.git/";
-  const std::string head = first_line(git + "HEAD");
-  if (head.rfind("ref: ", 0) != 0) return head.substr(0, 12);
-  const std::string ref = head.substr(5);
-  std::string hash = first_line(git + ref);
-  if (hash.empty()) {
-    std::ifstream packed(git + "packed-refs");
-    for (std::string line; std::getline(packed, line);) {
-      const size_t blank = line.find(' ');
-      if (blank != std::string::npos && line.substr(blank + 1) == ref) {
-        hash = line.substr(0, blank);
-      }
-    }
+  return commit_of(workspace ? workspace : ".");
+}
+
+// Those of ours that are not as by default. Paths do not name the user.
+std::string flags() {
+  std::vector<gflags::CommandLineFlagInfo> all;
+  gflags::GetAllFlags(&all);
+  std::string text;
+  for (const auto& flag : all) {
+    const bool ours = flag.filename.find("benchmarks/") != std::string::npos;
+    if (!ours || flag.current_value == flag.default_value) continue;
+    if (!text.empty()) text += " ";
+    text += "--" + flag.name + "=" + flag.current_value;
   }
-  return hash.substr(0, 12);
+  const char* home = std::getenv("HOME");
+  const std::string folder = home ? home : "";
+  if (folder.size() < 2) return text;
+  for (size_t at = 0; (at = text.find(folder, at)) != std::string::npos;) {
+    text.replace(at, folder.size(), "~");
+  }
+  return text;
+}
+
+// Of what LibTorch has been built for; its versions are 1000 times the major
+// one plus 10 (CUDA) or 100 (cuDNN) times the minor one.
+void add_cuda(std::vector<std::pair<std::string, std::string>>* facts) {
+  if (!at::hasCUDA()) return;
+  const auto& hooks = at::detail::getCUDAHooks();
+  const long cuda = hooks.versionCUDART();
+  facts->emplace_back("cuda", std::to_string(cuda / 1000) + "." +
+                                  std::to_string(cuda % 1000 / 10));
+  if (hooks.hasCuDNN()) {
+    facts->emplace_back("cudnn", std::to_string(hooks.versionCuDNN()));
+  }
 }
 
 std::string date() {
@@ -125,6 +150,17 @@ std::string date() {
   char buffer[64];
   std::strftime(buffer, sizeof(buffer), "%Y-%m-%dT%H:%M:%SZ", &utc);
   return buffer;
+}
+
+std::string joined(
+    const std::vector<std::pair<std::string, std::string>>& facts,
+    const char* separator) {
+  std::string text;
+  for (const auto& [name, value] : facts) {
+    if (!text.empty()) text += separator;
+    text += name + ": " + value;
+  }
+  return text;
 }
 
 }  // namespace
@@ -139,14 +175,9 @@ std::string Environment::warning() const {
   return text;
 }
 
-std::string Environment::to_string() const {
-  std::string text;
-  for (const auto& [name, value] : facts) {
-    if (!text.empty()) text += "\n";
-    text += name + ": " + value;
-  }
-  return text;
-}
+std::string Environment::to_string() const { return joined(facts, "\n"); }
+
+std::string Environment::sentence() const { return joined(facts, "; "); }
 
 Environment describe_environment() {
   Environment environment;
@@ -160,7 +191,10 @@ Environment describe_environment() {
   std::snprintf(load, sizeof(load), "%.2f", environment.load);
   facts.emplace_back("load", load);
   facts.emplace_back("accelerators", accelerators());
+  for (const auto& fact : nvidia_facts()) facts.push_back(fact);
   facts.emplace_back("libtorch", TORCH_VERSION);
+  add_cuda(&facts);
+  facts.emplace_back("cpu kernels", at::get_cpu_capability());
 #ifdef __clang__
   facts.emplace_back("compiler", __VERSION__);
 #else
@@ -174,6 +208,9 @@ Environment describe_environment() {
   }
   if (const std::string hash = commit(); !hash.empty()) {
     facts.emplace_back("commit", hash);
+  }
+  if (const std::string text = flags(); !text.empty()) {
+    facts.emplace_back("flags", text);
   }
   facts.emplace_back("date", date());
   return environment;

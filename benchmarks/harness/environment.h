@@ -10,9 +10,11 @@ namespace gpipe::benchmarks {
 struct Environment {
   // Names and values in the order to show them: cpu, cores, threads, load
   // (cores that were at work while this program slept for a moment),
-  // accelerators, libtorch, compiler, build, kernel, commit (if the program was
-  // started by `bazel run` in a git checkout), date. Nothing names the host or
-  // the user.
+  // accelerators, gpu and driver (if NVIDIA's), libtorch, cuda and cudnn (if
+  // LibTorch has them), cpu kernels (the instructions that LibTorch's use),
+  // compiler, build, kernel, commit (if the program was started by `bazel run`
+  // in a git checkout, or in its top folder), flags (those that differ from
+  // their defaults, if any), date. Nothing names the host or the user.
   std::vector<std::pair<std::string, std::string>> facts;
   int cores = 0;  // that this process may use
   double load = 0;
@@ -24,6 +26,9 @@ struct Environment {
 
   // "cpu: ..., cores: ..." one per line.
   std::string to_string() const;
+
+  // The same in one line: "cpu: ...; cores: ...".
+  std::string sentence() const;
 };
 
 Environment describe_environment();

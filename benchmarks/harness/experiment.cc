@@ -20,11 +20,11 @@ const std::vector<std::string>& checkpoint_names() {
 
 std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
                                            const std::string& names) {
-  if (names == "all") return all;
   std::vector<std::string> known;
   for (const auto& experiment : all) known.push_back(experiment.name);
   const auto wanted = split_list(names);
   for (const auto& name : wanted) {
+    if (name == "all") continue;
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       throw std::invalid_argument("--experiment: there is no '" + name +
                                   "'; there are " + join(known, ", ") +
@@ -35,6 +35,9 @@ std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
     throw std::invalid_argument("--experiment: name one of " +
                                 join(known, ", ") + ", or all");
   }
+  if (std::find(wanted.begin(), wanted.end(), "all") != wanted.end()) {
+    return all;
+  }
   std::vector<Experiment> selected;
   for (const auto& experiment : all) {
     if (std::find(wanted.begin(), wanted.end(), experiment.name) !=
@@ -44,8 +47,6 @@ std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
   }
   return selected;
 }
-
-std::string to_string(Checkpoint checkpoint) { return name_of(checkpoint); }
 
 Checkpoint parse_checkpoint(const std::string& text) {
   return static_cast<Checkpoint>(

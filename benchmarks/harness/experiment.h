@@ -19,15 +19,19 @@ struct Experiment {
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   // Of others, in the order of the benchmark's columns for them.
   std::vector<std::optional<double>> published;
+  // Of the model, where the experiments of a table differ in it: (L, D).
+  std::vector<int64_t> size;
+  // The experiment with a speed-up of 1; "": the benchmark's.
+  std::string base;
 };
 
-// Of `all`, those that `names` ("a,b", or "all") lists, in the order of `all`.
-// std::invalid_argument, with the names that exist, for one that does not.
+// Of `all`, those that `names` ("a, b") lists, in the order of `all`; "all",
+// alone or among others, is every one. std::invalid_argument, with the names
+// that exist, for one that does not.
 std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
                                            const std::string& names);
 
 // "always", "except_last", "never".
-std::string to_string(Checkpoint checkpoint);
 Checkpoint parse_checkpoint(const std::string& text);
 
 }  // namespace gpipe::benchmarks

@@ -31,6 +31,12 @@ TEST(SelectExperimentsTest, KeepsTheOrderOfTheTable) {
               ElementsAre("baseline", "pipeline-1", "pipeline-2"));
   EXPECT_THAT(select("pipeline-2,baseline"),
               ElementsAre("baseline", "pipeline-2"));
+  EXPECT_THAT(select(" pipeline-2 "), ElementsAre("pipeline-2"));
+}
+
+TEST(SelectExperimentsTest, AllMayStandAmongOthers) {
+  EXPECT_EQ(select("pipeline-2, all"), select("all"));
+  EXPECT_THROW(select("all,none"), std::invalid_argument);
 }
 
 TEST(SelectExperimentsTest, ListsThoseThatThereAreForAnUnknownOne) {
@@ -48,9 +54,9 @@ TEST(SelectExperimentsTest, ListsThoseThatThereAreForAnUnknownOne) {
 TEST(CheckpointNameTest, GoesBothWays) {
   for (const auto checkpoint :
        {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-    EXPECT_EQ(parse_checkpoint(to_string(checkpoint)), checkpoint);
+    EXPECT_EQ(parse_checkpoint(name_of(checkpoint)), checkpoint);
   }
-  EXPECT_EQ(to_string(Checkpoint::kExceptLast), "except_last");
+  EXPECT_EQ(name_of(Checkpoint::kExceptLast), "except_last");
   EXPECT_THROW(parse_checkpoint("sometimes"), std::invalid_argument);
 }
 

@@ -68,12 +68,29 @@ TEST(JsonTest, AggregatesSeveralDurations) {
   EXPECT_THAT(json, HasSubstr("speed/a_stddev"));
 }
 
+TEST(JsonTest, RowsWithoutTimesKeepTheirFigures) {
+  Table table;
+  table.columns = {"peak"};
+  table.rows = {{"a", {Cell::bytes(5363222000)}, {}, ""}};
+  const std::string json = to_json(table, "memory", make_environment());
+  EXPECT_THAT(json, HasSubstr(R"("name": "memory/a",
+      "run_name": "memory/a",
+      "run_type": "iteration",
+      "threads": 1,
+      "iterations": 1,
+      "real_time": 0,
+      "cpu_time": 0,
+      "time_unit": "ms",
+      "peak bytes": 5363222000
+)"));
+}
+
 TEST(JsonTest, TellsAFailedRow) {
   Table table;
   table.rows = {{"a", {}, {}, "line\nbreak"}};
   const std::string json = to_json(table, "speed", make_environment());
   EXPECT_THAT(json, HasSubstr("\"error_occurred\": true"));
-  EXPECT_THAT(json, HasSubstr("\"error_message\": \"line\\u000abreak\""));
+  EXPECT_THAT(json, HasSubstr("\"error_message\": \"line\\nbreak\""));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gflags/gflags.h>
 
 #include <iostream>
+#include <stdexcept>
 #include <vector>
 
 #include "benchmarks/harness/json.h"
@@ -20,26 +21,59 @@ size_t chosen_format() {
                       {"text", "markdown", "json", "csv"});
 }
 
+// A full disk or a closed pipe is noticed when the buffer is written.
+void finish() {
+  if (!std::cout.flush()) {
+    throw std::runtime_error(
+        "the result cannot be written to stdout; is the disk full?");
+  }
+}
+
 }  // namespace
 
 void check_format() { chosen_format(); }
 
 void print_table(const Table& table, const std::string& program,
                  const Environment& environment) {
+  // JSON has a place of its own for the environment.
+  Table with_environment = table;
+  with_environment.notes.push_back(environment.sentence());
   switch (chosen_format()) {
     case 0:
-      std::cout << to_text(table);
+      std::cout << to_text(with_environment);
       break;
     case 1:
-      std::cout << to_markdown(table);
+      std::cout << to_markdown(with_environment);
       break;
     case 2:
       std::cout << to_json(table, program, environment);
       break;
     default:
-      std::cout << to_csv(table);
+      std::cout << to_csv(with_environment);
   }
-  std::cout.flush();
+  finish();
+}
+
+void print_environment(const std::string& program,
+                       const Environment& environment) {
+  Table table;
+  switch (chosen_format()) {
+    case 0:
+      std::cout << environment.to_string() << "\n";
+      break;
+    case 2:
+      std::cout << to_json(table, program, environment);
+      break;
+    default:
+      table.title = "Environment";
+      table.name_column = "fact";
+      table.columns = {"value"};
+      for (const auto& [name, value] : environment.facts) {
+        table.rows.push_back({name, {value}, {}, ""});
+      }
+      std::cout << (chosen_format() == 1 ? to_markdown(table) : to_csv(table));
+  }
+  finish();
 }
 
 }  // namespace gpipe::benchmarks

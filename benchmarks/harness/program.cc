@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iostream>
@@ -25,6 +27,31 @@ bool asks_for_help(int argc, char** argv) {
   return false;
 }
 
+// gflags writes a double with all of its digits, 1.0000000000000001e-05.
+std::string default_of(const gflags::CommandLineFlagInfo& flag) {
+  if (flag.default_value.empty()) return "''";
+  if (flag.type != "double") return flag.default_value;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g",
+                std::strtod(flag.default_value.c_str(), nullptr));
+  return text;
+}
+
+// In lines of up to 80 characters.
+void print_experiments(const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  std::cout << "\nExperiments:\n";
+  std::string line = " ";
+  for (const auto& name : names) {
+    if (line.size() > 1 && line.size() + 1 + name.size() > 79) {
+      std::cout << line << "\n";
+      line = " ";
+    }
+    line += " " + name + (name == names.back() ? "" : ",");
+  }
+  std::cout << line << "\n";
+}
+
 // gflags has a --help too, but shows every library's flags and exits with 1.
 void print_help(const Program& program) {
   std::cout << program.name << ": " << program.about << "\n\nExamples:\n";
@@ -32,6 +59,7 @@ void print_help(const Program& program) {
     std::cout << "  ./bazelw run //benchmarks:" << program.name
               << (example.empty() ? "" : " -- ") << example << "\n";
   }
+  print_experiments(program.experiments);
   std::cout << "\nFlags:\n";
   std::vector<gflags::CommandLineFlagInfo> flags;
   gflags::GetAllFlags(&flags);
@@ -40,9 +68,8 @@ void print_help(const Program& program) {
   for (const auto& flag : flags) {
     // The others are of gflags and glog.
     if (flag.filename.find("benchmarks/") == std::string::npos) continue;
-    std::cout << "  --" << flag.name << "="
-              << (flag.default_value.empty() ? "''" : flag.default_value)
-              << "\n      " << flag.description << "\n";
+    std::cout << "  --" << flag.name << "=" << default_of(flag) << "\n      "
+              << flag.description << "\n";
   }
   std::cout << "\nThe result goes to stdout, all else to stderr. Also: "
                "--flagfile=FILE, glog's flags\n(--v, --minloglevel, ...) and "

@@ -16,6 +16,8 @@ struct Program {
   std::string name;                   // of the Bazel target
   std::string about;                  // lines for --help
   std::vector<std::string> examples;  // flags, without the program's name
+  // For --help: what --experiment chooses from; empty if there is no such flag.
+  std::vector<std::string> experiments = {};
 };
 
 // Reads flags, answers --help (status 0, on stdout), starts glog on stderr and

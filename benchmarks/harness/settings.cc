@@ -1,9 +1,12 @@
 #include "benchmarks/harness/settings.h"
 
-#include <gflags/gflags.h>
+#include <ATen/Context.h>
 
 #include <stdexcept>
 #include <utility>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
 
 #include "benchmarks/harness/devices.h"
 #include "benchmarks/harness/parse.h"
@@ -11,7 +14,9 @@
 DEFINE_string(devices, "",
               "Devices of the partitions: numbers of accelerators (0,1,2), or "
               "cpu. '': every accelerator or, without one, the CPU.");
-DEFINE_int64(batch_size, 0, "Samples per mini-batch. 0: the experiment's.");
+DEFINE_int64(batch_size, 0,
+             "Samples per mini-batch, the same in every row. 0: the "
+             "experiment's.");
 DEFINE_int64(chunks, 0, "Micro-batches per mini-batch. 0: the experiment's.");
 DEFINE_string(balance, "",
               "Layers per partition (3,4), or auto: cut by measured time. '': "
@@ -21,6 +26,9 @@ DEFINE_string(checkpoint, "",
               "never. '': the experiment's.");
 DEFINE_int64(epochs, 0, "How many epochs. 0: the experiment's.");
 DEFINE_uint64(seed, 0, "Of weights, data and their order.");
+DEFINE_bool(deterministic, false,
+            "Only kernels that give the same bits each time (slower on GPUs); "
+            "an operator that has none is an error.");
 
 namespace gpipe::benchmarks {
 namespace {
@@ -51,7 +59,28 @@ Settings parse_settings() {
   }
   settings.epochs = unless_zero("epochs", FLAGS_epochs);
   settings.seed = FLAGS_seed;
+  settings.deterministic = FLAGS_deterministic;
   return settings;
+}
+
+void check_layers(const Settings& settings, int64_t layers) {
+  int64_t left = layers;
+  for (const int64_t entry : settings.balance) {
+    // Not a sum, which large entries could bring to overflow.
+    left -= entry;
+    if (left < 0) break;
+  }
+  if (settings.balance.empty() || left == 0) return;
+  throw std::invalid_argument("--balance=" + join(settings.balance) +
+                              ": the model has " + std::to_string(layers) +
+                              " layers, which the numbers must add up to");
+}
+
+void use_kernels(const Settings& settings) {
+  if (!settings.deterministic) return;
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
 }
 
 Experiment apply(const Settings& settings, Experiment experiment) {

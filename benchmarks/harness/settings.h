@@ -23,10 +23,19 @@ struct Settings {
   std::optional<Checkpoint> checkpoint;
   std::optional<int64_t> epochs;
   uint64_t seed = 0;
+  bool deterministic = false;
 };
 
 // std::invalid_argument for a value without sense.
 Settings parse_settings();
+
+// std::invalid_argument, with the number of `layers` of a model, for a
+// --balance that does not add up to it.
+void check_layers(const Settings& settings, int64_t layers);
+
+// With `deterministic`: has LibTorch use the kernels that give the same bits
+// each time, and throw where there is none; for the rest of the process.
+void use_kernels(const Settings& settings);
 
 // `experiment` with what the command line says in place of its own. A balance
 // goes to experiments with as many partitions as it has entries.

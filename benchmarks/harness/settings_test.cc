@@ -1,10 +1,13 @@
 #include "benchmarks/harness/settings.h"
 
-#include <gflags/gflags.h>
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
 
 #include "benchmarks/harness/devices.h"
 
@@ -13,6 +16,7 @@ DECLARE_string(balance);
 DECLARE_string(checkpoint);
 DECLARE_int64(chunks);
 DECLARE_int64(batch_size);
+DECLARE_bool(deterministic);
 
 namespace gpipe::benchmarks {
 namespace {
@@ -76,6 +80,35 @@ TEST_F(SettingsTest, PlainModelHasNoChunks) {
   FLAGS_chunks = 8;
   Experiment plain;
   EXPECT_EQ(apply(parse_settings(), plain).chunks, 1);
+}
+
+TEST_F(SettingsTest, DeterministicKernelsAreUsedOnlyIfAskedFor) {
+  use_kernels(parse_settings());
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+  FLAGS_deterministic = true;
+  use_kernels(parse_settings());
+  EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
+  EXPECT_FALSE(at::globalContext().benchmarkCuDNN());
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
+TEST_F(SettingsTest, ABalanceHasToAddUpToTheLayers) {
+  check_layers(parse_settings(), 7);  // no balance, no error
+  FLAGS_balance = "3,4";
+  check_layers(parse_settings(), 7);
+  for (const int64_t layers : {6, 8}) {
+    try {
+      check_layers(parse_settings(), layers);
+      FAIL() << "3,4 for " << layers;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_EQ(error.what(), "--balance=3,4: the model has " +
+                                  std::to_string(layers) +
+                                  " layers, which the numbers must add up to");
+    }
+  }
+  // The sum of these is 2 in 64 bits.
+  FLAGS_balance = "9223372036854775807,9223372036854775807,4";
+  EXPECT_THROW(check_layers(parse_settings(), 2), std::invalid_argument);
 }
 
 TEST_F(SettingsTest, NamesAFlagWithoutSense) {

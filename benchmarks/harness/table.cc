@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "gpipe/text/units.h"
+
 namespace gpipe::benchmarks {
 namespace {
 
@@ -13,16 +15,18 @@ struct Grid {
   std::vector<bool> is_numeric;  // per column: holds nothing but numbers
 };
 
-Grid to_grid(const Table& table, const std::string& nothing,
-             bool always_error_column) {
+enum class Reader { kPerson, kProgram };
+
+Grid to_grid(const Table& table, const std::string& nothing, Reader reader) {
   Grid grid;
+  const bool for_program = reader == Reader::kProgram;
   const bool error_column =
-      always_error_column ||
+      for_program ||
       std::any_of(table.rows.begin(), table.rows.end(),
                   [](const Row& row) { return !row.error.empty(); });
   grid.header.push_back(table.name_column);
-  grid.header.insert(grid.header.end(), table.columns.begin(),
-                     table.columns.end());
+  const auto columns = for_program ? plain_columns(table) : table.columns;
+  grid.header.insert(grid.header.end(), columns.begin(), columns.end());
   if (error_column) grid.header.push_back("error");
   grid.is_numeric.assign(grid.header.size(), false);
   std::fill_n(grid.is_numeric.begin() + 1, table.columns.size(), true);
@@ -31,7 +35,9 @@ Grid to_grid(const Table& table, const std::string& nothing,
     texts.push_back(row.name);
     for (size_t i = 0; i < table.columns.size(); ++i) {
       const Cell cell = i < row.cells.size() ? row.cells[i] : Cell();
-      texts.push_back(cell.is_nothing() ? nothing : cell.text());
+      texts.push_back(cell.is_nothing() ? nothing
+                      : for_program     ? cell.plain_text()
+                                        : cell.text());
       if (!cell.is_nothing() && !cell.number()) grid.is_numeric[i + 1] = false;
     }
     if (error_column) texts.push_back(row.error);
@@ -60,7 +66,18 @@ std::optional<double> Cell::number() const {
   return number != nullptr ? std::optional<double>(*number) : std::nullopt;
 }
 
+Cell Cell::bytes(std::optional<int64_t> number) {
+  Cell cell;
+  if (number) cell = Cell(*number);
+  cell.is_bytes_ = true;
+  return cell;
+}
+
 std::string Cell::text() const {
+  return is_bytes_ && !is_nothing() ? bytes_text(*number()) : plain_text();
+}
+
+std::string Cell::plain_text() const {
   if (const auto* text = std::get_if<std::string>(&value_)) return *text;
   if (is_nothing()) return "";
   char buffer[512];  // the largest double has 309 digits
@@ -68,8 +85,20 @@ std::string Cell::text() const {
   return buffer;
 }
 
+std::vector<std::string> plain_columns(const Table& table) {
+  auto names = table.columns;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const bool bytes =
+        std::any_of(table.rows.begin(), table.rows.end(), [i](const Row& row) {
+          return i < row.cells.size() && row.cells[i].is_bytes();
+        });
+    if (bytes) names[i] += " bytes";
+  }
+  return names;
+}
+
 std::string to_text(const Table& table) {
-  const Grid grid = to_grid(table, "-", /*always_error_column=*/false);
+  const Grid grid = to_grid(table, "-", Reader::kPerson);
   std::vector<size_t> widths;
   for (size_t i = 0; i < grid.header.size(); ++i) {
     size_t width = grid.header[i].size();
@@ -97,7 +126,7 @@ std::string to_text(const Table& table) {
 }
 
 std::string to_markdown(const Table& table) {
-  const Grid grid = to_grid(table, "-", /*always_error_column=*/false);
+  const Grid grid = to_grid(table, "-", Reader::kPerson);
   const auto line = [](const std::vector<std::string>& texts) {
     std::string line = "|";
     for (const auto& text : texts) {
@@ -116,7 +145,7 @@ std::string to_markdown(const Table& table) {
 }
 
 std::string to_csv(const Table& table) {
-  const Grid grid = to_grid(table, "", /*always_error_column=*/true);
+  const Grid grid = to_grid(table, "", Reader::kProgram);
   const auto line = [](const std::vector<std::string>& texts) {
     std::string line;
     for (size_t i = 0; i < texts.size(); ++i) {
@@ -124,7 +153,13 @@ std::string to_csv(const Table& table) {
     }
     return line + "\n";
   };
-  std::string text = line(grid.header);
+  std::string text;
+  const auto comment = [&text](const std::string& sentence) {
+    text += "# " + replace_all(sentence, "\n", "\n# ") + "\n";
+  };
+  if (!table.title.empty()) comment(table.title);
+  for (const auto& note : table.notes) comment(note);
+  text += line(grid.header);
   for (const auto& row : grid.rows) text += line(row);
   return text;
 }

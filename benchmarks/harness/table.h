@@ -13,6 +13,9 @@ namespace gpipe::benchmarks {
 // A text, a number or nothing.
 class Cell {
  public:
+  // A number of bytes: "1.5 GiB" to people, all of its digits to programs.
+  static Cell bytes(std::optional<int64_t> number);
+
   Cell() = default;
   /* implicit */ Cell(std::string text) : value_(std::move(text)) {}
   /* implicit */ Cell(const char* text) : value_(std::string(text)) {}
@@ -25,12 +28,16 @@ class Cell {
   bool is_nothing() const { return value_.index() == 0; }
   // None for a text and for nothing.
   std::optional<double> number() const;
-  // With the decimals that were asked for; "" for nothing.
+  bool is_bytes() const { return is_bytes_; }
+  // With the decimals that were asked for, or a unit; "" for nothing.
   std::string text() const;
+  // The same, but bytes in digits.
+  std::string plain_text() const;
 
  private:
   std::variant<std::monostate, std::string, double> value_;
   int decimals_ = 0;
+  bool is_bytes_ = false;
 };
 
 // One measurement: an epoch, a step.
@@ -54,6 +61,10 @@ struct Table {
   std::vector<std::string> notes;  // sentences under the table
 };
 
+// The columns' names for programs: with " bytes" at the end of those that hold
+// bytes, whose cells have no unit then.
+std::vector<std::string> plain_columns(const Table& table);
+
 // Aligned columns for a terminal: numbers to the right, "-" for nothing. A row
 // that failed tells why at its end.
 std::string to_text(const Table& table);
@@ -62,7 +73,9 @@ std::string to_text(const Table& table);
 std::string to_markdown(const Table& table);
 
 // A line of names and a line per row (RFC 4180, but with plain newlines), with
-// a last column "error". Title and notes are left out.
+// a last column "error". In front the title and the notes, as comments: lines
+// that begin with "# ", which pandas.read_csv(comment="#") and R's read.csv(
+// comment.char="#") pass over.
 std::string to_csv(const Table& table);
 
 }  // namespace gpipe::benchmarks

@@ -64,10 +64,48 @@ TEST(TableTest, CsvQuotesWhatNeedsIt) {
   Table table = make_failed_table();
   table.rows[0].error = "said \"no\"";
   EXPECT_EQ(to_csv(table),
+            "# Speed\n"
+            "# A note.\n"
             "experiment,batch,balance,samples/s,error\n"
             "baseline,32,,12.35,\"said \"\"no\"\"\"\n"
             "pipeline-2,8,\"3,4\",5.00,\n"
             "pipeline-4,,,,out of memory: 1 | 2\n");
+}
+
+// Sizes of which one is not known.
+Table make_table_of_bytes() {
+  Table table;
+  table.columns = {"peak memory"};
+  table.rows = {{"a", {Cell::bytes(1536)}, {}, ""},
+                {"b", {Cell::bytes(std::nullopt)}, {}, ""}};
+  return table;
+}
+
+TEST(TableTest, BytesHaveAUnitForPeople) {
+  EXPECT_EQ(to_text(make_table_of_bytes()),
+            "\n\n"
+            "experiment  peak memory\n"
+            "----------  -----------\n"
+            "a               1.5 KiB\n"
+            "b                     -\n");
+}
+
+TEST(TableTest, BytesHaveAllDigitsForPrograms) {
+  EXPECT_EQ(to_csv(make_table_of_bytes()),
+            "experiment,peak memory bytes,error\n"
+            "a,1536,\n"
+            "b,,\n");
+}
+
+TEST(TableTest, CsvCommentsStayComments) {
+  Table table = make_table();
+  table.rows.clear();
+  table.notes = {"two\nlines"};
+  EXPECT_EQ(to_csv(table),
+            "# Speed\n"
+            "# two\n"
+            "# lines\n"
+            "experiment,batch,balance,samples/s,error\n");
 }
 
 TEST(TableTest, CellIsATextANumberOrNothing) {

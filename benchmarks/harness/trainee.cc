@@ -16,6 +16,7 @@ Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
     trainee.devices = devices_for(1, devices);
     model->to(trainee.devices[0]);
     trainee.parameters = model->parameters();
+    trainee.buffers = model->buffers();
     trainee.forward = [model](at::Tensor input) mutable {
       return model->forward(std::move(input));
     };
@@ -32,6 +33,7 @@ Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
                             .checkpoint(experiment.checkpoint)
                             .threads_per_partition(share));
   trainee.parameters = pipeline->parameters();
+  trainee.buffers = pipeline->buffers();
   trainee.forward = [pipeline](at::Tensor input) mutable {
     return pipeline->forward(std::move(input));
   };

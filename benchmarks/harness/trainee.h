@@ -19,6 +19,7 @@ namespace gpipe::benchmarks {
 struct Trainee {
   std::function<at::Tensor(at::Tensor)> forward;
   std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> buffers;
   std::vector<c10::Device> devices;  // front: inputs, back: outputs
   std::string threads;               // "2" or "4 x 1", on CPUs; else ""
 };

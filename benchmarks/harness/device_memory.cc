@@ -1,0 +1,117 @@
+#include "benchmarks/harness/device_memory.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_set>
+
+#include "benchmarks/harness/devices.h"
+#include "gpipe/testing/counting_allocator.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+using testing::CountingAllocator;
+
+constexpr auto kAll =
+    static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices) {
+  std::vector<c10::Device> unique;
+  for (const auto& device : devices) {
+    if (std::find(unique.begin(), unique.end(), device) == unique.end()) {
+      unique.push_back(device);
+    }
+  }
+  return unique;
+}
+
+int64_t held_bytes(const c10::Device& device) {
+  return device.is_cpu() ? CountingAllocator::live_bytes()
+                         : at::accelerator::getDeviceStats(device.index())
+                               .allocated_bytes[kAll]
+                               .current;
+}
+
+int64_t bytes_on(const c10::Device& device,
+                 const std::vector<at::Tensor>& tensors, bool trained_only) {
+  int64_t bytes = 0;
+  std::unordered_set<const void*> seen;
+  for (const auto& tensor : tensors) {
+    if (!tensor.defined() || tensor.device() != device) continue;
+    if (trained_only && !tensor.requires_grad()) continue;
+    if (seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+DeviceMemory lasting_on(const c10::Device& device,
+                        const LastingTensors& lasting) {
+  DeviceMemory memory;
+  memory.parameters = bytes_on(device, lasting.parameters, false);
+  memory.gradients = bytes_on(device, lasting.parameters, true);
+  memory.optimizer_state = bytes_on(device, lasting.optimizer_state, false);
+  memory.buffers = bytes_on(device, lasting.buffers, false);
+  return memory;
+}
+
+MemoryWatch::MemoryWatch(const std::vector<c10::Device>& devices)
+    : devices_(each_once(devices)) {
+  // What an earlier model has left in caches would count as reserved.
+  release_memory();
+  for (const auto& device : devices_) {
+    if (device.is_cpu()) {
+      static std::once_flag installed;
+      std::call_once(installed, CountingAllocator::install);
+    }
+    base_.push_back(held_bytes(device));
+  }
+  reset_peaks();
+}
+
+void MemoryWatch::reset_peaks() const {
+  synchronize(devices_);
+  for (const auto& device : devices_) {
+    if (device.is_cpu()) {
+      CountingAllocator::reset_peak();
+    } else {
+      at::accelerator::resetPeakStats(device.index());
+    }
+  }
+}
+
+std::vector<DeviceMemory> MemoryWatch::read(
+    const LastingTensors& lasting) const {
+  synchronize(devices_);
+  std::vector<DeviceMemory> memory;
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const auto& device = devices_[i];
+    DeviceMemory& of_device = memory.emplace_back(lasting_on(device, lasting));
+    if (device.is_cpu()) {
+      of_device.peak = CountingAllocator::peak_bytes() - base_[i];
+    } else {
+      const auto stats = at::accelerator::getDeviceStats(device.index());
+      of_device.peak = stats.allocated_bytes[kAll].peak - base_[i];
+      of_device.reserved = stats.reserved_bytes[kAll].peak;
+    }
+  }
+  return memory;
+}
+
+std::string devices_text(const std::vector<c10::Device>& devices) {
+  std::string text;
+  for (const auto& device : each_once(devices)) {
+    const auto partitions = std::count(devices.begin(), devices.end(), device);
+    if (!text.empty()) text += ", ";
+    text += device.str();
+    if (partitions > 1) text += " x " + std::to_string(partitions);
+  }
+  return text;
+}
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,209 @@
+#include "benchmarks/harness/dry_run.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <glog/logging.h>
+
+#include "benchmarks/harness/device_memory.h"
+#include "benchmarks/harness/optimizer.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/meta.h"
+#include "gpipe/meta/ledger.h"
+#include "gpipe/runtime/memory_kind.h"
+#include "gpipe/text/units.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+// One for each partition; the plain model has LibTorch's own.
+std::vector<c10::Device> meta_devices(int64_t count) {
+  if (count == 0) return {c10::Device(c10::kMeta)};
+  constexpr int64_t kMost = std::numeric_limits<c10::DeviceIndex>::max() + 1;
+  if (count > kMost) {
+    throw std::invalid_argument(
+        "a dry run of " + std::to_string(count) +
+        " partitions: LibTorch can number no more than " +
+        std::to_string(kMost) + " devices");
+  }
+  std::vector<c10::Device> devices;
+  for (int64_t index = 0; index < count; ++index) {
+    devices.emplace_back(c10::kMeta, static_cast<c10::DeviceIndex>(index));
+  }
+  return devices;
+}
+
+// A training run without memory: the plain model, or a pipeline.
+class DryRun {
+ public:
+  DryRun(const Benchmark& benchmark, const Workload& workload,
+         const Experiment& experiment)
+      : benchmark_(benchmark),
+        workload_(workload),
+        experiment_(experiment),
+        devices_(meta_devices(experiment.partitions)) {
+    build();
+    label();
+    std::map<c10::DeviceIndex, std::vector<at::Tensor>> parts;
+    for (const at::Tensor& each : module_->parameters()) {
+      if (each.requires_grad()) parts[each.device().index()].push_back(each);
+    }
+    for (auto& [index, part] : parts) {
+      optimizers_.emplace_back(
+          c10::Device(c10::kMeta, index),
+          make_optimizer(benchmark.optimizer, std::move(part),
+                         benchmark.learning_rate));
+    }
+    make_optimizer_state();
+    ledger_.reset_peaks();
+  }
+
+  // As it is when training has begun.
+  void step() {
+    const auto [input, target] = mini_batch();
+    // Of several meta devices the current one is where tensors are made; what
+    // happens outside of the pipeline happens on the last.
+    const c10::DeviceGuard last(devices_.back());
+    const at::Tensor output =
+        pipeline_ ? pipeline_->forward(input) : plain_->forward(input);
+    benchmark_.loss(output, target).backward();
+    update();
+  }
+
+  std::vector<DeviceMemory> memory() const {
+    LastingTensors lasting{module_->parameters(), module_->buffers(), {}};
+    for (const auto& [device, optimizer] : optimizers_) {
+      for (at::Tensor& state : state_of(*optimizer)) {
+        lasting.optimizer_state.push_back(std::move(state));
+      }
+    }
+    std::vector<DeviceMemory> result;
+    for (const c10::Device& device : devices_) {
+      const MetaLedger::Device found = ledger_.of(device.index());
+      DeviceMemory memory = lasting_on(device, lasting);
+      memory.peak = found.peak;
+      memory.transient = found.transient_peak;
+      memory.boundary =
+          found.kind_peaks[static_cast<std::size_t>(MemoryKind::kBoundary)];
+      result.push_back(memory);
+    }
+    return result;
+  }
+
+ private:
+  // Which optimizers do in their first step.
+  void make_optimizer_state() {
+    for (const at::Tensor& each : module_->parameters()) {
+      if (!each.requires_grad()) continue;
+      const c10::DeviceGuard on(each.device());
+      each.mutable_grad() = at::zeros_like(each);
+    }
+    update();
+  }
+
+  void update() {
+    const MemoryKindScope kind(MemoryKind::kOptimizerState);
+    for (const auto& [device, optimizer] : optimizers_) {
+      const c10::DeviceGuard on(device);
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+  }
+
+  void build() {
+    const MetaGuard meta;
+    torch::nn::Sequential model = benchmark_.model(experiment_);
+    if (experiment_.partitions == 0) {
+      module_ = model.ptr();
+      plain_ = std::move(model);
+      return;
+    }
+    pipeline_ = GPipe(std::move(model), GPipeOptions(experiment_.balance)
+                                            .devices(devices_)
+                                            .chunks(experiment_.chunks)
+                                            .checkpoint(experiment_.checkpoint)
+                                            .one_at_a_time(true));
+    module_ = pipeline_.ptr();
+  }
+
+  // Says what the memory is for that there is already. The gradients of the
+  // plain model are told by hooks; a pipeline tells of its own.
+  void label() {
+    for (const at::Tensor& parameter : module_->parameters()) {
+      label_memory(parameter, MemoryKind::kParameter);
+      if (plain_.is_empty() || !parameter.requires_grad()) continue;
+      parameter.register_hook([](const at::Tensor& grad) {
+        label_memory(grad, MemoryKind::kGradient);
+      });
+    }
+    for (const at::Tensor& buffer : module_->buffers()) {
+      label_memory(buffer, MemoryKind::kParameter);
+    }
+  }
+
+  static at::Tensor bring(const at::Tensor& tensor, c10::Device device) {
+    const c10::DeviceGuard guard(device);
+    return tensor.to(device);
+  }
+
+  std::pair<at::Tensor, at::Tensor> mini_batch() const {
+    const MetaGuard meta;
+    return {bring(workload_.input(experiment_.batch_size), devices_.front()),
+            bring(workload_.target(experiment_.batch_size), devices_.back())};
+  }
+
+  const Benchmark& benchmark_;
+  const Workload& workload_;
+  const Experiment& experiment_;
+  const std::vector<c10::Device> devices_;
+  const MetaLedger ledger_;  // before what it counts
+  torch::nn::Sequential plain_{nullptr};
+  GPipe pipeline_{nullptr};
+  std::shared_ptr<torch::nn::Module> module_;
+  std::vector<std::pair<c10::Device, std::unique_ptr<torch::optim::Optimizer>>>
+      optimizers_;
+};
+
+std::string text_of(const DeviceMemory& memory) {
+  const auto bytes = [](int64_t count) {
+    return bytes_text(static_cast<double>(count));
+  };
+  return "parameters " + bytes(memory.parameters) + ", gradients " +
+         bytes(memory.gradients) + ", optimizer " +
+         bytes(memory.optimizer_state) + ", buffers " + bytes(memory.buffers) +
+         ", activations and the like " + bytes(*memory.transient) +
+         " (copied in: " + bytes(memory.boundary) + "), peak of all " +
+         bytes(memory.peak);
+}
+
+}  // namespace
+
+Outcome dry_run(const Benchmark& benchmark, const Workload& workload,
+                const Experiment& experiment) {
+  DryRun run(benchmark, workload, experiment);
+  run.step();
+  Outcome outcome;
+  outcome.experiment = experiment;
+  outcome.mode = Mode::kDryRun;
+  outcome.memory = run.memory();
+  for (size_t j = 0; j < outcome.memory.size(); ++j) {
+    LOG(INFO) << experiment.name << " | device " << j << " | "
+              << text_of(outcome.memory[j]);
+  }
+  return outcome;
+}
+
+}  // namespace gpipe::benchmarks

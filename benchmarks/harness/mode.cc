@@ -1,0 +1,48 @@
+#include "benchmarks/harness/mode.h"
+
+#include <stdexcept>
+
+#include "benchmarks/harness/parse.h"
+
+namespace gpipe::benchmarks {
+
+std::string name_of(Mode mode) {
+  switch (mode) {
+    case Mode::kMeasure:
+      return "measured";
+    case Mode::kSimulate:
+      return "simulated";
+    case Mode::kDryRun:
+      return "dry-run";
+  }
+  return "unknown";
+}
+
+Mode parse_mode(const std::string& text, Subject subject,
+                bool enough_accelerators) {
+  const bool memory = subject == Subject::kMemory;
+  switch (
+      parse_choice("mode", text, {"auto", "measure", "simulate", "dry_run"})) {
+    case 0:
+      return memory && !enough_accelerators ? Mode::kDryRun : Mode::kMeasure;
+    case 1:
+      return Mode::kMeasure;
+    case 2:
+      if (memory) {
+        throw std::invalid_argument(
+            "--mode=simulate tells times, and this table is about memory: use "
+            "--mode=dry_run or --mode=measure");
+      }
+      return Mode::kSimulate;
+    default:
+      return Mode::kDryRun;
+  }
+}
+
+bool parse_scale(const std::string& text, Mode mode, bool accelerators) {
+  const size_t scale = parse_choice("scale", text, {"auto", "paper", "small"});
+  if (scale != 0) return scale == 2;
+  return mode == Mode::kMeasure && !accelerators;
+}
+
+}  // namespace gpipe::benchmarks

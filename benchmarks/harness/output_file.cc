@@ -1,0 +1,49 @@
+#include "benchmarks/harness/output_file.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "benchmarks/harness/parse.h"
+
+namespace gpipe::benchmarks {
+
+OutputFile::OutputFile(const std::string& flag, std::string path,
+                       const std::vector<std::string>& endings)
+    : path_(std::move(path)) {
+  if (path_.empty()) return;
+  const std::string told = "--" + flag + "=" + path_ + ": ";
+  const bool known =
+      std::any_of(endings.begin(), endings.end(),
+                  [this](const auto& ending) { return ends_in(ending); });
+  if (!known) {
+    throw std::invalid_argument(told + "expected a name that ends in " +
+                                join(endings, " or "));
+  }
+  std::error_code ignored;
+  const bool existed = std::filesystem::exists(path_, ignored);
+  if (!std::ofstream(path_, std::ios::app)) {
+    throw std::invalid_argument(
+        told + "cannot be written; does the folder exist, and is it yours?");
+  }
+  // The run may not come to write it.
+  if (!existed) std::filesystem::remove(path_, ignored);
+}
+
+bool OutputFile::ends_in(const std::string& ending) const {
+  return path_.size() >= ending.size() &&
+         path_.compare(path_.size() - ending.size(), ending.size(), ending) ==
+             0;
+}
+
+void OutputFile::write(const std::string& text) const {
+  std::ofstream file(path_, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw std::runtime_error("cannot write " + path_);
+}
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,63 @@
+#include "benchmarks/harness/plot.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+
+#include "benchmarks/harness/figures.h"
+#include "benchmarks/harness/outcome_table.h"
+#include "gpipe/text/units.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+Figure main_figure(const Benchmark& benchmark, Mode mode) {
+  if (tells_speed(benchmark, mode)) return Figure::kSpeedUp;
+  const auto publishes = [&](Figure figure) {
+    return std::any_of(
+        benchmark.published.begin(), benchmark.published.end(),
+        [figure](const auto& column) { return column.figure == figure; });
+  };
+  return !publishes(Figure::kTotalBytes) && publishes(Figure::kActivationBytes)
+             ? Figure::kActivationBytes
+             : Figure::kTotalBytes;
+}
+
+std::string two_decimals(double value) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.2f", value);
+  return text;
+}
+
+}  // namespace
+
+BarChart chart_of(const Benchmark& benchmark, Mode mode,
+                  const std::vector<Outcome>& outcomes) {
+  const Figure figure = main_figure(benchmark, mode);
+  BarChart chart;
+  chart.title = benchmark.title;
+  chart.axis = name_of(figure);
+  chart.base = is_bytes(figure) ? 2 : 10;
+  chart.text = is_bytes(figure) ? bytes_text : two_decimals;
+  chart.series = {"gpipe, " + name_of(mode)};
+  std::vector<size_t> columns;
+  for (size_t i = 0; i < benchmark.published.size(); ++i) {
+    if (benchmark.published[i].figure != figure) continue;
+    chart.series.push_back(benchmark.published[i].name);
+    columns.push_back(i);
+  }
+  for (const Outcome& outcome : outcomes) {
+    auto& group = chart.groups.emplace_back();
+    group.name = outcome.experiment.name;
+    group.values = {
+        figure_of(figure, outcome, base_of(benchmark, outcome, outcomes))};
+    const auto& published = outcome.experiment.published;
+    for (const size_t i : columns) {
+      group.values.push_back(i < published.size() ? published[i]
+                                                  : std::nullopt);
+    }
+  }
+  return chart;
+}
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,193 @@
+#include "benchmarks/harness/run.h"
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <glog/logging.h>
+
+#include "benchmarks/harness/device_memory.h"
+#include "benchmarks/harness/devices.h"
+#include "benchmarks/harness/dry_run.h"
+#include "benchmarks/harness/environment.h"
+#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/mode.h"
+#include "benchmarks/harness/notes.h"
+#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/outcome_table.h"
+#include "benchmarks/harness/output.h"
+#include "benchmarks/harness/parameter_balance.h"
+#include "benchmarks/harness/pictures.h"
+#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/run_options.h"
+#include "benchmarks/harness/settings.h"
+#include "benchmarks/harness/simulate.h"
+#include "benchmarks/harness/table.h"
+#include "gpipe/meta.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+// Experiments to outcomes, in the chosen mode.
+class Run {
+ public:
+  Run(const Benchmark& benchmark, const RunOptions& options)
+      : benchmark_(benchmark),
+        options_(options),
+        workload_(options.workload(benchmark)) {
+    if (options.mode == Mode::kSimulate) {
+      simulator_.emplace(benchmark, workload_, options.simulate);
+    }
+  }
+
+  Outcome find(const Experiment& experiment) {
+    switch (options_.mode) {
+      case Mode::kSimulate:
+        return simulator_->simulate(experiment);
+      case Mode::kDryRun:
+        return dry_run(benchmark_, workload_, with_balance(experiment));
+      case Mode::kMeasure:
+        break;
+    }
+    return measure(benchmark_, workload_, experiment,
+                   {options_.settings.devices, options_.epochs,
+                    options_.skip_epochs, options_.settings.seed},
+                   &balancers_);
+  }
+
+  // What is known only afterwards.
+  std::vector<std::string> notes() const {
+    if (simulator_) return simulator_->notes();
+    if (!cut_by_parameters_) return {};
+    return {
+        "Balances that were not given are cut by bytes of parameters: a "
+        "dry run has no times."};
+  }
+
+ private:
+  // For a dry run.
+  Experiment with_balance(Experiment experiment) {
+    if (experiment.partitions == 0 || !experiment.balance.empty()) {
+      return experiment;
+    }
+    const MetaGuard meta;
+    experiment.balance = balance_by_parameters(benchmark_.model(experiment),
+                                               experiment.partitions);
+    if (experiment.partitions > 1) cut_by_parameters_ = true;
+    return experiment;
+  }
+
+  const Benchmark& benchmark_;
+  const RunOptions& options_;
+  const Workload& workload_;
+  std::optional<Simulator> simulator_;
+  Balancers balancers_;
+  bool cut_by_parameters_ = false;  // any row
+};
+
+// For a row whose outcome is not known (yet).
+Outcome unknown(const Experiment& experiment, Mode mode) {
+  Outcome outcome;
+  outcome.experiment = experiment;
+  outcome.mode = mode;
+  return outcome;
+}
+
+void log_lines(const std::string& text) {
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    LOG(INFO) << text.substr(at, end - at);
+    at = end + 1;
+  }
+}
+
+int print_plan(const Benchmark& benchmark, const RunOptions& options) {
+  std::vector<Outcome> rows;
+  for (const auto& experiment : options.experiments) {
+    Outcome& row = rows.emplace_back(unknown(experiment, options.mode));
+    if (options.mode != Mode::kMeasure) continue;
+    try {
+      row.devices =
+          devices_text(devices_for(std::max<int64_t>(1, experiment.partitions),
+                                   options.settings.devices));
+    } catch (const MissingDevices& missing) {
+      row.error = missing.what();
+    }
+  }
+  Table table = plan_table(benchmark, options.mode, rows);
+  table.notes = notes_for(benchmark, options);
+  print_table(table, benchmark.program.name, describe_environment());
+  return kOk;
+}
+
+int run_table(const Benchmark& benchmark) {
+  check_format();
+  const RunOptions options = parse_run_options(benchmark);
+  if (options.environment_only) {
+    print_environment(benchmark.program.name, describe_environment());
+    return kOk;
+  }
+  const Pictures pictures;
+  if (pictures.wants_timelines() && options.mode != Mode::kSimulate) {
+    throw std::invalid_argument(
+        "--timeline is for --mode=simulate; this run is " +
+        name_of(options.mode));
+  }
+  if (options.plan_only) return print_plan(benchmark, options);
+  use_kernels(options.settings);
+
+  const Environment environment = describe_environment();
+  log_lines(environment.to_string());
+  auto notes = notes_for(benchmark, options);
+  for (const auto& note : notes) LOG(INFO) << note;
+  Run run(benchmark, options);
+  std::vector<Outcome> outcomes;
+  bool failed = false;
+  bool ran = false;
+  for (const auto& experiment : options.experiments) {
+    LOG(INFO) << experiment.name << " | " << name_of(options.mode);
+    Outcome outcome = unknown(experiment, options.mode);
+    try {
+      outcome = run.find(experiment);
+      outcome.mode = options.mode;
+      ran = true;
+    } catch (const MissingDevices& missing) {
+      outcome.error = missing.what();
+    } catch (const std::exception& exception) {
+      outcome.error = describe(exception);
+      failed = true;
+    }
+    if (!outcome.error.empty()) {
+      LOG(WARNING) << experiment.name << " | " << outcome.error;
+    }
+    outcomes.push_back(std::move(outcome));
+    release_memory();
+  }
+
+  Table table = outcome_table(benchmark, options.mode, outcomes);
+  for (const auto& note : run.notes()) notes.push_back(note);
+  const auto warning = environment.warning();
+  if (options.mode != Mode::kDryRun && !warning.empty()) {
+    notes.push_back(warning);
+  }
+  table.notes = std::move(notes);
+  print_table(table, benchmark.program.name, environment);
+  pictures.write(benchmark, options.mode, outcomes);
+  return failed || !ran ? kFailed : kOk;
+}
+
+}  // namespace
+
+int run_benchmark(int argc, char** argv, const Benchmark& benchmark) {
+  Program program = benchmark.program;
+  for (const auto& experiment : benchmark.paper.experiments) {
+    program.experiments.push_back(experiment.name);
+  }
+  return run_program(argc, argv, program, [&] { return run_table(benchmark); });
+}
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,261 @@
+#include "benchmarks/harness/run.h"
+
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
+
+namespace gpipe::benchmarks {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ExitedWithCode;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct BadLayerImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input) {
+    if (input.size(0) == 3) throw std::domain_error("three rows");
+    return input;
+  }
+};
+TORCH_MODULE(BadLayer);
+
+// 30 parameters, in three layers.
+Benchmark make_benchmark() {
+  Benchmark benchmark;
+  benchmark.program = {"toy_speed", "a toy.", {"--epochs=2"}};
+  benchmark.title = "Toy";
+  benchmark.published = {{"theirs", Figure::kSpeed},
+                         {"their total", Figure::kTotalBytes}};
+  benchmark.model = [](const Experiment&) {
+    return torch::nn::Sequential(torch::nn::Linear(4, 4), BadLayer(),
+                                 torch::nn::Linear(4, 2));
+  };
+  benchmark.loss = [](const at::Tensor& output, const at::Tensor& target) {
+    return (output - target).square().mean();
+  };
+  Workload& small = benchmark.small;
+  small.text = "toys";
+  small.samples_per_epoch = 20;
+  small.epochs = 3;
+  small.skip_epochs = 1;
+  small.input = [](int64_t rows) { return at::ones({rows, 4}); };
+  small.target = [](int64_t rows) { return at::ones({rows, 2}); };
+  constexpr auto kNever = Checkpoint::kNever;
+  constexpr auto kExceptLast = Checkpoint::kExceptLast;
+  small.experiments = {
+      {"baseline", 0, 8, 1, {}, kNever, {1.5}, {}, ""},
+      {"bad", 2, 6, 2, {1, 2}, kNever, {std::nullopt}, {}, ""},
+      {"pipeline-2", 2, 8, 2, {1, 2}, kExceptLast, {2.5}, {}, ""},
+  };
+  benchmark.paper = small;
+  return benchmark;
+}
+
+Benchmark make_memory_benchmark() {
+  Benchmark benchmark = make_benchmark();
+  benchmark.subject = Subject::kMemory;
+  return benchmark;
+}
+
+// The exit code; `output` gets what was printed to stdout.
+int run(const Benchmark& benchmark, std::vector<std::string> flags,
+        std::string* output) {
+  // Programs parse once and glog starts once, so each run is a process: see
+  // the death tests. Here the flags are set as a command line would.
+  const gflags::FlagSaver saver;
+  flags.insert(flags.begin(), "toy_speed");
+  std::vector<char*> argv;
+  for (auto& flag : flags) argv.push_back(flag.data());
+  testing::internal::CaptureStdout();
+  const int code =
+      run_benchmark(static_cast<int>(argv.size()), argv.data(), benchmark);
+  *output = testing::internal::GetCapturedStdout();
+  return code;
+}
+
+[[noreturn]] void run_and_exit(const Benchmark& benchmark,
+                               const std::vector<std::string>& flags) {
+  std::string output;
+  const int code = run(benchmark, flags, &output);
+  std::fputs(output.c_str(), stderr);
+  std::exit(code);
+}
+
+[[noreturn]] void run_and_exit(const std::vector<std::string>& flags) {
+  run_and_exit(make_benchmark(), flags);
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A forked child would have lost LibTorch's threads.
+class RunDeathTest : public ::testing::Test {
+ protected:
+  RunDeathTest() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+};
+
+TEST_F(RunDeathTest, ARowThatFailsLeavesTheOthers) {
+  EXPECT_EXIT(
+      run_and_exit({"--devices=cpu", "--format=csv"}), ExitedWithCode(kFailed),
+      "# cpu: (.|\n)*experiment,batch(.|\n)*baseline,8,(.|\n)*bad,6,(.|\n)*"
+      "three rows(.|\n)*pipeline-2,8,2,\"1,2\",except_last,measured,cpu x 2,2 "
+      "x [0-9]+,[0-9.]+,[0-9.]+,[0-9.]+,[0-9.]+,[0-9]+,2.500,\n");
+}
+
+TEST_F(RunDeathTest, ChosenRowsSucceed) {
+  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--experiment=pipeline-2"}),
+              ExitedWithCode(kOk), "Reduced: toys\\.(.|\n)*libtorch: 2");
+}
+
+TEST_F(RunDeathTest, TheControlComesBehindTheBaseline) {
+  EXPECT_EXIT(
+      run_and_exit({"--devices=cpu", "--experiment=baseline,pipeline-2",
+                    "--control", "--format=csv"}),
+      ExitedWithCode(kOk),
+      "\nbaseline,8,(.|\n)*\ncheckpoint-only,8,2,3,except_last,measured,(.|"
+      "\n)*\npipeline-2,8,2,");
+}
+
+TEST_F(RunDeathTest, MemoryIsDryRunWithoutAccelerators) {
+  // A partition's first step has 4 x 4 + 4 parameters, the other 4 x 2 + 2.
+  EXPECT_EXIT(run_and_exit(
+                  make_memory_benchmark(),
+                  {"--devices=cpu", "--experiment=pipeline-2", "--format=csv"}),
+              ExitedWithCode(kOk),
+              "model memory bytes(.|\n)*pipeline-2,8,2,\"1,2\",except_last,"
+              "dry-run,30,240,");
+}
+
+TEST_F(RunDeathTest, MemoryIsMeasuredWhereItIsAskedFor) {
+  EXPECT_EXIT(run_and_exit(make_memory_benchmark(),
+                           {"--devices=cpu", "--experiment=pipeline-2",
+                            "--mode=measure", "--format=csv"}),
+              ExitedWithCode(kOk),
+              "pipeline-2,8,2,\"1,2\",except_last,measured,cpu x 2,2 x "
+              "[0-9]+,30,240,");
+}
+
+TEST_F(RunDeathTest, SimulatedRowsHaveTimelines) {
+  const std::string path = ::testing::TempDir() + "/toy_timeline.json";
+  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--experiment=pipeline-2",
+                            "--mode=simulate", "--profile_seconds=0.01",
+                            "--timeline=" + path, "--format=csv"}),
+              ExitedWithCode(kOk),
+              "pipeline-2,8,2,\"1,2\",except_last,"
+              "simulated,[0-9.]+,,[0-9.]+,");
+  EXPECT_THAT(content_of(path), HasSubstr("pipeline-2, simulated"));
+}
+
+TEST_F(RunDeathTest, ADryRunCutsByParametersWhereNoBalanceIsGiven) {
+  // 20, 0 and 10 parameters.
+  EXPECT_EXIT(
+      run_and_exit({"--devices=cpu", "--experiment=pipeline-2",
+                    "--balance=auto", "--mode=dry_run", "--format=csv"}),
+      ExitedWithCode(kOk),
+      "# Balances that were not given are cut by bytes(.|\n)*"
+      "pipeline-2,8,2,\"1,2\",except_last,dry-run,30,240,");
+}
+
+TEST_F(RunDeathTest, OneEpochIsMeasuredWithoutWarmUp) {
+  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--experiment=baseline",
+                            "--epochs=1", "--format=csv"}),
+              ExitedWithCode(kOk), "of epochs 1 to 1, ");
+}
+
+TEST_F(RunDeathTest, AResultThatCannotBeWrittenIsAFailure) {
+  const auto run_to_full_disk = [] {
+    std::string program = "toy_speed", env = "--env";
+    std::vector<char*> argv{program.data(), env.data()};
+    if (!std::freopen("/dev/full", "w", stdout)) std::exit(kOk);
+    std::exit(run_benchmark(static_cast<int>(argv.size()), argv.data(),
+                            make_benchmark()));
+  };
+  EXPECT_EXIT(run_to_full_disk(), ExitedWithCode(kFailed),
+              "cannot be written to stdout");
+}
+
+TEST_F(RunDeathTest, PlotsWhatItFound) {
+  const std::string path = ::testing::TempDir() + "/toy_plot.svg";
+  EXPECT_EXIT(run_and_exit(
+                  {"--devices=cpu", "--experiment=baseline", "--plot=" + path}),
+              ExitedWithCode(kOk), "baseline");
+  EXPECT_THAT(
+      content_of(path),
+      AllOf(HasSubstr("<svg"), HasSubstr(">baseline, gpipe, measured: 1.00<")));
+}
+
+TEST_F(RunDeathTest, WrongFlagsAreUsageErrors) {
+  EXPECT_EXIT(run_and_exit({"--experiment=none"}), ExitedWithCode(kUsage),
+              "there is no 'none'; there are baseline, bad, pipeline-2 and");
+  EXPECT_EXIT(run_and_exit({"--no_such_flag"}), ExitedWithCode(kUsage),
+              "no_such_flag");
+  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--skip_epochs=3"}),
+              ExitedWithCode(kUsage), "leaves none of 3 epochs");
+  EXPECT_EXIT(run_and_exit({"--skip_epochs=-2"}), ExitedWithCode(kUsage),
+              "--skip_epochs=-2: expected");
+  EXPECT_EXIT(run_and_exit({"--link_latency=nan"}), ExitedWithCode(kUsage),
+              "--link_latency=nan: expected");
+  EXPECT_EXIT(run_and_exit({"--device_speed=inf"}), ExitedWithCode(kUsage),
+              "--device_speed=inf: expected");
+  EXPECT_EXIT(run_and_exit({"--format=xml"}), ExitedWithCode(kUsage),
+              "expected text, markdown, json, csv");
+  EXPECT_EXIT(run_and_exit({"pipeline-2"}), ExitedWithCode(kUsage),
+              "unexpected argument 'pipeline-2'");
+  EXPECT_EXIT(run_and_exit({"--plot=/no/such/folder/a.svg"}),
+              ExitedWithCode(kUsage), "cannot be written");
+  EXPECT_EXIT(run_and_exit({"--devices=cpu",
+                            "--timeline=" + ::testing::TempDir() + "/toy.svg"}),
+              ExitedWithCode(kUsage), "--timeline is for --mode=simulate");
+  EXPECT_EXIT(run_and_exit(make_memory_benchmark(), {"--mode=simulate"}),
+              ExitedWithCode(kUsage), "use --mode=dry_run");
+}
+
+TEST_F(RunDeathTest, ABalanceThatDoesNotFitIsAUsageErrorInEveryMode) {
+  for (const char* mode : {"measure", "simulate", "dry_run"}) {
+    EXPECT_EXIT(run_and_exit({"--devices=cpu", "--balance=1,3",
+                              std::string("--mode=") + mode}),
+                ExitedWithCode(kUsage),
+                "--balance=1,3: the model has 3 layers");
+  }
+}
+
+TEST(RunTest, HelpTeachesAndSucceeds) {
+  std::string output;
+  EXPECT_EQ(run(make_benchmark(), {"--help"}, &output), kOk);
+  EXPECT_THAT(
+      output,
+      AllOf(HasSubstr("toy_speed: a toy."),
+            HasSubstr("//benchmarks:toy_speed -- --epochs=2"),
+            HasSubstr("\nExperiments:\n  baseline, bad, pipeline-2\n"),
+            HasSubstr("--link_latency=1e-05\n"), HasSubstr("--skip_epochs=-1"),
+            HasSubstr("--mode=auto"), Not(HasSubstr("--flagfile='"))));
+}
+
+TEST_F(RunDeathTest, ThePlanIsPrintedAndNothingRun) {
+  // "bad" would fail.
+  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--dry_run", "--format=csv"}),
+              ExitedWithCode(kOk),
+              "bad,2,6,2,\"1,2\",never,measured,cpu x 2,,\n");
+}
+
+TEST_F(RunDeathTest, TheEnvironmentIsPrintedAlone) {
+  EXPECT_EXIT(run_and_exit({"--env"}), ExitedWithCode(kOk), "cpu: (.|\n)*date");
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks

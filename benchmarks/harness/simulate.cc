@@ -1,0 +1,152 @@
+#include "benchmarks/harness/simulate.h"
+
+#include <cstddef>
+#include <cstdio>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "balancing/plan.h"
+#include "benchmarks/harness/layer_profile.h"
+#include "benchmarks/harness/links.h"
+#include "benchmarks/harness/mode.h"
+#include "benchmarks/harness/step_costs.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+template <typename... Numbers>
+std::string format(const char* pattern, Numbers... numbers) {
+  char text[400];
+  std::snprintf(text, sizeof(text), pattern, numbers...);
+  return text;
+}
+
+// Of the first column that says so.
+std::optional<double> published_speed(const Benchmark& benchmark,
+                                      const Experiment& experiment) {
+  for (std::size_t k = 0; k < benchmark.published.size(); ++k) {
+    if (benchmark.published[k].figure != Figure::kSpeed) continue;
+    if (k < experiment.published.size()) return experiment.published[k];
+    break;
+  }
+  return std::nullopt;
+}
+
+// The experiment that says how fast the devices are: the base, else the first
+// with a published speed, else none.
+const Experiment* yardstick(const Benchmark& benchmark,
+                            const Workload& workload) {
+  const Experiment* first = nullptr;
+  for (const Experiment& each : workload.experiments) {
+    if (!published_speed(benchmark, each)) continue;
+    if (each.name == benchmark.base) return &each;
+    if (!first) first = &each;
+  }
+  return first;
+}
+
+}  // namespace
+
+Simulator::Simulator(const Benchmark& benchmark, const Workload& workload,
+                     SimulateOptions options)
+    : benchmark_(benchmark), workload_(workload), options_(options) {}
+
+Outcome Simulator::simulate(const Experiment& experiment) {
+  Outcome outcome;
+  const double speed = device_speed();  // first: a cut may depend on it
+  outcome.mode = Mode::kSimulate;
+  outcome.experiment = with_balance(experiment);
+  outcome.timeline =
+      simulate_step(profile_of(experiment), outcome.experiment,
+                    {options_.latency, options_.bandwidth}, speed);
+  outcome.samples = experiment.batch_size;
+  outcome.durations = {{outcome.timeline->makespan, 0}};
+  return outcome;
+}
+
+std::vector<std::string> Simulator::notes() const {
+  std::vector<std::string> notes = notes_;
+  std::string links = "Links: " + format("%g us", 1e6 * options_.latency);
+  links += options_.bandwidth > 0
+               ? format(" and %g GB/s", 1e-9 * options_.bandwidth)
+               : " and no limit to their bandwidth";
+  notes.push_back(links +
+                  ", copies beside the computing; times are proportional to "
+                  "rows.");
+  return notes;
+}
+
+const balancing::Profile& Simulator::profile_of(const Experiment& experiment) {
+  const auto found = profiles_.find(experiment.size);
+  if (found != profiles_.end()) return found->second;
+
+  LayerProfile made =
+      profile_layers(benchmark_, workload_, experiment, options_.profile_rows,
+                     options_.profile_seconds, options_.device);
+  notes_.push_back(std::move(made.note));
+  return profiles_.emplace(experiment.size, std::move(made.profile))
+      .first->second;
+}
+
+std::vector<int64_t> Simulator::balance_of(const Experiment& experiment) {
+  const auto limit = options_.bandwidth > 0
+                         ? options_.bandwidth
+                         : std::numeric_limits<double>::infinity();
+  const auto partitions = static_cast<std::size_t>(experiment.partitions);
+  return balancing::plan(
+             profile_of(experiment), experiment.batch_size,
+             std::vector<balancing::PlanDevice>(
+                 partitions, balancing::PlanDevice().speed(
+                                 device_speed_ > 0 ? device_speed_ : 1)),
+             balancing::PlanOptions()
+                 .chunks({experiment.chunks})
+                 .checkpoints({experiment.checkpoint})
+                 .latency(options_.latency)
+                 .bandwidth(limit)
+                 .workers(experiment.partitions))
+      .balance;
+}
+
+Experiment Simulator::with_balance(Experiment experiment) {
+  if (experiment.partitions > 0 && experiment.balance.empty()) {
+    experiment.balance = balance_of(experiment);
+  }
+  return experiment;
+}
+
+double Simulator::device_speed() {
+  if (device_speed_ > 0) return device_speed_;
+  device_speed_ = options_.device_speed;
+  if (device_speed_ > 0) {
+    notes_.push_back(
+        format("Devices are taken to be %g times as fast as the "
+               "profiled one.",
+               device_speed_));
+    return device_speed_;
+  }
+  if (&workload_ != &benchmark_.paper) {
+    notes_.emplace_back(
+        "Devices are taken to be as fast as the profiled one: published speeds "
+        "are of other sizes.");
+    return device_speed_ = 1;
+  }
+  const Experiment* const known = yardstick(benchmark_, workload_);
+  if (!known) {
+    notes_.push_back(
+        "Devices are taken to be as fast as the profiled one, since no "
+        "published figure says how fast they were.");
+    return device_speed_ = 1;
+  }
+  const double published = *published_speed(benchmark_, *known);
+  const Link link{options_.latency, options_.bandwidth};
+  device_speed_ = speed_for(profile_of(*known), with_balance(*known), link,
+                            static_cast<double>(known->batch_size) / published);
+  notes_.push_back(
+      format("Devices are taken to be %.4g times as fast as the profiled one, "
+             "with which %s has its published %g samples/s.",
+             device_speed_, known->name.c_str(), published));
+  return device_speed_;
+}
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,141 @@
+#include "benchmarks/harness/step_costs.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace gpipe::benchmarks {
+namespace {
+
+// `layers` layers of 1 s forward and 2 s backward for 2 rows; 80 bytes go in,
+// 40 from each to the next.
+balancing::Profile equal_layers(std::size_t layers) {
+  balancing::Profile profile;
+  profile.rows = 2;
+  profile.times.assign(layers, {1, 2});
+  profile.memory.input_bytes = 80;
+  balancing::LayerMemory memory;
+  memory.output_bytes = 40;
+  profile.memory.layers.assign(layers, memory);
+  return profile;
+}
+
+Experiment experiment(std::vector<int64_t> balance, int64_t batch_size,
+                      int64_t chunks, Checkpoint checkpoint) {
+  Experiment result;
+  result.partitions = static_cast<int64_t>(balance.size());
+  result.balance = std::move(balance);
+  result.batch_size = batch_size;
+  result.chunks = chunks;
+  result.checkpoint = checkpoint;
+  return result;
+}
+
+TEST(MicrobatchesOf, AreAsManyAsChunkMakesOfEqualRows) {
+  EXPECT_EQ(microbatches_of(8, 4).count, 4);
+  EXPECT_EQ(microbatches_of(8, 4).rows, 2);
+  EXPECT_EQ(microbatches_of(5, 4).count, 3);  // of 2, 2 and 1
+  EXPECT_DOUBLE_EQ(microbatches_of(5, 4).rows, 5.0 / 3);
+  EXPECT_EQ(microbatches_of(2, 4).count, 2);
+  EXPECT_EQ(microbatches_of(25000, 1667).count, 1667);
+}
+
+TEST(CostsOf, AreProportionalToRowsAndLayersAndBytes) {
+  const auto costs = costs_of(equal_layers(3), {1, 2}, 4, {3, 5}, 2);
+  EXPECT_EQ(costs.forward, (std::vector<double>{1, 2}));
+  EXPECT_EQ(costs.backward, (std::vector<double>{2, 4}));
+  EXPECT_EQ(costs.recompute, costs.forward);
+  EXPECT_EQ(costs.boundary_bytes, (std::vector<double>{80}));
+  EXPECT_EQ(costs.latency, 3);
+  EXPECT_EQ(costs.bandwidth, 5);
+}
+
+TEST(CostsOf, AddSkipTensorsToWhatComesIn) {
+  auto profile = equal_layers(3);
+  profile.memory.skips.push_back({0, 2, 6});
+  const auto costs = costs_of(profile, {1, 1, 1}, 2, {}, 1);
+  EXPECT_EQ(costs.boundary_bytes, (std::vector<double>{40, 46}));
+}
+
+TEST(CostsOf, RefusesABalanceOfOtherLayersAndNumbersThatCannotBe) {
+  EXPECT_THROW(costs_of(equal_layers(3), {1, 1}, 2, {}, 1),
+               std::invalid_argument);
+  EXPECT_THROW(costs_of(equal_layers(3), {3}, 0, {}, 1), std::invalid_argument);
+  EXPECT_THROW(costs_of(equal_layers(3), {3}, 2, {}, 0), std::invalid_argument);
+}
+
+TEST(SimulateStep, TakesFillDrainsSlotsOnEqualPartitions) {
+  // (m + n - 1)(f + b)
+  const auto timeline =
+      simulate_step(equal_layers(4),
+                    experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kNever), {}, 1);
+  EXPECT_DOUBLE_EQ(timeline.makespan, (8 + 4 - 1) * 3);
+}
+
+TEST(SimulateStep, RecomputesAheadOfTheGradient) {
+  // The backwards take f + b each, but the first recompute of a rank is done
+  // while the gradient is under way: only the last rank is late by it.
+  const auto always = simulate_step(
+      equal_layers(4), experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kAlways), {},
+      1);
+  EXPECT_DOUBLE_EQ(always.makespan, (8 + 4 - 1) * 3 + 8);
+  // The last micro-batch, whose backward is the first, is not recomputed.
+  const auto except_last = simulate_step(
+      equal_layers(4), experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kExceptLast),
+      {}, 1);
+  EXPECT_DOUBLE_EQ(except_last.makespan, (8 + 4 - 1) * 3 + 7);
+}
+
+TEST(SimulateStep, HasACopyPerBoundaryOnTheWayInAndOut) {
+  // 2 rows are 40 bytes: 0.5 s of latency and 0.25 s on the link, which is less
+  // than a cell, so that only filling and draining see it.
+  const auto timeline = simulate_step(
+      equal_layers(4), experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kNever),
+      {0.5, 160}, 1);
+  EXPECT_DOUBLE_EQ(timeline.makespan, (8 + 4 - 1) * 3 + 2 * 3 * 0.75);
+  EXPECT_FALSE(timeline.transfers.empty());
+}
+
+TEST(SimulateStep, OfThePlainModelIsAForwardAndABackwardOfTheMiniBatch) {
+  Experiment plain = experiment({}, 16, 8, Checkpoint::kAlways);
+  const auto timeline = simulate_step(equal_layers(4), plain, {0.5, 160}, 2);
+  EXPECT_DOUBLE_EQ(timeline.makespan, 4 * 3 * 8 / 2.0);
+  EXPECT_EQ(timeline.ranks.size(), 1u);
+}
+
+TEST(SimulateStep, HasAllRowsOfAnUnevenMiniBatch) {
+  // 5 rows in 4 chunks are 2, 2 and 1: on one partition all that counts is how
+  // many there are.
+  const auto timeline = simulate_step(
+      equal_layers(1), experiment({1}, 5, 4, Checkpoint::kNever), {}, 1);
+  EXPECT_DOUBLE_EQ(timeline.makespan, 3 * 5 / 2.0);
+}
+
+TEST(SpeedFor, MakesTheStepTakeTheGivenTime) {
+  const Link link{0.5, 160};
+  for (const double seconds : {1000.0, 33.0, 10.0}) {
+    const auto step = experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kExceptLast);
+    const double speed = speed_for(equal_layers(4), step, link, seconds);
+    EXPECT_NEAR(simulate_step(equal_layers(4), step, link, speed).makespan,
+                seconds, 1e-8 * seconds);
+  }
+}
+
+TEST(SpeedFor, IsTheRatioOfTimesWithoutCopies) {
+  const auto step = experiment({2, 2}, 16, 8, Checkpoint::kNever);
+  EXPECT_NEAR(speed_for(equal_layers(4), step, {}, 6), (8 + 1) * 6 / 6.0, 1e-8);
+}
+
+TEST(SpeedFor, RefusesATimeThatTheCopiesAloneExceed) {
+  const auto step = experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kNever);
+  try {
+    speed_for(equal_layers(4), step, {0.5, 160}, 1);
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("bandwidth"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks

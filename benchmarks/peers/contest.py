@@ -1,0 +1,147 @@
+"""Engines that make steps in turn, each in a process of its own."""
+
+import os
+import select
+import signal
+import subprocess
+import tempfile
+
+SECONDS_TO_WAIT = 600
+
+
+class Failure(Exception):
+    """An engine gave no answer; the text says why."""
+
+
+class Contestant:
+    """A process that answers lines with lines, see worker.py."""
+
+    def __init__(self, command, environ):
+        self.errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            start_new_session=True,  # so that its children end with it
+        )
+
+    def ask(self, line):
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise Failure(self._why("ended")) from error
+        return self.answer()
+
+    def answer(self):
+        ready = select.select([self.process.stdout], [], [], SECONDS_TO_WAIT)[0]
+        if not ready:
+            raise Failure(self._why(f"gave no answer in {SECONDS_TO_WAIT} s"))
+        line = self.process.stdout.readline()
+        if not line:
+            raise Failure(self._why("ended"))
+        return line.split()
+
+    def _why(self, what):
+        self.errors.seek(0)
+        told = self.errors.read().decode(errors="replace").strip().splitlines()
+        return what + (": " + told[-1] if told else "")
+
+    def close(self):
+        """Ends the process: by itself if it answers, else at once."""
+        try:
+            self.process.stdin.close()
+            self.process.wait(timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+
+
+class Result:
+    """What an engine did. By round: seconds, CPU seconds, losses."""
+
+    def __init__(self):
+        self.seconds, self.cpu_seconds, self.losses = [], [], []
+        self.peak_mib = None
+        self.parameters = self.layers = self.version = None
+        self.error = None
+
+
+def compete(commands, rounds, warm_up, check, say):
+    """A Result for each key of `commands`: key to (command, environ).
+
+    Every process is started; in each round each makes a step, beginning with
+    another one each time, so that none always follows the same. The first `warm_up`
+    rounds leave only the first loss behind. An engine that fails has its `error` set
+    and takes no further part. So does one that check(results) names, a dictionary of
+    key to error; it is called after the start and after the first round.
+    """
+    results = {key: Result() for key in commands}
+    running = {}
+
+    def drop(key, error):
+        results[key].error = error
+        running.pop(key).close()
+
+    def attempt(key, work):
+        try:
+            work(results[key], running[key])
+        except (Failure, ValueError) as failure:
+            drop(key, str(failure))
+
+    def judge():
+        for key, error in check(results).items():
+            drop(key, error)
+
+    def begin(result, contestant):
+        words = contestant.answer()
+        if len(words) != 4 or words[0] != "READY":
+            raise Failure(f"began with {' '.join(words)!r}")
+        result.parameters, result.layers = int(words[1]), int(words[2])
+        result.version = words[3]
+
+    def step(result, contestant):
+        seconds, cpu_seconds, loss = map(float, contestant.ask("step"))
+        result.seconds.append(seconds)
+        result.cpu_seconds.append(cpu_seconds)
+        result.losses.append(loss)
+
+    def end(result, contestant):
+        result.peak_mib = float(contestant.ask("peak")[0])
+
+    try:
+        for key, (command, environ) in commands.items():
+            try:
+                running[key] = Contestant(command, environ)
+            except OSError as error:
+                results[key].error = str(error)
+                continue
+            attempt(key, begin)
+        judge()
+        for turn in range(warm_up + rounds):
+            order = list(running)
+            if not order:
+                break
+            say(f"round {turn - warm_up + 1} of {rounds}")
+            first = turn % len(order)
+            for key in order[first:] + order[:first]:
+                attempt(key, step)
+            if turn == 0:
+                judge()
+        for key in list(running):
+            attempt(key, end)
+    finally:
+        for contestant in running.values():
+            contestant.close()
+    for result in results.values():
+        del result.seconds[:warm_up], result.cpu_seconds[:warm_up]
+    return results

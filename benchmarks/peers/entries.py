@@ -1,0 +1,98 @@
+"""What takes part: models with their sizes, and engines with their modes."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    flags: tuple  # sizes and balance, of every worker
+    # By how much first losses may differ, relative to the loss: nothing but the
+    # order of sums, or the masks of dropout, which each engine draws in its way.
+    tolerance: float = 1e-4
+
+
+# Two partitions, cut by //tools:plan on 2 cores.
+MODELS = {
+    "resnet101": Model(("--batch=8", "--side=48", "--balance=294,76")),
+    "unet": Model(
+        ("--batch=16", "--side=64", "--depth=5", "--width=16", "--balance=54,55"),
+        tolerance=0.05,
+    ),
+    "amoebanetd": Model(
+        ("--batch=16", "--side=64", "--depth=6", "--width=64", "--balance=7,5")
+    ),
+    "mlp": Model(("--batch=512", "--depth=32", "--width=512", "--balance=32,32")),
+    "transformer": Model(
+        ("--batch=16", "--side=64", "--depth=8", "--width=256", "--balance=8,8")
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    flags: tuple
+    against: str  # the engine of ours that it is compared with
+    threads: int = 1  # of each worker, process or plain model
+    # False if it is the plain model on the whole mini-batch, whose BatchNorm has
+    # other statistics and its loss another value.
+    by_microbatch: bool = True
+    default: bool = True  # takes part unless others are asked for
+
+
+def _engines():
+    plain = {"against": "gpipe/never", "by_microbatch": False}
+    entries = {
+        "sequential": Engine(("--engine=sequential",), **plain),
+        "sequential/2-threads": Engine(
+            ("--engine=sequential", "--threads=2"), threads=2, **plain
+        ),
+        "accumulation": Engine(
+            ("--engine=accumulation",), against="gpipe/never", default=False
+        ),
+    }
+
+    def add(name, mode, against, default=True):
+        entries[f"{name}/{mode}"] = Engine(
+            (f"--engine={name}", f"--checkpoint={mode}"),
+            against=f"{against}/{mode}",
+            default=default,
+        )
+
+    modes = ["never", "except_last", "always"]
+    for name in ["gpipe", "torchgpipe", "fairscale"]:
+        for mode in modes:
+            add(name, mode, "gpipe")
+    add("1f1b", "never", "1f1b")
+    add("1f1b", "except_last", "1f1b", default=False)
+    add("1f1b", "always", "1f1b")
+    for name, against in [("pipelining-gpipe", "gpipe"), ("pipelining-1f1b", "1f1b")]:
+        add(name, "never", against)
+        add(name, "always", against, default=False)
+    return entries
+
+
+OURS = ["gpipe", "1f1b"]
+ENGINES = _engines()
+
+
+def is_ours(name):
+    return name.split("/")[0] in OURS
+
+
+def select_engines(texts):
+    """Those named, "torchgpipe" for all of "torchgpipe/...", with those of ours
+    that they are compared with, in the order of ENGINES. "default" and "all" are
+    names too. ValueError for a name that there is not.
+    """
+    chosen = set()
+    for text in texts:
+        found = {
+            name
+            for name, engine in ENGINES.items()
+            if text in ("all", name, name.split("/")[0])
+            or (text == "default" and engine.default)
+        }
+        if not found:
+            raise ValueError(f"no engine {text!r}; there are: {', '.join(ENGINES)}")
+        chosen |= found | {ENGINES[name].against for name in found}
+    return [name for name in ENGINES if name in chosen]

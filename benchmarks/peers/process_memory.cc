@@ -1,0 +1,37 @@
+#include "benchmarks/peers/process_memory.h"
+
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe::benchmarks {
+namespace {
+
+// "VmRSS:     1234 kB"
+double status_mib(const std::string& field) {
+  std::ifstream lines("/proc/self/status");
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name;
+    double kib = 0;
+    if (words >> name >> kib && name == field + ":") return kib / 1024;
+  }
+  throw std::runtime_error("no " + field +
+                           " in /proc/self/status: memory is told on Linux "
+                           "only");
+}
+
+}  // namespace
+
+ProcessMemory::ProcessMemory() {
+  // See proc(5): 5 resets the highest mark.
+  std::ofstream("/proc/self/clear_refs") << 5;
+  start_mib_ = status_mib("VmRSS");
+}
+
+double ProcessMemory::peak_mib() const {
+  return status_mib("VmHWM") - start_mib_;
+}
+
+}  // namespace gpipe::benchmarks

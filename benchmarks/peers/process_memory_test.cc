@@ -1,0 +1,36 @@
+#include "benchmarks/peers/process_memory.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstddef>
+
+namespace gpipe::benchmarks {
+namespace {
+
+constexpr std::size_t kMib = 1 << 20;
+
+// Pages from the kernel, which sanitizers add nothing to.
+void hold(std::size_t mib) {
+  void* const pages =
+      mmap(nullptr, mib * kMib, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, /*fd=*/-1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(munmap(pages, mib * kMib), 0);
+}
+
+TEST(ProcessMemory, PeakStaysWhenMemoryIsGivenBack) {
+  const ProcessMemory memory;
+  hold(256);
+  EXPECT_NEAR(memory.peak_mib(), 256, 16);
+}
+
+TEST(ProcessMemory, PeakBeforeTheBeginningDoesNotCount) {
+  hold(256);
+  const ProcessMemory memory;
+  hold(64);
+  EXPECT_NEAR(memory.peak_mib(), 64, 16);
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks

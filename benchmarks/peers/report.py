@@ -1,0 +1,173 @@
+"""Results of contests as rows, and rows as text."""
+
+import csv
+import io
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import time
+
+TIMES = ["ms", "least ms", "CPU ms", "by ours"]
+MEMORY = ["peak MiB", "peak by ours"]
+
+
+def rows_of(model, results, against):
+    """A dictionary for each engine, with "error" alone for one that failed.
+
+    `results`: engine to contest.Result; `against`: engine to the engine of ours.
+    Ratios of seconds are medians over rounds of those within a round.
+    """
+    rows = []
+    for engine, result in results.items():
+        row = {"model": model, "engine": engine}
+        rows.append(row)
+        if result.error:
+            row["error"] = result.error
+            continue
+        row["ms"] = 1e3 * statistics.median(result.seconds)
+        row["least ms"] = 1e3 * min(result.seconds)
+        row["CPU ms"] = 1e3 * statistics.median(result.cpu_seconds)
+        row["peak MiB"] = result.peak_mib
+        ours = results[against[engine]]
+        if not ours.error:
+            pairs = zip(result.seconds, ours.seconds)
+            row["by ours"] = statistics.median(theirs / mine for theirs, mine in pairs)
+            row["peak by ours"] = result.peak_mib / ours.peak_mib
+    return rows
+
+
+def _text(row, column):
+    cell = row.get(column, "-")
+    if isinstance(cell, str):
+        return cell.replace("|", "\\|")
+    return f"{cell:.2f}" if column.endswith("by ours") else f"{cell:.0f}"
+
+
+def to_markdown(rows, columns, environment):
+    """A table, and the environment in the lines under it."""
+    columns = ["model", "engine", *columns]
+    failed = any("error" in row for row in rows)
+    if failed:
+        columns.append("error")
+    rule = ["---", "---"] + ["---:"] * (len(columns) - 2)
+    lines = [f"| {' | '.join(cells)} |" for cells in (columns, rule)]
+    for row in rows:
+        lines.append(f"| {' | '.join(_text(row, column) for column in columns)} |")
+    lines.append("")
+    lines += [f"    {name}: {value}" for name, value in environment.items()]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(rows, columns, _):
+    text = io.StringIO()
+    writer = csv.DictWriter(
+        text,
+        ["model", "engine", *columns, "error"],
+        extrasaction="ignore",
+        lineterminator="\n",
+    )
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def to_json(rows, columns, environment):
+    """Google Benchmark's format: an entry for the median of each row."""
+    entries = []
+    for row in rows:
+        name = f"{row['model']}/{row['engine']}"
+        entry = {"name": name, "run_name": name, "run_type": "iteration"}
+        entry.update(repetitions=1, iterations=1, threads=1, time_unit="ms")
+        if "error" in row:
+            # compare.py reads times of failed entries too.
+            entry.update(real_time=0.0, cpu_time=0.0)
+            entry.update(error_occurred=True, error_message=row["error"])
+        else:
+            entry.update(real_time=row["ms"], cpu_time=row["CPU ms"])
+            entry.update({c.replace(" ", "_"): row[c] for c in columns if c in row})
+        entries.append(entry)
+    return json.dumps({"context": environment, "benchmarks": entries}, indent=2) + "\n"
+
+
+FORMATS = {"markdown": to_markdown, "csv": to_csv, "json": to_json}
+
+
+def check_writable(path):
+    """OSError unless `path`, a pathlib.Path, can be written; leaves it as it is."""
+    if path.is_fifo():
+        return  # to open one is to wait for its reader
+    existed = path.exists()
+    with path.open("a", encoding="utf-8"):
+        pass
+    if not existed:
+        path.resolve().unlink()
+
+
+def split_page(page, mark):
+    """What is before and after the table of `page`, a pathlib.Path: the text up to
+    "<!-- `mark`: begin -->" and from "<!-- `mark`: end -->" on, with these lines.
+    """
+    begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->"
+    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise RuntimeError(f"no lines {begin.strip()!r} and {end!r} in it")
+    return before + begin, end + after
+
+
+def put_into_page(page, mark, text):
+    """Replaces the table, see split_page()."""
+    before, after = split_page(page, mark)
+    page.write_text(before + text + after, encoding="utf-8")
+
+
+def environment_of(rounds, seed):
+    """Names and values; nothing that names the host or the user."""
+    return {
+        "cpu": _cpu(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "load before": f"{busy_cores():.1f} cores",
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "rounds": str(rounds),
+        "seed": str(seed),
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _commit():
+    """Of the checkout, with a + if it has been changed since; "" without git."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    folder = pathlib.Path(__file__).parent
+    try:
+        told = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return ""
+    return told.stdout.strip()
+
+
+def _cpu():
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def busy_cores():
+    """Cores at work while this program sleeps for a second."""
+
+    def busy():
+        with open("/proc/stat", encoding="ascii") as lines:
+            user, nice, system = map(int, lines.readline().split()[1:4])
+        return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+    start = busy()
+    time.sleep(1)
+    return busy() - start

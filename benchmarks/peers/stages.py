@@ -1,0 +1,158 @@
+"""torch.distributed.pipelining: a process per stage, over gloo.
+
+It has no skip tensors, so that a stage takes those that it needs, or that later
+ones need, as further inputs, and returns them as further outputs. It has no
+checkpointing either: "always" recomputes a stage by torch.utils.checkpoint.
+"""
+
+import os
+import socket
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.utils.checkpoint import checkpoint
+
+import engines
+import meter
+import models
+import plain_skips
+
+SCHEDULES = {"pipelining-gpipe": ScheduleGPipe, "pipelining-1f1b": Schedule1F1B}
+STOP, STEP, PEAK = range(3)
+
+
+def keys_of(layers, kind):
+    return [
+        key
+        for layer in layers
+        if isinstance(layer, plain_skips.Skippable)
+        for key in layer.keys(kind)
+    ]
+
+
+class Stage(nn.Module):
+    """Layers `begin` to `end` of `layers`."""
+
+    def __init__(self, layers, begin, end, recomputes):
+        super().__init__()
+        self.layers = nn.Sequential(*layers[begin:end])
+        self.recomputes = recomputes
+        # Those that cross a cut, in the order of the layers that stash them.
+        self.incoming = self._crossing(layers, begin)
+        self.outgoing = self._crossing(layers, end)
+
+    @staticmethod
+    def _crossing(layers, cut):
+        popped = keys_of(layers[cut:], "pop")
+        return [key for key in keys_of(layers[:cut], "stash") if key in popped]
+
+    def forward(self, *tensors):
+        if self.recomputes:
+            return checkpoint(self.run, *tensors, use_reentrant=False)
+        return self.run(*tensors)
+
+    def run(self, *tensors):
+        own = len(tensors) - len(self.incoming)
+        plain_skips.store.update(zip(self.incoming, tensors[own:]))
+        output = self.layers(tensors[0] if own == 1 else tensors[:own])
+        skips = tuple(plain_skips.store.pop(key) for key in self.outgoing)
+        if not skips:
+            return output
+        return (output if isinstance(output, tuple) else (output,)) + skips
+
+
+class Rank:
+    """One process. All ranks call the same methods in the same order."""
+
+    def __init__(self, rank, flags, port):
+        world = len(flags.balance)
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", rank=rank, world_size=world)
+        subject = models.Subject(flags.model, flags, flags.seed, plain_skips)
+        self.parameters, self.depth = subject.parameters(), len(subject.layers)
+        begin = sum(flags.balance[:rank])
+        end = begin + flags.balance[rank]
+        self.module = Stage(subject.layers, begin, end, flags.checkpoint == "always")
+        stage = PipelineStage(self.module, rank, world, torch.device("cpu"))
+        self.schedule = SCHEDULES[flags.engine](
+            stage, flags.microbatches, loss_fn=subject.loss
+        )
+        self.data = [subject.input] if rank == 0 else []
+        self.last = rank == world - 1
+        self.target = {"target": subject.target} if self.last else {}
+        self.mine = list(self.module.parameters())
+        self.optimizer = engines.optimizer_of(self.mine, flags)
+        del subject
+        self.memory = meter.Memory()
+
+    def step(self):
+        """Seconds of wall and, of all ranks, CPU; the loss."""
+        watch = meter.Stopwatch()
+        losses = []
+        self.schedule.step(*self.data, **self.target, losses=losses)
+        engines.learn(self.mine, self.optimizer)
+        dist.barrier()
+        wall, cpu = watch.elapsed()
+        loss = torch.stack(losses).mean().item() if losses else 0.0
+        return [wall, *self._sum(cpu, loss)]
+
+    def peak(self):
+        """MiB of all ranks."""
+        return self._sum(self.memory.peak())[0]
+
+    def command(self, code=STOP):
+        """Rank 0 says, and all learn, what comes next."""
+        code = torch.tensor([code])
+        dist.broadcast(code, 0)
+        return code.item()
+
+    @staticmethod
+    def _sum(*numbers):
+        numbers = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(numbers)
+        return numbers.tolist()
+
+
+def follow(rank, flags, port):
+    """The life of a process that is not rank 0."""
+    torch.set_num_threads(1)
+    me = Rank(rank, flags, port)
+    while (code := me.command()) != STOP:
+        me.step() if code == STEP else me.peak()
+    dist.destroy_process_group()
+
+
+class Ranks:
+    """All of them, for the process that is rank 0."""
+
+    def __init__(self, flags):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.others = [
+            multiprocessing.get_context("spawn").Process(
+                target=follow, args=(rank, flags, port), daemon=True
+            )
+            for rank in range(1, len(flags.balance))
+        ]
+        for other in self.others:
+            other.start()
+        self.me = Rank(0, flags, port)
+        self.parameters, self.depth = self.me.parameters, self.me.depth
+
+    def step(self):
+        self.me.command(STEP)
+        return self.me.step()
+
+    def peak(self):
+        self.me.command(PEAK)
+        return self.me.peak()
+
+    def close(self):
+        self.me.command(STOP)
+        for other in self.others:
+            other.join()

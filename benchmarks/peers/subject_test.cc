@@ -1,0 +1,72 @@
+#include "benchmarks/peers/subject.h"
+
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe::benchmarks {
+namespace {
+
+int64_t parameters_of(const Subject& subject) {
+  int64_t count = 0;
+  for (const at::Tensor& each : subject.model->parameters()) {
+    count += each.numel();
+  }
+  return count;
+}
+
+double loss_of(Subject& subject) {
+  return subject.loss(subject.model->forward(subject.input), subject.target)
+      .item<double>();
+}
+
+// w: width. A Linear is w w + w; a block 12 w w + 13 w.
+TEST(Subject, HasTheParametersOfItsSizes) {
+  const Subject mlp = make_subject("mlp", {2, 3, 8, 0}, 0);
+  EXPECT_EQ(mlp.model->size(), 6U);
+  EXPECT_EQ(parameters_of(mlp), 3 * (8 * 8 + 8));
+
+  const Subject blocks = make_subject("transformer", {2, 3, 8, 5}, 0);
+  EXPECT_EQ(blocks.model->size(), 6U);
+  EXPECT_EQ(parameters_of(blocks), 3 * (12 * 8 * 8 + 13 * 8));
+
+  // torchgpipe's counts.
+  const Subject unet = make_subject("unet", {1, 5, 8, 64}, 0);
+  EXPECT_EQ(unet.model->size(), 109U);
+  EXPECT_EQ(parameters_of(unet), 1129900);
+  const Subject amoebanet = make_subject("amoebanetd", {2, 3, 32, 32}, 0);
+  EXPECT_EQ(amoebanet.model->size(), 9U);
+  EXPECT_EQ(parameters_of(amoebanet), 391354);
+}
+
+TEST(Subject, OneSeedGivesOneLoss) {
+  for (const std::string& name : subject_names()) {
+    if (name == "resnet101") continue;  // has one size, which takes long
+    const SubjectSizes sizes = {2, 3, 32, 64};
+    Subject one = make_subject(name, sizes, 1);
+    // Dropout draws from the same generator.
+    const double loss = loss_of(one);
+    Subject same = make_subject(name, sizes, 1);
+    EXPECT_EQ(loss_of(same), loss) << name;
+    Subject other = make_subject(name, sizes, 2);
+    EXPECT_NE(loss_of(other), loss) << name;
+  }
+}
+
+TEST(Subject, NamesThoseThatThereAre) {
+  try {
+    make_subject("alexnet", {1, 1, 8, 8}, 0);
+    FAIL() << "no error";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "--model=alexnet: expected resnet101, unet, amoebanetd, mlp, "
+              "transformer");
+  }
+  EXPECT_THROW(make_subject("mlp", {0, 1, 8, 8}, 0), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,97 @@
+"""An engine that makes a training step for every line that it is sent.
+
+    > (start)    READY <parameters> <layers> <version of torch>
+    > step       <seconds> <CPU seconds of all threads and ranks> <loss>
+    > peak       <MiB that the process grew by, at most, since READY>
+
+and ends with its input. //benchmarks/peers:worker speaks the same. Needs PyTorch
+(2.11 was used) and, for their engines, torchgpipe or fairscale.
+"""
+
+import argparse
+import os
+import sys
+
+import torch
+
+import engines
+import meter
+import models
+
+PIPELINING = ["pipelining-gpipe", "pipelining-1f1b"]
+
+
+class Worker:
+    """An engine of this process alone."""
+
+    def __init__(self, flags):
+        torch.set_num_threads(flags.threads)
+        subject, self.work = engines.ENGINES[flags.engine](flags)
+        self.parameters, self.depth = subject.parameters(), len(subject.layers)
+        self.memory = meter.Memory()
+
+    def step(self):
+        watch = meter.Stopwatch()
+        loss = self.work()
+        return [*watch.elapsed(), loss]
+
+    def peak(self):
+        return self.memory.peak()
+
+    def close(self):
+        pass
+
+
+def make_worker(flags):
+    if flags.engine in PIPELINING:
+        import stages  # which the others are not to carry with them
+
+        return stages.Ranks(flags)
+    return Worker(flags)
+
+
+def read_flags():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--engine", choices=[*engines.ENGINES, *PIPELINING])
+    parser.add_argument("--model", choices=list(models.MAKERS))
+    parser.add_argument("--batch", type=int, help="rows of a mini-batch")
+    parser.add_argument("--depth", type=int, default=0, help="levels, cells, blocks")
+    parser.add_argument("--width", type=int, default=0, help="channels, features")
+    parser.add_argument("--side", type=int, default=0, help="pixels, tokens")
+    parser.add_argument("--balance", help="layers per partition: 3,4")
+    parser.add_argument("--microbatches", type=int, default=4)
+    parser.add_argument(
+        "--checkpoint", choices=["always", "except_last", "never"], default="never"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="of the plain model")
+    parser.add_argument(
+        "--learning_rate", type=float, default=0.01, help="0: no optimizer"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    flags = parser.parse_args()
+    flags.balance = [int(layers) for layers in flags.balance.split(",")]
+    return flags
+
+
+def main():
+    # The answers, where no library's print() gets between them.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    worker = make_worker(read_flags())
+    print("READY", worker.parameters, worker.depth, torch.__version__, file=answers)
+    for line in sys.stdin:
+        if line.strip() == "step":
+            print(*worker.step(), file=answers)
+        elif line.strip() == "peak":
+            print(worker.peak(), file=answers)
+        else:
+            sys.exit(f"worker.py: neither 'step' nor 'peak': {line!r}")
+    worker.close()
+    # A live fairscale Pipe waits in its destructor for threads that are gone.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+// How large a Transformer fits into how many devices: Table 1 of GPipe (arXiv
+// 1811.06965), up to 83.9 billion parameters on 128.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "benchmarks/harness/benchmark.h"
+#include "benchmarks/harness/experiment.h"
+#include "benchmarks/harness/run.h"
+#include "benchmarks/transformer_rows.h"
+#include "benchmarks/workloads.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+// GPipe gives the mini-batch, and not how many micro-batches there are: here a
+// row each.
+constexpr int64_t kBatch = 32;
+
+// Width, tokens and vocabulary: GPipe's, and small ones.
+const std::vector<int64_t> kPaperWidth{2048, 1024, 32000};
+const std::vector<int64_t> kSmallWidth{64, 64, 1000};
+
+// Published: parameters, in millions, model memory and peak activation memory,
+// in GiB. The balance is ours.
+Experiment row(const std::string& name, int64_t partitions, int64_t blocks,
+               double millions, double model, double activations) {
+  return {name,
+          partitions,
+          kBatch,
+          /*chunks=*/partitions > 0 ? kBatch : 1,
+          partitions > 0 ? even_balance(blocks, partitions)
+                         : std::vector<int64_t>(),
+          Checkpoint::kExceptLast,
+          {millions * 1e6, model * kGiB, activations * kGiB},
+          /*size=*/{blocks},
+          ""};
+}
+
+std::vector<Experiment> with_width(std::vector<Experiment> rows,
+                                   const std::vector<int64_t>& width) {
+  for (auto& row : rows) {
+    row.size.insert(row.size.end(), width.begin(), width.end());
+  }
+  return rows;
+}
+
+std::vector<Experiment> experiments() {
+  return with_width({row("naive-1", 0, 3, 282.2, 11.7, 3.15),
+                     row("pipeline-1", 1, 13, 785.8, 8.8, 6.4),
+                     row("pipeline-8", 8, 103, 5300, 59.5, 50.9),
+                     row("pipeline-32", 32, 415, 21000, 235.1, 199.9),
+                     row("pipeline-128", 128, 1663, 83900, 937.9, 796.1)},
+                    kPaperWidth);
+}
+
+// Of as many partitions, with a block for each.
+std::vector<Experiment> small_experiments() {
+  auto rows = gpipe::benchmarks::experiments();
+  for (auto& row : rows) {
+    const int64_t blocks = std::max<int64_t>(1, row.partitions);
+    row.size = {blocks};
+    if (row.partitions > 0) row.balance = even_balance(blocks, row.partitions);
+  }
+  return with_width(std::move(rows), kSmallWidth);
+}
+
+Benchmark make_benchmark() {
+  Benchmark benchmark;
+  benchmark.program = {
+      "transformer_memory",
+      "memory of training Transformers that grow with the\nnumber of devices "
+      "(RMSprop, cross entropy), up to 83.9 billion parameters on 128,\nbeside "
+      "the published figures of GPipe (table 1). Without that many "
+      "accelerators it\nis a dry run, which takes no memory.",
+      {"", "--experiment=pipeline-128", "--mode=measure --devices=cpu",
+       "--plot=/tmp/memory.svg"}};
+  benchmark.title = "Transformer, memory";
+  benchmark.subject = Subject::kMemory;
+  benchmark.size_column = kTransformerSize;
+  benchmark.base = "naive-1";
+  // With an average of squares beside the gradient a parameter takes 12 bytes,
+  // as in GPipe's model memory: 83.88e9 x 12 bytes are 937.4 GiB.
+  benchmark.optimizer = Optimizer::kRmsprop;
+  benchmark.learning_rate = 0.001;
+  benchmark.published = {{"GPipe parameters", Figure::kParameters},
+                         {"GPipe model memory", Figure::kLastingBytes},
+                         {"GPipe activations", Figure::kActivationBytes}};
+  benchmark.notes = {
+      "GPipe's figures are of Cloud TPUv3 with 16 GB each. Its G are taken as "
+      "GiB, of which its model memory is 12 bytes for each parameter, but for "
+      "naive-1 (44.5). The paper gives neither the micro-batches nor the "
+      "balances: these are ours."};
+  benchmark.model = transformer_of;
+  benchmark.loss = cross_entropy;
+
+  benchmark.paper = tokens(kPaperWidth[1], kPaperWidth[2]);
+  benchmark.paper.epochs = 2;
+  benchmark.paper.experiments = experiments();
+  benchmark.paper.notes = {
+      "The loss is of the whole mini-batch on the last device, where the "
+      "logits of 32 texts of 1024 tokens take 3.9 GiB, and as much again in "
+      "the loss and its backward."};
+
+  benchmark.small = tokens(kSmallWidth[1], kSmallWidth[2]);
+  benchmark.small.epochs = 2;
+  benchmark.small.experiments = small_experiments();
+  return benchmark;
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks
+
+int main(int argc, char** argv) {
+  return gpipe::benchmarks::run_benchmark(argc, argv,
+                                          gpipe::benchmarks::make_benchmark());
+}

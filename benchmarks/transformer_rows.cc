@@ -1,0 +1,31 @@
+#include "benchmarks/transformer_rows.h"
+
+#include "models/transformer.h"
+
+namespace gpipe::benchmarks {
+
+torch::nn::Sequential transformer_of(const Experiment& experiment) {
+  const auto& size = experiment.size;
+  const int64_t width = size.at(1);
+  return models::transformer(models::TransformerOptions()
+                                 .num_layers(size.at(0))
+                                 .width(width)
+                                 .feed_forward(4 * width)
+                                 .heads(width / 64)
+                                 .sequence(size.at(2))
+                                 .vocabulary(size.at(3)));
+}
+
+std::vector<int64_t> even_balance(int64_t blocks, int64_t partitions) {
+  std::vector<int64_t> balance;
+  for (int64_t j = 0; j < partitions; ++j) {
+    // A block is two layers.
+    balance.push_back(
+        2 * (blocks / partitions + (j < blocks % partitions ? 1 : 0)));
+  }
+  balance.front() += 1;  // the embedding
+  balance.back() += 2;   // the norm and the output
+  return balance;
+}
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,147 @@
+// What each of torchgpipe's mechanisms (Kim et al., arXiv 2004.09910) is worth:
+// U-Net in four partitions, with one or the other switched off.
+
+#include <c10/core/Device.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
+#include <glog/logging.h>
+
+#include "benchmarks/harness/benchmark.h"
+#include "benchmarks/harness/environment.h"
+#include "benchmarks/harness/experiment.h"
+#include "benchmarks/harness/mode.h"
+#include "benchmarks/harness/notes.h"
+#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/outcome_table.h"
+#include "benchmarks/harness/output.h"
+#include "benchmarks/harness/pictures.h"
+#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/run_options.h"
+#include "benchmarks/harness/settings.h"
+#include "benchmarks/harness/table.h"
+#include "benchmarks/timeline_measure.h"
+#include "benchmarks/timeline_rows.h"
+#include "benchmarks/timeline_simulate.h"
+#include "benchmarks/timeline_table.h"
+
+DECLARE_string(mode);  // of run_options.h
+
+namespace gpipe::benchmarks {
+namespace {
+
+// Measured, half of the rows need devices with copies between them, and the
+// others tell little on fewer. So auto simulates there.
+void choose_mode(int64_t partitions) {
+  const auto devices = parse_settings().devices;
+  const bool enough = !devices.front().is_cpu() &&
+                      static_cast<int64_t>(devices.size()) >= partitions;
+  if (FLAGS_mode == "auto" && !enough) FLAGS_mode = "simulate";
+}
+
+// What other programs of the harness can do, and this one cannot.
+void check(const RunOptions& options) {
+  if (options.mode == Mode::kDryRun) {
+    throw std::invalid_argument(
+        "--mode=dry_run says nothing about mechanisms: use simulate, which "
+        "tells memory too, or the dry run of unet_memory");
+  }
+  if (options.rows.control) {
+    throw std::invalid_argument(
+        "--control: rows differ in mechanisms here, not in partitions; "
+        "unet_speed has it");
+  }
+  if (options.settings.balance_by_time) {
+    throw std::invalid_argument(
+        "--balance=auto: rows are compared on one cut here; give four numbers, "
+        "or none for torchgpipe's");
+  }
+}
+
+// What is to be found out.
+std::vector<Outcome> plan(const RunOptions& options) {
+  std::vector<Outcome> rows;
+  for (const Experiment& experiment : options.experiments) {
+    Outcome& row = rows.emplace_back();
+    row.experiment = experiment;
+    row.mode = options.mode;
+  }
+  if (options.mode == Mode::kMeasure) {
+    plan_devices(options.settings.devices, &rows);
+  }
+  return rows;
+}
+
+int64_t errors_of(const std::vector<Outcome>& rows) {
+  return std::count_if(rows.begin(), rows.end(),
+                       [](const Outcome& row) { return !row.error.empty(); });
+}
+
+int run_table(Benchmark benchmark) {
+  check_format();
+  choose_mode(benchmark.paper.experiments.front().partitions);
+  const RunOptions options = parse_run_options(benchmark);
+  const std::string& program = benchmark.program.name;
+  if (options.environment_only) {
+    print_environment(program, describe_environment());
+    return kOk;
+  }
+  const Pictures pictures;
+  check(options);
+  // An epoch is a step, whatever --batch_size says.
+  (options.small ? benchmark.small : benchmark.paper).samples_per_epoch =
+      options.experiments.front().batch_size;
+  auto notes = notes_for(benchmark, options);
+  auto rows = plan(options);
+  if (options.plan_only) {
+    Table table = plan_table(benchmark, options.mode, rows);
+    table.notes = std::move(notes);
+    print_table(table, program, describe_environment());
+    return kOk;
+  }
+  use_kernels(options.settings);
+
+  const Environment environment = describe_environment();
+  LOG(INFO) << environment.sentence();
+  for (const auto& note : notes) LOG(INFO) << note;
+  const int64_t left_out = errors_of(rows);
+  if (options.mode == Mode::kSimulate) {
+    simulate_rows(benchmark, options, &rows, &notes);
+  } else {
+    measure_rows(benchmark, options, pictures.wants_timelines(), &rows);
+    notes.emplace_back(
+        "An epoch is a step with the loss, without the optimizer; rows take "
+        "turns.");
+  }
+  const std::string warning = environment.warning();
+  if (!warning.empty()) notes.push_back(warning);
+
+  Table table = timeline_table(benchmark, rows);
+  table.notes = std::move(notes);
+  print_table(table, program, environment);
+  pictures.write(benchmark, options.mode, rows);
+  const int64_t errors = errors_of(rows);
+  const bool all_failed = errors == static_cast<int64_t>(rows.size());
+  return errors > left_out || all_failed ? kFailed : kOk;
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks
+
+int main(int argc, char** argv) {
+  using gpipe::benchmarks::Benchmark;
+  Benchmark benchmark = gpipe::benchmarks::timeline_benchmark();
+  for (const auto& experiment : benchmark.paper.experiments) {
+    benchmark.program.experiments.push_back(experiment.name);
+  }
+  return gpipe::benchmarks::run_program(argc, argv, benchmark.program, [&] {
+    return gpipe::benchmarks::run_table(benchmark);
+  });
+}
