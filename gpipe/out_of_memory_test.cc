@@ -14,6 +14,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing/engine.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/simulated.h"
 #include "gpipe/testing_options.h"
@@ -24,6 +25,7 @@ namespace {
 using testing::device;
 using testing::error_of;
 using testing::options;
+using testing::settle_engine;
 using ::testing::StartsWith;
 using torch::Tensor;
 
@@ -85,7 +87,10 @@ class OutOfMemory : public ::testing::Test {
 
   static std::vector<int64_t> in_use() {
     std::vector<int64_t> bytes;
-    for (int64_t k = 0; k < 4; ++k) bytes.push_back(simulated::bytes_in_use(k));
+    for (int64_t k = 0; k < 4; ++k) {
+      settle_engine(device(k));
+      bytes.push_back(simulated::bytes_in_use(k));
+    }
     return bytes;
   }
 };
