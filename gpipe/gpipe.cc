@@ -1,18 +1,14 @@
 #include "gpipe/gpipe.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <map>
-#include <numeric>
 #include <ostream>
-#include <set>
 #include <utility>
 
+#include "gpipe/assembly.h"
 #include "gpipe/runtime/microbatch.h"
-#include "gpipe/runtime/norm_statistics.h"
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/pipeline.h"
 #include "gpipe/runtime/stream.h"
@@ -21,38 +17,6 @@
 
 namespace gpipe {
 namespace {
-
-constexpr char kRemedy[] =
-    "; balancing/balancing.h computes a balance from a profile of the layers "
-    "(gpipe::balancing::balance_by_time)";
-
-void check_balance(const std::vector<int64_t>& balance, std::size_t layers) {
-  const int64_t sum =
-      std::accumulate(balance.begin(), balance.end(), int64_t{0});
-  TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers),
-                    "module and sum of balance have different length "
-                    "(module: ",
-                    layers, ", sum of balance: ", sum,
-                    ", balance: ", c10::IntArrayRef(balance), ")", kRemedy);
-  for (const int64_t each : balance) {
-    TORCH_CHECK_VALUE(each > 0,
-                      "all balance numbers must be positive integer (balance: ",
-                      c10::IntArrayRef(balance), ")", kRemedy);
-  }
-}
-
-void check_layers_differ(const torch::nn::Sequential& module) {
-  std::map<const torch::nn::Module*, std::string> names;
-  for (const auto& child : module->named_children()) {
-    const auto [first, is_new] =
-        names.emplace(child.value().get(), child.key());
-    TORCH_CHECK_VALUE(is_new,
-                      "module with duplicate layers is not supported: "
-                      "layers '",
-                      first->second, "' and '", child.key(),
-                      "' are the same object; make a second one");
-  }
-}
 
 // Every accelerator in the order of its index, else the CPU for each.
 std::vector<c10::Device> default_devices(std::size_t partitions) {
@@ -92,52 +56,10 @@ void check_stages_per_rank(const GPipeOptions& options) {
                     ", stages_per_rank: ", options.stages_per_rank(), ")");
 }
 
-// A tensor lives on one device, so partitions on different ones cannot share
-// it.
-void check_sharing(const std::vector<Partition>& partitions) {
-  std::map<const at::TensorImpl*, std::pair<const Partition*, std::string>>
-      owners;
-  for (const Partition& partition : partitions) {
-    for (const Layer& layer : partition.layers) {
-      for (const auto& named : layer.module.ptr()->named_parameters()) {
-        const std::string name = layer.name + "." + named.key();
-        const auto [owner, is_new] =
-            owners.emplace(named.value().unsafeGetTensorImpl(),
-                           std::make_pair(&partition, name));
-        const auto& [first, first_name] = owner->second;
-        TORCH_CHECK_VALUE(
-            is_new || first->device == partition.device,
-            "module with a parameter shared by partitions on different "
-            "devices is not supported: '",
-            first_name, "' (partition ", first->index, " on ", first->device,
-            ") and '", name, "' (partition ", partition.index, " on ",
-            partition.device,
-            ") are the same; choose a balance that puts both into one "
-            "partition, or the same device for both",
-            kRemedy);
-      }
-    }
-  }
-}
-
-void defer_norms(std::vector<Partition>& partitions) {
-  for (Partition& partition : partitions) {
-    std::vector<std::shared_ptr<torch::nn::Module>> modules;
-    for (const Layer& layer : partition.layers) {
-      modules.push_back(layer.module.ptr());
-    }
-    partition.norms = std::make_shared<NormStatistics>(modules);
-  }
-}
-
-bool is_elsewhere(const torch::nn::Module& module, const c10::Device& device) {
-  const auto check = [&](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.device() != device;
-  };
-  const auto parameters = module.parameters();
-  const auto buffers = module.buffers();
-  return std::any_of(parameters.begin(), parameters.end(), check) ||
-         std::any_of(buffers.begin(), buffers.end(), check);
+std::vector<std::string> names_of(const std::vector<c10::Device>& devices) {
+  std::vector<std::string> names;
+  for (const c10::Device& device : devices) names.push_back(device.str());
+  return names;
 }
 
 // A pipeline inside of a layer stays where it is.
@@ -147,7 +69,7 @@ void check_nested(const std::vector<Partition>& partitions) {
       for (const auto& module : layer.module.ptr()->modules()) {
         TORCH_CHECK_TYPE(
             !std::dynamic_pointer_cast<GPipeImpl>(module) ||
-                !is_elsewhere(*layer.module.ptr(), partition.device),
+                !is_off(*layer.module.ptr(), partition.device),
             "layer '", layer.name, "' holds a GPipe and cannot be moved to ",
             partition.device, ", the device of partition ", partition.index,
             "; make the inner GPipe, and what the layer has beside it, on that "
@@ -189,30 +111,16 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   for (const int rank : rank_of_stage) devices.push_back(rank_devices[rank]);
   options_.devices(std::move(devices));
 
-  std::vector<Layer> layers;
-  const std::vector<LayerSkips> skips = declared_skips(module);
-  const auto children = module->named_children();
-  for (torch::nn::AnyModule& layer : *module) {
-    const std::size_t index = layers.size();
-    layers.push_back({layer, children[index].key(), static_cast<int64_t>(index),
-                      skips[index]});
-  }
+  std::vector<Layer> layers = layers_of(module);
   std::vector<Partition> partitions =
       partition(layers, options_.balance(), options_.devices());
-  check_sharing(partitions);
+  check_sharing(partitions, names_of(options_.devices()), "device");
   check_nested(partitions);
   if (options_.deferred_batch_norm()) defer_norms(partitions);
 
   // The layers keep their own modes, so this comes before they are registered.
   train(module->is_training());
-  for (Partition& part : partitions) {
-    for (Layer& layer : part.layers) {
-      if (!is_elsewhere(*layer.module.ptr(), part.device)) continue;
-      // Of several meta devices the current one is where tensors are made.
-      const c10::DeviceGuard guard(part.device);
-      layer.module.ptr()->to(part.device);
-    }
-  }
+  move_layers(partitions);
   for (Layer& layer : layers) {
     register_module(layer.name, layer.module.ptr());
     layers_.push_back(std::move(layer.module));

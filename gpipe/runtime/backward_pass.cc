@@ -7,10 +7,12 @@
 
 namespace gpipe {
 
-BackwardPass::BackwardPass(Stages& stages, Step& step, Options options)
+BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
+                           Border* border)
     : stages_(stages),
       step_(step),
       options_(std::move(options)),
+      border_(border),
       inboxes_(stages.partitions.size()),
       input_grads_(step.microbatches()) {
   if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
@@ -25,6 +27,7 @@ BackwardPass::BackwardPass(Stages& stages, Step& step, Options options)
     const std::size_t skips = stages.partitions[j].exports.size();
     for (int64_t i = 0; i < step.microbatches(); ++i) {
       Inbox& inbox = inboxes_[j].emplace_back();
+      inbox.missing = 1 + skips;
       inbox.grads.skips.resize(skips);
       inbox.skip_ready.resize(skips);
     }
@@ -32,9 +35,34 @@ BackwardPass::BackwardPass(Stages& stages, Step& step, Options options)
 }
 
 void BackwardPass::begin(int64_t microbatch, std::vector<at::Tensor> grads) {
-  Inbox& inbox = inboxes_.back()[microbatch];
-  inbox.grads.boundary = std::move(grads);
-  inbox.full.store(true, std::memory_order_release);
+  deliver(
+      {/*backward=*/true, stages_.size(), stages_.size() - 1, -1, microbatch},
+      std::move(grads), Moment());
+}
+
+void BackwardPass::deliver(const Passage& passage,
+                           std::vector<at::Tensor> grads, const Moment& ready) {
+  Inbox& inbox = inboxes_[passage.to][passage.microbatch];
+  if (passage.link < 0) {
+    inbox.grads.boundary = std::move(grads);
+    inbox.boundary_ready = ready;
+  } else {
+    const int64_t k = stages_.links[passage.link].exported;
+    inbox.grads.skips[k] = std::move(grads.front());
+    inbox.skip_ready[k] = ready;
+  }
+  inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void BackwardPass::pass_on(const Passage& passage,
+                           std::vector<at::Tensor> grads, const Moment& made) {
+  if (!stages_.partitions[passage.to].elsewhere) {
+    deliver(passage, std::move(grads), made);
+    return;
+  }
+  std::vector<Crossing> content;
+  for (at::Tensor& grad : grads) content.push_back({std::move(grad), false});
+  border_->send(passage, Value::Kind::kVector, std::move(content), made);
 }
 
 bool BackwardPass::ready(const Action& action) {
@@ -43,8 +71,12 @@ bool BackwardPass::ready(const Action& action) {
       action.stage < first_wanted_) {
     return true;
   }
-  return inboxes_[action.stage][action.microbatch].full.load(
-      std::memory_order_acquire);
+  if (inboxes_[action.stage][action.microbatch].missing.load(
+          std::memory_order_acquire) == 0) {
+    return true;
+  }
+  if (border_) border_->check();
+  return false;
 }
 
 void BackwardPass::perform(const Action& action) {
@@ -72,15 +104,15 @@ void BackwardPass::perform(const Action& action) {
   if (action.kind == Kind::kBackwardWeight) {
     cell.backward_weight(sink);
   } else if (action.kind == Kind::kBackwardInput) {
-    pass_on(j, i, cell.backward_input(take(j, i)));
+    pass_back(j, i, cell.backward_input(take(j, i)));
   } else {
     const bool want_input = j > first_wanted_ || options_.input_wanted;
     static const std::vector<bool> kAll;
-    pass_on(j, i,
-            cell.backward(
-                take(j, i), options_.keep_graph, want_input,
-                options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j],
-                sink));
+    pass_back(j, i,
+              cell.backward(
+                  take(j, i), options_.keep_graph, want_input,
+                  options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j],
+                  sink));
   }
   if (last) sums_[j].finish(i);
   if (release) cell.release();
@@ -99,22 +131,19 @@ GradParcel BackwardPass::take(int64_t j, int64_t i) {
   return grads;
 }
 
-void BackwardPass::pass_on(int64_t j, int64_t i, GradParcel back) {
+void BackwardPass::pass_back(int64_t j, int64_t i, GradParcel back) {
   const Moment made = Moment::now(stages_.partitions[j].device);
-  for (const SkipLink& link : stages_.links) {
+  for (std::size_t k = 0; k < stages_.links.size(); ++k) {
+    const SkipLink& link = stages_.links[k];
     if (link.to != j) continue;
-    Inbox& from = inboxes_[link.from][i];
-    from.grads.skips[link.exported] = std::move(back.skips[link.imported]);
-    from.skip_ready[link.exported] = made;
+    pass_on({/*backward=*/true, j, link.from, static_cast<int64_t>(k), i},
+            {std::move(back.skips[link.imported])}, made);
   }
   if (j == 0) {
     input_grads_[i] = std::move(back.boundary);
     return;
   }
-  Inbox& previous = inboxes_[j - 1][i];
-  previous.grads.boundary = std::move(back.boundary);
-  previous.boundary_ready = made;
-  previous.full.store(true, std::memory_order_release);
+  pass_on({/*backward=*/true, j, j - 1, -1, i}, std::move(back.boundary), made);
 }
 
 Failure BackwardPass::place(const Action& action) {

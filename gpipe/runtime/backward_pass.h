@@ -8,6 +8,7 @@
 #include <deque>
 #include <vector>
 
+#include "gpipe/runtime/border.h"
 #include "gpipe/runtime/cell.h"
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/leaf_sums.h"
@@ -28,11 +29,17 @@ class BackwardPass : public Actor {
     SumOrder order = SumOrder::kAsTheyCome;
   };
 
-  BackwardPass(Stages& stages, Step& step, Options options);
+  // `border`: if there are stages elsewhere.
+  BackwardPass(Stages& stages, Step& step, Options options,
+               Border* border = nullptr);
 
   // The gradients of what the last partition made of a micro-batch. Threads:
   // any, before the micro-batch's backward there.
   void begin(int64_t microbatch, std::vector<at::Tensor> grads);
+
+  // Gradients that a stage here waits for, as ForwardPass::deliver().
+  void deliver(const Passage& passage, std::vector<at::Tensor> grads,
+               const Moment& ready);
 
   bool ready(const Action& action) override;
   void perform(const Action& action) override;
@@ -45,20 +52,24 @@ class BackwardPass : public Actor {
       const std::vector<SharedLeaf>& leaves);
 
  private:
-  // The gradients that wait for a cell. Those of the boundary arrive last.
+  // The gradients that wait for a cell: those of the boundary, and a passage
+  // for each skip tensor.
   struct Inbox {
-    std::atomic<bool> full{false};
+    std::atomic<std::size_t> missing{0};
     GradParcel grads;
     Moment boundary_ready;
     std::vector<Moment> skip_ready;
   };
 
   GradParcel take(int64_t j, int64_t i);
-  void pass_on(int64_t j, int64_t i, GradParcel back);
+  void pass_back(int64_t j, int64_t i, GradParcel back);
+  void pass_on(const Passage& passage, std::vector<at::Tensor> grads,
+               const Moment& made);
 
   Stages& stages_;
   Step& step_;
   const Options options_;
+  Border* const border_;
   // Partitions before this one have nothing to do.
   int64_t first_wanted_ = 0;
   std::vector<std::deque<Inbox>> inboxes_;

@@ -161,7 +161,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
 
   CellTracker tracker(*partition_, std::move(imported));
   UseSkipTracker use_tracker(tracker);
-  RandomScope random(seed, microbatch_, partition_->device);
+  RandomScope random(seed, random_stream_, partition_->device);
   NormScope norms(partition_->norms.get(), /*record=*/!again);
   Value value(input_kind_, std::move(boundary));
   for (Layer& layer : partition_->layers) {

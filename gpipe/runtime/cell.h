@@ -70,9 +70,11 @@ struct Outline {
 // Threads: used by the partition's worker; constructed and destroyed anywhere.
 class Cell {
  public:
-  Cell(Partition& partition, int64_t microbatch, bool checkpointed)
+  // `random_stream`: which random numbers are its own, beside those of other
+  // micro-batches on the same partition.
+  Cell(Partition& partition, int64_t random_stream, bool checkpointed)
       : partition_(&partition),
-        microbatch_(microbatch),
+        random_stream_(random_stream),
         checkpointed_(checkpointed) {}
 
   bool checkpointed() const { return checkpointed_; }
@@ -136,7 +138,7 @@ class Cell {
   GradParcel parcel_of(std::vector<at::Tensor> input_grads) const;
 
   Partition* partition_;
-  int64_t microbatch_;
+  int64_t random_stream_;
   bool checkpointed_;
   bool leaf_input_ = false;
   LossHead* head_ = nullptr;

@@ -11,7 +11,6 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/runtime/bell.h"
 #include "gpipe/runtime/stream.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/placement.h"
@@ -48,21 +47,28 @@ Plan::Plan(Schedule schedule_in)
       positions(clock_order(schedule)),
       rank_of_stage(gpipe::rank_of_stage(schedule)) {}
 
+Plan Plan::of_rank(int rank) const {
+  Plan part;
+  part.schedule.ranks = {schedule.ranks[rank]};
+  part.positions = {positions[rank]};
+  for (const int each : rank_of_stage) {
+    part.rank_of_stage.push_back(each == rank ? 0 : -1);
+  }
+  return part;
+}
+
 struct Executor::Run {
-  Run(const Plan& plan, Actor& actor, Recording* recording)
-      : plan(plan),
-        actor(actor),
-        recording(recording),
-        bells(plan.schedule.ranks.size()) {}
+  Run(const Plan& plan, Actor& actor, Recording* recording,
+      std::vector<Bell>& bells)
+      : plan(plan), actor(actor), recording(recording), bells(bells) {}
 
   const Plan& plan;
   Actor& actor;
   Recording* const recording;  // may be null
+  std::vector<Bell>& bells;    // by rank
   const at::ThreadLocalState caller;
   std::vector<Moment> begin;  // of the caller's streams, by rank
   std::vector<Moment> end;    // of the workers' streams, by rank
-
-  std::vector<Bell> bells;  // by rank
 
   // Of actions that run one at a time: position and rank of each, in order, and
   // the place of the one whose turn it is.
@@ -115,15 +121,17 @@ struct Executor::Run {
     if (rank >= 0) bells[rank].ring();
   }
 
-  // Performs the action, or notes its error.
-  void perform(const Action& action, int64_t position) {
+  // Does what is part of the action, or notes its error; false then.
+  template <typename Part>
+  bool attempt(const Action& action, int64_t position, Part part) {
     const auto note = [&](const char* what) {
       Failure failure = actor.place(action);
       failure.what = what;
       fail(position, std::current_exception(), std::move(failure));
     };
     try {
-      actor.perform(action);
+      part();
+      return true;
     } catch (c10::Error& error) {
       const std::string what = error.what_without_backtrace();
       error.add_context("in " + actor.place(action).place());
@@ -133,12 +141,15 @@ struct Executor::Run {
     } catch (...) {
       note("");
     }
+    return false;
   }
 };
 
 Executor::Executor(std::vector<c10::Device> devices, int threads,
                    bool one_at_a_time)
-    : devices_(std::move(devices)), one_at_a_time_(one_at_a_time) {
+    : devices_(std::move(devices)),
+      one_at_a_time_(one_at_a_time),
+      bells_(devices_.size()) {
   // To look before sleeping is of use only while there is a core to look on.
   const auto cores = std::thread::hardware_concurrency();
   worker_spins_ = devices_.size() <= cores ? kSpins : 0;
@@ -169,7 +180,7 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
 
 std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
                                            Recording* recording) {
-  Run run(plan, actor, recording);
+  Run run(plan, actor, recording, bells_);
   if (one_at_a_time_) run.take_turns();
   run.end.resize(devices_.size());
   auto done = std::make_shared<Countdown>(devices_.size());
@@ -211,10 +222,12 @@ void Executor::work(Run& run, int rank) {
       return run.has_turn(positions[k]) && run.actor.ready(action) &&
              (!action.with_next || run.actor.ready(actions[k + 1]));
     };
-    run.bells[rank].wait([&] { return cancelled() || ready(); }, worker_spins_);
-    if (cancelled()) break;
+    const bool waited = run.attempt(action, positions[k], [&] {
+      bells_[rank].wait([&] { return cancelled() || ready(); }, worker_spins_);
+    });
+    if (!waited || cancelled()) break;
     if (run.recording) run.recording->action_starts(rank, action);
-    run.perform(action, positions[k]);
+    run.attempt(action, positions[k], [&] { run.actor.perform(action); });
     if (run.recording) run.recording->action_ends(rank);
     run.tell(action);
     run.end_turn();

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "gpipe/runtime/bell.h"
 #include "gpipe/runtime/failure.h"
 #include "gpipe/runtime/recording.h"
 #include "gpipe/runtime/worker.h"
@@ -23,9 +24,15 @@ struct Plan {
   // std::invalid_argument if the schedule cannot be executed.
   explicit Plan(Schedule schedule);
 
+  // The part of one rank, for an executor that has that rank only, as its 0.
+  Plan of_rank(int rank) const;
+
   Schedule schedule;
   std::vector<std::vector<int64_t>> positions;  // see clock_order()
-  std::vector<int> rank_of_stage;
+  std::vector<int> rank_of_stage;               // -1: none of these ranks
+
+ private:
+  Plan() = default;
 };
 
 // What the actions of a plan do. Threads: each function is called by the
@@ -34,7 +41,7 @@ class Actor {
  public:
   virtual ~Actor() = default;
   // Whether all that the action needs from other ranks has arrived. Also
-  // called while other workers deliver.
+  // called while other workers deliver. Throws if it never will.
   virtual bool ready(const Action& action) = 0;
   // May throw.
   virtual void perform(const Action& action) = 0;
@@ -69,6 +76,10 @@ class Executor {
   std::optional<ExecutorError> run(const Plan& plan, Actor& actor,
                                    Recording* recording = nullptr);
 
+  // Has the worker look again whether its action is ready. For what does not
+  // come from another worker. Threads: any, at any time.
+  void ring(int rank) { bells_[rank].ring(); }
+
   const std::vector<c10::Device>& devices() const { return devices_; }
 
  private:
@@ -79,6 +90,7 @@ class Executor {
   std::vector<std::optional<c10::Stream>> streams_;
   const bool one_at_a_time_;
   int worker_spins_, caller_spins_;
+  std::vector<Bell> bells_;                       // by rank
   std::vector<std::unique_ptr<Worker>> workers_;  // last: they end first
 };
 

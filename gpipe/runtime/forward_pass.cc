@@ -16,30 +16,59 @@ Phase forward_phase(const Step& step, const Action& action) {
 }  // namespace
 
 ForwardPass::ForwardPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
-                         bool leaf_input)
+                         bool leaf_input, Border* border)
     : stages_(stages),
       step_(step),
       leaf_input_(leaf_input),
+      border_(border),
       inboxes_(stages.partitions.size()),
-      outputs_(inputs.size()) {
+      outputs_(step.microbatches()) {
   for (std::size_t j = 0; j < inboxes_.size(); ++j) {
     const std::size_t skips = stages.partitions[j].imports.size();
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
+    for (int64_t i = 0; i < step.microbatches(); ++i) {
       Inbox& inbox = inboxes_[j].emplace_back();
+      inbox.missing = 1 + skips;
       inbox.parcel.skips.resize(skips);
       inbox.skip_ready.resize(skips);
     }
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inboxes_[0][i].parcel.kind = inputs[i].kind;
-    inboxes_[0][i].parcel.boundary = std::move(inputs[i].boundary);
-    inboxes_[0][i].full = true;
+    deliver({/*backward=*/false, -1, 0, -1, static_cast<int64_t>(i)},
+            inputs[i].kind, std::move(inputs[i].boundary), Moment());
+  }
+}
+
+void ForwardPass::deliver(const Passage& passage, Value::Kind kind,
+                          std::vector<Crossing> content, const Moment& ready) {
+  Inbox& inbox = inboxes_[passage.to][passage.microbatch];
+  if (passage.link < 0) {
+    inbox.parcel.kind = kind;
+    inbox.parcel.boundary = std::move(content);
+    inbox.boundary_ready = ready;
+  } else {
+    const int64_t k = stages_.links[passage.link].imported;
+    inbox.parcel.skips[k] = std::move(content.front());
+    inbox.skip_ready[k] = ready;
+  }
+  inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void ForwardPass::pass_on(const Passage& passage, Value::Kind kind,
+                          std::vector<Crossing> content, const Moment& made) {
+  if (stages_.partitions[passage.to].elsewhere) {
+    border_->send(passage, kind, std::move(content), made);
+  } else {
+    deliver(passage, kind, std::move(content), made);
   }
 }
 
 bool ForwardPass::ready(const Action& action) {
-  return inboxes_[action.stage][action.microbatch].full.load(
-      std::memory_order_acquire);
+  if (inboxes_[action.stage][action.microbatch].missing.load(
+          std::memory_order_acquire) == 0) {
+    return true;
+  }
+  if (border_) border_->check();
+  return false;
 }
 
 void ForwardPass::perform(const Action& action) {
@@ -60,22 +89,20 @@ void ForwardPass::perform(const Action& action) {
                                             j == 0 && leaf_input_);
   step_.number_leaves(j, i);
   const Moment made = Moment::now(stages_.partitions[j].device);
-  for (const SkipLink& link : stages_.links) {
+  for (std::size_t k = 0; k < stages_.links.size(); ++k) {
+    const SkipLink& link = stages_.links[k];
     if (link.from != j) continue;
-    Inbox& to = inboxes_[link.to][i];
-    to.parcel.skips[link.imported] = std::move(output.skips[link.exported]);
-    to.skip_ready[link.imported] = made;
+    pass_on({/*backward=*/false, j, link.to, static_cast<int64_t>(k), i},
+            Value::Kind::kTensor, {std::move(output.skips[link.exported])},
+            made);
   }
   output.skips.clear();
   if (j + 1 == stages_.size()) {
     outputs_[i] = std::move(output);
     return;
   }
-  Inbox& next = inboxes_[j + 1][i];
-  next.parcel.kind = output.kind;
-  next.parcel.boundary = std::move(output.boundary);
-  next.boundary_ready = made;
-  next.full.store(true, std::memory_order_release);
+  pass_on({/*backward=*/false, j, j + 1, -1, i}, output.kind,
+          std::move(output.boundary), made);
 }
 
 Failure ForwardPass::place(const Action& action) {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <vector>
 
+#include "gpipe/runtime/border.h"
 #include "gpipe/runtime/cell.h"
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/step.h"
@@ -15,9 +16,16 @@ namespace gpipe {
 
 class ForwardPass : public Actor {
  public:
-  // `leaf_input`: the input is a leaf of the user's.
+  // `inputs`: by micro-batch; none if the first stage is elsewhere.
+  // `leaf_input`: the input is a leaf of the user's. `border`: if there are
+  // stages elsewhere.
   ForwardPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
-              bool leaf_input);
+              bool leaf_input, Border* border = nullptr);
+
+  // What a stage here waits for, complete at `ready`. Threads: any; once for
+  // each passage.
+  void deliver(const Passage& passage, Value::Kind kind,
+               std::vector<Crossing> content, const Moment& ready);
 
   bool ready(const Action& action) override;
   void perform(const Action& action) override;
@@ -27,17 +35,21 @@ class ForwardPass : public Actor {
   std::vector<Parcel>& outputs() { return outputs_; }
 
  private:
-  // What waits for a cell. The boundary arrives last.
+  // What waits for a cell: the boundary, and a passage for each skip tensor.
   struct Inbox {
-    std::atomic<bool> full{false};
+    std::atomic<std::size_t> missing{0};
     Parcel parcel;
     Moment boundary_ready;
     std::vector<Moment> skip_ready;
   };
 
+  void pass_on(const Passage& passage, Value::Kind kind,
+               std::vector<Crossing> content, const Moment& made);
+
   Stages& stages_;
   Step& step_;
-  bool leaf_input_;
+  const bool leaf_input_;
+  Border* const border_;
   std::vector<std::deque<Inbox>> inboxes_;
   std::vector<Parcel> outputs_;
 };

@@ -57,6 +57,10 @@ std::vector<Partition> partition(std::vector<Layer> layers,
     for (int64_t k = 0; k < balance[j]; ++k) {
       partitions[j].layers.push_back(std::move(layers[next++]));
     }
+    if (partitions[j].layers.front().module.is_empty()) {
+      partitions[j].elsewhere = true;
+      partitions[j].layers.clear();
+    }
     collect_buffers(partitions[j]);
   }
   for (SkipRoute& route : skip_routes(skips, balance)) {

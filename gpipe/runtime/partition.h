@@ -25,6 +25,8 @@ struct Layer {
 
 struct Partition {
   int64_t index = 0;
+  // In another process: it is known where skip tensors go, and nothing else.
+  bool elsewhere = false;
   c10::Device device = c10::Device(c10::kCPU);
   std::vector<Layer> layers;
   // Skip tensors that come from earlier partitions, and that go to later ones.
@@ -44,7 +46,8 @@ struct Partition {
 };
 
 // Cuts `layers` by `balance`, whose sum must be their number, and lays out the
-// skip tensors. Moves nothing.
+// skip tensors. Moves nothing. Layers that are in another process have no
+// module; a partition of these is elsewhere.
 std::vector<Partition> partition(std::vector<Layer> layers,
                                  const std::vector<int64_t>& balance,
                                  const std::vector<c10::Device>& devices);

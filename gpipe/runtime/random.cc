@@ -156,8 +156,25 @@ StepSeed::StepSeed() {
 uint64_t StepSeed::get() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!seed_) seed_ = random64(at::detail::getDefaultCPUGenerator());
+  used_ = true;
   return *seed_;
 }
+
+void StepSeed::set(uint64_t seed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  seed_ = seed;
+}
+
+bool StepSeed::used() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return used_;
+}
+
+uint64_t StepSeed::peek() {
+  return random64(at::detail::getDefaultCPUGenerator().clone());
+}
+
+void StepSeed::draw() { random64(at::detail::getDefaultCPUGenerator()); }
 
 RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device)
     : step_(step),

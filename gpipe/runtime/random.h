@@ -23,9 +23,19 @@ class StepSeed {
   StepSeed();
   uint64_t get();
 
+  // For a step of several processes: what get() returns from now on, and
+  // whether it has been called. Nothing is drawn.
+  void set(uint64_t seed);
+  bool used() const;
+
+  // What the next mini-batch would draw, without drawing it; and to draw it.
+  static uint64_t peek();
+  static void draw();
+
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::optional<uint64_t> seed_;
+  bool used_ = false;
 };
 
 // While in scope, random operators on this thread that are given no generator
@@ -40,6 +50,7 @@ class StepSeed {
 class RandomScope {
  public:
   // `device`: the partition's. Operators on it and on the CPU are served.
+  // `microbatch`: counted over all pipelines that share the step.
   RandomScope(StepSeed& step, int64_t microbatch, c10::Device device);
   ~RandomScope();
   RandomScope(const RandomScope&) = delete;

@@ -27,11 +27,15 @@ Stages::Stages(std::vector<Partition> partitions_in)
 }
 
 Step::Step(Stages& stages, int64_t microbatches,
-           const std::function<bool(int64_t, int64_t)>& checkpointed)
-    : cells(stages.partitions.size()), leaves(stages.partitions.size()) {
+           const std::function<bool(int64_t, int64_t)>& checkpointed,
+           int64_t before)
+    : cells(stages.partitions.size()),
+      leaves(stages.partitions.size()),
+      microbatches_(microbatches) {
   for (std::size_t j = 0; j < cells.size(); ++j) {
+    if (stages.partitions[j].elsewhere) continue;
     for (int64_t i = 0; i < microbatches; ++i) {
-      cells[j].emplace_back(stages.partitions[j], i,
+      cells[j].emplace_back(stages.partitions[j], before + i,
                             checkpointed(static_cast<int64_t>(j), i));
     }
   }

@@ -45,13 +45,14 @@ struct SharedLeaf {
 
 // Holds what backward needs of a forward.
 struct Step {
-  // `checkpointed`: of a cell, by stage and micro-batch.
+  // `checkpointed`: of a cell, by stage and micro-batch. `before`: how many
+  // micro-batches other pipelines have that share the step's random numbers,
+  // and come before these.
   Step(Stages& stages, int64_t microbatches,
-       const std::function<bool(int64_t, int64_t)>& checkpointed);
+       const std::function<bool(int64_t, int64_t)>& checkpointed,
+       int64_t before = 0);
 
-  int64_t microbatches() const {
-    return static_cast<int64_t>(cells.front().size());
-  }
+  int64_t microbatches() const { return microbatches_; }
 
   // Numbers the leaves of cell (i, j), once it has run. Threads: partition j's
   // worker.
@@ -65,7 +66,8 @@ struct Step {
 
   StepSeed seed;
   at::ThreadLocalState caller;  // of forward
-  // cells[j][i] is micro-batch i on partition j. (Cells do not move.)
+  // cells[j][i] is micro-batch i on partition j, if that is not elsewhere.
+  // (Cells do not move.)
   std::vector<std::deque<Cell>> cells;
 
   struct Leaves {
@@ -73,6 +75,9 @@ struct Step {
     std::unordered_map<at::TensorImpl*, int64_t> numbers;
   };
   std::vector<Leaves> leaves;  // by partition
+
+ private:
+  const int64_t microbatches_;
 };
 
 }  // namespace gpipe

@@ -9,12 +9,23 @@
 namespace gpipe {
 
 TrainPass::TrainPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
-                     bool leaf_input, std::vector<double> weights,
-                     BackwardPass::Options options)
+                     bool leaf_input, const std::vector<double>& weights,
+                     BackwardPass::Options options, Border* border)
     : last_stage_(stages.size() - 1),
-      weights_(std::move(weights)),
-      forward_(stages, step, std::move(inputs), leaf_input),
-      backward_(stages, step, std::move(options)) {}
+      weights_(weights),
+      forward_(stages, step, std::move(inputs), leaf_input, border),
+      backward_(stages, step, std::move(options), border) {}
+
+void TrainPass::deliver(const Passage& passage, Value::Kind kind,
+                        std::vector<Crossing> content, const Moment& ready) {
+  if (!passage.backward) {
+    forward_.deliver(passage, kind, std::move(content), ready);
+    return;
+  }
+  std::vector<at::Tensor> grads;
+  for (Crossing& each : content) grads.push_back(std::move(each.tensor));
+  backward_.deliver(passage, std::move(grads), ready);
+}
 
 Actor& TrainPass::half_of(const Action& action) {
   if (action.kind == Kind::kForward) return forward_;

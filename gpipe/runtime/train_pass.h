@@ -13,21 +13,23 @@ namespace gpipe {
 
 class TrainPass : public Actor {
  public:
-  // `weights`: of the losses, by micro-batch. `inputs`, `leaf_input`: see
-  // ForwardPass.
+  // `weights`: of the losses, by micro-batch; each is read when its backward
+  // begins. `inputs`, `leaf_input`, `border`: see ForwardPass.
   TrainPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
-            bool leaf_input, std::vector<double> weights,
-            BackwardPass::Options options);
+            bool leaf_input, const std::vector<double>& weights,
+            BackwardPass::Options options, Border* border = nullptr);
+
+  // As ForwardPass's and BackwardPass's. Threads: any.
+  void deliver(const Passage& passage, Value::Kind kind,
+               std::vector<Crossing> content, const Moment& ready);
 
   bool ready(const Action& action) override;
   // c10::Error at the backward of a loss without graph.
   void perform(const Action& action) override;
   Failure place(const Action& action) override;
 
-  // By micro-batch.
-  at::Tensor loss(int64_t microbatch) {
-    return forward_.outputs()[microbatch].boundary[0].tensor;
-  }
+  // Of the last stage, by micro-batch: the loss, if its cells end in one.
+  std::vector<Parcel>& outputs() { return forward_.outputs(); }
   BackwardPass& backward() { return backward_; }
 
  private:
@@ -35,7 +37,7 @@ class TrainPass : public Actor {
   void begin_backward(int64_t microbatch);
 
   const int64_t last_stage_;
-  const std::vector<double> weights_;
+  const std::vector<double>& weights_;
   ForwardPass forward_;
   BackwardPass backward_;
 };

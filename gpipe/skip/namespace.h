@@ -22,6 +22,11 @@ class Namespace {
   // The namespace of names that were never isolated.
   static Namespace none() { return Namespace(0); }
 
+  // Namespaces count from 1 in the order in which a process makes them, so that
+  // processes that build the same model have the same.
+  std::uint64_t number() const { return id_; }
+  static Namespace of_number(std::uint64_t number) { return Namespace(number); }
+
   friend bool operator==(const Namespace& a, const Namespace& b) {
     return a.id_ == b.id_;
   }

@@ -27,7 +27,11 @@ std::vector<LayerSkips> declared_skips(const torch::nn::Sequential& module) {
 }
 
 void verify_skippables(torch::nn::Sequential module) {
-  const auto problems = skip_mismatches(declared_skips(module));
+  verify_skips(declared_skips(module));
+}
+
+void verify_skips(const std::vector<LayerSkips>& layers) {
+  const auto problems = skip_mismatches(layers);
   if (problems.empty()) return;
   std::string text = "one or more pairs of stash and pop do not match:\n";
   for (const std::string& problem : problems) text += "\n* " + problem;

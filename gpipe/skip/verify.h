@@ -18,4 +18,7 @@ std::vector<LayerSkips> declared_skips(const torch::nn::Sequential& module);
 // is stashed, never popped, or stashed and popped by the same layer.
 void verify_skippables(torch::nn::Sequential module);
 
+// The same of layers whose skips are known, in their order.
+void verify_skips(const std::vector<LayerSkips>& layers);
+
 }  // namespace gpipe

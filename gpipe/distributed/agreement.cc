@@ -1,0 +1,76 @@
+#include "gpipe/distributed/agreement.h"
+
+#include <cstdint>
+#include <numeric>
+
+#include "gpipe/distributed/gather.h"
+
+namespace gpipe {
+namespace {
+
+void put_text(std::string& bytes, const std::string& text) {
+  put(bytes, static_cast<uint64_t>(text.size()));
+  bytes += text;
+}
+
+std::string take_text(const std::string& bytes, std::size_t& at) {
+  const auto size = take<uint64_t>(bytes, at);
+  if (at > bytes.size()) return "";
+  std::string text = bytes.substr(at, size);
+  at += text.size();
+  return text;
+}
+
+std::string encode(const Terms& terms) {
+  std::string bytes;
+  for (const auto& [name, value] : terms) {
+    put_text(bytes, name);
+    put_text(bytes, value);
+  }
+  return bytes;
+}
+
+Terms decode(const std::string& bytes) {
+  Terms terms;
+  for (std::size_t at = 0; at < bytes.size();) {
+    std::string name = take_text(bytes, at);
+    terms.emplace_back(std::move(name), take_text(bytes, at));
+  }
+  return terms;
+}
+
+// "" if they are equal.
+std::string difference(const Terms& theirs, const Terms& ours, int rank) {
+  for (std::size_t k = 0; k < ours.size(); ++k) {
+    if (k >= theirs.size() || theirs[k].first != ours[k].first) {
+      return "it is of another version of gpipe than rank 0";
+    }
+    if (theirs[k].second == ours[k].second) continue;
+    return ours[k].first + " is " + theirs[k].second + " on rank " +
+           std::to_string(rank) + ", but " + ours[k].second + " on rank 0";
+  }
+  return "";
+}
+
+}  // namespace
+
+void agree(World& world, int tag, const Terms& terms) {
+  std::vector<int> everybody(world.size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const auto all = all_gather(world, everybody, tag, encode(terms),
+                              "comparing what the ranks were given");
+  // All look from rank 0, so that all find the same.
+  const Terms first = decode(all.front());
+  for (const int rank : everybody) {
+    RankFailure failure;
+    failure.fault = Fault::kDisagree;
+    failure.rank = rank;
+    failure.reporter = world.rank();
+    failure.what = difference(decode(all[rank]), first, rank);
+    if (failure.what.empty()) continue;
+    world.fail(failure);
+    world.check();
+  }
+}
+
+}  // namespace gpipe

@@ -1,0 +1,47 @@
+#include "gpipe/distributed/error.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <utility>
+
+#include "gpipe/distributed/throw.h"
+
+namespace gpipe {
+
+const char* to_string(Fault fault) {
+  switch (fault) {
+    case Fault::kFailed:
+      return "has failed";
+    case Fault::kDied:
+      return "has died";
+    case Fault::kFrozen:
+      return "is frozen";
+    case Fault::kTimeout:
+      return "has not answered in time";
+    case Fault::kDisagree:
+      return "disagrees";
+    case Fault::kLeft:
+      return "has left";
+  }
+  return "?";
+}
+
+std::string RankFailure::to_string() const {
+  std::string text = c10::str("rank ", rank, " ", gpipe::to_string(fault));
+  if (!what.empty()) text += ": " + what;
+  if (reporter != rank) text += c10::str(" [noticed by rank ", reporter);
+  if (!action.empty()) {
+    text += reporter != rank ? " in " + action + "]" : " [in " + action + "]";
+  } else if (reporter != rank) {
+    text += "]";
+  }
+  return text;
+}
+
+void throw_peer_error(const RankFailure& failure, int rank) {
+  throw PeerError(
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, failure,
+      failure.to_string() + " (this is rank " + std::to_string(rank) + ")");
+}
+
+}  // namespace gpipe

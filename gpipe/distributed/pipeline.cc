@@ -1,0 +1,335 @@
+#include "gpipe/distributed/pipeline.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <numeric>
+#include <ostream>
+
+#include "gpipe/assembly.h"
+#include "gpipe/distributed/agreement.h"
+#include "gpipe/distributed/gather.h"
+#include "gpipe/distributed/norms.h"
+#include "gpipe/distributed/runner.h"
+#include "gpipe/distributed/wire.h"
+#include "gpipe/runtime/microbatch.h"
+#include "gpipe/runtime/partition.h"
+#include "gpipe/runtime/stream.h"
+#include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/transform.h"
+#include "gpipe/skip/verify.h"
+
+namespace gpipe {
+namespace {
+
+RankLayout make_layout(const DistributedOptions& options, const World& world) {
+  const auto stages = static_cast<int>(options.balance().size());
+  const auto per_rank = static_cast<int>(options.stages_per_rank());
+  TORCH_CHECK_VALUE(stages > 0 && per_rank > 0 && stages % per_rank == 0,
+                    "the number of partitions must be a multiple of "
+                    "stages_per_rank, which must be positive (partitions: ",
+                    stages, ", stages_per_rank: ", per_rank, ")");
+  RankLayout layout;
+  layout.ranks = stages / per_rank;
+  layout.replicas = static_cast<int>(options.data_parallel());
+  TORCH_CHECK_VALUE(
+      layout.replicas > 0 && world.size() == layout.ranks * layout.replicas,
+      "the world has ", world.size(), " ranks, but ", options.data_parallel(),
+      " x ", layout.ranks,
+      " are needed (data_parallel: ", options.data_parallel(),
+      ", partitions: ", stages, ", stages_per_rank: ", per_rank,
+      "); start as many processes, or choose "
+      "another balance");
+  layout.rank = world.rank() % layout.ranks;
+  layout.replica = world.rank() / layout.ranks;
+  layout.rank_of_stage =
+      place_stages(stages, layout.ranks, options.placement());
+  return layout;
+}
+
+c10::Device choose_device(const std::optional<c10::Device>& asked,
+                          int local_rank) {
+  if (asked) return with_index(*asked);
+  const auto accelerator = at::getAccelerator();
+  const int count = accelerator ? at::accelerator::deviceCount() : 0;
+  if (count == 0) return c10::Device(c10::kCPU);
+  return c10::Device(*accelerator,
+                     static_cast<c10::DeviceIndex>(local_rank % count));
+}
+
+Terms terms_of(const DistributedOptions& options) {
+  return {
+      {"the balance", c10::str(c10::IntArrayRef(options.balance()))},
+      {"data_parallel", std::to_string(options.data_parallel())},
+      {"stages_per_rank", std::to_string(options.stages_per_rank())},
+      {"the placement", options.placement() == Placement::kV ? "V" : "loop"},
+      {"chunks", std::to_string(options.chunks())},
+      {"the checkpoint mode", name_of(options.checkpoint())},
+      {"deferred_batch_norm",
+       options.deferred_batch_norm() ? "true" : "false"}};
+}
+
+// Enough to tell it from another layer, in a line.
+std::string describe(const torch::nn::Module& layer) {
+  std::string tensors;
+  int64_t elements = 0;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    elements += tensor.numel();
+    tensors += c10::str(name, " ", tensor.scalar_type(), tensor.sizes(), ";");
+  };
+  for (const auto& each : layer.named_parameters()) {
+    add(each.key(), each.value());
+  }
+  for (const auto& each : layer.named_buffers()) add(each.key(), each.value());
+  return c10::str(layer.name(), " with ", elements, " elements (",
+                  crc32c(tensors.data(), static_cast<int64_t>(tensors.size())),
+                  ")");
+}
+
+// Which layers the partitions have: first, and how many.
+std::vector<std::pair<int64_t, int64_t>> ranges_of(
+    const std::vector<int64_t>& balance) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  int64_t first = 0;
+  for (const int64_t count : balance) {
+    ranges.emplace_back(first, count);
+    first += count;
+  }
+  return ranges;
+}
+
+std::string encode_skips(const std::vector<Layer>& layers) {
+  std::string text;
+  const auto add = [&](const Layer& layer, const SkipKey& key, bool stash) {
+    put(text, layer.index);
+    put(text, static_cast<uint8_t>(stash));
+    put(text, key.ns.number());
+    put(text, static_cast<uint64_t>(key.name.size()));
+    text += key.name;
+  };
+  for (const Layer& layer : layers) {
+    for (const SkipKey& key : layer.skips.stash) add(layer, key, true);
+    for (const SkipKey& key : layer.skips.pop) add(layer, key, false);
+  }
+  return text;
+}
+
+void decode_skips(const std::string& text, std::vector<Layer>& layers) {
+  for (std::size_t at = 0; at < text.size();) {
+    const auto index = take<int64_t>(text, at);
+    const bool stash = take<uint8_t>(text, at) != 0;
+    const auto ns = take<uint64_t>(text, at);
+    const auto size = take<uint64_t>(text, at);
+    SkipKey key{Namespace::of_number(ns), text.substr(at, size)};
+    at += size;
+    LayerSkips& skips = layers.at(index).skips;
+    (stash ? skips.stash : skips.pop).push_back(std::move(key));
+  }
+}
+
+[[noreturn]] void refuse_to_move() {
+  TORCH_CHECK_TYPE(false,
+                   "denied to move parameters and buffers, because the "
+                   "pipeline manages device placement; choose the device in "
+                   "DistributedOptions::device (to(dtype) is allowed)");
+}
+
+// While in scope; the layers' own modes come back.
+class EvalMode {
+ public:
+  explicit EvalMode(torch::nn::Module& module) {
+    for (const auto& each : module.modules()) {
+      if (each->is_training()) training_.push_back(each);
+    }
+    module.eval();
+  }
+  ~EvalMode() {
+    // From the outside in, since train() reaches what is inside.
+    for (const auto& each : training_) each->train();
+  }
+  EvalMode(const EvalMode&) = delete;
+  EvalMode& operator=(const EvalMode&) = delete;
+
+ private:
+  std::vector<std::shared_ptr<torch::nn::Module>> training_;
+};
+
+}  // namespace
+
+DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
+                                                 DistributedOptions options,
+                                                 std::shared_ptr<World> world)
+    : torch::nn::Module("gpipe::DistributedPipeline"),
+      options_(std::move(options)),
+      world_(std::move(world)) {
+  TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
+  const Tags tags(world_->next_channel());
+  Terms terms = terms_of(options_);
+  terms.emplace_back("the number of layers", std::to_string(module->size()));
+  for (const auto& child : module->named_children()) {
+    terms.emplace_back("layer '" + child.key() + "'", describe(*child.value()));
+  }
+  agree(*world_, tags.words, terms);
+
+  check_layers_differ(module);
+  verify_skippables(module);
+  check_balance(options_.balance(), module->size());
+  layout_ = make_layout(options_, *world_);
+  train(module->is_training());
+  std::vector<Layer> layers = layers_of(module);
+  const auto ranges = ranges_of(options_.balance());
+  {
+    // All are there to be looked at.
+    std::vector<std::string> places;
+    std::vector<c10::Device> devices;
+    for (std::size_t s = 0; s < ranges.size(); ++s) {
+      places.push_back("rank " + std::to_string(layout_.rank_of_stage[s]));
+      devices.emplace_back(c10::kCPU);
+    }
+    check_sharing(partition(layers, options_.balance(), devices), places,
+                  "rank");
+  }
+  for (std::size_t s = 0; s < ranges.size(); ++s) {
+    if (layout_.has(static_cast<int>(s))) continue;
+    for (int64_t k = 0; k < ranges[s].second; ++k) {
+      layers[ranges[s].first + k].module = torch::nn::AnyModule();
+    }
+  }
+  build(std::move(layers));
+}
+
+DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build_layers,
+                                                 DistributedOptions options,
+                                                 std::shared_ptr<World> world)
+    : torch::nn::Module("gpipe::DistributedPipeline"),
+      options_(std::move(options)),
+      world_(std::move(world)) {
+  const Tags tags(world_->next_channel());
+  agree(*world_, tags.words, terms_of(options_));
+  for (const int64_t each : options_.balance()) {
+    check_balance({each}, each > 0 ? each : 1);
+  }
+  layout_ = make_layout(options_, *world_);
+  std::vector<Layer> layers(size());
+  for (int64_t k = 0; k < size(); ++k) {
+    layers[k].index = k;
+    layers[k].name = layers[k].skips.layer = std::to_string(k);
+  }
+  const auto ranges = ranges_of(options_.balance());
+  std::vector<Layer> own;
+  for (std::size_t s = 0; s < ranges.size(); ++s) {
+    if (!layout_.has(static_cast<int>(s))) continue;
+    const auto [first, count] = ranges[s];
+    const torch::nn::Sequential part = build_layers(first, count);
+    TORCH_CHECK_VALUE(
+        !part.is_empty() && static_cast<int64_t>(part->size()) == count,
+        "the builder was asked for ", count, " layers from layer ", first,
+        " on and returned ", part.is_empty() ? 0 : part->size());
+    if (own.empty()) train(part->is_training());
+    for (Layer& layer : layers_of(part)) {
+      layer.index += first;
+      layer.name = layer.skips.layer = std::to_string(layer.index);
+      own.push_back(layer);
+      layers[layer.index].module = std::move(layer.module);
+    }
+  }
+  for (const std::string& text :
+       all_gather(*world_, layout_.pipeline(), tags.words, encode_skips(own),
+                  "exchanging the skips of the layers")) {
+    decode_skips(text, layers);
+  }
+  std::vector<LayerSkips> skips;
+  for (const Layer& layer : layers) skips.push_back(layer.skips);
+  verify_skips(skips);
+  build(std::move(layers));
+}
+
+void DistributedPipelineImpl::build(std::vector<Layer> layers) {
+  TORCH_CHECK_VALUE(options_.chunks() > 0,
+                    "number of chunks must be positive integer (chunks: ",
+                    options_.chunks(), ")");
+  TORCH_CHECK_VALUE(options_.threads() >= 0,
+                    "threads must be positive, or 0 for those that LibTorch "
+                    "would use (threads: ",
+                    options_.threads(), ")");
+  device_ = choose_device(options_.device(), world_->local_rank());
+  const std::vector<c10::Device> devices(options_.balance().size(), device_);
+  std::vector<Partition> partitions =
+      partition(std::move(layers), options_.balance(), devices);
+  if (options_.deferred_batch_norm()) defer_norms(partitions);
+  move_layers(partitions);
+  for (const Partition& part : partitions) {
+    for (const Layer& layer : part.layers) {
+      register_module(layer.name, layer.module.ptr());
+      for (const at::Tensor& each : layer.module.ptr()->parameters()) {
+        parameters_by_layer_.emplace_back(layer.index, each);
+      }
+    }
+  }
+  runner_ = std::make_shared<Runner>(
+      world_, std::move(partitions), layout_, device_,
+      options_.threads() > 0 ? static_cast<int>(options_.threads())
+                             : at::get_num_threads());
+}
+
+StepResult DistributedPipelineImpl::run(const Value& input, const Value& target,
+                                        const Loss& loss,
+                                        const Schedule& schedule,
+                                        const TrainOptions& options) {
+  return runner_->step(
+      input, target, &loss, schedule,
+      is_training() ? options_.checkpoint() : Checkpoint::kNever, options);
+}
+
+StepResult DistributedPipelineImpl::run_forward(const Value& input,
+                                                const Value& target,
+                                                const Loss& loss,
+                                                const TrainOptions& options) {
+  const c10::AutoGradMode no_graph(false);
+  std::optional<EvalMode> eval;
+  if (loss) eval.emplace(*this);
+  const int64_t rows = layout_.has_first() ? rows_of(input) : 0;
+  const int64_t each = (rows + options_.chunks() - 1) / options_.chunks();
+  const int64_t count =
+      runner_->from_first(rows > 0 ? (rows + each - 1) / each : 1);
+  const Schedule schedule = select(
+      breadth_first(layout_.rank_of_stage, static_cast<int>(count)),
+      [](const Action& action) { return action.kind == Kind::kForward; });
+  return runner_->step(input, target, loss ? &loss : nullptr, schedule,
+                       Checkpoint::kNever, options);
+}
+
+double DistributedPipelineImpl::clip_grad_norm_(double max_norm,
+                                                double norm_type) {
+  return runner_->clip_grad_norm(parameters_by_layer_, max_norm, norm_type);
+}
+
+int64_t DistributedPipelineImpl::size() const {
+  return std::accumulate(balance().begin(), balance().end(), int64_t{0});
+}
+
+std::optional<Failure> DistributedPipelineImpl::last_failure() const {
+  return runner_->last_failure();
+}
+
+void DistributedPipelineImpl::to(torch::Device, torch::Dtype, bool) {
+  refuse_to_move();
+}
+void DistributedPipelineImpl::to(torch::Device, bool) { refuse_to_move(); }
+void DistributedPipelineImpl::to(torch::Dtype dtype, bool non_blocking) {
+  torch::nn::Module::to(dtype, non_blocking);
+}
+
+void DistributedPipelineImpl::pretty_print(std::ostream& stream) const {
+  stream << "gpipe::DistributedPipeline(balance=" << c10::IntArrayRef(balance())
+         << ", rank=" << layout_.rank << "/" << layout_.ranks
+         << ", replica=" << layout_.replica << "/" << layout_.replicas
+         << ", device=" << device_ << ", chunks=" << options_.chunks()
+         << ", checkpoint=" << name_of(options_.checkpoint()) << ")";
+}
+
+}  // namespace gpipe

@@ -1,0 +1,477 @@
+// A pipeline of processes does what a pipeline of threads does, to the bit.
+//
+// Each rank trains its part, and trains the whole model in a pipeline of its
+// own beside it, and compares.
+#include "gpipe/distributed/pipeline.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <iostream>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/testing/models.h"
+
+namespace gpipe {
+namespace {
+
+using testing::argument;
+using testing::RankProgramEntry;
+using testing::RankResult;
+using testing::Ranks;
+using testing::world_options;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+Tensor mean_square(const Tensor& output, const Tensor& target) {
+  return (output - target).pow(2).mean();
+}
+
+// A tuple between layers, with a mask that has no gradient and may be missing.
+struct WithMaskImpl : nn::Module {
+  std::tuple<Tensor, Tensor> forward(Tensor x) { return {x, x.gt(0)}; }
+};
+TORCH_MODULE(WithMask);
+struct ApplyMaskImpl : nn::Module {
+  ApplyMaskImpl() : linear(register_module("linear", nn::Linear(6, 6))) {}
+  std::tuple<Tensor, Tensor> forward(std::tuple<Tensor, Tensor> value) {
+    const auto& [x, mask] = value;
+    return {linear->forward(x) * mask, mask};
+  }
+  nn::Linear linear;
+};
+TORCH_MODULE(ApplyMask);
+struct SplitImpl : nn::Module {
+  std::vector<Tensor> forward(std::tuple<Tensor, Tensor> value) {
+    const auto& [x, mask] = value;
+    return {x.sin(), Tensor(), mask.to(torch::kLong), x.t().contiguous().t()};
+  }
+};
+TORCH_MODULE(Split);
+struct JoinImpl : nn::Module {
+  Tensor forward(std::vector<Tensor> x) {
+    return x[0] + x[2] + x[3] + (x[1].defined() ? x[1] : x[0]);
+  }
+};
+TORCH_MODULE(Join);
+
+nn::Sequential value_model() {
+  nn::Sequential model(nn::Linear(6, 6), WithMask(), ApplyMask(), ApplyMask(),
+                       Split(), Join(), nn::Linear(6, 3));
+  model->to(torch::kDouble);
+  return model;
+}
+
+struct Model {
+  std::function<nn::Sequential()> make;
+  std::vector<int64_t> input, target;  // sizes without the rows
+};
+
+const std::map<std::string, Model>& models() {
+  static const auto* const models = new std::map<std::string, Model>{
+      {"linear", {testing::linear_model, {6}, {3}}},
+      {"conv", {[] { return testing::conv_model(0.3); }, {3, 8, 8}, {5}}},
+      {"skip", {testing::skip_model, {4}, {4}}},
+      {"values", {value_model, {6}, {3}}},
+  };
+  return *models;
+}
+
+std::vector<int64_t> cut(int64_t layers, int64_t stages) {
+  std::vector<int64_t> balance;
+  for (int64_t s = 0; s < stages; ++s) {
+    balance.push_back((s + 1) * layers / stages - s * layers / stages);
+  }
+  return balance;
+}
+
+std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes) {
+  sizes.insert(sizes.begin(), rows);
+  return sizes;
+}
+
+Placement placement_of(const Schedule& schedule) {
+  const std::vector<int> placed = rank_of_stage(schedule);
+  return placed.size() > schedule.ranks.size() && placed.back() == 0 &&
+                 schedule.ranks.size() > 1
+             ? Placement::kV
+             : Placement::kLoop;
+}
+
+void check(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+// The same layers, of the same bits.
+nn::Sequential make(const Model& model) {
+  torch::manual_seed(3);
+  return model.make();
+}
+
+template <typename Module>
+torch::optim::SGD optimizer_of(Module& module) {
+  return torch::optim::SGD(module->parameters(),
+                           torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
+// Throws unless what this rank has is the same in the other one.
+void compare(nn::Module& mine, nn::Module& whole, const std::string& where) {
+  const auto parameters = whole.named_parameters();
+  for (const auto& each : mine.named_parameters()) {
+    const Tensor& other = parameters[each.key()];
+    check(each.value().equal(other), where + ": " + each.key());
+    check(each.value().grad().defined() == other.grad().defined() &&
+              (!other.grad().defined() ||
+               each.value().grad().equal(other.grad())),
+          where + ": gradient of " + each.key());
+  }
+  const auto buffers = whole.named_buffers();
+  for (const auto& each : mine.named_buffers()) {
+    check(each.value().equal(buffers[each.key()]), where + ": " + each.key());
+  }
+}
+
+struct Setting {
+  Schedule schedule;
+  int stages_per_rank = 1;
+  Checkpoint mode = Checkpoint::kExceptLast;
+  bool deferred = false, fixed_order = false, built = false;
+};
+
+void train(const std::shared_ptr<World>& world, const std::string& name,
+           const Setting& setting, int steps, const std::string& where) {
+  const Model& model = models().at(name);
+  const int ranks = static_cast<int>(setting.schedule.ranks.size());
+  nn::Sequential layers = make(model);
+  nn::Sequential reference_layers = make(model);
+  const auto balance = cut(layers->size(), ranks * setting.stages_per_rank);
+  const Placement placement = placement_of(setting.schedule);
+  const auto options = DistributedOptions(balance)
+                           .checkpoint(setting.mode)
+                           .deferred_batch_norm(setting.deferred)
+                           .stages_per_rank(setting.stages_per_rank)
+                           .placement(placement)
+                           .device(torch::kCPU)
+                           .threads(1);
+  const auto build = [&](int64_t first, int64_t count) {
+    nn::Sequential part;
+    for (int64_t k = first; k < first + count; ++k) {
+      part->push_back(*(layers->begin() + k));
+    }
+    return part;
+  };
+  DistributedPipeline pipeline =
+      setting.built ? DistributedPipeline(build, options, world)
+                    : DistributedPipeline(layers, options, world);
+  GPipe reference(reference_layers,
+                  GPipeOptions(balance)
+                      .checkpoint(setting.mode)
+                      .deferred_batch_norm(setting.deferred)
+                      .stages_per_rank(setting.stages_per_rank)
+                      .placement(placement)
+                      .devices(std::vector<torch::Device>(ranks, torch::kCPU))
+                      .threads_per_partition(1));
+  auto optimizer = optimizer_of(pipeline);
+  auto reference_optimizer = optimizer_of(reference);
+  const auto step_options =
+      TrainOptions().outputs(true).fixed_sum_order(setting.fixed_order);
+  const int microbatches = num_microbatches(setting.schedule);
+  for (int step = 0; step < steps; ++step) {
+    // Of other sizes from step to step, the last micro-batch smaller.
+    const int64_t rows = microbatches * (2 + step % 3) - (step % 2);
+    torch::manual_seed(100 + step);
+    const Tensor input =
+        torch::randn(with_rows(rows, model.input), torch::kDouble);
+    const Tensor target =
+        torch::randn(with_rows(rows, model.target), torch::kDouble);
+    // Others get nothing.
+    const bool first = pipeline->layout().has_first();
+    const bool last = pipeline->layout().has_last();
+    at::Generator generator = at::globalContext().defaultGenerator(torch::kCPU);
+    const Tensor before = generator.get_state();
+    optimizer.zero_grad();
+    const StepResult result =
+        pipeline->train_step(first ? input : Tensor(), last ? target : Tensor(),
+                             mean_square, setting.schedule, step_options);
+    const double norm = pipeline->clip_grad_norm_(0.5);
+    optimizer.step();
+    const Tensor after = generator.get_state();
+
+    generator.set_state(before);
+    reference_optimizer.zero_grad();
+    const StepResult expected = reference->train_step(
+        input, target, mean_square, setting.schedule, step_options);
+    const double expected_norm =
+        nn::utils::clip_grad_norm_(reference->parameters(), 0.5);
+    reference_optimizer.step();
+
+    const std::string place = where + ", step " + std::to_string(step);
+    check(after.equal(generator.get_state()), place + ": the generator");
+    check(result.loss.equal(expected.loss), place + ": loss");
+    check(result.losses.size() == expected.losses.size(), place + ": losses");
+    for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+      check(result.losses[i].equal(expected.losses[i]), place + ": losses");
+    }
+    check(result.outputs.has_value() == last, place + ": outputs");
+    if (last) {
+      check(result.output().equal(expected.output()), place + ": outputs");
+    }
+    check(norm == expected_norm, place + ": norm");
+    compare(*pipeline, *reference, place);
+  }
+}
+
+// Every schedule that has this number of ranks.
+std::vector<std::pair<std::string, Setting>> settings(int ranks) {
+  std::vector<std::pair<std::string, Setting>> all;
+  for (const std::string& name : schedule_names()) {
+    if (name == "forward-only") continue;
+    for (const int per_rank : {1, 2}) {
+      const auto fixed = fixed_stages_per_rank(name);
+      if (fixed && *fixed != per_rank) continue;
+      if (ranks * per_rank > 6) continue;  // layers
+      for (const int microbatches : {1, 4, 6}) {
+        Setting setting;
+        setting.stages_per_rank = per_rank;
+        try {
+          setting.schedule =
+              named_schedule(name, ranks, microbatches, per_rank);
+        } catch (const std::invalid_argument&) {
+          continue;  // a size that it does not have
+        }
+        all.emplace_back(name + ", " + std::to_string(per_rank) +
+                             " stages per rank, " +
+                             std::to_string(microbatches) + " micro-batches",
+                         setting);
+      }
+    }
+  }
+  return all;
+}
+
+const RankProgramEntry kSchedules("schedules", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  for (auto& [name, setting] : settings(world->size())) {
+    const bool largest = num_microbatches(setting.schedule) == 6;
+    train(world, argument("model"), setting, largest ? 20 : 2, name);
+  }
+  return 0;
+});
+
+const RankProgramEntry kModes("modes", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  for (const char* const model : {"conv", "skip", "values"}) {
+    for (const Checkpoint mode :
+         {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+      for (const bool other : {false, true}) {
+        Setting setting;
+        setting.schedule = one_forward_one_backward(world->size(), 4);
+        setting.mode = mode;
+        setting.deferred = setting.fixed_order = setting.built = other;
+        train(world, model, setting, 3,
+              std::string(model) + ", " + name_of(mode));
+      }
+    }
+  }
+  return 0;
+});
+
+const RankProgramEntry kForward("forward", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  nn::Sequential layers = make(models().at("conv"));
+  nn::Sequential plain = make(models().at("conv"));
+  DistributedPipeline pipeline(layers,
+                               DistributedOptions(cut(layers->size(), 2))
+                                   .chunks(3)
+                                   .device(torch::kCPU)
+                                   .threads(1),
+                               world);
+  for (const int64_t rows : {7, 2, 6}) {  // the second in fewer micro-batches
+    torch::manual_seed(rows);
+    const Tensor input = torch::randn({rows, 3, 8, 8}, torch::kDouble);
+    const Tensor target = torch::randn({rows, 5}, torch::kDouble);
+    const bool first = pipeline->layout().has_first();
+    const bool last = pipeline->layout().has_last();
+    plain->eval();
+    const torch::NoGradGuard no_grad;
+    std::vector<Tensor> outputs;
+    Tensor loss;
+    const auto targets = target.chunk(3);
+    for (const Tensor& piece : input.chunk(3)) {
+      outputs.push_back(plain->forward(piece));
+      const std::size_t i = outputs.size() - 1;
+      const Tensor part = mean_square(outputs[i], targets[i]) *
+                          (static_cast<double>(piece.size(0)) / rows);
+      loss = loss.defined() ? loss + part : part;
+    }
+    check(pipeline->is_training(), "training before");
+    const StepResult result = pipeline->evaluate(
+        first ? input : Tensor(), last ? target : Tensor(), mean_square);
+    check(pipeline->is_training(), "training after");
+    check(result.loss.equal(loss), "loss of " + std::to_string(rows));
+    pipeline->eval();
+    const auto output = pipeline->forward(first ? input : Tensor());
+    pipeline->train();
+    check(output.has_value() == last, "where the output is");
+    if (last) check(output->equal(torch::cat(outputs)), "output");
+  }
+  return 0;
+});
+
+// Replica d trains on the d-th part of the rows. Alone, one process adds the
+// replicas' gradients up in the same order.
+const RankProgramEntry kReplicas("replicas", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const int replicas = std::stoi(argument("replicas"));
+  const int ranks = world->size() / replicas;
+  const Schedule schedule = one_forward_one_backward(ranks, 2);
+  for (const char* const name : {"conv", "linear"}) {
+    const Model& model = models().at(name);
+    nn::Sequential layers = make(model);
+    nn::Sequential plain = make(model);
+    DistributedPipeline pipeline(layers,
+                                 DistributedOptions(cut(layers->size(), ranks))
+                                     .data_parallel(replicas)
+                                     .device(torch::kCPU)
+                                     .threads(1),
+                                 world);
+    GPipe reference(plain,
+                    GPipeOptions(cut(plain->size(), ranks))
+                        .devices(std::vector<torch::Device>(ranks, torch::kCPU))
+                        .threads_per_partition(1));
+    auto optimizer = optimizer_of(pipeline);
+    auto reference_optimizer = optimizer_of(reference);
+    for (int step = 0; step < 3; ++step) {
+      torch::manual_seed(50 + step);
+      // Replicas of other numbers of rows.
+      std::vector<Tensor> inputs, targets;
+      int64_t all = 0;
+      for (int d = 0; d < replicas; ++d) {
+        const int64_t rows = 4 + 2 * d;
+        all += rows;
+        inputs.push_back(
+            torch::randn(with_rows(rows, model.input), torch::kDouble));
+        targets.push_back(
+            torch::randn(with_rows(rows, model.target), torch::kDouble));
+      }
+      torch::manual_seed(7);
+      optimizer.zero_grad();
+      const int d = pipeline->layout().replica;
+      const StepResult result =
+          pipeline->train_step(inputs[d], targets[d], mean_square, schedule);
+      pipeline->clip_grad_norm_(0.5);
+      optimizer.step();
+      if (std::string(name) == "conv") continue;  // dropout, by micro-batch
+
+      reference_optimizer.zero_grad();
+      Tensor loss;
+      std::vector<Tensor> sums(reference->parameters().size());
+      for (int r = 0; r < replicas; ++r) {
+        reference->zero_grad();
+        const double part = static_cast<double>(inputs[r].size(0)) / all;
+        const StepResult mine = reference->train_step(
+            inputs[r], targets[r],
+            [&](const Tensor& output, const Tensor& target) {
+              return mean_square(output, target);
+            },
+            schedule);
+        const Tensor share = mine.loss * part;
+        loss = loss.defined() ? loss + share : share;
+        for (std::size_t k = 0; k < sums.size(); ++k) {
+          const Tensor grad = reference->parameters()[k].grad() * part;
+          sums[k] = sums[k].defined() ? sums[k] + grad : grad;
+        }
+      }
+      for (std::size_t k = 0; k < sums.size(); ++k) {
+        reference->parameters()[k].mutable_grad() = sums[k];
+      }
+      nn::utils::clip_grad_norm_(reference->parameters(), 0.5);
+      reference_optimizer.step();
+      check((result.loss - loss).abs().item<double>() < 1e-14, "loss");
+      const auto parameters = reference->named_parameters();
+      for (const auto& each : pipeline->named_parameters()) {
+        check(
+            (each.value() - parameters[each.key()]).abs().max().item<double>() <
+                1e-14,
+            each.key());
+      }
+    }
+    // The replicas have stayed the same, to the bit.
+    Tensor sum = torch::zeros({}, torch::kDouble);
+    for (const Tensor& each : pipeline->parameters()) {
+      sum += (each.detach() * 1e3).sin().sum();
+    }
+    std::cout << name << " " << pipeline->layout().rank << " " << std::hexfloat
+              << sum.item<double>() << std::endl;
+  }
+  return 0;
+});
+
+void expect_all_ok(const std::vector<RankResult>& results) {
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    EXPECT_TRUE(results[rank].ended) << "rank " << rank;
+    EXPECT_TRUE(results[rank].exit.ok())
+        << "rank " << rank << ": " << to_string(results[rank].exit) << "\n"
+        << results[rank].err;
+  }
+}
+
+class Schedules
+    : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+
+TEST_P(Schedules, GiveTheBitsOfOneProcess) {
+  const auto [ranks, model] = GetParam();
+  expect_all_ok(Ranks("schedules", ranks, {{"model", model}}).wait());
+}
+
+INSTANTIATE_TEST_SUITE_P(DistributedPipeline, Schedules,
+                         ::testing::Combine(::testing::Values(2, 4),
+                                            ::testing::Values("conv", "skip",
+                                                              "values")),
+                         [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) +
+                                  "Ranks" + std::get<1>(info.param);
+                         });
+
+TEST(DistributedPipeline, AlonePipesWithinItself) {
+  expect_all_ok(Ranks("schedules", 1, {{"model", "skip"}}).wait());
+}
+
+TEST(DistributedPipeline,
+     ModesBuildersAndDeferredNormsGiveTheBitsOfOneProcess) {
+  expect_all_ok(Ranks("modes", 3).wait());
+}
+
+TEST(DistributedPipeline, ForwardAndEvaluateGiveTheBitsOfThePlainModel) {
+  expect_all_ok(Ranks("forward", 2).wait());
+}
+
+TEST(DistributedPipeline, ReplicasAddUpTheirGradientsAndStayEqual) {
+  for (const auto& [replicas, ranks] :
+       std::vector<std::pair<int, int>>{{2, 2}, {2, 4}, {3, 3}}) {
+    const auto results =
+        Ranks("replicas", ranks, {{"replicas", std::to_string(replicas)}})
+            .wait();
+    expect_all_ok(results);
+    const int per_replica = ranks / replicas;
+    for (int rank = per_replica; rank < ranks; ++rank) {
+      EXPECT_EQ(results[rank].out, results[rank % per_replica].out);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,286 @@
+#include "gpipe/distributed/rendezvous.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/throw.h"
+
+namespace gpipe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLook = std::chrono::milliseconds(20);
+// How long the one who serves the store stays for others to read why it goes.
+constexpr auto kLinger = std::chrono::seconds(2);
+
+std::string place(const std::string& address, int port) {
+  return address + ":" + std::to_string(port);
+}
+
+// The addresses that a name stands for.
+class Addresses {
+ public:
+  Addresses(const std::string& name, int port, int flags, int type) {
+    addrinfo hints{};
+    hints.ai_socktype = type;
+    hints.ai_flags = flags;
+    const int error = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(),
+                                    &hints, &first_);
+    TORCH_CHECK_WITH(DistNetworkError, error == 0, "the address '", name,
+                     "' cannot be found: ", ::gai_strerror(error));
+  }
+  ~Addresses() { ::freeaddrinfo(first_); }
+  Addresses(const Addresses&) = delete;
+  Addresses& operator=(const Addresses&) = delete;
+
+  const addrinfo* first() const { return first_; }
+
+ private:
+  addrinfo* first_ = nullptr;
+};
+
+std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string size_key(int rank) { return "size/" + std::to_string(rank); }
+
+// Everything that waits for others takes its turn on a thread that may be left
+// behind: LibTorch's store waits without end for a server that does not answer.
+class Joining : public std::enable_shared_from_this<Joining> {
+ public:
+  explicit Joining(const WorldOptions& options)
+      : options_(options), deadline_(Clock::now() + options.timeout) {}
+
+  Meeting run(int listening) {
+    std::promise<Meeting> promise;
+    auto meeting = promise.get_future();
+    std::thread([self = shared_from_this(), listening,
+                 promise = std::move(promise)]() mutable {
+      try {
+        promise.set_value(self->join(listening));
+      } catch (...) {
+        promise.set_exception(std::current_exception());
+      }
+    }).detach();
+    // What is inside has deadlines too, with better words.
+    const auto latest = deadline_ + options_.timeout;
+    if (meeting.wait_until(latest) == std::future_status::ready) {
+      return meeting.get();
+    }
+    fail(Fault::kTimeout, 0,
+         "no answer from the store at " +
+             place(options_.address, options_.port) +
+             "; is it rank 0 that listens there?");
+  }
+
+ private:
+  [[noreturn]] void fail(Fault fault, int rank, const std::string& what) const {
+    RankFailure failure;
+    failure.fault = fault;
+    failure.rank = rank;
+    failure.reporter = options_.rank;
+    failure.action = "the rendezvous";
+    failure.what = what;
+    throw_peer_error(failure, options_.rank);
+  }
+
+  Meeting join(int listening) {
+    Meeting meeting;
+    meeting.store = connect(listening);
+    try {
+      wait_for_all(*meeting.store);
+    } catch (const PeerError&) {
+      // The others are to find the reason, and not a store that is gone.
+      if (listening >= 0) std::this_thread::sleep_for(kLinger);
+      throw;
+    }
+    const std::string own =
+        options_.own_address.empty()
+            ? address_towards(options_.address, options_.port)
+            : options_.own_address;
+    meeting.data = group(meeting.store, "data", own, options_.timeout);
+    // Its receives wait for as long as nothing happens.
+    meeting.control =
+        group(meeting.store, "control", own, std::chrono::hours(24 * 365));
+    return meeting;
+  }
+
+  c10::intrusive_ptr<c10d::Store> connect(int listening) {
+    if (options_.size == 1) return c10::make_intrusive<c10d::HashStore>();
+    try {
+      return connect_server(listening);
+    } catch (const PeerError&) {
+      throw;
+    } catch (const c10::Error& error) {
+      fail(Fault::kTimeout, 0,
+           "no connection to the store at " +
+               place(options_.address, options_.port) + ": " +
+               error.what_without_backtrace());
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Store> connect_server(int listening) {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(options_.port);
+    options.isServer = listening >= 0;
+    options.waitWorkers = false;
+    options.timeout = options_.timeout;
+    if (listening >= 0) options.masterListenFd = listening;
+    auto server =
+        c10::make_intrusive<c10d::TCPStore>(options_.address, options);
+    // A launcher's server may have seen worlds before.
+    const int64_t world =
+        server->add("gpipe/rank/" + std::to_string(options_.rank), 1);
+    if (!options_.store_is_served && world != 1) {
+      fail(Fault::kDisagree, options_.rank,
+           "there are two processes with rank " +
+               std::to_string(options_.rank) + " at " +
+               place(options_.address, options_.port) +
+               "; give each a RANK of its own");
+    }
+    return c10::make_intrusive<c10d::PrefixStore>(
+        "gpipe/world/" + std::to_string(world), server);
+  }
+
+  void wait_for_all(c10d::Store& store) {
+    const int size = options_.size;
+    store.set(size_key(options_.rank), bytes_of(std::to_string(size)));
+    std::vector<int> missing;
+    for (int rank = 0; rank < size; ++rank) missing.push_back(rank);
+    while (true) {
+      std::vector<int> still;
+      for (const int rank : missing) {
+        if (!store.check({size_key(rank)})) {
+          still.push_back(rank);
+          continue;
+        }
+        const std::string theirs = text_of(store.get(size_key(rank)));
+        if (theirs != std::to_string(size)) {
+          fail(Fault::kDisagree, rank,
+               "it says that there are " + theirs + " ranks, but rank " +
+                   std::to_string(options_.rank) + " that there are " +
+                   std::to_string(size) + "; give all the same WORLD_SIZE");
+        }
+      }
+      missing = std::move(still);
+      if (missing.empty()) return;
+      if (Clock::now() >= deadline_) break;
+      std::this_thread::sleep_for(kLook);
+    }
+    std::string list;
+    for (const int rank : missing) {
+      list += (list.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    fail(Fault::kTimeout, missing.front(),
+         std::to_string(size - static_cast<int>(missing.size())) + " of " +
+             std::to_string(size) + " ranks came to " +
+             place(options_.address, options_.port) + " in " +
+             std::to_string(options_.timeout.count()) +
+             " ms; missing: " + list);
+  }
+
+  c10::intrusive_ptr<c10d::Backend> group(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
+      const std::string& own, std::chrono::milliseconds timeout) {
+    auto options = c10d::ProcessGroupGloo::Options::create(options_.timeout);
+    options->devices.push_back(
+        c10d::ProcessGroupGloo::createDeviceForHostname(own));
+    options->threads = 1;  // of collectives
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>(name, store), options_.rank,
+        options_.size, options);
+    group->setTimeout(timeout);
+    return group;
+  }
+
+  const WorldOptions options_;
+  const Clock::time_point deadline_;
+};
+
+}  // namespace
+
+int listen_on(const std::string& address, int port) {
+  const Addresses addresses(address, port, AI_PASSIVE, SOCK_STREAM);
+  std::string reason = "it has no address";
+  for (const addrinfo* each = addresses.first(); each; each = each->ai_next) {
+    const int socket =
+        ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0);
+    if (socket < 0) {
+      reason = std::strerror(errno);
+      continue;
+    }
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (::bind(socket, each->ai_addr, each->ai_addrlen) == 0 &&
+        ::listen(socket, SOMAXCONN) == 0) {
+      return socket;
+    }
+    reason = std::strerror(errno);
+    ::close(socket);
+  }
+  TORCH_CHECK_WITH(DistNetworkError, false, "rank 0 cannot listen on ",
+                   place(address, port), ": ", reason,
+                   "; give a free port (MASTER_PORT), and an address of rank "
+                   "0's machine (MASTER_ADDR)");
+}
+
+std::string address_towards(const std::string& address, int port) {
+  // To connect a datagram socket sends nothing; the system chooses its address.
+  const Addresses addresses(address, port, 0, SOCK_DGRAM);
+  for (const addrinfo* each = addresses.first(); each; each = each->ai_next) {
+    const int socket =
+        ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0);
+    if (socket < 0) continue;
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    char text[NI_MAXHOST];
+    const bool found =
+        ::connect(socket, each->ai_addr, each->ai_addrlen) == 0 &&
+        ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) ==
+            0 &&
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text,
+                      sizeof text, nullptr, 0, NI_NUMERICHOST) == 0;
+    ::close(socket);
+    if (found) return text;
+  }
+  TORCH_CHECK_WITH(
+      DistNetworkError, false, "there is no way to ", address,
+      "; name this machine's address in WorldOptions::own_address");
+}
+
+Meeting meet(const WorldOptions& options) {
+  TORCH_CHECK_VALUE(
+      options.size >= 1 && options.rank >= 0 && options.rank < options.size,
+      "rank ", options.rank, " of ", options.size,
+      " is none: ranks count from 0");
+  TORCH_CHECK_VALUE(options.port > 0 && options.port < 65536,
+                    "the port must be in 1..65535 (port: ", options.port, ")");
+  TORCH_CHECK_VALUE(
+      options.timeout.count() > 0 && options.heartbeat_timeout.count() > 0,
+      "timeouts must be positive");
+  const bool serves =
+      options.rank == 0 && options.size > 1 && !options.store_is_served;
+  const int listening = serves ? listen_on(options.address, options.port) : -1;
+  return std::make_shared<Joining>(options)->run(listening);
+}
+
+}  // namespace gpipe

@@ -1,0 +1,45 @@
+#include "gpipe/distributed/route.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+namespace {
+
+// As ForwardPass and BackwardPass pass things on: skip tensors first.
+std::vector<Passage> made_by(const Action& action, int64_t stages,
+                             const std::vector<SkipLink>& links) {
+  std::vector<Passage> made;
+  const int64_t j = action.stage, i = action.microbatch;
+  const bool forward = action.kind == Kind::kForward;
+  const bool backward =
+      action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  if (!forward && !backward) return made;
+  for (std::size_t k = 0; k < links.size(); ++k) {
+    const SkipLink& link = links[k];
+    if ((forward ? link.from : link.to) != j) continue;
+    made.push_back({backward, j, forward ? link.to : link.from,
+                    static_cast<int64_t>(k), i});
+  }
+  const int64_t next = forward ? j + 1 : j - 1;
+  if (next >= 0 && next < stages) made.push_back({backward, j, next, -1, i});
+  return made;
+}
+
+}  // namespace
+
+std::vector<Passage> route(const Schedule& schedule,
+                           const std::vector<int>& rank_of_stage,
+                           const std::vector<SkipLink>& links, int from,
+                           int to) {
+  std::vector<Passage> passages;
+  for (const Action& action : schedule.ranks[from]) {
+    for (const Passage& each :
+         made_by(action, static_cast<int64_t>(rank_of_stage.size()), links)) {
+      if (rank_of_stage[each.to] == to) passages.push_back(each);
+    }
+  }
+  return passages;
+}
+
+}  // namespace gpipe

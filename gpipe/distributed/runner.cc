@@ -1,0 +1,384 @@
+#include "gpipe/distributed/runner.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/util/Exception.h>
+
+#include <numeric>
+#include <utility>
+
+#include "gpipe/distributed/gather.h"
+#include "gpipe/distributed/norms.h"
+#include "gpipe/distributed/reduce.h"
+#include "gpipe/distributed/route.h"
+#include "gpipe/runtime/random.h"
+#include "gpipe/runtime/recording.h"
+#include "gpipe/schedule/placement.h"
+#include "gpipe/schedule/text.h"
+#include "gpipe/schedule/validate.h"
+
+namespace gpipe {
+namespace {
+
+constexpr std::size_t kPlansKept = 8;
+
+// What a rank says at the end of a step.
+struct Ending {
+  bool drew = false;  // random numbers
+  int replica = 0;
+  at::ScalarType type = at::kFloat;
+  std::vector<double> losses, weights;  // of the rank with the last stage
+
+  std::string encode() const {
+    std::string bytes;
+    put(bytes, static_cast<uint8_t>(drew));
+    put(bytes, static_cast<int32_t>(replica));
+    put(bytes, static_cast<int8_t>(type));
+    put(bytes, static_cast<uint64_t>(losses.size()));
+    for (const double each : losses) put(bytes, each);
+    for (const double each : weights) put(bytes, each);
+    return bytes;
+  }
+  static Ending decode(const std::string& bytes) {
+    Ending ending;
+    std::size_t at = 0;
+    ending.drew = take<uint8_t>(bytes, at) != 0;
+    ending.replica = take<int32_t>(bytes, at);
+    ending.type = static_cast<at::ScalarType>(take<int8_t>(bytes, at));
+    const auto count = take<uint64_t>(bytes, at);
+    TORCH_CHECK(at + 16 * count == bytes.size(),
+                "the end of a step was cut off");
+    for (auto* list : {&ending.losses, &ending.weights}) {
+      for (uint64_t k = 0; k < count; ++k) {
+        list->push_back(take<double>(bytes, at));
+      }
+    }
+    return ending;
+  }
+};
+
+}  // namespace
+
+Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
+               RankLayout layout, c10::Device device, int threads)
+    : world_(std::move(world)),
+      layout_(std::move(layout)),
+      tags_(world_->next_channel()),
+      stages_(std::move(partitions)),
+      executor_({device}, threads, /*one_at_a_time=*/false) {
+  callback_ = world_->on_failure([this] { executor_.ring(0); });
+}
+
+Runner::~Runner() { world_->forget(callback_); }
+
+std::optional<Failure> Runner::last_failure() const {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  return failure_;
+}
+
+const Runner::TrainPlan& Runner::plan_of(const Schedule& schedule,
+                                         Checkpoint checkpoint) {
+  for (const TrainPlan& each : plans_) {
+    if (each.checkpoint == checkpoint && each.asked.ranks == schedule.ranks) {
+      return each;
+    }
+  }
+  validate(schedule);
+  const std::vector<int> placed = rank_of_stage(schedule);
+  TORCH_CHECK_VALUE(
+      static_cast<int64_t>(placed.size()) == stages_.size() &&
+          static_cast<int>(schedule.ranks.size()) == layout_.ranks,
+      "the schedule has ", placed.size(), " stages on ", schedule.ranks.size(),
+      " ranks, but the pipeline has ", stages_.size(), " partitions on ",
+      layout_.ranks,
+      " ranks; make a schedule of these sizes (see "
+      "gpipe/schedule.h), or the pipeline with "
+      "DistributedOptions::stages_per_rank");
+  for (std::size_t s = 0; s < placed.size(); ++s) {
+    TORCH_CHECK_VALUE(placed[s] == layout_.rank_of_stage[s],
+                      "the schedule has stage ", s, " on rank ", placed[s],
+                      ", but its layers are on rank ", layout_.rank_of_stage[s],
+                      "; make the pipeline with the schedule's "
+                      "DistributedOptions::placement");
+  }
+  Plan whole(with_checkpoint(schedule, checkpoint));
+  Plan mine = whole.of_rank(layout_.rank);
+  const std::string text = to_csv(whole.schedule);
+  TrainPlan plan{schedule,
+                 checkpoint,
+                 crc32c(text.data(), static_cast<int64_t>(text.size())),
+                 std::move(whole),
+                 std::move(mine),
+                 {}};
+  for (int from = 0; from < layout_.ranks; ++from) {
+    if (from == layout_.rank) continue;
+    auto passages = route(plan.whole.schedule, layout_.rank_of_stage,
+                          stages_.links, from, layout_.rank);
+    if (!passages.empty()) plan.incoming.emplace(from, std::move(passages));
+  }
+  if (plans_.size() == kPlansKept) plans_.pop_front();
+  plans_.push_back(std::move(plan));
+  return plans_.back();
+}
+
+StepResult Runner::step(const Value& input, const Value& target,
+                        const LossFunction* loss, const Schedule& schedule,
+                        Checkpoint checkpoint, const TrainOptions& options) {
+  std::lock_guard<std::mutex> running(running_);
+  world_->check();
+  try {
+    return run(input, target, loss, plan_of(schedule, checkpoint), options);
+  } catch (...) {
+    report(std::current_exception(), "train_step()");
+    throw;
+  }
+}
+
+StepResult Runner::run(const Value& input, const Value& target,
+                       const LossFunction* loss, const TrainPlan& plan,
+                       const TrainOptions& options) {
+  const int64_t before =
+      layout_.replica * int64_t{num_microbatches(plan.whole.schedule)};
+  TrainStep step(stages_, plan.whole.schedule, options, this, before);
+  if (layout_.has_first()) step.give_input(input);
+  if (layout_.has_last() && loss) step.give_target(target, *loss);
+  ++number_;
+  checksum_ = plan.checksum;
+  start(step);
+
+  std::optional<Recording> recording;
+  if (options.timeline()) recording.emplace(executor_.devices());
+  // Nothing may come in for a step that is gone.
+  struct Flush {
+    Runner& runner;
+    ~Flush() {
+      runner.flush();
+      runner.step_ = nullptr;
+    }
+  };
+  step_ = &step;
+  {
+    const Flush flush{*this};
+    try {
+      receive(plan);
+      auto error = executor_.run(plan.mine, step.pass(),
+                                 recording ? &*recording : nullptr);
+      {
+        std::lock_guard<std::mutex> lock(failure_mutex_);
+        failure_.reset();
+        if (error) failure_ = error->failure;
+      }
+      if (error) {
+        report(error->exception, error->failure.place());
+        std::rethrow_exception(error->exception);
+      }
+    } catch (...) {
+      // Before flush waits for what would never come.
+      report(std::current_exception(), "train_step()");
+      throw;
+    }
+  }
+
+  StepResult result;
+  if (layout_.has_last()) result = step.result();
+  end_together(step, result);
+  add_up(step);
+  step.finish();
+  if (recording) result.timeline = recording->timeline();
+  step.accumulate();
+  return result;
+}
+
+// All of what the first ranks know, and tell the others with the first
+// messages.
+void Runner::start(TrainStep& step) {
+  rows_.assign(step.microbatches(), 0);
+  all_rows_ = 0;
+  if (!layout_.has_first()) {
+    step.start();
+    return;
+  }
+  rows_ = step.rows();
+  std::string mine;
+  put(mine, std::accumulate(rows_.begin(), rows_.end(), int64_t{0}));
+  put(mine, StepSeed::peek());
+  const auto all = all_gather(*world_, layout_.same_stages(), tags_.words, mine,
+                              "the beginning of a step");
+  int64_t sum = 0;
+  for (const std::string& each : all) {
+    std::size_t at = 0;
+    sum += take<int64_t>(each, at);
+  }
+  std::size_t at = sizeof(int64_t);
+  seed_ = take<uint64_t>(all.front(), at);
+  all_rows_ = sum;
+  step.start(sum);
+  step.seed().set(seed_);
+}
+
+void Runner::receive(const TrainPlan& plan) {
+  for (const auto& [from, passages] : plan.incoming) {
+    auto& inlet = inlets_[from];
+    if (!inlet) {
+      inlet = std::make_unique<Inlet>(*world_, layout_.world_rank(from), tags_);
+    }
+    std::vector<MessageId> ids;
+    for (const Passage& each : passages) ids.push_back(id_of(each));
+    inlet->expect(std::move(ids), [this, list = &passages, k = std::size_t{0}](
+                                      const Message& message,
+                                      std::vector<at::Tensor> tensors) mutable {
+      arrive((*list)[k++], message, std::move(tensors));
+    });
+  }
+}
+
+MessageId Runner::id_of(const Passage& passage) const {
+  MessageId id;
+  id.step = number_;
+  id.schedule = checksum_;
+  id.direction = passage.backward ? Direction::kBackward : Direction::kForward;
+  id.from_stage = static_cast<int32_t>(passage.from);
+  id.to_stage = static_cast<int32_t>(passage.to);
+  id.skip = static_cast<int32_t>(passage.link);
+  id.microbatch = static_cast<int32_t>(passage.microbatch);
+  return id;
+}
+
+void Runner::send(const Passage& passage, Value::Kind kind,
+                  std::vector<Crossing> content, const Moment& made) {
+  Message message;
+  message.id = id_of(passage);
+  message.value_kind = static_cast<uint8_t>(kind);
+  message.rows = rows_[passage.microbatch];
+  message.total_rows = all_rows_;
+  message.seed = seed_;
+  const int to = layout_.rank_of_stage[passage.to];
+  auto& outlet = outlets_[to];
+  if (!outlet) {
+    outlet = std::make_unique<Outlet>(*world_, layout_.world_rank(to), tags_);
+  }
+  outlet->send(std::move(message), std::move(content), made);
+}
+
+void Runner::arrive(const Passage& passage, const Message& message,
+                    std::vector<at::Tensor> tensors) {
+  if (!passage.backward && passage.link < 0 && !layout_.has_first()) {
+    rows_[passage.microbatch] = message.rows;
+    all_rows_ = message.total_rows;
+    seed_ = message.seed;
+    step_->seed().set(message.seed);
+    step_->set_rows(passage.microbatch, message.rows, message.total_rows);
+  }
+  std::vector<Crossing> content;
+  for (std::size_t k = 0; k < tensors.size(); ++k) {
+    content.push_back(
+        {std::move(tensors[k]), message.tensors[k].requires_grad});
+  }
+  step_->pass().deliver(passage, static_cast<Value::Kind>(message.value_kind),
+                        std::move(content), Moment());
+  executor_.ring(0);
+}
+
+void Runner::flush() {
+  for (auto& [from, inlet] : inlets_) inlet->flush();
+  for (auto& [to, outlet] : outlets_) outlet->flush();
+}
+
+void Runner::end_together(const TrainStep& step, StepResult& result) {
+  Ending mine;
+  mine.drew = step.drew();
+  mine.replica = layout_.replica;
+  for (const at::Tensor& each : result.losses) {
+    mine.type = each.scalar_type();
+    mine.losses.push_back(each.item<double>());
+  }
+  if (!result.losses.empty()) mine.weights = step.weights();
+
+  std::vector<int> everybody(world_->size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const auto all = all_gather(*world_, everybody, tags_.words, mine.encode(),
+                              "the end of a step");
+  bool drew = false;
+  at::Tensor mean;
+  const c10::AutoGradMode no_graph(false);
+  for (const std::string& bytes : all) {
+    const Ending ending = Ending::decode(bytes);
+    drew = drew || ending.drew;
+    if (ending.losses.empty()) continue;
+    const bool own = ending.replica == layout_.replica;
+    at::Tensor sum;
+    for (std::size_t i = 0; i < ending.losses.size(); ++i) {
+      const at::Tensor value =
+          at::scalar_tensor(ending.losses[i], at::TensorOptions(ending.type));
+      const at::Tensor part = value * ending.weights[i];
+      sum = sum.defined() ? sum + part : part;
+      if (own && !layout_.has_last()) result.losses.push_back(value);
+    }
+    mean = mean.defined() ? mean + sum : sum;
+  }
+  if (mean.defined()) {
+    result.loss = result.loss.defined() ? mean.to(result.loss.device()) : mean;
+  }
+  // As one process would have.
+  if (drew) StepSeed::draw();
+}
+
+void Runner::add_up(TrainStep& step) {
+  if (layout_.replicas == 1 || !step.with_backward()) return;
+  std::vector<at::Tensor*> grads;
+  for (TrainStep::LeafGrad& each : step.leaf_grads()) {
+    grads.push_back(&each.grad);
+  }
+  all_reduce(*world_, layout_.same_stages(), tags_.words, std::move(grads));
+}
+
+int64_t Runner::from_first(int64_t number) {
+  std::lock_guard<std::mutex> running(running_);
+  world_->check();
+  try {
+    std::string mine;
+    put(mine, number);
+    const auto all = all_gather(*world_, layout_.pipeline(), tags_.words, mine,
+                                "the number of micro-batches");
+    std::size_t at = 0;
+    return take<int64_t>(all[layout_.rank_of_stage.front()], at);
+  } catch (...) {
+    report(std::current_exception(), "the number of micro-batches");
+    throw;
+  }
+}
+
+double Runner::clip_grad_norm(
+    const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
+    double max_norm, double norm_type) {
+  std::lock_guard<std::mutex> running(running_);
+  world_->check();
+  try {
+    return gpipe::clip_grad_norm(*world_, layout_.pipeline(), tags_.words,
+                                 parameters, max_norm, norm_type);
+  } catch (...) {
+    report(std::current_exception(), "clip_grad_norm_()");
+    throw;
+  }
+}
+
+void Runner::report(const std::exception_ptr& exception,
+                    const std::string& action) {
+  RankFailure failure;
+  failure.rank = failure.reporter = world_->rank();
+  failure.action = action;
+  try {
+    std::rethrow_exception(exception);
+  } catch (const PeerError&) {
+    return;
+  } catch (const c10::Error& error) {
+    failure.what = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    failure.what = error.what();
+  } catch (...) {
+    failure.what = "an exception that is no std::exception";
+  }
+  world_->fail(failure);
+}
+
+}  // namespace gpipe

@@ -1,0 +1,116 @@
+// Runs this rank's part of a step.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/distributed/layout.h"
+#include "gpipe/distributed/link.h"
+#include "gpipe/distributed/world.h"
+#include "gpipe/runtime/border.h"
+#include "gpipe/runtime/checkpoint.h"
+#include "gpipe/runtime/executor.h"
+#include "gpipe/runtime/failure.h"
+#include "gpipe/runtime/partition.h"
+#include "gpipe/runtime/step.h"
+#include "gpipe/runtime/train.h"
+#include "gpipe/runtime/train_step.h"
+#include "gpipe/runtime/value.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// The counterpart of runtime/pipeline.h where each rank is a process. Cells,
+// schedules and modes are the same; what leaves a rank goes to an Outlet, and
+// what comes from an Inlet.
+//
+// Threads: any; steps are served one after the other.
+class Runner : private Border {
+ public:
+  // `partitions`: all of them, those of other ranks `elsewhere`.
+  Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
+         RankLayout layout, c10::Device device, int threads);
+  ~Runner() override;
+
+  // `input`, `target`: looked at where the first and the last stage are.
+  // `loss`: null for outputs alone, with a schedule without backwards. The
+  // result has the losses on all ranks.
+  StepResult step(const Value& input, const Value& target,
+                  const LossFunction* loss, const Schedule& schedule,
+                  Checkpoint checkpoint, const TrainOptions& options);
+
+  // What the rank with the first stage says, on all ranks of the pipeline.
+  int64_t from_first(int64_t number);
+
+  // Over the ranks of the pipeline; see norms.h.
+  double clip_grad_norm(
+      const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
+      double max_norm, double norm_type);
+
+  std::optional<Failure> last_failure() const;
+
+ private:
+  // A schedule and what follows from it for this rank.
+  struct TrainPlan {
+    Schedule asked;
+    Checkpoint checkpoint;
+    uint32_t checksum;
+    Plan whole, mine;
+    std::map<int, std::vector<Passage>> incoming;  // by rank
+  };
+  const TrainPlan& plan_of(const Schedule& schedule, Checkpoint checkpoint);
+  StepResult run(const Value& input, const Value& target,
+                 const LossFunction* loss, const TrainPlan& plan,
+                 const TrainOptions& options);
+  void start(TrainStep& step);
+  void receive(const TrainPlan& plan);
+  void arrive(const Passage& passage, const Message& message,
+              std::vector<at::Tensor> tensors);
+  void flush();
+  // Returns once all ranks have done their part, with their losses.
+  void end_together(const TrainStep& step, StepResult& result);
+  // Over the replicas.
+  void add_up(TrainStep& step);
+  MessageId id_of(const Passage& passage) const;
+  // Tells the others of an exception, unless they told this rank.
+  void report(const std::exception_ptr& exception, const std::string& action);
+
+  void send(const Passage& passage, Value::Kind kind,
+            std::vector<Crossing> content, const Moment& made) override;
+  void check() override { world_->check(); }
+
+  const std::shared_ptr<World> world_;
+  const RankLayout layout_;
+  const Tags tags_;
+  std::mutex running_;
+  Stages stages_;
+  std::deque<TrainPlan> plans_;
+
+  // Of the step that runs. What comes from other ranks is written by an inlet
+  // before it delivers what the reader waits for.
+  uint64_t number_ = 0;
+  uint32_t checksum_ = 0;
+  TrainStep* step_ = nullptr;
+  std::atomic<uint64_t> seed_{0};
+  std::vector<int64_t> rows_;  // by micro-batch
+  std::atomic<int64_t> all_rows_{0};
+
+  mutable std::mutex failure_mutex_;
+  std::optional<Failure> failure_;
+
+  Executor executor_;
+  int callback_ = -1;
+  // By rank of the pipeline; last: their threads end first.
+  std::map<int, std::unique_ptr<Outlet>> outlets_;
+  std::map<int, std::unique_ptr<Inlet>> inlets_;
+};
+
+}  // namespace gpipe

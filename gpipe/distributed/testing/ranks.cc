@@ -1,0 +1,165 @@
+#include "gpipe/distributed/testing/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <thread>
+
+#include "gpipe/distributed/environment.h"
+
+namespace gpipe::testing {
+namespace {
+
+constexpr char kProgram[] = "GPIPE_TEST_RANK_PROGRAM";
+constexpr char kPrefix[] = "GPIPE_TEST_ARGUMENT_";
+
+std::map<std::string, RankProgram>& programs() {
+  static auto* const programs = new std::map<std::string, RankProgram>();
+  return *programs;
+}
+
+std::chrono::milliseconds milliseconds(const std::string& name, int otherwise) {
+  const std::string text = argument(name);
+  return std::chrono::milliseconds(text.empty() ? otherwise : std::stoi(text));
+}
+
+int run(const std::string& name) {
+  try {
+    return programs().at(name)();
+  } catch (const c10::Error& error) {
+    std::cerr << "error: " << error.what_without_backtrace() << std::endl;
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+  }
+  return 1;
+}
+
+}  // namespace
+
+RankProgramEntry::RankProgramEntry(const std::string& name,
+                                   RankProgram program) {
+  programs().emplace(name, std::move(program));
+}
+
+std::string argument(const std::string& name) {
+  const char* const value = std::getenv((kPrefix + name).c_str());
+  return value ? value : "";
+}
+
+WorldOptions world_options() {
+  WorldOptions options = WorldOptions::from_environment();
+  options.timeout = milliseconds("timeout_ms", 30000);
+  options.heartbeat_timeout = milliseconds("heartbeat_ms", 10000);
+  return options;
+}
+
+struct Ranks::State {
+  std::mutex mutex;
+  std::condition_variable written;
+  std::vector<RankResult> results;
+  std::unique_ptr<Processes> processes;
+};
+
+Ranks::Ranks(const std::string& program, int size, Arguments arguments)
+    : Ranks(program, std::vector<Arguments>(size, std::move(arguments))) {}
+
+Ranks::Ranks(const std::string& program,
+             const std::vector<Arguments>& arguments)
+    : state_(std::make_unique<State>()) {
+  const std::string port = std::to_string(free_port());
+  const std::string size = std::to_string(arguments.size());
+  std::vector<Command> commands;
+  for (std::size_t rank = 0; rank < arguments.size(); ++rank) {
+    Command& command = commands.emplace_back();
+    command.program = "/proc/self/exe";
+    command.environment = {
+        {kProgram, program},        {"RANK", std::to_string(rank)},
+        {"WORLD_SIZE", size},       {"LOCAL_RANK", std::to_string(rank)},
+        {"LOCAL_WORLD_SIZE", size}, {"MASTER_ADDR", "127.0.0.1"},
+        {"MASTER_PORT", port},      {"OMP_NUM_THREADS", "1"}};
+    for (const auto& [name, value] : arguments[rank]) {
+      // A variable's own name in capitals, or an argument.
+      const bool variable = name == "WORLD_SIZE" || name == "MASTER_PORT" ||
+                            name == "RANK" || name == "MASTER_ADDR";
+      command.environment.emplace_back(variable ? name : kPrefix + name, value);
+    }
+  }
+  state_->results.resize(commands.size());
+  State* const state = state_.get();
+  state_->processes = std::make_unique<Processes>(
+      commands,
+      [state](int rank, Stream stream, std::string_view line) {
+        {
+          std::lock_guard<std::mutex> lock(state->mutex);
+          RankResult& result = state->results[rank];
+          auto& text = stream == Stream::kStdout ? result.out : result.err;
+          text.append(line).append("\n");
+        }
+        state->written.notify_all();
+      },
+      /*grace_seconds=*/0.1);
+}
+
+Ranks::~Ranks() = default;
+
+void Ranks::signal(int rank, int number) {
+  state_->processes->signal(rank, number);
+}
+
+bool Ranks::wait_for_line(int rank, const std::string& line) {
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  return state_->written.wait_for(lock, std::chrono::minutes(1), [&] {
+    return ("\n" + state_->results[rank].out).find("\n" + line + "\n") !=
+           std::string::npos;
+  });
+}
+
+std::vector<RankResult> Ranks::wait(std::chrono::seconds limit) {
+  return wait_but({}, limit);
+}
+
+std::vector<RankResult> Ranks::wait_but(const std::vector<int>& left_out,
+                                        std::chrono::seconds limit) {
+  const auto deadline = Processes::Clock::now() + limit;
+  const auto all_ended = [&] {
+    for (int rank = 0; rank < state_->processes->size(); ++rank) {
+      if (std::find(left_out.begin(), left_out.end(), rank) == left_out.end() &&
+          !state_->processes->exit_of(rank)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  while (!all_ended() && Processes::Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  std::vector<std::optional<Exit>> exits;
+  for (int rank = 0; rank < state_->processes->size(); ++rank) {
+    exits.push_back(state_->processes->exit_of(rank));
+  }
+  // Its last lines are delivered; what still runs is killed.
+  state_->processes.reset();
+  for (std::size_t rank = 0; rank < exits.size(); ++rank) {
+    RankResult& result = state_->results[rank];
+    result.ended = exits[rank].has_value();
+    if (exits[rank]) result.exit = *exits[rank];
+  }
+  return state_->results;
+}
+
+}  // namespace gpipe::testing
+
+int main(int argc, char** argv) {
+  if (const char* const program = std::getenv(gpipe::testing::kProgram)) {
+    return gpipe::testing::run(program);
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

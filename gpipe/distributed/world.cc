@@ -1,0 +1,213 @@
+#include "gpipe/distributed/world.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+
+#include "gpipe/distributed/environment.h"
+#include "gpipe/distributed/rendezvous.h"
+#include "gpipe/distributed/throw.h"
+#include "gpipe/distributed/watch.h"
+
+namespace gpipe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// A connection that is closed says nothing of the reason; the watch hears of
+// that within this time.
+constexpr milliseconds kVerdict{1000};
+// What has been said of a failure is on its way by then.
+constexpr milliseconds kLastWords{100};
+constexpr milliseconds kPatience{5000};
+
+}  // namespace
+
+WorldOptions WorldOptions::from_environment() {
+  const LaunchEnvironment found = read_environment();
+  WorldOptions options;
+  options.rank = found.rank;
+  options.size = found.world_size;
+  options.local_rank = found.local_rank;
+  options.address = found.master_address;
+  options.port = found.master_port;
+  options.store_is_served = found.store_is_served;
+  return options;
+}
+
+class World::Impl {
+ public:
+  explicit Impl(const WorldOptions& options)
+      : options_(options), meeting_(meet(options)) {
+    watch_ = std::make_unique<Watch>(
+        meeting_.control, options.rank, options.size, options.heartbeat_timeout,
+        [this](RankFailure failure) { fail(std::move(failure)); });
+    announcer_ = watch_.get();
+  }
+
+  ~Impl() {
+    if (failure()) {
+      std::this_thread::sleep_for(kLastWords);
+    } else {
+      watch_->leave(std::min(kPatience, options_.timeout));
+    }
+    watch_.reset();
+  }
+
+  const WorldOptions& options() const { return options_; }
+  const Meeting& meeting() const { return meeting_; }
+
+  std::optional<RankFailure> failure() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return failure_;
+  }
+
+  void check() const {
+    if (!failed_) return;
+    throw_peer_error(*failure(), options_.rank);
+  }
+
+  void fail(RankFailure failure) {
+    std::map<int, std::function<void()>> callbacks;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) return;
+      failure_ = failure;
+      failed_ = true;
+      for (c10d::Work* work : waiting_) work->abort();
+      callbacks = callbacks_;
+    }
+    changed_.notify_all();
+    // Others are told once by each who hears of it: also by those whose own
+    // connection to the one at fault still stands.
+    if (Watch* const watch = announcer_) watch->announce(failure);
+    std::lock_guard<std::mutex> lock(callback_mutex_);
+    for (const auto& [number, callback] : callbacks) {
+      if (forgotten_.count(number) == 0) callback();
+    }
+  }
+
+  void wait(c10d::Work& work, int peer,
+            const std::function<std::string()>& action) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) work.abort();
+      waiting_.insert(&work);
+    }
+    const auto begin = Clock::now();
+    std::string error;
+    bool done = false;
+    try {
+      done = work.wait(options_.timeout);
+    } catch (const std::exception& thrown) {
+      error = thrown.what();
+    }
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      waiting_.erase(&work);
+      if (done) return;
+      const bool late = Clock::now() - begin >= options_.timeout;
+      if (!late)
+        changed_.wait_for(lock, kVerdict, [this] { return failed_.load(); });
+    }
+    RankFailure failure;
+    failure.rank = peer;
+    failure.reporter = options_.rank;
+    failure.action = action();
+    if (Clock::now() - begin >= options_.timeout) {
+      failure.fault = Fault::kTimeout;
+      failure.what = "nothing came for " +
+                     std::to_string(options_.timeout.count()) + " ms";
+    } else {
+      failure.fault = watch_->has_left(peer) ? Fault::kLeft : Fault::kDied;
+      failure.what = error.substr(0, error.find('\n'));
+    }
+    fail(failure);
+    check();
+  }
+
+  int on_failure(std::function<void()> callback) {
+    bool now;
+    int number;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      number = next_callback_++;
+      now = failed_;
+      if (!now) callbacks_.emplace(number, callback);
+    }
+    if (now) callback();
+    return number;
+  }
+
+  void forget(int callback) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      callbacks_.erase(callback);
+    }
+    // Not while it is being called.
+    std::lock_guard<std::mutex> lock(callback_mutex_);
+    forgotten_.insert(callback);
+  }
+
+  int next_channel() { return next_channel_++; }
+
+ private:
+  const WorldOptions options_;
+  const Meeting meeting_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> failed_{false};
+  std::optional<RankFailure> failure_;
+  std::set<c10d::Work*> waiting_;
+  std::map<int, std::function<void()>> callbacks_;
+  int next_callback_ = 0;
+
+  std::mutex callback_mutex_;
+  std::set<int> forgotten_;
+
+  std::atomic<int> next_channel_{0};
+  std::unique_ptr<Watch> watch_;
+  // The same, once it is there: its threads may fail before.
+  std::atomic<Watch*> announcer_{nullptr};
+};
+
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+World::~World() = default;
+
+std::shared_ptr<World> World::connect(const WorldOptions& options) {
+  return std::shared_ptr<World>(new World(std::make_unique<Impl>(options)));
+}
+
+int World::rank() const { return impl_->options().rank; }
+int World::size() const { return impl_->options().size; }
+int World::local_rank() const { return impl_->options().local_rank; }
+milliseconds World::timeout() const { return impl_->options().timeout; }
+std::optional<RankFailure> World::failure() const { return impl_->failure(); }
+void World::check() const { impl_->check(); }
+c10d::Backend& World::group() { return *impl_->meeting().data; }
+c10d::Store& World::store() { return *impl_->meeting().store; }
+void World::wait(c10d::Work& work, int peer,
+                 const std::function<std::string()>& action) {
+  impl_->wait(work, peer, action);
+}
+void World::fail(RankFailure failure) { impl_->fail(std::move(failure)); }
+int World::on_failure(std::function<void()> callback) {
+  return impl_->on_failure(std::move(callback));
+}
+void World::forget(int callback) { impl_->forget(callback); }
+int World::next_channel() { return impl_->next_channel(); }
+
+}  // namespace gpipe

@@ -1,0 +1,87 @@
+// Public: the processes that train a model together, and their connection.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/distributed/error.h"
+#include "gpipe/distributed/world_options.h"
+
+namespace c10d {
+class Backend;
+class Store;
+class Work;
+}  // namespace c10d
+
+namespace gpipe {
+
+// A connection of all ranks to all, for as long as the object lives.
+//
+// If a rank fails, dies or freezes, every wait on every rank ends with a
+// PeerError that says what happened; then the connection is of no use any more.
+// A new World may be made, by all ranks that are left or started again, with
+// the same options; it waits for all of them.
+//
+// Threads: any. Holds a thread per other rank, which sleeps, and one that sends
+// heartbeats.
+class World {
+ public:
+  // Returns once all ranks are there. PeerError if they do not come in time
+  // (naming those that are missing) or disagree about the size; c10::DistError
+  // if the port is in use.
+  static std::shared_ptr<World> connect(const WorldOptions& options);
+
+  // In good order: waits, for a moment, until all have come here.
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;
+  std::chrono::milliseconds timeout() const;
+
+  // What has happened, if anything has.
+  std::optional<RankFailure> failure() const;
+  // Throws it as a PeerError.
+  void check() const;
+
+  // ---- For the library. ----
+
+  // Of all ranks, for tensors on the CPU.
+  c10d::Backend& group();
+  // Of this world: keys of other worlds on the same server are others.
+  c10d::Store& store();
+
+  // Waits for a send or a receive. If it does not end in time, or not well, the
+  // world has failed: PeerError. `peer`: who is at the other end. `action`:
+  // what is going on here, for the text; called if it is needed.
+  void wait(c10d::Work& work, int peer,
+            const std::function<std::string()>& action);
+
+  // Something has gone wrong here. The first failure is told to all others; of
+  // others nothing happens. Does not throw.
+  void fail(RankFailure failure);
+
+  // `callback` is called once when the world fails, from some thread; at once
+  // if it has. Until forget(). It must not wait for anything of the world's.
+  int on_failure(std::function<void()> callback);
+  void forget(int callback);
+
+  // A number that is the same on all ranks if they call this in the same order:
+  // for tags and keys.
+  int next_channel();
+
+ private:
+  class Impl;
+  explicit World(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gpipe

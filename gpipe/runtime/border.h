@@ -1,0 +1,39 @@
+// Between the stages of this process and those of others.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/runtime/cell.h"
+#include "gpipe/runtime/stream.h"
+#include "gpipe/runtime/value.h"
+
+namespace gpipe {
+
+// What goes from one cell to another.
+struct Passage {
+  bool backward = false;     // gradients
+  int64_t from = 0, to = 0;  // stages
+  // Of a skip tensor in Stages::links; -1: the value between the two stages.
+  int64_t link = -1;
+  int64_t microbatch = 0;
+};
+
+// Takes what is made here for a stage that is elsewhere. What comes from there
+// is given to deliver() of the passes.
+class Border {
+ public:
+  virtual ~Border() = default;
+
+  // `content` is complete at `made`; of gradients only the tensors count.
+  // Threads: the worker of the stage that made it, which should not have to
+  // wait.
+  virtual void send(const Passage& passage, Value::Kind kind,
+                    std::vector<Crossing> content, const Moment& made) = 0;
+
+  // Throws once nothing more will come from elsewhere. Threads: any; also
+  // called while something arrives.
+  virtual void check() = 0;
+};
+
+}  // namespace gpipe
