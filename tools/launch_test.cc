@@ -391,8 +391,10 @@ TEST(LaunchTest, RunsInTheFolderWhereBazelRunWasTyped) {
 
 TEST(LaunchTest, KnowsWhatAMissingSlashMeans) {
   const Folder folder;
-  Launch launch({"--", "program"},
-                {"BUILD_WORKING_DIRECTORY=" + folder.path()});
+  // Bazel puts "." into a test's PATH.
+  Launch launch(
+      {"--", "program"},
+      {"PATH=/usr/bin:/bin", "BUILD_WORKING_DIRECTORY=" + folder.path()});
   EXPECT_EQ(launch.code(), 127);
   EXPECT_THAT(launch.err(),
               ElementsAre("launch: cannot start 'program', which is not in "

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A program of another Bazel project: its own model, in a pipeline of two
-// partitions that is planned; and one of gpipe's models, without memory.
+// partitions that is planned; the same as one of several processes; and one of
+// gpipe's models, without memory.
 
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <cstdint>
 #include <iostream>
+#include <vector>
 
 #include "balancing/plan.h"
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
 #include "gpipe/schedule.h"
@@ -45,13 +50,28 @@ int main() {
   costs.forward = {1, 1};
   costs.backward = {2, 2};
   std::cout << gpipe::to_text(gpipe::simulate(schedule, costs), 60);
-  const auto result = model->train_step(
-      x, torch::zeros({8, 10}),
-      [](const torch::Tensor& output, const torch::Tensor& target) {
-        return (output - target).pow(2).mean();
-      },
-      schedule);
+  const auto mean_square = [](const torch::Tensor& output,
+                              const torch::Tensor& target) {
+    return (output - target).pow(2).mean();
+  };
+  const torch::Tensor target = torch::zeros({8, 10});
+  const auto result = model->train_step(x, target, mean_square, schedule);
   std::cout << "loss of " << result.losses.size() << " micro-batches\n";
+
+  // And in as many processes as this is started in (by //tools:launch, say),
+  // which is one without a launcher. Each has a stage.
+  const auto world =
+      gpipe::World::connect(gpipe::WorldOptions::from_environment());
+  std::vector<int64_t> balance(world->size(), 1);
+  const auto layers = consumer::classifier();
+  balance.back() += static_cast<int64_t>(layers->size()) - world->size();
+  gpipe::DistributedPipeline distributed(layers, balance, world);
+  const auto distributed_result = distributed->train_step(
+      x, target, mean_square,
+      gpipe::one_forward_one_backward(world->size(), 4));
+  std::cout << "rank " << world->rank() << " of " << world->size()
+            << ", loss of " << distributed_result.losses.size()
+            << " micro-batches\n";
 
   const auto transformer = [] {
     gpipe::MetaGuard meta;

@@ -1,5 +1,6 @@
 #include "gpipe/distributed/agreement.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 
@@ -41,8 +42,10 @@ Terms decode(const std::string& bytes) {
 
 // "" if they are equal.
 std::string difference(const Terms& theirs, const Terms& ours, int rank) {
-  for (std::size_t k = 0; k < ours.size(); ++k) {
-    if (k >= theirs.size() || theirs[k].first != ours[k].first) {
+  const std::size_t most = std::max(theirs.size(), ours.size());
+  for (std::size_t k = 0; k < most; ++k) {
+    if (k >= theirs.size() || k >= ours.size() ||
+        theirs[k].first != ours[k].first) {
       return "it is of another version of gpipe than rank 0";
     }
     if (theirs[k].second == ours[k].second) continue;

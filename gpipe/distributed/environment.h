@@ -19,6 +19,9 @@ struct LaunchEnvironment {
   // Somebody listens there already (torchrun's agent), so that rank 0 connects
   // like all others. Else it is rank 0 who listens.
   bool store_is_served = false;
+  // Which start of the job this is, where a launcher starts it anew and serves
+  // one store to all (torchrun): "0", "1", ...; else "".
+  std::string attempt;
   // Who said all this, for messages: "torchrun (RANK, WORLD_SIZE)".
   std::string source;
 };
@@ -54,7 +57,8 @@ using GetVariable = std::function<const char*(const char* name)>;
 // the last four digits of SLURM_JOB_ID, so that jobs that share a machine are
 // unlikely to meet (steps of one job that run at the same time need
 // MASTER_PORT); else 29500. store_is_served: torchrun sets
-// TORCHELASTIC_USE_AGENT_STORE=True.
+// TORCHELASTIC_USE_AGENT_STORE=True; attempt is its
+// TORCHELASTIC_RESTART_COUNT.
 //
 // Errors: std::invalid_argument, with the variable, its text and what it should
 // be, for one that is set and no number or not in its range (ranks from 0 to

@@ -38,6 +38,16 @@ std::string RankFailure::to_string() const {
   return text;
 }
 
+std::string reason_of(const std::exception& error) {
+  const auto* const torch_error = dynamic_cast<const c10::Error*>(&error);
+  std::string text =
+      torch_error ? torch_error->what_without_backtrace() : error.what();
+  text = text.substr(0, text.find('\n'));
+  const std::size_t close = text.find("] ");
+  const bool has_place = text[0] == '[' && close != std::string::npos;
+  return has_place ? text.substr(close + 2) : text;
+}
+
 void throw_peer_error(const RankFailure& failure, int rank) {
   throw PeerError(
       {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, failure,

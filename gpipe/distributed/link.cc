@@ -19,6 +19,13 @@ namespace {
 // those who compute.
 constexpr int kSpins = 0;
 
+// Bits of a tag that name its channel; above them what the bytes are.
+constexpr int kTagBits = 15, kContentBits = 16;
+
+std::string waiting_for(const MessageId& message) {
+  return "waiting for " + message.to_string();
+}
+
 // Waits for what a worker has been given so far.
 void wait_for(Worker& worker) {
   struct Done {
@@ -57,6 +64,14 @@ void guard(World& world, Fault fault, int at_fault, const MessageId& message,
 
 }  // namespace
 
+int Tags::payload_of(int64_t bytes, at::ScalarType type) const {
+  const int64_t content[] = {bytes, static_cast<int64_t>(type)};
+  const uint32_t crc = crc32c(content, sizeof content);
+  const int folded = static_cast<int>((crc ^ (crc >> 16)) &
+                                      ((uint32_t{1} << kContentBits) - 1));
+  return (folded << kTagBits) | payload;
+}
+
 Outlet::Outlet(World& world, int to, Tags tags)
     : world_(world),
       to_(to),
@@ -88,20 +103,22 @@ void Outlet::transmit(Message head, std::vector<Crossing> content,
   const at::Tensor header = at::empty({size}, at::kByte);
   std::memcpy(header.mutable_data_ptr(), encoded.data(), encoded.size());
 
-  c10d::Backend& group = world_.group();
+  const World::Action action = [&] { return "sending " + head.id.to_string(); };
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   const auto post = [&](const at::Tensor& bytes, int tag) {
-    std::vector<at::Tensor> list{bytes};
-    works.push_back(group.send(list, to_, tag));
+    works.push_back(world_.send(bytes, to_, tag, action));
   };
   post(header.narrow(0, 0, kHeaderBytes), tags_.header);
-  if (size > kHeaderBytes) {
-    post(header.narrow(0, kHeaderBytes, size - kHeaderBytes), tags_.payload);
+  if (const int64_t more = size - kHeaderBytes; more > 0) {
+    post(header.narrow(0, kHeaderBytes, more),
+         tags_.payload_of(more, at::kByte));
   }
-  for (const at::Tensor& each : payload) post(each, tags_.payload);
-  for (const auto& work : works) {
-    world_.wait(*work, to_, [&] { return "sending " + head.id.to_string(); });
+  std::size_t sent = 0;
+  for (const TensorSpec& spec : head.tensors) {
+    if (spec.bytes() == 0) continue;
+    post(payload[sent++], tags_.payload_of(spec.bytes(), spec.type));
   }
+  for (const auto& work : works) world_.wait(*work, to_, action);
 }
 
 void Outlet::flush() { wait_for(worker_); }
@@ -116,30 +133,30 @@ void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
         Header next;
         for (std::size_t k = 0; k < messages.size() && !world_.failure(); ++k) {
           guard(world_, Fault::kDisagree, from_, messages[k], [&] {
-            Header header = k == 0 ? post_header() : std::move(next);
+            Header header = k == 0 ? post_header(messages[k]) : std::move(next);
             const Message message = read_header(std::move(header), messages[k]);
             // Waits already while this one's tensors come.
-            if (k + 1 < messages.size()) next = post_header();
+            if (k + 1 < messages.size()) next = post_header(messages[k + 1]);
             deliver(message, read_tensors(message));
           });
         }
       });
 }
 
-Inlet::WorkPtr Inlet::receive(const at::Tensor& bytes, int tag) {
-  std::vector<at::Tensor> list{bytes};
-  return world_.group().recv(list, from_, tag);
+Inlet::WorkPtr Inlet::receive(const at::Tensor& bytes, int tag,
+                              const MessageId& expected) {
+  return world_.receive(bytes, from_, tag,
+                        [&] { return waiting_for(expected); });
 }
 
 void Inlet::wait(c10d::Work& work, const MessageId& expected) {
-  world_.wait(work, from_,
-              [&] { return "waiting for " + expected.to_string(); });
+  world_.wait(work, from_, [&] { return waiting_for(expected); });
 }
 
-Inlet::Header Inlet::post_header() {
+Inlet::Header Inlet::post_header(const MessageId& expected) {
   Header header;
   header.bytes = at::empty({kHeaderBytes}, at::kByte);
-  header.work = receive(header.bytes, tags_.header);
+  header.work = receive(header.bytes, tags_.header, expected);
   return header;
 }
 
@@ -148,7 +165,8 @@ Message Inlet::read_header(Header header, const MessageId& expected) {
   const int64_t more = overflow_bytes(header.bytes.const_data_ptr<uint8_t>());
   if (more > 0) {
     const at::Tensor rest = at::empty({more}, at::kByte);
-    wait(*receive(rest, tags_.payload), expected);
+    const int tag = tags_.payload_of(more, at::kByte);
+    wait(*receive(rest, tag, expected), expected);
     header.bytes = at::cat({header.bytes, rest});
   }
   Message message =
@@ -163,7 +181,8 @@ std::vector<at::Tensor> Inlet::read_tensors(const Message& message) {
   for (const TensorSpec& spec : message.tensors) {
     tensors.push_back(empty_like_spec(spec));
     if (spec.bytes() == 0) continue;
-    works.push_back(receive(bytes_of(tensors.back()), tags_.payload));
+    const int tag = tags_.payload_of(spec.bytes(), spec.type);
+    works.push_back(receive(bytes_of(tensors.back()), tag, message.id));
   }
   for (const WorkPtr& work : works) wait(*work, message.id);
   return tensors;

@@ -23,6 +23,11 @@ struct Tags {
       : header(4 * channel), payload(header + 1), words(header + 2) {}
   int header, payload;  // of messages
   int words;            // of what goes around at the ends of a step
+
+  // Of these bytes of a payload. A message of another length than its receiver
+  // waits for would end the receiver's process, so what they are is part of
+  // where they go: bytes that were announced as something else never arrive.
+  int payload_of(int64_t bytes, at::ScalarType type) const;
 };
 
 // Sends to one rank. A thread of its own copies from the device, posts and
@@ -72,10 +77,10 @@ class Inlet {
     WorkPtr work;
   };
 
-  Header post_header();
+  Header post_header(const MessageId& expected);
   Message read_header(Header header, const MessageId& expected);
   std::vector<at::Tensor> read_tensors(const Message& message);
-  WorkPtr receive(const at::Tensor& bytes, int tag);
+  WorkPtr receive(const at::Tensor& bytes, int tag, const MessageId& expected);
   void wait(c10d::Work& work, const MessageId& expected);
 
   World& world_;

@@ -6,7 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -21,8 +21,12 @@ struct Norm {
   at::ScalarType type;
 };
 
+bool is_maximum(double type) {
+  return type == std::numeric_limits<double>::infinity();
+}
+
 at::Tensor norm_of(const at::Tensor& grad, double type) {
-  return std::isinf(type) ? grad.abs().max() : grad.norm(type);
+  return is_maximum(type) ? grad.abs().max() : grad.norm(type);
 }
 
 at::Tensor total_of(const std::vector<Norm>& norms, double type) {
@@ -33,7 +37,7 @@ at::Tensor total_of(const std::vector<Norm>& norms, double type) {
   }
   if (values.size() == 1) return values.front();
   const at::Tensor all = at::stack(values);
-  return std::isinf(type) ? all.max() : all.norm(type);
+  return is_maximum(type) ? all.max() : all.norm(type);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <numeric>
 #include <ostream>
+#include <set>
 
 #include "gpipe/assembly.h"
 #include "gpipe/distributed/agreement.h"
@@ -75,17 +76,23 @@ Terms terms_of(const DistributedOptions& options) {
 // Enough to tell it from another layer, in a line.
 std::string describe(const torch::nn::Module& layer) {
   std::string tensors;
+  std::set<std::string> types;
   int64_t elements = 0;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     elements += tensor.numel();
+    types.insert(c10::toString(tensor.scalar_type()));
     tensors += c10::str(name, " ", tensor.scalar_type(), tensor.sizes(), ";");
   };
   for (const auto& each : layer.named_parameters()) {
     add(each.key(), each.value());
   }
   for (const auto& each : layer.named_buffers()) add(each.key(), each.value());
-  return c10::str(layer.name(), " with ", elements, " elements (",
+  std::string text = c10::str(layer.name(), " with ", elements, " elements");
+  for (const std::string& type : types) {
+    text += (type == *types.begin() ? " of " : " and ") + type;
+  }
+  return c10::str(text, " (",
                   crc32c(tensors.data(), static_cast<int64_t>(tensors.size())),
                   ")");
 }

@@ -18,6 +18,8 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+std::string action() { return "adding up the gradients of the replicas"; }
+
 class Reduction {
  public:
   Reduction(World& world, const std::vector<int>& members, int tag)
@@ -62,19 +64,15 @@ class Reduction {
   void post(std::size_t member, const at::Tensor& out, const at::Tensor& in) {
     const int peer = members_[member];
     if (in.numel() > 0) {
-      std::vector<at::Tensor> list{in};
-      works_.emplace_back(peer, world_.group().recv(list, peer, tag_));
+      works_.emplace_back(peer, world_.receive(in, peer, tag_, action));
     }
     if (out.numel() > 0) {
-      std::vector<at::Tensor> list{out};
-      works_.emplace_back(peer, world_.group().send(list, peer, tag_));
+      works_.emplace_back(peer, world_.send(out, peer, tag_, action));
     }
   }
   void wait() {
     for (const auto& [peer, work] : works_) {
-      world_.wait(*work, peer, [] {
-        return std::string("adding up the gradients of the replicas");
-      });
+      world_.wait(*work, peer, action);
     }
     works_.clear();
   }
@@ -151,10 +149,8 @@ void all_reduce(World& world, const std::vector<int>& members, int tag,
                 std::vector<at::Tensor*> tensors, int64_t bucket_bytes) {
   if (members.size() == 1) return;
   const c10::AutoGradMode no_graph(false);
-  const std::vector<Outline> outlines =
-      agree_on(all_gather(world, members, tag, describe(tensors),
-                          "adding up the gradients of the replicas"),
-               members);
+  const std::vector<Outline> outlines = agree_on(
+      all_gather(world, members, tag, describe(tensors), action()), members);
   Reduction reduction(world, members, tag);
   for (std::size_t begin = 0; begin < tensors.size();) {
     if (!outlines[begin].defined) {
@@ -187,8 +183,8 @@ void all_reduce(World& world, const std::vector<int>& members, int tag,
       at += count;
       // A new one: the old one may be somebody else's too.
       at::Tensor& tensor = *tensors[taken[n]];
-      tensor = tensor.defined() ? at::empty_like(tensor).copy_(sum)
-                                : sum.clone();
+      tensor =
+          tensor.defined() ? at::empty_like(tensor).copy_(sum) : sum.clone();
     }
     begin = end;
   }

@@ -22,7 +22,8 @@ namespace gpipe {
 // 1) / n of the bytes, as around a ring, where sums would begin at other
 // members for other parts.
 //
-// PeerError. Threads: one at a time for a tag.
+// PeerError; c10::Error on all members if they have other numbers of tensors,
+// or others of them, before anything is sent. Threads: one at a time for a tag.
 void all_reduce(World& world, const std::vector<int>& members, int tag,
                 std::vector<at::Tensor*> tensors,
                 int64_t bucket_bytes = int64_t{1} << 24);

@@ -4,10 +4,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <future>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -24,6 +28,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(20);
+// For an error of what is inside to come out.
+constexpr auto kGrace = std::chrono::milliseconds(500);
 // How long the one who serves the store stays for others to read why it goes.
 constexpr auto kLinger = std::chrono::seconds(2);
 
@@ -63,6 +69,27 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 
 std::string size_key(int rank) { return "size/" + std::to_string(rank); }
 
+// Of a store's server: its first world is complete.
+constexpr char kComplete[] = "gpipe/complete";
+// Of a world: why nothing will come of it.
+constexpr char kFailure[] = "failure";
+
+std::string encode(const RankFailure& failure) {
+  return std::to_string(static_cast<int>(failure.fault)) + " " +
+         std::to_string(failure.rank) + " " + std::to_string(failure.reporter) +
+         " " + failure.what;
+}
+
+RankFailure decode(const std::string& text) {
+  std::istringstream stream(text);
+  int fault = 0;
+  RankFailure failure;
+  stream >> fault >> failure.rank >> failure.reporter >> std::ws;
+  failure.fault = static_cast<Fault>(fault);
+  std::getline(stream, failure.what);
+  return failure;
+}
+
 // Everything that waits for others takes its turn on a thread that may be left
 // behind: LibTorch's store waits without end for a server that does not answer.
 class Joining : public std::enable_shared_from_this<Joining> {
@@ -82,10 +109,13 @@ class Joining : public std::enable_shared_from_this<Joining> {
       }
     }).detach();
     // What is inside has deadlines too, with better words.
-    const auto latest = deadline_ + options_.timeout;
-    if (meeting.wait_until(latest) == std::future_status::ready) {
-      return meeting.get();
+    bool ready =
+        meeting.wait_until(deadline_ + kGrace) == std::future_status::ready;
+    if (!ready && connected_) {
+      ready = meeting.wait_until(deadline_ + options_.timeout) ==
+              std::future_status::ready;
     }
+    if (ready) return meeting.get();
     fail(Fault::kTimeout, 0,
          "no answer from the store at " +
              place(options_.address, options_.port) +
@@ -93,21 +123,39 @@ class Joining : public std::enable_shared_from_this<Joining> {
   }
 
  private:
-  [[noreturn]] void fail(Fault fault, int rank, const std::string& what) const {
+  RankFailure failure_of(Fault fault, int rank, const std::string& what) const {
     RankFailure failure;
     failure.fault = fault;
     failure.rank = rank;
     failure.reporter = options_.rank;
-    failure.action = "the rendezvous";
     failure.what = what;
+    return failure;
+  }
+
+  [[noreturn]] void raise(RankFailure failure) const {
+    failure.action = "the rendezvous";
     throw_peer_error(failure, options_.rank);
+  }
+
+  [[noreturn]] void fail(Fault fault, int rank, const std::string& what) const {
+    raise(failure_of(fault, rank, what));
+  }
+
+  // The same on all ranks: the first that anybody has found.
+  [[noreturn]] void fail_all(c10d::Store& store, Fault fault, int rank,
+                             const std::string& what) const {
+    const std::string mine = encode(failure_of(fault, rank, what));
+    raise(decode(text_of(store.compareSet(kFailure, {}, bytes_of(mine)))));
   }
 
   Meeting join(int listening) {
     Meeting meeting;
     meeting.store = connect(listening);
+    connected_ = true;
     try {
       wait_for_all(*meeting.store);
+      if (server_) server_->set(kComplete, bytes_of("yes"));
+      server_.reset();
     } catch (const PeerError&) {
       // The others are to find the reason, and not a store that is gone.
       if (listening >= 0) std::this_thread::sleep_for(kLinger);
@@ -117,48 +165,76 @@ class Joining : public std::enable_shared_from_this<Joining> {
         options_.own_address.empty()
             ? address_towards(options_.address, options_.port)
             : options_.own_address;
-    meeting.data = group(meeting.store, "data", own, options_.timeout);
-    // Its receives wait for as long as nothing happens.
-    meeting.control =
-        group(meeting.store, "control", own, std::chrono::hours(24 * 365));
+    try {
+      meeting.data = group(meeting.store, "data", own, options_.timeout);
+      // Its receives wait for as long as nothing happens.
+      meeting.control =
+          group(meeting.store, "control", own, std::chrono::hours(24 * 365));
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      fail(Fault::kTimeout, options_.rank,
+           "no connection from " + own +
+               " to all other ranks: " + text.substr(0, text.find('\n')));
+    }
     return meeting;
   }
 
   c10::intrusive_ptr<c10d::Store> connect(int listening) {
     if (options_.size == 1) return c10::make_intrusive<c10d::HashStore>();
-    try {
-      return connect_server(listening);
-    } catch (const PeerError&) {
-      throw;
-    } catch (const c10::Error& error) {
-      fail(Fault::kTimeout, 0,
-           "no connection to the store at " +
-               place(options_.address, options_.port) + ": " +
-               error.what_without_backtrace());
+    while (true) {
+      RankFailure failure;
+      try {
+        if (auto store = enter(listening, failure)) return store;
+      } catch (const PeerError&) {
+        throw;
+      } catch (const std::exception& error) {
+        const std::string text = error.what();
+        failure = failure_of(Fault::kTimeout, 0,
+                             "no connection to the store at " +
+                                 place(options_.address, options_.port) + ": " +
+                                 text.substr(0, text.find('\n')));
+        if (listening >= 0) raise(failure);
+      }
+      if (Clock::now() >= deadline_) raise(failure);
+      std::this_thread::sleep_for(kLook);
     }
   }
 
-  c10::intrusive_ptr<c10d::Store> connect_server(int listening) {
+  // Null, and why, if this server is not the one to meet at.
+  c10::intrusive_ptr<c10d::Store> enter(int listening, RankFailure& failure) {
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(options_.port);
     options.isServer = listening >= 0;
     options.waitWorkers = false;
-    options.timeout = options_.timeout;
+    options.timeout =
+        std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                     deadline_ - Clock::now()),
+                 std::chrono::milliseconds(1));
     if (listening >= 0) options.masterListenFd = listening;
-    auto server =
-        c10::make_intrusive<c10d::TCPStore>(options_.address, options);
+    server_ = c10::make_intrusive<c10d::TCPStore>(options_.address, options);
+    const int64_t world = server_->add(
+        "gpipe/rank/" + options_.session + "/" + std::to_string(options_.rank),
+        1);
+    const auto store_of = [this](int64_t number) {
+      return c10::make_intrusive<c10d::PrefixStore>(
+          "gpipe/world/" + options_.session + "/" + std::to_string(number),
+          server_);
+    };
     // A launcher's server may have seen worlds before.
-    const int64_t world =
-        server->add("gpipe/rank/" + std::to_string(options_.rank), 1);
-    if (!options_.store_is_served && world != 1) {
-      fail(Fault::kDisagree, options_.rank,
-           "there are two processes with rank " +
-               std::to_string(options_.rank) + " at " +
-               place(options_.address, options_.port) +
-               "; give each a RANK of its own");
+    if (options_.store_is_served || world == 1) return store_of(world);
+    // Rank 0 serves one world. If that is complete, or has failed, it may be
+    // the one that this process was in before, and rank 0 has yet to leave it.
+    const auto first = store_of(1);
+    const std::string twice = "there are two processes with rank " +
+                              std::to_string(options_.rank) + " at " +
+                              place(options_.address, options_.port) +
+                              "; give each a RANK of its own";
+    if (!server_->check({kComplete}) && !first->check({kFailure})) {
+      fail_all(*first, Fault::kDisagree, options_.rank, twice);
     }
-    return c10::make_intrusive<c10d::PrefixStore>(
-        "gpipe/world/" + std::to_string(world), server);
+    failure = failure_of(Fault::kDisagree, options_.rank, twice);
+    server_.reset();
+    return nullptr;
   }
 
   void wait_for_all(c10d::Store& store) {
@@ -167,6 +243,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
     std::vector<int> missing;
     for (int rank = 0; rank < size; ++rank) missing.push_back(rank);
     while (true) {
+      if (store.check({kFailure})) {
+        raise(decode(text_of(store.get(kFailure))));
+      }
       std::vector<int> still;
       for (const int rank : missing) {
         if (!store.check({size_key(rank)})) {
@@ -175,10 +254,10 @@ class Joining : public std::enable_shared_from_this<Joining> {
         }
         const std::string theirs = text_of(store.get(size_key(rank)));
         if (theirs != std::to_string(size)) {
-          fail(Fault::kDisagree, rank,
-               "it says that there are " + theirs + " ranks, but rank " +
-                   std::to_string(options_.rank) + " that there are " +
-                   std::to_string(size) + "; give all the same WORLD_SIZE");
+          fail_all(store, Fault::kDisagree, rank,
+                   "it says that there are " + theirs + " ranks, but rank " +
+                       std::to_string(options_.rank) + " that there are " +
+                       std::to_string(size) + "; give all the same WORLD_SIZE");
         }
       }
       missing = std::move(still);
@@ -190,12 +269,12 @@ class Joining : public std::enable_shared_from_this<Joining> {
     for (const int rank : missing) {
       list += (list.empty() ? "" : ", ") + std::to_string(rank);
     }
-    fail(Fault::kTimeout, missing.front(),
-         std::to_string(size - static_cast<int>(missing.size())) + " of " +
-             std::to_string(size) + " ranks came to " +
-             place(options_.address, options_.port) + " in " +
-             std::to_string(options_.timeout.count()) +
-             " ms; missing: " + list);
+    fail_all(store, Fault::kTimeout, missing.front(),
+             std::to_string(size - static_cast<int>(missing.size())) + " of " +
+                 std::to_string(size) + " ranks came to " +
+                 place(options_.address, options_.port) + " in " +
+                 std::to_string(options_.timeout.count()) +
+                 " ms; missing: " + list);
   }
 
   c10::intrusive_ptr<c10d::Backend> group(
@@ -214,6 +293,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
 
   const WorldOptions options_;
   const Clock::time_point deadline_;
+  // Of the thread that is inside.
+  c10::intrusive_ptr<c10d::Store> server_;
+  std::atomic<bool> connected_{false};
 };
 
 }  // namespace

@@ -181,8 +181,10 @@ StepResult Runner::run(const Value& input, const Value& target,
 
   StepResult result;
   if (layout_.has_last()) result = step.result();
-  end_together(step, result);
+  // Before all have done their part: the last stages' sums go around while the
+  // first ones still work.
   add_up(step);
+  end_together(step, result);
   step.finish();
   if (recording) result.timeline = recording->timeline();
   step.accumulate();

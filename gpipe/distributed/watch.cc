@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/distributed/throw.h"
+
 namespace gpipe {
 namespace {
 
@@ -94,13 +96,6 @@ RankFailure decode(Reader reader) {
   return failure;
 }
 
-// Gloo begins its texts with the place in its source.
-std::string without_place(const std::string& text) {
-  const std::size_t close = text.find("] ");
-  const bool has_place = text[0] == '[' && close != std::string::npos;
-  return has_place ? text.substr(close + 2) : text;
-}
-
 }  // namespace
 
 Watch::Watch(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
@@ -138,7 +133,7 @@ void Watch::listen(int from) {
       if (!work->wait()) break;  // aborted: this rank is leaving
     } catch (const std::exception& error) {
       failure.fault = Fault::kDied;
-      failure.what = without_place(error.what());
+      failure.what = reason_of(error);
       break;
     }
     peer.heard = Clock::now().time_since_epoch().count();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <set>
@@ -31,7 +32,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kVerdict{1000};
 // What has been said of a failure is on its way by then.
 constexpr milliseconds kLastWords{100};
-constexpr milliseconds kPatience{5000};
+// For those who leave at the same time to hear of it before the connection is
+// closed. Others find that this rank has left.
+constexpr milliseconds kPatience{1000};
 
 }  // namespace
 
@@ -44,11 +47,14 @@ WorldOptions WorldOptions::from_environment() {
   options.address = found.master_address;
   options.port = found.master_port;
   options.store_is_served = found.store_is_served;
+  options.session = found.attempt;
   return options;
 }
 
 class World::Impl {
  public:
+  using Action = World::Action;
+
   explicit Impl(const WorldOptions& options)
       : options_(options), meeting_(meet(options)) {
     watch_ = std::make_unique<Watch>(
@@ -58,6 +64,14 @@ class World::Impl {
   }
 
   ~Impl() {
+    // An exception on its way out of the program, from wherever: the others
+    // need not wait until they miss this rank.
+    if (std::uncaught_exceptions() > exceptions_) {
+      RankFailure failure;
+      failure.rank = failure.reporter = options_.rank;
+      failure.what = "an exception outside of the pipeline has ended it";
+      fail(failure);
+    }
     if (failure()) {
       std::this_thread::sleep_for(kLastWords);
     } else {
@@ -84,9 +98,12 @@ class World::Impl {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
+      if (failure.reporter == options_.rank && failure.action.empty()) {
+        failure.action = waiting_for(failure.rank);
+      }
       failure_ = failure;
       failed_ = true;
-      for (c10d::Work* work : waiting_) work->abort();
+      for (const auto& [work, waiting] : waiting_) work->abort();
       callbacks = callbacks_;
     }
     changed_.notify_all();
@@ -99,12 +116,25 @@ class World::Impl {
     }
   }
 
-  void wait(c10d::Work& work, int peer,
-            const std::function<std::string()>& action) {
+  template <typename Post>
+  c10::intrusive_ptr<c10d::Work> post(int peer, const Action& action,
+                                      Post post) {
+    check();
+    std::string error;
+    try {
+      return post();
+    } catch (const std::exception& thrown) {
+      error = reason_of(thrown);
+    }
+    connection_broke(peer, action, error);
+    return nullptr;
+  }
+
+  void wait(c10d::Work& work, int peer, const Action& action) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) work.abort();
-      waiting_.insert(&work);
+      waiting_[&work] = {peer, &action};
     }
     const auto begin = Clock::now();
     std::string error;
@@ -112,28 +142,25 @@ class World::Impl {
     try {
       done = work.wait(options_.timeout);
     } catch (const std::exception& thrown) {
-      error = thrown.what();
+      error = reason_of(thrown);
     }
+    const bool late = Clock::now() - begin >= options_.timeout;
     {
-      std::unique_lock<std::mutex> lock(mutex_);
+      std::lock_guard<std::mutex> lock(mutex_);
       waiting_.erase(&work);
-      if (done) return;
-      const bool late = Clock::now() - begin >= options_.timeout;
-      if (!late)
-        changed_.wait_for(lock, kVerdict, [this] { return failed_.load(); });
+    }
+    if (done) return;
+    if (!late) {
+      connection_broke(peer, action, error);
+      return;
     }
     RankFailure failure;
+    failure.fault = Fault::kTimeout;
     failure.rank = peer;
     failure.reporter = options_.rank;
     failure.action = action();
-    if (Clock::now() - begin >= options_.timeout) {
-      failure.fault = Fault::kTimeout;
-      failure.what = "nothing came for " +
-                     std::to_string(options_.timeout.count()) + " ms";
-    } else {
-      failure.fault = watch_->has_left(peer) ? Fault::kLeft : Fault::kDied;
-      failure.what = error.substr(0, error.find('\n'));
-    }
+    failure.what =
+        "nothing came for " + std::to_string(options_.timeout.count()) + " ms";
     fail(failure);
     check();
   }
@@ -164,14 +191,45 @@ class World::Impl {
   int next_channel() { return next_channel_++; }
 
  private:
+  struct Waiting {
+    int peer = 0;
+    const Action* action = nullptr;  // of the one who waits
+  };
+
+  // Throws what the watch has heard of the reason, or else that.
+  void connection_broke(int peer, const Action& action,
+                        const std::string& error) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait_for(lock, kVerdict, [this] { return failed_.load(); });
+    }
+    RankFailure failure;
+    failure.fault = watch_->has_left(peer) ? Fault::kLeft : Fault::kDied;
+    failure.rank = peer;
+    failure.reporter = options_.rank;
+    failure.action = action();
+    failure.what = error;
+    fail(failure);
+    check();
+  }
+
+  // What this rank needs from that one just now, if anything. With the mutex.
+  std::string waiting_for(int rank) const {
+    for (const auto& [work, waiting] : waiting_) {
+      if (waiting.peer == rank) return (*waiting.action)();
+    }
+    return "";
+  }
+
   const WorldOptions options_;
+  const int exceptions_ = std::uncaught_exceptions();
   const Meeting meeting_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> failed_{false};
   std::optional<RankFailure> failure_;
-  std::set<c10d::Work*> waiting_;
+  std::map<c10d::Work*, Waiting> waiting_;
   std::map<int, std::function<void()>> callbacks_;
   int next_callback_ = 0;
 
@@ -199,8 +257,21 @@ std::optional<RankFailure> World::failure() const { return impl_->failure(); }
 void World::check() const { impl_->check(); }
 c10d::Backend& World::group() { return *impl_->meeting().data; }
 c10d::Store& World::store() { return *impl_->meeting().store; }
-void World::wait(c10d::Work& work, int peer,
-                 const std::function<std::string()>& action) {
+c10::intrusive_ptr<c10d::Work> World::send(const at::Tensor& bytes, int to,
+                                           int tag, const Action& action) {
+  return impl_->post(to, action, [&] {
+    std::vector<at::Tensor> list{bytes};
+    return group().send(list, to, tag);
+  });
+}
+c10::intrusive_ptr<c10d::Work> World::receive(const at::Tensor& bytes, int from,
+                                              int tag, const Action& action) {
+  return impl_->post(from, action, [&] {
+    std::vector<at::Tensor> list{bytes};
+    return group().recv(list, from, tag);
+  });
+}
+void World::wait(c10d::Work& work, int peer, const Action& action) {
   impl_->wait(work, peer, action);
 }
 void World::fail(RankFailure failure) { impl_->fail(std::move(failure)); }

@@ -1,6 +1,7 @@
 // Public: the processes that train a model together, and their connection.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -59,11 +60,20 @@ class World {
   // Of this world: keys of other worlds on the same server are others.
   c10d::Store& store();
 
+  // What is going on here, for texts; called if it is needed, on any thread.
+  using Action = std::function<std::string()>;
+
+  // Begins to send or to receive bytes, a tensor on the CPU that lives until
+  // the work has been waited for. If the connection is broken, the world has
+  // failed: PeerError.
+  c10::intrusive_ptr<c10d::Work> send(const at::Tensor& bytes, int to, int tag,
+                                      const Action& action);
+  c10::intrusive_ptr<c10d::Work> receive(const at::Tensor& bytes, int from,
+                                         int tag, const Action& action);
+
   // Waits for a send or a receive. If it does not end in time, or not well, the
-  // world has failed: PeerError. `peer`: who is at the other end. `action`:
-  // what is going on here, for the text; called if it is needed.
-  void wait(c10d::Work& work, int peer,
-            const std::function<std::string()>& action);
+  // world has failed: PeerError. `peer`: who is at the other end.
+  void wait(c10d::Work& work, int peer, const Action& action);
 
   // Something has gone wrong here. The first failure is told to all others; of
   // others nothing happens. Does not throw.

@@ -16,14 +16,19 @@ struct WorldOptions {
   std::string address = "127.0.0.1";
   int port = 29500;
   bool store_is_served = false;
+  // Ranks meet those of their own session at a store that several have. A
+  // launcher that starts all ranks anew counts them: what was left behind by a
+  // start to which not all came is no hindrance then.
+  std::string session;
 
   // The address or host name of this machine that the other ranks connect to.
   // Empty: the one that the system would send from to reach `address`, which is
   // the loopback where that is.
   std::string own_address;
 
-  // How long to wait for anything: another rank's arrival, a message. A step
-  // whose slowest action takes longer needs more.
+  // How long to wait for anything: another rank's arrival, a message. Messages
+  // are waited for from the beginning of a step on, or from the one before them,
+  // so that it must be more than a step takes.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   // Each rank tells the others that it is there, also while it computes. One
   // that has not been heard of for this long is taken for frozen.

@@ -88,7 +88,13 @@ Ranks::Ranks(const std::string& program,
       // A variable's own name in capitals, or an argument.
       const bool variable = name == "WORLD_SIZE" || name == "MASTER_PORT" ||
                             name == "RANK" || name == "MASTER_ADDR";
-      command.environment.emplace_back(variable ? name : kPrefix + name, value);
+      if (!variable) {
+        command.environment.emplace_back(kPrefix + name, value);
+        continue;
+      }
+      for (auto& [known, text] : command.environment) {
+        if (known == name) text = value;
+      }
     }
   }
   state_->results.resize(commands.size());

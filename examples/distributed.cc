@@ -1,0 +1,216 @@
+// Trains a small Transformer as one of several processes, each of which has
+// some of its layers. Every process runs this same program:
+//
+//   ./bazelw build //examples:distributed
+//   ./bazelw run //tools:launch -- --nproc=2 -- bazel-bin/examples/distributed
+#include <gflags/gflags.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "balancing/balancing.h"
+#include "data/random.h"
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/world.h"
+#include "gpipe/schedule.h"
+#include "models/transformer.h"
+
+DECLARE_bool(help);  // gflags' own
+DEFINE_int64(steps, 20, "Training steps.");
+DEFINE_int64(batch_size, 32, "Sequences per step, of all replicas together.");
+DEFINE_int64(chunks, 8, "Micro-batches that a replica's part is split into.");
+DEFINE_string(schedule, "1f1b",
+              "Who does what when: fill-drain, 1f1b, zb-h1, interleaved-1f1b, "
+              "zbv, ...");
+DEFINE_int64(stages_per_rank, 2,
+             "Parts of the model that each process has, where the schedule "
+             "leaves the choice (interleaved-1f1b, looped-bfs, "
+             "zb-interleaved).");
+DEFINE_int64(data_parallel, 1,
+             "Copies of the pipeline, each training on its part of the batch. "
+             "The number of processes must be a multiple.");
+DEFINE_int64(layers, 4, "Blocks of attention and feed-forward.");
+DEFINE_int64(width, 64, "Of the blocks; feed-forward has four times that.");
+DEFINE_int64(length, 16, "Tokens of a sequence.");
+DEFINE_double(lr, 0.003, "Learning rate of Adam.");
+DEFINE_double(clip, 1, "The largest norm that the gradient may have.");
+DEFINE_uint64(seed, 0, "Of the weights, the data and dropout.");
+DEFINE_int64(threads, 1,
+             "Of each process, inside of operators. Losses have the same bits "
+             "for any number of processes if this is the same.");
+DEFINE_double(timeout, 60,
+              "Seconds to wait for the other processes, and for any message.");
+DEFINE_double(heartbeat_timeout, 10,
+              "Seconds after which a process that says nothing counts as "
+              "frozen.");
+DEFINE_string(own_address, "",
+              "The address of this machine that the others connect to. '': "
+              "the one that packets to MASTER_ADDR leave from.");
+
+constexpr char kUsage[] = R"(trains a small Transformer in several processes.
+
+Start it once for each process. Which one it is, and where rank 0 listens, is
+read from the variables of whoever started it; without any it is alone:
+
+  distributed --steps=20
+  launch --nproc=4 -- distributed --schedule=zb-h1
+  launch --nproc=4 -- distributed --data_parallel=2
+  torchrun --nproc-per-node=2 --no-python distributed
+  srun --ntasks=2 distributed
+  mpirun -n 2 distributed
+  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 distributed
+
+Rank 0 prints the losses, and every process its own errors, on stderr. Exit code
+1 if anything went wrong, wherever it was. docs/distributed.md says more.)";
+
+constexpr int64_t kVocabulary = 32;
+
+struct Batch {
+  torch::Tensor inputs, targets;  // int64, [rows, length]
+};
+
+// Sequences that count by a step of their own, modulo kVocabulary; targets are
+// the tokens that come next. The same on all ranks.
+Batch draw_batch(int64_t step) {
+  auto generator = at::detail::createCPUGenerator(
+      gpipe::data::mix_seed(FLAGS_seed, static_cast<uint64_t>(step)));
+  const auto draw = [&](int64_t low, int64_t high) {
+    return torch::randint(low, high, {FLAGS_batch_size, 1}, generator,
+                          torch::kLong);
+  };
+  const auto first = draw(0, kVocabulary);
+  const auto difference = draw(1, 4);
+  const auto tokens =
+      (first + difference * torch::arange(FLAGS_length + 1)) % kVocabulary;
+  return {tokens.slice(1, 0, -1), tokens.slice(1, 1)};
+}
+
+torch::Tensor loss_of(const torch::Tensor& logits,
+                      const torch::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(
+      logits.flatten(0, 1), targets.to(logits.device()).flatten());
+}
+
+// Of all processes that train one copy of the model.
+gpipe::Schedule make_schedule(const gpipe::World& world) {
+  TORCH_CHECK_VALUE(
+      FLAGS_data_parallel > 0 && world.size() % FLAGS_data_parallel == 0,
+      world.size(),
+      " processes cannot be --data_parallel=", FLAGS_data_parallel,
+      " copies of a pipeline");
+  const int ranks = static_cast<int>(world.size() / FLAGS_data_parallel);
+  const auto fixed = gpipe::fixed_stages_per_rank(FLAGS_schedule);
+  return gpipe::named_schedule(
+      FLAGS_schedule, ranks, static_cast<int>(FLAGS_chunks),
+      fixed.value_or(static_cast<int>(FLAGS_stages_per_rank)));
+}
+
+gpipe::DistributedPipeline make_pipeline(
+    const std::shared_ptr<gpipe::World>& world,
+    const gpipe::Schedule& schedule) {
+  // The same weights everywhere, of which each process keeps its part. A model
+  // that is too large for that is built in parts: gpipe::LayerBuilder.
+  torch::manual_seed(FLAGS_seed);
+  const auto model =
+      gpipe::models::transformer(gpipe::models::TransformerOptions()
+                                     .num_layers(FLAGS_layers)
+                                     .width(FLAGS_width)
+                                     .feed_forward(4 * FLAGS_width)
+                                     .heads(4)
+                                     .vocabulary(kVocabulary)
+                                     .sequence(FLAGS_length)
+                                     .tied_embeddings(true));
+  // Counted, not measured, so that all processes find the same cut.
+  const std::vector<int> rank_of_stage = gpipe::rank_of_stage(schedule);
+  const auto balance = gpipe::balancing::balance_by_size(
+      static_cast<int64_t>(rank_of_stage.size()), model, draw_batch(0).inputs,
+      gpipe::balancing::SizeOptions().chunks(FLAGS_chunks).param_scale(4));
+  const auto ranks = static_cast<int64_t>(schedule.ranks.size());
+  const auto stages = static_cast<int64_t>(balance.size());
+  const bool turns = stages > ranks && rank_of_stage.back() == 0;
+  if (world->rank() == 0) {
+    std::cout << world->size() << " processes, layers per stage: " << balance
+              << std::endl;
+  }
+  return gpipe::DistributedPipeline(
+      model,
+      gpipe::DistributedOptions(balance)
+          .data_parallel(FLAGS_data_parallel)
+          .stages_per_rank(stages / ranks)
+          .placement(turns ? gpipe::Placement::kV : gpipe::Placement::kLoop)
+          .threads(FLAGS_threads),
+      world);
+}
+
+void train(const std::shared_ptr<gpipe::World>& world) {
+  const gpipe::Schedule schedule = make_schedule(*world);
+  gpipe::DistributedPipeline pipeline = make_pipeline(world, schedule);
+  // Of this process's parameters; the others have optimizers of their own.
+  torch::optim::Adam optimizer(pipeline->parameters(), FLAGS_lr);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t step = 1; step <= FLAGS_steps; ++step) {
+    const Batch batch = draw_batch(step);
+    // This replica's rows.
+    const auto rows = [&](const torch::Tensor& all) {
+      return all.tensor_split(FLAGS_data_parallel)[pipeline->layout().replica];
+    };
+    optimizer.zero_grad();
+    const auto result =
+        pipeline->train_step(rows(batch.inputs).to(pipeline->device()),
+                             rows(batch.targets), loss_of, schedule);
+    const double norm = pipeline->clip_grad_norm_(FLAGS_clip);
+    optimizer.step();
+    if (world->rank() == 0) {
+      std::cout << "step " << step << ", loss " << result.loss.item<float>()
+                << ", gradient norm " << norm << std::endl;
+    }
+  }
+  const std::chrono::duration<double> seconds =
+      std::chrono::steady_clock::now() - begin;
+  if (world->rank() == 0) {
+    std::cout << FLAGS_steps << " steps in " << seconds.count() << " s"
+              << std::endl;
+  }
+}
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
+}
+
+void run() {
+  TORCH_CHECK_VALUE(FLAGS_batch_size > 0 && FLAGS_chunks > 0 && FLAGS_steps > 0,
+                    "--batch_size, --chunks and --steps need to be above 0");
+  const auto options = [] {
+    auto from_environment = gpipe::WorldOptions::from_environment();
+    from_environment.own_address = FLAGS_own_address;
+    from_environment.timeout = milliseconds(FLAGS_timeout);
+    from_environment.heartbeat_timeout = milliseconds(FLAGS_heartbeat_timeout);
+    return from_environment;
+  }();
+  train(gpipe::World::connect(options));
+}
+
+int main(int argc, char** argv) {
+  gflags::SetUsageMessage(kUsage);
+  gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
+  if (FLAGS_help) {
+    gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/distributed");
+    return 0;
+  }
+  try {
+    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
+    run();
+  } catch (const c10::Error& error) {  // also gpipe::PeerError
+    std::cerr << "distributed: " << error.what_without_backtrace() << std::endl;
+    return 1;
+  } catch (const std::exception& error) {
+    std::cerr << "distributed: " << error.what() << std::endl;
+    return 1;
+  }
+}

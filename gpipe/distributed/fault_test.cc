@@ -1,0 +1,926 @@
+// What one rank does wrong ends the step on all, with one error that says whose
+// fault it is, and nothing is left behind.
+//
+// The ranks train a small model. One of them is told to fail, is killed or
+// stopped, or was given something else than the others.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/link.h"
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/wire.h"
+#include "gpipe/schedule.h"
+
+namespace gpipe {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::argument;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::RankProgramEntry;
+using testing::RankResult;
+using testing::Ranks;
+using torch::Tensor;
+namespace nn = torch::nn;
+using Clock = std::chrono::steady_clock;
+using Arguments = Ranks::Arguments;
+
+constexpr int kFailedAsTold = 3;
+constexpr char kWords[] = "the dog has eaten it";
+
+// ---- In a rank. ----
+
+int64_t step_now = 0;
+
+int64_t number(const std::string& name, int64_t otherwise) {
+  const std::string text = argument(name);
+  return text.empty() ? otherwise : std::stoll(text);
+}
+
+// A line of what this rank tells the test.
+void say(const std::string& key, const std::string& value) {
+  std::string line = value;
+  for (char& each : line) {
+    if (each == '\n') each = ' ';
+  }
+  std::cout << key + ": " + line + "\n" << std::flush;
+}
+
+// With what this rank alone was given.
+WorldOptions world_options() {
+  WorldOptions options = testing::world_options();
+  options.rank = static_cast<int>(number("as_rank", options.rank));
+  options.size = static_cast<int>(number("as_size", options.size));
+  options.port = static_cast<int>(number("at_port", options.port));
+  return options;
+}
+
+int64_t now_ms() {
+  // The same clock in all processes of a machine.
+  return std::chrono::duration_cast<milliseconds>(
+             Clock::now().time_since_epoch())
+      .count();
+}
+
+// Does what this rank was told to do at this place of this step, once.
+void act(const std::string& place) {
+  static bool acted = false;
+  if (acted || argument("place") != place || number("at", 0) != step_now) {
+    return;
+  }
+  acted = true;
+  const std::string deed = argument("deed");
+  if (deed == "std") throw std::runtime_error(kWords);
+  if (deed == "c10") TORCH_CHECK_NOT_IMPLEMENTED(false, kWords);
+  if (deed == "other") throw 42;
+  if (deed == "sleep")
+    std::this_thread::sleep_for(milliseconds(number("ms", 0)));
+}
+
+struct ActInBackward : torch::autograd::Function<ActInBackward> {
+  static Tensor forward(torch::autograd::AutogradContext*, Tensor x) {
+    return x.tanh();
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+    act("backward");
+    return grads;
+  }
+};
+
+struct ActorImpl : nn::Module {
+  Tensor forward(Tensor x) {
+    act("forward");
+    return ActInBackward::apply(std::move(x));
+  }
+};
+TORCH_MODULE(Actor);
+
+Tensor mean_square(const Tensor& output, const Tensor& target) {
+  act("loss");
+  return (output - target).pow(2).mean();
+}
+
+constexpr int64_t kWidth = 16, kRows = 8;
+constexpr int kMicrobatches = 4;
+
+// Two layers for each rank.
+nn::Sequential make_model(int ranks) {
+  torch::manual_seed(3);
+  const int64_t inner = number("inner", kWidth);
+  nn::Sequential model;
+  for (int r = 0; r < ranks; ++r) {
+    model->push_back(
+        nn::Linear(r == 0 ? kWidth : inner, r == ranks - 1 ? kWidth : inner));
+    model->push_back(Actor());
+  }
+  model->to(argument("dtype") == "float" ? torch::kFloat : torch::kDouble);
+  return model;
+}
+
+std::vector<int64_t> balance_of(int ranks) {
+  std::vector<int64_t> balance(ranks, 2);
+  if (argument("balance") == "other") {
+    --balance.front();
+    ++balance.back();
+  }
+  return balance;
+}
+
+Checkpoint checkpoint_of(const std::string& name) {
+  if (name == "always") return Checkpoint::kAlways;
+  if (name == "never") return Checkpoint::kNever;
+  return Checkpoint::kExceptLast;
+}
+
+// Layers, and how far their training has come: what outlives a world.
+struct Trainee {
+  explicit Trainee(int ranks)
+      : layers(make_model(ranks)),
+        optimizer(layers->parameters(),
+                  torch::optim::SGDOptions(0.1).momentum(0.9)) {}
+  nn::Sequential layers;
+  torch::optim::SGD optimizer;
+};
+
+DistributedPipeline make_pipeline(const Trainee& trainee,
+                                  const std::shared_ptr<World>& world) {
+  return DistributedPipeline(
+      trainee.layers,
+      DistributedOptions(balance_of(world->size()))
+          .checkpoint(checkpoint_of(argument("checkpoint")))
+          .device(torch::kCPU)
+          .threads(1),
+      world);
+}
+
+StepResult train_step(DistributedPipeline& pipeline) {
+  const int ranks = pipeline->layout().ranks;
+  const auto type =
+      argument("dtype") == "float" ? torch::kFloat : torch::kDouble;
+  torch::manual_seed(100 + step_now);
+  const Tensor input =
+      torch::randn({number("input_rows", kRows), kWidth}, type);
+  const Tensor target =
+      torch::randn({number("target_rows", kRows), kWidth}, type);
+  return pipeline->train_step(
+      input, target, mean_square,
+      argument("schedule") == "other"
+          ? fill_drain(ranks, kMicrobatches)
+          : one_forward_one_backward(ranks, kMicrobatches));
+}
+
+// The bits of the parameters of this rank.
+std::string bits_of(nn::Module& module) {
+  uint32_t crc = 0;
+  for (const Tensor& each : module.parameters()) {
+    const Tensor bytes = bytes_of(each.detach());
+    crc = crc32c(bytes.const_data_ptr(), bytes.numel(), crc);
+  }
+  return std::to_string(crc);
+}
+
+std::vector<Tensor> grads_of(nn::Module& module) {
+  std::vector<Tensor> grads;
+  for (const Tensor& each : module.parameters()) {
+    grads.push_back(each.grad().defined() ? each.grad().clone() : Tensor());
+  }
+  return grads;
+}
+
+bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  for (std::size_t k = 0; k < a.size(); ++k) {
+    if (a[k].defined() != b[k].defined()) return false;
+    if (a[k].defined() && !a[k].equal(b[k])) return false;
+  }
+  return a.size() == b.size();
+}
+
+// Tells of an exception as it is caught.
+void tell(const std::exception_ptr& exception) {
+  say("caught", std::to_string(now_ms()));
+  try {
+    std::rethrow_exception(exception);
+  } catch (const PeerError& error) {
+    const RankFailure& failure = error.failure();
+    say("type", "PeerError");
+    say("fault", to_string(failure.fault));
+    say("rank", std::to_string(failure.rank));
+    say("reporter", std::to_string(failure.reporter));
+    say("action", failure.action);
+    say("what", failure.what);
+    say("text", error.what_without_backtrace());
+  } catch (const c10::NotImplementedError& error) {
+    say("type", "NotImplementedError");
+    say("text", error.what_without_backtrace());
+  } catch (const c10::ValueError& error) {
+    say("type", "ValueError");
+    say("text", error.what_without_backtrace());
+  } catch (const c10::DistNetworkError& error) {
+    say("type", "DistNetworkError");
+    say("text", error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    say("type", "c10::Error");
+    say("text", error.what_without_backtrace());
+  } catch (const std::runtime_error& error) {
+    say("type", "runtime_error");
+    say("text", error.what());
+  } catch (const std::exception& error) {
+    say("type", "std::exception");
+    say("text", error.what());
+  } catch (int value) {
+    say("type", "int");
+    say("text", std::to_string(value));
+  }
+}
+
+// Steps without end, or up to "steps".
+void train(const std::shared_ptr<World>& world, Trainee& trainee) {
+  DistributedPipeline pipeline = make_pipeline(trainee, world);
+  const int64_t steps = number("steps", 1 << 30);
+  while (step_now < steps) {
+    // Of the step before: one that fails leaves it alone.
+    const std::vector<Tensor> grads = grads_of(*pipeline);
+    try {
+      train_step(pipeline);
+    } catch (...) {
+      tell(std::current_exception());
+      say("grads", same(grads, grads_of(*pipeline)) ? "as before" : "changed");
+      say("place", pipeline->last_failure() ? pipeline->last_failure()->place()
+                                            : "none");
+      // Some are slow to let go of the world.
+      std::this_thread::sleep_for(milliseconds(number("hold_ms", 0)));
+      throw;
+    }
+    trainee.optimizer.step();
+    if (++step_now == 2) say("running", "yes");
+  }
+  say("bits", bits_of(*pipeline));
+}
+
+const RankProgramEntry kTrain("train", [] {
+  torch::set_num_threads(1);
+  say("pid", std::to_string(getpid()));
+  try {
+    const auto world = World::connect(world_options());
+    Trainee trainee(world->size());
+    train(world, trainee);
+  } catch (...) {
+    // What train() has told is told first.
+    tell(std::current_exception());
+    return kFailedAsTold;
+  }
+  return 0;
+});
+
+// Goes on after an error with what is in memory.
+const RankProgramEntry kRecover("recover", [] {
+  torch::set_num_threads(1);
+  Trainee trainee(world_options().size);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    try {
+      train(World::connect(world_options()), trainee);
+      say("attempts", std::to_string(attempt + 1));
+      return 0;
+    } catch (...) {
+      tell(std::current_exception());
+    }
+  }
+  return kFailedAsTold;
+});
+
+int count_threads() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& each :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    ++count;
+  }
+  return count;
+}
+
+// One world after the other, on the same port.
+const RankProgramEntry kAgain("again", [] {
+  torch::set_num_threads(1);
+  Trainee trainee(world_options().size);
+  int before = 0;
+  int64_t longest = 0;
+  for (int k = 0; k < 20; ++k) {
+    auto world = World::connect(world_options());
+    DistributedPipeline pipeline = make_pipeline(trainee, world);
+    train_step(pipeline);
+    pipeline = nullptr;
+    const int64_t begin = now_ms();
+    world.reset();
+    longest = std::max(longest, now_ms() - begin);
+    // The first use of LibTorch starts threads that stay.
+    if (k == 0) before = count_threads();
+  }
+  // One that has just ended may still be listed.
+  const auto deadline = Clock::now() + seconds(10);
+  while (count_threads() > before && Clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  say("threads", std::to_string(count_threads() - before));
+  say("longest", std::to_string(longest));
+  return 0;
+});
+
+// Sends to rank 2, in the place of its part of the first step, what it should
+// not.
+const RankProgramEntry kGarbage("garbage", [] {
+  torch::set_num_threads(1);
+  try {
+    const auto world = World::connect(world_options());
+    Trainee trainee(world->size());
+    DistributedPipeline pipeline = make_pipeline(trainee, world);
+    if (world->rank() != 1) {
+      train_step(pipeline);
+      return 0;
+    }
+    const Tags tags(world->next_channel() - 1);  // the pipeline's
+    const std::string schedule =
+        to_csv(one_forward_one_backward(world->size(), kMicrobatches));
+    Message message;
+    message.id.step = 1;
+    message.id.schedule =
+        crc32c(schedule.data(), static_cast<int64_t>(schedule.size()));
+    message.id.from_stage = 1;
+    message.id.to_stage = 2;
+    message.value_kind = static_cast<uint8_t>(Value::Kind::kTensor);
+    message.rows = kRows / kMicrobatches;
+    message.total_rows = kRows;
+    const Tensor truth = torch::ones({message.rows, kWidth}, torch::kFloat);
+    Tensor said = torch::ones({message.rows, kWidth}, torch::kDouble);
+    if (argument("kind") == "another message") message.id.microbatch = 3;
+    if (argument("kind") == "another type") said = truth.to(torch::kInt);
+    message.tensors.push_back(spec_of(said, said.is_floating_point()));
+    const std::vector<uint8_t> bytes = encode(message);
+    Tensor header = torch::empty({kHeaderBytes}, torch::kByte);
+    std::memcpy(header.mutable_data_ptr(), bytes.data(), kHeaderBytes);
+    if (argument("kind") == "random bytes") header.random_(0, 256);
+    const auto action = [] { return std::string("sending garbage"); };
+    const auto work = world->send(header, 2, tags.header, action);
+    const auto payload = world->send(
+        bytes_of(truth), 2,
+        tags.payload_of(bytes_of(truth).numel(), truth.scalar_type()), action);
+    world->wait(*work, 2, action);
+    world->wait(*payload, 2, action);
+    say("payload", "taken");
+  } catch (...) {
+    tell(std::current_exception());
+    return kFailedAsTold;
+  }
+  return 0;
+});
+
+// ---- In the test. ----
+
+// What a rank has said, by key; what was said twice, as it was said first.
+std::map<std::string, std::string> said(const RankResult& result) {
+  std::map<std::string, std::string> words;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(": ");
+    if (colon != std::string::npos) {
+      words.emplace(line.substr(0, colon), line.substr(colon + 2));
+    }
+  }
+  return words;
+}
+
+// A rank that has ended by itself, without a signal and not well.
+void expect_failed_in_order(const RankResult& result) {
+  EXPECT_TRUE(result.ended);
+  EXPECT_EQ(result.exit.code, kFailedAsTold) << to_string(result.exit) << "\n"
+                                             << result.out << result.err;
+}
+
+bool is_running(const std::string& pid) {
+  return ::kill(std::stoi(pid), 0) == 0 || errno != ESRCH;
+}
+
+std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+
+TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
+  constexpr int kRanks = 3;
+  const std::map<std::string, std::pair<std::string, std::string>> deeds{
+      {"std", {"runtime_error", kWords}},
+      {"c10", {"NotImplementedError", kWords}},
+      {"other", {"int", "no std::exception"}}};
+  int round = 0;
+  for (const std::string place : {"forward", "loss", "backward"}) {
+    for (const auto& [deed, expected] : deeds) {
+      const int at_fault = place == "loss" ? kRanks - 1 : round++ % kRanks;
+      SCOPED_TRACE(deed + " in " + place + " of " + rank_text(at_fault));
+      std::vector<Arguments> arguments(kRanks);
+      arguments[at_fault] = {{"place", place}, {"deed", deed}, {"at", "2"}};
+      const auto results = Ranks("train", arguments).wait(seconds(60));
+      for (int rank = 0; rank < kRanks; ++rank) {
+        SCOPED_TRACE(rank_text(rank));
+        expect_failed_in_order(results[rank]);
+        auto words = said(results[rank]);
+        EXPECT_EQ(words["grads"], "as before");
+        if (rank == at_fault) {
+          EXPECT_EQ(words["type"], expected.first);
+          EXPECT_THAT(words["place"],
+                      HasSubstr("partition " + std::to_string(rank)));
+          continue;
+        }
+        EXPECT_EQ(words["type"], "PeerError");
+        EXPECT_EQ(words["fault"], "has failed");
+        EXPECT_EQ(words["rank"], std::to_string(at_fault));
+        EXPECT_EQ(words["reporter"], std::to_string(at_fault));
+        EXPECT_THAT(words["what"], HasSubstr(expected.second));
+        EXPECT_THAT(words["action"],
+                    HasSubstr("partition " + std::to_string(at_fault) +
+                              ", micro-batch "));
+        EXPECT_THAT(words["action"],
+                    HasSubstr(place == "backward" ? "backward" : "forward"));
+        EXPECT_THAT(words["text"],
+                    HasSubstr(rank_text(at_fault) + " has failed: "));
+      }
+    }
+  }
+}
+
+// A rank gets a signal at a random moment of a step. The others are to say so
+// within `report`, and to be out within 5 s.
+void expect_noticed(int number, const std::string& fault, milliseconds report,
+                    const Arguments& arguments) {
+  milliseconds longest{0}, longest_out{0};
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random(seed);
+    const int ranks = 3 + static_cast<int>(random() % 2);
+    const int at_fault = static_cast<int>(random() % ranks);
+    const auto moment = std::chrono::microseconds(random() % 100000);
+    std::ostringstream round;
+    round << "seed " << seed << ": rank " << at_fault << " of " << ranks
+          << " after " << moment.count() << " us";
+    SCOPED_TRACE(round.str());
+    Ranks running("train", ranks, arguments);
+    for (int rank = 0; rank < ranks; ++rank) {
+      ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
+    }
+    std::this_thread::sleep_for(moment);  // the point in time is the subject
+    const int64_t begin = now_ms();
+    running.signal(at_fault, number);
+    const auto results = running.wait_but({at_fault}, seconds(20));
+    const milliseconds out(now_ms() - begin);
+    EXPECT_LE(out, seconds(5));
+    longest_out = std::max(longest_out, out);
+    for (int rank = 0; rank < ranks; ++rank) {
+      SCOPED_TRACE(rank_text(rank));
+      auto words = said(results[rank]);
+      EXPECT_FALSE(is_running(words.at("pid")));
+      if (rank == at_fault) continue;
+      expect_failed_in_order(results[rank]);
+      EXPECT_EQ(words["type"], "PeerError");
+      EXPECT_EQ(words["fault"], fault) << results[rank].out;
+      EXPECT_EQ(words["rank"], std::to_string(at_fault)) << words["text"];
+      EXPECT_EQ(words["grads"], "as before");
+      if (words.count("caught") == 0) continue;
+      const milliseconds noticed(std::stoll(words["caught"]) - begin);
+      EXPECT_LE(noticed, report);
+      longest = std::max(longest, noticed);
+    }
+  }
+  std::cout << "seeds 1 to 20: the error came after at most " << longest.count()
+            << " ms, and the ranks were out after at most "
+            << longest_out.count() << " ms" << std::endl;
+}
+
+TEST(Fault, AKilledRankIsNoticedWithinASecond) {
+  expect_noticed(SIGKILL, "has died", seconds(1), {});
+}
+
+TEST(Fault, AStoppedRankIsNoticedWithinTheHeartbeatTimeoutAndASecond) {
+  expect_noticed(SIGSTOP, "is frozen", seconds(2), {{"heartbeat_ms", "1000"}});
+}
+
+// The bits of the parameters, by rank, after all has gone well.
+std::vector<std::string> bits_of(const std::vector<RankResult>& results) {
+  std::vector<std::string> bits;
+  for (const RankResult& each : results) {
+    EXPECT_TRUE(each.ended);
+    EXPECT_TRUE(each.exit.ok()) << to_string(each.exit) << "\n"
+                                << each.out << each.err;
+    bits.push_back(said(each)["bits"]);
+    EXPECT_NE(bits.back(), "");
+  }
+  return bits;
+}
+
+TEST(Fault, ARankThatIsSlowOrPausesIsNoFailure) {
+  const Arguments steps{{"steps", "200"}, {"heartbeat_ms", "1000"}};
+  const auto bits = bits_of(Ranks("train", 3, steps).wait());
+
+  // A layer takes longer than the heartbeat timeout.
+  std::vector<Arguments> slow(3, steps);
+  for (const auto& each : Arguments{{"place", "forward"},
+                                    {"deed", "sleep"},
+                                    {"ms", "2500"},
+                                    {"at", "3"}}) {
+    slow[1].push_back(each);
+  }
+  EXPECT_EQ(bits_of(Ranks("train", slow).wait()), bits);
+
+  for (const int rank : {0, 2}) {
+    Ranks running("train", 3, steps);
+    ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
+    running.signal(rank, SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(500));  // half of the timeout
+    running.signal(rank, SIGCONT);
+    EXPECT_EQ(bits_of(running.wait()), bits);
+  }
+}
+
+TEST(Fault, ARankThatIsTooSlowIsNamed) {
+  // All forwards come first: rank 1 has all that it needs, and waits for
+  // nobody.
+  std::vector<Arguments> arguments(
+      2, {{"timeout_ms", "2000"}, {"schedule", "other"}});
+  for (const auto& each : Arguments{{"place", "forward"},
+                                    {"deed", "sleep"},
+                                    {"ms", "4000"},
+                                    {"at", "3"}}) {
+    arguments[1].push_back(each);
+  }
+  const auto results = Ranks("train", arguments).wait(seconds(30));
+  for (int rank = 0; rank < 2; ++rank) {
+    SCOPED_TRACE(rank_text(rank));
+    expect_failed_in_order(results[rank]);
+    auto words = said(results[rank]);
+    EXPECT_EQ(words["type"], "PeerError");
+    EXPECT_EQ(words["fault"], "has not answered in time");
+    EXPECT_EQ(words["rank"], "1");
+    EXPECT_EQ(words["action"],
+              "waiting for the gradient of stage 0's output for micro-batch 3 "
+              "of step 4, from stage 1");
+    EXPECT_EQ(words["what"], "nothing came for 2000 ms");
+    EXPECT_EQ(words["grads"], "as before");
+  }
+}
+
+struct Difference {
+  std::string name;
+  int rank;  // who was given these
+  Arguments arguments;
+  std::string fault, text;  // that all are told
+};
+
+TEST(Fault, RanksThatDifferAreTold) {
+  const std::vector<Difference> differences{
+      {"world size",
+       1,
+       {{"as_size", "4"}},
+       "disagrees",
+       "give all the same WORLD_SIZE"},
+      {"rank",
+       2,
+       {{"as_rank", "1"}},
+       "disagrees",
+       "there are two processes with rank 1 at 127.0.0.1:"},
+      {"model", 2, {{"inner", "12"}}, "disagrees", "layer '0' is "},
+      {"type", 1, {{"dtype", "float"}}, "disagrees", "layer '0' is "},
+      {"balance",
+       1,
+       {{"balance", "other"}},
+       "disagrees",
+       "the balance is [1, 2, 3] on rank 1, but [2, 2, 2] on rank 0"},
+      {"checkpoint mode",
+       2,
+       {{"checkpoint", "never"}},
+       "disagrees",
+       "the checkpoint mode is never on rank 2, but except_last on rank 0"},
+      {"schedule", 1, {{"schedule", "other"}}, "disagrees", "schedule"},
+      {"rows of the target", 2, {{"target_rows", "16"}}, "disagrees", "rows"},
+      {"rows of the input", 0, {{"input_rows", "12"}}, "disagrees", "rows"},
+  };
+  for (const Difference& each : differences) {
+    SCOPED_TRACE(each.name);
+    std::vector<Arguments> arguments(3, {{"timeout_ms", "5000"}});
+    for (const auto& argument : each.arguments) {
+      arguments[each.rank].push_back(argument);
+    }
+    const auto results = Ranks("train", arguments).wait(seconds(30));
+    for (int rank = 0; rank < 3; ++rank) {
+      SCOPED_TRACE(rank_text(rank));
+      expect_failed_in_order(results[rank]);
+      auto words = said(results[rank]);
+      EXPECT_EQ(words["type"], "PeerError");
+      EXPECT_EQ(words["fault"], each.fault);
+      EXPECT_THAT(words["text"], HasSubstr(each.text));
+    }
+  }
+}
+
+TEST(Fault, AMissingRankIsNamedByAll) {
+  const auto results =
+      Ranks("train", 3, {{"as_size", "5"}, {"timeout_ms", "3000"}})
+          .wait(seconds(30));
+  for (const RankResult& each : results) {
+    expect_failed_in_order(each);
+    auto words = said(each);
+    EXPECT_EQ(words["type"], "PeerError");
+    EXPECT_EQ(words["fault"], "has not answered in time");
+    EXPECT_EQ(words["rank"], "3");
+    EXPECT_THAT(words["what"], HasSubstr("3 of 5 ranks came to 127.0.0.1:"));
+    EXPECT_THAT(words["what"], HasSubstr(" in 3000 ms; missing: 3, 4"));
+  }
+}
+
+// A socket on a port of its own, which accepts and answers with some bytes.
+class Stranger {
+ public:
+  explicit Stranger(std::string answer) : answer_(std::move(answer)) {
+    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(socket_, any, length), 0);
+    EXPECT_EQ(::listen(socket_, 16), 0);
+    EXPECT_EQ(::getsockname(socket_, any, &length), 0);
+    port_ = ntohs(address.sin_port);
+    accepter_ = std::thread([this] {
+      std::vector<int> taken;
+      while (true) {
+        const int one = ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
+        if (one < 0) break;
+        taken.push_back(one);
+        ::send(one, answer_.data(), answer_.size(), MSG_NOSIGNAL);
+      }
+      for (const int each : taken) ::close(each);
+    });
+  }
+  ~Stranger() {
+    ::shutdown(socket_, SHUT_RDWR);
+    accepter_.join();
+    ::close(socket_);
+  }
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+
+  std::string port() const { return std::to_string(port_); }
+
+ private:
+  const std::string answer_;
+  int socket_ = -1, port_ = 0;
+  std::thread accepter_;
+};
+
+std::string random_bytes(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::string bytes;
+  while (bytes.size() < count) bytes.push_back(static_cast<char>(random()));
+  return bytes;
+}
+
+TEST(Fault, APortThatIsInUseIsNamed) {
+  for (const std::string& answer :
+       {std::string(), random_bytes(4096, 1), random_bytes(100000, 2)}) {
+    SCOPED_TRACE(std::to_string(answer.size()) + " bytes of garbage");
+    const Stranger stranger(answer);
+    const auto results =
+        Ranks("train", 3,
+              {{"at_port", stranger.port()}, {"timeout_ms", "3000"}})
+            .wait(seconds(30));
+    for (int rank = 0; rank < 3; ++rank) {
+      SCOPED_TRACE(rank_text(rank));
+      expect_failed_in_order(results[rank]);
+      auto words = said(results[rank]);
+      EXPECT_THAT(words["text"], HasSubstr("127.0.0.1:" + stranger.port()));
+      if (rank == 0) {
+        EXPECT_EQ(words["type"], "DistNetworkError");
+        EXPECT_THAT(words["text"], HasSubstr("Address already in use"));
+        EXPECT_THAT(words["text"], HasSubstr("MASTER_PORT"));
+        EXPECT_LE(results[rank].exit.seconds, 3);
+      } else {
+        EXPECT_EQ(words["type"], "PeerError");
+        EXPECT_EQ(words["fault"], "has not answered in time");
+        EXPECT_EQ(words["rank"], "0");
+      }
+    }
+  }
+}
+
+TEST(Fault, GarbageFromAPeerIsAnErrorOnAllRanks) {
+  const std::vector<std::array<std::string, 3>> kinds{
+      {"random bytes", "disagrees", "not a message of gpipe"},
+      {"another message", "disagrees", "micro-batch 3"},
+      // What was not announced never arrives.
+      {"another size", "has not answered in time", "nothing came for 3000 ms"},
+      {"another type", "has not answered in time", "nothing came for 3000 ms"}};
+  for (const auto& [kind, fault, text] : kinds) {
+    SCOPED_TRACE(kind);
+    const auto results =
+        Ranks("garbage", 3,
+              {{"kind", kind}, {"checkpoint", "never"}, {"timeout_ms", "3000"}})
+            .wait(seconds(30));
+    for (int rank = 0; rank < 3; ++rank) {
+      SCOPED_TRACE(rank_text(rank));
+      expect_failed_in_order(results[rank]);
+      auto words = said(results[rank]);
+      EXPECT_EQ(words["type"], "PeerError");
+      EXPECT_EQ(words["fault"], fault) << words["text"];
+      EXPECT_THAT(words["text"], HasSubstr(text));
+      EXPECT_EQ(words.count("payload"), 0u);
+    }
+  }
+}
+
+// The processes that this one has started and that run.
+std::vector<std::string> children() {
+  std::vector<std::string> pids;
+  for (const auto& each : std::filesystem::directory_iterator("/proc")) {
+    const std::string pid = each.path().filename().string();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file("/proc/" + pid + "/stat");
+    std::string stat;
+    std::getline(file, stat);
+    // After the name, which may contain anything: the state and the parent.
+    std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+    std::string state;
+    pid_t parent = 0;
+    fields >> state >> parent;
+    if (parent == ::getpid()) pids.push_back(pid);
+  }
+  return pids;
+}
+
+// The TCP ports that a process listens on.
+std::vector<int> ports_of(const std::string& pid) {
+  std::vector<std::string> inodes;
+  for (const auto& each :
+       std::filesystem::directory_iterator("/proc/" + pid + "/fd")) {
+    std::error_code error;
+    const std::string link =
+        std::filesystem::read_symlink(each.path(), error).string();
+    if (link.rfind("socket:[", 0) == 0) {
+      inodes.push_back(link.substr(8, link.size() - 9));
+    }
+  }
+  std::vector<int> ports;
+  for (const std::string table : {"tcp", "tcp6"}) {
+    std::ifstream lines("/proc/" + pid + "/net/" + table);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream fields(line);
+      std::vector<std::string> field(10);
+      for (std::string& each : field) fields >> each;
+      const bool listens = field[3] == "0A";
+      const bool own =
+          std::find(inodes.begin(), inodes.end(), field[9]) != inodes.end();
+      if (!listens || !own) continue;
+      ports.push_back(
+          std::stoi(field[1].substr(field[1].find(':') + 1), nullptr, 16));
+    }
+  }
+  return ports;
+}
+
+// What a stranger sends to a port is its own affair; the connection stays open
+// as long as the result lives.
+int send_to_port(int port, const std::string& bytes) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  EXPECT_EQ(
+      ::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address),
+      0);
+  ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  return socket;
+}
+
+TEST(Fault, StrangersAtThePortsDoNotDisturb) {
+  const Arguments steps{{"steps", "300"}};
+  const auto bits = bits_of(Ranks("train", 3, steps).wait());
+  Ranks running("train", 3, steps);
+  std::vector<int> sockets;
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
+  }
+  int found = 0;
+  for (const std::string& pid : children()) {
+    for (const int port : ports_of(pid)) {
+      ++found;
+      for (const std::size_t count : {0, 3, 8, 24, 5000}) {
+        sockets.push_back(
+            send_to_port(port, random_bytes(count, port + count)));
+        ::close(send_to_port(port, random_bytes(count, port)));
+      }
+    }
+  }
+  EXPECT_GE(found, 4);  // the store, and Gloo on each rank
+  EXPECT_EQ(bits_of(running.wait()), bits);
+  for (const int each : sockets) ::close(each);
+}
+
+// Rank 1 fails in a step, and all go on with what they have in memory.
+void expect_recovery(const Arguments& where) {
+  Arguments steps{{"steps", "10"}};
+  steps.insert(steps.end(), where.begin(), where.end());
+  const auto bits = bits_of(Ranks("recover", 3, steps).wait());
+  for (const std::string at : {"0", "6"}) {
+    // Also where rank 0 still serves the old world as the others come back.
+    for (const std::string hold : {"0", "700"}) {
+      SCOPED_TRACE("step " + at + ", rank 0 late by " + hold + " ms");
+      std::vector<Arguments> arguments(3, steps);
+      arguments[0].emplace_back("hold_ms", hold);
+      for (const auto& each :
+           Arguments{{"place", "backward"}, {"deed", "std"}, {"at", at}}) {
+        arguments[1].push_back(each);
+      }
+      const auto results = Ranks("recover", arguments).wait(seconds(60));
+      EXPECT_EQ(bits_of(results), bits);
+      for (const RankResult& each : results) {
+        EXPECT_EQ(said(each)["attempts"], "2");
+      }
+    }
+  }
+}
+
+TEST(Fault, TrainingGoesOnInANewWorldAsIfNothingHadBeen) {
+  expect_recovery({});
+}
+
+TEST(Fault, AndSoItDoesWhereALauncherServesTheStore) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  ::setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  expect_recovery({{"at_port", std::to_string(store->getPort())}});
+  ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+}
+
+TEST(Fault, ARankThatHasLeftIsNamed) {
+  std::vector<Arguments> arguments(3);
+  arguments[1] = {{"steps", "3"}};
+  const auto results = Ranks("train", arguments).wait(seconds(30));
+  EXPECT_TRUE(results[1].exit.ok()) << to_string(results[1].exit);
+  for (const int rank : {0, 2}) {
+    SCOPED_TRACE(rank_text(rank));
+    expect_failed_in_order(results[rank]);
+    auto words = said(results[rank]);
+    EXPECT_EQ(words["type"], "PeerError");
+    EXPECT_EQ(words["fault"], "has left") << words["text"];
+    EXPECT_EQ(words["rank"], "1");
+    EXPECT_EQ(words["grads"], "as before");
+  }
+}
+
+TEST(Fault, WorldsMayFollowEachOtherAndLeaveNothing) {
+  for (const RankResult& each : Ranks("again", 3).wait()) {
+    EXPECT_TRUE(each.exit.ok()) << to_string(each.exit) << each.err;
+    auto words = said(each);
+    EXPECT_EQ(words["threads"], "0");
+    EXPECT_LE(std::stoi(words["longest"]), 900);  // nobody was waited for
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

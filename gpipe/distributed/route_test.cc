@@ -1,0 +1,406 @@
+// Every message that a step needs has one place on one route, and no rank waits
+// for another in a circle: for all schedules, sizes and ways of skip tensors.
+//
+// What is needed and who waits for what is said here a second time, from the
+// rules of a pipeline.
+#include "gpipe/distributed/route.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/runtime/train_step.h"
+#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/placement.h"
+
+namespace gpipe {
+namespace {
+
+using Links = std::vector<SkipLink>;
+using Ids = std::vector<std::tuple<bool, int64_t, int64_t, int64_t, int64_t>>;
+
+auto id_of(const Passage& p) {
+  return std::make_tuple(p.backward, p.from, p.to, p.link, p.microbatch);
+}
+
+Ids ids_of(const std::vector<Passage>& passages) {
+  Ids ids;
+  for (const Passage& each : passages) ids.push_back(id_of(each));
+  return ids;
+}
+
+bool is_backward(const Action& action) {
+  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+}
+
+// Ways of skip tensors, by name, on a pipeline of this many stages.
+std::map<std::string, Links> skip_layouts(int stages, int ranks) {
+  std::map<std::string, Links> layouts{{"no skip", {}}};
+  const auto add = [&](const std::string& name, int from, int to) {
+    if (from >= 0 && from < to && to < stages) {
+      layouts[name].push_back({from, 0, to, 0});
+    }
+  };
+  add("one long skip", 0, stages - 1);
+  for (int k = 0; k < stages / 2; ++k) add("nested", k, stages - 1 - k);
+  for (int k = 0; k + 2 < stages; ++k) add("crossing", k, k + 2);
+  for (int k = 1; k < stages; ++k) add("several from one stage", 0, k);
+  add("several from one stage", 0, stages - 1);  // two to the same one
+  for (int k = 0; k + 1 < stages; ++k) add("several to one", k, stages - 1);
+  // Loops have s and s + ranks together; a V has s and 2 ranks - 1 - s.
+  for (int k = 0; k + ranks < stages; ++k) add("on one rank", k, k + ranks);
+  for (int k = 0; k < ranks; ++k) add("on one rank", k, 2 * ranks - 1 - k);
+  return layouts;
+}
+
+struct Case {
+  std::string name;
+  Schedule schedule;
+  int ranks, microbatches;
+  std::vector<int> rank_of_stage;
+  std::map<std::string, Links> layouts;
+  bool backward = false;
+};
+
+void for_each_case(const std::function<void(const Case&)>& check) {
+  for (const std::string& name : schedule_names()) {
+    std::set<int> all_per_rank{1, 2};
+    if (const auto fixed = fixed_stages_per_rank(name)) all_per_rank = {*fixed};
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      for (const int per_rank : all_per_rank) {
+        for (int m = 1; m <= 16; ++m) {
+          Case each;
+          try {
+            each.schedule = named_schedule(name, ranks, m, per_rank);
+          } catch (const std::invalid_argument&) {
+            continue;  // a size that it does not have
+          }
+          each.name = name + ", " + std::to_string(ranks) + " ranks, " +
+                      std::to_string(per_rank) + " stages per rank, " +
+                      std::to_string(m) + " micro-batches";
+          each.ranks = ranks;
+          each.microbatches = m;
+          each.rank_of_stage = rank_of_stage(each.schedule);
+          each.layouts =
+              skip_layouts(static_cast<int>(each.rank_of_stage.size()), ranks);
+          each.backward = name != "forward-only";
+          check(each);
+        }
+      }
+    }
+  }
+}
+
+// What has to go from rank to rank, without an order.
+std::multiset<Ids::value_type> needed(const Case& of, const Links& links,
+                                      int from, int to) {
+  std::multiset<Ids::value_type> ids;
+  const auto add = [&](bool backward, int64_t a, int64_t b, int64_t link) {
+    if (of.rank_of_stage[a] != from || of.rank_of_stage[b] != to) return;
+    for (int i = 0; i < of.microbatches; ++i) {
+      ids.emplace(backward, a, b, link, i);
+    }
+  };
+  const auto both_ways = [&](int64_t a, int64_t b, int64_t link) {
+    add(false, a, b, link);
+    if (of.backward) add(true, b, a, link);
+  };
+  const auto stages = static_cast<int64_t>(of.rank_of_stage.size());
+  for (int64_t s = 0; s + 1 < stages; ++s) both_ways(s, s + 1, -1);
+  for (std::size_t k = 0; k < links.size(); ++k) {
+    both_ways(links[k].from, links[k].to, static_cast<int64_t>(k));
+  }
+  return ids;
+}
+
+TEST(Route, HasEachMessageThatIsNeededOnceAndNoOther) {
+  int cases = 0;
+  std::set<std::string> names;
+  for_each_case([&](const Case& each) {
+    ++cases;
+    names.insert(each.name.substr(0, each.name.find(',')));
+    for (const auto& [layout, links] : each.layouts) {
+      for (int from = 0; from < each.ranks; ++from) {
+        for (int to = 0; to < each.ranks; ++to) {
+          if (from == to) continue;
+          const Ids ids =
+              ids_of(route(each.schedule, each.rank_of_stage, links, from, to));
+          ASSERT_EQ(std::multiset<Ids::value_type>(ids.begin(), ids.end()),
+                    needed(each, links, from, to))
+              << each.name << ", " << layout << ", from " << from << " to "
+              << to;
+        }
+      }
+    }
+  });
+  EXPECT_EQ(names.size(), schedule_names().size());
+  EXPECT_GT(cases, 1000);
+}
+
+// The counts on the page: m per boundary or skip between two ranks, and way.
+TEST(Route, HasTheNumbersOfAPipelineOfThreeRanks) {
+  const Links links{{0, 0, 2, 0}, {0, 1, 1, 0}};
+  const auto count = [&](const Schedule& schedule, int from, int to) {
+    return route(schedule, {0, 1, 2}, links, from, to).size();
+  };
+  for (const char* const name : {"fill-drain", "1f1b", "zb-h1"}) {
+    const Schedule both = named_schedule(name, 3, 5, 1);
+    EXPECT_EQ(count(both, 0, 1), 10u) << name;  // a boundary and a skip
+    EXPECT_EQ(count(both, 1, 0), 10u) << name;
+    EXPECT_EQ(count(both, 0, 2), 5u) << name;  // a skip
+    EXPECT_EQ(count(both, 2, 0), 5u) << name;
+    EXPECT_EQ(count(both, 1, 2), 5u) << name;  // a boundary
+    EXPECT_EQ(count(both, 2, 1), 5u) << name;
+  }
+  const Schedule forward = named_schedule("forward-only", 3, 5, 1);
+  EXPECT_EQ(count(forward, 0, 1), 10u);
+  EXPECT_EQ(count(forward, 1, 0), 0u);
+  EXPECT_EQ(count(forward, 2, 1), 0u);
+}
+
+TEST(Route, SendsSkipTensorsBeforeTheBoundary) {
+  const Schedule schedule = named_schedule("fill-drain", 2, 2, 1);
+  const Links links{{0, 0, 1, 0}, {0, 1, 1, 1}};
+  EXPECT_EQ(ids_of(route(schedule, {0, 1}, links, 0, 1)),
+            (Ids{{false, 0, 1, 0, 0},
+                 {false, 0, 1, 1, 0},
+                 {false, 0, 1, -1, 0},
+                 {false, 0, 1, 0, 1},
+                 {false, 0, 1, 1, 1},
+                 {false, 0, 1, -1, 1}}));
+  EXPECT_EQ(ids_of(route(schedule, {0, 1}, links, 1, 0)),
+            (Ids{{true, 1, 0, 0, 1},
+                 {true, 1, 0, 1, 1},
+                 {true, 1, 0, -1, 1},
+                 {true, 1, 0, 0, 0},
+                 {true, 1, 0, 1, 0},
+                 {true, 1, 0, -1, 0}}));
+}
+
+TEST(Route, DoesNotDependOnWhatIsRecomputed) {
+  for_each_case([](const Case& each) {
+    if (each.microbatches > 4 || each.ranks > 4 || !each.backward) return;
+    for (const Checkpoint mode :
+         {Checkpoint::kAlways, Checkpoint::kExceptLast}) {
+      const Schedule with = with_checkpoint(each.schedule, mode);
+      for (const auto& [layout, links] : each.layouts) {
+        for (int from = 0; from < each.ranks; ++from) {
+          for (int to = 0; to < each.ranks; ++to) {
+            if (from == to) continue;
+            ASSERT_EQ(ids_of(route(with, each.rank_of_stage, links, from, to)),
+                      ids_of(route(each.schedule, each.rank_of_stage, links,
+                                   from, to)))
+                << each.name << ", " << layout;
+          }
+        }
+      }
+    }
+  });
+}
+
+// All ranks at once, without time. An action waits for what it needs; what it
+// makes goes into the outlets of its rank; an outlet gives the messages to its
+// inlet, which takes those of the route only, in their order.
+//
+// A rank, an outlet or an inlet that can go on can still do so after whatever
+// another one does. So if one order of events lets all end, every order does,
+// and those of a network are among them.
+class Simulation {
+ public:
+  // `room`: messages that an outlet holds; a rank that has more to send waits.
+  // None: any number.
+  Simulation(const Case& of, Links links, std::optional<std::size_t> room)
+      : case_(of), links_(std::move(links)), room_(room), ranks_(of.ranks) {
+    for (int from = 0; from < of.ranks; ++from) {
+      for (int to = 0; to < of.ranks; ++to) {
+        if (from == to) continue;
+        routes_[{from, to}] = {
+            {},
+            ids_of(route(of.schedule, of.rank_of_stage, links_, from, to)),
+            0};
+      }
+    }
+  }
+
+  // What has gone wrong; "" if all ranks have ended, with nothing on the way.
+  std::string run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int rank = 0; rank < case_.ranks; ++rank) {
+        moved = pass_on(rank) || moved;
+        moved = act(rank) || moved;
+      }
+      for (auto& [ends, way] : routes_) {
+        if (way.outlet.empty()) continue;
+        if (way.taken == way.expected.size() ||
+            way.expected[way.taken] != way.outlet.front()) {
+          return "rank " + std::to_string(ends.second) +
+                 " waits for another message than rank " +
+                 std::to_string(ends.first) + " sends";
+        }
+        arrived_.insert(way.outlet.front());
+        way.outlet.pop_front();
+        ++way.taken;
+        moved = true;
+      }
+    }
+    for (int rank = 0; rank < case_.ranks; ++rank) {
+      if (ranks_[rank].next != case_.schedule.ranks[rank].size() ||
+          !ranks_[rank].made.empty()) {
+        return "rank " + std::to_string(rank) + " waits for ever";
+      }
+    }
+    for (const auto& [ends, way] : routes_) {
+      if (way.taken != way.expected.size()) {
+        return "rank " + std::to_string(ends.second) + " has a message left";
+      }
+    }
+    return "";
+  }
+
+ private:
+  using Id = Ids::value_type;
+  struct Rank {
+    std::size_t next = 0;  // action
+    std::deque<Id> made;   // not in an outlet yet
+  };
+  struct Way {
+    std::deque<Id> outlet;
+    Ids expected;
+    std::size_t taken;
+  };
+
+  int rank_of(int64_t stage) const { return case_.rank_of_stage[stage]; }
+  int64_t stages() const {
+    return static_cast<int64_t>(case_.rank_of_stage.size());
+  }
+
+  // Calls `use` for each value that goes into the action (`in`), or comes out.
+  template <typename Use>
+  void values(const Action& action, bool in, Use use) const {
+    const bool backward = is_backward(action);
+    if (!backward && action.kind != Kind::kForward) return;
+    const int64_t j = action.stage, i = action.microbatch;
+    const bool at_far_end = in == backward;
+    for (std::size_t k = 0; k < links_.size(); ++k) {
+      const SkipLink& link = links_[k];
+      if ((at_far_end ? link.from : link.to) != j) continue;
+      const int64_t other = at_far_end ? link.to : link.from;
+      use(Id{backward, in ? other : j, in ? j : other, k, i});
+    }
+    const int64_t other = at_far_end ? j + 1 : j - 1;
+    if (other < 0 || other >= stages()) return;
+    use(Id{backward, in ? other : j, in ? j : other, -1, i});
+  }
+
+  bool pass_on(int rank) {
+    bool moved = false;
+    auto& made = ranks_[rank].made;
+    while (!made.empty()) {
+      auto& outlet =
+          routes_.at({rank, rank_of(std::get<2>(made.front()))}).outlet;
+      if (room_ && outlet.size() >= *room_) break;
+      outlet.push_back(made.front());
+      made.pop_front();
+      moved = true;
+    }
+    return moved;
+  }
+
+  // The next action, or the next block of them, if it can begin.
+  bool act(int rank) {
+    Rank& mine = ranks_[rank];
+    const auto& actions = case_.schedule.ranks[rank];
+    if (!mine.made.empty() || mine.next == actions.size()) return false;
+    std::size_t end = mine.next;
+    while (actions[end].with_next) ++end;
+    ++end;
+    bool ready = true;
+    for (std::size_t k = mine.next; k < end; ++k) {
+      values(actions[k], true, [&](const Id& id) {
+        if (rank_of(std::get<1>(id)) != rank) {
+          ready = ready && arrived_.count(id) > 0;
+        }
+      });
+    }
+    if (!ready) return false;
+    for (; mine.next < end; ++mine.next) {
+      const Action& action = actions[mine.next];
+      // What comes from its own rank must have been made before.
+      values(action, true, [&](const Id& id) {
+        if (rank_of(std::get<1>(id)) == rank && kept_.count(id) == 0) {
+          ADD_FAILURE() << "rank " << rank << " has not made what it needs";
+        }
+      });
+      values(action, false, [&](const Id& id) {
+        if (rank_of(std::get<2>(id)) == rank) {
+          kept_.insert(id);
+        } else {
+          mine.made.push_back(id);
+        }
+      });
+    }
+    return true;
+  }
+
+  const Case& case_;
+  const Links links_;
+  const std::optional<std::size_t> room_;
+  std::vector<Rank> ranks_;
+  std::map<std::pair<int, int>, Way> routes_;
+  std::set<Id> arrived_, kept_;
+};
+
+TEST(Route, LetsAllRanksEndIfOutletsTakeWhatTheyGet) {
+  for_each_case([](const Case& each) {
+    for (const auto& [layout, links] : each.layouts) {
+      ASSERT_EQ(Simulation(each, links, std::nullopt).run(), "")
+          << each.name << ", " << layout;
+    }
+  });
+}
+
+// More than the outlets ask for: they have room for all.
+TEST(Route, LetsAllRanksEndIfOutletsTakeOneMessageAtATime) {
+  for_each_case([](const Case& each) {
+    for (const auto& [layout, links] : each.layouts) {
+      ASSERT_EQ(Simulation(each, links, 1).run(), "")
+          << each.name << ", " << layout;
+    }
+  });
+}
+
+// So the two above can fail.
+TEST(Route, SimulationSeesACircle) {
+  Case circle;
+  circle.ranks = 2;
+  circle.microbatches = 2;
+  circle.backward = true;
+  circle.rank_of_stage = {0, 1};
+  circle.schedule.ranks = {
+      // Waits for a gradient before rank 1 can have made one.
+      {{0, Kind::kForward, 0},
+       {0, Kind::kBackward, 0},
+       {0, Kind::kForward, 1},
+       {0, Kind::kBackward, 1}},
+      {{1, Kind::kForward, 0},
+       {1, Kind::kForward, 1},
+       {1, Kind::kBackward, 0},
+       {1, Kind::kBackward, 1}},
+  };
+  EXPECT_EQ(Simulation(circle, {}, std::nullopt).run(),
+            "rank 0 waits for ever");
+}
+
+}  // namespace
+}  // namespace gpipe
