@@ -27,8 +27,8 @@ struct WorldOptions {
   std::string own_address;
 
   // How long to wait for anything: another rank's arrival, a message. Messages
-  // are waited for from the beginning of a step on, or from the one before them,
-  // so that it must be more than a step takes.
+  // are waited for from the beginning of a step on, or from the one before
+  // them, so that it must be more than a step takes.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   // Each rank tells the others that it is there, also while it computes. One
   // that has not been heard of for this long is taken for frozen.
