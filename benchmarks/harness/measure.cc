@@ -33,6 +33,23 @@ void set_balance(Experiment* experiment, const torch::nn::Sequential& model,
       threads_per_partition(experiment->partitions));
 }
 
+// Of this process.
+std::vector<c10::Device> devices_of(const Experiment& experiment,
+                                    const MeasureOptions& options) {
+  const int64_t partitions = std::max<int64_t>(1, experiment.partitions);
+  if (!options.ranks || experiment.partitions == 0) {
+    return devices_for(partitions, options.devices);
+  }
+  const int ranks = options.ranks->size();
+  if (partitions != ranks) {
+    throw MissingDevices(std::to_string(partitions) + " partitions want " +
+                         std::to_string(partitions) +
+                         " processes, and there are " + std::to_string(ranks));
+  }
+  return {
+      options.devices[options.ranks->local_rank() % options.devices.size()]};
+}
+
 void log_settings(const Outcome& outcome) {
   const Experiment& experiment = outcome.experiment;
   std::string text = experiment.name +
@@ -52,21 +69,35 @@ void log_settings(const Outcome& outcome) {
 Outcome measure(const Benchmark& benchmark, const Workload& workload,
                 Experiment experiment, const MeasureOptions& options,
                 Balancers* balancers) {
-  const auto devices =
-      devices_for(std::max<int64_t>(1, experiment.partitions), options.devices);
+  Ranks* const ranks =
+      experiment.partitions > 0 ? options.ranks.get() : nullptr;
+  const auto devices = devices_of(experiment, options);
+  if (options.ranks && !ranks && options.ranks->rank() > 0) return {};
   const MemoryWatch watch(devices);
   torch::manual_seed(options.seed);
   torch::nn::Sequential model = benchmark.model(experiment);
   at::Tensor input = workload.input(experiment.batch_size);
   at::Tensor target = workload.target(experiment.batch_size);
-  set_balance(&experiment, model, input, devices.front(), balancers);
-  Trainee trainee = make_trainee(std::move(model), experiment, devices);
+  if (!ranks || ranks->rank() == 0) {
+    set_balance(&experiment, model, input, devices.front(), balancers);
+  }
+  if (ranks) experiment.balance = ranks->of_first(experiment.balance);
+  Trainee trainee =
+      ranks
+          ? make_distributed_trainee(std::move(model), experiment,
+                                     benchmark.loss, devices.front(),
+                                     ranks->world())
+          : make_trainee(std::move(model), experiment, benchmark.loss, devices);
   input = input.to(trainee.devices.front());
   target = target.to(trainee.devices.back());
 
   Outcome outcome;
   outcome.experiment = std::move(experiment);
   outcome.devices = devices_text(trainee.devices);
+  if (ranks) {
+    outcome.devices +=
+        " of each of " + std::to_string(ranks->size()) + " processes";
+  }
   outcome.threads = trainee.threads;
   outcome.samples = benchmark.subject == Subject::kMemory
                         ? outcome.experiment.batch_size
@@ -76,8 +107,7 @@ Outcome measure(const Benchmark& benchmark, const Workload& workload,
   const auto optimizer = make_optimizer(benchmark.optimizer, trainee.parameters,
                                         benchmark.learning_rate);
   const auto step = [&](int64_t rows) {
-    const at::Tensor output = trainee.forward(input.narrow(0, 0, rows));
-    benchmark.loss(output, target.narrow(0, 0, rows)).backward();
+    trainee.train(input.narrow(0, 0, rows), target.narrow(0, 0, rows));
     optimizer->step();
     optimizer->zero_grad();
   };
@@ -89,6 +119,7 @@ Outcome measure(const Benchmark& benchmark, const Workload& workload,
                   trainee.devices, step);
   outcome.memory =
       watch.read({trainee.parameters, trainee.buffers, state_of(*optimizer)});
+  if (ranks) outcome.memory = ranks->gather(outcome.memory);
   return outcome;
 }
 

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "benchmarks/harness/benchmark.h"
 #include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/trainee.h"
 
 namespace gpipe::benchmarks {
@@ -18,6 +20,8 @@ struct MeasureOptions {
   int64_t epochs = 1;
   int64_t skip_epochs = 0;  // from the front: they warm up; < epochs
   uint64_t seed = 0;
+  // If a row with partitions takes a process for each.
+  std::shared_ptr<Ranks> ranks;
 };
 
 // One per size of the model.
@@ -30,9 +34,12 @@ using Balancers = std::map<std::vector<int64_t>, Balancer>;
 // devices held at most in any of the epochs, the mini-batch with it. An empty
 // balance becomes the cut by measured time.
 //
-// Errors: MissingDevices for more partitions than devices; whatever training
-// throws, running out of memory among it. Threads: one at a time; the seed is
-// set for the whole process.
+// With ranks, all of them call; of a row without partitions the outcome of rank
+// 0 counts, and the others' is empty.
+//
+// Errors: MissingDevices for more partitions than devices, or other than ranks;
+// whatever training throws, running out of memory among it. Threads: one at a
+// time; the seed is set for the whole process.
 Outcome measure(const Benchmark& benchmark, const Workload& workload,
                 Experiment experiment, const MeasureOptions& options,
                 Balancers* balancers);

@@ -53,10 +53,11 @@ class Run {
       case Mode::kMeasure:
         break;
     }
-    return measure(benchmark_, workload_, experiment,
-                   {options_.settings.devices, options_.epochs,
-                    options_.skip_epochs, options_.settings.seed},
-                   &balancers_);
+    return measure(
+        benchmark_, workload_, experiment,
+        {options_.settings.devices, options_.epochs, options_.skip_epochs,
+         options_.settings.seed, options_.ranks},
+        &balancers_);
   }
 
   // What is known only afterwards.
@@ -155,11 +156,13 @@ int run_table(const Benchmark& benchmark) {
       outcome = run.find(experiment);
       outcome.mode = options.mode;
       ran = true;
+      if (options.ranks) options.ranks->meet();
     } catch (const MissingDevices& missing) {
       outcome.error = missing.what();
     } catch (const std::exception& exception) {
       outcome.error = describe(exception);
       failed = true;
+      if (options.ranks) options.ranks->fail(outcome.error);
     }
     if (!outcome.error.empty()) {
       LOG(WARNING) << experiment.name << " | " << outcome.error;
@@ -168,6 +171,7 @@ int run_table(const Benchmark& benchmark) {
     release_memory();
   }
 
+  if (options.ranks && options.ranks->rank() > 0) return failed ? kFailed : kOk;
   Table table = outcome_table(benchmark, options.mode, outcomes);
   for (const auto& note : run.notes()) notes.push_back(note);
   const auto warning = environment.warning();

@@ -14,6 +14,8 @@
 #include "benchmarks/harness/links.h"
 #include "gpipe/meta.h"
 
+DECLARE_bool(distributed);
+
 DEFINE_string(experiment, "all",
               "Which experiments, separated by commas, or all of those above.");
 DEFINE_string(mode, "auto",
@@ -167,6 +169,13 @@ RunOptions parse_run_options(const Benchmark& benchmark) {
   if (FLAGS_measure_links && options.mode == Mode::kSimulate && !only_prints) {
     measure_links(options.settings, &options.simulate);
   }
+  if (FLAGS_distributed && options.mode != Mode::kMeasure) {
+    throw std::invalid_argument(
+        "--distributed is for --mode=measure; this run "
+        "is " +
+        name_of(options.mode));
+  }
+  if (!only_prints) options.ranks = Ranks::connect();
   return options;
 }
 

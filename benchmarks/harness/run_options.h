@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "benchmarks/harness/benchmark.h"
 #include "benchmarks/harness/experiment.h"
 #include "benchmarks/harness/mode.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/rows.h"
 #include "benchmarks/harness/settings.h"
 #include "benchmarks/harness/simulate.h"
@@ -23,6 +25,7 @@ struct RunOptions {
   SimulateOptions simulate;
   bool plan_only = false;         // --dry_run
   bool environment_only = false;  // --env
+  std::shared_ptr<Ranks> ranks;   // --distributed, if anything is to be run
 
   const Workload& workload(const Benchmark& benchmark) const {
     return small ? benchmark.small : benchmark.paper;

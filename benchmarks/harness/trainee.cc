@@ -3,13 +3,31 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "balancing/balancing.h"  // with profile_times and balance_cost
 #include "balancing/threads_scope.h"
 #include "benchmarks/harness/devices.h"
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
 
 namespace gpipe::benchmarks {
+namespace {
+
+// By one after the other.
+std::function<void(at::Tensor, at::Tensor)> train_by(
+    std::function<at::Tensor(at::Tensor)> forward, LossOf loss) {
+  return [forward = std::move(forward), loss = std::move(loss)](
+             at::Tensor input, at::Tensor target) {
+    loss(forward(std::move(input)), std::move(target)).backward();
+  };
+}
+
+}  // namespace
+
 Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
+                     const LossOf& loss,
                      const std::vector<c10::Device>& devices) {
   Trainee trainee;
   if (experiment.partitions == 0) {
@@ -17,9 +35,11 @@ Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
     model->to(trainee.devices[0]);
     trainee.parameters = model->parameters();
     trainee.buffers = model->buffers();
-    trainee.forward = [model](at::Tensor input) mutable {
-      return model->forward(std::move(input));
-    };
+    trainee.train = train_by(
+        [model](at::Tensor input) mutable {
+          return model->forward(std::move(input));
+        },
+        loss);
     if (trainee.devices[0].is_cpu()) {
       trainee.threads = std::to_string(at::get_num_threads());
     }
@@ -34,10 +54,44 @@ Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
                             .threads_per_partition(share));
   trainee.parameters = pipeline->parameters();
   trainee.buffers = pipeline->buffers();
-  trainee.forward = [pipeline](at::Tensor input) mutable {
-    return pipeline->forward(std::move(input));
-  };
+  trainee.train = train_by(
+      [pipeline](at::Tensor input) mutable {
+        return pipeline->forward(std::move(input));
+      },
+      loss);
   if (trainee.devices[0].is_cpu()) {
+    trainee.threads =
+        std::to_string(experiment.partitions) + " x " + std::to_string(share);
+  }
+  return trainee;
+}
+
+Trainee make_distributed_trainee(torch::nn::Sequential model,
+                                 const Experiment& experiment,
+                                 const LossOf& loss, const c10::Device& device,
+                                 std::shared_ptr<World> world) {
+  Trainee trainee;
+  trainee.devices = {device};
+  const int64_t share = threads_per_partition(experiment.partitions);
+  DistributedPipeline pipeline(std::move(model),
+                               DistributedOptions(experiment.balance)
+                                   .device(device)
+                                   .checkpoint(experiment.checkpoint)
+                                   .threads(share),
+                               std::move(world));
+  trainee.parameters = pipeline->parameters();
+  trainee.buffers = pipeline->buffers();
+  trainee.train = [pipeline, loss, chunks = experiment.chunks](
+                      at::Tensor input, at::Tensor target) mutable {
+    // As many as torch::chunk makes.
+    const int64_t each = (input.size(0) + chunks - 1) / chunks;
+    const int64_t count = (input.size(0) + each - 1) / each;
+    pipeline->train_step(
+        std::move(input), std::move(target), loss,
+        fill_drain(static_cast<int>(pipeline->balance().size()),
+                   static_cast<int>(count)));
+  };
+  if (device.is_cpu()) {
     trainee.threads =
         std::to_string(experiment.partitions) + " x " + std::to_string(share);
   }

@@ -7,17 +7,21 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "benchmarks/harness/experiment.h"
-#include "gpipe/gpipe.h"
+#include "gpipe/distributed/world.h"
 
 namespace gpipe::benchmarks {
 
+using LossOf = std::function<at::Tensor(at::Tensor output, at::Tensor target)>;
+
 struct Trainee {
-  std::function<at::Tensor(at::Tensor)> forward;
+  // Forward, loss and backward of some rows.
+  std::function<void(at::Tensor input, at::Tensor target)> train;
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> buffers;
   std::vector<c10::Device> devices;  // front: inputs, back: outputs
@@ -28,7 +32,17 @@ struct Trainee {
 // device. On CPUs the partitions share the threads that the plain model has;
 // with more partitions than threads each has one.
 Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
+                     const LossOf& loss,
                      const std::vector<c10::Device>& devices);
+
+// This rank's part of a pipeline of processes, which takes the same turns as a
+// GPipe: all forwards, then all backwards. Input and target are those of all
+// ranks. `device`: of this rank. On a CPU it takes one thread of each machine's
+// share, as above.
+Trainee make_distributed_trainee(torch::nn::Sequential model,
+                                 const Experiment& experiment,
+                                 const LossOf& loss, const c10::Device& device,
+                                 std::shared_ptr<World> world);
 
 // The share of LibTorch's threads that each of `partitions` on CPUs has.
 int64_t threads_per_partition(int64_t partitions);

@@ -65,13 +65,21 @@ def _engines():
     add("1f1b", "never", "1f1b")
     add("1f1b", "except_last", "1f1b", default=False)
     add("1f1b", "always", "1f1b")
+    # Ours with a process for each partition, as pipelining has them.
+    for schedule, against in [("fill-drain", "gpipe"), ("1f1b", "1f1b")]:
+        for mode in ["never", "always"]:
+            entries[f"processes-{schedule}/{mode}"] = Engine(
+                (f"--engine={schedule}", f"--checkpoint={mode}", "--processes"),
+                against=f"{against}/{mode}",
+                default=False,
+            )
     for name, against in [("pipelining-gpipe", "gpipe"), ("pipelining-1f1b", "1f1b")]:
         add(name, "never", against)
         add(name, "always", against, default=False)
     return entries
 
 
-OURS = ["gpipe", "1f1b"]
+OURS = ["gpipe", "1f1b", "processes-fill-drain", "processes-1f1b"]
 ENGINES = _engines()
 
 

@@ -1,0 +1,104 @@
+#include "benchmarks/harness/ranks.h"
+
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
+
+#include "gpipe/distributed/gather.h"
+
+DEFINE_bool(
+    distributed, false,
+    "Of --mode=measure: every partition in a process of its own. Start "
+    "as many processes as partitions, by //tools:launch, torchrun, srun "
+    "or mpirun, each with the same flags.");
+DEFINE_double(timeout, 60,
+              "Of --distributed: seconds to wait for another process. The "
+              "slowest step of a row takes less; so does a row that rank 0 "
+              "measures alone.");
+
+namespace gpipe::benchmarks {
+namespace {
+
+constexpr int kTagOfWords = 2;  // of a channel's four
+
+}  // namespace
+
+std::shared_ptr<Ranks> Ranks::connect() {
+  if (!FLAGS_distributed) return nullptr;
+  if (!std::isfinite(FLAGS_timeout) || FLAGS_timeout <= 0) {
+    throw std::invalid_argument("--timeout=" + std::to_string(FLAGS_timeout) +
+                                ": expected seconds, above 0");
+  }
+  WorldOptions options = WorldOptions::from_environment();
+  options.timeout = std::chrono::milliseconds(
+      static_cast<int64_t>(std::ceil(FLAGS_timeout * 1000)));
+  return std::make_shared<Ranks>(World::connect(options));
+}
+
+Ranks::Ranks(std::shared_ptr<World> world)
+    : world_(std::move(world)),
+      tag_(4 * world_->next_channel() + kTagOfWords) {}
+
+std::vector<std::string> Ranks::exchange(const std::string& own) {
+  std::vector<int> everybody(size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  return all_gather(*world_, everybody, tag_, own, "measuring a table");
+}
+
+void Ranks::meet() { exchange(""); }
+
+void Ranks::fail(const std::string& what) {
+  RankFailure failure;
+  failure.rank = failure.reporter = rank();
+  failure.action = "measuring a table";
+  failure.what = what;
+  world_->fail(failure);
+}
+
+std::vector<int64_t> Ranks::of_first(const std::vector<int64_t>& numbers) {
+  std::string own;
+  for (const int64_t each : numbers) put(own, each);
+  const std::string first = exchange(own).front();
+  std::vector<int64_t> result;
+  for (std::size_t at = 0; at < first.size();) {
+    result.push_back(take<int64_t>(first, at));
+  }
+  return result;
+}
+
+std::vector<DeviceMemory> Ranks::gather(const std::vector<DeviceMemory>& own) {
+  std::string bytes;
+  for (const DeviceMemory& each : own) {
+    for (const int64_t value :
+         {each.parameters, each.gradients, each.optimizer_state, each.buffers,
+          each.peak, each.boundary, each.transient.value_or(-1),
+          each.reserved.value_or(-1)}) {
+      put(bytes, value);
+    }
+  }
+  const auto known = [](int64_t value) {
+    return value < 0 ? std::nullopt : std::make_optional(value);
+  };
+  std::vector<DeviceMemory> all;
+  for (const std::string& theirs : exchange(bytes)) {
+    for (std::size_t at = 0; at < theirs.size();) {
+      DeviceMemory& memory = all.emplace_back();
+      for (int64_t* const value :
+           {&memory.parameters, &memory.gradients, &memory.optimizer_state,
+            &memory.buffers, &memory.peak, &memory.boundary}) {
+        *value = take<int64_t>(theirs, at);
+      }
+      memory.transient = known(take<int64_t>(theirs, at));
+      memory.reserved = known(take<int64_t>(theirs, at));
+    }
+  }
+  return all;
+}
+
+}  // namespace gpipe::benchmarks
