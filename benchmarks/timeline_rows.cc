@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/unet_rows.h"
 #include "benchmarks/workloads.h"
-#include "models/unet.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -80,14 +80,12 @@ Benchmark timeline_benchmark() {
       {"--mode=simulate", "--mode=measure --epochs=16",
        "--mode=simulate --link_bandwidth=3e9 --timeline=/tmp/steps.svg"}};
   benchmark.title = "U-Net, what mechanisms are worth";
-  benchmark.size_column = "(B, C)";
+  benchmark.size_column = kUnetSize;
   benchmark.published = {{"torchgpipe samples/s", Figure::kSpeed},
                          {"of its all on", Figure::kSpeedUp},
                          {"torchgpipe GiB", Figure::kTotalBytes}};
   benchmark.base = cases().front().name;
-  benchmark.model = [](const Experiment& experiment) {
-    return models::unet(5, experiment.size.at(0), experiment.size.at(1));
-  };
+  benchmark.model = unet_of;
   benchmark.loss = mask_loss;
   benchmark.paper = workload(192, 128, 64);
   benchmark.small = workload(64, 32, 8);

@@ -4,6 +4,10 @@
 
 namespace gpipe::benchmarks {
 
+std::vector<int64_t> size_of(int64_t blocks, const TransformerShape& shape) {
+  return {blocks, shape.width, shape.tokens, shape.vocabulary};
+}
+
 torch::nn::Sequential transformer_of(const Experiment& experiment) {
   const auto& size = experiment.size;
   const int64_t width = size.at(1);
@@ -17,11 +21,13 @@ torch::nn::Sequential transformer_of(const Experiment& experiment) {
 }
 
 std::vector<int64_t> even_balance(int64_t blocks, int64_t partitions) {
+  // A block is two layers: its attention and what feeds forward.
+  const int64_t layers = partitions > blocks ? 1 : 2;
+  const int64_t pieces = 2 * blocks / layers;
   std::vector<int64_t> balance;
   for (int64_t j = 0; j < partitions; ++j) {
-    // A block is two layers.
     balance.push_back(
-        2 * (blocks / partitions + (j < blocks % partitions ? 1 : 0)));
+        layers * (pieces / partitions + (j < pieces % partitions ? 1 : 0)));
   }
   balance.front() += 1;  // the embedding
   balance.back() += 2;   // the norm and the output

@@ -14,12 +14,26 @@ namespace gpipe::benchmarks {
 // takes.
 constexpr char kTransformerSize[] = "(L, width, tokens, vocabulary)";
 
+// All of a Transformer's size but its blocks.
+struct TransformerShape {
+  int64_t width = 0;
+  int64_t tokens = 0;
+  int64_t vocabulary = 0;
+};
+
+// Of GPipe's table 1.
+constexpr TransformerShape kGPipeShape{2048, 1024, 32000};
+
+// Experiment::size.
+std::vector<int64_t> size_of(int64_t blocks, const TransformerShape& shape);
+
 // Transformer-L of the size, with feed-forward layers four times as wide and
 // heads of 64, as in GPipe's table 1.
 torch::nn::Sequential transformer_of(const Experiment& experiment);
 
-// As equal numbers of the `blocks` as there can be, for 1 to `blocks`
-// partitions: the larger ones first, since the last one has the output, too.
+// As equal numbers of the `blocks` as there can be: the larger ones first,
+// since the last one has the output, too. Where partitions are more than
+// blocks, of the halves that these are made of; so up to 2 x `blocks` of them.
 // The papers do not give theirs.
 std::vector<int64_t> even_balance(int64_t blocks, int64_t partitions);
 

@@ -21,10 +21,16 @@ TEST(TransformerRowsTest, BalancesAreEvenAndComplete) {
             2 * 1663 + 3);
 }
 
+TEST(TransformerRowsTest, BlocksComeApartForMorePartitions) {
+  EXPECT_THAT(even_balance(4, 8), ElementsAre(2, 1, 1, 1, 1, 1, 1, 3));
+  EXPECT_THAT(even_balance(4, 5), ElementsAre(3, 2, 2, 1, 3));
+}
+
 // Table 1 of GPipe: 785.8M parameters for L = 13.
 TEST(TransformerRowsTest, ModelsAreThoseOfThePaper) {
   Experiment experiment;
-  experiment.size = {13, 2048, 1024, 32000};
+  experiment.size = size_of(13, kGPipeShape);
+  EXPECT_THAT(experiment.size, ElementsAre(13, 2048, 1024, 32000));
   const MetaGuard meta;
   const auto model = transformer_of(experiment);
   int64_t parameters = 0;

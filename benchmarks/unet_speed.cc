@@ -1,89 +1,10 @@
 // Training speed of U-Net against the number of partitions, as in torchgpipe's
 // benchmark unet-speed: a model with long skip connections.
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/experiment.h"
 #include "benchmarks/harness/run.h"
-#include "benchmarks/workloads.h"
-#include "models/unet.h"
-
-namespace gpipe::benchmarks {
-namespace {
-
-// Published: torchgpipe's samples per second and speed-up.
-Experiment row(const std::string& name, int64_t partitions, int64_t batch_size,
-               int64_t chunks, const std::vector<int64_t>& balance,
-               double torchgpipe, double speed_up) {
-  return {name,
-          partitions,
-          batch_size,
-          chunks,
-          balance,
-          Checkpoint::kExceptLast,
-          {torchgpipe, speed_up},
-          /*size=*/{5, 64},
-          ""};
-}
-
-std::vector<Experiment> experiments() {
-  const std::vector<int64_t> eight{16, 27, 31, 44, 22, 57, 27, 17};
-  return {
-      row("baseline", 0, 40, 1, {}, 28.500, 1),
-      row("pipeline-1", 1, 80, 2, {241}, 24.456, 0.858),
-      row("pipeline-2", 2, 512, 32, {104, 137}, 35.502, 1.246),
-      row("pipeline-4", 4, 512, 16, {30, 66, 84, 61}, 67.042, 2.352),
-      row("pipeline-8", 8, 640, 40, eight, 88.497, 3.105),
-  };
-}
-
-std::vector<Experiment> small_experiments() {
-  auto experiments = reduced(gpipe::benchmarks::experiments(), 32, 4);
-  for (auto& experiment : experiments) experiment.size = {2, 16};
-  return experiments;
-}
-
-Benchmark make_benchmark() {
-  Benchmark benchmark;
-  benchmark.program = {
-      "unet_speed",
-      "samples per second of training U-Net (5, 64)\n(plain SGD, binary cross "
-      "entropy) without a pipeline (baseline) and with 1, 2, 4\nand 8 "
-      "partitions, beside the published figures of torchgpipe.",
-      {"", "--experiment=baseline,pipeline-2 --epochs=5",
-       "--mode=simulate --timeline=/tmp/steps.svg",
-       "--devices=0,1,2,3 --same_batch"}};
-  benchmark.title = "U-Net, training speed";
-  benchmark.size_column = "(B, C)";
-  benchmark.published = {{"torchgpipe samples/s", Figure::kSpeed},
-                         {"torchgpipe speed-up", Figure::kSpeedUp}};
-  benchmark.notes = {"torchgpipe's figures are of 8 Tesla P40."};
-  benchmark.model = [](const Experiment& experiment) {
-    return models::unet(5, experiment.size.at(0), experiment.size.at(1));
-  };
-  benchmark.loss = mask_loss;
-
-  benchmark.paper = images_with_masks(192, Mask::kOnes);
-  benchmark.paper.samples_per_epoch = 10000;
-  benchmark.paper.epochs = 10;
-  benchmark.paper.skip_epochs = 1;
-  benchmark.paper.experiments = experiments();
-
-  benchmark.small = images_with_masks(96, Mask::kOnes);
-  benchmark.small.samples_per_epoch = 64;
-  benchmark.small.epochs = 5;
-  benchmark.small.skip_epochs = 1;
-  benchmark.small.experiments = small_experiments();
-  return benchmark;
-}
-
-}  // namespace
-}  // namespace gpipe::benchmarks
+#include "benchmarks/unet_speed_rows.h"
 
 int main(int argc, char** argv) {
-  return gpipe::benchmarks::run_benchmark(argc, argv,
-                                          gpipe::benchmarks::make_benchmark());
+  return gpipe::benchmarks::run_benchmark(
+      argc, argv, gpipe::benchmarks::unet_speed_benchmark());
 }

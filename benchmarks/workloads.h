@@ -16,6 +16,9 @@ namespace gpipe::benchmarks {
 constexpr double kGB = 1e9;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
+// Of all tables on images of classes.
+constexpr int64_t kImageNetClasses = 1000;
+
 // Random images, [rows, 3, size, size], and their classes, [rows].
 Workload images_of_classes(int64_t size, int64_t classes);
 

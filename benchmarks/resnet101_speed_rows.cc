@@ -1,0 +1,76 @@
+#include "benchmarks/resnet101_speed_rows.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "benchmarks/harness/experiment.h"
+#include "benchmarks/paper_rows.h"
+#include "benchmarks/workloads.h"
+#include "models/resnet.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+// Published: torchgpipe's samples per second and speed-up, and GPipe's
+// speed-up.
+Experiment row(int64_t partitions, int64_t batch_size, int64_t chunks,
+               const std::vector<int64_t>& balance, double torchgpipe,
+               double torchgpipe_speed_up, double gpipe_speed_up) {
+  Experiment row = pipeline_row(partitions, batch_size, chunks, balance);
+  row.published = {torchgpipe, torchgpipe_speed_up, gpipe_speed_up};
+  return row;
+}
+
+std::vector<Experiment> experiments() {
+  const std::vector<int64_t> eight{26, 22, 33, 44, 44, 66, 66, 69};
+  return {
+      row(0, 118, 1, {}, 95.862, 1, 1),
+      row(1, 220, 2, {370}, 81.796, 0.853, 0.800),
+      row(2, 25000, 1667, {135, 235}, 135.539, 1.414, 1.418),
+      row(4, 5632, 256, {44, 92, 124, 110}, 265.958, 2.774, 2.182),
+      row(8, 5400, 150, eight, 411.662, 4.294, 2.891),
+  };
+}
+
+}  // namespace
+
+Benchmark resnet101_speed_benchmark() {
+  Benchmark benchmark;
+  benchmark.program = {
+      "resnet101_speed",
+      "samples per second of training ResNet-101\n(plain SGD, cross entropy) "
+      "without a pipeline (baseline) and with 1, 2, 4 and 8\npartitions, "
+      "beside the published figures of torchgpipe and GPipe.",
+      {"", "--experiment=baseline,pipeline-2 --epochs=5 --control",
+       "--devices=0,1,2,3 --format=markdown",
+       "--mode=simulate --plot=/tmp/speed-ups.svg",
+       "--experiment=pipeline-2 --balance=135,235 --checkpoint=never"}};
+  benchmark.title = "ResNet-101, training speed";
+  benchmark.published = {{"torchgpipe samples/s", Figure::kSpeed},
+                         {"torchgpipe speed-up", Figure::kSpeedUp},
+                         {"GPipe speed-up", Figure::kSpeedUp}};
+  benchmark.notes = {
+      "torchgpipe's figures are of 8 Tesla P40, GPipe's speed-ups as "
+      "torchgpipe's authors read them off figure 3(b)."};
+  benchmark.model = [](const Experiment&) {
+    return models::resnet101(kImageNetClasses);
+  };
+  benchmark.loss = cross_entropy;
+
+  benchmark.paper = images_of_classes(224, kImageNetClasses);
+  benchmark.paper.samples_per_epoch = 50000;
+  benchmark.paper.epochs = 10;
+  benchmark.paper.skip_epochs = 1;
+  benchmark.paper.experiments = experiments();
+
+  // Much smaller images would show how LibTorch's CPU kernels take a few rows
+  // of 4x4 pixels, and not how a pipeline does.
+  benchmark.small = images_of_classes(128, kImageNetClasses);
+  benchmark.small.samples_per_epoch = 64;
+  benchmark.small.epochs = 4;
+  benchmark.small.skip_epochs = 1;
+  benchmark.small.experiments = reduced(experiments(), 32, 4);
+  return benchmark;
+}
+
+}  // namespace gpipe::benchmarks
