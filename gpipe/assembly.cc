@@ -29,11 +29,29 @@ void check_balance(const std::vector<int64_t>& balance, std::size_t layers) {
                     "(module: ",
                     layers, ", sum of balance: ", sum,
                     ", balance: ", c10::IntArrayRef(balance), ")", kRemedy);
+  check_positive(balance);
+}
+
+void check_positive(const std::vector<int64_t>& balance) {
   for (const int64_t each : balance) {
     TORCH_CHECK_VALUE(each > 0,
                       "all balance numbers must be positive integer (balance: ",
                       c10::IntArrayRef(balance), ")", kRemedy);
   }
+}
+
+void check_stages_per_rank(std::size_t partitions, int64_t stages_per_rank) {
+  TORCH_CHECK_VALUE(stages_per_rank > 0 &&
+                        static_cast<int64_t>(partitions) % stages_per_rank == 0,
+                    "the number of partitions must be a multiple of "
+                    "stages_per_rank, which must be positive (partitions: ",
+                    partitions, ", stages_per_rank: ", stages_per_rank, ")");
+}
+
+void check_chunks(int64_t chunks) {
+  TORCH_CHECK_VALUE(
+      chunks > 0, "number of chunks must be positive integer (chunks: ", chunks,
+      ")");
 }
 
 void check_layers_differ(const torch::nn::Sequential& module) {
@@ -49,16 +67,14 @@ void check_layers_differ(const torch::nn::Sequential& module) {
   }
 }
 
-std::vector<Layer> layers_of(torch::nn::Sequential module, int64_t first) {
+std::vector<Layer> layers_of(torch::nn::Sequential module) {
   std::vector<Layer> layers;
   const std::vector<LayerSkips> skips = declared_skips(module);
   const auto children = module->named_children();
   for (torch::nn::AnyModule& layer : *module) {
     const std::size_t k = layers.size();
-    const int64_t index = first + static_cast<int64_t>(k);
-    layers.push_back({layer,
-                      first == 0 ? children[k].key() : std::to_string(index),
-                      index, skips[k]});
+    layers.push_back(
+        {layer, children[k].key(), static_cast<int64_t>(k), skips[k]});
   }
   return layers;
 }

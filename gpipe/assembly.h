@@ -18,11 +18,17 @@ namespace gpipe {
 // positive and the sum is the number of layers.
 void check_balance(const std::vector<int64_t>& balance, std::size_t layers);
 
+// c10::ValueErrors: for an entry of a balance that is not positive; for a
+// number of partitions that is no multiple of stages_per_rank; for no chunks.
+void check_positive(const std::vector<int64_t>& balance);
+void check_stages_per_rank(std::size_t partitions, int64_t stages_per_rank);
+void check_chunks(int64_t chunks);
+
 // c10::ValueError for a layer that is there twice.
 void check_layers_differ(const torch::nn::Sequential& module);
 
-// The layers with their names and skips, numbered from `first` on.
-std::vector<Layer> layers_of(torch::nn::Sequential module, int64_t first = 0);
+// The layers with their names and skips.
+std::vector<Layer> layers_of(torch::nn::Sequential module);
 
 // A tensor lives in one place, so partitions in different ones cannot share it:
 // c10::ValueError. `places`: of the partitions; `kind`: what a place is

@@ -46,16 +46,6 @@ std::vector<c10::Device> choose_devices(std::vector<c10::Device> devices,
   return devices;
 }
 
-void check_stages_per_rank(const GPipeOptions& options) {
-  const auto partitions = static_cast<int64_t>(options.balance().size());
-  TORCH_CHECK_VALUE(options.stages_per_rank() > 0 &&
-                        partitions % options.stages_per_rank() == 0,
-                    "the number of partitions must be a multiple of "
-                    "stages_per_rank, which must be positive (partitions: ",
-                    partitions,
-                    ", stages_per_rank: ", options.stages_per_rank(), ")");
-}
-
 std::vector<std::string> names_of(const std::vector<c10::Device>& devices) {
   std::vector<std::string> names;
   for (const c10::Device& device : devices) names.push_back(device.str());
@@ -91,9 +81,7 @@ void check_nested(const std::vector<Partition>& partitions) {
 GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
     : torch::nn::Module("gpipe::GPipe"), options_(std::move(options)) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
-  TORCH_CHECK_VALUE(options_.chunks() > 0,
-                    "number of chunks must be positive integer (chunks: ",
-                    options_.chunks(), ")");
+  check_chunks(options_.chunks());
   TORCH_CHECK_VALUE(options_.threads_per_partition() >= 0,
                     "threads_per_partition must be positive, or 0 for an equal "
                     "share of the cores (threads_per_partition: ",
@@ -101,7 +89,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   check_layers_differ(module);
   verify_skippables(module);
   check_balance(options_.balance(), module->size());
-  check_stages_per_rank(options_);
+  check_stages_per_rank(options_.balance().size(), options_.stages_per_rank());
   const std::size_t stages = options_.balance().size();
   const std::size_t ranks = stages / options_.stages_per_rank();
   const std::vector<int> rank_of_stage = place_stages(

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -10,7 +9,9 @@
 // After LibTorch's headers, which define the same macros unless glog has.
 #include <gflags/gflags.h>
 
+#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
+#include "gpipe/distributed/tags.h"
 
 DEFINE_bool(
     distributed, false,
@@ -23,12 +24,6 @@ DEFINE_double(timeout, 60,
               "measures alone.");
 
 namespace gpipe::benchmarks {
-namespace {
-
-constexpr int kTagOfWords = 2;  // of a channel's four
-
-}  // namespace
-
 std::shared_ptr<Ranks> Ranks::connect() {
   if (!FLAGS_distributed) return nullptr;
   if (!std::isfinite(FLAGS_timeout) || FLAGS_timeout <= 0) {
@@ -42,23 +37,16 @@ std::shared_ptr<Ranks> Ranks::connect() {
 }
 
 Ranks::Ranks(std::shared_ptr<World> world)
-    : world_(std::move(world)),
-      tag_(4 * world_->next_channel() + kTagOfWords) {}
+    : world_(std::move(world)), tag_(Tags(world_->next_channel()).words) {}
 
 std::vector<std::string> Ranks::exchange(const std::string& own) {
-  std::vector<int> everybody(size());
-  std::iota(everybody.begin(), everybody.end(), 0);
-  return all_gather(*world_, everybody, tag_, own, "measuring a table");
+  return all_gather(*world_, tag_, own, "measuring a table");
 }
 
 void Ranks::meet() { exchange(""); }
 
 void Ranks::fail(const std::string& what) {
-  RankFailure failure;
-  failure.rank = failure.reporter = rank();
-  failure.action = "measuring a table";
-  failure.what = what;
-  world_->fail(failure);
+  world_->fail({Fault::kFailed, rank(), rank(), "measuring a table", what});
 }
 
 std::vector<int64_t> Ranks::of_first(const std::vector<int64_t>& numbers) {

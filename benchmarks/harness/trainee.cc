@@ -10,6 +10,7 @@
 #include "benchmarks/harness/devices.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/runtime/microbatch.h"
 #include "gpipe/schedule.h"
 
 namespace gpipe::benchmarks {
@@ -84,8 +85,7 @@ Trainee make_distributed_trainee(torch::nn::Sequential model,
   trainee.train = [pipeline, loss, chunks = experiment.chunks](
                       at::Tensor input, at::Tensor target) mutable {
     // As many as torch::chunk makes.
-    const int64_t each = (input.size(0) + chunks - 1) / chunks;
-    const int64_t count = (input.size(0) + each - 1) / each;
+    const int64_t count = num_pieces(input.size(0), chunks);
     pipeline->train_step(
         std::move(input), std::move(target), loss,
         fill_drain(static_cast<int>(pipeline->balance().size()),

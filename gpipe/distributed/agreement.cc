@@ -1,26 +1,13 @@
 #include "gpipe/distributed/agreement.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <numeric>
+#include <utility>
 
+#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
 
 namespace gpipe {
 namespace {
-
-void put_text(std::string& bytes, const std::string& text) {
-  put(bytes, static_cast<uint64_t>(text.size()));
-  bytes += text;
-}
-
-std::string take_text(const std::string& bytes, std::size_t& at) {
-  const auto size = take<uint64_t>(bytes, at);
-  if (at > bytes.size()) return "";
-  std::string text = bytes.substr(at, size);
-  at += text.size();
-  return text;
-}
 
 std::string encode(const Terms& terms) {
   std::string bytes;
@@ -58,20 +45,14 @@ std::string difference(const Terms& theirs, const Terms& ours, int rank) {
 }  // namespace
 
 void agree(World& world, int tag, const Terms& terms) {
-  std::vector<int> everybody(world.size());
-  std::iota(everybody.begin(), everybody.end(), 0);
-  const auto all = all_gather(world, everybody, tag, encode(terms),
+  const auto all = all_gather(world, tag, encode(terms),
                               "comparing what the ranks were given");
   // All look from rank 0, so that all find the same.
   const Terms first = decode(all.front());
-  for (const int rank : everybody) {
-    RankFailure failure;
-    failure.fault = Fault::kDisagree;
-    failure.rank = rank;
-    failure.reporter = world.rank();
-    failure.what = difference(decode(all[rank]), first, rank);
-    if (failure.what.empty()) continue;
-    world.fail(failure);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string what = difference(decode(all[rank]), first, rank);
+    if (what.empty()) continue;
+    world.fail({Fault::kDisagree, rank, world.rank(), "", what});
     world.check();
   }
 }

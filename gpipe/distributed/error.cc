@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/throw.h"
 
 namespace gpipe {
@@ -46,6 +47,44 @@ std::string reason_of(const std::exception& error) {
   const std::size_t close = text.find("] ");
   const bool has_place = text[0] == '[' && close != std::string::npos;
   return has_place ? text.substr(close + 2) : text;
+}
+
+std::optional<std::string> cause_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const PeerError&) {
+    return std::nullopt;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+std::string encode_failure(const RankFailure& failure) {
+  constexpr std::size_t kTextBytes = 1500;
+  std::string bytes;
+  put(bytes, static_cast<int32_t>(failure.fault));
+  put(bytes, static_cast<int32_t>(failure.rank));
+  put(bytes, static_cast<int32_t>(failure.reporter));
+  put_text(bytes, failure.action.substr(0, kTextBytes));
+  put_text(bytes, failure.what.substr(0, kTextBytes));
+  return bytes;
+}
+
+RankFailure decode_failure(const std::string& bytes) {
+  RankFailure failure;
+  std::size_t at = 0;
+  const auto fault = take<int32_t>(bytes, at);
+  const bool known = 0 <= fault && fault <= static_cast<int32_t>(Fault::kLeft);
+  if (known) failure.fault = static_cast<Fault>(fault);
+  failure.rank = take<int32_t>(bytes, at);
+  failure.reporter = take<int32_t>(bytes, at);
+  failure.action = take_text(bytes, at);
+  failure.what = take_text(bytes, at);
+  return failure;
 }
 
 void throw_peer_error(const RankFailure& failure, int rank) {

@@ -185,13 +185,23 @@ struct Trainee {
 
 DistributedPipeline make_pipeline(const Trainee& trainee,
                                   const std::shared_ptr<World>& world) {
+  const auto options = DistributedOptions(balance_of(world->size()))
+                           .checkpoint(checkpoint_of(argument("checkpoint")))
+                           .device(torch::kCPU)
+                           .threads(1);
+  if (argument("layers") != "built") {
+    return DistributedPipeline(trainee.layers, options, world);
+  }
   return DistributedPipeline(
-      trainee.layers,
-      DistributedOptions(balance_of(world->size()))
-          .checkpoint(checkpoint_of(argument("checkpoint")))
-          .device(torch::kCPU)
-          .threads(1),
-      world);
+      LayerBuilder([&](int64_t first, int64_t count) {
+        act("builder");
+        nn::Sequential part;
+        for (int64_t k = first; k < first + count; ++k) {
+          part->push_back(std::next(trainee.layers->begin(), k)->clone());
+        }
+        return part;
+      }),
+      options, world);
 }
 
 StepResult train_step(DistributedPipeline& pipeline) {
@@ -480,6 +490,31 @@ TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
                     HasSubstr(rank_text(at_fault) + " has failed: "));
       }
     }
+  }
+}
+
+TEST(Fault, AnExceptionWhileAPipelineIsMadeIsAnErrorEverywhere) {
+  constexpr int kRanks = 3, kAtFault = 1;
+  std::vector<Arguments> arguments(
+      kRanks, {{"layers", "built"}, {"timeout_ms", "60000"}});
+  arguments[kAtFault].insert(
+      arguments[kAtFault].end(),
+      {{"place", "builder"}, {"deed", "c10"}, {"at", "0"}});
+  // Long before the timeout.
+  const auto results = Ranks("train", arguments).wait(seconds(30));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    SCOPED_TRACE(rank_text(rank));
+    expect_failed_in_order(results[rank]);
+    auto words = said(results[rank]);
+    if (rank == kAtFault) {
+      EXPECT_EQ(words["type"], "NotImplementedError");
+      continue;
+    }
+    EXPECT_EQ(words["type"], "PeerError");
+    EXPECT_EQ(words["fault"], "has failed");
+    EXPECT_EQ(words["rank"], std::to_string(kAtFault));
+    EXPECT_EQ(words["action"], "making the pipeline");
+    EXPECT_THAT(words["what"], HasSubstr(kWords));
   }
 }
 

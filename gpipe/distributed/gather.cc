@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
+#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/wire.h"
 
 namespace gpipe {
@@ -21,20 +23,8 @@ constexpr int64_t kChecksum = 4, kLength = 8, kAction = 64;
 constexpr int64_t kHead = kChecksum + kLength + kAction;
 constexpr int64_t kMost = int64_t{1} << 30;
 
-void put_number(uint8_t* bytes, int64_t size, uint64_t value) {
-  for (int64_t k = 0; k < size; ++k) {
-    bytes[k] = static_cast<uint8_t>(value >> (8 * k));
-  }
-}
-
-uint64_t take_number(const uint8_t* bytes, int64_t size) {
-  uint64_t value = 0;
-  for (int64_t k = 0; k < size; ++k) value |= uint64_t{bytes[k]} << (8 * k);
-  return value;
-}
-
-uint32_t checksum_of(const uint8_t* packet) {
-  return crc32c(packet + kChecksum, kPacket - kChecksum);
+uint32_t checksum_of(const std::string& packet) {
+  return crc32c(packet.data() + kChecksum, kPacket - kChecksum);
 }
 
 class Mail {
@@ -45,17 +35,17 @@ class Mail {
   void send(int to, const std::string& text) {
     const auto size = static_cast<int64_t>(text.size());
     const int64_t first = std::min(size, kPacket - kHead);
-    const at::Tensor packet = at::zeros({kPacket}, at::kByte);
-    auto* const bytes = packet.mutable_data_ptr<uint8_t>();
-    put_number(bytes + kChecksum, kLength, static_cast<uint64_t>(size));
-    action_.copy(reinterpret_cast<char*>(bytes) + kChecksum + kLength, kAction);
-    std::memcpy(bytes + kHead, text.data(), first);
-    put_number(bytes, kChecksum, checksum_of(bytes));
-    post(to, packet);
+    std::string packet(kChecksum, '\0');
+    put(packet, static_cast<uint64_t>(size));
+    packet += action_.substr(0, kAction);
+    packet.resize(kHead);
+    packet.append(text, 0, first);
+    packet.resize(kPacket);
+    std::string checksum;
+    put(checksum, checksum_of(packet));
+    post(to, packet.replace(0, kChecksum, checksum));
     if (first == size) return;
-    const at::Tensor rest = at::empty({size - first}, at::kByte);
-    std::memcpy(rest.mutable_data_ptr(), text.data() + first, size - first);
-    post(to, rest);
+    post(to, text.substr(first));
   }
 
   void flush() {
@@ -64,17 +54,15 @@ class Mail {
   }
 
   std::string receive(int from) {
-    const at::Tensor packet = at::empty({kPacket}, at::kByte);
-    take(from, packet);
-    const auto* const bytes = packet.const_data_ptr<uint8_t>();
-    const uint64_t length = take_number(bytes + kChecksum, kLength);
-    if (take_number(bytes, kChecksum) != checksum_of(bytes) ||
+    const std::string packet = take_bytes(from, kPacket);
+    std::size_t at = 0;
+    const auto checksum = take<uint32_t>(packet, at);
+    const auto length = take<uint64_t>(packet, at);
+    if (checksum != checksum_of(packet) ||
         length > static_cast<uint64_t>(kMost)) {
       disagree(from, "it sent something that is no message of gpipe's");
     }
-    const auto* const action =
-        reinterpret_cast<const char*>(bytes) + kChecksum + kLength;
-    const std::string theirs(action, ::strnlen(action, kAction));
+    const std::string theirs = packet.substr(at, kAction).c_str();
     if (theirs != action_.substr(0, kAction)) {
       disagree(from, "it is at '" + theirs + "', but rank " +
                          std::to_string(world_.rank()) + " at '" + action_ +
@@ -82,32 +70,29 @@ class Mail {
     }
     const auto size = static_cast<int64_t>(length);
     const int64_t first = std::min(size, kPacket - kHead);
-    std::string text(reinterpret_cast<const char*>(bytes) + kHead, first);
-    if (first == size) return text;
-    const at::Tensor rest = at::empty({size - first}, at::kByte);
-    take(from, rest);
-    text.append(static_cast<const char*>(rest.const_data_ptr()), size - first);
+    std::string text = packet.substr(kHead, first);
+    if (size > first) text += take_bytes(from, size - first);
     return text;
   }
 
  private:
-  void post(int to, const at::Tensor& bytes) {
+  void post(int to, const std::string& text) {
+    const at::Tensor bytes =
+        at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+    std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
     sends_.emplace_back(to, world_.send(bytes, to, tag_, say_action_));
   }
-  void take(int from, const at::Tensor& bytes) {
+  std::string take_bytes(int from, int64_t size) {
+    const at::Tensor bytes = at::empty({size}, at::kByte);
     wait(*world_.receive(bytes, from, tag_, say_action_), from);
+    return {static_cast<const char*>(bytes.const_data_ptr()),
+            static_cast<std::size_t>(size)};
   }
   void wait(c10d::Work& work, int peer) {
     world_.wait(work, peer, say_action_);
   }
   void disagree(int from, const std::string& what) {
-    RankFailure failure;
-    failure.fault = Fault::kDisagree;
-    failure.rank = from;
-    failure.reporter = world_.rank();
-    failure.action = action_;
-    failure.what = what;
-    world_.fail(failure);
+    world_.fail({Fault::kDisagree, from, world_.rank(), action_, what});
     world_.check();
   }
 
@@ -145,6 +130,14 @@ std::vector<std::string> all_gather(World& world,
   }
   mail.flush();
   return all;
+}
+
+std::vector<std::string> all_gather(World& world, int tag,
+                                    const std::string& mine,
+                                    const std::string& action) {
+  std::vector<int> everybody(world.size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  return all_gather(world, everybody, tag, mine, action);
 }
 
 }  // namespace gpipe

@@ -17,19 +17,9 @@ std::vector<std::string> all_gather(World& world,
                                     const std::string& mine,
                                     const std::string& action);
 
-// Numbers as bytes, for all_gather() between machines of one kind.
-template <typename Number>
-void put(std::string& bytes, Number value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-template <typename Number>
-Number take(const std::string& bytes, std::size_t& at) {
-  Number value{};
-  if (at + sizeof value <= bytes.size()) {
-    bytes.copy(reinterpret_cast<char*>(&value), sizeof value, at);
-  }
-  at += sizeof value;
-  return value;
-}
+// Of all ranks of the world.
+std::vector<std::string> all_gather(World& world, int tag,
+                                    const std::string& mine,
+                                    const std::string& action);
 
 }  // namespace gpipe

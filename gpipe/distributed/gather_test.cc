@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/testing/ranks.h"
 
 namespace gpipe {

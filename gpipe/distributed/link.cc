@@ -1,15 +1,15 @@
 #include "gpipe/distributed/link.h"
 
 #include <ATen/Functions.h>
-#include <c10/util/Exception.h>
 
 #include <atomic>
 #include <cstring>
-#include <deque>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "gpipe/distributed/throw.h"
 #include "gpipe/runtime/bell.h"
 
 namespace gpipe {
@@ -18,9 +18,6 @@ namespace {
 // Looks before the thread falls asleep: none, since it would take a core from
 // those who compute.
 constexpr int kSpins = 0;
-
-// Bits of a tag that name its channel; above them what the bytes are.
-constexpr int kTagBits = 15, kContentBits = 16;
 
 std::string waiting_for(const MessageId& message) {
   return "waiting for " + message.to_string();
@@ -44,33 +41,16 @@ void wait_for(Worker& worker) {
 template <typename Part>
 void guard(World& world, Fault fault, int at_fault, const MessageId& message,
            Part part) {
-  RankFailure failure;
-  failure.fault = fault;
-  failure.rank = at_fault;
-  failure.reporter = world.rank();
   try {
     part();
-    return;
-  } catch (const PeerError&) {
-    return;  // the world knows
-  } catch (const c10::Error& error) {
-    failure.what = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    failure.what = error.what();
+  } catch (...) {
+    const auto cause = cause_of(std::current_exception());
+    if (!cause) return;
+    world.fail({fault, at_fault, world.rank(), message.to_string(), *cause});
   }
-  failure.action = message.to_string();
-  world.fail(failure);
 }
 
 }  // namespace
-
-int Tags::payload_of(int64_t bytes, at::ScalarType type) const {
-  const int64_t content[] = {bytes, static_cast<int64_t>(type)};
-  const uint32_t crc = crc32c(content, sizeof content);
-  const int folded = static_cast<int>((crc ^ (crc >> 16)) &
-                                      ((uint32_t{1} << kContentBits) - 1));
-  return (folded << kTagBits) | payload;
-}
 
 Outlet::Outlet(World& world, int to, Tags tags)
     : world_(world),

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "gpipe/distributed/tags.h"
 #include "gpipe/distributed/wire.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/runtime/cell.h"
@@ -16,19 +17,6 @@
 #include "gpipe/runtime/worker.h"
 
 namespace gpipe {
-
-// Tags of c10d that a pipeline uses, apart from those of others in the world.
-struct Tags {
-  explicit Tags(int channel)
-      : header(4 * channel), payload(header + 1), words(header + 2) {}
-  int header, payload;  // of messages
-  int words;            // of what goes around at the ends of a step
-
-  // Of these bytes of a payload. A message of another length than its receiver
-  // waits for would end the receiver's process, so what they are is part of
-  // where they go: bytes that were announced as something else never arrive.
-  int payload_of(int64_t bytes, at::ScalarType type) const;
-};
 
 // Sends to one rank. A thread of its own copies from the device, posts and
 // waits, so that computing goes on.

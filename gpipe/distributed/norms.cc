@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
 
 namespace gpipe {

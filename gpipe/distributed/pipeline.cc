@@ -5,16 +5,18 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <numeric>
 #include <ostream>
 #include <set>
 
 #include "gpipe/assembly.h"
 #include "gpipe/distributed/agreement.h"
+#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/norms.h"
 #include "gpipe/distributed/runner.h"
+#include "gpipe/distributed/tags.h"
+#include "gpipe/distributed/tell.h"
 #include "gpipe/distributed/wire.h"
 #include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/partition.h"
@@ -29,10 +31,7 @@ namespace {
 RankLayout make_layout(const DistributedOptions& options, const World& world) {
   const auto stages = static_cast<int>(options.balance().size());
   const auto per_rank = static_cast<int>(options.stages_per_rank());
-  TORCH_CHECK_VALUE(stages > 0 && per_rank > 0 && stages % per_rank == 0,
-                    "the number of partitions must be a multiple of "
-                    "stages_per_rank, which must be positive (partitions: ",
-                    stages, ", stages_per_rank: ", per_rank, ")");
+  check_stages_per_rank(options.balance().size(), options.stages_per_rank());
   RankLayout layout;
   layout.ranks = stages / per_rank;
   layout.replicas = static_cast<int>(options.data_parallel());
@@ -115,8 +114,7 @@ std::string encode_skips(const std::vector<Layer>& layers) {
     put(text, layer.index);
     put(text, static_cast<uint8_t>(stash));
     put(text, key.ns.number());
-    put(text, static_cast<uint64_t>(key.name.size()));
-    text += key.name;
+    put_text(text, key.name);
   };
   for (const Layer& layer : layers) {
     for (const SkipKey& key : layer.skips.stash) add(layer, key, true);
@@ -130,13 +128,13 @@ void decode_skips(const std::string& text, std::vector<Layer>& layers) {
     const auto index = take<int64_t>(text, at);
     const bool stash = take<uint8_t>(text, at) != 0;
     const auto ns = take<uint64_t>(text, at);
-    const auto size = take<uint64_t>(text, at);
-    SkipKey key{Namespace::of_number(ns), text.substr(at, size)};
-    at += size;
+    SkipKey key{Namespace::of_number(ns), take_text(text, at)};
     LayerSkips& skips = layers.at(index).skips;
     (stash ? skips.stash : skips.pop).push_back(std::move(key));
   }
 }
+
+constexpr char kMaking[] = "making the pipeline";
 
 [[noreturn]] void refuse_to_move() {
   TORCH_CHECK_TYPE(false,
@@ -173,6 +171,19 @@ DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
     : torch::nn::Module("gpipe::DistributedPipeline"),
       options_(std::move(options)),
       world_(std::move(world)) {
+  telling(*world_, kMaking, [&] { take(module); });
+}
+
+DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
+                                                 DistributedOptions options,
+                                                 std::shared_ptr<World> world)
+    : torch::nn::Module("gpipe::DistributedPipeline"),
+      options_(std::move(options)),
+      world_(std::move(world)) {
+  telling(*world_, kMaking, [&] { build_own(build); });
+}
+
+void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
   const Tags tags(world_->next_channel());
   Terms terms = terms_of(options_);
@@ -209,17 +220,10 @@ DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
   build(std::move(layers));
 }
 
-DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build_layers,
-                                                 DistributedOptions options,
-                                                 std::shared_ptr<World> world)
-    : torch::nn::Module("gpipe::DistributedPipeline"),
-      options_(std::move(options)),
-      world_(std::move(world)) {
+void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
   const Tags tags(world_->next_channel());
   agree(*world_, tags.words, terms_of(options_));
-  for (const int64_t each : options_.balance()) {
-    check_balance({each}, each > 0 ? each : 1);
-  }
+  check_positive(options_.balance());
   layout_ = make_layout(options_, *world_);
   std::vector<Layer> layers(size());
   for (int64_t k = 0; k < size(); ++k) {
@@ -256,9 +260,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build_layers,
 }
 
 void DistributedPipelineImpl::build(std::vector<Layer> layers) {
-  TORCH_CHECK_VALUE(options_.chunks() > 0,
-                    "number of chunks must be positive integer (chunks: ",
-                    options_.chunks(), ")");
+  check_chunks(options_.chunks());
   TORCH_CHECK_VALUE(options_.threads() >= 0,
                     "threads must be positive, or 0 for those that LibTorch "
                     "would use (threads: ",
@@ -284,7 +286,7 @@ void DistributedPipelineImpl::build(std::vector<Layer> layers) {
 }
 
 StepResult DistributedPipelineImpl::run(const Value& input, const Value& target,
-                                        const Loss& loss,
+                                        const LossOfValues& loss,
                                         const Schedule& schedule,
                                         const TrainOptions& options) {
   return runner_->step(
@@ -294,15 +296,14 @@ StepResult DistributedPipelineImpl::run(const Value& input, const Value& target,
 
 StepResult DistributedPipelineImpl::run_forward(const Value& input,
                                                 const Value& target,
-                                                const Loss& loss,
+                                                const LossOfValues& loss,
                                                 const TrainOptions& options) {
   const c10::AutoGradMode no_graph(false);
   std::optional<EvalMode> eval;
   if (loss) eval.emplace(*this);
   const int64_t rows = layout_.has_first() ? rows_of(input) : 0;
-  const int64_t each = (rows + options_.chunks() - 1) / options_.chunks();
   const int64_t count =
-      runner_->from_first(rows > 0 ? (rows + each - 1) / each : 1);
+      runner_->from_first(rows > 0 ? num_pieces(rows, options_.chunks()) : 1);
   const Schedule schedule = select(
       breadth_first(layout_.rank_of_stage, static_cast<int>(count)),
       [](const Action& action) { return action.kind == Kind::kForward; });

@@ -93,10 +93,11 @@ using LayerBuilder =
 // in all of them, each replica adds its gradients up as ever, and then replica
 // 0's sum, 1's, ... are added in this order, the same bits on all.
 //
-// Errors: an exception on one rank, whether of a layer or of a check, is thrown
-// there with its type and ends the call on all other ranks with a PeerError,
-// and so do a rank that dies, freezes, or runs something else. `.grad` is then
-// as it was, on all ranks. After that only a new World and a new pipeline help.
+// Errors: an exception on one rank, whether of a layer, a builder or a check,
+// is thrown there with its type and ends the call on all other ranks with a
+// PeerError, and so do a rank that dies, freezes, or runs something else.
+// `.grad` is then as it was, on all ranks. After that only a new World and a
+// new pipeline help.
 //
 // Threads: calls are served one after the other.
 class DistributedPipelineImpl : public torch::nn::Module {
@@ -124,13 +125,8 @@ class DistributedPipelineImpl : public torch::nn::Module {
   StepResult train_step(Input input, Target target, Loss loss,
                         const Schedule& schedule,
                         const TrainOptions& options = {}) {
-    return run(
-        Value::wrap(std::move(input)), Value::wrap(std::move(target)),
-        [&loss](Value of_output, Value of_target) -> torch::Tensor {
-          return loss(std::move(of_output).template unwrap<Output>(),
-                      std::move(of_target).template unwrap<Target>());
-        },
-        schedule, options);
+    return run(Value::wrap(std::move(input)), Value::wrap(std::move(target)),
+               of_values<Output, Target>(loss), schedule, options);
   }
 
   // The losses of a mini-batch, in evaluation mode and without gradients, in up
@@ -139,13 +135,9 @@ class DistributedPipelineImpl : public torch::nn::Module {
             typename Loss>
   StepResult evaluate(Input input, Target target, Loss loss,
                       const TrainOptions& options = {}) {
-    return run_forward(
-        Value::wrap(std::move(input)), Value::wrap(std::move(target)),
-        [&loss](Value of_output, Value of_target) -> torch::Tensor {
-          return loss(std::move(of_output).template unwrap<Output>(),
-                      std::move(of_target).template unwrap<Target>());
-        },
-        options);
+    return run_forward(Value::wrap(std::move(input)),
+                       Value::wrap(std::move(target)),
+                       of_values<Output, Target>(loss), options);
   }
 
   // What the last layer returns for `input`, where the last stage is; nothing
@@ -183,14 +175,25 @@ class DistributedPipelineImpl : public torch::nn::Module {
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  using Loss = std::function<torch::Tensor(Value, Value)>;
+  using LossOfValues = std::function<torch::Tensor(Value, Value)>;
+  // `loss` must live as long.
+  template <typename Output, typename Target, typename Loss>
+  static LossOfValues of_values(Loss& loss) {
+    return [&loss](Value of_output, Value of_target) -> torch::Tensor {
+      return loss(std::move(of_output).template unwrap<Output>(),
+                  std::move(of_target).template unwrap<Target>());
+    };
+  }
 
+  void take(const torch::nn::Sequential& module);
+  void build_own(const LayerBuilder& build_layers);
   // `layers`: all; those of other ranks without a module.
   void build(std::vector<Layer> layers);
-  StepResult run(const Value& input, const Value& target, const Loss& loss,
-                 const Schedule& schedule, const TrainOptions& options);
+  StepResult run(const Value& input, const Value& target,
+                 const LossOfValues& loss, const Schedule& schedule,
+                 const TrainOptions& options);
   StepResult run_forward(const Value& input, const Value& target,
-                         const Loss& loss, const TrainOptions& options);
+                         const LossOfValues& loss, const TrainOptions& options);
 
   DistributedOptions options_;
   std::shared_ptr<World> world_;

@@ -5,187 +5,171 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
 #include <string>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <utility>
 
+#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
 
 namespace gpipe {
 namespace {
 
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
 std::string action() { return "adding up the gradients of the replicas"; }
 
-class Reduction {
- public:
-  Reduction(World& world, const std::vector<int>& members, int tag)
-      : world_(world), members_(members), tag_(tag) {
-    for (std::size_t k = 0; k < members.size(); ++k) {
-      if (members[k] == world.rank()) own_ = k;
-    }
-  }
+int64_t bytes_in(const at::Tensor& like) {
+  return like.numel() * static_cast<int64_t>(like.element_size());
+}
 
-  // `flat`: of one dimension, on the CPU.
-  void reduce(const at::Tensor& flat) {
-    const auto count = static_cast<int64_t>(members_.size());
-    const int64_t part = (flat.numel() + count - 1) / count;
-    const auto part_of = [&](std::size_t k) {
-      const int64_t begin =
-          std::min(flat.numel(), static_cast<int64_t>(k) * part);
-      return flat.narrow(0, begin, std::min(part, flat.numel() - begin));
-    };
-    // Everyone's own part, from all others.
-    const at::Tensor mine = part_of(own_);
-    std::vector<at::Tensor> theirs(members_.size());
-    for (std::size_t k = 0; k < members_.size(); ++k) {
-      if (k == own_) continue;
-      theirs[k] = at::empty_like(mine);
-      post(k, part_of(k), theirs[k]);
-    }
-    wait();
-    at::Tensor sum;
-    for (std::size_t k = 0; k < members_.size(); ++k) {
-      const at::Tensor& each = k == own_ ? mine : theirs[k];
-      sum = sum.defined() ? sum.add_(each) : each.clone();
-    }
-    // And its sum, to all others.
-    for (std::size_t k = 0; k < members_.size(); ++k) {
-      if (k != own_) post(k, sum, part_of(k));
-    }
-    wait();
-    part_of(own_).copy_(sum);
-  }
-
- private:
-  void post(std::size_t member, const at::Tensor& out, const at::Tensor& in) {
-    const int peer = members_[member];
-    if (in.numel() > 0) {
-      works_.emplace_back(peer, world_.receive(in, peer, tag_, action));
-    }
-    if (out.numel() > 0) {
-      works_.emplace_back(peer, world_.send(out, peer, tag_, action));
-    }
-  }
-  void wait() {
-    for (const auto& [peer, work] : works_) {
-      world_.wait(*work, peer, action);
-    }
-    works_.clear();
-  }
-
-  World& world_;
-  const std::vector<int>& members_;
-  const int tag_;
-  std::size_t own_ = 0;
-  std::vector<std::pair<int, WorkPtr>> works_;
-};
-
-// What a member has, so that all cut the same buckets; and what it is, so that
-// no message is of another length than its receiver waits for.
-std::string describe(const std::vector<at::Tensor*>& tensors) {
+// Enough that all cut the same buckets, and no message is of another length
+// than its receiver waits for.
+std::string describe(const at::Tensor& like) {
   std::string bytes;
-  for (const at::Tensor* const each : tensors) {
-    put(bytes, static_cast<uint8_t>(each->defined()));
-    if (!each->defined()) continue;
-    put(bytes, static_cast<int8_t>(each->scalar_type()));
-    put(bytes, static_cast<int64_t>(each->dim()));
-    for (const int64_t size : each->sizes()) put(bytes, size);
-  }
+  put(bytes, static_cast<int8_t>(like.scalar_type()));
+  for (const int64_t size : like.sizes()) put(bytes, size);
   return bytes;
-}
-
-struct Outline {
-  bool defined = false;
-  at::ScalarType type = at::kFloat;
-  std::vector<int64_t> sizes;
-
-  friend bool operator!=(const Outline& a, const Outline& b) {
-    return a.type != b.type || a.sizes != b.sizes;
-  }
-};
-
-std::vector<Outline> read_outlines(const std::string& bytes) {
-  std::vector<Outline> outlines;
-  for (std::size_t at = 0; at < bytes.size();) {
-    Outline& outline = outlines.emplace_back();
-    outline.defined = take<uint8_t>(bytes, at) != 0;
-    if (!outline.defined) continue;
-    outline.type = static_cast<at::ScalarType>(take<int8_t>(bytes, at));
-    const auto dims = take<int64_t>(bytes, at);
-    for (int64_t d = 0; d < dims && at < bytes.size(); ++d) {
-      outline.sizes.push_back(take<int64_t>(bytes, at));
-    }
-  }
-  return outlines;
-}
-
-// Of those that any member has.
-std::vector<Outline> agree_on(const std::vector<std::string>& all,
-                              const std::vector<int>& members) {
-  std::vector<Outline> result = read_outlines(all.front());
-  for (std::size_t k = 1; k < all.size(); ++k) {
-    const std::vector<Outline> theirs = read_outlines(all[k]);
-    TORCH_CHECK(theirs.size() == result.size(), "rank ", members[k], " has ",
-                theirs.size(), " gradients, but rank ", members.front(), " ",
-                result.size());
-    for (std::size_t n = 0; n < result.size(); ++n) {
-      if (!theirs[n].defined) continue;
-      TORCH_CHECK(!result[n].defined || !(theirs[n] != result[n]), "gradient ",
-                  n, " is of other sizes or of another type on rank ",
-                  members[k], " than on rank ", members.front());
-      result[n] = theirs[n];
-    }
-  }
-  return result;
 }
 
 }  // namespace
 
-void all_reduce(World& world, const std::vector<int>& members, int tag,
-                std::vector<at::Tensor*> tensors, int64_t bucket_bytes) {
-  if (members.size() == 1) return;
+std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
+                                     int64_t bucket_bytes) {
+  std::vector<std::size_t> ends;
+  int64_t bytes = 0;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const at::Tensor& like = all[k].like;
+    if (k > 0 && (bytes >= bucket_bytes ||
+                  like.scalar_type() != all[k - 1].like.scalar_type())) {
+      ends.push_back(k);
+      bytes = 0;
+    }
+    bytes += bytes_in(like);
+  }
+  if (!all.empty()) ends.push_back(all.size());
+  return ends;
+}
+
+Reducer::Reducer(World& world, std::vector<int> members, int tag)
+    : world_(world), members_(std::move(members)), tag_(tag) {
+  const auto own = std::find(members_.begin(), members_.end(), world.rank());
+  TORCH_INTERNAL_ASSERT(members_.size() > 1 && own != members_.end());
+  own_ = own - members_.begin();
+}
+
+void Reducer::agree(const std::vector<Summand>& all) {
+  std::string mine;
+  for (const Summand& each : all) put_text(mine, describe(each.like));
+  const auto texts = all_gather(world_, members_, tag_, mine, action());
+  const auto split = [](const std::string& text) {
+    std::vector<std::string> parts;
+    for (std::size_t at = 0; at < text.size();) {
+      parts.push_back(take_text(text, at));
+    }
+    return parts;
+  };
+  const std::vector<std::string> first = split(texts.front());
+  for (std::size_t k = 1; k < texts.size(); ++k) {
+    if (texts[k] == texts.front()) continue;
+    const std::vector<std::string> theirs = split(texts[k]);
+    TORCH_CHECK(theirs.size() == first.size(), "rank ", members_[k], " has ",
+                theirs.size(), " gradients, but rank ", members_.front(), " ",
+                first.size());
+    for (std::size_t n = 0; n < first.size(); ++n) {
+      TORCH_CHECK(theirs[n] == first[n], "gradient ", n,
+                  " is of other sizes or of another type on rank ", members_[k],
+                  " than on rank ", members_.front());
+    }
+  }
+}
+
+void Reducer::add_up(Summand* begin, Summand* end) {
   const c10::AutoGradMode no_graph(false);
-  const std::vector<Outline> outlines = agree_on(
-      all_gather(world, members, tag, describe(tensors), action()), members);
-  Reduction reduction(world, members, tag);
-  for (std::size_t begin = 0; begin < tensors.size();) {
-    if (!outlines[begin].defined) {
-      ++begin;
-      continue;
+  // Behind the gradients, for each of them, whether there is one.
+  std::vector<at::Tensor> parts;
+  const auto options = begin->like.options().device(at::kCPU);
+  const at::Tensor present = at::zeros({end - begin}, options);
+  for (Summand* each = begin; each != end; ++each) {
+    if (each->grad.defined()) {
+      if (each->grad.layout() != at::kStrided) {
+        each->grad = each->grad.to_dense();
+      }
+      present[each - begin].fill_(1);
+      parts.push_back(each->grad.cpu().reshape({-1}));
+    } else {
+      parts.push_back(at::zeros({each->like.numel()}, options));
     }
-    std::vector<at::Tensor> parts;
-    std::vector<std::size_t> taken;
-    int64_t bytes = 0;
-    std::size_t end = begin;
-    for (; end < tensors.size() && bytes < bucket_bytes; ++end) {
-      const Outline& outline = outlines[end];
-      if (!outline.defined) continue;
-      if (outline.type != outlines[begin].type) break;
-      const at::Tensor& tensor = *tensors[end];
-      parts.push_back(tensor.defined()
-                          ? tensor.cpu().reshape({-1})
-                          : at::zeros(outline.sizes, outline.type).view({-1}));
-      taken.push_back(end);
-      bytes += parts.back().numel() *
-               static_cast<int64_t>(parts.back().element_size());
-    }
-    const at::Tensor flat = at::cat(parts);
-    reduction.reduce(flat);
-    int64_t at = 0;
-    for (std::size_t n = 0; n < taken.size(); ++n) {
-      const int64_t count = parts[n].numel();
-      const at::Tensor sum =
-          flat.narrow(0, at, count).view(outlines[taken[n]].sizes);
-      at += count;
-      // A new one: the old one may be somebody else's too.
-      at::Tensor& tensor = *tensors[taken[n]];
-      tensor =
-          tensor.defined() ? at::empty_like(tensor).copy_(sum) : sum.clone();
-    }
+  }
+  parts.push_back(present);
+  const at::Tensor flat = at::cat(parts);
+  parts.clear();
+  add_up_flat(flat);
+  int64_t at = 0;
+  const at::Tensor counts =
+      flat.narrow(0, flat.numel() - present.numel(), present.numel());
+  for (Summand* each = begin; each != end; ++each) {
+    const int64_t count = each->like.numel();
+    const at::Tensor sum = flat.narrow(0, at, count).view(each->like.sizes());
+    at += count;
+    if (counts[each - begin].equal(at::zeros({}, options))) continue;
+    const at::Tensor& same_strides =
+        each->grad.defined() ? each->grad : each->like;
+    each->grad = at::empty_like(same_strides).copy_(sum);
+  }
+}
+
+// `flat`: of one dimension, on the CPU.
+void Reducer::add_up_flat(const at::Tensor& flat) {
+  const auto count = static_cast<int64_t>(members_.size());
+  const int64_t part = (flat.numel() + count - 1) / count;
+  const auto part_of = [&](std::size_t k) {
+    const int64_t begin =
+        std::min(flat.numel(), static_cast<int64_t>(k) * part);
+    return flat.narrow(0, begin, std::min(part, flat.numel() - begin));
+  };
+  // Everyone's own part, from all others.
+  const at::Tensor mine = part_of(own_);
+  std::vector<at::Tensor> theirs(members_.size());
+  for (std::size_t k = 0; k < members_.size(); ++k) {
+    if (k == own_) continue;
+    theirs[k] = at::empty_like(mine);
+    post(k, part_of(k), theirs[k]);
+  }
+  wait();
+  at::Tensor sum;
+  for (std::size_t k = 0; k < members_.size(); ++k) {
+    const at::Tensor& each = k == own_ ? mine : theirs[k];
+    sum = sum.defined() ? sum.add_(each) : each.clone();
+  }
+  // And its sum, to all others.
+  for (std::size_t k = 0; k < members_.size(); ++k) {
+    if (k != own_) post(k, sum, part_of(k));
+  }
+  wait();
+  part_of(own_).copy_(sum);
+}
+
+void Reducer::post(std::size_t member, const at::Tensor& out,
+                   const at::Tensor& in) {
+  const int peer = members_[member];
+  if (in.numel() > 0) {
+    works_.emplace_back(peer, world_.receive(in, peer, tag_, action));
+  }
+  if (out.numel() > 0) {
+    works_.emplace_back(peer, world_.send(out, peer, tag_, action));
+  }
+}
+
+void Reducer::wait() {
+  for (const auto& [peer, work] : works_) world_.wait(*work, peer, action);
+  works_.clear();
+}
+
+void all_reduce(World& world, const std::vector<int>& members, int tag,
+                std::vector<Summand>& all, int64_t bucket_bytes) {
+  if (members.size() == 1) return;
+  Reducer reducer(world, members, tag);
+  reducer.agree(all);
+  std::size_t begin = 0;
+  for (const std::size_t end : cut_buckets(all, bucket_bytes)) {
+    reducer.add_up(all.data() + begin, all.data() + end);
     begin = end;
   }
 }

@@ -2,30 +2,70 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/world.h"
 
 namespace gpipe {
 
-// Each of `tensors` becomes the sum of those of all `members`, added in the
-// order of `members`, so that all get the same bits, and get them again in
-// another run. Undefined ones count as zero; what is undefined everywhere stays
-// so. All members give tensors of equal sizes and types, on any devices, which
-// are replaced.
+// What becomes a sum. `grad` is of the sizes and the type of `like`, on any
+// device; undefined, it counts as zero.
+struct Summand {
+  at::Tensor like, grad;
+};
+
+// About as much of gradients as goes around at a time.
+constexpr int64_t kBucketBytes = int64_t{1} << 24;
+
+// Where the buckets of a list end, in ascending order, the last one at its
+// size: each has one type and is full with the tensor that brings it to
+// `bucket_bytes`.
+std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
+                                     int64_t bucket_bytes = kBucketBytes);
+
+// Adds up over ranks, in the order of `members`, so that all get the same bits,
+// and get them again in another run.
 //
-// They go in buckets of about `bucket_bytes`, of one type each. Of a bucket
-// each member adds up a part, which it gets from all others and gives to all
-// others (a reduce-scatter and an all-gather): with n members each sends 2 (n -
-// 1) / n of the bytes, as around a ring, where sums would begin at other
-// members for other parts.
+// Of a bucket each member adds up a part, which it gets from all others and
+// gives to all others (a reduce-scatter and an all-gather): with n members each
+// sends 2 (n - 1) / n of the bytes, as around a ring, where sums would begin at
+// other members for other parts.
 //
-// PeerError; c10::Error on all members if they have other numbers of tensors,
-// or others of them, before anything is sent. Threads: one at a time for a tag.
+// Threads: one at a time for a tag.
+class Reducer {
+ public:
+  // `members`: at least two, this rank among them.
+  Reducer(World& world, std::vector<int> members, int tag);
+
+  // c10::Error on all members if they have other lists, of other sizes or
+  // types; PeerError.
+  void agree(const std::vector<Summand>& all);
+
+  // `bucket`: begin and end, of one type. A gradient that no member has stays
+  // undefined; others are replaced, never written to, since they may be
+  // somebody else's too. What was sparse is dense then. PeerError.
+  void add_up(Summand* begin, Summand* end);
+
+ private:
+  void add_up_flat(const at::Tensor& flat);
+  void post(std::size_t member, const at::Tensor& out, const at::Tensor& in);
+  void wait();
+
+  World& world_;
+  const std::vector<int> members_;
+  const int tag_;
+  std::size_t own_ = 0;  // of members_
+  std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> works_;
+};
+
+// agree(), and add_up() for each bucket. Does nothing for a single member.
 void all_reduce(World& world, const std::vector<int>& members, int tag,
-                std::vector<at::Tensor*> tensors,
-                int64_t bucket_bytes = int64_t{1} << 24);
+                std::vector<Summand>& all, int64_t bucket_bytes = kBucketBytes);
 
 }  // namespace gpipe

@@ -73,21 +73,27 @@ std::vector<Tensor> tensors_of(int rank, int ranks) {
   return all;
 }
 
+// As the parameter would be: any, if no member has a gradient.
+Tensor like(const std::vector<std::vector<Tensor>>& by_member,
+            std::size_t number) {
+  for (const auto& each : by_member) {
+    if (each[number].defined()) return at::zeros_like(each[number]);
+  }
+  return at::zeros({2});
+}
+
 // By the rule: zeros for undefined ones, from the first member to the last.
 Tensor sum_of(const std::vector<std::vector<Tensor>>& by_member,
               std::size_t number) {
-  Tensor like;
-  for (const auto& each : by_member) {
-    if (each[number].defined()) like = each[number];
-  }
-  if (!like.defined()) return like;
   Tensor sum;
+  bool any = false;
   for (const auto& each : by_member) {
+    any = any || each[number].defined();
     const Tensor value =
-        each[number].defined() ? each[number] : at::zeros_like(like);
+        each[number].defined() ? each[number] : like(by_member, number);
     sum = sum.defined() ? sum + value : value;
   }
-  return sum;
+  return any ? sum : Tensor();
 }
 
 void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
@@ -98,14 +104,15 @@ void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
     by_member.push_back(tensors_of(each, world.size()));
   }
   const std::vector<Tensor> before = tensors_of(rank, world.size());
-  std::vector<Tensor> tensors = before, copies;
-  std::vector<Tensor*> pointers;
-  for (Tensor& each : tensors) {
-    pointers.push_back(&each);
-    copies.push_back(each.defined() ? each.clone() : each);
+  std::vector<Summand> tensors;
+  std::vector<Tensor> copies;
+  for (std::size_t n = 0; n < before.size(); ++n) {
+    tensors.push_back({like(by_member, n), before[n]});
+    copies.push_back(before[n].defined() ? before[n].clone() : before[n]);
   }
-  all_reduce(world, members, kTag, pointers, bucket);
+  all_reduce(world, members, kTag, tensors, bucket);
   for (std::size_t n = 0; n < tensors.size(); ++n) {
+    const Tensor& sum = tensors[n].grad;
     const std::string where = std::to_string(members.size()) +
                               " members, tensor " + std::to_string(n) +
                               ", buckets of " + std::to_string(bucket);
@@ -113,11 +120,11 @@ void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
       if (!holds) throw std::runtime_error(where + ": " + what);
     };
     const Tensor expected = sum_of(by_member, n);
-    check(tensors[n].defined() == expected.defined(), "defined");
+    check(sum.defined() == expected.defined(), "defined");
     if (!expected.defined()) continue;
-    check(same_bits(tensors[n], expected), "sum");
+    check(same_bits(sum, expected), "sum");
     if (!before[n].defined()) continue;
-    check(tensors[n].strides() == before[n].strides(), "strides");
+    check(sum.strides() == before[n].strides(), "strides");
     // The old one may be somebody else's, too.
     check(same_bits(before[n], copies[n]), "written in place");
   }
@@ -137,7 +144,8 @@ const RankProgramEntry kSums("sums", [] {
     }
     check_sums(*world, same_stage, bucket);
   }
-  all_reduce(*world, everybody, kTag, {});
+  std::vector<Summand> none;
+  all_reduce(*world, everybody, kTag, none);
   return 0;
 });
 
@@ -147,21 +155,20 @@ const RankProgramEntry kDiffer("differ", [] {
   std::vector<int> everybody(world->size());
   std::iota(everybody.begin(), everybody.end(), 0);
   const auto try_with = [&](std::vector<Tensor> tensors) {
-    std::vector<Tensor*> pointers;
-    for (Tensor& each : tensors) pointers.push_back(&each);
+    std::vector<Summand> all;
+    for (const Tensor& each : tensors) all.push_back({each, each});
     try {
-      all_reduce(*world, everybody, kTag, pointers);
+      all_reduce(*world, everybody, kTag, all);
       std::cout << "no error" << std::endl;
     } catch (const c10::Error& error) {
       std::cout << error.what_without_backtrace() << std::endl;
     }
   };
-  const Tensor four = at::ones({4}), undefined;
-  try_with(last ? std::vector<Tensor>{four}
-                : std::vector<Tensor>{four, undefined});
+  const Tensor four = at::ones({4});
+  try_with(last ? std::vector<Tensor>{four} : std::vector<Tensor>{four, four});
   try_with({four, last ? at::ones({2, 2}) : four});
-  try_with({last ? four : undefined, last ? at::ones({4}, at::kDouble) : four});
-  try_with({undefined, four});  // all is well again
+  try_with({four, last ? at::ones({4}, at::kDouble) : four});
+  try_with({four, four});  // all is well again
   return 0;
 });
 
@@ -198,6 +205,20 @@ TEST(Reduce, SaysOnAllMembersWhatDiffers) {
         "rank 0\n"
         "no error\n");
   }
+}
+
+TEST(Reduce, BucketsEndWithATypeOrWhenTheyAreFull) {
+  const auto of = [](int64_t elements, at::ScalarType type) {
+    return Summand{at::zeros({elements}, type), Tensor()};
+  };
+  const std::vector<Summand> all = {of(4, at::kFloat),  of(1, at::kFloat),
+                                    of(9, at::kFloat),  of(1, at::kDouble),
+                                    of(1, at::kDouble), of(0, at::kDouble),
+                                    of(7, at::kFloat)};
+  EXPECT_EQ(cut_buckets(all, 17), (std::vector<std::size_t>{2, 3, 6, 7}));
+  EXPECT_EQ(cut_buckets(all, 16), (std::vector<std::size_t>{1, 3, 5, 6, 7}));
+  EXPECT_EQ(cut_buckets(all, 1 << 20), (std::vector<std::size_t>{3, 6, 7}));
+  EXPECT_TRUE(cut_buckets({}, 1).empty());
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <future>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -74,22 +73,6 @@ constexpr char kComplete[] = "gpipe/complete";
 // Of a world: why nothing will come of it.
 constexpr char kFailure[] = "failure";
 
-std::string encode(const RankFailure& failure) {
-  return std::to_string(static_cast<int>(failure.fault)) + " " +
-         std::to_string(failure.rank) + " " + std::to_string(failure.reporter) +
-         " " + failure.what;
-}
-
-RankFailure decode(const std::string& text) {
-  std::istringstream stream(text);
-  int fault = 0;
-  RankFailure failure;
-  stream >> fault >> failure.rank >> failure.reporter >> std::ws;
-  failure.fault = static_cast<Fault>(fault);
-  std::getline(stream, failure.what);
-  return failure;
-}
-
 // Everything that waits for others takes its turn on a thread that may be left
 // behind: LibTorch's store waits without end for a server that does not answer.
 class Joining : public std::enable_shared_from_this<Joining> {
@@ -124,16 +107,10 @@ class Joining : public std::enable_shared_from_this<Joining> {
 
  private:
   RankFailure failure_of(Fault fault, int rank, const std::string& what) const {
-    RankFailure failure;
-    failure.fault = fault;
-    failure.rank = rank;
-    failure.reporter = options_.rank;
-    failure.what = what;
-    return failure;
+    return {fault, rank, options_.rank, "the rendezvous", what};
   }
 
-  [[noreturn]] void raise(RankFailure failure) const {
-    failure.action = "the rendezvous";
+  [[noreturn]] void raise(const RankFailure& failure) const {
     throw_peer_error(failure, options_.rank);
   }
 
@@ -144,8 +121,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
   // The same on all ranks: the first that anybody has found.
   [[noreturn]] void fail_all(c10d::Store& store, Fault fault, int rank,
                              const std::string& what) const {
-    const std::string mine = encode(failure_of(fault, rank, what));
-    raise(decode(text_of(store.compareSet(kFailure, {}, bytes_of(mine)))));
+    const std::string mine = encode_failure(failure_of(fault, rank, what));
+    raise(decode_failure(
+        text_of(store.compareSet(kFailure, {}, bytes_of(mine)))));
   }
 
   Meeting join(int listening) {
@@ -171,10 +149,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
       meeting.control =
           group(meeting.store, "control", own, std::chrono::hours(24 * 365));
     } catch (const std::exception& error) {
-      const std::string text = error.what();
       fail(Fault::kTimeout, options_.rank,
            "no connection from " + own +
-               " to all other ranks: " + text.substr(0, text.find('\n')));
+               " to all other ranks: " + reason_of(error));
     }
     return meeting;
   }
@@ -188,11 +165,10 @@ class Joining : public std::enable_shared_from_this<Joining> {
       } catch (const PeerError&) {
         throw;
       } catch (const std::exception& error) {
-        const std::string text = error.what();
         failure = failure_of(Fault::kTimeout, 0,
                              "no connection to the store at " +
                                  place(options_.address, options_.port) + ": " +
-                                 text.substr(0, text.find('\n')));
+                                 reason_of(error));
         if (listening >= 0) raise(failure);
       }
       if (Clock::now() >= deadline_) raise(failure);
@@ -244,7 +220,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     for (int rank = 0; rank < size; ++rank) missing.push_back(rank);
     while (true) {
       if (store.check({kFailure})) {
-        raise(decode(text_of(store.get(kFailure))));
+        raise(decode_failure(text_of(store.get(kFailure))));
       }
       std::vector<int> still;
       for (const int rank : missing) {

@@ -4,23 +4,24 @@
 #include <ATen/TensorOperators.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
+#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/norms.h"
 #include "gpipe/distributed/reduce.h"
 #include "gpipe/distributed/route.h"
+#include "gpipe/distributed/tell.h"
 #include "gpipe/runtime/random.h"
 #include "gpipe/runtime/recording.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
-#include "gpipe/schedule/validate.h"
 
 namespace gpipe {
 namespace {
-
-constexpr std::size_t kPlansKept = 8;
 
 // What a rank says at the end of a step.
 struct Ending {
@@ -66,6 +67,10 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
       tags_(world_->next_channel()),
       stages_(std::move(partitions)),
       executor_({device}, threads, /*one_at_a_time=*/false) {
+  if (layout_.replicas > 1) {
+    sums_ = std::make_unique<ReplicaSums>(*world_, layout_.same_stages(),
+                                          tags_.sums);
+  }
   callback_ = world_->on_failure([this] { executor_.ring(0); });
 }
 
@@ -76,24 +81,10 @@ std::optional<Failure> Runner::last_failure() const {
   return failure_;
 }
 
-const Runner::TrainPlan& Runner::plan_of(const Schedule& schedule,
-                                         Checkpoint checkpoint) {
-  for (const TrainPlan& each : plans_) {
-    if (each.checkpoint == checkpoint && each.asked.ranks == schedule.ranks) {
-      return each;
-    }
-  }
-  validate(schedule);
-  const std::vector<int> placed = rank_of_stage(schedule);
-  TORCH_CHECK_VALUE(
-      static_cast<int64_t>(placed.size()) == stages_.size() &&
-          static_cast<int>(schedule.ranks.size()) == layout_.ranks,
-      "the schedule has ", placed.size(), " stages on ", schedule.ranks.size(),
-      " ranks, but the pipeline has ", stages_.size(), " partitions on ",
-      layout_.ranks,
-      " ranks; make a schedule of these sizes (see "
-      "gpipe/schedule.h), or the pipeline with "
-      "DistributedOptions::stages_per_rank");
+Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
+                                    Checkpoint checkpoint) const {
+  const std::vector<int> placed = check_schedule(
+      schedule, stages_.size(), layout_.ranks, "DistributedOptions");
   for (std::size_t s = 0; s < placed.size(); ++s) {
     TORCH_CHECK_VALUE(placed[s] == layout_.rank_of_stage[s],
                       "the schedule has stage ", s, " on rank ", placed[s],
@@ -104,9 +95,7 @@ const Runner::TrainPlan& Runner::plan_of(const Schedule& schedule,
   Plan whole(with_checkpoint(schedule, checkpoint));
   Plan mine = whole.of_rank(layout_.rank);
   const std::string text = to_csv(whole.schedule);
-  TrainPlan plan{schedule,
-                 checkpoint,
-                 crc32c(text.data(), static_cast<int64_t>(text.size())),
+  TrainPlan plan{crc32c(text.data(), static_cast<int64_t>(text.size())),
                  std::move(whole),
                  std::move(mine),
                  {}};
@@ -116,9 +105,7 @@ const Runner::TrainPlan& Runner::plan_of(const Schedule& schedule,
                           stages_.links, from, layout_.rank);
     if (!passages.empty()) plan.incoming.emplace(from, std::move(passages));
   }
-  if (plans_.size() == kPlansKept) plans_.pop_front();
-  plans_.push_back(std::move(plan));
-  return plans_.back();
+  return plan;
 }
 
 StepResult Runner::step(const Value& input, const Value& target,
@@ -127,9 +114,12 @@ StepResult Runner::step(const Value& input, const Value& target,
   std::lock_guard<std::mutex> running(running_);
   world_->check();
   try {
-    return run(input, target, loss, plan_of(schedule, checkpoint), options);
+    const TrainPlan& plan = plans_.get(
+        schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
+    return run(input, target, loss, plan, options);
   } catch (...) {
-    report(std::current_exception(), "train_step()");
+    tell(*world_, std::current_exception(), "train_step()");
+    if (sums_) sums_->stop();
     throw;
   }
 }
@@ -160,6 +150,7 @@ StepResult Runner::run(const Value& input, const Value& target,
   {
     const Flush flush{*this};
     try {
+      begin_sums(step);
       receive(plan);
       auto error = executor_.run(plan.mine, step.pass(),
                                  recording ? &*recording : nullptr);
@@ -169,20 +160,19 @@ StepResult Runner::run(const Value& input, const Value& target,
         if (error) failure_ = error->failure;
       }
       if (error) {
-        report(error->exception, error->failure.place());
+        tell(*world_, error->exception, error->failure.place());
         std::rethrow_exception(error->exception);
       }
     } catch (...) {
       // Before flush waits for what would never come.
-      report(std::current_exception(), "train_step()");
+      tell(*world_, std::current_exception(), "train_step()");
       throw;
     }
   }
 
   StepResult result;
   if (layout_.has_last()) result = step.result();
-  // Before all have done their part: the last stages' sums go around while the
-  // first ones still work.
+  // Before all have done their part, for some of which it goes on meanwhile.
   add_up(step);
   end_together(step, result);
   step.finish();
@@ -296,10 +286,8 @@ void Runner::end_together(const TrainStep& step, StepResult& result) {
   }
   if (!result.losses.empty()) mine.weights = step.weights();
 
-  std::vector<int> everybody(world_->size());
-  std::iota(everybody.begin(), everybody.end(), 0);
-  const auto all = all_gather(*world_, everybody, tags_.words, mine.encode(),
-                              "the end of a step");
+  const auto all =
+      all_gather(*world_, tags_.words, mine.encode(), "the end of a step");
   bool drew = false;
   at::Tensor mean;
   const c10::AutoGradMode no_graph(false);
@@ -325,29 +313,81 @@ void Runner::end_together(const TrainStep& step, StepResult& result) {
   if (drew) StepSeed::draw();
 }
 
-void Runner::add_up(TrainStep& step) {
-  if (layout_.replicas == 1 || !step.with_backward()) return;
-  std::vector<at::Tensor*> grads;
-  for (TrainStep::LeafGrad& each : step.leaf_grads()) {
-    grads.push_back(&each.grad);
+void Runner::begin_sums(const TrainStep& step) {
+  if (!sums_ || !step.with_backward()) return;
+  // As backwards complete their gradients, if stages have them in their order.
+  std::vector<ReplicaSums::Parameter> parameters;
+  std::map<at::TensorImpl*, int> shares;  // stages that have it
+  for (auto part = stages_.partitions.rbegin();
+       part != stages_.partitions.rend(); ++part) {
+    std::set<at::TensorImpl*> seen;
+    for (auto layer = part->layers.rbegin(); layer != part->layers.rend();
+         ++layer) {
+      if (part->elsewhere) break;
+      auto tensors = layer->module.ptr()->parameters();
+      for (auto each = tensors.rbegin(); each != tensors.rend(); ++each) {
+        if (!each->requires_grad()) continue;
+        if (!seen.insert(each->unsafeGetTensorImpl()).second) continue;
+        ++shares[each->unsafeGetTensorImpl()];
+        parameters.push_back({part->index, std::move(*each)});
+      }
+    }
   }
-  all_reduce(*world_, layout_.same_stages(), tags_.words, std::move(grads));
+  // What several stages have is added up over these first, at the end.
+  parameters.erase(
+      std::remove_if(parameters.begin(), parameters.end(),
+                     [&](const ReplicaSums::Parameter& each) {
+                       return shares[each.tensor.unsafeGetTensorImpl()] > 1;
+                     }),
+      parameters.end());
+  sums_->begin(std::move(parameters));
+}
+
+void Runner::complete(int64_t, const at::Tensor& leaf, at::Tensor& grad,
+                      const Moment& made) {
+  sums_->give(leaf, grad, made);
+}
+
+void Runner::add_up(TrainStep& step) {
+  if (!sums_ || !step.with_backward()) return;
+  std::map<at::TensorImpl*, Summand> sums;
+  for (Summand& each : sums_->finish()) {
+    sums.emplace(each.like.unsafeGetTensorImpl(), std::move(each));
+  }
+  std::vector<TrainStep::LeafGrad>& grads = step.leaf_grads();
+  std::vector<TrainStep::LeafGrad*> left;
+  std::vector<Summand> rest;
+  for (TrainStep::LeafGrad& each : grads) {
+    const auto found = sums.find(each.leaf.unsafeGetTensorImpl());
+    if (found == sums.end()) {
+      left.push_back(&each);
+      rest.push_back({each.leaf, std::move(each.grad)});
+      continue;
+    }
+    each.grad = std::move(found->second.grad);
+    sums.erase(found);
+  }
+  all_reduce(*world_, layout_.same_stages(), tags_.words, rest);
+  for (std::size_t k = 0; k < rest.size(); ++k) {
+    left[k]->grad = std::move(rest[k].grad);
+  }
+  // In the graphs of other replicas only.
+  for (auto& [impl, each] : sums) {
+    if (each.grad.defined()) grads.push_back({each.like, each.grad});
+  }
 }
 
 int64_t Runner::from_first(int64_t number) {
   std::lock_guard<std::mutex> running(running_);
   world_->check();
-  try {
+  return telling(*world_, "the number of micro-batches", [&] {
     std::string mine;
     put(mine, number);
     const auto all = all_gather(*world_, layout_.pipeline(), tags_.words, mine,
                                 "the number of micro-batches");
     std::size_t at = 0;
     return take<int64_t>(all[layout_.rank_of_stage.front()], at);
-  } catch (...) {
-    report(std::current_exception(), "the number of micro-batches");
-    throw;
-  }
+  });
 }
 
 double Runner::clip_grad_norm(
@@ -355,32 +395,10 @@ double Runner::clip_grad_norm(
     double max_norm, double norm_type) {
   std::lock_guard<std::mutex> running(running_);
   world_->check();
-  try {
+  return telling(*world_, "clip_grad_norm_()", [&] {
     return gpipe::clip_grad_norm(*world_, layout_.pipeline(), tags_.words,
                                  parameters, max_norm, norm_type);
-  } catch (...) {
-    report(std::current_exception(), "clip_grad_norm_()");
-    throw;
-  }
-}
-
-void Runner::report(const std::exception_ptr& exception,
-                    const std::string& action) {
-  RankFailure failure;
-  failure.rank = failure.reporter = world_->rank();
-  failure.action = action;
-  try {
-    std::rethrow_exception(exception);
-  } catch (const PeerError&) {
-    return;
-  } catch (const c10::Error& error) {
-    failure.what = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    failure.what = error.what();
-  } catch (...) {
-    failure.what = "an exception that is no std::exception";
-  }
-  world_->fail(failure);
+  });
 }
 
 }  // namespace gpipe

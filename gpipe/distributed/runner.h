@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
@@ -14,12 +13,14 @@
 
 #include "gpipe/distributed/layout.h"
 #include "gpipe/distributed/link.h"
+#include "gpipe/distributed/replica_sums.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/runtime/border.h"
 #include "gpipe/runtime/checkpoint.h"
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/failure.h"
 #include "gpipe/runtime/partition.h"
+#include "gpipe/runtime/recent_plans.h"
 #include "gpipe/runtime/step.h"
 #include "gpipe/runtime/train.h"
 #include "gpipe/runtime/train_step.h"
@@ -60,13 +61,11 @@ class Runner : private Border {
  private:
   // A schedule and what follows from it for this rank.
   struct TrainPlan {
-    Schedule asked;
-    Checkpoint checkpoint;
     uint32_t checksum;
     Plan whole, mine;
     std::map<int, std::vector<Passage>> incoming;  // by rank
   };
-  const TrainPlan& plan_of(const Schedule& schedule, Checkpoint checkpoint);
+  TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
   StepResult run(const Value& input, const Value& target,
                  const LossFunction* loss, const TrainPlan& plan,
                  const TrainOptions& options);
@@ -77,22 +76,25 @@ class Runner : private Border {
   void flush();
   // Returns once all ranks have done their part, with their losses.
   void end_together(const TrainStep& step, StepResult& result);
-  // Over the replicas.
+  // Sums over the replicas: of parameters while the step runs, begun here ...
+  void begin_sums(const TrainStep& step);
+  // ... and of all that is left.
   void add_up(TrainStep& step);
   MessageId id_of(const Passage& passage) const;
-  // Tells the others of an exception, unless they told this rank.
-  void report(const std::exception_ptr& exception, const std::string& action);
-
   void send(const Passage& passage, Value::Kind kind,
             std::vector<Crossing> content, const Moment& made) override;
   void check() override { world_->check(); }
+  bool takes_gradients() const override { return sums_ != nullptr; }
+  void complete(int64_t stage, const at::Tensor& leaf, at::Tensor& grad,
+                const Moment& made) override;
+  void complete(int64_t stage) override { sums_->close(stage); }
 
   const std::shared_ptr<World> world_;
   const RankLayout layout_;
   const Tags tags_;
   std::mutex running_;
   Stages stages_;
-  std::deque<TrainPlan> plans_;
+  RecentPlans<TrainPlan> plans_;
 
   // Of the step that runs. What comes from other ranks is written by an inlet
   // before it delivers what the reader waits for.
@@ -111,6 +113,7 @@ class Runner : private Border {
   // By rank of the pipeline; last: their threads end first.
   std::map<int, std::unique_ptr<Outlet>> outlets_;
   std::map<int, std::unique_ptr<Inlet>> inlets_;
+  std::unique_ptr<ReplicaSums> sums_;  // if there are replicas
 };
 
 }  // namespace gpipe

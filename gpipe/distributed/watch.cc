@@ -18,7 +18,6 @@ constexpr int kTag = 1;
 // The same for all, since a message of another length ends the process that
 // gets it (Gloo).
 constexpr int64_t kBytes = 4096;
-constexpr std::size_t kTextBytes = 1500;
 // A message is sent, and its memory free, long before as many others are.
 constexpr std::size_t kSendsKept = 32;
 constexpr int kBeatsPerTimeout = 8;
@@ -26,74 +25,14 @@ constexpr auto kLongestBeat = std::chrono::milliseconds(500);
 
 enum class Note : uint8_t { kBeat = 1, kFailure, kGoodbye };
 
-// Laid out by hand: ranks may be of different builds.
-class Writer {
- public:
-  explicit Writer(Note note) : bytes_(at::zeros({kBytes}, at::kByte)) {
-    number(static_cast<uint32_t>(note));
-  }
-  void number(uint32_t value) {
-    for (int k = 0; k < 4; ++k) put(static_cast<uint8_t>(value >> (8 * k)));
-  }
-  void text(const std::string& value) {
-    const std::size_t size = std::min(value.size(), kTextBytes);
-    number(static_cast<uint32_t>(size));
-    for (std::size_t k = 0; k < size; ++k) put(static_cast<uint8_t>(value[k]));
-  }
-  at::Tensor take() { return std::move(bytes_); }
+static_assert(1 + kFailureBytes <= kBytes);
 
- private:
-  void put(uint8_t value) { bytes_.mutable_data_ptr<uint8_t>()[at_++] = value; }
-
-  at::Tensor bytes_;
-  std::size_t at_ = 0;
-};
-
-class Reader {
- public:
-  explicit Reader(const at::Tensor& bytes)
-      : bytes_(bytes.const_data_ptr<uint8_t>()) {}
-  uint32_t number() {
-    uint32_t value = 0;
-    for (int k = 0; k < 4; ++k) value |= uint32_t{get()} << (8 * k);
-    return value;
-  }
-  std::string text() {
-    std::string value(std::min<std::size_t>(number(), kTextBytes), '\0');
-    for (char& each : value) each = static_cast<char>(get());
-    return value;
-  }
-
- private:
-  uint8_t get() {
-    return at_ < static_cast<std::size_t>(kBytes) ? bytes_[at_++] : 0;
-  }
-
-  const uint8_t* bytes_;
-  std::size_t at_ = 0;
-};
-
-at::Tensor encode(const RankFailure& failure) {
-  Writer writer(Note::kFailure);
-  writer.number(static_cast<uint32_t>(failure.fault));
-  writer.number(static_cast<uint32_t>(failure.rank));
-  writer.number(static_cast<uint32_t>(failure.reporter));
-  writer.text(failure.action);
-  writer.text(failure.what);
-  return writer.take();
-}
-
-RankFailure decode(Reader reader) {
-  RankFailure failure;
-  const uint32_t fault = reader.number();
-  failure.fault = fault <= static_cast<uint32_t>(Fault::kLeft)
-                      ? static_cast<Fault>(fault)
-                      : Fault::kFailed;
-  failure.rank = static_cast<int>(reader.number());
-  failure.reporter = static_cast<int>(reader.number());
-  failure.action = reader.text();
-  failure.what = reader.text();
-  return failure;
+at::Tensor message_of(Note note, const std::string& text = "") {
+  at::Tensor message = at::zeros({kBytes}, at::kByte);
+  auto* const bytes = message.mutable_data_ptr<uint8_t>();
+  bytes[0] = static_cast<uint8_t>(note);
+  std::memcpy(bytes + 1, text.data(), text.size());
+  return message;
 }
 
 }  // namespace
@@ -118,9 +57,7 @@ Watch::Watch(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
 
 void Watch::listen(int from) {
   Peer& peer = *peers_[from];
-  RankFailure failure;
-  failure.rank = from;
-  failure.reporter = rank_;
+  std::string closed;  // why, if it was
   while (true) {
     std::vector<at::Tensor> message{at::empty({kBytes}, at::kByte)};
     c10::intrusive_ptr<c10d::Work> work;
@@ -132,18 +69,18 @@ void Watch::listen(int from) {
       }
       if (!work->wait()) break;  // aborted: this rank is leaving
     } catch (const std::exception& error) {
-      failure.fault = Fault::kDied;
-      failure.what = reason_of(error);
+      closed = reason_of(error);
       break;
     }
     peer.heard = Clock::now().time_since_epoch().count();
-    Reader reader(message[0]);
-    const auto note = static_cast<Note>(reader.number());
+    const std::string bytes(
+        static_cast<const char*>(message[0].const_data_ptr()), kBytes);
+    const auto note = static_cast<Note>(bytes[0]);
     if (note == Note::kGoodbye) {
       peer.left = true;
       break;
     }
-    if (note == Note::kFailure) on_failure_(decode(reader));
+    if (note == Note::kFailure) on_failure_(decode_failure(bytes.substr(1)));
   }
   peer.gone = true;
   bool ending;
@@ -151,14 +88,16 @@ void Watch::listen(int from) {
     std::lock_guard<std::mutex> lock(mutex_);
     ending = ending_;
   }
-  if (!failure.what.empty() && !ending) on_failure_(failure);
+  if (!closed.empty() && !ending) {
+    on_failure_({Fault::kDied, from, rank_, "", closed});
+  }
   changed_.notify_all();
 }
 
 void Watch::beat() {
   const auto pause = std::min<std::chrono::milliseconds>(
       kLongestBeat, timeout_ / kBeatsPerTimeout);
-  const at::Tensor message = Writer(Note::kBeat).take();
+  const at::Tensor message = message_of(Note::kBeat);
   std::unique_lock<std::mutex> lock(mutex_);
   auto last = Clock::now();
   while (!changed_.wait_for(lock, pause, [this] { return ending_; })) {
@@ -177,13 +116,9 @@ void Watch::beat() {
       if (!was_here) {
         peer.heard = now.time_since_epoch().count();
       } else if (silence > timeout_) {
-        RankFailure failure;
-        failure.fault = Fault::kFrozen;
-        failure.rank = from;
-        failure.reporter = rank_;
-        failure.what = "nothing was heard of it for " +
-                       std::to_string(silence.count()) + " ms";
-        on_failure_(failure);
+        on_failure_({Fault::kFrozen, from, rank_, "",
+                     "nothing was heard of it for " +
+                         std::to_string(silence.count()) + " ms"});
       }
     }
     lock.lock();
@@ -210,11 +145,11 @@ void Watch::send_to_all(const at::Tensor& message) {
 }
 
 void Watch::announce(const RankFailure& failure) {
-  send_to_all(encode(failure));
+  send_to_all(message_of(Note::kFailure, encode_failure(failure)));
 }
 
 void Watch::leave(std::chrono::milliseconds patience) {
-  send_to_all(Writer(Note::kGoodbye).take());
+  send_to_all(message_of(Note::kGoodbye));
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait_for(lock, patience, [this] {
     return std::all_of(peers_.begin(), peers_.end(), [&](const auto& peer) {

@@ -9,14 +9,11 @@
 #include <exception>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
-#include "gpipe/distributed/environment.h"
 #include "gpipe/distributed/rendezvous.h"
 #include "gpipe/distributed/throw.h"
 #include "gpipe/distributed/watch.h"
@@ -38,19 +35,6 @@ constexpr milliseconds kPatience{1000};
 
 }  // namespace
 
-WorldOptions WorldOptions::from_environment() {
-  const LaunchEnvironment found = read_environment();
-  WorldOptions options;
-  options.rank = found.rank;
-  options.size = found.world_size;
-  options.local_rank = found.local_rank;
-  options.address = found.master_address;
-  options.port = found.master_port;
-  options.store_is_served = found.store_is_served;
-  options.session = found.attempt;
-  return options;
-}
-
 class World::Impl {
  public:
   using Action = World::Action;
@@ -67,10 +51,8 @@ class World::Impl {
     // An exception on its way out of the program, from wherever: the others
     // need not wait until they miss this rank.
     if (std::uncaught_exceptions() > exceptions_) {
-      RankFailure failure;
-      failure.rank = failure.reporter = options_.rank;
-      failure.what = "an exception outside of the pipeline has ended it";
-      fail(failure);
+      fail({Fault::kFailed, options_.rank, options_.rank, "",
+            "an exception outside of the pipeline has ended it"});
     }
     if (failure()) {
       std::this_thread::sleep_for(kLastWords);
@@ -94,7 +76,6 @@ class World::Impl {
   }
 
   void fail(RankFailure failure) {
-    std::map<int, std::function<void()>> callbacks;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
@@ -104,16 +85,13 @@ class World::Impl {
       failure_ = failure;
       failed_ = true;
       for (const auto& [work, waiting] : waiting_) work->abort();
-      callbacks = callbacks_;
     }
     changed_.notify_all();
     // Others are told once by each who hears of it: also by those whose own
     // connection to the one at fault still stands.
     if (Watch* const watch = announcer_) watch->announce(failure);
     std::lock_guard<std::mutex> lock(callback_mutex_);
-    for (const auto& [number, callback] : callbacks) {
-      if (forgotten_.count(number) == 0) callback();
-    }
+    for (const auto& [number, callback] : callbacks_) callback();
   }
 
   template <typename Post>
@@ -154,38 +132,26 @@ class World::Impl {
       connection_broke(peer, action, error);
       return;
     }
-    RankFailure failure;
-    failure.fault = Fault::kTimeout;
-    failure.rank = peer;
-    failure.reporter = options_.rank;
-    failure.action = action();
-    failure.what =
-        "nothing came for " + std::to_string(options_.timeout.count()) + " ms";
-    fail(failure);
+    fail({Fault::kTimeout, peer, options_.rank, action(),
+          "nothing came for " + std::to_string(options_.timeout.count()) +
+              " ms"});
     check();
   }
 
   int on_failure(std::function<void()> callback) {
-    bool now;
-    int number;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      number = next_callback_++;
-      now = failed_;
-      if (!now) callbacks_.emplace(number, callback);
+    std::lock_guard<std::mutex> lock(callback_mutex_);
+    const int number = next_callback_++;
+    if (failed_) {
+      callback();
+    } else {
+      callbacks_.emplace(number, std::move(callback));
     }
-    if (now) callback();
     return number;
   }
 
   void forget(int callback) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      callbacks_.erase(callback);
-    }
-    // Not while it is being called.
     std::lock_guard<std::mutex> lock(callback_mutex_);
-    forgotten_.insert(callback);
+    callbacks_.erase(callback);
   }
 
   int next_channel() { return next_channel_++; }
@@ -203,13 +169,8 @@ class World::Impl {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait_for(lock, kVerdict, [this] { return failed_.load(); });
     }
-    RankFailure failure;
-    failure.fault = watch_->has_left(peer) ? Fault::kLeft : Fault::kDied;
-    failure.rank = peer;
-    failure.reporter = options_.rank;
-    failure.action = action();
-    failure.what = error;
-    fail(failure);
+    fail({watch_->has_left(peer) ? Fault::kLeft : Fault::kDied, peer,
+          options_.rank, action(), error});
     check();
   }
 
@@ -230,11 +191,10 @@ class World::Impl {
   std::atomic<bool> failed_{false};
   std::optional<RankFailure> failure_;
   std::map<c10d::Work*, Waiting> waiting_;
+
+  std::mutex callback_mutex_;  // held while they are called
   std::map<int, std::function<void()>> callbacks_;
   int next_callback_ = 0;
-
-  std::mutex callback_mutex_;
-  std::set<int> forgotten_;
 
   std::atomic<int> next_channel_{0};
   std::unique_ptr<Watch> watch_;
@@ -256,7 +216,6 @@ milliseconds World::timeout() const { return impl_->options().timeout; }
 std::optional<RankFailure> World::failure() const { return impl_->failure(); }
 void World::check() const { impl_->check(); }
 c10d::Backend& World::group() { return *impl_->meeting().data; }
-c10d::Store& World::store() { return *impl_->meeting().store; }
 c10::intrusive_ptr<c10d::Work> World::send(const at::Tensor& bytes, int to,
                                            int tag, const Action& action) {
   return impl_->post(to, action, [&] {

@@ -16,7 +16,6 @@
 
 namespace c10d {
 class Backend;
-class Store;
 class Work;
 }  // namespace c10d
 
@@ -57,8 +56,6 @@ class World {
 
   // Of all ranks, for tensors on the CPU.
   c10d::Backend& group();
-  // Of this world: keys of other worlds on the same server are others.
-  c10d::Store& store();
 
   // What is going on here, for texts; called if it is needed, on any thread.
   using Action = std::function<std::string()>;

@@ -13,6 +13,7 @@ BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
       step_(step),
       options_(std::move(options)),
       border_(border),
+      offers_gradients_(border && border->takes_gradients()),
       inboxes_(stages.partitions.size()),
       input_grads_(step.microbatches()) {
   if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
@@ -23,7 +24,7 @@ BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
     }
   }
   for (std::size_t j = 0; j < inboxes_.size(); ++j) {
-    sums_.emplace_back(options_.order);
+    sums_.emplace_back(options_.order, step.microbatches());
     const std::size_t skips = stages.partitions[j].exports.size();
     for (int64_t i = 0; i < step.microbatches(); ++i) {
       Inbox& inbox = inboxes_[j].emplace_back();
@@ -98,8 +99,13 @@ void BackwardPass::perform(const Action& action) {
   }
 
   const PhaseScope phase(Phase::kBackward, i);
+  // A backward in two parts may add to a leaf more than once.
+  const bool each_is_complete =
+      offers_gradients_ && action.kind == Kind::kBackward && sums_[j].last(i);
   const LeafSink sink = [&](std::size_t leaf, at::Tensor grad) {
-    sums_[j].add(i, cell.leaf_numbers()[leaf], std::move(grad));
+    const auto number = cell.leaf_numbers()[leaf];
+    sums_[j].add(i, number, std::move(grad));
+    if (each_is_complete) complete(j, number);
   };
   if (action.kind == Kind::kBackwardWeight) {
     cell.backward_weight(sink);
@@ -116,6 +122,21 @@ void BackwardPass::perform(const Action& action) {
   }
   if (last) sums_[j].finish(i);
   if (release) cell.release();
+  if (last && offers_gradients_ && sums_[j].complete()) complete(j);
+}
+
+void BackwardPass::complete(int64_t j, int64_t leaf) {
+  at::Tensor grad = sums_[j].take(leaf);
+  if (!grad.defined()) return;
+  border_->complete(j, step_.leaves[j].list[leaf], grad,
+                    Moment::now(stages_.partitions[j].device));
+  sums_[j].put_back(leaf, std::move(grad));  // undefined if it was taken
+}
+
+void BackwardPass::complete(int64_t j) {
+  const auto leaves = static_cast<int64_t>(step_.leaves[j].list.size());
+  for (int64_t leaf = 0; leaf < leaves; ++leaf) complete(j, leaf);
+  border_->complete(j);
 }
 
 GradParcel BackwardPass::take(int64_t j, int64_t i) {

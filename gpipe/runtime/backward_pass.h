@@ -63,6 +63,9 @@ class BackwardPass : public Actor {
 
   GradParcel take(int64_t j, int64_t i);
   void pass_back(int64_t j, int64_t i, GradParcel back);
+  // Offers sums to the border.
+  void complete(int64_t j, int64_t leaf);
+  void complete(int64_t j);
   void pass_on(const Passage& passage, std::vector<at::Tensor> grads,
                const Moment& made);
 
@@ -70,6 +73,7 @@ class BackwardPass : public Actor {
   Step& step_;
   const Options options_;
   Border* const border_;
+  const bool offers_gradients_;
   // Partitions before this one have nothing to do.
   int64_t first_wanted_ = 0;
   std::vector<std::deque<Inbox>> inboxes_;

@@ -1,6 +1,8 @@
 // Between the stages of this process and those of others.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +32,17 @@ class Border {
   // wait.
   virtual void send(const Passage& passage, Value::Kind kind,
                     std::vector<Crossing> content, const Moment& made) = 0;
+
+  // Whether gradients of leaves are for complete().
+  virtual bool takes_gradients() const { return false; }
+  // The gradient of `leaf`, as far as this stage has a share, of all
+  // micro-batches, complete at `made`: while the stage's last backward goes on,
+  // if it may. May be taken, which leaves an undefined one. Threads: the
+  // stage's worker; on an accelerator the engine's, while that waits.
+  virtual void complete(int64_t /*stage*/, const at::Tensor& /*leaf*/,
+                        at::Tensor& /*grad*/, const Moment& /*made*/) {}
+  // There are no more of this stage.
+  virtual void complete(int64_t /*stage*/) {}
 
   // Throws once nothing more will come from elsewhere. Threads: any; also
   // called while something arrives.

@@ -16,6 +16,7 @@ void LeafSums::add(int64_t microbatch, int64_t leaf, at::Tensor grad) {
 }
 
 void LeafSums::finish(int64_t microbatch) {
+  --left_;
   if (order_ == SumOrder::kAsTheyCome) return;
   early_[microbatch].finished = true;
   for (auto first = early_.begin();
@@ -30,8 +31,18 @@ void LeafSums::finish(int64_t microbatch) {
   }
 }
 
+bool LeafSums::last(int64_t microbatch) const {
+  if (left_ != 1) return false;
+  return order_ == SumOrder::kAsTheyCome ||
+         (microbatch == turn_ && early_.empty());
+}
+
 at::Tensor LeafSums::take(int64_t leaf) {
   return sums_.take(static_cast<std::size_t>(leaf));
+}
+
+void LeafSums::put_back(int64_t leaf, at::Tensor sum) {
+  sums_.add(static_cast<std::size_t>(leaf), std::move(sum));
 }
 
 }  // namespace gpipe

@@ -19,6 +19,16 @@ void check_input(const Value& input, const c10::Device& device);
 // Of the first tensor that has a dimension 0; 0 if there is none.
 int64_t rows_of(const Value& value);
 
+// Of a piece of a mini-batch but for the last one, which may have fewer, and
+// how many pieces there are; `rows` and `chunks` above 0.
+inline int64_t rows_of_piece(int64_t rows, int64_t chunks) {
+  return (rows + chunks - 1) / chunks;
+}
+inline int64_t num_pieces(int64_t rows, int64_t chunks) {
+  const int64_t each = rows_of_piece(rows, chunks);
+  return (rows + each - 1) / each;
+}
+
 // Splits along dimension 0 as torch::chunk does: pieces of
 // ceil(rows / chunks) rows, the last one smaller, possibly fewer than
 // `chunks`. The pieces are views. Undefined tensors are undefined in each.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +13,7 @@
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/failure.h"
 #include "gpipe/runtime/partition.h"
+#include "gpipe/runtime/recent_plans.h"
 #include "gpipe/runtime/recording.h"
 #include "gpipe/runtime/step.h"
 #include "gpipe/runtime/train.h"
@@ -54,20 +54,14 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   };
   const Plans& plans(int64_t microbatches, int64_t checkpointed);
   // Of a schedule for train(), checked.
-  const Plan& plan_of(const Schedule& schedule, Checkpoint checkpoint);
+  Plan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
   void run(const Plan& plan, Actor& actor, Recording* recording = nullptr);
 
   std::mutex running_;
   Stages stages_;
   const std::vector<int> rank_of_stage_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Plans>> plans_;
-  // The last ones of train().
-  struct TrainPlan {
-    Schedule asked;
-    Checkpoint checkpoint;
-    Plan plan;
-  };
-  std::deque<TrainPlan> train_plans_;
+  RecentPlans<Plan> train_plans_;
 
   mutable std::mutex failure_mutex_;
   std::optional<Failure> failure_;

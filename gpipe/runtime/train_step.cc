@@ -14,6 +14,7 @@
 #include "gpipe/runtime/stream.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/transform.h"
+#include "gpipe/schedule/validate.h"
 
 namespace gpipe {
 namespace {
@@ -27,6 +28,10 @@ bool has(const Schedule& schedule, std::initializer_list<Kind> kinds) {
     }
   }
   return false;
+}
+
+bool has_backward(const Schedule& schedule) {
+  return has(schedule, {Kind::kBackward, Kind::kBackwardInput});
 }
 
 std::set<std::pair<int64_t, int64_t>> recomputed_in(const Schedule& schedule) {
@@ -53,8 +58,8 @@ void check_count(int64_t wanted, int64_t found, int64_t rows, int64_t each) {
 std::vector<int64_t> rows_of_pieces(const Value& target, int64_t chunks) {
   const int64_t rows = rows_of(target);
   if (rows == 0) return {};
-  const int64_t each = (rows + chunks - 1) / chunks;
-  check_count(chunks, (rows + each - 1) / each, rows, each);
+  const int64_t each = rows_of_piece(rows, chunks);
+  check_count(chunks, num_pieces(rows, chunks), rows, each);
   std::vector<int64_t> pieces;
   for (int64_t left = rows; left > 0; left -= each) {
     pieces.push_back(std::min(left, each));
@@ -94,8 +99,19 @@ std::vector<Value> split_target(const Value& target, int64_t chunks,
 
 }  // namespace
 
-bool has_backward(const Schedule& schedule) {
-  return has(schedule, {Kind::kBackward, Kind::kBackwardInput});
+std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
+                                int64_t ranks, const std::string& options) {
+  validate(schedule);
+  std::vector<int> placed = rank_of_stage(schedule);
+  TORCH_CHECK_VALUE(
+      static_cast<int64_t>(placed.size()) == stages &&
+          static_cast<int64_t>(schedule.ranks.size()) == ranks,
+      "the schedule has ", placed.size(), " stages on ", schedule.ranks.size(),
+      " ranks, but the pipeline has ", stages, " partitions on ", ranks,
+      " ranks; make a schedule of these sizes (see gpipe/schedule.h), or the "
+      "pipeline with ",
+      options, "::stages_per_rank");
+  return placed;
 }
 
 Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint) {

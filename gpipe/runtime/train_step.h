@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "gpipe/runtime/border.h"
@@ -22,7 +23,11 @@
 
 namespace gpipe {
 
-bool has_backward(const Schedule& schedule);
+// Which rank has each stage. std::invalid_argument for a schedule that is not
+// valid; c10::ValueError for one of another number of stages or ranks, with the
+// name of the `options` that a pipeline of its size is made with.
+std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
+                                int64_t ranks, const std::string& options);
 
 // `schedule` with the recomputes of `checkpoint`, if it has backwards and no
 // recompute of its own.
@@ -93,8 +98,6 @@ class TrainStep {
   void accumulate();
 
  private:
-  int64_t stages() const { return stages_.size(); }
-
   Stages& stages_;
   const Schedule& schedule_;
   const TrainOptions options_;

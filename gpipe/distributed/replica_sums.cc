@@ -1,0 +1,127 @@
+#include "gpipe/distributed/replica_sums.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace gpipe {
+
+ReplicaSums::ReplicaSums(World& world, std::vector<int> members, int tag,
+                         int64_t bucket_bytes)
+    : reducer_(world, std::move(members), tag),
+      bucket_bytes_(bucket_bytes),
+      // The cores are the partitions'.
+      worker_([] { at::set_num_threads(1); }) {}
+
+ReplicaSums::~ReplicaSums() { stop(); }
+
+void ReplicaSums::begin(std::vector<Parameter> parameters) {
+  stop();
+  summands_.clear();
+  states_.clear();
+  numbers_.clear();
+  for (Parameter& each : parameters) {
+    numbers_.emplace(each.tensor.unsafeGetTensorImpl(), summands_.size());
+    State& state = states_.emplace_back();
+    state.stage = each.stage;
+    summands_.push_back({std::move(each.tensor), at::Tensor()});
+  }
+  ends_ = cut_buckets(summands_, bucket_bytes_);
+  done_ = 0;
+  stopped_ = false;
+  error_ = nullptr;
+  running_ = true;
+  worker_.post([this] {
+    std::exception_ptr error;
+    try {
+      add_up();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    // Under the lock, since whoever is told may end this object.
+    std::lock_guard<std::mutex> lock(mutex_);
+    error_ = error;
+    running_ = false;
+    changed_.notify_all();
+  });
+}
+
+void ReplicaSums::add_up() {
+  reducer_.agree(summands_);
+  std::size_t begin = 0;
+  for (const std::size_t end : ends_) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [&] {
+        return stopped_ ||
+               std::all_of(states_.begin() + begin, states_.begin() + end,
+                           [](const State& s) { return s.there; });
+      });
+      if (stopped_) return;
+    }
+    // From here on they are this thread's.
+    for (std::size_t k = begin; k < end; ++k) use(k);
+    reducer_.add_up(summands_.data() + begin, summands_.data() + end);
+    for (std::size_t k = begin; k < end; ++k) {
+      if (!summands_[k].grad.defined()) continue;
+      states_[k].made = Moment::now(summands_[k].grad.device());
+    }
+    begin = end;
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++done_;
+  }
+}
+
+// On this thread's current stream.
+void ReplicaSums::use(std::size_t k) {
+  const at::Tensor& grad = summands_[k].grad;
+  if (!grad.defined()) return;
+  states_[k].made.before(grad.device());
+  record_use(grad, grad.device());
+}
+
+bool ReplicaSums::give(const at::Tensor& parameter, at::Tensor& grad,
+                       const Moment& made) {
+  const auto found = numbers_.find(parameter.unsafeGetTensorImpl());
+  if (found == numbers_.end()) return false;
+  const std::size_t k = found->second;
+  std::lock_guard<std::mutex> lock(mutex_);
+  summands_[k].grad = std::move(grad);
+  states_[k].made = made;
+  states_[k].there = true;
+  changed_.notify_all();
+  return true;
+}
+
+void ReplicaSums::close(int64_t stage) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (State& each : states_) {
+    if (each.stage == stage) each.there = true;
+  }
+  changed_.notify_all();
+}
+
+std::size_t ReplicaSums::done() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return done_;
+}
+
+std::size_t ReplicaSums::buckets() const { return ends_.size(); }
+
+std::vector<Summand> ReplicaSums::finish() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return !running_; });
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  for (std::size_t k = 0; k < summands_.size(); ++k) use(k);
+  return std::move(summands_);
+}
+
+void ReplicaSums::stop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  stopped_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return !running_; });
+}
+
+}  // namespace gpipe
