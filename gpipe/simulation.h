@@ -14,6 +14,7 @@
 #include "gpipe/simulation/chrome_trace.h"
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/critical_path.h"
+#include "gpipe/simulation/idle.h"
 #include "gpipe/simulation/improve.h"
 #include "gpipe/simulation/memory.h"
 #include "gpipe/simulation/named_timeline.h"

@@ -430,6 +430,8 @@ void describe(const std::string& name, const Schedule& schedule,
   if (FLAGS_columns > 0) std::cout << gpipe::to_text(timeline, FLAGS_columns);
   print_ranks(timeline);
   if (timeline.makespan <= 0) return;
+  std::cout << "\nwhy ranks are idle\n"
+            << gpipe::to_text(gpipe::idle_parts(timeline));
   print_critical_path(timeline);
   if (FLAGS_faster > 0) {
     print_improvements(schedule, costs, timeline.makespan);

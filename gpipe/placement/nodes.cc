@@ -1,0 +1,18 @@
+#include "gpipe/placement/nodes.h"
+
+namespace gpipe::placement {
+
+std::vector<Node> nodes_of(torch::nn::Module& root) {
+  std::vector<Node> nodes = {{&root, "", 0, 0}};
+  for (std::size_t k = 0; k < nodes.size(); ++k) {
+    for (const auto& child : nodes[k].module->named_children()) {
+      if (!child.value()) continue;
+      const std::string prefix = nodes[k].depth ? nodes[k].name + "." : "";
+      nodes.push_back(
+          {child.value().get(), prefix + child.key(), nodes[k].depth + 1, k});
+    }
+  }
+  return nodes;
+}
+
+}  // namespace gpipe::placement

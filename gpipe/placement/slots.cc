@@ -1,0 +1,190 @@
+#include "gpipe/placement/slots.h"
+
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "gpipe/placement/move.h"
+#include "gpipe/placement/nodes.h"
+
+namespace gpipe::placement {
+namespace {
+
+using torch::nn::AnyModule;
+using torch::nn::AnyModulePlaceholder;
+using torch::nn::AnyValue;
+using torch::nn::Module;
+
+// Names the wrapper where LibTorch says which type a module has.
+struct ModuleWithDevices {};
+
+struct Stop {
+  PlacePtr place;
+  bool output;  // its output device, else the processing one
+};
+
+template <typename T>
+bool move_if(AnyValue& value, c10::Device device) {
+  T* const data = value.try_get<T>();
+  if (data) *data = move_to_device(std::move(*data), device);
+  return data != nullptr;
+}
+
+// Of the types that modules pass on to each other. Others go as they are.
+void move_value(AnyValue& value, c10::Device device) {
+  using at::Tensor;
+  using Pair = std::tuple<Tensor, Tensor>;
+  [[maybe_unused]] const bool moved =
+      move_if<Tensor>(value, device) ||
+      move_if<std::optional<Tensor>>(value, device) ||
+      move_if<std::vector<Tensor>>(value, device) ||
+      move_if<std::map<std::string, Tensor>>(value, device) ||
+      move_if<std::unordered_map<std::string, Tensor>>(value, device) ||
+      move_if<std::pair<Tensor, Tensor>>(value, device) ||
+      move_if<std::tuple<Tensor>>(value, device) ||
+      move_if<Pair>(value, device) ||
+      move_if<std::tuple<Tensor, Pair>>(value, device) ||  // LSTM
+      move_if<std::optional<Pair>>(value, device) ||
+      move_if<std::tuple<Tensor, Tensor, Tensor>>(value, device) ||
+      move_if<std::tuple<Tensor, Tensor, Tensor, Tensor>>(value, device) ||
+      move_if<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>(value,
+                                                                  device) ||
+      move_if<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>>(
+          value, device) ||
+      move_if<
+          std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>>(
+          value, device) ||
+      move_if<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                         Tensor>>(value, device);
+}
+
+void go(const std::vector<Stop>& stops, AnyValue& value) {
+  for (const Stop& stop : stops) {
+    if (!stop.place->active) continue;  // in a copy of the Sequential
+    move_value(value,
+               stop.output ? *stop.place->output : stop.place->processing);
+  }
+}
+
+struct Wrapper : AnyModulePlaceholder {
+  Wrapper(std::unique_ptr<AnyModulePlaceholder> module,
+          std::vector<Stop> before, std::vector<Stop> after)
+      : AnyModulePlaceholder(typeid(ModuleWithDevices)),
+        module(std::move(module)),
+        before(std::move(before)),
+        after(std::move(after)) {}
+
+  AnyValue forward(std::vector<AnyValue>&& arguments) override {
+    for (AnyValue& each : arguments) go(before, each);
+    AnyValue result = module->forward(std::move(arguments));
+    go(after, result);
+    return result;
+  }
+
+  std::shared_ptr<Module> ptr() override { return module->ptr(); }
+
+  std::unique_ptr<AnyModulePlaceholder> copy() const override {
+    return std::make_unique<Wrapper>(module->copy(), before, after);
+  }
+
+  std::unique_ptr<AnyModulePlaceholder> clone_module(
+      std::optional<c10::Device> device) const override {
+    return module->clone_module(device);
+  }
+
+  std::unique_ptr<AnyModulePlaceholder> module;
+  std::vector<Stop> before, after;
+};
+
+// What is done to an AnyModule's content.
+struct Change {
+  std::vector<Stop> before, after;
+};
+
+}  // namespace
+
+// An AnyModule with the content of `slot`, which it leaves empty: without the
+// wrapper that it may have, and in a new one if there is anything to do.
+struct Rewrapped {
+  AnyModule* slot;
+  const void* change;  // a Change
+};
+
+}  // namespace gpipe::placement
+
+// AnyModule has no constructor for a placeholder. This is its constructor for
+// any type of module, made for a type of ours.
+template <>
+torch::nn::AnyModule::AnyModule(
+    std::shared_ptr<gpipe::placement::Rewrapped> from)
+    : content_(std::move(from->slot->content_)) {
+  const auto& change =
+      *static_cast<const gpipe::placement::Change*>(from->change);
+  if (auto* const wrapper =
+          dynamic_cast<gpipe::placement::Wrapper*>(content_.get())) {
+    content_ =
+        std::unique_ptr<AnyModulePlaceholder>(std::move(wrapper->module));
+  }
+  if (content_ && (!change.before.empty() || !change.after.empty())) {
+    content_ = std::make_unique<gpipe::placement::Wrapper>(
+        std::move(content_), change.before, change.after);
+  }
+}
+
+namespace gpipe::placement {
+namespace {
+
+bool has_tensors(const Module& module) {
+  const auto defined = [](const at::Tensor& each) { return each.defined(); };
+  const auto parameters = module.parameters();
+  const auto buffers = module.buffers();
+  return std::any_of(parameters.begin(), parameters.end(), defined) ||
+         std::any_of(buffers.begin(), buffers.end(), defined);
+}
+
+}  // namespace
+
+void wrap_slots(Module& root,
+                c10::function_ref<PlacePtr(const Module&)> place_of) {
+  std::set<const Module*> done;
+  for (const Node& node : nodes_of(root)) {
+    auto* const sequential =
+        dynamic_cast<torch::nn::SequentialImpl*>(node.module);
+    if (!sequential || !done.insert(sequential).second) continue;
+    const PlacePtr outer = place_of(*sequential);
+    const auto count = static_cast<std::size_t>(sequential->size());
+    std::size_t k = 0;
+    for (AnyModule& slot : *sequential) {
+      if (slot.is_empty()) continue;
+      const std::shared_ptr<Module> module = slot.ptr();
+      const PlacePtr place = place_of(*module);
+      const bool computes = has_tensors(*module);
+      Change change;
+      if (!computes) {
+        if (k == 0 && outer) change.before.push_back({outer, false});
+        if (place) change.before.push_back({place, false});
+      }
+      const bool gives_out = computes && module->children().empty();
+      if (place && place->output && !gives_out) {
+        change.after.push_back({place, true});
+      }
+      if (++k == count && outer && outer->output) {
+        change.after.push_back({outer, true});
+      }
+      slot = AnyModule(std::make_shared<Rewrapped>(Rewrapped{&slot, &change}));
+    }
+  }
+}
+
+}  // namespace gpipe::placement

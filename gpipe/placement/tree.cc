@@ -1,0 +1,356 @@
+#include "gpipe/placement/tree.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "gpipe/placement/device.h"
+#include "gpipe/placement/names.h"
+#include "gpipe/placement/nodes.h"
+#include "gpipe/placement/set_device.h"
+#include "gpipe/placement/slots.h"
+#include "gpipe/placement/tag.h"
+
+namespace gpipe::placement {
+namespace {
+
+using torch::nn::Module;
+
+std::vector<at::Tensor> own_tensors(const Module& module) {
+  std::vector<at::Tensor> tensors = module.parameters(/*recurse=*/false);
+  for (at::Tensor& each : module.buffers(/*recurse=*/false)) {
+    tensors.push_back(std::move(each));
+  }
+  tensors.erase(
+      std::remove_if(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& each) { return !each.defined(); }),
+      tensors.end());
+  return tensors;
+}
+
+// Something that lives as long as a module, since another one may come to lie
+// at its address. A module on the stack has no owner to ask, but has children
+// or tensors.
+class Witness {
+ public:
+  explicit Witness(Module& module) {
+    self_ = module.weak_from_this();
+    if (!self_.expired()) return;
+    for (const auto& child : module.children()) {
+      self_ = child;
+      return;
+    }
+    const auto tensors = own_tensors(module);
+    if (!tensors.empty()) {
+      tensor_ = c10::weak_intrusive_ptr<c10::TensorImpl>(
+          tensors.front().getIntrusivePtr());
+    }
+  }
+
+  bool lives() const { return !self_.expired() || !tensor_.expired(); }
+
+ private:
+  std::weak_ptr<Module> self_;
+  c10::weak_intrusive_ptr<c10::TensorImpl> tensor_{
+      c10::intrusive_ptr<c10::TensorImpl>()};
+};
+
+struct Entry {
+  PlacePtr place;
+  Witness witness;
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::map<const Module*, Entry> entries;
+
+  // Never destroyed: modules may be global.
+  static Registry& get() {
+    static auto* const registry = new Registry();
+    return *registry;
+  }
+
+  PlacePtr find(const Module& module) const {
+    const auto entry = entries.find(&module);
+    if (entry == entries.end() || !entry->second.witness.lives())
+      return nullptr;
+    return entry->second.place;
+  }
+
+  void add(Module& module, PlacePtr place) {
+    for (auto each = entries.begin(); each != entries.end();) {
+      each =
+          each->second.witness.lives() ? std::next(each) : entries.erase(each);
+    }
+    entries.insert_or_assign(&module, Entry{std::move(place), Witness(module)});
+  }
+
+  // The parallelized modules around `module`, the innermost first. Trees are
+  // small, and this is not done often.
+  std::vector<Module*> around(const Module& module) const {
+    std::multimap<std::size_t, Module*> found;
+    for (const auto& each : entries) {
+      auto* const outer = const_cast<Module*>(each.first);
+      if (outer == &module || !each.second.witness.lives()) continue;
+      const auto inner = nodes_of(*outer);
+      if (std::any_of(inner.begin(), inner.end(), [&](const Node& node) {
+            return node.module == &module;
+          })) {
+        found.emplace(inner.size(), outer);
+      }
+    }
+    std::vector<Module*> modules;
+    for (const auto& each : found) modules.push_back(each.second);
+    return modules;
+  }
+
+  PlacePtr place_around(const Module& module) const {
+    const auto modules = around(module);
+    return modules.empty() ? nullptr : find(*modules.front());
+  }
+};
+
+std::string type_of(const Module& module) { return module.name(); }
+
+std::string text_of(const Place& place) {
+  std::string text = place.processing.str();
+  if (place.output) text += " -> " + place.output->str();
+  return text;
+}
+
+Devices existing(const Devices& devices) {
+  Devices result{existing_device(devices.processing), std::nullopt};
+  if (devices.output) result.output = existing_device(*devices.output);
+  return result;
+}
+
+// A tensor of a tree, and whose it is.
+struct Owner {
+  at::Tensor tensor;
+  PlacePtr place;         // null: nobody's
+  std::size_t depth = 0;  // of the module that has the place
+  bool direct = false;
+};
+
+struct Owners {
+  std::vector<Owner> list;
+  // Parallelized modules of the tree, with the places around them.
+  std::vector<std::pair<PlacePtr, PlacePtr>> parents;
+};
+
+// Whose the tensors below `root` are by the places of `find`: those of the
+// deepest module with a place, and of several as deep the last one's.
+template <typename Find>
+Owners owners_of(Module& root, const PlacePtr& around, const Find& find) {
+  Owners owners;
+  std::map<const at::TensorImpl*, std::size_t> index;
+  std::set<const Place*> seen;
+  const std::vector<Node> nodes = nodes_of(root);
+  struct Within {
+    PlacePtr place;
+    std::size_t depth = 0;
+  };
+  std::vector<Within> within(nodes.size());
+  for (std::size_t k = 0; k < nodes.size(); ++k) {
+    const Node& node = nodes[k];
+    within[k] = k == 0 ? Within{around, 0} : within[node.parent];
+    const PlacePtr own = find(*node.module);
+    if (own) {
+      if (seen.insert(own.get()).second) {
+        owners.parents.emplace_back(own, within[k].place);
+      }
+      within[k] = {own, node.depth + 1};
+    }
+    const bool direct = own && node.module->children().empty();
+    for (at::Tensor& tensor : own_tensors(*node.module)) {
+      const auto [entry, is_new] =
+          index.emplace(tensor.unsafeGetTensorImpl(), owners.list.size());
+      Owner owner{std::move(tensor), within[k].place, within[k].depth, direct};
+      if (is_new) {
+        owners.list.push_back(std::move(owner));
+      } else if (Owner& known = owners.list[entry->second];
+                 owner.depth >= known.depth) {
+        known = std::move(owner);
+      }
+    }
+  }
+  return owners;
+}
+
+void mark(const Owner& owner) {
+  const Tag* const tag = tag_of(owner.tensor);
+  if (!owner.place) {
+    remove_tag(owner.tensor);
+  } else if (!tag || tag->place != owner.place || tag->direct != owner.direct ||
+             tag->kind != Tag::Kind::kWeight) {
+    TORCH_CHECK_TYPE(
+        set_tag(owner.tensor,
+                c10::make_intrusive<Tag>(owner.place, Tag::Kind::kWeight,
+                                         owner.direct)),
+        "a parameter on ", owner.tensor.device(),
+        " cannot be placed: its backend keeps data of its own in its tensors "
+        "(BackendMeta)");
+  }
+}
+
+void unmark_gradient(const at::Tensor& tensor) {
+  const at::Tensor& gradient = tensor.grad();
+  if (gradient.defined()) remove_tag(gradient);
+}
+
+// A Sequential around the root calls it too.
+template <typename Find>
+void wrap_all_slots(Module& root, const Find& find) {
+  wrap_slots(root, find);
+  for (Module* outer : Registry::get().around(root)) wrap_slots(*outer, find);
+}
+
+// Makes `places` those of their modules.
+void apply(Module& root, std::map<Module*, PlacePtr> places) {
+  Registry& registry = Registry::get();
+  const PlacePtr around = registry.place_around(root);
+  const auto find = [&](const Module& module) {
+    const auto entry = places.find(const_cast<Module*>(&module));
+    return entry == places.end() ? registry.find(module) : entry->second;
+  };
+  const Owners owners = owners_of(root, around, find);
+  // What can fail comes first.
+  for (const Owner& owner : owners.list) {
+    // A tensor of a module in between, that isn't in `places`, stays: it has
+    // been brought to where it belongs.
+    if (owner.place) set_device(owner.tensor, owner.place->processing);
+  }
+  for (const auto& [place, parent] : owners.parents) place->parent = parent;
+  for (const auto& [module, place] : places) registry.add(*module, place);
+  for (const Owner& owner : owners.list) mark(owner);
+  wrap_all_slots(root, find);
+}
+
+// Takes the places of `modules` away.
+void remove(Module& root, const std::set<const Module*>& modules,
+            std::optional<c10::Device> device) {
+  Registry& registry = Registry::get();
+  if (device) *device = existing_device(*device);
+  const PlacePtr around = registry.place_around(root);
+  const auto find = [&](const Module& module) {
+    return modules.count(&module) ? PlacePtr() : registry.find(module);
+  };
+  const Owners owners = owners_of(root, around, find);
+  if (device) {
+    for (const Owner& owner : owners.list) {
+      if (owner.place == around) set_device(owner.tensor, *device);
+    }
+  }
+  for (const auto& [place, parent] : owners.parents) place->parent = parent;
+  for (const Owner& owner : owners.list) {
+    mark(owner);
+    if (!owner.place) unmark_gradient(owner.tensor);
+  }
+  for (const Module* module : modules) {
+    if (const PlacePtr place = registry.find(*module)) place->active = false;
+    registry.entries.erase(module);
+  }
+  wrap_all_slots(root, find);
+}
+
+std::string list_of_names(const std::string& wanted,
+                          const std::vector<Node>& nodes) {
+  std::vector<std::string> names;
+  for (const Node& node : nodes) names.push_back(node.name);
+  return nearest_text(wanted, names);
+}
+
+PlacePtr new_place(const Devices& devices) {
+  return std::make_shared<Place>(devices.processing, devices.output);
+}
+
+}  // namespace
+
+void parallelize(Module& module, const Devices& devices) {
+  Registry& registry = Registry::get();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  const PlacePtr place = registry.find(module);
+  TORCH_CHECK_VALUE(!place, "the module '", type_of(module),
+                    "' is parallelized already (", place ? text_of(*place) : "",
+                    "); call unparallelize_module() first");
+  apply(module, {{&module, new_place(existing(devices))}});
+}
+
+void parallelize(
+    Module& root,
+    const std::vector<std::pair<std::string, Devices>>& module_devices) {
+  Registry& registry = Registry::get();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  const std::vector<Node> nodes = nodes_of(root);
+  for (const Node& node : nodes) {
+    const PlacePtr place = registry.find(*node.module);
+    TORCH_CHECK_VALUE(
+        !place, "the module '", node.name, "' (", type_of(*node.module),
+        ") of '", type_of(root), "' is parallelized already (",
+        place ? text_of(*place) : "", "); call unparallelize_pipeline() first");
+  }
+
+  std::map<Module*, PlacePtr> places;
+  std::map<const Module*, std::string> named;
+  for (const auto& [name, devices] : module_devices) {
+    const auto node = std::find_if(
+        nodes.begin(), nodes.end(),
+        [&, &name = name](const Node& each) { return each.name == name; });
+    TORCH_CHECK_VALUE(node != nodes.end(), "'", type_of(root),
+                      "' has no module '", name, "'; the nearest are ",
+                      list_of_names(name, nodes), " ('' is the root)");
+    const auto [other, is_new] = named.emplace(node->module, name);
+    TORCH_CHECK_VALUE(is_new, "the modules '", other->second, "' and '", name,
+                      "' of '", type_of(root),
+                      "' are the same one; give it devices once");
+    places.emplace(node->module, new_place(existing(devices)));
+  }
+  if (!places.empty()) apply(root, std::move(places));
+}
+
+void unparallelize(Module& module, std::optional<c10::Device> common_device) {
+  const std::lock_guard<std::mutex> lock(Registry::get().mutex);
+  remove(module, {&module}, common_device);
+}
+
+void unparallelize_all(Module& root, std::optional<c10::Device> common_device) {
+  const std::lock_guard<std::mutex> lock(Registry::get().mutex);
+  std::set<const Module*> all;
+  for (const Node& node : nodes_of(root)) all.insert(node.module);
+  remove(root, all, common_device);
+}
+
+PlacePtr place_of(const Module& module) {
+  Registry& registry = Registry::get();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  return registry.find(module);
+}
+
+void restore(Module& root) {
+  Registry& registry = Registry::get();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  const auto is_marked = [](const at::Tensor& each) {
+    return !each.defined() || tag_of(each);
+  };
+  const auto parameters = root.parameters();
+  const auto buffers = root.buffers();
+  if (std::all_of(parameters.begin(), parameters.end(), is_marked) &&
+      std::all_of(buffers.begin(), buffers.end(), is_marked)) {
+    return;
+  }
+  const auto find = [&](const Module& module) { return registry.find(module); };
+  for (const Owner& owner :
+       owners_of(root, registry.place_around(root), find).list) {
+    if (owner.place && !tag_of(owner.tensor)) {
+      set_device(owner.tensor, owner.place->processing);
+    }
+    mark(owner);
+  }
+}
+
+}  // namespace gpipe::placement

@@ -1,0 +1,157 @@
+#include "gpipe/simulation/idle.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/placement.h"
+#include "gpipe/simulation/simulate.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+Costs equal_costs(int stages, double forward, double backward) {
+  Costs costs;
+  costs.forward.assign(stages, forward);
+  costs.backward.assign(stages, backward);
+  costs.backward_input.assign(stages, backward / 2);
+  costs.backward_weight.assign(stages, backward / 2);
+  costs.recompute.assign(stages, forward);
+  return costs;
+}
+
+void expect_parts(const IdleParts& parts, double schedule, double imbalance,
+                  double transfer, double overhead) {
+  EXPECT_DOUBLE_EQ(parts.schedule, schedule);
+  EXPECT_DOUBLE_EQ(parts.imbalance, imbalance);
+  EXPECT_DOUBLE_EQ(parts.transfer, transfer);
+  EXPECT_DOUBLE_EQ(parts.overhead, overhead);
+}
+
+// Each rank of p waits for (p - 1) (f + b).
+TEST(Idle, OfEqualStagesIsTheSchedules) {
+  for (const IdleParts& each :
+       idle_parts(simulate(fill_drain(4, 5), equal_costs(4, 1, 2)))) {
+    expect_parts(each, 9, 0, 0, 0);
+  }
+}
+
+// Stages that take 1, 5 and 1, twice, forward and backward: 24 in all. With 7/3
+// for each it would be (2 + 3 - 1) * 14/3, of which a rank works 2 * 14/3.
+TEST(Idle, BeyondThatIsImbalance) {
+  Costs costs = equal_costs(3, 1, 1);
+  costs.forward[1] = costs.backward[1] = 5;
+  const auto parts = idle_parts(simulate(fill_drain(3, 2), costs));
+  const double equal = 2 * 14.0 / 3;
+  expect_parts(parts[0], equal, 20 - equal, 0, 0);
+  expect_parts(parts[1], 4, 0, 0, 0);
+  expect_parts(parts[2], equal, 20 - equal, 0, 0);
+}
+
+// 0F0 0-1, a copy, 1F0 1.5-2.5, 1B0 2.5-3.5, a copy, 0B0 4-5. Rank 0 waits for
+// the first copy too, since rank 1 does; and so does rank 1 for the second one.
+TEST(Idle, WaitsForCopiesAreThoseOfOtherRanksToo) {
+  Costs costs = equal_costs(2, 1, 1);
+  costs.latency = 0.5;
+  for (const IdleParts& each : idle_parts(simulate(fill_drain(2, 1), costs))) {
+    expect_parts(each, 2, 0, 1, 0);
+  }
+}
+
+// Nothing kept rank 0 from its second forward at 1, nor rank 1 from its first
+// one at 1.
+TEST(Idle, WhereNothingWasMissingIsOverhead) {
+  const auto timeline = timeline_of(
+      {{{{0, Kind::kForward, 0}, 0, 1}, {{0, Kind::kForward, 1}, 1.25, 2.25}},
+       {{{1, Kind::kForward, 0}, 1.5, 2.5},
+        {{1, Kind::kForward, 1}, 2.5, 3.5}}});
+  const auto parts = idle_parts(timeline);
+  // After its last forward rank 0 waits for the end.
+  expect_parts(parts[0], 1, 0.25, 0, 0.25);
+  expect_parts(parts[1], 1, 0, 0, 0.5);
+}
+
+// The gradient comes at 4; only then does rank 0 recompute.
+TEST(Idle, ALateRecomputeWaitsForTheGradient) {
+  Costs costs = equal_costs(2, 1, 1);
+  Schedule schedule = fill_drain(2, 1);
+  schedule.ranks[0] = {{0, Kind::kForward, 0},
+                       {0, Kind::kRecompute, 0, /*with_next=*/true},
+                       {0, Kind::kBackward, 0}};
+  const Timeline timeline = simulate(schedule, costs);
+  ASSERT_EQ(timeline.makespan, 5);
+  const auto parts = idle_parts(timeline);
+  expect_parts(parts[0], 2, 0, 0, 0);
+  expect_parts(parts[1], 3, 0, 0, 0);
+}
+
+// Whatever the schedule and the costs.
+TEST(Idle, PartsAddUp) {
+  std::mt19937 random(1);
+  const auto seconds = [&] { return 0.1 + (random() % 1000) / 1000.0; };
+  for (const std::string& name : schedule_names()) {
+    for (int round = 0; round < 5; ++round) {
+      const Schedule schedule =
+          named_schedule(name, 4, 8, fixed_stages_per_rank(name).value_or(2));
+      const int stages = num_stages(schedule);
+      Costs costs = equal_costs(stages, 1, 2);
+      for (auto* list : {&costs.forward, &costs.backward, &costs.backward_input,
+                         &costs.backward_weight, &costs.recompute}) {
+        for (double& each : *list) each = seconds();
+      }
+      costs.latency = round % 2 == 0 ? 0 : seconds() / 5;
+      const Timeline timeline = simulate(schedule, costs);
+      const auto parts = idle_parts(timeline);
+      for (std::size_t r = 0; r < parts.size(); ++r) {
+        EXPECT_NEAR(parts[r].total(), timeline.idle[r],
+                    1e-9 * timeline.makespan)
+            << name << ", rank " << r;
+        for (const double part : {parts[r].schedule, parts[r].imbalance,
+                                  parts[r].transfer, parts[r].overhead}) {
+          EXPECT_GE(part, 0) << name << ", rank " << r;
+        }
+        EXPECT_LT(parts[r].overhead, 1e-9 * timeline.makespan) << name;
+        if (costs.latency == 0) {
+          EXPECT_EQ(parts[r].transfer, 0) << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Idle, IsRefusedWhereActionsWaitForEachOther) {
+  // 0F0 at last, though all began with it.
+  const auto timeline = timeline_of(
+      {{{{0, Kind::kBackward, 0}, 3, 4}, {{0, Kind::kForward, 0}, 5, 6}},
+       {{{1, Kind::kForward, 0}, 3, 4}, {{1, Kind::kBackward, 0}, 5, 6}}});
+  EXPECT_THAT([&] { idle_parts(timeline); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("0B0")));
+}
+
+TEST(Idle, IsATable) {
+  Costs costs = equal_costs(2, 1, 1);
+  costs.latency = 0.5;
+  const std::string of_a_rank =
+      "             2 s  66.7 %       0 us  0.0 %       1 s  33.3 %      0 us  "
+      "0.0 %\n";
+  EXPECT_EQ(
+      to_text(idle_parts(simulate(fill_drain(2, 1), costs))),
+      "          idle  warm-up, drain          imbalance         transfer  "
+      "        overhead       \n"
+      "  rank 0   3 s" +
+          of_a_rank + "  rank 1   3 s" + of_a_rank +
+          "  all      6 s             4 s  66.7 %       0 us  0.0 %       "
+          "2 s  33.3 %      0 us  0.0 %\n");
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,168 @@
+// Converts weights between PyTorch's files (.pt, .pth) and .safetensors, makes
+// initial ones, checks that they fit a model, and shows what is in a file.
+//
+//   ./bazelw run //tools:convert_weights -- --in=/a/w.pt --out=/a/w.safetensors
+//   ./bazelw run //tools:convert_weights -- --in=/a/w.pt --list
+//   ./bazelw run //tools:convert_weights -- --model=resnet101
+//       --in=/a/resnet101.pth --in_names=torchvision --out=/a/ours.safetensors
+#include <c10/util/Exception.h>
+#include <gflags/gflags.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <exception>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "models/amoebanet.h"
+#include "models/resnet.h"
+#include "models/resnet_names.h"
+#include "models/transformer.h"
+#include "models/unet.h"
+#include "weights/names.h"
+#include "weights/safetensors.h"
+#include "weights/state_dict.h"
+#include "weights/torch_file.h"
+
+DEFINE_string(in, "", "The file to read: .pt, .pth or .safetensors.");
+DEFINE_string(out, "", "The file to write: .pt, .pth or .safetensors.");
+DEFINE_bool(list, false, "Print names, dtypes and shapes.");
+DEFINE_string(
+    model, "",
+    "resnet101, resnet50, amoebanetd, unet or transformer: what is "
+    "read has to fit it; without --in, its initial weights are taken.");
+DEFINE_string(in_names, "",
+              "torchvision: --in has its names (--model=resnet101, resnet50).");
+DEFINE_string(out_names, "", "torchvision: --out gets its names.");
+DEFINE_uint64(seed, 0, "Of the initial weights.");
+DEFINE_int64(classes, 1000, "Of resnet101, resnet50 and amoebanetd.");
+DEFINE_int64(layers, 6, "Of amoebanetd and transformer.");
+DEFINE_int64(width, 64,
+             "Filters of amoebanetd, base channels of unet, width of "
+             "transformer, which has a quarter of that as heads.");
+DEFINE_int64(depth, 5, "Levels of unet.");
+DEFINE_int64(convolutions, 2, "Per level of unet.");
+DEFINE_int64(vocabulary, 1000, "Of transformer.");
+DEFINE_bool(tied_embeddings, false, "Of transformer.");
+
+namespace models = gpipe::models;
+
+torch::nn::Sequential make_model() {
+  if (FLAGS_model == "resnet101") return models::resnet101(FLAGS_classes);
+  if (FLAGS_model == "resnet50") return models::resnet50(FLAGS_classes);
+  if (FLAGS_model == "amoebanetd") {
+    return models::amoebanetd(FLAGS_classes, FLAGS_layers, FLAGS_width);
+  }
+  if (FLAGS_model == "unet") {
+    return models::unet(FLAGS_depth, FLAGS_convolutions, FLAGS_width);
+  }
+  if (FLAGS_model == "transformer") {
+    return models::transformer(models::TransformerOptions()
+                                   .num_layers(FLAGS_layers)
+                                   .width(FLAGS_width)
+                                   .feed_forward(4 * FLAGS_width)
+                                   .heads(FLAGS_width / 4)
+                                   .vocabulary(FLAGS_vocabulary)
+                                   .tied_embeddings(FLAGS_tied_embeddings));
+  }
+  TORCH_CHECK_VALUE(false, "--model is '", FLAGS_model,
+                    "', but must be resnet101, resnet50, amoebanetd, unet or "
+                    "transformer");
+}
+
+// From our names to those that `flag` is about; empty without one.
+gpipe::NameTable table(const char* flag, const std::string& value) {
+  if (value.empty()) return {};
+  TORCH_CHECK_VALUE(value == "torchvision", flag, " is '", value,
+                    "', but must be torchvision");
+  if (FLAGS_model == "resnet101") return models::torchvision_resnet101_names();
+  if (FLAGS_model == "resnet50") return models::torchvision_resnet50_names();
+  TORCH_CHECK_VALUE(false, flag, " needs --model=resnet101 or resnet50");
+}
+
+enum class Format { kTorch, kSafetensors };
+
+Format format_of(const std::string& path) {
+  const std::size_t dot = path.rfind('.');
+  const std::string suffix = dot == std::string::npos ? "" : path.substr(dot);
+  if (suffix == ".pt" || suffix == ".pth") return Format::kTorch;
+  TORCH_CHECK_VALUE(suffix == ".safetensors", path,
+                    ": should end in .pt, .pth or .safetensors");
+  return Format::kSafetensors;
+}
+
+gpipe::Safetensors read(const std::string& path) {
+  if (format_of(path) == Format::kSafetensors) {
+    return gpipe::read_safetensors(path);
+  }
+  return {gpipe::read_torch_file(path), {}};
+}
+
+void write(const std::string& path, const gpipe::Safetensors& file) {
+  if (format_of(path) == Format::kSafetensors) {
+    gpipe::write_safetensors(path, file.tensors, file.metadata);
+  } else {
+    gpipe::write_torch_file(path, file.tensors);
+  }
+}
+
+void print(const gpipe::Safetensors& file) {
+  int64_t elements = 0;
+  std::size_t bytes = 0;
+  for (const auto& [name, value] : file.metadata) {
+    std::cout << "# " << name << ": " << value << "\n";
+  }
+  for (const auto& item : file.tensors) {
+    const auto& tensor = item.value();
+    std::cout << item.key() << "  " << tensor.scalar_type() << "  "
+              << tensor.sizes() << "\n";
+    elements += tensor.numel();
+    bytes += tensor.nbytes();
+  }
+  std::cout << file.tensors.size() << " tensors, " << elements << " elements, "
+            << bytes << " bytes\n";
+}
+
+void convert() {
+  TORCH_CHECK_VALUE(!FLAGS_in.empty() || !FLAGS_model.empty(),
+                    "give a file to read, --in, or a --model");
+  TORCH_CHECK_VALUE(!FLAGS_out.empty() || FLAGS_list,
+                    "give a file to write, --out, or --list");
+  if (!FLAGS_out.empty()) format_of(FLAGS_out);  // before hours of work
+  const gpipe::NameTable in_names = table("--in_names", FLAGS_in_names);
+  const gpipe::NameTable out_names = table("--out_names", FLAGS_out_names);
+
+  gpipe::Safetensors file;
+  if (!FLAGS_in.empty()) {
+    file = read(FLAGS_in);
+    file.tensors = gpipe::rename(file.tensors, gpipe::inverse(in_names));
+  }
+  std::optional<torch::nn::Sequential> model;
+  if (!FLAGS_model.empty()) {
+    torch::manual_seed(FLAGS_seed);
+    model = make_model();
+    if (!FLAGS_in.empty()) gpipe::load_state_dict(**model, file.tensors);
+    file.tensors = gpipe::state_dict(**model);
+  }
+  file.tensors = gpipe::rename(file.tensors, out_names);
+  if (FLAGS_list) print(file);
+  if (!FLAGS_out.empty()) write(FLAGS_out, file);
+}
+
+int main(int argc, char** argv) {
+  gflags::SetUsageMessage("converts weights between files");
+  gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
+  try {
+    convert();
+  } catch (const c10::Error& error) {
+    std::cerr << "convert_weights: " << error.what_without_backtrace() << "\n";
+    return 1;
+  } catch (const std::exception& error) {
+    std::cerr << "convert_weights: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}

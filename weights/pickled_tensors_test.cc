@@ -1,0 +1,151 @@
+#include "weights/pickled_tensors.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "weights/testing/files.h"
+#include "weights/testing/fixtures.h"
+
+namespace gpipe {
+namespace {
+
+using testing::value_error_of;
+
+// Bytes 0, 1, 2, ...; notes the keys that were asked for.
+struct Counting {
+  std::vector<std::string> keys;
+
+  StateDict tensors(std::string_view bytes) {
+    const Pickle pickle(bytes);
+    return tensors_of(
+        pickle.value(), [this](const std::string& key, int64_t size) {
+          keys.push_back(key);
+          c10::Storage storage(c10::Storage::use_byte_size_t(), size,
+                               c10::GetCPUAllocator(), /*resizable=*/false);
+          for (int64_t k = 0; k < size; ++k) {
+            static_cast<uint8_t*>(storage.mutable_data())[k] =
+                static_cast<uint8_t>(k % 2);
+          }
+          return storage;
+        });
+  }
+};
+
+StateDict tensors(const std::vector<PickledTensor>& tensors) {
+  Counting counting;
+  return counting.tensors(pickle_tensors(tensors));
+}
+
+TEST(PickledTensorsTest, HaveStridesAndShareStorages) {
+  Counting counting;
+  const StateDict dict = counting.tensors(testing::kStridedPickle);
+  EXPECT_EQ(dict.size(), 10u);
+  // "transposed" and "row" are of one.
+  EXPECT_EQ(counting.keys, (std::vector<std::string>{"0", "1", "2", "3", "4",
+                                                     "5", "6", "7", "8"}));
+  EXPECT_EQ(dict["transposed"].sizes(), at::IntArrayRef({3, 2}));
+  EXPECT_EQ(dict["transposed"].strides(), at::IntArrayRef({1, 3}));
+  EXPECT_EQ(dict["row"].storage_offset(), 3);
+  EXPECT_TRUE(dict["row"].is_alias_of(dict["transposed"]));
+  EXPECT_EQ(dict["float8"].scalar_type(), at::kFloat8_e4m3fn);
+  EXPECT_EQ(dict["int64"].dim(), 0);
+  EXPECT_EQ(dict["int64"].item<int64_t>(), 0x0100010001000100);
+  EXPECT_EQ(dict["empty"].sizes(), at::IntArrayRef({0, 3}));
+  EXPECT_FALSE(dict["parameter"].requires_grad());
+}
+
+TEST(PickledTensorsTest, MayFillTheirStorage) {
+  EXPECT_EQ(tensors({{"t", "0", 24, at::kFloat, 5, {1}, {1}}})["t"].numel(), 1);
+  EXPECT_EQ(
+      tensors({{"t", "0", 24, at::kFloat, 0, {2, 2}, {3, 2}}})["t"].sizes(),
+      at::IntArrayRef({2, 2}));
+  EXPECT_EQ(tensors({{"t", "0", 24, at::kFloat, 6, {0}, {1}}})["t"].numel(), 0);
+  EXPECT_EQ(
+      tensors({{"t", "0", 4, at::kFloat, 0, {1000000}, {0}}})["t"].numel(),
+      1000000);
+}
+
+TEST(PickledTensorsTest, DoNotReachBeyondTheirStorage) {
+  constexpr int64_t kHuge = INT64_MAX;
+  const std::vector<PickledTensor> wrong = {
+      {"t", "0", 24, at::kFloat, 0, {7}, {1}},
+      {"t", "0", 24, at::kFloat, 1, {6}, {1}},
+      {"t", "0", 24, at::kFloat, 6, {}, {}},
+      {"t", "0", 24, at::kFloat, 7, {0}, {1}},
+      {"t", "0", 24, at::kFloat, 0, {2, 2}, {4, 2}},
+      {"t", "0", 24, at::kFloat, kHuge, {1}, {1}},
+      {"t", "0", 24, at::kFloat, 0, {2}, {kHuge}},
+      {"t", "0", 24, at::kFloat, 3, {3}, {kHuge}},
+      {"t", "0", 24, at::kFloat, 0, {2, 2}, {kHuge, kHuge}},
+      {"t", "0", 24, at::kFloat, 0, {kHuge}, {0}},
+      {"t",
+       "0",
+       24,
+       at::kFloat,
+       0,
+       {int64_t{1} << 32, int64_t{1} << 32},
+       {0, 0}},
+      {"t", "0", 24, at::kFloat, 0, {0, kHuge, kHuge}, {1, 1, 1}},
+      {"t", "0", 24, at::kFloat8_e5m2, 0, {25}, {1}},
+  };
+  for (const PickledTensor& each : wrong) {
+    EXPECT_NE(value_error_of([&] { tensors({each}); }).find("'t' has sizes "),
+              std::string::npos)
+        << each.offset << " " << c10::IntArrayRef(each.sizes);
+  }
+  EXPECT_EQ(value_error_of([&] { tensors({wrong[0]}); }),
+            "'t' has sizes [7], strides [1] and offset 0, which is beyond its "
+            "storage of 6 elements");
+}
+
+TEST(PickledTensorsTest, AStorageHasOneSize) {
+  EXPECT_EQ(value_error_of([] {
+              tensors({{"a", "0", 24, at::kFloat, 0, {1}, {1}},
+                       {"b", "0", 28, at::kFloat, 0, {1}, {1}}});
+            }),
+            "storage '0' has 24 bytes, but should have 28");
+}
+
+TEST(PickledTensorsTest, AreThoseOfStateDictOrModelInADict) {
+  const std::string inner =
+      pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
+  // Without PROTO and STOP.
+  const std::string dict = inner.substr(2, inner.size() - 3);
+  const auto key = [](const std::string& text) {
+    return "\x8c" + std::string(1, static_cast<char>(text.size())) + text;
+  };
+  for (const char* name : {"state_dict", "model"}) {
+    Counting counting;
+    const std::string bytes =
+        "}" + key("epoch") + "K\x03s" + key(name) + dict + "s.";
+    EXPECT_EQ(counting.tensors(bytes).keys(), std::vector<std::string>{"w"});
+  }
+  Counting counting;
+  EXPECT_EQ(value_error_of([&] {
+              counting.tensors("}" + key("epoch") + "K\x03s" + key("weights") +
+                               dict + "s.");
+            }),
+            "holds no dict of tensors, neither itself nor as 'state_dict' or "
+            "'model'; what there is: 'epoch' (an int), 'weights' (a dict)");
+  EXPECT_EQ(value_error_of([&] { counting.tensors("]."); }),
+            "holds a list, but should hold a dict of tensors, as "
+            "torch.save(model.state_dict(), path) writes it");
+  EXPECT_TRUE(counting.keys.empty());
+}
+
+TEST(PickledTensorsTest, NamesAreTextsAndThereOnce) {
+  const std::string one =
+      pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}},
+                      {"w", "0", 4, at::kFloat, 0, {1}, {1}}});
+  Counting counting;
+  EXPECT_EQ(value_error_of([&] { counting.tensors(one); }),
+            "'w' is there twice");
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,190 @@
+#include "weights/safetensors.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "weights/atomic_file.h"
+#include "weights/in_quotes.h"
+#include "weights/safetensors_header.h"
+
+namespace gpipe {
+namespace {
+
+constexpr uint64_t kLengthBytes = 8;  // before the header: its length
+
+// Copies bytes from a place in the file; all of them are there.
+using ReadAt = std::function<void(uint64_t offset, void* to, std::size_t size)>;
+
+Safetensors read(uint64_t file_bytes, const ReadAt& read_at) {
+  TORCH_CHECK_VALUE(file_bytes >= kLengthBytes, "has ", file_bytes,
+                    " bytes, and so no header");
+  uint8_t bytes[kLengthBytes];
+  read_at(0, bytes, sizeof bytes);
+  uint64_t length = 0;
+  for (std::size_t k = 0; k < sizeof bytes; ++k) {
+    length |= uint64_t{bytes[k]} << (8 * k);
+  }
+  const uint64_t rest = file_bytes - kLengthBytes;
+  TORCH_CHECK_VALUE(length <= std::min(rest, kMaxSafetensorsHeader),
+                    "should begin with a header of ", length,
+                    " bytes, but there are ", rest, ", and ",
+                    kMaxSafetensorsHeader, " are the most that are allowed");
+
+  std::string json(length, '\0');
+  read_at(kLengthBytes, json.data(), json.size());
+  SafetensorsHeader header = parse_safetensors_header(json, rest - length);
+
+  Safetensors result;
+  result.metadata = std::move(header.metadata);
+  result.tensors.reserve(header.entries.size());
+  for (const SafetensorsEntry& entry : header.entries) {
+    at::Tensor tensor = at::empty(entry.sizes, at::TensorOptions(entry.dtype));
+    if (entry.end > entry.begin) {
+      read_at(kLengthBytes + length + entry.begin, tensor.mutable_data_ptr(),
+              entry.end - entry.begin);
+    }
+    result.tensors.insert(entry.name, std::move(tensor));
+  }
+  return result;
+}
+
+class InputFile {
+ public:
+  explicit InputFile(const std::string& path)
+      : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    TORCH_CHECK_VALUE(descriptor_ >= 0,
+                      "cannot be read: ", std::strerror(errno));
+  }
+  ~InputFile() { close(descriptor_); }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  uint64_t size() const {
+    struct stat status;
+    TORCH_CHECK_VALUE(
+        fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode),
+        "is no file");
+    return static_cast<uint64_t>(status.st_size);
+  }
+
+  void read_at(uint64_t offset, void* to, std::size_t size) const {
+    auto* rest = static_cast<char*>(to);
+    while (size > 0) {
+      const ssize_t got =
+          pread(descriptor_, rest, size, static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      TORCH_CHECK_VALUE(got >= 0, "cannot be read: ", std::strerror(errno));
+      TORCH_CHECK_VALUE(got > 0, "has become shorter while it was read");
+      rest += got;
+      offset += static_cast<uint64_t>(got);
+      size -= static_cast<std::size_t>(got);
+    }
+  }
+
+ private:
+  const int descriptor_;
+};
+
+// The same error, with what it is about in front.
+template <typename Body>
+auto with_source(const std::string& source, const Body& body) {
+  try {
+    return body();
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, source, ": ", error.what_without_backtrace());
+  }
+}
+
+// ---- Writing
+
+void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.defined(), in_quotes(name), " is undefined");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized(),
+                    in_quotes(name), " is a ", tensor.toString(),
+                    "; only plain tensors can be written");
+  TORCH_CHECK_VALUE(!tensor.is_meta(), in_quotes(name),
+                    " is on the meta device, and so has no values");
+}
+
+}  // namespace
+
+Safetensors read_safetensors(const std::string& path) {
+  return with_source(path, [&path] {
+    const InputFile file(path);
+    return read(file.size(),
+                [&file](uint64_t offset, void* to, std::size_t size) {
+                  file.read_at(offset, to, size);
+                });
+  });
+}
+
+Safetensors parse_safetensors(const void* bytes, std::size_t size,
+                              const std::string& source) {
+  return with_source(source, [&] {
+    return read(size, [bytes](uint64_t offset, void* to, std::size_t count) {
+      std::memcpy(to, static_cast<const char*>(bytes) + offset, count);
+    });
+  });
+}
+
+void write_safetensors(const std::string& path, const StateDict& tensors,
+                       const SafetensorsMetadata& metadata) {
+  SafetensorsHeader header;
+  header.metadata = metadata;
+  for (const auto& item : tensors) {
+    check_can_be_written(item.key(), item.value());
+    SafetensorsEntry entry;
+    entry.name = item.key();
+    entry.dtype = item.value().scalar_type();
+    entry.sizes = item.value().sizes().vec();
+    header.entries.push_back(std::move(entry));
+  }
+
+  // Of equal sizes, in the dict's order.
+  std::vector<std::size_t> order(header.entries.size());
+  for (std::size_t k = 0; k < order.size(); ++k) order[k] = k;
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
+    return c10::elementSize(header.entries[a].dtype) >
+           c10::elementSize(header.entries[b].dtype);
+  });
+  uint64_t end = 0;
+  for (const std::size_t k : order) {
+    header.entries[k].begin = end;
+    end += tensors[k].value().nbytes();
+    header.entries[k].end = end;
+  }
+  const std::string json = safetensors_header_text(header);
+
+  AtomicFile file(path);
+  char length[kLengthBytes];
+  for (std::size_t k = 0; k < sizeof length; ++k) {
+    length[k] = static_cast<char>(uint64_t{json.size()} >> (8 * k));
+  }
+  file.write(length, sizeof length);
+  file.write(json.data(), json.size());
+  for (const std::size_t k : order) {
+    const at::Tensor tensor = tensors[k]
+                                  .value()
+                                  .detach()
+                                  .resolve_conj()
+                                  .resolve_neg()
+                                  .cpu()
+                                  .contiguous();
+    file.write(tensor.const_data_ptr(), tensor.nbytes());
+  }
+  file.commit();
+}
+
+}  // namespace gpipe

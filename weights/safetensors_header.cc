@@ -1,0 +1,264 @@
+#include "weights/safetensors_header.h"
+
+#include <c10/util/ArrayRef.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "weights/dtypes.h"
+#include "weights/in_quotes.h"
+
+namespace gpipe {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kMetadata[] = "__metadata__";
+constexpr std::size_t kMaxDimensions = 64;
+
+// Takes the JSON in piece by piece, so that nothing is built that does not
+// belong into a header, however deep or long it is.
+class HeaderHandler : public nlohmann::json_sax<Json> {
+ public:
+  SafetensorsHeader take() { return std::move(header_); }
+
+  bool null() override { refuse("null"); }
+  bool boolean(bool) override { refuse("a boolean"); }
+  bool number_float(double, const std::string& text) override {
+    refuse(in_quotes(text).c_str());
+  }
+  bool binary(Json::binary_t&) override { refuse("bytes"); }
+  bool number_integer(int64_t) override { refuse("a negative number"); }
+
+  bool number_unsigned(uint64_t value) override {
+    if (place_ != Place::kShape && place_ != Place::kOffsets) {
+      refuse("a number");
+    }
+    TORCH_CHECK_VALUE(value <= INT64_MAX, where(), " has the number ", value,
+                      ", which is too large");
+    numbers_.push_back(value);
+    TORCH_CHECK_VALUE(
+        numbers_.size() <= (place_ == Place::kShape ? kMaxDimensions : 2),
+        where(), " has too many numbers");
+    return true;
+  }
+
+  bool string(std::string& value) override {
+    if (place_ == Place::kMetadata) {
+      TORCH_CHECK_VALUE(header_.metadata.emplace(key_, std::move(value)).second,
+                        kMetadata, " has ", in_quotes(key_), " twice");
+      return true;
+    }
+    if (place_ != Place::kEntry || key_ != "dtype") refuse("a text");
+    const DtypeNames* found = find_dtype_by_safetensors_name(value);
+    TORCH_CHECK_VALUE(found, where(), " has dtype ", in_quotes(value),
+                      ", which LibTorch has not");
+    header_.entries.back().dtype = found->dtype;
+    return true;
+  }
+
+  bool key(std::string& value) override {
+    key_ = std::move(value);
+    if (place_ == Place::kTop) {
+      TORCH_CHECK_VALUE(names_.insert(key_).second, in_quotes(key_),
+                        " is there twice");
+    } else if (place_ == Place::kEntry) {
+      const int field = key_ == "dtype"          ? 1
+                        : key_ == "shape"        ? 2
+                        : key_ == "data_offsets" ? 4
+                                                 : 0;
+      TORCH_CHECK_VALUE(field != 0, where(), " is not part of the format");
+      TORCH_CHECK_VALUE((fields_ & field) == 0, where(), " is there twice");
+      fields_ |= field;
+    }
+    return true;
+  }
+
+  bool start_object(std::size_t) override {
+    if (place_ == Place::kOutside) {
+      place_ = Place::kTop;
+    } else if (place_ != Place::kTop) {
+      refuse("an object");
+    } else if (key_ == kMetadata) {
+      place_ = Place::kMetadata;
+    } else {
+      place_ = Place::kEntry;
+      fields_ = 0;
+      header_.entries.emplace_back();
+      header_.entries.back().name = key_;
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (place_ == Place::kEntry) {
+      TORCH_CHECK_VALUE(fields_ == 7, in_quotes(header_.entries.back().name),
+                        " needs dtype, shape and data_offsets");
+    }
+    place_ = place_ == Place::kTop ? Place::kOutside : Place::kTop;
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ == Place::kEntry && key_ == "shape") {
+      place_ = Place::kShape;
+    } else if (place_ == Place::kEntry && key_ == "data_offsets") {
+      place_ = Place::kOffsets;
+    } else {
+      refuse("a list");
+    }
+    numbers_.clear();
+    return true;
+  }
+
+  bool end_array() override {
+    SafetensorsEntry& entry = header_.entries.back();
+    if (place_ == Place::kShape) {
+      entry.sizes.assign(numbers_.begin(), numbers_.end());
+    } else {
+      TORCH_CHECK_VALUE(numbers_.size() == 2, where(), " has ", numbers_.size(),
+                        " numbers, but should have 2");
+      entry.begin = numbers_[0];
+      entry.end = numbers_[1];
+    }
+    place_ = Place::kEntry;
+    return true;
+  }
+
+  bool parse_error(std::size_t, const std::string&,
+                   const Json::exception& error) override {
+    TORCH_CHECK_VALUE(false, "the header is no JSON: ", error.what());
+  }
+
+ private:
+  enum class Place { kOutside, kTop, kMetadata, kEntry, kShape, kOffsets };
+
+  std::string where() const {
+    switch (place_) {
+      case Place::kOutside:
+        return "the header";
+      case Place::kTop:
+        return in_quotes(key_);
+      case Place::kMetadata:
+        return std::string(kMetadata) + ": " + in_quotes(key_);
+      default:
+        return in_quotes(header_.entries.back().name) + ": " + in_quotes(key_);
+    }
+  }
+
+  [[noreturn]] void refuse(const char* what) const {
+    TORCH_CHECK_VALUE(false, where(), " is, or has in it, ", what,
+                      ", which is not what the format has there");
+  }
+
+  SafetensorsHeader header_;
+  Place place_ = Place::kOutside;
+  std::string key_;  // the last one
+  int fields_ = 0;   // of the entry; a bit for each that it has
+  std::vector<uint64_t> numbers_;
+  std::unordered_set<std::string> names_;
+};
+
+void check_sizes(const SafetensorsEntry& entry) {
+  const std::optional<int64_t> needed = bytes_of(entry.sizes, entry.dtype);
+  TORCH_CHECK_VALUE(
+      needed && entry.begin <= entry.end &&
+          entry.end - entry.begin == static_cast<uint64_t>(*needed),
+      in_quotes(entry.name), " is ", entry.dtype, " of shape ",
+      c10::IntArrayRef(entry.sizes), ", which its data from ", entry.begin,
+      " to ", entry.end, " does not fit");
+}
+
+void check_cover(const std::vector<SafetensorsEntry>& entries,
+                 uint64_t data_bytes) {
+  std::vector<const SafetensorsEntry*> sorted;
+  sorted.reserve(entries.size());
+  for (const SafetensorsEntry& entry : entries) sorted.push_back(&entry);
+  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+  });
+  uint64_t end = 0;
+  for (const SafetensorsEntry* entry : sorted) {
+    TORCH_CHECK_VALUE(entry->begin == end, "the data of ",
+                      in_quotes(entry->name), " begins at ", entry->begin,
+                      ", but what is before it ends at ", end);
+    end = entry->end;
+  }
+  TORCH_CHECK_VALUE(end == data_bytes, "the header speaks of ", end,
+                    " bytes of data, but there are ", data_bytes);
+}
+
+std::string json_text(const std::string& text) {
+  try {
+    return Json(text).dump();
+  } catch (const Json::exception&) {
+    TORCH_CHECK_VALUE(false, in_quotes(text),
+                      " is not UTF-8, which safetensors has to be");
+  }
+}
+
+// "[1,2]"
+template <typename Numbers>
+std::string json_list(const Numbers& numbers) {
+  std::string text = "[";
+  for (const auto number : numbers) {
+    if (text.size() > 1) text += ",";
+    text += std::to_string(number);
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+SafetensorsHeader parse_safetensors_header(std::string_view json,
+                                           uint64_t data_bytes) {
+  TORCH_CHECK_VALUE(!json.empty() && json[0] == '{',
+                    "the header does not begin with '{'");
+  HeaderHandler handler;
+  Json::sax_parse(json.begin(), json.end(), &handler);
+  SafetensorsHeader header = handler.take();
+  for (const SafetensorsEntry& entry : header.entries) check_sizes(entry);
+  check_cover(header.entries, data_bytes);
+  return header;
+}
+
+std::string safetensors_header_text(const SafetensorsHeader& header) {
+  std::string text = "{";
+  const auto begin_member = [&text](const std::string& name) {
+    if (text.back() != '{') text += ",";
+    text += json_text(name) + ":";
+  };
+  if (!header.metadata.empty()) {
+    begin_member(kMetadata);
+    text += "{";
+    for (const auto& [name, value] : header.metadata) {
+      begin_member(name);
+      text += json_text(value);
+    }
+    text += "}";
+  }
+  for (const SafetensorsEntry& entry : header.entries) {
+    TORCH_CHECK_VALUE(entry.name != kMetadata, "a tensor cannot be called ",
+                      kMetadata, " in a safetensors file");
+    const DtypeNames* names = find_dtype(entry.dtype);
+    TORCH_CHECK_VALUE(names && names->safetensors, in_quotes(entry.name),
+                      " is ", entry.dtype, ", which safetensors has not");
+    begin_member(entry.name);
+    text += std::string("{\"dtype\":\"") + names->safetensors +
+            "\",\"shape\":" + json_list(entry.sizes) + ",\"data_offsets\":" +
+            json_list(std::vector<uint64_t>{entry.begin, entry.end}) + "}";
+  }
+  text += "}";
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  TORCH_CHECK_VALUE(text.size() <= kMaxSafetensorsHeader, "a header of ",
+                    text.size(), " bytes; safetensors has at most ",
+                    kMaxSafetensorsHeader);
+  return text;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,176 @@
+#include "weights/state_dict.h"
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+void collect(const torch::nn::Module& module, const std::string& prefix,
+             StateDict& dict) {
+  for (const auto& tensors : {module.named_parameters(/*recurse=*/false),
+                              module.named_buffers(/*recurse=*/false)}) {
+    for (const auto& item : tensors) {
+      if (!item.value().defined()) continue;
+      dict.insert(prefix + item.key(), item.value().detach());
+    }
+  }
+  for (const auto& child : module.named_children()) {
+    collect(*child.value(), prefix + child.key() + ".", dict);
+  }
+}
+
+// ---- Names that resemble each other
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() > end.size() &&
+         text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// Levenshtein's: characters to insert, delete or exchange.
+std::size_t edits_between(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t exchanged = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({exchanged, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+// Null if none of them is close. A prefix more or less ("module.", "backbone.")
+// is closer than anything else.
+const std::string* nearest(const std::string& name,
+                           const std::vector<std::string>& candidates) {
+  const std::string* best = nullptr;
+  std::size_t fewest = name.size() / 3 + 1;
+  for (const std::string& each : candidates) {
+    if (ends_with(name, "." + each) || ends_with(each, "." + name)) {
+      return &each;
+    }
+    const std::size_t edits = edits_between(name, each);
+    if (edits < fewest) {
+      fewest = edits;
+      best = &each;
+    }
+  }
+  return best;
+}
+
+// ---- What is wrong
+
+constexpr std::size_t kListed = 20;
+
+// One line for each of the first items.
+template <typename Describe>
+void list(std::ostream& to, const char* title,
+          const std::vector<std::string>& items, const Describe& describe) {
+  if (items.empty()) return;
+  to << "\n" << items.size() << " " << title << ":";
+  for (std::size_t k = 0; k < std::min(items.size(), kListed); ++k) {
+    to << "\n  " << describe(items[k]);
+  }
+  if (items.size() > kListed) {
+    to << "\n  and " << items.size() - kListed << " more";
+  }
+}
+
+// "" if `from` can be copied into `to`.
+std::string mismatch(const at::Tensor& from, const at::Tensor& to) {
+  std::ostringstream text;
+  if (!from.defined()) {
+    text << "is undefined in the dict";
+  } else if (from.is_meta() && !to.is_meta()) {
+    text << "is on the meta device in the dict, and so has no values";
+  } else if (from.sizes() != to.sizes()) {
+    text << "is " << from.sizes() << " in the dict, but " << to.sizes()
+         << " in the module";
+  } else if (from.scalar_type() != to.scalar_type() &&
+             !(from.is_floating_point() && to.is_floating_point())) {
+    text << "is " << from.scalar_type() << " in the dict, but "
+         << to.scalar_type() << " in the module";
+  }
+  return std::move(text).str();
+}
+
+struct Comparison {
+  LoadReport names;
+  std::vector<std::string> misfits;  // "'fc.weight' is ..."
+
+  std::string text() const {
+    std::ostringstream text;
+    list(text, "of another shape or kind", misfits,
+         [](const std::string& line) { return line; });
+    list(text, "missing (in the module, not in the dict)", names.missing,
+         [](const std::string& name) { return "'" + name + "'"; });
+    list(text, "unexpected (in the dict, not in the module)", names.unexpected,
+         [this](const std::string& name) {
+           const std::string* near = nearest(name, names.missing);
+           return "'" + name + "'" +
+                  (near ? " (is it '" + *near + "'?)" : std::string());
+         });
+    return std::move(text).str();
+  }
+};
+
+Comparison compare(const StateDict& dict, const StateDict& own) {
+  Comparison result;
+  for (const auto& item : own) {
+    const at::Tensor* from = dict.find(item.key());
+    if (!from) {
+      result.names.missing.push_back(item.key());
+      continue;
+    }
+    const std::string text = mismatch(*from, item.value());
+    if (!text.empty()) {
+      result.misfits.push_back("'" + item.key() + "' " + text);
+    }
+  }
+  for (const auto& item : dict) {
+    if (!own.contains(item.key())) {
+      result.names.unexpected.push_back(item.key());
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+StateDict state_dict(const torch::nn::Module& module) {
+  StateDict dict;
+  collect(module, "", dict);
+  return dict;
+}
+
+LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
+                           const LoadOptions& options) {
+  const StateDict own = state_dict(module);
+  Comparison comparison = compare(dict, own);
+  const LoadReport& names = comparison.names;
+  TORCH_CHECK_VALUE(
+      comparison.misfits.empty() &&
+          (!options.strict() ||
+           (names.missing.empty() && names.unexpected.empty())),
+      "the state dict does not fit the module; nothing was loaded.",
+      comparison.text());
+  const at::NoGradGuard no_grad;
+  for (const auto& item : own) {
+    if (const at::Tensor* from = dict.find(item.key())) {
+      item.value().copy_(*from);
+    }
+  }
+  return std::move(comparison.names);
+}
+
+}  // namespace gpipe

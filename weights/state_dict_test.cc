@@ -1,0 +1,177 @@
+#include "weights/state_dict.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include <string>
+#include <vector>
+
+#include "weights/testing/files.h"
+
+namespace gpipe {
+namespace {
+
+using testing::value_error_of;
+using torch::nn::BatchNorm1d;
+using torch::nn::Linear;
+using torch::nn::LinearOptions;
+using torch::nn::Sequential;
+using Names = std::vector<std::string>;
+
+// Registered in an order that is not that of a state dict.
+struct MixedImpl : torch::nn::Module {
+  MixedImpl() {
+    fc = register_module("fc", Linear(LinearOptions(2, 1).bias(false)));
+    buffer = register_buffer("buffer", at::full({1}, 5.0));
+    again = register_module("again", fc);
+    scale = register_parameter("scale", at::full({}, 2.0));
+    register_parameter("none", at::Tensor(), /*requires_grad=*/false);
+    register_buffer("no buffer", at::Tensor());
+  }
+  Linear fc{nullptr}, again{nullptr};
+  at::Tensor buffer, scale;
+};
+
+Sequential small_model() {
+  return Sequential(Linear(2, 3), BatchNorm1d(3), Linear(3, 1));
+}
+
+StateDict clones(const StateDict& dict) {
+  StateDict result;
+  for (const auto& item : dict) {
+    result.insert(item.key(), item.value().clone());
+  }
+  return result;
+}
+
+TEST(StateDictTest, HasPythonsOrder) {
+  EXPECT_EQ(state_dict(MixedImpl()).keys(),
+            (Names{"scale", "buffer", "fc.weight", "again.weight"}));
+  EXPECT_EQ(
+      state_dict(*small_model()).keys(),
+      (Names{"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean",
+             "1.running_var", "1.num_batches_tracked", "2.weight", "2.bias"}));
+}
+
+TEST(StateDictTest, SharesMemoryAndIsDetached) {
+  Linear layer(2, 1);
+  const StateDict dict = state_dict(*layer);
+  EXPECT_FALSE(dict["weight"].requires_grad());
+  EXPECT_EQ(dict["weight"].const_data_ptr(), layer->weight.const_data_ptr());
+}
+
+TEST(LoadStateDictTest, CopiesInPlace) {
+  Sequential from = small_model();
+  Sequential to = small_model();
+  from->children()[1]->as<torch::nn::BatchNorm1d>()->num_batches_tracked.fill_(
+      7);
+  const at::Tensor watched = to->children()[0]->as<Linear>()->weight;
+  const LoadReport report = load_state_dict(*to, state_dict(*from));
+  EXPECT_TRUE(report.missing.empty());
+  EXPECT_TRUE(report.unexpected.empty());
+  const StateDict a = state_dict(*from);
+  const StateDict b = state_dict(*to);
+  for (const auto& item : a) {
+    EXPECT_TRUE(testing::bit_equal(item.value(), b[item.key()])) << item.key();
+  }
+  EXPECT_TRUE(watched.equal(a["0.weight"]));
+  EXPECT_TRUE(watched.requires_grad());
+  EXPECT_EQ(b["1.num_batches_tracked"].item<int64_t>(), 7);
+}
+
+TEST(LoadStateDictTest, ConvertsBetweenFloatingPointDtypesOnly) {
+  Linear layer(LinearOptions(2, 1).bias(false));
+  StateDict dict;
+  dict.insert("weight", at::full({1, 2}, 0.1, at::TensorOptions(at::kDouble)));
+  load_state_dict(*layer, dict);
+  EXPECT_EQ(layer->weight[0][1].item<float>(), 0.1f);
+  EXPECT_EQ(layer->weight.scalar_type(), at::kFloat);
+
+  StateDict integers;
+  integers.insert("weight", at::full({1, 2}, 1, at::TensorOptions(at::kLong)));
+  EXPECT_EQ(value_error_of([&] { load_state_dict(*layer, integers); }),
+            "the state dict does not fit the module; nothing was loaded.\n"
+            "1 of another shape or kind:\n"
+            "  'weight' is Long in the dict, but Float in the module");
+}
+
+TEST(LoadStateDictTest, ListsAllThatIsWrongAndChangesNothing) {
+  Sequential model = small_model();
+  const StateDict before = clones(state_dict(*model));
+  StateDict dict;
+  dict.insert("0.weight", at::full({3, 2}, 9.0));  // fits
+  dict.insert("0.bias", at::full({4}, 9.0));
+  dict.insert("1.weigth", at::full({3}, 9.0));
+  dict.insert("module.1.bias", at::full({3}, 9.0));
+  dict.insert("1.running_mean", at::Tensor());
+  dict.insert("1.running_var", at::empty({3}, at::TensorOptions(at::kMeta)));
+  dict.insert("1.num_batches_tracked", at::full({}, 9.0));
+  dict.insert("2.weight", at::full({3, 1}, 9.0));
+  dict.insert("optimizer.momentum_buffer", at::full({3, 1}, 9.0));
+  EXPECT_EQ(
+      value_error_of([&] { load_state_dict(*model, dict); }),
+      "the state dict does not fit the module; nothing was loaded.\n"
+      "5 of another shape or kind:\n"
+      "  '0.bias' is [4] in the dict, but [3] in the module\n"
+      "  '1.running_mean' is undefined in the dict\n"
+      "  '1.running_var' is on the meta device in the dict, and so has no "
+      "values\n"
+      "  '1.num_batches_tracked' is Float in the dict, but Long in the "
+      "module\n"
+      "  '2.weight' is [3, 1] in the dict, but [1, 3] in the module\n"
+      "3 missing (in the module, not in the dict):\n"
+      "  '1.weight'\n"
+      "  '1.bias'\n"
+      "  '2.bias'\n"
+      "3 unexpected (in the dict, not in the module):\n"
+      "  '1.weigth' (is it '1.weight'?)\n"
+      "  'module.1.bias' (is it '1.bias'?)\n"
+      "  'optimizer.momentum_buffer'");
+  for (const auto& item : state_dict(*model)) {
+    EXPECT_TRUE(testing::bit_equal(item.value(), before[item.key()]))
+        << item.key();
+  }
+}
+
+TEST(LoadStateDictTest, CutsLongLists) {
+  Linear layer(2, 1);
+  StateDict dict = state_dict(*layer);
+  for (int k = 0; k < 23; ++k) {
+    dict.insert("some.other.name." + std::to_string(k), at::full({1}, 0.0));
+  }
+  const std::string error =
+      value_error_of([&] { load_state_dict(*layer, dict); });
+  EXPECT_NE(error.find("\n23 unexpected"), std::string::npos);
+  EXPECT_NE(error.find("'some.other.name.19'\n  and 3 more"),
+            std::string::npos);
+  EXPECT_EQ(error.find("'some.other.name.20'"), std::string::npos);
+}
+
+TEST(LoadStateDictTest, WithoutStrictNamesMayDifferButNotShapes) {
+  Linear layer(2, 1);
+  StateDict dict;
+  dict.insert("weight", at::full({1, 2}, 3.0));
+  dict.insert("more", at::full({1}, 3.0));
+  const at::Tensor bias = layer->bias.detach().clone();
+  const LoadReport report =
+      load_state_dict(*layer, dict, LoadOptions().strict(false));
+  EXPECT_EQ(report.missing, Names{"bias"});
+  EXPECT_EQ(report.unexpected, Names{"more"});
+  EXPECT_TRUE(layer->weight.equal(at::full({1, 2}, 3.0)));
+  EXPECT_TRUE(layer->bias.equal(bias));
+
+  dict["weight"] = at::full({2, 2}, 3.0);
+  EXPECT_NE(value_error_of([&] {
+              load_state_dict(*layer, dict, LoadOptions().strict(false));
+            }).find("'weight' is [2, 2] in the dict, but [1, 2] in the module"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,255 @@
+#include "weights/torch_file.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Storage.h>
+#include <c10/util/Exception.h>
+#include <caffe2/serialize/inline_container.h>
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <fstream>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "weights/atomic_file.h"
+#include "weights/dtypes.h"
+#include "weights/in_quotes.h"
+#include "weights/pickle.h"
+#include "weights/pickled_tensors.h"
+
+namespace gpipe {
+namespace {
+
+using caffe2::serialize::PyTorchStreamReader;
+using caffe2::serialize::PyTorchStreamWriter;
+
+// ---- Reading
+
+// What the first bytes say. LibTorch's reader would only say that it is no zip.
+void check_is_zip(const std::string& path) {
+  struct stat status;
+  TORCH_CHECK_VALUE(stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode),
+                    "is no file, or cannot be read");
+  std::ifstream file(path, std::ios::binary);
+  std::string start(16, '\0');
+  TORCH_CHECK_VALUE(file, "cannot be read");
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<std::size_t>(file.gcount()));
+  const auto begins_with = [&](std::string_view bytes) {
+    return std::string_view(start).substr(0, bytes.size()) == bytes;
+  };
+  if (begins_with("PK\x03\x04")) return;
+  // A pickled integer, 0x1950a86a20f9469cfc6c, is how files began before.
+  constexpr std::string_view kMagic =
+      "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8";
+  if (start.size() > 2 && start[0] == '\x80' &&
+      std::string_view(start).substr(2, kMagic.size()) == kMagic) {
+    TORCH_CHECK_VALUE(
+        false,
+        "is of the format before PyTorch 1.6. Save it again with a recent one: "
+        "torch.save(torch.load(path, weights_only=True), path)");
+  }
+  TORCH_CHECK_VALUE(false,
+                    "is no zip archive, and so not from torch.save, or it is "
+                    "damaged");
+}
+
+class Archive {
+ public:
+  explicit Archive(const std::string& path) : reader_(path) {
+    struct stat status;
+    TORCH_CHECK_VALUE(stat(path.c_str(), &status) == 0, "cannot be read");
+    file_size_ = static_cast<uint64_t>(status.st_size);
+  }
+
+  bool has(const std::string& name) { return reader_.hasRecord(name); }
+
+  std::string text(const std::string& name) {
+    const auto [data, size] = record(name);
+    return {static_cast<const char*>(data.get()), size};
+  }
+
+  c10::Storage storage(const std::string& key) {
+    auto [data, size] = record("data/" + key);
+    return {c10::Storage::use_byte_size_t(), size, std::move(data),
+            /*allocator=*/nullptr, /*resizable=*/false};
+  }
+
+ private:
+  // torch.save does not compress, so a record that is larger than the file lies
+  // about its size, or wants to fill the memory.
+  std::tuple<at::DataPtr, std::size_t> record(const std::string& name) {
+    TORCH_CHECK_VALUE(reader_.hasRecord(name), "has no record ",
+                      in_quotes(name));
+    const std::size_t size = reader_.getRecordSize(name);
+    TORCH_CHECK_VALUE(size <= file_size_, "has a record ", in_quotes(name),
+                      " of ", size, " bytes, but is a file of ", file_size_,
+                      " bytes; compressed records are not read");
+    return reader_.getRecord(name);
+  }
+
+  PyTorchStreamReader reader_;
+  uint64_t file_size_;
+};
+
+StateDict read(const std::string& path) {
+  check_is_zip(path);
+  Archive archive(path);
+  TORCH_CHECK_VALUE(archive.has("data.pkl"),
+                    "is a zip archive, but not from torch.save: it has no "
+                    "data.pkl");
+  TORCH_CHECK_VALUE(!archive.has("constants.pkl"),
+                    "is a TorchScript program. Save its weights in Python: "
+                    "torch.save(torch.jit.load(path).state_dict(), path)");
+  if (archive.has("byteorder")) {
+    const std::string order = archive.text("byteorder");
+    TORCH_CHECK_VALUE(order == "little", "has byte order ", in_quotes(order),
+                      "; only 'little' is read");
+  }
+  const std::string bytes = archive.text("data.pkl");
+  const Pickle pickle(bytes);
+  return tensors_of(pickle.value(), [&](const std::string& key, int64_t) {
+    return archive.storage(key);
+  });
+}
+
+// ---- Writing
+
+// Everything that is written is on the CPU then.
+struct Storages {
+  std::vector<c10::Storage> storages;  // the number is the key
+  std::vector<at::ScalarType> dtypes;
+  std::vector<std::string> names;  // of the first tensor there
+  std::unordered_map<c10::StorageImpl*, std::size_t> numbers;
+};
+
+void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.defined(), in_quotes(name), " is undefined");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized() &&
+                        find_dtype(tensor.scalar_type()),
+                    in_quotes(name), " is a ", tensor.toString(),
+                    ", which cannot be written; only plain tensors can");
+  TORCH_CHECK_VALUE(!tensor.is_meta(), in_quotes(name),
+                    " is on the meta device, and so has no values");
+}
+
+PickledTensor describe(const std::string& name, const at::Tensor& tensor,
+                       Storages& storages) {
+  const c10::Storage& storage = tensor.storage();
+  const auto [found, is_new] = storages.numbers.emplace(
+      storage.unsafeGetStorageImpl(), storages.storages.size());
+  const std::size_t number = found->second;
+  if (is_new) {
+    storages.storages.push_back(storage);
+    storages.dtypes.push_back(tensor.scalar_type());
+    storages.names.push_back(name);
+  }
+  TORCH_CHECK_VALUE(storages.dtypes[number] == tensor.scalar_type(),
+                    in_quotes(storages.names[number]), " and ", in_quotes(name),
+                    " share memory, but the one is ", storages.dtypes[number],
+                    " and the other ", tensor.scalar_type(),
+                    ", which PyTorch's files cannot express; clone() one");
+  return {name,
+          std::to_string(number),
+          static_cast<int64_t>(storage.nbytes()),
+          tensor.scalar_type(),
+          tensor.storage_offset(),
+          tensor.sizes().vec(),
+          tensor.strides().vec()};
+}
+
+// All bytes of a storage, on the CPU.
+at::Tensor bytes_on_cpu(const c10::Storage& storage) {
+  at::Tensor bytes =
+      at::empty({0}, at::TensorOptions(at::kByte).device(storage.device()));
+  const auto size = static_cast<int64_t>(storage.nbytes());
+  bytes.set_(storage, 0, {size}, {1});
+  return bytes.cpu();
+}
+
+// LibTorch's writer ends the process if it is destroyed after an error, since
+// its destructor then wants to write the end of the archive. So it sees none:
+// this keeps the first error, drops what comes after it, and throws when asked.
+class Sink {
+ public:
+  explicit Sink(AtomicFile& file) : file_(file) {}
+
+  std::size_t write(const void* bytes, std::size_t size) {
+    if (error_) return size;
+    try {
+      file_.write(bytes, size);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    return size;
+  }
+
+  void check() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  AtomicFile& file_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+StateDict read_torch_file(const std::string& path) {
+  try {
+    return read(path);
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {  // LibTorch's reader throws plain ones
+    TORCH_CHECK_VALUE(false, path, ": ", error.what_without_backtrace());
+  }
+}
+
+void write_torch_file(const std::string& path, const StateDict& dict) {
+  Storages storages;
+  std::vector<PickledTensor> tensors;
+  tensors.reserve(dict.size());
+  for (const auto& item : dict) {
+    check_can_be_written(item.key(), item.value());
+    const at::Tensor tensor = item.value().resolve_conj().resolve_neg();
+    tensors.push_back(describe(item.key(), tensor, storages));
+  }
+  const std::string pickle = pickle_tensors(tensors);
+
+  AtomicFile file(path);
+  Sink sink(file);
+  {
+    PyTorchStreamWriter writer([&sink](const void* bytes, std::size_t size) {
+      return sink.write(bytes, size);
+    });
+    const auto write = [&](const std::string& name, const void* bytes,
+                           std::size_t size) {
+      writer.writeRecord(name, bytes, size);
+      sink.check();
+    };
+    const auto write_text = [&](const char* name, std::string_view text) {
+      write(name, text.data(), text.size());
+    };
+    // The records of torch.save, in its order.
+    write_text("data.pkl", pickle);
+    write_text(".format_version", "1");
+    write_text(".storage_alignment", "64");
+    write_text("byteorder", "little");
+    for (std::size_t k = 0; k < storages.storages.size(); ++k) {
+      const at::Tensor bytes = bytes_on_cpu(storages.storages[k]);
+      write("data/" + std::to_string(k), bytes.const_data_ptr(),
+            static_cast<std::size_t>(bytes.numel()));
+    }
+    writer.writeEndOfFile();
+  }
+  sink.check();
+  file.commit();
+}
+
+}  // namespace gpipe
