@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A program of another Bazel project: its own model, in a pipeline of two
-// partitions that is planned; the same as one of several processes; and one of
-// gpipe's models, without memory.
+// partitions that is planned; the same as one of several processes; its layers
+// on devices without a pipeline; and one of gpipe's models, without memory.
 
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -16,11 +16,13 @@
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
+#include "gpipe/placement.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 #include "gpipe/summary.h"
 #include "models/classifier.h"
 #include "models/transformer.h"
+#include "weights/state_dict.h"
 
 int main() {
   const torch::Tensor x = torch::randn({8, 16});
@@ -72,6 +74,15 @@ int main() {
   std::cout << "rank " << world->rank() << " of " << world->size()
             << ", loss of " << distributed_result.losses.size()
             << " micro-batches\n";
+
+  // A module tree in parts on devices, without a pipeline; with the weights of
+  // another one.
+  auto placed =
+      gpipe::parallelize_pipeline(consumer::classifier(), {{"", "cpu"}});
+  gpipe::load_state_dict(*placed, gpipe::state_dict(*layers));
+  std::cout << "placed: " << gpipe::state_dict(*placed).size()
+            << " tensors, output " << gpipe::placed_forward(placed, x).sizes()
+            << "\n";
 
   const auto transformer = [] {
     gpipe::MetaGuard meta;

@@ -197,7 +197,7 @@ DistributedPipeline make_pipeline(const Trainee& trainee,
         act("builder");
         nn::Sequential part;
         for (int64_t k = first; k < first + count; ++k) {
-          part->push_back(std::next(trainee.layers->begin(), k)->clone());
+          part->push_back(*std::next(trainee.layers->begin(), k));
         }
         return part;
       }),

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gpipe/distributed/bytes.h"
+#include "gpipe/distributed/tags.h"
 #include "gpipe/distributed/wire.h"
 
 namespace gpipe {
@@ -130,6 +131,11 @@ std::vector<std::string> all_gather(World& world,
   }
   mail.flush();
   return all;
+}
+
+std::vector<std::string> all_gather(World& world, const std::string& mine,
+                                    const std::string& action) {
+  return all_gather(world, Tags(0).words, mine, action);
 }
 
 std::vector<std::string> all_gather(World& world, int tag,

@@ -94,6 +94,13 @@ const RankProgramEntry kGather("gather", [] {
       gather(*world, members, round++, std::vector<std::size_t>(ranks, size));
     }
   }
+  // As programs do it.
+  std::vector<std::string> names;
+  for (const int rank : everybody)
+    names.push_back("rank " + std::to_string(rank));
+  if (all_gather(*world, names[world->rank()]) != names) {
+    throw std::runtime_error("by a program");
+  }
   std::cout << round << std::endl;
   return 0;
 });

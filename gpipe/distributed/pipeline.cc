@@ -316,6 +316,8 @@ double DistributedPipelineImpl::clip_grad_norm_(double max_norm,
   return runner_->clip_grad_norm(parameters_by_layer_, max_norm, norm_type);
 }
 
+bool DistributedPipelineImpl::any(bool here) { return runner_->any(here); }
+
 int64_t DistributedPipelineImpl::size() const {
   return std::accumulate(balance().begin(), balance().end(), int64_t{0});
 }

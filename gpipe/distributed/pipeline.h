@@ -156,6 +156,11 @@ class DistributedPipelineImpl : public torch::nn::Module {
   // torch::nn::utils::clip_grad_norm_() on the whole model's parameters.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
+  // Whether it is true on any rank, of all replicas: that a gradient is
+  // infinite (training/grad_scaler.h), that somebody wants to stop. Called by
+  // all ranks.
+  bool any(bool here);
+
   // Layers of the whole model.
   int64_t size() const;
   const std::vector<int64_t>& balance() const { return options_.balance(); }

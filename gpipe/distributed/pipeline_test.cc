@@ -409,6 +409,11 @@ const RankProgramEntry kReplicas("replicas", [] {
             each.key());
       }
     }
+    // On one rank after the other, and on none.
+    for (int who = 0; who <= world->size(); ++who) {
+      check(pipeline->any(world->rank() == who) == (who < world->size()),
+            "any");
+    }
     // The replicas have stayed the same, to the bit.
     Tensor sum = torch::zeros({}, torch::kDouble);
     for (const Tensor& each : pipeline->parameters()) {

@@ -114,17 +114,18 @@ const RankProgramEntry kErrors("errors", [] {
   } catch (const c10::Error& error) {
     std::cout << error.what_without_backtrace() << std::endl;
   }
-  all_gather(*world, kBarrierTag, "", "the test");
-  sums.begin({{0, a}});
-  if (last) {
-    const int rank = world->rank();
-    world->fail({Fault::kFailed, rank, rank, "the test", "no reason"});
-    // Its own thread waits for a gradient that does not come.
-    sums.stop();
-    return 0;
-  }
-  give(sums, a, world->rank());
+  // Others hear of the failure as soon as it is there, wherever they are.
   try {
+    all_gather(*world, kBarrierTag, "", "the test");
+    sums.begin({{0, a}});
+    if (last) {
+      const int rank = world->rank();
+      world->fail({Fault::kFailed, rank, rank, "the test", "no reason"});
+      // Its own thread waits for a gradient that does not come.
+      sums.stop();
+      return 0;
+    }
+    give(sums, a, world->rank());
     sums.finish();
     std::cout << "no error" << std::endl;
   } catch (const PeerError& error) {

@@ -390,6 +390,19 @@ int64_t Runner::from_first(int64_t number) {
   });
 }
 
+bool Runner::any(bool here) {
+  std::lock_guard<std::mutex> running(running_);
+  world_->check();
+  return telling(*world_, "any()", [&] {
+    bool found = false;
+    for (const std::string& each :
+         all_gather(*world_, tags_.words, here ? "1" : "0", "any()")) {
+      found = found || each == "1";
+    }
+    return found;
+  });
+}
+
 double Runner::clip_grad_norm(
     const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
     double max_norm, double norm_type) {

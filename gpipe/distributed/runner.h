@@ -51,6 +51,9 @@ class Runner : private Border {
   // What the rank with the first stage says, on all ranks of the pipeline.
   int64_t from_first(int64_t number);
 
+  // Whether it is true on any rank of the world.
+  bool any(bool here);
+
   // Over the ranks of the pipeline; see norms.h.
   double clip_grad_norm(
       const std::vector<std::pair<int64_t, at::Tensor>>& parameters,

@@ -196,7 +196,7 @@ class World::Impl {
   std::map<int, std::function<void()>> callbacks_;
   int next_callback_ = 0;
 
-  std::atomic<int> next_channel_{0};
+  std::atomic<int> next_channel_{1};  // 0: that of all_gather() for programs
   std::unique_ptr<Watch> watch_;
   // The same, once it is there: its threads may fail before.
   std::atomic<Watch*> announcer_{nullptr};

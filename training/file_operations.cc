@@ -1,0 +1,176 @@
+#include "training/file_operations.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const char* what, int error) {
+  TORCH_CHECK(false, path, ": ", what, ": ", std::strerror(error));
+}
+
+// "." for a bare name, "/" for what is in the root.
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return path.substr(0, std::max<std::size_t>(slash, 1));
+}
+
+}  // namespace
+
+FileWriter::FileWriter(std::string path) : path_(std::move(path)) {
+  descriptor_ =
+      open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail(path_, "cannot be made", errno);
+}
+
+FileWriter::~FileWriter() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void FileWriter::write(const void* bytes, std::size_t size) {
+  const auto* rest = static_cast<const char*>(bytes);
+  while (size > 0) {
+    const ssize_t written = ::write(descriptor_, rest, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path_, "cannot be written", errno);
+    rest += written;
+    size -= static_cast<std::size_t>(written);
+    size_ += static_cast<uint64_t>(written);
+  }
+}
+
+void FileWriter::finish() {
+  // Disks may be found to be full, or broken, as late as here.
+  if (fsync(descriptor_) != 0) {
+    fail(path_, "cannot be written to the disk", errno);
+  }
+  if (close(std::exchange(descriptor_, -1)) != 0) {
+    fail(path_, "cannot be closed", errno);
+  }
+}
+
+FileReader::FileReader(std::string path) : path_(std::move(path)) {
+  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail(path_, "cannot be read", errno);
+  struct stat status;
+  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(descriptor_);
+    TORCH_CHECK(false, path_, ": is no file");
+  }
+  size_ = static_cast<uint64_t>(status.st_size);
+}
+
+FileReader::~FileReader() { close(descriptor_); }
+
+void FileReader::read_at(uint64_t offset, void* to, std::size_t size) const {
+  auto* rest = static_cast<char*>(to);
+  while (size > 0) {
+    const ssize_t got =
+        pread(descriptor_, rest, size, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path_, "cannot be read", errno);
+    TORCH_CHECK(got > 0, path_, ": ends at byte ", offset);
+    rest += got;
+    offset += static_cast<uint64_t>(got);
+    size -= static_cast<std::size_t>(got);
+  }
+}
+
+std::vector<std::string> names_in_folder(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator at(path, error), end;
+  if (error == std::errc::no_such_file_or_directory) return names;
+  while (!error && at != end) {
+    names.push_back(at->path().filename().string());
+    at.increment(error);
+  }
+  if (error) fail(path, "cannot be listed", error.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_folder(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+void make_folder(const std::string& path) {
+  if (mkdir(path.c_str(), 0777) != 0) fail(path, "cannot be made", errno);
+}
+
+void make_folders(const std::string& path) {
+  if (path.empty() || is_folder(path)) return;
+  std::string plain = path;
+  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+  const std::string parent = folder_of(plain);
+  if (parent != plain) make_folders(parent);
+  // Somebody else may just have made it.
+  if (mkdir(plain.c_str(), 0777) != 0 && errno != EEXIST) {
+    fail(path, "cannot be made", errno);
+  }
+  TORCH_CHECK(is_folder(plain), path, ": is no folder");
+  sync_folder(parent);
+}
+
+void sync_folder(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    // One may write into a folder that one may not list.
+    if (errno == EACCES) return;
+    fail(path, "cannot be opened", errno);
+  }
+  // Some file systems cannot do it, and need not.
+  const bool synced = fsync(descriptor) == 0 || errno == EINVAL ||
+                      errno == ENOTSUP || errno == EROFS;
+  const int error = errno;
+  close(descriptor);
+  if (!synced) fail(path, "cannot be written to the disk", error);
+}
+
+void move_folder(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    fail(to, "cannot be given its name", errno);
+  }
+}
+
+bool exchange_folder(const std::string& from, const std::string& to,
+                     const std::string& aside) {
+  bool was_there = false;
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    if (errno != EEXIST && errno != ENOTEMPTY) {
+      fail(to, "cannot be given its name", errno);
+    }
+    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(),
+                  RENAME_EXCHANGE) == 0) {
+      was_there = true;
+    } else if (errno == EINVAL || errno == ENOSYS) {
+      move_folder(to, aside);
+      move_folder(from, to);
+    } else {
+      fail(to, "cannot be given its name", errno);
+    }
+  }
+  sync_folder(folder_of(to));
+  return was_there;
+}
+
+void remove_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) fail(path, "cannot be removed", error.value());
+}
+
+}  // namespace gpipe

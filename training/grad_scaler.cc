@@ -1,0 +1,123 @@
+#include "training/grad_scaler.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+namespace gpipe {
+namespace {
+
+// The values of a gradient, to be changed in place.
+at::Tensor values_of(at::Tensor& grad) {
+  if (!grad.is_sparse()) return grad;
+  // Equal indices are added up first, or an infinity would come of two numbers
+  // afterwards.
+  grad = grad.coalesce();
+  return grad._values();
+}
+
+}  // namespace
+
+GradScaler::GradScaler(GradScalerOptions options)
+    : options_(std::move(options)), scale_(options_.init_scale()) {
+  TORCH_CHECK_VALUE(
+      options_.init_scale() > 0,
+      "init_scale must be positive (init_scale: ", options_.init_scale(), ")");
+  TORCH_CHECK_VALUE(options_.growth_factor() > 1,
+                    "growth_factor must be above 1 (growth_factor: ",
+                    options_.growth_factor(), ")");
+  TORCH_CHECK_VALUE(
+      options_.backoff_factor() > 0 && options_.backoff_factor() < 1,
+      "backoff_factor must be between 0 and 1 (backoff_factor: ",
+      options_.backoff_factor(), ")");
+  TORCH_CHECK_VALUE(options_.growth_interval() > 0,
+                    "growth_interval must be positive (growth_interval: ",
+                    options_.growth_interval(), ")");
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& loss) const {
+  return loss.mul(scale_);
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  for (const auto& [each, finite] : seen_) {
+    TORCH_CHECK(each != &optimizer,
+                "the gradients of this optimizer have been unscaled since the "
+                "last update()");
+  }
+  const c10::AutoGradMode no_graph(false);
+  // The operator takes tensors of one device and type.
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>>
+      groups;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      at::Tensor& grad = parameter.mutable_grad();
+      if (!grad.defined()) continue;
+      TORCH_CHECK(grad.scalar_type() != at::kHalf, "a gradient of sizes ",
+                  grad.sizes(),
+                  " is float16, in which what the scale has kept is lost when "
+                  "it is divided by; keep the parameters in float32");
+      groups[{grad.device().str(), grad.scalar_type()}].push_back(
+          values_of(grad));
+    }
+  }
+  std::vector<at::Tensor> found;
+  for (auto& [key, grads] : groups) {
+    const auto options =
+        at::TensorOptions(grads.front().device()).dtype(at::kFloat);
+    found.push_back(at::zeros({1}, options));
+    at::_amp_foreach_non_finite_check_and_unscale_(
+        grads, found.back(),
+        at::full({1}, 1 / scale_, options.dtype(at::kDouble)).to(at::kFloat));
+  }
+  bool infinite = false;
+  for (const at::Tensor& each : found) {
+    infinite = infinite || each.item<float>() != 0;
+  }
+  if (options_.any()) infinite = options_.any()(infinite);
+  seen_.emplace_back(&optimizer, !infinite);
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  const auto find = [&] {
+    return std::find_if(seen_.begin(), seen_.end(), [&](const auto& each) {
+      return each.first == &optimizer;
+    });
+  };
+  if (find() == seen_.end()) unscale_(optimizer);
+  const bool finite = find()->second;
+  if (finite) optimizer.step();
+  return finite;
+}
+
+void GradScaler::update() {
+  TORCH_CHECK(!seen_.empty(),
+              "nothing has been unscaled since the last update(); call "
+              "unscale_() or step() before it");
+  const bool finite = std::all_of(seen_.begin(), seen_.end(),
+                                  [](const auto& each) { return each.second; });
+  seen_.clear();
+  if (!finite) {
+    scale_ *= options_.backoff_factor();
+    steps_since_ = 0;
+  } else if (++steps_since_ == options_.growth_interval()) {
+    // An infinite scale would never end.
+    const double grown = scale_ * options_.growth_factor();
+    if (grown < 1e38) scale_ = grown;
+    steps_since_ = 0;
+  }
+}
+
+void GradScaler::set_state(const State& state) {
+  TORCH_CHECK_VALUE(state.scale > 0 && state.steps_since >= 0, "a scale of ",
+                    state.scale, " after ", state.steps_since,
+                    " steps cannot be");
+  scale_ = state.scale;
+  steps_since_ = state.steps_since;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,219 @@
+#include "training/grad_scaler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+using ::testing::HasSubstr;
+using torch::Tensor;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Model {
+  Model() : optimizer(parameters(), torch::optim::SGDOptions(0.1)) {}
+  std::vector<Tensor> parameters() const {
+    return {first->weight, first->bias, second->weight, second->bias};
+  }
+  Tensor loss(const Tensor& x) {
+    return second->forward(first->forward(x).sigmoid()).pow(2).mean();
+  }
+  std::vector<Tensor> values() const {
+    std::vector<Tensor> values;
+    for (const Tensor& each : parameters()) {
+      values.push_back(each.detach().clone());
+    }
+    return values;
+  }
+
+  torch::nn::Linear first{3, 4}, second{4, 2};
+  torch::optim::SGD optimizer;
+};
+
+bool equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  bool result = a.size() == b.size();
+  for (std::size_t k = 0; result && k < a.size(); ++k) {
+    result = a[k].equal(b[k]);
+  }
+  return result;
+}
+
+// A gradient of `value` for all parameters.
+void set_grads(Model& model, float value) {
+  for (const Tensor& each : model.parameters()) {
+    each.mutable_grad() = torch::full_like(each.detach(), value);
+  }
+}
+
+TEST(GradScalerTest, TrainsToTheBitAsWithoutIt) {
+  torch::manual_seed(1);
+  Model plain;
+  torch::manual_seed(1);
+  Model scaled;
+  GradScaler scaler(GradScalerOptions().growth_interval(2));
+  auto loss = scaler.scaled([&](const Tensor& output, const Tensor&) {
+    return output.pow(2).mean();
+  });
+  for (int step = 0; step < 6; ++step) {
+    const Tensor x = torch::randn({5, 3});
+    plain.optimizer.zero_grad();
+    plain.loss(x).backward();
+    plain.optimizer.step();
+    scaled.optimizer.zero_grad();
+    loss(scaled.second->forward(scaled.first->forward(x).sigmoid()), Tensor())
+        .backward();
+    EXPECT_TRUE(scaler.step(scaled.optimizer));
+    scaler.update();
+    EXPECT_TRUE(equal(plain.values(), scaled.values())) << step;
+  }
+  EXPECT_EQ(scaler.scale(), 65536 * 8);
+}
+
+TEST(GradScalerTest, AnInfinityAnywhereLeavesTheStepOut) {
+  for (const float bad : {kInfinity, -kInfinity, kNan}) {
+    for (std::size_t where = 0; where < 4; ++where) {
+      Model model;
+      GradScaler scaler;
+      set_grads(model, 1);
+      model.parameters()[where].mutable_grad().view(-1)[1] = bad;
+      const auto before = model.values();
+      EXPECT_FALSE(scaler.step(model.optimizer));
+      EXPECT_TRUE(equal(model.values(), before));
+      scaler.update();
+      EXPECT_EQ(scaler.scale(), 32768);
+      set_grads(model, 1);
+      EXPECT_TRUE(scaler.step(model.optimizer));
+      EXPECT_FALSE(equal(model.values(), before));
+    }
+  }
+}
+
+TEST(GradScalerTest, AnInfinityOfAnotherProcessDoesToo) {
+  std::vector<bool> asked;
+  bool elsewhere = false;
+  GradScaler scaler(GradScalerOptions().any([&](bool here) {
+    asked.push_back(here);
+    return here || elsewhere;
+  }));
+  Model model;
+  set_grads(model, 1);
+  EXPECT_TRUE(scaler.step(model.optimizer));
+  scaler.update();
+  elsewhere = true;
+  set_grads(model, 1);
+  EXPECT_FALSE(scaler.step(model.optimizer));
+  scaler.update();
+  EXPECT_EQ(scaler.scale(), 32768);
+  elsewhere = false;
+  set_grads(model, kInfinity);
+  EXPECT_FALSE(scaler.step(model.optimizer));
+  EXPECT_EQ(asked, (std::vector<bool>{false, false, true}));
+}
+
+TEST(GradScalerTest, UnscalesOnceForWhoeverClips) {
+  Model model;
+  GradScaler scaler(GradScalerOptions().init_scale(4));
+  set_grads(model, 8);
+  scaler.unscale_(model.optimizer);
+  for (const Tensor& each : model.parameters()) {
+    EXPECT_TRUE(each.grad().eq(2).all().item<bool>());
+  }
+  EXPECT_THROW(scaler.unscale_(model.optimizer), c10::Error);
+  EXPECT_TRUE(scaler.step(model.optimizer));
+  for (const Tensor& each : model.parameters()) {
+    EXPECT_TRUE(each.grad().eq(2).all().item<bool>());
+  }
+}
+
+TEST(GradScalerTest, TheScaleFollowsItsRules) {
+  Model model;
+  GradScaler scaler(GradScalerOptions()
+                        .init_scale(8)
+                        .growth_factor(4)
+                        .backoff_factor(0.25)
+                        .growth_interval(3));
+  std::vector<double> scales;
+  for (const bool finite :
+       {true, true, true, true, true, false, true, true, true, false, false}) {
+    set_grads(model, finite ? 1 : kNan);
+    scaler.step(model.optimizer);
+    scaler.update();
+    scales.push_back(scaler.scale());
+  }
+  EXPECT_EQ(scales, (std::vector<double>{8, 8, 32, 32, 32, 8, 8, 8, 32, 8, 2}));
+  EXPECT_THROW(scaler.update(), c10::Error);
+}
+
+TEST(GradScalerTest, EachOptimizerStepsByItsOwnGradients) {
+  Model one, other;
+  GradScaler scaler;
+  set_grads(one, 1);
+  set_grads(other, kInfinity);
+  EXPECT_TRUE(scaler.step(one.optimizer));
+  EXPECT_FALSE(scaler.step(other.optimizer));
+  scaler.update();
+  EXPECT_EQ(scaler.scale(), 32768);
+}
+
+TEST(GradScalerTest, ItsStateIsTakenUp) {
+  Model model;
+  const auto options = GradScalerOptions().growth_interval(2);
+  GradScaler scaler(options), resumed(options);
+  set_grads(model, 1);
+  scaler.step(model.optimizer);
+  scaler.update();
+  resumed.set_state(scaler.state());
+  set_grads(model, 1);
+  resumed.step(model.optimizer);
+  resumed.update();
+  EXPECT_EQ(resumed.scale(), 2 * 65536);
+}
+
+TEST(GradScalerTest, SparseGradientsAreUnscaled) {
+  Tensor table = torch::zeros({5, 2});
+  torch::optim::SGD optimizer(std::vector<Tensor>{table.requires_grad_()}, 1);
+  GradScaler scaler(GradScalerOptions().init_scale(2));
+  table.mutable_grad() = torch::sparse_coo_tensor(
+      torch::tensor({{1, 3, 1}}), torch::full({3, 2}, 6.0f), {5, 2});
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(table.grad().to_dense().equal(torch::tensor(
+      {{0.f, 0.f}, {6.f, 6.f}, {0.f, 0.f}, {3.f, 3.f}, {0.f, 0.f}})));
+}
+
+TEST(GradScalerTest, WhatCannotBeIsRefused) {
+  const auto refused = [](const GradScalerOptions& options,
+                          const std::string& name) {
+    try {
+      GradScaler scaler(options);
+      ADD_FAILURE() << name;
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr(name));
+    }
+  };
+  refused(GradScalerOptions().init_scale(0), "init_scale");
+  refused(GradScalerOptions().growth_factor(1), "growth_factor");
+  refused(GradScalerOptions().backoff_factor(1), "backoff_factor");
+  refused(GradScalerOptions().growth_interval(0), "growth_interval");
+
+  Tensor half = torch::zeros({3}, torch::kHalf).requires_grad_();
+  half.mutable_grad() = torch::ones({3}, torch::kHalf);
+  torch::optim::SGD optimizer(std::vector<Tensor>{half}, 1);
+  try {
+    GradScaler().unscale_(optimizer);
+    ADD_FAILURE();
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("float32"));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

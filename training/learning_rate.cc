@@ -1,0 +1,165 @@
+#include "training/learning_rate.h"
+
+#include <c10/util/Exception.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  for (;;) {
+    const std::size_t end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end - begin));
+    if (end == std::string::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+// One item of a spec: "polynomial:1000:2".
+class Item {
+ public:
+  Item(const std::string& spec, const std::string& text)
+      : spec_(spec), text_(text), parts_(split(text, ':')) {}
+
+  const std::string& name() const { return parts_.front(); }
+
+  void check_numbers(std::size_t count, const char* form) const {
+    check(parts_.size() == count + 1, std::string("should be ") + form);
+  }
+
+  int64_t steps(std::size_t k) const {
+    const auto value = number<int64_t>(k);
+    check(value > 0, "needs a number of steps greater than 0");
+    return value;
+  }
+
+  double real(std::size_t k, double least, double greatest) const {
+    const auto value = number<double>(k);
+    check(least <= value && value <= greatest, parts_[k] + " is not between " +
+                                                   c10::str(least) + " and " +
+                                                   c10::str(greatest));
+    return value;
+  }
+
+  void check(bool holds, const std::string& wrong) const {
+    TORCH_CHECK_VALUE(holds, "learning rate '", spec_, "': '", text_, "' ",
+                      wrong);
+  }
+
+ private:
+  template <typename Number>
+  Number number(std::size_t k) const {
+    const std::string& text = parts_[k];
+    Number value = 0;
+    const auto [end, error] =
+        std::from_chars(text.data(), text.data() + text.size(), value);
+    check(error == std::errc() && end == text.data() + text.size(),
+          "has '" + text + "' for a number");
+    return value;
+  }
+
+  const std::string& spec_;
+  const std::string text_;
+  const std::vector<std::string> parts_;
+};
+
+constexpr double kPi = 3.14159265358979323846;
+
+}  // namespace
+
+LearningRateSchedule::LearningRateSchedule(const std::string& spec)
+    : spec_(spec) {
+  bool has_decay = false, has_floor = false, first = true;
+  for (const std::string& text : split(spec, ',')) {
+    const Item item(spec_, text);
+    const std::string& name = item.name();
+    if (name == "warmup") {
+      item.check_numbers(1, "warmup:STEPS");
+      item.check(first, "is to be the first item");
+      warmup_ = item.steps(1);
+    } else if (name == "floor") {
+      item.check_numbers(1, "floor:FACTOR");
+      item.check(!has_floor, "is there twice");
+      has_floor = true;
+      floor_ = item.real(1, 0, 1);
+    } else {
+      if (name == "constant") {
+        item.check_numbers(0, "constant");
+      } else if (name == "cosine") {
+        item.check_numbers(1, "cosine:STEPS");
+        decay_ = Decay::kCosine;
+        steps_ = item.steps(1);
+      } else if (name == "linear") {
+        item.check_numbers(1, "linear:STEPS");
+        decay_ = Decay::kPolynomial;
+        steps_ = item.steps(1);
+      } else if (name == "polynomial") {
+        item.check_numbers(2, "polynomial:STEPS:POWER");
+        decay_ = Decay::kPolynomial;
+        steps_ = item.steps(1);
+        power_ = item.real(2, 0, 100);
+      } else if (name == "step") {
+        item.check_numbers(2, "step:STEPS:FACTOR");
+        decay_ = Decay::kStep;
+        steps_ = item.steps(1);
+        gamma_ = item.real(2, 0, 1);
+      } else {
+        item.check(false,
+                   "is none of warmup, constant, cosine, linear, polynomial, "
+                   "step, floor");
+      }
+      item.check(!has_decay, "is a second way to go on after the warm-up");
+      has_decay = true;
+    }
+    first = false;
+  }
+  TORCH_CHECK_VALUE(!has_floor || decay_ != Decay::kConstant, "learning rate '",
+                    spec_, "': a floor needs a rate that falls");
+}
+
+double LearningRateSchedule::factor(int64_t step) const {
+  TORCH_CHECK_VALUE(step >= 0, "step ", step, " has no learning rate");
+  if (step < warmup_) {
+    return static_cast<double>(step + 1) / static_cast<double>(warmup_);
+  }
+  const int64_t after = step - warmup_;
+  if (decay_ == Decay::kConstant) return 1;
+  if (decay_ == Decay::kStep) {
+    const double passed = static_cast<double>(after / steps_);
+    return std::max(floor_, std::pow(gamma_, passed));
+  }
+  const double x = static_cast<double>(std::min(after, steps_)) /
+                   static_cast<double>(steps_);
+  const double left = decay_ == Decay::kCosine ? (1 + std::cos(kPi * x)) / 2
+                                               : std::pow(1 - x, power_);
+  return floor_ + (1 - floor_) * left;
+}
+
+LearningRates::LearningRates(LearningRateSchedule schedule,
+                             const torch::optim::Optimizer& optimizer)
+    : schedule_(std::move(schedule)) {
+  for (const auto& group : optimizer.param_groups()) {
+    base_.push_back(group.options().get_lr());
+  }
+}
+
+void LearningRates::set(torch::optim::Optimizer& optimizer,
+                        int64_t step) const {
+  auto& groups = optimizer.param_groups();
+  TORCH_CHECK_VALUE(groups.size() == base_.size(), "the optimizer has ",
+                    groups.size(), " parameter groups, and had ", base_.size());
+  const double factor = schedule_.factor(step);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    groups[g].options().set_lr(base_[g] * factor);
+  }
+}
+
+}  // namespace gpipe

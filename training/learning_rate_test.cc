@@ -1,0 +1,113 @@
+#include "training/learning_rate.h"
+
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weights/testing/files.h"
+
+namespace gpipe {
+namespace {
+
+using testing::value_error_of;
+
+std::vector<double> factors(const std::string& spec,
+                            const std::vector<int64_t>& steps) {
+  const LearningRateSchedule schedule(spec);
+  std::vector<double> result;
+  for (const int64_t step : steps) result.push_back(schedule.factor(step));
+  return result;
+}
+
+using Factors = std::vector<double>;
+
+TEST(LearningRateTest, WarmsUpToTheBaseRate) {
+  EXPECT_EQ(factors("warmup:4", {0, 1, 2, 3, 4, 1000}),
+            (Factors{0.25, 0.5, 0.75, 1, 1, 1}));
+  EXPECT_EQ(factors("constant", {0, 9}), (Factors{1, 1}));
+  EXPECT_EQ(factors("warmup:2,linear:2", {0, 1, 2, 3, 4, 5}),
+            (Factors{0.5, 1, 1, 0.5, 0, 0}));
+}
+
+TEST(LearningRateTest, FallsAsItsFormula) {
+  const Factors cosine = factors("cosine:4,floor:0.2", {0, 1, 2, 4, 9});
+  EXPECT_EQ(cosine[0], 1);
+  EXPECT_DOUBLE_EQ(cosine[1], 0.2 + 0.8 * (1 + std::sqrt(0.5)) / 2);
+  EXPECT_DOUBLE_EQ(cosine[2], 0.6);
+  EXPECT_EQ(cosine[3], 0.2);
+  EXPECT_EQ(cosine[4], 0.2);
+  EXPECT_EQ(factors("linear:4,floor:0.5", {0, 1, 2, 4, 5}),
+            (Factors{1, 0.875, 0.75, 0.5, 0.5}));
+  EXPECT_EQ(factors("polynomial:4:2", {0, 1, 2, 4, 5}),
+            (Factors{1, 0.5625, 0.25, 0, 0}));
+  EXPECT_EQ(factors("floor:0.2,step:3:0.5", {0, 2, 3, 5, 6, 8, 9, 999}),
+            (Factors{1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2}));
+}
+
+TEST(LearningRateTest, SaysWhatIsWrongWithASpec) {
+  const auto error = [](const std::string& spec) {
+    return value_error_of([&] { LearningRateSchedule{spec}; });
+  };
+  EXPECT_EQ(error("warmup:5,cosin:10"),
+            "learning rate 'warmup:5,cosin:10': 'cosin:10' is none of warmup, "
+            "constant, cosine, linear, polynomial, step, floor");
+  EXPECT_EQ(error(""),
+            "learning rate '': '' is none of warmup, constant, cosine, linear, "
+            "polynomial, step, floor");
+  EXPECT_EQ(error("cosine"),
+            "learning rate 'cosine': 'cosine' should be cosine:STEPS");
+  EXPECT_EQ(error("cosine:1e3"),
+            "learning rate 'cosine:1e3': 'cosine:1e3' has '1e3' for a number");
+  EXPECT_EQ(error("cosine:0"),
+            "learning rate 'cosine:0': 'cosine:0' needs a number of steps "
+            "greater than 0");
+  EXPECT_EQ(error("cosine:5,warmup:5"),
+            "learning rate 'cosine:5,warmup:5': 'warmup:5' is to be the first "
+            "item");
+  EXPECT_EQ(error("cosine:5,linear:5"),
+            "learning rate 'cosine:5,linear:5': 'linear:5' is a second way to "
+            "go on after the warm-up");
+  EXPECT_EQ(
+      error("cosine:5,floor:1.5"),
+      "learning rate 'cosine:5,floor:1.5': 'floor:1.5' 1.5 is not between "
+      "0 and 1");
+  EXPECT_EQ(
+      error("floor:nan,cosine:5"),
+      "learning rate 'floor:nan,cosine:5': 'floor:nan' nan is not between "
+      "0 and 1");
+  EXPECT_EQ(error("warmup:5,floor:0.1"),
+            "learning rate 'warmup:5,floor:0.1': a floor needs a rate that "
+            "falls");
+  EXPECT_EQ(value_error_of([] { LearningRateSchedule().factor(-1); }),
+            "step -1 has no learning rate");
+}
+
+TEST(LearningRateTest, IsRelativeToEachGroupsBaseRate) {
+  using torch::optim::OptimizerParamGroup;
+  using torch::optim::SGDOptions;
+  torch::optim::SGD optimizer(
+      {OptimizerParamGroup({at::zeros({1})}),
+       OptimizerParamGroup({at::zeros({1})},
+                           std::make_unique<SGDOptions>(0.5))},
+      SGDOptions(8));
+  const LearningRates rates(LearningRateSchedule("warmup:4"), optimizer);
+  const auto at = [&](int64_t step) {
+    rates.set(optimizer, step);
+    return std::vector<double>{optimizer.param_groups()[0].options().get_lr(),
+                               optimizer.param_groups()[1].options().get_lr()};
+  };
+  EXPECT_EQ(at(0), (std::vector<double>{2, 0.125}));
+  EXPECT_EQ(at(4), (std::vector<double>{8, 0.5}));
+  EXPECT_EQ(at(1), (std::vector<double>{4, 0.25}));
+  optimizer.add_param_group(OptimizerParamGroup({at::zeros({1})}));
+  EXPECT_EQ(value_error_of([&] { rates.set(optimizer, 2); }),
+            "the optimizer has 3 parameter groups, and had 2");
+}
+
+}  // namespace
+}  // namespace gpipe

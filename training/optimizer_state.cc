@@ -1,0 +1,381 @@
+#include "training/optimizer_state.h"
+
+#include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <tuple>
+#include <typeinfo>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+namespace optim = torch::optim;
+using Names = torch::OrderedDict<std::string, at::Tensor>;
+
+// ---- What there is to remember: each member, with its name
+
+template <typename Visit>
+void visit(optim::SGDOptions& of, const Visit& visit) {
+  visit("lr", of.lr());
+  visit("momentum", of.momentum());
+  visit("dampening", of.dampening());
+  visit("weight_decay", of.weight_decay());
+  visit("nesterov", of.nesterov());
+}
+
+template <typename Visit>
+void visit(optim::SGDParamState& of, const Visit& visit) {
+  visit("momentum_buffer", of.momentum_buffer());
+}
+
+template <typename Options, typename Visit>
+void visit_adam(Options& of, const Visit& visit) {
+  visit("lr", of.lr());
+  visit("beta1", std::get<0>(of.betas()));
+  visit("beta2", std::get<1>(of.betas()));
+  visit("eps", of.eps());
+  visit("weight_decay", of.weight_decay());
+  visit("amsgrad", of.amsgrad());
+}
+
+template <typename State, typename Visit>
+void visit_adam_state(State& of, const Visit& visit) {
+  visit("step", of.step());
+  visit("exp_avg", of.exp_avg());
+  visit("exp_avg_sq", of.exp_avg_sq());
+  visit("max_exp_avg_sq", of.max_exp_avg_sq());
+}
+
+template <typename Visit>
+void visit(optim::AdamOptions& of, const Visit& visit) {
+  visit_adam(of, visit);
+}
+
+template <typename Visit>
+void visit(optim::AdamParamState& of, const Visit& visit) {
+  visit_adam_state(of, visit);
+}
+
+template <typename Visit>
+void visit(optim::AdamWOptions& of, const Visit& visit) {
+  visit_adam(of, visit);
+}
+
+template <typename Visit>
+void visit(optim::AdamWParamState& of, const Visit& visit) {
+  visit_adam_state(of, visit);
+}
+
+template <typename Visit>
+void visit(optim::RMSpropOptions& of, const Visit& visit) {
+  visit("lr", of.lr());
+  visit("alpha", of.alpha());
+  visit("eps", of.eps());
+  visit("weight_decay", of.weight_decay());
+  visit("momentum", of.momentum());
+  visit("centered", of.centered());
+}
+
+template <typename Visit>
+void visit(optim::RMSpropParamState& of, const Visit& visit) {
+  visit("step", of.step());
+  visit("square_avg", of.square_avg());
+  visit("momentum_buffer", of.momentum_buffer());
+  visit("grad_avg", of.grad_avg());
+}
+
+template <typename Visit>
+void visit(optim::AdagradOptions& of, const Visit& visit) {
+  visit("lr", of.lr());
+  visit("lr_decay", of.lr_decay());
+  visit("weight_decay", of.weight_decay());
+  visit("initial_accumulator_value", of.initial_accumulator_value());
+  visit("eps", of.eps());
+}
+
+template <typename Visit>
+void visit(optim::AdagradParamState& of, const Visit& visit) {
+  visit("step", of.step());
+  visit("sum", of.sum());
+}
+
+// ---- Members to numbers and tensors, and back
+
+struct Collect {
+  OptimizerState::Options& options;
+  void operator()(const char* name, double& value) const {
+    options[name] = value;
+  }
+  void operator()(const char* name, bool& value) const {
+    options[name] = value ? 1 : 0;
+  }
+};
+
+struct CollectState {
+  OptimizerState::Parameter& parameter;
+  void operator()(const char* name, int64_t& value) const {
+    parameter.counts[name] = value;
+  }
+  void operator()(const char* name, at::Tensor& value) const {
+    if (value.defined()) parameter.tensors[name] = value.detach();
+  }
+};
+
+// What the options lack is left as it is.
+struct Restore {
+  const OptimizerState::Options& options;
+  void operator()(const char* name, double& value) const {
+    const auto found = options.find(name);
+    if (found != options.end()) value = found->second;
+  }
+  void operator()(const char* name, bool& value) const {
+    const auto found = options.find(name);
+    if (found != options.end()) value = found->second != 0;
+  }
+};
+
+struct RestoreState {
+  const OptimizerState::Parameter& parameter;
+  const at::Tensor& like;  // the parameter itself
+  void operator()(const char* name, int64_t& value) const {
+    const auto found = parameter.counts.find(name);
+    if (found != parameter.counts.end()) value = found->second;
+  }
+  void operator()(const char* name, at::Tensor& value) const {
+    const auto found = parameter.tensors.find(name);
+    if (found == parameter.tensors.end()) {
+      value = at::Tensor();
+      return;
+    }
+    const at::Tensor& from = found->second;
+    value = at::empty_like(
+        like.detach(),
+        like.options().dtype(from.scalar_type()).requires_grad(false));
+    value.copy_(from);
+  }
+};
+
+template <typename OptionsType, typename StateType>
+struct Kind {
+  using Options = OptionsType;
+  using State = StateType;
+  const char* name;
+};
+
+// body(Kind) for the kind of `optimizer`.
+template <typename Body>
+void with_kind(const optim::Optimizer& optimizer, const Body& body) {
+  // Not a dynamic_cast: who derives may remember more.
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(optim::SGD)) {
+    body(Kind<optim::SGDOptions, optim::SGDParamState>{"SGD"});
+  } else if (type == typeid(optim::Adam)) {
+    body(Kind<optim::AdamOptions, optim::AdamParamState>{"Adam"});
+  } else if (type == typeid(optim::AdamW)) {
+    body(Kind<optim::AdamWOptions, optim::AdamWParamState>{"AdamW"});
+  } else if (type == typeid(optim::RMSprop)) {
+    body(Kind<optim::RMSpropOptions, optim::RMSpropParamState>{"RMSprop"});
+  } else if (type == typeid(optim::Adagrad)) {
+    body(Kind<optim::AdagradOptions, optim::AdagradParamState>{"Adagrad"});
+  } else {
+    TORCH_CHECK_TYPE(false, "the state of a ", c10::demangle(type.name()),
+                     " cannot be saved or loaded; that of torch::optim::SGD, "
+                     "Adam, AdamW, RMSprop and Adagrad can");
+  }
+}
+
+template <typename Options>
+Options options_of(const optim::OptimizerParamGroup& group,
+                   const optim::Optimizer& optimizer) {
+  return static_cast<const Options&>(
+      group.has_options() ? group.options() : optimizer.defaults());
+}
+
+// ---- Names
+
+using NamesOf = std::map<void*, std::vector<std::string>>;
+
+NamesOf by_tensor(const Names& names) {
+  NamesOf result;
+  for (const auto& item : names) {
+    result[item.value().unsafeGetTensorImpl()].push_back(item.key());
+  }
+  return result;
+}
+
+// ---- What is wrong
+
+constexpr std::size_t kListed = 20;
+
+void list(std::ostream& to, const char* title,
+          const std::vector<std::string>& items) {
+  if (items.empty()) return;
+  to << "\n" << items.size() << " " << title << ":";
+  for (std::size_t k = 0; k < items.size() && k < kListed; ++k) {
+    to << "\n  " << items[k];
+  }
+  if (items.size() > kListed) {
+    to << "\n  and " << items.size() - kListed << " more";
+  }
+}
+
+std::string name_text(const std::string& name) { return "'" + name + "'"; }
+
+// "parameter 3 of group 0, [4, 3]".
+std::string place(std::size_t group, std::size_t k, const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << "parameter " << k << " of group " << group << ", " << tensor.sizes();
+  return std::move(text).str();
+}
+
+constexpr char kNameless[] =
+    "without a name (give module->named_parameters() of the module whose "
+    "parameters the optimizer has)";
+
+}  // namespace
+
+OptimizerState optimizer_state(const optim::Optimizer& optimizer,
+                               const Names& names) {
+  OptimizerState result;
+  with_kind(optimizer, [&](auto kind) {
+    using Options = typename decltype(kind)::Options;
+    using State = typename decltype(kind)::State;
+    result.type = kind.name;
+    const NamesOf names_of = by_tensor(names);
+    std::vector<std::string> nameless;
+    const auto& groups = optimizer.param_groups();
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      Options options = options_of<Options>(groups[g], optimizer);
+      visit(options, Collect{result.groups.emplace_back()});
+      for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
+        const at::Tensor& tensor = groups[g].params()[k];
+        const auto name = names_of.find(tensor.unsafeGetTensorImpl());
+        if (name == names_of.end()) {
+          nameless.push_back(place(g, k, tensor));
+          continue;
+        }
+        OptimizerState::Parameter parameter;
+        parameter.group = g;
+        const auto found = optimizer.state().find(tensor.unsafeGetTensorImpl());
+        if (found != optimizer.state().end()) {
+          State state = static_cast<const State&>(*found->second);
+          visit(state, CollectState{parameter});
+        }
+        for (const std::string& each : name->second) {
+          result.parameters[each] = parameter;
+        }
+      }
+    }
+    std::ostringstream text;
+    list(text, kNameless, nameless);
+    TORCH_CHECK_VALUE(nameless.empty(),
+                      "the optimizer's state cannot be saved:", text.str());
+  });
+  return result;
+}
+
+void load_optimizer_state(optim::Optimizer& optimizer,
+                          const OptimizerState& state, const Names& names) {
+  with_kind(optimizer, [&](auto kind) {
+    using Options = typename decltype(kind)::Options;
+    using State = typename decltype(kind)::State;
+    TORCH_CHECK_VALUE(state.type == kind.name, "the state is that of ",
+                      state.type, ", and the optimizer is ", kind.name);
+
+    const NamesOf names_of = by_tensor(names);
+    std::vector<std::string> nameless, missing, unexpected, misfits, apart;
+    std::set<std::string> known;
+    auto& groups = optimizer.param_groups();
+    // By group, for each parameter.
+    std::vector<std::vector<const OptimizerState::Parameter*>> found(
+        groups.size());
+    std::vector<const OptimizerState::Options*> options(groups.size());
+
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      std::string first;  // whose options the group has
+      for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
+        const at::Tensor& tensor = groups[g].params()[k];
+        const auto its = names_of.find(tensor.unsafeGetTensorImpl());
+        if (its == names_of.end()) {
+          nameless.push_back(place(g, k, tensor));
+          continue;
+        }
+        const OptimizerState::Parameter* from = nullptr;
+        for (const std::string& each : its->second) {
+          known.insert(each);
+          const auto at = state.parameters.find(each);
+          if (!from && at != state.parameters.end()) from = &at->second;
+        }
+        const std::string& name = its->second.front();
+        if (!from) {
+          missing.push_back(name_text(name));
+          continue;
+        }
+        found[g].push_back(from);
+        for (const auto& [what, value] : from->tensors) {
+          if (value.sizes() == tensor.sizes()) continue;
+          std::ostringstream text;
+          text << what << " of " << name_text(name) << " is " << value.sizes()
+               << " in the state, but the parameter is " << tensor.sizes();
+          misfits.push_back(std::move(text).str());
+        }
+        const OptimizerState::Options& its_options =
+            state.groups.at(from->group);
+        if (!options[g]) {
+          options[g] = &its_options;
+          first = name;
+        } else if (*options[g] != its_options) {
+          apart.push_back("group " + std::to_string(g) + ": " +
+                          name_text(first) + " and " + name_text(name));
+        }
+      }
+    }
+    for (const auto& [name, parameter] : state.parameters) {
+      if (!known.count(name)) unexpected.push_back(name_text(name));
+    }
+
+    std::ostringstream text;
+    list(text, kNameless, nameless);
+    list(text, "missing (in the optimizer, not in the state)", missing);
+    list(text, "unexpected (in the state, not in the optimizer)", unexpected);
+    list(text, "of another shape", misfits);
+    list(text, "in one group that had different options", apart);
+    const std::string wrong = text.str();
+    TORCH_CHECK_VALUE(wrong.empty(),
+                      "the state does not fit the optimizer:", wrong);
+
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (options[g]) {
+        Options restored = options_of<Options>(groups[g], optimizer);
+        visit(restored, Restore{*options[g]});
+        groups[g].set_options(std::make_unique<Options>(restored));
+      }
+      for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
+        const at::Tensor& tensor = groups[g].params()[k];
+        const OptimizerState::Parameter& from = *found[g][k];
+        void* const key = tensor.unsafeGetTensorImpl();
+        if (from.tensors.empty() && from.counts.empty()) {
+          optimizer.state().erase(key);
+          continue;
+        }
+        auto restored = std::make_unique<State>();
+        visit(*restored, RestoreState{from, tensor});
+        optimizer.state()[key] = std::move(restored);
+      }
+    }
+  });
+}
+
+}  // namespace gpipe

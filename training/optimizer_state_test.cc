@@ -1,0 +1,317 @@
+#include "training/optimizer_state.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weights/testing/files.h"
+
+namespace gpipe {
+namespace {
+
+namespace optim = torch::optim;
+using testing::bit_equal;
+using testing::error_of;
+using testing::value_error_of;
+using torch::nn::Linear;
+using torch::nn::Sequential;
+
+Sequential small_model() {
+  at::manual_seed(1);
+  return Sequential(Linear(3, 4), Linear(4, 4), Linear(4, 2));
+}
+
+void train(Sequential& model, optim::Optimizer& optimizer, int first,
+           int last) {
+  for (int step = first; step < last; ++step) {
+    at::manual_seed(100 + step);
+    optimizer.zero_grad();
+    model->forward(at::randn({5, 3})).pow(2).mean().backward();
+    optimizer.step();
+  }
+}
+
+bool parameters_equal(const Sequential& a, const Sequential& b) {
+  const auto x = a->parameters(), y = b->parameters();
+  for (std::size_t k = 0; k < x.size(); ++k) {
+    if (!bit_equal(x[k], y[k])) return false;
+  }
+  return x.size() == y.size();
+}
+
+void copy_values(const Sequential& from, Sequential& to) {
+  load_state_dict(*to, state_dict(*from));
+}
+
+using Parameters = std::vector<at::Tensor>;
+using Make = std::function<std::unique_ptr<optim::Optimizer>(Parameters)>;
+
+std::vector<std::pair<std::string, Make>> optimizers() {
+  return {
+      {"SGD",
+       [](Parameters p) {
+         return std::make_unique<optim::SGD>(
+             p, optim::SGDOptions(0.1).momentum(0.9).nesterov(true));
+       }},
+      {"SGD",  // without anything to remember
+       [](Parameters p) {
+         return std::make_unique<optim::SGD>(
+             p, optim::SGDOptions(0.1).weight_decay(0.01));
+       }},
+      {"Adam",
+       [](Parameters p) {
+         return std::make_unique<optim::Adam>(
+             p, optim::AdamOptions(0.01).betas({0.8, 0.99}));
+       }},
+      {"AdamW",
+       [](Parameters p) {
+         return std::make_unique<optim::AdamW>(
+             p, optim::AdamWOptions(0.01).amsgrad(true));
+       }},
+      {"RMSprop",
+       [](Parameters p) {
+         return std::make_unique<optim::RMSprop>(
+             p, optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+       }},
+      {"Adagrad",
+       [](Parameters p) {
+         return std::make_unique<optim::Adagrad>(
+             p, optim::AdagradOptions(0.1).lr_decay(0.1));
+       }},
+  };
+}
+
+OptimizerState copy_of(OptimizerState state) {
+  for (auto& [name, parameter] : state.parameters) {
+    for (auto& [what, tensor] : parameter.tensors) tensor = tensor.clone();
+  }
+  return state;
+}
+
+TEST(OptimizerStateTest, AnotherOptimizerGoesOnWithTheSameBits) {
+  for (const auto& [type, make] : optimizers()) {
+    SCOPED_TRACE(type);
+    Sequential model = small_model();
+    const auto optimizer = make(model->parameters());
+    train(model, *optimizer, 0, 3);
+    const OptimizerState state =
+        copy_of(optimizer_state(*optimizer, model->named_parameters()));
+    EXPECT_EQ(state.type, type);
+
+    // Of other values, with the parameters in another order, and a past.
+    Sequential again = small_model();
+    Parameters reversed = again->parameters();
+    std::reverse(reversed.begin(), reversed.end());
+    const auto resumed = make(reversed);
+    train(again, *resumed, 7, 9);
+    copy_values(model, again);
+    resumed->param_groups()[0].options().set_lr(7);
+    load_optimizer_state(*resumed, state, again->named_parameters());
+
+    train(model, *optimizer, 3, 6);
+    train(again, *resumed, 3, 6);
+    EXPECT_TRUE(parameters_equal(model, again));
+  }
+}
+
+TEST(OptimizerStateTest, TwoOptimizersTakeItsParts) {
+  for (const auto& [type, make] : optimizers()) {
+    SCOPED_TRACE(type);
+    Sequential model = small_model();
+    const auto optimizer = make(model->parameters());
+    train(model, *optimizer, 0, 3);
+    const OptimizerState state =
+        copy_of(optimizer_state(*optimizer, model->named_parameters()));
+
+    Sequential again = small_model();
+    copy_values(model, again);
+    std::vector<std::unique_ptr<optim::Optimizer>> parts;
+    for (const bool first : {true, false}) {
+      Parameters parameters;
+      OptimizerState part = state;
+      for (const auto& item : again->named_parameters()) {
+        if ((item.key()[0] == '0') == first) {
+          parameters.push_back(item.value());
+        } else {
+          part.parameters.erase(item.key());
+        }
+      }
+      parts.push_back(make(parameters));
+      load_optimizer_state(*parts.back(), part, again->named_parameters());
+    }
+    train(model, *optimizer, 3, 4);
+    at::manual_seed(103);
+    again->forward(at::randn({5, 3})).pow(2).mean().backward();
+    for (const auto& part : parts) part->step();
+    EXPECT_TRUE(parameters_equal(model, again));
+  }
+}
+
+TEST(OptimizerStateTest, HasNumbersAndTensorsByName) {
+  Sequential model(Linear(2, 1));
+  optim::AdamW optimizer(model->parameters(), optim::AdamWOptions(0.5));
+  (*model)[0]->named_parameters()["weight"].mutable_grad() =
+      at::full({1, 2}, 1.0);
+  optimizer.step();
+  const auto state = optimizer_state(optimizer, model->named_parameters());
+  ASSERT_EQ(state.groups.size(), 1u);
+  EXPECT_EQ(state.groups[0], (OptimizerState::Options{{"amsgrad", 0},
+                                                      {"beta1", 0.9},
+                                                      {"beta2", 0.999},
+                                                      {"eps", 1e-8},
+                                                      {"lr", 0.5},
+                                                      {"weight_decay", 0.01}}));
+  ASSERT_EQ(state.parameters.size(), 2u);
+  const auto& weight = state.parameters.at("0.weight");
+  EXPECT_EQ(weight.counts, (std::map<std::string, int64_t>{{"step", 1}}));
+  ASSERT_EQ(weight.tensors.size(), 2u);
+  EXPECT_EQ(weight.tensors.at("exp_avg").sizes(), (at::IntArrayRef{1, 2}));
+  EXPECT_TRUE(weight.tensors.count("exp_avg_sq"));
+  // It has had no gradient.
+  EXPECT_TRUE(state.parameters.at("0.bias").tensors.empty());
+  EXPECT_TRUE(state.parameters.at("0.bias").counts.empty());
+}
+
+TEST(OptimizerStateTest, ForgetsWhatTheStateDoesNotRemember) {
+  Sequential model = small_model();
+  optim::SGD optimizer(model->parameters(),
+                       optim::SGDOptions(0.1).momentum(0.9));
+  const auto state =
+      optimizer_state(optimizer, model->named_parameters());  // no step yet
+  train(model, optimizer, 0, 1);
+  EXPECT_EQ(optimizer.state().size(), 6u);
+  load_optimizer_state(optimizer, state, model->named_parameters());
+  EXPECT_EQ(optimizer.state().size(), 0u);
+}
+
+TEST(OptimizerStateTest, EachGroupGetsTheOptionsOfItsParameters) {
+  Sequential model = small_model();
+  const auto names = model->named_parameters();
+  const Parameters biases = {names["0.bias"], names["1.bias"]};
+  const Parameters weights = {names["0.weight"], names["1.weight"]};
+  optim::SGD optimizer({optim::OptimizerParamGroup(
+                            weights, std::make_unique<optim::SGDOptions>(
+                                         optim::SGDOptions(0.5).momentum(1))),
+                        optim::OptimizerParamGroup(
+                            biases, std::make_unique<optim::SGDOptions>(0.25))},
+                       optim::SGDOptions(1));
+  const auto state = optimizer_state(optimizer, names);
+
+  // Groups the other way round, and cut.
+  optim::SGD other({optim::OptimizerParamGroup({biases[1]}),
+                    optim::OptimizerParamGroup({weights[1]}),
+                    optim::OptimizerParamGroup({biases[0]}),
+                    optim::OptimizerParamGroup({weights[0]})},
+                   optim::SGDOptions(3));
+  load_optimizer_state(other, state, names);
+  std::vector<double> rates;
+  for (const auto& group : other.param_groups()) {
+    rates.push_back(group.options().get_lr());
+  }
+  EXPECT_EQ(rates, (std::vector<double>{0.25, 0.5, 0.25, 0.5}));
+
+  optim::SGD mixed({optim::OptimizerParamGroup({weights[0], biases[0]}),
+                    optim::OptimizerParamGroup({weights[1], biases[1]})},
+                   optim::SGDOptions(3));
+  EXPECT_EQ(value_error_of([&] { load_optimizer_state(mixed, state, names); }),
+            "the state does not fit the optimizer:\n"
+            "2 in one group that had different options:\n"
+            "  group 0: '0.weight' and '0.bias'\n"
+            "  group 1: '1.weight' and '1.bias'");
+}
+
+TEST(OptimizerStateTest, AParameterOfTwoNamesIsFoundUnderEither) {
+  Linear shared(3, 3);
+  const auto named = [&](const std::vector<std::string>& keys) {
+    StateDict names;
+    for (const auto& key : keys) names.insert(key, shared->weight);
+    return names;
+  };
+  optim::SGD optimizer({shared->weight}, optim::SGDOptions(0.1).momentum(0.9));
+  shared->weight.mutable_grad() = at::full({3, 3}, 1.0);
+  optimizer.step();
+  const auto state = optimizer_state(optimizer, named({"a", "b"}));
+  EXPECT_EQ(state.parameters.size(), 2u);
+  auto part = state;
+  part.parameters.erase("a");
+  load_optimizer_state(optimizer, part, named({"a", "b"}));
+  EXPECT_EQ(optimizer.state().size(), 1u);
+}
+
+TEST(OptimizerStateTest, OneErrorForAllThatIsWrongAndNothingIsChanged) {
+  Sequential model = small_model();
+  optim::SGD optimizer(model->parameters(),
+                       optim::SGDOptions(0.1).momentum(0.9));
+  train(model, optimizer, 0, 1);
+  auto state = copy_of(optimizer_state(optimizer, model->named_parameters()));
+  state.groups[0]["lr"] = 5;
+  state.parameters["extra"] = state.parameters["0.bias"];
+  state.parameters.erase("0.bias");
+  state.parameters.erase("1.bias");
+  state.parameters["0.weight"].tensors["momentum_buffer"] = at::full({7}, 1.0);
+  EXPECT_EQ(value_error_of([&] {
+              load_optimizer_state(optimizer, state, model->named_parameters());
+            }),
+            "the state does not fit the optimizer:\n"
+            "2 missing (in the optimizer, not in the state):\n"
+            "  '0.bias'\n"
+            "  '1.bias'\n"
+            "1 unexpected (in the state, not in the optimizer):\n"
+            "  'extra'\n"
+            "1 of another shape:\n"
+            "  momentum_buffer of '0.weight' is [7] in the state, but the "
+            "parameter is [4, 3]");
+  EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.1);
+}
+
+TEST(OptimizerStateTest, AnotherTypeIsAnError) {
+  Sequential model = small_model();
+  optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));
+  optim::Adam adam(model->parameters(), optim::AdamOptions(0.1));
+  const auto names = model->named_parameters();
+  EXPECT_EQ(value_error_of([&] {
+              load_optimizer_state(adam, optimizer_state(sgd, names), names);
+            }),
+            "the state is that of SGD, and the optimizer is Adam");
+  optim::LBFGS lbfgs(model->parameters(), optim::LBFGSOptions(1));
+  EXPECT_THROW(optimizer_state(lbfgs, names), c10::TypeError);
+  EXPECT_EQ(
+      error_of([&] { optimizer_state(lbfgs, names); }),
+      "the state of a torch::optim::LBFGS cannot be saved or loaded; that "
+      "of torch::optim::SGD, Adam, AdamW, RMSprop and Adagrad can");
+}
+
+TEST(OptimizerStateTest, AParameterWithoutNameIsAnError) {
+  Sequential model = small_model();
+  optim::SGD optimizer(model->parameters(), optim::SGDOptions(0.1));
+  EXPECT_EQ(
+      value_error_of(
+          [&] { optimizer_state(optimizer, (*model)[0]->named_parameters()); }),
+      "the optimizer's state cannot be saved:\n"
+      "4 without a name (give module->named_parameters() of the module whose "
+      "parameters the optimizer has):\n"
+      "  parameter 2 of group 0, [4, 4]\n"
+      "  parameter 3 of group 0, [4]\n"
+      "  parameter 4 of group 0, [2, 4]\n"
+      "  parameter 5 of group 0, [2]");
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,474 @@
+#include "training/run_files.h"
+
+#include <c10/util/ArrayRef.h>
+#include <c10/util/Exception.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "training/damage.h"
+#include "training/file_operations.h"
+#include "training/manifest.h"
+#include "training/tensor_file.h"
+
+namespace gpipe {
+namespace {
+
+constexpr char kStep[] = "step-";
+constexpr char kTemporary[] = ".tmp-";
+constexpr char kAside[] = ".old";  // after a temporary name
+
+bool starts_with(const std::string& text, const std::string& start) {
+  return text.compare(0, start.size(), start) == 0;
+}
+
+std::optional<int64_t> number_of(const std::string& text) {
+  int64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, number);
+  if (result.ec != std::errc() || result.ptr != end || number < 0) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::string step_name(int64_t step) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%012lld", static_cast<long long>(step));
+  return std::string(kStep) + digits;
+}
+
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!starts_with(name, kStep)) return std::nullopt;
+  const auto step = number_of(name.substr(sizeof kStep - 1));
+  // Not "step-7": nobody should wonder which of two is step 7.
+  if (!step || step_name(*step) != name) return std::nullopt;
+  return step;
+}
+
+// ---- Temporary names: ".step-000000000123.tmp-host-4711"
+
+std::string host_name() {
+  char name[256] = {};
+  if (gethostname(name, sizeof name - 1) != 0) return "unknown";
+  return name;
+}
+
+std::string temporary_name(int64_t step) {
+  return "." + step_name(step) + kTemporary + host_name() + "-" +
+         std::to_string(getpid());
+}
+
+// Whether nobody writes there any more. That of another machine cannot be
+// known; but a run that saves `step`, or a later one, has left it behind.
+bool is_leftover(const std::string& name, int64_t step) {
+  const std::size_t at = name.find(kTemporary);
+  if (!starts_with(name, std::string(".") + kStep) || at == std::string::npos) {
+    return false;
+  }
+  const auto its_step = step_of(name.substr(1, at - 1));
+  std::string owner = name.substr(at + sizeof kTemporary - 1);
+  const std::size_t aside = owner.rfind(kAside);
+  if (aside != std::string::npos) owner.resize(aside);
+  const std::size_t dash = owner.rfind('-');
+  if (!its_step || dash == std::string::npos) return false;
+  const auto process = number_of(owner.substr(dash + 1));
+  if (!process) return false;
+  if (owner.substr(0, dash) != host_name()) return *its_step <= step;
+  if (*process == getpid()) return true;
+  return kill(static_cast<pid_t>(*process), 0) != 0 && errno == ESRCH;
+}
+
+// Removes the folder when it goes out of scope, unless it has got its name.
+class Temporary {
+ public:
+  Temporary() = default;
+  ~Temporary() {
+    if (path_.empty()) return;
+    try {
+      remove_folder(path_);
+    } catch (const c10::Error&) {
+      // The next save will try again.
+    }
+  }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+
+  void make(const std::string& path) {
+    make_folder(path);
+    path_ = path;
+  }
+  void release() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
+
+// ---- Writing
+
+std::string file_name(const char* kind, const RunShard& shard) {
+  if (shard.count == 1) return std::string(kind) + ".safetensors";
+  char part[48];
+  std::snprintf(part, sizeof part, "-%05d-of-%05d", shard.index, shard.count);
+  return kind + std::string(part) + ".safetensors";
+}
+
+// Writes the files of this process.
+Manifest write_part(const std::string& folder, const RunState& state,
+                    const RunShard& shard) {
+  Manifest manifest;
+  manifest.step = state.step;
+  manifest.words = state.words;
+  Manifest::Part& part = manifest.parts.emplace_back();
+  // No file for nothing.
+  const auto write = [&](const char* kind, const StateDict& tensors,
+                         std::optional<TensorFileRecord>& record) {
+    if (tensors.is_empty()) return;
+    record = write_tensor_file(folder, file_name(kind, shard), tensors);
+  };
+  write("model", state.model, part.model);
+
+  if (state.optimizer) {
+    StateDict tensors;
+    manifest.optimizer = *state.optimizer;
+    for (auto& [name, parameter] : manifest.optimizer->parameters) {
+      for (auto& [what, tensor] : parameter.tensors) {
+        tensors.insert(tensor_key(what, name), std::exchange(tensor, {}));
+      }
+    }
+    write("optimizer", tensors, part.optimizer);
+  }
+
+  StateDict generators;
+  for (const auto& [device, bytes] : state.generators) {
+    generators.insert(device, bytes);
+  }
+  write("generators", generators, part.generators);
+  return manifest;
+}
+
+void write_manifest(const std::string& folder, const Manifest& manifest) {
+  const std::string text = manifest_text(manifest);
+  FileWriter file(folder + "/" + kManifestName);
+  file.write(text.data(), text.size());
+  file.finish();
+}
+
+// ---- Reading
+
+// Errors: Damage.
+Manifest read_manifest(const std::string& folder, int64_t step) {
+  std::string text;
+  try {
+    const FileReader file(folder + "/" + kManifestName);
+    text.resize(file.size());
+    file.read_at(0, text.data(), text.size());
+  } catch (const c10::Error& error) {
+    throw Damage(error.what_without_backtrace());
+  }
+  Manifest manifest;
+  try {
+    manifest = parse_manifest(text);
+  } catch (const Damage& damage) {
+    throw Damage(std::string(kManifestName) + " " + damage.what());
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, folder, "/", kManifestName, " ",
+                      error.what_without_backtrace());
+  }
+  if (manifest.step != step) {
+    throw Damage(std::string(kManifestName) + " is that of step " +
+                 std::to_string(manifest.step));
+  }
+  return manifest;
+}
+
+template <typename Visit>
+void for_each_file(const Manifest& manifest, const Visit& visit) {
+  for (const Manifest::Part& part : manifest.parts) {
+    if (part.model) visit(*part.model);
+    if (part.optimizer) visit(*part.optimizer);
+    if (part.generators) visit(*part.generators);
+  }
+}
+
+// Whether it looks whole, without reading the tensors.
+bool has_all_files(const std::string& folder, int64_t step) {
+  try {
+    const auto none = [](const std::string&) { return false; };
+    for_each_file(read_manifest(folder, step),
+                  [&](const TensorFileRecord& file) {
+                    read_tensor_file(folder, file, none);
+                  });
+    return true;
+  } catch (const Damage&) {
+    return false;
+  } catch (const c10::ValueError&) {
+    return true;  // of a later version: not ours to judge
+  }
+}
+
+RunState read_state(const std::string& folder, int64_t step,
+                    const std::optional<RunFiles::Names>& names,
+                    const RunShard& shard) {
+  Manifest manifest = read_manifest(folder, step);
+  const auto wanted = [&](const std::string& name) {
+    return !names || names->count(name) > 0;
+  };
+  RunState state;
+  state.step = manifest.step;
+  state.words = std::move(manifest.words);
+
+  // Everything is looked at, if only for its size, whoever asks for it.
+  StateDict of_optimizer;
+  for (const Manifest::Part& part : manifest.parts) {
+    if (part.model) {
+      state.model.update(read_tensor_file(folder, *part.model, wanted));
+    }
+    if (part.optimizer) {
+      of_optimizer.update(read_tensor_file(
+          folder, *part.optimizer, [&](const std::string& key) {
+            return wanted(key.substr(key.find(':') + 1));
+          }));
+    }
+  }
+
+  if (manifest.optimizer) {
+    OptimizerState& optimizer = state.optimizer.emplace();
+    optimizer.type = manifest.optimizer->type;
+    optimizer.groups = manifest.optimizer->groups;
+    for (auto& [name, parameter] : manifest.optimizer->parameters) {
+      if (!wanted(name)) continue;
+      for (auto& [what, tensor] : parameter.tensors) {
+        const at::Tensor* const found =
+            of_optimizer.find(tensor_key(what, name));
+        if (!found) throw Damage(tensor_key(what, name) + " is in no file");
+        tensor = *found;
+      }
+      optimizer.parameters.emplace(name, std::move(parameter));
+    }
+  }
+
+  const std::size_t own =
+      manifest.parts.size() == static_cast<std::size_t>(shard.count)
+          ? static_cast<std::size_t>(shard.index)
+          : 0;
+  for (std::size_t k = 0; k < manifest.parts.size(); ++k) {
+    const auto& file = manifest.parts[k].generators;
+    if (!file) continue;
+    const StateDict generators = read_tensor_file(
+        folder, *file, [&](const std::string&) { return k == own; });
+    for (const auto& item : generators) {
+      state.generators[item.key()] = item.value();
+    }
+  }
+  return state;
+}
+
+}  // namespace
+
+RunFiles::RunFiles(std::string folder, RunFilesOptions options)
+    : folder_(std::move(folder)), options_(std::move(options)) {
+  const RunShard& shard = options_.shard();
+  TORCH_CHECK_VALUE(!folder_.empty(), "a run needs a folder");
+  TORCH_CHECK_VALUE(options_.keep() >= 1, "keep is ", options_.keep(),
+                    ", should be at least 1");
+  TORCH_CHECK_VALUE(0 <= shard.index && shard.index < shard.count, "shard ",
+                    shard.index, " of ", shard.count);
+  TORCH_CHECK_VALUE(shard.count == 1 || shard.all_gather,
+                    "several processes need an all_gather");
+}
+
+void RunFiles::save(const RunState& state) {
+  const RunShard& shard = options_.shard();
+  const bool first = shard.index == 0;
+  Temporary temporary;
+  const std::string name = together([&] {
+    TORCH_CHECK_VALUE(state.step >= 0, "step ", state.step,
+                      " cannot be saved: it is negative");
+    if (!first) return std::string();
+    make_folders(folder_);
+    remove_leftovers(state.step);
+    std::string name = temporary_name(state.step);
+    temporary.make(folder_ + "/" + name);
+    return name;
+  })[0];
+  const std::string path = folder_ + "/" + name;
+
+  const std::vector<std::string> parts =
+      together([&] { return manifest_text(write_part(path, state, shard)); });
+
+  together([&] {
+    if (!first) return "";
+    std::vector<Manifest> manifests;
+    for (const auto& each : parts) manifests.push_back(parse_manifest(each));
+    write_manifest(path, merge(std::move(manifests)));
+    sync_folder(path);
+    // If there was one, it is under the temporary name now.
+    if (!exchange_folder(path, folder_of(state.step), path + kAside)) {
+      temporary.release();
+    }
+    return "";
+  });
+  if (first) remove_old_steps(state.step, path);
+}
+
+std::optional<RunState> RunFiles::load_latest(
+    const std::optional<Names>& names) {
+  std::vector<int64_t> steps = common_steps();
+  for (; !steps.empty(); steps.pop_back()) {
+    std::optional<RunState> state;
+    const std::string damage = damage_of(steps.back(), names, state);
+    if (damage.empty()) return state;
+    report("step " + std::to_string(steps.back()) + " is damaged: " + damage +
+           (steps.size() > 1
+                ? "; trying step " + std::to_string(steps[steps.size() - 2])
+                : "; there is none before it"));
+  }
+  return std::nullopt;
+}
+
+RunState RunFiles::load(int64_t step, const std::optional<Names>& names) {
+  const std::vector<int64_t> steps = common_steps();
+  TORCH_CHECK_VALUE(std::find(steps.begin(), steps.end(), step) != steps.end(),
+                    folder_, " has no step ", step, ", but ",
+                    c10::IntArrayRef(steps));
+  std::optional<RunState> state;
+  const std::string damage = damage_of(step, names, state);
+  TORCH_CHECK_VALUE(damage.empty(), "step ", step, " is damaged: ", damage,
+                    "; the steps in ", folder_, " are ",
+                    c10::IntArrayRef(steps));
+  return std::move(*state);
+}
+
+std::optional<RunState> RunFiles::resume(const std::string& how,
+                                         const std::optional<Names>& names) {
+  if (how.empty() || how == "none") return std::nullopt;
+  if (how == "auto") return load_latest(names);
+  const auto step = number_of(how);
+  TORCH_CHECK_VALUE(step, "resume is '", how,
+                    "', should be auto, none or the number of a step");
+  return load(*step, names);
+}
+
+std::vector<int64_t> RunFiles::steps() const {
+  std::vector<int64_t> steps;
+  for (const std::string& name : names_in_folder(folder_)) {
+    if (const auto step = step_of(name)) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::string RunFiles::folder_of(int64_t step) const {
+  return folder_ + "/" + step_name(step);
+}
+
+std::vector<std::string> RunFiles::together(
+    const std::function<std::string()>& body) {
+  const RunShard& shard = options_.shard();
+  if (shard.count == 1) return {body()};
+  // A sign before it: + for a result, - for an error.
+  std::string word;
+  try {
+    word = "+" + body();
+  } catch (const c10::Error& error) {
+    word = std::string("-") + error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    word = std::string("-") + error.what();
+  }
+  std::vector<std::string> all = shard.all_gather(word);
+  TORCH_CHECK(all.size() == static_cast<std::size_t>(shard.count),
+              "all_gather has returned ", all.size(), " words of ", shard.count,
+              " processes");
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    TORCH_CHECK(starts_with(all[k], "+"), "process ", k, " of ", shard.count,
+                ": ", all[k].substr(std::min<std::size_t>(all[k].size(), 1)));
+    all[k].erase(0, 1);
+  }
+  return all;
+}
+
+void RunFiles::report(const std::string& line) const {
+  if (options_.report()) options_.report()(line);
+}
+
+// As the first process sees them: file systems of a network show others what
+// they remember.
+std::vector<int64_t> RunFiles::common_steps() {
+  const std::string text = together([&] {
+    std::string text;
+    if (options_.shard().index > 0) return text;
+    for (const int64_t step : steps()) text += std::to_string(step) + "\n";
+    return text;
+  })[0];
+  std::vector<int64_t> steps;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    steps.push_back(number_of(text.substr(begin, end - begin)).value());
+  }
+  return steps;
+}
+
+// "" if all processes have read what they want of it.
+std::string RunFiles::damage_of(int64_t step, const std::optional<Names>& names,
+                                std::optional<RunState>& state) {
+  const RunShard& shard = options_.shard();
+  const auto words = together([&]() -> std::string {
+    try {
+      state = read_state(folder_of(step), step, names, shard);
+      return "";
+    } catch (const Damage& damage) {
+      return damage.what();
+    }
+  });
+  for (const std::string& each : words) {
+    if (!each.empty()) return each;
+  }
+  return "";
+}
+
+void RunFiles::remove_old_steps(int64_t saved, const std::string& temporary) {
+  const std::string aside = temporary + kAside;
+  try {
+    remove_folder(aside);  // what exchange_folder() may have left
+    std::vector<int64_t> old = steps();
+    old.erase(std::lower_bound(old.begin(), old.end(), saved), old.end());
+    int64_t kept = 1;  // the one that has just been saved
+    for (auto step = old.rbegin(); step != old.rend(); ++step) {
+      const std::string path = folder_of(*step);
+      if (kept < options_.keep()) {
+        if (has_all_files(path, *step)) ++kept;
+        continue;
+      }
+      // Nobody is to find half of one.
+      move_folder(path, aside);
+      remove_folder(aside);
+    }
+  } catch (const c10::Error& error) {
+    report(std::string("an old step cannot be removed: ") +
+           error.what_without_backtrace());
+  }
+}
+
+void RunFiles::remove_leftovers(int64_t step) {
+  for (const std::string& name : names_in_folder(folder_)) {
+    if (!is_leftover(name, step)) continue;
+    try {
+      remove_folder(folder_ + "/" + name);
+    } catch (const c10::Error& error) {
+      // If it is in the way, that will be an error.
+      report(std::string("what a dead process has left cannot be removed: ") +
+             error.what_without_backtrace());
+    }
+  }
+}
+
+}  // namespace gpipe

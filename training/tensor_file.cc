@@ -1,0 +1,155 @@
+#include "training/tensor_file.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "training/checksum.h"
+#include "training/damage.h"
+#include "training/file_operations.h"
+#include "weights/safetensors_header.h"
+
+namespace gpipe {
+namespace {
+
+constexpr uint64_t kLengthBytes = 8;  // before the header: its length
+
+void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.defined(), "'", name, "' is undefined");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized(),
+                    "'", name, "' is a ", tensor.toString(),
+                    "; only plain tensors can be saved");
+  TORCH_CHECK_VALUE(!tensor.is_meta(), "'", name,
+                    "' is on the meta device, and so has no values");
+}
+
+[[noreturn]] void damage(const std::string& name, const std::string& what) {
+  throw Damage(name + " " + what);
+}
+
+// What cannot be read, or is no header, is damaged. Not around what allocates:
+// that there is no memory says nothing of the file.
+template <typename Body>
+auto reading(const Body& body) {
+  try {
+    return body();
+  } catch (const c10::Error& error) {
+    throw Damage(error.what_without_backtrace());
+  }
+}
+
+SafetensorsHeader read_header(const FileReader& file,
+                              const TensorFileRecord& record) {
+  std::string bytes(record.header_size, '\0');
+  reading([&] { file.read_at(0, bytes.data(), bytes.size()); });
+  if (checksum(bytes.data(), bytes.size()) != record.header_checksum) {
+    damage(record.name, "has changed in its header");
+  }
+  return reading([&] {
+    return parse_safetensors_header(
+        std::string_view(bytes).substr(kLengthBytes),
+        record.size - record.header_size);
+  });
+}
+
+}  // namespace
+
+TensorFileRecord write_tensor_file(const std::string& folder,
+                                   const std::string& name,
+                                   const StateDict& tensors) {
+  SafetensorsHeader header;
+  for (const auto& item : tensors) {
+    check_can_be_written(item.key(), item.value());
+    SafetensorsEntry entry;
+    entry.name = item.key();
+    entry.dtype = item.value().scalar_type();
+    entry.sizes = item.value().sizes().vec();
+    header.entries.push_back(std::move(entry));
+  }
+
+  // Larger elements first, so that each tensor is aligned to its own.
+  std::vector<std::size_t> order(header.entries.size());
+  for (std::size_t k = 0; k < order.size(); ++k) order[k] = k;
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
+    return c10::elementSize(header.entries[a].dtype) >
+           c10::elementSize(header.entries[b].dtype);
+  });
+  uint64_t end = 0;
+  for (const std::size_t k : order) {
+    header.entries[k].begin = end;
+    end += tensors[k].value().nbytes();
+    header.entries[k].end = end;
+  }
+  const std::string json = safetensors_header_text(header);
+  std::string start;
+  for (uint64_t k = 0; k < kLengthBytes; ++k) {
+    start.push_back(static_cast<char>(uint64_t{json.size()} >> (8 * k)));
+  }
+  start += json;
+
+  TensorFileRecord record;
+  record.name = name;
+  record.header_size = start.size();
+  record.header_checksum = checksum(start.data(), start.size());
+  FileWriter file(folder + "/" + name);
+  file.write(start.data(), start.size());
+  for (const std::size_t k : order) {
+    const at::Tensor tensor = tensors[k]
+                                  .value()
+                                  .detach()
+                                  .resolve_conj()
+                                  .resolve_neg()
+                                  .cpu()
+                                  .contiguous();
+    const void* const bytes = tensor.const_data_ptr();
+    const SafetensorsEntry& entry = header.entries[k];
+    record.tensors.push_back({entry.name, entry.dtype, entry.sizes,
+                              checksum(bytes, tensor.nbytes())});
+    file.write(bytes, tensor.nbytes());
+  }
+  file.finish();
+  record.size = file.size();
+  return record;
+}
+
+StateDict read_tensor_file(
+    const std::string& folder, const TensorFileRecord& record,
+    const std::function<bool(const std::string&)>& wanted) {
+  const auto file = reading(
+      [&] { return std::make_unique<FileReader>(folder + "/" + record.name); });
+  if (file->size() != record.size) {
+    damage(record.name, "has " + std::to_string(file->size()) + " bytes, " +
+                            std::to_string(record.size) + " expected");
+  }
+  const SafetensorsHeader header = read_header(*file, record);
+  std::map<std::string, const TensorRecord*> records;
+  for (const TensorRecord& each : record.tensors) records[each.name] = &each;
+  StateDict tensors;
+  for (const SafetensorsEntry& entry : header.entries) {
+    if (!wanted(entry.name)) continue;
+    const auto found = records.find(entry.name);
+    if (found == records.end() || found->second->dtype != entry.dtype ||
+        found->second->sizes != entry.sizes) {
+      damage(record.name, "has another '" + entry.name + "'");
+    }
+    at::Tensor tensor = at::empty(entry.sizes, at::TensorOptions(entry.dtype));
+    void* const bytes = tensor.mutable_data_ptr();
+    const std::size_t size = tensor.nbytes();
+    reading(
+        [&] { file->read_at(record.header_size + entry.begin, bytes, size); });
+    if (checksum(bytes, size) != found->second->checksum) {
+      damage(record.name, "has changed in '" + entry.name + "'");
+    }
+    tensors.insert(entry.name, std::move(tensor));
+  }
+  return tensors;
+}
+
+}  // namespace gpipe
