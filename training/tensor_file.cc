@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -15,20 +14,10 @@
 #include "training/damage.h"
 #include "training/file_operations.h"
 #include "weights/safetensors_header.h"
+#include "weights/safetensors_layout.h"
 
 namespace gpipe {
 namespace {
-
-constexpr uint64_t kLengthBytes = 8;  // before the header: its length
-
-void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), "'", name, "' is undefined");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized(),
-                    "'", name, "' is a ", tensor.toString(),
-                    "; only plain tensors can be saved");
-  TORCH_CHECK_VALUE(!tensor.is_meta(), "'", name,
-                    "' is on the meta device, and so has no values");
-}
 
 [[noreturn]] void damage(const std::string& name, const std::string& what) {
   throw Damage(name + " " + what);
@@ -54,7 +43,7 @@ SafetensorsHeader read_header(const FileReader& file,
   }
   return reading([&] {
     return parse_safetensors_header(
-        std::string_view(bytes).substr(kLengthBytes),
+        std::string_view(bytes).substr(kSafetensorsLengthBytes),
         record.size - record.header_size);
   });
 }
@@ -64,52 +53,17 @@ SafetensorsHeader read_header(const FileReader& file,
 TensorFileRecord write_tensor_file(const std::string& folder,
                                    const std::string& name,
                                    const StateDict& tensors) {
-  SafetensorsHeader header;
-  for (const auto& item : tensors) {
-    check_can_be_written(item.key(), item.value());
-    SafetensorsEntry entry;
-    entry.name = item.key();
-    entry.dtype = item.value().scalar_type();
-    entry.sizes = item.value().sizes().vec();
-    header.entries.push_back(std::move(entry));
-  }
-
-  // Larger elements first, so that each tensor is aligned to its own.
-  std::vector<std::size_t> order(header.entries.size());
-  for (std::size_t k = 0; k < order.size(); ++k) order[k] = k;
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
-    return c10::elementSize(header.entries[a].dtype) >
-           c10::elementSize(header.entries[b].dtype);
-  });
-  uint64_t end = 0;
-  for (const std::size_t k : order) {
-    header.entries[k].begin = end;
-    end += tensors[k].value().nbytes();
-    header.entries[k].end = end;
-  }
-  const std::string json = safetensors_header_text(header);
-  std::string start;
-  for (uint64_t k = 0; k < kLengthBytes; ++k) {
-    start.push_back(static_cast<char>(uint64_t{json.size()} >> (8 * k)));
-  }
-  start += json;
-
+  const SafetensorsLayout layout = lay_out(tensors);
   TensorFileRecord record;
   record.name = name;
-  record.header_size = start.size();
-  record.header_checksum = checksum(start.data(), start.size());
+  record.header_size = layout.start.size();
+  record.header_checksum = checksum(layout.start.data(), layout.start.size());
   FileWriter file(folder + "/" + name);
-  file.write(start.data(), start.size());
-  for (const std::size_t k : order) {
-    const at::Tensor tensor = tensors[k]
-                                  .value()
-                                  .detach()
-                                  .resolve_conj()
-                                  .resolve_neg()
-                                  .cpu()
-                                  .contiguous();
+  file.write(layout.start.data(), layout.start.size());
+  for (const std::size_t k : layout.order) {
+    const at::Tensor tensor = as_written(tensors[k].value());
     const void* const bytes = tensor.const_data_ptr();
-    const SafetensorsEntry& entry = header.entries[k];
+    const SafetensorsEntry& entry = layout.header.entries[k];
     record.tensors.push_back({entry.name, entry.dtype, entry.sizes,
                               checksum(bytes, tensor.nbytes())});
     file.write(bytes, tensor.nbytes());

@@ -16,34 +16,32 @@
 #include <vector>
 
 #include "weights/atomic_file.h"
-#include "weights/in_quotes.h"
 #include "weights/safetensors_header.h"
+#include "weights/safetensors_layout.h"
 
 namespace gpipe {
 namespace {
-
-constexpr uint64_t kLengthBytes = 8;  // before the header: its length
 
 // Copies bytes from a place in the file; all of them are there.
 using ReadAt = std::function<void(uint64_t offset, void* to, std::size_t size)>;
 
 Safetensors read(uint64_t file_bytes, const ReadAt& read_at) {
-  TORCH_CHECK_VALUE(file_bytes >= kLengthBytes, "has ", file_bytes,
+  TORCH_CHECK_VALUE(file_bytes >= kSafetensorsLengthBytes, "has ", file_bytes,
                     " bytes, and so no header");
-  uint8_t bytes[kLengthBytes];
+  uint8_t bytes[kSafetensorsLengthBytes];
   read_at(0, bytes, sizeof bytes);
   uint64_t length = 0;
   for (std::size_t k = 0; k < sizeof bytes; ++k) {
     length |= uint64_t{bytes[k]} << (8 * k);
   }
-  const uint64_t rest = file_bytes - kLengthBytes;
+  const uint64_t rest = file_bytes - kSafetensorsLengthBytes;
   TORCH_CHECK_VALUE(length <= std::min(rest, kMaxSafetensorsHeader),
                     "should begin with a header of ", length,
                     " bytes, but there are ", rest, ", and ",
                     kMaxSafetensorsHeader, " are the most that are allowed");
 
   std::string json(length, '\0');
-  read_at(kLengthBytes, json.data(), json.size());
+  read_at(kSafetensorsLengthBytes, json.data(), json.size());
   SafetensorsHeader header = parse_safetensors_header(json, rest - length);
 
   Safetensors result;
@@ -52,8 +50,8 @@ Safetensors read(uint64_t file_bytes, const ReadAt& read_at) {
   for (const SafetensorsEntry& entry : header.entries) {
     at::Tensor tensor = at::empty(entry.sizes, at::TensorOptions(entry.dtype));
     if (entry.end > entry.begin) {
-      read_at(kLengthBytes + length + entry.begin, tensor.mutable_data_ptr(),
-              entry.end - entry.begin);
+      read_at(kSafetensorsLengthBytes + length + entry.begin,
+              tensor.mutable_data_ptr(), entry.end - entry.begin);
     }
     result.tensors.insert(entry.name, std::move(tensor));
   }
@@ -107,17 +105,6 @@ auto with_source(const std::string& source, const Body& body) {
   }
 }
 
-// ---- Writing
-
-void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), in_quotes(name), " is undefined");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized(),
-                    in_quotes(name), " is a ", tensor.toString(),
-                    "; only plain tensors can be written");
-  TORCH_CHECK_VALUE(!tensor.is_meta(), in_quotes(name),
-                    " is on the meta device, and so has no values");
-}
-
 }  // namespace
 
 Safetensors read_safetensors(const std::string& path) {
@@ -141,47 +128,11 @@ Safetensors parse_safetensors(const void* bytes, std::size_t size,
 
 void write_safetensors(const std::string& path, const StateDict& tensors,
                        const SafetensorsMetadata& metadata) {
-  SafetensorsHeader header;
-  header.metadata = metadata;
-  for (const auto& item : tensors) {
-    check_can_be_written(item.key(), item.value());
-    SafetensorsEntry entry;
-    entry.name = item.key();
-    entry.dtype = item.value().scalar_type();
-    entry.sizes = item.value().sizes().vec();
-    header.entries.push_back(std::move(entry));
-  }
-
-  // Of equal sizes, in the dict's order.
-  std::vector<std::size_t> order(header.entries.size());
-  for (std::size_t k = 0; k < order.size(); ++k) order[k] = k;
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
-    return c10::elementSize(header.entries[a].dtype) >
-           c10::elementSize(header.entries[b].dtype);
-  });
-  uint64_t end = 0;
-  for (const std::size_t k : order) {
-    header.entries[k].begin = end;
-    end += tensors[k].value().nbytes();
-    header.entries[k].end = end;
-  }
-  const std::string json = safetensors_header_text(header);
-
+  const SafetensorsLayout layout = lay_out(tensors, metadata);
   AtomicFile file(path);
-  char length[kLengthBytes];
-  for (std::size_t k = 0; k < sizeof length; ++k) {
-    length[k] = static_cast<char>(uint64_t{json.size()} >> (8 * k));
-  }
-  file.write(length, sizeof length);
-  file.write(json.data(), json.size());
-  for (const std::size_t k : order) {
-    const at::Tensor tensor = tensors[k]
-                                  .value()
-                                  .detach()
-                                  .resolve_conj()
-                                  .resolve_neg()
-                                  .cpu()
-                                  .contiguous();
+  file.write(layout.start.data(), layout.start.size());
+  for (const std::size_t k : layout.order) {
+    const at::Tensor tensor = as_written(tensors[k].value());
     file.write(tensor.const_data_ptr(), tensor.nbytes());
   }
   file.commit();

@@ -6,9 +6,9 @@
 namespace gpipe {
 namespace {
 
-// The target ends the process if something is wrong. A million of them:
-// fuzz_main.cc.
-TEST(PickleFuzzTest, TwentyThousandBrokenInputsAreReadOrRefused) {
+// Of the target that is linked in, which ends the process if something is
+// wrong. A million of them: fuzz_main.cc.
+TEST(FuzzTest, TwentyThousandBrokenInputsAreReadOrRefused) {
   const FuzzResult result = run_fuzz_target(/*runs=*/20000, /*seed=*/1);
   EXPECT_EQ(result.runs, 20000 + static_cast<int64_t>(fuzz_seeds().size()));
   // Both ways have been tried.
@@ -16,7 +16,7 @@ TEST(PickleFuzzTest, TwentyThousandBrokenInputsAreReadOrRefused) {
   EXPECT_GT(testing::reader_counts().refused, 500);
 }
 
-TEST(PickleFuzzTest, TheSameSeedMakesTheSameInputs) {
+TEST(FuzzTest, TheSameSeedMakesTheSameInputs) {
   Mutator one(fuzz_seeds(), 7);
   Mutator two(fuzz_seeds(), 7);
   Mutator other(fuzz_seeds(), 8);
