@@ -932,6 +932,40 @@ TEST(Fault, AndSoItDoesWhereALauncherServesTheStore) {
   ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");
 }
 
+// Writes to a pipe that nobody reads from.
+bool is_broken_pipe_an_error() {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  ::close(ends[0]);
+  const bool is_error = ::write(ends[1], "x", 1) == -1 && errno == EPIPE;
+  ::close(ends[1]);
+  return is_error;
+}
+
+const RankProgramEntry kPipe("pipe", [] {
+  ::signal(SIGPIPE, SIG_DFL);
+  const auto world = World::connect(world_options());
+  return is_broken_pipe_an_error() ? 0 : 1;
+});
+
+volatile sig_atomic_t pipes_broken = 0;
+
+const RankProgramEntry kHandledPipe("handled pipe", [] {
+  ::signal(SIGPIPE, [](int) { pipes_broken = pipes_broken + 1; });
+  const auto world = World::connect(world_options());
+  return is_broken_pipe_an_error() && pipes_broken == 1 ? 0 : 1;
+});
+
+// Gloo's writes are such, to a rank that has just died.
+TEST(Fault, ABrokenPipeDoesNotEndTheProcess) {
+  for (const std::string program : {"pipe", "handled pipe"}) {
+    for (const RankResult& each : Ranks(program, 2).wait(seconds(30))) {
+      EXPECT_TRUE(each.ended && each.exit.ok())
+          << program << ": " << to_string(each.exit) << each.err;
+    }
+  }
+}
+
 TEST(Fault, ARankThatHasLeftIsNamed) {
   std::vector<Arguments> arguments(3);
   arguments[1] = {{"steps", "3"}};

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,6 +21,17 @@
 
 namespace gpipe {
 namespace {
+
+// Gloo writes to its sockets in a way that ends the process by SIGPIPE where
+// the other end has just been closed, in the place of an error. (Python, for
+// which it was made, ignores the signal.)
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 &&
+      (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) {
+    ::signal(SIGPIPE, SIG_IGN);
+  }
+}
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
@@ -206,6 +218,7 @@ World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::~World() = default;
 
 std::shared_ptr<World> World::connect(const WorldOptions& options) {
+  ignore_broken_pipes();
   return std::shared_ptr<World>(new World(std::make_unique<Impl>(options)));
 }
 

@@ -32,6 +32,9 @@ namespace gpipe {
 // heartbeats.
 class World {
  public:
+  // From the first call on the process ignores SIGPIPE, unless it has a handler
+  // for it: a connection that breaks is an error, and not the end.
+  //
   // Returns once all ranks are there. PeerError if they do not come in time
   // (naming those that are missing) or disagree about the size; c10::DistError
   // if the port is in use.
