@@ -13,18 +13,13 @@
 #include <system_error>
 #include <utility>
 
+#include "weights/write_through.h"
+
 namespace gpipe {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const char* what, int error) {
   TORCH_CHECK(false, path, ": ", what, ": ", std::strerror(error));
-}
-
-// "." for a bare name, "/" for what is in the root.
-std::string folder_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return path.substr(0, std::max<std::size_t>(slash, 1));
 }
 
 }  // namespace
@@ -40,15 +35,8 @@ FileWriter::~FileWriter() {
 }
 
 void FileWriter::write(const void* bytes, std::size_t size) {
-  const auto* rest = static_cast<const char*>(bytes);
-  while (size > 0) {
-    const ssize_t written = ::write(descriptor_, rest, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(path_, "cannot be written", errno);
-    rest += written;
-    size -= static_cast<std::size_t>(written);
-    size_ += static_cast<uint64_t>(written);
-  }
+  const int error = write_all(descriptor_, bytes, size, size_);
+  if (error != 0) fail(path_, "cannot be written", error);
 }
 
 void FileWriter::finish() {
@@ -126,18 +114,13 @@ void make_folders(const std::string& path) {
 }
 
 void sync_folder(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) {
-    // One may write into a folder that one may not list.
-    if (errno == EACCES) return;
-    fail(path, "cannot be opened", errno);
+  const FolderSync folder = sync_names(path);
+  if (folder.result == FolderSync::Result::kNotOpened) {
+    fail(path, "cannot be opened", folder.error);
   }
-  // Some file systems cannot do it, and need not.
-  const bool synced = fsync(descriptor) == 0 || errno == EINVAL ||
-                      errno == ENOTSUP || errno == EROFS;
-  const int error = errno;
-  close(descriptor);
-  if (!synced) fail(path, "cannot be written to the disk", error);
+  if (folder.result == FolderSync::Result::kNotSynced) {
+    fail(path, "cannot be written to the disk", folder.error);
+  }
 }
 
 void move_folder(const std::string& from, const std::string& to) {

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "training/checksum.h"
+#include "gpipe/bytes/crc32c.h"
 #include "training/damage.h"
 
 namespace gpipe {
@@ -222,7 +222,7 @@ std::string manifest_text(const Manifest& manifest) {
         false, "a name or a word of a run state is not UTF-8: ", error.what());
   }
   text.resize(text.size() - 2);  // without "\n}"
-  return text + ending(checksum(text.data(), text.size()));
+  return text + ending(crc32c(text.data(), text.size()));
 }
 
 Manifest parse_manifest(std::string_view text) {
@@ -232,7 +232,7 @@ Manifest parse_manifest(std::string_view text) {
                  " bytes, and so no end");
   }
   const std::size_t size = text.size() - end;
-  if (text.substr(size) != ending(checksum(text.data(), size))) {
+  if (text.substr(size) != ending(crc32c(text.data(), size))) {
     throw Damage("is not what was written");
   }
   Json json;

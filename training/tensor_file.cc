@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "training/checksum.h"
+#include "gpipe/bytes/crc32c.h"
 #include "training/damage.h"
 #include "training/file_operations.h"
 #include "weights/safetensors_header.h"
@@ -38,7 +38,7 @@ SafetensorsHeader read_header(const FileReader& file,
                               const TensorFileRecord& record) {
   std::string bytes(record.header_size, '\0');
   reading([&] { file.read_at(0, bytes.data(), bytes.size()); });
-  if (checksum(bytes.data(), bytes.size()) != record.header_checksum) {
+  if (crc32c(bytes.data(), bytes.size()) != record.header_checksum) {
     damage(record.name, "has changed in its header");
   }
   return reading([&] {
@@ -57,15 +57,15 @@ TensorFileRecord write_tensor_file(const std::string& folder,
   TensorFileRecord record;
   record.name = name;
   record.header_size = layout.start.size();
-  record.header_checksum = checksum(layout.start.data(), layout.start.size());
+  record.header_checksum = crc32c(layout.start.data(), layout.start.size());
   FileWriter file(folder + "/" + name);
   file.write(layout.start.data(), layout.start.size());
   for (const std::size_t k : layout.order) {
     const at::Tensor tensor = as_written(tensors[k].value());
     const void* const bytes = tensor.const_data_ptr();
     const SafetensorsEntry& entry = layout.header.entries[k];
-    record.tensors.push_back({entry.name, entry.dtype, entry.sizes,
-                              checksum(bytes, tensor.nbytes())});
+    record.tensors.push_back(
+        {entry.name, entry.dtype, entry.sizes, crc32c(bytes, tensor.nbytes())});
     file.write(bytes, tensor.nbytes());
   }
   file.finish();
@@ -98,7 +98,7 @@ StateDict read_tensor_file(
     const std::size_t size = tensor.nbytes();
     reading(
         [&] { file->read_at(record.header_size + entry.begin, bytes, size); });
-    if (checksum(bytes, size) != found->second->checksum) {
+    if (crc32c(bytes, size) != found->second->checksum) {
       damage(record.name, "has changed in '" + entry.name + "'");
     }
     tensors.insert(entry.name, std::move(tensor));

@@ -5,21 +5,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "weights/write_through.h"
+
 namespace gpipe {
 namespace {
-
-// "." for a bare file name, "/" for a file in the root.
-std::string folder_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return path.substr(0, std::max<std::size_t>(slash, 1));
-}
 
 // Neither this process nor a dead one with the same id, nor another machine
 // that shares the folder, has the name already: O_EXCL finds out.
@@ -53,15 +47,8 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::write(const void* bytes, std::size_t size) {
   TORCH_CHECK(!failed_ && !committed_, path_,
               ": nothing can be written after an error or commit()");
-  const auto* rest = static_cast<const char*>(bytes);
-  while (size > 0) {
-    const ssize_t written = ::write(descriptor_, rest, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("cannot be written", errno);
-    rest += written;
-    size -= static_cast<std::size_t>(written);
-    size_ += static_cast<uint64_t>(written);
-  }
+  const int error = write_all(descriptor_, bytes, size, size_);
+  if (error != 0) fail("cannot be written", error);
 }
 
 void AtomicFile::commit() {
@@ -77,20 +64,13 @@ void AtomicFile::commit() {
   committed_ = true;
 
   // The new name, too, is only in memory until its folder is written.
-  const std::string folder = folder_of(path_);
-  const int directory =
-      open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) {
-    // One may write into a folder that one may not list.
-    if (errno == EACCES) return;
-    fail("is there, but its folder cannot be opened", errno);
+  const FolderSync folder = sync_names(folder_of(path_));
+  if (folder.result == FolderSync::Result::kNotOpened) {
+    fail("is there, but its folder cannot be opened", folder.error);
   }
-  // Some file systems cannot do it, and need not.
-  const bool synced = fsync(directory) == 0 || errno == EINVAL ||
-                      errno == ENOTSUP || errno == EROFS;
-  const int error = errno;
-  close(directory);
-  if (!synced) fail("is there, but its folder cannot be written", error);
+  if (folder.result == FolderSync::Result::kNotSynced) {
+    fail("is there, but its folder cannot be written", folder.error);
+  }
 }
 
 void AtomicFile::fail(const char* what, int error) {

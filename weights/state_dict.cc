@@ -6,9 +6,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <sstream>
 #include <utility>
+
+#include "gpipe/text/edit_distance.h"
 
 namespace gpipe {
 namespace {
@@ -34,21 +35,6 @@ bool ends_with(const std::string& text, const std::string& end) {
          text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// Levenshtein's: characters to insert, delete or exchange.
-std::size_t edits_between(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t exchanged = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({exchanged, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 // Null if none of them is close. A prefix more or less ("module.", "backbone.")
 // is closer than anything else.
 const std::string* nearest(const std::string& name,
@@ -59,7 +45,7 @@ const std::string* nearest(const std::string& name,
     if (ends_with(name, "." + each) || ends_with(each, "." + name)) {
       return &each;
     }
-    const std::size_t edits = edits_between(name, each);
+    const std::size_t edits = edit_distance(name, each);
     if (edits < fewest) {
       fewest = edits;
       best = &each;

@@ -43,6 +43,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/link.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"

@@ -9,9 +9,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
+#include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/tags.h"
-#include "gpipe/distributed/wire.h"
 
 namespace gpipe {
 namespace {

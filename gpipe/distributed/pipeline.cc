@@ -10,6 +10,7 @@
 #include <set>
 
 #include "gpipe/assembly.h"
+#include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/agreement.h"
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
@@ -17,7 +18,6 @@
 #include "gpipe/distributed/runner.h"
 #include "gpipe/distributed/tags.h"
 #include "gpipe/distributed/tell.h"
-#include "gpipe/distributed/wire.h"
 #include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/stream.h"

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/norms.h"

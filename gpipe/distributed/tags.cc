@@ -1,6 +1,6 @@
 #include "gpipe/distributed/tags.h"
 
-#include "gpipe/distributed/wire.h"
+#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe {
 namespace {

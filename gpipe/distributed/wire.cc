@@ -7,13 +7,13 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstring>
 #include <iomanip>
 #include <sstream>
 #include <type_traits>
 
+#include "gpipe/bytes/crc32c.h"
 #include "gpipe/runtime/value.h"
 
 namespace gpipe {
@@ -66,19 +66,6 @@ T load(const uint8_t* from) {
     bits |= static_cast<std::make_unsigned_t<T>>(from[k]) << (8 * k);
   }
   return static_cast<T>(bits);
-}
-
-constexpr std::array<uint32_t, 256> crc_table() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t byte = 0; byte < table.size(); ++byte) {
-    uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) {
-      constexpr uint32_t kCastagnoli = 0x82F63B78;  // lowest power first
-      crc = (crc >> 1) ^ (crc & 1 ? kCastagnoli : 0);
-    }
-    table[byte] = crc;
-  }
-  return table;
 }
 
 std::string hex(uint32_t number) {
@@ -258,16 +245,6 @@ bool lies_as_sent(const at::Tensor& tensor) {
 }
 
 }  // namespace
-
-uint32_t crc32c(const void* data, int64_t size, uint32_t crc) {
-  static constexpr std::array<uint32_t, 256> kTable = crc_table();
-  const auto* bytes = static_cast<const uint8_t*>(data);
-  crc = ~crc;
-  for (int64_t k = 0; k < size; ++k) {
-    crc = (crc >> 8) ^ kTable[(crc ^ bytes[k]) & 0xFF];
-  }
-  return ~crc;
-}
 
 std::string MessageId::to_string() const {
   const bool forward = direction == Direction::kForward;

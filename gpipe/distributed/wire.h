@@ -120,8 +120,4 @@ at::Tensor bytes_of(const at::Tensor& tensor);
 // for the spec of an undefined one. Its bytes_of() is what to receive into.
 at::Tensor empty_like_spec(const TensorSpec& spec);
 
-// The CRC-32C (Castagnoli) of some bytes, going on from `crc`, that of the
-// bytes before them.
-uint32_t crc32c(const void* data, int64_t size, uint32_t crc = 0);
-
 }  // namespace gpipe

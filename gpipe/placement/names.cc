@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <numeric>
 #include <utility>
+
+#include "gpipe/text/edit_distance.h"
 
 namespace gpipe::placement {
 namespace {
@@ -15,21 +16,6 @@ std::string lower(std::string text) {
   return text;
 }
 
-std::size_t distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 std::vector<std::string> nearest(const std::string& name,
@@ -38,7 +24,7 @@ std::vector<std::string> nearest(const std::string& name,
   const std::string wanted = lower(name);
   std::vector<std::pair<std::size_t, std::string>> ranked;
   for (std::string& each : names) {
-    ranked.emplace_back(distance(wanted, lower(each)), std::move(each));
+    ranked.emplace_back(edit_distance(wanted, lower(each)), std::move(each));
   }
   std::stable_sort(
       ranked.begin(), ranked.end(),

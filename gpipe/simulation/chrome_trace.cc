@@ -77,7 +77,7 @@ class Trace {
                              span.end};
         places[index.find(span.action)] = place;
         add_span(span.action, place);
-        second = span.action.with_next && span.action.kind != Kind::kRecompute;
+        second = is_overlapped(span.action);
       }
     }
     for (const auto& spans : timeline.ranks) {

@@ -44,8 +44,7 @@ class Explainer {
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const auto& spans = timeline.ranks[r];
       for (std::size_t k = 0; k < spans.size(); ++k) {
-        const bool joins = k > 0 && spans[k - 1].action.with_next &&
-                           spans[k - 1].action.kind != Kind::kRecompute;
+        const bool joins = k > 0 && is_overlapped(spans[k - 1].action);
         if (joins) {
           blocks_[r].back().last = k;
         } else {
@@ -162,8 +161,7 @@ std::vector<double> idle_of_equal_stages(const Timeline& timeline) {
     auto& actions = schedule.ranks.emplace_back();
     bool second = false;
     for (const Span& span : spans) {
-      const bool first =
-          span.action.with_next && span.action.kind != Kind::kRecompute;
+      const bool first = is_overlapped(span.action);
       const auto kind = static_cast<std::size_t>(span.action.kind);
       // Both of a pair have the time of the two.
       seconds[kind] += (span.end - span.start) * (first || second ? 0.5 : 1.0);

@@ -130,8 +130,7 @@ class Picture {
     for (const Span& span : spans) stages.insert(span.action.stage);
     bool second = false;  // of an overlapped pair
     for (const Span& span : spans) {
-      const bool first =
-          span.action.with_next && span.action.kind != Kind::kRecompute;
+      const bool first = is_overlapped(span.action);
       const double height = first || second ? kLane / 2 : kLane;
       const auto nth =
           std::distance(stages.begin(), stages.find(span.action.stage));

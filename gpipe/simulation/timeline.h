@@ -7,6 +7,12 @@
 
 namespace gpipe {
 
+// Whether `action` is the first of an overlapped pair, whose two actions have
+// the same span. (A late recompute and its backward have one each.)
+inline bool is_overlapped(const Action& action) {
+  return action.with_next && action.kind != Kind::kRecompute;
+}
+
 struct Span {
   Action action;
   double start = 0, end = 0;  // seconds from the beginning of the step

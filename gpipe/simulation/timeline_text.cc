@@ -12,10 +12,6 @@
 namespace gpipe {
 namespace {
 
-bool is_overlapped(const Action& action) {
-  return action.with_next && action.kind != Kind::kRecompute;
-}
-
 // Puts `name` into the columns [begin, end), or `letter` if it is too long.
 void draw(std::string* line, std::size_t begin, std::size_t end,
           std::string name, char letter) {

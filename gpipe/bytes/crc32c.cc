@@ -1,4 +1,4 @@
-#include "training/checksum.h"
+#include "gpipe/bytes/crc32c.h"
 
 #include <array>
 #include <cstring>
@@ -35,7 +35,7 @@ constexpr Table make_table() {
 constexpr Table kTable = make_table();
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) uint32_t checksum_by_instruction(
+__attribute__((target("sse4.2"))) uint32_t crc32c_by_instruction(
     const void* bytes, std::size_t size, uint32_t so_far) {
   const auto* at = static_cast<const uint8_t*>(bytes);
   uint64_t crc = static_cast<uint32_t>(~so_far);
@@ -54,8 +54,7 @@ __attribute__((target("sse4.2"))) uint32_t checksum_by_instruction(
 
 namespace internal {
 
-uint32_t portable_checksum(const void* bytes, std::size_t size,
-                           uint32_t so_far) {
+uint32_t portable_crc32c(const void* bytes, std::size_t size, uint32_t so_far) {
   const auto* at = static_cast<const uint8_t*>(bytes);
   uint32_t crc = ~so_far;
   for (; size >= kSlices; size -= kSlices, at += kSlices) {
@@ -74,12 +73,12 @@ uint32_t portable_checksum(const void* bytes, std::size_t size,
 
 }  // namespace internal
 
-uint32_t checksum(const void* bytes, std::size_t size, uint32_t so_far) {
+uint32_t crc32c(const void* bytes, std::size_t size, uint32_t so_far) {
 #if defined(__x86_64__)
   static const bool has_instruction = __builtin_cpu_supports("sse4.2");
-  if (has_instruction) return checksum_by_instruction(bytes, size, so_far);
+  if (has_instruction) return crc32c_by_instruction(bytes, size, so_far);
 #endif
-  return internal::portable_checksum(bytes, size, so_far);
+  return internal::portable_crc32c(bytes, size, so_far);
 }
 
 }  // namespace gpipe

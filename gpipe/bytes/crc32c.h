@@ -1,4 +1,4 @@
-// CRC-32C, for what is written to disks.
+// CRC-32C, for what is sent, and what is written to disks. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@ namespace gpipe {
 // `so_far`, that of the bytes before them. It differs for sure if up to 32 bits
 // in a row have changed. By the processor's instruction for it where there is
 // one (x86-64 with SSE 4.2). Threads: pure function.
-uint32_t checksum(const void* bytes, std::size_t size, uint32_t so_far = 0);
+uint32_t crc32c(const void* bytes, std::size_t size, uint32_t so_far = 0);
 
 namespace internal {
 
 // The same, on any processor.
-uint32_t portable_checksum(const void* bytes, std::size_t size,
-                           uint32_t so_far = 0);
+uint32_t portable_crc32c(const void* bytes, std::size_t size,
+                         uint32_t so_far = 0);
 
 }  // namespace internal
 
