@@ -106,7 +106,8 @@ std::vector<std::string> notes_for(const Benchmark& benchmark,
       notes.emplace_back(
           "Dry-run: a training step on tensors that have a shape and no "
           "memory, a device per partition, cells one at a time; what a CPU's "
-          "tensors ask for. What an accelerator's kernels use for themselves, "
+          "tensors ask for, convolutions' workspaces as with AVX-512. What an "
+          "accelerator's kernels use for themselves, "
           "and its allocator keeps and rounds up, comes on top.");
       break;
   }

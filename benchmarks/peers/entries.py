@@ -9,6 +9,7 @@ class Model:
     # By how much first losses may differ, relative to the loss: nothing but the
     # order of sums, or the masks of dropout, which each engine draws in its way.
     tolerance: float = 1e-4
+    default: bool = True  # takes part unless others are asked for
 
 
 # Two partitions, cut by //tools:plan on 2 cores.
@@ -25,7 +26,14 @@ MODELS = {
     "transformer": Model(
         ("--batch=16", "--side=64", "--depth=8", "--width=256", "--balance=8,8")
     ),
+    # Next to no work, so that what is left is what engines cost.
+    "tiny": Model(
+        ("--model=mlp", "--batch=64", "--depth=8", "--width=64", "--balance=8,8"),
+        default=False,
+    ),
 }
+
+DEFAULT_MODELS = [name for name, model in MODELS.items() if model.default]
 
 
 @dataclasses.dataclass(frozen=True)

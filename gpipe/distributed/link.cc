@@ -76,8 +76,10 @@ void Outlet::transmit(Message head, std::vector<Crossing> content,
     const at::Tensor tensor = to_cpu_.bring(each.tensor, made);
     each.tensor = at::Tensor();
     head.tensors.push_back(spec_of(tensor, each.requires_grad));
-    if (head.tensors.back().bytes() > 0) payload.push_back(bytes_of(tensor));
+    payload.push_back(bytes_of(tensor));
   }
+  const Forecast::Specs* const foreseen = forecast_.of(head.id);
+  head.as_foreseen = foreseen && *foreseen == head.tensors;
   const std::vector<uint8_t> encoded = encode(head);
   const auto size = static_cast<int64_t>(encoded.size());
   const at::Tensor header = at::empty({size}, at::kByte);
@@ -86,18 +88,31 @@ void Outlet::transmit(Message head, std::vector<Crossing> content,
   const World::Action action = [&] { return "sending " + head.id.to_string(); };
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   const auto post = [&](const at::Tensor& bytes, int tag) {
+    if (bytes.numel() == 0) return;
     works.push_back(world_.send(bytes, to_, tag, action));
   };
+  const auto post_content = [&](const at::Tensor& overflow,
+                                const Forecast::Specs& specs,
+                                const std::vector<at::Tensor>& tensors) {
+    post(overflow, tags_.payload_of(overflow.numel(), at::kByte));
+    for (std::size_t k = 0; k < specs.size(); ++k) {
+      post(tensors[k], tags_.payload_of(specs[k].bytes(), specs[k].type));
+    }
+  };
   post(header.narrow(0, 0, kHeaderBytes), tags_.header);
-  if (const int64_t more = size - kHeaderBytes; more > 0) {
-    post(header.narrow(0, kHeaderBytes, more),
-         tags_.payload_of(more, at::kByte));
+  std::vector<at::Tensor> instead;
+  at::Tensor overflow_instead;
+  if (foreseen && !head.as_foreseen) {
+    // The receiver has posted what does not come.
+    for (const TensorSpec& spec : *foreseen) {
+      instead.push_back(at::zeros({spec.bytes()}, at::kByte));
+    }
+    overflow_instead = at::zeros({overflow_of(*foreseen)}, at::kByte);
+    post_content(overflow_instead, *foreseen, instead);
   }
-  std::size_t sent = 0;
-  for (const TensorSpec& spec : head.tensors) {
-    if (spec.bytes() == 0) continue;
-    post(payload[sent++], tags_.payload_of(spec.bytes(), spec.type));
-  }
+  post_content(header.narrow(0, kHeaderBytes, size - kHeaderBytes),
+               head.tensors, payload);
+  forecast_.learn(head.id, head.tensors);
   for (const auto& work : works) world_.wait(*work, to_, action);
 }
 
@@ -110,62 +125,102 @@ void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
   if (messages.empty()) return;
   worker_.post(
       [this, messages = std::move(messages), deliver = std::move(deliver)] {
-        Header next;
+        std::optional<Incoming> next;
         for (std::size_t k = 0; k < messages.size() && !world_.failure(); ++k) {
           guard(world_, Fault::kDisagree, from_, messages[k], [&] {
-            Header header = k == 0 ? post_header(messages[k]) : std::move(next);
-            const Message message = read_header(std::move(header), messages[k]);
-            // Waits already while this one's tensors come.
-            if (k + 1 < messages.size()) next = post_header(messages[k + 1]);
-            deliver(message, read_tensors(message));
+            if (!next) next = post(messages[k]);
+            std::vector<Posted> posted;
+            const Message message =
+                read(*std::exchange(next, {}), messages[k], posted);
+            if (k + 1 < messages.size()) next = post(messages[k + 1]);
+            std::vector<at::Tensor> tensors;
+            for (Posted& each : posted) {
+              wait(each, messages[k]);
+              tensors.push_back(std::move(each.tensor));
+            }
+            deliver(message, std::move(tensors));
           });
         }
       });
 }
 
-Inlet::WorkPtr Inlet::receive(const at::Tensor& bytes, int tag,
-                              const MessageId& expected) {
-  return world_.receive(bytes, from_, tag,
-                        [&] { return waiting_for(expected); });
+Inlet::Posted Inlet::post(at::Tensor tensor, const at::Tensor& bytes, int tag,
+                          const MessageId& expected) {
+  if (bytes.numel() == 0) return {std::move(tensor), nullptr};
+  return {std::move(tensor), world_.receive(bytes, from_, tag, [&] {
+            return waiting_for(expected);
+          })};
 }
 
-void Inlet::wait(c10d::Work& work, const MessageId& expected) {
-  world_.wait(work, from_, [&] { return waiting_for(expected); });
+void Inlet::wait(const Posted& posted, const MessageId& expected) {
+  if (!posted.work) return;
+  world_.wait(*posted.work, from_, [&] { return waiting_for(expected); });
 }
 
-Inlet::Header Inlet::post_header(const MessageId& expected) {
-  Header header;
-  header.bytes = at::empty({kHeaderBytes}, at::kByte);
-  header.work = receive(header.bytes, tags_.header, expected);
-  return header;
-}
-
-Message Inlet::read_header(Header header, const MessageId& expected) {
-  wait(*header.work, expected);
-  const int64_t more = overflow_bytes(header.bytes.const_data_ptr<uint8_t>());
-  if (more > 0) {
-    const at::Tensor rest = at::empty({more}, at::kByte);
-    const int tag = tags_.payload_of(more, at::kByte);
-    wait(*receive(rest, tag, expected), expected);
-    header.bytes = at::cat({header.bytes, rest});
+Inlet::Incoming Inlet::post(const MessageId& expected) {
+  Incoming incoming;
+  const at::Tensor header = at::empty({kHeaderBytes}, at::kByte);
+  incoming.header = post(header, header, tags_.header, expected);
+  if (const Forecast::Specs* const foreseen = forecast_.of(expected)) {
+    Content content;
+    content.specs = *foreseen;
+    content.overflow = post_overflow(overflow_of(*foreseen), expected);
+    content.tensors = post_tensors(*foreseen, expected);
+    incoming.foreseen = std::move(content);
   }
-  Message message =
-      decode(header.bytes.const_data_ptr<uint8_t>(), header.bytes.numel());
+  return incoming;
+}
+
+Inlet::Posted Inlet::post_overflow(int64_t bytes, const MessageId& expected) {
+  const at::Tensor overflow = at::empty({bytes}, at::kByte);
+  return post(overflow, overflow, tags_.payload_of(bytes, at::kByte), expected);
+}
+
+std::vector<Inlet::Posted> Inlet::post_tensors(const Forecast::Specs& specs,
+                                               const MessageId& expected) {
+  std::vector<Posted> posted;
+  for (const TensorSpec& spec : specs) {
+    at::Tensor tensor = empty_like_spec(spec);
+    const at::Tensor bytes = bytes_of(tensor);
+    posted.push_back(post(std::move(tensor), bytes,
+                          tags_.payload_of(spec.bytes(), spec.type), expected));
+  }
+  return posted;
+}
+
+Message Inlet::read(Incoming incoming, const MessageId& expected,
+                    std::vector<Posted>& tensors) {
+  wait(incoming.header, expected);
+  at::Tensor& header = incoming.header.tensor;
+  const int64_t more = overflow_bytes(header.const_data_ptr<uint8_t>());
+  const bool as_foreseen = is_as_foreseen(header.const_data_ptr<uint8_t>());
+  std::optional<Content>& foreseen = incoming.foreseen;
+  TORCH_CHECK(
+      !as_foreseen || (foreseen && foreseen->overflow.tensor.numel() == more),
+      "received a message that says it is as foreseen, which it is "
+      "not; run the same gpipe on all ranks");
+  Posted overflow;
+  if (as_foreseen) {
+    overflow = foreseen->overflow;
+  } else {
+    if (foreseen) {
+      // Takes what comes in its place.
+      wait(foreseen->overflow, expected);
+      for (const Posted& each : foreseen->tensors) wait(each, expected);
+    }
+    overflow = post_overflow(more, expected);
+  }
+  wait(overflow, expected);
+  if (more > 0) header = at::cat({header, overflow.tensor});
+  Message message = decode(header.const_data_ptr<uint8_t>(), header.numel());
   check_expected(message.id, expected);
+  TORCH_CHECK(!as_foreseen || foreseen->specs == message.tensors,
+              "received a message that says it is as foreseen, but has other "
+              "tensors; run the same gpipe on all ranks");
+  tensors = as_foreseen ? std::move(foreseen->tensors)
+                        : post_tensors(message.tensors, expected);
+  forecast_.learn(expected, message.tensors);
   return message;
-}
-
-std::vector<at::Tensor> Inlet::read_tensors(const Message& message) {
-  std::vector<at::Tensor> tensors;
-  std::vector<WorkPtr> works;
-  for (const TensorSpec& spec : message.tensors) {
-    tensors.push_back(empty_like_spec(spec));
-    if (spec.bytes() == 0) continue;
-    const int tag = tags_.payload_of(spec.bytes(), spec.type);
-    works.push_back(receive(bytes_of(tensors.back()), tag, message.id));
-  }
-  for (const WorkPtr& work : works) wait(*work, message.id);
-  return tensors;
 }
 
 void Inlet::flush() { wait_for(worker_); }

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "gpipe/distributed/forecast.h"
 #include "gpipe/distributed/tags.h"
 #include "gpipe/distributed/wire.h"
 #include "gpipe/distributed/world.h"
@@ -39,10 +41,16 @@ class Outlet {
   const int to_;
   const Tags tags_;
   Transport to_cpu_;
+  Forecast forecast_;
   Worker worker_;  // last: it ends first
 };
 
 // Receives from one rank, on a thread of its own.
+//
+// A message is posted while the one before it comes: its header, and, if it can
+// be foreseen, all else too. So its bytes travel as soon as they are sent,
+// without a way back and forth, in which a thread on each side would have to
+// get a core from those who compute.
 class Inlet {
  public:
   // The tensors are on the CPU.
@@ -60,20 +68,37 @@ class Inlet {
 
  private:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-  struct Header {
-    at::Tensor bytes;
-    WorkPtr work;
+  // Memory, and what writes into it.
+  struct Posted {
+    at::Tensor tensor;
+    WorkPtr work;  // null: nothing to wait for
+  };
+  // What comes after a header.
+  struct Content {
+    Forecast::Specs specs;
+    Posted overflow;
+    std::vector<Posted> tensors;
+  };
+  struct Incoming {
+    Posted header;
+    std::optional<Content> foreseen;
   };
 
-  Header post_header(const MessageId& expected);
-  Message read_header(Header header, const MessageId& expected);
-  std::vector<at::Tensor> read_tensors(const Message& message);
-  WorkPtr receive(const at::Tensor& bytes, int tag, const MessageId& expected);
-  void wait(c10d::Work& work, const MessageId& expected);
+  Incoming post(const MessageId& expected);
+  Posted post_overflow(int64_t bytes, const MessageId& expected);
+  std::vector<Posted> post_tensors(const Forecast::Specs& specs,
+                                   const MessageId& expected);
+  Posted post(at::Tensor tensor, const at::Tensor& bytes, int tag,
+              const MessageId& expected);
+  // Its tensors are posted, if they have not come yet.
+  Message read(Incoming incoming, const MessageId& expected,
+               std::vector<Posted>& tensors);
+  void wait(const Posted& posted, const MessageId& expected);
 
   World& world_;
   const int from_;
   const Tags tags_;
+  Forecast forecast_;
   Worker worker_;  // last: it ends first
 };
 

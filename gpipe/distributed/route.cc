@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace gpipe {
 namespace {
@@ -28,18 +29,20 @@ std::vector<Passage> made_by(const Action& action, int64_t stages,
 
 }  // namespace
 
-std::vector<Passage> route(const Schedule& schedule,
-                           const std::vector<int>& rank_of_stage,
-                           const std::vector<SkipLink>& links, int from,
-                           int to) {
-  std::vector<Passage> passages;
+std::vector<Bundle> route(const Schedule& schedule,
+                          const std::vector<int>& rank_of_stage,
+                          const std::vector<SkipLink>& links, int from,
+                          int to) {
+  std::vector<Bundle> bundles;
   for (const Action& action : schedule.ranks[from]) {
+    Bundle bundle;
     for (const Passage& each :
          made_by(action, static_cast<int64_t>(rank_of_stage.size()), links)) {
-      if (rank_of_stage[each.to] == to) passages.push_back(each);
+      if (rank_of_stage[each.to] == to) bundle.push_back(each);
     }
+    if (!bundle.empty()) bundles.push_back(std::move(bundle));
   }
-  return passages;
+  return bundles;
 }
 
 }  // namespace gpipe

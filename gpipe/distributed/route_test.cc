@@ -33,9 +33,11 @@ auto id_of(const Passage& p) {
   return std::make_tuple(p.backward, p.from, p.to, p.link, p.microbatch);
 }
 
-Ids ids_of(const std::vector<Passage>& passages) {
+Ids ids_of(const std::vector<Bundle>& bundles) {
   Ids ids;
-  for (const Passage& each : passages) ids.push_back(id_of(each));
+  for (const Bundle& bundle : bundles) {
+    for (const Passage& each : bundle) ids.push_back(id_of(each));
+  }
   return ids;
 }
 
@@ -151,7 +153,7 @@ TEST(Route, HasEachMessageThatIsNeededOnceAndNoOther) {
 TEST(Route, HasTheNumbersOfAPipelineOfThreeRanks) {
   const Links links{{0, 0, 2, 0}, {0, 1, 1, 0}};
   const auto count = [&](const Schedule& schedule, int from, int to) {
-    return route(schedule, {0, 1, 2}, links, from, to).size();
+    return ids_of(route(schedule, {0, 1, 2}, links, from, to)).size();
   };
   for (const char* const name : {"fill-drain", "1f1b", "zb-h1"}) {
     const Schedule both = named_schedule(name, 3, 5, 1);
@@ -185,6 +187,30 @@ TEST(Route, SendsSkipTensorsBeforeTheBoundary) {
                  {true, 1, 0, 0, 0},
                  {true, 1, 0, 1, 0},
                  {true, 1, 0, -1, 0}}));
+}
+
+// What an action makes for a rank is there at one time.
+TEST(Route, BundlesWhatAnActionMakesForARank) {
+  const Schedule schedule = named_schedule("1f1b", 3, 2, 1);
+  // From the first stage to both others, to one of them twice.
+  const Links links{{0, 0, 1, 0}, {0, 1, 2, 0}, {0, 2, 1, 1}};
+  const auto bundles = [&](int from, int to) {
+    std::vector<Ids> all;
+    for (const Bundle& each : route(schedule, {0, 1, 2}, links, from, to)) {
+      all.push_back(ids_of({each}));
+    }
+    return all;
+  };
+  EXPECT_EQ(
+      bundles(0, 1),
+      (std::vector<Ids>{
+          {{false, 0, 1, 0, 0}, {false, 0, 1, 2, 0}, {false, 0, 1, -1, 0}},
+          {{false, 0, 1, 0, 1}, {false, 0, 1, 2, 1}, {false, 0, 1, -1, 1}},
+      }));
+  EXPECT_EQ(bundles(0, 2),
+            (std::vector<Ids>{{{false, 0, 2, 1, 0}}, {{false, 0, 2, 1, 1}}}));
+  EXPECT_EQ(bundles(2, 1),
+            (std::vector<Ids>{{{true, 2, 1, -1, 0}}, {{true, 2, 1, -1, 1}}}));
 }
 
 TEST(Route, DoesNotDependOnWhatIsRecomputed) {

@@ -102,9 +102,9 @@ Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
                  {}};
   for (int from = 0; from < layout_.ranks; ++from) {
     if (from == layout_.rank) continue;
-    auto passages = route(plan.whole.schedule, layout_.rank_of_stage,
-                          stages_.links, from, layout_.rank);
-    if (!passages.empty()) plan.incoming.emplace(from, std::move(passages));
+    auto bundles = route(plan.whole.schedule, layout_.rank_of_stage,
+                         stages_.links, from, layout_.rank);
+    if (!bundles.empty()) plan.incoming.emplace(from, std::move(bundles));
   }
   return plan;
 }
@@ -210,14 +210,14 @@ void Runner::start(TrainStep& step) {
 }
 
 void Runner::receive(const TrainPlan& plan) {
-  for (const auto& [from, passages] : plan.incoming) {
+  for (const auto& [from, bundles] : plan.incoming) {
     auto& inlet = inlets_[from];
     if (!inlet) {
       inlet = std::make_unique<Inlet>(*world_, layout_.world_rank(from), tags_);
     }
     std::vector<MessageId> ids;
-    for (const Passage& each : passages) ids.push_back(id_of(each));
-    inlet->expect(std::move(ids), [this, list = &passages, k = std::size_t{0}](
+    for (const Bundle& each : bundles) ids.push_back(id_of(each.back()));
+    inlet->expect(std::move(ids), [this, list = &bundles, k = std::size_t{0}](
                                       const Message& message,
                                       std::vector<at::Tensor> tensors) mutable {
       arrive((*list)[k++], message, std::move(tensors));
@@ -237,38 +237,59 @@ MessageId Runner::id_of(const Passage& passage) const {
   return id;
 }
 
-void Runner::send(const Passage& passage, Value::Kind kind,
-                  std::vector<Crossing> content, const Moment& made) {
-  Message message;
-  message.id = id_of(passage);
-  message.value_kind = static_cast<uint8_t>(kind);
-  message.rows = rows_[passage.microbatch];
-  message.total_rows = all_rows_;
-  message.seed = seed_;
-  const int to = layout_.rank_of_stage[passage.to];
-  auto& outlet = outlets_[to];
-  if (!outlet) {
-    outlet = std::make_unique<Outlet>(*world_, layout_.world_rank(to), tags_);
+void Runner::send(std::vector<Outgoing> all, const Moment& made) {
+  // As route() bundles them.
+  struct Bundled {
+    Message message;
+    std::vector<Crossing> content;
+  };
+  std::map<int, Bundled> by_rank;
+  for (Outgoing& each : all) {
+    Bundled& bundled = by_rank[layout_.rank_of_stage[each.passage.to]];
+    bundled.message.id = id_of(each.passage);
+    bundled.message.value_kind = static_cast<uint8_t>(each.kind);
+    bundled.message.rows = rows_[each.passage.microbatch];
+    if (each.passage.link >= 0) ++bundled.message.skips;
+    for (Crossing& crossing : each.content) {
+      bundled.content.push_back(std::move(crossing));
+    }
   }
-  outlet->send(std::move(message), std::move(content), made);
+  for (auto& [to, bundled] : by_rank) {
+    bundled.message.total_rows = all_rows_;
+    bundled.message.seed = seed_;
+    auto& outlet = outlets_[to];
+    if (!outlet) {
+      outlet = std::make_unique<Outlet>(*world_, layout_.world_rank(to), tags_);
+    }
+    outlet->send(std::move(bundled.message), std::move(bundled.content), made);
+  }
 }
 
-void Runner::arrive(const Passage& passage, const Message& message,
+void Runner::arrive(const Bundle& bundle, const Message& message,
                     std::vector<at::Tensor> tensors) {
-  if (!passage.backward && passage.link < 0 && !layout_.has_first()) {
-    rows_[passage.microbatch] = message.rows;
-    all_rows_ = message.total_rows;
-    seed_ = message.seed;
-    step_->seed().set(message.seed);
-    step_->set_rows(passage.microbatch, message.rows, message.total_rows);
+  const std::size_t skips =
+      bundle.back().link < 0 ? bundle.size() - 1 : bundle.size();
+  TORCH_CHECK(message.skips == skips, "received ", message.id.to_string(),
+              " with ", message.skips, " skip tensors, but expected ", skips,
+              "; give all ranks the same model");
+  auto tensor = tensors.begin();
+  auto spec = message.tensors.begin();
+  for (const Passage& each : bundle) {
+    std::vector<Crossing> content;
+    const auto end = each.link < 0 ? tensors.end() : tensor + 1;
+    for (; tensor != end; ++tensor, ++spec) {
+      content.push_back({std::move(*tensor), spec->requires_grad});
+    }
+    if (each.link < 0 && !each.backward && !layout_.has_first()) {
+      rows_[each.microbatch] = message.rows;
+      all_rows_ = message.total_rows;
+      seed_ = message.seed;
+      step_->seed().set(message.seed);
+      step_->set_rows(each.microbatch, message.rows, message.total_rows);
+    }
+    step_->pass().deliver(each, static_cast<Value::Kind>(message.value_kind),
+                          std::move(content), Moment());
   }
-  std::vector<Crossing> content;
-  for (std::size_t k = 0; k < tensors.size(); ++k) {
-    content.push_back(
-        {std::move(tensors[k]), message.tensors[k].requires_grad});
-  }
-  step_->pass().deliver(passage, static_cast<Value::Kind>(message.value_kind),
-                        std::move(content), Moment());
   executor_.ring(0);
 }
 

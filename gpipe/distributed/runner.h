@@ -14,6 +14,7 @@
 #include "gpipe/distributed/layout.h"
 #include "gpipe/distributed/link.h"
 #include "gpipe/distributed/replica_sums.h"
+#include "gpipe/distributed/route.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/runtime/border.h"
 #include "gpipe/runtime/checkpoint.h"
@@ -66,7 +67,7 @@ class Runner : private Border {
   struct TrainPlan {
     uint32_t checksum;
     Plan whole, mine;
-    std::map<int, std::vector<Passage>> incoming;  // by rank
+    std::map<int, std::vector<Bundle>> incoming;  // by rank
   };
   TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
   StepResult run(const Value& input, const Value& target,
@@ -74,7 +75,7 @@ class Runner : private Border {
                  const TrainOptions& options);
   void start(TrainStep& step);
   void receive(const TrainPlan& plan);
-  void arrive(const Passage& passage, const Message& message,
+  void arrive(const Bundle& bundle, const Message& message,
               std::vector<at::Tensor> tensors);
   void flush();
   // Returns once all ranks have done their part, with their losses.
@@ -84,8 +85,7 @@ class Runner : private Border {
   // ... and of all that is left.
   void add_up(TrainStep& step);
   MessageId id_of(const Passage& passage) const;
-  void send(const Passage& passage, Value::Kind kind,
-            std::vector<Crossing> content, const Moment& made) override;
+  void send(std::vector<Outgoing> all, const Moment& made) override;
   void check() override { world_->check(); }
   bool takes_gradients() const override { return sums_ != nullptr; }
   void complete(int64_t stage, const at::Tensor& leaf, at::Tensor& grad,

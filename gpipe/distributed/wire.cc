@@ -37,11 +37,13 @@ constexpr int kRowsAt = 56;              // int64
 constexpr int kTotalRowsAt = 64;         // int64
 constexpr int kDirectionAt = 72;         // uint8
 constexpr int kValueKindAt = 73;         // uint8
-constexpr int kUnusedAt = 74;            // zeros
+constexpr int kForeseenAt = 74;          // uint8
+constexpr int kUnusedAt = 75;            // zeros
+constexpr int kSkipsAt = 76;             // uint32
 constexpr int kSeedAt = 80;              // uint64
 constexpr int kSpecsAt = 88;             // to the end, then zeros
 constexpr std::size_t kMagicBytes = sizeof(kMagic) - 1;
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 // A spec: flags, type (LibTorch numbers them for its files, so they stay) and
 // dimensions, a byte each, and a zero; then an int64 size and an int64 stride
@@ -172,13 +174,18 @@ void check_message(const Message& message) {
   TORCH_CHECK(message.value_kind <= kLast, "a message holds a value of kind ",
               static_cast<int>(message.value_kind), "; kinds end at ", kLast);
   const auto kind = static_cast<Value::Kind>(message.value_kind);
+  TORCH_CHECK(
+      message.skips <= count && (message.id.skip < 0 || message.skips == count),
+      "a message says that ", message.skips, " of its ", count,
+      " tensors are skip tensors, which cannot be");
   if (message.id.direction == Direction::kForward && message.id.skip < 0) {
-    TORCH_CHECK(kind != Value::Kind::kTensor || count == 1,
-                "a message holds one tensor by its kind, but specs of ", count);
+    const auto rest = count - message.skips;
+    TORCH_CHECK(kind != Value::Kind::kTensor || rest == 1,
+                "a message holds one tensor by its kind, but specs of ", rest);
     TORCH_CHECK(
-        kind != Value::Kind::kTuple || (1 <= count && count <= kMaxTupleSize),
+        kind != Value::Kind::kTuple || (1 <= rest && rest <= kMaxTupleSize),
         "a message holds a tuple by its kind, of 1 to ", kMaxTupleSize,
-        " tensors, but specs of ", count);
+        " tensors, but specs of ", rest);
   }
   for (std::size_t k = 0; k < count; ++k) check_spec(message.tensors[k], k);
 }
@@ -278,12 +285,15 @@ int64_t TensorSpec::bytes() const {
   return empty ? 0 : bytes;
 }
 
+int64_t overflow_of(const std::vector<TensorSpec>& specs) {
+  int64_t bytes = 0;
+  for (const TensorSpec& spec : specs) bytes += encoded_bytes(spec);
+  return std::max<int64_t>(0, kSpecsAt + bytes - kHeaderBytes);
+}
+
 std::vector<uint8_t> encode(const Message& message) {
   check_message(message);
-  int64_t specs = 0;
-  for (const TensorSpec& spec : message.tensors) specs += encoded_bytes(spec);
-  const int64_t overflow =
-      std::max<int64_t>(0, kSpecsAt + specs - kHeaderBytes);
+  const int64_t overflow = overflow_of(message.tensors);
   TORCH_CHECK(overflow <= kMaxOverflowBytes, "the sizes and strides of the ",
               message.tensors.size(), " tensors of a message take ", overflow,
               " bytes beyond its header; at most ", kMaxOverflowBytes,
@@ -307,6 +317,8 @@ std::vector<uint8_t> encode(const Message& message) {
   store<uint64_t>(header + kSeedAt, message.seed);
   header[kDirectionAt] = static_cast<uint8_t>(message.id.direction);
   header[kValueKindAt] = message.value_kind;
+  header[kForeseenAt] = message.as_foreseen ? 1 : 0;
+  store<uint32_t>(header + kSkipsAt, message.skips);
 
   uint8_t* to = header + kSpecsAt;
   for (const TensorSpec& spec : message.tensors) to = store_spec(to, spec);
@@ -342,6 +354,8 @@ int64_t overflow_bytes(const uint8_t* header) {
   return total - kHeaderBytes;
 }
 
+bool is_as_foreseen(const uint8_t* header) { return header[kForeseenAt] == 1; }
+
 Message decode(const uint8_t* data, int64_t size) {
   TORCH_CHECK(size >= kHeaderBytes, "a message is cut off: its header has ",
               kHeaderBytes, " bytes, but there are ", size);
@@ -370,6 +384,8 @@ Message decode(const uint8_t* data, int64_t size) {
   message.id.skip = load<int32_t>(data + kSkipAt);
   message.id.microbatch = load<int32_t>(data + kMicrobatchAt);
   message.value_kind = data[kValueKindAt];
+  message.as_foreseen = is_as_foreseen(data);
+  message.skips = load<uint32_t>(data + kSkipsAt);
   message.rows = load<int64_t>(data + kRowsAt);
   message.total_rows = load<int64_t>(data + kTotalRowsAt);
   message.seed = load<uint64_t>(data + kSeedAt);
@@ -386,7 +402,8 @@ Message decode(const uint8_t* data, int64_t size) {
     from = load_spec(from, end, k, message.tensors[k]);
   }
   // An overflow is there only to be filled.
-  TORCH_CHECK(all_zero(data + kUnusedAt, data + kSeedAt) &&
+  TORCH_CHECK(data[kForeseenAt] <= 1 &&
+                  all_zero(data + kUnusedAt, data + kSkipsAt) &&
                   all_zero(from, end) && (overflow == 0 || from == end),
               "a message has bytes set that mean nothing, or more of them than "
               "it needs; run the same gpipe on all ranks");

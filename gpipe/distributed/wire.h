@@ -33,6 +33,8 @@ enum class Direction : uint8_t { kForward, kBackward };
 
 // Which of a step's messages it is. A forward one goes from stage a to a later
 // stage b with what a made; the backward one from b to a returns the gradient.
+// One message has all that an action makes for stages of a rank (see route.h),
+// and the name of the last part.
 struct MessageId {
   uint64_t step = 0;
   uint32_t schedule = 0;  // crc32c of its text
@@ -76,14 +78,23 @@ struct TensorSpec {
 
 struct Message {
   MessageId id;
+  // How many of the tensors are skip tensors or their gradients, a part each.
+  // The others, after them, are the boundary; all, if the name is a skip's.
+  uint32_t skips = 0;
   // A Value::Kind. Says something of a forward boundary only, whose number of
   // tensors it must agree with; other messages are plain lists.
   uint8_t value_kind = 0;
+  // What follows the header is what the receiver foresees (see forecast.h).
+  // Else it follows bytes in the place of that, if something was foreseen.
+  bool as_foreseen = false;
   int64_t rows = 0;        // of the micro-batch, at least 0
   int64_t total_rows = 0;  // of the mini-batch, at least 0
   uint64_t seed = 0;       // of the step's random numbers
   std::vector<TensorSpec> tensors;
 };
+
+// How many bytes of specs a header has no room for: the size of the overflow.
+int64_t overflow_of(const std::vector<TensorSpec>& specs);
 
 // The header and, from kHeaderBytes on, the overflow. c10::Error if decode()
 // would refuse it: too many tensors, or specs that cannot be.
@@ -93,6 +104,9 @@ std::vector<uint8_t> encode(const Message& message);
 // kMaxOverflowBytes. c10::Error if it is not a header, or of another version of
 // gpipe's, or damaged.
 int64_t overflow_bytes(const uint8_t* header);
+
+// Message::as_foreseen of such a header.
+bool is_as_foreseen(const uint8_t* header);
 
 // The reverse of encode(), from the header and its overflow in one piece.
 // c10::Error if they are not a message, damaged, cut off, or contradict

@@ -34,8 +34,9 @@ constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 constexpr int kVersionAt = 8, kTotalAt = 12, kChecksumAt = 16,
               kOverflowChecksumAt = 20, kCountAt = 24, kRowsAt = 56,
               kTotalRowsAt = 64, kDirectionAt = 72, kValueKindAt = 73,
-              kFlagsAt = 88, kTypeAt = 89, kDimsAt = 90, kSize0At = 92,
-              kStride0At = 100, kStride1At = 116;
+              kForeseenAt = 74, kUnusedAt = 75, kSkipsAt = 76, kFlagsAt = 88,
+              kTypeAt = 89, kDimsAt = 90, kSize0At = 92, kStride0At = 100,
+              kStride1At = 116;
 
 TensorSpec spec(at::ScalarType type, Sizes sizes, Sizes strides,
                 bool requires_grad = false) {
@@ -46,6 +47,8 @@ Message message_of(std::vector<TensorSpec> specs) {
   Message message;
   message.id = {7, 0x1234abcd, Direction::kForward, 1, 2, -1, 3};
   message.value_kind = kVector;
+  message.skips = specs.size() < 5 ? 0 : 5;
+  message.as_foreseen = true;
   message.rows = 4;
   message.total_rows = 30;
   message.seed = 0xfedcba9876543210;
@@ -85,6 +88,8 @@ Message decoded(const Bytes& data) {
 void expect_same(const Message& a, const Message& b) {
   EXPECT_TRUE(a.id == b.id) << a.id.to_string() << " / " << b.id.to_string();
   EXPECT_EQ(a.value_kind, b.value_kind);
+  EXPECT_EQ(a.skips, b.skips);
+  EXPECT_EQ(a.as_foreseen, b.as_foreseen);
   EXPECT_EQ(a.rows, b.rows);
   EXPECT_EQ(a.total_rows, b.total_rows);
   EXPECT_EQ(a.seed, b.seed);
@@ -252,7 +257,7 @@ TEST(Message, LiesInMemoryAsItAlwaysDid) {
   const Bytes data = encode(message_of(mixed_specs(40)));
   const Bytes begin(data.begin(), data.begin() + 16);
   EXPECT_EQ(begin, (Bytes{'g', 'p', 'i', 'p', 'e', 'm', 's', 'g',  //
-                          1, 0, 0, 0, 0x78, 0x04, 0, 0}));
+                          2, 0, 0, 0, 0x78, 0x04, 0, 0}));
   const Bytes fields(data.begin() + kCountAt, data.begin() + 100);
   EXPECT_EQ(fields, (Bytes{40,   0,    0,    0,    0xcd, 0xab, 0x34, 0x12,  //
                            7,    0,    0,    0,    0,    0,    0,    0,     //
@@ -260,11 +265,11 @@ TEST(Message, LiesInMemoryAsItAlwaysDid) {
                            0xff, 0xff, 0xff, 0xff, 3,    0,    0,    0,     //
                            4,    0,    0,    0,    0,    0,    0,    0,     //
                            30,   0,    0,    0,    0,    0,    0,    0,     //
-                           0,    1,    0,    0,    0,    0,    0,    0,     //
+                           0,    1,    1,    0,    5,    0,    0,    0,     //
                            0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe,  //
                            3,    6,    4,    0,    2,    0,    0,    0,     //
                            0,    0,    0,    0}));
-  EXPECT_EQ(crc32c(data.data(), data.size()), 0xb0af1b20u);
+  EXPECT_EQ(crc32c(data.data(), data.size()), 0x53e68b68u);
 }
 
 TEST(Message, IsRefusedWithAnyBitFlipped) {
@@ -317,9 +322,9 @@ TEST(Message, SaysHowItIsNotOne) {
             "c10::Error: what was received is not a message of gpipe (it "
             "begins with the bytes 7f 7f 7f 7f 7f 7f 7f 7f); give the pipeline "
             "a process group that nothing else uses");
-  EXPECT_EQ(error_with(data, kVersionAt, uint32_t{2}),
-            "c10::Error: received a message in version 2 of gpipe's wire "
-            "format, but this rank reads version 1; run the same gpipe on all "
+  EXPECT_EQ(error_with(data, kVersionAt, uint32_t{1}),
+            "c10::Error: received a message in version 1 of gpipe's wire "
+            "format, but this rank reads version 2; run the same gpipe on all "
             "ranks");
   EXPECT_EQ(error_with(data, kTotalAt, uint32_t{1023}),
             "c10::Error: the header of a message says that it has 1023 bytes "
@@ -352,10 +357,13 @@ TEST(Message, IsRefusedIfItsFieldsCannotBe) {
   EXPECT_EQ(error_with(data, kCountAt, uint32_t{218}), "");
   EXPECT_THAT(error_with(data, kCountAt, uint32_t{0xffffffff}),
               HasSubstr("says that it has 4294967295 tensors"));
-  for (int unused = 74; unused < 80; ++unused) {
-    EXPECT_THAT(error_with(data, unused, uint8_t{1}),
-                HasSubstr("bytes set that mean nothing"));
-  }
+  EXPECT_THAT(error_with(data, kUnusedAt, uint8_t{1}),
+              HasSubstr("bytes set that mean nothing"));
+  EXPECT_THAT(error_with(data, kForeseenAt, uint8_t{2}),
+              HasSubstr("bytes set that mean nothing"));
+  EXPECT_EQ(error_with(data, kSkipsAt, uint32_t{2}),
+            "c10::Error: a message says that 2 of its 1 tensors are skip "
+            "tensors, which cannot be");
   // Behind the one spec of 4 dimensions.
   for (const int unused : {kFlagsAt + 68, 500, 1023}) {
     EXPECT_THAT(error_with(data, unused, uint8_t{1}),
@@ -429,6 +437,7 @@ TEST(Message, IsRefusedWithMoreDimensionsThanLibTorchTakes) {
 
 TEST(Message, HoldsAsManyTensorsAsItsKindSaysOnAForwardBoundary) {
   Message message = message_of(mixed_specs(2));
+  message.skips = 0;
   message.value_kind = static_cast<uint8_t>(Value::Kind::kTensor);
   EXPECT_EQ(error_of([&] { encode(message); }),
             "c10::Error: a message holds one tensor by its kind, but specs of "
@@ -441,8 +450,16 @@ TEST(Message, HoldsAsManyTensorsAsItsKindSaysOnAForwardBoundary) {
             "tensors, but specs of 9");
   message.id.direction = Direction::kBackward;
   encode(message);
+  // The skip tensors before the boundary do not count ...
   message.id.direction = Direction::kForward;
+  message.skips = 1;
+  encode(message);
+  // ... and without a boundary all are skip tensors.
   message.id.skip = 0;
+  EXPECT_EQ(error_of([&] { encode(message); }),
+            "c10::Error: a message says that 1 of its 9 tensors are skip "
+            "tensors, which cannot be");
+  message.skips = 9;
   encode(message);
 }
 

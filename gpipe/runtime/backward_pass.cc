@@ -56,14 +56,15 @@ void BackwardPass::deliver(const Passage& passage,
 }
 
 void BackwardPass::pass_on(const Passage& passage,
-                           std::vector<at::Tensor> grads, const Moment& made) {
+                           std::vector<at::Tensor> grads, const Moment& made,
+                           std::vector<Outgoing>& leaving) {
   if (!stages_.partitions[passage.to].elsewhere) {
     deliver(passage, std::move(grads), made);
     return;
   }
   std::vector<Crossing> content;
   for (at::Tensor& grad : grads) content.push_back({std::move(grad), false});
-  border_->send(passage, Value::Kind::kVector, std::move(content), made);
+  leaving.push_back({passage, Value::Kind::kVector, std::move(content)});
 }
 
 bool BackwardPass::ready(const Action& action) {
@@ -154,17 +155,20 @@ GradParcel BackwardPass::take(int64_t j, int64_t i) {
 
 void BackwardPass::pass_back(int64_t j, int64_t i, GradParcel back) {
   const Moment made = Moment::now(stages_.partitions[j].device);
+  std::vector<Outgoing> leaving;
   for (std::size_t k = 0; k < stages_.links.size(); ++k) {
     const SkipLink& link = stages_.links[k];
     if (link.to != j) continue;
     pass_on({/*backward=*/true, j, link.from, static_cast<int64_t>(k), i},
-            {std::move(back.skips[link.imported])}, made);
+            {std::move(back.skips[link.imported])}, made, leaving);
   }
   if (j == 0) {
     input_grads_[i] = std::move(back.boundary);
-    return;
+  } else {
+    pass_on({/*backward=*/true, j, j - 1, -1, i}, std::move(back.boundary),
+            made, leaving);
   }
-  pass_on({/*backward=*/true, j, j - 1, -1, i}, std::move(back.boundary), made);
+  if (!leaving.empty()) border_->send(std::move(leaving), made);
 }
 
 Failure BackwardPass::place(const Action& action) {

@@ -66,8 +66,9 @@ class BackwardPass : public Actor {
   // Offers sums to the border.
   void complete(int64_t j, int64_t leaf);
   void complete(int64_t j);
+  // To a stage here, or into `leaving`.
   void pass_on(const Passage& passage, std::vector<at::Tensor> grads,
-               const Moment& made);
+               const Moment& made, std::vector<Outgoing>& leaving);
 
   Stages& stages_;
   Step& step_;

@@ -21,17 +21,23 @@ struct Passage {
   int64_t microbatch = 0;
 };
 
-// Takes what is made here for a stage that is elsewhere. What comes from there
+// What an action has made for a stage; of gradients only the tensors count.
+struct Outgoing {
+  Passage passage;
+  Value::Kind kind = Value::Kind::kTensor;
+  std::vector<Crossing> content;
+};
+
+// Takes what is made here for stages that are elsewhere. What comes from there
 // is given to deliver() of the passes.
 class Border {
  public:
   virtual ~Border() = default;
 
-  // `content` is complete at `made`; of gradients only the tensors count.
-  // Threads: the worker of the stage that made it, which should not have to
-  // wait.
-  virtual void send(const Passage& passage, Value::Kind kind,
-                    std::vector<Crossing> content, const Moment& made) = 0;
+  // All that an action has made for stages elsewhere, skip tensors before what
+  // goes to the neighbour, complete at `made`. Threads: the worker of the stage
+  // that made it, which should not have to wait.
+  virtual void send(std::vector<Outgoing> all, const Moment& made) = 0;
 
   // Whether gradients of leaves are for complete().
   virtual bool takes_gradients() const { return false; }

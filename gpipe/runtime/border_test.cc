@@ -68,8 +68,7 @@ class Neighbour : public Border {
   explicit Neighbour(const std::vector<std::pair<std::string, Tensor>>& names)
       : names_(names) {}
 
-  void send(const Passage&, Value::Kind, std::vector<Crossing>,
-            const Moment&) override {
+  void send(std::vector<Outgoing>, const Moment&) override {
     throw std::logic_error("all stages are here");
   }
   bool takes_gradients() const override { return takes; }

@@ -54,9 +54,10 @@ void ForwardPass::deliver(const Passage& passage, Value::Kind kind,
 }
 
 void ForwardPass::pass_on(const Passage& passage, Value::Kind kind,
-                          std::vector<Crossing> content, const Moment& made) {
+                          std::vector<Crossing> content, const Moment& made,
+                          std::vector<Outgoing>& leaving) {
   if (stages_.partitions[passage.to].elsewhere) {
-    border_->send(passage, kind, std::move(content), made);
+    leaving.push_back({passage, kind, std::move(content)});
   } else {
     deliver(passage, kind, std::move(content), made);
   }
@@ -89,20 +90,22 @@ void ForwardPass::perform(const Action& action) {
                                             j == 0 && leaf_input_);
   step_.number_leaves(j, i);
   const Moment made = Moment::now(stages_.partitions[j].device);
+  std::vector<Outgoing> leaving;
   for (std::size_t k = 0; k < stages_.links.size(); ++k) {
     const SkipLink& link = stages_.links[k];
     if (link.from != j) continue;
     pass_on({/*backward=*/false, j, link.to, static_cast<int64_t>(k), i},
             Value::Kind::kTensor, {std::move(output.skips[link.exported])},
-            made);
+            made, leaving);
   }
   output.skips.clear();
   if (j + 1 == stages_.size()) {
     outputs_[i] = std::move(output);
-    return;
+  } else {
+    pass_on({/*backward=*/false, j, j + 1, -1, i}, output.kind,
+            std::move(output.boundary), made, leaving);
   }
-  pass_on({/*backward=*/false, j, j + 1, -1, i}, output.kind,
-          std::move(output.boundary), made);
+  if (!leaving.empty()) border_->send(std::move(leaving), made);
 }
 
 Failure ForwardPass::place(const Action& action) {

@@ -43,8 +43,10 @@ class ForwardPass : public Actor {
     std::vector<Moment> skip_ready;
   };
 
+  // To a stage here, or into `leaving`.
   void pass_on(const Passage& passage, Value::Kind kind,
-               std::vector<Crossing> content, const Moment& made);
+               std::vector<Crossing> content, const Moment& made,
+               std::vector<Outgoing>& leaving);
 
   Stages& stages_;
   Step& step_;
