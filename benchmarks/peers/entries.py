@@ -9,6 +9,7 @@ class Model:
     # By how much first losses may differ, relative to the loss: nothing but the
     # order of sums, or the masks of dropout, which each engine draws in its way.
     tolerance: float = 1e-4
+    subject: str = None  # its name in models.py and subject.cc, if another
     default: bool = True  # takes part unless others are asked for
 
 
@@ -28,7 +29,8 @@ MODELS = {
     ),
     # Next to no work, so that what is left is what engines cost.
     "tiny": Model(
-        ("--model=mlp", "--batch=64", "--depth=8", "--width=64", "--balance=8,8"),
+        ("--batch=64", "--depth=8", "--width=64", "--balance=8,8"),
+        subject="mlp",
         default=False,
     ),
 }
