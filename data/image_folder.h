@@ -11,8 +11,9 @@ namespace gpipe::data {
 
 // Classes are the folders' names in alphabetical order, images are in the
 // order of their paths. Files are decoded by get(), which throws for a broken
-// one (see image.h). Other files, and names that begin with a dot, are
-// ignored; folders inside a class folder are searched too.
+// one (see image.h; skip_broken.h goes on with the next). Other files, and
+// names that begin with a dot, are ignored; folders inside a class folder are
+// searched too.
 class ImageFolder : public ImageDataset {
  public:
   // c10::ValueError: no such folder, no class folders, or one without images.

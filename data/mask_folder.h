@@ -33,7 +33,8 @@ class MaskFolder {
 
   // 0 <= index < size(). c10::ValueError, naming the file: one that is broken
   // (see image.h), a mask of another size than its image, or one that holds
-  // the numbers 0 and 1, of which no pixel would be inside.
+  // the numbers 0 and 1, of which no pixel would be inside. skip_broken.h goes
+  // on with the next instead.
   MaskedImage get(int64_t index) const;
 
   const std::string& image_path(int64_t index) const {

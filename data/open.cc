@@ -9,6 +9,7 @@
 
 #include "data/cifar10.h"
 #include "data/image_folder.h"
+#include "data/mnist.h"
 
 namespace gpipe::data {
 namespace {
@@ -38,6 +39,7 @@ Split open_images(const std::string& folder, double held_out, uint64_t seed) {
     return {std::make_shared<Cifar10>(batches),
             std::make_shared<Cifar10>(test)};
   }
+  if (auto mnist = find_mnist(folder)) return *std::move(mnist);
   if (fs::is_directory(root / "train")) {
     for (const char* name : {"test", "val"}) {
       if (!fs::is_directory(root / name)) continue;

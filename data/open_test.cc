@@ -90,6 +90,22 @@ TEST(OpenImagesTest, TakesCifarsBinaryFiles) {
   EXPECT_EQ(split.test->size(), 1);
 }
 
+TEST(OpenImagesTest, TakesMnistsFiles) {
+  const std::string root = new_folder();
+  const std::string one("\0\0\0\1", 4);
+  for (const char* part : {"train", "t10k"}) {
+    write_bytes(root + part + "-images-idx3-ubyte",
+                std::string("\0\0\x8\3", 4) + one + one + one + "x");
+    write_bytes(root + part + "-labels-idx1-ubyte",
+                std::string("\0\0\x8\1", 4) + one + "\5");
+  }
+  const Split split = open_images(root, 0.2, 0);
+  EXPECT_EQ(split.train->size(), 1);
+  EXPECT_EQ(split.test->get(0).label, 5);
+  std::filesystem::remove(root + "t10k-labels-idx1-ubyte");
+  EXPECT_THAT(error_of(root), HasSubstr("t10k-labels-idx1-ubyte"));
+}
+
 TEST(OpenImagesTest, TellsWhatDoesNotFit) {
   EXPECT_THAT(error_of("/no/such/folder"), HasSubstr("no such folder"));
   const std::string root = new_folder();

@@ -434,6 +434,36 @@ const RankProgramEntry kReplicas("replicas", [] {
   return 0;
 });
 
+// A layer of rank 1 gives a NaN in one micro-batch: it says so, rank 0 hears of
+// it, and no gradient changes.
+const RankProgramEntry kNonFinite("non_finite", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  nn::Sequential layers(
+      nn::Linear(4, 4), nn::Tanh(), nn::Linear(4, 4),
+      testing::Lambda([](Tensor x) {
+        return current_microbatch() == 2 ? (x - x.detach() - 1).log() : x;
+      }),
+      nn::Linear(4, 2));
+  DistributedPipeline pipeline(
+      layers, DistributedOptions({2, 3}).device(torch::kCPU).threads(1), world);
+  try {
+    pipeline->train_step(torch::ones({8, 4}), torch::ones({8, 2}), mean_square,
+                         one_forward_one_backward(2, 4),
+                         TrainOptions().check_finite(true));
+  } catch (const NonFiniteError& error) {
+    std::cout << error.what_without_backtrace() << "\n"
+              << pipeline->last_failure()->place() << std::endl;
+  } catch (const PeerError& error) {
+    std::cout << "rank " << error.failure().rank << ": " << error.failure().what
+              << std::endl;
+  }
+  for (const Tensor& each : pipeline->parameters()) {
+    check(!each.grad().defined(), "gradients are as they were");
+  }
+  return 0;
+});
+
 void expect_all_ok(const std::vector<RankResult>& results) {
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     EXPECT_TRUE(results[rank].ended) << "rank " << rank;
@@ -471,6 +501,18 @@ TEST(DistributedPipeline,
 
 TEST(DistributedPipeline, ForwardAndEvaluateGiveTheBitsOfThePlainModel) {
   expect_all_ok(Ranks("forward", 2).wait());
+}
+
+TEST(DistributedPipeline, NamesTheLayerThatGivesWhatIsNotFinite) {
+  const auto results = Ranks("non_finite", 2).wait();
+  expect_all_ok(results);
+  const std::string what =
+      "the output of layer '3' (gpipe::testing::LambdaImpl) is not finite: 8 "
+      "of 8 elements are nan";
+  const std::string place =
+      "partition 1, micro-batch 2, forward (checkpointed), layer '3'";
+  EXPECT_EQ(results[1].out, what + " (in " + place + ")\n" + place + "\n");
+  EXPECT_EQ(results[0].out.rfind("rank 1: " + what, 0), 0U) << results[0].out;
 }
 
 TEST(DistributedPipeline, ReplicasAddUpTheirGradientsAndStayEqual) {

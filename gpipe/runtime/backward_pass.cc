@@ -103,27 +103,56 @@ void BackwardPass::perform(const Action& action) {
   // A backward in two parts may add to a leaf more than once.
   const bool each_is_complete =
       offers_gradients_ && action.kind == Kind::kBackward && sums_[j].last(i);
+  NonFiniteGradients non_finite;
   const LeafSink sink = [&](std::size_t leaf, at::Tensor grad) {
     const auto number = cell.leaf_numbers()[leaf];
+    if (options_.check_finite) {
+      non_finite.look_at(grad, describe_leaf(j, cell.leaves()[leaf]));
+    }
     sums_[j].add(i, number, std::move(grad));
     if (each_is_complete) complete(j, number);
   };
+  GradParcel back;
   if (action.kind == Kind::kBackwardWeight) {
     cell.backward_weight(sink);
   } else if (action.kind == Kind::kBackwardInput) {
-    pass_back(j, i, cell.backward_input(take(j, i)));
+    back = cell.backward_input(take(j, i));
   } else {
     const bool want_input = j > first_wanted_ || options_.input_wanted;
     static const std::vector<bool> kAll;
-    pass_back(j, i,
-              cell.backward(
-                  take(j, i), options_.keep_graph, want_input,
-                  options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j],
-                  sink));
+    back = cell.backward(
+        take(j, i), options_.keep_graph, want_input,
+        options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j], sink);
   }
+  if (options_.check_finite) {
+    look_at(j, back, non_finite);
+    non_finite.check();
+  }
+  if (action.kind != Kind::kBackwardWeight) pass_back(j, i, std::move(back));
   if (last) sums_[j].finish(i);
   if (release) cell.release();
   if (last && offers_gradients_ && sums_[j].complete()) complete(j);
+}
+
+std::string BackwardPass::describe_leaf(int64_t j,
+                                        const at::Tensor& leaf) const {
+  const std::string name = stages_.partitions[j].name_of(leaf);
+  return name.empty() ? "a tensor that a layer has captured"
+                      : "parameter '" + name + "'";
+}
+
+void BackwardPass::look_at(int64_t j, const GradParcel& back,
+                           NonFiniteGradients& non_finite) const {
+  const Partition& partition = stages_.partitions[j];
+  const std::string input =
+      "the input of partition " + std::to_string(partition.index);
+  for (const at::Tensor& grad : back.boundary) non_finite.look_at(grad, input);
+  for (std::size_t k = 0; k < back.skips.size(); ++k) {
+    non_finite.look_at(back.skips[k], "the skip tensor '" +
+                                          partition.imports[k].key.name +
+                                          "' that comes into partition " +
+                                          std::to_string(partition.index));
+  }
 }
 
 void BackwardPass::complete(int64_t j, int64_t leaf) {

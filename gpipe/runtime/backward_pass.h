@@ -6,12 +6,14 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "gpipe/runtime/border.h"
 #include "gpipe/runtime/cell.h"
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/leaf_sums.h"
+#include "gpipe/runtime/non_finite.h"
 #include "gpipe/runtime/step.h"
 #include "gpipe/runtime/stream.h"
 
@@ -27,6 +29,9 @@ class BackwardPass : public Actor {
     // Backward may come again. Not for schedules with backwards in two parts.
     bool keep_graph = false;
     SumOrder order = SumOrder::kAsTheyCome;
+    // NonFiniteError, in the cell's backward, for a gradient that is not
+    // finite: of its parameters, or that leaves it.
+    bool check_finite = false;
   };
 
   // `border`: if there are stages elsewhere.
@@ -62,6 +67,9 @@ class BackwardPass : public Actor {
   };
 
   GradParcel take(int64_t j, int64_t i);
+  std::string describe_leaf(int64_t j, const at::Tensor& leaf) const;
+  void look_at(int64_t j, const GradParcel& back,
+               NonFiniteGradients& non_finite) const;
   void pass_back(int64_t j, int64_t i, GradParcel back);
   // Offers sums to the border.
   void complete(int64_t j, int64_t leaf);

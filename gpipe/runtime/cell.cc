@@ -10,6 +10,7 @@
 
 #include "gpipe/runtime/cell_tracker.h"
 #include "gpipe/runtime/layer.h"
+#include "gpipe/runtime/non_finite.h"
 #include "gpipe/runtime/norm_statistics.h"
 
 namespace gpipe {
@@ -164,10 +165,14 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
   RandomScope random(seed, random_stream_, partition_->device);
   NormScope norms(partition_->norms.get(), /*record=*/!again);
   Value value(input_kind_, std::move(boundary));
+  if (check_finite_ && partition_->index == 0) {
+    gpipe::check_finite(value.tensors(), "the pipeline's input");
+  }
   for (Layer& layer : partition_->layers) {
     layer_at_work_ = layer.name;
     random.enter_layer(layer.index);
     value = call_layer(layer.module, std::move(value));
+    if (check_finite_) check_output(layer, value, tracker);
     tracker.check_done(layer.skips);
     if (seek_inner && inner_.empty()) {
       for (const at::Tensor& each : value.tensors()) {
@@ -180,6 +185,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
     layer_at_work_ = "loss";
     random.enter_layer(partition_->layers.back().index + 1);
     value = run_head(std::move(value));
+    if (check_finite_) gpipe::check_finite(value.tensors(), "the loss");
   }
   layer_at_work_.clear();
 
@@ -201,6 +207,19 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
     for (const at::Tensor& each : outputs) exits_.push_back(exit_of(each));
   }
   return outputs;
+}
+
+void Cell::check_output(const Layer& layer, const Value& output,
+                        const CellTracker& tracker) const {
+  const std::string name =
+      "layer '" + layer.name + "' (" + layer.module.ptr()->name() + ")";
+  // Others may take it before they get the output.
+  for (const SkipKey& key : layer.skips.stash) {
+    const at::Tensor* const skip = tracker.find(key);
+    if (!skip) continue;
+    gpipe::check_finite(*skip, "the skip tensor '" + key.name + "' of " + name);
+  }
+  gpipe::check_finite(output.tensors(), "the output of " + name);
 }
 
 Value Cell::run_head(Value output) {

@@ -18,6 +18,8 @@
 
 namespace gpipe {
 
+class CellTracker;
+
 // What crosses from cell to cell in the forward: the value between two layers,
 // and skip tensors (in the order of the partition's imports or exports).
 struct Parcel {
@@ -82,6 +84,10 @@ class Cell {
   // Before forward(). The head must live as long as the cell runs layers.
   void set_head(LossHead* head) { head_ = head; }
 
+  // Before forward(): NonFiniteError as soon as a layer gives what is not
+  // finite, or the loss is not.
+  void check_finite(bool check) { check_finite_ = check; }
+
   // `leaf_input`: the boundary tensors are leaves of the user's.
   Parcel forward(Parcel input, StepSeed& seed, bool leaf_input);
 
@@ -130,6 +136,8 @@ class Cell {
   std::vector<at::Tensor> run_layers(std::vector<Crossing> input,
                                      StepSeed& seed, bool again);
   Value run_head(Value output);
+  void check_output(const Layer& layer, const Value& output,
+                    const CellTracker& tracker) const;
   void check_unchanged() const;
   void find_ways_again();
   // Where gradients of what went out begin, with these.
@@ -141,6 +149,7 @@ class Cell {
   int64_t random_stream_;
   bool checkpointed_;
   bool leaf_input_ = false;
+  bool check_finite_ = false;
   LossHead* head_ = nullptr;
 
   Value::Kind input_kind_ = Value::Kind::kTensor;

@@ -28,6 +28,11 @@ std::optional<at::Tensor> CellTracker::load(const SkipKey& key) {
   return tensor;
 }
 
+const at::Tensor* CellTracker::find(const SkipKey& key) const {
+  const auto found = held_.find(key);
+  return found != held_.end() && found->second ? &*found->second : nullptr;
+}
+
 void CellTracker::check_done(const LayerSkips& declared) {
   for (const SkipKey& key : declared.stash) {
     TORCH_CHECK(stashed_.count(key), "'", key.name,

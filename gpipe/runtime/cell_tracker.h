@@ -25,6 +25,10 @@ class CellTracker : public SkipTracker {
   void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
   std::optional<at::Tensor> load(const SkipKey& key) override;
 
+  // What the layer at work has stashed under this key; null if nothing, or if
+  // it has been handed out.
+  const at::Tensor* find(const SkipKey& key) const;
+
   // To be called after each layer: c10::Error if it has not stashed or popped
   // all that it declares.
   void check_done(const LayerSkips& declared);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "gpipe/runtime/non_finite.h"
 #include "gpipe/runtime/value.h"
 #include "gpipe/simulation/timeline.h"
 
@@ -29,6 +30,15 @@ struct TrainOptions {
   // zero-bubble) hold nothing more. Without it gradients add up in the order of
   // the schedule's backwards.
   TORCH_ARG(bool, fixed_sum_order) = false;
+
+  // Look for where a number first stops being finite: NonFiniteError (a
+  // c10::Error) as soon as the input, what a layer returns or stashes, or the
+  // loss holds a NaN or an infinity, or, in the backward of a cell, a gradient
+  // of a parameter, or one that leaves the cell. It names the layer, or the
+  // parameters; last_failure() gives the place. Masks with infinities between
+  // layers count too. Waits for the device after each layer, so it is slow: for
+  // looking for a fault. Without it nothing is done.
+  TORCH_ARG(bool, check_finite) = false;
 };
 
 struct StepResult {

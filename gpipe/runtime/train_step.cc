@@ -172,7 +172,11 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
     head.keep_output = options_.outputs();
     step_->cells.back()[i].set_head(&head);
   }
+  for (auto& cells : step_->cells) {
+    for (Cell& cell : cells) cell.check_finite(options_.check_finite());
+  }
   BackwardPass::Options backward;
+  backward.check_finite = options_.check_finite();
   backward.order = options_.fixed_sum_order() ? SumOrder::kByMicrobatch
                                               : SumOrder::kAsTheyCome;
   norms_.emplace(stages_.partitions);

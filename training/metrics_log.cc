@@ -1,0 +1,232 @@
+#include "training/metrics_log.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "training/file_operations.h"
+#include "weights/atomic_file.h"
+#include "weights/write_through.h"
+
+namespace gpipe {
+namespace {
+
+double unix_time() {
+  return std::chrono::duration<double>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string quoted(const std::string& name) {
+  if (name.find_first_of(",\"\r\n") == std::string::npos) return name;
+  std::string text = "\"";
+  for (const char c : name) {
+    if (c == '"') text += '"';
+    text += c;
+  }
+  return text + '"';
+}
+
+std::string header_of(const std::vector<std::string>& columns) {
+  std::set<std::string> names{"step", "seconds"};
+  std::string line = "step,seconds";
+  for (const std::string& name : columns) {
+    TORCH_CHECK_VALUE(!name.empty(), "a column of metrics has no name");
+    TORCH_CHECK_VALUE(names.insert(name).second, "two columns of metrics.csv ",
+                      "would be called \"", name, "\"");
+    line += "," + quoted(name);
+  }
+  return line + "\n";
+}
+
+// Shortest, so that it is read as the same number again.
+std::string to_text(double number) {
+  if (std::isnan(number)) return "nan";
+  if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+}
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+std::string read_all(const std::string& path) {
+  const FileReader file(path);
+  std::string bytes(file.size(), '\0');
+  file.read_at(0, bytes.data(), bytes.size());
+  return bytes;
+}
+
+struct Row {
+  int64_t step = 0;
+  double seconds = 0;
+  std::vector<std::optional<double>> values;  // by column
+};
+
+// Reads all of `text` as a number.
+template <typename Number>
+bool read_number(std::string_view text, Number& number) {
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, number);
+  return result.ec == std::errc() && result.ptr == end;
+}
+
+// None if it is no row of so many columns, as what a machine leaves that dies.
+std::optional<Row> read_row(std::string_view line, std::size_t columns) {
+  std::vector<std::string_view> fields;
+  for (std::size_t begin = 0; begin <= line.size();) {
+    const std::size_t end = std::min(line.find(',', begin), line.size());
+    fields.push_back(line.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  Row row;
+  if (fields.size() != columns + 2 || !read_number(fields[0], row.step) ||
+      !read_number(fields[1], row.seconds)) {
+    return std::nullopt;
+  }
+  for (std::size_t k = 2; k < fields.size(); ++k) {
+    double value = 0;
+    if (fields[k].empty()) {
+      row.values.emplace_back();
+    } else if (read_number(fields[k], value)) {
+      row.values.emplace_back(value);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return row;
+}
+
+// What a log goes on from.
+struct Beginning {
+  std::string csv;  // the header, and the rows as they were written
+  std::vector<Row> rows;
+};
+
+// The whole rows at the beginning of the file whose steps ascend up to
+// `last_step`.
+Beginning read_beginning(const std::string& path,
+                         const std::vector<std::string>& columns,
+                         int64_t last_step) {
+  const std::string header = header_of(columns);
+  Beginning kept{header, {}};
+  if (!exists(path)) return kept;
+  const std::string there = read_all(path);
+  const std::size_t compared = std::min(there.size(), header.size());
+  TORCH_CHECK_VALUE(there.compare(0, compared, header, 0, compared) == 0, path,
+                    ": has the columns \"", there.substr(0, there.find('\n')),
+                    "\", and not \"", header.substr(0, header.size() - 1),
+                    "\". Move it away, or take another folder (--log_dir)");
+  for (std::size_t begin = header.size(); begin < there.size();) {
+    const std::size_t end = there.find('\n', begin);
+    if (end == std::string::npos) break;
+    const std::string_view line(&there[begin], end - begin);
+    auto row = read_row(line, columns.size());
+    const int64_t before = kept.rows.empty() ? 0 : kept.rows.back().step;
+    if (!row || row->step <= before || row->step > last_step) break;
+    kept.csv.append(there, begin, end + 1 - begin);
+    kept.rows.push_back(*std::move(row));
+    begin = end + 1;
+  }
+  return kept;
+}
+
+// Of files that another one has taken the place of, ascending. A TensorBoard
+// that is running reads the last of them, and may not find its way on from a
+// file that is gone.
+void retire(const std::vector<std::string>& paths) {
+  for (std::size_t k = 0; k < paths.size(); ++k) {
+    const bool last = k + 1 == paths.size();
+    const int result =
+        last ? truncate(paths[k].c_str(), 0) : unlink(paths[k].c_str());
+    TORCH_CHECK(result == 0, paths[k], ": cannot be ",
+                last ? "emptied: " : "removed: ", std::strerror(errno));
+  }
+}
+
+using Scalars = std::vector<std::pair<std::string, double>>;
+
+}  // namespace
+
+MetricsLog::MetricsLog(const std::string& folder,
+                       std::vector<std::string> columns, int64_t last_step,
+                       std::function<double()> clock)
+    : csv_path_((std::filesystem::path(folder) / "metrics.csv").string()),
+      columns_(std::move(columns)),
+      clock_(clock ? std::move(clock) : unix_time),
+      last_step_(last_step) {
+  TORCH_CHECK_VALUE(last_step >= 0, "a log cannot go on behind step ",
+                    last_step);
+  make_folders(folder);
+  const Beginning kept = read_beginning(csv_path_, columns_, last_step);
+  AtomicFile file(csv_path_);
+  file.write(kept.csv.data(), kept.csv.size());
+  file.commit();
+
+  const std::vector<std::string> old_events = EventFile::all_in(folder);
+  const double now = clock_();
+  events_.emplace(folder, now);
+  events_->restart(now, 1);
+  for (const Row& row : kept.rows) {
+    Scalars scalars;
+    for (std::size_t k = 0; k < columns_.size(); ++k) {
+      if (row.values[k]) scalars.emplace_back(columns_[k], *row.values[k]);
+    }
+    events_->scalars(row.seconds, row.step, scalars);
+  }
+  retire(old_events);
+
+  csv_ = open(csv_path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  TORCH_CHECK(csv_ >= 0, csv_path_,
+              ": cannot be opened: ", std::strerror(errno));
+}
+
+MetricsLog::~MetricsLog() {
+  if (csv_ >= 0) close(csv_);
+}
+
+void MetricsLog::write(int64_t step,
+                       const std::map<std::string, double>& values) {
+  TORCH_CHECK_VALUE(step > last_step_, "metrics of step ", step,
+                    " come after those of step ", last_step_,
+                    "; steps must ascend");
+  for (const auto& [name, value] : values) {
+    TORCH_CHECK_VALUE(
+        std::find(columns_.begin(), columns_.end(), name) != columns_.end(),
+        "there is no metric \"", name, "\"; the columns of ", csv_path_,
+        " are ", c10::Join(", ", columns_));
+  }
+  const double now = clock_();
+  std::string row = std::to_string(step) + "," + to_text(now);
+  Scalars scalars;
+  for (const std::string& name : columns_) {
+    row += ",";
+    const auto value = values.find(name);
+    if (value == values.end()) continue;
+    row += to_text(value->second);
+    scalars.emplace_back(*value);
+  }
+  row += "\n";
+  const int error = write_all(csv_, row.data(), row.size(), written_);
+  TORCH_CHECK(error == 0, csv_path_,
+              ": cannot be written: ", std::strerror(error));
+  events_->scalars(now, step, scalars);
+  last_step_ = step;
+}
+
+}  // namespace gpipe
