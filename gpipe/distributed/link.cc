@@ -59,17 +59,20 @@ Outlet::Outlet(World& world, int to, Tags tags)
       to_cpu_(c10::Device(c10::kCPU)),
       worker_([] {}, kSpins) {}
 
-void Outlet::send(Message head, std::vector<Crossing> content, Moment made) {
+void Outlet::send(Message head, std::vector<Crossing> content, Moment made,
+                  Sent sent) {
   worker_.post([this, head = std::move(head), content = std::move(content),
-                made = std::move(made)]() mutable {
+                made = std::move(made), sent = std::move(sent)]() mutable {
     if (world_.failure()) return;
     const MessageId id = head.id;
-    guard(world_, Fault::kFailed, world_.rank(), id,
-          [&] { transmit(std::move(head), std::move(content), made); });
+    guard(world_, Fault::kFailed, world_.rank(), id, [&] {
+      transmit(head, std::move(content), made);
+      if (sent) sent(head);
+    });
   });
 }
 
-void Outlet::transmit(Message head, std::vector<Crossing> content,
+void Outlet::transmit(Message& head, std::vector<Crossing> content,
                       const Moment& made) {
   std::vector<at::Tensor> payload;
   for (Crossing& each : content) {
@@ -132,13 +135,14 @@ void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
             std::vector<Posted> posted;
             const Message message =
                 read(*std::exchange(next, {}), messages[k], posted);
+            const Time began = std::chrono::steady_clock::now();
             if (k + 1 < messages.size()) next = post(messages[k + 1]);
             std::vector<at::Tensor> tensors;
             for (Posted& each : posted) {
               wait(each, messages[k]);
               tensors.push_back(std::move(each.tensor));
             }
-            deliver(message, std::move(tensors));
+            deliver(message, std::move(tensors), began);
           });
         }
       });

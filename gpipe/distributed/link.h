@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -27,14 +28,17 @@ class Outlet {
   Outlet(World& world, int to, Tags tags);
 
   // `content` is complete at `made`; `head.tensors` is filled in from it. What
-  // goes wrong becomes a failure of the world. Threads: any.
-  void send(Message head, std::vector<Crossing> content, Moment made);
+  // goes wrong becomes a failure of the world. `sent`, if any, is called on the
+  // outlet's thread when all has left. Threads: any.
+  using Sent = std::function<void(const Message&)>;
+  void send(Message head, std::vector<Crossing> content, Moment made,
+            Sent sent = {});
 
   // Waits until everything has left, or the world has failed.
   void flush();
 
  private:
-  void transmit(Message head, std::vector<Crossing> content,
+  void transmit(Message& head, std::vector<Crossing> content,
                 const Moment& made);
 
   World& world_;
@@ -53,8 +57,10 @@ class Outlet {
 // get a core from those who compute.
 class Inlet {
  public:
-  // The tensors are on the CPU.
-  using Deliver = std::function<void(const Message&, std::vector<at::Tensor>)>;
+  // The tensors are on the CPU; the header was here at `began`.
+  using Time = std::chrono::steady_clock::time_point;
+  using Deliver =
+      std::function<void(const Message&, std::vector<at::Tensor>, Time began)>;
 
   Inlet(World& world, int from, Tags tags);
 

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -17,7 +18,6 @@
 #include "gpipe/distributed/route.h"
 #include "gpipe/distributed/tell.h"
 #include "gpipe/runtime/random.h"
-#include "gpipe/runtime/recording.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
 
@@ -138,16 +138,20 @@ StepResult Runner::run(const Value& input, const Value& target,
   start(step);
 
   std::optional<Recording> recording;
-  if (options.timeline()) recording.emplace(executor_.devices());
+  if (options.timeline()) {
+    recording.emplace(executor_.devices(), options.memory());
+  }
   // Nothing may come in for a step that is gone.
   struct Flush {
     Runner& runner;
     ~Flush() {
       runner.flush();
       runner.step_ = nullptr;
+      runner.recording_ = nullptr;
     }
   };
   step_ = &step;
+  recording_ = recording ? &*recording : nullptr;
   {
     const Flush flush{*this};
     try {
@@ -177,7 +181,10 @@ StepResult Runner::run(const Value& input, const Value& target,
   add_up(step);
   end_together(step, result);
   step.finish();
-  if (recording) result.timeline = recording->timeline();
+  if (recording) {
+    result.timeline = recording->timeline();
+    result.timeline->first_rank = layout_.rank;
+  }
   step.accumulate();
   return result;
 }
@@ -217,11 +224,14 @@ void Runner::receive(const TrainPlan& plan) {
     }
     std::vector<MessageId> ids;
     for (const Bundle& each : bundles) ids.push_back(id_of(each.back()));
-    inlet->expect(std::move(ids), [this, list = &bundles, k = std::size_t{0}](
-                                      const Message& message,
-                                      std::vector<at::Tensor> tensors) mutable {
-      arrive((*list)[k++], message, std::move(tensors));
-    });
+    inlet->expect(std::move(ids),
+                  [this, list = &bundles, k = std::size_t{0}](
+                      const Message& message, std::vector<at::Tensor> tensors,
+                      Inlet::Time began) mutable {
+                    const Bundle& bundle = (*list)[k++];
+                    record(bundle.back(), message, began);
+                    arrive(bundle, message, std::move(tensors));
+                  });
   }
 }
 
@@ -240,12 +250,14 @@ MessageId Runner::id_of(const Passage& passage) const {
 void Runner::send(std::vector<Outgoing> all, const Moment& made) {
   // As route() bundles them.
   struct Bundled {
+    Passage passage;  // the last one
     Message message;
     std::vector<Crossing> content;
   };
   std::map<int, Bundled> by_rank;
   for (Outgoing& each : all) {
     Bundled& bundled = by_rank[layout_.rank_of_stage[each.passage.to]];
+    bundled.passage = each.passage;
     bundled.message.id = id_of(each.passage);
     bundled.message.value_kind = static_cast<uint8_t>(each.kind);
     bundled.message.rows = rows_[each.passage.microbatch];
@@ -261,8 +273,32 @@ void Runner::send(std::vector<Outgoing> all, const Moment& made) {
     if (!outlet) {
       outlet = std::make_unique<Outlet>(*world_, layout_.world_rank(to), tags_);
     }
-    outlet->send(std::move(bundled.message), std::move(bundled.content), made);
+    Outlet::Sent sent;
+    if (recording_) {
+      sent = [this, passage = bundled.passage,
+              handed_over =
+                  std::chrono::steady_clock::now()](const Message& message) {
+        record(passage, message, handed_over);
+      };
+    }
+    outlet->send(std::move(bundled.message), std::move(bundled.content), made,
+                 std::move(sent));
   }
+}
+
+void Runner::record(const Passage& passage, const Message& message,
+                    Recording::Time start) {
+  if (!recording_) return;
+  const Action made_by = {static_cast<int>(passage.from),
+                          passage.backward ? Kind::kBackward : Kind::kForward,
+                          static_cast<int>(passage.microbatch)};
+  double bytes = 0;
+  for (const TensorSpec& spec : message.tensors) {
+    bytes += static_cast<double>(spec.bytes());
+  }
+  recording_->message(made_by, layout_.rank_of_stage[passage.from],
+                      layout_.rank_of_stage[passage.to], bytes, start,
+                      std::chrono::steady_clock::now());
 }
 
 void Runner::arrive(const Bundle& bundle, const Message& message,

@@ -22,6 +22,7 @@
 #include "gpipe/runtime/failure.h"
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/recent_plans.h"
+#include "gpipe/runtime/recording.h"
 #include "gpipe/runtime/step.h"
 #include "gpipe/runtime/train.h"
 #include "gpipe/runtime/train_step.h"
@@ -77,6 +78,9 @@ class Runner : private Border {
   void receive(const TrainPlan& plan);
   void arrive(const Bundle& bundle, const Message& message,
               std::vector<at::Tensor> tensors);
+  // Into the recording, if there is one: what has just come or gone.
+  void record(const Passage& passage, const Message& message,
+              Recording::Time start);
   void flush();
   // Returns once all ranks have done their part, with their losses.
   void end_together(const TrainStep& step, StepResult& result);
@@ -104,6 +108,7 @@ class Runner : private Border {
   uint64_t number_ = 0;
   uint32_t checksum_ = 0;
   TrainStep* step_ = nullptr;
+  Recording* recording_ = nullptr;  // if asked for
   std::atomic<uint64_t> seed_{0};
   std::vector<int64_t> rows_;  // by micro-batch
   std::atomic<int64_t> all_rows_{0};

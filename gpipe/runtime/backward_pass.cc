@@ -81,6 +81,29 @@ bool BackwardPass::ready(const Action& action) {
   return false;
 }
 
+void BackwardPass::fetch(const Action& action, CopyLog* log) {
+  const int64_t j = action.stage, i = action.microbatch;
+  const bool takes =
+      action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  if (!takes || j < first_wanted_) return;
+  const PhaseScope phase(Phase::kBackward, i);
+  Inbox& inbox = inboxes_[j][i];
+  Transport& transport = stages_.transports[j];
+  if (log)
+    log->made_by = {action.stage + 1, Kind::kBackward, action.microbatch};
+  for (at::Tensor& grad : inbox.grads.boundary) {
+    grad = transport.bring(grad, inbox.boundary_ready, log);
+  }
+  for (std::size_t k = 0; k < inbox.grads.skips.size(); ++k) {
+    if (log) {
+      log->made_by.stage =
+          static_cast<int>(stages_.partitions[j].exports[k].to);
+    }
+    at::Tensor& grad = inbox.grads.skips[k];
+    grad = transport.bring(grad, inbox.skip_ready[k], log);
+  }
+}
+
 void BackwardPass::perform(const Action& action) {
   const int64_t j = action.stage, i = action.microbatch;
   Cell& cell = step_.cells[j][i];
@@ -116,12 +139,12 @@ void BackwardPass::perform(const Action& action) {
   if (action.kind == Kind::kBackwardWeight) {
     cell.backward_weight(sink);
   } else if (action.kind == Kind::kBackwardInput) {
-    back = cell.backward_input(take(j, i));
+    back = cell.backward_input(std::move(inboxes_[j][i].grads));
   } else {
     const bool want_input = j > first_wanted_ || options_.input_wanted;
     static const std::vector<bool> kAll;
     back = cell.backward(
-        take(j, i), options_.keep_graph, want_input,
+        std::move(inboxes_[j][i].grads), options_.keep_graph, want_input,
         options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j], sink);
   }
   if (options_.check_finite) {
@@ -167,19 +190,6 @@ void BackwardPass::complete(int64_t j) {
   const auto leaves = static_cast<int64_t>(step_.leaves[j].list.size());
   for (int64_t leaf = 0; leaf < leaves; ++leaf) complete(j, leaf);
   border_->complete(j);
-}
-
-GradParcel BackwardPass::take(int64_t j, int64_t i) {
-  Inbox& inbox = inboxes_[j][i];
-  GradParcel grads = std::move(inbox.grads);
-  Transport& transport = stages_.transports[j];
-  for (at::Tensor& grad : grads.boundary) {
-    grad = transport.bring(grad, inbox.boundary_ready);
-  }
-  for (std::size_t k = 0; k < grads.skips.size(); ++k) {
-    grads.skips[k] = transport.bring(grads.skips[k], inbox.skip_ready[k]);
-  }
-  return grads;
 }
 
 void BackwardPass::pass_back(int64_t j, int64_t i, GradParcel back) {

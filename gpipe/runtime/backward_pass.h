@@ -11,6 +11,7 @@
 
 #include "gpipe/runtime/border.h"
 #include "gpipe/runtime/cell.h"
+#include "gpipe/runtime/copy_log.h"
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/leaf_sums.h"
 #include "gpipe/runtime/non_finite.h"
@@ -47,6 +48,7 @@ class BackwardPass : public Actor {
                const Moment& ready);
 
   bool ready(const Action& action) override;
+  void fetch(const Action& action, CopyLog* log) override;
   void perform(const Action& action) override;
   Failure place(const Action& action) override;
 
@@ -66,7 +68,6 @@ class BackwardPass : public Actor {
     std::vector<Moment> skip_ready;
   };
 
-  GradParcel take(int64_t j, int64_t i);
   std::string describe_leaf(int64_t j, const at::Tensor& leaf) const;
   void look_at(int64_t j, const GradParcel& back,
                NonFiniteGradients& non_finite) const;

@@ -1,6 +1,7 @@
 #include "gpipe/runtime/executor.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
@@ -184,10 +185,10 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
   if (one_at_a_time_) run.take_turns();
   run.end.resize(devices_.size());
   auto done = std::make_shared<Countdown>(devices_.size());
+  if (recording) recording->begin();
   for (const c10::Device& device : devices_) {
     run.begin.push_back(Moment::now(device));
   }
-  if (recording) recording->begin();
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     workers_[r]->post([this, &run, done, r] {
       work(run, static_cast<int>(r));
@@ -226,8 +227,15 @@ void Executor::work(Run& run, int rank) {
       bells_[rank].wait([&] { return cancelled() || ready(); }, worker_spins_);
     });
     if (!waited || cancelled()) break;
+    CopyLog* const log = run.recording ? &run.recording->copies(rank) : nullptr;
+    const bool fetched = run.attempt(action, positions[k],
+                                     [&] { run.actor.fetch(action, log); });
     if (run.recording) run.recording->action_starts(rank, action);
-    run.attempt(action, positions[k], [&] { run.actor.perform(action); });
+    if (fetched) {
+      at::RecordFunction range(at::RecordScope::USER_SCOPE);
+      if (range.isActive()) range.before("gpipe " + to_string(action));
+      run.attempt(action, positions[k], [&] { run.actor.perform(action); });
+    }
     if (run.recording) run.recording->action_ends(rank);
     run.tell(action);
     run.end_turn();

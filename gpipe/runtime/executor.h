@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpipe/runtime/bell.h"
+#include "gpipe/runtime/copy_log.h"
 #include "gpipe/runtime/failure.h"
 #include "gpipe/runtime/recording.h"
 #include "gpipe/runtime/worker.h"
@@ -43,6 +44,9 @@ class Actor {
   // Whether all that the action needs from other ranks has arrived. Also
   // called while other workers deliver. Throws if it never will.
   virtual bool ready(const Action& action) = 0;
+  // Brings it to the rank's device, before perform(), and notes the copies in
+  // `log`, if there is one. May throw.
+  virtual void fetch(const Action& /*action*/, CopyLog* /*log*/) {}
   // May throw.
   virtual void perform(const Action& action) = 0;
   // Where in `action` an exception came from; called right after it was
@@ -71,7 +75,8 @@ class Executor {
   // If actions throw: the error of the first in schedule order, whatever the
   // timing. Actions before it in that order are performed, no later one is
   // started.
-  // `recording`: gets the time of every action.
+  // `recording`: gets the time of every action. LibTorch's profilers see each
+  // as a range of the user's, "gpipe 1F0".
   // Threads: one run at a time.
   std::optional<ExecutorError> run(const Plan& plan, Actor& actor,
                                    Recording* recording = nullptr);

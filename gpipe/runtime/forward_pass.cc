@@ -72,22 +72,30 @@ bool ForwardPass::ready(const Action& action) {
   return false;
 }
 
-void ForwardPass::perform(const Action& action) {
+void ForwardPass::fetch(const Action& action, CopyLog* log) {
   const int64_t j = action.stage, i = action.microbatch;
   const PhaseScope phase(forward_phase(step_, action), i);
   Inbox& inbox = inboxes_[j][i];
-  Parcel parcel = std::move(inbox.parcel);
   Transport& transport = stages_.transports[j];
-  for (Crossing& each : parcel.boundary) {
-    each.tensor = transport.bring(each.tensor, inbox.boundary_ready);
+  if (log) log->made_by = {action.stage - 1, Kind::kForward, action.microbatch};
+  for (Crossing& each : inbox.parcel.boundary) {
+    each.tensor = transport.bring(each.tensor, inbox.boundary_ready, log);
   }
-  for (std::size_t k = 0; k < parcel.skips.size(); ++k) {
-    parcel.skips[k].tensor =
-        transport.bring(parcel.skips[k].tensor, inbox.skip_ready[k]);
+  for (std::size_t k = 0; k < inbox.parcel.skips.size(); ++k) {
+    if (log) {
+      log->made_by.stage =
+          static_cast<int>(stages_.partitions[j].imports[k].from);
+    }
+    at::Tensor& skip = inbox.parcel.skips[k].tensor;
+    skip = transport.bring(skip, inbox.skip_ready[k], log);
   }
+}
 
-  Parcel output = step_.cells[j][i].forward(std::move(parcel), step_.seed,
-                                            j == 0 && leaf_input_);
+void ForwardPass::perform(const Action& action) {
+  const int64_t j = action.stage, i = action.microbatch;
+  const PhaseScope phase(forward_phase(step_, action), i);
+  Parcel output = step_.cells[j][i].forward(std::move(inboxes_[j][i].parcel),
+                                            step_.seed, j == 0 && leaf_input_);
   step_.number_leaves(j, i);
   const Moment made = Moment::now(stages_.partitions[j].device);
   std::vector<Outgoing> leaving;

@@ -8,6 +8,7 @@
 
 #include "gpipe/runtime/border.h"
 #include "gpipe/runtime/cell.h"
+#include "gpipe/runtime/copy_log.h"
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/step.h"
 #include "gpipe/runtime/stream.h"
@@ -28,6 +29,7 @@ class ForwardPass : public Actor {
                std::vector<Crossing> content, const Moment& ready);
 
   bool ready(const Action& action) override;
+  void fetch(const Action& action, CopyLog* log) override;
   void perform(const Action& action) override;
   Failure place(const Action& action) override;
 

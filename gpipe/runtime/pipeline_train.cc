@@ -36,7 +36,9 @@ StepResult Pipeline::train(const Value& input, const Value& target,
   step.give_target(target, loss);
   step.start();
   std::optional<Recording> recording;
-  if (options.timeline()) recording.emplace(executor_.devices());
+  if (options.timeline()) {
+    recording.emplace(executor_.devices(), options.memory());
+  }
   run(plan, step.pass(), recording ? &*recording : nullptr);
   step.finish();
 

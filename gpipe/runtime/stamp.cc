@@ -20,10 +20,14 @@ Stamp Stamp::now(const c10::Device& device) {
   return stamp;
 }
 
+void Stamp::wait() const {
+  if (event_) event_->synchronize();
+}
+
 double Stamp::seconds_since(const Stamp& start) const {
   if (event_) {
-    start.event_->synchronize();
-    event_->synchronize();
+    start.wait();
+    wait();
     constexpr double kMilliseconds = 1e-3;
     return kMilliseconds * start.event_->elapsedTime(*event_);
   }

@@ -21,6 +21,9 @@ class Stamp {
   // On the current stream of `device` on this thread.
   static Stamp now(const c10::Device& device);
 
+  // Until the device has come to it.
+  void wait() const;
+
   // From `start`, a stamp of the same device. The host waits for both.
   double seconds_since(const Stamp& start) const;
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "gpipe/runtime/device_memory.h"
 #include "gpipe/runtime/non_finite.h"
 #include "gpipe/runtime/value.h"
 #include "gpipe/simulation/timeline.h"
@@ -19,8 +20,13 @@ struct TrainOptions {
   // Also give back what the last layer returned.
   TORCH_ARG(bool, outputs) = false;
 
-  // Also give back when each action started and ended.
+  // Also give back when each action started and ended, and what was copied from
+  // device to device (see StepResult::timeline).
   TORCH_ARG(bool, timeline) = false;
+
+  // Asked what a rank's device holds, around each of its actions, for the
+  // timeline; an empty one is not asked. On the workers, at the same time.
+  TORCH_ARG(MemoryReader, memory) = device_memory;
 
   // Add gradients up from micro-batch 0 to the last, whatever the schedule, so
   // that parameters have the same bits after any of them. Costs memory where a
@@ -51,8 +57,23 @@ struct StepResult {
   std::optional<Value> outputs;
   // Seconds from the beginning of the step, if asked for. It is drawn as a
   // simulated one is: see simulation.h. On accelerators these are the times of
-  // the devices' work, for which the step then waits; those of different
-  // devices count from when each came to the step.
+  // the devices' work, for which the step then waits, as it does at its
+  // beginning for what they were given before. An action starts when all that
+  // it needs is on its device.
+  //
+  // Transfers are the copies from partition to partition, a line for each
+  // tensor; there are none on one device, and so none between CPU partitions.
+  // They start and are sent by the clock of the device that they leave, and end
+  // by that of the other one, which may differ by some microseconds.
+  // In a DistributedPipeline they are this rank's messages: those that it sends
+  // from when they are handed to the sending thread until the last byte has
+  // left, which is as much as a sender knows, and those that it receives from
+  // when their header is here until the last byte is.
+  //
+  // Memory is that of the rank's device, whoever holds it: of ranks that share
+  // a device each has all of it. It is read as the host gives the work and
+  // drawn at the time of the device's; what comes and goes within an action is
+  // not seen. See TrainOptions::memory.
   std::optional<Timeline> timeline;
 
   // The mini-batch's outputs as the type that the last layer returns.

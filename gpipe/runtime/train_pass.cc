@@ -39,11 +39,21 @@ bool TrainPass::ready(const Action& action) {
   return ends_and_begins || half_of(action).ready(action);
 }
 
+bool TrainPass::begins_backward(const Action& action) const {
+  return action.stage == last_stage_ && (action.kind == Kind::kBackward ||
+                                         action.kind == Kind::kBackwardInput);
+}
+
+void TrainPass::fetch(const Action& action, CopyLog* log) {
+  // What its backward begins with is not there yet, and comes from nowhere.
+  if (!begins_backward(action)) half_of(action).fetch(action, log);
+}
+
 void TrainPass::perform(const Action& action) {
-  const bool begins =
-      action.stage == last_stage_ &&
-      (action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput);
-  if (begins) begin_backward(action.microbatch);
+  if (begins_backward(action)) {
+    begin_backward(action.microbatch);
+    half_of(action).fetch(action, nullptr);
+  }
   half_of(action).perform(action);
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gpipe/runtime/backward_pass.h"
+#include "gpipe/runtime/copy_log.h"
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/forward_pass.h"
 #include "gpipe/runtime/step.h"
@@ -24,6 +25,7 @@ class TrainPass : public Actor {
                std::vector<Crossing> content, const Moment& ready);
 
   bool ready(const Action& action) override;
+  void fetch(const Action& action, CopyLog* log) override;
   // c10::Error at the backward of a loss without graph.
   void perform(const Action& action) override;
   Failure place(const Action& action) override;
@@ -34,6 +36,7 @@ class TrainPass : public Actor {
 
  private:
   Actor& half_of(const Action& action);
+  bool begins_backward(const Action& action) const;
   void begin_backward(int64_t microbatch);
 
   const int64_t last_stage_;

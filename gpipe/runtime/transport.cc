@@ -13,7 +13,8 @@ std::optional<c10::Stream> Transport::copy_stream(const c10::Device& device) {
   return found->second;
 }
 
-at::Tensor Transport::bring(const at::Tensor& tensor, const Moment& ready) {
+at::Tensor Transport::bring(const at::Tensor& tensor, const Moment& ready,
+                            CopyLog* log) {
   if (!tensor.defined()) return tensor;
   const c10::Device source = tensor.device();
   if (source == device_) {
@@ -24,19 +25,31 @@ at::Tensor Transport::bring(const at::Tensor& tensor, const Moment& ready) {
 
   at::Tensor copy;
   Moment copied;
+  Stamp start, sent, there;
+  const c10::Device from = has_streams(source) ? source : device_;
   {
     // A copy between two devices comes after what the current streams of both
     // have been given, and before what they are given next.
     StreamScope on_source(copy_stream(source));
     StreamScope on_target(copy_stream(device_));
     ready.before(source);
+    if (log) start = Stamp::now(from);
     copy = tensor.to(device_, /*non_blocking=*/true);
+    if (log) sent = Stamp::now(from);
+    if (log && has_streams(device_)) there = Stamp::now(device_);
     label_memory(copy, MemoryKind::kBoundary);
     record_use(tensor, source);
     copied = Moment::now(has_streams(device_) ? device_ : source);
   }
   // For a CPU this waits until the copy is complete.
   copied.before(device_);
+  if (log) {
+    if (!has_streams(device_)) there = Stamp::now(device_);
+    const bool dense = tensor.layout() == at::kStrided;
+    log->copies.push_back({log->made_by,
+                           dense ? static_cast<double>(tensor.nbytes()) : 0,
+                           from, start, sent, device_, there});
+  }
   record_use(copy, device_);
   return copy;
 }

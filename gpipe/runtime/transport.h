@@ -7,6 +7,7 @@
 
 #include <unordered_map>
 
+#include "gpipe/runtime/copy_log.h"
 #include "gpipe/runtime/stream.h"
 
 namespace gpipe {
@@ -23,8 +24,10 @@ class Transport {
   explicit Transport(c10::Device device) : device_(device) {}
 
   // `tensor`, complete at `ready`, for use on this thread's current stream of
-  // the partition's device. Undefined stays undefined.
-  at::Tensor bring(const at::Tensor& tensor, const Moment& ready);
+  // the partition's device. Undefined stays undefined. If it is copied, `log`
+  // gets the times.
+  at::Tensor bring(const at::Tensor& tensor, const Moment& ready,
+                   CopyLog* log = nullptr);
 
  private:
   std::optional<c10::Stream> copy_stream(const c10::Device& device);

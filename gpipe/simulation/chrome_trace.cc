@@ -8,6 +8,7 @@
 
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"
+#include "gpipe/simulation/idle.h"
 #include "gpipe/simulation/kind_name.h"
 
 namespace gpipe {
@@ -31,7 +32,7 @@ class Trace {
     add_actions(timeline);
     add_transfers(timeline);
     for (std::size_t r = 0; r < timeline.memory.size(); ++r) {
-      add_memory(r, timeline.memory[r]);
+      add_memory(name_of_rank(timeline, r), timeline.memory[r]);
     }
   }
 
@@ -45,6 +46,11 @@ class Trace {
     int track = 0;  // 0: not in the timeline
     double start = 0, end = 0;
   };
+
+  static std::string name_of_rank(const Timeline& timeline, std::size_t rank) {
+    return "rank " +
+           std::to_string(timeline.first_rank + static_cast<int>(rank));
+  }
 
   int add_track(const std::string& name) {
     const int track = ++tracks_;
@@ -64,9 +70,11 @@ class Trace {
   void add_actions(const Timeline& timeline) {
     const ActionIndex index(timeline.ranks);
     std::vector<Place> places(index.size());
+    const auto idle = idle_spans(timeline);
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
-      const std::string name = "rank " + std::to_string(r);
+      const std::string name = name_of_rank(timeline, r);
       const int track = add_track(name);
+      for (const IdleSpan& span : idle[r]) add_idle(span, track);
       int second_track = 0;
       bool second = false;
       for (const Span& span : timeline.ranks[r]) {
@@ -109,6 +117,17 @@ class Trace {
              {"microbatch", action.microbatch}}}});
   }
 
+  void add_idle(const IdleSpan& span, int track) {
+    write({{"ph", "X"},
+           {"name", name_of(span.cause)},
+           {"cat", "idle"},
+           {"pid", process_},
+           {"tid", track},
+           {"ts", microseconds(span.start)},
+           {"dur", microseconds(span.end - span.start)},
+           {"cname", "grey"}});
+  }
+
   // An arrow belongs to the event that is on its track at its time: so it
   // begins in the middle, since another event may begin at the end.
   void add_arrow(const Action& of, const Place& from, const Place& to) {
@@ -141,6 +160,8 @@ class Trace {
         track = add_track("link " + std::to_string(transfer.from) + " to " +
                           std::to_string(transfer.to));
       }
+      Json args = {{"arrives_us", microseconds(transfer.end)}};
+      if (transfer.bytes > 0) args["bytes"] = transfer.bytes;
       write({{"ph", "X"},
              {"name", "copy of " + to_string(transfer.action)},
              {"cat", "copy"},
@@ -148,12 +169,13 @@ class Trace {
              {"tid", track},
              {"ts", microseconds(transfer.start)},
              {"dur", microseconds(transfer.sent - transfer.start)},
-             {"args", {{"arrives_us", microseconds(transfer.end)}}}});
+             {"args", args}});
     }
   }
 
-  void add_memory(std::size_t rank, const std::vector<MemoryPoint>& points) {
-    const std::string name = "memory of rank " + std::to_string(rank);
+  void add_memory(const std::string& rank,
+                  const std::vector<MemoryPoint>& points) {
+    const std::string name = "memory of " + rank;
     for (const MemoryPoint& point : points) {
       write({{"ph", "C"},
              {"name", name},

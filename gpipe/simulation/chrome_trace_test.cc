@@ -7,11 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/simulation/timeline.h"
 
 namespace gpipe {
 namespace {
@@ -29,12 +32,16 @@ Costs costs_of(int stages) {
   return costs;
 }
 
-// Of one phase.
+bool is_idle(const Json& event) {
+  return event.contains("cat") && event.at("cat") == "idle";
+}
+
+// Of one phase, without idle time.
 std::vector<Json> events_of(const std::string& trace, const std::string& ph) {
   std::vector<Json> events;
   const Json json = Json::parse(trace);
   for (const Json& event : json.at("traceEvents")) {
-    if (event.at("ph") == ph) events.push_back(event);
+    if (event.at("ph") == ph && !is_idle(event)) events.push_back(event);
   }
   return events;
 }
@@ -161,6 +168,39 @@ TEST(ChromeTraceTest, TimelinesAreProcessesOfTheirOwn) {
   for (const Json& event : events_of(trace, "s"))
     ids.insert(event.at("id").get<int>());
   EXPECT_EQ(ids.size(), 4);
+}
+
+// Rank 1 of two, with the rank before in another process: its input arrives
+// from 2 to 3, and is looked at at 3.5.
+Timeline second_of_two() {
+  Timeline timeline = timeline_of({{{{1, Kind::kForward, 0}, 3.5, 4}}});
+  timeline.first_rank = 1;
+  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 2, 3, 3, 64}};
+  timeline.memory = {{{0, 10}}};
+  timeline.peak_bytes = {10};
+  return timeline;
+}
+
+TEST(ChromeTraceTest, IdleTimeIsNamedByItsCauseOnTheRanksTrack) {
+  const Json json = Json::parse(to_chrome_trace(second_of_two()));
+  std::vector<std::tuple<std::string, double, double>> idle;
+  for (const Json& event : json.at("traceEvents")) {
+    if (!is_idle(event)) continue;
+    EXPECT_EQ(event.at("tid"), 1);
+    idle.emplace_back(event.at("name"), event.at("ts"), event.at("dur"));
+  }
+  EXPECT_THAT(idle, ElementsAre(std::tuple("other processes", 0, 2e6),
+                                std::tuple("transfer", 2e6, 1e6),
+                                std::tuple("overhead", 3e6, 0.5e6)));
+}
+
+TEST(ChromeTraceTest, RanksOfOtherProcessesKeepTheirNumbers) {
+  const std::string trace = to_chrome_trace(second_of_two());
+  EXPECT_THAT(names(trace, "thread_name"),
+              ElementsAre("rank 1", "link 0 to 1"));
+  const Json copy = by_name(events_of(trace, "X")).at("copy of 0F0");
+  EXPECT_EQ(copy.at("args").at("bytes"), 64);
+  EXPECT_EQ(events_of(trace, "C").at(0).at("name"), "memory of rank 1");
 }
 
 TEST(ChromeTraceTest, NothingIsATraceToo) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "gpipe/schedule/needs.h"
@@ -18,63 +19,97 @@
 namespace gpipe {
 namespace {
 
-// One or two actions that run together.
+// One action, or two that run together.
 struct Block {
   double start = 0, end = 0;
   std::size_t first = 0, last = 0;  // of the rank's spans, both inclusive
 };
 
+std::vector<Block> blocks_of(const std::vector<Span>& spans) {
+  std::vector<Block> blocks;
+  for (std::size_t k = 0; k < spans.size(); ++k) {
+    // Measured ones have a span each.
+    const bool joins = k > 0 && is_overlapped(spans[k - 1].action) &&
+                       spans[k].start == spans[k - 1].start &&
+                       spans[k].end == spans[k - 1].end;
+    if (joins) {
+      blocks.back().last = k;
+    } else {
+      blocks.push_back({spans[k].start, spans[k].end, k, k});
+    }
+  }
+  return blocks;
+}
+
 // What a block waited for: an action, on this rank or on another one, and then
 // its copy.
 struct Awaited {
-  int rank = -1;  // -1: nothing
+  static constexpr int kNothing = -1, kElsewhere = -2;
+  int rank = kNothing;
   double made = 0, there = 0;
 };
 
-// Seconds of a rank's idle time, before waiting is told apart.
-struct Waits {
-  double computing = 0, transfer = 0, overhead = 0;
+// Before waiting for what others compute is told apart.
+enum class Wait { kComputing, kTransfer, kOverhead, kElsewhere };
+
+// A part of the time before a rank's action, or after its last one.
+struct Piece {
+  double start = 0, end = 0;
+  Wait wait = Wait::kOverhead;
+  std::size_t before = 0;  // which of the rank's spans; their number: the end
 };
 
 class Explainer {
  public:
   explicit Explainer(const Timeline& timeline)
       : timeline_(timeline), index_(timeline.ranks), ends_(index_.size()) {
-    blocks_.resize(timeline.ranks.size());
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const auto& spans = timeline.ranks[r];
-      for (std::size_t k = 0; k < spans.size(); ++k) {
-        const bool joins = k > 0 && is_overlapped(spans[k - 1].action);
-        if (joins) {
-          blocks_[r].back().last = k;
-        } else {
-          blocks_[r].push_back({spans[k].start, spans[k].end, k, k});
-        }
-        ends_[index_.find(spans[k].action)] = {static_cast<int>(r),
-                                               spans[k].end, spans[k].end};
-      }
-      if (!spans.empty() && spans.back().end > last_end_) {
-        last_end_ = spans.back().end;
+      blocks_.push_back(blocks_of(spans));
+      for (const Span& span : spans) {
+        ends_[index_.find(span.action)] = {static_cast<int>(r), span.end,
+                                           span.end};
+        if (span.end <= last_end_) continue;
+        last_end_ = span.end;
         last_rank_ = r;
       }
     }
     for (const Transfer& each : timeline.transfers) {
-      const std::size_t found = index_.find(each.action);
-      if (found != ActionIndex::kNone) arrivals_[{found, each.to}] = each.end;
+      const auto [found, is_first] = arrivals_.try_emplace(
+          key_of(each.action, each.to),
+          Awaited{Awaited::kElsewhere, each.start, each.end});
+      if (is_first) continue;
+      found->second.made = std::min(found->second.made, each.start);
+      found->second.there = std::max(found->second.there, each.end);
     }
   }
 
-  Waits of_rank(std::size_t rank) {
-    Waits waits;
-    explain(rank, 0, timeline_.makespan, 0, waits);
-    return waits;
+  // In the order of time.
+  std::vector<Piece> of_rank(std::size_t rank) {
+    pieces_.clear();
+    explain(rank, 0, timeline_.makespan, 0);
+    return std::move(pieces_);
   }
 
  private:
+  // Which action, for which rank.
+  using Key = std::tuple<int, Kind, int, int>;
+  static Key key_of(const Action& action, int to) {
+    return {action.stage, action.kind, action.microbatch, to};
+  }
+
+  void add(double from, double to, Wait wait) {
+    if (!pieces_.empty() && pieces_.back().end == from &&
+        pieces_.back().wait == wait && pieces_.back().before == before_) {
+      pieces_.back().end = to;
+    } else if (from < to) {
+      pieces_.push_back({from, to, wait, before_});
+    }
+  }
+
   // What goes on at `rank` between two times. What it computes is waited for,
   // unless it is the rank in question, at depth 0.
-  void explain(std::size_t rank, double from, double to, std::size_t depth,
-               Waits& waits) {
+  void explain(std::size_t rank, double from, double to, std::size_t depth) {
     if (depth > timeline_.ranks.size()) {
       refuse("the timeline cannot be: rank ", rank, " waits for itself");
     }
@@ -83,91 +118,117 @@ class Explainer {
         blocks.begin(), blocks.end(), from,
         [](const Block& each, double time) { return each.end <= time; });
     while (from < to) {
+      if (depth == 0) {
+        before_ =
+            block == blocks.end() ? timeline_.ranks[rank].size() : block->first;
+      }
       if (block == blocks.end()) {
         // The step's end, as if it were another action.
         const Awaited end{static_cast<int>(last_rank_), last_end_, last_end_};
-        explain_gap(rank, end, from, to, depth, waits);
+        explain_gap(rank, end, from, to, depth);
         return;
       }
       if (from < block->start) {
         const double until = std::min(to, block->start);
-        explain_gap(rank, awaited(rank, *block), from, until, depth, waits);
+        explain_gap(rank, awaited(rank, *block), from, until, depth);
         from = until;
       }
       if (from < to) {
         const double until = std::min(to, block->end);
-        if (depth > 0) waits.computing += until - from;
-        from = until;
+        if (depth > 0) add(from, until, Wait::kComputing);
+        from = std::max(from, until);
       }
       ++block;
     }
   }
 
   void explain_gap(std::size_t rank, const Awaited& awaited, double from,
-                   double to, std::size_t depth, Waits& waits) {
+                   double to, std::size_t depth) {
+    const bool in_another_process = awaited.rank == Awaited::kElsewhere;
     const bool elsewhere =
-        awaited.rank >= 0 && static_cast<std::size_t>(awaited.rank) != rank;
+        in_another_process ||
+        (awaited.rank >= 0 && static_cast<std::size_t>(awaited.rank) != rank);
     if (elsewhere && from < awaited.made) {
       const double until = std::min(to, awaited.made);
-      explain(awaited.rank, from, until, depth + 1, waits);
+      if (in_another_process) {
+        add(from, until, Wait::kElsewhere);
+      } else {
+        explain(awaited.rank, from, until, depth + 1);
+      }
       from = until;
     }
     if (elsewhere && from < std::min(to, awaited.there)) {
       const double until = std::min(to, awaited.there);
-      waits.transfer += until - from;
+      add(from, until, Wait::kTransfer);
       from = until;
     }
-    waits.overhead += to - from;
+    add(from, to, Wait::kOverhead);
   }
 
   // The last to come of what the block needed from other ranks.
   Awaited awaited(std::size_t rank, const Block& block) const {
     const auto& spans = timeline_.ranks[rank];
-    // A late recompute waits for what its backward needs.
-    const bool late = spans[block.last].action.with_next;
-    const std::size_t end = std::min(spans.size(), block.last + (late ? 2 : 1));
+    // A late recompute waits for what its backward needs, and the first of a
+    // pair for what the second one does.
+    const bool pair = spans[block.last].action.with_next;
+    const std::size_t end = std::min(spans.size(), block.last + (pair ? 2 : 1));
     Awaited last;
     for (std::size_t k = block.first; k < end; ++k) {
       for (const Action& need : needs(spans[k].action)) {
-        const std::size_t found = index_.find(need);
-        if (found == ActionIndex::kNone || ends_[found].rank < 0 ||
-            static_cast<std::size_t>(ends_[found].rank) == rank) {
-          continue;
+        const Awaited each = source_of(need, rank);
+        if (each.rank == Awaited::kNothing) continue;
+        if (last.rank == Awaited::kNothing || each.there > last.there) {
+          last = each;
         }
-        Awaited each = ends_[found];
-        const auto arrival = arrivals_.find({found, static_cast<int>(rank)});
-        if (arrival != arrivals_.end()) each.there = arrival->second;
-        if (last.rank < 0 || each.there > last.there) last = each;
       }
     }
     return last;
+  }
+
+  // Where what `rank` needs comes from, if that is another rank.
+  Awaited source_of(const Action& need, std::size_t rank) const {
+    const auto arrival = arrivals_.find(
+        key_of(need, timeline_.first_rank + static_cast<int>(rank)));
+    const std::size_t found = index_.find(need);
+    if (found == ActionIndex::kNone || ends_[found].rank < 0) {
+      return arrival != arrivals_.end() ? arrival->second : Awaited();
+    }
+    Awaited source = ends_[found];
+    if (static_cast<std::size_t>(source.rank) == rank) return {};
+    if (arrival != arrivals_.end()) source.there = arrival->second.there;
+    return source;
   }
 
   const Timeline& timeline_;
   const ActionIndex index_;
   std::vector<Awaited> ends_;               // by action
   std::vector<std::vector<Block>> blocks_;  // by rank
-  std::map<std::pair<std::size_t, int>, double> arrivals_;
+  std::map<Key, Awaited> arrivals_;
   double last_end_ = -1;
   std::size_t last_rank_ = 0;
+  std::vector<Piece> pieces_;  // of the rank in question
+  std::size_t before_ = 0;     // of its next piece
 };
 
-// The idle time of each rank if all stages took equally long.
-std::vector<double> idle_of_equal_stages(const Timeline& timeline) {
+// How long each rank would be idle before each of its spans, and at the end, if
+// all stages took equally long.
+std::vector<std::vector<double>> gaps_of_equal_stages(
+    const Timeline& timeline) {
   Schedule schedule;
   std::array<double, 5> seconds{};
   std::array<int, 5> counts{};
   for (const auto& spans : timeline.ranks) {
     auto& actions = schedule.ranks.emplace_back();
-    bool second = false;
-    for (const Span& span : spans) {
-      const bool first = is_overlapped(span.action);
-      const auto kind = static_cast<std::size_t>(span.action.kind);
-      // Both of a pair have the time of the two.
-      seconds[kind] += (span.end - span.start) * (first || second ? 0.5 : 1.0);
-      ++counts[kind];
-      second = first;
-      actions.push_back(span.action);
+    const std::vector<Block> blocks = blocks_of(spans);
+    for (const Block& block : blocks) {
+      for (std::size_t k = block.first; k <= block.last; ++k) {
+        const auto kind = static_cast<std::size_t>(spans[k].action.kind);
+        // Both of a pair have the time of the two.
+        seconds[kind] += (spans[k].end - spans[k].start) /
+                         static_cast<double>(block.last - block.first + 1);
+        ++counts[kind];
+        actions.push_back(spans[k].action);
+      }
     }
   }
   const auto stages = static_cast<std::size_t>(num_stages(schedule));
@@ -182,49 +243,152 @@ std::vector<double> idle_of_equal_stages(const Timeline& timeline) {
   costs.backward_input = mean(Kind::kBackwardInput);
   costs.backward_weight = mean(Kind::kBackwardWeight);
   costs.recompute = mean(Kind::kRecompute);
-  return simulate(schedule, costs).idle;
+  const Timeline equal = simulate(schedule, costs);
+  std::vector<std::vector<double>> gaps;
+  for (const auto& spans : equal.ranks) {
+    auto& list = gaps.emplace_back(spans.size() + 1);
+    double until = 0;
+    for (std::size_t k = 0; k < spans.size(); ++k) {
+      list[k] = std::max(0.0, spans[k].start - until);
+      until = spans[k].end;
+    }
+    list.back() = equal.makespan - until;
+  }
+  return gaps;
+}
+
+// Gives each piece its cause. Waiting for computing is the schedule's as long
+// as `gaps` have it at the same place, then as long as they have it anywhere.
+std::vector<IdleSpan> with_causes(const std::vector<Piece>& pieces,
+                                  const std::vector<double>& gaps) {
+  std::vector<double> waits(gaps.size());
+  for (const Piece& each : pieces) {
+    if (each.wait == Wait::kComputing) {
+      waits[each.before] += each.end - each.start;
+    }
+  }
+  std::vector<double> of_schedule(gaps.size());
+  double left = 0;  // of the schedule's
+  for (std::size_t k = 0; k < gaps.size(); ++k) {
+    of_schedule[k] = std::min(waits[k], gaps[k]);
+    left += gaps[k] - of_schedule[k];
+  }
+  for (std::size_t k = 0; k < gaps.size(); ++k) {
+    const double more = std::min(left, waits[k] - of_schedule[k]);
+    of_schedule[k] += more;
+    left -= more;
+  }
+
+  std::vector<IdleSpan> spans;
+  const auto add = [&](double start, double end, IdleCause cause) {
+    if (start < end) spans.push_back({start, end, cause});
+  };
+  for (const Piece& each : pieces) {
+    switch (each.wait) {
+      case Wait::kComputing: {
+        double& budget = of_schedule[each.before];
+        // What rounding leaves is no span of its own.
+        const bool all = each.end - each.start <= budget + 1e-12 * each.end;
+        const double until = all ? each.end : each.start + budget;
+        budget = std::max(0.0, budget - (until - each.start));
+        add(each.start, until, IdleCause::kSchedule);
+        add(until, each.end, IdleCause::kImbalance);
+        break;
+      }
+      case Wait::kTransfer:
+        add(each.start, each.end, IdleCause::kTransfer);
+        break;
+      case Wait::kOverhead:
+        add(each.start, each.end, IdleCause::kOverhead);
+        break;
+      case Wait::kElsewhere:
+        add(each.start, each.end, IdleCause::kElsewhere);
+        break;
+    }
+  }
+  return spans;
 }
 
 }  // namespace
 
-std::vector<IdleParts> idle_parts(const Timeline& timeline) {
-  const std::vector<double> ideal = idle_of_equal_stages(timeline);
+const char* name_of(IdleCause cause) {
+  switch (cause) {
+    case IdleCause::kSchedule:
+      return "warm-up, drain";
+    case IdleCause::kImbalance:
+      return "imbalance";
+    case IdleCause::kTransfer:
+      return "transfer";
+    case IdleCause::kElsewhere:
+      return "other processes";
+    case IdleCause::kOverhead:
+      break;
+  }
+  return "overhead";
+}
+
+std::vector<std::vector<IdleSpan>> idle_spans(const Timeline& timeline) {
+  const auto gaps = gaps_of_equal_stages(timeline);
   Explainer explainer(timeline);
-  std::vector<IdleParts> parts;
+  std::vector<std::vector<IdleSpan>> spans;
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
-    const Waits waits = explainer.of_rank(r);
-    const double schedule = std::min(waits.computing, ideal[r]);
-    parts.push_back(
-        {schedule, waits.computing - schedule, waits.transfer, waits.overhead});
+    spans.push_back(with_causes(explainer.of_rank(r), gaps[r]));
+  }
+  return spans;
+}
+
+std::vector<IdleParts> idle_parts(const Timeline& timeline) {
+  std::vector<IdleParts> parts;
+  for (const auto& spans : idle_spans(timeline)) {
+    IdleParts& sum = parts.emplace_back();
+    for (const IdleSpan& each : spans) {
+      double* part = &sum.overhead;
+      if (each.cause == IdleCause::kSchedule) part = &sum.schedule;
+      if (each.cause == IdleCause::kImbalance) part = &sum.imbalance;
+      if (each.cause == IdleCause::kTransfer) part = &sum.transfer;
+      if (each.cause == IdleCause::kElsewhere) part = &sum.elsewhere;
+      *part += each.end - each.start;
+    }
   }
   return parts;
 }
 
-std::string to_text(const std::vector<IdleParts>& parts) {
-  std::vector<std::vector<std::string>> rows{{"", "idle", "warm-up, drain", "",
-                                              "imbalance", "", "transfer", "",
-                                              "overhead", ""}};
+std::string to_text(const std::vector<IdleParts>& parts, int first_rank) {
+  const bool whole =
+      std::all_of(parts.begin(), parts.end(),
+                  [](const IdleParts& each) { return each.elsewhere == 0; });
+  std::vector<std::vector<std::string>> rows{{"", "idle"}};
+  for (const IdleCause cause :
+       {IdleCause::kSchedule, IdleCause::kImbalance, IdleCause::kTransfer,
+        IdleCause::kOverhead, IdleCause::kElsewhere}) {
+    if (whole && cause == IdleCause::kElsewhere) continue;
+    rows[0].push_back(name_of(cause));
+    rows[0].push_back("");
+  }
   const auto add = [&](const std::string& name, const IdleParts& each) {
     auto& row = rows.emplace_back();
     const double total = each.total();
     row = {name, seconds_text(total)};
-    for (const double part :
-         {each.schedule, each.imbalance, each.transfer, each.overhead}) {
+    for (const double part : {each.schedule, each.imbalance, each.transfer,
+                              each.overhead, each.elsewhere}) {
+      if (row.size() == rows[0].size()) break;
       row.push_back(seconds_text(part));
       row.push_back(percent_text(total > 0 ? part / total : 0));
     }
   };
   IdleParts all;
   for (std::size_t r = 0; r < parts.size(); ++r) {
-    add("rank " + std::to_string(r), parts[r]);
+    add("rank " + std::to_string(first_rank + static_cast<int>(r)), parts[r]);
     all.schedule += parts[r].schedule;
     all.imbalance += parts[r].imbalance;
     all.transfer += parts[r].transfer;
     all.overhead += parts[r].overhead;
+    all.elsewhere += parts[r].elsewhere;
   }
   add("all", all);
   std::string text;
-  for (const std::string& line : align_columns(rows, "lrrrrrrrrr")) {
+  for (const std::string& line :
+       align_columns(rows, std::string("l").append(rows[0].size() - 1, 'r'))) {
     text += line + "\n";
   }
   return text;

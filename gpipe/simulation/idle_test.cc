@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/forward_only.h"
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/simulation/simulate.h"
@@ -126,6 +127,87 @@ TEST(Idle, PartsAddUp) {
       }
     }
   }
+}
+
+// F takes 1 on rank 0 and 3 on rank 1; equal stages, with 2 each, would have
+// rank 1 wait for 2 and rank 0, at the end, for 2 as well.
+TEST(Idle, SpansSayWhenEachCauseWas) {
+  Costs costs = equal_costs(2, 1, 1);
+  costs.forward[1] = 3;
+  costs.latency = 0.25;
+  const Timeline timeline = simulate(forward_only(2, 1), costs);
+  const auto spans = idle_spans(timeline);
+  ASSERT_EQ(timeline.makespan, 4.25);
+  ASSERT_EQ(spans.size(), 2);
+  ASSERT_EQ(spans[0].size(), 3);
+  const auto expect = [](const IdleSpan& span, double start, double end,
+                         IdleCause cause) {
+    EXPECT_DOUBLE_EQ(span.start, start);
+    EXPECT_DOUBLE_EQ(span.end, end);
+    EXPECT_STREQ(name_of(span.cause), name_of(cause));
+  };
+  // It waits for what rank 1 waits for, too.
+  expect(spans[0][0], 1, 1.25, IdleCause::kTransfer);
+  expect(spans[0][1], 1.25, 3.25, IdleCause::kSchedule);
+  expect(spans[0][2], 3.25, 4.25, IdleCause::kImbalance);
+  ASSERT_EQ(spans[1].size(), 2);
+  expect(spans[1][0], 0, 1, IdleCause::kSchedule);
+  expect(spans[1][1], 1, 1.25, IdleCause::kTransfer);
+}
+
+// Rank 0 waits for 4 before its second forward, which no schedule of equal
+// stages has it do, and for 3 at the end.
+TEST(Idle, TheSchedulesWaitingIsWhereTheScheduleWaits) {
+  const Schedule schedule = {
+      {{{0, Kind::kForward, 0},
+        {2, Kind::kForward, 0},
+        {0, Kind::kForward, 1},
+        {2, Kind::kForward, 1}},
+       {{1, Kind::kForward, 0}, {1, Kind::kForward, 1}}}};
+  Costs costs = equal_costs(3, 1, 1);
+  costs.forward = {1, 4, 1};
+  // 0F0 0-1, 1F0 1-5, 2F0 5-6, 0F1 6-7, 1F1 7-11, 2F1 11-12. With 2 each the
+  // same, from 2 to 2: rank 0 waits for 2 before each action of stage 2.
+  const auto spans = idle_spans(simulate(schedule, costs));
+  ASSERT_EQ(spans[0].size(), 4);
+  for (const std::size_t k : {0, 2}) {
+    EXPECT_EQ(spans[0][k].cause, IdleCause::kSchedule);
+    EXPECT_DOUBLE_EQ(spans[0][k].end - spans[0][k].start, 2);
+    EXPECT_EQ(spans[0][k + 1].cause, IdleCause::kImbalance);
+    EXPECT_DOUBLE_EQ(spans[0][k + 1].end - spans[0][k + 1].start, 2);
+  }
+}
+
+// Its two actions have a span each, and the time between them is idle.
+TEST(Idle, OfAMeasuredPairAddsUp) {
+  const Timeline timeline =
+      timeline_of({{{{0, Kind::kForward, 0}, 0, 1},
+                    {{0, Kind::kForward, 1, /*with_next=*/true}, 1, 2},
+                    {{0, Kind::kBackward, 0}, 2.5, 3},
+                    {{0, Kind::kBackward, 1}, 3, 4}}});
+  ASSERT_EQ(timeline.idle[0], 0.5);
+  expect_parts(idle_parts(timeline)[0], 0, 0, 0, 0.5);
+}
+
+// Of a process that knows its own rank: what others send says what it waited
+// for.
+TEST(Idle, OfOneProcessIsElsewhereUntilSomethingComes) {
+  Timeline timeline = timeline_of(
+      {{{{1, Kind::kForward, 0}, 3.5, 4}, {{1, Kind::kBackward, 0}, 7, 8}}});
+  timeline.first_rank = 1;
+  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 2, 3, 3, 64},
+                        {{1, Kind::kForward, 0}, 1, 2, 4, 4.5, 4.5, 64},
+                        {{2, Kind::kBackward, 0}, 2, 1, 6, 7, 7, 64},
+                        {{1, Kind::kBackward, 0}, 1, 0, 8, 9, 9, 64}};
+  const IdleParts parts = idle_parts(timeline)[0];
+  expect_parts(parts, 0, 0, 2, 0.5);
+  EXPECT_DOUBLE_EQ(parts.elsewhere, 4);
+  const std::string text = to_text({parts}, 1);
+  EXPECT_THAT(text, HasSubstr("overhead         other processes        \n"));
+  EXPECT_THAT(text,
+              HasSubstr("rank 1  6.5 s            0 us  0.0 %       0 us  "
+                        "0.0 %       2 s  30.8 %    500 ms  7.7 %         "
+                        "     4 s  61.5 %\n"));
 }
 
 TEST(Idle, IsRefusedWhereActionsWaitForEachOther) {

@@ -102,7 +102,16 @@ class Picture {
       draw_lane(timeline, r);
       y_ += kLane + kGap;
     }
-    for (const Transfer& transfer : timeline.transfers) draw_copy(transfer);
+    for (const Transfer& transfer : timeline.transfers) {
+      const auto is_here = [&](int rank) {
+        return rank < static_cast<int>(timeline.ranks.size());
+      };
+      // Of one process, there is but one end.
+      if (timeline.first_rank == 0 && is_here(transfer.from) &&
+          is_here(transfer.to)) {
+        draw_copy(transfer);
+      }
+    }
     draw_axis();
     for (std::size_t r = 0; r < timeline.memory.size(); ++r) {
       draw_memory(timeline, r);

@@ -18,12 +18,14 @@ struct Span {
   double start = 0, end = 0;  // seconds from the beginning of the step
 };
 
-// A copy of what `action` made, to the rank of a neighbouring stage.
+// A copy of what `action` made, to another rank: that of a neighbouring stage,
+// or of one that a skip tensor goes to.
 struct Transfer {
   Action action;
   int from = 0, to = 0;  // ranks: the link
   // Seconds: it starts, leaves the link to the next one, and is there.
   double start = 0, sent = 0, end = 0;
+  double bytes = 0;  // 0: not known
 };
 
 struct MemoryPoint {
@@ -35,6 +37,9 @@ struct Timeline {
   // As Schedule::ranks. The two actions of an overlapped pair have the same
   // span, that of their block.
   std::vector<std::vector<Span>> ranks;
+  // Which rank ranks[0] is, where a process knows of its own one only: then
+  // what comes from others and goes there is in `transfers`.
+  int first_rank = 0;
   double makespan = 0;       // the end of the last action
   std::vector<double> idle;  // of each rank: makespan less what it works
   // Of each rank, most micro-batches (of a stage) at any one time of which the
@@ -54,7 +59,8 @@ struct Timeline {
   // 2104.04473, section 2.2).
   double bubble_ratio = 0;
 
-  // Those that take time; the ones of a link in the order in which they go.
+  // Those that take time; the ones of a link in the order in which they go,
+  // perhaps several of an action.
   std::vector<Transfer> transfers;
   // Of each rank; empty if no bytes are known. See memory.h.
   std::vector<std::vector<MemoryPoint>> memory;

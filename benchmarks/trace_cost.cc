@@ -1,0 +1,173 @@
+// What it costs to record a step's timeline: the same step with and without, in
+// turn.
+
+#include <ATen/Parallel.h>
+#include <ATen/record_function.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+// After LibTorch's headers, which define the same macros unless glog has.
+#include <gflags/gflags.h>
+
+#include "benchmarks/harness/environment.h"
+#include "benchmarks/harness/output.h"
+#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/table.h"
+#include "benchmarks/harness/throughput.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
+#include "models/amoebanet.h"
+#include "models/resnet.h"
+#include "models/transformer.h"
+#include "models/unet.h"
+
+DEFINE_int64(rounds, 15, "Steps of each kind, in turn; medians count.");
+DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
+DEFINE_int64(partitions, 2, "CPU partitions, of one thread each.");
+
+namespace gpipe::benchmarks {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Subject {
+  std::string name;
+  std::function<torch::nn::Sequential()> model;
+  at::Tensor input;
+};
+
+at::Tensor loss_of(const at::Tensor& output, const at::Tensor&) {
+  return output.pow(2).mean();
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Layers in parts of about the same number.
+std::vector<int64_t> balance_of(int64_t layers) {
+  std::vector<int64_t> balance;
+  for (int64_t j = 0; j < FLAGS_partitions; ++j) {
+    balance.push_back((j + 1) * layers / FLAGS_partitions -
+                      j * layers / FLAGS_partitions);
+  }
+  return balance;
+}
+
+Row run(const Subject& subject) {
+  torch::manual_seed(0);
+  const auto model = subject.model();
+  GPipe pipeline(
+      model, GPipeOptions(balance_of(static_cast<int64_t>(model->size())))
+                 .devices(std::vector<c10::Device>(FLAGS_partitions, at::kCPU))
+                 .threads_per_partition(1));
+  const Schedule schedule = one_forward_one_backward(
+      static_cast<int>(FLAGS_partitions), static_cast<int>(FLAGS_microbatches));
+  std::vector<double> wall[2], cpu[2], drawing;
+  for (int64_t round = -1; round < FLAGS_rounds; ++round) {
+    // What comes second may find caches warmer.
+    for (const bool traced : {round % 2 == 0, round % 2 != 0}) {
+      pipeline->zero_grad();
+      torch::manual_seed(1);  // the same dropout
+      const Stopwatch watch({at::Device(at::kCPU)});
+      const StepResult result =
+          pipeline->train_step(subject.input, subject.input, loss_of, schedule,
+                               TrainOptions().timeline(traced));
+      const Duration duration = watch.elapsed();
+      if (round < 0) continue;
+      wall[traced].push_back(duration.wall_seconds);
+      cpu[traced].push_back(duration.cpu_seconds);
+      if (!traced) continue;
+      const auto start = Clock::now();
+      to_chrome_trace(*result.timeline);
+      drawing.push_back(seconds_since(start));
+    }
+  }
+  const auto more = [](const std::vector<double>(&of)[2]) {
+    return Cell(100 * (median(of[true]) / median(of[false]) - 1), 2);
+  };
+  return {
+      subject.name,
+      {Cell(1e3 * median(wall[false]), 1), Cell(1e3 * median(wall[true]), 1),
+       more(wall), more(cpu), Cell(1e3 * median(drawing), 2)},
+      {},
+      ""};
+}
+
+// Of an action's parts of the recording, in microseconds.
+double microseconds_of(const std::function<void()>& part) {
+  constexpr int kCount = 20000;
+  const auto start = Clock::now();
+  for (int k = 0; k < kCount; ++k) part();
+  return 1e6 * seconds_since(start) / kCount;
+}
+
+int measure() {
+  check_format();
+  if (FLAGS_microbatches <= 0 || FLAGS_rounds <= 0 || FLAGS_partitions <= 0) {
+    throw std::invalid_argument(
+        "--microbatches, --rounds and --partitions need to be above 0");
+  }
+  at::set_num_threads(1);
+  torch::manual_seed(0);
+  const auto images = at::rand({16, 3, 64, 64});
+  Table table;
+  table.title = "A step whose timeline is recorded, beside one without";
+  table.name_column = "model";
+  table.columns = {"plain ms", "recorded ms", "more wall %", "more CPU %",
+                   "drawing ms"};
+  const std::vector<Subject> subjects = {
+      {"ResNet-101", [] { return models::resnet101(10); }, images},
+      {"AmoebaNet-D (6, 64)", [] { return models::amoebanetd(10, 6, 64); },
+       images},
+      {"U-Net (2, 16)", [] { return models::unet(5, 2, 16); }, images},
+      {"Transformer (4, 256)",
+       [] {
+         return models::transformer(models::TransformerOptions()
+                                        .num_layers(4)
+                                        .width(256)
+                                        .feed_forward(1024)
+                                        .heads(4)
+                                        .vocabulary(100)
+                                        .sequence(64)
+                                        .dropout(0));
+       },
+       at::randint(100, {16, 64}, at::kLong)},
+  };
+  for (const Subject& subject : subjects) table.rows.push_back(run(subject));
+  table.notes.push_back(
+      std::to_string(FLAGS_partitions) + " CPU partitions of one thread, " +
+      std::to_string(FLAGS_microbatches) +
+      " micro-batches, 1F1B. Drawing: the trace as JSON, after the step.");
+  const double memory =
+      microseconds_of([] { TrainOptions().memory()(at::Device(at::kCPU)); });
+  const double range = microseconds_of(
+      [] { const at::RecordFunction range(at::RecordScope::USER_SCOPE); });
+  table.notes.push_back(
+      "Around each action: the memory is read twice, " +
+      Cell(memory, 2).text() + " us each. Without a timeline: a range for " +
+      "profilers of which there are none, " + Cell(range, 3).text() + " us.");
+  print_table(table, "trace_cost", describe_environment());
+  return kOk;
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks
+
+int main(int argc, char** argv) {
+  const gpipe::benchmarks::Program program{
+      "trace_cost",
+      "milliseconds of steps whose timeline is recorded, beside plain ones.",
+      {"", "--rounds=31 --partitions=4"}};
+  return gpipe::benchmarks::run_program(argc, argv, program,
+                                        gpipe::benchmarks::measure);
+}

@@ -1,0 +1,99 @@
+#include "training/trace.h"
+
+#include <cstddef>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule.h"
+#include "gpipe/text/columns.h"
+#include "gpipe/text/units.h"
+#include "weights/atomic_file.h"
+
+namespace gpipe {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+
+// The first column to the left, and the others to the right.
+std::string table(const Rows& rows) {
+  const std::string sides = "l" + std::string(rows[0].size() - 1, 'r');
+  std::string text;
+  for (const std::string& line : align_columns(rows, sides)) {
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string of_ranks(const Timeline& timeline) {
+  const bool has_memory = !timeline.peak_bytes.empty();
+  Rows rows{{"", "busy", "", "recompute", "", "idle", ""}};
+  if (has_memory) rows[0].emplace_back("peak memory");
+  for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
+    double recompute = 0;
+    for (const Span& span : timeline.ranks[r]) {
+      if (span.action.kind == Kind::kRecompute) {
+        recompute += span.end - span.start;
+      }
+    }
+    const double idle = timeline.idle[r];
+    auto& row = rows.emplace_back();
+    row = {"rank " + std::to_string(timeline.first_rank + static_cast<int>(r))};
+    for (const double part : {timeline.makespan - idle, recompute, idle}) {
+      row.push_back(seconds_text(part));
+      row.push_back(
+          percent_text(timeline.makespan > 0 ? part / timeline.makespan : 0));
+    }
+    if (has_memory) row.push_back(bytes_text(timeline.peak_bytes[r]));
+  }
+  return table(rows);
+}
+
+std::string of_links(const Timeline& timeline) {
+  struct Sum {
+    int count = 0;
+    double bytes = 0, seconds = 0;
+  };
+  std::map<std::pair<int, int>, Sum> links;
+  for (const Transfer& each : timeline.transfers) {
+    Sum& sum = links[{each.from, each.to}];
+    ++sum.count;
+    sum.bytes += each.bytes;
+    sum.seconds += each.sent - each.start;
+  }
+  Rows rows{{"", "copies", "bytes", "time"}};
+  for (const auto& [link, sum] : links) {
+    rows.push_back({"rank " + std::to_string(link.first) + " to " +
+                        std::to_string(link.second),
+                    std::to_string(sum.count),
+                    sum.bytes > 0 ? bytes_text(sum.bytes) : "",
+                    seconds_text(sum.seconds)});
+  }
+  return table(rows);
+}
+
+}  // namespace
+
+std::string timeline_summary(const Timeline& timeline) {
+  const std::size_t ranks = timeline.ranks.size();
+  std::string text = "timeline: " + seconds_text(timeline.makespan) + ", " +
+                     std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
+                     ", bubble " + percent_text(timeline.bubble_fraction) +
+                     "\n" + of_ranks(timeline) + "idle time:\n" +
+                     to_text(idle_parts(timeline), timeline.first_rank);
+  if (!timeline.transfers.empty()) {
+    text += "transfers:\n" + of_links(timeline);
+  }
+  return text;
+}
+
+std::string write_trace(const std::string& path, const Timeline& timeline) {
+  std::string summary = timeline_summary(timeline);
+  const std::string trace = to_chrome_trace(timeline);
+  AtomicFile file(path);
+  file.write(trace.data(), trace.size());
+  file.commit();
+  return summary;
+}
+
+}  // namespace gpipe
