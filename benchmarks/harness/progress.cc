@@ -1,10 +1,7 @@
 #include "benchmarks/harness/progress.h"
 
 #include <glog/logging.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -16,20 +13,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
-// To the start of the line, and erase it (ECMA-48).
-constexpr char kRewrite[] = "\r\x1b[K";
-
 }  // namespace
-
-std::string clock_text(double seconds) {
-  const auto whole = static_cast<int64_t>(std::llround(std::max(seconds, 0.0)));
-  char buffer[64];
-  std::snprintf(buffer, sizeof(buffer), "%02lld:%02lld:%02lld",
-                static_cast<long long>(whole / 3600),
-                static_cast<long long>(whole / 60 % 60),
-                static_cast<long long>(whole % 60));
-  return buffer;
-}
 
 std::string progress_line(const std::string& label, double seconds,
                           int64_t epoch, int64_t epochs, double done_of_epoch,
@@ -51,30 +35,18 @@ std::string progress_line(const std::string& label, double seconds,
 Progress::Progress(std::string label, int64_t epochs)
     : label_(std::move(label)),
       epochs_(epochs),
-      terminal_(isatty(STDERR_FILENO) == 1),
       start_(Clock::now()),
-      last_(start_) {}
-
-Progress::~Progress() {
-  if (terminal_) std::fputs(kRewrite, stderr);
-}
+      line_([](const std::string& line) { LOG(INFO) << line; }) {}
 
 void Progress::update(int64_t epoch, double done, double samples_per_second) {
-  // Often enough to be alive, seldom enough to cost nothing.
-  if (seconds_since(last_) < (terminal_ ? 0.2 : 10)) return;
-  last_ = Clock::now();
-  const std::string line = progress_line(label_, seconds_since(start_), epoch,
-                                         epochs_, done, samples_per_second);
-  if (terminal_) {
-    std::fprintf(stderr, "%s%s", kRewrite, line.c_str());
-  } else {
-    LOG(INFO) << line;
-  }
+  line_.update([&] {
+    return progress_line(label_, seconds_since(start_), epoch, epochs_, done,
+                         samples_per_second);
+  });
 }
 
 void Progress::say(const std::string& text) {
-  if (terminal_) std::fputs(kRewrite, stderr);
-  LOG(INFO) << label_ << " | " << text;
+  line_.say(label_ + " | " + text);
 }
 
 }  // namespace gpipe::benchmarks

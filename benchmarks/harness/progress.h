@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "gpipe/text/status_line.h"
+
 namespace gpipe::benchmarks {
 
 // "pipeline-2 | 00:01:05 | epoch 2/3 (50%) | 21.3 samples/s | 00:01:05 left".
@@ -13,17 +15,11 @@ std::string progress_line(const std::string& label, double seconds,
                           int64_t epoch, int64_t epochs, double done_of_epoch,
                           double samples_per_second);
 
-// "01:02:03".
-std::string clock_text(double seconds);
-
 // On a terminal a line that is written over; else, so that logs stay short, a
 // line every ten seconds.
 class Progress {
  public:
   Progress(std::string label, int64_t epochs);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
 
   // In epoch `epoch` (from 1), of which `done` in [0, 1] is behind us.
   void update(int64_t epoch, double done, double samples_per_second);
@@ -36,9 +32,8 @@ class Progress {
 
   std::string label_;
   int64_t epochs_;
-  bool terminal_;
   Clock::time_point start_;
-  Clock::time_point last_;
+  StatusLine line_;
 };
 
 }  // namespace gpipe::benchmarks

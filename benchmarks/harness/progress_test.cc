@@ -16,10 +16,5 @@ TEST(ProgressTest, LineWithoutAnythingDoneJudgesNoTime) {
             "a | 00:00:00 | epoch 1/3 (0%) | 0.0 samples/s");
 }
 
-TEST(ProgressTest, ClockHasHours) {
-  EXPECT_EQ(clock_text(3600 * 25 + 61.4), "25:01:01");
-  EXPECT_EQ(clock_text(-1), "00:00:00");
-}
-
 }  // namespace
 }  // namespace gpipe::benchmarks

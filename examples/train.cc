@@ -1,0 +1,36 @@
+// Trains any model of the zoo on data of yours, or on some that it draws, with
+// all that such a run needs. See --help.
+//
+//   ./bazelw run //examples:train -- --model=unet --data=/folder
+#include <c10/util/Exception.h>
+#include <gflags/gflags.h>
+
+#include <exception>
+#include <iostream>
+#include <string>
+
+#include "trainer/exit_code.h"
+#include "trainer/flags.h"
+#include "trainer/run.h"
+
+DECLARE_bool(help);  // gflags' own
+
+int main(int argc, char** argv) {
+  namespace trainer = gpipe::trainer;
+  gflags::SetUsageMessage("trains a model of the zoo; see --help");
+  gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
+  if (FLAGS_help) {
+    trainer::print_help(std::cout);
+    return trainer::kDone;
+  }
+  try {
+    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
+    return trainer::run(
+        trainer::options_of_flags(),
+        [](const std::string& line) { std::cout << line << std::endl; });
+  } catch (const std::exception& error) {
+    const auto ending = trainer::ending_of(error);
+    std::cerr << "train: " << ending.text << "\n";
+    return ending.code;
+  }
+}

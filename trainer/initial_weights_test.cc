@@ -1,0 +1,71 @@
+#include "trainer/initial_weights.h"
+
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <string>
+
+#include "models/resnet.h"
+#include "models/resnet_names.h"
+#include "models/unet.h"
+#include "weights/names.h"
+#include "weights/safetensors.h"
+#include "weights/state_dict.h"
+#include "weights/testing/files.h"
+#include "weights/torch_file.h"
+
+namespace gpipe::trainer {
+namespace {
+
+using gpipe::testing::bit_equal;
+using gpipe::testing::new_folder;
+using gpipe::testing::value_error_of;
+
+torch::nn::Sequential small(int seed) {
+  torch::manual_seed(seed);
+  return models::unet(1, 1, 2);
+}
+
+TEST(InitialWeightsTest, AreThoseOfTheFile) {
+  const std::string folder = new_folder();
+  const auto from = small(1);
+  write_safetensors(folder + "w.safetensors", state_dict(*from));
+  write_torch_file(folder + "w.pt", state_dict(*from));
+  for (const char* name : {"w.safetensors", "w.pt"}) {
+    auto to = small(2);
+    load_initial_weights(to, "unet", folder + name, "");
+    const StateDict expected = state_dict(*from);
+    for (const auto& item : state_dict(*to)) {
+      EXPECT_TRUE(bit_equal(item.value(), expected[item.key()])) << item.key();
+    }
+  }
+  auto to = small(2);
+  EXPECT_NE(value_error_of([&] {
+              load_initial_weights(to, "unet", folder + "w.bin", "");
+            }).find("should end in .pt, .pth or .safetensors"),
+            std::string::npos);
+}
+
+TEST(InitialWeightsTest, TorchvisionsNamesWillDoAndSomeMayBeSkipped) {
+  const std::string path = new_folder() + "resnet50.safetensors";
+  torch::manual_seed(1);
+  const auto from = models::resnet50(4);
+  write_safetensors(
+      path, rename(state_dict(*from), models::torchvision_resnet50_names()));
+  torch::manual_seed(2);
+  auto to = models::resnet50(3);
+  const at::Tensor fc = state_dict(*to)["fc.weight"].clone();
+  EXPECT_NE(value_error_of([&] {
+              load_initial_weights(to, "resnet50", path, "");
+            }).find("fc.weight"),
+            std::string::npos);
+  const std::string line = load_initial_weights(to, "resnet50", path, "fc.");
+  EXPECT_EQ(line, "318 of 320 tensors begin as those in " + path);
+  const StateDict expected = state_dict(*from), after = state_dict(*to);
+  EXPECT_TRUE(bit_equal(after["layer3_0_conv1.weight"],
+                        expected["layer3_0_conv1.weight"]));
+  EXPECT_TRUE(bit_equal(after["fc.weight"], fc));
+}
+
+}  // namespace
+}  // namespace gpipe::trainer

@@ -1,0 +1,104 @@
+// Runs over several processes.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdint>
+#include <iostream>
+#include <string>
+
+#include "gpipe/distributed/testing/ranks.h"
+#include "trainer/exit_code.h"
+#include "trainer/make_task.h"
+#include "trainer/run.h"
+#include "trainer/testing/small_runs.h"
+#include "weights/testing/files.h"
+
+namespace gpipe::trainer {
+namespace {
+
+using gpipe::testing::argument;
+using gpipe::testing::bit_equal;
+using gpipe::testing::new_folder;
+using gpipe::testing::RankProgramEntry;
+using gpipe::testing::RankResult;
+using gpipe::testing::Ranks;
+using gpipe::testing::world_options;
+
+Options options_of(const std::string& folder) {
+  Options options = small_options("transformer");
+  options.task.transformer_dropout = 0.2;
+  options.engine.checkpoint = "never";  // a loss is computed once
+  options.loop.steps = 4;
+  options.loop.clip = 0.5;
+  options.loop.eval_every = 2;
+  options.loop.run_dir = folder;
+  return options;
+}
+
+const RankProgramEntry kTrain("train", [] {
+  Options options = options_of(argument("folder"));
+  // As a launcher would say it.
+  const WorldOptions world = world_options();
+  setenv("RANK", std::to_string(world.rank).c_str(), 1);
+  setenv("WORLD_SIZE", std::to_string(world.size).c_str(), 1);
+  setenv("LOCAL_RANK", std::to_string(world.local_rank).c_str(), 1);
+  setenv("LOCAL_WORLD_SIZE", std::to_string(world.size).c_str(), 1);
+  setenv("MASTER_ADDR", world.address.c_str(), 1);
+  setenv("MASTER_PORT", std::to_string(world.port).c_str(), 1);
+  options.engine.distributed = true;
+  options.engine.devices = "cpu";
+  options.engine.timeout = 60;
+  options.engine.data_parallel = std::stoll(argument("copies"));
+  const auto task = make_task(options.task);
+  const int64_t stop = std::stoll(argument("stop"));
+  // In one of them only.
+  TaskWith stopped(*task, [&, losses = std::make_shared<int64_t>(0)](
+                              const at::Tensor& output) {
+    if (++*losses == 2 * (stop - 1) + 1) raise(SIGTERM);
+    return output;
+  });
+  return run(options, stopped,
+             [](const std::string& line) { std::cout << line << std::endl; });
+});
+
+void train_in_processes(const std::string& folder, int count, int copies,
+                        int64_t stop, int code) {
+  Ranks ranks("train", count,
+              {{"folder", folder},
+               {"copies", std::to_string(copies)},
+               {"stop", std::to_string(stop)}});
+  for (const RankResult& each : ranks.wait()) {
+    EXPECT_EQ(each.exit.code, code) << each.out << each.err;
+  }
+}
+
+void expect_same_weights(const RunState& a, const RunState& b) {
+  EXPECT_EQ(a.step, b.step);
+  ASSERT_EQ(a.model.size(), b.model.size());
+  for (const auto& item : a.model) {
+    EXPECT_TRUE(bit_equal(item.value(), b.model[item.key()])) << item.key();
+  }
+}
+
+TEST(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  run_here(options_of(here));
+  train_in_processes(there, 2, 1, /*stop=*/3, kSignal + SIGTERM);
+  EXPECT_EQ(state_in(there).step, 3);
+  train_in_processes(there, 2, 1, /*stop=*/100, kDone);
+  expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, CopiesShareABatch) {
+  const std::string there = new_folder() + "there";
+  train_in_processes(there, 2, 2, /*stop=*/100, kDone);
+  EXPECT_EQ(state_in(there).step, 4);
+  // Goes on in one process, of which the mini-batches are the same.
+  Options options = options_of(there);
+  options.loop.steps = 5;
+  EXPECT_EQ(run_here(options).code, kDone);
+}
+
+}  // namespace
+}  // namespace gpipe::trainer

@@ -1,0 +1,93 @@
+#include "trainer/run_words.h"
+
+#include <c10/util/Exception.h>
+
+#include <sstream>
+
+namespace gpipe::trainer {
+namespace {
+
+template <typename T>
+std::string text_of(const T& value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << std::boolalpha << value;
+  return text.str();
+}
+
+}  // namespace
+
+Words fixed_words(const Options& options, const Task& task) {
+  const TaskOptions& of_task = options.task;
+  Words words{
+      {"--model", of_task.model},
+      {"--batch", text_of(of_task.batch)},
+      {"--seed", text_of(of_task.seed)},
+      {"--accumulate", text_of(options.loop.accumulate)},
+      {"--precision", options.loop.precision},
+      {"--optimizer", options.optimizer.name},
+      {"--momentum", text_of(options.optimizer.momentum)},
+      {"--weight_decay", text_of(options.optimizer.weight_decay)},
+      {"--decay_norms", text_of(options.optimizer.decay_norms)},
+      // What is there, and not where, which may have moved.
+      {"--data", task.data()},
+  };
+  if (of_task.model == "amoebanetd") {
+    words["--amoebanet_layers"] = text_of(of_task.amoebanet_layers);
+    words["--amoebanet_filters"] = text_of(of_task.amoebanet_filters);
+  }
+  if (of_task.model == "unet") {
+    words["--unet_depth"] = text_of(of_task.unet_depth);
+    words["--unet_convs"] = text_of(of_task.unet_convs);
+    words["--unet_channels"] = text_of(of_task.unet_channels);
+  }
+  if (of_task.model == "transformer") {
+    words["--transformer_layers"] = text_of(of_task.transformer_layers);
+    words["--transformer_width"] = text_of(of_task.transformer_width);
+    words["--transformer_heads"] = text_of(of_task.transformer_heads);
+    words["--transformer_dropout"] = text_of(of_task.transformer_dropout);
+    words["--length"] = text_of(of_task.length);
+  } else {
+    words["--crop"] = of_task.crop;
+    words["--flip"] = text_of(of_task.flip);
+  }
+  return words;
+}
+
+Words changeable_words(const Options& options) {
+  return {
+      {"--lr", text_of(options.optimizer.lr)},
+      {"--lr_schedule", options.loop.lr_schedule},
+      {"--clip", text_of(options.loop.clip)},
+      {"--chunks", text_of(options.engine.chunks)},
+      {"--schedule", options.engine.schedule},
+      {"--deferred_batch_norm", text_of(options.engine.deferred_batch_norm)},
+  };
+}
+
+void check_fixed_words(const Words& saved, const Words& now,
+                       const std::string& folder) {
+  std::string wrong;
+  for (const auto& [flag, value] : now) {
+    const auto found = saved.find(flag);
+    if (found == saved.end() || found->second == value) continue;
+    wrong += (wrong.empty() ? "" : "; ") + flag + " was '" + found->second +
+             "' and is '" + value + "'";
+  }
+  TORCH_CHECK_VALUE(wrong.empty(), folder,
+                    " has a run that this one cannot go on from: ", wrong,
+                    ". Give the flags that it had, or another --run_dir");
+}
+
+std::vector<std::string> changes(const Words& saved, const Words& now) {
+  std::vector<std::string> lines;
+  for (const auto& [flag, value] : now) {
+    const auto found = saved.find(flag);
+    if (found == saved.end() || found->second == value) continue;
+    lines.push_back("from here on " + flag + " is '" + value + "'; it was '" +
+                    found->second + "'");
+  }
+  return lines;
+}
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,97 @@
+#include "trainer/saved_run.h"
+
+#include <c10/util/Exception.h>
+
+#include <sstream>
+#include <utility>
+
+#include "training/generator_states.h"
+#include "training/optimizer_state.h"
+#include "training/run_state.h"
+#include "weights/state_dict.h"
+
+namespace gpipe::trainer {
+namespace {
+
+constexpr char kScaler[] = "grad_scaler";  // the scale, and the steps since
+
+std::string text_of(const GradScaler::State& state) {
+  std::ostringstream text;
+  text.precision(17);
+  text << state.scale << " " << state.steps_since;
+  return text.str();
+}
+
+GradScaler::State scaler_state(const std::string& text) {
+  GradScaler::State state;
+  std::istringstream(text) >> state.scale >> state.steps_since;
+  return state;
+}
+
+}  // namespace
+
+SavedRun::SavedRun(const LoopOptions& options, int rank, int ranks,
+                   AllGather all_gather,
+                   std::function<void(const std::string&)> report)
+    : how_(options.resume) {
+  if (options.run_dir.empty()) return;
+  RunShard shard;
+  shard.index = rank;
+  shard.count = ranks;
+  shard.all_gather = std::move(all_gather);
+  files_.emplace(options.run_dir, RunFilesOptions()
+                                      .keep(options.keep)
+                                      .report(std::move(report))
+                                      .shard(std::move(shard)));
+}
+
+std::optional<Words> SavedRun::words() {
+  if (!files_) return std::nullopt;
+  const auto state = files_->resume(how_, RunFiles::Names());
+  const auto steps = files_->steps();
+  // The next "auto" would take it for this run's.
+  TORCH_CHECK_VALUE(
+      how_ == "auto" || steps.empty() ||
+          steps.back() <= (state ? state->step : 0),
+      "--resume=", how_, ": ", folder_of(steps.back()),
+      " is of an earlier run, and later than where this one begins; move it "
+      "away, or give another --run_dir");
+  if (!state) return std::nullopt;
+  return state->words;
+}
+
+int64_t SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
+                       GradScaler* scaler) {
+  if (!files_) return 0;
+  const auto keys = state_dict(engine.module()).keys();
+  const auto state =
+      files_->resume(how_, RunFiles::Names(keys.begin(), keys.end()));
+  if (!state) return 0;
+  load_state_dict(engine.module(), state->model);
+  load_optimizer_state(optimizer, state->optimizer.value(),
+                       engine.module().named_parameters());
+  set_generator_states(state->generators);
+  const auto of_scaler = state->words.find(kScaler);
+  if (scaler && of_scaler != state->words.end()) {
+    scaler->set_state(scaler_state(of_scaler->second));
+  }
+  return state->step;
+}
+
+void SavedRun::save(int64_t step, Engine& engine,
+                    const torch::optim::Optimizer& optimizer,
+                    const GradScaler* scaler, Words words) {
+  RunState state;
+  state.step = step;
+  if (engine.replica() == 0) {
+    state.model = state_dict(engine.module());
+    state.optimizer =
+        optimizer_state(optimizer, engine.module().named_parameters());
+  }
+  state.generators = generator_states();
+  if (scaler) words[kScaler] = text_of(scaler->state());
+  state.words = std::move(words);
+  files_->save(state);
+}
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,58 @@
+// The saved steps of a run: the training's state in, and out.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/engine.h"
+#include "trainer/options.h"
+#include "trainer/run_words.h"
+#include "training/grad_scaler.h"
+#include "training/run_files.h"
+
+namespace gpipe::trainer {
+
+// Of several processes, all make the same calls at the same time.
+class SavedRun {
+ public:
+  using AllGather =
+      std::function<std::vector<std::string>(const std::string& mine)>;
+
+  // LoopOptions::run_dir "": nothing is saved, and there is nothing to go on
+  // from. `report`: is told what is damaged and passed over.
+  SavedRun(const LoopOptions& options, int rank, int ranks,
+           AllGather all_gather,
+           std::function<void(const std::string&)> report);
+
+  bool saves() const { return files_.has_value(); }
+
+  // What the step to go on from says of itself, before anything of it is
+  // loaded; nothing if there is none. c10::ValueError for a step that is not
+  // there, or after which there are others.
+  std::optional<Words> words();
+
+  // Puts that step in, and returns how many steps have been made; 0 if there is
+  // none. `scaler` may be null.
+  //
+  // Errors: those of RunFiles, load_state_dict() and load_optimizer_state().
+  int64_t load(Engine& engine, torch::optim::Optimizer& optimizer,
+               GradScaler* scaler);
+
+  // Of the first replica; with the words of the run.
+  void save(int64_t step, Engine& engine,
+            const torch::optim::Optimizer& optimizer, const GradScaler* scaler,
+            Words words);
+
+  std::string folder_of(int64_t step) const { return files_->folder_of(step); }
+
+ private:
+  std::string how_;
+  std::optional<RunFiles> files_;
+};
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,185 @@
+#include "trainer/segmentation.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/functional/loss.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/augment_mask.h"
+#include "data/mask_folder.h"
+#include "data/random.h"
+#include "models/unet.h"
+#include "trainer/epochs.h"
+#include "trainer/readable.h"
+
+namespace gpipe::trainer {
+namespace {
+
+namespace F = torch::nn::functional;
+
+struct Images {
+  int64_t size;
+  std::function<data::MaskedImage(int64_t index)> get;
+};
+
+// A disc of any size at any place, little brighter than the noise around it.
+data::MaskedImage draw_disc(uint64_t seed) {
+  constexpr int64_t kSide = 96;
+  data::Random random(seed);
+  const auto y = at::arange(kSide).view({1, kSide, 1});
+  const auto x = at::arange(kSide).view({1, 1, kSide});
+  const auto distance =
+      at::hypot(y - random.uniform(0, kSide), x - random.uniform(0, kSide));
+  const auto mask = distance < random.uniform(8, 32);
+  const auto noise = at::randint(200, {3, kSide, kSide},
+                                 at::detail::createCPUGenerator(random.next()));
+  return {(noise + 50 * mask).to(at::kByte), mask};
+}
+
+Images open(const TaskOptions& options) {
+  if (options.data.empty()) {
+    return {256, [seed = options.seed](int64_t index) {
+              return draw_disc(data::mix_seed(seed, 3, index));
+            }};
+  }
+  const data::MaskFolder folder(options.data);
+  return {folder.size(), [folder](int64_t index) { return folder.get(index); }};
+}
+
+int64_t held_out_of(int64_t images, double part) {
+  const auto count =
+      static_cast<int64_t>(std::llround(part * static_cast<double>(images)));
+  TORCH_CHECK_VALUE(part > 0 && count > 0 && count < images,
+                    "--held_out=", part, " of ", images, " images is ", count,
+                    "; neither training nor testing may be without");
+  return count;
+}
+
+class Segmentation : public Task {
+ public:
+  explicit Segmentation(const TaskOptions& options)
+      : options_(options),
+        images_(open(options)),
+        held_out_(held_out_of(images_.size, options.held_out)),
+        order_(data::permutation(images_.size, options.seed)),
+        readable_(options.skip_broken),
+        epochs_(images_.size - held_out_, options.batch, options.seed) {
+    augment_.size = options.size > 0 ? options.size : 64;
+    augment_.flip = options.flip;
+  }
+
+  torch::nn::Sequential model() const override {
+    return models::unet(options_.unet_depth, options_.unet_convs,
+                        options_.unet_channels);
+  }
+
+  std::string data() const override {
+    return std::to_string(images_.size - held_out_) +
+           " images with masks for training and " + std::to_string(held_out_) +
+           " for testing, " + std::to_string(augment_.size) + " x " +
+           std::to_string(augment_.size);
+  }
+
+  std::string rows_name() const override { return "images"; }
+
+  int64_t train_batches() const override { return epochs_.batches(); }
+  int64_t test_batches() const override {
+    return (held_out_ + options_.batch - 1) / options_.batch;
+  }
+
+  Sample train_batch(int64_t index, Rows rows) override {
+    const auto items = epochs_.at(index, rows);
+    std::vector<at::Tensor> inputs, masks;
+    for (const int64_t item : items.indices) {
+      readable_.first(
+          item, images_.size - held_out_,
+          [&](int64_t k) { return images_.get(order_[held_out_ + k]); },
+          [&](int64_t k, const data::MaskedImage& found) {
+            const auto sample =
+                data::augment(found, augment_, data::mix_seed(items.seed, k));
+            inputs.push_back(sample.image);
+            masks.push_back(sample.mask);
+          });
+    }
+    return {at::stack(inputs), at::stack(masks)};
+  }
+
+  // An image that cannot be read is grey, and its mask negative.
+  Sample test_batch(int64_t index) override {
+    const int64_t begin = index * options_.batch;
+    const int64_t end = std::min(begin + options_.batch, held_out_);
+    const int64_t size = augment_.size;
+    std::vector<at::Tensor> inputs, masks;
+    for (int64_t k = begin; k < end; ++k) {
+      // Beyond the numbers of those for training.
+      const auto found = readable_.read(images_.size + k, [&](int64_t) {
+        return data::prepare(images_.get(order_[k]), augment_);
+      });
+      inputs.push_back(found ? found->image : at::zeros({3, size, size}));
+      masks.push_back(found ? found->mask : at::full({1, size, size}, -1.0));
+    }
+    return {at::stack(inputs), at::stack(masks)};
+  }
+
+  at::Tensor loss(const at::Tensor& output,
+                  const at::Tensor& target) const override {
+    return F::binary_cross_entropy_with_logits(output.to(at::kFloat),
+                                               target.to(output.device()));
+  }
+
+  Score score(const at::Tensor& output,
+              const at::Tensor& target) const override {
+    return score_of_masks(output, target);
+  }
+
+  std::string metric_name() const override { return "dice"; }
+  double metric(const Score& score) const override {
+    return score.value / score.items;
+  }
+
+  std::vector<std::string> take_warnings() override {
+    return readable_.take_warnings();
+  }
+
+ private:
+  const TaskOptions options_;
+  const Images images_;
+  const int64_t held_out_;  // those that are first in order_
+  const std::vector<int64_t> order_;
+  Readable readable_;
+  Epochs epochs_;
+  data::AugmentMaskOptions augment_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> segmentation(const TaskOptions& options) {
+  return std::make_unique<Segmentation>(options);
+}
+
+Score score_of_masks(const at::Tensor& output, const at::Tensor& target) {
+  Score score;
+  for (int64_t i = 0; i < target.size(0); ++i) {
+    const at::Tensor mask = target[i].to(at::kDouble);
+    if (mask.lt(0).any().item<bool>()) continue;
+    const at::Tensor logits = output[i].to(at::kDouble);
+    const at::Tensor found = logits.gt(0).to(at::kDouble);
+    const double both = (found * mask).sum().item<double>();
+    const double sum = (found.sum() + mask.sum()).item<double>();
+    score.items += 1;
+    score.loss +=
+        F::binary_cross_entropy_with_logits(logits, mask).item<double>();
+    score.value += sum > 0 ? 2 * both / sum : 1;
+  }
+  return score;
+}
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,81 @@
+#include "trainer/testing/small_runs.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "trainer/make_task.h"
+#include "trainer/run.h"
+#include "training/run_files.h"
+#include "weights/testing/files.h"
+
+namespace gpipe::trainer {
+
+using gpipe::testing::bit_equal;
+
+Options small_options(const std::string& model) {
+  Options options;
+  options.task.model = model;
+  options.task.batch = 8;
+  options.task.size = 32;
+  options.task.amoebanet_layers = 3;
+  options.task.amoebanet_filters = 8;
+  options.task.unet_depth = 1;
+  options.task.unet_convs = 1;
+  options.task.unet_channels = 4;
+  options.task.transformer_layers = 2;
+  options.task.transformer_width = 16;
+  options.task.transformer_heads = 2;
+  options.task.length = 12;
+  options.engine.balance = "size";
+  options.engine.chunks = 2;
+  options.engine.devices = "cpu,cpu";
+  options.engine.threads = 1;
+  options.loop.eval_every = -1;
+  options.loop.save_every = 0;
+  return options;
+}
+
+std::string Ran::line_with(const std::string& part) const {
+  for (const std::string& line : lines) {
+    if (line.find(part) != std::string::npos) return line;
+  }
+  return "";
+}
+
+Ran run_here(const Options& options) {
+  const auto task = make_task(options.task);
+  return run_here(options, *task);
+}
+
+Ran run_here(const Options& options, Task& task) {
+  Ran ran;
+  ran.code = run(options, task,
+                 [&](const std::string& line) { ran.lines.push_back(line); });
+  return ran;
+}
+
+RunState state_in(const std::string& folder) {
+  return RunFiles(folder).load_latest().value();
+}
+
+void expect_same_state(const RunState& a, const RunState& b) {
+  ASSERT_EQ(a.step, b.step);
+  ASSERT_EQ(a.model.size(), b.model.size());
+  for (const auto& item : a.model) {
+    EXPECT_TRUE(bit_equal(item.value(), b.model[item.key()])) << item.key();
+  }
+  EXPECT_EQ(a.optimizer->groups, b.optimizer->groups);
+  ASSERT_EQ(a.optimizer->parameters.size(), b.optimizer->parameters.size());
+  for (const auto& [name, parameter] : a.optimizer->parameters) {
+    const auto& other = b.optimizer->parameters.at(name);
+    EXPECT_EQ(parameter.counts, other.counts);
+    for (const auto& [what, tensor] : parameter.tensors) {
+      EXPECT_TRUE(bit_equal(tensor, other.tensors.at(what))) << what << name;
+    }
+  }
+  EXPECT_TRUE(bit_equal(a.generators.at("cpu"), b.generators.at("cpu")));
+  EXPECT_EQ(a.words, b.words);
+}
+
+}  // namespace gpipe::trainer
