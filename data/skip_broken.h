@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -50,6 +51,19 @@ class BrokenFiles {
       }
     }
     throw_all_broken(last);
+  }
+
+  // get(index), or nullopt if that throws a c10::ValueError: for a test, in
+  // which no element may count twice.
+  template <typename Get>
+  auto read_or_none(int64_t index, const Get& get)
+      -> std::optional<decltype(get(index))> {
+    try {
+      if (!known(index)) return get(index);
+    } catch (const c10::ValueError& error) {
+      found(index, error.what_without_backtrace());
+    }
+    return std::nullopt;
   }
 
   // How many have been found so far.

@@ -59,8 +59,8 @@ class Classification : public Task {
   explicit Classification(const TaskOptions& options)
       : options_(options),
         split_(open(options)),
-        readable_(options.skip_broken),
-        readable_for_test_(options.skip_broken),
+        readable_(options.skip_broken, split_.train->size()),
+        readable_for_test_(options.skip_broken, split_.test->size()),
         epochs_(split_.train->size(), options.batch, options.seed),
         augment_(augment_options()) {}
 
@@ -92,14 +92,12 @@ class Classification : public Task {
     std::vector<at::Tensor> images;
     std::vector<int64_t> labels;
     for (const int64_t item : items.indices) {
-      readable_.first(
-          item, split_.train->size(),
-          [&](int64_t k) { return split_.train->get(k); },
-          [&](int64_t k, const data::LabelledImage& found) {
-            images.push_back(data::augment(found.image, augment_,
-                                           data::mix_seed(items.seed, k)));
-            labels.push_back(found.label);
-          });
+      readable_.read(item, [&](int64_t k) {
+        const auto found = split_.train->get(k);
+        images.push_back(data::augment(found.image, augment_,
+                                       data::mix_seed(items.seed, k)));
+        labels.push_back(found.label);
+      });
     }
     return {at::stack(images), at::tensor(labels)};
   }
@@ -111,7 +109,7 @@ class Classification : public Task {
     std::vector<at::Tensor> images;
     std::vector<int64_t> labels;
     for (int64_t k = begin; k < end; ++k) {
-      const auto found = readable_for_test_.read(
+      const auto found = readable_for_test_.read_or_none(
           k, [&](int64_t item) { return split_.test->get(item); });
       images.push_back(found ? data::prepare(found->image, augment_)
                              : at::zeros({3, augment_.size, augment_.size}));
@@ -147,12 +145,10 @@ class Classification : public Task {
     augment.size = options_.size;
     if (augment.size == 0) {
       // Small images (CIFAR-10) as they are.
-      const auto side = readable_.first(
-          0, split_.train->size(),
-          [&](int64_t k) { return split_.train->get(k).image; },
-          [](int64_t, const at::Tensor& image) {
-            return std::min(image.size(1), image.size(2));
-          });
+      const auto side = readable_.read(0, [&](int64_t k) {
+        const at::Tensor image = split_.train->get(k).image;
+        return std::min(image.size(1), image.size(2));
+      });
       augment.size = side <= 64 ? side : 224;
     }
     augment.crop = crop_of(options_.crop, augment.size);

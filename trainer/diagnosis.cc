@@ -30,14 +30,8 @@ std::string parameters_text(Engine& engine) {
 }
 
 std::string gradients_text(Engine& engine) {
-  torch::OrderedDict<std::string, at::Tensor> gradients;
-  for (const auto& item : engine.module().named_parameters()) {
-    if (item.value().grad().defined()) {
-      gradients.insert(item.key(), item.value().grad());
-    }
-  }
   return "Gradients that are not finite are those of: " +
-         list(non_finite_names(gradients));
+         list(non_finite_gradients(engine.module().named_parameters()));
 }
 
 std::string place_text(const Failure& failure, const LayerNames& names) {

@@ -4,16 +4,21 @@
 
 namespace gpipe::trainer {
 
-void Readable::note(int64_t index, const c10::ValueError& error) {
-  if (!skip_) {
-    throw c10::ValueError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                          std::string(error.what_without_backtrace()) +
-                              "; --skip_broken goes on without such files");
-  }
+Readable::Readable(bool skip, int64_t size)
+    : skip_(skip),
+      broken_(size, [this](const std::string& broken) { note(broken); }) {}
+
+void Readable::rethrow(const c10::ValueError& error) {
+  throw c10::ValueError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                        std::string(error.what_without_backtrace()) +
+                            "; --skip_broken goes on without such files");
+}
+
+void Readable::note(const std::string& broken) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!skipped_.insert(index).second) return;
-  warnings_.push_back("left out, number " + std::to_string(skipped_.size()) +
-                      ": " + error.what_without_backtrace());
+  ++left_out_;
+  warnings_.push_back("left out, number " + std::to_string(left_out_) + ": " +
+                      broken);
 }
 
 std::vector<std::string> Readable::take_warnings() {

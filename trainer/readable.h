@@ -1,4 +1,4 @@
-// What becomes of files that cannot be read.
+// --skip_broken: what becomes of files that cannot be read.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -6,52 +6,53 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "data/skip_broken.h"
+
 namespace gpipe::trainer {
 
-// Threads: any.
+// Without `skip` an error is an error. Threads: any.
 class Readable {
  public:
-  // Without `skip`, an error is an error.
-  explicit Readable(bool skip) : skip_(skip) {}
+  // Of a set of `size` files.
+  Readable(bool skip, int64_t size);
 
-  // read(index); nullopt if it throws a c10::ValueError and such are skipped.
-  template <typename Read>
-  auto read(int64_t index, const Read& read)
-      -> std::optional<decltype(read(index))> {
-    try {
-      return read(index);
-    } catch (const c10::ValueError& error) {
-      note(index, error);
-      return std::nullopt;
-    }
+  // As those of data::BrokenFiles.
+  template <typename Get>
+  auto read(int64_t index, const Get& get) {
+    if (skip_) return broken_.read(index, get);
+    return with_advice([&] { return get(index); });
   }
-
-  // The first of `index`, index + 1, ... (modulo `size`) that can be read, as
-  // use(its index, what was read). c10::ValueError if none can.
-  template <typename Read, typename Use>
-  auto first(int64_t index, int64_t size, const Read& read, const Use& use) {
-    for (int64_t k = 0; k < size; ++k) {
-      const int64_t here = (index + k) % size;
-      if (const auto found = this->read(here, read)) return use(here, *found);
-    }
-    TORCH_CHECK_VALUE(false, "none of the ", size, " files can be read");
+  template <typename Get>
+  auto read_or_none(int64_t index, const Get& get)
+      -> std::optional<decltype(get(index))> {
+    if (skip_) return broken_.read_or_none(index, get);
+    return with_advice([&] { return get(index); });
   }
 
   // A line for each file that has been left out since the last call.
   std::vector<std::string> take_warnings();
 
  private:
-  // Throws it if nothing is skipped.
-  void note(int64_t index, const c10::ValueError& error);
+  template <typename Read>
+  static auto with_advice(const Read& read) {
+    try {
+      return read();
+    } catch (const c10::ValueError& error) {
+      rethrow(error);
+    }
+  }
+  // With the flag that goes on.
+  [[noreturn]] static void rethrow(const c10::ValueError& error);
+  void note(const std::string& broken);
 
   const bool skip_;
   std::mutex mutex_;
-  std::set<int64_t> skipped_;
+  int64_t left_out_ = 0;
   std::vector<std::string> warnings_;
+  data::BrokenFiles broken_;
 };
 
 }  // namespace gpipe::trainer

@@ -70,7 +70,8 @@ class Segmentation : public Task {
         images_(open(options)),
         held_out_(held_out_of(images_.size, options.held_out)),
         order_(data::permutation(images_.size, options.seed)),
-        readable_(options.skip_broken),
+        readable_(options.skip_broken, images_.size - held_out_),
+        readable_for_test_(options.skip_broken, held_out_),
         epochs_(images_.size - held_out_, options.batch, options.seed) {
     augment_.size = options.size > 0 ? options.size : 64;
     augment_.flip = options.flip;
@@ -99,15 +100,13 @@ class Segmentation : public Task {
     const auto items = epochs_.at(index, rows);
     std::vector<at::Tensor> inputs, masks;
     for (const int64_t item : items.indices) {
-      readable_.first(
-          item, images_.size - held_out_,
-          [&](int64_t k) { return images_.get(order_[held_out_ + k]); },
-          [&](int64_t k, const data::MaskedImage& found) {
-            const auto sample =
-                data::augment(found, augment_, data::mix_seed(items.seed, k));
-            inputs.push_back(sample.image);
-            masks.push_back(sample.mask);
-          });
+      readable_.read(item, [&](int64_t k) {
+        const auto found = images_.get(order_[held_out_ + k]);
+        const auto sample =
+            data::augment(found, augment_, data::mix_seed(items.seed, k));
+        inputs.push_back(sample.image);
+        masks.push_back(sample.mask);
+      });
     }
     return {at::stack(inputs), at::stack(masks)};
   }
@@ -119,9 +118,8 @@ class Segmentation : public Task {
     const int64_t size = augment_.size;
     std::vector<at::Tensor> inputs, masks;
     for (int64_t k = begin; k < end; ++k) {
-      // Beyond the numbers of those for training.
-      const auto found = readable_.read(images_.size + k, [&](int64_t) {
-        return data::prepare(images_.get(order_[k]), augment_);
+      const auto found = readable_for_test_.read_or_none(k, [&](int64_t item) {
+        return data::prepare(images_.get(order_[item]), augment_);
       });
       inputs.push_back(found ? found->image : at::zeros({3, size, size}));
       masks.push_back(found ? found->mask : at::full({1, size, size}, -1.0));
@@ -146,7 +144,9 @@ class Segmentation : public Task {
   }
 
   std::vector<std::string> take_warnings() override {
-    return readable_.take_warnings();
+    auto all = readable_.take_warnings();
+    for (auto& each : readable_for_test_.take_warnings()) all.push_back(each);
+    return all;
   }
 
  private:
@@ -154,7 +154,7 @@ class Segmentation : public Task {
   const Images images_;
   const int64_t held_out_;  // those that are first in order_
   const std::vector<int64_t> order_;
-  Readable readable_;
+  Readable readable_, readable_for_test_;
   Epochs epochs_;
   data::AugmentMaskOptions augment_;
 };
