@@ -1,7 +1,7 @@
 // Trains any model of the zoo on data of yours, or on some that it draws, with
 // all that such a run needs. See --help.
 //
-//   ./bazelw run //examples:train -- --model=unet --data=/folder
+//   ./bazelw run //examples:train -- --model=unet --data_dir=/folder
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 

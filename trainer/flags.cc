@@ -16,12 +16,12 @@ const gpipe::trainer::Options kDefaults;
 DEFINE_string(model, kDefaults.task.model,
               "What to train: resnet50, resnet101 or amoebanetd on labelled "
               "images, unet on images with masks, transformer on a text.");
-DEFINE_string(data, kDefaults.task.data,
-              "A text file; a folder with images/NAME.png and masks/NAME.png "
-              "(or .jpg), white inside; or a folder of labelled images: "
-              "train/CLASS/ and test/CLASS/, or CLASS/ alone, with .jpg and "
-              ".png files, or CIFAR-10's or MNIST's files. '': data that the "
-              "program draws.");
+DEFINE_string(data_dir, kDefaults.task.data,
+              "A folder with images/NAME.png and masks/NAME.png (or .jpg), "
+              "white inside; a folder of labelled images: train/CLASS/ and "
+              "test/CLASS/, or CLASS/ alone, with .jpg and .png files, or "
+              "CIFAR-10's or MNIST's files; or a text file itself. '': data "
+              "that the program draws.");
 DEFINE_double(held_out, kDefaults.task.held_out,
               "The part of the data that is for testing, where it does not "
               "say itself.");
@@ -193,7 +193,7 @@ struct Group {
 const std::vector<Group>& groups() {
   static const std::vector<Group> all{
       {"The model and its data",
-       {"model", "data", "held_out", "size", "crop", "flip", "skip_broken",
+       {"model", "data_dir", "held_out", "size", "crop", "flip", "skip_broken",
         "seed", "amoebanet_layers", "amoebanet_filters", "unet_depth",
         "unet_convs", "unet_channels", "transformer_layers",
         "transformer_width", "transformer_heads", "transformer_dropout",
@@ -223,14 +223,15 @@ Any of these runs as it stands, on data that it draws:
   train --model=transformer
 
 Labelled images, a folder per class, or CIFAR-10's or MNIST's files:
-  train --model=resnet50 --data=/data/cifar10 --run_dir=/runs/1 --epochs=20 \
-      --optimizer=sgd --lr=0.1 --lr_schedule=warmup:500,cosine:15000
+  train --model=resnet50 --data_dir=/data/cifar10 --run_dir=/runs/1 \
+      --epochs=20 --optimizer=sgd --lr=0.1 --lr_schedule=warmup:500,cosine:15000
 Images with masks:
-  train --model=unet --data=/data/nuclei --size=128 --precision=amp-bfloat16
+  train --model=unet --data_dir=/data/nuclei --size=128 \
+      --precision=amp-bfloat16
 A text:
-  train --model=transformer --data=/data/book.txt --clip=1 --accumulate=4
+  train --model=transformer --data_dir=/data/book.txt --clip=1 --accumulate=4
 From other weights, for other classes:
-  train --model=resnet101 --data=/data/flowers --weights=resnet101.pth \
+  train --model=resnet101 --data_dir=/data/flowers --weights=resnet101.pth \
       --weights_skip=fc.
 By another schedule, in four processes, of which two share each mini-batch:
   launch --nproc=4 -- train --distributed --data_parallel=2 --schedule=zb-h1
@@ -294,7 +295,7 @@ Options options_of_flags() {
   Options options;
   TaskOptions& task = options.task;
   task.model = FLAGS_model;
-  task.data = FLAGS_data;
+  task.data = FLAGS_data_dir;
   task.held_out = FLAGS_held_out;
   task.size = FLAGS_size;
   task.crop = FLAGS_crop;

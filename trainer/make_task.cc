@@ -63,7 +63,7 @@ DataKind data_kind_of_model(const std::string& model) {
 
 DataKind data_kind_at(const std::string& path) {
   const fs::path root(path);
-  TORCH_CHECK_VALUE(fs::exists(root), "--data=", path,
+  TORCH_CHECK_VALUE(fs::exists(root), "--data_dir=", path,
                     ": no such file or folder");
   if (!fs::is_directory(root)) return DataKind::kText;
   return fs::is_directory(root / "images") && fs::is_directory(root / "masks")
@@ -76,7 +76,7 @@ std::unique_ptr<Task> make_task(const TaskOptions& options) {
   if (!options.data.empty()) {
     const DataKind here = data_kind_at(options.data);
     TORCH_CHECK_VALUE(here == kind, "--model=", options.model, " wants ",
-                      what_is(kind), ", but --data=", options.data, " is ",
+                      what_is(kind), ", but --data_dir=", options.data, " is ",
                       what_is(here),
                       ", which is for --model=", models_for(here));
   }

@@ -58,8 +58,9 @@ int run(const Options& options, Task& task, const Print& print) {
     if (meeting->rank() == 0) print(line);
   };
   say("data: " + task.data() +
-      (options.task.data.empty() ? "; drawn by this program, for want of --data"
-                                 : ""));
+      (options.task.data.empty()
+           ? "; drawn by this program, for want of --data_dir"
+           : ""));
 
   SavedRun saved(
       options.loop, meeting->rank(), meeting->ranks(),

@@ -30,7 +30,7 @@ Words fixed_words(const Options& options, const Task& task) {
       {"--weight_decay", text_of(options.optimizer.weight_decay)},
       {"--decay_norms", text_of(options.optimizer.decay_norms)},
       // What is there, and not where, which may have moved.
-      {"--data", task.data()},
+      {"--data_dir", task.data()},
   };
   if (of_task.model == "amoebanetd") {
     words["--amoebanet_layers"] = text_of(of_task.amoebanet_layers);

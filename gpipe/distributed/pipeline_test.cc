@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
@@ -25,9 +26,18 @@ namespace gpipe {
 namespace {
 
 using testing::argument;
+using testing::check;
+using testing::cut;
+using testing::make;
+using testing::optimizer_of;
 using testing::RankProgramEntry;
 using testing::RankResult;
 using testing::Ranks;
+using testing::Setting;
+using testing::settings;
+using testing::Subject;
+using testing::train;
+using testing::with_rows;
 using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
@@ -77,13 +87,8 @@ nn::Sequential value_model() {
   return model;
 }
 
-struct Model {
-  std::function<nn::Sequential()> make;
-  std::vector<int64_t> input, target;  // sizes without the rows
-};
-
-const std::map<std::string, Model>& models() {
-  static const auto* const models = new std::map<std::string, Model>{
+const std::map<std::string, Subject>& models() {
+  static const auto* const models = new std::map<std::string, Subject>{
       {"linear", {testing::linear_model, {6}, {3}}},
       {"conv", {[] { return testing::conv_model(0.3); }, {3, 8, 8}, {5}}},
       {"skip", {testing::skip_model, {4}, {4}}},
@@ -92,187 +97,13 @@ const std::map<std::string, Model>& models() {
   return *models;
 }
 
-std::vector<int64_t> cut(int64_t layers, int64_t stages) {
-  std::vector<int64_t> balance;
-  for (int64_t s = 0; s < stages; ++s) {
-    balance.push_back((s + 1) * layers / stages - s * layers / stages);
-  }
-  return balance;
-}
-
-std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes) {
-  sizes.insert(sizes.begin(), rows);
-  return sizes;
-}
-
-Placement placement_of(const Schedule& schedule) {
-  const std::vector<int> placed = rank_of_stage(schedule);
-  return placed.size() > schedule.ranks.size() && placed.back() == 0 &&
-                 schedule.ranks.size() > 1
-             ? Placement::kV
-             : Placement::kLoop;
-}
-
-void check(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
-// The same layers, of the same bits.
-nn::Sequential make(const Model& model) {
-  torch::manual_seed(3);
-  return model.make();
-}
-
-template <typename Module>
-torch::optim::SGD optimizer_of(Module& module) {
-  return torch::optim::SGD(module->parameters(),
-                           torch::optim::SGDOptions(0.1).momentum(0.9));
-}
-
-// Throws unless what this rank has is the same in the other one.
-void compare(nn::Module& mine, nn::Module& whole, const std::string& where) {
-  const auto parameters = whole.named_parameters();
-  for (const auto& each : mine.named_parameters()) {
-    const Tensor& other = parameters[each.key()];
-    check(each.value().equal(other), where + ": " + each.key());
-    check(each.value().grad().defined() == other.grad().defined() &&
-              (!other.grad().defined() ||
-               each.value().grad().equal(other.grad())),
-          where + ": gradient of " + each.key());
-  }
-  const auto buffers = whole.named_buffers();
-  for (const auto& each : mine.named_buffers()) {
-    check(each.value().equal(buffers[each.key()]), where + ": " + each.key());
-  }
-}
-
-struct Setting {
-  Schedule schedule;
-  int stages_per_rank = 1;
-  Checkpoint mode = Checkpoint::kExceptLast;
-  bool deferred = false, fixed_order = false, built = false;
-};
-
-void train(const std::shared_ptr<World>& world, const std::string& name,
-           const Setting& setting, int steps, const std::string& where) {
-  const Model& model = models().at(name);
-  const int ranks = static_cast<int>(setting.schedule.ranks.size());
-  nn::Sequential layers = make(model);
-  nn::Sequential reference_layers = make(model);
-  const auto balance = cut(layers->size(), ranks * setting.stages_per_rank);
-  const Placement placement = placement_of(setting.schedule);
-  const auto options = DistributedOptions(balance)
-                           .checkpoint(setting.mode)
-                           .deferred_batch_norm(setting.deferred)
-                           .stages_per_rank(setting.stages_per_rank)
-                           .placement(placement)
-                           .device(torch::kCPU)
-                           .threads(1);
-  const auto build = [&](int64_t first, int64_t count) {
-    nn::Sequential part;
-    for (int64_t k = first; k < first + count; ++k) {
-      part->push_back(*(layers->begin() + k));
-    }
-    return part;
-  };
-  DistributedPipeline pipeline =
-      setting.built ? DistributedPipeline(build, options, world)
-                    : DistributedPipeline(layers, options, world);
-  GPipe reference(reference_layers,
-                  GPipeOptions(balance)
-                      .checkpoint(setting.mode)
-                      .deferred_batch_norm(setting.deferred)
-                      .stages_per_rank(setting.stages_per_rank)
-                      .placement(placement)
-                      .devices(std::vector<torch::Device>(ranks, torch::kCPU))
-                      .threads_per_partition(1));
-  auto optimizer = optimizer_of(pipeline);
-  auto reference_optimizer = optimizer_of(reference);
-  const auto step_options =
-      TrainOptions().outputs(true).fixed_sum_order(setting.fixed_order);
-  const int microbatches = num_microbatches(setting.schedule);
-  for (int step = 0; step < steps; ++step) {
-    // Of the same sizes for some steps, which is then foreseen, and of others;
-    // the last micro-batch smaller at times.
-    constexpr int64_t kRows[] = {2, 2, 2, 2, 3, 2, 2, 2, 2, 4,
-                                 4, 4, 4, 2, 3, 3, 2, 2, 2, 4};
-    const int64_t rows = microbatches * kRows[step % 20] - (step % 7 == 6);
-    torch::manual_seed(100 + step);
-    const Tensor input =
-        torch::randn(with_rows(rows, model.input), torch::kDouble);
-    const Tensor target =
-        torch::randn(with_rows(rows, model.target), torch::kDouble);
-    // Others get nothing.
-    const bool first = pipeline->layout().has_first();
-    const bool last = pipeline->layout().has_last();
-    at::Generator generator = at::globalContext().defaultGenerator(torch::kCPU);
-    const Tensor before = generator.get_state();
-    optimizer.zero_grad();
-    const StepResult result =
-        pipeline->train_step(first ? input : Tensor(), last ? target : Tensor(),
-                             mean_square, setting.schedule, step_options);
-    const double norm = pipeline->clip_grad_norm_(0.5);
-    optimizer.step();
-    const Tensor after = generator.get_state();
-
-    generator.set_state(before);
-    reference_optimizer.zero_grad();
-    const StepResult expected = reference->train_step(
-        input, target, mean_square, setting.schedule, step_options);
-    const double expected_norm =
-        nn::utils::clip_grad_norm_(reference->parameters(), 0.5);
-    reference_optimizer.step();
-
-    const std::string place = where + ", step " + std::to_string(step);
-    check(after.equal(generator.get_state()), place + ": the generator");
-    check(result.loss.equal(expected.loss), place + ": loss");
-    check(result.losses.size() == expected.losses.size(), place + ": losses");
-    for (std::size_t i = 0; i < expected.losses.size(); ++i) {
-      check(result.losses[i].equal(expected.losses[i]), place + ": losses");
-    }
-    check(result.outputs.has_value() == last, place + ": outputs");
-    if (last) {
-      check(result.output().equal(expected.output()), place + ": outputs");
-    }
-    check(norm == expected_norm, place + ": norm");
-    compare(*pipeline, *reference, place);
-  }
-}
-
-// Every schedule that has this number of ranks.
-std::vector<std::pair<std::string, Setting>> settings(int ranks) {
-  std::vector<std::pair<std::string, Setting>> all;
-  for (const std::string& name : schedule_names()) {
-    if (name == "forward-only") continue;
-    for (const int per_rank : {1, 2}) {
-      const auto fixed = fixed_stages_per_rank(name);
-      if (fixed && *fixed != per_rank) continue;
-      if (ranks * per_rank > 6) continue;  // layers
-      for (const int microbatches : {1, 4, 6}) {
-        Setting setting;
-        setting.stages_per_rank = per_rank;
-        try {
-          setting.schedule =
-              named_schedule(name, ranks, microbatches, per_rank);
-        } catch (const std::invalid_argument&) {
-          continue;  // a size that it does not have
-        }
-        all.emplace_back(name + ", " + std::to_string(per_rank) +
-                             " stages per rank, " +
-                             std::to_string(microbatches) + " micro-batches",
-                         setting);
-      }
-    }
-  }
-  return all;
-}
-
 const RankProgramEntry kSchedules("schedules", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
-  for (auto& [name, setting] : settings(world->size())) {
+  for (auto& [name, setting] : settings(world->size(), 6, {1, 4, 6})) {
     const bool largest = num_microbatches(setting.schedule) == 6;
-    train(world, argument("model"), setting, largest ? 20 : 2, name);
+    train(world, models().at(argument("model")), setting, largest ? 20 : 2,
+          name);
   }
   return 0;
 });
@@ -288,7 +119,7 @@ const RankProgramEntry kModes("modes", [] {
         setting.schedule = one_forward_one_backward(world->size(), 4);
         setting.mode = mode;
         setting.deferred = setting.fixed_order = setting.built = other;
-        train(world, model, setting, 3,
+        train(world, models().at(model), setting, 3,
               std::string(model) + ", " + name_of(mode));
       }
     }
@@ -348,7 +179,7 @@ const RankProgramEntry kReplicas("replicas", [] {
   const int ranks = world->size() / replicas;
   const Schedule schedule = one_forward_one_backward(ranks, 2);
   for (const char* const name : {"conv", "linear"}) {
-    const Model& model = models().at(name);
+    const Subject& model = models().at(name);
     nn::Sequential layers = make(model);
     nn::Sequential plain = make(model);
     DistributedPipeline pipeline(layers,

@@ -1,0 +1,180 @@
+#include "gpipe/distributed/testing/comparison.h"
+
+#include <stdexcept>
+
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/gpipe.h"
+
+namespace gpipe::testing {
+namespace {
+
+using torch::Tensor;
+namespace nn = torch::nn;
+
+Tensor mean_square(const Tensor& output, const Tensor& target) {
+  return (output - target).pow(2).mean();
+}
+
+Placement placement_of(const Schedule& schedule) {
+  const std::vector<int> placed = rank_of_stage(schedule);
+  return placed.size() > schedule.ranks.size() && placed.back() == 0 &&
+                 schedule.ranks.size() > 1
+             ? Placement::kV
+             : Placement::kLoop;
+}
+
+// Throws unless what this rank has is the same in the other one.
+void compare(nn::Module& mine, nn::Module& whole, const std::string& where) {
+  const auto parameters = whole.named_parameters();
+  for (const auto& each : mine.named_parameters()) {
+    const Tensor& other = parameters[each.key()];
+    check(each.value().equal(other), where + ": " + each.key());
+    check(each.value().grad().defined() == other.grad().defined() &&
+              (!other.grad().defined() ||
+               each.value().grad().equal(other.grad())),
+          where + ": gradient of " + each.key());
+  }
+  const auto buffers = whole.named_buffers();
+  for (const auto& each : mine.named_buffers()) {
+    check(each.value().equal(buffers[each.key()]), where + ": " + each.key());
+  }
+}
+
+}  // namespace
+
+void check(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+std::vector<int64_t> cut(int64_t layers, int64_t stages) {
+  std::vector<int64_t> balance;
+  for (int64_t s = 0; s < stages; ++s) {
+    balance.push_back((s + 1) * layers / stages - s * layers / stages);
+  }
+  return balance;
+}
+
+std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes) {
+  sizes.insert(sizes.begin(), rows);
+  return sizes;
+}
+
+nn::Sequential make(const Subject& subject) {
+  torch::manual_seed(3);
+  return subject.make();
+}
+
+void train(const std::shared_ptr<World>& world, const Subject& subject,
+           const Setting& setting, int steps, const std::string& where) {
+  const int ranks = static_cast<int>(setting.schedule.ranks.size());
+  nn::Sequential layers = make(subject);
+  nn::Sequential reference_layers = make(subject);
+  const auto balance = cut(layers->size(), ranks * setting.stages_per_rank);
+  const Placement placement = placement_of(setting.schedule);
+  const auto options = DistributedOptions(balance)
+                           .checkpoint(setting.mode)
+                           .deferred_batch_norm(setting.deferred)
+                           .stages_per_rank(setting.stages_per_rank)
+                           .placement(placement)
+                           .device(torch::kCPU)
+                           .threads(1);
+  const auto build = [&](int64_t first, int64_t count) {
+    nn::Sequential part;
+    for (int64_t k = first; k < first + count; ++k) {
+      part->push_back(*(layers->begin() + k));
+    }
+    return part;
+  };
+  DistributedPipeline pipeline =
+      setting.built ? DistributedPipeline(build, options, world)
+                    : DistributedPipeline(layers, options, world);
+  GPipe reference(reference_layers,
+                  GPipeOptions(balance)
+                      .checkpoint(setting.mode)
+                      .deferred_batch_norm(setting.deferred)
+                      .stages_per_rank(setting.stages_per_rank)
+                      .placement(placement)
+                      .devices(std::vector<torch::Device>(ranks, torch::kCPU))
+                      .threads_per_partition(1));
+  auto optimizer = optimizer_of(pipeline);
+  auto reference_optimizer = optimizer_of(reference);
+  const auto step_options =
+      TrainOptions().outputs(true).fixed_sum_order(setting.fixed_order);
+  const int microbatches = num_microbatches(setting.schedule);
+  for (int step = 0; step < steps; ++step) {
+    // Of the same sizes for some steps, which is then foreseen, and of others;
+    // the last micro-batch smaller at times.
+    constexpr int64_t kRows[] = {2, 2, 2, 2, 3, 2, 2, 2, 2, 4,
+                                 4, 4, 4, 2, 3, 3, 2, 2, 2, 4};
+    const int64_t rows = microbatches * kRows[step % 20] - (step % 7 == 6);
+    torch::manual_seed(100 + step);
+    const Tensor input =
+        torch::randn(with_rows(rows, subject.input), torch::kDouble);
+    const Tensor target =
+        torch::randn(with_rows(rows, subject.target), torch::kDouble);
+    // Others get nothing.
+    const bool first = pipeline->layout().has_first();
+    const bool last = pipeline->layout().has_last();
+    at::Generator generator = at::globalContext().defaultGenerator(torch::kCPU);
+    const Tensor before = generator.get_state();
+    optimizer.zero_grad();
+    const StepResult result =
+        pipeline->train_step(first ? input : Tensor(), last ? target : Tensor(),
+                             mean_square, setting.schedule, step_options);
+    const double norm = pipeline->clip_grad_norm_(0.5);
+    optimizer.step();
+    const Tensor after = generator.get_state();
+
+    generator.set_state(before);
+    reference_optimizer.zero_grad();
+    const StepResult expected = reference->train_step(
+        input, target, mean_square, setting.schedule, step_options);
+    const double expected_norm =
+        nn::utils::clip_grad_norm_(reference->parameters(), 0.5);
+    reference_optimizer.step();
+
+    const std::string place = where + ", step " + std::to_string(step);
+    check(after.equal(generator.get_state()), place + ": the generator");
+    check(result.loss.equal(expected.loss), place + ": loss");
+    check(result.losses.size() == expected.losses.size(), place + ": losses");
+    for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+      check(result.losses[i].equal(expected.losses[i]), place + ": losses");
+    }
+    check(result.outputs.has_value() == last, place + ": outputs");
+    if (last) {
+      check(result.output().equal(expected.output()), place + ": outputs");
+    }
+    check(norm == expected_norm, place + ": norm");
+    compare(*pipeline, *reference, place);
+  }
+}
+
+std::vector<std::pair<std::string, Setting>> settings(
+    int ranks, int most_stages, const std::vector<int>& all_microbatches) {
+  std::vector<std::pair<std::string, Setting>> all;
+  for (const std::string& name : schedule_names()) {
+    if (name == "forward-only") continue;
+    for (const int per_rank : {1, 2}) {
+      const auto fixed = fixed_stages_per_rank(name);
+      if (fixed && *fixed != per_rank) continue;
+      if (ranks * per_rank > most_stages) continue;
+      for (const int microbatches : all_microbatches) {
+        Setting setting;
+        setting.stages_per_rank = per_rank;
+        try {
+          setting.schedule =
+              named_schedule(name, ranks, microbatches, per_rank);
+        } catch (const std::invalid_argument&) {
+          continue;  // a size that it does not have
+        }
+        all.emplace_back(name + ", " + std::to_string(per_rank) +
+                             " stages per rank, " +
+                             std::to_string(microbatches) + " micro-batches",
+                         setting);
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace gpipe::testing

@@ -1,0 +1,88 @@
+// The models of the papers in a pipeline of processes have the bits of one
+// process: skip tensors over ranks (U-Net), tuples (AmoebaNet-D), dropout, and
+// statistics of BatchNorm.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/distributed/testing/comparison.h"
+#include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/world.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "models/amoebanet.h"
+#include "models/unet.h"
+
+namespace gpipe::models {
+namespace {
+
+using testing::argument;
+using testing::RankProgramEntry;
+using testing::RankResult;
+using testing::Ranks;
+using testing::Setting;
+using testing::Subject;
+using testing::world_options;
+
+torch::nn::Sequential in_double(torch::nn::Sequential model) {
+  model->to(torch::kDouble);
+  return model;
+}
+
+const std::map<std::string, Subject>& subjects() {
+  static const auto* const subjects = new std::map<std::string, Subject>{
+      {"unet", {[] { return in_double(unet(2, 1, 4)); }, {3, 8, 8}, {1, 8, 8}}},
+      {"amoebanetd",
+       {[] { return in_double(amoebanetd(5, 3, 16)); }, {3, 64, 64}, {5}}},
+  };
+  return *subjects;
+}
+
+const RankProgramEntry kTrain("train", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const Subject& subject = subjects().at(argument("model"));
+  for (const auto& [name, setting] :
+       testing::settings(world->size(), /*most_stages=*/8, {4})) {
+    const bool long_one = name.rfind("1f1b", 0) == 0;
+    testing::train(world, subject, setting, long_one ? 20 : 2, name);
+  }
+  Setting setting;
+  setting.schedule = one_forward_one_backward(world->size(), 4);
+  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    setting.mode = mode;
+    setting.deferred = true;
+    testing::train(world, subject, setting, 3, name_of(mode));
+  }
+  return 0;
+});
+
+class ModelsOverProcesses
+    : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+
+TEST_P(ModelsOverProcesses, GiveTheBitsOfOneProcess) {
+  const auto [ranks, model] = GetParam();
+  const auto results =
+      Ranks("train", ranks, {{"model", model}}).wait(std::chrono::minutes(4));
+  for (const RankResult& each : results) {
+    EXPECT_TRUE(each.ended);
+    EXPECT_TRUE(each.exit.ok()) << to_string(each.exit) << "\n" << each.err;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ModelsOverProcesses,
+                         ::testing::Combine(::testing::Values(2, 4),
+                                            ::testing::Values("unet",
+                                                              "amoebanetd")),
+                         [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) +
+                                  "Ranks" + std::get<1>(info.param);
+                         });
+
+}  // namespace
+}  // namespace gpipe::models
