@@ -115,7 +115,8 @@ Outcome measure(const Benchmark& benchmark, const Workload& workload,
   outcome.durations =
       time_epochs(outcome.experiment.name,
                   {outcome.samples, outcome.experiment.batch_size,
-                   options.epochs, options.skip_epochs},
+                   options.epochs, options.skip_epochs,
+                   /*silent=*/ranks && ranks->rank() > 0},
                   trainee.devices, step);
   outcome.memory =
       watch.read({trainee.parameters, trainee.buffers, state_of(*optimizer)});

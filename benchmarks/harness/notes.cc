@@ -45,6 +45,12 @@ std::string measured_note(const Benchmark& benchmark,
 void add_devices_notes(const RunOptions& options, bool tells_speed,
                        std::vector<std::string>* notes) {
   const auto& devices = options.settings.devices;
+  if (options.ranks) {
+    notes->push_back(
+        "Each partition is a process with a memory of its own; memory is that "
+        "of all of them.");
+    return;
+  }
   if (devices.front().is_cpu()) {
     notes->push_back(
         tells_speed

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <optional>
 #include <utility>
 
 #include "benchmarks/harness/devices.h"
@@ -40,7 +41,8 @@ std::vector<Duration> time_epochs(const std::string& label,
                                   const Epochs& epochs,
                                   const std::vector<c10::Device>& devices,
                                   const std::function<void(int64_t)>& step) {
-  Progress progress(label, epochs.count);
+  std::optional<Progress> progress;
+  if (!epochs.silent) progress.emplace(label, epochs.count);
   std::vector<Duration> durations;
   for (int64_t epoch = 0; epoch < epochs.count; ++epoch) {
     const Stopwatch watch(devices);
@@ -49,8 +51,9 @@ std::vector<Duration> time_epochs(const std::string& label,
       const int64_t rows = std::min(epochs.batch_size, epochs.samples - done);
       step(rows);
       done += rows;
+      if (!progress) continue;
       // Without waiting for the devices: an estimate.
-      progress.update(
+      progress->update(
           epoch + 1,
           static_cast<double>(done) / static_cast<double>(epochs.samples),
           static_cast<double>(done) / (wall_seconds() - start));
@@ -63,7 +66,7 @@ std::vector<Duration> time_epochs(const std::string& label,
         static_cast<double>(epochs.samples) / duration.wall_seconds,
         duration.wall_seconds,
         epoch < epochs.skipped ? " (skipped: warm-up)" : "");
-    progress.say(text);
+    if (progress) progress->say(text);
     if (epoch >= epochs.skipped) durations.push_back(duration);
   }
   return durations;

@@ -29,6 +29,7 @@ struct Epochs {
   int64_t batch_size = 0;  // the last of an epoch may be smaller
   int64_t count = 0;
   int64_t skipped = 0;  // from the front: they warm up; < count
+  bool silent = false;  // no progress is told: another process does it
 };
 
 // Runs `step(rows)` for every mini-batch of every epoch, tells the progress,
