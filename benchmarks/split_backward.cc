@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -21,12 +20,9 @@
 #include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/table.h"
 #include "benchmarks/harness/throughput.h"
+#include "benchmarks/step_subjects.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "models/amoebanet.h"
-#include "models/resnet.h"
-#include "models/transformer.h"
-#include "models/unet.h"
 
 DEFINE_int64(rounds, 9, "Steps of each kind, in turn; medians count.");
 DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
@@ -34,22 +30,12 @@ DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
 namespace gpipe::benchmarks {
 namespace {
 
-struct Subject {
-  std::string name;
-  std::function<torch::nn::Sequential()> model;
-  at::Tensor input;
-};
-
-at::Tensor loss_of(const at::Tensor& output, const at::Tensor&) {
-  return output.pow(2).mean();
-}
-
 double seconds_of(GPipe& pipeline, const at::Tensor& input,
                   const Schedule& schedule) {
   pipeline->zero_grad();
   torch::manual_seed(1);  // the same dropout
   const Stopwatch watch({at::Device(at::kCPU)});
-  pipeline->train_step(input, input, loss_of, schedule);
+  pipeline->train_step(input, input, mean_square, schedule);
   return watch.elapsed().wall_seconds;
 }
 
@@ -73,7 +59,7 @@ double difference(const std::vector<at::Tensor>& a,
   return largest;
 }
 
-Row run(const Subject& subject) {
+Row run(const StepSubject& subject) {
   torch::manual_seed(0);
   const auto model = subject.model();
   const auto layers = static_cast<int64_t>(model->size());
@@ -113,31 +99,13 @@ int measure() {
         "--microbatches and --rounds need to be above 0");
   }
   at::set_num_threads(1);
-  torch::manual_seed(0);
-  const auto images = at::rand({16, 3, 64, 64});
   Table table;
   table.title = "A step with backwards in two parts, beside whole ones";
   table.name_column = "model";
   table.columns = {"whole ms", "two parts ms", "more %", "gradients"};
-  const std::vector<Subject> subjects = {
-      {"ResNet-101", [] { return models::resnet101(10); }, images},
-      {"AmoebaNet-D (6, 64)", [] { return models::amoebanetd(10, 6, 64); },
-       images},
-      {"U-Net (2, 16)", [] { return models::unet(5, 2, 16); }, images},
-      {"Transformer (4, 256)",
-       [] {
-         return models::transformer(models::TransformerOptions()
-                                        .num_layers(4)
-                                        .width(256)
-                                        .feed_forward(1024)
-                                        .heads(4)
-                                        .vocabulary(100)
-                                        .sequence(64)
-                                        .dropout(0));
-       },
-       at::randint(100, {16, 64}, at::kLong)},
-  };
-  for (const Subject& subject : subjects) table.rows.push_back(run(subject));
+  for (const StepSubject& subject : step_subjects()) {
+    table.rows.push_back(run(subject));
+  }
   table.notes.push_back(
       "One partition, one thread, " + std::to_string(FLAGS_microbatches) +
       " micro-batches. Gradients: equal bits, or the largest difference in "

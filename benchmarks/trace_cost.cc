@@ -6,7 +6,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <stdexcept>
@@ -22,13 +21,10 @@
 #include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/table.h"
 #include "benchmarks/harness/throughput.h"
+#include "benchmarks/step_subjects.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
-#include "models/amoebanet.h"
-#include "models/resnet.h"
-#include "models/transformer.h"
-#include "models/unet.h"
 
 DEFINE_int64(rounds, 15, "Steps of each kind, in turn; medians count.");
 DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
@@ -36,22 +32,6 @@ DEFINE_int64(partitions, 2, "CPU partitions, of one thread each.");
 
 namespace gpipe::benchmarks {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-struct Subject {
-  std::string name;
-  std::function<torch::nn::Sequential()> model;
-  at::Tensor input;
-};
-
-at::Tensor loss_of(const at::Tensor& output, const at::Tensor&) {
-  return output.pow(2).mean();
-}
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Layers in parts of about the same number.
 std::vector<int64_t> balance_of(int64_t layers) {
@@ -63,7 +43,7 @@ std::vector<int64_t> balance_of(int64_t layers) {
   return balance;
 }
 
-Row run(const Subject& subject) {
+Row run(const StepSubject& subject) {
   torch::manual_seed(0);
   const auto model = subject.model();
   GPipe pipeline(
@@ -80,16 +60,16 @@ Row run(const Subject& subject) {
       torch::manual_seed(1);  // the same dropout
       const Stopwatch watch({at::Device(at::kCPU)});
       const StepResult result =
-          pipeline->train_step(subject.input, subject.input, loss_of, schedule,
-                               TrainOptions().timeline(traced));
+          pipeline->train_step(subject.input, subject.input, mean_square,
+                               schedule, TrainOptions().timeline(traced));
       const Duration duration = watch.elapsed();
       if (round < 0) continue;
       wall[traced].push_back(duration.wall_seconds);
       cpu[traced].push_back(duration.cpu_seconds);
       if (!traced) continue;
-      const auto start = Clock::now();
+      const Stopwatch drawn({at::Device(at::kCPU)});
       to_chrome_trace(*result.timeline);
-      drawing.push_back(seconds_since(start));
+      drawing.push_back(drawn.elapsed().wall_seconds);
     }
   }
   const auto more = [](const std::vector<double>(&of)[2]) {
@@ -106,9 +86,9 @@ Row run(const Subject& subject) {
 // Of an action's parts of the recording, in microseconds.
 double microseconds_of(const std::function<void()>& part) {
   constexpr int kCount = 20000;
-  const auto start = Clock::now();
+  const Stopwatch watch({at::Device(at::kCPU)});
   for (int k = 0; k < kCount; ++k) part();
-  return 1e6 * seconds_since(start) / kCount;
+  return 1e6 * watch.elapsed().wall_seconds / kCount;
 }
 
 int measure() {
@@ -118,32 +98,14 @@ int measure() {
         "--microbatches, --rounds and --partitions need to be above 0");
   }
   at::set_num_threads(1);
-  torch::manual_seed(0);
-  const auto images = at::rand({16, 3, 64, 64});
   Table table;
   table.title = "A step whose timeline is recorded, beside one without";
   table.name_column = "model";
   table.columns = {"plain ms", "recorded ms", "more wall %", "more CPU %",
                    "drawing ms"};
-  const std::vector<Subject> subjects = {
-      {"ResNet-101", [] { return models::resnet101(10); }, images},
-      {"AmoebaNet-D (6, 64)", [] { return models::amoebanetd(10, 6, 64); },
-       images},
-      {"U-Net (2, 16)", [] { return models::unet(5, 2, 16); }, images},
-      {"Transformer (4, 256)",
-       [] {
-         return models::transformer(models::TransformerOptions()
-                                        .num_layers(4)
-                                        .width(256)
-                                        .feed_forward(1024)
-                                        .heads(4)
-                                        .vocabulary(100)
-                                        .sequence(64)
-                                        .dropout(0));
-       },
-       at::randint(100, {16, 64}, at::kLong)},
-  };
-  for (const Subject& subject : subjects) table.rows.push_back(run(subject));
+  for (const StepSubject& subject : step_subjects()) {
+    table.rows.push_back(run(subject));
+  }
   table.notes.push_back(
       std::to_string(FLAGS_partitions) + " CPU partitions of one thread, " +
       std::to_string(FLAGS_microbatches) +

@@ -19,6 +19,7 @@
 
 #include "balancing/balancing.h"
 #include "data/augment_mask.h"
+#include "data/discs.h"
 #include "data/mask_folder.h"
 #include "data/random.h"
 #include "gpipe/gpipe.h"
@@ -47,24 +48,12 @@ struct Images {
   std::function<data::MaskedImage(int64_t index)> get;
 };
 
-// A disc of any size at any place, little brighter than the noise around it.
-data::MaskedImage draw_disc(int64_t index) {
-  constexpr int64_t kSide = 96;
-  data::Random random(data::mix_seed(FLAGS_seed, index));
-  const auto y = torch::arange(kSide).view({1, kSide, 1});
-  const auto x = torch::arange(kSide).view({1, 1, kSide});
-  const auto distance =
-      torch::hypot(y - random.uniform(0, kSide), x - random.uniform(0, kSide));
-  const auto mask = distance < random.uniform(8, 32);
-  const auto noise = torch::randint(
-      200, {3, kSide, kSide}, at::detail::createCPUGenerator(random.next()));
-  return {(noise + 50 * mask).to(torch::kByte), mask};
-}
-
 Images open_images() {
   if (FLAGS_data_dir.empty()) {
     std::cout << "no --data_dir: 160 images of discs on noise, drawn here\n";
-    return {160, draw_disc};
+    return {160, [](int64_t index) {
+              return data::draw_disc(data::mix_seed(FLAGS_seed, index));
+            }};
   }
   const data::MaskFolder folder(FLAGS_data_dir);
   return {folder.size(), [folder](int64_t index) { return folder.get(index); }};

@@ -17,6 +17,7 @@
 #include "gpipe/skip/layout.h"
 #include "gpipe/skip/tracker.h"
 #include "gpipe/skip/verify.h"
+#include "gpipe/text/type_name.h"
 
 namespace gpipe {
 namespace {
@@ -47,20 +48,6 @@ class SizingTracker : public SkipTracker {
   std::map<SkipKey, std::optional<at::Tensor>> saved_;
   std::map<SkipKey, int64_t> bytes_;
 };
-
-// "torch::nn::Conv2dImpl" is Conv2d to its users, and "ns::CellImpl<T>" Cell.
-std::string type_of(const torch::nn::Module& module) {
-  std::string type = module.name();
-  type = type.substr(0, type.find('<'));
-  const std::size_t colon = type.rfind(':');
-  if (colon != std::string::npos) type = type.substr(colon + 1);
-  const std::string impl = "Impl";
-  if (type.size() > impl.size() &&
-      type.compare(type.size() - impl.size(), impl.size(), impl) == 0) {
-    type.resize(type.size() - impl.size());
-  }
-  return type;
-}
 
 std::vector<std::string> names_of(const std::vector<SkipKey>& keys) {
   std::vector<std::string> names;
@@ -95,7 +82,7 @@ std::vector<LayerSummary> describe_layers(
   for (const auto& child : model->named_children()) {
     LayerSummary layer;
     layer.name = child.key();
-    layer.type = type_of(*child.value());
+    layer.type = module_type_name(child.value()->name());
     layer.parameters = counter.count(child.value()->parameters(), &layer.bytes);
     layer.buffers = counter.count(child.value()->buffers(), &layer.bytes);
     layer.stashes = names_of(skips[layers.size()].stash);

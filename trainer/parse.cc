@@ -34,11 +34,7 @@ std::vector<int64_t> parse_numbers(const std::string& flag,
 }
 
 std::string text_of(const std::vector<int64_t>& numbers) {
-  std::string text;
-  for (const int64_t number : numbers) {
-    text += (text.empty() ? "" : ",") + std::to_string(number);
-  }
-  return text;
+  return c10::Join(",", numbers);
 }
 
 namespace {
@@ -79,9 +75,10 @@ c10::Device first_device(const std::vector<c10::Device>& devices) {
 }
 
 Checkpoint parse_checkpoint(const std::string& name) {
-  if (name == "never") return Checkpoint::kNever;
-  if (name == "except_last") return Checkpoint::kExceptLast;
-  if (name == "always") return Checkpoint::kAlways;
+  for (const Checkpoint mode :
+       {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
+    if (name == name_of(mode)) return mode;
+  }
   TORCH_CHECK_VALUE(false, "--checkpoint=", name,
                     ": must be never, except_last or always");
 }

@@ -1,6 +1,5 @@
 #include "trainer/segmentation.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/functional/loss.h>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "data/augment_mask.h"
+#include "data/discs.h"
 #include "data/mask_folder.h"
 #include "data/random.h"
 #include "models/unet.h"
@@ -30,24 +30,10 @@ struct Images {
   std::function<data::MaskedImage(int64_t index)> get;
 };
 
-// A disc of any size at any place, little brighter than the noise around it.
-data::MaskedImage draw_disc(uint64_t seed) {
-  constexpr int64_t kSide = 96;
-  data::Random random(seed);
-  const auto y = at::arange(kSide).view({1, kSide, 1});
-  const auto x = at::arange(kSide).view({1, 1, kSide});
-  const auto distance =
-      at::hypot(y - random.uniform(0, kSide), x - random.uniform(0, kSide));
-  const auto mask = distance < random.uniform(8, 32);
-  const auto noise = at::randint(200, {3, kSide, kSide},
-                                 at::detail::createCPUGenerator(random.next()));
-  return {(noise + 50 * mask).to(at::kByte), mask};
-}
-
 Images open(const TaskOptions& options) {
   if (options.data.empty()) {
     return {256, [seed = options.seed](int64_t index) {
-              return draw_disc(data::mix_seed(seed, 3, index));
+              return data::draw_disc(data::mix_seed(seed, 3, index));
             }};
   }
   const data::MaskFolder folder(options.data);

@@ -24,6 +24,7 @@
 #include "gpipe/schedule.h"
 #include "training/learning_rate.h"
 #include "training/run_files.h"
+#include "training/testing/run_states.h"
 #include "weights/state_dict.h"
 #include "weights/testing/files.h"
 
@@ -32,7 +33,7 @@ namespace {
 
 namespace nn = torch::nn;
 using testing::argument;
-using testing::bit_equal;
+using testing::expect_equal;
 using testing::new_folder;
 using testing::RankProgramEntry;
 using testing::RankResult;
@@ -142,24 +143,6 @@ void train_in_processes(const std::string& folder, int count, int64_t last) {
   for (const RankResult& each : ranks.wait()) {
     EXPECT_TRUE(each.exit.ok()) << each.err;
   }
-}
-
-void expect_equal(const RunState& a, const RunState& b) {
-  ASSERT_EQ(a.step, b.step);
-  ASSERT_EQ(a.model.size(), b.model.size());
-  for (const auto& item : a.model) {
-    EXPECT_TRUE(bit_equal(item.value(), b.model[item.key()])) << item.key();
-  }
-  EXPECT_EQ(a.optimizer->groups, b.optimizer->groups);
-  ASSERT_EQ(a.optimizer->parameters.size(), b.optimizer->parameters.size());
-  for (const auto& [name, parameter] : a.optimizer->parameters) {
-    const auto& other = b.optimizer->parameters.at(name);
-    EXPECT_EQ(parameter.counts, other.counts);
-    for (const auto& [what, tensor] : parameter.tensors) {
-      EXPECT_TRUE(bit_equal(tensor, other.tensors.at(what))) << what << name;
-    }
-  }
-  EXPECT_TRUE(bit_equal(a.generators.at("cpu"), b.generators.at("cpu")));
 }
 
 RunState state_of(const std::string& folder) {

@@ -80,11 +80,6 @@ std::string record(const std::string& data) {
   return bytes;
 }
 
-std::string host() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
-}
-
 std::string new_path(const std::string& folder, double seconds) {
   auto second = static_cast<int64_t>(seconds);
   for (const std::string& name : names_in_folder(folder)) {
@@ -98,7 +93,7 @@ std::string new_path(const std::string& folder, double seconds) {
   std::snprintf(digits, sizeof digits, "%010lld",
                 static_cast<long long>(second));
   const std::string name =
-      std::string(kPrefix) + digits + "." + host() + kSuffix;
+      std::string(kPrefix) + digits + "." + host_name() + kSuffix;
   return (std::filesystem::path(folder) / name).string();
 }
 

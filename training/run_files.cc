@@ -55,12 +55,6 @@ std::optional<int64_t> step_of(const std::string& name) {
 
 // ---- Temporary names: ".step-000000000123.tmp-host-4711"
 
-std::string host_name() {
-  char name[256] = {};
-  if (gethostname(name, sizeof name - 1) != 0) return "unknown";
-  return name;
-}
-
 std::string temporary_name(int64_t step) {
   return "." + step_name(step) + kTemporary + host_name() + "-" +
          std::to_string(getpid());

@@ -27,6 +27,7 @@
 
 #include "gpipe/bytes/crc32c.h"
 #include "training/testing/file_faults.h"
+#include "training/testing/run_states.h"
 #include "weights/safetensors.h"
 #include "weights/testing/files.h"
 
@@ -34,9 +35,9 @@ namespace gpipe {
 namespace {
 
 using testing::arm_fault;
-using testing::bit_equal;
 using testing::disarm_fault;
 using testing::error_of;
+using testing::expect_equal;
 using testing::Fault;
 using testing::names_in;
 using testing::names_of;
@@ -69,39 +70,6 @@ RunState small_state(int64_t step) {
   state.generators["cpu"] = at::full({5}, step, at::TensorOptions(at::kByte));
   state.words = {{"learning_rate", "warmup:5"}, {"epoch", "3"}};
   return state;
-}
-
-void expect_equal(const StateDict& a, const StateDict& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& item : a) {
-    ASSERT_TRUE(b.contains(item.key())) << item.key();
-    EXPECT_TRUE(bit_equal(item.value(), b[item.key()])) << item.key();
-  }
-}
-
-void expect_equal(const RunState& a, const RunState& b) {
-  EXPECT_EQ(a.step, b.step);
-  EXPECT_EQ(a.words, b.words);
-  expect_equal(a.model, b.model);
-  ASSERT_EQ(a.optimizer.has_value(), b.optimizer.has_value());
-  if (a.optimizer) {
-    EXPECT_EQ(a.optimizer->type, b.optimizer->type);
-    EXPECT_EQ(a.optimizer->groups, b.optimizer->groups);
-    ASSERT_EQ(a.optimizer->parameters.size(), b.optimizer->parameters.size());
-    for (const auto& [name, x] : a.optimizer->parameters) {
-      const auto& y = b.optimizer->parameters.at(name);
-      EXPECT_EQ(x.group, y.group);
-      EXPECT_EQ(x.counts, y.counts);
-      ASSERT_EQ(x.tensors.size(), y.tensors.size());
-      for (const auto& [what, tensor] : x.tensors) {
-        EXPECT_TRUE(bit_equal(tensor, y.tensors.at(what))) << what;
-      }
-    }
-  }
-  ASSERT_EQ(a.generators.size(), b.generators.size());
-  for (const auto& [device, bytes] : a.generators) {
-    EXPECT_TRUE(bit_equal(bytes, b.generators.at(device)));
-  }
 }
 
 // Run files that remember what they report.

@@ -128,13 +128,12 @@ void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
   if (messages.empty()) return;
   worker_.post(
       [this, messages = std::move(messages), deliver = std::move(deliver)] {
-        std::optional<Incoming> next;
+        Incoming next;
         for (std::size_t k = 0; k < messages.size() && !world_.failure(); ++k) {
           guard(world_, Fault::kDisagree, from_, messages[k], [&] {
-            if (!next) next = post(messages[k]);
+            if (k == 0) next = post(messages[k]);
             std::vector<Posted> posted;
-            const Message message =
-                read(*std::exchange(next, {}), messages[k], posted);
+            const Message message = read(std::move(next), messages[k], posted);
             const Time began = std::chrono::steady_clock::now();
             if (k + 1 < messages.size()) next = post(messages[k + 1]);
             std::vector<at::Tensor> tensors;
@@ -167,7 +166,6 @@ Inlet::Incoming Inlet::post(const MessageId& expected) {
   incoming.header = post(header, header, tags_.header, expected);
   if (const Forecast::Specs* const foreseen = forecast_.of(expected)) {
     Content content;
-    content.specs = *foreseen;
     content.overflow = post_overflow(overflow_of(*foreseen), expected);
     content.tensors = post_tensors(*foreseen, expected);
     incoming.foreseen = std::move(content);
@@ -218,7 +216,7 @@ Message Inlet::read(Incoming incoming, const MessageId& expected,
   if (more > 0) header = at::cat({header, overflow.tensor});
   Message message = decode(header.const_data_ptr<uint8_t>(), header.numel());
   check_expected(message.id, expected);
-  TORCH_CHECK(!as_foreseen || foreseen->specs == message.tensors,
+  TORCH_CHECK(!as_foreseen || *forecast_.of(expected) == message.tensors,
               "received a message that says it is as foreseen, but has other "
               "tensors; run the same gpipe on all ranks");
   tensors = as_foreseen ? std::move(foreseen->tensors)

@@ -81,7 +81,6 @@ class Inlet {
   };
   // What comes after a header.
   struct Content {
-    Forecast::Specs specs;
     Posted overflow;
     std::vector<Posted> tensors;
   };

@@ -89,8 +89,9 @@ void BackwardPass::fetch(const Action& action, CopyLog* log) {
   const PhaseScope phase(Phase::kBackward, i);
   Inbox& inbox = inboxes_[j][i];
   Transport& transport = stages_.transports[j];
-  if (log)
+  if (log) {
     log->made_by = {action.stage + 1, Kind::kBackward, action.microbatch};
+  }
   for (at::Tensor& grad : inbox.grads.boundary) {
     grad = transport.bring(grad, inbox.boundary_ready, log);
   }

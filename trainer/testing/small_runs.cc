@@ -11,8 +11,6 @@
 
 namespace gpipe::trainer {
 
-using gpipe::testing::bit_equal;
-
 Options small_options(const std::string& model) {
   Options options;
   options.task.model = model;
@@ -57,25 +55,6 @@ Ran run_here(const Options& options, Task& task) {
 
 RunState state_in(const std::string& folder) {
   return RunFiles(folder).load_latest().value();
-}
-
-void expect_same_state(const RunState& a, const RunState& b) {
-  ASSERT_EQ(a.step, b.step);
-  ASSERT_EQ(a.model.size(), b.model.size());
-  for (const auto& item : a.model) {
-    EXPECT_TRUE(bit_equal(item.value(), b.model[item.key()])) << item.key();
-  }
-  EXPECT_EQ(a.optimizer->groups, b.optimizer->groups);
-  ASSERT_EQ(a.optimizer->parameters.size(), b.optimizer->parameters.size());
-  for (const auto& [name, parameter] : a.optimizer->parameters) {
-    const auto& other = b.optimizer->parameters.at(name);
-    EXPECT_EQ(parameter.counts, other.counts);
-    for (const auto& [what, tensor] : parameter.tensors) {
-      EXPECT_TRUE(bit_equal(tensor, other.tensors.at(what))) << what << name;
-    }
-  }
-  EXPECT_TRUE(bit_equal(a.generators.at("cpu"), b.generators.at("cpu")));
-  EXPECT_EQ(a.words, b.words);
 }
 
 }  // namespace gpipe::trainer

@@ -73,7 +73,4 @@ Ran run_here(const Options& options, Task& task);
 // The newest saved step.
 RunState state_in(const std::string& folder);
 
-// That everything in both is the same, to the bit.
-void expect_same_state(const RunState& a, const RunState& b);
-
 }  // namespace gpipe::trainer

@@ -1,0 +1,42 @@
+#include "training/testing/run_states.h"
+
+#include <gtest/gtest.h>
+
+#include "weights/testing/files.h"
+
+namespace gpipe::testing {
+
+void expect_equal(const StateDict& a, const StateDict& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& item : a) {
+    ASSERT_TRUE(b.contains(item.key())) << item.key();
+    EXPECT_TRUE(bit_equal(item.value(), b[item.key()])) << item.key();
+  }
+}
+
+void expect_equal(const RunState& a, const RunState& b) {
+  EXPECT_EQ(a.step, b.step);
+  EXPECT_EQ(a.words, b.words);
+  expect_equal(a.model, b.model);
+  ASSERT_EQ(a.optimizer.has_value(), b.optimizer.has_value());
+  if (a.optimizer) {
+    EXPECT_EQ(a.optimizer->type, b.optimizer->type);
+    EXPECT_EQ(a.optimizer->groups, b.optimizer->groups);
+    ASSERT_EQ(a.optimizer->parameters.size(), b.optimizer->parameters.size());
+    for (const auto& [name, x] : a.optimizer->parameters) {
+      const auto& y = b.optimizer->parameters.at(name);
+      EXPECT_EQ(x.group, y.group);
+      EXPECT_EQ(x.counts, y.counts);
+      ASSERT_EQ(x.tensors.size(), y.tensors.size());
+      for (const auto& [what, tensor] : x.tensors) {
+        EXPECT_TRUE(bit_equal(tensor, y.tensors.at(what))) << what;
+      }
+    }
+  }
+  ASSERT_EQ(a.generators.size(), b.generators.size());
+  for (const auto& [device, bytes] : a.generators) {
+    EXPECT_TRUE(bit_equal(bytes, b.generators.at(device)));
+  }
+}
+
+}  // namespace gpipe::testing
