@@ -17,6 +17,7 @@
 #include "balancing/balancing.h"
 #include "data/random.h"
 #include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/schedule.h"
 #include "models/transformer.h"
@@ -49,6 +50,9 @@ DEFINE_double(timeout, 60,
 DEFINE_double(heartbeat_timeout, 10,
               "Seconds after which a process that says nothing counts as "
               "frozen.");
+DEFINE_string(transfers, "auto",
+              "The way of tensors between accelerators: 'host', through its "
+              "memory, 'direct', by NCCL, or 'auto', direct where all can.");
 DEFINE_string(own_address, "",
               "The address of this machine that the others connect to. '': "
               "the one that packets to MASTER_ADDR leave from.");
@@ -144,6 +148,7 @@ gpipe::DistributedPipeline make_pipeline(
           .data_parallel(FLAGS_data_parallel)
           .stages_per_rank(stages / ranks)
           .placement(turns ? gpipe::Placement::kV : gpipe::Placement::kLoop)
+          .transfers(gpipe::transfers_named(FLAGS_transfers))
           .threads(FLAGS_threads),
       world);
 }

@@ -102,6 +102,9 @@ DEFINE_bool(distributed, kDefaults.engine.distributed,
 DEFINE_int64(data_parallel, kDefaults.engine.data_parallel,
              "With --distributed: copies of the pipeline, which share each "
              "mini-batch. The number of processes is a multiple.");
+DEFINE_string(transfers, kDefaults.engine.transfers,
+              "The way of tensors between accelerators: 'host', through its "
+              "memory, 'direct', by NCCL, or 'auto', direct where all can.");
 DEFINE_string(own_address, kDefaults.engine.own_address,
               "With --distributed: the address of this machine that others "
               "connect to. '': the one that packets to MASTER_ADDR leave "
@@ -208,7 +211,7 @@ const std::vector<Group>& groups() {
       {"The pipeline",
        {"partitions", "balance", "chunks", "schedule", "stages_per_rank",
         "checkpoint", "deferred_batch_norm", "devices", "threads",
-        "distributed", "data_parallel", "own_address", "timeout",
+        "distributed", "data_parallel", "transfers", "own_address", "timeout",
         "heartbeat_timeout"}},
   };
   return all;
@@ -325,6 +328,7 @@ Options options_of_flags() {
   engine.threads = FLAGS_threads;
   engine.distributed = FLAGS_distributed;
   engine.data_parallel = FLAGS_data_parallel;
+  engine.transfers = FLAGS_transfers;
   engine.own_address = FLAGS_own_address;
   engine.timeout = FLAGS_timeout;
   engine.heartbeat_timeout = FLAGS_heartbeat_timeout;

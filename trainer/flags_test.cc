@@ -66,8 +66,8 @@ std::string text_of(const Options& o) {
   put(o.engine.partitions, o.engine.balance, o.engine.chunks, o.engine.schedule,
       o.engine.stages_per_rank, o.engine.checkpoint,
       o.engine.deferred_batch_norm, o.engine.devices, o.engine.threads,
-      o.engine.distributed, o.engine.data_parallel, o.engine.own_address,
-      o.engine.timeout, o.engine.heartbeat_timeout);
+      o.engine.distributed, o.engine.data_parallel, o.engine.transfers,
+      o.engine.own_address, o.engine.timeout, o.engine.heartbeat_timeout);
   put(o.optimizer.name, o.optimizer.lr, o.optimizer.momentum,
       o.optimizer.weight_decay, o.optimizer.decay_norms);
   put(o.loop.epochs, o.loop.steps, o.loop.accumulate, o.loop.lr_schedule,

@@ -42,6 +42,7 @@ struct EngineOptions {
   int64_t threads = 0;
   bool distributed = false;
   int64_t data_parallel = 1;
+  std::string transfers = "auto";
   std::string own_address;
   double timeout = 600;
   double heartbeat_timeout = 30;

@@ -8,6 +8,7 @@
 
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/distributed/world_options.h"
 #include "trainer/parse.h"
@@ -117,6 +118,7 @@ class Processes : public Meeting {
         .deferred_batch_norm(options.deferred_batch_norm)
         .stages_per_rank(cut.stages_per_rank)
         .placement(cut.placement)
+        .transfers(transfers_named(options.transfers))
         .threads(options.threads);
     if (!devices.empty()) {
       distributed.device(devices[world_->local_rank() % devices.size()]);

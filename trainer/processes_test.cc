@@ -49,6 +49,7 @@ const RankProgramEntry kTrain("train", [] {
   options.engine.devices = "cpu";
   options.engine.timeout = 60;
   options.engine.data_parallel = std::stoll(argument("copies"));
+  options.engine.chunks = std::stoll(argument("chunks"));
   const auto task = make_task(options.task);
   const int64_t stop = std::stoll(argument("stop"));
   // In one of them only.
@@ -62,10 +63,12 @@ const RankProgramEntry kTrain("train", [] {
 });
 
 void train_in_processes(const std::string& folder, int count, int copies,
-                        int64_t stop, int code) {
+                        int64_t stop, int code,
+                        int64_t chunks = options_of("").engine.chunks) {
   Ranks ranks("train", count,
               {{"folder", folder},
                {"copies", std::to_string(copies)},
+               {"chunks", std::to_string(chunks)},
                {"stop", std::to_string(stop)}});
   for (const RankResult& each : ranks.wait()) {
     EXPECT_EQ(each.exit.code, code) << each.out << each.err;
@@ -98,6 +101,17 @@ TEST(ProcessesTest, CopiesShareABatch) {
   Options options = options_of(there);
   options.loop.steps = 5;
   EXPECT_EQ(run_here(options).code, kDone);
+}
+
+// With more, sums are of the same numbers in another order.
+TEST(ProcessesTest, CopiesWithAMicroBatchEachHaveTheBitsOfOneCopy) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  Options one = options_of(here);
+  one.engine.chunks = 2;
+  EXPECT_EQ(run_here(one).code, kDone);
+  train_in_processes(there, 2, 2, /*stop=*/100, kDone, /*chunks=*/1);
+  expect_same_weights(state_in(there), state_in(here));
 }
 
 }  // namespace

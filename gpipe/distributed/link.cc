@@ -52,11 +52,13 @@ void guard(World& world, Fault fault, int at_fault, const MessageId& message,
 
 }  // namespace
 
-Outlet::Outlet(World& world, int to, Tags tags)
+Outlet::Outlet(World& world, Carrier& carrier, int to, Tags tags)
     : world_(world),
+      carrier_(carrier),
       to_(to),
       tags_(tags),
-      to_cpu_(c10::Device(c10::kCPU)),
+      transport_(carrier.device()),
+      stream_(new_stream(carrier.device())),
       worker_([] {}, kSpins) {}
 
 void Outlet::send(Message head, std::vector<Crossing> content, Moment made,
@@ -74,9 +76,10 @@ void Outlet::send(Message head, std::vector<Crossing> content, Moment made,
 
 void Outlet::transmit(Message& head, std::vector<Crossing> content,
                       const Moment& made) {
+  const StreamScope scope(stream_);
   std::vector<at::Tensor> payload;
   for (Crossing& each : content) {
-    const at::Tensor tensor = to_cpu_.bring(each.tensor, made);
+    const at::Tensor tensor = transport_.bring(each.tensor, made);
     each.tensor = at::Tensor();
     head.tensors.push_back(spec_of(tensor, each.requires_grad));
     payload.push_back(bytes_of(tensor));
@@ -99,7 +102,9 @@ void Outlet::transmit(Message& head, std::vector<Crossing> content,
                                 const std::vector<at::Tensor>& tensors) {
     post(overflow, tags_.payload_of(overflow.numel(), at::kByte));
     for (std::size_t k = 0; k < specs.size(); ++k) {
-      post(tensors[k], tags_.payload_of(specs[k].bytes(), specs[k].type));
+      if (tensors[k].numel() == 0) continue;
+      const int tag = tags_.payload_of(specs[k].bytes(), specs[k].type);
+      works.push_back(carrier_.send(tensors[k], to_, tag, action));
     }
   };
   post(header.narrow(0, 0, kHeaderBytes), tags_.header);
@@ -108,7 +113,9 @@ void Outlet::transmit(Message& head, std::vector<Crossing> content,
   if (foreseen && !head.as_foreseen) {
     // The receiver has posted what does not come.
     for (const TensorSpec& spec : *foreseen) {
-      instead.push_back(at::zeros({spec.bytes()}, at::kByte));
+      instead.push_back(
+          at::zeros({spec.bytes()},
+                    at::TensorOptions(at::kByte).device(carrier_.device())));
     }
     overflow_instead = at::zeros({overflow_of(*foreseen)}, at::kByte);
     post_content(overflow_instead, *foreseen, instead);
@@ -121,13 +128,19 @@ void Outlet::transmit(Message& head, std::vector<Crossing> content,
 
 void Outlet::flush() { wait_for(worker_); }
 
-Inlet::Inlet(World& world, int from, Tags tags)
-    : world_(world), from_(from), tags_(tags), worker_([] {}, kSpins) {}
+Inlet::Inlet(World& world, Carrier& carrier, int from, Tags tags)
+    : world_(world),
+      carrier_(carrier),
+      from_(from),
+      tags_(tags),
+      stream_(new_stream(carrier.device())),
+      worker_([] {}, kSpins) {}
 
 void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
   if (messages.empty()) return;
   worker_.post(
       [this, messages = std::move(messages), deliver = std::move(deliver)] {
+        const StreamScope scope(stream_);
         Incoming next;
         for (std::size_t k = 0; k < messages.size() && !world_.failure(); ++k) {
           guard(world_, Fault::kDisagree, from_, messages[k], [&] {
@@ -147,14 +160,6 @@ void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
       });
 }
 
-Inlet::Posted Inlet::post(at::Tensor tensor, const at::Tensor& bytes, int tag,
-                          const MessageId& expected) {
-  if (bytes.numel() == 0) return {std::move(tensor), nullptr};
-  return {std::move(tensor), world_.receive(bytes, from_, tag, [&] {
-            return waiting_for(expected);
-          })};
-}
-
 void Inlet::wait(const Posted& posted, const MessageId& expected) {
   if (!posted.work) return;
   world_.wait(*posted.work, from_, [&] { return waiting_for(expected); });
@@ -163,7 +168,9 @@ void Inlet::wait(const Posted& posted, const MessageId& expected) {
 Inlet::Incoming Inlet::post(const MessageId& expected) {
   Incoming incoming;
   const at::Tensor header = at::empty({kHeaderBytes}, at::kByte);
-  incoming.header = post(header, header, tags_.header, expected);
+  incoming.header = {header, world_.receive(header, from_, tags_.header, [&] {
+                       return waiting_for(expected);
+                     })};
   if (const Forecast::Specs* const foreseen = forecast_.of(expected)) {
     Content content;
     content.overflow = post_overflow(overflow_of(*foreseen), expected);
@@ -174,18 +181,26 @@ Inlet::Incoming Inlet::post(const MessageId& expected) {
 }
 
 Inlet::Posted Inlet::post_overflow(int64_t bytes, const MessageId& expected) {
-  const at::Tensor overflow = at::empty({bytes}, at::kByte);
-  return post(overflow, overflow, tags_.payload_of(bytes, at::kByte), expected);
+  Posted overflow{at::empty({bytes}, at::kByte), nullptr};
+  if (bytes > 0) {
+    overflow.work = world_.receive(overflow.tensor, from_,
+                                   tags_.payload_of(bytes, at::kByte),
+                                   [&] { return waiting_for(expected); });
+  }
+  return overflow;
 }
 
 std::vector<Inlet::Posted> Inlet::post_tensors(const Forecast::Specs& specs,
                                                const MessageId& expected) {
   std::vector<Posted> posted;
   for (const TensorSpec& spec : specs) {
-    at::Tensor tensor = empty_like_spec(spec);
-    const at::Tensor bytes = bytes_of(tensor);
-    posted.push_back(post(std::move(tensor), bytes,
-                          tags_.payload_of(spec.bytes(), spec.type), expected));
+    Posted& each = posted.emplace_back();
+    each.tensor = empty_like_spec(spec, carrier_.device());
+    const at::Tensor bytes = bytes_of(each.tensor);
+    if (bytes.numel() == 0) continue;
+    each.work = carrier_.receive(bytes, from_,
+                                 tags_.payload_of(spec.bytes(), spec.type),
+                                 [&] { return waiting_for(expected); });
   }
   return posted;
 }

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "gpipe/distributed/carrier.h"
 #include "gpipe/distributed/forecast.h"
 #include "gpipe/distributed/tags.h"
 #include "gpipe/distributed/wire.h"
@@ -21,11 +22,12 @@
 
 namespace gpipe {
 
-// Sends to one rank. A thread of its own copies from the device, posts and
-// waits, so that computing goes on.
+// Sends to one rank: headers by the world, tensors by the carrier. A thread of
+// its own brings them to the carrier's device, posts and waits, so that
+// computing goes on.
 class Outlet {
  public:
-  Outlet(World& world, int to, Tags tags);
+  Outlet(World& world, Carrier& carrier, int to, Tags tags);
 
   // `content` is complete at `made`; `head.tensors` is filled in from it. What
   // goes wrong becomes a failure of the world. `sent`, if any, is called on the
@@ -42,9 +44,11 @@ class Outlet {
                 const Moment& made);
 
   World& world_;
+  Carrier& carrier_;
   const int to_;
   const Tags tags_;
-  Transport to_cpu_;
+  Transport transport_;  // to the carrier's device
+  const std::optional<c10::Stream> stream_;
   Forecast forecast_;
   Worker worker_;  // last: it ends first
 };
@@ -57,12 +61,13 @@ class Outlet {
 // get a core from those who compute.
 class Inlet {
  public:
-  // The tensors are on the CPU; the header was here at `began`.
+  // The tensors are on the carrier's device, for use on any stream; the header
+  // was here at `began`.
   using Time = std::chrono::steady_clock::time_point;
   using Deliver =
       std::function<void(const Message&, std::vector<at::Tensor>, Time began)>;
 
-  Inlet(World& world, int from, Tags tags);
+  Inlet(World& world, Carrier& carrier, int from, Tags tags);
 
   // Takes these messages, in this order, and gives each to `deliver`, on the
   // inlet's thread. A message that is another is a failure of the world, on
@@ -93,16 +98,16 @@ class Inlet {
   Posted post_overflow(int64_t bytes, const MessageId& expected);
   std::vector<Posted> post_tensors(const Forecast::Specs& specs,
                                    const MessageId& expected);
-  Posted post(at::Tensor tensor, const at::Tensor& bytes, int tag,
-              const MessageId& expected);
   // Its tensors are posted, if they have not come yet.
   Message read(Incoming incoming, const MessageId& expected,
                std::vector<Posted>& tensors);
   void wait(const Posted& posted, const MessageId& expected);
 
   World& world_;
+  Carrier& carrier_;
   const int from_;
   const Tags tags_;
+  const std::optional<c10::Stream> stream_;
   Forecast forecast_;
   Worker worker_;  // last: it ends first
 };

@@ -13,6 +13,7 @@
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/agreement.h"
 #include "gpipe/distributed/bytes.h"
+#include "gpipe/distributed/direct.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/norms.h"
 #include "gpipe/distributed/runner.h"
@@ -68,6 +69,7 @@ Terms terms_of(const DistributedOptions& options) {
       {"the placement", options.placement() == Placement::kV ? "V" : "loop"},
       {"chunks", std::to_string(options.chunks())},
       {"the checkpoint mode", name_of(options.checkpoint())},
+      {"the way of transfers", name_of(options.transfers())},
       {"deferred_batch_norm",
        options.deferred_batch_norm() ? "true" : "false"}};
 }
@@ -279,10 +281,14 @@ void DistributedPipelineImpl::build(std::vector<Layer> layers) {
       }
     }
   }
+  const Tags tags(world_->next_channel());
+  transfers_ =
+      agree_on_transfers(*world_, tags.words, device_, options_.transfers());
   runner_ = std::make_shared<Runner>(
       world_, std::move(partitions), layout_, device_,
       options_.threads() > 0 ? static_cast<int>(options_.threads())
-                             : at::get_num_threads());
+                             : at::get_num_threads(),
+      transfers_);
 }
 
 StepResult DistributedPipelineImpl::run(const Value& input, const Value& target,
@@ -338,7 +344,8 @@ void DistributedPipelineImpl::pretty_print(std::ostream& stream) const {
   stream << "gpipe::DistributedPipeline(balance=" << c10::IntArrayRef(balance())
          << ", rank=" << layout_.rank << "/" << layout_.ranks
          << ", replica=" << layout_.replica << "/" << layout_.replicas
-         << ", device=" << device_ << ", chunks=" << options_.chunks()
+         << ", device=" << device_ << ", transfers=" << name_of(transfers_)
+         << ", chunks=" << options_.chunks()
          << ", checkpoint=" << name_of(options_.checkpoint()) << ")";
 }
 

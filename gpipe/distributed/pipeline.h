@@ -16,6 +16,7 @@
 
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/layout.h"
+#include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/runtime/checkpoint.h"
 #include "gpipe/runtime/failure.h"
@@ -54,6 +55,10 @@ struct DistributedOptions {
   TORCH_ARG(bool, deferred_batch_norm) = false;
   TORCH_ARG(int64_t, stages_per_rank) = 1;
   TORCH_ARG(Placement, placement) = Placement::kLoop;
+
+  // Which way tensors take between the accelerators of two ranks. No difference
+  // to the bits, nor on CPUs.
+  TORCH_ARG(Transfers, transfers) = Transfers::kAuto;
 
   // Intra-op threads of the worker, on a CPU. 0: those that LibTorch would use
   // (at::get_num_threads()), at least 1.
@@ -105,8 +110,9 @@ class DistributedPipelineImpl : public torch::nn::Module {
   // Takes this rank's layers of `module` and moves them to the device; the
   // others may be freed. Waits until all ranks are here, and compares what they
   // were given. Errors: as GPipeImpl's constructor; c10::ValueError for a world
-  // of another size than the balance and data_parallel make; PeerError if ranks
-  // differ in the model, the balance or another option.
+  // of another size than the balance and data_parallel make, or for direct
+  // transfers where a rank can have none; PeerError if ranks differ in the
+  // model, the balance or another option.
   DistributedPipelineImpl(torch::nn::Sequential module,
                           DistributedOptions options,
                           std::shared_ptr<World> world);
@@ -165,6 +171,8 @@ class DistributedPipelineImpl : public torch::nn::Module {
   int64_t size() const;
   const std::vector<int64_t>& balance() const { return options_.balance(); }
   const torch::Device& device() const { return device_; }
+  // What DistributedOptions::transfers came to: kHost or kDirect.
+  Transfers transfers() const { return transfers_; }
   // Who has which stages, and which of them this is.
   const RankLayout& layout() const { return layout_; }
 
@@ -204,6 +212,7 @@ class DistributedPipelineImpl : public torch::nn::Module {
   std::shared_ptr<World> world_;
   RankLayout layout_;
   torch::Device device_ = torch::kCPU;
+  Transfers transfers_ = Transfers::kHost;
   // With the layer's index.
   std::vector<std::pair<int64_t, torch::Tensor>> parameters_by_layer_;
   std::shared_ptr<Runner> runner_;

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
+#include "gpipe/distributed/wire.h"
 
 namespace gpipe {
 namespace {
@@ -47,8 +49,12 @@ std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
   return ends;
 }
 
-Reducer::Reducer(World& world, std::vector<int> members, int tag)
-    : world_(world), members_(std::move(members)), tag_(tag) {
+Reducer::Reducer(World& world, Carrier& carrier, std::vector<int> members,
+                 int tag)
+    : world_(world),
+      carrier_(carrier),
+      members_(std::move(members)),
+      tag_(tag) {
   const auto own = std::find(members_.begin(), members_.end(), world.rank());
   TORCH_INTERNAL_ASSERT(members_.size() > 1 && own != members_.end());
   own_ = own - members_.begin();
@@ -84,38 +90,39 @@ void Reducer::add_up(Summand* begin, Summand* end) {
   const c10::AutoGradMode no_graph(false);
   // Behind the gradients, for each of them, whether there is one.
   std::vector<at::Tensor> parts;
-  const auto options = begin->like.options().device(at::kCPU);
-  const at::Tensor present = at::zeros({end - begin}, options);
+  const c10::Device device = carrier_.device();
+  const auto options = begin->like.options().device(device);
+  const at::Tensor present = at::zeros({end - begin}, options.device(at::kCPU));
   for (Summand* each = begin; each != end; ++each) {
     if (each->grad.defined()) {
       if (each->grad.layout() != at::kStrided) {
         each->grad = each->grad.to_dense();
       }
       present[each - begin].fill_(1);
-      parts.push_back(each->grad.cpu().reshape({-1}));
+      parts.push_back(each->grad.to(device).reshape({-1}));
     } else {
       parts.push_back(at::zeros({each->like.numel()}, options));
     }
   }
-  parts.push_back(present);
+  parts.push_back(present.to(device));
   const at::Tensor flat = at::cat(parts);
   parts.clear();
   add_up_flat(flat);
   int64_t at = 0;
   const at::Tensor counts =
-      flat.narrow(0, flat.numel() - present.numel(), present.numel());
+      flat.narrow(0, flat.numel() - present.numel(), present.numel()).cpu();
   for (Summand* each = begin; each != end; ++each) {
     const int64_t count = each->like.numel();
     const at::Tensor sum = flat.narrow(0, at, count).view(each->like.sizes());
     at += count;
-    if (counts[each - begin].equal(at::zeros({}, options))) continue;
+    if (!counts[each - begin].is_nonzero()) continue;
     const at::Tensor& same_strides =
         each->grad.defined() ? each->grad : each->like;
     each->grad = at::empty_like(same_strides).copy_(sum);
   }
 }
 
-// `flat`: of one dimension, on the CPU.
+// `flat`: of one dimension, on the carrier's device.
 void Reducer::add_up_flat(const at::Tensor& flat) {
   const auto count = static_cast<int64_t>(members_.size());
   const int64_t part = (flat.numel() + count - 1) / count;
@@ -127,45 +134,44 @@ void Reducer::add_up_flat(const at::Tensor& flat) {
   // Everyone's own part, from all others.
   const at::Tensor mine = part_of(own_);
   std::vector<at::Tensor> theirs(members_.size());
-  for (std::size_t k = 0; k < members_.size(); ++k) {
-    if (k == own_) continue;
-    theirs[k] = at::empty_like(mine);
-    post(k, part_of(k), theirs[k]);
-  }
-  wait();
+  for (at::Tensor& each : theirs) each = at::empty_like(mine);
+  exchange(part_of, [&](std::size_t k) { return theirs[k]; });
   at::Tensor sum;
   for (std::size_t k = 0; k < members_.size(); ++k) {
     const at::Tensor& each = k == own_ ? mine : theirs[k];
     sum = sum.defined() ? sum.add_(each) : each.clone();
   }
   // And its sum, to all others.
-  for (std::size_t k = 0; k < members_.size(); ++k) {
-    if (k != own_) post(k, sum, part_of(k));
-  }
-  wait();
+  exchange([&](std::size_t) { return sum; }, part_of);
   part_of(own_).copy_(sum);
 }
 
-void Reducer::post(std::size_t member, const at::Tensor& out,
-                   const at::Tensor& in) {
-  const int peer = members_[member];
-  if (in.numel() > 0) {
-    works_.emplace_back(peer, world_.receive(in, peer, tag_, action));
+void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
+                       const std::function<at::Tensor(std::size_t)>& in) {
+  std::vector<std::pair<int, Carrier::Work>> works;  // with the other end
+  const auto begin = [&](std::size_t from, std::size_t to) {
+    const bool sends = from == own_;
+    const std::size_t other = sends ? to : from;
+    const at::Tensor bytes = bytes_of(sends ? out(to) : in(from));
+    if (bytes.numel() == 0) return;
+    const int peer = members_[other];
+    works.emplace_back(peer, sends
+                                 ? carrier_.send(bytes, peer, tag_, action)
+                                 : carrier_.receive(bytes, peer, tag_, action));
+  };
+  // In the order that Carrier asks for.
+  for (std::size_t from = 0; from < members_.size(); ++from) {
+    for (std::size_t to = 0; to < members_.size(); ++to) {
+      if (from != to && (from == own_ || to == own_)) begin(from, to);
+    }
   }
-  if (out.numel() > 0) {
-    works_.emplace_back(peer, world_.send(out, peer, tag_, action));
-  }
+  for (const auto& [peer, work] : works) world_.wait(*work, peer, action);
 }
 
-void Reducer::wait() {
-  for (const auto& [peer, work] : works_) world_.wait(*work, peer, action);
-  works_.clear();
-}
-
-void all_reduce(World& world, const std::vector<int>& members, int tag,
-                std::vector<Summand>& all, int64_t bucket_bytes) {
+void all_reduce(World& world, Carrier& carrier, const std::vector<int>& members,
+                int tag, std::vector<Summand>& all, int64_t bucket_bytes) {
   if (members.size() == 1) return;
-  Reducer reducer(world, members, tag);
+  Reducer reducer(world, carrier, members, tag);
   reducer.agree(all);
   std::size_t begin = 0;
   for (const std::size_t end : cut_buckets(all, bucket_bytes)) {

@@ -2,14 +2,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <torch/csrc/distributed/c10d/Work.hpp>
-#include <utility>
+#include <functional>
 #include <vector>
 
+#include "gpipe/distributed/carrier.h"
 #include "gpipe/distributed/world.h"
 
 namespace gpipe {
@@ -40,8 +39,9 @@ std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
 // Threads: one at a time for a tag.
 class Reducer {
  public:
-  // `members`: at least two, this rank among them.
-  Reducer(World& world, std::vector<int> members, int tag);
+  // `members`: at least two, this rank among them. Sums are made on the
+  // carrier's device.
+  Reducer(World& world, Carrier& carrier, std::vector<int> members, int tag);
 
   // c10::Error on all members if they have other lists, of other sizes or
   // types; PeerError.
@@ -54,18 +54,20 @@ class Reducer {
 
  private:
   void add_up_flat(const at::Tensor& flat);
-  void post(std::size_t member, const at::Tensor& out, const at::Tensor& in);
-  void wait();
+  // Sends and receives, to and from each other member, what is asked for it.
+  void exchange(const std::function<at::Tensor(std::size_t)>& out,
+                const std::function<at::Tensor(std::size_t)>& in);
 
   World& world_;
+  Carrier& carrier_;
   const std::vector<int> members_;
   const int tag_;
   std::size_t own_ = 0;  // of members_
-  std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> works_;
 };
 
 // agree(), and add_up() for each bucket. Does nothing for a single member.
-void all_reduce(World& world, const std::vector<int>& members, int tag,
-                std::vector<Summand>& all, int64_t bucket_bytes = kBucketBytes);
+void all_reduce(World& world, Carrier& carrier, const std::vector<int>& members,
+                int tag, std::vector<Summand>& all,
+                int64_t bucket_bytes = kBucketBytes);
 
 }  // namespace gpipe

@@ -7,9 +7,10 @@
 
 namespace gpipe {
 
-ReplicaSums::ReplicaSums(World& world, std::vector<int> members, int tag,
+ReplicaSums::ReplicaSums(World& world, Carrier& carrier,
+                         std::vector<int> members, int tag,
                          int64_t bucket_bytes)
-    : reducer_(world, std::move(members), tag),
+    : reducer_(world, carrier, std::move(members), tag),
       bucket_bytes_(bucket_bytes),
       // The cores are the partitions'.
       worker_([] { at::set_num_threads(1); }) {}

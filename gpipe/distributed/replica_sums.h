@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "gpipe/distributed/carrier.h"
 #include "gpipe/distributed/reduce.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/runtime/stream.h"
@@ -30,7 +31,7 @@ namespace gpipe {
 class ReplicaSums {
  public:
   // `members`: as Reducer's.
-  ReplicaSums(World& world, std::vector<int> members, int tag,
+  ReplicaSums(World& world, Carrier& carrier, std::vector<int> members, int tag,
               int64_t bucket_bytes = kBucketBytes);
   ~ReplicaSums();
 

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/distributed/carrier.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/testing/ranks.h"
 
@@ -59,7 +60,8 @@ const RankProgramEntry kOverlap("overlap", [] {
   const int rank = world->rank(), size = world->size();
   const Tensor a = at::zeros({1000}), b = at::zeros({3, 2}, at::kDouble),
                c = at::zeros({5}), d = at::zeros({2});
-  ReplicaSums sums(*world, everybody(*world), kTag, 1);
+  HostCarrier carrier(*world);
+  ReplicaSums sums(*world, carrier, everybody(*world), kTag, 1);
   for (int step = 0; step < 3; ++step) {
     sums.begin({{1, a}, {0, b}, {0, c}, {0, d}});
     check(sums.buckets() == 4, "buckets");
@@ -88,7 +90,8 @@ const RankProgramEntry kOverlap("overlap", [] {
 const RankProgramEntry kStopped("stopped", [] {
   const auto world = World::connect(world_options());
   const Tensor a = at::zeros({4}), b = at::zeros({4});
-  ReplicaSums sums(*world, everybody(*world), kTag, 1);
+  HostCarrier carrier(*world);
+  ReplicaSums sums(*world, carrier, everybody(*world), kTag, 1);
   sums.begin({{0, a}, {0, b}});
   give(sums, a, world->rank());
   wait_until_done(sums, 1);
@@ -106,7 +109,8 @@ const RankProgramEntry kErrors("errors", [] {
   const auto world = World::connect(world_options());
   const bool last = world->rank() == world->size() - 1;
   const Tensor a = at::zeros({4}), b = at::zeros({last ? 3 : 4});
-  ReplicaSums sums(*world, everybody(*world), kTag);
+  HostCarrier carrier(*world);
+  ReplicaSums sums(*world, carrier, everybody(*world), kTag);
   sums.begin({{0, a}, {0, b}});
   try {
     sums.finish();

@@ -12,6 +12,7 @@
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/bytes.h"
+#include "gpipe/distributed/direct.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/norms.h"
 #include "gpipe/distributed/reduce.h"
@@ -62,15 +63,20 @@ struct Ending {
 }  // namespace
 
 Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
-               RankLayout layout, c10::Device device, int threads)
+               RankLayout layout, c10::Device device, int threads,
+               Transfers transfers)
     : world_(std::move(world)),
       layout_(std::move(layout)),
       tags_(world_->next_channel()),
       stages_(std::move(partitions)),
-      executor_({device}, threads, /*one_at_a_time=*/false) {
+      executor_({device}, threads, /*one_at_a_time=*/false),
+      carrier_(make_carrier(*world_, device, transfers,
+                            c10::str("pipeline ", tags_.payload))),
+      sums_carrier_(make_carrier(*world_, device, transfers,
+                                 c10::str("sums ", tags_.sums))) {
   if (layout_.replicas > 1) {
-    sums_ = std::make_unique<ReplicaSums>(*world_, layout_.same_stages(),
-                                          tags_.sums);
+    sums_ = std::make_unique<ReplicaSums>(*world_, *sums_carrier_,
+                                          layout_.same_stages(), tags_.sums);
   }
   callback_ = world_->on_failure([this] { executor_.ring(0); });
 }
@@ -220,7 +226,8 @@ void Runner::receive(const TrainPlan& plan) {
   for (const auto& [from, bundles] : plan.incoming) {
     auto& inlet = inlets_[from];
     if (!inlet) {
-      inlet = std::make_unique<Inlet>(*world_, layout_.world_rank(from), tags_);
+      inlet = std::make_unique<Inlet>(*world_, *carrier_,
+                                      layout_.world_rank(from), tags_);
     }
     std::vector<MessageId> ids;
     for (const Bundle& each : bundles) ids.push_back(id_of(each.back()));
@@ -271,7 +278,8 @@ void Runner::send(std::vector<Outgoing> all, const Moment& made) {
     bundled.message.seed = seed_;
     auto& outlet = outlets_[to];
     if (!outlet) {
-      outlet = std::make_unique<Outlet>(*world_, layout_.world_rank(to), tags_);
+      outlet = std::make_unique<Outlet>(*world_, *carrier_,
+                                        layout_.world_rank(to), tags_);
     }
     Outlet::Sent sent;
     if (recording_) {
@@ -425,7 +433,7 @@ void Runner::add_up(TrainStep& step) {
     each.grad = std::move(found->second.grad);
     sums.erase(found);
   }
-  all_reduce(*world_, layout_.same_stages(), tags_.words, rest);
+  all_reduce(*world_, *sums_carrier_, layout_.same_stages(), tags_.words, rest);
   for (std::size_t k = 0; k < rest.size(); ++k) {
     left[k]->grad = std::move(rest[k].grad);
   }

@@ -11,10 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/distributed/carrier.h"
 #include "gpipe/distributed/layout.h"
 #include "gpipe/distributed/link.h"
 #include "gpipe/distributed/replica_sums.h"
 #include "gpipe/distributed/route.h"
+#include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/runtime/border.h"
 #include "gpipe/runtime/checkpoint.h"
@@ -38,9 +40,11 @@ namespace gpipe {
 // Threads: any; steps are served one after the other.
 class Runner : private Border {
  public:
-  // `partitions`: all of them, those of other ranks `elsewhere`.
+  // `partitions`: all of them, those of other ranks `elsewhere`. `transfers`:
+  // as agreed.
   Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
-         RankLayout layout, c10::Device device, int threads);
+         RankLayout layout, c10::Device device, int threads,
+         Transfers transfers);
   ~Runner() override;
 
   // `input`, `target`: looked at where the first and the last stage are.
@@ -118,6 +122,8 @@ class Runner : private Border {
 
   Executor executor_;
   int callback_ = -1;
+  // Of the pipeline and of the sums, which go on at the same time.
+  const std::unique_ptr<Carrier> carrier_, sums_carrier_;
   // By rank of the pipeline; last: their threads end first.
   std::map<int, std::unique_ptr<Outlet>> outlets_;
   std::map<int, std::unique_ptr<Inlet>> inlets_;

@@ -455,22 +455,19 @@ TensorSpec spec_of(const at::Tensor& tensor, bool requires_grad) {
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
   const TensorSpec spec = spec_of(tensor, /*requires_grad=*/false);
-  at::Tensor bytes = at::empty({0}, at::kByte);
-  if (!spec.defined) return bytes;
-  TORCH_CHECK(tensor.is_cpu(), "a tensor on ", tensor.device(),
-              " has no bytes that a CPU could send; copy it to the CPU first");
+  if (!spec.defined) return at::empty({0}, at::kByte);
   at::Tensor sent = tensor;
   if (!lies_as_sent(tensor)) {
-    sent = empty_like_spec(spec);
+    sent = empty_like_spec(spec, tensor.device());
     sent.copy_(tensor);
   }
-  return bytes.set_(sent.storage(), sent.storage_offset() * sent.element_size(),
-                    {spec.bytes()}, {1});
+  return sent.detach().as_strided({sent.numel()}, {1}).view(at::kByte);
 }
 
-at::Tensor empty_like_spec(const TensorSpec& spec) {
+at::Tensor empty_like_spec(const TensorSpec& spec, c10::Device device) {
   if (!spec.defined) return {};
-  return at::empty_strided(spec.sizes, spec.strides, spec.type);
+  return at::empty_strided(spec.sizes, spec.strides,
+                           at::TensorOptions(spec.type).device(device));
 }
 
 }  // namespace gpipe

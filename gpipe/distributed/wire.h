@@ -126,12 +126,13 @@ TensorSpec spec_of(const at::Tensor& tensor, bool requires_grad);
 // The bytes that spec_of() speaks of, a 1-dimensional uint8 tensor of
 // spec.bytes() elements: the memory of `tensor` itself, which it keeps alive,
 // or a copy where that is not dense or is not what the elements say (the
-// conjugate of a complex tensor). Of an undefined tensor: none. c10::Error as
-// spec_of(), and if `tensor` is not on a CPU.
+// conjugate of a complex tensor). On the same device. Of an undefined tensor:
+// none. c10::Error as spec_of().
 at::Tensor bytes_of(const at::Tensor& tensor);
 
-// A new tensor on the CPU, not initialized, without requires_grad; undefined
-// for the spec of an undefined one. Its bytes_of() is what to receive into.
-at::Tensor empty_like_spec(const TensorSpec& spec);
+// A new tensor, not initialized, without requires_grad; undefined for the spec
+// of an undefined one. Its bytes_of() is what to receive into.
+at::Tensor empty_like_spec(const TensorSpec& spec,
+                           c10::Device device = c10::kCPU);
 
 }  // namespace gpipe

@@ -726,9 +726,15 @@ TEST(TensorBytes, AreRefusedWhereTheyAreNotTheElements) {
             "its tensors in a std::vector");
   const Tensor meta = at::empty({2}, at::TensorOptions().device(at::kMeta));
   EXPECT_EQ(spec_of(meta, false).bytes(), 8);
-  EXPECT_EQ(error_of([&] { bytes_of(meta); }),
-            "c10::Error: a tensor on meta has no bytes that a CPU could send; "
-            "copy it to the CPU first");
+}
+
+TEST(TensorBytes, AreOnTheDeviceOfTheTensor) {
+  const Tensor meta = at::empty({2, 3}, at::TensorOptions().device(at::kMeta));
+  EXPECT_EQ(bytes_of(meta).device(), meta.device());
+  EXPECT_EQ(bytes_of(meta).numel(), 24);
+  const Tensor made = empty_like_spec(spec_of(meta.t(), false), at::kMeta);
+  EXPECT_EQ(made.device(), meta.device());
+  EXPECT_EQ(made.strides(), meta.t().strides());
 }
 
 }  // namespace

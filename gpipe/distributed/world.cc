@@ -106,9 +106,9 @@ class World::Impl {
     for (const auto& [number, callback] : callbacks_) callback();
   }
 
-  template <typename Post>
-  c10::intrusive_ptr<c10d::Work> post(int peer, const Action& action,
-                                      Post post) {
+  c10::intrusive_ptr<c10d::Work> post(
+      int peer, const Action& action,
+      const std::function<c10::intrusive_ptr<c10d::Work>()>& post) {
     check();
     std::string error;
     try {
@@ -229,16 +229,22 @@ milliseconds World::timeout() const { return impl_->options().timeout; }
 std::optional<RankFailure> World::failure() const { return impl_->failure(); }
 void World::check() const { impl_->check(); }
 c10d::Backend& World::group() { return *impl_->meeting().data; }
+c10d::Store& World::store() { return *impl_->meeting().store; }
+c10::intrusive_ptr<c10d::Work> World::begin(
+    int peer, const Action& action,
+    const std::function<c10::intrusive_ptr<c10d::Work>()>& post) {
+  return impl_->post(peer, action, post);
+}
 c10::intrusive_ptr<c10d::Work> World::send(const at::Tensor& bytes, int to,
                                            int tag, const Action& action) {
-  return impl_->post(to, action, [&] {
+  return begin(to, action, [&] {
     std::vector<at::Tensor> list{bytes};
     return group().send(list, to, tag);
   });
 }
 c10::intrusive_ptr<c10d::Work> World::receive(const at::Tensor& bytes, int from,
                                               int tag, const Action& action) {
-  return impl_->post(from, action, [&] {
+  return begin(from, action, [&] {
     std::vector<at::Tensor> list{bytes};
     return group().recv(list, from, tag);
   });

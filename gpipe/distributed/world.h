@@ -16,6 +16,7 @@
 
 namespace c10d {
 class Backend;
+class Store;
 class Work;
 }  // namespace c10d
 
@@ -59,6 +60,8 @@ class World {
 
   // Of all ranks, for tensors on the CPU.
   c10d::Backend& group();
+  // Of this world; one that waits for a key keeps others out.
+  c10d::Store& store();
 
   // What is going on here, for texts; called if it is needed, on any thread.
   using Action = std::function<std::string()>;
@@ -70,6 +73,12 @@ class World {
                                       const Action& action);
   c10::intrusive_ptr<c10d::Work> receive(const at::Tensor& bytes, int from,
                                          int tag, const Action& action);
+
+  // The same by other means: what `post` throws means that the connection to
+  // `peer` is broken.
+  c10::intrusive_ptr<c10d::Work> begin(
+      int peer, const Action& action,
+      const std::function<c10::intrusive_ptr<c10d::Work>()>& post);
 
   // Waits for a send or a receive. If it does not end in time, or not well, the
   // world has failed: PeerError. `peer`: who is at the other end.

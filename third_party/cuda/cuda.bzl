@@ -4,6 +4,9 @@ Looked for in CUDA_HOME, CUDA_PATH and /usr/local/cuda. Its targets exist either
 way, so that a BUILD file may name them; @cuda_toolkit//:defs.bzl has
 CUDA_TOOLKIT_FOUND for those that must know. Only for what is CUDA's own (NVTX
 ranges, the runtime's headers): the default build needs none of it.
+
+NCCL's header is looked for in NCCL_HOME, in the wheel beside LIBTORCH
+(nvidia/nccl), in the toolkit and in /usr/include.
 """
 
 _BUILD = """# Written by cuda.bzl of gpipe.
@@ -24,6 +27,16 @@ cc_library(
     deps = [":headers"],
 )
 
+# The header alone, if there is one: the library comes with LibTorch's CUDA half,
+# whose process groups show the header's types.
+cc_library(
+    name = "nccl",
+    hdrs = glob(["nccl/*"], allow_empty = True),
+    defines = {nccl_defines},
+    includes = ["nccl"],
+    deps = [":headers"],
+)
+
 cc_library(
     name = "cudart",
     linkopts = {cudart},
@@ -37,6 +50,20 @@ def _cuda_toolkit_repository_impl(ctx):
         if value and ctx.path(value + "/include/cuda_runtime_api.h").exists:
             home = value
             break
+    nccl = None
+    beside = [ctx.os.environ.get(v, "") for v in ["LIBTORCH", "TORCH_PATH"]]
+    for folder in (
+        [ctx.os.environ.get("NCCL_HOME", "") + "/include"] +
+        [root + "/../nvidia/nccl/include" for root in beside if root] +
+        [(home or "") + "/include", "/usr/include"]
+    ):
+        if ctx.path(folder + "/nccl.h").exists:
+            nccl = folder + "/nccl.h"
+            break
+    if nccl:
+        ctx.symlink(nccl, "nccl/nccl.h")
+    else:
+        ctx.file("nccl/README", "No nccl.h was found.\n")
     cudart = []
     if home:
         ctx.symlink(home + "/include", "include")
@@ -48,7 +75,10 @@ def _cuda_toolkit_repository_impl(ctx):
     else:
         # An `includes` of a folder that is absent would be an error.
         ctx.file("include/README", "No CUDA Toolkit was found.\n")
-    ctx.file("BUILD", _BUILD.format(cudart = repr(cudart)))
+    ctx.file("BUILD", _BUILD.format(
+        cudart = repr(cudart),
+        nccl_defines = repr(["USE_C10D_NCCL"] if nccl else []),
+    ))
     ctx.file("defs.bzl", "".join([
         '"""What @cuda_toolkit found."""\n\n',
         "CUDA_TOOLKIT_FOUND = {}\n".format(home != None),
@@ -61,5 +91,8 @@ cuda_toolkit_repository = repository_rule(
     environ = [
         "CUDA_HOME",
         "CUDA_PATH",
+        "LIBTORCH",
+        "NCCL_HOME",
+        "TORCH_PATH",
     ],
 )

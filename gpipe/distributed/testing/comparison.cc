@@ -23,20 +23,24 @@ Placement placement_of(const Schedule& schedule) {
              : Placement::kLoop;
 }
 
+bool same(const Tensor& mine, const Tensor& other) {
+  return mine.cpu().equal(other);
+}
+
 // Throws unless what this rank has is the same in the other one.
 void compare(nn::Module& mine, nn::Module& whole, const std::string& where) {
   const auto parameters = whole.named_parameters();
   for (const auto& each : mine.named_parameters()) {
     const Tensor& other = parameters[each.key()];
-    check(each.value().equal(other), where + ": " + each.key());
+    check(same(each.value(), other), where + ": " + each.key());
     check(each.value().grad().defined() == other.grad().defined() &&
               (!other.grad().defined() ||
-               each.value().grad().equal(other.grad())),
+               same(each.value().grad(), other.grad())),
           where + ": gradient of " + each.key());
   }
   const auto buffers = whole.named_buffers();
   for (const auto& each : mine.named_buffers()) {
-    check(each.value().equal(buffers[each.key()]), where + ": " + each.key());
+    check(same(each.value(), buffers[each.key()]), where + ": " + each.key());
   }
 }
 
@@ -76,7 +80,8 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
                            .deferred_batch_norm(setting.deferred)
                            .stages_per_rank(setting.stages_per_rank)
                            .placement(placement)
-                           .device(torch::kCPU)
+                           .device(setting.device)
+                           .transfers(setting.transfers)
                            .threads(1);
   const auto build = [&](int64_t first, int64_t count) {
     nn::Sequential part;
@@ -88,6 +93,7 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
   DistributedPipeline pipeline =
       setting.built ? DistributedPipeline(build, options, world)
                     : DistributedPipeline(layers, options, world);
+  check(pipeline->transfers() == setting.transfers, where + ": transfers");
   GPipe reference(reference_layers,
                   GPipeOptions(balance)
                       .checkpoint(setting.mode)
@@ -119,7 +125,8 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
     const Tensor before = generator.get_state();
     optimizer.zero_grad();
     const StepResult result =
-        pipeline->train_step(first ? input : Tensor(), last ? target : Tensor(),
+        pipeline->train_step(first ? input.to(setting.device) : Tensor(),
+                             last ? target.to(setting.device) : Tensor(),
                              mean_square, setting.schedule, step_options);
     const double norm = pipeline->clip_grad_norm_(0.5);
     optimizer.step();
@@ -135,14 +142,14 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
 
     const std::string place = where + ", step " + std::to_string(step);
     check(after.equal(generator.get_state()), place + ": the generator");
-    check(result.loss.equal(expected.loss), place + ": loss");
+    check(same(result.loss, expected.loss), place + ": loss");
     check(result.losses.size() == expected.losses.size(), place + ": losses");
     for (std::size_t i = 0; i < expected.losses.size(); ++i) {
-      check(result.losses[i].equal(expected.losses[i]), place + ": losses");
+      check(same(result.losses[i], expected.losses[i]), place + ": losses");
     }
     check(result.outputs.has_value() == last, place + ": outputs");
     if (last) {
-      check(result.output().equal(expected.output()), place + ": outputs");
+      check(same(result.output(), expected.output()), place + ": outputs");
     }
     check(norm == expected_norm, place + ": norm");
     compare(*pipeline, *reference, place);

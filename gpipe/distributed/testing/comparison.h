@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/runtime/checkpoint.h"
 #include "gpipe/schedule.h"
@@ -44,12 +45,14 @@ struct Setting {
   int stages_per_rank = 1;
   Checkpoint mode = Checkpoint::kExceptLast;
   bool deferred = false, fixed_order = false, built = false;
+  torch::Device device = torch::kCPU;  // of this rank
+  Transfers transfers = Transfers::kHost;
 };
 
 // In a rank, as all others: so many steps, of mini-batches whose sizes change
 // from time to time. Throws unless losses, outputs, gradients, parameters,
 // buffers, the clipped norm and LibTorch's generator have the bits of one
-// process; `where` is for what it throws.
+// process on the CPU; `where` is for what it throws.
 void train(const std::shared_ptr<World>& world, const Subject& subject,
            const Setting& setting, int steps, const std::string& where);
 

@@ -1,0 +1,213 @@
+#include "gpipe/distributed/direct.h"
+
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/bytes.h"
+#include "gpipe/distributed/gather.h"
+
+namespace gpipe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Engines = std::map<c10::DeviceType, std::unique_ptr<DirectEngine>>;
+
+// Between two looks at whether a transfer is complete: less than a transfer
+// takes, and little of a core.
+constexpr std::chrono::microseconds kLook{20};
+
+Engines& engines() {
+  static auto* const engines = new Engines();
+  return *engines;
+}
+
+const DirectEngine* engine_of(const c10::Device& device) {
+  const auto found = engines().find(device.type());
+  return found == engines().end() ? nullptr : found->second.get();
+}
+
+DirectEngine::Offer offer_of(const c10::Device& device) {
+  const DirectEngine* const engine = engine_of(device);
+  if (engine) return engine->offer(device);
+  return {"nothing is linked into the program that sends from " + device.str() +
+              (device.is_cuda()
+                   ? " (build it with --config=cuda, where NCCL's header "
+                     "is)"
+                   : ""),
+          "", ""};
+}
+
+// Makes the host wait for the device: what comes next on any stream finds the
+// bytes, and a peer that is gone leaves no stream waiting for ever without a
+// deadline that the host sees.
+class HostWork final : public c10d::Work {
+ public:
+  explicit HostWork(c10::intrusive_ptr<c10d::Work> inner)
+      : inner_(std::move(inner)) {}
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    const auto deadline = Clock::now() + timeout;
+    while (!inner_->isCompleted()) {
+      if (aborted_) throw std::runtime_error("it was aborted");
+      if (Clock::now() >= deadline)
+        throw std::runtime_error("it took too long");
+      std::this_thread::sleep_for(kLook);
+    }
+    if (inner_->exception()) std::rethrow_exception(inner_->exception());
+    inner_->synchronize();
+    return true;
+  }
+
+  void abort() override {
+    aborted_ = true;
+    inner_->abort();
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Work> inner_;
+  std::atomic<bool> aborted_{false};
+};
+
+// Each direction between two ranks has a group of its own. In one for both, a
+// rank's transfers would come one after the other in the order in which it
+// begins them, and two ranks that both begin by sending would wait for ever.
+class DirectCarrier final : public Carrier {
+ public:
+  DirectCarrier(World& world, const DirectEngine& engine,
+                const c10::Device& device, std::string name)
+      : world_(world),
+        engine_(engine),
+        device_(device),
+        name_(std::move(name)),
+        callback_(world.on_failure([this] { abort(); })) {}
+
+  ~DirectCarrier() override {
+    world_.forget(callback_);
+    if (world_.failure()) return;
+    for (const auto& [ends, group] : groups_) group->shutdown();
+  }
+
+  c10::Device device() const override { return device_; }
+
+  Work send(const at::Tensor& bytes, int to, int,
+            const World::Action& action) override {
+    return world_.begin(to, action, [&] {
+      std::vector<at::Tensor> list{bytes};
+      return hosted(group(world_.rank(), to).send(list, 1, 0));
+    });
+  }
+
+  Work receive(const at::Tensor& bytes, int from, int,
+               const World::Action& action) override {
+    return world_.begin(from, action, [&] {
+      std::vector<at::Tensor> list{bytes};
+      return hosted(group(from, world_.rank()).recv(list, 0, 0));
+    });
+  }
+
+ private:
+  static Work hosted(Work work) {
+    return c10::make_intrusive<HostWork>(std::move(work));
+  }
+
+  // Used by one thread at a time for each direction.
+  c10d::Backend& group(int from, int to) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = groups_.find({from, to});
+      if (found != groups_.end()) return *found->second;
+    }
+    // Without the lock: it may wait for the other end, and other directions go
+    // on meanwhile. With a client of the store of its own, since one that waits
+    // for a key keeps all others out.
+    const auto client = world_.store().clone();
+    client->setTimeout(world_.timeout());
+    auto group =
+        engine_.connect(c10::make_intrusive<c10d::PrefixStore>(
+                            c10::str(name_, "/", from, ">", to), client),
+                        world_.rank() == to, device_, world_.timeout());
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      groups_.emplace(std::pair(from, to), group);
+    }
+    if (world_.failure()) group->abort();  // it came too late for abort()
+    return *group;
+  }
+
+  // Whoever waits for a transfer has aborted it; others may have been begun.
+  void abort() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [ends, group] : groups_) group->abort();
+  }
+
+  World& world_;
+  const DirectEngine& engine_;
+  const c10::Device device_;
+  const std::string name_;
+
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, c10::intrusive_ptr<c10d::Backend>> groups_;
+  const int callback_;  // last: it may be called at once
+};
+
+}  // namespace
+
+void register_direct_engine(c10::DeviceType type,
+                            std::unique_ptr<DirectEngine> engine) {
+  engines()[type] = std::move(engine);
+}
+
+Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
+                             Transfers asked) {
+  if (asked == Transfers::kHost) return asked;
+  const DirectEngine::Offer mine = offer_of(device);
+  std::string bytes;
+  put_text(bytes, mine.why_not);
+  put_text(bytes, mine.version);
+  put_text(bytes, mine.device);
+  const auto all =
+      all_gather(world, tag, bytes, "agreeing on the way of transfers");
+
+  std::string why_not, version;
+  std::map<std::string, int> ranks;  // by device
+  for (int rank = 0; rank < world.size() && why_not.empty(); ++rank) {
+    std::size_t at = 0;
+    why_not = take_text(all[rank], at);
+    const std::string theirs = take_text(all[rank], at);
+    const std::string its_device = take_text(all[rank], at);
+    if (rank == 0) version = theirs;
+    const auto [same, is_new] = ranks.emplace(its_device, rank);
+    if (why_not.empty() && theirs != version) {
+      why_not = c10::str("it has ", theirs, ", but rank 0 has ", version);
+    }
+    if (why_not.empty() && !is_new) {
+      why_not =
+          c10::str("rank ", same->second, " has the same device, ", its_device);
+    }
+    if (!why_not.empty()) why_not = c10::str("rank ", rank, ": ", why_not);
+  }
+  TORCH_CHECK_VALUE(asked != Transfers::kDirect || why_not.empty(),
+                    "direct transfers are not possible here (", why_not,
+                    "); choose Transfers::kHost or kAuto");
+  return why_not.empty() ? Transfers::kDirect : Transfers::kHost;
+}
+
+std::unique_ptr<Carrier> make_carrier(World& world, const c10::Device& device,
+                                      Transfers transfers,
+                                      const std::string& name) {
+  if (transfers != Transfers::kDirect) {
+    return std::make_unique<HostCarrier>(world);
+  }
+  return std::make_unique<DirectCarrier>(world, *engine_of(device), device,
+                                         name);
+}
+
+}  // namespace gpipe

@@ -1,0 +1,36 @@
+// Public: which way tensors take from the accelerator of one rank to that of
+// another.
+#pragma once
+
+#include <string>
+
+namespace gpipe {
+
+enum class Transfers {
+  // kDirect where all ranks can, else kHost.
+  kAuto,
+  // By way of the memory of the hosts, through Gloo.
+  kHost,
+  // From accelerator to accelerator: through NCCL between CUDA devices, in a
+  // program that is linked with it (--config=cuda). Each rank needs a device of
+  // its own: NCCL refuses two ranks on one.
+  kDirect,
+};
+
+// "auto", "host", "direct".
+constexpr const char* name_of(Transfers transfers) {
+  switch (transfers) {
+    case Transfers::kAuto:
+      return "auto";
+    case Transfers::kHost:
+      return "host";
+    case Transfers::kDirect:
+      return "direct";
+  }
+  return "?";
+}
+
+// The one of that name. c10::ValueError, naming all three, for another.
+Transfers transfers_named(const std::string& name);
+
+}  // namespace gpipe
