@@ -16,6 +16,7 @@
 
 namespace gpipe::balancing {
 
+// What a byte of a layer costs; see balance_by_size().
 struct SizeOptions {
   // Micro-batches that the input is split into, > 0: a layer keeps memory for
   // one of them at a time.

@@ -31,6 +31,7 @@ struct ChainSkip {
   double bytes = 0;                       // per micro-batch, finite and >= 0
 };
 
+// What a partition runs on.
 struct ChainDevice {
   double speed = 1;  // seconds are divided by it; finite and > 0
   double memory_bytes = std::numeric_limits<double>::infinity();  // >= 0

@@ -19,6 +19,7 @@ struct SavedTensor {
   std::vector<int64_t> savers;
 };
 
+// Of one layer, for one micro-batch; see profile_memory().
 struct LayerMemory {
   int64_t parameter_bytes = 0;  // a shared parameter: of the first that has it
   int64_t trained_bytes = 0;    // of those, what requires a gradient

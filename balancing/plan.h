@@ -35,6 +35,7 @@ struct PlanDevice {
 // one_forward_one_backward(), which takes as long and holds less.
 enum class PlanSchedule { kFillDrain, kOneForwardOneBackward };
 
+// What plan() tries, and what it reckons with.
 struct PlanOptions {
   TORCH_ARG(PlanSchedule, schedule) = PlanSchedule::kFillDrain;
   // What to try. No chunks: 1, 2, 4, ... up to 8 per partition and to the rows
@@ -55,6 +56,7 @@ struct PlanOptions {
   TORCH_ARG(TimeOptions, profile) = TimeOptions();
 };
 
+// What is predicted for a partition of the chosen cut.
 struct PlannedPartition {
   torch::Device device = torch::kCPU;
   int64_t first_layer = 0, layers = 0;
@@ -74,6 +76,7 @@ struct PlanCandidate {
   std::string remark;       // why not, if so
 };
 
+// What plan() has chosen, and why.
 struct Plan {
   std::vector<int64_t> balance;
   int64_t chunks = 1;

@@ -13,6 +13,7 @@ namespace gpipe::balancing {
 // What a cut costs, in any unit; infinity if it is not allowed.
 using BalanceScore = std::function<double(const std::vector<int64_t>& balance)>;
 
+// How long refine() may look.
 struct RefineOptions {
   // Cuts to be scored at most, apart from those given; >= 0.
   int64_t score_calls = 2000;

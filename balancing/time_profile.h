@@ -13,6 +13,7 @@
 
 namespace gpipe::balancing {
 
+// Where layers are timed, and for how long.
 struct TimeOptions {
   // Seconds to go on measuring, >= 0. At least one sweep through the model is
   // measured, after one that is not.
@@ -34,6 +35,7 @@ struct TimeOptions {
 struct LayerTime {
   double forward = 0, backward = 0;
 
+  // Of both.
   double total() const { return forward + backward; }
 };
 

@@ -63,6 +63,7 @@ class DeferredBatchNorm {
     explicit Scope(NormStatistics* statistics);
     std::unique_ptr<NormScope> scope_;
   };
+  // Begins a mini-batch, or goes on with it, until the scope ends.
   [[nodiscard]] Scope observe();
 
   // The end of a mini-batch: the running estimates take it in. Nothing happens

@@ -27,6 +27,7 @@ namespace gpipe {
 
 class Pipeline;
 
+// How a model becomes a pipeline; each option returns the options.
 struct GPipeOptions {
   /* implicit */ GPipeOptions(std::vector<int64_t> balance)
       : balance_(std::move(balance)) {}

@@ -30,6 +30,7 @@ struct TensorSummary {
   std::string text() const;  // "float32 [8, 64, 192, 192]", "undefined"
 };
 
+// One layer of the Sequential.
 struct LayerSummary {
   std::string name;  // in the Sequential
   std::string type;  // "Conv2d", without namespaces and template arguments
@@ -45,6 +46,7 @@ struct LayerSummary {
   std::vector<std::string> stashes, pops;
 };
 
+// One partition of the cut.
 struct PartitionSummary {
   std::optional<c10::Device> device;  // none for a balance without a pipeline
   int64_t first_layer = 0;            // index into Summary::layers
@@ -68,6 +70,7 @@ struct CrossingSummary {
   std::optional<int64_t> bytes;
 };
 
+// What summary() returns; it can be streamed.
 struct Summary {
   std::vector<LayerSummary> layers;
   // One partition for a plain Sequential.

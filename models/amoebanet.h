@@ -8,6 +8,7 @@
 
 namespace gpipe::models {
 
+// Its size, as in the papers.
 struct AmoebaNetOptions {
   // At least 1.
   TORCH_ARG(int64_t, num_classes) = 10;

@@ -12,6 +12,7 @@
 
 namespace gpipe {
 
+// How the scale begins and changes.
 struct GradScalerOptions {
   TORCH_ARG(double, init_scale) = 65536;
   // After growth_interval steps in a row without an infinity the scale is
@@ -48,6 +49,7 @@ class GradScaler {
   // c10::ValueError for factors or an interval that cannot be.
   explicit GradScaler(GradScalerOptions options = {});
 
+  // What losses are multiplied by now.
   double scale() const { return scale_; }
 
   // A loss times the scale that there is when it is computed. Results of the
@@ -81,6 +83,7 @@ class GradScaler {
     double scale = 0;
     int64_t steps_since = 0;  // without infinities, since it has changed
   };
+  // To be saved, and put back after resuming.
   State state() const { return {scale_, steps_since_}; }
   void set_state(const State& state);
 

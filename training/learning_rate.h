@@ -44,6 +44,7 @@ class LearningRateSchedule {
   // c10::ValueError for a negative one.
   double factor(int64_t step) const;
 
+  // The text that it was made of.
   const std::string& spec() const { return spec_; }
 
  private:
@@ -79,6 +80,7 @@ class LearningRates {
   // c10::ValueError if the optimizer has another number of groups now.
   void set(torch::optim::Optimizer& optimizer, int64_t step) const;
 
+  // What multiplies the base rates.
   const LearningRateSchedule& schedule() const { return schedule_; }
 
  private:

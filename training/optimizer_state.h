@@ -18,11 +18,13 @@ class Optimizer;
 
 namespace gpipe {
 
+// An optimizer's state by the names of parameters.
 struct OptimizerState {
   // A parameter group's numbers: "lr", "momentum", "beta1", ... A bool is 0 or
   // 1.
   using Options = std::map<std::string, double>;
 
+  // What is kept for one parameter.
   struct Parameter {
     std::size_t group = 0;                  // in `groups`
     std::map<std::string, int64_t> counts;  // "step"

@@ -25,6 +25,7 @@ struct RunShard {
   std::function<std::vector<std::string>(const std::string& mine)> all_gather;
 };
 
+// How many states are kept, and who saves with whom.
 struct RunFilesOptions {
   // How many steps are kept, at least 1. Two, so that there is one left if the
   // newest turns out to be damaged.
@@ -61,6 +62,7 @@ struct RunFilesOptions {
 // One run at a time may save into a folder. Threads: one at a time.
 class RunFiles {
  public:
+  // Of tensors: which of them to load.
   using Names = std::set<std::string>;
 
   // Makes nothing yet. c10::ValueError for options that cannot be.

@@ -13,6 +13,7 @@ namespace gpipe {
 // "__metadata__" of a file: free texts by name.
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
+// What is in a file.
 struct Safetensors {
   StateDict tensors;  // on the CPU, contiguous, in the order of the header
   SafetensorsMetadata metadata;

@@ -29,6 +29,7 @@ using StateDict = torch::OrderedDict<std::string, at::Tensor>;
 // Threads: any, while no other one changes the module.
 StateDict state_dict(const torch::nn::Module& module);
 
+// How load_state_dict() takes names that do not match.
 struct LoadOptions {
   // Whether missing and unexpected names are errors. Wrong shapes always are.
   TORCH_ARG(bool, strict) = true;

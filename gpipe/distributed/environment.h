@@ -7,6 +7,7 @@
 
 namespace gpipe {
 
+// What a launcher's variables say of this process.
 struct LaunchEnvironment {
   int rank = 0;  // of this process: 0 ... world_size - 1
   int world_size = 1;

@@ -44,6 +44,7 @@ class PeerError : public c10::DistError {
             const std::string& text)
       : c10::DistError(location, text), failure_(std::move(failure)) {}
 
+  // Who, what and where.
   const RankFailure& failure() const { return failure_; }
 
  private:

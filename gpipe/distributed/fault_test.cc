@@ -825,8 +825,13 @@ std::vector<std::string> children() {
   return pids;
 }
 
-// The TCP ports that a process listens on.
-std::vector<int> ports_of(const std::string& pid) {
+struct Listener {
+  std::string address;  // as in /proc/net/tcp: hexadecimal
+  int port;
+};
+
+// Where a process listens, by TCP.
+std::vector<Listener> listeners_of(const std::string& pid) {
   std::vector<std::string> inodes;
   for (const auto& each :
        std::filesystem::directory_iterator("/proc/" + pid + "/fd")) {
@@ -837,7 +842,7 @@ std::vector<int> ports_of(const std::string& pid) {
       inodes.push_back(link.substr(8, link.size() - 9));
     }
   }
-  std::vector<int> ports;
+  std::vector<Listener> listeners;
   for (const std::string table : {"tcp", "tcp6"}) {
     std::ifstream lines("/proc/" + pid + "/net/" + table);
     for (std::string line; std::getline(lines, line);) {
@@ -848,11 +853,12 @@ std::vector<int> ports_of(const std::string& pid) {
       const bool own =
           std::find(inodes.begin(), inodes.end(), field[9]) != inodes.end();
       if (!listens || !own) continue;
-      ports.push_back(
-          std::stoi(field[1].substr(field[1].find(':') + 1), nullptr, 16));
+      const std::size_t colon = field[1].find(':');
+      listeners.push_back({field[1].substr(0, colon),
+                           std::stoi(field[1].substr(colon + 1), nullptr, 16)});
     }
   }
-  return ports;
+  return listeners;
 }
 
 // What a stranger sends to a port is its own affair; the connection stays open
@@ -870,7 +876,7 @@ int send_to_port(int port, const std::string& bytes) {
   return socket;
 }
 
-TEST(Fault, StrangersAtThePortsDoNotDisturb) {
+TEST(Fault, StrangersAtThePortsOfTheLoopbackDoNotDisturb) {
   const Arguments steps{{"steps", "300"}};
   const auto bits = bits_of(Ranks("train", 3, steps).wait());
   Ranks running("train", 3, steps);
@@ -880,8 +886,10 @@ TEST(Fault, StrangersAtThePortsDoNotDisturb) {
   }
   int found = 0;
   for (const std::string& pid : children()) {
-    for (const int port : ports_of(pid)) {
+    for (const auto& [address, port] : listeners_of(pid)) {
       ++found;
+      // 127.0.0.1, and so nobody from elsewhere comes here at all.
+      EXPECT_EQ(address, "0100007F");
       for (const std::size_t count : {0, 3, 8, 24, 5000}) {
         sockets.push_back(
             send_to_port(port, random_bytes(count, port + count)));

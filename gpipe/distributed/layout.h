@@ -13,6 +13,7 @@ struct RankLayout {
   int rank = 0, replica = 0;       // this one's; rank within its pipeline
   std::vector<int> rank_of_stage;  // within a pipeline
 
+  // Whether this rank has the stage, the first one, the last one.
   bool has(int stage) const { return rank_of_stage[stage] == rank; }
   bool has_first() const { return has(0); }
   bool has_last() const { return rank_of_stage.back() == rank; }

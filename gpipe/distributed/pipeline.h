@@ -30,6 +30,7 @@ namespace gpipe {
 class Runner;
 struct Layer;
 
+// How a model is spread over processes; each option returns the options.
 struct DistributedOptions {
   /* implicit */ DistributedOptions(std::vector<int64_t> balance)
       : balance_(std::move(balance)) {}

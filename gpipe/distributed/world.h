@@ -46,6 +46,7 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
+  // As in WorldOptions.
   int rank() const;
   int size() const;
   int local_rank() const;

@@ -6,6 +6,7 @@
 
 namespace gpipe {
 
+// Which process this is, where all meet, and how long each waits for others.
 struct WorldOptions {
   int rank = 0;
   int size = 1;

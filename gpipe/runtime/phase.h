@@ -24,6 +24,8 @@ bool is_recomputing();
 // pipeline.
 std::optional<int64_t> current_microbatch();
 
+// What is done with a micro-batch: a forward that keeps its graph, one that
+// does not, the one that makes up for it, or the backward.
 enum class Phase { kForward, kCheckpointing, kRecomputing, kBackward };
 
 // "forward", "forward (checkpointed)", "recompute", "backward".

@@ -16,6 +16,7 @@
 
 namespace gpipe {
 
+// What a training step does besides; each option returns the options.
 struct TrainOptions {
   // Also give back what the last layer returned.
   TORCH_ARG(bool, outputs) = false;
@@ -47,6 +48,7 @@ struct TrainOptions {
   TORCH_ARG(bool, check_finite) = false;
 };
 
+// What a training step gives.
 struct StepResult {
   // The mean of `losses`, weighted by the rows of the micro-batches. Without
   // graph, as all of these, and on the last partition's device.

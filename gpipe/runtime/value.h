@@ -14,6 +14,7 @@
 
 namespace gpipe {
 
+// Of tuples that a layer may take and return.
 constexpr std::size_t kMaxTupleSize = 8;
 
 namespace detail {
@@ -40,8 +41,11 @@ using TensorTuple = typename tensor_tuple<std::make_index_sequence<N>>::type;
 
 }  // namespace detail
 
+// What goes from layer to layer, whatever its type: a tensor, a vector or a
+// tuple of tensors.
 class Value {
  public:
+  // Which of these it is.
   enum class Kind { kTensor, kVector, kTuple };
 
   Value() = default;
@@ -86,6 +90,7 @@ class Value {
     }
   }
 
+  // What it holds; of a tensor, one.
   Kind kind() const { return kind_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   std::vector<at::Tensor>& tensors() { return tensors_; }

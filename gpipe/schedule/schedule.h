@@ -17,6 +17,7 @@ enum class Kind {
   kRecompute,       // R
 };
 
+// One entry of a schedule.
 struct Action {
   int stage = 0;
   Kind kind = Kind::kForward;

@@ -12,6 +12,7 @@
 
 namespace gpipe {
 
+// What automatic_schedule() has found.
 struct AutomaticSchedule {
   Schedule schedule;
   // By simulate(), where the costs of B are those of I and W together if only

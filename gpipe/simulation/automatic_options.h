@@ -6,6 +6,7 @@
 
 namespace gpipe {
 
+// Which schedules automatic_schedule() may look at, and for how long.
 struct AutomaticOptions {
   // The most bytes that each rank may hold (Timeline::peak_bytes): one number
   // for each rank, or one for all; empty for no limit.

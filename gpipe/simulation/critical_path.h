@@ -7,6 +7,7 @@
 
 namespace gpipe {
 
+// One link of the chain that makes the makespan.
 struct CriticalStep {
   // An action on `from`, which is `to`; or the copy of what it made, `from` one
   // rank `to` another.
@@ -14,6 +15,7 @@ struct CriticalStep {
   int from = 0, to = 0;
   double start = 0, end = 0;  // seconds
 
+  // Whether it is a copy.
   bool is_transfer() const { return from != to; }
 };
 

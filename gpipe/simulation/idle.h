@@ -8,6 +8,7 @@
 
 namespace gpipe {
 
+// What a rank waits for; see IdleParts.
 enum class IdleCause {
   kSchedule,
   kImbalance,
@@ -39,6 +40,7 @@ struct IdleParts {
   // For what ranks computed that the timeline does not have.
   double elsewhere = 0;
 
+  // Seconds that are idle.
   double total() const {
     return schedule + imbalance + transfer + overhead + elsewhere;
   }

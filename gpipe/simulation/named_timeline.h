@@ -7,6 +7,7 @@
 
 namespace gpipe {
 
+// One of several timelines in a picture.
 struct NamedTimeline {
   std::string name;  // any text: "predicted", "measured", ...
   Timeline timeline;

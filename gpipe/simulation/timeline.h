@@ -13,6 +13,7 @@ inline bool is_overlapped(const Action& action) {
   return action.with_next && action.kind != Kind::kRecompute;
 }
 
+// When an action ran.
 struct Span {
   Action action;
   double start = 0, end = 0;  // seconds from the beginning of the step
@@ -28,6 +29,7 @@ struct Transfer {
   double bytes = 0;  // 0: not known
 };
 
+// A step of a rank's memory over time.
 struct MemoryPoint {
   double time = 0, bytes = 0;  // from this time to that of the next point
 };

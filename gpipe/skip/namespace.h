@@ -36,6 +36,7 @@ class Namespace {
   friend bool operator<(const Namespace& a, const Namespace& b) {
     return a.id_ < b.id_;
   }
+  // Equal for equal namespaces.
   std::size_t hash() const { return std::hash<std::uint64_t>()(id_); }
 
  private:

@@ -43,9 +43,11 @@ class Skippable {
   std::vector<SkipKey> poppable() const;
 
  protected:
+  // What a layer declares; see the constructor.
   struct Names {
     std::vector<std::string> stash, pop;
   };
+  // Every forward must stash and pop these, each once.
   explicit Skippable(Names names);
 
   // Hands over `tensor`, or "none". c10::Error if `name` is not declared.

@@ -1,0 +1,205 @@
+"""Checks what the pages of the documentation name: does it exist?
+
+    check_pages.py PAGE...
+
+Targets (//x:y), tests (Suite.Name), flags of our programs and options of our scripts
+in commands, configurations (--config=x), links between pages with their headings; and
+that no block of C++ goes without its language, and so without being compiled.
+
+The pages are read where the tree is, with all of its BUILD files, which Bazel
+cannot give to a test: so the test is never taken from a cache.
+"""
+
+import pathlib
+import re
+import sys
+
+import pages
+
+_LABEL = re.compile(r"(?<![\w:/.])(?:@gpipe)?//((?:[\w.-]+/)*[\w.-]*)(:[\w.-]*)?")
+_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)", re.MULTILINE)
+_DEFINE = re.compile(r"\bDEFINE_\w+\(\s*(\w+)\s*,")
+_GFLAGS = {"help", "helpfull", "helpshort", "version", "flagfile"}
+# glog's, in programs that log.
+_GLOG = {"v", "vmodule", "logtostderr", "minloglevel", "stderrthreshold"}
+
+
+class Tree:
+    """The folders and files that pages speak of."""
+
+    def __init__(self, root):
+        self.root = root
+        self._sources = None
+
+    def has_target(self, package, name):
+        """Is there a rule, a file or one of all targets (`...`, `:all`)?"""
+        if package == "..." or package.endswith("/..."):
+            return (self.root / package[:-3]).is_dir()
+        build = self.root / package / "BUILD"
+        if not build.exists():
+            return False
+        if name in ("all", "*"):
+            return True
+        text = build.read_text(encoding="utf-8")
+        if name == ":":
+            return True  # `//package:`, and names in a table
+        # A gpipe_device_test makes a test for each kind of device.
+        stem = re.sub(r"_(cpu|simulated|cuda)$", "", name)
+        return (re.search(rf'\bname = "({re.escape(name)}|{re.escape(stem)})"', text)
+                is not None or (self.root / package / name).is_file())
+
+    def sources(self):
+        """(flags that are defined, tests as Suite.Name) of all C++ files."""
+        if self._sources is None:
+            flags, tests = set(_GFLAGS | _GLOG), set()
+            for path in self.root.glob("*/**/*.cc"):
+                if not path.relative_to(self.root).parts[0].startswith("bazel-"):
+                    text = path.read_text(encoding="utf-8")
+                    flags.update(_DEFINE.findall(text))
+                    tests.update(map(".".join, _TEST.findall(text)))
+            self._sources = flags, tests
+        return self._sources
+
+    def flags(self):
+        return self.sources()[0]
+
+    def tests(self):
+        return self.sources()[1]
+
+    def text(self, path):
+        return (self.root / path).read_text(encoding="utf-8")
+
+
+def code_of(text):
+    """Lines of blocks and of indented ones, and words in `...`, with line numbers."""
+    fence, before = False, ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.lstrip().startswith("```"):
+            fence = not fence
+        elif fence or (line.startswith("    ") and not before.startswith("-")):
+            yield number, line
+        else:
+            for word in re.findall(r"`([^`]+)`", line):
+                yield number, word
+        before = line if line.strip() else before
+
+
+def check_labels(text, tree):
+    for number, line in code_of(text):
+        if "::" in line or line.lstrip().startswith("//") and " " in line.strip():
+            continue  # C++, or a comment of its
+        for package, name in _LABEL.findall(line):
+            if not package and not name:
+                continue
+            if not tree.has_target(package, name.removeprefix(":") or name or package.split("/")[-1]):
+                yield number, f"there is no target //{package}{name}"
+
+
+def check_tests(text, tree):
+    for number, word in code_of(text):
+        is_test = re.fullmatch(r"(\w*Test|[A-Z][a-z]\w*)\.[A-Z]\w+", word)
+        if is_test and word not in tree.tests():
+            yield number, f"there is no test {word}"
+
+
+def commands_of(text):
+    """Commands, with lines that end in a backslash put together."""
+    whole, start = "", 0
+    for number, line in code_of(text):
+        start = start if whole else number
+        whole += line.rstrip().removesuffix("\\")
+        if line.rstrip().endswith("\\"):
+            whole += " "
+            continue
+        yield start, whole.split(" #")[0]
+        whole = ""
+
+
+def check_options(text, tree):
+    for number, command in commands_of(text):
+        for name in re.findall(r"--config=(\w+)", command):
+            if not re.search(rf"^\w+:{name} ", tree.text(".bazelrc"), re.MULTILINE):
+                yield number, f".bazelrc has no config {name}"
+        # What follows `--` goes to a program of ours; so does what follows its path.
+        program = re.search(r"bazelw run .*?//\S+ -- (.*)", command)
+        path = re.search(r"bazel-bin/((?:examples|tools|benchmarks)/\w+) ?(.*)", command)
+        given = program.group(1) if program else path.group(2) if path else ""
+        for name in re.findall(r"(?<!\S)--(\w+)", given):
+            if name not in tree.flags():
+                yield number, f"no program of ours has the flag --{name}"
+        script = re.match(r"\s*((?:tools|\.ci)/\w+(?:\.sh)?) (.*)", command)
+        if script and (tree.root / script.group(1)).is_file():
+            for name in re.findall(r"(?<!\S)--([\w-]+)", script.group(2)):
+                is_bazels = name in ("jobs", "config", "disk_cache", "nobuild")
+                if not is_bazels and f"--{name}" not in tree.text(script.group(1)):
+                    yield number, f"{script.group(1)} has no option --{name}"
+
+
+def anchors(text):
+    """What GitHub calls the headings of a page."""
+    _, prose = pages.parse("", text)
+    found = set()
+    for line in prose:
+        heading = re.match(r"#+ (.*)", line)
+        if heading:
+            words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading.group(1)).lower()
+            found.add(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    return found
+
+
+def check_links(name, text, tree):
+    _, prose = pages.parse(name, text)
+    # A link may be broken over two lines.
+    for match in re.finditer(r"\]\(([^)\s]+)\)", "\n".join(prose)):
+        number = "\n".join(prose).count("\n", 0, match.start()) + 1
+        target, _, anchor = match.group(1).partition("#")
+        if re.match(r"\w+:", target):
+            continue  # another site
+        path = (tree.root / name).parent / target if target else tree.root / name
+        if not path.exists():
+            yield number, f"there is no {target}"
+        elif anchor and path.suffix == ".md":
+            if anchor not in anchors(path.read_text(encoding="utf-8")):
+                yield number, f"{target or 'this page'} has no heading #{anchor}"
+
+
+def check_languages(name, text):
+    """C++ is known by its semicolons and includes."""
+    blocks, prose = pages.parse(name, text)
+    for block in blocks:
+        if isinstance(block, pages.Block) and block.language in ("", "text"):
+            for number, line in enumerate(block.text.split("\n"), block.line):
+                if re.search(r";\s*(//.*)?$|^#include", line):
+                    yield number, "this looks like C++, in a block that is not ```cpp"
+        elif isinstance(block, pages.Block) and block.language in ("c++", "c", "C++"):
+            yield block.line, f"call it ```cpp, not {block.language}: so it is compiled"
+    for number, line in enumerate(prose, 1):
+        if re.match(r"    .*;\s*(//.*)?$", line):
+            yield number, "this looks like C++, but is no ```cpp block"
+
+
+def check(name, text, tree):
+    """(line, what is wrong) of everything that is."""
+    yield from check_languages(name, text)
+    yield from check_labels(text, tree)
+    yield from check_tests(text, tree)
+    yield from check_options(text, tree)
+    yield from check_links(name, text, tree)
+
+
+def main():
+    # Out of Bazel's folders of links, to where the tree is.
+    tree = Tree(pathlib.Path(__file__).resolve().parents[2])
+    wrong = 0
+    for name in sys.argv[1:]:
+        for number, problem in check(name, tree.text(name), tree):
+            print(f"{name}:{number}: {problem}")
+            wrong += 1
+    if len(sys.argv) < 2:
+        raise SystemExit("check_pages: no page was given")
+    print(f"{len(sys.argv) - 1} pages, {wrong} problems")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

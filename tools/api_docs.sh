@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+#
+# Makes pages of the comments in the public headers, by Doxygen:
+#
+#   tools/api_docs.sh
+#
+# into api_docs/html (git ignores it). Fails if a public name has no comment, but for what
+# the comment of its class speaks of: fields, constructors, operators, and LibTorch's
+# virtual functions. Public are the headers of targets that everybody may depend on, and
+# those that they include from outside of models/. Doxygen is installed where that is
+# allowed (root and apt-get).
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if ! type -P doxygen >/dev/null; then
+  if ((EUID != 0)) || ! type -P apt-get >/dev/null; then
+    echo "api_docs: no doxygen; install with: sudo apt-get install -y --no-install-recommends doxygen" >&2
+    exit 1
+  fi
+  {
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends doxygen
+  } >&2 </dev/null
+fi
+
+public='attr(visibility, "//visibility:public", kind(cc_library, //...))'
+mapfile -t headers < <(./bazelw query --noshow_progress "labels(hdrs, $public)" 2>/dev/null |
+  sed 's|^//||; s|:|/|')
+((${#headers[@]})) || { echo "api_docs: Bazel has named no public header" >&2; exit 1; }
+mapfile -t included < <(sed -n 's|^#include "\(.*\)"|\1|p' "${headers[@]}" | grep -v '^models/')
+mapfile -t headers < <(printf '%s\n' "${headers[@]}" "${included[@]}" | sort -u)
+
+rm -rf api_docs
+mkdir api_docs
+{
+  cat docs/doxygen/Doxyfile
+  echo "OUTPUT_DIRECTORY = api_docs"
+  echo "WARN_LOGFILE = api_docs/warnings"
+  echo "INPUT = ${headers[*]}"
+} | doxygen -
+
+fields='Member \w+ \((variable|friend)\) of '
+constructors='Member (\w+)\(.*\) \(function\) of \w+ .*\b\1 is not documented'
+virtuals='Member (forward|reset|clone|pretty_print)\('
+operators='Member operator|scope for class std::hash'
+if grep -vE -e "$fields" -e "$constructors" -e "$virtuals" -e "$operators" api_docs/warnings >&2; then
+  exit 1
+fi
+echo "api_docs: ${#headers[@]} headers; see api_docs/html/index.html"

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+#
+# Builds and tests this tree with the Bazel and the g++ of Debian's unstable
+# release, with MODULE.bazel and with WORKSPACE, and examples/consumer as well:
+#
+#   tools/modern_bazel.sh [--root=FOLDER] [--mode=MODE] [--no-consumer] [COMMAND...]
+#
+# COMMAND is Bazel's, `test //...` unless given; MODE is bzlmod or workspace, both
+# unless given. The release lies in a folder of its own (1.7 GB, made by debootstrap
+# the first time): FOLDER, or GPIPE_SID, or ~/.cache/gpipe/sid. It is entered in
+# mount and process namespaces of this command's own, so that nothing stays mounted
+# or running. LibTorch is the host's: LIBTORCH, or the pinned wheel that is
+# downloaded once. user.bazelrc, which is for this machine, is not seen there.
+#
+# Root only, on Debian. The folder may be removed at any time.
+set -euo pipefail
+
+die() {
+  echo "modern_bazel: $*" >&2
+  exit 1
+}
+
+tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${GPIPE_CACHE:-$HOME/.cache/gpipe}
+root=${GPIPE_SID:-$cache/sid}
+modes=(bzlmod workspace)
+consumer=1
+while (($#)); do
+  case $1 in
+    -h | --help)
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      exit
+      ;;
+    --root=*) root=${1#*=} ;;
+    --mode=bzlmod | --mode=workspace) modes=("${1#*=}") ;;
+    --no-consumer) consumer= ;;
+    -*) die "there is no option $1; Bazel's come after its command (see --help)" ;;
+    *) break ;;
+  esac
+  shift
+done
+(($#)) || set -- test //...
+((EUID == 0)) || die "only root can make and enter the other Debian; use sudo"
+type -P apt-get >/dev/null || die "this is no Debian: no apt-get"
+
+# The mirror that this machine's apt takes Debian from.
+mirror() {
+  apt-get indextargets --format '$(LABEL) $(REPO_URI)' | sed -n '/^Debian /{s///p;q}'
+}
+
+make_root() {
+  if ! type -P debootstrap >/dev/null; then
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap
+  fi
+  [[ -n $(mirror) ]] || apt-get update -qq
+  [[ -n $(mirror) ]] || die "apt knows no mirror of Debian"
+
+  # Under another name until it is whole.
+  local part=$root.part
+  rm -rf --one-file-system "$part"
+  mkdir -p "$part"
+  debootstrap --variant=minbase --include=ca-certificates sid "$part" "$(mirror)"
+  # A mirror may be some weeks old, and a clock wrong: signatures count.
+  printf '%s "%s";\n' \
+    APT::Install-Recommends false Acquire::Languages none \
+    Acquire::Check-Valid-Until false Acquire::Check-Date false \
+    >"$part/etc/apt/apt.conf.d/99lean"
+  printf 'path-exclude=/usr/share/%s/*\n' man doc locale >"$part/etc/dpkg/dpkg.cfg.d/lean"
+  echo force-unsafe-io >>"$part/etc/dpkg/dpkg.cfg.d/lean"
+  # No package starts a service.
+  printf '#!/bin/sh\nexit 101\n' >"$part/usr/sbin/policy-rc.d"
+  chmod +x "$part/usr/sbin/policy-rc.d"
+  mv "$part" "$root"
+}
+
+# enter MODE COMMAND...: runs it in the root, in this tree, which has its own path
+# there too. pivot_root and not chroot, in which user namespaces, and so Bazel's
+# sandbox, are refused. A HOME per mode keeps the modes' output folders apart.
+enter() {
+  local mode=$1
+  shift
+  mkdir -p "$root"/{.host,root/"$mode"} "$cache"
+  # The network is the host's, with its proxies and their certificates.
+  cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+  cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" 2>/dev/null || true
+  local environment=("HOME=/root/$mode" USER=root LANG=C.UTF-8 "GPIPE_CACHE=$cache"
+    PATH=/usr/sbin:/usr/bin:/sbin:/bin)
+  local variable
+  for variable in LIBTORCH http_proxy https_proxy no_proxy PIP_INDEX_URL; do
+    if [[ -n ${!variable:-} ]]; then environment+=("$variable=${!variable}"); fi
+  done
+  root=$root tree=$tree cache=$cache unshare --mount --pid --fork --kill-child \
+    --propagation private bash -euc '
+      mount --bind "$root" "$root"
+      mount -t proc proc "$root/proc"
+      mount --rbind /dev "$root/dev"
+      for folder in "$tree" "$cache" ${LIBTORCH:+"$LIBTORCH"}; do
+        mkdir -p "$root$folder"
+        mount --bind "$folder" "$root$folder"
+      done
+      if [[ -e $tree/user.bazelrc ]]; then
+        mount --bind /dev/null "$root$tree/user.bazelrc"
+      fi
+      cd "$root"
+      pivot_root . .host
+      umount -l /.host
+      cd "$tree"
+      env -i "$@"
+    ' bash "${environment[@]}" "$@"
+}
+
+[[ -e $root/etc/debian_version ]] || make_root
+root=$(cd "$root" && pwd)
+
+declare -A config=([bzlmod]=offline [workspace]=workspace)
+command=$1
+shift
+jobs=()
+for option; do
+  if [[ $option == --jobs=* ]]; then jobs+=("$option"); fi
+done
+
+results=()
+failed=0
+# try MODE NAME COMMAND...: runs the command and notes how it ended.
+try() {
+  local mode=$1 name=$2 status=0
+  shift 2
+  echo "== $name ($mode)"
+  enter "$mode" "$@" || status=$?
+  results+=("$name ($mode): $( ((status)) && echo "failed, status $status" || echo passed)")
+  if ((status)); then failed=1; fi
+}
+for mode in "${modes[@]}"; do
+  try "$mode" "bazel $command" ./bazelw "$command" "--config=${config[$mode]}" "$@"
+  if [[ $consumer ]]; then
+    try "$mode" examples/consumer tools/check_consumer.sh "--config=${config[$mode]}" "${jobs[@]}"
+  fi
+done
+printf '%s\n' "${results[@]}"
+exit "$failed"
