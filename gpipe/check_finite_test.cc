@@ -221,6 +221,48 @@ TEST_F(CheckFinite, ChecksTheInputAndTheLoss) {
             "elements are nan (in partition 0, micro-batch 3, forward)");
 }
 
+struct ScaleImpl : nn::Module {
+  Tensor forward(Tensor x) { return x * weight; }
+  Tensor weight =
+      register_parameter("weight", torch::zeros({kWidth}, torch::kDouble));
+};
+TORCH_MODULE(Scale);
+
+// Each micro-batch's is 1e308 where the input is.
+TEST_F(CheckFinite, NamesTheParameterWhoseSumAloneIsNot) {
+  input_.fill_(0.5e308);
+  input_.select(1, 1).zero_();
+  for (const char* const schedule : kSchedules) {
+    for (const bool in_order : {false, true}) {
+      Scale scale;
+      GPipe pipeline(nn::Sequential(scale, FaultyLayer(fault_, 1)),
+                     options({1, 1}, kMicrobatches).threads_per_partition(1));
+      const auto step = [&](bool check) {
+        pipeline->train_step(
+            input_, target_,
+            [](Tensor output, Tensor) { return output.sum() * kMicrobatches; },
+            named_schedule(schedule, 2, kMicrobatches, 1),
+            TrainOptions().check_finite(check).fixed_sum_order(in_order));
+      };
+      EXPECT_EQ(error_of([&] { step(true); }),
+                "gpipe::NonFiniteError: a gradient is not finite, that of "
+                "parameter '0.weight' (2 of 3 elements are inf), in the sum "
+                "over all micro-batches");
+      EXPECT_EQ(pipeline->last_failure(), std::nullopt);
+      for (const Tensor& each : pipeline->parameters()) {
+        EXPECT_FALSE(each.grad().defined());
+      }
+      step(false);
+      EXPECT_TRUE(std::isinf(scale->weight.grad()[0].item<double>()));
+      input_.mul_(0.1);
+      pipeline->zero_grad();
+      step(true);
+      EXPECT_NEAR(scale->weight.grad()[0].item<double>() / 1e307, 4, 1e-9);
+      input_.mul_(10);
+    }
+  }
+}
+
 TEST_F(CheckFinite, IsOffByDefaultAndChangesNoBit) {
   auto pipeline = make(Checkpoint::kExceptLast);
   const Tensor loss = step(pipeline, "1f1b", false).loss;

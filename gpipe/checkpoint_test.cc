@@ -243,6 +243,56 @@ TEST(Buffers, OfOtherLayersAreThoseOfTheForwardInTheRecompute) {
   }
 }
 
+// Counts on the last micro-batch of three only, in a buffer that the output of
+// each depends on.
+struct LastOnlyImpl : torch::nn::Module {
+  LastOnlyImpl()
+      : count(register_buffer("count", torch::zeros({}, torch::kDouble))),
+        weight(register_parameter("weight", torch::ones({3}, torch::kDouble))) {
+  }
+  Tensor forward(Tensor x) {
+    if (current_microbatch() == 2) {
+      torch::NoGradGuard no_grad;
+      count.add_(1);
+    }
+    return (x * weight).sin() * (count + 2);
+  }
+  Tensor count, weight;
+};
+TORCH_MODULE(LastOnly);
+
+// Whoever has changed them since: another micro-batch, or the user. A plain
+// model's operators hold what they have read, if they need it for the backward.
+TEST(Buffers, AreThoseOfTheForwardInTheRecomputeWhoeverChangesThem) {
+  const Tensor input =
+      torch::linspace(-1, 1, 9, torch::kDouble).reshape({3, 3});
+  std::vector<Tensor> grads;
+  for (const Checkpoint mode : kModes) {
+    LastOnly model;
+    GPipe pipeline(torch::nn::Sequential(model), options({1}, 3, mode));
+    const Tensor x = input.clone().to(device()).requires_grad_();
+    auto loss = pipeline->forward(x).pow(2).sum();
+    {
+      torch::NoGradGuard no_grad;
+      model->count.add_(5);
+    }
+    loss.backward({}, /*retain_graph=*/true);
+    EXPECT_EQ(model->count.item<double>(), 6);
+    grads.push_back(x.grad().cpu());
+    pipeline->forward(x);  // another step's forward
+    x.mutable_grad() = Tensor();
+    loss.backward();
+    EXPECT_EQ(model->count.item<double>(), 7);
+    grads.push_back(x.grad().cpu());
+  }
+  const Tensor x = input.clone().requires_grad_();
+  auto y = x.sin() * torch::tensor({2., 2., 3.}, torch::kDouble).unsqueeze(1);
+  y.pow(2).sum().backward();
+  for (const Tensor& grad : grads) {
+    EXPECT_TRUE(torch::allclose(grad, x.grad(), 1e-12, 1e-12));
+  }
+}
+
 // --- Changes between forward and backward ------------------------------------
 
 struct Pending {
@@ -284,6 +334,23 @@ TEST(Change, OfTheModeIsDetected) {
                            "forward and backward; a checkpointed forward "
                            "cannot be computed again in another mode"));
   }
+}
+
+struct BlockImpl : torch::nn::Module {
+  Tensor forward(Tensor x) { return dropout(x); }
+  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout());
+};
+TORCH_MODULE(Block);
+
+TEST(Change, OfTheModeOfAMemberIsDetected) {
+  Block block;
+  GPipe pipeline(torch::nn::Sequential(block),
+                 options({1}, 2, Checkpoint::kAlways));
+  auto loss = pipeline->forward(ones({4, 3}).requires_grad_()).sum();
+  block->dropout->eval();
+  EXPECT_THAT(error_of([&] { loss.backward(); }),
+              StartsWith("c10::Error: train() or eval() was called between "
+                         "forward and backward"));
 }
 
 TEST(Change, OfTheInputIsDetected) {

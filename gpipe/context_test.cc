@@ -1,6 +1,8 @@
 // Where a pipeline may be used: any thread, inside of another pipeline, and
 // under LibTorch's thread-local modes, which reach the layers.
 #include <ATen/autocast_mode.h>
+#include <c10/util/thread_name.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
@@ -8,13 +10,17 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
+#include <iterator>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing_options.h"
@@ -25,6 +31,8 @@ namespace {
 using testing::device;
 using testing::difference;
 using testing::distance;
+using testing::error_of;
+using ::testing::HasSubstr;
 using testing::kModes;
 using testing::layer;
 using testing::StepState;
@@ -73,6 +81,21 @@ TEST(Threads, EachPartitionHasOneOfItsOwn) {
     all.insert(each.begin(), each.end());
   }
   EXPECT_EQ(all.size(), 4u);
+}
+
+// So that `top -H`, or a debugger, tells which one does not come back.
+TEST(Threads, HaveTheNamesOfTheirRanks) {
+  std::vector<std::string> names(3);
+  Sequential model;
+  for (int j = 0; j < 3; ++j) {
+    model->push_back(layer([&names, j](Tensor x) {
+      names[j] = c10::getThreadName();
+      return x * 1;
+    }));
+  }
+  GPipe pipeline(model, options({1, 1, 1}, 1, Checkpoint::kNever));
+  pipeline->forward(input().to(device()));
+  EXPECT_EQ(names, (std::vector<std::string>{"gpipe 0", "gpipe 1", "gpipe 2"}));
 }
 
 // The threads of CPU partitions, whatever the variant.
@@ -200,6 +223,77 @@ TEST(Nested, DropoutIsReplayedInTheInnerPipeline) {
   }
 }
 
+TEST(Nested, ThreeDeepEqualsPlain) {
+  for (const Checkpoint mode : kModes) {
+    auto layers = linear_model(0);
+    const auto part = [&](std::size_t first, std::size_t last) {
+      Sequential some;
+      for (std::size_t k = first; k < last; ++k) {
+        some->push_back(*std::next(layers->begin(), k));
+      }
+      return some;
+    };
+    const auto expected = testing::plain_step(layers, input(), 1);
+    auto innermost = part(2, 4);
+    auto inner = part(1, 2);
+    inner->push_back(Inner(innermost, options({1, 1}, 2, mode)));
+    inner->push_back(*std::next(layers->begin(), 4));
+    auto outer = part(0, 1);
+    outer->push_back(Inner(inner, options({1, 1, 1}, 2, mode)));
+    outer->push_back(*std::next(layers->begin(), 5));
+    GPipe pipeline(outer, options({1, 1, 1}, 2, mode));
+    for (int k = 0; k < 5; ++k) {
+      EXPECT_LE(distance(step(pipeline, input()), expected), 1e-12);
+    }
+  }
+}
+
+// It would wait for itself.
+TEST(Nested, ItsOwnPipelineInALayerIsRefused) {
+  GPipe pipeline = nullptr;
+  bool again = true;
+  Sequential model(
+      layer([&](Tensor x) { return again ? pipeline->forward(x) : x * 2; }),
+      layer([](Tensor x) { return x * 3; }));
+  pipeline = GPipe(model, options({1, 1}, 2, Checkpoint::kAlways));
+  const Tensor x = torch::ones({4}).to(device());
+  EXPECT_THAT(
+      error_of([&] { pipeline->forward(x); }),
+      HasSubstr("c10::Error: a layer calls the pipeline that it is part of, "
+                "which would wait for itself for ever; make a second GPipe of "
+                "what is to be called (in partition 0, micro-batch 0"));
+  again = false;
+  EXPECT_TRUE(torch::equal(pipeline->forward(x), x * 6));
+}
+
+// --- Life --------------------------------------------------------------------
+
+// The call goes on as if nothing had happened, and the workers end with it.
+TEST(Life, AForwardMayOutliveTheLastHandle) {
+  std::promise<void> entered, gone;
+  std::atomic<bool> first{true};
+  GPipe pipeline(
+      Sequential(layer([](Tensor x) { return x + 1; }), layer([&](Tensor x) {
+                   if (first.exchange(false)) {
+                     entered.set_value();
+                     gone.get_future().wait();
+                   }
+                   return x * 2;
+                 })),
+      options({1, 1}, 2, Checkpoint::kNever));
+  const Tensor x = torch::arange(4.0).to(device()).requires_grad_();
+  auto* const raw = pipeline.get();
+  Tensor output;
+  std::thread caller([&] { output = raw->forward(x); });
+  entered.get_future().wait();
+  pipeline = nullptr;
+  gone.set_value();
+  caller.join();
+  EXPECT_TRUE(torch::equal(output, (x + 1) * 2));
+  output.sum().backward();
+  EXPECT_TRUE(torch::equal(x.grad(), torch::full_like(x, 2)));
+}
+
 // --- Modes -------------------------------------------------------------------
 
 class Autocast {
@@ -293,6 +387,48 @@ TEST(Deep, ChainsOfLayersAndOperatorsWork) {
     EXPECT_TRUE(torch::equal(x.grad().cpu(), torch::ones({2})));
     // And a graph that is dropped without backward.
     pipeline->forward(x);
+  }
+}
+
+// A user's checkpoint: its backward runs forward again, and a backward of that.
+struct UsersCheckpoint : torch::autograd::Function<UsersCheckpoint> {
+  using Function = std::function<Tensor(Tensor)>;
+  static Tensor forward(torch::autograd::AutogradContext* context, Tensor x,
+                        int64_t function) {
+    context->save_for_backward({x});
+    context->saved_data["function"] = function;
+    torch::NoGradGuard no_grad;
+    return (*reinterpret_cast<Function*>(function))(x);
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list grads) {
+    const auto* const function =
+        reinterpret_cast<Function*>(context->saved_data["function"].toInt());
+    const Tensor x =
+        context->get_saved_variables()[0].detach().requires_grad_();
+    torch::AutoGradMode with_grad(true);
+    (*function)(x).backward(grads[0]);
+    return {x.grad(), Tensor()};
+  }
+};
+
+// One inside of the other, deeper than the 60 that LibTorch's engine serves on
+// the thread that called it.
+TEST(Deep, BackwardsInsideOfBackwardsWork) {
+  std::vector<UsersCheckpoint::Function> functions(
+      100, [](Tensor x) { return x * 1.01; });
+  for (std::size_t k = 1; k < functions.size(); ++k) {
+    functions[k] = [inner = &functions[k - 1]](Tensor x) {
+      return UsersCheckpoint::apply(x * 1.01, reinterpret_cast<int64_t>(inner));
+    };
+  }
+  Sequential model(layer([&](Tensor x) { return functions.back()(x); }),
+                   layer([&](Tensor x) { return functions.back()(x); }));
+  const auto expected = testing::plain_step(model, input(), 2);
+  for (const Checkpoint mode : kModes) {
+    GPipe pipeline(model, options({1, 1}, 2, mode));
+    EXPECT_LE(distance(step(pipeline, input()), expected), 1e-12);
   }
 }
 

@@ -229,11 +229,15 @@ TEST_F(Failing, AtSeveralCellsThrowsTheFirstInScheduleOrder) {
   }
 }
 
-TEST_F(Failing, InBackwardLeavesNoGradientBehind) {
-  for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
+TEST_F(Failing, InRecomputeOrBackwardLeavesNoGradientBehind) {
+  const std::pair<Checkpoint, Phase> cases[] = {
+      {Checkpoint::kNever, Phase::kBackward},
+      {Checkpoint::kAlways, Phase::kBackward},
+      {Checkpoint::kAlways, Phase::kRecomputing}};
+  for (const auto& [mode, phase] : cases) {
     auto pipeline = make(mode);
-    faults_.phase = Phase::kBackward;
-    faults_.cells = {{0, 0}};  // the last backward of all
+    faults_.phase = phase;
+    faults_.cells = {{0, 0}};  // the last of all
     EXPECT_NE(error_of([&] { step(pipeline); }), "");
     for (const Tensor& parameter : pipeline->parameters()) {
       EXPECT_FALSE(parameter.grad().defined());

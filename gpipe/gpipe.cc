@@ -125,7 +125,9 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
 Value GPipeImpl::run(Value input) {
   if (!pipeline_) return input;
   check_input(input, options_.devices().front());
-  return pipeline_->forward(
+  // The last handle may be dropped meanwhile.
+  const auto pipeline = pipeline_;
+  return pipeline->forward(
       input, options_.chunks(),
       is_training() ? options_.checkpoint() : Checkpoint::kNever);
 }
@@ -136,7 +138,8 @@ StepResult GPipeImpl::run_train(
     const Schedule& schedule, const TrainOptions& options) {
   TORCH_CHECK_VALUE(pipeline_, "a pipeline without layers cannot be trained");
   check_input(input, options_.devices().front());
-  return pipeline_->train(
+  const auto pipeline = pipeline_;
+  return pipeline->train(
       input, target, loss, schedule,
       is_training() ? options_.checkpoint() : Checkpoint::kNever, options);
 }

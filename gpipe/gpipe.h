@@ -17,6 +17,7 @@
 
 #include "gpipe/runtime/checkpoint.h"
 #include "gpipe/runtime/failure.h"
+#include "gpipe/runtime/keeps_devices.h"
 #include "gpipe/runtime/phase.h"
 #include "gpipe/runtime/train.h"
 #include "gpipe/runtime/value.h"
@@ -103,7 +104,7 @@ struct GPipeOptions {
 //
 // Threads: forward and backward may be called from any thread; calls on one
 // GPipe are served one after the other.
-class GPipeImpl : public torch::nn::Module {
+class GPipeImpl : public torch::nn::Module, public KeepsDevices {
  public:
   // Takes the layers of `module` and moves them to the devices. Errors:
   // c10::ValueError for a balance or a number of chunks that does not fit, the

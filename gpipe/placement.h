@@ -79,7 +79,8 @@ namespace gpipe {
 //
 // c10::ValueError, and nothing is done: a name that no module has (with the
 // nearest ones that exist), a device that LibTorch or this process does not
-// have, a module that is parallelized already, an empty module holder.
+// have, a module that is parallelized already, an empty module holder, a GPipe
+// in the module or around it, whose devices are its own.
 
 // "cuda:1", torch::Device(torch::kCUDA, 1), torch::kCPU.
 struct DeviceName {

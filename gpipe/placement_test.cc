@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/gpipe.h"
 #include "gpipe/placement/tag.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
@@ -817,6 +818,61 @@ TEST(Placement, TwiceIsAnError) {
             "give it devices once");
   EXPECT_EQ(error_of([&] { parallelize_module(Residual(nullptr), "cpu"); }),
             "c10::ValueError: there is no module in the holder");
+}
+
+struct WithPipelineImpl : torch::nn::Module {
+  WithPipelineImpl()
+      : pipeline(register_module(
+            "pipeline",
+            GPipe(torch::nn::Sequential(Linear(2, 2), Linear(2, 2)),
+                  GPipeOptions({1, 1}).devices({device(0), device(1)})))),
+        head(register_module("head", Linear(2, 2))) {}
+  Tensor forward(const Tensor& x) {
+    return head(pipeline->forward(x).to(device(2)));
+  }
+  GPipe pipeline;
+  Linear head;
+};
+TORCH_MODULE(WithPipeline);
+
+TEST(Placement, APipelineKeepsItsDevices) {
+  WithPipeline net;
+  const Tensor x = torch::ones({4, 2}).to(device());
+  const auto& layers = net->pipeline->parameters();
+  const auto text = [](const std::string& name, const std::string& type) {
+    return "c10::ValueError: the module '" + name + "' (gpipe::GPipe) of '" +
+           type +
+           "' is a pipeline, which keeps its "
+           "parameters on devices of its own; name the modules beside it, not "
+           "one around it or in it, and choose its devices as it is made";
+  };
+  const std::string type = "gpipe::(anonymous namespace)::WithPipelineImpl";
+  EXPECT_EQ(error_of([&] {
+              parallelize_pipeline(net, {{"", "cpu"}});
+            }),
+            text("pipeline", type));
+  EXPECT_EQ(error_of([&] {
+              parallelize_pipeline(net, {{"pipeline.1", "cpu"}});
+            }),
+            text("pipeline", type));
+  EXPECT_EQ(error_of([&] { parallelize_module(net, "cpu"); }),
+            text("pipeline", type));
+  EXPECT_EQ(error_of([&] { parallelize_module(net->pipeline, "cpu"); }),
+            text("", "gpipe::GPipe"));
+  EXPECT_EQ(error_of([&] { unparallelize_pipeline(net, "cpu"); }),
+            text("pipeline", type));
+  for (const Tensor& each : net->parameters()) EXPECT_FALSE(is_marked(each));
+  EXPECT_EQ(layers.front().device(), device(0));
+  EXPECT_EQ(layers.back().device(), device(1));
+
+  // Beside it there may be others.
+  parallelize_pipeline(net, {{"head", device(2)}});
+  const Tensor y = net->forward(x);
+  y.sum().backward();
+  EXPECT_TRUE(layers.front().grad().defined());
+  EXPECT_EQ(y.device(), device(2));
+  unparallelize_pipeline(net);
+  for (const Tensor& each : net->parameters()) EXPECT_FALSE(is_marked(each));
 }
 
 TEST(Placement, MetaIsADeviceToo) {

@@ -169,6 +169,23 @@ TEST(SkipTensor, IsFreedWhenALayerFails) {
   }
 }
 
+// The output, and with it the graph, is still there.
+TEST(SkipTensor, IsFreedWhenARecomputeFails) {
+  Lives lives;
+  GPipe pipeline(
+      Sequential(Stash(lives), layer([](Tensor x) {
+                   TORCH_CHECK(!is_recomputing() || current_microbatch() != 1,
+                               "no");
+                   return x * 1;
+                 }),
+                 Pop(lives)),
+      options({1, 1, 1}, 3, Checkpoint::kAlways));
+  const Tensor output = pipeline->forward(leaf(3));
+  EXPECT_EQ(lives.now(), 3);
+  EXPECT_THROW(output.sum().backward(), c10::Error);
+  EXPECT_EQ(lives.now(), 0);
+}
+
 TEST(SkipTensor, DiesAtThePopInAPlainSequential) {
   Lives lives;
   model(lives)->forward(torch::ones({2}).to(reference_device()));

@@ -260,6 +260,45 @@ TEST(Pipeline, MayUseASkipAlone) {
               [](Tensor, std::optional<Tensor> skip) { return *skip * 3; })));
 }
 
+// Each forward has its own, whichever backward comes first.
+TEST(Pipeline, KeepsForwardsApart) {
+  Sequential model(
+      stashing(), sine(),
+      popping(std::nullopt, [](Tensor x, std::optional<Tensor> skip) {
+        return x * *skip * *skip;
+      }));
+  const Tensor values = torch::linspace(-1, 1, 6, torch::kDouble);
+  const auto run = [&](auto& module, const torch::Device& where, bool reverse) {
+    const Tensor a = leaf(values, where), b = leaf(values * 3, where);
+    Tensor first = module->forward(a).sum();
+    Tensor second = module->forward(b).sum();
+    (reverse ? second : first).backward();
+    (reverse ? first : second).backward();
+    return torch::cat({a.grad().cpu(), b.grad().cpu()});
+  };
+  const Tensor expected = run(model, reference_device(), false);
+  for (const Checkpoint mode : kModes) {
+    for (auto& pipeline : cuts_of_three(model, mode)) {
+      for (const bool reverse : {false, true}) {
+        EXPECT_TRUE(torch::allclose(run(pipeline, device(), reverse), expected,
+                                    1e-12, 1e-12));
+      }
+    }
+  }
+}
+
+// The last one counts, as in a plain Sequential.
+TEST(Pipeline, MayStashANameAgainInOneForward) {
+  auto twice = std::make_shared<SkipLayer>(std::vector<std::string>{"foo"},
+                                           std::vector<std::string>{},
+                                           [](SkipLayer& self, Tensor x) {
+                                             self.stash("foo", x * 100);
+                                             self.stash("foo", x * 7);
+                                             return x;
+                                           });
+  expect_as_plain(Sequential(twice, sine(), popping()));
+}
+
 TEST(Pipeline, KeepsNamespacesApart) {
   const Namespace first, second;
   const auto times = [](double factor) {

@@ -107,6 +107,59 @@ INSTANTIATE_TEST_SUITE_P(
                            false}),
     [](const auto& info) { return info.param.name; });
 
+// "Same batch, other number of micro-batches, other result"
+// (kakaobrain/torchgpipe 35) is for BatchNorm alone.
+TEST(Transparency, DoesNotDependOnTheNumberOfMicrobatches) {
+  torch::set_num_threads(1);
+  const Case cases[] = {{"", testing::linear_model, {13, 6}, true},
+                        {"", testing::skip_model, {13, 4}, true}};
+  for (const Case& test : cases) {
+    torch::manual_seed(0);
+    const Tensor input = torch::randn(test.input, torch::kDouble);
+    const auto layers = static_cast<int64_t>(test.model()->size());
+    const auto whole =
+        pipeline_step(test, {layers}, 1, Checkpoint::kNever, input, /*seed=*/7);
+    for (const int64_t chunks : {2, 3, 5, 8, 13, 20}) {
+      for (const Checkpoint mode : kModes) {
+        EXPECT_LE(distance(pipeline_step(test, {2, layers - 2}, chunks, mode,
+                                         input, /*seed=*/7),
+                           whole),
+                  1e-12);
+      }
+    }
+  }
+}
+
+// Dropout, statistics and gradients are those of training alone.
+TEST(Transparency, EvaluationInBetweenChangesNothing) {
+  torch::set_num_threads(1);
+  torch::manual_seed(0);
+  const Tensor input = torch::randn({10, 3, 8, 8}, torch::kDouble);
+  for (const Checkpoint mode : kModes) {
+    const auto train = [&](bool evaluate) {
+      torch::manual_seed(1);
+      auto model = testing::conv_model(0.4);
+      GPipe pipeline(model, options({3, 5}, 3, mode).threads_per_partition(1));
+      torch::optim::SGD optimizer(pipeline->parameters(), 0.1);
+      StepState state;
+      for (int step = 0; step < 3; ++step) {
+        state = training_step(
+            *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
+        optimizer.step();
+        if (!evaluate) continue;
+        pipeline->eval();
+        for (const bool with_graph : {false, true}) {
+          const torch::AutoGradMode mode_of_grad(with_graph);
+          pipeline->forward(input.slice(0, 0, 7).to(testing::device()));
+        }
+        pipeline->train();
+      }
+      return state;
+    };
+    EXPECT_EQ(difference(train(true), train(false)), "");
+  }
+}
+
 TEST(Transparency, IsBitEqualToAccumulationInReverseOrder) {
   torch::set_num_threads(1);
   for (const auto& make : {testing::linear_model, testing::skip_model}) {

@@ -83,6 +83,33 @@ TEST(Split, IsThatOfTorchChunk) {
   }
 }
 
+// Rows, other dimensions, training and evaluation: each call is on its own,
+// also while the graphs of others wait.
+TEST(Split, MayBeAnotherInEveryCall) {
+  for (const Checkpoint mode : kModes) {
+    GPipe pipeline(torch::nn::Sequential(layer([](Tensor x) { return x * x; }),
+                                         layer([](Tensor x) { return x * 3; })),
+                   options({1, 1}, 4, mode));
+    Tensors inputs, outputs;
+    for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{
+             {8, 3}, {3, 3}, {8}, {1, 2, 5}, {0, 3}, {5, 3}, {16, 1}}) {
+      inputs.push_back(torch::randn(sizes).to(device()).requires_grad_());
+      outputs.push_back(pipeline->forward(inputs.back()));
+      pipeline->eval();
+      const torch::NoGradGuard no_grad;
+      const Tensor x = torch::randn({4, 7}).to(device());
+      EXPECT_TRUE(torch::equal(pipeline->forward(x), x * x * 3));
+      pipeline->train();
+    }
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      EXPECT_TRUE(torch::equal(outputs[k], inputs[k] * inputs[k] * 3));
+      outputs[k].sum().backward();
+      EXPECT_TRUE(
+          torch::equal(inputs[k].grad(), inputs[k] * 3 + inputs[k] * 3));
+    }
+  }
+}
+
 TEST(Split, OfNoRowsTrainsWithZeroGradients) {
   for (const Checkpoint mode : kModes) {
     torch::nn::Linear linear(3, 2);

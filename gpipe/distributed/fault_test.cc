@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -373,6 +374,38 @@ const RankProgramEntry kAgain("again", [] {
   }
   say("threads", std::to_string(count_threads() - before));
   say("longest", std::to_string(longest));
+  return 0;
+});
+
+// Rank 0 has a fork between two steps, which tries to make one and ends with
+// what it has of the pipeline.
+const RankProgramEntry kFork("fork", [] {
+  torch::set_num_threads(1);
+  auto world = World::connect(world_options());
+  Trainee trainee(world->size());
+  DistributedPipeline pipeline = make_pipeline(trainee, world);
+  train_step(pipeline);
+  if (world->rank() == 0) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(30);  // in the place of a hang
+      bool refused = false;
+      try {
+        train_step(pipeline);
+      } catch (const c10::Error& error) {
+        refused = std::string(error.what()).find("in a fork of the process") !=
+                  std::string::npos;
+      }
+      pipeline = nullptr;
+      world.reset();
+      ::_exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    say("fork", std::to_string(status));
+  }
+  for (++step_now; step_now < 4; ++step_now) train_step(pipeline);
+  say("steps", std::to_string(step_now));
   return 0;
 });
 
@@ -973,6 +1006,19 @@ TEST(Fault, ABrokenPipeDoesNotEndTheProcess) {
           << program << ": " << to_string(each.exit) << each.err;
     }
   }
+}
+
+TEST(Fault, AForkIsRefusedAndDisturbsNobody) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not know forks";
+#endif
+  const auto results = Ranks("fork", 2).wait(seconds(60));
+  for (const RankResult& each : results) {
+    EXPECT_TRUE(each.ended && each.exit.ok())
+        << to_string(each.exit) << each.out << each.err;
+    EXPECT_EQ(said(each)["steps"], "4");
+  }
+  EXPECT_EQ(said(results[0])["fork"], "0");
 }
 
 TEST(Fault, ARankThatHasLeftIsNamed) {

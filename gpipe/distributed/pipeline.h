@@ -20,6 +20,7 @@
 #include "gpipe/distributed/world.h"
 #include "gpipe/runtime/checkpoint.h"
 #include "gpipe/runtime/failure.h"
+#include "gpipe/runtime/keeps_devices.h"
 #include "gpipe/runtime/train.h"
 #include "gpipe/runtime/value.h"
 #include "gpipe/schedule/placement.h"
@@ -106,7 +107,7 @@ using LayerBuilder =
 // new pipeline help.
 //
 // Threads: calls are served one after the other.
-class DistributedPipelineImpl : public torch::nn::Module {
+class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
  public:
   // Takes this rank's layers of `module` and moves them to the device; the
   // others may be freed. Waits until all ranks are here, and compares what they

@@ -118,6 +118,7 @@ Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
 StepResult Runner::step(const Value& input, const Value& target,
                         const LossFunction* loss, const Schedule& schedule,
                         Checkpoint checkpoint, const TrainOptions& options) {
+  executor_.check_caller();
   std::lock_guard<std::mutex> running(running_);
   world_->check();
   try {
@@ -185,6 +186,7 @@ StepResult Runner::run(const Value& input, const Value& target,
   if (layout_.has_last()) result = step.result();
   // Before all have done their part, for some of which it goes on meanwhile.
   add_up(step);
+  step.check_sums();
   end_together(step, result);
   step.finish();
   if (recording) {

@@ -18,6 +18,7 @@
 #include "gpipe/distributed/rendezvous.h"
 #include "gpipe/distributed/throw.h"
 #include "gpipe/distributed/watch.h"
+#include "gpipe/runtime/origin.h"
 
 namespace gpipe {
 namespace {
@@ -74,6 +75,7 @@ class World::Impl {
     watch_.reset();
   }
 
+  bool forked() const { return origin_.forked(); }
   const WorldOptions& options() const { return options_; }
   const Meeting& meeting() const { return meeting_; }
 
@@ -194,6 +196,7 @@ class World::Impl {
     return "";
   }
 
+  const Origin origin_;
   const WorldOptions options_;
   const int exceptions_ = std::uncaught_exceptions();
   const Meeting meeting_;
@@ -215,7 +218,11 @@ class World::Impl {
 };
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-World::~World() = default;
+World::~World() {
+  // Nothing to be said by a fork of this process, through connections that are
+  // not its own, and no threads to wait for.
+  if (impl_->forked()) impl_.release();
+}
 
 std::shared_ptr<World> World::connect(const WorldOptions& options) {
   ignore_broken_pipes();

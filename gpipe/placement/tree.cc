@@ -15,6 +15,7 @@
 #include "gpipe/placement/set_device.h"
 #include "gpipe/placement/slots.h"
 #include "gpipe/placement/tag.h"
+#include "gpipe/runtime/keeps_devices.h"
 
 namespace gpipe::placement {
 namespace {
@@ -210,6 +211,33 @@ void wrap_all_slots(Module& root, const Find& find) {
   for (Module* outer : Registry::get().around(root)) wrap_slots(*outer, find);
 }
 
+// A pipeline that is part of something with a place, or has a part with one,
+// would find its parameters elsewhere.
+template <typename Find>
+void check_pipelines(Module& root, const PlacePtr& around, const Find& find) {
+  const std::vector<Node> nodes = nodes_of(root);
+  struct Within {
+    bool place = false;
+    const Node* pipeline = nullptr;
+  };
+  std::vector<Within> within(nodes.size());
+  for (std::size_t k = 0; k < nodes.size(); ++k) {
+    const Node& node = nodes[k];
+    within[k] = k == 0 ? Within{around != nullptr} : within[node.parent];
+    if (find(*node.module)) within[k].place = true;
+    if (dynamic_cast<const KeepsDevices*>(node.module)) {
+      within[k].pipeline = &node;
+    }
+    if (!within[k].place || !within[k].pipeline) continue;
+    const Node& pipeline = *within[k].pipeline;
+    TORCH_CHECK_VALUE(false, "the module '", pipeline.name, "' (",
+                      type_of(*pipeline.module), ") of '", type_of(root),
+                      "' is a pipeline, which keeps its parameters on devices "
+                      "of its own; name the modules beside it, not one around "
+                      "it or in it, and choose its devices as it is made");
+  }
+}
+
 // Makes `places` those of their modules.
 void apply(Module& root, std::map<Module*, PlacePtr> places) {
   Registry& registry = Registry::get();
@@ -218,6 +246,7 @@ void apply(Module& root, std::map<Module*, PlacePtr> places) {
     const auto entry = places.find(const_cast<Module*>(&module));
     return entry == places.end() ? registry.find(module) : entry->second;
   };
+  check_pipelines(root, around, find);
   const Owners owners = owners_of(root, around, find);
   // What can fail comes first.
   for (const Owner& owner : owners.list) {
@@ -235,7 +264,10 @@ void apply(Module& root, std::map<Module*, PlacePtr> places) {
 void remove(Module& root, const std::set<const Module*>& modules,
             std::optional<c10::Device> device) {
   Registry& registry = Registry::get();
-  if (device) *device = existing_device(*device);
+  if (device) {
+    *device = existing_device(*device);
+    check_pipelines(root, nullptr, [](const Module&) { return true; });
+  }
   const PlacePtr around = registry.place_around(root);
   const auto find = [&](const Module& module) {
     return modules.count(&module) ? PlacePtr() : registry.find(module);

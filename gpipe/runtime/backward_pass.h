@@ -58,6 +58,9 @@ class BackwardPass : public Actor {
   std::vector<at::Tensor> take_leaf_grads(
       const std::vector<SharedLeaf>& leaves);
 
+  // What a leaf of partition j is called: "parameter '3.weight'".
+  std::string describe_leaf(int64_t j, const at::Tensor& leaf) const;
+
  private:
   // The gradients that wait for a cell: those of the boundary, and a passage
   // for each skip tensor.
@@ -68,7 +71,6 @@ class BackwardPass : public Actor {
     std::vector<Moment> skip_ready;
   };
 
-  std::string describe_leaf(int64_t j, const at::Tensor& leaf) const;
   void look_at(int64_t j, const GradParcel& back,
                NonFiniteGradients& non_finite) const;
   void pass_back(int64_t j, int64_t i, GradParcel back);

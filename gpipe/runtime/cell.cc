@@ -16,12 +16,6 @@
 namespace gpipe {
 namespace {
 
-// A tensor's version counts the changes in place; -1 where there is none.
-int64_t version_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.is_inference()) return -1;
-  return static_cast<int64_t>(tensor._version());
-}
-
 std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
   std::vector<int64_t> versions;
   versions.reserve(tensors.size());
@@ -42,20 +36,16 @@ std::vector<int64_t> versions_of(const std::vector<Crossing>& crossings) {
 
 std::vector<bool> training_of(const Partition& partition) {
   std::vector<bool> training;
-  for (const Layer& layer : partition.layers) {
-    training.push_back(layer.module.ptr()->is_training());
+  training.reserve(partition.modules.size());
+  for (const auto& module : partition.modules) {
+    training.push_back(module->is_training());
   }
   return training;
 }
 
-using BufferValue = std::pair<at::Tensor, at::Tensor>;  // buffer, its value
-
-void capture(const std::vector<at::Tensor>& buffers,
-             std::vector<BufferValue>& values) {
+BufferValue value_of(const at::Tensor& buffer) {
   c10::NoGradGuard no_grad;
-  for (const at::Tensor& buffer : buffers) {
-    values.emplace_back(buffer, buffer.clone());
-  }
+  return {buffer, version_of(buffer), buffer.clone()};
 }
 
 std::vector<Outline> outlines_of(const std::vector<at::Tensor>& outputs) {
@@ -78,9 +68,9 @@ std::vector<Outline> outlines_of(const std::vector<at::Tensor>& outputs) {
 // for the backward of another cell, is not told of a change.
 void put_back(const std::vector<BufferValue>& values) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (const auto& [buffer, value] : values) {
-    at::Tensor target = buffer;
-    target.copy_(value);
+  for (const BufferValue& each : values) {
+    at::Tensor target = each.buffer;
+    target.copy_(each.value);
   }
 }
 
@@ -93,13 +83,11 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
   std::vector<Crossing> crossings = std::move(input.boundary);
   for (Crossing& skip : input.skips) crossings.push_back(std::move(skip));
 
-  std::vector<int64_t> buffer_versions;
   if (checkpointed_) {
     saved_.input = crossings;
     saved_.versions = versions_of(crossings);
     saved_.training = training_of(*partition_);
-    capture(partition_->other_buffers, saved_.buffers);
-    buffer_versions = versions_of(partition_->other_buffers);
+    saved_.buffers = partition_->values_of_other_buffers();
   }
 
   const std::vector<at::Tensor> outputs =
@@ -124,13 +112,6 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
     saved_.leaf_versions = versions_of(leaves_.tensors);
     leaves_.ways.clear();
     saved_.outputs = outlines_of(outputs);
-    std::vector<BufferValue> changed;
-    for (std::size_t k = 0; k < saved_.buffers.size(); ++k) {
-      if (version_of(saved_.buffers[k].first) != buffer_versions[k]) {
-        changed.push_back(std::move(saved_.buffers[k]));
-      }
-    }
-    saved_.buffers = std::move(changed);
     exits_.clear();
     entry_.clear();
     inner_.clear();
@@ -261,18 +242,22 @@ void Cell::check_unchanged() const {
 void Cell::recompute(StepSeed& seed) {
   check_unchanged();
 
-  // Layers change their buffers again: they find what they found in the
-  // forward, and what they leave is put back.
+  // Layers find what they found in the forward, whoever has changed it since,
+  // and change it again; what is there now is put back.
   struct PutBack {
     std::vector<BufferValue> values;
     ~PutBack() { put_back(values); }
   } now;
-  capture(partition_->norm_buffers, now.values);
-  for (const auto& [buffer, then] : saved_.buffers) {
-    c10::NoGradGuard no_grad;
-    now.values.emplace_back(buffer, buffer.clone());
+  for (const at::Tensor& buffer : partition_->norm_buffers) {
+    now.values.push_back(value_of(buffer));
   }
-  put_back(saved_.buffers);
+  std::vector<BufferValue> changed;
+  for (const BufferValue& then : saved_.buffers) {
+    if (version_of(then.buffer) == then.version) continue;
+    now.values.push_back(value_of(then.buffer));
+    changed.push_back(then);
+  }
+  put_back(changed);
 
   TORCH_CHECK(outlines_of(run_layers(saved_.input, seed, /*again=*/true)) ==
                   saved_.outputs,

@@ -124,10 +124,9 @@ class Cell {
     std::vector<Crossing> input;
     std::vector<int64_t> versions;       // of input
     std::vector<int64_t> leaf_versions;  // of leaves_
-    std::vector<bool> training;          // of the layers
+    std::vector<bool> training;          // of the partition's modules
     std::vector<Outline> outputs;
-    // Values of buffers that the layers changed, before the change.
-    std::vector<std::pair<at::Tensor, at::Tensor>> buffers;
+    std::vector<BufferValue> buffers;  // as the layers found them
   };
 
   // Runs the layers on `input`, fills entry_ and exits_, and returns what goes

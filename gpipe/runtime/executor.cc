@@ -4,11 +4,13 @@
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
+#include <c10/util/thread_name.h>
 
 #include <algorithm>
 #include <atomic>
 #include <limits>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -161,7 +163,9 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
   for (const c10::Device& device : devices_) {
     streams_.push_back(new_stream(device));
     workers_.push_back(std::make_unique<Worker>(
-        [prepared, threads, device] {
+        [prepared, threads, device, rank = workers_.size()] {
+          // As debuggers and `top -H` show it.
+          c10::setThreadName("gpipe " + std::to_string(rank));
           // Before the thread's first operator, which would open a team of all
           // cores for it; but after LibTorch's own initialisation of the
           // thread, which the first question brings about and which would undo
@@ -177,6 +181,19 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
   prepared->wait(/*spins=*/0);
   // That set the default for threads to come as well; give it back.
   at::set_num_threads(caller_threads);
+}
+
+void Executor::check_caller() const {
+  TORCH_CHECK(!origin_.forked(),
+              "a pipeline is not for use in a fork of the process that made "
+              "it: its workers are threads, which a fork does not have, nor "
+              "those of LibTorch; start a program (exec, posix_spawn) in the "
+              "place of fork() alone");
+  TORCH_CHECK(std::none_of(workers_.begin(), workers_.end(),
+                           [](const auto& each) { return each->is_current(); }),
+              "a layer calls the pipeline that it is part of, which would wait "
+              "for itself for ever; make a second GPipe of what is to be "
+              "called");
 }
 
 std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,

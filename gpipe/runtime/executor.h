@@ -14,6 +14,7 @@
 #include "gpipe/runtime/bell.h"
 #include "gpipe/runtime/copy_log.h"
 #include "gpipe/runtime/failure.h"
+#include "gpipe/runtime/origin.h"
 #include "gpipe/runtime/recording.h"
 #include "gpipe/runtime/worker.h"
 #include "gpipe/schedule/schedule.h"
@@ -85,12 +86,18 @@ class Executor {
   // come from another worker. Threads: any, at any time.
   void ring(int rank) { bells_[rank].ring(); }
 
+  // Before a lock is taken for run(): c10::Error if that would wait for ever,
+  // on a worker of this executor, or in a fork of the process that made it,
+  // where the workers are not.
+  void check_caller() const;
+
   const std::vector<c10::Device>& devices() const { return devices_; }
 
  private:
   struct Run;
   void work(Run& run, int rank);
 
+  const Origin origin_;
   std::vector<c10::Device> devices_;
   std::vector<std::optional<c10::Stream>> streams_;
   const bool one_at_a_time_;

@@ -71,7 +71,7 @@ void NonFiniteGradients::look_at(const at::Tensor& grad, std::string of) {
                    at::isnan(grad).sum()});
 }
 
-void NonFiniteGradients::check() const {
+void NonFiniteGradients::check(const std::string& where) const {
   std::vector<std::string> found;
   for (const Seen& each : seen_) {
     const auto part = describe(each.elements, each.finite.item<int64_t>(),
@@ -89,7 +89,7 @@ void NonFiniteGradients::check() const {
   if (found.size() > kNamed) {
     text += " and " + std::to_string(found.size() - kNamed) + " more";
   }
-  fail(text);
+  fail(text + where);
 }
 
 }  // namespace gpipe

@@ -38,7 +38,8 @@ class NonFiniteGradients {
   // `of`: "parameter '3.weight'". Threads: one at a time.
   void look_at(const at::Tensor& grad, std::string of);
   // NonFiniteError if there was one that is not finite, which tells of all.
-  void check() const;
+  // `where`: the end of its text.
+  void check(const std::string& where = "") const;
 
  private:
   struct Seen {

@@ -1,5 +1,7 @@
 #include "gpipe/runtime/partition.h"
 
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/instancenorm.h>
 
@@ -18,19 +20,47 @@ bool is_norm(const torch::nn::Module& module) {
          dynamic_cast<const InstanceNorm3dImpl*>(&module);
 }
 
-void collect_buffers(Partition& partition) {
+void collect_modules(Partition& partition) {
   for (const Layer& layer : partition.layers) {
-    for (const auto& module : layer.module.ptr()->modules()) {
+    for (auto& module : layer.module.ptr()->modules()) {
       auto& list =
           is_norm(*module) ? partition.norm_buffers : partition.other_buffers;
       for (at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
         if (buffer.defined()) list.push_back(std::move(buffer));
       }
+      partition.modules.push_back(std::move(module));
     }
   }
 }
 
 }  // namespace
+
+int64_t version_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_inference()) return -1;
+  return static_cast<int64_t>(tensor._version());
+}
+
+std::vector<BufferValue> Partition::values_of_other_buffers() {
+  const c10::NoGradGuard no_grad;
+  std::vector<BufferValue> values;
+  for (std::size_t k = 0; k < other_buffers.size(); ++k) {
+    const at::Tensor& buffer = other_buffers[k];
+    const int64_t version = version_of(buffer);
+    at::Tensor value;
+    if (k < known_.size() && known_[k].first == version) {
+      if (auto alive = known_[k].second.lock()) {
+        value = at::Tensor(std::move(alive));
+      }
+    }
+    if (!value.defined()) value = buffer.clone();
+    values.push_back({buffer, version, std::move(value)});
+  }
+  known_.clear();
+  for (const BufferValue& each : values) {
+    known_.emplace_back(each.version, WeakTensor(each.value.getIntrusivePtr()));
+  }
+  return values;
+}
 
 std::string Partition::name_of(const at::Tensor& parameter) const {
   for (const Layer& layer : layers) {
@@ -61,7 +91,7 @@ std::vector<Partition> partition(std::vector<Layer> layers,
       partitions[j].elsewhere = true;
       partitions[j].layers.clear();
     }
-    collect_buffers(partitions[j]);
+    collect_modules(partitions[j]);
   }
   for (SkipRoute& route : skip_routes(skips, balance)) {
     partitions[route.from].exports.push_back(route);

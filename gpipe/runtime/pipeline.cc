@@ -67,7 +67,7 @@ class StepBackward : public OpaqueBackward {
   std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
                                    const std::vector<bool>& wanted,
                                    bool keep_graph) override {
-    std::lock_guard<std::mutex> running(pipeline_->running_);
+    const auto running = pipeline_->enter();
     // A backward that is not to come again uses the cells up, also if it
     // fails halfway.
     const std::shared_ptr<Step> step =
@@ -149,7 +149,7 @@ Pipeline::Pipeline(std::vector<Partition> partitions,
 
 Value Pipeline::forward(const Value& input, int64_t chunks,
                         Checkpoint checkpoint) {
-  std::lock_guard<std::mutex> running(running_);
+  const auto running = enter();
   const bool with_graph = c10::GradMode::is_enabled();
   const auto& tensors = input.tensors();
   const MiniBatch batch(input, chunks, with_graph);
@@ -207,6 +207,11 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
     attach_graph(with_edges, std::move(edges), std::move(backward));
   }
   return output;
+}
+
+std::unique_lock<std::mutex> Pipeline::enter() {
+  executor_.check_caller();
+  return std::unique_lock<std::mutex>(running_);
 }
 
 const Pipeline::Plans& Pipeline::plans(int64_t microbatches,

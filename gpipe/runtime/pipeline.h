@@ -52,6 +52,8 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   struct Plans {
     Plan forward, backward;
   };
+  // For one mini-batch at a time. c10::Error where that would wait for ever.
+  std::unique_lock<std::mutex> enter();
   const Plans& plans(int64_t microbatches, int64_t checkpointed);
   // Of a schedule for train(), checked.
   Plan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;

@@ -28,7 +28,7 @@ Plan Pipeline::make_plan(const Schedule& schedule,
 StepResult Pipeline::train(const Value& input, const Value& target,
                            const LossFunction& loss, const Schedule& schedule,
                            Checkpoint checkpoint, const TrainOptions& options) {
-  std::lock_guard<std::mutex> running(running_);
+  const auto running = enter();
   const Plan& plan = train_plans_.get(
       schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
   TrainStep step(stages_, plan.schedule, options);
@@ -40,6 +40,7 @@ StepResult Pipeline::train(const Value& input, const Value& target,
     recording.emplace(executor_.devices(), options.memory());
   }
   run(plan, step.pass(), recording ? &*recording : nullptr);
+  step.check_sums();
   step.finish();
 
   StepResult result = step.result();

@@ -41,10 +41,11 @@ struct TrainOptions {
   // Look for where a number first stops being finite: NonFiniteError (a
   // c10::Error) as soon as the input, what a layer returns or stashes, or the
   // loss holds a NaN or an infinity, or, in the backward of a cell, a gradient
-  // of a parameter, or one that leaves the cell. It names the layer, or the
-  // parameters; last_failure() gives the place. Masks with infinities between
-  // layers count too. Waits for the device after each layer, so it is slow: for
-  // looking for a fault. Without it nothing is done.
+  // of a parameter, or one that leaves the cell, or the sum of a parameter's
+  // over all micro-batches. It names the layer, or the parameters;
+  // last_failure() gives the place, but of a sum, which has none. Masks with
+  // infinities between layers count too. Waits for the device after each layer,
+  // so it is slow: for looking for a fault. Without it nothing is done.
   TORCH_ARG(bool, check_finite) = false;
 };
 

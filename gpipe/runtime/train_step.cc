@@ -11,6 +11,7 @@
 
 #include "gpipe/runtime/accumulate.h"
 #include "gpipe/runtime/microbatch.h"
+#include "gpipe/runtime/non_finite.h"
 #include "gpipe/runtime/stream.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/transform.h"
@@ -235,10 +236,24 @@ std::vector<TrainStep::LeafGrad>& TrainStep::leaf_grads() {
     std::vector<at::Tensor> grads = pass_->backward().take_leaf_grads(leaves);
     leaf_grads_.emplace();
     for (std::size_t k = 0; k < leaves.size(); ++k) {
-      leaf_grads_->push_back({leaves[k].tensor, std::move(grads[k])});
+      leaf_grads_->push_back({leaves[k].tensor, std::move(grads[k]),
+                              leaves[k].places.front().first});
     }
   }
   return *leaf_grads_;
+}
+
+void TrainStep::check_sums() {
+  if (!options_.check_finite() || !with_backward_) return;
+  NonFiniteGradients non_finite;
+  for (const LeafGrad& each : leaf_grads()) {
+    non_finite.look_at(
+        each.grad,
+        each.partition < 0
+            ? "a parameter that other replicas alone use"
+            : pass_->backward().describe_leaf(each.partition, each.leaf));
+  }
+  non_finite.check(", in the sum over all micro-batches");
 }
 
 void TrainStep::accumulate() {

@@ -91,8 +91,13 @@ class TrainStep {
   // Gradients as they will be accumulated, of the parameters that are here.
   struct LeafGrad {
     at::Tensor leaf, grad;
+    int64_t partition = -1;  // the first one here that uses it
   };
   std::vector<LeafGrad>& leaf_grads();
+
+  // With TrainOptions::check_finite, NonFiniteError if micro-batches whose
+  // gradients are finite have a sum that is not.
+  void check_sums();
 
   // Into `.grad` of parameters and of the input, calling hooks.
   void accumulate();

@@ -5,36 +5,43 @@
 namespace gpipe {
 
 Worker::Worker(std::function<void()> prepare, int spins)
-    : spins_(spins), thread_([this, prepare = std::move(prepare)] {
+    : state_(std::make_unique<State>()),
+      thread_([state = state_.get(), spins, prepare = std::move(prepare)] {
         prepare();
-        loop();
+        loop(*state, spins);
       }) {}
 
 Worker::~Worker() {
-  ++waiting_;
-  bell_.ring();
+  if (origin_.forked()) {
+    // To destroy a bell would wait for the thread that was asleep at it.
+    state_.release();
+    thread_.detach();
+    return;
+  }
+  ++state_->waiting;
+  state_->bell.ring();
   thread_.join();
 }
 
 void Worker::post(std::function<void()> task) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    tasks_.push_back(std::move(task));
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->tasks.push_back(std::move(task));
   }
-  ++waiting_;
-  bell_.ring();
+  ++state_->waiting;
+  state_->bell.ring();
 }
 
-void Worker::loop() {
+void Worker::loop(State& state, int spins) {
   for (;;) {
-    bell_.wait([this] { return waiting_ > 0; }, spins_);
-    --waiting_;
+    state.bell.wait([&] { return state.waiting > 0; }, spins);
+    --state.waiting;
     std::function<void()> task;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (tasks_.empty()) return;  // what was waited for is the end
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
+      std::lock_guard<std::mutex> lock(state.mutex);
+      if (state.tasks.empty()) return;  // what was waited for is the end
+      task = std::move(state.tasks.front());
+      state.tasks.pop_front();
     }
     task();
   }

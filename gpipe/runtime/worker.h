@@ -4,15 +4,18 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
 #include "gpipe/runtime/bell.h"
+#include "gpipe/runtime/origin.h"
 
 namespace gpipe {
 
-// Lives as long as the object; the destructor lets posted tasks end and joins.
-// Tasks must not throw. Threads: post() from anywhere.
+// Lives as long as the object; the destructor lets posted tasks end and joins,
+// but in a fork of the process, where there is no such thread. Tasks must not
+// throw. Threads: post() from anywhere.
 class Worker {
  public:
   // `prepare` runs first on the new thread. `spins`: how often to look for the
@@ -24,14 +27,23 @@ class Worker {
 
   void post(std::function<void()> task);
 
- private:
-  void loop();
+  // Whether the caller is a task of this worker.
+  bool is_current() const {
+    return std::this_thread::get_id() == thread_.get_id();
+  }
 
-  const int spins_;
-  Bell bell_;
-  std::atomic<int> waiting_{0};  // tasks, and the end
-  std::mutex mutex_;
-  std::deque<std::function<void()>> tasks_;
+ private:
+  // What the thread uses.
+  struct State {
+    Bell bell;
+    std::atomic<int> waiting{0};  // tasks, and the end
+    std::mutex mutex;
+    std::deque<std::function<void()>> tasks;
+  };
+  static void loop(State& state, int spins);
+
+  const Origin origin_;
+  std::unique_ptr<State> state_;
   std::thread thread_;
 };
 

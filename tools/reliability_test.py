@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""docs/reliability.md names tests that exist.
+
+Each case has a paragraph that begins with its number, `**12. ...`, and names the
+tests in backquotes: a target, then tests of it. Every one must be in the sources,
+and every number from 1 to 56 be there once, with a test or the words "No test".
+
+The sources are found beside the page, behind Bazel's link to it: run it by Bazel
+(which does so every time, as it cannot see what it depends on) or alone.
+"""
+
+import pathlib
+import re
+import sys
+
+CASES = 56
+PAGE = "docs/reliability.md"
+
+
+def sources_of(root, target):
+    """The text of the sources of a test target; None if there is no such."""
+    package, name = target[2:].split(":")
+    build = root / package / "BUILD"
+    if not build.is_file():
+        return None
+    rule = re.search(
+        r"^(gpipe_cc_test|gpipe_device_test|sh_test)\(\n    name = \"%s\",\n(.*?)^\)"
+        % re.escape(name),
+        build.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+    if not rule:
+        return None
+    listed = re.search(r"srcs = \[(.*?)\]", rule.group(2), re.DOTALL)
+    files = re.findall(r'"([^"]+)"', listed.group(1)) if listed else [name + ".cc"]
+    return "".join(
+        (root / package / file).read_text(encoding="utf-8") for file in files
+    )
+
+
+def has_test(text, suite, name):
+    return re.search(
+        r"^TEST(_F|_P)?\(\s*%s,\s*%s\s*\)" % (suite, name), text, re.MULTILINE
+    )
+
+
+def problems(root, page):
+    """What is wrong with the page, a line for each."""
+    found = []
+    cases = []
+    named = set()
+    for paragraph in re.split(r"\n\s*\n", page):
+        target, tests = None, 0
+        for word in re.findall(r"`([^`]+)`", paragraph):
+            if re.fullmatch(r"//[\w/]*:\w+", word):
+                target, text = word, sources_of(root, word)
+                tests += text is not None
+                if text is None:
+                    found.append(f"there is no test {word}")
+            elif re.fullmatch(r"\w*Test\.\w+|[A-Z]\w+\.[A-Z]\w+", word):
+                named.add(word)
+                suite, name = word.split(".")
+                if target is None:
+                    found.append(f"{word} has no target before it")
+                elif text is not None and not has_test(text, suite, name):
+                    found.append(f"{target} has no {word}")
+        case = re.match(r"\*\*(\d+)\. ", paragraph)
+        if case:
+            cases.append(int(case.group(1)))
+            if tests == 0 and "No test" not in paragraph:
+                found.append(f"case {cases[-1]} has neither a test nor a reason")
+    if cases != list(range(1, CASES + 1)):
+        found.append(f"the cases are {cases}, not 1 to {CASES} in order")
+    return found, len(named)
+
+
+def main():
+    here = pathlib.Path(__file__).parent.parent / PAGE
+    page = here.resolve()
+    found, named = problems(page.parent.parent, page.read_text(encoding="utf-8"))
+    for line in found:
+        print(f"{PAGE}: {line}", file=sys.stderr)
+    print(f"{PAGE} names {named} tests; {len(found)} problems")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
