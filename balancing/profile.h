@@ -64,7 +64,8 @@ std::string to_json(const Profile& profile);
 // The reverse, to the bit. c10::ValueError naming `source`, the place and the
 // value: no JSON (with line and column), another format, a name that is
 // missing, doubled or unknown, an unknown member, a negative or infinite
-// number, or something else than a number. Threads: pure function.
+// number, something else than a number, or a tensor saved by several that fewer
+// than two layers save. Threads: pure function.
 Profile profile_from_json(const std::string& text, const std::string& source);
 
 // To and from a file. c10::ValueError, naming it, if it cannot be written or

@@ -1,6 +1,7 @@
 // A Profile as text.
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <initializer_list>
@@ -19,6 +20,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "gpipe profile 1";
+
+// The names of "saved_by_several": {"": [{"": [""]}]}.
+constexpr int kDepth = 4;
 
 // The bytes of a layer that are plain members of LayerMemory.
 struct ByteMember {
@@ -133,9 +137,17 @@ class ProfileReader {
 
  private:
   Json parse(const std::string& text) const {
+    // What is nested deeper would be copied and written into messages by
+    // functions that call themselves, and some 50,000 of these are too many for
+    // a thread's stack.
+    const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
+      TORCH_CHECK_VALUE(depth <= kDepth, source_, ": is nested more than ",
+                        kDepth, " deep, which nothing in a profile is");
+      return true;
+    };
     try {
-      return Json::parse(text);
-    } catch (const Json::parse_error& error) {
+      return Json::parse(text, check_depth);
+    } catch (const Json::exception& error) {  // of a number, too
       TORCH_CHECK_VALUE(false, source_, ": ", error.what());
     }
   }
@@ -197,7 +209,14 @@ class ProfileReader {
       saved.savers.push_back(layer(name.get<std::string>(), reader.place()));
     }
     reader.end();
-    std::sort(saved.savers.begin(), saved.savers.end());
+    auto& savers = saved.savers;
+    std::sort(savers.begin(), savers.end());
+    TORCH_CHECK_VALUE(
+        savers.size() >= 2 &&
+            std::adjacent_find(savers.begin(), savers.end()) == savers.end(),
+        reader.place(),
+        ": \"layers\" should name two different layers or more, each once; "
+        "what one layer keeps alone is its \"saved_bytes\"");
     profile_.memory.saved.push_back(std::move(saved));
   }
 

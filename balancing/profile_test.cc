@@ -86,6 +86,9 @@ TEST(ProfileTest, NamesWhatIsWrongWithAFile) {
       {"{\"format\": \"other\"}", {"other", "gpipe profile 1"}},
       {text("\"rows\": 1.5"), {"rows", "1.5", "whole number"}},
       {text("\"rows\": -1"), {"rows", "-1"}},
+      {text("\"rows\": 1e999"), {"1e999"}},
+      {text("\"layers\": " + std::string(1000000, '[')), {"deep"}},
+      {text(R"("layers": [{"name": [[0]]}])"), {"deep"}},
       {text("\"lines\": 1"), {"lines", "known here are format, "}},
       {text("\"layers\": {}"), {"layers", "list"}},
       {text("\"layers\": [7]"), {"layer 0", "7", "object"}},
@@ -108,6 +111,14 @@ TEST(ProfileTest, NamesWhatIsWrongWithAFile) {
        {"saved_by_several 0", "no layer 'x'"}},
       {text(R"("saved_by_several": [{"bytes": 1, "layers": [3]}])"),
        {"saved_by_several 0", "3"}},
+      {text(R"("saved_by_several": [{"bytes": 1, "layers": []}])"),
+       {"saved_by_several 0", "two different layers"}},
+      {text(R"("layers": [{"name": "a"}],
+               "saved_by_several": [{"bytes": 1, "layers": ["a"]}])"),
+       {"saved_by_several 0", "two different layers"}},
+      {text(R"("layers": [{"name": "a"}, {"name": "b"}],
+               "saved_by_several": [{"bytes": 1, "layers": ["b", "a", "b"]}])"),
+       {"saved_by_several 0", "two different layers"}},
   };
   for (const auto& [json, parts] : cases) {
     const auto read = [&text = json] { profile_from_json(text, "its source"); };

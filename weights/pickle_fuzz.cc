@@ -3,17 +3,12 @@
 #include <c10/core/Storage.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <string>
-#include <string_view>
-#include <vector>
 
-#include "weights/fuzz_driver.h"
+#include "gpipe/testing/fuzz/check.h"
 #include "weights/pickle.h"
 #include "weights/pickled_tensors.h"
-#include "weights/testing/fixtures.h"
-#include "weights/testing/fuzz_checks.h"
+#include "weights/testing/fuzz_reader.h"
 
 namespace {
 
@@ -27,35 +22,23 @@ c10::Storage small_storage(const std::string&, int64_t bytes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
-  gpipe::testing::check_reader(size, [&] {
-    const gpipe::Pickle pickle(
-        std::string_view(reinterpret_cast<const char*>(data), size));
+  gpipe::testing::fuzz_reader(size, [&] {
+    const gpipe::Pickle pickle(gpipe::testing::fuzz_text(data, size));
     return gpipe::tensors_of(pickle.value(), small_storage);
   });
   return 0;
 }
 
-std::vector<std::string> gpipe::fuzz_seeds() {
-  using namespace gpipe::testing;  // NOLINT: the fixtures
-  std::vector<std::string> seeds;
-  for (const std::string_view seed :
-       {kStridedPickle, kEvilPickle, kPickle3, kPickle4, kPickle5}) {
-    seeds.emplace_back(seed);
-  }
-  seeds.push_back(pickle_tensors({
-      {"weight", "0", 24, at::kFloat, 0, {2, 3}, {3, 1}},
-      {"weight.T", "0", 24, at::kFloat, 0, {3, 2}, {1, 3}},
-      {"last", "1", 64, at::kLong, 7, {}, {}},
-      {"float8", "2", 8, at::kFloat8_e5m2, 4, {2, 2}, {2, 1}},
-  }));
-  // {"state_dict": {...}, "epoch": 3} of a whole file.
-  const std::size_t begin = kNestedFile.find("\x80\x02}");
-  seeds.emplace_back(
-      kNestedFile.substr(begin, kNestedFile.find("PK", begin) - begin));
-  return seeds;
-}
+// libFuzzer's.
+extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size,
+                                        std::size_t max_size);
 
-// A pickle that has lost its STOP.
-void gpipe::fuzz_repair(std::string& bytes) {
-  if (bytes.empty() || bytes.back() != '.') bytes += '.';
+// Every second one gets a STOP if it has lost its own.
+extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,
+                                               std::size_t max_size,
+                                               unsigned int seed) {
+  size = LLVMFuzzerMutate(data, size, max_size);
+  const bool stops = size > 0 && data[size - 1] == '.';
+  if (seed % 2 == 0 && !stops && size < max_size) data[size++] = '.';
+  return size;
 }

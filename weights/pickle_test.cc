@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "weights/testing/allocation_meter.h"
+#include "gpipe/testing/allocation_meter.h"
 #include "weights/testing/files.h"
 #include "weights/testing/fixtures.h"
 

@@ -1,64 +1,72 @@
 // Any bytes as a safetensors file.
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
+#include <algorithm>
 #include <string>
-#include <vector>
+#include <string_view>
+#include <utility>
 
-#include "weights/fuzz_driver.h"
+#include "gpipe/testing/fuzz/check.h"
 #include "weights/safetensors.h"
 #include "weights/safetensors_header.h"
-#include "weights/testing/fixtures.h"
-#include "weights/testing/fuzz_checks.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
-  gpipe::testing::check_reader(size, [&] {
-    gpipe::Safetensors file = gpipe::parse_safetensors(data, size);
-    // Whatever has been read stands for bytes that are there.
-    std::size_t bytes = 0;
-    for (const auto& item : file.tensors) bytes += item.value().nbytes();
-    if (bytes > size) {
-      std::fprintf(stderr, "%zu bytes of tensors out of %zu\n", bytes, size);
-      std::abort();
-    }
-    return std::move(file.tensors);
-  });
-  return 0;
-}
+#include "weights/testing/fuzz_reader.h"
 
 namespace {
 
-std::string length(uint64_t value) {
-  std::string bytes;
-  for (int k = 0; k < 8; ++k) {
-    bytes.push_back(static_cast<char>(value >> (8 * k)));
+using gpipe::testing::fuzz_check;
+
+constexpr std::size_t kLengthBytes = 8;
+
+// Of a file that can be read: its header, written and read again, is the same.
+void check_header(std::string_view file) {
+  std::size_t length = 0;
+  for (std::size_t k = kLengthBytes; k-- > 0;) {
+    length = length << 8 | static_cast<uint8_t>(file[k]);
   }
-  return bytes;
+  const std::size_t bytes = file.size() - kLengthBytes - length;
+  const auto header =
+      gpipe::parse_safetensors_header(file.substr(kLengthBytes, length), bytes);
+  const auto again = gpipe::parse_safetensors_header(
+      gpipe::safetensors_header_text(header), bytes);
+  const auto same = [](const auto& a, const auto& b) {
+    return a.name == b.name && a.dtype == b.dtype && a.sizes == b.sizes &&
+           a.begin == b.begin && a.end == b.end;
+  };
+  fuzz_check(again.metadata == header.metadata &&
+                 std::equal(again.entries.begin(), again.entries.end(),
+                            header.entries.begin(), header.entries.end(), same),
+             "a header is read as it was written");
 }
 
 }  // namespace
 
-// The header's length: up to the last brace.
-void gpipe::fuzz_repair(std::string& bytes) {
-  const std::size_t last = bytes.rfind('}');
-  if (last == std::string::npos || last < 8) return;
-  bytes.replace(0, 8, length(last + 1 - 8));
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
+  bool can_be_read = false;
+  gpipe::testing::fuzz_reader(size, [&] {
+    gpipe::Safetensors file = gpipe::parse_safetensors(data, size);
+    std::size_t bytes = 0;
+    for (const auto& item : file.tensors) bytes += item.value().nbytes();
+    fuzz_check(bytes <= size, "tensors stand for bytes that are there");
+    can_be_read = true;
+    return std::move(file.tensors);
+  });
+  if (can_be_read) check_header(gpipe::testing::fuzz_text(data, size));
+  return 0;
 }
 
-std::vector<std::string> gpipe::fuzz_seeds() {
-  const auto file = [](const SafetensorsHeader& header, std::size_t bytes) {
-    const std::string json = safetensors_header_text(header);
-    return length(json.size()) + json + std::string(bytes, '\x2a');
-  };
-  SafetensorsHeader several;
-  several.metadata = {{"format", "pt"}, {"note", "\"\n\xc3\xbc"}};
-  several.entries = {{"weight", at::kFloat, {2, 3}, 8, 32},
-                     {"scalar", at::kLong, {}, 0, 8},
-                     {"empty", at::kHalf, {0, 7}, 32, 32},
-                     {"flags", at::kBool, {1, 3, 1}, 32, 35}};
-  SafetensorsHeader large;
-  large.entries = {{"a", at::kDouble, {40, 5}, 0, 1600}};
-  return {std::string(testing::kSafetensorsFile), file(several, 35),
-          file(large, 1600), file({}, 0)};
+// libFuzzer's.
+extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size,
+                                        std::size_t max_size);
+
+// Makes the header's length right in every second one: up to the last brace.
+extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,
+                                               std::size_t max_size,
+                                               unsigned int seed) {
+  size = LLVMFuzzerMutate(data, size, max_size);
+  const std::size_t last = gpipe::testing::fuzz_text(data, size).rfind('}');
+  if (seed % 2 != 0 || last == std::string_view::npos || last < kLengthBytes) {
+    return size;
+  }
+  for (std::size_t k = 0; k < kLengthBytes; ++k) {
+    data[k] = static_cast<uint8_t>((last + 1 - kLengthBytes) >> (8 * k));
+  }
+  return size;
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "weights/testing/allocation_meter.h"
+#include "gpipe/testing/allocation_meter.h"
 #include "weights/testing/files.h"
 
 namespace gpipe {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <stdexcept>
 
 namespace gpipe::benchmarks {
@@ -41,9 +42,9 @@ std::vector<int64_t> parse_positive_list(std::string_view flag,
 std::string join(const std::vector<std::string>& values,
                  std::string_view separator) {
   std::string text;
-  for (const std::string& value : values) {
-    if (!text.empty()) text += separator;
-    text += value;
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    if (k > 0) text += separator;
+    text += values[k];
   }
   return text;
 }

@@ -49,6 +49,11 @@ TEST(ParseTest, JoinsNumbers) {
   EXPECT_EQ(join(std::vector<int64_t>{3, 4}), "3,4");
 }
 
+TEST(ParseTest, JoinsTexts) {
+  EXPECT_EQ(join({"a", "b"}, " or "), "a or b");
+  EXPECT_EQ(join({"", "", "2", ""}, ","), ",,2,");
+}
+
 TEST(ParseTest, NamesTheChoices) {
   EXPECT_EQ(parse_choice("format", "csv", {"text", "csv"}), 1U);
   EXPECT_EQ(error_of([] {

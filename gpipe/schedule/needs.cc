@@ -1,13 +1,18 @@
 #include "gpipe/schedule/needs.h"
 
+#include <limits>
+
 namespace gpipe {
 
 Needs needs(const Action& action) {
   const int stage = action.stage, i = action.microbatch;
+  // In schedules that nobody has validated, the neighbour may be no number.
+  const bool has_before = stage > std::numeric_limits<int>::min();
+  const bool has_after = stage < std::numeric_limits<int>::max();
   Needs needs;
   switch (action.kind) {
     case Kind::kForward:
-      needs.add(stage - 1, Kind::kForward, i);
+      if (has_before) needs.add(stage - 1, Kind::kForward, i);
       break;
     case Kind::kRecompute:
       needs.add(stage, Kind::kForward, i);
@@ -16,6 +21,7 @@ Needs needs(const Action& action) {
     case Kind::kBackwardInput:
       needs.add(stage, Kind::kForward, i);
       needs.add(stage, Kind::kRecompute, i);
+      if (!has_after) break;
       needs.add(stage + 1, Kind::kBackward, i);
       needs.add(stage + 1, Kind::kBackwardInput, i);
       break;

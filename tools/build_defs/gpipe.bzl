@@ -7,6 +7,7 @@ give: a project that depends on gpipe has a .bazelrc of its own.
 """
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
+load(":sanitized.bzl", "sanitized_test")
 
 _COPTS = [
     "-std=c++17",
@@ -129,4 +130,103 @@ def gpipe_device_test(name, deps = [], size = "small", tags = [], **kwargs):
     native.test_suite(
         name = name,
         tests = [":" + name + "_" + variant for variant in variants],
+    )
+
+def gpipe_sanitized_test(name, test, sanitizers, size = "small", **kwargs):
+    """A test of this package once more, with sanitizers.
+
+    Costs the compiling of all that it is linked with.
+
+    Args:
+      name: of the second one.
+      test: the label of the first one.
+      sanitizers: "address", "undefined", "thread".
+      size: as in cc_test.
+      **kwargs: as in any test.
+    """
+    sanitized_test(
+        name = name,
+        size = size,
+        test = test,
+        sanitizers = sanitizers,
+        **kwargs
+    )
+
+def gpipe_fuzz_test(
+        name,
+        deps = [],
+        runs = 1000000,
+        sanitized = True,
+        size = "medium",
+        **kwargs):
+    """A fuzz target, run for a while by a driver of ours, and by libFuzzer.
+
+    [name].cc defines libFuzzer's LLVMFuzzerTestOneInput(), and, if it likes,
+    LLVMFuzzerCustomMutator(); what it demands of its parser is said with
+    gpipe/testing/fuzz/check.h. The files of [name]_corpus are what inputs begin
+    as, and [name].dict, if it is there, has words of the format. An input that
+    has found a bug becomes a file of the corpus.
+
+    [name] is a test: each file of the corpus, and `runs` inputs made of them,
+    the same ones every time (gpipe/testing/fuzz/driver.cc). [name]_libfuzzer is
+    a program for clang, see tools/fuzz.sh.
+
+    Args:
+      name: the source is [name].cc.
+      deps: of the source; check.h is there already.
+      runs: how many inputs.
+      sanitized: whether the test is built with ASan and UBSan, which costs the
+        compiling of all that it is linked with. Else it is as other tests are.
+      size: as in cc_test.
+      **kwargs: as in cc_library, for the source.
+    """
+    folder = name + "_corpus"
+    files = native.glob([folder + "/*"])
+    dictionary = native.glob([name + ".dict"])
+    if not files:
+        fail("%s needs files in %s" % (name, folder))
+    package = native.package_name()
+    args = ["--runs=%d" % runs, package + "/" + folder]
+    if dictionary:
+        args.append("--dictionary=" + package + "/" + dictionary[0])
+
+    gpipe_cc_library(
+        name = name + "_target",
+        testonly = True,
+        srcs = [name + ".cc"],
+        copts = ["-O1"],
+        deps = deps + ["//gpipe/testing/fuzz:check"],
+        alwayslink = True,
+        visibility = ["//visibility:private"],
+        **kwargs
+    )
+    test = dict(
+        size = size,
+        args = args,
+    )
+    cc_test(
+        name = name + "_plain" if sanitized else name,
+        data = files + dictionary,
+        linkstatic = True,
+        tags = ["manual"] if sanitized else [],
+        deps = [
+            ":" + name + "_target",
+            "//gpipe/testing/fuzz:driver",
+        ],
+        **test
+    )
+    if sanitized:
+        gpipe_sanitized_test(
+            name = name,
+            test = ":" + name + "_plain",
+            sanitizers = ["address", "undefined"],
+            **test
+        )
+    cc_binary(
+        name = name + "_libfuzzer",
+        testonly = True,
+        linkopts = ["-fsanitize=fuzzer"],
+        linkstatic = True,
+        tags = ["manual"],
+        deps = [":" + name + "_target"],
     )

@@ -1,4 +1,4 @@
-#include "weights/testing/allocation_meter.h"
+#include "gpipe/testing/allocation_meter.h"
 
 #include <malloc.h>
 

@@ -1,0 +1,43 @@
+#include "gpipe/schedule/needs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<std::string> texts(const Action& action) {
+  std::vector<std::string> texts;
+  for (const Action& need : needs(action)) texts.push_back(to_string(need));
+  return texts;
+}
+
+TEST(NeedsTest, AreOfTheNeighboursAndItsOwn) {
+  EXPECT_THAT(texts({3, Kind::kForward, 5}), ElementsAre("2F5"));
+  EXPECT_THAT(texts({3, Kind::kRecompute, 5}), ElementsAre("3F5"));
+  EXPECT_THAT(texts({3, Kind::kBackward, 5}),
+              ElementsAre("3F5", "3R5", "4B5", "4I5"));
+  EXPECT_THAT(texts({3, Kind::kBackwardInput, 5}),
+              ElementsAre("3F5", "3R5", "4B5", "4I5"));
+  EXPECT_THAT(texts({3, Kind::kBackwardWeight, 5}), ElementsAre("3I5"));
+}
+
+// Found by validate_fuzz: an overflow in what is refused later.
+TEST(NeedsTest, HaveNoNeighboursBeyondTheNumbers) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  constexpr int kLeast = std::numeric_limits<int>::min();
+  const std::string most = std::to_string(kMost);
+  EXPECT_THAT(texts({kMost, Kind::kBackward, 0}),
+              ElementsAre(most + "F0", most + "R0"));
+  EXPECT_THAT(texts({kLeast, Kind::kForward, 0}), IsEmpty());
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+#
+# What a careful maintainer runs before a release, one step after the other:
+#
+#   format    tools/check_format.sh
+#   tests     ./bazelw test //...: with a few sanitized tests and a million inputs
+#             per fuzz target in it
+#   consumer  tools/check_consumer.sh
+#   clang     every include's target is a direct dependency; locks
+#   asan      all tests with ASan, LSan and UBSan
+#   tsan      all tests with TSan
+#   fuzz      libFuzzer, three minutes per target
+#
+#   tools/check.sh                              # all: many hours on two cores
+#   tools/check.sh --quick                      # the first three, and fuzz for 20 s
+#   tools/check.sh asan tsan                    # these steps
+#   tools/check.sh --targets=//gpipe/runtime/... asan tsan
+#   tools/check.sh -- --jobs=1                  # options of Bazel's come last
+#
+# Goes on after a step that fails. Says at the end what each has come to, where
+# its output is, and what it took; exits with 1 if one has failed. Every
+# configuration has an output folder of its own in ~/.cache/gpipe/check, so that a
+# second run builds only what has changed.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+all=(format tests consumer clang asan tsan fuzz)
+quick=(format tests consumer fuzz)
+steps=()
+targets=//...
+fuzz_seconds=180
+while (($#)); do
+  case $1 in
+    -h | --help)
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      exit
+      ;;
+    --quick)
+      steps+=("${quick[@]}")
+      fuzz_seconds=20
+      ;;
+    --targets=*) targets=${1#*=} ;;
+    --)
+      shift
+      break
+      ;;
+    *)
+      if [[ " ${all[*]} " != *" $1 "* ]]; then
+        echo "check: there is no step '$1'; steps: ${all[*]}" >&2
+        exit 2
+      fi
+      steps+=("$1")
+      ;;
+  esac
+  shift
+done
+if ((${#steps[@]} == 0)); then steps=("${all[@]}"); fi
+bazel_options=("$@")
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpipe/check
+logs=$cache/logs
+mkdir -p "$logs"
+
+# bazel NAME COMMAND...: in an output folder of that name.
+bazel() {
+  local name=$1 command=$2
+  shift 2
+  ./bazelw --output_base="$cache/$name" --max_idle_secs=60 "$command" "$@" \
+    "${bazel_options[@]}"
+}
+
+run() {
+  # shellcheck disable=SC2086  # several targets
+  case $1 in
+    format) tools/check_format.sh ;;
+    tests) ./bazelw test --keep_going "${bazel_options[@]}" $targets ;;
+    consumer) tools/check_consumer.sh "${bazel_options[@]}" ;;
+    clang) bazel clang build --keep_going --config=clang $targets ;;
+    asan) bazel asan test --keep_going --config=asan --config=ubsan $targets ;;
+    tsan) bazel tsan test --keep_going --config=tsan $targets ;;
+    fuzz) tools/fuzz.sh all "$fuzz_seconds" "${bazel_options[@]}" ;;
+  esac
+}
+
+status=0
+summary=()
+for step in "${steps[@]}"; do
+  echo "== $step"
+  begin=$SECONDS
+  outcome=passed
+  run "$step" 2>&1 | tee "$logs/$step" || outcome=FAILED
+  if [[ $outcome == FAILED ]]; then status=1; fi
+  # How many, of steps that are tests.
+  tests=$(grep -aE '^Executed [0-9]+ out of ' "$logs/$step" | tail -n 1) || true
+  summary+=("$(printf '%-9s %-6s %6d s  %s' "$step" "$outcome" \
+    $((SECONDS - begin)) "$logs/$step${tests:+: $tests}")")
+done
+
+echo "== summary"
+printf '%s\n' "${summary[@]}"
+exit $status
