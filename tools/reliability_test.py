@@ -2,7 +2,7 @@
 """docs/reliability.md names tests that exist.
 
 Each case has a paragraph that begins with its number, `**12. ...`, and names the
-tests in backquotes: a target, then tests of it. Every one must be in the sources,
+tests in backquotes: a target, then tests of it (none of a fuzz test). Every one must be in the sources,
 and every number from 1 to 56 be there once, with a test or the words "No test".
 
 The sources are found beside the page, behind Bazel's link to it: run it by Bazel
@@ -24,7 +24,7 @@ def sources_of(root, target):
     if not build.is_file():
         return None
     rule = re.search(
-        r"^(gpipe_cc_test|gpipe_device_test|sh_test)\(\n    name = \"%s\",\n(.*?)^\)"
+        r"^(gpipe_cc_test|gpipe_device_test|gpipe_fuzz_test|python_test)\(\n    name = \"%s\",\n(.*?)^\)"
         % re.escape(name),
         build.read_text(encoding="utf-8"),
         re.MULTILINE | re.DOTALL,
