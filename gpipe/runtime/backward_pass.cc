@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpipe/runtime/fault_point.h"
 #include "gpipe/runtime/phase.h"
 
 namespace gpipe {
@@ -87,6 +88,7 @@ void BackwardPass::fetch(const Action& action, CopyLog* log) {
       action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
   if (!takes || j < first_wanted_) return;
   const PhaseScope phase(Phase::kBackward, i);
+  fault_point("gradient copy-in", j, i);
   Inbox& inbox = inboxes_[j][i];
   Transport& transport = stages_.transports[j];
   if (log) {
@@ -119,16 +121,21 @@ void BackwardPass::perform(const Action& action) {
     // As in the forward: gradients on, autocast, whatever it was.
     at::ThreadLocalStateGuard as_in_forward(step_.caller);
     const PhaseScope phase(Phase::kRecomputing, i);
+    fault_point("recompute", j, i);
     cell.recompute(step_.seed);
     return;
   }
 
   const PhaseScope phase(Phase::kBackward, i);
+  fault_point(
+      action.kind == Kind::kBackwardWeight ? "weight gradient" : "backward", j,
+      i);
   // A backward in two parts may add to a leaf more than once.
   const bool each_is_complete =
       offers_gradients_ && action.kind == Kind::kBackward && sums_[j].last(i);
   NonFiniteGradients non_finite;
   const LeafSink sink = [&](std::size_t leaf, at::Tensor grad) {
+    fault_point("gradient sum", j, i);
     const auto number = cell.leaf_numbers()[leaf];
     if (options_.check_finite) {
       non_finite.look_at(grad, describe_leaf(j, cell.leaves()[leaf]));
@@ -194,6 +201,7 @@ void BackwardPass::complete(int64_t j) {
 }
 
 void BackwardPass::pass_back(int64_t j, int64_t i, GradParcel back) {
+  fault_point("gradient copy-out", j, i);
   const Moment made = Moment::now(stages_.partitions[j].device);
   std::vector<Outgoing> leaving;
   for (std::size_t k = 0; k < stages_.links.size(); ++k) {
@@ -219,6 +227,7 @@ Failure BackwardPass::place(const Action& action) {
 
 std::vector<at::Tensor> BackwardPass::take_leaf_grads(
     const std::vector<SharedLeaf>& leaves) {
+  fault_point("gradient total");
   std::vector<at::Tensor> grads;
   for (const SharedLeaf& leaf : leaves) {
     GradSum over_partitions(1);

@@ -9,9 +9,11 @@
 #include <utility>
 
 #include "gpipe/runtime/cell_tracker.h"
+#include "gpipe/runtime/fault_point.h"
 #include "gpipe/runtime/layer.h"
 #include "gpipe/runtime/non_finite.h"
 #include "gpipe/runtime/norm_statistics.h"
+#include "gpipe/runtime/phase.h"
 
 namespace gpipe {
 namespace {
@@ -204,6 +206,7 @@ void Cell::check_output(const Layer& layer, const Value& output,
 }
 
 Value Cell::run_head(Value output) {
+  fault_point("loss", partition_->index, current_microbatch().value_or(-1));
   if (head_->keep_output && head_->output.tensors().empty()) {
     head_->output = output;
     for (at::Tensor& each : head_->output.tensors()) {
@@ -244,24 +247,30 @@ void Cell::recompute(StepSeed& seed) {
 
   // Layers find what they found in the forward, whoever has changed it since,
   // and change it again; what is there now is put back.
-  struct PutBack {
-    std::vector<BufferValue> values;
-    ~PutBack() { put_back(values); }
-  } now;
+  std::vector<BufferValue> now, changed;
   for (const at::Tensor& buffer : partition_->norm_buffers) {
-    now.values.push_back(value_of(buffer));
+    now.push_back(value_of(buffer));
   }
-  std::vector<BufferValue> changed;
   for (const BufferValue& then : saved_.buffers) {
     if (version_of(then.buffer) == then.version) continue;
-    now.values.push_back(value_of(then.buffer));
+    now.push_back(value_of(then.buffer));
     changed.push_back(then);
   }
-  put_back(changed);
-
-  TORCH_CHECK(outlines_of(run_layers(saved_.input, seed, /*again=*/true)) ==
-                  saved_.outputs,
-              "the layers of partition ", partition_->index,
+  std::vector<Outline> outlines;
+  try {
+    put_back(changed);
+    outlines = outlines_of(run_layers(saved_.input, seed, /*again=*/true));
+  } catch (...) {
+    try {
+      put_back(now);
+    } catch (...) {
+      // Of a device that has failed the first error tells more.
+    }
+    throw;
+  }
+  put_back(now);
+  TORCH_CHECK(outlines == saved_.outputs, "the layers of partition ",
+              partition_->index,
               " did not return in the recompute what they returned in the "
               "checkpointed forward (in number, sizes, type or need of a "
               "gradient); a layer must do the same in both");

@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "gpipe/runtime/fault_point.h"
+#include "gpipe/runtime/phase.h"
+
 namespace gpipe {
 
 CellTracker::CellTracker(const Partition& partition,
@@ -15,11 +18,13 @@ CellTracker::CellTracker(const Partition& partition,
 }
 
 void CellTracker::save(const SkipKey& key, std::optional<at::Tensor> tensor) {
+  fault_point("stash", partition_.index, current_microbatch().value_or(-1));
   held_[key] = std::move(tensor);
   stashed_.insert(key);
 }
 
 std::optional<at::Tensor> CellTracker::load(const SkipKey& key) {
+  fault_point("pop", partition_.index, current_microbatch().value_or(-1));
   auto found = held_.find(key);
   if (found == held_.end()) throw_not_stashed(key);
   std::optional<at::Tensor> tensor = std::move(found->second);

@@ -25,6 +25,9 @@ namespace {
 // wake one on a machine that has nothing else to do.
 constexpr int kSpins = 300;
 
+// The executor whose worker this thread is.
+thread_local const Executor* working = nullptr;
+
 // Shared by those who count and the one who waits, who may be gone before the
 // last ring has ended.
 class Countdown {
@@ -72,6 +75,7 @@ struct Executor::Run {
   const at::ThreadLocalState caller;
   std::vector<Moment> begin;  // of the caller's streams, by rank
   std::vector<Moment> end;    // of the workers' streams, by rank
+  std::vector<char> thrown;   // whether any action has, by rank
 
   // Of actions that run one at a time: position and rank of each, in order, and
   // the place of the one whose turn it is.
@@ -126,31 +130,22 @@ struct Executor::Run {
 
   // Does what is part of the action, or notes its error; false then.
   template <typename Part>
-  bool attempt(const Action& action, int64_t position, Part part) {
-    const auto note = [&](const char* what) {
-      Failure failure = actor.place(action);
-      failure.what = what;
-      fail(position, std::current_exception(), std::move(failure));
-    };
+  bool attempt(int rank, const Action& action, int64_t position, Part part) {
     try {
       part();
       return true;
-    } catch (c10::Error& error) {
-      const std::string what = error.what_without_backtrace();
-      error.add_context("in " + actor.place(action).place());
-      note(what.c_str());
-    } catch (const std::exception& error) {
-      note(error.what());
     } catch (...) {
-      note("");
+      thrown[rank] = true;
+      fail(position, std::current_exception(), caught_at(actor.place(action)));
+      return false;
     }
-    return false;
   }
 };
 
 Executor::Executor(std::vector<c10::Device> devices, int threads,
                    bool one_at_a_time)
     : devices_(std::move(devices)),
+      threads_(threads),
       one_at_a_time_(one_at_a_time),
       bells_(devices_.size()) {
   // To look before sleeping is of use only while there is a core to look on.
@@ -158,29 +153,33 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
   worker_spins_ = devices_.size() <= cores ? kSpins : 0;
   caller_spins_ = devices_.size() < cores ? kSpins : 0;
 
-  const int caller_threads = at::get_num_threads();
-  auto prepared = std::make_shared<Countdown>(devices_.size());
   for (const c10::Device& device : devices_) {
     streams_.push_back(new_stream(device));
-    workers_.push_back(std::make_unique<Worker>(
-        [prepared, threads, device, rank = workers_.size()] {
-          // As debuggers and `top -H` show it.
-          c10::setThreadName("gpipe " + std::to_string(rank));
-          // Before the thread's first operator, which would open a team of all
-          // cores for it; but after LibTorch's own initialisation of the
-          // thread, which the first question brings about and which would undo
-          // it.
-          if (device.is_cpu()) {
-            at::get_num_threads();
-            at::set_num_threads(threads);
-          }
-          prepared->count();
-        },
-        worker_spins_));
+    workers_.push_back(new_worker(workers_.size()));
   }
+}
+
+std::unique_ptr<Worker> Executor::new_worker(std::size_t rank) const {
+  const int caller_threads = at::get_num_threads();
+  auto prepared = std::make_shared<Countdown>(1);
+  auto worker = std::make_unique<Worker>(
+      [prepared, threads = threads_, device = devices_[rank], rank] {
+        // As debuggers and `top -H` show it.
+        c10::setThreadName("gpipe " + std::to_string(rank));
+        // Before the thread's first operator, which would open a team of all
+        // cores for it; but after LibTorch's own initialisation of the thread,
+        // which the first question brings about and which would undo it.
+        if (device.is_cpu()) {
+          at::get_num_threads();
+          at::set_num_threads(threads);
+        }
+        prepared->count();
+      },
+      worker_spins_);
   prepared->wait(/*spins=*/0);
   // That set the default for threads to come as well; give it back.
   at::set_num_threads(caller_threads);
+  return worker;
 }
 
 void Executor::check_caller() const {
@@ -189,8 +188,7 @@ void Executor::check_caller() const {
               "it: its workers are threads, which a fork does not have, nor "
               "those of LibTorch; start a program (exec, posix_spawn) in the "
               "place of fork() alone");
-  TORCH_CHECK(std::none_of(workers_.begin(), workers_.end(),
-                           [](const auto& each) { return each->is_current(); }),
+  TORCH_CHECK(working != this,
               "a layer calls the pipeline that it is part of, which would wait "
               "for itself for ever; make a second GPipe of what is to be "
               "called");
@@ -201,6 +199,7 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
   Run run(plan, actor, recording, bells_);
   if (one_at_a_time_) run.take_turns();
   run.end.resize(devices_.size());
+  run.thrown.resize(devices_.size());
   auto done = std::make_shared<Countdown>(devices_.size());
   if (recording) recording->begin();
   for (const c10::Device& device : devices_) {
@@ -213,6 +212,18 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
     });
   }
   done->wait(caller_spins_);
+  // Note [A thread after an exception]
+  // LibTorch's engine keeps, for each thread that has called it, what is still
+  // to be done there. Of a backward that fails that is never done, and never
+  // dropped: the gradients and the graph that the rest of it holds would stay
+  // until the thread ends. Nor does the engine know that a call has ended which
+  // an exception has left that is not a std::exception; with 60 of these on a
+  // thread it would go on, for the next one, on a thread of its own where
+  // nobody catches. So an exception is the end of the thread that it was thrown
+  // on.
+  for (std::size_t r = 0; r < devices_.size(); ++r) {
+    if (run.thrown[r]) workers_[r] = new_worker(r);
+  }
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     run.end[r].before(devices_[r]);
   }
@@ -221,18 +232,25 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
 }
 
 void Executor::work(Run& run, int rank) {
+  working = this;
   at::ThreadLocalStateGuard caller(run.caller);
-  // A stream's scope has its device too; of those without streams the meta
-  // device may have an index.
-  c10::OptionalDeviceGuard device;
-  if (!streams_[rank] && devices_[rank].has_index()) {
-    device.reset_device(devices_[rank]);
-  }
-  StreamScope stream(streams_[rank]);
-  run.begin[rank].before(devices_[rank]);
-
   const auto& actions = run.plan.schedule.ranks[rank];
   const auto& positions = run.plan.positions[rank];
+  if (actions.empty()) return;
+  // A device that has failed does so here, too: as if in the first action, and
+  // at the end in the last one.
+  c10::OptionalDeviceGuard device;
+  std::optional<StreamScope> stream;
+  const bool begun = run.attempt(rank, actions.front(), positions.front(), [&] {
+    // A stream's scope has its device too; of those without streams the meta
+    // device may have an index.
+    if (!streams_[rank] && devices_[rank].has_index()) {
+      device.reset_device(devices_[rank]);
+    }
+    stream.emplace(streams_[rank], Site::here());
+    run.begin[rank].before(devices_[rank]);
+  });
+  if (!begun) return;
   for (std::size_t k = 0; k < actions.size(); ++k) {
     const Action& action = actions[k];
     const auto cancelled = [&] { return run.failed < positions[k]; };
@@ -240,24 +258,24 @@ void Executor::work(Run& run, int rank) {
       return run.has_turn(positions[k]) && run.actor.ready(action) &&
              (!action.with_next || run.actor.ready(actions[k + 1]));
     };
-    const bool waited = run.attempt(action, positions[k], [&] {
+    const bool waited = run.attempt(rank, action, positions[k], [&] {
       bells_[rank].wait([&] { return cancelled() || ready(); }, worker_spins_);
     });
     if (!waited || cancelled()) break;
     CopyLog* const log = run.recording ? &run.recording->copies(rank) : nullptr;
-    const bool fetched = run.attempt(action, positions[k],
-                                     [&] { run.actor.fetch(action, log); });
-    if (run.recording) run.recording->action_starts(rank, action);
-    if (fetched) {
+    run.attempt(rank, action, positions[k], [&] {
+      run.actor.fetch(action, log);
+      if (run.recording) run.recording->action_starts(rank, action);
       at::RecordFunction range(at::RecordScope::USER_SCOPE);
       if (range.isActive()) range.before("gpipe " + to_string(action));
-      run.attempt(action, positions[k], [&] { run.actor.perform(action); });
-    }
-    if (run.recording) run.recording->action_ends(rank);
+      run.actor.perform(action);
+      if (run.recording) run.recording->action_ends(rank);
+    });
     run.tell(action);
     run.end_turn();
   }
-  run.end[rank] = Moment::now(devices_[rank]);
+  run.attempt(rank, actions.back(), positions.back(),
+              [&] { run.end[rank] = Moment::now(devices_[rank]); });
 }
 
 }  // namespace gpipe

@@ -96,10 +96,12 @@ class Executor {
  private:
   struct Run;
   void work(Run& run, int rank);
+  std::unique_ptr<Worker> new_worker(std::size_t rank) const;
 
   const Origin origin_;
   std::vector<c10::Device> devices_;
   std::vector<std::optional<c10::Stream>> streams_;
+  const int threads_;
   const bool one_at_a_time_;
   int worker_spins_, caller_spins_;
   std::vector<Bell> bells_;                       // by rank

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "gpipe/runtime/fault_point.h"
 #include "gpipe/runtime/phase.h"
 
 namespace gpipe {
@@ -75,6 +76,7 @@ bool ForwardPass::ready(const Action& action) {
 void ForwardPass::fetch(const Action& action, CopyLog* log) {
   const int64_t j = action.stage, i = action.microbatch;
   const PhaseScope phase(forward_phase(step_, action), i);
+  fault_point("copy-in", j, i);
   Inbox& inbox = inboxes_[j][i];
   Transport& transport = stages_.transports[j];
   if (log) log->made_by = {action.stage - 1, Kind::kForward, action.microbatch};
@@ -94,9 +96,11 @@ void ForwardPass::fetch(const Action& action, CopyLog* log) {
 void ForwardPass::perform(const Action& action) {
   const int64_t j = action.stage, i = action.microbatch;
   const PhaseScope phase(forward_phase(step_, action), i);
+  fault_point("forward", j, i);
   Parcel output = step_.cells[j][i].forward(std::move(inboxes_[j][i].parcel),
                                             step_.seed, j == 0 && leaf_input_);
   step_.number_leaves(j, i);
+  fault_point("copy-out", j, i);
   const Moment made = Moment::now(stages_.partitions[j].device);
   std::vector<Outgoing> leaving;
   for (std::size_t k = 0; k < stages_.links.size(); ++k) {

@@ -5,6 +5,8 @@
 
 #include <sstream>
 
+#include "gpipe/runtime/fault_point.h"
+
 namespace gpipe {
 namespace {
 
@@ -82,6 +84,7 @@ std::vector<Value> scatter(const Value& input, int64_t chunks) {
 }
 
 Value gather(const std::vector<Value>& pieces) {
+  fault_point("gather");
   const Value& first = pieces.front();
   if (pieces.size() == 1) return first;
   for (std::size_t i = 1; i < pieces.size(); ++i) {

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "gpipe/runtime/fault_point.h"
 #include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/stream.h"
 
@@ -18,6 +19,7 @@ MiniBatch::MiniBatch(const Value& input, int64_t chunks, bool with_graph) {
     leaf = leaf && (!defined || tensor.is_leaf());
     if (defined) tensor = tensor.detach();
   }
+  fault_point("scatter");
   pieces = scatter(detached, chunks);
 }
 
@@ -85,17 +87,40 @@ std::vector<torch::autograd::Edge> accumulators_of(
   return edges;
 }
 
+// Of one that has failed so badly that it could not be discarded.
+MiniBatchNorms::MiniBatchNorms(const std::vector<Partition>& partitions)
+    : partitions_(partitions) {
+  discard();
+}
+
 MiniBatchNorms::~MiniBatchNorms() {
   if (committed_) return;
-  for (const Partition& each : partitions_) {
-    if (each.norms) each.norms->discard();
+  try {
+    discard();
+  } catch (...) {
+    // The device has failed, or memory is at its end; the next mini-batch
+    // tries again.
   }
 }
 
 void MiniBatchNorms::commit() {
+  std::vector<NormStatistics::Update> updates;
+  for (const Partition& each : partitions_) {
+    if (!each.norms) continue;
+    for (auto& update : each.norms->updates()) {
+      updates.push_back(std::move(update));
+    }
+  }
+  for (const auto& update : updates) update.make();
   committed_ = true;
   for (const Partition& each : partitions_) {
-    if (each.norms) each.norms->commit();
+    if (each.norms) each.norms->forget();
+  }
+}
+
+void MiniBatchNorms::discard() {
+  for (const Partition& each : partitions_) {
+    if (each.norms) each.norms->discard();
   }
 }
 

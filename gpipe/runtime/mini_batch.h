@@ -58,15 +58,17 @@ std::vector<torch::autograd::Edge> accumulators_of(
 // otherwise.
 class MiniBatchNorms {
  public:
-  explicit MiniBatchNorms(const std::vector<Partition>& partitions)
-      : partitions_(partitions) {}
+  explicit MiniBatchNorms(const std::vector<Partition>& partitions);
   ~MiniBatchNorms();
   MiniBatchNorms(const MiniBatchNorms&) = delete;
   MiniBatchNorms& operator=(const MiniBatchNorms&) = delete;
 
+  // All of them change, or none.
   void commit();
 
  private:
+  void discard();
+
   const std::vector<Partition>& partitions_;
   bool committed_ = false;
 };

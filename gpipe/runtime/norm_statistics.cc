@@ -85,15 +85,20 @@ NormStatistics::NormStatistics(
   }
 }
 
-void NormStatistics::commit() {
+void NormStatistics::Update::make() const {
   c10::NoGradGuard no_grad;
-  for (Layer& layer : layers_) {
-    const std::vector<Seen> seen = std::exchange(layer.seen, {});
-    const int64_t calls = std::exchange(layer.calls, 0);
-    if (seen.empty()) continue;
+  at::Tensor target = buffer;
+  target.copy_(value);
+}
+
+std::vector<NormStatistics::Update> NormStatistics::updates() const {
+  c10::NoGradGuard no_grad;
+  std::vector<Update> updates;
+  for (const Layer& layer : layers_) {
+    if (layer.seen.empty()) continue;
     int64_t count = 0;
     at::Tensor mean, squares;  // of deviations from the mean, summed
-    for (const Seen& each : seen) {
+    for (const Seen& each : layer.seen) {
       record_use(each.mean, each.mean.device());
       record_use(each.inverse_deviation, each.inverse_deviation.device());
       const auto n = static_cast<double>(each.count);
@@ -116,25 +121,43 @@ void NormStatistics::commit() {
     const at::Tensor variance = squares.clamp_min(0) / unbiased;
 
     at::Tensor batches = layer.batches();
-    if (batches.defined()) batches.sub_(calls - 1);
+    if (batches.defined()) {
+      updates.push_back({batches, batches.sub(layer.calls - 1)});
+      batches = updates.back().value;
+    }
     const auto momentum = layer.momentum();
-    const auto update = [&](at::Tensor running, const at::Tensor& value) {
+    const auto update = [&](const at::Tensor& running,
+                            const at::Tensor& value) {
       const at::Tensor old = running.to(at::kDouble);
-      running.copy_(momentum ? old * (1 - *momentum) + value * *momentum
-                             : old + (value - old) / batches);
+      updates.push_back(
+          {running, momentum ? old * (1 - *momentum) + value * *momentum
+                             : old + (value - old) / batches});
     };
     update(layer.running_mean(), mean);
     update(layer.running_var(), variance);
   }
+  return updates;
+}
+
+void NormStatistics::forget() noexcept {
+  for (Layer& layer : layers_) {
+    layer.seen.clear();
+    layer.calls = 0;
+  }
+}
+
+void NormStatistics::commit() {
+  for (const Update& each : updates()) each.make();
+  forget();
 }
 
 void NormStatistics::discard() {
   c10::NoGradGuard no_grad;
   for (Layer& layer : layers_) {
     layer.seen.clear();
-    const int64_t calls = std::exchange(layer.calls, 0);
     at::Tensor batches = layer.batches();
-    if (calls > 0 && batches.defined()) batches.sub_(calls);
+    if (layer.calls > 0 && batches.defined()) batches.sub_(layer.calls);
+    layer.calls = 0;
   }
 }
 

@@ -44,7 +44,17 @@ class NormStatistics {
   // the forwards. The host does not wait.
   void commit();
 
-  // The mini-batch has failed: it leaves no trace.
+  // commit() in two parts, of which the first may throw, and changes nothing:
+  // what buffers become, and that they have.
+  struct Update {
+    at::Tensor buffer, value;
+    void make() const;
+  };
+  std::vector<Update> updates() const;
+  void forget() noexcept;
+
+  // The mini-batch has failed: it leaves no trace. May be tried again if it
+  // throws.
   void discard();
 
  private:

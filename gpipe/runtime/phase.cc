@@ -46,6 +46,12 @@ const char* to_string(Phase phase) {
       return "recompute";
     case Phase::kBackward:
       return "backward";
+    case Phase::kScatter:
+      return "scatter";
+    case Phase::kGather:
+      return "gather";
+    case Phase::kGradients:
+      return "gradients";
   }
   return "unknown phase";
 }

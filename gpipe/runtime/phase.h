@@ -25,10 +25,20 @@ bool is_recomputing();
 std::optional<int64_t> current_microbatch();
 
 // What is done with a micro-batch: a forward that keeps its graph, one that
-// does not, the one that makes up for it, or the backward.
-enum class Phase { kForward, kCheckpointing, kRecomputing, kBackward };
+// does not, the one that makes up for it, or the backward; or with all of them.
+enum class Phase {
+  kForward,
+  kCheckpointing,
+  kRecomputing,
+  kBackward,
+  // Of a whole mini-batch, on the caller's thread.
+  kScatter,    // before the first partition
+  kGather,     // after the last one
+  kGradients,  // of the outputs before the backwards; of all after them
+};
 
-// "forward", "forward (checkpointed)", "recompute", "backward".
+// "forward", "forward (checkpointed)", "recompute", "backward"; "scatter",
+// "gather", "gradients".
 const char* to_string(Phase phase);
 
 // Sets what the functions above answer on this thread while in scope.

@@ -15,6 +15,7 @@
 #include "gpipe/runtime/forward_pass.h"
 #include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/mini_batch.h"
+#include "gpipe/runtime/phase.h"
 #include "gpipe/runtime/stream.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"
@@ -73,7 +74,11 @@ class StepBackward : public OpaqueBackward {
     const std::shared_ptr<Step> step =
         keep_graph ? step_ : std::exchange(step_, nullptr);
     TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
-    for (const auto& [device, moment] : forward_done_) moment.before(device);
+    const Failure place = whole(Failure::kAll, Phase::kGradients);
+    auto pieces = pipeline_->outside(place, [&] {
+      for (const auto& [device, moment] : forward_done_) moment.before(device);
+      return split(std::move(grads), step->microbatches());
+    });
     const auto first_leaf = wanted.begin() + inputs_.size();
     BackwardPass::Options options;
     options.input_wanted =
@@ -89,21 +94,22 @@ class StepBackward : public OpaqueBackward {
       }
     }
     BackwardPass pass(pipeline_->stages_, *step, std::move(options));
-    auto pieces = split(std::move(grads), step->microbatches());
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       pass.begin(i, std::move(pieces[i]));
     }
     pipeline_->run(plans_.backward, pass);
 
-    std::vector<at::Tensor> result;
-    for (std::size_t n = 0; n < inputs_.size(); ++n) {
-      result.push_back(wanted[n] ? inputs_[n].join(pass.input_grads())
-                                 : at::Tensor());
-    }
-    for (at::Tensor& grad : pass.take_leaf_grads(leaves_)) {
-      result.push_back(std::move(grad));
-    }
-    return result;
+    return pipeline_->outside(place, [&] {
+      std::vector<at::Tensor> result;
+      for (std::size_t n = 0; n < inputs_.size(); ++n) {
+        result.push_back(wanted[n] ? inputs_[n].join(pass.input_grads())
+                                   : at::Tensor());
+      }
+      for (at::Tensor& grad : pass.take_leaf_grads(leaves_)) {
+        result.push_back(std::move(grad));
+      }
+      return result;
+    });
   }
 
   void release() override { step_.reset(); }
@@ -152,7 +158,9 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
   const auto running = enter();
   const bool with_graph = c10::GradMode::is_enabled();
   const auto& tensors = input.tensors();
-  const MiniBatch batch(input, chunks, with_graph);
+  const MiniBatch batch =
+      outside(whole(0, Phase::kScatter),
+              [&] { return MiniBatch(input, chunks, with_graph); });
   const int64_t microbatches = batch.microbatches();
   const int64_t checkpointed =
       with_graph ? checkpointed_microbatches(checkpoint, microbatches) : 0;
@@ -167,46 +175,51 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
   ForwardPass pass(stages_, *step, batch.parcels(), batch.leaf);
   run(plans.forward, pass);
 
-  std::vector<Value> outputs;
-  std::vector<bool> has_graph;
-  for (const Parcel& parcel : pass.outputs()) {
-    std::vector<at::Tensor> output;
-    has_graph.resize(std::max(has_graph.size(), parcel.boundary.size()));
-    for (std::size_t k = 0; k < parcel.boundary.size(); ++k) {
-      const Crossing& each = parcel.boundary[k];
-      record_use(each.tensor, stages_.partitions.back().device);
-      output.push_back(each.tensor);
-      has_graph[k] = has_graph[k] || each.requires_grad;
+  return outside(whole(stages_.size() - 1, Phase::kGather), [&] {
+    std::vector<Value> outputs;
+    std::vector<bool> has_graph;
+    for (const Parcel& parcel : pass.outputs()) {
+      std::vector<at::Tensor> output;
+      has_graph.resize(std::max(has_graph.size(), parcel.boundary.size()));
+      for (std::size_t k = 0; k < parcel.boundary.size(); ++k) {
+        const Crossing& each = parcel.boundary[k];
+        record_use(each.tensor, stages_.partitions.back().device);
+        output.push_back(each.tensor);
+        has_graph[k] = has_graph[k] || each.requires_grad;
+      }
+      outputs.emplace_back(parcel.kind, std::move(output));
     }
-    outputs.emplace_back(parcel.kind, std::move(output));
-  }
-  Value output = gather(outputs);
-  norms.commit();
-  if (!with_graph) return output;
+    Value output = gather(outputs);
+    if (!with_graph) {
+      norms.commit();
+      return output;
+    }
 
-  std::vector<SharedLeaf> leaves = step->shared_leaves();
-  std::vector<torch::autograd::Edge> edges;
-  auto backward =
-      std::make_shared<StepBackward>(shared_from_this(), step, plans);
-  for (std::size_t k = 0; k < tensors.size(); ++k) {
-    if (!batch.requires_grad[k]) continue;
-    backward->add_input(Element(k, batch.pieces));
-    edges.push_back(torch::autograd::impl::gradient_edge(tensors[k]));
-  }
-  for (const SharedLeaf& leaf : leaves) {
-    edges.push_back(torch::autograd::impl::gradient_edge(leaf.tensor));
-  }
-  backward->add_leaves(std::move(leaves));
-  std::vector<at::Tensor> with_edges;
-  for (std::size_t k = 0; k < has_graph.size(); ++k) {
-    if (!has_graph[k]) continue;
-    backward->add_output(k, outputs);
-    with_edges.push_back(output.tensors()[k]);
-  }
-  if (!with_edges.empty()) {
-    attach_graph(with_edges, std::move(edges), std::move(backward));
-  }
-  return output;
+    std::vector<SharedLeaf> leaves = step->shared_leaves();
+    std::vector<torch::autograd::Edge> edges;
+    auto backward =
+        std::make_shared<StepBackward>(shared_from_this(), step, plans);
+    for (std::size_t k = 0; k < tensors.size(); ++k) {
+      if (!batch.requires_grad[k]) continue;
+      backward->add_input(Element(k, batch.pieces));
+      edges.push_back(torch::autograd::impl::gradient_edge(tensors[k]));
+    }
+    for (const SharedLeaf& leaf : leaves) {
+      edges.push_back(torch::autograd::impl::gradient_edge(leaf.tensor));
+    }
+    backward->add_leaves(std::move(leaves));
+    std::vector<at::Tensor> with_edges;
+    for (std::size_t k = 0; k < has_graph.size(); ++k) {
+      if (!has_graph[k]) continue;
+      backward->add_output(k, outputs);
+      with_edges.push_back(output.tensors()[k]);
+    }
+    if (!with_edges.empty()) {
+      attach_graph(with_edges, std::move(edges), std::move(backward));
+    }
+    norms.commit();
+    return output;
+  });
 }
 
 std::unique_lock<std::mutex> Pipeline::enter() {
@@ -232,12 +245,14 @@ const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
 
 void Pipeline::run(const Plan& plan, Actor& actor, Recording* recording) {
   auto error = executor_.run(plan, actor, recording);
-  {
-    std::lock_guard<std::mutex> lock(failure_mutex_);
-    failure_.reset();
-    if (error) failure_ = error->failure;
-  }
+  set_failure(error ? std::make_optional(std::move(error->failure))
+                    : std::nullopt);
   if (error) std::rethrow_exception(error->exception);
+}
+
+void Pipeline::set_failure(std::optional<Failure> failure) {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  failure_ = std::move(failure);
 }
 
 std::optional<Failure> Pipeline::last_failure() const {

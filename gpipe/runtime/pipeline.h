@@ -58,6 +58,11 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   // Of a schedule for train(), checked.
   Plan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
   void run(const Plan& plan, Actor& actor, Recording* recording = nullptr);
+  // What is done around the schedule: an exception of `part` has come from
+  // `place`.
+  template <typename Part>
+  auto outside(const Failure& place, Part part);
+  void set_failure(std::optional<Failure> failure);
 
   std::mutex running_;
   Stages stages_;
@@ -70,5 +75,15 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
 
   Executor executor_;  // last: its workers end before anything else
 };
+
+template <typename Part>
+auto Pipeline::outside(const Failure& place, Part part) {
+  try {
+    return part();
+  } catch (...) {
+    set_failure(caught_at(place));
+    throw;
+  }
+}
 
 }  // namespace gpipe

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "gpipe/runtime/phase.h"
 #include "gpipe/runtime/pipeline.h"
 #include "gpipe/runtime/train_step.h"
 
@@ -32,20 +33,25 @@ StepResult Pipeline::train(const Value& input, const Value& target,
   const Plan& plan = train_plans_.get(
       schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
   TrainStep step(stages_, plan.schedule, options);
-  step.give_input(input);
-  step.give_target(target, loss);
-  step.start();
+  outside(whole(0, Phase::kScatter), [&] {
+    step.give_input(input);
+    step.give_target(target, loss);
+    step.start();
+  });
   std::optional<Recording> recording;
   if (options.timeline()) {
     recording.emplace(executor_.devices(), options.memory());
   }
   run(plan, step.pass(), recording ? &*recording : nullptr);
-  step.check_sums();
-  step.finish();
 
-  StepResult result = step.result();
+  step.check_sums();
+  StepResult result = outside(whole(stages_.size() - 1, Phase::kGather),
+                              [&] { return step.result(); });
   if (recording) result.timeline = recording->timeline();
-  step.accumulate();
+  outside(whole(Failure::kAll, Phase::kGradients), [&] {
+    step.finish();
+    step.accumulate();
+  });
   return result;
 }
 

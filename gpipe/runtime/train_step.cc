@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gpipe/runtime/accumulate.h"
+#include "gpipe/runtime/fault_point.h"
 #include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/non_finite.h"
 #include "gpipe/runtime/stream.h"
@@ -201,6 +202,7 @@ void TrainStep::set_rows(int64_t microbatch, int64_t rows, int64_t all_rows) {
 }
 
 StepResult TrainStep::result() {
+  fault_point("result");
   const c10::Device end = stages_.partitions.back().device;
   const c10::AutoGradMode no_graph(false);
   StepResult result;
@@ -258,6 +260,7 @@ void TrainStep::check_sums() {
 
 void TrainStep::accumulate() {
   if (!with_backward_) return;
+  fault_point("accumulate");
   std::vector<torch::autograd::Edge> edges;
   std::vector<at::Tensor> grads;
   for (LeafGrad& each : leaf_grads()) {

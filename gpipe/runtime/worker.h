@@ -27,11 +27,6 @@ class Worker {
 
   void post(std::function<void()> task);
 
-  // Whether the caller is a task of this worker.
-  bool is_current() const {
-    return std::this_thread::get_id() == thread_.get_id();
-  }
-
  private:
   // What the thread uses.
   struct State {

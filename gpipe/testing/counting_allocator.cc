@@ -39,6 +39,7 @@ class Counting : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::Device cpu(c10::kCPU);
     if (bytes == 0) return {nullptr, nullptr, &release, cpu};
+    CountingAllocator::failing().pass();
     const std::size_t rounded = (bytes + kHeader - 1) / kHeader * kHeader;
     void* block = std::aligned_alloc(kHeader, kHeader + rounded);
     if (block == nullptr) throw std::bad_alloc();
@@ -58,6 +59,11 @@ class Counting : public c10::Allocator {
 void CountingAllocator::install() {
   static Counting allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/200);
+}
+
+FailNth& CountingAllocator::failing() {
+  static FailNth failing;
+  return failing;
 }
 
 int64_t CountingAllocator::live_bytes() { return live; }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "gpipe/testing/fail_nth.h"
+
 namespace gpipe::testing {
 
 // Takes the place of LibTorch's CPU allocator for the rest of the process when
@@ -18,6 +20,9 @@ class CountingAllocator {
   static int64_t live_bytes();
   static int64_t peak_bytes();
   static void reset_peak();
+
+  // Of the allocations of at least one byte.
+  static FailNth& failing();
 };
 
 }  // namespace gpipe::testing

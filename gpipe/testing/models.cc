@@ -45,20 +45,6 @@ torch::Tensor on_cpu(const torch::Tensor& tensor) {
              : tensor;
 }
 
-StepState collect(torch::nn::Module& module, torch::Tensor output,
-                  const torch::Tensor& input) {
-  StepState state;
-  state.output = on_cpu(output);
-  state.grads.push_back(on_cpu(input.grad()));
-  for (const auto& parameter : module.parameters()) {
-    state.grads.push_back(on_cpu(parameter.grad()));
-  }
-  for (const auto& buffer : module.buffers()) {
-    state.buffers.push_back(on_cpu(buffer));
-  }
-  return state;
-}
-
 torch::Tensor leaf_of(const torch::Tensor& input, const c10::Device& where) {
   const auto leaf = input.detach().clone().to(where);
   return leaf.is_floating_point() ? leaf.requires_grad_() : leaf;
@@ -152,13 +138,27 @@ torch::Tensor sum_of_squares(const torch::Tensor& output,
   return output.pow(2).sum();
 }
 
+StepState state_after(torch::nn::Module& module, const torch::Tensor& output,
+                      const torch::Tensor& input) {
+  StepState state;
+  state.output = on_cpu(output);
+  state.grads.push_back(on_cpu(input.grad()));
+  for (const auto& parameter : module.parameters()) {
+    state.grads.push_back(on_cpu(parameter.grad()));
+  }
+  for (const auto& buffer : module.buffers()) {
+    state.buffers.push_back(on_cpu(buffer));
+  }
+  return state;
+}
+
 StepState training_step(torch::nn::Module& module, const Forward& forward,
                         const torch::Tensor& input, const Loss& loss) {
   module.zero_grad();
   const auto x = leaf_of(input, device());
   const auto output = forward(x);
   backward(loss, output, x, input.size(0));
-  return collect(module, output, x);
+  return state_after(module, output, x);
 }
 
 StepState plain_step(torch::nn::Sequential module, const torch::Tensor& input,
@@ -172,7 +172,7 @@ StepState plain_step(torch::nn::Sequential module, const torch::Tensor& input,
   for (std::size_t i = pieces.size(); i-- > 0;) {
     backward(loss, outputs[i], pieces[i], input.size(0));
   }
-  return collect(*module, torch::cat(outputs), x);
+  return state_after(*module, torch::cat(outputs), x);
 }
 
 std::string difference(const StepState& a, const StepState& b) {

@@ -40,6 +40,10 @@ struct StepState {
   std::vector<torch::Tensor> buffers;
 };
 
+// After a step that gave `output` for `input`.
+StepState state_after(torch::nn::Module& module, const torch::Tensor& output,
+                      const torch::Tensor& input);
+
 using Forward = std::function<torch::Tensor(torch::Tensor)>;
 
 // The loss of some rows of a mini-batch, from their outputs and inputs, which

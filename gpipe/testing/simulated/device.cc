@@ -70,11 +70,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
+    simulation().failing(Operation::kEvent).pass();
     if (!*event) *event = new Event();
     static_cast<Event*>(*event)->mark = simulation().record(stream);
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event) simulation().block(stream, static_cast<Event*>(event)->mark);
+    if (!event) return;
+    simulation().failing(Operation::kEvent).pass();
+    simulation().block(stream, static_cast<Event*>(event)->mark);
   }
   bool queryEvent(void* event) const override {
     return !event || static_cast<Event*>(event)->mark->reached();

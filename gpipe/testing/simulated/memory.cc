@@ -27,6 +27,7 @@ c10::DataPtr Memory::allocate(std::size_t bytes) {
   const c10::Device on(kDeviceType, index);
   if (bytes == 0) return {nullptr, nullptr, &give_back, on};
   const c10::Stream stream = current_stream(index);
+  Simulation::get().failing(Operation::kAllocation).pass();
 
   std::lock_guard<std::mutex> lock(mutex_);
   Device& device = devices_[index];

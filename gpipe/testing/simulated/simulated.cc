@@ -48,6 +48,10 @@ void set_memory_limit(std::int64_t device, std::optional<std::int64_t> bytes) {
       bytes ? std::make_optional<std::size_t>(*bytes) : std::nullopt);
 }
 
+testing::FailNth& failing(Operation operation) {
+  return Simulation::get().failing(operation);
+}
+
 void empty_cache() { Memory::get().emptyCache(); }
 
 void set_microbatch(std::optional<std::int64_t> (*microbatch)()) {

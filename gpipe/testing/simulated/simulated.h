@@ -43,6 +43,8 @@ void reset_peak(std::int64_t device);
 // What would bring bytes_in_use() above the limit throws
 // c10::OutOfMemoryError.
 void set_memory_limit(std::int64_t device, std::optional<std::int64_t> bytes);
+// Has an operation of the devices fail.
+testing::FailNth& failing(Operation operation);
 // Returns free memory to the host. Waits for all devices.
 void empty_cache();
 

@@ -97,6 +97,8 @@ void Simulation::rethrow() {
 
 void Simulation::enqueue(const c10::Stream& stream, Work work) {
   rethrow();
+  failing(Operation::kLaunch).pass();
+  if (auto fail = failing(Operation::kWork).take()) work.run = std::move(fail);
   enqueue_always(stream, std::move(work));
 }
 

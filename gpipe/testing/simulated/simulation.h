@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/testing/fail_nth.h"
 #include "gpipe/testing/simulated/happens_before.h"
 #include "gpipe/testing/simulated/queue.h"
 
@@ -64,6 +65,14 @@ struct Given {
   std::int64_t bytes = 0;  // of device memory that it writes
 };
 
+// What a device can fail at.
+enum class Operation {
+  kAllocation,
+  kLaunch,  // to be given work
+  kWork,    // to do it: the host hears of it later
+  kEvent,   // to record an event, and to wait for one
+};
+
 // Threads: any. Work of different threads is ordered as they take the lock.
 class Simulation {
  public:
@@ -99,6 +108,11 @@ class Simulation {
       void* begin, const c10::Stream& owner,
       const std::vector<c10::Stream>& recorded);
 
+  // Of all devices together.
+  testing::FailNth& failing(Operation operation) {
+    return failing_[static_cast<std::size_t>(operation)];
+  }
+
   void set_delays(const Delays& delays);
   // Tells the micro-batch that the calling thread works on, for reports.
   void set_microbatch(std::optional<std::int64_t> (*microbatch)());
@@ -129,6 +143,7 @@ class Simulation {
   std::uint64_t next_of_pool_[kDevices] = {};
   std::vector<c10::StreamId> pool_[kDevices];
   std::exception_ptr error_;
+  testing::FailNth failing_[4];
   std::atomic<std::int64_t> host_waits_{0};
 };
 

@@ -1,0 +1,68 @@
+// Every allocation of a step fails once.
+//
+// On the CPU; of accelerators see device_fault_test.cc.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "gpipe/faults/places.h"
+#include "gpipe/faults/sweep.h"
+#include "gpipe/faults/trial.h"
+#include "gpipe/faults/watchdog.h"
+#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/text/columns.h"
+
+namespace gpipe::faults {
+namespace {
+
+using testing::CountingAllocator;
+using torch::Tensor;
+
+// What the user's own part of forward, loss and backward asks for.
+int64_t allocations_of_the_loss(int64_t rows) {
+  const Tensor output = torch::randn({rows, 3}, torch::kDouble).requires_grad_();
+  auto& failing = CountingAllocator::failing();
+  failing.arm(-1, [] {});
+  output.pow(2).sum().backward();
+  return failing.disarm();
+}
+
+TEST(AllocationFault, EveryAllocationOfAStepFailsOnceAndLeavesNothing) {
+  Watchdog watchdog(std::chrono::seconds(60), what_threads_do);
+  std::vector<std::vector<std::string>> rows{Sweep::header()};
+  Sweep all;
+  for (Setting setting :
+       settings({"", "fill-drain", "1f1b", "interleaved-1f1b", "zb-h1"})) {
+    const int stages = setting.stages_per_rank == 2 ? 4 : 3;
+    if (setting.stages() != stages || setting.microbatches != 2) continue;
+    setting.one_at_a_time = true;
+    for (const bool deferred : {false, true}) {
+      setting.deferred_batch_norm = deferred;
+      SCOPED_TRACE(setting.describe());
+      Trial trial(setting);
+      const Sweep one = sweep(trial, CountingAllocator::failing(), [&] {
+        watchdog.feed();
+        return "";
+      });
+      EXPECT_LE(one.unnamed, setting.schedule.empty()
+                                 ? allocations_of_the_loss(
+                                       2 * setting.microbatches)
+                                 : 0);
+      EXPECT_GT(one.thrown, 0);
+      EXPECT_EQ(one.misnamed + one.leaks + one.wrong, 0);
+      rows.push_back(one.row(setting.describe()));
+      all += one;
+    }
+  }
+  rows.push_back(all.row("all"));
+  for (const std::string& line : align_columns(rows, "lrrrrrrrr")) {
+    std::cout << line << "\n";
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::faults

@@ -1,0 +1,87 @@
+// Devices that fail once, at each of the allocations, launches, pieces of work
+// and events of a step.
+//
+// On the simulated accelerators only.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "gpipe/faults/places.h"
+#include "gpipe/faults/sweep.h"
+#include "gpipe/faults/trial.h"
+#include "gpipe/faults/watchdog.h"
+#include "gpipe/testing/simulated/simulated.h"
+#include "gpipe/text/columns.h"
+
+namespace gpipe::faults {
+namespace {
+
+using simulated::Operation;
+
+// What the devices have failed at since they were asked last.
+std::string failed_later() {
+  try {
+    simulated::synchronize();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::vector<Setting> devices_settings() {
+  std::vector<Setting> some;
+  for (Setting setting : settings({"", "1f1b", "zb-interleaved"})) {
+    if (setting.stages() != 4 || setting.microbatches != 2) continue;
+    // Recomputes, and none of them.
+    if (setting.mode != Checkpoint::kExceptLast) continue;
+    setting.one_at_a_time = true;
+    setting.deferred_batch_norm = setting.schedule == "1f1b";
+    some.push_back(setting);
+  }
+  return some;
+}
+
+class DeviceFault : public ::testing::TestWithParam<Operation> {};
+
+TEST_P(DeviceFault, AtEachOperationOfAStepLeavesNothing) {
+  simulated::set_delays({});
+  Watchdog watchdog(std::chrono::seconds(60), what_threads_do);
+  std::vector<std::vector<std::string>> rows{Sweep::header()};
+  for (const Setting& setting : devices_settings()) {
+    SCOPED_TRACE(setting.describe());
+    Trial trial(setting);
+    const bool late = GetParam() == Operation::kWork;
+    const Sweep one = sweep(
+        trial, simulated::failing(GetParam()),
+        [&] {
+          watchdog.feed();
+          simulated::take_trace();
+          return failed_later();
+        },
+        late);
+    EXPECT_GT(one.thrown, 0);
+    EXPECT_EQ(one.misnamed + one.leaks + one.wrong, 0);
+    rows.push_back(one.row(setting.describe()));
+  }
+  for (const std::string& line : align_columns(rows, "lrrrrrrrr")) {
+    std::cout << line << "\n";
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<Operation>& info) {
+  constexpr const char* kNames[] = {"Allocation", "Launch", "Work", "Event"};
+  return kNames[static_cast<int>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceFault,
+                         ::testing::Values(Operation::kAllocation,
+                                           Operation::kLaunch, Operation::kWork,
+                                           Operation::kEvent),
+                         name_of);
+
+}  // namespace
+}  // namespace gpipe::faults

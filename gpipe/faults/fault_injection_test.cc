@@ -1,0 +1,182 @@
+// Every place of every step fails once: each fault point of each cell, in all
+// modes and schedules, with all kinds of exceptions. Nothing hangs, nothing is
+// left, the error says where, and the next step has the bits of one that
+// nothing came before.
+//
+// GPIPE_FAULT_EVERY=n: every n-th place only, for sanitizers.
+// GPIPE_FAULT_KINDS=all: each place with each kind, in the place of the kinds
+// in turn.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpipe/faults/places.h"
+#include "gpipe/faults/trial.h"
+#include "gpipe/faults/watchdog.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/text/columns.h"
+
+namespace gpipe::faults {
+namespace {
+
+using testing::device;
+using testing::error_of;
+
+struct Tally {
+  std::array<int64_t, 4> injections{};  // by kind
+  // Of all kinds.
+  int64_t silent = 0, retyped = 0, unnamed = 0, leaks = 0, wrong = 0;
+
+  int64_t all() const {
+    int64_t sum = 0;
+    for (const int64_t each : injections) sum += each;
+    return sum;
+  }
+  int64_t bad() const { return silent + retyped + unnamed + leaks + wrong; }
+  void operator+=(const Tally& other) {
+    for (std::size_t k = 0; k < injections.size(); ++k) {
+      injections[k] += other.injections[k];
+    }
+    silent += other.silent;
+    retyped += other.retyped;
+    unnamed += other.unnamed;
+    leaks += other.leaks;
+    wrong += other.wrong;
+  }
+};
+
+int64_t number(const char* variable, int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoll(text) : otherwise;
+}
+
+// On an accelerator a backward runs on the engine's device threads, where
+// nobody catches what is not a std::exception, in plain LibTorch either.
+bool ends_the_process(const Place& place, Thrown thrown) {
+  return !device().is_cpu() && thrown == Thrown::kForeign &&
+         (place.site == "layer's backward" || place.site == "gradient sum");
+}
+
+void inject(Trial& trial, const Place& place, Thrown thrown, Tally& tally) {
+  ++tally.injections[static_cast<std::size_t>(thrown)];
+  std::string text;
+  const auto complain = [&](int64_t& count, const std::string& what) {
+    ++count;
+    text += what + "; ";
+  };
+  {
+    watch(place, thrown);
+    std::string error;
+    const auto run = [&] { error = error_of([&] { trial.step(); }); };
+    if (thrown == Thrown::kForeign) {
+      // LibTorch's engine is not made for it: the thread that called backward
+      // stays inside of that call for it, and 60 deep the engine goes to
+      // threads where nobody catches.
+      std::thread(run).join();
+    } else {
+      run();
+    }
+    end_watch();
+    const Failure expected = place.failure();
+    const auto failure = trial.pipeline()->last_failure();
+    if (!has_thrown() || error.empty()) complain(tally.silent, "no error");
+    if (!failure || failure->partition != expected.partition ||
+        failure->microbatch != expected.microbatch ||
+        failure->phase != expected.phase) {
+      complain(tally.unnamed,
+               "named " + (failure ? failure->place() : std::string("nothing")));
+    } else if (error != text_of(thrown, *failure)) {
+      complain(tally.retyped, "arrived as " + error);
+    }
+  }
+  const Residue residue = trial.residue();
+  if (residue.leak) ++tally.leaks;
+  if (residue.wrong) ++tally.wrong;
+  text += residue.text;
+  if (!text.empty()) {
+    ADD_FAILURE() << name_of(thrown) << " at " << place.to_string() << ": "
+                  << text;
+  }
+}
+
+void print(const std::map<std::string, Tally>& by_site) {
+  std::vector<std::vector<std::string>> rows{
+      {"site", "user's", "bad_alloc", "OutOfMemory", "throw 42", "injections",
+       "hangs", "leaks", "wrong", "unnamed", "other type", "silent"}};
+  Tally sum;
+  const auto add = [&](const std::string& site, const Tally& tally) {
+    std::vector<std::string>& row = rows.emplace_back();
+    row.push_back(site);
+    for (const int64_t each : tally.injections) {
+      row.push_back(std::to_string(each));
+    }
+    // A hang has ended the process.
+    for (const int64_t each : {tally.all(), int64_t{0}, tally.leaks,
+                               tally.wrong, tally.unnamed, tally.retyped,
+                               tally.silent}) {
+      row.push_back(std::to_string(each));
+    }
+  };
+  for (const auto& [site, tally] : by_site) {
+    add(site, tally);
+    sum += tally;
+  }
+  add("all", sum);
+  for (const std::string& line : align_columns(rows, "lrrrrrrrrrrr")) {
+    std::cout << line << "\n";
+  }
+}
+
+TEST(FaultInjection, EveryPlaceOfEveryStepFailsOnceAndLeavesNothing) {
+  const int64_t every = number("GPIPE_FAULT_EVERY", 1);
+  const char* const kinds = std::getenv("GPIPE_FAULT_KINDS");
+  const bool all_kinds = kinds && std::string(kinds) == "all";
+  // All of them on the CPU; elsewhere a step takes tens of times as long.
+  const auto all =
+      device().is_cpu()
+          ? settings({"", "fill-drain", "1f1b", "interleaved-1f1b", "zb-h1",
+                      "zb-interleaved", "zbv"})
+          : settings({"", "1f1b", "zb-interleaved"});
+  Watchdog watchdog(std::chrono::seconds(60), what_threads_do);
+  std::map<std::string, Tally> by_site;
+  int64_t count = 0, injections = 0;
+  for (std::size_t s = 0; s < all.size(); ++s) {
+    if (!device().is_cpu() && s % 4 != 0) continue;
+    SCOPED_TRACE(all[s].describe());
+    Trial trial(all[s]);
+    watch();
+    trial.step();
+    std::vector<Place> places = end_watch();
+    std::sort(places.begin(), places.end());
+    for (const Place& place : places) {
+      if (count++ % every != 0) continue;
+      const auto turn = (count + static_cast<int64_t>(s)) / every % 4;
+      for (const Thrown thrown : kThrown) {
+        if (!all_kinds && static_cast<int64_t>(thrown) != turn) continue;
+        if (ends_the_process(place, thrown)) continue;
+        watchdog.feed();
+        inject(trial, place, thrown, by_site[place.site]);
+        ++injections;
+      }
+      ASSERT_LE(by_site[place.site].bad(), 20) << "and so on";
+    }
+  }
+  print(by_site);
+  EXPECT_EQ(by_site.size(), 17u);
+  if (every == 1 && !all_kinds) {
+    EXPECT_EQ(injections, device().is_cpu() ? 0 : 0);
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::faults

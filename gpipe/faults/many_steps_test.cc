@@ -1,0 +1,106 @@
+// A long run: what it holds and its threads are as many after 1,000 steps as
+// after 100, with an optimizer, and with failures in between.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gpipe/faults/places.h"
+#include "gpipe/faults/trial.h"
+#include "gpipe/faults/watchdog.h"
+#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/models.h"
+#include "gpipe/testing_options.h"
+
+namespace gpipe::faults {
+namespace {
+
+using testing::device;
+using testing::error_of;
+using torch::Tensor;
+
+constexpr int64_t kSteps = 1000, kFirst = 100, kRows = 6;
+
+struct Held {
+  std::vector<int64_t> bytes;
+  int64_t threads;
+  bool operator==(const Held& other) const {
+    return bytes == other.bytes && threads == other.threads;
+  }
+};
+
+Held held() { return {live_bytes(), thread_count()}; }
+
+std::string text(const Held& held) {
+  std::string text = std::to_string(held.threads) + " threads, bytes";
+  for (const int64_t each : held.bytes) text += " " + std::to_string(each);
+  return text;
+}
+
+// Steps of Adam, in turn by forward() and backward() and by train_step(). Every
+// seventh fails in a backward.
+void train(bool with_failures) {
+  testing::CountingAllocator::install();
+  Watchdog watchdog(std::chrono::seconds(60), what_threads_do);
+  torch::manual_seed(0);
+  GPipe pipeline(testing::conv_model(0.2),
+                 testing::options({2, 3, 3}, 3).threads_per_partition(1));
+  torch::optim::Adam optimizer(pipeline->parameters());
+  const auto schedule = one_forward_one_backward(3, 3);
+  Place place;
+  place.site = "gradient copy-out";
+  place.partition = 1;
+  place.microbatch = 1;
+  place.phase = Phase::kBackward;
+  Held first{};
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    watchdog.feed();
+    const bool fails = with_failures && step % 7 == 5;
+    if (fails) {
+      watch(place, kThrown[step / 7 % 3]);
+    } else if (with_failures) {
+      watch();
+    }
+    const auto run = [&] {
+      optimizer.zero_grad();
+      const Tensor x =
+          torch::randn({kRows, 3, 8, 8}, torch::kDouble).to(device());
+      if (step % 2 == 0) {
+        pipeline->forward(x).pow(2).mean().backward();
+      } else {
+        pipeline->train_step(
+            x, torch::zeros({kRows, 5}, torch::kDouble),
+            [](const Tensor& output, const Tensor& target) {
+              return (output - target).pow(2).mean();
+            },
+            schedule);
+      }
+      optimizer.step();
+    };
+    const std::string error = error_of(run);
+    ASSERT_EQ(!error.empty(), fails) << error;
+    if (step == kFirst) first = held();
+  }
+  end_watch();
+  const Held last = held();
+  EXPECT_TRUE(last == first) << text(first) << " after " << kFirst
+                             << " steps, but " << text(last) << " after "
+                             << kSteps;
+  std::cout << "after " << kFirst << " steps " << text(first) << "; after "
+            << kSteps << " " << text(last) << "\n";
+}
+
+TEST(ManySteps, HoldNoMoreThanAHundred) { train(/*with_failures=*/false); }
+
+TEST(ManySteps, HoldNoMoreThanAHundredIfSomeFail) {
+  train(/*with_failures=*/true);
+}
+
+}  // namespace
+}  // namespace gpipe::faults

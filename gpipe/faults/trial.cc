@@ -1,0 +1,300 @@
+#include "gpipe/faults/trial.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "gpipe/runtime/fault_point.h"
+#include "gpipe/runtime/phase.h"
+#include "gpipe/schedule/named.h"
+#include "gpipe/skip.h"
+#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/engine.h"
+
+namespace gpipe::faults {
+namespace {
+
+using testing::CountingAllocator;
+using testing::device;
+using testing::devices;
+using testing::StepState;
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kLayers = 4, kWidth = 3, kRowsEach = 2;
+
+int64_t microbatch() { return current_microbatch().value_or(-1); }
+
+struct PassOn : torch::autograd::Function<PassOn> {
+  static Tensor forward(AutogradContext* context, const Tensor& x,
+                        int64_t partition) {
+    context->saved_data["partition"] = partition;
+    return x * 1;
+  }
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    fault_point("layer's backward", context->saved_data["partition"].toInt(),
+                microbatch());
+    return {grads[0], Tensor()};
+  }
+};
+
+struct LayerImpl : torch::nn::Module, Skippable {
+  LayerImpl(int64_t index, int64_t partition)
+      : Skippable({index == 0 ? Name{"skip"} : Name{},
+                   index == kLayers - 1 ? Name{"skip"} : Name{}}),
+        index(index),
+        partition(partition),
+        linear(register_module("linear", torch::nn::Linear(kWidth, kWidth))) {
+    if (index == 1) {
+      norm = register_module("norm", torch::nn::BatchNorm1d(kWidth));
+    }
+    to(torch::kDouble);
+  }
+  Tensor forward(Tensor x) {
+    fault_point("layer", partition, microbatch());
+    if (index == kLayers - 1) x = x + *pop("skip");
+    x = linear(x).tanh();
+    if (norm) x = norm(x);
+    if (index == 2) x = torch::dropout(x, 0.3, is_training());
+    if (index == 0) stash("skip", x);
+    return PassOn::apply(x, partition);
+  }
+
+  using Name = std::vector<std::string>;
+  const int64_t index, partition;
+  torch::nn::Linear linear;
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(Layer);
+
+std::vector<int64_t> balance_of(int64_t stages) {
+  std::vector<int64_t> balance;
+  for (int64_t s = 0; s < stages; ++s) {
+    balance.push_back((s + 1) * kLayers / stages - s * kLayers / stages);
+  }
+  return balance;
+}
+
+// By what they hold on and off the CPU.
+std::vector<c10::Device> accelerators() {
+  std::vector<c10::Device> found;
+  if (device().is_cpu()) return found;
+  for (c10::DeviceIndex k = 0; k < at::accelerator::deviceCount(); ++k) {
+    found.emplace_back(device().type(), k);
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string Setting::describe() const {
+  return (schedule.empty() ? "forward and backward" : schedule) + ", " +
+         std::to_string(ranks) + " x " + std::to_string(stages_per_rank) +
+         " partitions, " + std::to_string(microbatches) + " micro-batches, " +
+         name_of(mode) + (deferred_batch_norm ? ", deferred BatchNorm" : "");
+}
+
+std::vector<Setting> settings(const std::vector<std::string>& schedules) {
+  std::vector<Setting> all;
+  for (const std::string& schedule : schedules) {
+    for (const int stages_per_rank : {1, 2}) {
+      for (int ranks = 1; ranks * stages_per_rank <= kLayers; ++ranks) {
+        for (const int microbatches : {1, 2, 3, 5}) {
+          if (schedule.empty()) {
+            if (stages_per_rank > 1) continue;
+          } else {
+            const auto fixed = fixed_stages_per_rank(schedule);
+            // Without interleaving these are others of the list.
+            if (fixed.value_or(2) != stages_per_rank) continue;
+            try {
+              named_schedule(schedule, ranks, microbatches, stages_per_rank);
+            } catch (const std::invalid_argument&) {
+              continue;  // a size that it does not have
+            }
+          }
+          for (const Checkpoint mode :
+               {Checkpoint::kNever, Checkpoint::kExceptLast,
+                Checkpoint::kAlways}) {
+            Setting setting;
+            setting.schedule = schedule;
+            setting.ranks = ranks;
+            setting.stages_per_rank = stages_per_rank;
+            setting.microbatches = microbatches;
+            setting.mode = mode;
+            setting.deferred_batch_norm = all.size() % 2 == 1;
+            all.push_back(setting);
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+Trial::Trial(const Setting& setting) : setting_(setting) {
+  CountingAllocator::install();
+  const int stages = setting.stages();
+  bool back = false;
+  if (!setting.schedule.empty()) {
+    schedule_ = named_schedule(setting.schedule, setting.ranks,
+                               setting.microbatches, setting.stages_per_rank);
+    back = setting.ranks > 1 && setting.stages_per_rank > 1 &&
+           rank_of_stage(*schedule_).back() == 0;
+  }
+  torch::manual_seed(1);
+  const auto balance = balance_of(stages);
+  torch::nn::Sequential model;
+  for (int64_t j = 0; j < stages; ++j) {
+    for (int64_t k = 0; k < balance[j]; ++k) {
+      model->push_back(Layer(model->size(), j));
+    }
+  }
+  pipeline_ =
+      GPipe(model, GPipeOptions(balance)
+                       .stages_per_rank(setting.stages_per_rank)
+                       .placement(back ? Placement::kV : Placement::kLoop)
+                       .devices(devices(setting.ranks))
+                       .chunks(setting.microbatches)
+                       .checkpoint(setting.mode)
+                       .deferred_batch_norm(setting.deferred_batch_norm)
+                       .one_at_a_time(setting.one_at_a_time)
+                       .threads_per_partition(1));
+  input_ = torch::randn({kRowsEach * setting.microbatches, kWidth},
+                        torch::dtype(torch::kDouble));
+  target_ = torch::randn_like(input_);
+  for (const Tensor& each : pipeline_->buffers()) {
+    buffers_.push_back(each.detach().clone());
+  }
+  step();  // makes what is made once
+  undisturbed_ = step();
+  restore();
+  bytes_ = live_bytes();
+  threads_ = thread_count();
+}
+
+void Trial::restore() {
+  pipeline_->zero_grad();
+  const torch::NoGradGuard no_grad;
+  const auto buffers = pipeline_->buffers();
+  for (std::size_t k = 0; k < buffers.size(); ++k) {
+    Tensor buffer = buffers[k];
+    buffer.copy_(buffers_[k]);
+  }
+  torch::manual_seed(2);
+}
+
+StepState Trial::step(const std::function<void()>& before,
+                      const std::function<void()>& after) {
+  restore();
+  const Tensor x = input_.to(pipeline_->devices().front(),
+                             /*non_blocking=*/false, /*copy=*/true)
+                       .requires_grad_();
+  before();
+  if (!schedule_) {
+    const Tensor output = pipeline_->forward(x);
+    output.pow(2).sum().backward();
+    after();
+    return testing::state_after(*pipeline_, output, x);
+  }
+  const int64_t last = setting_.stages() - 1;
+  const StepResult result = pipeline_->train_step(
+      x, target_,
+      [last](const Tensor& output, const Tensor& target) {
+        fault_point("loss function", last, microbatch());
+        return (output - target).pow(2).mean();
+      },
+      *schedule_, TrainOptions().outputs(true));
+  after();
+  return testing::state_after(*pipeline_, result.output() * result.loss, x);
+}
+
+Residue Trial::residue() {
+  Residue residue;
+  const auto wrong = [&](const std::string& what) {
+    residue.wrong = true;
+    residue.text += what + "; ";
+  };
+  for (const Tensor& each : pipeline_->parameters()) {
+    if (each.grad().defined()) {
+      wrong("a gradient has been left");
+      break;
+    }
+  }
+  // A forward that has succeeded counts, whatever its backward does.
+  const auto failure = pipeline_->last_failure();
+  const bool forward_counts =
+      !schedule_ && failure &&
+      (failure->phase == Phase::kRecomputing ||
+       failure->phase == Phase::kBackward ||
+       failure->phase == Phase::kGradients);
+  if (setting_.deferred_batch_norm && !forward_counts) {
+    const auto buffers = pipeline_->buffers();
+    for (std::size_t k = 0; k < buffers.size(); ++k) {
+      if (!torch::equal(buffers[k].cpu(), buffers_[k].cpu())) {
+        wrong("buffer " + std::to_string(k) + " has been changed");
+      }
+    }
+  }
+  if (!settled()) {
+    residue.leak = true;
+    residue.text += "bytes " + c10::str(live_bytes()) + " after " +
+                    c10::str(bytes_) + ", threads " +
+                    std::to_string(thread_count()) + " after " +
+                    std::to_string(threads_) + "; ";
+  }
+  const std::string differs = difference(step(), undisturbed_);
+  if (!differs.empty()) wrong("the next step has another " + differs);
+  pipeline_->zero_grad();
+  return residue;
+}
+
+// A thread that has been joined is still counted for a moment.
+bool Trial::settled() {
+  const auto is = [this] {
+    return live_bytes() == bytes_ && thread_count() == threads_;
+  };
+  for (int k = 0; k < 1000 && !is(); ++k) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return is();
+}
+
+std::vector<int64_t> live_bytes() {
+  std::vector<int64_t> bytes;
+  for (const c10::Device& each : accelerators()) {
+    testing::settle_engine(each);
+    at::accelerator::synchronizeDevice(each.index());
+    auto* const allocator =
+        dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(each.type()));
+    if (!allocator) continue;
+    bytes.push_back(allocator->getDeviceStats(each.index())
+                        .requested_bytes[static_cast<std::size_t>(
+                            c10::CachingAllocator::StatType::AGGREGATE)]
+                        .current);
+  }
+  bytes.insert(bytes.begin(), CountingAllocator::live_bytes());
+  return bytes;
+}
+
+int64_t thread_count() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word) {
+    if (word != "Threads:") continue;
+    int64_t count = 0;
+    status >> count;
+    return count;
+  }
+  throw std::runtime_error("/proc/self/status does not tell the threads");
+}
+
+}  // namespace gpipe::faults

@@ -1,0 +1,36 @@
+// Ends a test that hangs, and says where.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace gpipe::faults {
+
+// Unless feed() is called, prints what `describe` says and aborts the process,
+// one to two deadlines after the last call. Threads: all.
+class Watchdog {
+ public:
+  Watchdog(std::chrono::seconds deadline,
+           std::function<std::string()> describe);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  void feed();
+
+ private:
+  void watch();
+
+  const std::chrono::seconds deadline_;
+  const std::function<std::string()> describe_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool fed_ = true, ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace gpipe::faults
