@@ -11,7 +11,7 @@ def _python_test_impl(ctx):
     script = ctx.actions.declare_file(ctx.label.name + ".sh")
     ctx.actions.write(
         script,
-        "#!/bin/sh\nexec python3 '{}' \"$@\"\n".format(ctx.file.main.short_path),
+        "#!/bin/sh\nexec python3 -B '{}' \"$@\"\n".format(ctx.file.main.short_path),
         is_executable = True,
     )
     files = [ctx.file.main] + ctx.files.srcs + ctx.files.data
