@@ -187,8 +187,8 @@ StepResult Runner::run(const Value& input, const Value& target,
   // Before all have done their part, for some of which it goes on meanwhile.
   add_up(step);
   step.check_sums();
-  end_together(step, result);
   step.finish();
+  end_together(step, result);
   if (recording) {
     result.timeline = recording->timeline();
     result.timeline->first_rank = layout_.rank;

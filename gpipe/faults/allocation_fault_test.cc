@@ -24,7 +24,8 @@ using torch::Tensor;
 
 // What the user's own part of forward, loss and backward asks for.
 int64_t allocations_of_the_loss(int64_t rows) {
-  const Tensor output = torch::randn({rows, 3}, torch::kDouble).requires_grad_();
+  const Tensor output =
+      torch::randn({rows, 3}, torch::kDouble).requires_grad_();
   auto& failing = CountingAllocator::failing();
   failing.arm(-1, [] {});
   output.pow(2).sum().backward();
@@ -48,10 +49,10 @@ TEST(AllocationFault, EveryAllocationOfAStepFailsOnceAndLeavesNothing) {
         watchdog.feed();
         return "";
       });
-      EXPECT_LE(one.unnamed, setting.schedule.empty()
-                                 ? allocations_of_the_loss(
-                                       2 * setting.microbatches)
-                                 : 0);
+      EXPECT_LE(one.unnamed,
+                setting.schedule.empty()
+                    ? allocations_of_the_loss(2 * setting.microbatches)
+                    : 0);
       EXPECT_GT(one.thrown, 0);
       EXPECT_EQ(one.misnamed + one.leaks + one.wrong, 0);
       rows.push_back(one.row(setting.describe()));

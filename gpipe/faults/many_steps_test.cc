@@ -5,7 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -89,9 +89,9 @@ void train(bool with_failures) {
   }
   end_watch();
   const Held last = held();
-  EXPECT_TRUE(last == first) << text(first) << " after " << kFirst
-                             << " steps, but " << text(last) << " after "
-                             << kSteps;
+  EXPECT_TRUE(last == first)
+      << text(first) << " after " << kFirst << " steps, but " << text(last)
+      << " after " << kSteps;
   std::cout << "after " << kFirst << " steps " << text(first) << "; after "
             << kSteps << " " << text(last) << "\n";
 }

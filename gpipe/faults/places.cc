@@ -30,7 +30,6 @@ Phase phase_of(const std::string& site) {
   static const std::map<std::string, Phase> kPhases = {
       {"scatter", Phase::kScatter},
       {"gather", Phase::kGather},
-      {"result", Phase::kGather},
       {"gradient total", Phase::kGradients},
       {"accumulate", Phase::kGradients},
       {"recompute", Phase::kRecomputing},

@@ -23,14 +23,14 @@ void Sweep::operator+=(const Sweep& other) {
 }
 
 std::vector<std::string> Sweep::header() {
-  return {"",        "failed",  "in cells", "thrown", "absorbed",
+  return {"",        "failed",   "in cells", "thrown", "absorbed",
           "unnamed", "misnamed", "leaks",    "wrong"};
 }
 
 std::vector<std::string> Sweep::row(const std::string& name) const {
   std::vector<std::string> row{name};
-  for (const int64_t each : {failed, in_cells, thrown, absorbed, unnamed,
-                             misnamed, leaks, wrong}) {
+  for (const int64_t each :
+       {failed, in_cells, thrown, absorbed, unnamed, misnamed, leaks, wrong}) {
     row.push_back(std::to_string(each));
   }
   return row;
@@ -72,10 +72,10 @@ Sweep sweep(Trial& trial, testing::FailNth& failing, const Settle& settle,
       ++sweep.thrown;
       const auto failure = trial.pipeline()->last_failure();
       if (!failure) ++sweep.unnamed;
-      const bool named_right =
-          failure && (late || failure->microbatch == microbatch) &&
-          (late || error == text_of(kind, *failure));
-      if (in_cell ? !named_right : failure && !named_right) {
+      const bool named_right = failure &&
+                               (late || failure->microbatch == microbatch) &&
+                               (late || error == text_of(kind, *failure));
+      if (in_cell && !named_right) {
         ++sweep.misnamed;
         text += error + ", " +
                 (failure ? failure->place() : std::string("without a place")) +
@@ -95,7 +95,7 @@ Sweep sweep(Trial& trial, testing::FailNth& failing, const Settle& settle,
     if (residue.wrong) ++sweep.wrong;
     text += residue.text;
     if (!text.empty()) ADD_FAILURE() << "operation " << at << ": " << text;
-    if (::testing::Test::HasFailure() && sweep.misnamed + sweep.leaks + sweep.wrong > 20) {
+    if (sweep.misnamed + sweep.leaks + sweep.wrong > 20) {
       ADD_FAILURE() << "and so on";
       return sweep;
     }

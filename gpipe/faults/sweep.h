@@ -18,7 +18,8 @@ struct Sweep {
   int64_t in_cells = 0;  // operations of cells
   // Of the steps that have thrown: without a place.
   int64_t unnamed = 0;
-  // Should be none. Of the unnamed those in cells, too.
+  // Should be none. The first: operations of cells, with another place or
+  // none.
   int64_t misnamed = 0, leaks = 0, wrong = 0;
 
   void operator+=(const Sweep& other);

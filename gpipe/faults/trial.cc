@@ -195,8 +195,9 @@ void Trial::restore() {
 StepState Trial::step(const std::function<void()>& before,
                       const std::function<void()>& after) {
   restore();
-  const Tensor x = input_.to(pipeline_->devices().front(),
-                             /*non_blocking=*/false, /*copy=*/true)
+  const Tensor x = input_
+                       .to(pipeline_->devices().front(),
+                           /*non_blocking=*/false, /*copy=*/true)
                        .requires_grad_();
   before();
   if (!schedule_) {
@@ -232,10 +233,9 @@ Residue Trial::residue() {
   // A forward that has succeeded counts, whatever its backward does.
   const auto failure = pipeline_->last_failure();
   const bool forward_counts =
-      !schedule_ && failure &&
-      (failure->phase == Phase::kRecomputing ||
-       failure->phase == Phase::kBackward ||
-       failure->phase == Phase::kGradients);
+      !schedule_ && (!failure || failure->phase == Phase::kRecomputing ||
+                     failure->phase == Phase::kBackward ||
+                     failure->phase == Phase::kGradients);
   if (setting_.deferred_batch_norm && !forward_counts) {
     const auto buffers = pipeline_->buffers();
     for (std::size_t k = 0; k < buffers.size(); ++k) {

@@ -51,8 +51,9 @@ class Trial {
   // Always from the same state: parameters, buffers, random numbers. `before`
   // is called when all is ready for the pipeline, and `after` when it has
   // returned and its gradients are there.
-  testing::StepState step(const std::function<void()>& before = [] {},
-                          const std::function<void()>& after = [] {});
+  testing::StepState step(
+      const std::function<void()>& before = [] {},
+      const std::function<void()>& after = [] {});
 
   // After step() has thrown and the exception is gone. Makes the next step.
   Residue residue();

@@ -8,9 +8,9 @@ namespace gpipe::faults {
 
 Watchdog::Watchdog(std::chrono::seconds deadline,
                    std::function<std::string()> describe)
-    : deadline_(deadline), describe_(std::move(describe)), thread_([this] {
-        watch();
-      }) {}
+    : deadline_(deadline),
+      describe_(std::move(describe)),
+      thread_([this] { watch(); }) {}
 
 Watchdog::~Watchdog() {
   {

@@ -11,10 +11,9 @@ std::string Failure::place() const {
     return number == kAll ? std::string(all)
                           : std::string(what) + std::to_string(number);
   };
-  std::string text =
-      name("partition ", "all partitions", partition) + ", " +
-      name("micro-batch ", "all micro-batches", microbatch) + ", " +
-      gpipe::to_string(phase);
+  std::string text = name("partition ", "all partitions", partition) + ", " +
+                     name("micro-batch ", "all micro-batches", microbatch) +
+                     ", " + gpipe::to_string(phase);
   if (!layer.empty()) text += ", layer '" + layer + "'";
   return text;
 }

@@ -21,11 +21,11 @@ namespace internal {
 extern std::atomic<FaultHook> fault_hook;
 }
 
-// One relaxed load and a branch that is never taken, some ten times per cell and
-// once per gradient of a parameter; each stands beside at least one operator of
-// LibTorch's, which takes a hundred times as long. A second build of the runtime
-// for tests would save that, and cost every test run the compiling of it; and it
-// would not be what users get that is tested.
+// One relaxed load and a branch that is never taken, some ten times per cell
+// and once per gradient of a parameter; each stands beside at least one
+// operator of LibTorch's, which takes a hundred times as long. A second build
+// of the runtime for tests would save that, and cost every test run the
+// compiling of it; and it would not be what users get that is tested.
 inline void fault_point(const char* site, int64_t partition = -1,
                         int64_t microbatch = -1) {
   const FaultHook hook = internal::fault_hook.load(std::memory_order_relaxed);

@@ -19,7 +19,7 @@ MiniBatch::MiniBatch(const Value& input, int64_t chunks, bool with_graph) {
     leaf = leaf && (!defined || tensor.is_leaf());
     if (defined) tensor = tensor.detach();
   }
-  fault_point("scatter");
+  fault_point("scatter", 0);
   pieces = scatter(detached, chunks);
 }
 
@@ -103,7 +103,7 @@ MiniBatchNorms::~MiniBatchNorms() {
   }
 }
 
-void MiniBatchNorms::commit() {
+void MiniBatchNorms::prepare() {
   std::vector<NormStatistics::Update> updates;
   for (const Partition& each : partitions_) {
     if (!each.norms) continue;
@@ -111,7 +111,12 @@ void MiniBatchNorms::commit() {
       updates.push_back(std::move(update));
     }
   }
-  for (const auto& update : updates) update.make();
+  updates_ = std::move(updates);
+}
+
+void MiniBatchNorms::commit() {
+  if (!updates_) prepare();
+  for (const auto& update : *updates_) update.make();
   committed_ = true;
   for (const Partition& each : partitions_) {
     if (each.norms) each.norms->forget();

@@ -7,9 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "gpipe/runtime/cell.h"
+#include "gpipe/runtime/norm_statistics.h"
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/value.h"
 
@@ -63,13 +65,16 @@ class MiniBatchNorms {
   MiniBatchNorms(const MiniBatchNorms&) = delete;
   MiniBatchNorms& operator=(const MiniBatchNorms&) = delete;
 
-  // All of them change, or none.
+  // What may fail of commit(), before anything changes.
+  void prepare();
+  // They change; all of them, or none.
   void commit();
 
  private:
   void discard();
 
   const std::vector<Partition>& partitions_;
+  std::optional<std::vector<NormStatistics::Update>> updates_;
   bool committed_ = false;
 };
 

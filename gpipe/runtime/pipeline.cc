@@ -12,6 +12,7 @@
 
 #include "gpipe/runtime/autograd_node.h"
 #include "gpipe/runtime/backward_pass.h"
+#include "gpipe/runtime/fault_point.h"
 #include "gpipe/runtime/forward_pass.h"
 #include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/mini_batch.h"
@@ -158,9 +159,9 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
   const auto running = enter();
   const bool with_graph = c10::GradMode::is_enabled();
   const auto& tensors = input.tensors();
-  const MiniBatch batch =
-      outside(whole(0, Phase::kScatter),
-              [&] { return MiniBatch(input, chunks, with_graph); });
+  const MiniBatch batch = outside(whole(0, Phase::kScatter), [&] {
+    return MiniBatch(input, chunks, with_graph);
+  });
   const int64_t microbatches = batch.microbatches();
   const int64_t checkpointed =
       with_graph ? checkpointed_microbatches(checkpoint, microbatches) : 0;
@@ -176,6 +177,7 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
   run(plans.forward, pass);
 
   return outside(whole(stages_.size() - 1, Phase::kGather), [&] {
+    fault_point("gather", stages_.size() - 1);
     std::vector<Value> outputs;
     std::vector<bool> has_graph;
     for (const Parcel& parcel : pass.outputs()) {

@@ -202,7 +202,7 @@ void TrainStep::set_rows(int64_t microbatch, int64_t rows, int64_t all_rows) {
 }
 
 StepResult TrainStep::result() {
-  fault_point("result");
+  fault_point("gather", stages_.size() - 1);
   const c10::Device end = stages_.partitions.back().device;
   const c10::AutoGradMode no_graph(false);
   StepResult result;
@@ -258,8 +258,17 @@ void TrainStep::check_sums() {
   non_finite.check(", in the sum over all micro-batches");
 }
 
+void TrainStep::finish() {
+  norms_->prepare();
+  if (with_backward_) leaf_grads();
+}
+
 void TrainStep::accumulate() {
-  if (!with_backward_) return;
+  if (with_backward_) accumulate_grads();
+  norms_->commit();
+}
+
+void TrainStep::accumulate_grads() {
   fault_point("accumulate");
   std::vector<torch::autograd::Edge> edges;
   std::vector<at::Tensor> grads;

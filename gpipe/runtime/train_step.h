@@ -35,8 +35,8 @@ Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint);
 
 // First it is given what its stages take from the user, then start() makes the
 // cells, the schedule is run, finish() ends it, and there are a result and
-// gradients. `.grad` is left alone until accumulate(); deferred BatchNorm
-// statistics until finish().
+// gradients. `.grad` and deferred BatchNorm statistics are left alone until
+// accumulate().
 //
 // Threads: one, but for set_rows().
 class TrainStep {
@@ -83,7 +83,8 @@ class TrainStep {
   // Threads: any, one after the other.
   void set_rows(int64_t microbatch, int64_t rows, int64_t all_rows);
 
-  void finish() { norms_->commit(); }
+  // The rest of what may fail without a trace.
+  void finish();
 
   // Where the last stage is; once.
   StepResult result();
@@ -99,10 +100,13 @@ class TrainStep {
   // gradients are finite have a sum that is not.
   void check_sums();
 
-  // Into `.grad` of parameters and of the input, calling hooks.
+  // After finish(): into `.grad` of parameters and of the input, calling
+  // hooks; and into deferred BatchNorm statistics.
   void accumulate();
 
  private:
+  void accumulate_grads();
+
   Stages& stages_;
   const Schedule& schedule_;
   const TrainOptions options_;
