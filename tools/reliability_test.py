@@ -31,8 +31,8 @@ def sources_of(root, target):
     )
     if not rule:
         return None
-    listed = re.search(r"srcs = \[(.*?)\]", rule.group(2), re.DOTALL)
-    files = re.findall(r'"([^"]+)"', listed.group(1)) if listed else [name + ".cc"]
+    listed = re.search(r"srcs = \[(.*?)\]|main = (\S+)", rule.group(2), re.DOTALL)
+    files = re.findall(r'"([^"]+)"', listed.group(0)) if listed else [name + ".cc"]
     return "".join(
         (root / package / file).read_text(encoding="utf-8") for file in files
     )

@@ -22,6 +22,7 @@
 #include "weights/in_quotes.h"
 #include "weights/pickle.h"
 #include "weights/pickled_tensors.h"
+#include "weights/zip_directory.h"
 
 namespace gpipe {
 namespace {
@@ -62,11 +63,7 @@ void check_is_zip(const std::string& path) {
 
 class Archive {
  public:
-  explicit Archive(const std::string& path) : reader_(path) {
-    struct stat status;
-    TORCH_CHECK_VALUE(stat(path.c_str(), &status) == 0, "cannot be read");
-    file_size_ = static_cast<uint64_t>(status.st_size);
-  }
+  explicit Archive(const std::string& path) : reader_(path) {}
 
   bool has(const std::string& name) { return reader_.hasRecord(name); }
 
@@ -82,24 +79,18 @@ class Archive {
   }
 
  private:
-  // torch.save does not compress, so a record that is larger than the file lies
-  // about its size, or wants to fill the memory.
   std::tuple<at::DataPtr, std::size_t> record(const std::string& name) {
     TORCH_CHECK_VALUE(reader_.hasRecord(name), "has no record ",
                       in_quotes(name));
-    const std::size_t size = reader_.getRecordSize(name);
-    TORCH_CHECK_VALUE(size <= file_size_, "has a record ", in_quotes(name),
-                      " of ", size, " bytes, but is a file of ", file_size_,
-                      " bytes; compressed records are not read");
     return reader_.getRecord(name);
   }
 
   PyTorchStreamReader reader_;
-  uint64_t file_size_;
 };
 
 StateDict read(const std::string& path) {
   check_is_zip(path);
+  check_zip_directory(path);
   Archive archive(path);
   TORCH_CHECK_VALUE(archive.has("data.pkl"),
                     "is a zip archive, but not from torch.save: it has no "

@@ -172,8 +172,8 @@ TEST(FaultInjection, EveryPlaceOfEveryStepFailsOnceAndLeavesNothing) {
   }
   print(by_site);
   EXPECT_EQ(by_site.size(), 19u);
-  if (every == 1 && !all_kinds) {
-    EXPECT_EQ(injections, device().is_cpu() ? 0 : 0);
+  if (every == 1 && device().is_cpu()) {
+    EXPECT_GE(injections, 20000);
   }
 }
 
