@@ -18,9 +18,8 @@
 #   tools/check.sh -- --jobs=1                  # options of Bazel's come last
 #
 # Goes on after a step that fails. Says at the end what each has come to, where
-# its output is, and what it took; exits with 1 if one has failed. Every
-# configuration has an output folder of its own in ~/.cache/gpipe/check, so that a
-# second run builds only what has changed.
+# its output is, and what it took; exits with 1 if one has failed. With a
+# --disk_cache (user.bazelrc) a second run builds only what has changed.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -57,28 +56,20 @@ while (($#)); do
 done
 if ((${#steps[@]} == 0)); then steps=("${all[@]}"); fi
 bazel_options=("$@")
+options=(--keep_going "${bazel_options[@]}")
 
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpipe/check
-logs=$cache/logs
+logs=${TMPDIR:-/tmp}/gpipe-check
 mkdir -p "$logs"
-
-# bazel NAME COMMAND...: in an output folder of that name.
-bazel() {
-  local name=$1 command=$2
-  shift 2
-  ./bazelw --output_base="$cache/$name" --max_idle_secs=60 "$command" "$@" \
-    "${bazel_options[@]}"
-}
 
 run() {
   # shellcheck disable=SC2086  # several targets
   case $1 in
     format) tools/check_format.sh ;;
-    tests) ./bazelw test --keep_going "${bazel_options[@]}" $targets ;;
+    tests) ./bazelw test "${options[@]}" $targets ;;
     consumer) tools/check_consumer.sh "${bazel_options[@]}" ;;
-    clang) bazel clang build --keep_going --config=clang $targets ;;
-    asan) bazel asan test --keep_going --config=asan --config=ubsan $targets ;;
-    tsan) bazel tsan test --keep_going --config=tsan $targets ;;
+    clang) ./bazelw build "${options[@]}" --config=clang $targets ;;
+    asan) ./bazelw test "${options[@]}" --config=asan --config=ubsan $targets ;;
+    tsan) ./bazelw test "${options[@]}" --config=tsan $targets ;;
     fuzz) tools/fuzz.sh all "$fuzz_seconds" "${bazel_options[@]}" ;;
   esac
 }

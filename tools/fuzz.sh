@@ -28,22 +28,15 @@ if ! type -P clang >/dev/null || ! compgen -G "$(clang -print-resource-dir)/lib/
   exit 1
 fi
 
-# bazel COMMAND...: in an output folder of its own, which other configurations
-# do not write into.
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpipe/check
-bazel() {
-  ./bazelw --output_base="$cache/fuzz" --max_idle_secs=60 "$@" --noshow_progress \
-    --ui_event_filters=-info
-}
-
+quiet=(--noshow_progress --ui_event_filters=-info)
 if [[ $targets == all ]]; then
-  targets=$(bazel query 'attr(name, "_fuzz_libfuzzer$", //...)')
+  targets=$(./bazelw query "${quiet[@]}" 'attr(name, "_fuzz_libfuzzer$", //...)')
 else
   targets=${targets}_libfuzzer
 fi
 # shellcheck disable=SC2086  # several targets
-bazel build --config=fuzz --symlink_prefix=/ $targets "$@"
-bin=$(bazel info --config=fuzz bazel-bin)
+./bazelw build --config=fuzz "${quiet[@]}" --show_result=0 $targets "$@"
+bin=$(./bazelw info --config=fuzz "${quiet[@]}" "$@" bazel-bin)
 
 status=0
 for target in $targets; do

@@ -22,8 +22,8 @@ struct MemoryLimit {
 
 struct FuzzLimits {
   // Of a single allocation: a list of what is 16 times as large as its text,
-  // and an error's text.
-  MemoryLimit largest{16, 1 << 13};
+  // an error's text, a file's buffer.
+  MemoryLimit largest{16, 1 << 14};
   // Of all that is held at a time.
   MemoryLimit held{160, 1 << 16};
 };

@@ -175,7 +175,7 @@ int main(int argc, char** argv) {
             << " bytes in all, the longest " << totals.longest << ", in "
             << std::fixed << std::setprecision(1) << time.count()
             << " s; parsed " << parsed << ", refused " << refused << "\n";
-  const int64_t few = FLAGS_runs / 100;
+  const int64_t few = FLAGS_runs / 1000;
   if (parsed < few || refused < few) {
     std::cerr << "fewer than " << few << " of one kind: the corpus and the "
               << "target's mutator should give both\n";

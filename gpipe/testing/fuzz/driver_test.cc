@@ -67,7 +67,7 @@ TEST(DriverTest, LeavesTheInputOfEachKindOfFailure) {
 TEST(DriverTest, FailsIfHardlyAnythingIsParsed) {
   const Outcome outcome = run("refuses all");
   EXPECT_FALSE(outcome.ok);
-  EXPECT_THAT(outcome.text, HasSubstr("fewer than 1000 of one kind"));
+  EXPECT_THAT(outcome.text, HasSubstr("fewer than 100 of one kind"));
 }
 
 TEST(DriverTest, DoesTheSameForTheSameSeed) {
