@@ -257,10 +257,11 @@ Residue Trial::residue() {
   return residue;
 }
 
-// A thread that has been joined is still counted for a moment.
+// A thread that has been joined is still counted for a moment. A worker that
+// has been replaced may not yet have the OpenMP team that it had.
 bool Trial::settled() {
   const auto is = [this] {
-    return live_bytes() == bytes_ && thread_count() == threads_;
+    return live_bytes() == bytes_ && thread_count() <= threads_;
   };
   for (int k = 0; k < 1000 && !is(); ++k) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
