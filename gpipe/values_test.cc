@@ -183,7 +183,7 @@ TEST(Gather, RefusesOutputsOfVaryingNumber) {
       }),
       "c10::ValueError: the outputs of the micro-batches do not fit together: "
       "micro-batch 0 gave a vector of 2 tensors, micro-batch 1 gave a vector "
-      "of 1 tensors");
+      "of 1 tensors (in partition 0, all micro-batches, gather)");
 }
 
 // --- Kinds of values ---------------------------------------------------------
