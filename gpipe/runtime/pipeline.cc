@@ -43,9 +43,13 @@ class StepBackward : public OpaqueBackward {
  public:
   StepBackward(std::shared_ptr<Pipeline> pipeline, std::shared_ptr<Step> step,
                const Pipeline::Plans& plans)
-      : pipeline_(std::move(pipeline)), step_(std::move(step)), plans_(plans) {
-    // Backward may be called on other streams than forward was. It comes after
-    // what these were given up to here all the same.
+      : pipeline_(std::move(pipeline)), step_(std::move(step)), plans_(plans) {}
+
+  // Called last of all that forward does, which includes the statistics of
+  // BatchNorm that recomputes read. Backward may be called on other streams
+  // than forward was. It comes after what these were given up to here all the
+  // same.
+  void end_forward() {
     for (const Partition& each : pipeline_->stages_.partitions) {
       if (has_streams(each.device) && !forward_done_.count(each.device)) {
         forward_done_.emplace(each.device, Moment::now(each.device));
@@ -217,9 +221,10 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
       with_edges.push_back(output.tensors()[k]);
     }
     if (!with_edges.empty()) {
-      attach_graph(with_edges, std::move(edges), std::move(backward));
+      attach_graph(with_edges, std::move(edges), backward);
     }
     norms.commit();
+    backward->end_forward();
     return output;
   });
 }
