@@ -16,12 +16,14 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
+#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
 
+using testing::cut;
 using testing::device;
 using testing::devices;
 using ::testing::IsEmpty;
@@ -41,28 +43,18 @@ struct Model {
 constexpr Model kLinear = {testing::linear_model, 6, 6, 3};
 constexpr Model kSkip = {testing::skip_model, 7, 4, 4};
 
-std::vector<int64_t> cut(int64_t layers, int64_t stages) {
-  std::vector<int64_t> balance;
-  for (int64_t s = 0; s < stages; ++s) {
-    balance.push_back((s + 1) * layers / stages - s * layers / stages);
-  }
-  return balance;
-}
-
 Timeline timeline_of_step(const Model& model, const Schedule& schedule,
                           const TrainOptions& options,
                           Checkpoint mode = Checkpoint::kNever) {
   const std::vector<int> placed = rank_of_stage(schedule);
   const auto stages = static_cast<int64_t>(placed.size());
   const auto ranks = static_cast<int64_t>(schedule.ranks.size());
-  const bool back = stages == 2 * ranks && ranks > 1 && placed.back() == 0;
-  GPipe pipeline(model.make(),
-                 GPipeOptions(cut(model.layers, stages))
-                     .stages_per_rank(stages / ranks)
-                     .placement(back ? Placement::kV : Placement::kLoop)
-                     .devices(devices(ranks))
-                     .checkpoint(mode)
-                     .threads_per_partition(1));
+  GPipe pipeline(model.make(), GPipeOptions(cut(model.layers, stages))
+                                   .stages_per_rank(stages / ranks)
+                                   .placement(testing::placement_of(schedule))
+                                   .devices(devices(ranks))
+                                   .checkpoint(mode)
+                                   .threads_per_partition(1));
   const int64_t rows = kRows * num_microbatches(schedule);
   const StepResult result = pipeline->train_step(
       torch::randn({rows, model.width}, torch::kDouble)

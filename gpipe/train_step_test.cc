@@ -14,6 +14,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/models.h"
@@ -22,6 +23,7 @@
 namespace gpipe {
 namespace {
 
+using testing::cut;
 using testing::device;
 using testing::devices;
 using ::testing::ElementsAre;
@@ -77,23 +79,11 @@ std::vector<Setting> settings() {
   return all;
 }
 
-// `layers` as evenly as they can be.
-std::vector<int64_t> cut(int64_t layers, int64_t stages) {
-  std::vector<int64_t> balance;
-  for (int64_t s = 0; s < stages; ++s) {
-    balance.push_back((s + 1) * layers / stages - s * layers / stages);
-  }
-  return balance;
-}
-
 GPipeOptions options_for(const Setting& setting, int64_t layers,
                          Checkpoint mode = Checkpoint::kNever) {
-  const std::vector<int> placed = rank_of_stage(setting.schedule());
-  const bool back =
-      setting.stages_per_rank == 2 && setting.ranks > 1 && placed.back() == 0;
   return GPipeOptions(cut(layers, setting.stages()))
       .stages_per_rank(setting.stages_per_rank)
-      .placement(back ? Placement::kV : Placement::kLoop)
+      .placement(testing::placement_of(setting.schedule()))
       .devices(devices(setting.ranks))
       .checkpoint(mode)
       .threads_per_partition(1);

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "gpipe/bytes/crc32c.h"
+#include "gpipe/text/host_name.h"
 
 namespace gpipe {
 namespace {

@@ -76,12 +76,6 @@ void FileReader::read_at(uint64_t offset, void* to, std::size_t size) const {
   }
 }
 
-std::string host_name() {
-  char name[256] = {};
-  if (gethostname(name, sizeof name - 1) != 0) return "unknown";
-  return name;
-}
-
 std::vector<std::string> names_in_folder(const std::string& path) {
   std::vector<std::string> names;
   std::error_code error;

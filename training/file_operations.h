@@ -54,9 +54,6 @@ class FileReader {
   uint64_t size_ = 0;
 };
 
-// This machine's; "unknown" if it has none. No error.
-std::string host_name();
-
 // The names in a folder, in order; none if there is no such folder.
 std::vector<std::string> names_in_folder(const std::string& path);
 

@@ -7,6 +7,7 @@
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz/mutate.h"
 #include "training/damage.h"
 #include "training/manifest.h"
 
@@ -29,10 +30,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
       });
   return 0;
 }
-
-// libFuzzer's.
-extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size,
-                                        std::size_t max_size);
 
 // Puts the right checksum at the end, but for one in eight.
 extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,

@@ -13,6 +13,7 @@
 #include <exception>
 #include <utility>
 
+#include "gpipe/text/host_name.h"
 #include "training/damage.h"
 #include "training/file_operations.h"
 #include "training/manifest.h"

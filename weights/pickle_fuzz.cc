@@ -6,6 +6,7 @@
 #include <string>
 
 #include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz/mutate.h"
 #include "weights/pickle.h"
 #include "weights/pickled_tensors.h"
 #include "weights/testing/fuzz_reader.h"
@@ -28,10 +29,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   });
   return 0;
 }
-
-// libFuzzer's.
-extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size,
-                                        std::size_t max_size);
 
 // Every second one gets a STOP if it has lost its own.
 extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,

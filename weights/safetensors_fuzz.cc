@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz/mutate.h"
 #include "weights/safetensors.h"
 #include "weights/safetensors_header.h"
 #include "weights/testing/fuzz_reader.h"
@@ -51,10 +52,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   if (can_be_read) check_header(gpipe::testing::fuzz_text(data, size));
   return 0;
 }
-
-// libFuzzer's.
-extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size,
-                                        std::size_t max_size);
 
 // Makes the header's length right in every second one: up to the last brace.
 extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,

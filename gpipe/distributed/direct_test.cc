@@ -16,6 +16,7 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/schedule.h"
+#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/simulated/simulated.h"
@@ -25,6 +26,7 @@ namespace {
 
 using testing::argument;
 using testing::check;
+using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::RankResult;
 using testing::Ranks;
@@ -33,10 +35,6 @@ using testing::Subject;
 using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
-
-Tensor mean_square(const Tensor& output, const Tensor& target) {
-  return (output - target).pow(2).mean();
-}
 
 void check_no_races() {
   simulated::synchronize();

@@ -8,23 +8,16 @@
 
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/util/env.h>
-#include <unistd.h>
 
-#include <array>
 #include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 
 #include "gpipe/distributed/direct.h"
+#include "gpipe/text/host_name.h"
 
 namespace gpipe {
 namespace {
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 class Nccl final : public DirectEngine {
  public:

@@ -20,6 +20,7 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {
@@ -29,6 +30,7 @@ using testing::argument;
 using testing::check;
 using testing::cut;
 using testing::make;
+using testing::mean_square;
 using testing::optimizer_of;
 using testing::RankProgramEntry;
 using testing::RankResult;
@@ -41,10 +43,6 @@ using testing::with_rows;
 using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
-
-Tensor mean_square(const Tensor& output, const Tensor& target) {
-  return (output - target).pow(2).mean();
-}
 
 // A tuple between layers, with a mask that has no gradient and may be missing.
 struct WithMaskImpl : nn::Module {

@@ -134,7 +134,9 @@ void Reducer::add_up_flat(const at::Tensor& flat) {
   // Everyone's own part, from all others.
   const at::Tensor mine = part_of(own_);
   std::vector<at::Tensor> theirs(members_.size());
-  for (at::Tensor& each : theirs) each = at::empty_like(mine);
+  for (std::size_t k = 0; k < members_.size(); ++k) {
+    if (k != own_) theirs[k] = at::empty_like(mine);
+  }
   exchange(part_of, [&](std::size_t k) { return theirs[k]; });
   at::Tensor sum;
   for (std::size_t k = 0; k < members_.size(); ++k) {

@@ -7,6 +7,7 @@
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/wire.h"
 #include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz/mutate.h"
 
 namespace gpipe {
 namespace {
@@ -59,10 +60,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
       [&](const Message& message) { check(message, data, size); });
   return 0;
 }
-
-// libFuzzer's.
-extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size,
-                                        std::size_t max_size);
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,
                                                std::size_t max_size,

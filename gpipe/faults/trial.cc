@@ -16,6 +16,7 @@
 #include "gpipe/schedule/named.h"
 #include "gpipe/skip.h"
 #include "gpipe/testing/counting_allocator.h"
+#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/engine.h"
 
@@ -76,14 +77,6 @@ struct LayerImpl : torch::nn::Module, Skippable {
 };
 TORCH_MODULE(Layer);
 
-std::vector<int64_t> balance_of(int64_t stages) {
-  std::vector<int64_t> balance;
-  for (int64_t s = 0; s < stages; ++s) {
-    balance.push_back((s + 1) * kLayers / stages - s * kLayers / stages);
-  }
-  return balance;
-}
-
 // By what they hold on and off the CPU.
 std::vector<c10::Device> accelerators() {
   std::vector<c10::Device> found;
@@ -143,31 +136,29 @@ std::vector<Setting> settings(const std::vector<std::string>& schedules) {
 Trial::Trial(const Setting& setting) : setting_(setting) {
   CountingAllocator::install();
   const int stages = setting.stages();
-  bool back = false;
+  Placement placement = Placement::kLoop;
   if (!setting.schedule.empty()) {
     schedule_ = named_schedule(setting.schedule, setting.ranks,
                                setting.microbatches, setting.stages_per_rank);
-    back = setting.ranks > 1 && setting.stages_per_rank > 1 &&
-           rank_of_stage(*schedule_).back() == 0;
+    placement = testing::placement_of(*schedule_);
   }
   torch::manual_seed(1);
-  const auto balance = balance_of(stages);
+  const auto balance = testing::cut(kLayers, stages);
   torch::nn::Sequential model;
   for (int64_t j = 0; j < stages; ++j) {
     for (int64_t k = 0; k < balance[j]; ++k) {
       model->push_back(Layer(model->size(), j));
     }
   }
-  pipeline_ =
-      GPipe(model, GPipeOptions(balance)
-                       .stages_per_rank(setting.stages_per_rank)
-                       .placement(back ? Placement::kV : Placement::kLoop)
-                       .devices(devices(setting.ranks))
-                       .chunks(setting.microbatches)
-                       .checkpoint(setting.mode)
-                       .deferred_batch_norm(setting.deferred_batch_norm)
-                       .one_at_a_time(setting.one_at_a_time)
-                       .threads_per_partition(1));
+  pipeline_ = GPipe(model, GPipeOptions(balance)
+                               .stages_per_rank(setting.stages_per_rank)
+                               .placement(placement)
+                               .devices(devices(setting.ranks))
+                               .chunks(setting.microbatches)
+                               .checkpoint(setting.mode)
+                               .deferred_batch_norm(setting.deferred_batch_norm)
+                               .one_at_a_time(setting.one_at_a_time)
+                               .threads_per_partition(1));
   input_ = torch::randn({kRowsEach * setting.microbatches, kWidth},
                         torch::dtype(torch::kDouble));
   target_ = torch::randn_like(input_);

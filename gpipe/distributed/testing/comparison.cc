@@ -4,24 +4,13 @@
 
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/cuts.h"
 
 namespace gpipe::testing {
 namespace {
 
 using torch::Tensor;
 namespace nn = torch::nn;
-
-Tensor mean_square(const Tensor& output, const Tensor& target) {
-  return (output - target).pow(2).mean();
-}
-
-Placement placement_of(const Schedule& schedule) {
-  const std::vector<int> placed = rank_of_stage(schedule);
-  return placed.size() > schedule.ranks.size() && placed.back() == 0 &&
-                 schedule.ranks.size() > 1
-             ? Placement::kV
-             : Placement::kLoop;
-}
 
 bool same(const Tensor& mine, const Tensor& other) {
   return mine.cpu().equal(other);
@@ -46,16 +35,12 @@ void compare(nn::Module& mine, nn::Module& whole, const std::string& where) {
 
 }  // namespace
 
-void check(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
+Tensor mean_square(const Tensor& output, const Tensor& target) {
+  return (output - target).pow(2).mean();
 }
 
-std::vector<int64_t> cut(int64_t layers, int64_t stages) {
-  std::vector<int64_t> balance;
-  for (int64_t s = 0; s < stages; ++s) {
-    balance.push_back((s + 1) * layers / stages - s * layers / stages);
-  }
-  return balance;
+void check(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
 }
 
 std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes) {

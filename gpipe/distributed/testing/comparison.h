@@ -21,6 +21,10 @@ namespace gpipe::testing {
 // std::runtime_error with this text.
 void check(bool holds, const std::string& what);
 
+// The loss of train().
+torch::Tensor mean_square(const torch::Tensor& output,
+                          const torch::Tensor& target);
+
 struct Subject {
   std::function<torch::nn::Sequential()> make;
   std::vector<int64_t> input, target;  // sizes without the rows
@@ -28,9 +32,6 @@ struct Subject {
 
 // Its layers, of the same bits each time.
 torch::nn::Sequential make(const Subject& subject);
-
-// Layers per stage, about as many for each.
-std::vector<int64_t> cut(int64_t layers, int64_t stages);
 
 std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes);
 

@@ -28,6 +28,7 @@
 
 #include "gpipe/testing/fuzz/check.h"
 #include "gpipe/testing/fuzz/corpus.h"
+#include "gpipe/testing/fuzz/mutate.h"
 #include "gpipe/testing/fuzz/mutator.h"
 
 DEFINE_int64(runs, 1000000, "Inputs to make and try.");
