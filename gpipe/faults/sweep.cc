@@ -90,11 +90,14 @@ Sweep sweep(Trial& trial, testing::FailNth& failing, const Settle& settle,
       }
     }
     state = {};
-    const Residue residue = trial.residue();
+    const Residue residue = trial.residue(late);
     if (residue.leak) ++sweep.leaks;
     if (residue.wrong) ++sweep.wrong;
     text += residue.text;
-    if (!text.empty()) ADD_FAILURE() << "operation " << at << ": " << text;
+    if (!text.empty()) {
+      ADD_FAILURE() << "operation " << at << ": " << text << "after '" << error
+                    << "', '" << later << "'";
+    }
     if (sweep.misnamed + sweep.leaks + sweep.wrong > 20) {
       ADD_FAILURE() << "and so on";
       return sweep;

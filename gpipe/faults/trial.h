@@ -56,7 +56,9 @@ class Trial {
       const std::function<void()>& after = [] {});
 
   // After step() has thrown and the exception is gone. Makes the next step.
-  Residue residue();
+  // `late`: a device has failed at work that it had taken, and what that should
+  // have written is anything; so gradients and statistics are not looked at.
+  Residue residue(bool late = false);
 
   const GPipe& pipeline() const { return pipeline_; }
   // What step() gives when nothing fails.

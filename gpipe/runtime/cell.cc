@@ -260,6 +260,7 @@ void Cell::recompute(StepSeed& seed) {
   try {
     put_back(changed);
     outlines = outlines_of(run_layers(saved_.input, seed, /*again=*/true));
+    put_back(now);
   } catch (...) {
     try {
       put_back(now);
@@ -268,7 +269,6 @@ void Cell::recompute(StepSeed& seed) {
     }
     throw;
   }
-  put_back(now);
   TORCH_CHECK(outlines == saved_.outputs, "the layers of partition ",
               partition_->index,
               " did not return in the recompute what they returned in the "

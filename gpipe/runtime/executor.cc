@@ -200,10 +200,25 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
   if (one_at_a_time_) run.take_turns();
   run.end.resize(devices_.size());
   run.thrown.resize(devices_.size());
+  // What fails before the first action of a rank, or after the last one, is
+  // taken for a failure of that action.
+  const auto at_first = [&](std::size_t r, auto part) {
+    return plan.schedule.ranks[r].empty() ||
+           run.attempt(static_cast<int>(r), plan.schedule.ranks[r].front(),
+                       plan.positions[r].front(), part);
+  };
+  const auto at_last = [&](std::size_t r, auto part) {
+    if (plan.schedule.ranks[r].empty()) return;
+    run.attempt(static_cast<int>(r), plan.schedule.ranks[r].back(),
+                plan.positions[r].back(), part);
+  };
   auto done = std::make_shared<Countdown>(devices_.size());
   if (recording) recording->begin();
-  for (const c10::Device& device : devices_) {
-    run.begin.push_back(Moment::now(device));
+  run.begin.resize(devices_.size());
+  for (std::size_t r = 0; r < devices_.size(); ++r) {
+    if (!at_first(r, [&] { run.begin[r] = Moment::now(devices_[r]); })) {
+      return std::move(run.error);
+    }
   }
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     workers_[r]->post([this, &run, done, r] {
@@ -225,9 +240,18 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
     if (run.thrown[r]) workers_[r] = new_worker(r);
   }
   for (std::size_t r = 0; r < devices_.size(); ++r) {
-    run.end[r].before(devices_[r]);
+    at_last(r, [&] { run.end[r].before(devices_[r]); });
   }
   if (!run.error.exception) return std::nullopt;
+  // What has failed may be what keeps streams in order. Now all is done, and
+  // the memory of the step may go in any.
+  for (const auto& stream : streams_) {
+    try {
+      if (stream) stream->synchronize();
+    } catch (...) {
+      // It has failed as well, or says again how. The first error is told.
+    }
+  }
   return std::move(run.error);
 }
 
@@ -237,8 +261,7 @@ void Executor::work(Run& run, int rank) {
   const auto& actions = run.plan.schedule.ranks[rank];
   const auto& positions = run.plan.positions[rank];
   if (actions.empty()) return;
-  // A device that has failed does so here, too: as if in the first action, and
-  // at the end in the last one.
+  // A device that has failed does so here, too.
   c10::OptionalDeviceGuard device;
   std::optional<StreamScope> stream;
   const bool begun = run.attempt(rank, actions.front(), positions.front(), [&] {

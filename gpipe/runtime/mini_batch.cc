@@ -94,7 +94,8 @@ MiniBatchNorms::MiniBatchNorms(const std::vector<Partition>& partitions)
 }
 
 MiniBatchNorms::~MiniBatchNorms() {
-  if (committed_) return;
+  if (kept_) return;
+  if (written_) NormStatistics::undo(updates_);
   try {
     discard();
   } catch (...) {
@@ -104,20 +105,21 @@ MiniBatchNorms::~MiniBatchNorms() {
 }
 
 void MiniBatchNorms::prepare() {
-  std::vector<NormStatistics::Update> updates;
   for (const Partition& each : partitions_) {
     if (!each.norms) continue;
     for (auto& update : each.norms->updates()) {
-      updates.push_back(std::move(update));
+      updates_.push_back(std::move(update));
     }
   }
-  updates_ = std::move(updates);
 }
 
-void MiniBatchNorms::commit() {
-  if (!updates_) prepare();
-  for (const auto& update : *updates_) update.make();
-  committed_ = true;
+void MiniBatchNorms::write() {
+  NormStatistics::make(updates_);
+  written_ = true;
+}
+
+void MiniBatchNorms::keep() noexcept {
+  kept_ = true;
   for (const Partition& each : partitions_) {
     if (each.norms) each.norms->forget();
   }

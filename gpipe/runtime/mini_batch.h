@@ -65,17 +65,18 @@ class MiniBatchNorms {
   MiniBatchNorms(const MiniBatchNorms&) = delete;
   MiniBatchNorms& operator=(const MiniBatchNorms&) = delete;
 
-  // What may fail of commit(), before anything changes.
+  // In this order: what the buffers become, before any changes; that they do,
+  // all of them, or none if it throws; and that they stay so.
   void prepare();
-  // They change; all of them, or none.
-  void commit();
+  void write();
+  void keep() noexcept;
 
  private:
   void discard();
 
   const std::vector<Partition>& partitions_;
-  std::optional<std::vector<NormStatistics::Update>> updates_;
-  bool committed_ = false;
+  std::vector<NormStatistics::Update> updates_;
+  bool written_ = false, kept_ = false;
 };
 
 }  // namespace gpipe

@@ -85,10 +85,29 @@ NormStatistics::NormStatistics(
   }
 }
 
-void NormStatistics::Update::make() const {
+void NormStatistics::make(const std::vector<Update>& updates) {
   c10::NoGradGuard no_grad;
-  at::Tensor target = buffer;
-  target.copy_(value);
+  try {
+    for (const Update& each : updates) {
+      at::Tensor buffer = each.buffer;
+      buffer.copy_(each.value);
+    }
+  } catch (...) {
+    undo(updates);
+    throw;
+  }
+}
+
+void NormStatistics::undo(const std::vector<Update>& updates) {
+  c10::NoGradGuard no_grad;
+  for (const Update& each : updates) {
+    at::Tensor buffer = each.buffer;
+    try {
+      buffer.copy_(each.before);
+    } catch (...) {
+      // The device fails and goes on failing. Perhaps the next one does not.
+    }
+  }
 }
 
 std::vector<NormStatistics::Update> NormStatistics::updates() const {
@@ -122,16 +141,20 @@ std::vector<NormStatistics::Update> NormStatistics::updates() const {
 
     at::Tensor batches = layer.batches();
     if (batches.defined()) {
-      updates.push_back({batches, batches.sub(layer.calls - 1)});
+      updates.push_back(
+          {batches, batches.sub(layer.calls - 1), batches.clone()});
       batches = updates.back().value;
     }
     const auto momentum = layer.momentum();
     const auto update = [&](const at::Tensor& running,
                             const at::Tensor& value) {
-      const at::Tensor old = running.to(at::kDouble);
-      updates.push_back(
-          {running, momentum ? old * (1 - *momentum) + value * *momentum
-                             : old + (value - old) / batches});
+      // Exact, and no alias if they are of that type.
+      const at::Tensor old =
+          running.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+      updates.push_back({running,
+                         momentum ? old * (1 - *momentum) + value * *momentum
+                                  : old + (value - old) / batches,
+                         old});
     };
     update(layer.running_mean(), mean);
     update(layer.running_var(), variance);
@@ -147,7 +170,7 @@ void NormStatistics::forget() noexcept {
 }
 
 void NormStatistics::commit() {
-  for (const Update& each : updates()) each.make();
+  make(updates());
   forget();
 }
 

@@ -44,14 +44,16 @@ class NormStatistics {
   // the forwards. The host does not wait.
   void commit();
 
-  // commit() in two parts, of which the first may throw, and changes nothing:
-  // what buffers become, and that they have.
+  // commit() in three parts: what buffers become, which changes nothing; that
+  // they do, all of them or none, if it throws; and that it stays so.
   struct Update {
-    at::Tensor buffer, value;
-    void make() const;
+    at::Tensor buffer, value, before;
   };
   std::vector<Update> updates() const;
+  static void make(const std::vector<Update>& updates);
   void forget() noexcept;
+  // In the place of the third part.
+  static void undo(const std::vector<Update>& updates);
 
   // The mini-batch has failed: it leaves no trace. May be tried again if it
   // throws.

@@ -196,8 +196,10 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
       outputs.emplace_back(parcel.kind, std::move(output));
     }
     Value output = gather(outputs);
+    norms.prepare();
     if (!with_graph) {
-      norms.commit();
+      norms.write();
+      norms.keep();
       return output;
     }
 
@@ -223,8 +225,9 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
     if (!with_edges.empty()) {
       attach_graph(with_edges, std::move(edges), backward);
     }
-    norms.commit();
+    norms.write();
     backward->end_forward();
+    norms.keep();
     return output;
   });
 }

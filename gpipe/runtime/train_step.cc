@@ -264,8 +264,9 @@ void TrainStep::finish() {
 }
 
 void TrainStep::accumulate() {
+  norms_->write();
   if (with_backward_) accumulate_grads();
-  norms_->commit();
+  norms_->keep();
 }
 
 void TrainStep::accumulate_grads() {
