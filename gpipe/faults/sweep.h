@@ -35,7 +35,7 @@ using Settle = std::function<std::string()>;
 // Reports what should not be as failures of the test, with the number of the
 // operation. The trial is one_at_a_time, so that they have an order.
 // `late`: the error may come up at a later operation, so that its place is
-// another one.
+// another one; see also Trial::residue().
 Sweep sweep(Trial& trial, testing::FailNth& failing, const Settle& settle,
             bool late = false);
 

@@ -140,6 +140,19 @@ struct Executor::Run {
       return false;
     }
   }
+
+  // What fails before the first action of a rank that has any, or after the
+  // last one, is taken for a failure of that action.
+  template <typename Part>
+  bool attempt_before(int rank, Part part) {
+    return attempt(rank, plan.schedule.ranks[rank].front(),
+                   plan.positions[rank].front(), part);
+  }
+  template <typename Part>
+  bool attempt_after(int rank, Part part) {
+    return attempt(rank, plan.schedule.ranks[rank].back(),
+                   plan.positions[rank].back(), part);
+  }
 };
 
 Executor::Executor(std::vector<c10::Device> devices, int threads,
@@ -198,27 +211,19 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
                                            Recording* recording) {
   Run run(plan, actor, recording, bells_);
   if (one_at_a_time_) run.take_turns();
+  run.begin.resize(devices_.size());
   run.end.resize(devices_.size());
   run.thrown.resize(devices_.size());
-  // What fails before the first action of a rank, or after the last one, is
-  // taken for a failure of that action.
-  const auto at_first = [&](std::size_t r, auto part) {
-    return plan.schedule.ranks[r].empty() ||
-           run.attempt(static_cast<int>(r), plan.schedule.ranks[r].front(),
-                       plan.positions[r].front(), part);
-  };
-  const auto at_last = [&](std::size_t r, auto part) {
-    if (plan.schedule.ranks[r].empty()) return;
-    run.attempt(static_cast<int>(r), plan.schedule.ranks[r].back(),
-                plan.positions[r].back(), part);
+  const auto idle = [&](std::size_t r) {
+    return plan.schedule.ranks[r].empty();
   };
   auto done = std::make_shared<Countdown>(devices_.size());
   if (recording) recording->begin();
-  run.begin.resize(devices_.size());
   for (std::size_t r = 0; r < devices_.size(); ++r) {
-    if (!at_first(r, [&] { run.begin[r] = Moment::now(devices_[r]); })) {
-      return std::move(run.error);
-    }
+    if (idle(r)) continue;
+    const bool taken = run.attempt_before(
+        static_cast<int>(r), [&] { run.begin[r] = Moment::now(devices_[r]); });
+    if (!taken) return std::move(run.error);
   }
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     workers_[r]->post([this, &run, done, r] {
@@ -240,7 +245,9 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
     if (run.thrown[r]) workers_[r] = new_worker(r);
   }
   for (std::size_t r = 0; r < devices_.size(); ++r) {
-    at_last(r, [&] { run.end[r].before(devices_[r]); });
+    if (idle(r)) continue;
+    run.attempt_after(static_cast<int>(r),
+                      [&] { run.end[r].before(devices_[r]); });
   }
   if (!run.error.exception) return std::nullopt;
   // What has failed may be what keeps streams in order. Now all is done, and
@@ -261,10 +268,9 @@ void Executor::work(Run& run, int rank) {
   const auto& actions = run.plan.schedule.ranks[rank];
   const auto& positions = run.plan.positions[rank];
   if (actions.empty()) return;
-  // A device that has failed does so here, too.
   c10::OptionalDeviceGuard device;
   std::optional<StreamScope> stream;
-  const bool begun = run.attempt(rank, actions.front(), positions.front(), [&] {
+  const bool begun = run.attempt_before(rank, [&] {
     // A stream's scope has its device too; of those without streams the meta
     // device may have an index.
     if (!streams_[rank] && devices_[rank].has_index()) {
@@ -297,8 +303,7 @@ void Executor::work(Run& run, int rank) {
     run.tell(action);
     run.end_turn();
   }
-  run.attempt(rank, actions.back(), positions.back(),
-              [&] { run.end[rank] = Moment::now(devices_[rank]); });
+  run.attempt_after(rank, [&] { run.end[rank] = Moment::now(devices_[rank]); });
 }
 
 }  // namespace gpipe
