@@ -5,7 +5,9 @@
 //
 // One thread per partition; the machine should have a core for each of 2, and
 // is shared by 4.
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <chrono>

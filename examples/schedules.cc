@@ -2,6 +2,10 @@
 // the simulator says of it, and what was measured.
 //
 //   ./bazelw run //examples:schedules -- zb-h1
+//
+// or, with each of its two ranks in a process (see docs/distributed.md),
+//
+//   launch --nproc=2 -- schedules zb-h1 --distributed
 #include <torch/torch.h>
 
 #include <exception>
@@ -9,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
@@ -27,21 +33,11 @@ torch::nn::Sequential network() {
   return model;
 }
 
-void train(const std::string& name) {
-  torch::manual_seed(0);
-  const int stages_per_rank = gpipe::fixed_stages_per_rank(name).value_or(2);
-  const gpipe::Schedule schedule =
-      gpipe::named_schedule(name, kRanks, kMicrobatches, stages_per_rank);
-  const int stages = kRanks * stages_per_rank;
-
-  torch::nn::Sequential model = network();
-  std::vector<int64_t> balance(stages, 32 / stages);
-  ++balance.back();
-  gpipe::GPipe pipeline(model, gpipe::GPipeOptions(balance)
-                                   .stages_per_rank(stages_per_rank)
-                                   .devices({torch::kCPU, torch::kCPU})
-                                   .checkpoint(gpipe::Checkpoint::kNever));
-
+// Ten steps; `device` is where input goes, and `speaks` whether the losses are
+// printed here. Returns the last step's timeline.
+template <typename Pipeline>
+gpipe::Timeline train(Pipeline& pipeline, torch::Device device,
+                      const gpipe::Schedule& schedule, bool speaks) {
   // Is a point inside of a ring?
   const auto points = torch::rand({2048, 2}) * 2 - 1;
   const auto radius = points.norm(2, /*dim=*/1);
@@ -51,16 +47,60 @@ void train(const std::string& name) {
   for (int step = 1; step <= 10; ++step) {
     optimizer.zero_grad();
     result = pipeline->train_step(
-        points, labels,
+        points.to(device), labels.to(device),
         [](const torch::Tensor& output, const torch::Tensor& target) {
           return torch::nn::functional::cross_entropy(output, target);
         },
         schedule, gpipe::TrainOptions().timeline(true));
     optimizer.step();
-    std::cout << "step " << step << ", loss " << result.loss.item<float>()
-              << "\n";
+    if (speaks) {
+      std::cout << "step " << step << ", loss " << result.loss.item<float>()
+                << std::endl;
+    }
   }
-  std::cout << "measured:\n" << gpipe::to_text(*result.timeline);
+  return *result.timeline;
+}
+
+void run(const std::string& name, bool distributed) {
+  torch::manual_seed(0);
+  const int stages_per_rank = gpipe::fixed_stages_per_rank(name).value_or(2);
+  const gpipe::Schedule schedule =
+      gpipe::named_schedule(name, kRanks, kMicrobatches, stages_per_rank);
+  const int stages = kRanks * stages_per_rank;
+  // Do stages go from rank to rank and around again, or there and back?
+  const std::vector<int> ranks = gpipe::rank_of_stage(schedule);
+  const auto placement = stages > kRanks && ranks.back() == 0
+                             ? gpipe::Placement::kV
+                             : gpipe::Placement::kLoop;
+
+  torch::nn::Sequential model = network();
+  std::vector<int64_t> balance(stages, 32 / stages);
+  ++balance.back();
+  gpipe::Timeline measured;
+  bool speaks = true;
+  if (distributed) {
+    const auto world =
+        gpipe::World::connect(gpipe::WorldOptions::from_environment());
+    gpipe::DistributedPipeline pipeline(
+        model,
+        gpipe::DistributedOptions(balance)
+            .stages_per_rank(stages_per_rank)
+            .placement(placement)
+            .checkpoint(gpipe::Checkpoint::kNever),
+        world);
+    speaks = world->rank() == 0;
+    measured = train(pipeline, pipeline->device(), schedule, speaks);
+  } else {
+    gpipe::GPipe pipeline(model, gpipe::GPipeOptions(balance)
+                                     .stages_per_rank(stages_per_rank)
+                                     .placement(placement)
+                                     .devices({torch::kCPU, torch::kCPU})
+                                     .checkpoint(gpipe::Checkpoint::kNever));
+    measured = train(pipeline, pipeline->devices().front(), schedule, speaks);
+  }
+  // Of several processes, each has measured itself.
+  std::cout << "measured:\n" << gpipe::to_text(measured) << std::flush;
+  if (!speaks) return;
 
   // As if all stages took as long: backwards twice a forward.
   gpipe::Costs costs;
@@ -74,8 +114,17 @@ void train(const std::string& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::string name = "1f1b";
+  bool distributed = false;
+  for (const std::string argument : std::vector(argv + 1, argv + argc)) {
+    if (argument == "--distributed") {
+      distributed = true;
+    } else {
+      name = argument;
+    }
+  }
   try {
-    train(argc > 1 ? argv[1] : "1f1b");
+    run(name, distributed);
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

@@ -3,10 +3,22 @@
 // Copy the two layers and change them.
 //
 //   ./bazelw run //examples:skip_layers
+//
+// or, with each partition in a process, and the tensor sent from that of the
+// one layer to that of the other,
+//
+//   launch --nproc=3 -- skip_layers --distributed
 #include <torch/torch.h>
 
+#include <cstdint>
+#include <exception>
 #include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/skip.h"
 
@@ -29,7 +41,7 @@ struct AddImpl : torch::nn::Module, gpipe::Skippable {
 };
 TORCH_MODULE(Add);
 
-int main() {
+void run(bool distributed) {
   torch::manual_seed(0);
   torch::nn::Sequential model;
   for (int block = 0; block < 2; ++block) {
@@ -48,9 +60,29 @@ int main() {
   const auto input = torch::randn({32, 16});
   const auto plain = model->forward(input);
 
-  gpipe::GPipe pipeline(model, gpipe::GPipeOptions({3, 4, 3}).chunks(4));
-  const auto output = pipeline->forward(input.to(pipeline->devices().front()));
-  output.sum().backward();
+  const std::vector<int64_t> balance = {3, 4, 3};
+  std::optional<torch::Tensor> output;
+  if (distributed) {
+    const auto world =
+        gpipe::World::connect(gpipe::WorldOptions::from_environment());
+    gpipe::DistributedPipeline pipeline(
+        model, gpipe::DistributedOptions(balance).chunks(4), world);
+    output = pipeline->forward(input.to(pipeline->device()));
+    if (!output) return;  // it is where the last partition is
+  } else {
+    gpipe::GPipe pipeline(model, gpipe::GPipeOptions(balance).chunks(4));
+    output = pipeline->forward(input.to(pipeline->devices().front()));
+    output->sum().backward();
+  }
   std::cout << "largest difference from the plain model: "
-            << (output.cpu() - plain).abs().max().item<float>() << "\n";
+            << (output->cpu() - plain).abs().max().item<float>() << "\n";
+}
+
+int main(int argc, char** argv) {
+  try {
+    run(argc == 2 && std::string(argv[1]) == "--distributed");
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
 }

@@ -2,6 +2,10 @@
 // lets it write some.
 //
 //   ./bazelw run //examples:train_transformer -- --data_file=/folder/text.txt
+//
+// or, with each partition in a process (see docs/distributed.md),
+//
+//   launch --nproc=2 -- train_transformer --distributed --data_file=TEXT
 #include <gflags/gflags.h>
 #include <torch/torch.h>
 
@@ -16,27 +20,27 @@
 #include "balancing/balancing.h"
 #include "data/random.h"
 #include "data/text.h"
-#include "gpipe/gpipe.h"
+#include "examples/either_pipeline.h"
 #include "models/transformer.h"
 
 DECLARE_bool(help);  // gflags' own
+DECLARE_int64(chunks);
 DEFINE_string(data_file, "", "A text, of some 100 kB at least.");
 DEFINE_double(held_out, 0.05, "The part of it, at its end, for testing.");
 DEFINE_int64(length, 128, "Characters that the network sees at once.");
 DEFINE_int64(layers, 4, "Blocks of attention and feed-forward.");
 DEFINE_int64(width, 128, "Of the blocks; feed-forward has four times that.");
 DEFINE_int64(heads, 4, "Of the attention.");
-DEFINE_int64(partitions, 2, "Partitions of the pipeline.");
 DEFINE_int64(batch, 16, "Windows of --length characters per step.");
-DEFINE_int64(chunks, 4, "Micro-batches that a batch is split into.");
 DEFINE_int64(epochs, 6, "How often to train for --steps and test.");
 DEFINE_int64(steps, 100, "Steps per epoch.");
 DEFINE_double(lr, 0.002, "Learning rate of Adam.");
 DEFINE_uint64(seed, 0, "Of the weights and of all else that is random.");
 
 namespace data = gpipe::data;
+using examples::EitherPipeline;
 
-gpipe::GPipe make_pipeline(const data::Text& text) {
+EitherPipeline make_pipeline(const data::Text& text) {
   const auto model = gpipe::models::transformer(
       gpipe::models::TransformerOptions()
           .num_layers(FLAGS_layers)
@@ -45,48 +49,44 @@ gpipe::GPipe make_pipeline(const data::Text& text) {
           .heads(FLAGS_heads)
           .vocabulary(static_cast<int64_t>(text.vocabulary().size()))
           .sequence(FLAGS_length));
-  const auto batch = torch::zeros({FLAGS_batch, FLAGS_length}, torch::kLong);
-  const auto balance = gpipe::balancing::balance_by_time(
-      FLAGS_partitions, model, batch.chunk(FLAGS_chunks)[0]);
-  std::cout << "layers per partition: " << balance << "\n";
-  return gpipe::GPipe(model, gpipe::GPipeOptions(balance).chunks(FLAGS_chunks));
+  return EitherPipeline(model, [&](int64_t partitions) {
+    const auto batch = torch::zeros({FLAGS_batch, FLAGS_length}, torch::kLong);
+    return gpipe::balancing::balance_by_time(partitions, model,
+                                             batch.chunk(FLAGS_chunks)[0]);
+  });
 }
 
 // The mean cross entropy per character, in nats.
-torch::Tensor loss_of(gpipe::GPipe& pipeline, const torch::Tensor& inputs,
+torch::Tensor loss_of(const torch::Tensor& logits,
                       const torch::Tensor& targets) {
-  const auto logits = pipeline->forward(inputs.to(pipeline->devices().front()));
   return torch::nn::functional::cross_entropy(
       logits.flatten(0, 1), targets.to(logits.device()).flatten());
 }
 
 // One epoch; returns the mean loss.
-double train(gpipe::GPipe& pipeline, torch::optim::Optimizer& optimizer,
+double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
              const data::TextPart& text, uint64_t seed) {
-  pipeline->train();
+  pipeline.module().train();
   double sum = 0;
   for (int64_t step = 0; step < FLAGS_steps; ++step) {
     const auto batch = text.random_windows(FLAGS_batch, FLAGS_length,
                                            data::mix_seed(seed, step));
     optimizer.zero_grad();
-    const auto loss = loss_of(pipeline, batch.inputs, batch.targets);
-    loss.backward();
+    sum += pipeline.train_step(batch.inputs, batch.targets, loss_of);
     optimizer.step();
-    sum += loss.item<double>();
   }
   return sum / static_cast<double>(FLAGS_steps);
 }
 
 // Perplexity: exp of the mean cross entropy per character. That is the number
 // of characters among which a guess would be as good.
-double test(gpipe::GPipe& pipeline, const data::TextWindows& windows) {
-  pipeline->eval();
-  const torch::NoGradGuard no_grad;
+double test(EitherPipeline& pipeline, const data::TextWindows& windows) {
+  pipeline.module().eval();
   const auto inputs = windows.inputs.split(FLAGS_batch);
   const auto targets = windows.targets.split(FLAGS_batch);
   double sum = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    sum += loss_of(pipeline, inputs[i], targets[i]).item<double>() *
+    sum += pipeline.evaluate(inputs[i], targets[i], loss_of) *
            static_cast<double>(inputs[i].size(0));
   }
   return std::exp(sum / static_cast<double>(windows.inputs.size(0)));
@@ -94,36 +94,43 @@ double test(gpipe::GPipe& pipeline, const data::TextWindows& windows) {
 
 // `size` characters, each drawn with the probability that the network gives it
 // after those before it, from the text's first one on.
-std::string write(gpipe::GPipe& pipeline, const data::Text& text,
+std::string write(EitherPipeline& pipeline, const data::Text& text,
                   int64_t size) {
-  pipeline->eval();
-  const torch::NoGradGuard no_grad;
+  pipeline.module().eval();
   auto tokens = text.tokens().slice(0, 0, 1);
   while (tokens.size(0) < size) {
     const auto seen =
         tokens.slice(0, std::max<int64_t>(0, tokens.size(0) - FLAGS_length));
-    const auto logits =
-        pipeline->forward(seen.unsqueeze(0).to(pipeline->devices().front()));
-    const auto next = logits[0][-1].cpu().softmax(0).multinomial(1);
-    tokens = torch::cat({tokens, next});
+    std::string next;
+    if (const auto logits = pipeline.forward(seen.unsqueeze(0))) {
+      next = std::to_string(
+          (*logits)[0][-1].softmax(0).multinomial(1).item<int64_t>());
+    }
+    next = pipeline.of_last(next);
+    tokens = torch::cat({tokens, torch::tensor({std::stol(next)})});
   }
   return text.decode(tokens);
 }
 
 void run() {
   TORCH_CHECK_VALUE(!FLAGS_data_file.empty(), "--data_file=TEXT is missing");
-  TORCH_CHECK_VALUE(FLAGS_batch > 0 && FLAGS_chunks > 0 && FLAGS_lr > 0,
-                    "--batch, --chunks and --lr need to be above 0");
+  TORCH_CHECK_VALUE(FLAGS_batch > 0 && FLAGS_lr > 0,
+                    "--batch and --lr need to be above 0");
   torch::manual_seed(FLAGS_seed);
   const data::Text text(FLAGS_data_file);
   const auto for_train = text.train(FLAGS_held_out);
   const auto for_test = text.test(FLAGS_held_out).all_windows(FLAGS_length);
-  std::cout << for_train.size() << " characters for training, "
-            << for_test.targets.numel() << " for testing, "
-            << text.vocabulary().size() << " different ones\n";
 
-  gpipe::GPipe pipeline = make_pipeline(text);
-  torch::optim::Adam optimizer(pipeline->parameters(), FLAGS_lr);
+  EitherPipeline pipeline = make_pipeline(text);
+  torch::manual_seed(
+      FLAGS_seed);  // of several processes one alone has measured
+  if (pipeline.first()) {
+    std::cout << for_train.size() << " characters for training, "
+              << for_test.targets.numel() << " for testing, "
+              << text.vocabulary().size() << " different ones" << std::endl;
+  }
+  // Of this process's parameters.
+  torch::optim::Adam optimizer(pipeline.module().parameters(), FLAGS_lr);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t epoch = 1; epoch <= FLAGS_epochs; ++epoch) {
     const double loss = train(pipeline, optimizer, for_train,
@@ -131,18 +138,21 @@ void run() {
     const double perplexity = test(pipeline, for_test);
     const std::chrono::duration<double> seconds =
         std::chrono::steady_clock::now() - begin;
-    std::cout << "epoch " << epoch << ", training loss " << loss
-              << ", held-out perplexity " << perplexity << ", "
-              << seconds.count() << " s" << std::endl;
+    if (pipeline.first()) {
+      std::cout << "epoch " << epoch << ", training loss " << loss
+                << ", held-out perplexity " << perplexity << ", "
+                << seconds.count() << " s" << std::endl;
+    }
   }
-  std::cout << "it writes:\n" << write(pipeline, text, 300) << "\n";
+  const auto written = write(pipeline, text, 300);
+  if (pipeline.first()) std::cout << "it writes:\n" << written << std::endl;
 }
 
 int main(int argc, char** argv) {
   gflags::SetUsageMessage("trains a Transformer through a pipeline");
   gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
   if (FLAGS_help) {
-    gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/train_transformer");
+    gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/");
     return 0;
   }
   try {

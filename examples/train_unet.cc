@@ -4,7 +4,10 @@
 //   ./bazelw run //examples:train_unet -- --data_dir=/folder
 //
 // where the mask of /folder/images/NAME.png is /folder/masks/NAME.png, white
-// inside. Without --data_dir the program draws images.
+// inside. Without --data_dir the program draws images. With each partition in a
+// process (see docs/distributed.md):
+//
+//   launch --nproc=2 -- train_unet --distributed --data_dir=/folder
 #include <gflags/gflags.h>
 #include <torch/torch.h>
 
@@ -22,10 +25,11 @@
 #include "data/discs.h"
 #include "data/mask_folder.h"
 #include "data/random.h"
-#include "gpipe/gpipe.h"
+#include "examples/either_pipeline.h"
 #include "models/unet.h"
 
 DECLARE_bool(help);  // gflags' own
+DECLARE_int64(chunks);
 DEFINE_string(data_dir, "",
               "A folder of images/NAME.png (or .jpg) and masks/NAME.png, white "
               "inside. '': discs on noise, drawn by the program.");
@@ -34,14 +38,13 @@ DEFINE_int64(size, 64, "Images are brought to this height and width.");
 DEFINE_int64(depth, 3, "Levels of the U-Net.");
 DEFINE_int64(num_convs, 2, "Convolutions per level.");
 DEFINE_int64(base_channels, 16, "Channels of the first level.");
-DEFINE_int64(partitions, 2, "Partitions of the pipeline.");
 DEFINE_int64(batch, 16, "Images per step.");
-DEFINE_int64(chunks, 4, "Micro-batches that a batch is split into.");
 DEFINE_int64(epochs, 30, "How often all training images are seen.");
 DEFINE_double(lr, 0.005, "Learning rate of Adam.");
 DEFINE_uint64(seed, 0, "Of the weights and of all else that is random.");
 
 namespace data = gpipe::data;
+using examples::EitherPipeline;
 
 struct Images {
   int64_t size;
@@ -78,66 +81,64 @@ data::MaskedSample load(const Images& images, const torch::Tensor& indices,
   return {torch::stack(inputs), torch::stack(masks)};
 }
 
-gpipe::GPipe make_pipeline() {
+EitherPipeline make_pipeline() {
   const auto model =
       gpipe::models::unet(FLAGS_depth, FLAGS_num_convs, FLAGS_base_channels);
-  const auto batch = torch::rand({FLAGS_batch, 3, FLAGS_size, FLAGS_size});
-  const auto balance = gpipe::balancing::balance_by_time(
-      FLAGS_partitions, model, batch.chunk(FLAGS_chunks)[0]);
-  std::cout << "layers per partition: " << balance << "\n";
-  return gpipe::GPipe(model, gpipe::GPipeOptions(balance).chunks(FLAGS_chunks));
+  return EitherPipeline(model, [&](int64_t partitions) {
+    const auto batch = torch::ones({FLAGS_batch, 3, FLAGS_size, FLAGS_size});
+    return gpipe::balancing::balance_by_time(partitions, model,
+                                             batch.chunk(FLAGS_chunks)[0]);
+  });
 }
 
 // One epoch; returns the mean loss per pixel.
-double train(gpipe::GPipe& pipeline, torch::optim::Optimizer& optimizer,
+double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
              const Images& images, const torch::Tensor& indices,
              uint64_t seed) {
-  pipeline->train();
+  pipeline.module().train();
   double sum = 0;
   const auto order = indices.index({torch::randperm(indices.size(0))});
   for (const auto& rows : order.split(FLAGS_batch)) {
     const auto batch = load(images, rows, seed);
     optimizer.zero_grad();
-    const auto logits =
-        pipeline->forward(batch.image.to(pipeline->devices().front()));
-    const auto loss = torch::nn::functional::binary_cross_entropy_with_logits(
-        logits, batch.mask.to(logits.device()));
-    loss.backward();
+    const double loss = pipeline.train_step(
+        batch.image, batch.mask,
+        [](const torch::Tensor& logits, const torch::Tensor& mask) {
+          return torch::nn::functional::binary_cross_entropy_with_logits(
+              logits, mask.to(logits.device()));
+        });
     optimizer.step();
-    sum += loss.item<double>() * static_cast<double>(rows.size(0));
+    sum += loss * static_cast<double>(rows.size(0));
   }
   return sum / static_cast<double>(indices.size(0));
 }
 
-// Dice's coefficient of what the network takes for inside (logits above 0) and
-// what is: 2 |A and B| / (|A| + |B|), or 1 if both are empty.
-double dice(const torch::Tensor& logits, const torch::Tensor& mask) {
-  const auto found = logits.gt(0).to(torch::kDouble);
-  const auto both = (found * mask).sum().item<double>();
-  const auto sum = (found.sum() + mask.sum()).item<double>();
-  return sum > 0 ? 2 * both / sum : 1;
+// The mean over images of Dice's coefficient of what the network takes for
+// inside (logits above 0) and what is: 2 |A and B| / (|A| + |B|), or 1 if both
+// are empty.
+torch::Tensor dice(const torch::Tensor& logits, const torch::Tensor& mask) {
+  const auto found = logits.gt(0).to(torch::kDouble).flatten(1);
+  const auto is = mask.to(found).flatten(1);
+  const auto both = (found * is).sum(1);
+  const auto sum = found.sum(1) + is.sum(1);
+  return torch::where(sum > 0, 2 * both / sum, torch::ones_like(sum)).mean();
 }
 
-// The mean of the images' Dice coefficients.
-double test(gpipe::GPipe& pipeline, const Images& images,
+double test(EitherPipeline& pipeline, const Images& images,
             const torch::Tensor& indices) {
-  pipeline->eval();
-  const torch::NoGradGuard no_grad;
+  pipeline.module().eval();
   double sum = 0;
   for (const auto& rows : indices.split(FLAGS_batch)) {
     const auto batch = load(images, rows);
-    const auto logits =
-        pipeline->forward(batch.image.to(pipeline->devices().front())).cpu();
-    for (int64_t i = 0; i < rows.size(0); ++i) {
-      sum += dice(logits[i], batch.mask[i]);
-    }
+    sum += pipeline.evaluate(batch.image, batch.mask, dice) *
+           static_cast<double>(rows.size(0));
   }
   return sum / static_cast<double>(indices.size(0));
 }
 
 void run() {
-  TORCH_CHECK_VALUE(FLAGS_batch > 0 && FLAGS_chunks > 0 && FLAGS_lr > 0,
-                    "--batch, --chunks and --lr need to be above 0");
+  TORCH_CHECK_VALUE(FLAGS_batch > 0 && FLAGS_lr > 0,
+                    "--batch and --lr need to be above 0");
   torch::manual_seed(FLAGS_seed);
   const Images images = open_images();
   const auto held_out =
@@ -149,8 +150,11 @@ void run() {
   const auto for_test = indices.slice(0, 0, held_out);
   const auto for_train = indices.slice(0, held_out);
 
-  gpipe::GPipe pipeline = make_pipeline();
-  torch::optim::Adam optimizer(pipeline->parameters(), FLAGS_lr);
+  EitherPipeline pipeline = make_pipeline();
+  torch::manual_seed(
+      FLAGS_seed);  // of several processes one alone has measured
+  // Of this process's parameters.
+  torch::optim::Adam optimizer(pipeline.module().parameters(), FLAGS_lr);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t epoch = 1; epoch <= FLAGS_epochs; ++epoch) {
     const double loss = train(pipeline, optimizer, images, for_train,
@@ -158,9 +162,11 @@ void run() {
     const double score = test(pipeline, images, for_test);
     const std::chrono::duration<double> seconds =
         std::chrono::steady_clock::now() - begin;
-    std::cout << "epoch " << epoch << ", training loss " << loss
-              << ", held-out Dice " << score << ", " << seconds.count() << " s"
-              << std::endl;
+    if (pipeline.first()) {
+      std::cout << "epoch " << epoch << ", training loss " << loss
+                << ", held-out Dice " << score << ", " << seconds.count()
+                << " s" << std::endl;
+    }
   }
 }
 
@@ -168,7 +174,7 @@ int main(int argc, char** argv) {
   gflags::SetUsageMessage("trains a U-Net through a pipeline");
   gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
   if (FLAGS_help) {
-    gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/train_unet");
+    gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/");
     return 0;
   }
   try {

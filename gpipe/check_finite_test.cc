@@ -1,7 +1,11 @@
 // TrainOptions::check_finite names the first place of a number that is none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <memory>

@@ -13,7 +13,10 @@
 // us_per_cell is (pipelined - plain - extra forwards of checkpointed cells) /
 // cells, from the medians.
 #include <benchmark/benchmark.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <chrono>

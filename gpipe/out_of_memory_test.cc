@@ -6,7 +6,9 @@
 // micro-batch at any layer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <string>

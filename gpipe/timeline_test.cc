@@ -1,7 +1,8 @@
 // What a training step says of its own time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <atomic>

@@ -2,7 +2,9 @@
 // process: skip tensors over ranks (U-Net), tuples (AmoebaNet-D), dropout, and
 // statistics of BatchNorm.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <chrono>
 #include <map>

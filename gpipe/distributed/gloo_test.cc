@@ -1,7 +1,7 @@
 // The headers of Gloo that were compiled against are those of the Gloo inside
 // of LibTorch: what depends on the layout of its classes works, to the bit.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <chrono>
 #include <csignal>

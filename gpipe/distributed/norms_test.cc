@@ -2,7 +2,9 @@
 #include "gpipe/distributed/norms.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <cstdint>
 #include <limits>

@@ -1,6 +1,6 @@
 // What a rank knows of its own time.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <set>

@@ -2,7 +2,7 @@
 //
 // On the CPU; of accelerators see device_fault_test.cc.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <chrono>
 #include <iostream>

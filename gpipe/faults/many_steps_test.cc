@@ -1,7 +1,9 @@
 // A long run: what it holds and its threads are as many after 1,000 steps as
 // after 100, with an optimizer, and with failures in between.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <chrono>
 #include <cstdint>

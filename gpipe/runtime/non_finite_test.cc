@@ -1,7 +1,7 @@
 #include "gpipe/runtime/non_finite.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <optional>

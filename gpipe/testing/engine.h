@@ -1,7 +1,7 @@
 // Autograd's own threads, of which an accelerator has one.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace gpipe::testing {
 

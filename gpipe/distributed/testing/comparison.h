@@ -2,7 +2,9 @@
 // the whole model in a pipeline of its own beside it, and compares.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <functional>

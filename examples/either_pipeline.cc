@@ -1,0 +1,129 @@
+#include "examples/either_pipeline.h"
+
+#include <gflags/gflags.h>
+
+#include <chrono>
+#include <iostream>
+#include <sstream>
+#include <utility>
+
+#include "gpipe/distributed/gather.h"
+#include "gpipe/schedule.h"
+
+DEFINE_bool(distributed, false,
+            "Every partition in a process of its own. Start as many processes "
+            "as partitions, by //tools:launch, torchrun, srun or mpirun, each "
+            "with the same flags. See docs/distributed.md.");
+DEFINE_int64(
+    partitions, 2,
+    "Partitions of the pipeline; with --distributed, one per process.");
+DEFINE_int64(chunks, 4, "Micro-batches that a batch is split into.");
+DEFINE_double(timeout, 60,
+              "Of --distributed: seconds to wait for another process, and for "
+              "any message.");
+
+namespace examples {
+namespace {
+
+std::shared_ptr<gpipe::World> meet() {
+  if (!FLAGS_distributed) return nullptr;
+  TORCH_CHECK_VALUE(FLAGS_timeout > 0, "--timeout=", FLAGS_timeout,
+                    ": expected seconds, above 0");
+  auto options = gpipe::WorldOptions::from_environment();
+  options.timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(1000 * FLAGS_timeout));
+  return gpipe::World::connect(options);
+}
+
+torch::Device device_of_input(const gpipe::GPipe& pipeline) {
+  return pipeline->devices().front();
+}
+
+torch::Device device_of_input(const gpipe::DistributedPipeline& pipeline) {
+  return pipeline->device();
+}
+
+// What rank 0 finds. The others need not look.
+std::vector<int64_t> of_first(
+    gpipe::World& world, const std::function<std::vector<int64_t>()>& find) {
+  std::ostringstream mine;
+  if (world.rank() == 0) {
+    for (const int64_t each : find()) mine << each << " ";
+  }
+  std::istringstream all(gpipe::all_gather(world, mine.str()).front());
+  std::vector<int64_t> numbers;
+  for (int64_t each; all >> each;) numbers.push_back(each);
+  return numbers;
+}
+
+}  // namespace
+
+EitherPipeline::EitherPipeline(
+    torch::nn::Sequential model,
+    const std::function<std::vector<int64_t>(int64_t partitions)>& balance)
+    : world_(meet()) {
+  TORCH_CHECK_VALUE(FLAGS_chunks > 0, "--chunks needs to be above 0");
+  std::vector<int64_t> layers;
+  if (!world_) {
+    layers = balance(FLAGS_partitions);
+    pipeline_ = gpipe::GPipe(std::move(model),
+                             gpipe::GPipeOptions(layers).chunks(FLAGS_chunks));
+  } else {
+    layers = of_first(*world_, [&] { return balance(world_->size()); });
+    pipeline_ = gpipe::DistributedPipeline(
+        std::move(model),
+        gpipe::DistributedOptions(layers).chunks(FLAGS_chunks), world_);
+  }
+  if (first()) std::cout << "layers per partition: " << layers << std::endl;
+}
+
+torch::nn::Module& EitherPipeline::module() {
+  return std::visit(
+      [](auto& pipeline) -> torch::nn::Module& { return *pipeline; },
+      pipeline_);
+}
+
+double EitherPipeline::train_step(torch::Tensor input, torch::Tensor target,
+                                  Function loss) {
+  return run(std::move(input), std::move(target), std::move(loss),
+             gpipe::one_forward_one_backward);
+}
+
+double EitherPipeline::evaluate(torch::Tensor input, torch::Tensor target,
+                                Function score) {
+  return run(std::move(input), std::move(target), std::move(score),
+             gpipe::forward_only);
+}
+
+std::optional<torch::Tensor> EitherPipeline::forward(torch::Tensor input) {
+  const torch::NoGradGuard no_grad;
+  std::optional<torch::Tensor> output = std::visit(
+      [&](auto& pipeline) -> std::optional<torch::Tensor> {
+        return pipeline->forward(input.to(device_of_input(pipeline)));
+      },
+      pipeline_);
+  if (output) output = output->cpu();
+  return output;
+}
+
+std::string EitherPipeline::of_last(const std::string& mine) {
+  return world_ ? gpipe::all_gather(*world_, mine).back() : mine;
+}
+
+double EitherPipeline::run(torch::Tensor input, torch::Tensor target,
+                           Function function,
+                           gpipe::Schedule (*schedule)(int stages,
+                                                       int microbatches)) {
+  // The last batch of an epoch may be too small for --chunks.
+  const auto microbatches = static_cast<int>(input.chunk(FLAGS_chunks).size());
+  const auto result = std::visit(
+      [&](auto& pipeline) {
+        const auto stages = static_cast<int>(pipeline->balance().size());
+        return pipeline->train_step(input.to(device_of_input(pipeline)), target,
+                                    function, schedule(stages, microbatches));
+      },
+      pipeline_);
+  return result.loss.item<double>();
+}
+
+}  // namespace examples

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""The examples run, and --distributed changes none of the numbers that they print."""
+
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+# One thread per process: sums have the same bits only for the same number.
+ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
+TEXT = "The quick brown fox jumps over the lazy dog. " * 40
+
+
+def run(*command):
+    """What a program prints."""
+    done = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240
+    )
+    if done.returncode != 0:
+        raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def in_processes(count, *command):
+    """The same with --distributed, without the ranks that the launcher puts before lines."""
+    printed = run("tools/launch", f"--nproc={count}", "--", *command, "--distributed")
+    return re.sub(r"^\[\d+\] ", "", printed, flags=re.MULTILINE)
+
+
+def lines(printed, beginning):
+    """Those that begin so, without times and cuts, which are measured."""
+    found = [line for line in printed.splitlines() if line.startswith(beginning)]
+    return [re.sub(r", [\d.e-]+ s$", "", line) for line in found]
+
+
+class Examples(unittest.TestCase):
+    def test_the_readmes_program_learns(self):
+        losses = [
+            float(line.split()[-1]) for line in lines(run("examples/train_mlp"), "step")
+        ]
+        self.assertEqual(len(losses), 3)
+        self.assertLess(losses[-1], losses[0])
+
+    def test_placement_says_that_parts_compute_as_the_whole(self):
+        self.assertIn(" of 64", run("examples/placement"))
+
+    def test_a_skip_goes_from_process_to_process(self):
+        alone = lines(run("examples/skip_layers"), "largest difference")
+        self.assertLess(float(alone[0].split()[-1]), 1e-5)
+        self.assertEqual(
+            lines(in_processes(3, "examples/skip_layers"), "largest difference"), alone
+        )
+
+    def test_schedules_lose_the_same_in_processes(self):
+        for name in "1f1b", "zbv":  # stages go around; there and back
+            alone = run("examples/schedules", name)
+            self.assertEqual(len(lines(alone, "step")), 10)
+            self.assertIn("simulated:", alone)
+            spread = in_processes(2, "examples/schedules", name)
+            self.assertEqual(lines(spread, "step"), lines(alone, "step"))
+            self.assertEqual(len(lines(spread, "measured:")), 2)
+
+    def test_an_unknown_schedule_is_an_error(self):
+        with self.assertRaisesRegex(AssertionError, "ended with 1:(.|\n)*1f1b"):
+            run("examples/schedules", "no-such")
+
+    def test_the_u_net_learns_the_same_in_processes(self):
+        command = (
+            "examples/train_unet --size=16 --depth=2 --base_channels=4 --epochs=2 "
+            "--batch=24 --chunks=5"  # and 8 images at the end of an epoch
+        ).split()
+        alone = lines(run(*command), "epoch")
+        self.assertEqual(len(alone), 2)
+        self.assertEqual(lines(in_processes(2, *command), "epoch"), alone)
+
+    def test_the_transformer_learns_and_writes_the_same_in_processes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder, "text.txt")
+            text.write_text(TEXT)
+            command = (
+                f"examples/train_transformer --data_file={text} --length=16 "
+                "--width=16 --layers=2 --heads=2 --epochs=1 --steps=5"
+            ).split()
+            alone = run(*command)
+            spread = in_processes(2, *command)
+        self.assertEqual(len(lines(alone, "epoch")), 1)
+        self.assertEqual(lines(spread, "epoch"), lines(alone, "epoch"))
+        written = "it writes:\n"
+        self.assertEqual(spread.split(written)[1], alone.split(written)[1])
+
+    def test_distributed_is_the_same_in_processes(self):
+        command = ("examples/distributed", "--steps=3")
+        alone = lines(run(*command), "step")
+        self.assertEqual(len(alone), 3)
+        spread = run("tools/launch", "--nproc=2", "--", *command)
+        self.assertEqual(
+            [line.removeprefix("[0] ") for line in lines(spread, "[0] step")], alone
+        )
+
+    def test_a_process_more_than_partitions_can_be_is_an_error(self):
+        with self.assertRaisesRegex(AssertionError, "ended with 1:(.|\n)*balance"):
+            in_processes(2, "examples/skip_layers")
+
+
+if __name__ == "__main__":
+    unittest.main()
