@@ -7,6 +7,7 @@ give: a project that depends on gpipe has a .bazelrc of its own.
 """
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
+load(":precompiled.bzl", "precompiled_header")
 load(":sanitized.bzl", "sanitized_test")
 
 _COPTS = [
@@ -18,36 +19,74 @@ _COPTS = [
 # Of tests, whose time is that of their compiling: a sixth less.
 _TEST_COPTS = _COPTS + ["-O1"]
 
-def gpipe_cc_library(name, copts = [], linkstatic = True, **kwargs):
+_LIBTORCH = "@libtorch//:torch"
+
+def precompiled_libtorch(name, srcs):
+    """[name]_O1 and [name]_O2: LibTorch's headers as our targets can use them.
+
+    Args:
+      name: what _attributes() below names.
+      srcs: one file, which includes them.
+    """
+    for suffix, copts in {"_O1": _TEST_COPTS, "_O2": _COPTS}.items():
+        precompiled_header(
+            name = name + suffix,
+            srcs = srcs,
+            copts = copts,
+            deps = [_LIBTORCH],
+        )
+
+def _attributes(ours, copts, deps):
+    """`copts` after `ours`, and `deps`, with a precompiled header if it fits."""
+    attributes = dict(copts = ours + copts, deps = deps)
+
+    # It is for LibTorch's users, and options of one's own make it unfit. (A
+    # select() cannot be looked into.)
+    if copts or type(deps) != "list" or _LIBTORCH not in deps:
+        return attributes
+    header = "third_party/libtorch:precompiled" + ("_O1" if ours == _TEST_COPTS else "_O2")
+    return dict(
+        copts = ours + select({
+            "//third_party/libtorch:with_precompiled": ["-include", header.replace(":", "/") + ".h"],
+            "//conditions:default": [],
+        }),
+        deps = deps + select({
+            "//third_party/libtorch:with_precompiled": ["//" + header],
+            "//conditions:default": [],
+        }),
+    )
+
+def gpipe_cc_library(name, copts = [], deps = [], linkstatic = True, **kwargs):
     """cc_library with our options.
 
     Args:
       name: as in cc_library.
       copts: added to ours.
+      deps: as in cc_library.
       linkstatic: no shared library of its own, so that a test is one file
         with everything but LibTorch in it, as a binary is.
       **kwargs: as in cc_library.
     """
-    cc_library(
-        name = name,
-        copts = _COPTS + copts,
-        linkstatic = linkstatic,
-        **kwargs
-    )
+    _library(_COPTS, name = name, copts = copts, deps = deps, linkstatic = linkstatic, **kwargs)
 
-def gpipe_cc_binary(name, copts = [], srcs = None, **kwargs):
+def _library(ours, copts = [], deps = [], **kwargs):
+    kwargs.update(_attributes(ours, copts, deps))
+    cc_library(**kwargs)
+
+def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], **kwargs):
     """cc_binary with our options; `srcs` is [name].cc unless given.
 
     Args:
       name: as in cc_binary.
       copts: added to ours.
       srcs: as in cc_binary.
+      deps: as in cc_binary.
       **kwargs: as in cc_binary.
     """
+    kwargs.update(_attributes(_COPTS, copts, deps))
     cc_binary(
         name = name,
         srcs = [name + ".cc"] if srcs == None else srcs,
-        copts = _COPTS + copts,
         **kwargs
     )
 
@@ -68,13 +107,14 @@ def gpipe_cc_test(name, copts = [], srcs = None, deps = [], size = "small", **kw
         for dep in deps
         if dep.startswith("@com_google_googletest//")
     ]
+    if not googletest:
+        deps = deps + ["@com_google_googletest//:gtest_main"]
+    kwargs.update(_attributes(_TEST_COPTS, copts, deps))
     cc_test(
         name = name,
         size = size,
         srcs = [name + ".cc"] if srcs == None else srcs,
-        copts = _TEST_COPTS + copts,
         linkstatic = True,
-        deps = deps + ([] if googletest else ["@com_google_googletest//:gtest_main"]),
         **kwargs
     )
 
@@ -93,11 +133,11 @@ def gpipe_device_test(name, deps = [], size = "small", tags = [], **kwargs):
       tags: as in cc_test.
       **kwargs: as in cc_library, for the source.
     """
-    gpipe_cc_library(
+    _library(
+        _TEST_COPTS,
         name = name + "_source",
         testonly = True,
         srcs = [name + ".cc"],
-        copts = ["-O1"],
         deps = deps + [
             "//gpipe/testing:devices",
             "@com_google_googletest//:gtest",
@@ -190,11 +230,11 @@ def gpipe_fuzz_test(
     if dictionary:
         args.append("--dictionary=" + package + "/" + dictionary[0])
 
-    gpipe_cc_library(
+    _library(
+        _TEST_COPTS,
         name = name + "_target",
         testonly = True,
         srcs = [name + ".cc"],
-        copts = ["-O1"],
         deps = deps + ["//gpipe/testing/fuzz:check"],
         alwayslink = True,
         visibility = ["//visibility:private"],

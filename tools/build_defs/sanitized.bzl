@@ -5,6 +5,7 @@ In //... without a --config, so that they are part of every run of the tests.
 
 _COPT = "//command_line_option:copt"
 _LINKOPT = "//command_line_option:linkopt"
+_PRECOMPILE = "//third_party/libtorch:precompile"
 
 # As in .bazelrc, where the reasons are.
 _COPTS = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
@@ -18,6 +19,7 @@ _ENVIRONMENT = {
 
 def _with_sanitizers(settings, attr):
     copts, linkopts = settings[_COPT], settings[_LINKOPT]
+    precompile = settings[_PRECOMPILE]
 
     # Of a --config: two of them need not get along.
     if not [copt for copt in copts if copt.startswith("-fsanitize=")]:
@@ -26,7 +28,10 @@ def _with_sanitizers(settings, attr):
         linkopts = linkopts + flags
         if "undefined" in attr.sanitizers:
             linkopts = linkopts + ["-lubsan"]
-    return {_COPT: copts, _LINKOPT: linkopts}
+
+        # Of too few files to be worth a precompiled header with these options.
+        precompile = False
+    return {_COPT: copts, _LINKOPT: linkopts, _PRECOMPILE: precompile}
 
 def _impl(ctx):
     info = ctx.attr.test[0][DefaultInfo]
@@ -56,8 +61,8 @@ With a --config of a sanitizer it is built with that one instead.""",
             executable = True,
             cfg = transition(
                 implementation = _with_sanitizers,
-                inputs = [_COPT, _LINKOPT],
-                outputs = [_COPT, _LINKOPT],
+                inputs = [_COPT, _LINKOPT, _PRECOMPILE],
+                outputs = [_COPT, _LINKOPT, _PRECOMPILE],
             ),
         ),
         "sanitizers": attr.string_list(
