@@ -125,6 +125,9 @@ int main(int argc, char** argv) {
   }
   try {
     run(name, distributed);
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << "\n";
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

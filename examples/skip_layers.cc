@@ -81,6 +81,9 @@ void run(bool distributed) {
 int main(int argc, char** argv) {
   try {
     run(argc == 2 && std::string(argv[1]) == "--distributed");
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << "\n";
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

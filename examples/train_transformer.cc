@@ -21,6 +21,7 @@
 #include "data/random.h"
 #include "data/text.h"
 #include "examples/either_pipeline.h"
+#include "gpipe/distributed/error.h"
 #include "models/transformer.h"
 
 DECLARE_bool(help);  // gflags' own
@@ -162,6 +163,10 @@ int main(int argc, char** argv) {
     std::cerr << "train_transformer: " << error.what_without_backtrace()
               << "\n";
     return 1;
+  } catch (const gpipe::PeerError& error) {  // another process
+    std::cerr << "train_transformer: " << error.what_without_backtrace()
+              << "\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << "train_transformer: " << error.what() << "\n";
     return 2;

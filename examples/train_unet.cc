@@ -26,6 +26,7 @@
 #include "data/mask_folder.h"
 #include "data/random.h"
 #include "examples/either_pipeline.h"
+#include "gpipe/distributed/error.h"
 #include "models/unet.h"
 
 DECLARE_bool(help);  // gflags' own
@@ -183,6 +184,9 @@ int main(int argc, char** argv) {
   } catch (const c10::ValueError& error) {  // a flag, or what it names
     std::cerr << "train_unet: " << error.what_without_backtrace() << "\n";
     return 1;
+  } catch (const gpipe::PeerError& error) {  // another process
+    std::cerr << "train_unet: " << error.what_without_backtrace() << "\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << "train_unet: " << error.what() << "\n";
     return 2;

@@ -19,6 +19,7 @@
 #include "gpipe/skip.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/mean_square.h"
 #include "gpipe/testing_options.h"
 
 namespace gpipe {
@@ -27,6 +28,7 @@ namespace {
 using testing::device;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::mean_square;
 using testing::options;
 using ::testing::StartsWith;
 using torch::Tensor;
@@ -90,10 +92,6 @@ struct FaultyLayerImpl : nn::Module {
   Tensor weight, bias;
 };
 TORCH_MODULE(FaultyLayer);
-
-Tensor mean_square(const Tensor& output, const Tensor& target) {
-  return (output - target).pow(2).mean();
-}
 
 // Ten layers on two partitions.
 class CheckFinite : public ::testing::Test {

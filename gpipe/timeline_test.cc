@@ -19,6 +19,7 @@
 #include "gpipe/simulation.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {
@@ -28,14 +29,11 @@ using testing::cut;
 using testing::device;
 using testing::devices;
 using ::testing::IsEmpty;
+using testing::mean_square;
 using ::testing::UnorderedElementsAreArray;
 using torch::Tensor;
 
 constexpr int kRows = 2;  // of a micro-batch
-
-Tensor mean_square(const Tensor& output, const Tensor& target) {
-  return (output - target).pow(2).mean();
-}
 
 struct Model {
   torch::nn::Sequential (*make)();

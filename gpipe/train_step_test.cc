@@ -25,6 +25,7 @@
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing_options.h"
 
@@ -38,14 +39,11 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::Lambda;
+using testing::mean_square;
 using testing::reference_device;
 using ::testing::SizeIs;
 using torch::Tensor;
 namespace nn = torch::nn;
-
-Tensor mean_square(const Tensor& output, const Tensor& target) {
-  return (output - target).pow(2).mean();
-}
 
 // A schedule and the pipeline that it is for.
 struct Setting {

@@ -23,6 +23,7 @@
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/simulated/simulated.h"
 

@@ -32,12 +32,14 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
 
 using testing::argument;
+using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
@@ -178,10 +180,6 @@ std::shared_ptr<World> connect_on_host() {
   WorldOptions options = world_options();
   options.address = argument("address");
   return World::connect(options);
-}
-
-Tensor mean_square(const Tensor& output, const Tensor& target) {
-  return (output - target).pow(2).mean();
 }
 
 nn::Sequential make_model() {

@@ -28,6 +28,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
+#include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {

@@ -37,24 +37,23 @@ def precompiled_libtorch(name, srcs):
         )
 
 def _attributes(ours, copts, deps):
-    """`copts` after `ours`, and `deps`, with a precompiled header if it fits."""
-    attributes = dict(copts = ours + copts, deps = deps)
+    """`copts` after `ours`, and `deps`, with a precompiled header where it fits."""
 
     # It is for LibTorch's users, and options of one's own make it unfit. (A
     # select() cannot be looked into.)
     if copts or type(deps) != "list" or _LIBTORCH not in deps:
-        return attributes
-    header = "third_party/libtorch:precompiled" + ("_O1" if ours == _TEST_COPTS else "_O2")
+        return dict(copts = ours + copts, deps = deps)
+    name = "precompiled_O1" if ours == _TEST_COPTS else "precompiled_O2"
     return dict(
-        copts = ours + select({
-            "//third_party/libtorch:with_precompiled": ["-include", header.replace(":", "/") + ".h"],
-            "//conditions:default": [],
-        }),
-        deps = deps + select({
-            "//third_party/libtorch:with_precompiled": ["//" + header],
-            "//conditions:default": [],
-        }),
+        copts = ours + _if_precompiled(["-include", "third_party/libtorch/%s.h" % name]),
+        deps = deps + _if_precompiled(["//third_party/libtorch:" + name]),
     )
+
+def _if_precompiled(values):
+    return select({
+        "//third_party/libtorch:with_precompiled": values,
+        "//conditions:default": [],
+    })
 
 def gpipe_cc_library(name, copts = [], deps = [], linkstatic = True, **kwargs):
     """cc_library with our options.

@@ -1,10 +1,13 @@
 #include "gpipe/distributed/testing/comparison.h"
 
+#include <torch/nn/utils/clip_grad.h>
+
 #include <stdexcept>
 
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/cuts.h"
+#include "gpipe/testing/mean_square.h"
 
 namespace gpipe::testing {
 namespace {
@@ -34,10 +37,6 @@ void compare(nn::Module& mine, nn::Module& whole, const std::string& where) {
 }
 
 }  // namespace
-
-Tensor mean_square(const Tensor& output, const Tensor& target) {
-  return (output - target).pow(2).mean();
-}
 
 void check(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);

@@ -23,10 +23,6 @@ namespace gpipe::testing {
 // std::runtime_error with this text.
 void check(bool holds, const std::string& what);
 
-// The loss of train().
-torch::Tensor mean_square(const torch::Tensor& output,
-                          const torch::Tensor& target);
-
 struct Subject {
   std::function<torch::nn::Sequential()> make;
   std::vector<int64_t> input, target;  // sizes without the rows
