@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/gpipe.h"
+#include "gpipe/runtime/checkpoint.h"
 
 namespace gpipe::benchmarks {
 

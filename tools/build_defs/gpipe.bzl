@@ -36,12 +36,15 @@ def precompiled_libtorch(name, srcs):
             deps = [_LIBTORCH],
         )
 
-def _attributes(ours, copts, deps):
-    """`copts` after `ours`, and `deps`, with a precompiled header where it fits."""
+def _attributes(ours, copts, deps, precompiled = None):
+    """`copts` after `ours`, and `deps`, with a precompiled header if asked for.
 
-    # It is for LibTorch's users, and options of one's own make it unfit. (A
-    # select() cannot be looked into.)
-    if copts or type(deps) != "list" or _LIBTORCH not in deps:
+    By default: for LibTorch's users. Options of one's own make it unfit, and a
+    select() cannot be looked into.
+    """
+    if precompiled == None:
+        precompiled = not copts and type(deps) == "list" and _LIBTORCH in deps
+    if not precompiled:
         return dict(copts = ours + copts, deps = deps)
     name = "precompiled_O1" if ours == _TEST_COPTS else "precompiled_O2"
     return dict(
@@ -55,7 +58,13 @@ def _if_precompiled(values):
         "//conditions:default": [],
     })
 
-def gpipe_cc_library(name, copts = [], deps = [], linkstatic = True, **kwargs):
+def gpipe_cc_library(
+        name,
+        copts = [],
+        deps = [],
+        linkstatic = True,
+        precompiled = None,
+        **kwargs):
     """cc_library with our options.
 
     Args:
@@ -64,15 +73,17 @@ def gpipe_cc_library(name, copts = [], deps = [], linkstatic = True, **kwargs):
       deps: as in cc_library.
       linkstatic: no shared library of its own, so that a test is one file
         with everything but LibTorch in it, as a binary is.
+      precompiled: whether LibTorch's modules are read precompiled; if it is in
+        `deps`, unless given. For a target that gets them by way of others.
       **kwargs: as in cc_library.
     """
-    _library(_COPTS, name = name, copts = copts, deps = deps, linkstatic = linkstatic, **kwargs)
+    _library(_COPTS, name, copts, deps, precompiled, linkstatic = linkstatic, **kwargs)
 
-def _library(ours, copts = [], deps = [], **kwargs):
-    kwargs.update(_attributes(ours, copts, deps))
-    cc_library(**kwargs)
+def _library(ours, name, copts = [], deps = [], precompiled = None, **kwargs):
+    kwargs.update(_attributes(ours, copts, deps, precompiled))
+    cc_library(name = name, **kwargs)
 
-def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], **kwargs):
+def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None, **kwargs):
     """cc_binary with our options; `srcs` is [name].cc unless given.
 
     Args:
@@ -80,16 +91,24 @@ def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], **kwargs):
       copts: added to ours.
       srcs: as in cc_binary.
       deps: as in cc_binary.
+      precompiled: as in gpipe_cc_library.
       **kwargs: as in cc_binary.
     """
-    kwargs.update(_attributes(_COPTS, copts, deps))
+    kwargs.update(_attributes(_COPTS, copts, deps, precompiled))
     cc_binary(
         name = name,
         srcs = [name + ".cc"] if srcs == None else srcs,
         **kwargs
     )
 
-def gpipe_cc_test(name, copts = [], srcs = None, deps = [], size = "small", **kwargs):
+def gpipe_cc_test(
+        name,
+        copts = [],
+        srcs = None,
+        deps = [],
+        precompiled = None,
+        size = "small",
+        **kwargs):
     """cc_test with our options, on GoogleTest's main unless a dep is GoogleTest.
 
     Args:
@@ -98,6 +117,7 @@ def gpipe_cc_test(name, copts = [], srcs = None, deps = [], size = "small", **kw
       srcs: [name].cc unless given.
       deps: a label of @com_google_googletest here (:gtest for a test with a main
         of its own) stands in for the default, :gtest_main.
+      precompiled: as in gpipe_cc_library.
       size: "small", that is 60 s, unless given.
       **kwargs: as in cc_test.
     """
@@ -108,7 +128,7 @@ def gpipe_cc_test(name, copts = [], srcs = None, deps = [], size = "small", **kw
     ]
     if not googletest:
         deps = deps + ["@com_google_googletest//:gtest_main"]
-    kwargs.update(_attributes(_TEST_COPTS, copts, deps))
+    kwargs.update(_attributes(_TEST_COPTS, copts, deps, precompiled))
     cc_test(
         name = name,
         size = size,
@@ -134,7 +154,7 @@ def gpipe_device_test(name, deps = [], size = "small", tags = [], **kwargs):
     """
     _library(
         _TEST_COPTS,
-        name = name + "_source",
+        name + "_source",
         testonly = True,
         srcs = [name + ".cc"],
         deps = deps + [
@@ -231,7 +251,7 @@ def gpipe_fuzz_test(
 
     _library(
         _TEST_COPTS,
-        name = name + "_target",
+        name + "_target",
         testonly = True,
         srcs = [name + ".cc"],
         deps = deps + ["//gpipe/testing/fuzz:check"],
