@@ -60,6 +60,6 @@ def _flag_impl(_ctx):
 
 precompile_flag = rule(
     implementation = _flag_impl,
-    doc = "Whether precompiled headers are used: --//PACKAGE:NAME, or --no//PACKAGE:NAME.",
+    doc = "Whether precompiled headers are used: --//PACKAGE:NAME, or --//PACKAGE:NAME=false.",
     build_setting = config.bool(flag = True),
 )
