@@ -44,13 +44,12 @@ def _attributes(ours, copts, deps, precompiled = None):
     """
     if precompiled == None:
         precompiled = not copts and type(deps) == "list" and _LIBTORCH in deps
-    if not precompiled:
-        return dict(copts = ours + copts, deps = deps)
-    name = "precompiled_O1" if ours == _TEST_COPTS else "precompiled_O2"
-    return dict(
-        copts = ours + _if_precompiled(["-include", "third_party/libtorch/%s.h" % name]),
-        deps = deps + _if_precompiled(["//third_party/libtorch:" + name]),
-    )
+    copts = ours + copts
+    if precompiled:
+        name = "precompiled_O1" if ours == _TEST_COPTS else "precompiled_O2"
+        copts = copts + _if_precompiled(["-include", "third_party/libtorch/%s.h" % name])
+        deps = deps + _if_precompiled(["//third_party/libtorch:" + name])
+    return dict(copts = copts, deps = deps)
 
 def _if_precompiled(values):
     return select({
