@@ -271,6 +271,26 @@ TEST(Nested, ItsOwnPipelineInALayerIsRefused) {
   EXPECT_TRUE(torch::equal(pipeline->forward(x).cpu(), x.cpu() * 6));
 }
 
+// The one in between has workers of its own, and it is on these that the layer
+// runs that calls the outermost.
+TEST(Nested, AnOuterPipelineInALayerOfAnInnerOneIsRefused) {
+  GPipe outer = nullptr;
+  bool again = true;
+  Sequential inner(layer([](Tensor x) { return x + 1; }), layer([&](Tensor x) {
+                     return again ? outer->forward(x) : x * 2;
+                   }));
+  Sequential middle(Inner(inner, options({1, 1}, 2, Checkpoint::kAlways)));
+  outer = GPipe(Sequential(Inner(middle, options({1}, 1, Checkpoint::kAlways)),
+                           layer([](Tensor x) { return x * 3; })),
+                options({1, 1}, 2, Checkpoint::kAlways));
+  const Tensor x = torch::ones({4}).to(device());
+  EXPECT_THAT(error_of([&] { outer->forward(x); }),
+              HasSubstr("c10::Error: a layer calls the pipeline that it is "
+                        "part of"));
+  again = false;
+  EXPECT_TRUE(torch::equal(outer->forward(x).cpu(), x.cpu() * 12));
+}
+
 // --- Life --------------------------------------------------------------------
 
 // The call goes on as if nothing had happened, and the workers end with it.

@@ -25,8 +25,27 @@ namespace {
 // wake one on a machine that has nothing else to do.
 constexpr int kSpins = 300;
 
-// The executor whose worker this thread is.
-thread_local const Executor* working = nullptr;
+// The run that a worker does its part of. `outer`: the run of another pipeline,
+// a layer of which has called for this one; none if the caller is no worker.
+struct Work {
+  const Executor* executor;
+  const Work* outer;  // on the stack of the worker that waits for this run
+};
+thread_local const Work* innermost = nullptr;
+
+class WorkScope {
+ public:
+  WorkScope(const Executor* executor, const Work* outer)
+      : work_{executor, outer} {
+    innermost = &work_;
+  }
+  ~WorkScope() { innermost = nullptr; }
+  WorkScope(const WorkScope&) = delete;
+  WorkScope& operator=(const WorkScope&) = delete;
+
+ private:
+  const Work work_;
+};
 
 // Shared by those who count and the one who waits, who may be gone before the
 // last ring has ended.
@@ -73,9 +92,10 @@ struct Executor::Run {
   Recording* const recording;  // may be null
   std::vector<Bell>& bells;    // by rank
   const at::ThreadLocalState caller;
-  std::vector<Moment> begin;  // of the caller's streams, by rank
-  std::vector<Moment> end;    // of the workers' streams, by rank
-  std::vector<char> thrown;   // whether any action has, by rank
+  const Work* const outer = innermost;  // of the caller
+  std::vector<Moment> begin;            // of the caller's streams, by rank
+  std::vector<Moment> end;              // of the workers' streams, by rank
+  std::vector<char> thrown;             // whether any action has, by rank
 
   // Of actions that run one at a time: position and rank of each, in order, and
   // the place of the one whose turn it is.
@@ -201,10 +221,12 @@ void Executor::check_caller() const {
               "it: its workers are threads, which a fork does not have, nor "
               "those of LibTorch; start a program (exec, posix_spawn) in the "
               "place of fork() alone");
-  TORCH_CHECK(working != this,
-              "a layer calls the pipeline that it is part of, which would wait "
-              "for itself for ever; make a second GPipe of what is to be "
-              "called");
+  for (const Work* work = innermost; work; work = work->outer) {
+    TORCH_CHECK(work->executor != this,
+                "a layer calls the pipeline that it is part of, which would "
+                "wait for itself for ever; make a second GPipe of what is to "
+                "be called");
+  }
 }
 
 std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
@@ -263,7 +285,7 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
 }
 
 void Executor::work(Run& run, int rank) {
-  working = this;
+  const WorkScope scope(this, run.outer);
   at::ThreadLocalStateGuard caller(run.caller);
   const auto& actions = run.plan.schedule.ranks[rank];
   const auto& positions = run.plan.positions[rank];

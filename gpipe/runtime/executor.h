@@ -87,8 +87,9 @@ class Executor {
   void ring(int rank) { bells_[rank].ring(); }
 
   // Before a lock is taken for run(): c10::Error if that would wait for ever,
-  // on a worker of this executor, or in a fork of the process that made it,
-  // where the workers are not.
+  // on a worker of this executor or of one that a layer of a run of this one
+  // has called, or in a fork of the process that made it, where the workers are
+  // not.
   void check_caller() const;
 
   const std::vector<c10::Device>& devices() const { return devices_; }
