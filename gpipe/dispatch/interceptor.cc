@@ -4,7 +4,8 @@
 
 #include <set>
 #include <utility>
-#include <vector>
+
+#include "gpipe/dispatch/registration.h"
 
 namespace gpipe {
 namespace {
@@ -13,13 +14,6 @@ c10::DispatchKey key_of(Interceptor kind) {
   return kind == Interceptor::kCell
              ? c10::DispatchKey::TESTING_ONLY_GenericMode
              : c10::DispatchKey::TESTING_ONLY_GenericWrapper;
-}
-
-// Never destroyed, since operators may run for as long, and where a leak
-// checker finds it.
-std::vector<c10::RegistrationHandleRAII>& registrations() {
-  static auto* const handles = new std::vector<c10::RegistrationHandleRAII>();
-  return *handles;
 }
 
 // Other operators pass the key. The first interceptor sees to that.
@@ -38,7 +32,7 @@ InterceptScope::InterceptScope(Interceptor kind) : include_(key_of(kind)) {}
 void intercept(Interceptor kind, const c10::OperatorHandle& op,
                c10::KernelFunction kernel, const std::string& owner) {
   let_others_pass(kind);
-  registrations().push_back(c10::Dispatcher::singleton().registerImpl(
+  keep_registered(c10::Dispatcher::singleton().registerImpl(
       op.operator_name(), key_of(kind), std::move(kernel),
       /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
       owner));
@@ -46,7 +40,7 @@ void intercept(Interceptor kind, const c10::OperatorHandle& op,
 
 void intercept_all(Interceptor kind, c10::KernelFunction kernel,
                    const std::string& owner) {
-  registrations().push_back(c10::Dispatcher::singleton().registerFallback(
+  keep_registered(c10::Dispatcher::singleton().registerFallback(
       key_of(kind), std::move(kernel), owner));
 }
 

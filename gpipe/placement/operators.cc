@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/dispatch/registration.h"
 #include "gpipe/dispatch/tensors_in.h"
 #include "gpipe/placement/place.h"
 #include "gpipe/placement/tag.h"
@@ -299,13 +300,13 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   }
 }
 
-// Never destroyed, as those of gpipe/dispatch.
-[[maybe_unused]] const auto* const registration =
-    new c10::RegistrationHandleRAII(
-        c10::Dispatcher::singleton().registerFallback(
-            kPlacementKey,
-            c10::KernelFunction::makeFromBoxedFunction<&place_inputs>(),
-            "gpipe: placement"));
+[[maybe_unused]] const bool registered = [] {
+  keep_registered(c10::Dispatcher::singleton().registerFallback(
+      kPlacementKey,
+      c10::KernelFunction::makeFromBoxedFunction<&place_inputs>(),
+      "gpipe: placement"));
+  return true;
+}();
 
 }  // namespace
 }  // namespace gpipe::placement
