@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/dispatch/registration.h"
 #include "gpipe/meta/convolution.h"
 #include "gpipe/meta/trial.h"
 
@@ -148,96 +149,83 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
 
 // ---- Registration.
 
-class Registrar {
- public:
-  template <typename Kernel>
-  void exact(const char* name, const char* overload, Kernel* kernel) {
-    add({name, overload},
-        c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel));
-  }
-
-  // Of an operator that is made of others: below and above autograd.
-  template <typename Kernel>
-  void composite(const char* name, Kernel* kernel) {
-    for (const auto key :
-         {c10::DispatchKey::Meta, c10::DispatchKey::AutogradMeta}) {
-      add({name, ""},
-          c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel), key);
-    }
-  }
-
-  // All others that have a kernel for the CPU alone.
-  void others() {
-    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
-      if (name.name.rfind("aten::", 0) != 0) continue;
-      const auto op = c10::Dispatcher::singleton().findSchema(name);
-      if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
-          !is_composite(*op) && !op->hasTag(at::Tag::data_dependent_output) &&
-          !op->hasTag(at::Tag::dynamic_output_shape)) {
-        add(name, c10::KernelFunction::makeFromBoxedFunction<&on_zeros>());
-      }
-    }
-  }
-
- private:
-  static void on_zeros(const c10::OperatorHandle& op, c10::DispatchKeySet,
-                       torch::jit::Stack* stack) {
-    run_on_zeros(op, stack);
-  }
-
-  static bool is_composite(const c10::OperatorHandle& op) {
-    for (const auto key :
-         {c10::DispatchKey::CompositeImplicitAutograd,
-          c10::DispatchKey::CompositeExplicitAutograd,
-          c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
-      if (op.hasKernelForDispatchKey(key)) return true;
-    }
-    return false;
-  }
-
-  void add(const c10::OperatorName& name, c10::KernelFunction kernel,
-           c10::DispatchKey key = c10::DispatchKey::Meta) {
-    auto& dispatcher = c10::Dispatcher::singleton();
-    const auto op = dispatcher.findSchema(name);
-    if (!op || op->hasKernelForDispatchKey(key)) return;
-    handles_.push_back(dispatcher.registerImpl(
-        name, key, std::move(kernel),
-        /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
-        "gpipe: shapes on the meta device"));
-  }
-
-  std::vector<c10::RegistrationHandleRAII> handles_;
-};
-
-// Before main(), since LibTorch reads its tables without a lock; never
-// destroyed.
-Registrar& registrar() {
-  static auto* const all = [] {
-    auto* each = new Registrar();
-    each->exact("aten::convolution_overrideable", "", &meta_convolution);
-    each->exact("aten::convolution_backward_overrideable", "",
-                &meta_convolution_backward);
-    each->exact("aten::native_batch_norm", "", &batch_norm);
-    each->exact("aten::native_batch_norm_backward", "", &batch_norm_backward);
-    each->exact("aten::relu", "", &relu);
-    each->exact("aten::where", "self", &where);
-    each->exact("aten::index_select", "", &index_select);
-    each->exact("aten::native_layer_norm_backward", "", &layer_norm_backward);
-    each->exact("aten::embedding_dense_backward", "", &embedding_backward);
-    each->exact("aten::_adaptive_avg_pool2d", "", &adaptive_pool);
-    each->exact("aten::_adaptive_avg_pool2d_backward", "",
-                &adaptive_pool_backward);
-    each->exact("aten::_scaled_dot_product_flash_attention_for_cpu", "",
-                &fused_attention);
-    each->exact("aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-                "", &fused_attention_backward);
-    each->composite("aten::scaled_dot_product_attention", &attention);
-    each->others();
-    return each;
-  }();
-  return *all;
+void add(const c10::OperatorName& name, c10::KernelFunction kernel,
+         c10::DispatchKey key = c10::DispatchKey::Meta) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto op = dispatcher.findSchema(name);
+  if (!op || op->hasKernelForDispatchKey(key)) return;
+  keep_registered(dispatcher.registerImpl(name, key, std::move(kernel),
+                                          /*cpp_signature=*/std::nullopt,
+                                          /*inferred_function_schema=*/nullptr,
+                                          "gpipe: shapes on the meta device"));
 }
-[[maybe_unused]] const Registrar& at_start = registrar();
+
+template <typename Kernel>
+void add_exact(const char* name, const char* overload, Kernel* kernel) {
+  add({name, overload},
+      c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel));
+}
+
+// Of an operator that is made of others: below and above autograd.
+template <typename Kernel>
+void add_composite(const char* name, Kernel* kernel) {
+  for (const auto key :
+       {c10::DispatchKey::Meta, c10::DispatchKey::AutogradMeta}) {
+    add({name, ""}, c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel),
+        key);
+  }
+}
+
+bool is_composite(const c10::OperatorHandle& op) {
+  for (const auto key :
+       {c10::DispatchKey::CompositeImplicitAutograd,
+        c10::DispatchKey::CompositeExplicitAutograd,
+        c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+    if (op.hasKernelForDispatchKey(key)) return true;
+  }
+  return false;
+}
+
+void on_zeros(const c10::OperatorHandle& op, c10::DispatchKeySet,
+              torch::jit::Stack* stack) {
+  run_on_zeros(op, stack);
+}
+
+// All others that have a kernel for the CPU alone.
+void add_others() {
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+        !is_composite(*op) && !op->hasTag(at::Tag::data_dependent_output) &&
+        !op->hasTag(at::Tag::dynamic_output_shape)) {
+      add(name, c10::KernelFunction::makeFromBoxedFunction<&on_zeros>());
+    }
+  }
+}
+
+// Before main(), since LibTorch reads its tables without a lock.
+[[maybe_unused]] const bool registered = [] {
+  add_exact("aten::convolution_overrideable", "", &meta_convolution);
+  add_exact("aten::convolution_backward_overrideable", "",
+            &meta_convolution_backward);
+  add_exact("aten::native_batch_norm", "", &batch_norm);
+  add_exact("aten::native_batch_norm_backward", "", &batch_norm_backward);
+  add_exact("aten::relu", "", &relu);
+  add_exact("aten::where", "self", &where);
+  add_exact("aten::index_select", "", &index_select);
+  add_exact("aten::native_layer_norm_backward", "", &layer_norm_backward);
+  add_exact("aten::embedding_dense_backward", "", &embedding_backward);
+  add_exact("aten::_adaptive_avg_pool2d", "", &adaptive_pool);
+  add_exact("aten::_adaptive_avg_pool2d_backward", "", &adaptive_pool_backward);
+  add_exact("aten::_scaled_dot_product_flash_attention_for_cpu", "",
+            &fused_attention);
+  add_exact("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "",
+            &fused_attention_backward);
+  add_composite("aten::scaled_dot_product_attention", &attention);
+  add_others();
+  return true;
+}();
 
 }  // namespace
 
