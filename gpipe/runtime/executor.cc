@@ -25,27 +25,26 @@ namespace {
 // wake one on a machine that has nothing else to do.
 constexpr int kSpins = 300;
 
-// The run that a worker does its part of. `outer`: the run of another pipeline,
-// a layer of which has called for this one; none if the caller is no worker.
-struct Work {
-  const Executor* executor;
-  const Work* outer;  // on the stack of the worker that waits for this run
-};
-thread_local const Work* innermost = nullptr;
-
-class WorkScope {
+// The run that this worker does its part of, for as long as it does. `outer`:
+// the run of another pipeline, a layer of which has called for this one; none
+// if the caller is no worker. It is on the stack of a worker that waits for
+// this run.
+class Work {
  public:
-  WorkScope(const Executor* executor, const Work* outer)
-      : work_{executor, outer} {
-    innermost = &work_;
+  Work(const Executor* executor, const Work* outer)
+      : executor(executor), outer(outer) {
+    innermost = this;
   }
-  ~WorkScope() { innermost = nullptr; }
-  WorkScope(const WorkScope&) = delete;
-  WorkScope& operator=(const WorkScope&) = delete;
+  ~Work() { innermost = nullptr; }
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
 
- private:
-  const Work work_;
+  static thread_local const Work* innermost;
+
+  const Executor* const executor;
+  const Work* const outer;
 };
+thread_local const Work* Work::innermost = nullptr;
 
 // Shared by those who count and the one who waits, who may be gone before the
 // last ring has ended.
@@ -92,10 +91,10 @@ struct Executor::Run {
   Recording* const recording;  // may be null
   std::vector<Bell>& bells;    // by rank
   const at::ThreadLocalState caller;
-  const Work* const outer = innermost;  // of the caller
-  std::vector<Moment> begin;            // of the caller's streams, by rank
-  std::vector<Moment> end;              // of the workers' streams, by rank
-  std::vector<char> thrown;             // whether any action has, by rank
+  const Work* const outer = Work::innermost;  // of the caller
+  std::vector<Moment> begin;  // of the caller's streams, by rank
+  std::vector<Moment> end;    // of the workers' streams, by rank
+  std::vector<char> thrown;   // whether any action has, by rank
 
   // Of actions that run one at a time: position and rank of each, in order, and
   // the place of the one whose turn it is.
@@ -221,7 +220,7 @@ void Executor::check_caller() const {
               "it: its workers are threads, which a fork does not have, nor "
               "those of LibTorch; start a program (exec, posix_spawn) in the "
               "place of fork() alone");
-  for (const Work* work = innermost; work; work = work->outer) {
+  for (const Work* work = Work::innermost; work; work = work->outer) {
     TORCH_CHECK(work->executor != this,
                 "a layer calls the pipeline that it is part of, which would "
                 "wait for itself for ever; make a second GPipe of what is to "
@@ -285,7 +284,7 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
 }
 
 void Executor::work(Run& run, int rank) {
-  const WorkScope scope(this, run.outer);
+  const Work this_work(this, run.outer);
   at::ThreadLocalStateGuard caller(run.caller);
   const auto& actions = run.plan.schedule.ranks[rank];
   const auto& positions = run.plan.positions[rank];
