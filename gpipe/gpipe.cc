@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gpipe/assembly.h"
+#include "gpipe/runtime/grad_norm.h"
 #include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/pipeline.h"
@@ -142,6 +143,10 @@ StepResult GPipeImpl::run_train(
   return pipeline->train(
       input, target, loss, schedule,
       is_training() ? options_.checkpoint() : Checkpoint::kNever, options);
+}
+
+double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type) {
+  return clip_grad_norm(parameters(), max_norm, norm_type);
 }
 
 std::shared_ptr<torch::nn::Module> GPipeImpl::operator[](int64_t index) const {

@@ -179,6 +179,13 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
         schedule, options);
   }
 
+  // Scales the gradients of all parameters, on whichever devices they are, so
+  // that their norm, as of one vector, is at most `max_norm`; returns what it
+  // was, after waiting for the devices. torch::nn::utils::clip_grad_norm_()
+  // wants them on one device, where this has its bits, but that a parameter
+  // which several layers share counts once.
+  double clip_grad_norm_(double max_norm, double norm_type = 2.0);
+
   // Layers.
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }
   bool is_empty() const { return layers_.empty(); }

@@ -11,6 +11,7 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -300,6 +301,28 @@ TEST(Sharing, OnOneDeviceGivesOneSummedGradient) {
           *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
       EXPECT_LE(testing::distance(state, plain), 1e-12);
     }
+  }
+}
+
+TEST(ClipGradNorm, IsOverAllPartitionsAndCountsASharedParameterOnce) {
+  torch::manual_seed(0);
+  auto model = sharing_model();
+  model->push_back(torch::nn::Conv2d(3, 3, 1));
+  model->to(torch::kDouble);
+  GPipe pipeline(model, GPipeOptions({2, 1}).devices(devices(2)).chunks(2));
+  const Tensor input = torch::randn({4, 3, 2, 2}, torch::kDouble);
+  pipeline->forward(input.to(device(0))).pow(2).sum().backward();
+
+  std::vector<Tensor> grads, once;
+  for (const std::size_t k : {0, 1, 4, 5}) {  // 2 and 3 are 0 and 1 again
+    grads.push_back(pipeline->parameters()[k].grad());
+    once.push_back(grads.back().clone().to(testing::reference_device()));
+    once.back().mutable_grad() = once.back().clone();
+  }
+  EXPECT_EQ(pipeline->clip_grad_norm_(0.5),
+            torch::nn::utils::clip_grad_norm_(once, 0.5));
+  for (std::size_t k = 0; k < once.size(); ++k) {
+    EXPECT_TRUE(grads[k].cpu().equal(once[k].grad().cpu())) << k;
   }
 }
 

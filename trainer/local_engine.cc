@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "gpipe/gpipe.h"
-#include "trainer/clip.h"
 #include "trainer/parse.h"
 
 namespace gpipe::trainer {
@@ -43,7 +42,7 @@ class LocalEngine : public Engine {
   }
 
   double clip(double max_norm) override {
-    return clip_gradients(pipeline_->parameters(), max_norm);
+    return pipeline_->clip_grad_norm_(max_norm);
   }
 
  private:

@@ -36,7 +36,7 @@ struct GradScalerOptions {
 //   auto result = pipeline->train_step(input, target, scaler.scaled(loss),
 //                                      schedule);
 //   scaler.unscale_(optimizer);              // if something is to clip them
-//   torch::nn::utils::clip_grad_norm_(pipeline->parameters(), 1.0);
+//   pipeline->clip_grad_norm_(1.0);
 //   scaler.step(optimizer);
 //   scaler.update();
 //

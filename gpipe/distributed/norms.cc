@@ -1,45 +1,24 @@
 #include "gpipe/distributed/norms.h"
 
 #include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <limits>
-#include <optional>
+#include <cstddef>
 #include <string>
+#include <utility>
 
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
+#include "gpipe/runtime/grad_norm.h"
 
 namespace gpipe {
 namespace {
 
 struct Norm {
   int64_t layer;
-  double value;
-  at::ScalarType type;
+  at::Tensor value;
 };
-
-bool is_maximum(double type) {
-  return type == std::numeric_limits<double>::infinity();
-}
-
-at::Tensor norm_of(const at::Tensor& grad, double type) {
-  return is_maximum(type) ? grad.abs().max() : grad.norm(type);
-}
-
-at::Tensor total_of(const std::vector<Norm>& norms, double type) {
-  if (type == 0) return at::full({}, static_cast<double>(norms.size()));
-  std::vector<at::Tensor> values;
-  for (const Norm& each : norms) {
-    values.push_back(at::scalar_tensor(each.value, each.type));
-  }
-  if (values.size() == 1) return values.front();
-  const at::Tensor all = at::stack(values);
-  return is_maximum(type) ? all.max() : all.norm(type);
-}
 
 }  // namespace
 
@@ -48,37 +27,36 @@ double clip_grad_norm(World& world, const std::vector<int>& members, int tag,
                       double max_norm, double norm_type) {
   const c10::AutoGradMode no_graph(false);
   std::string mine;
+  std::vector<at::Tensor> grads;
   for (const auto& [layer, parameter] : own) {
-    const at::Tensor grad = parameter.grad();
-    if (!grad.defined()) continue;
+    if (!parameter.grad().defined()) continue;
+    grads.push_back(parameter.grad().detach());
     const at::Tensor norm =
-        norm_type == 0 ? at::zeros({}) : norm_of(grad.detach(), norm_type);
+        norm_type == 0 ? at::zeros({}) : norm_of(grads.back(), norm_type);
     put(mine, layer);
     put(mine, norm.item<double>());
     put(mine, static_cast<int8_t>(norm.scalar_type()));
   }
-  std::vector<Norm> norms;
+  std::vector<Norm> all;
   for (const std::string& bytes :
        all_gather(world, members, tag, mine, "the norm of the gradients")) {
     for (std::size_t at = 0; at < bytes.size();) {
-      Norm norm{};
+      Norm norm;
       norm.layer = take<int64_t>(bytes, at);
-      norm.value = take<double>(bytes, at);
-      norm.type = static_cast<at::ScalarType>(take<int8_t>(bytes, at));
-      norms.push_back(norm);
+      const auto value = take<double>(bytes, at);
+      norm.value = at::scalar_tensor(
+          value, static_cast<at::ScalarType>(take<int8_t>(bytes, at)));
+      all.push_back(std::move(norm));
     }
   }
-  if (norms.empty()) return 0;
-  std::stable_sort(
-      norms.begin(), norms.end(),
-      [](const Norm& a, const Norm& b) { return a.layer < b.layer; });
-  const at::Tensor total = total_of(norms, norm_type);
-  const at::Tensor factor =
-      at::clamp(max_norm / (total + 1e-6), std::nullopt, 1.0);
-  for (const auto& [layer, parameter] : own) {
-    at::Tensor grad = parameter.grad();
-    if (grad.defined()) grad.detach().mul_(factor);
-  }
+  if (all.empty()) return 0;
+  std::stable_sort(all.begin(), all.end(), [](const Norm& a, const Norm& b) {
+    return a.layer < b.layer;
+  });
+  std::vector<at::Tensor> norms;
+  for (Norm& each : all) norms.push_back(std::move(each.value));
+  const at::Tensor total = total_norm(std::move(norms), norm_type);
+  scale_grads(grads, total, max_norm);
   return total.item<double>();
 }
 

@@ -273,10 +273,12 @@ void DistributedPipelineImpl::build(std::vector<Layer> layers) {
       partition(std::move(layers), options_.balance(), devices);
   if (options_.deferred_batch_norm()) defer_norms(partitions);
   move_layers(partitions);
+  std::set<const c10::TensorImpl*> seen;  // layers may share parameters
   for (const Partition& part : partitions) {
     for (const Layer& layer : part.layers) {
       register_module(layer.name, layer.module.ptr());
       for (const at::Tensor& each : layer.module.ptr()->parameters()) {
+        if (!seen.insert(each.unsafeGetTensorImpl()).second) continue;
         parameters_by_layer_.emplace_back(layer.index, each);
       }
     }

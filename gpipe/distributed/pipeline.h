@@ -160,8 +160,8 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   }
 
   // Scales the gradients of all ranks so that their norm, as of one vector, is
-  // at most `max_norm`; returns what it was. The same bits as
-  // torch::nn::utils::clip_grad_norm_() on the whole model's parameters.
+  // at most `max_norm`; returns what it was. The same bits as GPipe's
+  // clip_grad_norm_() on the whole model.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
   // Whether it is true on any rank, of all replicas: that a gradient is
@@ -215,7 +215,7 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   RankLayout layout_;
   torch::Device device_ = torch::kCPU;
   Transfers transfers_ = Transfers::kHost;
-  // With the layer's index.
+  // With the layer's index; each parameter once.
   std::vector<std::pair<int64_t, torch::Tensor>> parameters_by_layer_;
   std::shared_ptr<Runner> runner_;
 };

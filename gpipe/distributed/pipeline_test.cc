@@ -301,6 +301,39 @@ const RankProgramEntry kNonFinite("non_finite", [] {
   return 0;
 });
 
+// A layer of the pipeline that uses another one's weight.
+struct UsesImpl : nn::Module {
+  explicit UsesImpl(nn::Linear shared)
+      : shared(register_module("shared", std::move(shared))) {}
+  Tensor forward(Tensor x) { return shared->forward(x); }
+  nn::Linear shared;
+};
+TORCH_MODULE(Uses);
+
+const RankProgramEntry kSharedParameter("shared_parameter", [] {
+  const auto world = World::connect(world_options());
+  torch::manual_seed(1);
+  const nn::Linear shared(3, 3);
+  const nn::Sequential layers{Uses(shared), Uses(shared)};
+  DistributedPipeline pipeline(
+      layers, DistributedOptions({2}).device(torch::kCPU), world);
+  pipeline->train_step(torch::ones({4, 3}), torch::zeros({4, 3}), mean_square,
+                       one_forward_one_backward(1, 2));
+  std::vector<Tensor> once, grads;
+  for (const Tensor& each : shared->parameters()) {
+    once.push_back(torch::zeros_like(each));
+    once.back().mutable_grad() = each.grad().clone();
+    grads.push_back(each.grad());
+  }
+  check(
+      pipeline->clip_grad_norm_(0.01) == nn::utils::clip_grad_norm_(once, 0.01),
+      "norm");
+  for (std::size_t k = 0; k < once.size(); ++k) {
+    check(grads[k].equal(once[k].grad()), "gradient");
+  }
+  return 0;
+});
+
 void expect_all_ok(const std::vector<RankResult>& results) {
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     EXPECT_TRUE(results[rank].ended) << "rank " << rank;
@@ -338,6 +371,10 @@ TEST(DistributedPipeline,
 
 TEST(DistributedPipeline, ForwardAndEvaluateGiveTheBitsOfThePlainModel) {
   expect_all_ok(Ranks("forward", 2).wait());
+}
+
+TEST(DistributedPipeline, ClipsAParameterOfSeveralLayersOnce) {
+  expect_all_ok(Ranks("shared_parameter", 1).wait());
 }
 
 TEST(DistributedPipeline, NamesTheLayerThatGivesWhatIsNotFinite) {
