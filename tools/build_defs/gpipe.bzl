@@ -20,6 +20,7 @@ _COPTS = [
 _TEST_COPTS = _COPTS + ["-O1"]
 
 _LIBTORCH = "@libtorch//:torch"
+_LIBTORCH_CUDA = "@libtorch//:cuda"
 
 def precompiled_libtorch(name, srcs):
     """[name]_O1 and [name]_O2: LibTorch's headers as our targets can use them.
@@ -43,13 +44,16 @@ def _attributes(ours, copts, deps, precompiled = None):
     select() cannot be looked into.
     """
     if precompiled == None:
-        precompiled = not copts and type(deps) == "list" and _LIBTORCH in deps
+        precompiled = not copts and _has_libtorch(deps)
     copts = ours + copts
     if precompiled:
         name = "precompiled_O1" if ours == _TEST_COPTS else "precompiled_O2"
         copts = copts + _if_precompiled(["-include", "third_party/libtorch/%s.h" % name])
         deps = deps + _if_precompiled(["//third_party/libtorch:" + name])
     return dict(copts = copts, deps = deps)
+
+def _has_libtorch(deps):
+    return type(deps) == "list" and _LIBTORCH in deps
 
 def _if_precompiled(values):
     return select({
@@ -85,6 +89,8 @@ def _library(ours, name, copts = [], deps = [], precompiled = None, **kwargs):
 def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None, **kwargs):
     """cc_binary with our options; `srcs` is [name].cc unless given.
 
+    One that has LibTorch in `deps` sees the GPUs under --config=cuda.
+
     Args:
       name: as in cc_binary.
       copts: added to ours.
@@ -93,6 +99,8 @@ def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None
       precompiled: as in gpipe_cc_library.
       **kwargs: as in cc_binary.
     """
+    if _has_libtorch(deps):
+        deps = deps + [_LIBTORCH_CUDA]
     kwargs.update(_attributes(_COPTS, copts, deps, precompiled))
     cc_binary(
         name = name,
