@@ -22,7 +22,8 @@ std::size_t block_begin(const std::vector<Action>& actions, std::size_t k) {
 }
 
 // The first place to which actions[k], a backward, may have its recompute
-// brought forward without passing another backward or its own forward.
+// brought forward without passing another backward or its own forward, or the
+// block that these are in.
 std::size_t ahead_of(const std::vector<Action>& actions, std::size_t k) {
   const Action& backward = actions[k];
   std::size_t place = block_begin(actions, k);
@@ -35,6 +36,7 @@ std::size_t ahead_of(const std::vector<Action>& actions, std::size_t k) {
     }
     --place;
   }
+  while (place > 0 && actions[place - 1].with_next) ++place;
   return place;
 }
 
@@ -52,8 +54,8 @@ Schedule with_recompute(const Schedule& schedule,
       if (!begins_backward(action) || !checkpointed(action.microbatch))
         continue;
       const std::size_t begin = block_begin(actions, k);
-      const bool in_block =
-          placement == RecomputePlacement::kWithBackward && begin == k;
+      const bool in_block = placement == RecomputePlacement::kWithBackward &&
+                            begin == k && !action.with_next;
       const std::size_t place = placement == RecomputePlacement::kAhead
                                     ? ahead_of(actions, k)
                                     : begin;

@@ -21,16 +21,19 @@ enum class RecomputePlacement {
   // saves no time.
   kWithBackward,
   // Right after the backward (or W) that comes before its own on the rank, or
-  // after its own forward if that is later: fills the time before forwards in
-  // between, too. The graph is held beside those of these forwards: one more
-  // than with the others. It may keep one of these forwards waiting, so it
-  // gains time with some costs and loses some with others: see simulate().
+  // after its own forward if that is later, and after the block that this one
+  // is in: fills the time before forwards in between, too. The graph is held
+  // beside those of these forwards: one more than with the others. It may keep
+  // one of these forwards waiting, so it gains time with some costs and loses
+  // some with others: see simulate().
   kAhead,
 };
 
 // Adds an R for every backward (B or I) of a micro-batch that is
-// `checkpointed`. A backward that is in a block with a forward has its R right
-// before that block even with kWithBackward, since a block has two actions.
+// `checkpointed`. A backward that is in a block with a forward, be it the first
+// or the second of the two, has its R right before that block even with
+// kWithBackward, since a block has two actions. So what is valid (validate.h)
+// stays valid, if it had no R before.
 Schedule with_recompute(
     const Schedule& schedule,
     const std::function<bool(int microbatch)>& checkpointed,

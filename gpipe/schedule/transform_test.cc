@@ -8,6 +8,8 @@
 
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/order.h"
+#include "gpipe/schedule/text.h"
+#include "gpipe/schedule/validate.h"
 
 namespace gpipe {
 namespace {
@@ -81,6 +83,24 @@ TEST(WithRecompute, StaysOutOfBlocks) {
   EXPECT_EQ(
       text(with_recompute(kBlocks, always, RecomputePlacement::kWithBackward)),
       "0F2 3F1 3R1 0F3+3B1 0R0 3F2+0B0 3R2+3B2");
+}
+
+// The block begins with the backward: R may neither join it, as a third, nor go
+// into its middle.
+TEST(WithRecompute, StaysOutOfBlocksThatBeginWithTheBackward) {
+  const Schedule schedule =
+      parse_schedule("0F0,0F1,(0B0;0F2)OVERLAP_F_B,0B1,0B2\n");
+  const auto out = [&](RecomputePlacement placement) {
+    const Schedule result = with_recompute(schedule, always, placement);
+    EXPECT_NO_THROW(validate(result));
+    return text(result);
+  };
+  EXPECT_EQ(out(RecomputePlacement::kBeforeBackward),
+            "0F0 0F1 0R0 0B0+0F2 0R1 0B1 0R2 0B2");
+  EXPECT_EQ(out(RecomputePlacement::kWithBackward),
+            "0F0 0F1 0R0 0B0+0F2 0R1+0B1 0R2+0B2");
+  EXPECT_EQ(out(RecomputePlacement::kAhead),
+            "0F0 0R0 0F1 0B0+0F2 0R1 0B1 0R2 0B2");
 }
 
 TEST(WithRecompute, AddsOneForEachBackwardOfAnySchedule) {

@@ -394,5 +394,32 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
   EXPECT_GT(blocks, 300);
 }
 
+// Blocks of either order, and backwards in one or two parts.
+TEST(ValidateMutants, RecomputesMayBeAddedToWhateverIsValid) {
+  Random random(1);
+  std::map<Kind, int> first;  // of blocks
+  for (int k = 0; k < 2000; ++k) {
+    const Schedule schedule =
+        select(valid_schedule(random),
+               [](const Action& a) { return a.kind != Kind::kRecompute; });
+    for (const auto& actions : schedule.ranks) {
+      for (const Action& action : actions)
+        first[action.kind] += action.with_next;
+    }
+    for (const auto placement :
+         {RecomputePlacement::kBeforeBackward,
+          RecomputePlacement::kWithBackward, RecomputePlacement::kAhead}) {
+      const Schedule out = with_recompute(
+          schedule, [](int) { return true; }, placement);
+      ASSERT_TRUE(brute_force(out)) << to_csv(schedule) << "\n" << to_csv(out);
+      ASSERT_EQ(objection(out), "") << to_csv(schedule) << "\n" << to_csv(out);
+    }
+  }
+  for (const Kind kind :
+       {Kind::kForward, Kind::kBackward, Kind::kBackwardInput}) {
+    EXPECT_GT(first[kind], 100);
+  }
+}
+
 }  // namespace
 }  // namespace gpipe
