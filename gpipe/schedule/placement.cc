@@ -2,10 +2,42 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
 namespace gpipe {
+namespace {
+
+int count(const Schedule& schedule, int Action::*number) {
+  int result = 0;
+  for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
+    for (const Action& action : schedule.ranks[r]) {
+      // In schedules that nobody has validated, one more may be no number.
+      if (action.*number == std::numeric_limits<int>::max()) {
+        throw std::invalid_argument(
+            to_string(action) + " of rank " + std::to_string(r) +
+            " has the largest number that there is: stages and micro-batches "
+            "are numbered from 0 without a gap");
+      }
+      result = std::max(result, action.*number + 1);
+    }
+  }
+  return result;
+}
+
+// A part of a schedule may leave much out; a slip of the pen must not take all
+// memory.
+void check_gaps(const Schedule& schedule, int stages) {
+  std::size_t actions = 0;
+  for (const auto& rank : schedule.ranks) actions += rank.size();
+  if (stages <= 1e6 + 1e3 * static_cast<double>(actions)) return;
+  throw std::invalid_argument(
+      "a schedule of " + std::to_string(actions) + " actions has a stage " +
+      std::to_string(stages - 1) + ": number them from 0 without a gap");
+}
+
+}  // namespace
 
 std::vector<int> place_stages(int stages, int ranks, Placement placement) {
   std::vector<int> result;
@@ -18,27 +50,17 @@ std::vector<int> place_stages(int stages, int ranks, Placement placement) {
 }
 
 int num_stages(const Schedule& schedule) {
-  int result = 0;
-  for (const auto& actions : schedule.ranks) {
-    for (const Action& action : actions) {
-      result = std::max(result, action.stage + 1);
-    }
-  }
-  return result;
+  return count(schedule, &Action::stage);
 }
 
 int num_microbatches(const Schedule& schedule) {
-  int result = 0;
-  for (const auto& actions : schedule.ranks) {
-    for (const Action& action : actions) {
-      result = std::max(result, action.microbatch + 1);
-    }
-  }
-  return result;
+  return count(schedule, &Action::microbatch);
 }
 
 std::vector<int> rank_of_stage(const Schedule& schedule) {
-  std::vector<int> result(num_stages(schedule), -1);
+  const int stages = num_stages(schedule);
+  check_gaps(schedule, stages);
+  std::vector<int> result(stages, -1);
   for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
     const int rank = static_cast<int>(r);
     for (const Action& action : schedule.ranks[r]) {

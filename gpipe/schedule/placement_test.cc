@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <stdexcept>
 
 #include "gpipe/schedule/interleaved.h"
@@ -50,6 +51,39 @@ TEST(RankOfStage, RefusesAStageOnTwoRanks) {
         rank_of_stage({{{{-1, Kind::kForward, 0}}}});
       },
       ThrowsMessage<std::invalid_argument>(HasSubstr("-1F0")));
+}
+
+// Of what nobody has validated.
+TEST(PlacementTest, NumbersBeyondWhichNobodyCanCountAreRefused) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  const Schedule stage = {
+      {{{0, Kind::kForward, 0}}, {{kMost, Kind::kForward, 0}}}};
+  const Schedule microbatch = {{{{0, Kind::kForward, kMost}}}};
+  const auto refused = [](const char* action) {
+    return ThrowsMessage<std::invalid_argument>(HasSubstr(action));
+  };
+  EXPECT_THAT([&] { num_stages(stage); }, refused("2147483647F0 of rank 1"));
+  EXPECT_THAT([&] { rank_of_stage(stage); }, refused("2147483647F0 of rank 1"));
+  EXPECT_EQ(num_microbatches(stage), 1);
+  EXPECT_THAT([&] { num_microbatches(microbatch); },
+              refused("0F2147483647 of rank 0"));
+  EXPECT_EQ(num_stages(microbatch), 1);
+  EXPECT_THAT(rank_of_stage(microbatch), ElementsAre(0));
+
+  constexpr int kLeast = std::numeric_limits<int>::min();
+  EXPECT_EQ(num_stages({{{{kLeast, Kind::kForward, 0}}}}), 0);
+  EXPECT_EQ(num_microbatches({{{{0, Kind::kForward, kLeast}}}}), 0);
+}
+
+// A list of them would be 8 GB.
+TEST(RankOfStage, RefusesStagesFarBeyondTheNumberOfActions) {
+  const Schedule far = {{{{2000000000, Kind::kForward, 0}}}};
+  EXPECT_EQ(num_stages(far), 2000000001);
+  EXPECT_THAT([&] { rank_of_stage(far); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("1 actions has a stage 2000000000")));
+  // One stage of many is a part of a schedule.
+  EXPECT_EQ(rank_of_stage({{{{99999, Kind::kForward, 0}}}}).size(), 100000);
 }
 
 TEST(PlacementTest, StagesAreDealtOutInRoundsOrThereAndBack) {

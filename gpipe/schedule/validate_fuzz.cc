@@ -4,9 +4,23 @@
 #include <utility>
 
 #include "gpipe/schedule/order.h"
+#include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/testing/fuzz/check.h"
+
+namespace {
+
+// Takes what nobody has validated.
+template <typename Function>
+void call(const Function& function, const gpipe::Schedule& schedule) {
+  try {
+    function(schedule);
+  } catch (const std::invalid_argument&) {
+  }
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace gpipe;  // NOLINT: parser and checks
@@ -16,6 +30,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   } catch (const std::invalid_argument&) {
     return 0;
   }
+  call(num_stages, schedule);
+  call(num_microbatches, schedule);
+  call(rank_of_stage, schedule);
   const auto valid = [&] {
     validate(schedule);
     return true;
