@@ -328,8 +328,8 @@ const char* name_of(IdleCause cause) {
 }
 
 std::vector<std::vector<IdleSpan>> idle_spans(const Timeline& timeline) {
+  Explainer explainer(timeline);  // refuses stages that there cannot be
   const auto gaps = gaps_of_equal_stages(timeline);
-  Explainer explainer(timeline);
   std::vector<std::vector<IdleSpan>> spans;
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
     spans.push_back(with_causes(explainer.of_rank(r), gaps[r]));

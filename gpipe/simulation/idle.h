@@ -61,7 +61,8 @@ struct IdleParts {
 // example.)
 //
 // Errors: std::invalid_argument for a timeline in which an action waits for
-// itself, over others. Complexity: O(n p) for n actions on p ranks, if few
+// itself, over others, and for stages or micro-batches below 0 or far beyond
+// the number of actions. Complexity: O(n p) for n actions on p ranks, if few
 // ranks are idle together. Threads: pure function.
 std::vector<IdleParts> idle_parts(const Timeline& timeline);
 

@@ -219,6 +219,15 @@ TEST(Idle, IsRefusedWhereActionsWaitForEachOther) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("0B0")));
 }
 
+// Before a list of them all, of 16 GB, is made.
+TEST(Idle, IsRefusedForStagesFarBeyondTheNumberOfActions) {
+  const auto timeline =
+      timeline_of({{{{2000000000, Kind::kForward, 0}, 0, 1}}});
+  EXPECT_THAT([&] { idle_spans(timeline); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("1 actions has a stage 2000000000")));
+}
+
 TEST(Idle, IsATable) {
   Costs costs = equal_costs(2, 1, 1);
   costs.latency = 0.5;
