@@ -15,6 +15,7 @@
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/simulation/timeline.h"
+#include "gpipe/simulation/timeline_testing.h"
 
 namespace gpipe {
 namespace {
@@ -168,17 +169,6 @@ TEST(ChromeTraceTest, TimelinesAreProcessesOfTheirOwn) {
   for (const Json& event : events_of(trace, "s"))
     ids.insert(event.at("id").get<int>());
   EXPECT_EQ(ids.size(), 4);
-}
-
-// Rank 1 of two, with the rank before in another process: its input arrives
-// from 2 to 3, and is looked at at 3.5.
-Timeline second_of_two() {
-  Timeline timeline = timeline_of({{{{1, Kind::kForward, 0}, 3.5, 4}}});
-  timeline.first_rank = 1;
-  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 2, 3, 3, 64}};
-  timeline.memory = {{{0, 10}}};
-  timeline.peak_bytes = {10};
-  return timeline;
 }
 
 TEST(ChromeTraceTest, IdleTimeIsNamedByItsCauseOnTheRanksTrack) {

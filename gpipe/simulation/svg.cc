@@ -60,6 +60,10 @@ double tick_step(double span) {
   return 10 * power;
 }
 
+std::string number_of(const Timeline& timeline, std::size_t rank) {
+  return std::to_string(timeline.first_rank + static_cast<int>(rank));
+}
+
 class Picture {
  public:
   Picture(const std::vector<NamedTimeline>& timelines, int width)
@@ -121,8 +125,8 @@ class Picture {
 
   void draw_lane(const Timeline& timeline, std::size_t rank) {
     const auto& spans = timeline.ranks[rank];
-    write_text(kLeft - 8, y_ + kLane / 2 + 4, "right",
-               "rank " + std::to_string(rank));
+    const std::string name = "rank " + number_of(timeline, rank);
+    write_text(kLeft - 8, y_ + kLane / 2 + 4, "right", name);
     std::string idle = "idle " + seconds_text(timeline.idle[rank]);
     if (timeline.makespan > 0) {
       idle +=
@@ -130,9 +134,8 @@ class Picture {
     }
     text_ += "<rect x=\"" + number(kLeft) + "\" y=\"" + number(y_) +
              "\" width=\"" + number(x_of(timeline.makespan) - kLeft) +
-             "\" height=\"" + number(kLane) +
-             "\" fill=\"url(#idle)\"><title>rank " + std::to_string(rank) +
-             ": " + idle + "</title></rect>\n";
+             "\" height=\"" + number(kLane) + "\" fill=\"url(#idle)\"><title>" +
+             name + ": " + idle + "</title></rect>\n";
     write_text(kLeft + plot_ + 6, y_ + kLane / 2 + 4, "", idle);
 
     std::set<int> stages;
@@ -210,10 +213,10 @@ class Picture {
     path += "H" + number(x_of(timeline.makespan)) + "V" + number(bottom) + "Z";
     const std::string peak = "peak " + bytes_text(timeline.peak_bytes[rank]);
     text_ += "<path class=\"memory\" d=\"" + path +
-             "\"><title>memory of rank " + std::to_string(rank) + ": " + peak +
-             "</title></path>\n";
+             "\"><title>memory of rank " + number_of(timeline, rank) + ": " +
+             peak + "</title></path>\n";
     write_text(kLeft - 8, y_ + kMemory / 2 + 4, "right",
-               "bytes " + std::to_string(rank));
+               "bytes " + number_of(timeline, rank));
     write_text(kLeft + plot_ + 6, y_ + kMemory / 2 + 4, "", peak);
   }
 

@@ -12,10 +12,10 @@ namespace gpipe {
 // An SVG document, `width` pixels wide, that needs no other file: below each
 // other, on one scale of time, each timeline with
 //
-// - a lane per rank, where an action is a box in the colour of its kind (paler
-//   for the later stages of a rank), with its name, if there is room, and its
-//   times as a tooltip; an overlapped pair has half of the height each; what is
-//   hatched is idle;
+// - a lane per rank (from Timeline::first_rank on), where an action is a box in
+//   the colour of its kind (paler for the later stages of a rank), with its
+//   name, if there is room, and its times as a tooltip; an overlapped pair has
+//   half of the height each; what is hatched is idle;
 // - a line per copy, from rank to rank;
 // - below, if the timeline has it, the memory of each rank on one scale.
 //

@@ -10,6 +10,7 @@
 
 #include "gpipe/schedule/fill_drain.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/simulation/timeline_testing.h"
 
 namespace gpipe {
 namespace {
@@ -128,6 +129,16 @@ TEST(SvgTest, HasMemoryAndCopiesIfTheTimelineDoes) {
   EXPECT_THAT(svg, HasSubstr("d=\"M70.00 196.00H70.00V196.00H270.00V178.00"
                              "H420.00V196.00H670.00V196.00Z\""));
   EXPECT_THAT(svg, HasSubstr(">peak 1 KiB<"));
+}
+
+TEST(SvgTest, RanksOfOtherProcessesKeepTheirNumbers) {
+  const std::string svg = to_svg(second_of_two());
+  EXPECT_EQ(fault_of(svg), "");
+  EXPECT_THAT(svg, HasSubstr(">rank 1<"));
+  EXPECT_THAT(svg, HasSubstr(">rank 1: idle 3.5 s (87.5 %)<"));
+  EXPECT_THAT(svg, HasSubstr(">bytes 1<"));
+  EXPECT_THAT(svg, HasSubstr(">memory of rank 1: peak 10 B<"));
+  EXPECT_THAT(svg, Not(HasSubstr("rank 0")));
 }
 
 TEST(SvgTest, TimelinesAreOnOneScale) {

@@ -54,16 +54,18 @@ std::string to_text(const Timeline& timeline, int columns) {
   }
   const auto width = static_cast<std::size_t>(columns);
   const std::string rank = "rank ";
+  const auto number_of = [&](std::size_t r) {
+    return std::to_string(timeline.first_rank + static_cast<int>(r));
+  };
   const std::size_t digits =
-      std::to_string(std::max<std::size_t>(timeline.ranks.size(), 1) - 1)
-          .size();
+      number_of(std::max<std::size_t>(timeline.ranks.size(), 1) - 1).size();
   const std::string end = seconds_text(timeline.makespan);
   std::string text(rank.size() + digits + 2, ' ');
   text += "0";
   if (width > end.size() + 1) text.append(width - end.size() - 1, ' ');
   text += (width > end.size() + 1 ? "" : " ") + end + "\n";
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
-    const std::string number = std::to_string(r);
+    const std::string number = number_of(r);
     text += rank + std::string(digits - number.size(), ' ') + number + " |" +
             line_of(timeline.ranks[r], timeline.makespan, width) + "|";
     if (timeline.makespan > 0) {

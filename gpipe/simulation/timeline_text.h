@@ -7,8 +7,8 @@
 
 namespace gpipe {
 
-// A line per rank, `columns` characters of which are the time from 0 to the
-// makespan, and one for the time itself:
+// A line per rank (from Timeline::first_rank on), `columns` characters of which
+// are the time from 0 to the makespan, and one for the time itself:
 //
 //           0                                 6 ms
 //   rank 0 |0F0--0F1--.....................0B1----| idle 50.0 %

@@ -7,6 +7,7 @@
 
 #include "gpipe/schedule/fill_drain.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/simulation/timeline_testing.h"
 
 namespace gpipe {
 namespace {
@@ -54,6 +55,17 @@ TEST(TimelineTextTest, NumbersOfRanksAreAligned) {
   const std::string text = to_text(timeline_of(timeline.ranks), 4);
   EXPECT_THAT(text, HasSubstr("rank  9 |....| idle 100.0 %\n"));
   EXPECT_THAT(text, HasSubstr("rank 10 |0F0-| idle 0.0 %\n"));
+}
+
+TEST(TimelineTextTest, RanksOfOtherProcessesKeepTheirNumbers) {
+  Timeline timeline = second_of_two();
+  EXPECT_EQ(to_text(timeline, 8),
+            "        0    4 s\n"
+            "rank 1 |.......F| idle 87.5 %\n");
+  timeline.first_rank = 10;
+  EXPECT_EQ(to_text(timeline, 8),
+            "         0    4 s\n"
+            "rank 10 |.......F| idle 87.5 %\n");
 }
 
 TEST(TimelineTextTest, NothingIsEmpty) {
