@@ -31,7 +31,10 @@ class ActionIndex {
   // kNone for what cannot be in the schedule.
   std::size_t find(const Action& action) const {
     const int column = columns_[static_cast<std::size_t>(action.kind)];
-    if (column < 0 || action.stage < 0 || action.stage >= stages_) return kNone;
+    if (column < 0 || action.stage < 0 || action.stage >= stages_ ||
+        action.microbatch < 0 || action.microbatch >= microbatches_) {
+      return kNone;
+    }
     const int64_t cell = action.stage * microbatches_ + action.microbatch;
     return static_cast<std::size_t>(cell) * kinds_ +
            static_cast<std::size_t>(column);

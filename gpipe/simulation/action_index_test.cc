@@ -34,6 +34,8 @@ TEST(ActionIndexTest, WhatCannotBeThereHasNone) {
   EXPECT_EQ(index.find({-1, Kind::kForward, 0}), ActionIndex::kNone);
   EXPECT_EQ(index.find({3, Kind::kBackward, 0}), ActionIndex::kNone);
   EXPECT_EQ(index.find({0, Kind::kRecompute, 0}), ActionIndex::kNone);
+  EXPECT_EQ(index.find({1, Kind::kForward, -1}), ActionIndex::kNone);
+  EXPECT_EQ(index.find({2, Kind::kBackward, 5}), ActionIndex::kNone);
 }
 
 TEST(ActionIndexTest, APartOfAScheduleKeepsItsNumbers) {
