@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"
@@ -32,12 +34,9 @@ class Tracer {
     std::map<std::pair<int, int>, int> last;
     for (std::size_t t = 0; t < timeline.transfers.size(); ++t) {
       const Transfer& transfer = timeline.transfers[t];
-      Found* const found = find(transfer.action);
-      if (!found) {
-        refuse("there is a transfer of ", to_string(transfer.action),
-               ", which is on no rank of the timeline");
-      }
-      found->transfer = static_cast<int>(t);
+      arrivals_[{transfer.action.kind == Kind::kForward,
+                 transfer.action.microbatch, transfer.to}]
+          .push_back(static_cast<int>(t));
       const auto [entry, is_first] =
           last.emplace(std::pair(transfer.from, transfer.to), t);
       if (!is_first) before_[t] = std::exchange(entry->second, t);
@@ -45,13 +44,12 @@ class Tracer {
   }
 
   std::vector<CriticalStep> path() {
-    auto span = last();
-    while (span) {
-      const auto& [rank, position, transfer] = *span;
-      const Span& at = timeline_.ranks[rank][position];
-      add({at.action, rank, rank, at.start, at.end});
-      span = before(*span);
-      if (span && span->transfer >= 0) span = along_link(span->transfer);
+    auto found = last();
+    while (found) {
+      const Span& span = span_of(*found);
+      const int rank = timeline_.first_rank + found->rank;
+      add({span.action, rank, rank, span.start, span.end});
+      found = before(*found);
     }
     std::reverse(path_.begin(), path_.end());
     return std::move(path_);
@@ -61,8 +59,9 @@ class Tracer {
   struct Found {
     int rank = -1;  // -1: not in the timeline
     std::size_t position = 0;
-    int transfer = -1;
   };
+  // Of copies: whether of a forward, of which micro-batch, to which rank.
+  using Way = std::tuple<bool, int, int>;
 
   void add(const CriticalStep& step) {
     if (path_.size() > found_.size() + before_.size()) {
@@ -72,10 +71,14 @@ class Tracer {
     path_.push_back(step);
   }
 
-  Found* find(const Action& action) {
+  const Found* find(const Action& action) const {
     const std::size_t found = index_.find(action);
     if (found == ActionIndex::kNone || found_[found].rank < 0) return nullptr;
     return &found_[found];
+  }
+
+  const Span& span_of(const Found& found) const {
+    return timeline_.ranks[found.rank][found.position];
   }
 
   std::optional<Found> last() const {
@@ -86,14 +89,14 @@ class Tracer {
       for (std::size_t k = 0; k < spans.size(); ++k) {
         if (spans[k].end <= end) continue;
         end = spans[k].end;
-        last = Found{static_cast<int>(r), k, -1};
+        last = Found{static_cast<int>(r), k};
       }
     }
     return last;
   }
 
-  // What the action at `place` waited for longest, by way of its transfer if
-  // there is one; none if it waited for nothing.
+  // The action that the one at `place` waited for longest, after the copies in
+  // between have been added; none if there is none, or in another process.
   std::optional<Found> before(const Found& place) {
     const auto& spans = timeline_.ranks[place.rank];
     std::size_t first = place.position, end = place.position + 1;
@@ -102,16 +105,23 @@ class Tracer {
     // Late recompute: the backward comes after it, not beside it.
     if (first < place.position &&
         spans[first].action.kind == Kind::kRecompute) {
-      return Found{place.rank, first, -1};
+      return Found{place.rank, first};
     }
 
-    std::optional<Found> best;
+    std::optional<Found> action;
+    int copy = -1;  // if the last of all is one
     double time = -1;
-    if (first > 0) {
-      best = Found{place.rank, first - 1, -1};
-      time = spans[first - 1].end;
-    }
+    const auto wait_for = [&](const Found& found) {
+      const double there = span_of(found).end;
+      if (there <= time) return;
+      time = there;
+      action = found;
+      copy = -1;
+    };
+    if (first > 0) wait_for({place.rank, first - 1});
     for (std::size_t k = first; k < end; ++k) {
+      const auto copies =
+          copies_for(spans[k].action, place.rank, spans[first].start);
       for (const Action& need : needs(spans[k].action)) {
         const Found* found = find(need);
         if (!found) continue;
@@ -119,30 +129,55 @@ class Tracer {
             found->position < end) {
           continue;  // in the block
         }
-        const int transfer = found->rank == place.rank ? -1 : found->transfer;
-        const double there =
-            transfer >= 0 ? timeline_.transfers[transfer].end
-                          : timeline_.ranks[found->rank][found->position].end;
+        const bool copied =
+            std::any_of(copies.begin(), copies.end(), [&](int number) {
+              return timeline_.transfers[number].action.stage == need.stage;
+            });
+        if (!copied) wait_for(*found);
+      }
+      for (const int number : copies) {
+        const double there = timeline_.transfers[number].end;
         if (there <= time) continue;
         time = there;
-        best = Found{found->rank, found->position, transfer};
+        copy = number;
       }
     }
-    return best;
+    return copy >= 0 ? along_link(copy) : action;
+  }
+
+  // The copies to its rank that `action` may have waited for: those that were
+  // there when it, or its block, began at `start`.
+  std::vector<int> copies_for(const Action& action, int rank,
+                              double start) const {
+    std::vector<int> numbers;
+    const bool forward = action.kind == Kind::kForward;
+    const bool backward =
+        action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+    if (!forward && !backward) return numbers;
+    const auto found = arrivals_.find(
+        {forward, action.microbatch, timeline_.first_rank + rank});
+    if (found == arrivals_.end()) return numbers;
+    for (const int number : found->second) {
+      const Transfer& transfer = timeline_.transfers[number];
+      const int from = transfer.action.stage;
+      const bool needed = forward ? from < action.stage : from > action.stage;
+      if (needed && transfer.end <= start) numbers.push_back(number);
+    }
+    return numbers;
   }
 
   // Adds a transfer, and those before it that it waited for; the action that
-  // made the first of them.
-  Found along_link(int number) {
+  // made the first of them, unless that is in another process.
+  std::optional<Found> along_link(int number) {
     const Transfer* transfer = &timeline_.transfers[number];
     double end = transfer->end;
     while (true) {
       add({transfer->action, transfer->from, transfer->to, transfer->start,
            end});
-      const Found& made_by = *find(transfer->action);
-      const Span& span = timeline_.ranks[made_by.rank][made_by.position];
-      if (before_[number] < 0 || transfer->start <= span.end) {
-        return Found{made_by.rank, made_by.position, -1};
+      const Found* made_by = find(transfer->action);
+      if (!made_by) return std::nullopt;
+      if (before_[number] < 0 || transfer->start <= span_of(*made_by).end) {
+        return *made_by;
       }
       number = before_[number];
       transfer = &timeline_.transfers[number];
@@ -154,6 +189,7 @@ class Tracer {
   const ActionIndex index_;
   std::vector<Found> found_;
   std::vector<int> before_;  // of each transfer, the one before on its link
+  std::map<Way, std::vector<int>> arrivals_;  // numbers of transfers
   std::vector<CriticalStep> path_;
 };
 

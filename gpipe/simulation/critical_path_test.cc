@@ -99,6 +99,76 @@ TEST(CriticalPathTest, AMeasuredOneMayHaveGaps) {
               ElementsAre("0F0 0.5-1", "0F1 1.5-2", "1F1 2.5-3"));
 }
 
+// 0F0 goes to both other ranks: to stage 1, and as a skip tensor to stage 2,
+// where it arrives at `skip`.
+Timeline with_skip(double skip, double last) {
+  Timeline timeline = timeline_of({{{{0, Kind::kForward, 0}, 0, 1}},
+                                   {{{1, Kind::kForward, 0}, 1.2, 2.2}},
+                                   {{{2, Kind::kForward, 0}, last, last + 1}}});
+  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 1, 1.2, 1.2},
+                        {{0, Kind::kForward, 0}, 0, 2, 1, skip, skip},
+                        {{1, Kind::kForward, 0}, 1, 2, 2.2, 2.4, 2.4}};
+  return timeline;
+}
+
+TEST(CriticalPathTest, OfSeveralCopiesOfAnActionItIsTheOneToTheRankThatWaited) {
+  EXPECT_THAT(steps(with_skip(2, 2.4)),
+              ElementsAre("0F0 0-1", "0F0 0>1 1-1.2", "1F0 1.2-2.2",
+                          "1F0 1>2 2.2-2.4", "2F0 2.4-3.4"));
+}
+
+TEST(CriticalPathTest, ASkipTensorThatComesLastIsWhatIsWaitedFor) {
+  EXPECT_THAT(steps(with_skip(3, 3)),
+              ElementsAre("0F0 0-1", "0F0 0>2 1-3", "2F0 3-4"));
+}
+
+TEST(CriticalPathTest, ASkipTensorsGradientMayBeWhatIsWaitedFor) {
+  Timeline timeline = timeline_of({{{{0, Kind::kBackwardInput, 0}, 3, 4}},
+                                   {{{1, Kind::kBackwardInput, 0}, 1.5, 2}},
+                                   {{{2, Kind::kBackwardInput, 0}, 0, 1}}});
+  timeline.transfers = {{{2, Kind::kBackwardInput, 0}, 2, 1, 1, 1.5, 1.5},
+                        {{2, Kind::kBackwardInput, 0}, 2, 0, 1, 3, 3},
+                        {{1, Kind::kBackwardInput, 0}, 1, 0, 2, 2.5, 2.5}};
+  EXPECT_THAT(steps(timeline),
+              ElementsAre("2I0 0-1", "2I0 2>0 1-3", "0I0 3-4"));
+}
+
+// Stages 1 and 3 are on one rank; the second copy of 0F0 is for stage 3.
+TEST(CriticalPathTest, NothingWaitsForACopyThatComesLater) {
+  Timeline timeline = timeline_of(
+      {{{{0, Kind::kForward, 0}, 0, 1}, {{2, Kind::kForward, 0}, 3.5, 6.5}},
+       {{{1, Kind::kForward, 0}, 2, 3}, {{3, Kind::kForward, 0}, 7, 8}}});
+  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 1, 2, 2},
+                        {{0, Kind::kForward, 0}, 0, 1, 2, 6, 6},
+                        {{1, Kind::kForward, 0}, 1, 0, 3, 3.5, 3.5},
+                        {{2, Kind::kForward, 0}, 0, 1, 6.5, 7, 7}};
+  EXPECT_THAT(steps(timeline),
+              ElementsAre("0F0 0-1", "0F0 0>1 1-2", "1F0 2-3", "1F0 1>0 3-3.5",
+                          "2F0 3.5-6.5", "2F0 0>1 6.5-7", "3F0 7-8"));
+}
+
+// Rank 1 of three. A gradient is of a whole backward there, since what others
+// do is not known.
+TEST(CriticalPathTest, OfOneProcessBeginsWithWhatCameFromAnother) {
+  Timeline timeline = timeline_of({{{{1, Kind::kForward, 0}, 3.5, 4},
+                                    {{1, Kind::kForward, 1}, 4, 5},
+                                    {{1, Kind::kBackwardInput, 0}, 7, 8}}});
+  timeline.first_rank = 1;
+  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 2, 3, 3},
+                        {{0, Kind::kForward, 1}, 0, 1, 3, 3.5, 3.5},
+                        {{1, Kind::kForward, 0}, 1, 2, 4, 4.5, 4.5},
+                        {{2, Kind::kBackward, 0}, 2, 1, 6, 7, 7},
+                        {{1, Kind::kBackwardInput, 0}, 1, 0, 8, 9, 9}};
+  EXPECT_THAT(steps(timeline), ElementsAre("2B0 2>1 6-7", "1I0 7-8"));
+  const auto path = critical_path(timeline);
+  EXPECT_EQ(path[1].from, 1);
+  EXPECT_EQ(path[1].to, 1);
+
+  timeline.ranks[0].pop_back();
+  EXPECT_THAT(steps(timeline),
+              ElementsAre("0F0 0>1 2-3", "1F0 3.5-4", "1F1 4-5"));
+}
+
 TEST(CriticalPathTest, NothingHasNone) {
   EXPECT_THAT(critical_path(timeline_of({{}, {}})), IsEmpty());
 }

@@ -398,6 +398,38 @@ TEST(RandomScheduleTest, CriticalPathsHaveNoGap) {
   }
 }
 
+TEST(RandomScheduleTest, CriticalPathsOfOneRankBeginWithACopyFromAnother) {
+  int copies = 0;
+  for (int seed = 0; seed < kDraws / 4; ++seed) {
+    Draw draw(seed);
+    const Schedule schedule = draw.schedule();
+    Costs costs = draw.costs(/*least=*/0);
+    costs.latency += 0.5;  // nothing comes without a copy
+    const Timeline whole = simulate(schedule, costs);
+    for (std::size_t r = 0; r < whole.ranks.size(); ++r) {
+      const int rank = static_cast<int>(r);
+      Timeline timeline = timeline_of({whole.ranks[r]});
+      timeline.first_rank = rank;
+      for (const Transfer& each : whole.transfers) {
+        if (each.from != rank && each.to != rank) continue;
+        timeline.transfers.push_back(each);
+      }
+      const auto path = critical_path(timeline);
+      if (path.empty()) continue;
+      EXPECT_EQ(path.back().end, timeline.makespan) << "seed " << seed;
+      for (std::size_t k = 0; k < path.size(); ++k) {
+        const bool comes = path[k].is_transfer();
+        const double before = k == 0 ? 0 : path[k - 1].end;
+        ASSERT_EQ(path[k].to, rank) << "seed " << seed;
+        ASSERT_TRUE(comes ? k == 0 : path[k].start == before)
+            << "seed " << seed;
+        copies += comes;
+      }
+    }
+  }
+  EXPECT_GT(copies, 300);
+}
+
 TEST(RandomScheduleTest, GainsAreThoseOfFasterStages) {
   for (int seed = 0; seed < kDraws / 4; ++seed) {
     Draw draw(seed);
