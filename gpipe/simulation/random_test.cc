@@ -197,7 +197,7 @@ class Reference {
                               ? costs_.activation_bytes
                               : costs_.weight_activation_bytes;
     for (const auto& [cell, is_there] : cells) {
-      const auto [s, i] = cell;
+      const int s = cell.first, i = cell.second;
       // The times of the cell's actions; none, and in which direction.
       const double never = 1e9, always = -1;
       const auto begin = [&](Kind kind, double none) {
