@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "gpipe/runtime/norm_statistics.h"
@@ -85,22 +86,44 @@ void check_sharing(const std::vector<Partition>& partitions,
   std::map<const at::TensorImpl*, std::pair<const Partition*, std::string>>
       owners;
   for (const Partition& partition : partitions) {
+    std::set<const at::TensorImpl*> norms;
+    for (const at::Tensor& each : partition.norm_buffers) {
+      norms.insert(each.unsafeGetTensorImpl());
+    }
+    const auto check = [&](const Layer& layer, const std::string& what,
+                           const auto& named) {
+      if (!named.value().defined()) return;
+      const at::TensorImpl* const tensor = named.value().unsafeGetTensorImpl();
+      const std::string name = layer.name + "." + named.key();
+      const auto [owner, is_new] =
+          owners.emplace(tensor, std::make_pair(&partition, name));
+      const auto& [first, first_name] = owner->second;
+      TORCH_CHECK_VALUE(
+          is_new || places[first->index] == places[partition.index],
+          "module with a ", what, " shared by partitions on different ", kind,
+          "s is not supported: '", first_name, "' (partition ", first->index,
+          " on ", places[first->index], ") and '", name, "' (partition ",
+          partition.index, " on ", places[partition.index],
+          ") are the same; choose a balance that puts both into one "
+          "partition, or the same ",
+          kind, " for both", kRemedy);
+      TORCH_CHECK_VALUE(
+          is_new || first == &partition || !norms.count(tensor),
+          "module with running statistics shared by partitions is not "
+          "supported: '",
+          first_name, "' (partition ", first->index, ") and '", name,
+          "' (partition ", partition.index,
+          ") are the same, and two workers would count in them at the same "
+          "time; choose a balance that puts both into one partition",
+          kRemedy);
+    };
     for (const Layer& layer : partition.layers) {
-      for (const auto& named : layer.module.ptr()->named_parameters()) {
-        const std::string name = layer.name + "." + named.key();
-        const auto [owner, is_new] =
-            owners.emplace(named.value().unsafeGetTensorImpl(),
-                           std::make_pair(&partition, name));
-        const auto& [first, first_name] = owner->second;
-        TORCH_CHECK_VALUE(
-            is_new || places[first->index] == places[partition.index],
-            "module with a parameter shared by partitions on different ", kind,
-            "s is not supported: '", first_name, "' (partition ", first->index,
-            " on ", places[first->index], ") and '", name, "' (partition ",
-            partition.index, " on ", places[partition.index],
-            ") are the same; choose a balance that puts both into one "
-            "partition, or the same ",
-            kind, " for both", kRemedy);
+      const auto& module = *layer.module.ptr();
+      for (const auto& each : module.named_parameters()) {
+        check(layer, "parameter", each);
+      }
+      for (const auto& each : module.named_buffers()) {
+        check(layer, "buffer", each);
       }
     }
   }

@@ -30,9 +30,10 @@ void check_layers_differ(const torch::nn::Sequential& module);
 // The layers with their names and skips.
 std::vector<Layer> layers_of(torch::nn::Sequential module);
 
-// A tensor lives in one place, so partitions in different ones cannot share it:
-// c10::ValueError. `places`: of the partitions; `kind`: what a place is
-// ("device").
+// A parameter or a buffer lives in one place, so partitions in different ones
+// cannot share it, and nor can any share the running statistics of a BatchNorm,
+// which each forward changes: c10::ValueError. `places`: of the partitions;
+// `kind`: what a place is ("device").
 void check_sharing(const std::vector<Partition>& partitions,
                    const std::vector<std::string>& places,
                    const std::string& kind);

@@ -385,6 +385,40 @@ TEST(Backward, ReachesWhatIsBehindACapturedTensor) {
   }
 }
 
+// An operator that keeps nothing may be gone through by many micro-batches, but
+// not by two workers at a time.
+TEST(Backward, OfACapturedGraphIsForOnePartition) {
+  torch::manual_seed(0);
+  const Tensor x = values({6, 3});
+  const auto model_with = [](const Tensor& captured) {
+    return torch::nn::Sequential(
+        layer([captured](Tensor x) { return x.mm(captured).tanh(); }),
+        layer([captured](Tensor x) { return x.mm(captured); }));
+  };
+  const Tensor plain = leaf(values({3, 3}), reference_device());
+  const auto expected = torch::autograd::grad(
+      {model_with(plain.t())->forward(x.to(reference_device())).sum()},
+      {plain});
+  for (const Checkpoint mode : kModes) {
+    const Tensor ours = leaf(plain, device());
+    const std::vector<torch::Device> here(2, device());
+    const auto grads = [&](std::vector<int64_t> balance, int64_t chunks) {
+      GPipe pipeline(model_with(ours.t()),
+                     options(balance, chunks, mode).devices(here));
+      return torch::autograd::grad({pipeline->forward(x.to(device())).sum()},
+                                   {ours});
+    };
+    expect_near(grads({2}, 3), expected);
+    expect_near(grads({1, 1}, 1), expected);
+    EXPECT_THAT(error_of([&] {
+                  grads({1, 1}, 3);
+                }),
+                HasSubstr("layers of partitions 0 and 1 use a tensor that has "
+                          "been computed outside of the pipeline (by "
+                          "TBackward0)"));
+  }
+}
+
 TEST(Backward, WorksAfterThePipelineIsGone) {
   for (const Checkpoint mode : kModes) {
     Twins twins(mode);

@@ -383,6 +383,68 @@ TEST(Autocast, ReachesTheLayersInForwardAndRecompute) {
   }
 }
 
+// LibTorch keeps what autocast makes of a weight for as long as a scope lasts,
+// for all threads. A recompute comes after the scope.
+TEST(Autocast, HasTheWeightsOfEachStep) {
+  const Tensor x = torch::randn({8, 6}).to(device());
+  const auto outputs = [&](Checkpoint mode) {
+    torch::manual_seed(3);
+    GPipe pipeline(float_model(), options({1, 2, 4}, 2, mode));
+    std::vector<Tensor> each;
+    for (int step = 0; step < 3; ++step) {
+      Tensor output;
+      {
+        const Autocast autocast(at::kBFloat16);
+        output = pipeline->forward(x);
+      }
+      each.push_back(output.detach());
+      output.sum().backward();
+      const torch::NoGradGuard no_grad;
+      for (Tensor parameter : pipeline->parameters()) parameter.mul_(1.5);
+    }
+    return each;
+  };
+  const auto expected = outputs(Checkpoint::kNever);
+  const auto actual = outputs(Checkpoint::kAlways);
+  for (std::size_t step = 0; step < expected.size(); ++step) {
+    EXPECT_TRUE(torch::equal(actual[step], expected[step])) << step;
+  }
+  EXPECT_FALSE(torch::equal(expected[0], expected[1]));
+}
+
+// Two workers, which go through a graph of their own each.
+TEST(Autocast, OfALayerThatTwoPartitionsHaveEqualsThatOfOne) {
+  struct Uses : torch::nn::Module {
+    explicit Uses(torch::nn::Linear linear)
+        : linear(register_module("linear", linear)) {}
+    Tensor forward(const Tensor& x) { return linear(x).to(at::kFloat); }
+    torch::nn::Linear linear;
+  };
+  torch::manual_seed(4);
+  const torch::nn::Linear shared(4, 4);
+  const Sequential model(std::make_shared<Uses>(shared),
+                         std::make_shared<Uses>(shared));
+  const Tensor x = torch::randn({16, 4}).to(device());
+  const auto grads = [&](std::vector<int64_t> balance) {
+    GPipe pipeline(model,
+                   options(balance, 8, Checkpoint::kNever)
+                       .devices(std::vector<torch::Device>(2, device())));
+    Tensor output;
+    {
+      const Autocast autocast(at::kBFloat16);
+      output = pipeline->forward(x);
+    }
+    return torch::autograd::grad({output.sum()}, shared->parameters());
+  };
+  const auto expected = grads({2});
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    const auto actual = grads({1, 1});
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      EXPECT_LE((actual[k] - expected[k]).abs().max().item<float>(), 1e-4);
+    }
+  }
+}
+
 TEST(Autocast, DoesNotStayOnTheWorkers) {
   GPipe pipeline(float_model(), options({3, 4}, 2, Checkpoint::kNever));
   const Tensor x = torch::randn({4, 6}).to(device());

@@ -108,10 +108,11 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
  public:
   // Takes the layers of `module` and moves them to the devices. Errors:
   // c10::ValueError for a balance or a number of chunks that does not fit, the
-  // same layer twice, or a parameter shared by partitions on different
-  // devices; c10::TypeError for skips that do not match, or a layer that would
-  // have to be moved and holds a GPipe; c10::IndexError for fewer devices than
-  // partitions. Nothing has been moved then.
+  // same layer twice, a parameter or a buffer shared by partitions on different
+  // devices, or a BatchNorm's statistics shared by any; c10::TypeError for
+  // skips that do not match, or a layer that would have to be moved and holds a
+  // GPipe; c10::IndexError for fewer devices than partitions. Nothing has been
+  // moved then.
   GPipeImpl(torch::nn::Sequential module, GPipeOptions options);
 
   // Runs a mini-batch: a torch::Tensor, a std::vector<torch::Tensor> or a
@@ -151,7 +152,9 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
   // mean over the micro-batches, weighted by rows. Gradients are added to
   // `.grad` of the parameters (and of an input that requires grad) and hooks
   // are called once, after the last action; if anything throws, `.grad` is as
-  // before. The optimizer may be stepped afterwards.
+  // before, unless that is a hook, or the graph that has made the input, which
+  // come while gradients are being added. The optimizer may be stepped
+  // afterwards.
   //
   // `schedule`: any valid one with as many stages as partitions and as many
   // ranks as ranks; it, not chunks(), says how many micro-batches there are,

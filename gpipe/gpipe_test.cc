@@ -230,6 +230,43 @@ TEST(Construction, RefusesAParameterSharedBetweenDevices) {
   EXPECT_THAT(error, HasSubstr(kRemedy));
 }
 
+TEST(Construction, RefusesBuffersSharedBetweenPartitions) {
+  struct Masked : torch::nn::Module {
+    explicit Masked(const Tensor& mask) : mask(register_buffer("mask", mask)) {}
+    Tensor forward(const Tensor& x) { return x * mask; }
+    Tensor mask;
+  };
+  const Tensor mask = torch::ones({3});
+  torch::nn::Sequential masked(std::make_shared<Masked>(mask),
+                               std::make_shared<Masked>(mask));
+  EXPECT_THAT(
+      construction_error(masked, GPipeOptions({1, 1}).devices({kCpu, kCuda0})),
+      StartsWith("c10::ValueError: module with a buffer shared by "
+                 "partitions on different devices is not supported: "
+                 "'0.mask' (partition 0 on cpu) and '1.mask' "
+                 "(partition 1 on cuda:0) are the same"));
+  EXPECT_EQ(
+      construction_error(masked, GPipeOptions({1, 1}).devices({kCpu, kCpu})),
+      "");
+
+  struct Norms : torch::nn::Module {
+    explicit Norms(torch::nn::BatchNorm2d norm)
+        : norm(register_module("norm", norm)) {}
+    Tensor forward(const Tensor& x) { return norm(x); }
+    torch::nn::BatchNorm2d norm;
+  };
+  const torch::nn::BatchNorm2d norm(3);
+  torch::nn::Sequential norms(std::make_shared<Norms>(norm),
+                              std::make_shared<Norms>(norm));
+  EXPECT_THAT(
+      construction_error(norms, GPipeOptions({1, 1}).devices({kCpu, kCpu})),
+      StartsWith("c10::ValueError: module with running statistics shared by "
+                 "partitions is not supported: '0.norm.running_mean' "
+                 "(partition 0) and '1.norm.running_mean' (partition 1) are "
+                 "the same"));
+  EXPECT_EQ(construction_error(norms, GPipeOptions({2}).devices({kCpu})), "");
+}
+
 TEST(Construction, LeavesNothingBehindWhenItFails) {
   auto model = sharing_model();
   model[0]->train();

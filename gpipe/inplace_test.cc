@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -10,11 +11,13 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/skip.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
@@ -226,6 +229,67 @@ TEST(Inplace, OnACopyOfWhatAnEarlierPartitionNeedsEqualsOutOfPlace) {
   const Tensor y = leaf_of(x);
   (y.sigmoid() + 1).sum().backward();
   EXPECT_TRUE(torch::allclose(x.grad(), y.grad(), 1e-12, 1e-12));
+}
+
+// The plain model has one variable for both, so that its gradient knows of the
+// change.
+TEST(Inplace, OnATensorThatAnotherLayerGetsTooIsDetected) {
+  torch::manual_seed(0);
+  struct KeepImpl : torch::nn::Module, Skippable {
+    KeepImpl() : Skippable({{"kept"}, {}}) {}
+    Tensor forward(Tensor x) {
+      stash("kept", x);
+      return x;
+    }
+  };
+  struct AddImpl : torch::nn::Module, Skippable {
+    AddImpl() : Skippable({{}, {"kept"}}) {}
+    Tensor forward(const Tensor& x) { return x + *pop("kept"); }
+  };
+  const auto twice = [](Tensor x) { return Pair(x, x); };
+  const auto change = [](Pair pair) {
+    return std::get<0>(pair).relu_() + std::get<1>(pair);
+  };
+  const auto pass_on = [](Pair pair) { return pair; };
+  const auto models = [&] {
+    return std::vector<Sequential>{
+        Sequential(linear(), layer<Pair>(twice), layer<Tensor, Pair>(change)),
+        Sequential(linear(), layer<Pair>(twice), layer<Pair, Pair>(pass_on),
+                   layer<Tensor, Pair>(change)),
+        Sequential(linear(), std::make_shared<KeepImpl>(), inplace_relu(),
+                   std::make_shared<AddImpl>()),
+        Sequential(linear(), std::make_shared<KeepImpl>(),
+                   torch::nn::Identity(), inplace_relu(),
+                   std::make_shared<AddImpl>())};
+  };
+  for (const auto& devices :
+       {std::vector<torch::Device>(4, device()), testing::devices(4)}) {
+    for (Sequential& model : models()) {
+      const auto options = one_each(model).devices(devices);
+      GPipe pipeline(model,
+                     GPipeOptions(options).checkpoint(Checkpoint::kNever));
+      EXPECT_THAT(error_of([&] { pipeline->forward(leaf()); }),
+                  HasSubstr("changes a tensor in place that an earlier "
+                            "partition has given to more than one layer"));
+      const torch::NoGradGuard no_grad;
+      EXPECT_THAT(error_of([&] { pipeline->forward(leaf()); }),
+                  HasSubstr("has given to more than one layer"));
+    }
+  }
+}
+
+TEST(Inplace, OnOneOfTwoPartsOfATensorEqualsPlain) {
+  torch::manual_seed(0);
+  Sequential model(linear(), layer<Pair>([](Tensor x) {
+                     x = x + 1;
+                     return Pair(x.narrow(0, 0, 1), x.narrow(0, 1, 1));
+                   }),
+                   layer<Tensor, Pair>([](Pair pair) {
+                     return std::get<0>(pair).relu_() * std::get<1>(pair);
+                   }));
+  expect_as_plain(model,
+                  one_each(model).chunks(2).checkpoint(Checkpoint::kNever),
+                  /*leaf_input=*/true);
 }
 
 TEST(Inplace, OnTheOutputIsUpToTheUser) {

@@ -368,6 +368,44 @@ TEST_F(TrainStep, HooksOfParametersAreCalledOnceWithTheSum) {
   EXPECT_TRUE(seen[0].equal(pipeline->parameters()[0].grad()));
 }
 
+// The gradients of the step come to a graph that the pipeline has made, and to
+// hooks, which need the pipeline again.
+TEST_F(TrainStep, ThePipelineMayBeCalledWhileGradientsAreAdded) {
+  const auto make = [] {
+    torch::manual_seed(5);
+    nn::Sequential model(nn::Linear(3, 3), nn::Tanh(), nn::Linear(3, 3));
+    model->to(torch::kDouble);
+    return model;
+  };
+  const Tensor input = torch::randn({4, 3}, torch::kDouble);
+  const Tensor target = torch::randn({4, 3}, torch::kDouble);
+
+  nn::Sequential plain = make();
+  plain->to(reference_device());
+  const Tensor x = input.to(reference_device());
+  const auto loss = mean_square(plain->forward(plain->forward(x)),
+                                target.to(reference_device()));
+  const auto expected = torch::autograd::grad({loss}, plain->parameters());
+
+  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    GPipe pipeline(make(), options_for({"1f1b", 2, 2, 1}, 3, mode));
+    int calls = 0;
+    pipeline->parameters()[0].register_hook([&](Tensor grad) {
+      pipeline->forward(input.to(device()));
+      ++calls;
+      return grad;
+    });
+    const Tensor first = pipeline->forward(input.to(device())).to(device());
+    pipeline->train_step(first, target, mean_square,
+                         one_forward_one_backward(2, 2));
+    EXPECT_EQ(calls, 1);
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      const Tensor grad = pipeline->parameters()[k].grad();
+      EXPECT_TRUE(torch::allclose(grad.cpu(), expected[k].cpu(), 1e-12, 1e-12));
+    }
+  }
+}
+
 TEST_F(TrainStep, GivesTheOutputsIfAskedFor) {
   torch::manual_seed(0);
   nn::Sequential layers = testing::linear_model();

@@ -14,6 +14,7 @@
 #include "gpipe/runtime/non_finite.h"
 #include "gpipe/runtime/norm_statistics.h"
 #include "gpipe/runtime/phase.h"
+#include "gpipe/runtime/shared_memory.h"
 
 namespace gpipe {
 namespace {
@@ -92,15 +93,23 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
     saved_.buffers = partition_->values_of_other_buffers();
   }
 
+  const SharedInput shared(crossings);
   const std::vector<at::Tensor> outputs =
       run_layers(std::move(crossings), seed, /*again=*/false);
+  shared.check_unchanged(partition_->index);
 
+  std::vector<Crossing> leaving;
+  leaving.reserve(outputs.size());
+  for (const at::Tensor& each : outputs) leaving.push_back(leave(each));
+  mark_shared(leaving);
+  shared.mark(leaving);
   Parcel output;
   output.kind = output_kind_;
-  for (std::size_t k = 0; k < outputs.size(); ++k) {
-    auto& list = k < output_width_ ? output.boundary : output.skips;
-    list.push_back(leave(outputs[k]));
-  }
+  const auto skips = leaving.begin() + static_cast<int64_t>(output_width_);
+  output.skips.assign(std::make_move_iterator(skips),
+                      std::make_move_iterator(leaving.end()));
+  leaving.erase(skips, leaving.end());
+  output.boundary = std::move(leaving);
   if (!c10::GradMode::is_enabled()) return output;
 
   leaves_ = find_leaves(exits_, entry_);

@@ -110,6 +110,10 @@ class Cell {
 
   // Parameters, and whatever else layers captured, that the outputs depend on.
   const std::vector<at::Tensor>& leaves() const { return leaves_.tensors; }
+  // Nodes of its graph that were there before, once; see Leaves::foreign.
+  std::vector<std::shared_ptr<torch::autograd::Node>> take_foreign() {
+    return std::exchange(leaves_.foreign, {});
+  }
   // Their numbers in the partition's list, set by the step.
   std::vector<int64_t>& leaf_numbers() { return leaf_numbers_; }
 

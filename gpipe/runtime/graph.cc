@@ -1,5 +1,6 @@
 #include "gpipe/runtime/graph.h"
 
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -214,7 +215,7 @@ Entry::Entry(const std::vector<Crossing>& crossings, bool leaf) {
 
 Crossing leave(const at::Tensor& output) {
   if (!output.defined()) return {};
-  return {output.detach(), output.requires_grad()};
+  return {output.detach(), output.requires_grad(), /*shared=*/false};
 }
 
 Edge exit_of(const at::Tensor& output) {
@@ -235,6 +236,7 @@ Leaves find_leaves(const edge_list& exits, const edge_list& entry) {
   thread_local std::vector<Node*> stack;
   seen.clear();
   stack.clear();
+  const uint64_t here = at::RecordFunction::currentThreadId();
   for (const Edge& edge : entry) seen.insert(edge.function.get());
   const auto visit = [&](const Edge& edge, Node* from, std::size_t index) {
     Node* node = edge.function.get();
@@ -250,6 +252,7 @@ Leaves find_leaves(const edge_list& exits, const edge_list& entry) {
         leaves.tensors.push_back(sink->variable);
       } else {
         stack.push_back(node);
+        if (node->thread_id() != here) leaves.foreign.push_back(edge.function);
       }
     }
     if (*leaf != Seen::kNoLeaf) leaves.ways.push_back({from, index, *leaf});

@@ -18,6 +18,8 @@ namespace gpipe {
 struct Crossing {
   at::Tensor tensor;
   bool requires_grad = false;
+  // Another one has memory of it: see shared_memory.h.
+  bool shared = false;
 };
 
 // The tensors that the layers of a cell get: aliases of those that crossed the
@@ -60,6 +62,9 @@ struct Leaves {
   };
   std::vector<at::Tensor> tensors;
   std::vector<Way> ways;  // while the graph lives
+  // Nodes on the way that another thread has made: of a tensor with a graph
+  // that a layer has captured.
+  std::vector<std::shared_ptr<torch::autograd::Node>> foreign;
 };
 
 // `entry`: where the graph behind `exits` begins, which is no leaf.

@@ -7,6 +7,7 @@
 
 #include "gpipe/runtime/fault_point.h"
 #include "gpipe/runtime/microbatch.h"
+#include "gpipe/runtime/shared_memory.h"
 #include "gpipe/runtime/stream.h"
 
 namespace gpipe {
@@ -29,8 +30,10 @@ std::vector<Parcel> MiniBatch::parcels() const {
     Parcel& parcel = parcels.emplace_back();
     parcel.kind = piece.kind();
     for (std::size_t k = 0; k < requires_grad.size(); ++k) {
-      parcel.boundary.push_back({piece.tensors()[k], requires_grad[k]});
+      parcel.boundary.push_back(
+          {piece.tensors()[k], requires_grad[k], /*shared=*/false});
     }
+    mark_shared(parcel.boundary);
   }
   return parcels;
 }
@@ -95,9 +98,12 @@ MiniBatchNorms::MiniBatchNorms(const std::vector<Partition>& partitions)
 
 MiniBatchNorms::~MiniBatchNorms() {
   if (kept_) return;
-  if (written_) NormStatistics::undo(updates_);
   try {
-    discard();
+    if (written_) {
+      NormStatistics::undo(updates_);
+    } else {
+      discard();
+    }
   } catch (...) {
     // The device has failed, or memory is at its end; the next mini-batch
     // tries again.
@@ -114,16 +120,14 @@ void MiniBatchNorms::prepare() {
 }
 
 void MiniBatchNorms::write() {
-  NormStatistics::make(updates_);
   written_ = true;
-}
-
-void MiniBatchNorms::keep() noexcept {
-  kept_ = true;
   for (const Partition& each : partitions_) {
     if (each.norms) each.norms->forget();
   }
+  NormStatistics::make(updates_);
 }
+
+void MiniBatchNorms::keep() noexcept { kept_ = true; }
 
 void MiniBatchNorms::discard() {
   for (const Partition& each : partitions_) {

@@ -66,7 +66,8 @@ class MiniBatchNorms {
   MiniBatchNorms& operator=(const MiniBatchNorms&) = delete;
 
   // In this order: what the buffers become, before any changes; that they do,
-  // all of them, or none if it throws; and that they stay so.
+  // all of them, or none if it throws, from when on the next mini-batch may
+  // begin; and that they stay so.
   void prepare();
   void write();
   void keep() noexcept;

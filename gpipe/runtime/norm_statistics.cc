@@ -142,7 +142,7 @@ std::vector<NormStatistics::Update> NormStatistics::updates() const {
     at::Tensor batches = layer.batches();
     if (batches.defined()) {
       updates.push_back(
-          {batches, batches.sub(layer.calls - 1), batches.clone()});
+          {batches, batches.sub(layer.calls - 1), batches.sub(layer.calls)});
       batches = updates.back().value;
     }
     const auto momentum = layer.momentum();
@@ -170,8 +170,9 @@ void NormStatistics::forget() noexcept {
 }
 
 void NormStatistics::commit() {
-  make(updates());
+  const std::vector<Update> all = updates();
   forget();
+  make(all);
 }
 
 void NormStatistics::discard() {

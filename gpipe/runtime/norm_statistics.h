@@ -44,15 +44,16 @@ class NormStatistics {
   // the forwards. The host does not wait.
   void commit();
 
-  // commit() in three parts: what buffers become, which changes nothing; that
-  // they do, all of them or none, if it throws; and that it stays so.
+  // commit() in three parts: what buffers become, and what they were before the
+  // mini-batch, which changes nothing; that it is over; and that the buffers do
+  // become so, all of them, or are as before it, if it throws.
   struct Update {
     at::Tensor buffer, value, before;
   };
   std::vector<Update> updates() const;
-  static void make(const std::vector<Update>& updates);
   void forget() noexcept;
-  // In the place of the third part.
+  static void make(const std::vector<Update>& updates);
+  // After the third part.
   static void undo(const std::vector<Update>& updates);
 
   // The mini-batch has failed: it leaves no trace. May be tried again if it

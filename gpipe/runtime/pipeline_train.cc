@@ -29,7 +29,7 @@ Plan Pipeline::make_plan(const Schedule& schedule,
 StepResult Pipeline::train(const Value& input, const Value& target,
                            const LossFunction& loss, const Schedule& schedule,
                            Checkpoint checkpoint, const TrainOptions& options) {
-  const auto running = enter();
+  auto running = enter();
   const Plan& plan = train_plans_.get(
       schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
   TrainStep step(stages_, plan.schedule, options);
@@ -50,7 +50,7 @@ StepResult Pipeline::train(const Value& input, const Value& target,
   if (recording) result.timeline = recording->timeline();
   outside(whole(Failure::kAll, Phase::kGradients), [&] {
     step.finish();
-    step.accumulate();
+    step.accumulate([&] { running.unlock(); });
   });
   return result;
 }

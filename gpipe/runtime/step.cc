@@ -1,5 +1,8 @@
 #include "gpipe/runtime/step.h"
 
+#include <c10/util/Exception.h>
+
+#include <algorithm>
 #include <utility>
 
 namespace gpipe {
@@ -43,12 +46,32 @@ Step::Step(Stages& stages, int64_t microbatches,
 
 void Step::number_leaves(int64_t j, int64_t i) {
   Cell& cell = cells[j][i];
+  claim(j, cell.take_foreign());
   auto& [list, numbers] = leaves[j];
   for (const at::Tensor& leaf : cell.leaves()) {
     const auto [entry, is_new] = numbers.emplace(
         leaf.unsafeGetTensorImpl(), static_cast<int64_t>(list.size()));
     if (is_new) list.push_back(leaf);
     cell.leaf_numbers().push_back(entry->second);
+  }
+}
+
+// A backward leads edges of its graph elsewhere while it runs, and another
+// worker's would follow them.
+void Step::claim(int64_t j,
+                 std::vector<std::shared_ptr<torch::autograd::Node>> nodes) {
+  if (nodes.empty() || microbatches_ == 1) return;
+  std::lock_guard<std::mutex> lock(claims_mutex_);
+  for (auto& node : nodes) {
+    const auto [claim, is_new] = claims_.emplace(std::move(node), j);
+    TORCH_CHECK(is_new || claim->second == j, "layers of partitions ",
+                std::min(claim->second, j), " and ", std::max(claim->second, j),
+                " use a tensor that has been computed outside of the pipeline "
+                "(by ",
+                claim->first->name(),
+                "), whose graph two workers cannot go through at the same "
+                "time; compute it in each of these layers, or choose a balance "
+                "that puts them into one partition");
   }
 }
 

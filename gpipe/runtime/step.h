@@ -3,10 +3,13 @@
 
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -54,8 +57,8 @@ struct Step {
 
   int64_t microbatches() const { return microbatches_; }
 
-  // Numbers the leaves of cell (i, j), once it has run. Threads: partition j's
-  // worker.
+  // Numbers the leaves of cell (i, j), once it has run. c10::Error if its graph
+  // has nodes that another partition's has, too. Threads: partition j's worker.
   void number_leaves(int64_t j, int64_t i);
 
   // Of all partitions. Threads: while no pass runs.
@@ -77,7 +80,14 @@ struct Step {
   std::vector<Leaves> leaves;  // by partition
 
  private:
+  void claim(int64_t j,
+             std::vector<std::shared_ptr<torch::autograd::Node>> nodes);
+
   const int64_t microbatches_;
+
+  // Captured graphs, and which partition goes through each.
+  std::mutex claims_mutex_;
+  std::unordered_map<std::shared_ptr<torch::autograd::Node>, int64_t> claims_;
 };
 
 }  // namespace gpipe

@@ -263,28 +263,28 @@ void TrainStep::finish() {
   if (with_backward_) leaf_grads();
 }
 
-void TrainStep::accumulate() {
+void TrainStep::accumulate(const std::function<void()>& let_go) {
   norms_->write();
-  if (with_backward_) accumulate_grads();
+  if (with_backward_) {
+    fault_point("accumulate");
+    std::vector<torch::autograd::Edge> edges;
+    std::vector<at::Tensor> grads;
+    for (LeafGrad& each : leaf_grads()) {
+      edges.push_back(torch::autograd::impl::gradient_edge(each.leaf));
+      grads.push_back(std::move(each.grad));
+    }
+    leaf_grads_->clear();
+    for (std::size_t k = 0; batch_ && k < batch_->requires_grad.size(); ++k) {
+      if (!batch_->requires_grad[k]) continue;
+      edges.push_back(
+          torch::autograd::impl::gradient_edge(input_.tensors()[k]));
+      grads.push_back(
+          Element(k, batch_->pieces).join(pass_->backward().input_grads()));
+    }
+    let_go();
+    gpipe::accumulate(std::move(edges), std::move(grads));
+  }
   norms_->keep();
-}
-
-void TrainStep::accumulate_grads() {
-  fault_point("accumulate");
-  std::vector<torch::autograd::Edge> edges;
-  std::vector<at::Tensor> grads;
-  for (LeafGrad& each : leaf_grads()) {
-    edges.push_back(torch::autograd::impl::gradient_edge(each.leaf));
-    grads.push_back(std::move(each.grad));
-  }
-  leaf_grads_->clear();
-  for (std::size_t k = 0; batch_ && k < batch_->requires_grad.size(); ++k) {
-    if (!batch_->requires_grad[k]) continue;
-    edges.push_back(torch::autograd::impl::gradient_edge(input_.tensors()[k]));
-    grads.push_back(
-        Element(k, batch_->pieces).join(pass_->backward().input_grads()));
-  }
-  gpipe::accumulate(std::move(edges), std::move(grads));
 }
 
 }  // namespace gpipe

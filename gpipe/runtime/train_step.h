@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -100,12 +101,10 @@ class TrainStep {
   // gradients are finite have a sum that is not.
   void check_sums();
 
-  // After finish(): into `.grad` of parameters and of the input, calling
-  // hooks; and into deferred BatchNorm statistics.
-  void accumulate();
-
- private:
-  void accumulate_grads();
+  // After finish(): into deferred BatchNorm statistics; and, after `let_go`,
+  // into `.grad` of parameters and of the input, calling hooks. These, and the
+  // graph behind the input, may come back to the pipeline.
+  void accumulate(const std::function<void()>& let_go);
 
   Stages& stages_;
   const Schedule& schedule_;
