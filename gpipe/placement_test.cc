@@ -771,6 +771,56 @@ TEST(Placement, AModuleAtTheSameAddressIsAnotherOne) {
   }
 }
 
+TEST(Placement, AModuleMayEndBeforeItsLayers) {
+  Linear shared(2, 2);
+  const auto use = [&](torch::nn::Module& net) {
+    net.register_module("shared", shared);
+    parallelize_module(net, device(0));  // and never undone
+  };
+  for (int k = 0; k < 3; ++k) {
+    torch::nn::Module net;
+    use(net);
+    use(*std::make_unique<torch::nn::Module>());
+    use(*std::make_shared<torch::nn::Module>());
+  }
+  Linear other(2, 2);
+  parallelize_module(other, device(1));  // looks for modules around it
+  EXPECT_EQ(other->weight.device(), device(1));
+  unparallelize_module(shared, "cpu");
+  EXPECT_FALSE(is_marked(shared->weight)) << "nothing is around it";
+}
+
+TEST(Placement, AModuleMayEndBeforeItsParameters) {
+  std::vector<Tensor> kept;
+  for (int k = 0; k < 3; ++k) {
+    torch::nn::LinearImpl net(2, 2);
+    kept.push_back(net.weight);
+    parallelize_module(net, device(0));  // and never undone
+    EXPECT_EQ(net.weight.device(), device(0));
+  }
+}
+
+TEST(Placement, AModuleMayParallelizeItselfInItsConstructor) {
+  struct NetImpl : MlpImpl {
+    NetImpl() : MlpImpl(2) {
+      parallelize_pipeline(*this, {{"", {device(0), device(3)}},
+                                   {"up", device(1)},
+                                   {"down", device(2)}});
+    }
+  };
+  for (int k = 0; k < 2; ++k) {
+    // It gets its first owner after that. Then others are looked through, for
+    // those that have ended.
+    const auto net = std::make_shared<NetImpl>();
+    parallelize_module(Linear(2, 2), device(0));
+    EXPECT_EQ(placed_forward(net, torch::ones({1, 2})).device(), device(3));
+    EXPECT_NE(error_of([&] { parallelize_module(net, device(1)); })
+                  .find("is parallelized already (" + device(0).str() + " -> " +
+                        device(3).str() + ")"),
+              std::string::npos);
+  }
+}
+
 // --- Text -------------------------------------------------------------------
 
 TEST(Placement, PrintsDevices) {

@@ -15,6 +15,7 @@
 #include "gpipe/placement/set_device.h"
 #include "gpipe/placement/slots.h"
 #include "gpipe/placement/tag.h"
+#include "gpipe/placement/witness.h"
 #include "gpipe/runtime/keeps_devices.h"
 
 namespace gpipe::placement {
@@ -34,35 +35,39 @@ std::vector<at::Tensor> own_tensors(const Module& module) {
   return tensors;
 }
 
-// Something that lives as long as a module, since another one may come to lie
-// at its address. A module on the stack has no owner to ask, but has children
-// or tensors.
-class Witness {
- public:
-  explicit Witness(Module& module) {
-    self_ = module.weak_from_this();
-    if (!self_.expired()) return;
-    for (const auto& child : module.children()) {
-      self_ = child;
-      return;
-    }
-    const auto tensors = own_tensors(module);
-    if (!tensors.empty()) {
-      tensor_ = c10::weak_intrusive_ptr<c10::TensorImpl>(
-          tensors.front().getIntrusivePtr());
-    }
-  }
-
-  bool lives() const { return !self_.expired() || !tensor_.expired(); }
-
- private:
-  std::weak_ptr<Module> self_;
-  c10::weak_intrusive_ptr<c10::TensorImpl> tensor_{
-      c10::intrusive_ptr<c10::TensorImpl>()};
-};
+// A tensor of the module has the mark of `place`, which is active, or of one
+// inside of it.
+bool is_marked_by(const Module& module, const PlacePtr& place) {
+  const auto is_marked = [&](const at::Tensor& each) {
+    const Tag* const tag = tag_of(each);
+    return tag && common_place(active_place(tag->place), place) == place;
+  };
+  const auto parameters = module.parameters();
+  const auto buffers = module.buffers();
+  return std::any_of(parameters.begin(), parameters.end(), is_marked) ||
+         std::any_of(buffers.begin(), buffers.end(), is_marked);
+}
 
 struct Entry {
+  Entry(const Module& module, PlacePtr place)
+      : place(std::move(place)),
+        owned(!module.weak_from_this().expired()),
+        witness(module) {}
+
+  // Whether `module`, at the same address, is the one that was added: it may
+  // have got its first owner since, as one whose constructor has called us.
+  bool is_of(const Module& module) const {
+    return witness.lives() || (!owned && !module.weak_from_this().expired() &&
+                               is_marked_by(module, place));
+  }
+
+  // What nothing is marked by isn't found again.
+  bool is_over() const {
+    return !witness.lives() && (owned || place.use_count() == 1);
+  }
+
   PlacePtr place;
+  bool owned;  // by a shared_ptr
   Witness witness;
 };
 
@@ -76,19 +81,19 @@ struct Registry {
     return *registry;
   }
 
-  PlacePtr find(const Module& module) const {
-    const auto entry = entries.find(&module);
-    if (entry == entries.end() || !entry->second.witness.lives())
-      return nullptr;
-    return entry->second.place;
+  PlacePtr find(const Module& module) {
+    const auto found = entries.find(&module);
+    if (found == entries.end() || !found->second.is_of(module)) return nullptr;
+    Entry& entry = found->second;
+    if (!entry.witness.lives()) entry = Entry(module, entry.place);
+    return entry.place;
   }
 
-  void add(Module& module, PlacePtr place) {
+  void add(const Module& module, PlacePtr place) {
     for (auto each = entries.begin(); each != entries.end();) {
-      each =
-          each->second.witness.lives() ? std::next(each) : entries.erase(each);
+      each = each->second.is_over() ? entries.erase(each) : std::next(each);
     }
-    entries.insert_or_assign(&module, Entry{std::move(place), Witness(module)});
+    entries.insert_or_assign(&module, Entry(module, std::move(place)));
   }
 
   // The parallelized modules around `module`, the innermost first. Trees are
@@ -110,7 +115,7 @@ struct Registry {
     return modules;
   }
 
-  PlacePtr place_around(const Module& module) const {
+  PlacePtr place_around(const Module& module) {
     const auto modules = around(module);
     return modules.empty() ? nullptr : find(*modules.front());
   }
