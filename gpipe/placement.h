@@ -43,10 +43,9 @@ namespace gpipe {
 // rules, the first one that applies; "is brought" is a copy that autograd goes
 // through:
 //
-//  1. An operator whose inputs are on one device runs there. CPU tensors
-//  without
-//     dimensions may be beside others, as ever; copies (copy_, to) are left
-//     alone.
+//  1. An operator whose inputs are on one device runs there. CPU tensors that
+//     have no dimensions and are only read may be beside others, as ever;
+//     copies (copy_, to) are left alone.
 //  2. One that writes to an argument (x.add_(y)) runs where that argument is.
 //  3. One that uses parameters or buffers of parallelized modules, or tensors
 //     computed from these alone (weight.t()), runs where they are. Those of

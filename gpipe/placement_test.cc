@@ -423,6 +423,35 @@ TEST(Placement, AnIndexWithoutDimensionsComesToo) {
   expect_equal({given * torch::tensor(2.0)}, {row * 2});
 }
 
+TEST(Placement, AnIndexWithoutDimensionsIsAnInput) {
+  torch::nn::Embedding table(3, 2);
+  const Tensor row = table->weight[1].detach();
+  parallelize_module(table, device(1), device(2));
+  const Tensor given = table(torch::tensor(1));
+  EXPECT_EQ(given.device(), device(2));
+  expect_equal({given}, {row});
+  EXPECT_EQ((given + torch::ones({2})).device(), device(2)) << "is no weight";
+
+  Tensor two = torch::tensor(2.0);
+  two.unsafeGetTensorImpl()->set_wrapped_number(true);
+  EXPECT_EQ(table->weight.mul(two).device(), device(1)) << "a weight still";
+}
+
+TEST(Placement, ANumberThatIsWrittenToStaysOnTheCpu) {
+  const Tensor x = torch::randn({3, 2});
+  Mlp net(2);
+  parallelize_pipeline(net, {{"up", device(1)}, {"down", device(2)}});
+  const Tensor loss = net(x).sum();
+  Tensor total = torch::zeros({});
+  total += loss.detach();
+  total.add_(loss);
+  EXPECT_EQ(total.device(), torch::Device("cpu"));
+  EXPECT_FALSE(is_marked(total));
+  expect_equal({total.detach()}, {2 * loss.detach().cpu()});
+  total.backward();
+  EXPECT_EQ(net->up->weight.grad().device(), device(1));
+}
+
 TEST(Placement, WithoutAutogradToo) {
   const Tensor x = torch::randn({4, 6});
   Residual net = make<Residual>();

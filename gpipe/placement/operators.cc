@@ -114,16 +114,17 @@ struct Arguments {
   Agreement devices;
   c10::SmallVector<at::Tensor, 4> unmarked;
 
-  void add(const at::Tensor& tensor) {
+  void add(const at::Tensor& tensor, bool is_written) {
     const Tag* const tag = tag_of(tensor);
     PlacePtr place = tag ? active_place(tag->place) : nullptr;
     if (!place) {
       unmarked.push_back(tensor);
-      if (is_cpu_number(tensor)) {
+      // A scalar that LibTorch has made a tensor of is nobody's input.
+      others = others || !tensor.unsafeGetTensorImpl()->is_wrapped_number();
+      if (is_cpu_number(tensor) && !is_written) {
         numbers = true;
         return;
       }
-      others = true;
     } else if (tag->kind == Tag::Kind::kWeight) {
       direct = direct && tag->direct && tag->place == place;
       weights.add(tensor, std::move(place));
@@ -159,8 +160,10 @@ std::optional<c10::Device> meeting_place(const c10::FunctionSchema& schema,
     const c10::Argument& argument = schema.arguments()[k];
     if (stays_on_cpu(argument.name())) continue;
     for_each_defined(values[k], [&](const at::Tensor& tensor) {
-      if (is_written(argument) && !written) written = tensor.device();
-      if (is_cpu_number(tensor) && !tag_of(tensor) && !given.weights.any) {
+      if (is_written(argument)) {
+        if (!written) written = tensor.device();
+      } else if (is_cpu_number(tensor) && !tag_of(tensor) &&
+                 !given.weights.any) {
         return;
       }
       counted.add(tensor.device());
@@ -265,15 +268,17 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const c10::FunctionSchema& schema = op.schema();
 
   Arguments given;
-  for (const c10::IValue& value : arguments_of(schema, *stack)) {
-    for_each_defined(value,
-                     [&](const at::Tensor& tensor) { given.add(tensor); });
+  const auto values = arguments_of(schema, *stack);
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    for_each_defined(values[k], [&](const at::Tensor& tensor) {
+      given.add(tensor, is_written(schema.arguments()[k]));
+    });
   }
 
   // Beside weights a number goes with the others: an index must.
   const auto device =
       given.devices.mixed || (given.numbers && given.weights.any)
-          ? meeting_place(schema, arguments_of(schema, *stack), given)
+          ? meeting_place(schema, values, given)
           : std::nullopt;
   if (device) {
     bring(schema, *device, given.weights.any, *stack);
