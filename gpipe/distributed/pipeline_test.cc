@@ -19,6 +19,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -271,6 +272,25 @@ const RankProgramEntry kReplicas("replicas", [] {
   return 0;
 });
 
+int threads_of_a_new_thread() {
+  int threads = 0;
+  std::thread([&] { threads = torch::get_num_threads(); }).join();
+  return threads;
+}
+
+const RankProgramEntry kThreads("threads", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(3);
+  check(threads_of_a_new_thread() == 3, "before");
+  DistributedPipeline pipeline(
+      nn::Sequential(nn::Linear(2, 2)),
+      DistributedOptions({1}).data_parallel(2).device(torch::kCPU).threads(2),
+      world);
+  check(torch::get_num_threads() == 3, "of this thread");
+  check(threads_of_a_new_thread() == 3, "of a thread to come");
+  return 0;
+});
+
 // A layer of rank 1 gives a NaN in one micro-batch: it says so, rank 0 hears of
 // it, and no gradient changes.
 const RankProgramEntry kNonFinite("non_finite", [] {
@@ -375,6 +395,10 @@ TEST(DistributedPipeline, ForwardAndEvaluateGiveTheBitsOfThePlainModel) {
 
 TEST(DistributedPipeline, ClipsAParameterOfSeveralLayersOnce) {
   expect_all_ok(Ranks("shared_parameter", 1).wait());
+}
+
+TEST(DistributedPipeline, LeavesTheThreadsOfOthersAlone) {
+  expect_all_ok(Ranks("threads", 2).wait());
 }
 
 TEST(DistributedPipeline, NamesTheLayerThatGivesWhatIsNotFinite) {

@@ -1,9 +1,9 @@
 #include "gpipe/distributed/replica_sums.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "gpipe/runtime/new_worker.h"
 
 namespace gpipe {
 
@@ -13,7 +13,7 @@ ReplicaSums::ReplicaSums(World& world, Carrier& carrier,
     : reducer_(world, carrier, std::move(members), tag),
       bucket_bytes_(bucket_bytes),
       // The cores are the partitions'.
-      worker_([] { at::set_num_threads(1); }) {}
+      worker_(new_worker([] {}, /*threads=*/1)) {}
 
 ReplicaSums::~ReplicaSums() { stop(); }
 
@@ -33,7 +33,7 @@ void ReplicaSums::begin(std::vector<Parameter> parameters) {
   stopped_ = false;
   error_ = nullptr;
   running_ = true;
-  worker_.post([this] {
+  worker_->post([this] {
     std::exception_ptr error;
     try {
       add_up();

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -84,7 +85,7 @@ class ReplicaSums {
   bool running_ = false, stopped_ = false;
   std::exception_ptr error_;
 
-  Worker worker_;  // last: it ends first
+  const std::unique_ptr<Worker> worker_;  // last: it ends first
 };
 
 }  // namespace gpipe

@@ -1,6 +1,5 @@
 #include "gpipe/runtime/executor.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
@@ -14,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "gpipe/runtime/new_worker.h"
 #include "gpipe/runtime/stream.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/placement.h"
@@ -192,26 +192,12 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
 }
 
 std::unique_ptr<Worker> Executor::new_worker(std::size_t rank) const {
-  const int caller_threads = at::get_num_threads();
-  auto prepared = std::make_shared<Countdown>(1);
-  auto worker = std::make_unique<Worker>(
-      [prepared, threads = threads_, device = devices_[rank], rank] {
+  return gpipe::new_worker(
+      [rank] {
         // As debuggers and `top -H` show it.
         c10::setThreadName("gpipe " + std::to_string(rank));
-        // Before the thread's first operator, which would open a team of all
-        // cores for it; but after LibTorch's own initialisation of the thread,
-        // which the first question brings about and which would undo it.
-        if (device.is_cpu()) {
-          at::get_num_threads();
-          at::set_num_threads(threads);
-        }
-        prepared->count();
       },
-      worker_spins_);
-  prepared->wait(/*spins=*/0);
-  // That set the default for threads to come as well; give it back.
-  at::set_num_threads(caller_threads);
-  return worker;
+      devices_[rank].is_cpu() ? threads_ : 0, worker_spins_);
 }
 
 void Executor::check_caller() const {
