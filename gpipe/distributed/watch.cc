@@ -18,8 +18,13 @@ constexpr int kTag = 1;
 // The same for all, since a message of another length ends the process that
 // gets it (Gloo).
 constexpr int64_t kBytes = 4096;
-// A message is sent, and its memory free, long before as many others are.
-constexpr std::size_t kSendsKept = 32;
+// One that stands still takes nothing. What waits for it must be kept, since
+// Gloo holds a send by a weak pointer and never gets past one that is gone; so
+// it gets no more beats than these before it is heard of again.
+constexpr int kUnanswered = 16;
+// Else a message is sent, and its memory free, long before as many others are:
+// more than those beats, a failure and a goodbye.
+constexpr std::size_t kSendsKept = 2 * kUnanswered;
 constexpr int kBeatsPerTimeout = 8;
 constexpr auto kLongestBeat = std::chrono::milliseconds(500);
 
@@ -39,10 +44,14 @@ at::Tensor message_of(Note note, const std::string& text = "") {
 
 Watch::Watch(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
              std::chrono::milliseconds timeout,
-             std::function<void(RankFailure)> on_failure)
+             std::function<void(RankFailure)> on_failure,
+             std::chrono::milliseconds pause)
     : group_(std::move(group)),
       rank_(rank),
       timeout_(timeout),
+      pause_(pause.count() > 0 ? pause
+                               : std::min<std::chrono::milliseconds>(
+                                     kLongestBeat, timeout / kBeatsPerTimeout)),
       on_failure_(std::move(on_failure)) {
   for (int peer = 0; peer < size; ++peer) {
     peers_.push_back(std::make_unique<Peer>());
@@ -73,6 +82,7 @@ void Watch::listen(int from) {
       break;
     }
     peer.heard = Clock::now().time_since_epoch().count();
+    peer.unanswered = 0;
     const std::string bytes(
         static_cast<const char*>(message[0].const_data_ptr()), kBytes);
     const auto note = static_cast<Note>(bytes[0]);
@@ -95,14 +105,16 @@ void Watch::listen(int from) {
 }
 
 void Watch::beat() {
-  const auto pause = std::min<std::chrono::milliseconds>(
-      kLongestBeat, timeout_ / kBeatsPerTimeout);
   const at::Tensor message = message_of(Note::kBeat);
   std::unique_lock<std::mutex> lock(mutex_);
   auto last = Clock::now();
-  while (!changed_.wait_for(lock, pause, [this] { return ending_; })) {
+  while (!changed_.wait_for(lock, pause_, [this] { return ending_; })) {
     lock.unlock();
-    send_to_all(message);
+    for (int to = 0; to < static_cast<int>(peers_.size()); ++to) {
+      if (to == rank_ || peers_[to]->unanswered >= kUnanswered) continue;
+      ++peers_[to]->unanswered;
+      send(to, message);
+    }
     const auto now = Clock::now();
     // What has been stopped itself knows nothing of the others.
     const bool was_here = now - last < timeout_ / 2;

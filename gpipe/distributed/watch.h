@@ -28,9 +28,11 @@ class Watch {
  public:
   // `on_failure` is called, on a thread of the watch, for each failure that is
   // heard of or noticed. It must not call anything here but announce().
+  // `pause`: between two beats; 0 for a part of the timeout.
   Watch(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
         std::chrono::milliseconds timeout,
-        std::function<void(RankFailure)> on_failure);
+        std::function<void(RankFailure)> on_failure,
+        std::chrono::milliseconds pause = std::chrono::milliseconds(0));
 
   // Says goodbye and waits until the others have, for `patience` at most.
   void leave(std::chrono::milliseconds patience);
@@ -50,6 +52,7 @@ class Watch {
     std::atomic<bool> left{false};
     std::atomic<bool> gone{false};  // nothing more will come
     std::atomic<Clock::rep> heard{0};
+    std::atomic<int> unanswered{0};  // beats since then
     std::mutex mutex;
     c10::intrusive_ptr<c10d::Work> receive;  // in progress
     bool closing = false;                    // no new receive
@@ -65,7 +68,7 @@ class Watch {
 
   const c10::intrusive_ptr<c10d::Backend> group_;
   const int rank_;
-  const std::chrono::milliseconds timeout_;
+  const std::chrono::milliseconds timeout_, pause_;
   const std::function<void(RankFailure)> on_failure_;
   std::vector<std::unique_ptr<Peer>> peers_;
 
