@@ -49,11 +49,9 @@ std::string reason_of(const std::exception& error) {
   return has_place ? text.substr(close + 2) : text;
 }
 
-std::optional<std::string> cause_of(const std::exception_ptr& exception) {
+std::string cause_of(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
-  } catch (const PeerError&) {
-    return std::nullopt;
   } catch (const c10::Error& error) {
     return error.what_without_backtrace();
   } catch (const std::exception& error) {

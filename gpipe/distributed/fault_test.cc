@@ -49,6 +49,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/wire.h"
+#include "gpipe/runtime/fault_point.h"
 #include "gpipe/schedule.h"
 
 namespace gpipe {
@@ -106,15 +107,21 @@ int64_t now_ms() {
 
 // Does what this rank was told to do at this place of this step, once.
 void act(const std::string& place) {
-  static bool acted = false;
-  if (acted || argument("place") != place || number("at", 0) != step_now) {
+  static std::atomic<bool> acted{false};
+  if (argument("place") != place || number("at", 0) != step_now ||
+      acted.exchange(true)) {
     return;
   }
-  acted = true;
   const std::string deed = argument("deed");
   if (deed == "std") throw std::runtime_error(kWords);
   if (deed == "c10") TORCH_CHECK_NOT_IMPLEMENTED(false, kWords);
   if (deed == "other") throw 42;
+  const c10::SourceLocation here{__func__, __FILE__, __LINE__};
+  if (deed == "memory") throw c10::OutOfMemoryError(here, kWords);
+  // Of another world than that of the pipeline.
+  if (deed == "peer") {
+    throw PeerError(here, {Fault::kDied, 0, 0, "", ""}, kWords);
+  }
   if (deed == "sleep")
     std::this_thread::sleep_for(milliseconds(number("ms", 0)));
 }
@@ -133,7 +140,8 @@ struct ActInBackward : torch::autograd::Function<ActInBackward> {
 struct ActorImpl : nn::Module {
   Tensor forward(Tensor x) {
     act("forward");
-    return ActInBackward::apply(std::move(x));
+    x = ActInBackward::apply(std::move(x));
+    return argument("returns") == "sparse" ? x.to_sparse() : x;
   }
 };
 TORCH_MODULE(Actor);
@@ -268,6 +276,9 @@ void tell(const std::exception_ptr& exception) {
   } catch (const c10::ValueError& error) {
     say("type", "ValueError");
     say("text", error.what_without_backtrace());
+  } catch (const c10::OutOfMemoryError& error) {
+    say("type", "OutOfMemoryError");
+    say("text", error.what_without_backtrace());
   } catch (const c10::DistNetworkError& error) {
     say("type", "DistNetworkError");
     say("text", error.what_without_backtrace());
@@ -313,6 +324,9 @@ void train(const std::shared_ptr<World>& world, Trainee& trainee) {
 const RankProgramEntry kTrain("train", [] {
   torch::set_num_threads(1);
   say("pid", std::to_string(getpid()));
+  if (argument("place").rfind("message", 0) == 0) {
+    set_fault_hook([](const char* site, int64_t, int64_t) { act(site); });
+  }
   try {
     const auto world = World::connect(world_options());
     Trainee trainee(world->size());
@@ -490,7 +504,8 @@ TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
   const std::map<std::string, std::pair<std::string, std::string>> deeds{
       {"std", {"runtime_error", kWords}},
       {"c10", {"NotImplementedError", kWords}},
-      {"other", {"int", "no std::exception"}}};
+      {"other", {"int", "no std::exception"}},
+      {"peer", {"PeerError", kWords}}};
   int round = 0;
   for (const std::string place : {"forward", "loss", "backward"}) {
     for (const auto& [deed, expected] : deeds) {
@@ -524,6 +539,50 @@ TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
                     HasSubstr(rank_text(at_fault) + " has failed: "));
       }
     }
+  }
+}
+
+// Two ranks, of which one fails in sending or receiving: by its own exception,
+// and the other one hears whose fault it is.
+void expect_failed_on_the_way(int at_fault, const Arguments& deed,
+                              const std::string& type,
+                              const std::string& what) {
+  std::vector<Arguments> arguments(2);
+  arguments[at_fault] = deed;
+  const auto results = Ranks("train", arguments).wait(seconds(60));
+  for (int rank = 0; rank < 2; ++rank) {
+    SCOPED_TRACE(rank_text(rank));
+    expect_failed_in_order(results[rank]);
+    auto words = said(results[rank]);
+    EXPECT_EQ(words["grads"], "as before");
+    if (rank == at_fault) {
+      EXPECT_EQ(words["type"], type);
+      EXPECT_THAT(words["text"], HasSubstr(what));
+      continue;
+    }
+    EXPECT_EQ(words["type"], "PeerError");
+    EXPECT_EQ(words["fault"], "has failed") << words["text"];
+    EXPECT_EQ(words["rank"], std::to_string(at_fault));
+    EXPECT_THAT(words["what"], HasSubstr(what));
+    EXPECT_EQ(words["action"],
+              "the output of stage 0 for micro-batch 0 of step 1, to stage 1");
+  }
+}
+
+TEST(Fault, WhatCannotBeSentIsTheFaultOfItsSender) {
+  expect_failed_on_the_way(0, {{"returns", "sparse"}}, "c10::Error",
+                           "cannot be sent to another rank; make it dense with "
+                           "to_dense() first");
+}
+
+TEST(Fault, MemoryThatARankLacksForAMessageIsItsOwnFault) {
+  for (const int rank : {0, 1}) {
+    SCOPED_TRACE(rank_text(rank));
+    expect_failed_on_the_way(
+        rank,
+        {{"place", rank == 0 ? "message-out" : "message-in"},
+         {"deed", "memory"}},
+        "OutOfMemoryError", kWords);
   }
 }
 

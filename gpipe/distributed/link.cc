@@ -1,6 +1,7 @@
 #include "gpipe/distributed/link.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/Exception.h>
 
 #include <atomic>
 #include <cstring>
@@ -9,8 +10,9 @@
 #include <string>
 #include <utility>
 
-#include "gpipe/distributed/throw.h"
+#include "gpipe/distributed/tell.h"
 #include "gpipe/runtime/bell.h"
+#include "gpipe/runtime/fault_point.h"
 
 namespace gpipe {
 namespace {
@@ -37,16 +39,17 @@ void wait_for(Worker& worker) {
   done->bell.wait([&] { return done->done.load(); }, 0);
 }
 
-// Runs a part of the traffic with `peer`; what it throws ends the step of all.
+// Runs a part of the traffic; what it throws ends the step of all, and is kept
+// unless it is because the world has failed.
 template <typename Part>
-void guard(World& world, Fault fault, int at_fault, const MessageId& message,
+void guard(World& world, const MessageId& message, std::exception_ptr& thrown,
            Part part) {
   try {
     part();
   } catch (...) {
-    const auto cause = cause_of(std::current_exception());
-    if (!cause) return;
-    world.fail({fault, at_fault, world.rank(), message.to_string(), *cause});
+    if (world.failure()) return;
+    thrown = std::current_exception();
+    tell(world, thrown, message.to_string());
   }
 }
 
@@ -67,7 +70,7 @@ void Outlet::send(Message head, std::vector<Crossing> content, Moment made,
                 made = std::move(made), sent = std::move(sent)]() mutable {
     if (world_.failure()) return;
     const MessageId id = head.id;
-    guard(world_, Fault::kFailed, world_.rank(), id, [&] {
+    guard(world_, id, thrown_, [&] {
       transmit(head, std::move(content), made);
       if (sent) sent(head);
     });
@@ -78,6 +81,7 @@ void Outlet::transmit(Message& head, std::vector<Crossing> content,
                       const Moment& made) {
   const StreamScope scope(stream_);
   std::vector<at::Tensor> payload;
+  fault_point("message-out", head.id.from_stage, head.id.microbatch);
   for (Crossing& each : content) {
     const at::Tensor tensor = transport_.bring(each.tensor, made);
     each.tensor = at::Tensor();
@@ -128,6 +132,10 @@ void Outlet::transmit(Message& head, std::vector<Crossing> content,
 
 void Outlet::flush() { wait_for(worker_); }
 
+void Outlet::rethrow() {
+  if (thrown_) std::rethrow_exception(thrown_);
+}
+
 Inlet::Inlet(World& world, Carrier& carrier, int from, Tags tags)
     : world_(world),
       carrier_(carrier),
@@ -136,6 +144,19 @@ Inlet::Inlet(World& world, Carrier& carrier, int from, Tags tags)
       stream_(new_stream(carrier.device())),
       worker_([] {}, kSpins) {}
 
+template <typename Look>
+void Inlet::look_at(const MessageId& expected, Look look) {
+  try {
+    look();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    world_.fail({Fault::kDisagree, from_, world_.rank(), expected.to_string(),
+                 error.what_without_backtrace()});
+    world_.check();
+  }
+}
+
 void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
   if (messages.empty()) return;
   worker_.post(
@@ -143,7 +164,7 @@ void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
         const StreamScope scope(stream_);
         Incoming next;
         for (std::size_t k = 0; k < messages.size() && !world_.failure(); ++k) {
-          guard(world_, Fault::kDisagree, from_, messages[k], [&] {
+          guard(world_, messages[k], thrown_, [&] {
             if (k == 0) next = post(messages[k]);
             std::vector<Posted> posted;
             const Message message = read(std::move(next), messages[k], posted);
@@ -154,7 +175,8 @@ void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
               wait(each, messages[k]);
               tensors.push_back(std::move(each.tensor));
             }
-            deliver(message, std::move(tensors), began);
+            look_at(messages[k],
+                    [&] { deliver(message, std::move(tensors), began); });
           });
         }
       });
@@ -192,6 +214,7 @@ Inlet::Posted Inlet::post_overflow(int64_t bytes, const MessageId& expected) {
 
 std::vector<Inlet::Posted> Inlet::post_tensors(const Forecast::Specs& specs,
                                                const MessageId& expected) {
+  fault_point("message-in", expected.to_stage, expected.microbatch);
   std::vector<Posted> posted;
   for (const TensorSpec& spec : specs) {
     Posted& each = posted.emplace_back();
@@ -209,13 +232,17 @@ Message Inlet::read(Incoming incoming, const MessageId& expected,
                     std::vector<Posted>& tensors) {
   wait(incoming.header, expected);
   at::Tensor& header = incoming.header.tensor;
-  const int64_t more = overflow_bytes(header.const_data_ptr<uint8_t>());
-  const bool as_foreseen = is_as_foreseen(header.const_data_ptr<uint8_t>());
   std::optional<Content>& foreseen = incoming.foreseen;
-  TORCH_CHECK(
-      !as_foreseen || (foreseen && foreseen->overflow.tensor.numel() == more),
-      "received a message that says it is as foreseen, which it is "
-      "not; run the same gpipe on all ranks");
+  int64_t more = 0;
+  bool as_foreseen = false;
+  look_at(expected, [&] {
+    more = overflow_bytes(header.const_data_ptr<uint8_t>());
+    as_foreseen = is_as_foreseen(header.const_data_ptr<uint8_t>());
+    TORCH_CHECK(
+        !as_foreseen || (foreseen && foreseen->overflow.tensor.numel() == more),
+        "received a message that says it is as foreseen, which it is "
+        "not; run the same gpipe on all ranks");
+  });
   Posted overflow;
   if (as_foreseen) {
     overflow = foreseen->overflow;
@@ -229,11 +256,14 @@ Message Inlet::read(Incoming incoming, const MessageId& expected,
   }
   wait(overflow, expected);
   if (more > 0) header = at::cat({header, overflow.tensor});
-  Message message = decode(header.const_data_ptr<uint8_t>(), header.numel());
-  check_expected(message.id, expected);
-  TORCH_CHECK(!as_foreseen || *forecast_.of(expected) == message.tensors,
-              "received a message that says it is as foreseen, but has other "
-              "tensors; run the same gpipe on all ranks");
+  Message message;
+  look_at(expected, [&] {
+    message = decode(header.const_data_ptr<uint8_t>(), header.numel());
+    check_expected(message.id, expected);
+    TORCH_CHECK(!as_foreseen || *forecast_.of(expected) == message.tensors,
+                "received a message that says it is as foreseen, but has other "
+                "tensors; run the same gpipe on all ranks");
+  });
   tensors = as_foreseen ? std::move(foreseen->tensors)
                         : post_tensors(message.tensors, expected);
   forecast_.learn(expected, message.tensors);
@@ -241,5 +271,9 @@ Message Inlet::read(Incoming incoming, const MessageId& expected,
 }
 
 void Inlet::flush() { wait_for(worker_); }
+
+void Inlet::rethrow() {
+  if (thrown_) std::rethrow_exception(thrown_);
+}
 
 }  // namespace gpipe

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -39,6 +40,10 @@ class Outlet {
   // Waits until everything has left, or the world has failed.
   void flush();
 
+  // After flush(): throws what this end has failed by, if it has. What is the
+  // fault of others is the world's failure alone.
+  void rethrow();
+
  private:
   void transmit(Message& head, std::vector<Crossing> content,
                 const Moment& made);
@@ -50,6 +55,7 @@ class Outlet {
   Transport transport_;  // to the carrier's device
   const std::optional<c10::Stream> stream_;
   Forecast forecast_;
+  std::exception_ptr thrown_;
   Worker worker_;  // last: it ends first
 };
 
@@ -70,12 +76,16 @@ class Inlet {
   Inlet(World& world, Carrier& carrier, int from, Tags tags);
 
   // Takes these messages, in this order, and gives each to `deliver`, on the
-  // inlet's thread. A message that is another is a failure of the world, on
-  // both sides.
+  // inlet's thread. A message that is another, or that `deliver` refuses by a
+  // c10::Error, is a failure of the world by its sender, on both sides; what
+  // else goes wrong here is one of this rank.
   void expect(std::vector<MessageId> messages, Deliver deliver);
 
   // Waits until all have come, or the world has failed.
   void flush();
+
+  // As Outlet's.
+  void rethrow();
 
  private:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -94,6 +104,9 @@ class Inlet {
     std::optional<Content> foreseen;
   };
 
+  // Has a look at what has come: what it does not like is its sender's fault.
+  template <typename Look>
+  void look_at(const MessageId& expected, Look look);
   Incoming post(const MessageId& expected);
   Posted post_overflow(int64_t bytes, const MessageId& expected);
   std::vector<Posted> post_tensors(const Forecast::Specs& specs,
@@ -109,6 +122,7 @@ class Inlet {
   const Tags tags_;
   const std::optional<c10::Stream> stream_;
   Forecast forecast_;
+  std::exception_ptr thrown_;
   Worker worker_;  // last: it ends first
 };
 

@@ -128,6 +128,9 @@ StepResult Runner::step(const Value& input, const Value& target,
   } catch (...) {
     tell(*world_, std::current_exception(), "train_step()");
     if (sums_) sums_->stop();
+    // Of what a link's thread has thrown there is only a PeerError here.
+    for (auto& [from, inlet] : inlets_) inlet->rethrow();
+    for (auto& [to, outlet] : outlets_) outlet->rethrow();
     throw;
   }
 }

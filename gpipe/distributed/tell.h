@@ -9,13 +9,13 @@
 
 namespace gpipe {
 
-// This rank has failed by `exception` in `action`, unless it is a PeerError,
-// of which the others know. Does not throw.
+// This rank has failed by `exception` in `action`, unless the world has failed
+// before, as it has if this is a PeerError of it. Does not throw.
 inline void tell(World& world, const std::exception_ptr& exception,
                  const std::string& action) {
-  if (const auto cause = cause_of(exception)) {
-    world.fail({Fault::kFailed, world.rank(), world.rank(), action, *cause});
-  }
+  if (world.failure()) return;
+  world.fail({Fault::kFailed, world.rank(), world.rank(), action,
+              cause_of(exception)});
 }
 
 // What `part` returns; what it throws is told first.

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <exception>
-#include <optional>
 #include <string>
 
 #include "gpipe/distributed/error.h"
@@ -14,9 +13,8 @@ namespace gpipe {
 // in their sources, which Gloo begins with, and without a backtrace.
 std::string reason_of(const std::exception& error);
 
-// All that an exception says, to be told to other ranks; nothing for a
-// PeerError, of which they know.
-std::optional<std::string> cause_of(const std::exception_ptr& exception);
+// All that an exception says, to be told to other ranks.
+std::string cause_of(const std::exception_ptr& exception);
 
 // A failure in at most kFailureBytes, and back; whatever the bytes, decoding
 // them gives a failure. Long texts are cut.
