@@ -14,6 +14,7 @@
 #include "gpipe/distributed/agreement.h"
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/direct.h"
+#include "gpipe/distributed/foreign_parameters.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/norms.h"
 #include "gpipe/distributed/runner.h"
@@ -213,13 +214,19 @@ void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
     check_sharing(partition(layers, options_.balance(), devices), places,
                   "rank");
   }
+  ForeignParameters foreign;
   for (std::size_t s = 0; s < ranges.size(); ++s) {
     if (layout_.has(static_cast<int>(s))) continue;
     for (int64_t k = 0; k < ranges[s].second; ++k) {
-      layers[ranges[s].first + k].module = torch::nn::AnyModule();
+      Layer& layer = layers[ranges[s].first + k];
+      for (const auto& named : layer.module.ptr()->named_parameters()) {
+        foreign.add(layer.name + "." + named.key(), layout_.rank_of_stage[s],
+                    named.value());
+      }
+      layer.module = torch::nn::AnyModule();
     }
   }
-  build(std::move(layers));
+  build(std::move(layers), std::move(foreign));
 }
 
 void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
@@ -258,10 +265,11 @@ void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
   std::vector<LayerSkips> skips;
   for (const Layer& layer : layers) skips.push_back(layer.skips);
   verify_skips(skips);
-  build(std::move(layers));
+  build(std::move(layers), {});
 }
 
-void DistributedPipelineImpl::build(std::vector<Layer> layers) {
+void DistributedPipelineImpl::build(std::vector<Layer> layers,
+                                    ForeignParameters foreign) {
   check_chunks(options_.chunks());
   TORCH_CHECK_VALUE(options_.threads() >= 0,
                     "threads must be positive, or 0 for those that LibTorch "
@@ -290,7 +298,7 @@ void DistributedPipelineImpl::build(std::vector<Layer> layers) {
       world_, std::move(partitions), layout_, device_,
       options_.threads() > 0 ? static_cast<int>(options_.threads())
                              : at::get_num_threads(),
-      transfers_);
+      transfers_, std::move(foreign));
 }
 
 StepResult DistributedPipelineImpl::run(const Value& input, const Value& target,

@@ -28,6 +28,7 @@
 
 namespace gpipe {
 
+class ForeignParameters;
 class Runner;
 struct Layer;
 
@@ -119,6 +120,8 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
                           DistributedOptions options,
                           std::shared_ptr<World> world);
   // Skips must be declared by namespaces that all ranks make in the same order.
+  // Nothing is known of other ranks' parameters: one that a layer here has
+  // captured is a tensor of this rank's own, which train_step() refuses above.
   DistributedPipelineImpl(LayerBuilder build, DistributedOptions options,
                           std::shared_ptr<World> world);
 
@@ -127,7 +130,8 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   // where the last one is; anything may stand there on other ranks. The result
   // has the losses on all ranks; `loss` is the mean over all replicas, `losses`
   // are those of the own replica; outputs are where the last stage is; a
-  // timeline is this rank's.
+  // timeline is this rank's. c10::ValueError if a layer has captured a
+  // parameter of another rank's layer.
   template <typename Output = torch::Tensor, typename Input, typename Target,
             typename Loss>
   StepResult train_step(Input input, Target target, Loss loss,
@@ -203,7 +207,8 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   void take(const torch::nn::Sequential& module);
   void build_own(const LayerBuilder& build_layers);
   // `layers`: all; those of other ranks without a module.
-  void build(std::vector<Layer> layers);
+  // `foreign`: what is known of these.
+  void build(std::vector<Layer> layers, ForeignParameters foreign);
   StepResult run(const Value& input, const Value& target,
                  const LossOfValues& loss, const Schedule& schedule,
                  const TrainOptions& options);

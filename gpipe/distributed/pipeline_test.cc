@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -272,6 +273,33 @@ const RankProgramEntry kReplicas("replicas", [] {
   return 0;
 });
 
+// The last layer captures the first one's matrix, which is on another rank.
+const RankProgramEntry kCaptured("captured", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  nn::Embedding embedding(5, 4);
+  nn::Sequential layers(embedding, nn::Linear(4, 4),
+                        testing::Lambda([weight = embedding->weight](Tensor x) {
+                          return x.matmul(weight.t());
+                        }));
+  DistributedPipeline pipeline(
+      layers, DistributedOptions({1, 2}).device(torch::kCPU).threads(1), world);
+  try {
+    pipeline->train_step(torch::arange(4), torch::ones({4, 5}), mean_square,
+                         one_forward_one_backward(2, 2));
+  } catch (const PeerError& error) {
+    std::cout << "rank " << error.failure().rank << " "
+              << to_string(error.failure().fault) << ": "
+              << error.failure().what << std::endl;
+  } catch (const c10::ValueError& error) {
+    std::cout << error.what_without_backtrace() << std::endl;
+  }
+  for (const Tensor& each : layers->parameters()) {
+    check(!each.grad().defined(), "gradients are as they were");
+  }
+  return 0;
+});
+
 int threads_of_a_new_thread() {
   int threads = 0;
   std::thread([&] { threads = torch::get_num_threads(); }).join();
@@ -395,6 +423,19 @@ TEST(DistributedPipeline, ForwardAndEvaluateGiveTheBitsOfThePlainModel) {
 
 TEST(DistributedPipeline, ClipsAParameterOfSeveralLayersOnce) {
   expect_all_ok(Ranks("shared_parameter", 1).wait());
+}
+
+TEST(DistributedPipeline, RefusesACapturedParameterOfAnotherRank) {
+  const auto results = Ranks("captured", 2).wait();
+  expect_all_ok(results);
+  const std::string what =
+      "a layer of partition 1 has captured parameter '0.weight' of a layer on "
+      "rank 0, which is another tensor there: it would lose this part of its "
+      "gradient, and what has been captured would stay as it is; stash it as a "
+      "skip tensor (gpipe/skip.h), or choose a balance that puts both layers "
+      "on one rank\n";
+  EXPECT_EQ(results[0].out, "rank 1 has failed: " + what);
+  EXPECT_EQ(results[1].out, what);
 }
 
 TEST(DistributedPipeline, LeavesTheThreadsOfOthersAlone) {

@@ -64,10 +64,11 @@ struct Ending {
 
 Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
                RankLayout layout, c10::Device device, int threads,
-               Transfers transfers)
+               Transfers transfers, ForeignParameters foreign)
     : world_(std::move(world)),
       layout_(std::move(layout)),
       tags_(world_->next_channel()),
+      foreign_(std::move(foreign)),
       stages_(std::move(partitions)),
       executor_({device}, threads, /*one_at_a_time=*/false),
       carrier_(make_carrier(*world_, device, transfers,
@@ -185,6 +186,7 @@ StepResult Runner::run(const Value& input, const Value& target,
     }
   }
 
+  foreign_.check(step.leaves());
   StepResult result;
   if (layout_.has_last()) result = step.result();
   // Before all have done their part, for some of which it goes on meanwhile.

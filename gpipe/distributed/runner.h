@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpipe/distributed/carrier.h"
+#include "gpipe/distributed/foreign_parameters.h"
 #include "gpipe/distributed/layout.h"
 #include "gpipe/distributed/link.h"
 #include "gpipe/distributed/replica_sums.h"
@@ -41,10 +42,10 @@ namespace gpipe {
 class Runner : private Border {
  public:
   // `partitions`: all of them, those of other ranks `elsewhere`. `transfers`:
-  // as agreed.
+  // as agreed. `foreign`: of the layers elsewhere, as far as they are known.
   Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
          RankLayout layout, c10::Device device, int threads,
-         Transfers transfers);
+         Transfers transfers, ForeignParameters foreign);
   ~Runner() override;
 
   // `input`, `target`: looked at where the first and the last stage are.
@@ -103,6 +104,7 @@ class Runner : private Border {
   const std::shared_ptr<World> world_;
   const RankLayout layout_;
   const Tags tags_;
+  const ForeignParameters foreign_;
   std::mutex running_;
   Stages stages_;
   RecentPlans<TrainPlan> plans_;

@@ -76,6 +76,8 @@ class TrainStep {
   bool with_backward() const { return with_backward_; }
   // Of the micro-batches, where the first stage is.
   const std::vector<int64_t>& rows() const { return rows_; }
+  // What the graphs of the cells that are here end in, once they have run.
+  std::vector<SharedLeaf> leaves() const { return step_->shared_leaves(); }
   // Of the losses, where the last stage is, once all forwards have run.
   const std::vector<double>& weights() const { return weights_; }
 

@@ -1,0 +1,34 @@
+#include "gpipe/distributed/foreign_parameters.h"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+namespace gpipe {
+
+void ForeignParameters::add(std::string name, int rank,
+                            const at::Tensor& parameter) {
+  if (!parameter.defined()) return;
+  all_.emplace(
+      parameter.unsafeGetTensorImpl(),
+      Foreign{
+          std::move(name), rank,
+          c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(
+              parameter.getIntrusivePtr())});
+}
+
+void ForeignParameters::check(const std::vector<SharedLeaf>& leaves) const {
+  for (const SharedLeaf& leaf : leaves) {
+    const auto found = all_.find(leaf.tensor.unsafeGetTensorImpl());
+    TORCH_CHECK_VALUE(
+        found == all_.end(), "a layer of partition ", leaf.places.front().first,
+        " has captured parameter '", found->second.name,
+        "' of a layer on rank ", found->second.rank,
+        ", which is another tensor there: it would lose this part of its "
+        "gradient, and what has been captured would stay as it is; stash it "
+        "as a skip tensor (gpipe/skip.h), or choose a balance that puts both "
+        "layers on one rank");
+  }
+}
+
+}  // namespace gpipe
