@@ -300,6 +300,62 @@ const RankProgramEntry kCaptured("captured", [] {
   return 0;
 });
 
+// A parameter of the one stage of a rank that the other one captures, in two
+// replicas that get the same rows.
+const RankProgramEntry kCapturedTwice("captured_twice", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const auto placed = place_stages(4, 2, Placement::kV);
+  for (const Schedule& schedule :
+       {breadth_first(placed, 3), zero_bubble_v(2, 4)}) {
+    for (const bool first : {true, false}) {
+      const auto make_layers = [&] {
+        torch::manual_seed(3);
+        nn::Linear owner(4, 4);
+        const testing::Lambda user([weight = owner->weight](Tensor x) {
+          return x.matmul(weight.t()).tanh();
+        });
+        nn::Sequential layers;
+        if (first) layers->push_back(owner);
+        if (!first) layers->push_back(user);
+        layers->push_back(nn::Linear(4, 4));
+        layers->push_back(nn::Linear(4, 4));
+        if (first) layers->push_back(user);
+        if (!first) layers->push_back(owner);
+        layers->to(torch::kDouble);
+        return layers;
+      };
+      const nn::Sequential layers = make_layers(), plain = make_layers();
+      DistributedPipeline pipeline(layers,
+                                   DistributedOptions({1, 1, 1, 1})
+                                       .stages_per_rank(2)
+                                       .placement(Placement::kV)
+                                       .data_parallel(2)
+                                       .device(torch::kCPU)
+                                       .threads(1),
+                                   world);
+      GPipe reference(plain,
+                      GPipeOptions({1, 1, 1, 1})
+                          .stages_per_rank(2)
+                          .placement(Placement::kV)
+                          .devices(std::vector<torch::Device>(2, torch::kCPU))
+                          .threads_per_partition(1));
+      const Tensor input = torch::randn({12, 4}, torch::kDouble);
+      const Tensor target = torch::randn({12, 4}, torch::kDouble);
+      for (int step = 0; step < 3; ++step) {
+        pipeline->train_step(input, target, mean_square, schedule);
+        reference->train_step(input, target, mean_square, schedule);
+        const auto parameters = reference->named_parameters();
+        for (const auto& each : pipeline->named_parameters()) {
+          check(each.value().grad().equal(parameters[each.key()].grad()),
+                each.key());
+        }
+      }
+    }
+  }
+  return 0;
+});
+
 int threads_of_a_new_thread() {
   int threads = 0;
   std::thread([&] { threads = torch::get_num_threads(); }).join();
@@ -436,6 +492,10 @@ TEST(DistributedPipeline, RefusesACapturedParameterOfAnotherRank) {
       "on one rank\n";
   EXPECT_EQ(results[0].out, "rank 1 has failed: " + what);
   EXPECT_EQ(results[1].out, what);
+}
+
+TEST(DistributedPipeline, ReplicasAddUpWhatAnotherStageOfTheRankHasCaptured) {
+  expect_all_ok(Ranks("captured_twice", 4).wait());
 }
 
 TEST(DistributedPipeline, LeavesTheThreadsOfOthersAlone) {

@@ -1,5 +1,7 @@
 #include "gpipe/distributed/replica_sums.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -88,6 +90,10 @@ bool ReplicaSums::give(const at::Tensor& parameter, at::Tensor& grad,
   if (found == numbers_.end()) return false;
   const std::size_t k = found->second;
   std::lock_guard<std::mutex> lock(mutex_);
+  // It may be on its way.
+  TORCH_CHECK(!states_[k].there, "the gradient of parameter ", k, " of ",
+              states_.size(), " of this step comes a second time, from stage ",
+              states_[k].stage, " or another one");
   summands_[k].grad = std::move(grad);
   states_[k].made = made;
   states_[k].there = true;

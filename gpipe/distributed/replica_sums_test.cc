@@ -71,6 +71,14 @@ const RankProgramEntry kOverlap("overlap", [] {
     sums.close(1);
     // While nobody has given anything else.
     wait_until_done(sums, 1);
+    Tensor again = at::ones({1000});
+    bool refused = false;
+    try {
+      sums.give(a, again, Moment());
+    } catch (const c10::Error&) {
+      refused = true;
+    }
+    check(refused && again.defined(), "a second time");
     all_gather(*world, kBarrierTag, "", "the test");
     give(sums, c, rank);
     // One rank has no gradient of b, none has one of d.

@@ -432,7 +432,16 @@ void Runner::add_up(TrainStep& step) {
   std::vector<Summand> rest;
   for (TrainStep::LeafGrad& each : grads) {
     const auto found = sums.find(each.leaf.unsafeGetTensorImpl());
-    if (found == sums.end()) {
+    // A stage may have captured what it does not have.
+    if (each.shared && found != sums.end()) {
+      TORCH_CHECK(!found->second.grad.defined(), "a parameter of partition ",
+                  each.partition, " is used by several partitions of rank ",
+                  layout_.rank,
+                  " in this replica, but by one in another; give all replicas "
+                  "the same layers");
+      sums.erase(found);
+    }
+    if (each.shared || found == sums.end()) {
       left.push_back(&each);
       rest.push_back({each.leaf, std::move(each.grad)});
       continue;

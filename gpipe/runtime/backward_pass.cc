@@ -187,10 +187,12 @@ void BackwardPass::look_at(int64_t j, const GradParcel& back,
 }
 
 void BackwardPass::complete(int64_t j, int64_t leaf) {
+  const at::Tensor& tensor = step_.leaves[j].list[leaf];
+  // All forwards have run before the last backward of a stage.
+  if (step_.is_shared(j, tensor)) return;
   at::Tensor grad = sums_[j].take(leaf);
   if (!grad.defined()) return;
-  border_->complete(j, step_.leaves[j].list[leaf], grad,
-                    Moment::now(stages_.partitions[j].device));
+  border_->complete(j, tensor, grad, Moment::now(stages_.partitions[j].device));
   sums_[j].put_back(leaf, std::move(grad));  // undefined if it was taken
 }
 

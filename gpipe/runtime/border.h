@@ -41,9 +41,9 @@ class Border {
 
   // Whether gradients of leaves are for complete().
   virtual bool takes_gradients() const { return false; }
-  // The gradient of `leaf`, as far as this stage has a share, of all
-  // micro-batches, complete at `made`: while the stage's last backward goes on,
-  // if it may. May be taken, which leaves an undefined one. Threads: the
+  // The gradient of `leaf`, of all micro-batches, complete at `made`: while the
+  // stage's last backward goes on, if it may; not of a leaf that other stages
+  // here use too. May be taken, which leaves an undefined one. Threads: the
   // stage's worker; on an accelerator the engine's, while that waits.
   virtual void complete(int64_t /*stage*/, const at::Tensor& /*leaf*/,
                         at::Tensor& /*grad*/, const Moment& /*made*/) {}

@@ -75,6 +75,14 @@ void Step::claim(int64_t j,
   }
 }
 
+bool Step::is_shared(int64_t j, const at::Tensor& leaf) const {
+  for (std::size_t k = 0; k < leaves.size(); ++k) {
+    if (static_cast<int64_t>(k) == j) continue;
+    if (leaves[k].numbers.count(leaf.unsafeGetTensorImpl()) > 0) return true;
+  }
+  return false;
+}
+
 std::vector<SharedLeaf> Step::shared_leaves() const {
   std::vector<SharedLeaf> result;
   std::unordered_map<at::TensorImpl*, std::size_t> indices;

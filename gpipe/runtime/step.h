@@ -61,6 +61,10 @@ struct Step {
   // has nodes that another partition's has, too. Threads: partition j's worker.
   void number_leaves(int64_t j, int64_t i);
 
+  // Whether a leaf of partition j is one of another partition too. Threads:
+  // any, once all forwards have run.
+  bool is_shared(int64_t j, const at::Tensor& leaf) const;
+
   // Of all partitions. Threads: while no pass runs.
   std::vector<SharedLeaf> shared_leaves() const;
 

@@ -239,7 +239,8 @@ std::vector<TrainStep::LeafGrad>& TrainStep::leaf_grads() {
     leaf_grads_.emplace();
     for (std::size_t k = 0; k < leaves.size(); ++k) {
       leaf_grads_->push_back({leaves[k].tensor, std::move(grads[k]),
-                              leaves[k].places.front().first});
+                              leaves[k].places.front().first,
+                              leaves[k].places.size() > 1});
     }
   }
   return *leaf_grads_;

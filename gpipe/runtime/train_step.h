@@ -96,6 +96,7 @@ class TrainStep {
   struct LeafGrad {
     at::Tensor leaf, grad;
     int64_t partition = -1;  // the first one here that uses it
+    bool shared = false;     // with another one here
   };
   std::vector<LeafGrad>& leaf_grads();
 
