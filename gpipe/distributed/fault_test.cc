@@ -305,6 +305,7 @@ void train(const std::shared_ptr<World>& world, Trainee& trainee) {
     // Of the step before: one that fails leaves it alone.
     const std::vector<Tensor> grads = grads_of(*pipeline);
     try {
+      act("begin");
       train_step(pipeline);
     } catch (...) {
       tell(std::current_exception());
@@ -725,6 +726,33 @@ TEST(Fault, ARankThatIsTooSlowIsNamed) {
               "waiting for the gradient of stage 0's output for micro-batch 3 "
               "of step 4, from stage 1");
     EXPECT_EQ(words["what"], "nothing came for 2000 ms");
+    EXPECT_EQ(words["grads"], "as before");
+  }
+}
+
+TEST(Fault, ARankThatWaitsForTheOneThatIsTooSlowIsNotBlamed) {
+  // Rank 0 is the first to begin the step, and so to give up: it waits for rank
+  // 1, which waits for rank 2.
+  std::vector<Arguments> arguments(3, {{"timeout_ms", "3000"}, {"at", "3"}});
+  for (const auto& each :
+       Arguments{{"place", "begin"}, {"deed", "sleep"}, {"ms", "1000"}}) {
+    arguments[1].push_back(each);
+  }
+  for (const auto& each :
+       Arguments{{"place", "forward"}, {"deed", "sleep"}, {"ms", "6000"}}) {
+    arguments[2].push_back(each);
+  }
+  const auto results = Ranks("train", arguments).wait(seconds(30));
+  for (int rank = 0; rank < 3; ++rank) {
+    SCOPED_TRACE(rank_text(rank));
+    expect_failed_in_order(results[rank]);
+    auto words = said(results[rank]);
+    EXPECT_EQ(words["type"], "PeerError");
+    EXPECT_EQ(words["fault"], "has not answered in time");
+    EXPECT_EQ(words["rank"], "2");
+    EXPECT_EQ(words["reporter"], "0");
+    EXPECT_EQ(words["what"],
+              "nothing came for 3000 ms from rank 1, which waits for rank 2");
     EXPECT_EQ(words["grads"], "as before");
   }
 }

@@ -90,6 +90,7 @@ class Mail {
             static_cast<std::size_t>(size)};
   }
   void wait(c10d::Work& work, int peer) {
+    const World::WaitsFor waits(world_, peer);
     world_.wait(work, peer, say_action_);
   }
   void disagree(int from, const std::string& what) {

@@ -301,6 +301,13 @@ void Runner::send(std::vector<Outgoing> all, const Moment& made) {
   }
 }
 
+void Runner::waits_for(int64_t stage) {
+  const bool elsewhere = 0 <= stage && stage < stages_.size() &&
+                         !layout_.has(static_cast<int>(stage));
+  world_->set_waits_for(
+      elsewhere ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
+}
+
 void Runner::record(const Passage& passage, const Message& message,
                     Recording::Time start) {
   if (!recording_) return;

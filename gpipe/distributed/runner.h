@@ -96,6 +96,7 @@ class Runner : private Border {
   MessageId id_of(const Passage& passage) const;
   void send(std::vector<Outgoing> all, const Moment& made) override;
   void check() override { world_->check(); }
+  void waits_for(int64_t stage) override;
   bool takes_gradients() const override { return sums_ != nullptr; }
   void complete(int64_t stage, const at::Tensor& leaf, at::Tensor& grad,
                 const Moment& made) override;

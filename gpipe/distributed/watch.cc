@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/throw.h"
 
 namespace gpipe {
@@ -91,6 +92,8 @@ void Watch::listen(int from) {
       break;
     }
     if (note == Note::kFailure) on_failure_(decode_failure(bytes.substr(1)));
+    std::size_t at = 1;
+    if (note == Note::kBeat) peer.waits_for = take<int32_t>(bytes, at);
   }
   peer.gone = true;
   bool ending;
@@ -105,11 +108,13 @@ void Watch::listen(int from) {
 }
 
 void Watch::beat() {
-  const at::Tensor message = message_of(Note::kBeat);
   std::unique_lock<std::mutex> lock(mutex_);
   auto last = Clock::now();
   while (!changed_.wait_for(lock, pause_, [this] { return ending_; })) {
     lock.unlock();
+    std::string waits_for;
+    put(waits_for, static_cast<int32_t>(waits_for_));
+    const at::Tensor message = message_of(Note::kBeat, waits_for);
     for (int to = 0; to < static_cast<int>(peers_.size()); ++to) {
       if (to == rank_ || peers_[to]->unanswered >= kUnanswered) continue;
       ++peers_[to]->unanswered;
@@ -154,6 +159,17 @@ void Watch::send_to_all(const at::Tensor& message) {
   for (int to = 0; to < static_cast<int>(peers_.size()); ++to) {
     if (to != rank_) send(to, message);
   }
+}
+
+int Watch::end_of_waiting(int rank) const {
+  const int size = static_cast<int>(peers_.size());
+  int end = rank;
+  for (int steps = 0; steps < size; ++steps) {
+    const int next = end == rank_ ? waits_for_ : peers_[end]->waits_for;
+    if (next < 0 || next >= size) return end;
+    end = next;
+  }
+  return rank;
 }
 
 void Watch::announce(const RankFailure& failure) {

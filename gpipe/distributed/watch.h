@@ -46,6 +46,18 @@ class Watch {
 
   bool has_left(int rank) const { return peers_[rank]->left; }
 
+  // Whom this rank waits for, -1: nobody, from the next beat on, for others to
+  // know. Gives what it was.
+  int set_waits_for(int rank) { return waits_for_.exchange(rank); }
+  // The same, if it has been `from` so far.
+  void set_waits_for(int from, int to) {
+    waits_for_.compare_exchange_strong(from, to);
+  }
+  // The rank that `rank` waits for, or that this one waits for, and so on, as
+  // the last beats said: one that waits for nobody. `rank` itself, if they wait
+  // in a circle. A guess, since beats are late.
+  int end_of_waiting(int rank) const;
+
  private:
   using Clock = std::chrono::steady_clock;
   struct Peer {
@@ -53,6 +65,7 @@ class Watch {
     std::atomic<bool> gone{false};  // nothing more will come
     std::atomic<Clock::rep> heard{0};
     std::atomic<int> unanswered{0};  // beats since then
+    std::atomic<int> waits_for{-1};
     std::mutex mutex;
     c10::intrusive_ptr<c10d::Work> receive;  // in progress
     bool closing = false;                    // no new receive
@@ -71,6 +84,7 @@ class Watch {
   const std::chrono::milliseconds timeout_, pause_;
   const std::function<void(RankFailure)> on_failure_;
   std::vector<std::unique_ptr<Peer>> peers_;
+  std::atomic<int> waits_for_{-1};
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -146,9 +146,14 @@ class World::Impl {
       connection_broke(peer, action, error);
       return;
     }
-    fail({Fault::kTimeout, peer, options_.rank, action(),
-          "nothing came for " + std::to_string(options_.timeout.count()) +
-              " ms"});
+    std::string what =
+        "nothing came for " + std::to_string(options_.timeout.count()) + " ms";
+    const int at_fault = watch_->end_of_waiting(peer);
+    if (at_fault != peer) {
+      what += " from rank " + std::to_string(peer) + ", which waits for rank " +
+              std::to_string(at_fault);
+    }
+    fail({Fault::kTimeout, at_fault, options_.rank, action(), what});
     check();
   }
 
@@ -169,6 +174,8 @@ class World::Impl {
   }
 
   int next_channel() { return next_channel_++; }
+
+  Watch& watch() { return *watch_; }
 
  private:
   struct Waiting {
@@ -258,6 +265,14 @@ c10::intrusive_ptr<c10d::Work> World::receive(const at::Tensor& bytes, int from,
 }
 void World::wait(c10d::Work& work, int peer, const Action& action) {
   impl_->wait(work, peer, action);
+}
+void World::set_waits_for(int peer) { impl_->watch().set_waits_for(peer); }
+World::WaitsFor::WaitsFor(World& world, int peer)
+    : world_(world),
+      peer_(peer),
+      before_(world.impl_->watch().set_waits_for(peer)) {}
+World::WaitsFor::~WaitsFor() {
+  world_.impl_->watch().set_waits_for(peer_, before_);
 }
 void World::fail(RankFailure failure) { impl_->fail(std::move(failure)); }
 int World::on_failure(std::function<void()> callback) {

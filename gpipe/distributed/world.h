@@ -85,6 +85,23 @@ class World {
   // world has failed: PeerError. `peer`: who is at the other end.
   void wait(c10d::Work& work, int peer, const Action& action);
 
+  // While in scope, other ranks are told that this one can do nothing before
+  // `peer` has: a wait that ends without an answer is blamed on the last one of
+  // those who wait for each other. peer < 0: that it can.
+  class WaitsFor {
+   public:
+    WaitsFor(World& world, int peer);
+    ~WaitsFor();
+    WaitsFor(const WaitsFor&) = delete;
+    WaitsFor& operator=(const WaitsFor&) = delete;
+
+   private:
+    World& world_;
+    const int peer_, before_;
+  };
+  // The same until the next time.
+  void set_waits_for(int peer);
+
   // Something has gone wrong here. The first failure is told to all others; of
   // others nothing happens. Does not throw.
   void fail(RankFailure failure);

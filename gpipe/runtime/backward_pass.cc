@@ -74,12 +74,11 @@ bool BackwardPass::ready(const Action& action) {
       action.stage < first_wanted_) {
     return true;
   }
-  if (inboxes_[action.stage][action.microbatch].missing.load(
-          std::memory_order_acquire) == 0) {
-    return true;
-  }
-  if (border_) border_->check();
-  return false;
+  const bool there = inboxes_[action.stage][action.microbatch].missing.load(
+                         std::memory_order_acquire) == 0;
+  if (border_) border_->waits_for(there ? -1 : action.stage + 1);
+  if (border_ && !there) border_->check();
+  return there;
 }
 
 void BackwardPass::fetch(const Action& action, CopyLog* log) {

@@ -65,12 +65,11 @@ void ForwardPass::pass_on(const Passage& passage, Value::Kind kind,
 }
 
 bool ForwardPass::ready(const Action& action) {
-  if (inboxes_[action.stage][action.microbatch].missing.load(
-          std::memory_order_acquire) == 0) {
-    return true;
-  }
-  if (border_) border_->check();
-  return false;
+  const bool there = inboxes_[action.stage][action.microbatch].missing.load(
+                         std::memory_order_acquire) == 0;
+  if (border_) border_->waits_for(there ? -1 : action.stage - 1);
+  if (border_ && !there) border_->check();
+  return there;
 }
 
 void ForwardPass::fetch(const Action& action, CopyLog* log) {
