@@ -17,6 +17,10 @@ namespace gpipe {
 //     result = pipeline->train_step(input, target, loss, schedule);
 //   }
 //
+// They keep no copies of weights in `dtype` from one operator to the next, as
+// LibTorch does for other threads until the outermost scope ends: a recompute
+// may come after that.
+//
 // Scopes may be nested; the state before comes back at the end of each.
 // Threads: the calling one.
 class AutocastScope {

@@ -1,5 +1,6 @@
 #include "gpipe/runtime/executor.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
@@ -196,6 +197,11 @@ std::unique_ptr<Worker> Executor::new_worker(std::size_t rank) const {
       [rank] {
         // As debuggers and `top -H` show it.
         c10::setThreadName("gpipe " + std::to_string(rank));
+        // What autocast has made of a weight LibTorch keeps for all threads,
+        // until a scope of the user's ends. That of a recompute, which comes
+        // after it, would be found by the next step; and two workers would
+        // share its graph.
+        at::autocast::set_autocast_cache_enabled(false);
       },
       devices_[rank].is_cpu() ? threads_ : 0, worker_spins_);
 }
