@@ -44,8 +44,8 @@ class ReplicaSums {
   void begin(std::vector<Parameter> parameters);
 
   // The gradient of a parameter is complete at `made`. False, and nothing else,
-  // for a tensor that is none of the parameters. c10::Error if it has been given
-  // before, or its stage has been closed.
+  // for a tensor that is none of the parameters. c10::Error if it was given
+  // before, or its stage was closed.
   bool give(const at::Tensor& parameter, at::Tensor& grad, const Moment& made);
   // The parameters of the stage that have not been given have no gradient here.
   void close(int64_t stage);

@@ -50,8 +50,8 @@ class Border {
   // There are no more of this stage.
   virtual void complete(int64_t /*stage*/) {}
 
-  // The worker can do nothing before `stage` has, which makes what goes into its
-  // next action; -1: it can. Threads: the worker; often.
+  // The worker can do nothing before `stage` has, of which it needs something;
+  // -1: it can. Threads: the worker; often.
   virtual void waits_for(int64_t /*stage*/) {}
 
   // Throws once nothing more will come from elsewhere. Threads: any; also
