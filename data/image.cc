@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cctype>
 #include <csetjmp>
 #include <cstdint>
@@ -21,6 +22,8 @@ namespace {
 
 // A header of a few bytes may claim gigabytes.
 constexpr int64_t kMaxPixels = int64_t{1} << 27;
+
+constexpr std::string_view kPng("\x89PNG");  // what such files begin with
 
 // Rows of interleaved pixels, as the libraries give them.
 struct Pixels {
@@ -127,27 +130,56 @@ at::Tensor decode_jpeg(std::string_view bytes, const std::string& name) {
   return to_planes(pixels);
 }
 
-at::Tensor decode_png(std::string_view bytes, const std::string& name) {
-  png_image info{};
-  info.version = PNG_IMAGE_VERSION;
-  struct Free {
-    png_image* info;
-    ~Free() { png_image_free(info); }
-  } free{&info};
-  const bool header =
-      png_image_begin_read_from_memory(&info, bytes.data(), bytes.size());
-  TORCH_CHECK_VALUE(header, name, ": broken PNG file: ", info.message);
-  check_size(info.height, info.width, name);
-  info.format = PNG_FORMAT_RGB;
-  Pixels pixels{info.height, info.width, {}};
-  pixels.bytes.resize(PNG_IMAGE_SIZE(info));
-  const png_color black{0, 0, 0};
-  const bool body = png_image_finish_read(&info, &black, pixels.bytes.data(),
-                                          /*row_stride=*/0,
-                                          /*colormap=*/nullptr);
-  TORCH_CHECK_VALUE(body, name, ": broken PNG file: ", info.message);
-  return to_planes(pixels);
-}
+class Png {
+ public:
+  Png(std::string_view bytes, const std::string& name) : name_(name) {
+    info_.version = PNG_IMAGE_VERSION;
+    const bool header =
+        png_image_begin_read_from_memory(&info_, bytes.data(), bytes.size());
+    TORCH_CHECK_VALUE(header, name, ": broken PNG file: ", info_.message);
+    check_size(info_.height, info_.width, name);
+    has_16_bits_ = (info_.format & PNG_FORMAT_FLAG_LINEAR) != 0;
+  }
+  ~Png() { png_image_free(&info_); }
+  Png(const Png&) = delete;
+  Png& operator=(const Png&) = delete;
+
+  bool has_16_bits() const { return has_16_bits_; }
+
+  // Once.
+  Pixels rgb() {
+    // libpng would take 16 bits for linear if the file does not say what they
+    // are, and make 186 of the middle.
+    info_.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
+    info_.format = PNG_FORMAT_RGB;
+    Pixels pixels{info_.height, info_.width, {}};
+    pixels.bytes.resize(PNG_IMAGE_SIZE(info_));
+    finish(pixels.bytes.data());
+    return pixels;
+  }
+
+  // Of 16 bits each, as they are in the file if it does not say what they are.
+  // Once.
+  std::vector<uint16_t> rgb16() {
+    info_.format = PNG_FORMAT_LINEAR_RGB;
+    std::vector<uint16_t> values(PNG_IMAGE_SIZE(info_) / sizeof(uint16_t));
+    finish(values.data());
+    return values;
+  }
+
+ private:
+  void finish(void* pixels) {
+    const png_color black{0, 0, 0};
+    const bool body =
+        png_image_finish_read(&info_, &black, pixels,
+                              /*row_stride=*/0, /*colormap=*/nullptr);
+    TORCH_CHECK_VALUE(body, name_, ": broken PNG file: ", info_.message);
+  }
+
+  const std::string& name_;
+  png_image info_{};
+  bool has_16_bits_ = false;
+};
 
 bool begins_with(std::string_view bytes, std::string_view magic) {
   return bytes.substr(0, magic.size()) == magic;
@@ -157,7 +189,7 @@ bool begins_with(std::string_view bytes, std::string_view magic) {
 
 at::Tensor decode_image(std::string_view bytes, const std::string& name) {
   if (begins_with(bytes, "\xFF\xD8")) return decode_jpeg(bytes, name);
-  if (begins_with(bytes, "\x89PNG")) return decode_png(bytes, name);
+  if (begins_with(bytes, kPng)) return to_planes(Png(bytes, name).rgb());
   TORCH_CHECK_VALUE(false, name, ": neither a JPEG nor a PNG file (",
                     bytes.size(), " bytes)");
 }
@@ -173,6 +205,15 @@ bool has_image_name(const std::filesystem::path& path) {
 
 at::Tensor read_image(const std::string& path) {
   return decode_image(read_file(path), path);
+}
+
+int64_t max_of_16_bits(const std::string& path) {
+  const std::string bytes = read_file(path);
+  if (!begins_with(bytes, kPng)) return 0;
+  Png png(bytes, path);
+  if (!png.has_16_bits()) return 0;
+  const auto values = png.rgb16();
+  return *std::max_element(values.begin(), values.end());
 }
 
 }  // namespace gpipe::data

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -14,7 +15,8 @@ namespace gpipe::data {
 bool has_image_name(const std::filesystem::path& path);
 
 // Decodes a JPEG or PNG file: uint8, [3, height, width], red, green, blue.
-// Grey, palette and CMYK files become colour; transparency is drawn on black.
+// Grey, palette and CMYK files become colour; transparency is drawn on black;
+// of 16 bits the upper ones are taken, rounded.
 // The kind is told from the first bytes, since names are often wrong.
 //
 // Errors (c10::ValueError, naming the file): cannot be read, of another kind,
@@ -24,5 +26,9 @@ at::Tensor read_image(const std::string& path);
 
 // The same for a file that is in memory already; `name` is for errors.
 at::Tensor decode_image(std::string_view bytes, const std::string& name);
+
+// The largest value in a PNG file with 16 bits for each, of which read_image()
+// may leave nothing; 0 for other files. Errors: as those.
+int64_t max_of_16_bits(const std::string& path);
 
 }  // namespace gpipe::data

@@ -52,6 +52,20 @@ TEST(ImageTest, TellsTheKindByContentAndNotByName) {
   EXPECT_TRUE(at::equal(read_image(path), image));
 }
 
+TEST(ImageTest, Of16BitsTheUpperOnesAreTaken) {
+  const std::string path = new_folder() + "a.png";
+  write_png_of_16_bits(
+      path, at::tensor({0, 0x8000, 0xffff, 1}, at::kInt).view({1, 4}));
+  EXPECT_TRUE(
+      at::equal(read_image(path),
+                at::tensor({0, 128, 255, 0}, at::kByte).expand({3, 1, 4})));
+  EXPECT_EQ(max_of_16_bits(path), 0xffff);
+  write_png_of_16_bits(path, at::tensor({0, 1, 7, 2}, at::kInt).view({2, 2}));
+  EXPECT_EQ(max_of_16_bits(path), 7);
+  write_png(path, plain_image(2, 2, 7, 7, 7));
+  EXPECT_EQ(max_of_16_bits(path), 0);
+}
+
 TEST(ImageTest, NamesAFileThatIsNotThere) {
   EXPECT_THAT(error_of("/no/such.png"), HasSubstr("/no/such.png"));
 }

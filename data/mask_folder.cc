@@ -65,8 +65,12 @@ MaskedImage MaskFolder::get(int64_t index) const {
       ": ", mask.size(2), "x", mask.size(1), " pixels, but its image ",
       pair.image, " has ", image.size(2), "x", image.size(1),
       "; bring both to the same size");
-  TORCH_CHECK_VALUE(mask.max().item<int64_t>() != 1, pair.mask,
+  const auto brightest = mask.max().item<int64_t>();
+  TORCH_CHECK_VALUE(brightest != 1, pair.mask,
                     ": holds values 0 and 1 of 255; store 255 for the inside");
+  const int64_t faintest = brightest == 0 ? max_of_16_bits(pair.mask) : 0;
+  TORCH_CHECK_VALUE(faintest == 0, pair.mask, ": holds values up to ", faintest,
+                    " of 65535; store 65535 for the inside");
   return {image, mask.ge(128)};
 }
 

@@ -33,8 +33,9 @@ class MaskFolder {
 
   // 0 <= index < size(). c10::ValueError, naming the file: one that is broken
   // (see image.h), a mask of another size than its image, or one that holds
-  // the numbers 0 and 1, of which no pixel would be inside. skip_broken.h goes
-  // on with the next instead.
+  // the numbers 0 and 1 (or, with 16 bits, none that is a 256th of white), of
+  // which no pixel would be inside. skip_broken.h goes on with the next
+  // instead.
   MaskedImage get(int64_t index) const;
 
   const std::string& image_path(int64_t index) const {

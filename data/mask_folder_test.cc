@@ -125,6 +125,12 @@ TEST(MaskFolderTest, NamesAFileThatCannotBeUsedWhenItIsRead) {
   write_png(root + "masks/a.png", plain_image(2, 3, 1, 1, 1));
   EXPECT_THAT(error_of([&] { folder.get(0); }),
               HasSubstr("masks/a.png: holds values 0 and 1 of 255"));
+  write_png_of_16_bits(root + "masks/a.png", at::ones({2, 3}, at::kInt));
+  EXPECT_THAT(error_of([&] { folder.get(0); }),
+              HasSubstr("masks/a.png: holds values up to 1 of 65535; store "
+                        "65535 for the inside"));
+  write_png_of_16_bits(root + "masks/a.png", at::zeros({2, 3}, at::kInt));
+  EXPECT_FALSE(folder.get(0).mask.any().item<bool>());
   write_bytes(root + "images/a.png", "not an image");
   EXPECT_THAT(error_of([&] { folder.get(0); }), HasSubstr("images/a.png"));
 }

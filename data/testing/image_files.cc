@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <vector>
 
 // jpeglib.h wants FILE and size_t to be declared before it.
 #include <jpeglib.h>
@@ -26,6 +27,32 @@ void write_png(const std::string& path, const at::Tensor& image) {
       &info, path.c_str(), /*convert_to_8bit=*/0, pixels.const_data_ptr(),
       /*row_stride=*/0, /*colormap=*/nullptr);
   TORCH_CHECK(written, path, ": ", info.message);
+}
+
+void write_png_of_16_bits(const std::string& path, const at::Tensor& image) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  TORCH_CHECK(file != nullptr, path, ": cannot be written");
+  png_structp png =
+      png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
+  png_infop info = png_create_info_struct(png);
+  png_init_io(png, file);
+  png_set_IHDR(png, info, static_cast<png_uint_32>(image.size(1)),
+               static_cast<png_uint_32>(image.size(0)), /*bit_depth=*/16,
+               PNG_COLOR_TYPE_GRAY, PNG_INTERLACE_NONE,
+               PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+  png_write_info(png, info);
+  for (int64_t y = 0; y < image.size(0); ++y) {
+    std::vector<uint8_t> row;
+    for (int64_t x = 0; x < image.size(1); ++x) {
+      const int value = image[y][x].item<int>();
+      row.push_back(static_cast<uint8_t>(value >> 8));
+      row.push_back(static_cast<uint8_t>(value));
+    }
+    png_write_row(png, row.data());
+  }
+  png_write_end(png, info);
+  png_destroy_write_struct(&png, &info);
+  std::fclose(file);
 }
 
 void write_jpeg(const std::string& path, const at::Tensor& image, int quality) {

@@ -11,6 +11,9 @@ namespace gpipe::data {
 
 // `image`: uint8, [3, height, width].
 void write_png(const std::string& path, const at::Tensor& image);
+// A grey one with 16 bits per pixel, which does not say what they mean.
+// `image`: int32, [height, width], from 0 to 65535.
+void write_png_of_16_bits(const std::string& path, const at::Tensor& image);
 void write_jpeg(const std::string& path, const at::Tensor& image,
                 int quality = 100);
 
