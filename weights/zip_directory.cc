@@ -115,6 +115,7 @@ void check_zip_directory(const std::string& path) {
   File file(path);
   const Directory directory = read_directory(file);
   std::string_view rest = directory.bytes;
+  uint64_t total = 0;
   for (uint64_t k = 0; k < directory.records; ++k) {
     const auto has = [&](uint64_t bytes) {
       TORCH_CHECK_VALUE(bytes <= rest.size(),
@@ -136,6 +137,12 @@ void check_zip_directory(const std::string& path) {
     TORCH_CHECK_VALUE(size <= file.size(), "has a record ", in_quotes(shown),
                       " of ", size, " bytes, but is a file of ", file.size(),
                       " bytes; compressed records are not read");
+    total += size;
+    TORCH_CHECK_VALUE(total <= file.size(), "has records of ", total,
+                      " bytes up to ", in_quotes(shown), ", but is a file of ",
+                      file.size(),
+                      " bytes: some are compressed, or are the same bytes; "
+                      "neither is read");
     rest.remove_prefix(kRecordBytes + name + extra + comment);
   }
 }

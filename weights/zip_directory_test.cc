@@ -65,6 +65,18 @@ TEST(ZipDirectoryTest, RefusesALargerRecord) {
             0u);
 }
 
+TEST(ZipDirectoryTest, RefusesRecordsThatHaveBytesInCommon) {
+  // 10 + 2 * (46 + 1) + 22 bytes.
+  const auto archive = [](uint64_t a, uint64_t b) {
+    const std::string two = record("a", a) + record("b", b);
+    return kData + two + end(2, two.size(), 10);
+  };
+  EXPECT_EQ(error(archive(100, 26)), "no error");
+  EXPECT_EQ(error(archive(100, 27)),
+            "has records of 127 bytes up to 'b', but is a file of 126 bytes: "
+            "some are compressed, or are the same bytes; neither is read");
+}
+
 TEST(ZipDirectoryTest, ReadsSizesOf64Bits) {
   const auto archive = [](uint64_t size, const std::string& before = "") {
     const std::string extra =
