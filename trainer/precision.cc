@@ -1,11 +1,23 @@
 #include "trainer/precision.h"
 
 #include <c10/util/Exception.h>
+#include <torch/utils.h>
+
+#include <vector>
 
 namespace gpipe::trainer {
 
 void Precision::convert(torch::nn::Sequential& model) const {
-  if (parameters != at::kFloat) model->to(parameters);
+  if (parameters == at::kFloat) return;
+  // Module::to(dtype) would convert the counters of BatchNorm, too.
+  const auto convert_all = [this](const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.is_floating_point()) tensor.set_data(tensor.to(parameters));
+    }
+  };
+  const torch::NoGradGuard no_grad;
+  convert_all(model->parameters());
+  convert_all(model->buffers());
 }
 
 Sample Precision::prepare(Sample sample) const {

@@ -23,7 +23,7 @@ struct Precision {
   // Whether gradients want their losses scaled.
   bool scales() const { return autocast == at::kHalf; }
 
-  // Gives a model parameters of that type.
+  // Gives a model parameters and buffers of that type, but leaves integers.
   void convert(torch::nn::Sequential& model) const;
 
   // A mini-batch for that model.
