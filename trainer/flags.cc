@@ -227,7 +227,8 @@ Any of these runs as it stands, on data that it draws:
 
 Labelled images, a folder per class, or CIFAR-10's or MNIST's files:
   train --model=resnet50 --data_dir=/data/cifar10 --run_dir=/runs/1 \
-      --epochs=20 --optimizer=sgd --lr=0.1 --lr_schedule=warmup:500,cosine:15000
+      --batch=128 --epochs=20 --optimizer=sgd --lr=0.1 \
+      --lr_schedule=warmup:300,cosine:7500
 Images with masks:
   train --model=unet --data_dir=/data/nuclei --size=128 \
       --precision=amp-bfloat16

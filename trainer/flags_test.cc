@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
 #include <sstream>
 #include <string>
@@ -32,6 +33,21 @@ TEST(FlagsTest, EachIsInTheHelpOnce) {
   for (const auto& flag : all_flags()) {
     EXPECT_EQ(different.count(flag.name), 1) << flag.name;
   }
+}
+
+// What comes after `flag` in the help's first example that has it.
+int64_t in_example(const std::string& flag) {
+  std::ostringstream help;
+  print_help(help);
+  const std::string text = help.str();
+  return std::stoll(text.substr(text.find(flag) + flag.size()));
+}
+
+TEST(FlagsTest, TheExampleOfCifar10EndsWithItsLearningRate) {
+  constexpr int64_t kImages = 50000;
+  const int64_t batches = kImages / in_example("--batch=");
+  EXPECT_EQ(in_example("warmup:") + in_example(",cosine:"),
+            in_example("--epochs=") * batches);
 }
 
 TEST(FlagsTest, LinesOfTheHelpFitATerminal) {
