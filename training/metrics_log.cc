@@ -24,6 +24,8 @@
 namespace gpipe {
 namespace {
 
+constexpr char kFirstColumns[] = "step,seconds";
+
 double unix_time() {
   return std::chrono::duration<double>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -42,7 +44,7 @@ std::string quoted(const std::string& name) {
 
 std::string header_of(const std::vector<std::string>& columns) {
   std::set<std::string> names{"step", "seconds"};
-  std::string line = "step,seconds";
+  std::string line = kFirstColumns;
   for (const std::string& name : columns) {
     TORCH_CHECK_VALUE(!name.empty(), "a column of metrics has no name");
     TORCH_CHECK_VALUE(names.insert(name).second, "two columns of metrics.csv ",
@@ -127,11 +129,14 @@ Beginning read_beginning(const std::string& path,
   Beginning kept{header, {}};
   if (!exists(path)) return kept;
   const std::string there = read_all(path);
-  const std::size_t compared = std::min(there.size(), header.size());
-  TORCH_CHECK_VALUE(there.compare(0, compared, header, 0, compared) == 0, path,
+  // Where no row is kept, those of another run may go, but no file of others.
+  const std::string wanted = last_step == 0 ? kFirstColumns : header;
+  const std::size_t compared = std::min(there.size(), wanted.size());
+  TORCH_CHECK_VALUE(there.compare(0, compared, wanted, 0, compared) == 0, path,
                     ": has the columns \"", there.substr(0, there.find('\n')),
                     "\", and not \"", header.substr(0, header.size() - 1),
-                    "\". Move it away, or take another folder (--log_dir)");
+                    "\". Move it away, or take another folder");
+  if (last_step == 0) return kept;
   for (std::size_t begin = header.size(); begin < there.size();) {
     const std::size_t end = there.find('\n', begin);
     if (end == std::string::npos) break;

@@ -37,8 +37,9 @@ class MetricsLog {
   //
   // Errors: c10::ValueError for a last_step below 0, a name that is empty or
   // there twice (as "step" and "seconds" are), or a metrics.csv that has other
-  // columns, which is left as it is; c10::Error with the path and the system's
-  // reason for what cannot be read or written.
+  // columns, which is left as it is (where a log begins anew: one that is no
+  // log); c10::Error with the path and the system's reason for what cannot be
+  // read or written.
   MetricsLog(const std::string& folder, std::vector<std::string> columns,
              int64_t last_step, std::function<double()> clock = nullptr);
   ~MetricsLog();
