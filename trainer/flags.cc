@@ -163,9 +163,9 @@ DEFINE_string(run_dir, kDefaults.loop.run_dir,
               "for TensorBoard. '': nothing is kept.");
 DEFINE_string(
     resume, kDefaults.loop.resume,
-    "auto: go on from the newest step in --run_dir that is whole, "
-    "if there is one; none: begin anew, in a folder without any; or the "
-    "number of a step.");
+    "auto: go on from the newest step in --run_dir that is whole, or begin "
+    "where there is no step; none: begin anew, in a folder without any; or "
+    "the number of a step.");
 DEFINE_int64(save_every, kDefaults.loop.save_every,
              "Steps between those that are saved. 0: at the end only, or when "
              "it is stopped.");

@@ -20,6 +20,7 @@ namespace {
 using gpipe::testing::new_folder;
 using gpipe::testing::read_bytes;
 using gpipe::testing::value_error_of;
+using gpipe::testing::write_bytes;
 
 // All that may go wrong at once.
 Options options_of(const std::string& model) {
@@ -174,6 +175,31 @@ TEST(ResumeTest, ABeginningBeforeStepsThatAreThereIsRefused) {
   options.loop.resume = "2";
   options.loop.steps = 3;
   EXPECT_EQ(run_here(options).code, kDone);
+}
+
+// A header that is damaged is found at once, a tensor when it is loaded.
+TEST(ResumeTest, WhereEachStepIsDamagedNothingBeginsAnew) {
+  Options options = options_of("transformer");
+  options.loop.run_dir = new_folder() + "run";
+  options.loop.steps = 2;
+  options.loop.save_every = 1;
+  run_here(options);
+  const std::string log = read_bytes(options.loop.run_dir + "/metrics.csv");
+  options.loop.steps = 3;
+  for (const char* file : {"model.safetensors", "manifest.json"}) {
+    for (const char* step : {"1", "2"}) {
+      const std::string path =
+          options.loop.run_dir + "/step-00000000000" + step + "/" + file;
+      std::string bytes = read_bytes(path);
+      bytes.back() ^= 1;
+      write_bytes(path, bytes);
+    }
+    const std::string error = value_error_of([&] { run_here(options); });
+    EXPECT_NE(error.find("no step in " + options.loop.run_dir + " is whole"),
+              std::string::npos)
+        << error;
+    EXPECT_EQ(read_bytes(options.loop.run_dir + "/metrics.csv"), log);
+  }
 }
 
 TEST(ResumeTest, TheLogHasEachStepOnce) {

@@ -33,7 +33,7 @@ GradScaler::State scaler_state(const std::string& text) {
 SavedRun::SavedRun(const LoopOptions& options, int rank, int ranks,
                    AllGather all_gather,
                    std::function<void(const std::string&)> report)
-    : how_(options.resume) {
+    : how_(options.resume), folder_(options.run_dir) {
   if (options.run_dir.empty()) return;
   RunShard shard;
   shard.index = rank;
@@ -56,8 +56,17 @@ std::optional<Words> SavedRun::words() {
       "--resume=", how_, ": ", folder_of(steps.back()),
       " is of an earlier run, and later than where this one begins; move it "
       "away, or give another --run_dir");
+  found_ = state.has_value();
+  if (!steps.empty()) check_found(found_);
   if (!state) return std::nullopt;
   return state->words;
+}
+
+// To begin anew in its place would empty the log, and leave --weights out.
+void SavedRun::check_found(bool found) const {
+  TORCH_CHECK_VALUE(found, "--resume=", how_, ": no step in ", folder_,
+                    " is whole (the lines above say what is damaged). Move "
+                    "them away to begin anew, or give another --run_dir");
 }
 
 int64_t SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
@@ -66,6 +75,7 @@ int64_t SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
   const auto keys = state_dict(engine.module()).keys();
   const auto state =
       files_->resume(how_, RunFiles::Names(keys.begin(), keys.end()));
+  if (found_) check_found(state.has_value());
   if (!state) return 0;
   load_state_dict(engine.module(), state->model);
   load_optimizer_state(optimizer, state->optimizer.value(),

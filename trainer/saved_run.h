@@ -33,13 +33,14 @@ class SavedRun {
 
   // What the step to go on from says of itself, before anything of it is
   // loaded; nothing if there is none. c10::ValueError for a step that is not
-  // there, or after which there are others.
+  // there, or after which there are others, or if all are damaged.
   std::optional<Words> words();
 
   // Puts that step in, and returns how many steps have been made; 0 if there is
   // none. `scaler` may be null.
   //
-  // Errors: those of RunFiles, load_state_dict() and load_optimizer_state().
+  // Errors: those of RunFiles, load_state_dict() and load_optimizer_state();
+  // c10::ValueError if words() has found one, and all turn out damaged.
   int64_t load(Engine& engine, torch::optim::Optimizer& optimizer,
                GradScaler* scaler);
 
@@ -51,7 +52,11 @@ class SavedRun {
   std::string folder_of(int64_t step) const { return files_->folder_of(step); }
 
  private:
-  std::string how_;
+  void check_found(bool found) const;
+
+  const std::string how_;
+  const std::string folder_;
+  bool found_ = false;  // by words()
   std::optional<RunFiles> files_;
 };
 
