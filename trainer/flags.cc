@@ -183,7 +183,8 @@ DEFINE_string(trace, kDefaults.loop.trace,
 DEFINE_string(kineto, kDefaults.loop.kineto,
               "The same for all operators, by LibTorch's profiler.");
 DEFINE_int64(trace_step, kDefaults.loop.trace_step,
-             "Which step that is, counted from the program's start; from 1.");
+             "Which step of --trace and --kineto, counted from the program's "
+             "start; from 1.");
 
 namespace gpipe::trainer {
 namespace {

@@ -160,6 +160,7 @@ void Loop::write_trace_of(const StepResult& result) {
 
 Loop::Step Loop::make_step(const std::function<Sample()>& next) {
   const bool traced = step_ - first_ + 1 == options_.trace_step;
+  traced_ = traced_ || traced;
   std::optional<KinetoTrace> kineto;
   if (traced && !options_.kineto.empty()) {
     kineto.emplace(path_of(options_.kineto, engine_));
@@ -303,8 +304,21 @@ int Loop::finish_step(std::map<std::string, double> values) {
   return signal;
 }
 
+void Loop::say_if_not_traced() {
+  if (traced_ || (options_.trace.empty() && options_.kineto.empty())) return;
+  say("nothing is traced: --trace_step=" + std::to_string(options_.trace_step) +
+      " counts from the program's start, which has made " +
+      std::to_string(step_ - first_) + " steps");
+}
+
 int Loop::run() {
   begin();
+  const int code = train_all();
+  say_if_not_traced();
+  return code;
+}
+
+int Loop::train_all() {
   if (step_ >= steps_) {
     say("nothing to do: " + std::to_string(step_) + " of " +
         std::to_string(steps_) + " steps have been made");

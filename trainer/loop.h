@@ -75,6 +75,8 @@ class Loop {
   void save();
   void warn();
   void show(double loss);
+  void say_if_not_traced();
+  int train_all();
   double epoch() const;
 
   const LoopOptions options_;
@@ -96,6 +98,7 @@ class Loop {
 
   int64_t first_ = 0;           // of this process
   int64_t step_ = 0;            // have been made
+  bool traced_ = false;         // LoopOptions::trace_step has come
   int64_t left_out_ = 0;        // in a row
   GeneratorStates generators_;  // before the step
   double seconds_ = 0;          // of training, since first_

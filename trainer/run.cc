@@ -40,6 +40,14 @@ void check(const Options& options) {
   (void)make_optimizer(options.optimizer, *torch::nn::Sequential());
   TORCH_CHECK_VALUE(options.loop.kineto.empty() || KinetoTrace::is_available(),
                     "--kineto: this LibTorch has no profiler");
+  TORCH_CHECK_VALUE(options.loop.trace_step > 0,
+                    "--trace_step=", options.loop.trace_step,
+                    ": must be at least 1");
+  const std::string& resume = options.loop.resume;
+  TORCH_CHECK_VALUE(!options.loop.run_dir.empty() || resume.empty() ||
+                        resume == "none" || resume == "auto",
+                    "--resume=", resume,
+                    ": there are no steps without --run_dir");
   TORCH_CHECK_VALUE(options.loop.clip >= 0, "--clip=", options.loop.clip,
                     ": must not be negative");
 }

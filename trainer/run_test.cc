@@ -58,6 +58,10 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
   expect_refused(with([](Options& o) { o.loop.accumulate = 0; }),
                  "--accumulate=0");
   expect_refused(with([](Options& o) { o.loop.clip = -1; }), "--clip=-1");
+  expect_refused(with([](Options& o) { o.loop.trace_step = 0; }),
+                 "--trace_step=0: must be at least 1");
+  expect_refused(with([](Options& o) { o.loop.resume = "4000"; }),
+                 "--resume=4000: there are no steps without --run_dir");
   expect_refused(with([](Options& o) { o.loop.weights = "/nowhere.pt"; }),
                  "/nowhere.pt");
 }
