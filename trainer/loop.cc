@@ -110,8 +110,10 @@ void Loop::say(const std::string& line) {
 }
 
 void Loop::begin() {
-  step_ = first_ =
+  Standing standing =
       saved_.load(engine_, optimizer_, scaler_ ? &*scaler_ : nullptr);
+  step_ = first_ = standing.step;
+  if (eval_every_ > 0) untested_ = std::move(standing.untested);
   if (first_ > 0) {
     say("goes on from step " + std::to_string(first_) + ", saved in " +
         saved_.folder_of(first_));
@@ -124,8 +126,9 @@ void Loop::begin() {
   // Whatever --eval_every is, which may change.
   columns.push_back("test_loss");
   columns.push_back("test_" + task_.metric_name());
+  // The row of a step that is tested now is written again.
   log_ = std::make_unique<MetricsLog>(options_.run_dir, std::move(columns),
-                                      first_);
+                                      untested_ ? first_ - 1 : first_);
 }
 
 Sample Loop::load(int64_t index) {
@@ -219,6 +222,7 @@ bool Loop::evaluate_now(std::map<std::string, double>& values) {
                               [this] { return signals_.received() != 0; });
   warn();
   if (!score) return false;
+  untested_.reset();
   const double loss = score->loss / score->items;
   const double metric = task_.metric(*score);
   values["test_loss"] = loss;
@@ -247,8 +251,8 @@ int Loop::stop_signal() {
 
 void Loop::save() {
   if (!saved_.saves()) return;
-  saved_.save(step_, engine_, optimizer_, scaler_ ? &*scaler_ : nullptr,
-              words_);
+  saved_.save({step_, untested_}, engine_, optimizer_,
+              scaler_ ? &*scaler_ : nullptr, words_);
 }
 
 double Loop::epoch() const {
@@ -296,12 +300,35 @@ int Loop::finish_step(std::map<std::string, double> values) {
   const bool last = step_ == steps_;
   int signal = stop_signal();
   const bool due = eval_every_ > 0 && (step_ % eval_every_ == 0 || last);
+  if (due) untested_ = values;
   if (due && signal == 0 && !evaluate_now(values)) signal = stop_signal();
   if (log_) log_->write(step_, values);
   const bool saves =
       options_.save_every > 0 && step_ % options_.save_every == 0;
   if (saves || last || signal != 0) save();
   return signal;
+}
+
+int Loop::make_up_test() {
+  auto values = *untested_;
+  losses_ = values["loss"];
+  losses_of_ = 1;
+  const bool made = evaluate_now(values);
+  if (log_) log_->write(step_, values);
+  if (!made) return stop_signal();
+  save();  // so that it is made once
+  return 0;
+}
+
+int Loop::end_for(int signal) {
+  const std::string made =
+      std::to_string(step_) + " of " + std::to_string(steps_);
+  say(std::string(signal == SIGINT ? "SIGINT" : "SIGTERM") +
+      ": ends after step " + made + (untested_ ? ", without its test" : "") +
+      (saved_.saves() ? ", saved in " + saved_.folder_of(step_) +
+                            "; the same command goes on from there"
+                      : "; nothing is saved without --run_dir"));
+  return kSignal + signal;
 }
 
 void Loop::say_if_not_traced() {
@@ -319,7 +346,9 @@ int Loop::run() {
 }
 
 int Loop::train_all() {
-  if (step_ >= steps_) {
+  if (untested_) {
+    if (const int signal = make_up_test(); signal != 0) return end_for(signal);
+  } else if (step_ >= steps_) {
     say("nothing to do: " + std::to_string(step_) + " of " +
         std::to_string(steps_) + " steps have been made");
     return kDone;
@@ -342,15 +371,7 @@ int Loop::train_all() {
     ++losses_of_;
     show(step.loss);
     const int signal = finish_step(values_of(step, seconds));
-    if (signal != 0 && step_ < steps_) {
-      say(std::string(signal == SIGINT ? "SIGINT" : "SIGTERM") +
-          ": ends after step " + std::to_string(step_) + " of " +
-          std::to_string(steps_) +
-          (saved_.saves() ? ", saved in " + saved_.folder_of(step_) +
-                                "; the same command goes on from there"
-                          : "; nothing is saved without --run_dir"));
-      return kSignal + signal;
-    }
+    if (signal != 0 && (untested_ || step_ < steps_)) return end_for(signal);
   }
   say("all " + std::to_string(steps_) + " steps have been made" +
       (saved_.saves() ? ", saved in " + saved_.folder_of(step_) : ""));

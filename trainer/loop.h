@@ -46,7 +46,8 @@ class Loop {
        torch::optim::Optimizer& optimizer, SavedRun& saved, Words words,
        LayerNames names, Print print);
 
-  // An exit code, see exit_code.h: kDone, kNotFinite or kSignal + number.
+  // An exit code, see exit_code.h: kDone, kNotFinite or kSignal + number. A run
+  // that a signal keeps from a test begins with that when it goes on.
   // Errors: what the task, the engine or a file throws.
   int run();
 
@@ -69,8 +70,11 @@ class Loop {
                                           double seconds) const;
   // Evaluates, logs and saves if it is time. The signal to stop for, or 0.
   int finish_step(std::map<std::string, double> values);
-  // Whether it has come to its end.
+  // The test that a signal has kept an earlier process from making.
+  int make_up_test();
+  // Whether it has come to its end; else untested_ has `values`.
   bool evaluate_now(std::map<std::string, double>& values);
+  int end_for(int signal);
   int stop_signal();
   void save();
   void warn();
@@ -96,8 +100,9 @@ class Loop {
   std::unique_ptr<MetricsLog> log_;
   StopSignals signals_;
 
-  int64_t first_ = 0;           // of this process
-  int64_t step_ = 0;            // have been made
+  int64_t first_ = 0;                                      // of this process
+  int64_t step_ = 0;                                       // have been made
+  std::optional<std::map<std::string, double>> untested_;  // see Standing
   bool traced_ = false;         // LoopOptions::trace_step has come
   int64_t left_out_ = 0;        // in a row
   GeneratorStates generators_;  // before the step

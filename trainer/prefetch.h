@@ -28,7 +28,7 @@ class Prefetch {
 
  private:
   void start() {
-    if (next_ == last_) return;
+    if (next_ >= last_) return;
     loading_ = std::async(std::launch::async, load_, next_++);
   }
 

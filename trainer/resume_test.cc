@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -223,6 +226,87 @@ TEST(ResumeTest, TheLogHasEachStepOnce) {
     EXPECT_NE(all.substr(0, all.find('\n')).find(column), std::string::npos)
         << column;
   }
+}
+
+// Of a step, in metrics.csv; "" if there is nothing.
+std::string logged(const Options& options, int64_t step,
+                   const std::string& column) {
+  std::ifstream log(options.loop.run_dir + "/metrics.csv");
+  const auto field = [](const std::string& line, std::size_t wanted) {
+    std::istringstream fields(line + ",");
+    std::string text;
+    for (std::size_t k = 0; k <= wanted; ++k) std::getline(fields, text, ',');
+    return text;
+  };
+  std::string header, line;
+  std::getline(log, header);
+  std::size_t wanted = 0;
+  while (field(header, wanted) != column) ++wanted;
+  while (std::getline(log, line)) {
+    if (field(line, 0) == std::to_string(step)) return field(line, wanted);
+  }
+  return "";
+}
+
+// Sends itself a signal in a test.
+class StoppedInTest : public TaskWith {
+ public:
+  explicit StoppedInTest(Task& task) : TaskWith(task, nullptr) {}
+  Sample test_batch(int64_t index) override {
+    raise(SIGINT);
+    // The second one would end the process.
+    std::signal(SIGINT, SIG_IGN);
+    return TaskWith::test_batch(index);
+  }
+};
+
+// Of a step at whose end a test is due.
+void expect_test_is_made_up(Options options, int64_t stop) {
+  options.loop.run_dir = new_folder() + "whole";
+  EXPECT_EQ(run_here(options).code, kDone);
+  const std::string loss = logged(options, stop, "test_loss");
+  ASSERT_NE(loss, "");
+  const RunState expected = state_in(options.loop.run_dir);
+
+  options.loop.run_dir = new_folder() + "stopped";
+  const auto task = make_task(options.task);
+  StoppedTask stopped(*task, options.loop.accumulate * options.engine.chunks,
+                      stop, SIGINT);
+  const Ran first = run_here(options, stopped);
+  EXPECT_EQ(first.code, kSignal + SIGINT);
+  EXPECT_NE(first.line_with("SIGINT: ends after step " + std::to_string(stop) +
+                            " of " + std::to_string(options.loop.steps) +
+                            ", without its test, saved in "),
+            "");
+  EXPECT_EQ(logged(options, stop, "test_loss"), "");
+  const std::string step_loss = logged(options, stop, "loss");
+  EXPECT_NE(step_loss, "");
+
+  // And cut off once more.
+  StoppedInTest again(*task);
+  EXPECT_EQ(run_here(options, again).code, kSignal + SIGINT);
+  EXPECT_EQ(logged(options, stop, "test_loss"), "");
+
+  const Ran second = run_here(options);
+  EXPECT_EQ(second.code, kDone);
+  EXPECT_EQ(logged(options, stop, "test_loss"), loss);
+  EXPECT_EQ(logged(options, stop, "loss"), step_loss);
+  gpipe::testing::expect_equal(state_in(options.loop.run_dir), expected);
+  EXPECT_NE(run_here(options).line_with("nothing to do"), "");
+}
+
+TEST(ResumeTest, ATestThatASignalHasCutOffIsMadeFirst) {
+  Options options = options_of("transformer");
+  options.loop.eval_every = 2;
+  options.loop.steps = 3;
+  expect_test_is_made_up(options, 2);
+}
+
+TEST(ResumeTest, TheLastTestIsMadeUpByARunWithoutSteps) {
+  Options options = options_of("transformer");
+  options.loop.eval_every = 10;
+  options.loop.steps = 2;
+  expect_test_is_made_up(options, 2);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace gpipe::trainer {
 namespace {
 
 constexpr char kScaler[] = "grad_scaler";  // the scale, and the steps since
+constexpr char kUntested[] = "untested";   // Standing::untested
 
 std::string text_of(const GradScaler::State& state) {
   std::ostringstream text;
@@ -26,6 +27,23 @@ GradScaler::State scaler_state(const std::string& text) {
   GradScaler::State state;
   std::istringstream(text) >> state.scale >> state.steps_since;
   return state;
+}
+
+std::string text_of(const std::map<std::string, double>& values) {
+  std::ostringstream text;
+  text.precision(17);
+  for (const auto& [name, value] : values) text << name << " " << value << " ";
+  return text.str();
+}
+
+// std::stod reads "nan" and "inf", which streams do not.
+std::map<std::string, double> values_of(const std::string& text) {
+  std::map<std::string, double> values;
+  std::istringstream stream(text);
+  for (std::string name, value; stream >> name >> value;) {
+    values[name] = std::stod(value);
+  }
+  return values;
 }
 
 }  // namespace
@@ -69,14 +87,14 @@ void SavedRun::check_found(bool found) const {
                     "them away to begin anew, or give another --run_dir");
 }
 
-int64_t SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
-                       GradScaler* scaler) {
-  if (!files_) return 0;
+Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
+                        GradScaler* scaler) {
+  if (!files_) return {};
   const auto keys = state_dict(engine.module()).keys();
   const auto state =
       files_->resume(how_, RunFiles::Names(keys.begin(), keys.end()));
   if (found_) check_found(state.has_value());
-  if (!state) return 0;
+  if (!state) return {};
   load_state_dict(engine.module(), state->model);
   load_optimizer_state(optimizer, state->optimizer.value(),
                        engine.module().named_parameters());
@@ -85,14 +103,19 @@ int64_t SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
   if (scaler && of_scaler != state->words.end()) {
     scaler->set_state(scaler_state(of_scaler->second));
   }
-  return state->step;
+  Standing standing{state->step, std::nullopt};
+  const auto untested = state->words.find(kUntested);
+  if (untested != state->words.end()) {
+    standing.untested = values_of(untested->second);
+  }
+  return standing;
 }
 
-void SavedRun::save(int64_t step, Engine& engine,
+void SavedRun::save(const Standing& standing, Engine& engine,
                     const torch::optim::Optimizer& optimizer,
                     const GradScaler* scaler, Words words) {
   RunState state;
-  state.step = step;
+  state.step = standing.step;
   if (engine.replica() == 0) {
     state.model = state_dict(engine.module());
     state.optimizer =
@@ -100,6 +123,7 @@ void SavedRun::save(int64_t step, Engine& engine,
   }
   state.generators = generator_states();
   if (scaler) words[kScaler] = text_of(scaler->state());
+  if (standing.untested) words[kUntested] = text_of(*standing.untested);
   state.words = std::move(words);
   files_->save(state);
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,13 @@
 #include "training/run_files.h"
 
 namespace gpipe::trainer {
+
+// Where a run stands.
+struct Standing {
+  int64_t step = 0;  // how many have been made
+  // What was measured in the last one, if a test of it is still to be made.
+  std::optional<std::map<std::string, double>> untested;
+};
 
 // Of several processes, all make the same calls at the same time.
 class SavedRun {
@@ -36,16 +44,16 @@ class SavedRun {
   // there, or after which there are others, or if all are damaged.
   std::optional<Words> words();
 
-  // Puts that step in, and returns how many steps have been made; 0 if there is
-  // none. `scaler` may be null.
+  // Puts that step in, if there is one, and returns where it stands. `scaler`
+  // may be null.
   //
   // Errors: those of RunFiles, load_state_dict() and load_optimizer_state();
   // c10::ValueError if words() has found one, and all turn out damaged.
-  int64_t load(Engine& engine, torch::optim::Optimizer& optimizer,
-               GradScaler* scaler);
+  Standing load(Engine& engine, torch::optim::Optimizer& optimizer,
+                GradScaler* scaler);
 
   // Of the first replica; with the words of the run.
-  void save(int64_t step, Engine& engine,
+  void save(const Standing& standing, Engine& engine,
             const torch::optim::Optimizer& optimizer, const GradScaler* scaler,
             Words words);
 
