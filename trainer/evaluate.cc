@@ -1,9 +1,12 @@
 #include "trainer/evaluate.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <sstream>
 #include <string>
 
+#include "gpipe/bytes/crc32c.h"
 #include "trainer/prefetch.h"
 
 namespace gpipe::trainer {
@@ -42,6 +45,32 @@ Score score_of(const std::string& text) {
   return score;
 }
 
+// Of the buffers that are here.
+uint32_t checksum(const torch::nn::Module& module) {
+  uint32_t sum = 0;
+  for (const at::Tensor& buffer : module.buffers()) {
+    const at::Tensor bytes = buffer.cpu().contiguous();
+    sum = crc32c(bytes.const_data_ptr(), bytes.nbytes(), sum);
+  }
+  return sum;
+}
+
+// Whether replicas have other buffers: running statistics are each one's own.
+bool replicas_differ(Engine& engine) {
+  if (engine.replicas() == 1) return false;
+  // By replica, those of its processes; these are in the order of the stages.
+  std::map<std::string, std::string> sums;
+  for (const std::string& each :
+       engine.all_gather(std::to_string(engine.replica()) + " " +
+                         std::to_string(checksum(engine.module())))) {
+    const auto space = each.find(' ');
+    sums[each.substr(0, space)] += each.substr(space);
+  }
+  return std::any_of(sums.begin(), sums.end(), [&](const auto& replica) {
+    return replica.second != sums.begin()->second;
+  });
+}
+
 }  // namespace
 
 std::optional<Score> evaluate(Engine& engine, Task& task,
@@ -50,10 +79,14 @@ std::optional<Score> evaluate(Engine& engine, Task& task,
   const EvalScope scope(engine.module());
   const auto autocast = precision.scope(engine.device().type());
   const int64_t batches = task.test_batches();
+  // The score is that of what is saved, which the first replica has.
+  const bool first_counts = replicas_differ(engine);
+  const int64_t shares = first_counts ? 1 : engine.replicas();
+  const bool counts = !first_counts || engine.replica() == 0;
   // All replicas make as many steps; what is beyond the end does not count.
-  const int64_t rounds = (batches + engine.replicas() - 1) / engine.replicas();
+  const int64_t rounds = (batches + shares - 1) / shares;
   const auto batch_of = [&](int64_t round) {
-    return round * engine.replicas() + engine.replica();
+    return round * shares + (first_counts ? 0 : engine.replica());
   };
   Prefetch samples(
       [&](int64_t round) {
@@ -67,7 +100,7 @@ std::optional<Score> evaluate(Engine& engine, Task& task,
     if (engine.any(stop())) return std::nullopt;
     const Sample sample = samples.next();
     const auto output = engine.forward(sample.input);
-    if (output && batch_of(round) < batches) {
+    if (output && counts && batch_of(round) < batches) {
       here += task.score(*output, sample.target);
     }
   }

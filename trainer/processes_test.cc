@@ -1,8 +1,12 @@
 // Runs over several processes.
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/utils.h>
 
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <iostream>
 #include <string>
 
@@ -11,6 +15,7 @@
 #include "trainer/make_task.h"
 #include "trainer/run.h"
 #include "trainer/testing/small_runs.h"
+#include "weights/state_dict.h"
 #include "weights/testing/files.h"
 
 namespace gpipe::trainer {
@@ -33,6 +38,17 @@ Options options_of(const std::string& folder) {
   options.loop.eval_every = 2;
   options.loop.run_dir = folder;
   return options;
+}
+
+// Its statistics are of what a copy has seen of a batch.
+torch::nn::Sequential with_batch_norm(const torch::nn::Sequential& model) {
+  torch::nn::Sequential with;
+  const auto names = model->named_children().keys();
+  for (std::size_t k = 0; k < names.size(); ++k) {
+    if (k == 3) with->push_back("statistics", torch::nn::BatchNorm1d(12));
+    with->push_back(names[k], *(model->begin() + static_cast<int64_t>(k)));
+  }
+  return with;
 }
 
 const RankProgramEntry kTrain("train", [] {
@@ -58,21 +74,27 @@ const RankProgramEntry kTrain("train", [] {
     if (++*losses == 2 * (stop - 1) + 1) raise(SIGTERM);
     return output;
   });
+  if (argument("batch_norm") == "true") stopped.change_model = with_batch_norm;
   return run(options, stopped,
              [](const std::string& line) { std::cout << line << std::endl; });
 });
 
-void train_in_processes(const std::string& folder, int count, int copies,
-                        int64_t stop, int code,
-                        int64_t chunks = options_of("").engine.chunks) {
-  Ranks ranks("train", count,
-              {{"folder", folder},
-               {"copies", std::to_string(copies)},
-               {"chunks", std::to_string(chunks)},
-               {"stop", std::to_string(stop)}});
-  for (const RankResult& each : ranks.wait()) {
+// What the first has printed. `more`: arguments of kTrain's.
+std::string train_in_processes(const std::string& folder, int count, int copies,
+                               int64_t stop, int code,
+                               int64_t chunks = options_of("").engine.chunks,
+                               const Ranks::Arguments& more = {}) {
+  Ranks::Arguments arguments{{"folder", folder},
+                             {"copies", std::to_string(copies)},
+                             {"chunks", std::to_string(chunks)},
+                             {"stop", std::to_string(stop)}};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  Ranks ranks("train", count, arguments);
+  const auto results = ranks.wait();
+  for (const RankResult& each : results) {
     EXPECT_EQ(each.exit.code, code) << each.out << each.err;
   }
+  return results.front().out;
 }
 
 void expect_same_weights(const RunState& a, const RunState& b) {
@@ -112,6 +134,29 @@ TEST(ProcessesTest, CopiesWithAMicroBatchEachHaveTheBitsOfOneCopy) {
   EXPECT_EQ(run_here(one).code, kDone);
   train_in_processes(there, 2, 2, /*stop=*/100, kDone, /*chunks=*/1);
   expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, WithBatchNormTheTestIsOfTheCopyThatIsSaved) {
+  const std::string there = new_folder() + "there";
+  const std::string out = train_in_processes(there, 4, 2, /*stop=*/100, kDone,
+                                             options_of("").engine.chunks,
+                                             {{"batch_norm", "true"}});
+  const auto task = make_task(options_of(there).task);
+  auto model = with_batch_norm(task->model());
+  load_state_dict(*model, state_in(there).model);
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  Score score;
+  for (int64_t k = 0; k < task->test_batches(); ++k) {
+    const Sample sample = task->test_batch(k);
+    score += task->score(model->forward(sample.input), sample.target);
+  }
+  char expected[64];
+  std::snprintf(expected, sizeof(expected), "test perplexity %.4g",
+                task->metric(score));
+  const auto last = out.find("step 4/4 | ");
+  ASSERT_NE(last, std::string::npos) << out;
+  EXPECT_NE(out.find(expected, last), std::string::npos) << expected << out;
 }
 
 }  // namespace
