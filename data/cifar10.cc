@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "data/read_file.h"
+#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe::data {
 namespace {
@@ -58,5 +59,10 @@ LabelledImage Cifar10::get(int64_t index) const {
 }
 
 const std::vector<std::string>& Cifar10::classes() const { return names(); }
+
+uint32_t Cifar10::checksum() const {
+  return crc32c(images_.const_data_ptr(), images_.nbytes(),
+                crc32c(labels_.data(), labels_.size() * sizeof(int64_t)));
+}
 
 }  // namespace gpipe::data

@@ -21,6 +21,7 @@ class Cifar10 : public ImageDataset {
   int64_t size() const override { return images_.size(0); }
   LabelledImage get(int64_t index) const override;
   const std::vector<std::string>& classes() const override;
+  uint32_t checksum() const override;
 
  private:
   at::Tensor images_;  // uint8, [size, 3, 32, 32]

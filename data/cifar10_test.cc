@@ -39,6 +39,24 @@ TEST(Cifar10Test, ReadsRecordsOfSeveralFilesInOrder) {
   EXPECT_TRUE(at::equal(images.get(2).image, plain_image(32, 32, 255, 8, 9)));
 }
 
+TEST(Cifar10Test, TheChecksumIsOfTheRecords) {
+  const std::string folder = new_folder();
+  const std::string first = record(3, 1, 2, 3);
+  write_bytes(folder + "1.bin", first);
+  write_bytes(folder + "2.bin", record(0, 4, 5, 6));
+  write_bytes(folder + "both.bin", first + record(0, 4, 5, 6));
+  write_bytes(folder + "label.bin", first + record(1, 4, 5, 6));
+  write_bytes(folder + "pixel.bin", first + record(0, 4, 5, 7));
+  const auto sum = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> paths;
+    for (const auto& name : names) paths.push_back(folder + name);
+    return Cifar10(paths).checksum();
+  };
+  EXPECT_EQ(sum({"both.bin"}), sum({"1.bin", "2.bin"}));
+  EXPECT_NE(sum({"label.bin"}), sum({"both.bin"}));
+  EXPECT_NE(sum({"pixel.bin"}), sum({"both.bin"}));
+}
+
 TEST(Cifar10Test, NamesAFileThatEndsWithinARecord) {
   const std::string path = new_folder() + "1.bin";
   write_bytes(path, record(1, 0, 0, 0) + "x");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "data/random.h"
+#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe::data {
 namespace {
@@ -24,6 +25,10 @@ class Subset : public ImageDataset {
   }
   const std::vector<std::string>& classes() const override {
     return all_->classes();
+  }
+  uint32_t checksum() const override {
+    return crc32c(indices_.data(), indices_.size() * sizeof(int64_t),
+                  all_->checksum());
   }
 
  private:

@@ -27,6 +27,11 @@ class ImageDataset {
 
   // Names of the labels, in order.
   virtual const std::vector<std::string>& classes() const = 0;
+
+  // Of which images these are, with their labels, in order: names of files, or
+  // pixels that are in memory. Another set has another one, almost for sure,
+  // and a copy in another place the same.
+  virtual uint32_t checksum() const = 0;
 };
 
 // Some of the images of `all`, in the order of `indices`.

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "data/image.h"
+#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe::data {
 namespace {
@@ -18,7 +19,7 @@ bool is_hidden(const fs::path& path) {
 
 }  // namespace
 
-ImageFolder::ImageFolder(const std::string& root) {
+ImageFolder::ImageFolder(const std::string& root) : root_(root) {
   TORCH_CHECK_VALUE(fs::is_directory(root), root, ": no such folder");
   for (const auto& entry : fs::directory_iterator(root)) {
     if (entry.is_directory() && !is_hidden(entry.path())) {
@@ -45,6 +46,16 @@ ImageFolder::ImageFolder(const std::string& root) {
 
 LabelledImage ImageFolder::get(int64_t index) const {
   return {read_image(paths_.at(index)), labels_.at(index)};
+}
+
+// A path below the root begins with the name of its class.
+uint32_t ImageFolder::checksum() const {
+  uint32_t sum = 0;
+  for (const std::string& path : paths_) {
+    const std::string name = fs::path(path).lexically_relative(root_).string();
+    sum = crc32c(name.c_str(), name.size() + 1, sum);
+  }
+  return sum;
 }
 
 }  // namespace gpipe::data

@@ -22,11 +22,13 @@ class ImageFolder : public ImageDataset {
   int64_t size() const override { return static_cast<int64_t>(paths_.size()); }
   LabelledImage get(int64_t index) const override;
   const std::vector<std::string>& classes() const override { return classes_; }
+  uint32_t checksum() const override;
 
   const std::vector<int64_t>& labels() const { return labels_; }
   const std::string& path(int64_t index) const { return paths_.at(index); }
 
  private:
+  std::string root_;
   std::vector<std::string> classes_;
   std::vector<std::string> paths_;
   std::vector<int64_t> labels_;

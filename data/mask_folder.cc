@@ -7,6 +7,7 @@
 #include <map>
 
 #include "data/image.h"
+#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe::data {
 namespace {
@@ -72,6 +73,17 @@ MaskedImage MaskFolder::get(int64_t index) const {
   TORCH_CHECK_VALUE(faintest == 0, pair.mask, ": holds values up to ", faintest,
                     " of 65535; store 65535 for the inside");
   return {image, mask.ge(128)};
+}
+
+uint32_t MaskFolder::checksum() const {
+  uint32_t sum = 0;
+  for (const Pair& pair : pairs_) {
+    for (const std::string& path : {pair.image, pair.mask}) {
+      const std::string name = fs::path(path).filename().string();
+      sum = crc32c(name.c_str(), name.size() + 1, sum);
+    }
+  }
+  return sum;
 }
 
 }  // namespace gpipe::data

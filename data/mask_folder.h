@@ -38,6 +38,9 @@ class MaskFolder {
   // instead.
   MaskedImage get(int64_t index) const;
 
+  // Of the files' names, in order.
+  uint32_t checksum() const;
+
   const std::string& image_path(int64_t index) const {
     return pairs_.at(index).image;
   }

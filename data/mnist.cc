@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "data/read_file.h"
+#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe::data {
 namespace {
@@ -113,6 +114,11 @@ LabelledImage Mnist::get(int64_t index) const {
 }
 
 const std::vector<std::string>& Mnist::classes() const { return names(); }
+
+uint32_t Mnist::checksum() const {
+  return crc32c(images_.const_data_ptr(), images_.nbytes(),
+                crc32c(labels_.data(), labels_.size() * sizeof(int64_t)));
+}
 
 std::optional<Split> find_mnist(const std::string& folder) {
   struct File {

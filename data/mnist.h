@@ -28,6 +28,7 @@ class Mnist : public ImageDataset {
   LabelledImage get(int64_t index) const override;
   // "0" to "9".
   const std::vector<std::string>& classes() const override;
+  uint32_t checksum() const override;
 
  private:
   at::Tensor images_;  // uint8, [size, height, width]

@@ -89,4 +89,8 @@ const std::vector<std::string>& Shapes::classes() const {
   return *names;
 }
 
+uint32_t Shapes::checksum() const {
+  return static_cast<uint32_t>(mix_seed(seed_, images_, side_));
+}
+
 }  // namespace gpipe::data

@@ -21,6 +21,7 @@ class Shapes : public ImageDataset {
   int64_t size() const override { return images_; }
   LabelledImage get(int64_t index) const override;
   const std::vector<std::string>& classes() const override;
+  uint32_t checksum() const override;
 
  private:
   int64_t images_;

@@ -92,6 +92,7 @@ class SkipBroken : public ImageDataset {
   const std::vector<std::string>& classes() const override {
     return all_->classes();
   }
+  uint32_t checksum() const override { return all_->checksum(); }
 
   // How many images have been found to be broken so far.
   int64_t broken() const { return broken_.count(); }

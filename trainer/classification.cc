@@ -5,6 +5,8 @@
 #include <torch/nn/functional/loss.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "data/open.h"
 #include "data/random.h"
 #include "data/shapes.h"
+#include "gpipe/bytes/crc32c.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "trainer/epochs.h"
@@ -78,6 +81,13 @@ class Classification : public Task {
            std::to_string(split_.train->classes().size()) + " classes, " +
            std::to_string(augment_.size) + " x " +
            std::to_string(augment_.size);
+  }
+
+  uint32_t checksum() const override {
+    if (options_.data.empty()) return 0;
+    const std::array<uint32_t, 2> parts{split_.train->checksum(),
+                                        split_.test->checksum()};
+    return crc32c(parts.data(), sizeof(parts));
   }
 
   std::string rows_name() const override { return "images"; }

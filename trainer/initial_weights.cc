@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "gpipe/bytes/crc32c.h"
 #include "models/resnet_names.h"
 #include "trainer/parse.h"
 #include "weights/names.h"
@@ -40,12 +41,25 @@ bool begins_with(const std::string& name, const std::string& beginning) {
   return name.compare(0, beginning.size(), beginning) == 0;
 }
 
+// Of those that the model has, in its order, and of their names.
+uint32_t checksum(const StateDict& dict, const StateDict& of_model) {
+  uint32_t sum = 0;
+  for (const std::string& name : of_model.keys()) {
+    const at::Tensor* const found = dict.find(name);
+    if (!found) continue;
+    sum = crc32c(name.data(), name.size(), sum);
+    const at::Tensor bytes = found->contiguous();
+    sum = crc32c(bytes.const_data_ptr(), bytes.nbytes(), sum);
+  }
+  return sum;
+}
+
 }  // namespace
 
-std::string load_initial_weights(torch::nn::Sequential& model,
-                                 const std::string& model_name,
-                                 const std::string& path,
-                                 const std::string& skip) {
+InitialWeights load_initial_weights(torch::nn::Sequential& model,
+                                    const std::string& model_name,
+                                    const std::string& path,
+                                    const std::string& skip) {
   const std::vector<std::string> beginnings = split(skip);
   const auto is_skipped = [&](const std::string& name) {
     return std::any_of(
@@ -57,6 +71,7 @@ std::string load_initial_weights(torch::nn::Sequential& model,
   for (const auto& item : in_our_names(read(path), model_name)) {
     if (!is_skipped(item.key())) wanted.insert(item.key(), item.value());
   }
+  const uint32_t sum = checksum(wanted, before);
   std::size_t skipped = 0;
   for (const auto& item : before) {
     if (!is_skipped(item.key())) continue;
@@ -64,8 +79,10 @@ std::string load_initial_weights(torch::nn::Sequential& model,
     wanted.insert(item.key(), item.value().clone());
   }
   load_state_dict(*model, wanted);
-  return std::to_string(before.size() - skipped) + " of " +
-         std::to_string(before.size()) + " tensors begin as those in " + path;
+  return {std::to_string(before.size() - skipped) + " of " +
+              std::to_string(before.size()) + " tensors begin as those in " +
+              path,
+          sum};
 }
 
 }  // namespace gpipe::trainer

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <cstdint>
+#include <set>
 #include <string>
 
 #include "models/resnet.h"
@@ -31,15 +33,23 @@ TEST(InitialWeightsTest, AreThoseOfTheFile) {
   const auto from = small(1);
   write_safetensors(folder + "w.safetensors", state_dict(*from));
   write_torch_file(folder + "w.pt", state_dict(*from));
+  std::set<uint32_t> checksums;
   for (const char* name : {"w.safetensors", "w.pt"}) {
     auto to = small(2);
-    load_initial_weights(to, "unet", folder + name, "");
+    checksums.insert(
+        load_initial_weights(to, "unet", folder + name, "").checksum);
     const StateDict expected = state_dict(*from);
     for (const auto& item : state_dict(*to)) {
       EXPECT_TRUE(bit_equal(item.value(), expected[item.key()])) << item.key();
     }
   }
+  EXPECT_EQ(checksums.size(), 1);
   auto to = small(2);
+  write_safetensors(folder + "other.safetensors", state_dict(*to));
+  EXPECT_EQ(checksums.count(load_initial_weights(
+                                to, "unet", folder + "other.safetensors", "")
+                                .checksum),
+            0);
   EXPECT_NE(value_error_of([&] {
               load_initial_weights(to, "unet", folder + "w.bin", "");
             }).find("should end in .pt, .pth or .safetensors"),
@@ -59,8 +69,8 @@ TEST(InitialWeightsTest, TorchvisionsNamesWillDoAndSomeMayBeSkipped) {
               load_initial_weights(to, "resnet50", path, "");
             }).find("fc.weight"),
             std::string::npos);
-  const std::string line = load_initial_weights(to, "resnet50", path, "fc.");
-  EXPECT_EQ(line, "318 of 320 tensors begin as those in " + path);
+  const auto loaded = load_initial_weights(to, "resnet50", path, "fc.");
+  EXPECT_EQ(loaded.line, "318 of 320 tensors begin as those in " + path);
   const StateDict expected = state_dict(*from), after = state_dict(*to);
   EXPECT_TRUE(bit_equal(after["layer3_0_conv1.weight"],
                         expected["layer3_0_conv1.weight"]));

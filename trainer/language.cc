@@ -13,6 +13,7 @@
 
 #include "data/random.h"
 #include "data/text.h"
+#include "gpipe/bytes/crc32c.h"
 #include "models/transformer.h"
 
 namespace gpipe::trainer {
@@ -83,6 +84,16 @@ class Language : public Task {
            std::to_string(test_.targets.numel()) + " for testing, " +
            std::to_string(parts_.vocabulary) + " different ones, windows of " +
            std::to_string(options_.length);
+  }
+
+  uint32_t checksum() const override {
+    if (options_.data.empty()) return 0;
+    uint32_t sum = 0;
+    for (const data::TextPart& part : {parts_.train, parts_.test}) {
+      const at::Tensor tokens = part.tokens().contiguous();
+      sum = crc32c(tokens.const_data_ptr(), tokens.nbytes(), sum);
+    }
+    return sum;
   }
 
   std::string rows_name() const override { return "windows"; }

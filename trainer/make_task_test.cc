@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -68,6 +69,34 @@ std::string images(int broken = -1) {
     }
   }
   return folder;
+}
+
+TEST(MakeTaskTest, TheChecksumIsOfWhichFilesThereAreAndNotOfWhere) {
+  for (const char* model : {"transformer", "unet", "amoebanetd"}) {
+    const auto checksum_of = [&](const std::string& path) {
+      return make_task(options_of(model, path))->checksum();
+    };
+    EXPECT_EQ(checksum_of(""), 0) << model;
+    const bool text = std::string(model) == "transformer";
+    const std::string path = text                           ? text_file()
+                             : std::string(model) == "unet" ? masks()
+                                                            : images();
+    const uint32_t there = checksum_of(path);
+    const std::string copy = folder_for("copy") + "x";
+    std::filesystem::copy(path, copy, std::filesystem::copy_options::recursive);
+    EXPECT_EQ(checksum_of(copy), there) << model;
+    if (text) {
+      write_bytes(copy, "cb" + std::string(400, 'a'));
+    } else if (std::string(model) == "unet") {
+      std::filesystem::rename(copy + "/images/3.png", copy + "/images/33.png");
+      std::filesystem::rename(copy + "/masks/3.png", copy + "/masks/33.png");
+    } else {
+      std::filesystem::rename(copy + "/a/3.png", copy + "/a/33.png");
+    }
+    EXPECT_NE(checksum_of(copy), there) << model;
+    EXPECT_EQ(make_task(options_of(model, copy))->data(),
+              make_task(options_of(model, path))->data());
+  }
 }
 
 TEST(MakeTaskTest, EachKindOfDataIsFound) {

@@ -34,7 +34,7 @@ TEST(PrecisionTest, Bfloat16IsForAllThatIsNoCounter) {
   const std::string path = gpipe::testing::new_folder() + "w.safetensors";
   write_safetensors(path, dict);
   auto other = model();
-  EXPECT_EQ(load_initial_weights(other, "", path, ""),
+  EXPECT_EQ(load_initial_weights(other, "", path, "").line,
             "7 of 7 tensors begin as those in " + path);
 }
 

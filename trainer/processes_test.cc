@@ -66,6 +66,9 @@ const RankProgramEntry kTrain("train", [] {
   options.engine.timeout = 60;
   options.engine.data_parallel = std::stoll(argument("copies"));
   options.engine.chunks = std::stoll(argument("chunks"));
+  if (!argument("seed").empty()) {
+    options.task.seed = std::stoull(argument("seed"));
+  }
   const auto task = make_task(options.task);
   const int64_t stop = std::stoll(argument("stop"));
   // In one of them only.
@@ -113,6 +116,21 @@ TEST(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
   EXPECT_EQ(state_in(there).step, 3);
   train_in_processes(there, 2, 1, /*stop=*/100, kDone);
   expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, AFlagThatDiffersIsNamedByAll) {
+  const Ranks::Arguments first{
+      {"folder", ""}, {"copies", "1"}, {"chunks", "2"}, {"stop", "100"}};
+  Ranks::Arguments second = first;
+  second.emplace_back("seed", "7");
+  Ranks ranks("train", {first, second});
+  for (const RankResult& each : ranks.wait()) {
+    EXPECT_EQ(each.exit.code, 1) << each.out;
+    EXPECT_NE(each.err.find("--seed is '7' in process 1 and '0' in process 0. "
+                            "Give all processes the same flags and data"),
+              std::string::npos)
+        << each.err;
+  }
 }
 
 TEST(ProcessesTest, CopiesShareABatch) {

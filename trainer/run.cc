@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <exception>
 #include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "data/random.h"
 #include "trainer/exit_code.h"
@@ -16,6 +18,7 @@
 #include "trainer/meet.h"
 #include "trainer/optimizer.h"
 #include "trainer/parse.h"
+#include "trainer/run_words.h"
 #include "training/kineto.h"
 
 namespace gpipe::trainer {
@@ -65,6 +68,15 @@ int run(const Options& options, Task& task, const Print& print) {
   const auto say = [&](const std::string& line) {
     if (meeting->rank() == 0) print(line);
   };
+  // Each process reads its own flags, its own data and its own weights.
+  const auto check_same = [&](const Words& mine) {
+    std::vector<Words> all;
+    for (const std::string& each : meeting->all_gather(bytes_of(mine))) {
+      all.push_back(words_of(each));
+    }
+    check_same_words(all);
+  };
+  check_same(shared_words(options, task));
   say("data: " + task.data() +
       (options.task.data.empty()
            ? "; drawn by this program, for want of --data_dir"
@@ -92,8 +104,12 @@ int run(const Options& options, Task& task, const Print& print) {
   parts.model = task.model();
   const Precision precision = precision_of(options.loop.precision);
   if (!before && !options.loop.weights.empty()) {
-    say(load_initial_weights(parts.model, options.task.model,
-                             options.loop.weights, options.loop.weights_skip));
+    const InitialWeights loaded =
+        load_initial_weights(parts.model, options.task.model,
+                             options.loop.weights, options.loop.weights_skip);
+    check_same(
+        {{"--weights", "of checksum " + std::to_string(loaded.checksum)}});
+    say(loaded.line);
   }
   precision.convert(parts.model);
   const LayerNames names = layer_names(parts.model);

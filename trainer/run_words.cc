@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <cstddef>
 #include <sstream>
 
 namespace gpipe::trainer {
@@ -63,6 +64,66 @@ Words changeable_words(const Options& options) {
       {"--schedule", options.engine.schedule},
       {"--deferred_batch_norm", text_of(options.engine.deferred_batch_norm)},
   };
+}
+
+Words shared_words(const Options& options, const Task& task) {
+  const LoopOptions& loop = options.loop;
+  const auto given = [](const std::string& path) {
+    return path.empty() ? "" : "given";
+  };
+  Words words{
+      {"--held_out", text_of(options.task.held_out)},
+      {"--skip_broken", text_of(options.task.skip_broken)},
+      {"--stages_per_rank", text_of(options.engine.stages_per_rank)},
+      {"--data_parallel", text_of(options.engine.data_parallel)},
+      {"--epochs", text_of(loop.epochs)},
+      {"--steps", text_of(loop.steps)},
+      {"--deterministic", text_of(loop.deterministic)},
+      {"--eval_every", text_of(loop.eval_every)},
+      {"--run_dir", given(loop.run_dir)},
+      {"--resume", loop.resume},
+      {"--save_every", text_of(loop.save_every)},
+      {"--weights", given(loop.weights)},
+      {"--weights_skip", loop.weights_skip},
+  };
+  words.merge(fixed_words(options, task));
+  words.merge(changeable_words(options));
+  words["--data_dir"] += ", checksum " + text_of(task.checksum());
+  return words;
+}
+
+std::string bytes_of(const Words& words) {
+  std::string bytes;
+  for (const auto& [flag, value] : words) {
+    bytes += flag + '\0' + value + '\0';
+  }
+  return bytes;
+}
+
+Words words_of(const std::string& bytes) {
+  Words words;
+  std::istringstream stream(bytes);
+  for (std::string flag, value;
+       std::getline(stream, flag, '\0') && std::getline(stream, value, '\0');) {
+    words[flag] = value;
+  }
+  return words;
+}
+
+void check_same_words(const std::vector<Words>& all) {
+  std::string wrong;
+  for (const auto& [flag, value] : all.front()) {
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      const auto found = all[rank].find(flag);
+      if (found == all[rank].end() || found->second == value) continue;
+      wrong += (wrong.empty() ? "" : "; ") + flag + " is '" + found->second +
+               "' in process " + std::to_string(rank) + " and '" + value +
+               "' in process 0";
+      break;
+    }
+  }
+  TORCH_CHECK_VALUE(wrong.empty(), wrong,
+                    ". Give all processes the same flags and data");
 }
 
 void check_fixed_words(const Words& saved, const Words& now,

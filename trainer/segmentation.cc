@@ -27,17 +27,19 @@ namespace F = torch::nn::functional;
 
 struct Images {
   int64_t size;
+  uint32_t checksum;
   std::function<data::MaskedImage(int64_t index)> get;
 };
 
 Images open(const TaskOptions& options) {
   if (options.data.empty()) {
-    return {256, [seed = options.seed](int64_t index) {
+    return {256, 0, [seed = options.seed](int64_t index) {
               return data::draw_disc(data::mix_seed(seed, 3, index));
             }};
   }
   const data::MaskFolder folder(options.data);
-  return {folder.size(), [folder](int64_t index) { return folder.get(index); }};
+  return {folder.size(), folder.checksum(),
+          [folder](int64_t index) { return folder.get(index); }};
 }
 
 int64_t held_out_of(int64_t images, double part) {
@@ -74,6 +76,8 @@ class Segmentation : public Task {
            " for testing, " + std::to_string(augment_.size) + " x " +
            std::to_string(augment_.size);
   }
+
+  uint32_t checksum() const override { return images_.checksum; }
 
   std::string rows_name() const override { return "images"; }
 

@@ -45,6 +45,10 @@ class Task {
   // Which images, how many, ...: a line. A run that goes on wants the same.
   virtual std::string data() const = 0;
 
+  // Of what that is: names and labels, in order, or what is read already. The
+  // same for a copy in another place. 0 for what is drawn.
+  virtual uint32_t checksum() const = 0;
+
   // What a row is called, "images".
   virtual std::string rows_name() const = 0;
 
