@@ -37,7 +37,8 @@ DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
 DEFINE_string(python, "",
               "A Python that has torch: adds the peer's rows, from "
               "benchmarks/peers/worker.py.");
-DEFINE_string(peer, "benchmarks/peers/worker.py", "The peer's program.");
+DEFINE_string(peer, "benchmarks/peers/worker.py",
+              "The peer's program, from this project's folder.");
 
 namespace gpipe::benchmarks {
 namespace {

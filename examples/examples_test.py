@@ -13,10 +13,14 @@ ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
 TEXT = "The quick brown fox jumps over the lazy dog. " * 40
 
 
-def run(*command):
+def run(*command, **environment):
     """What a program prints."""
     done = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240
+        command,
+        env=dict(ENVIRONMENT, **environment),
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     if done.returncode != 0:
         raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stderr}")
@@ -98,6 +102,26 @@ class Examples(unittest.TestCase):
         self.assertEqual(
             [line.removeprefix("[0] ") for line in lines(spread, "[0] step")], alone
         )
+
+    def test_under_bazel_run_paths_are_those_of_where_it_was_typed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            here = pathlib.Path(folder)
+            (here / "text.txt").write_text(TEXT)
+            small = "--batch=2 --length=16".split()
+            where = {"BUILD_WORKING_DIRECTORY": folder}
+            train = "--model=transformer --data_dir=text.txt --run_dir=run --steps=1"
+            run("examples/train", *train.split(), *small, **where)
+            self.assertTrue((here / "run" / "metrics.csv").exists())
+            train = "--data_file=text.txt --width=16 --heads=2 --epochs=1 --steps=1"
+            run("examples/train_transformer", *train.split(), *small, **where)
+            with self.assertRaisesRegex(AssertionError, "none: no such folder"):
+                run("examples/train_unet", "--data_dir=none", **where)
+            (here / "images").mkdir()
+            with self.assertRaisesRegex(AssertionError, "holds no folder masks/"):
+                run("examples/train_unet", "--data_dir=.", **where)
+            (here / "flags").write_text("--svg=a.svg")
+            run("tools/schedule", "--flagfile=flags", **where)
+            self.assertTrue((here / "a.svg").exists())
 
     def test_a_process_more_than_partitions_can_be_is_an_error(self):
         with self.assertRaisesRegex(AssertionError, "ended with 1:(.|\n)*balance"):

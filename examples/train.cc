@@ -9,6 +9,7 @@
 #include <iostream>
 #include <string>
 
+#include "gpipe/program/working_directory.h"
 #include "trainer/exit_code.h"
 #include "trainer/flags.h"
 #include "trainer/run.h"
@@ -17,13 +18,14 @@ DECLARE_bool(help);  // gflags' own
 
 int main(int argc, char** argv) {
   namespace trainer = gpipe::trainer;
-  gflags::SetUsageMessage("trains a model of the zoo; see --help");
-  gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
-  if (FLAGS_help) {
-    trainer::print_help(std::cout);
-    return trainer::kDone;
-  }
   try {
+    gpipe::enter_working_directory();
+    gflags::SetUsageMessage("trains a model of the zoo; see --help");
+    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
+    if (FLAGS_help) {
+      trainer::print_help(std::cout);
+      return trainer::kDone;
+    }
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     return trainer::run(
         trainer::options_of_flags(),

@@ -22,6 +22,7 @@
 #include "data/text.h"
 #include "examples/either_pipeline.h"
 #include "gpipe/distributed/error.h"
+#include "gpipe/program/working_directory.h"
 #include "models/transformer.h"
 
 DECLARE_bool(help);  // gflags' own
@@ -150,13 +151,14 @@ void run() {
 }
 
 int main(int argc, char** argv) {
-  gflags::SetUsageMessage("trains a Transformer through a pipeline");
-  gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
-  if (FLAGS_help) {
-    gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/");
-    return 0;
-  }
   try {
+    gpipe::enter_working_directory();
+    gflags::SetUsageMessage("trains a Transformer through a pipeline");
+    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
+    if (FLAGS_help) {
+      gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/");
+      return 0;
+    }
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     run();
   } catch (const c10::ValueError& error) {  // a flag, or what it names

@@ -27,6 +27,7 @@
 #include "data/random.h"
 #include "examples/either_pipeline.h"
 #include "gpipe/distributed/error.h"
+#include "gpipe/program/working_directory.h"
 #include "models/unet.h"
 
 DECLARE_bool(help);  // gflags' own
@@ -172,13 +173,14 @@ void run() {
 }
 
 int main(int argc, char** argv) {
-  gflags::SetUsageMessage("trains a U-Net through a pipeline");
-  gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
-  if (FLAGS_help) {
-    gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/");
-    return 0;
-  }
   try {
+    gpipe::enter_working_directory();
+    gflags::SetUsageMessage("trains a U-Net through a pipeline");
+    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
+    if (FLAGS_help) {
+      gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/");
+      return 0;
+    }
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     run();
   } catch (const c10::ValueError& error) {  // a flag, or what it names

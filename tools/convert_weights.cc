@@ -17,6 +17,7 @@
 #include <sstream>
 #include <string>
 
+#include "gpipe/program/working_directory.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/resnet_names.h"
@@ -153,9 +154,10 @@ void convert() {
 }
 
 int main(int argc, char** argv) {
-  gflags::SetUsageMessage("converts weights between files");
-  gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
   try {
+    gpipe::enter_working_directory();
+    gflags::SetUsageMessage("converts weights between files");
+    gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
     convert();
   } catch (const c10::Error& error) {
     std::cerr << "convert_weights: " << error.what_without_backtrace() << "\n";

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "gpipe/distributed/processes.h"
+#include "gpipe/program/working_directory.h"
 #include "gpipe/text/units.h"
 
 DEFINE_int32(nproc, 1, "Ranks on this machine.");
@@ -435,15 +436,6 @@ void block_signals() {
   std::signal(SIGCHLD, SIG_DFL);
 }
 
-// `bazel run` starts programs in a folder of its own.
-void enter_working_directory() {
-  const char* const folder = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (folder && chdir(folder) != 0) {
-    refuse("BUILD_WORKING_DIRECTORY is '", folder,
-           "', which cannot be entered: ", std::strerror(errno));
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -460,7 +452,7 @@ int main(int argc, char** argv) {
           "no program: it goes behind --, as in launch --nproc=4 -- program "
           "--its_flags");
     }
-    enter_working_directory();
+    gpipe::enter_working_directory();
     block_signals();
     return launch(words.program);
   } catch (const std::invalid_argument& error) {

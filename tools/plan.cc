@@ -23,6 +23,7 @@
 
 #include "balancing/infeasible.h"
 #include "balancing/profile.h"
+#include "gpipe/program/working_directory.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/transformer.h"
@@ -192,13 +193,14 @@ void run() {
 }
 
 int main(int argc, char** argv) {
-  gflags::SetUsageMessage("plans a pipeline");
-  gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
-  if (FLAGS_help) {
-    gflags::ShowUsageWithFlagsRestrict(argv[0], "tools/plan");
-    return 0;
-  }
   try {
+    gpipe::enter_working_directory();
+    gflags::SetUsageMessage("plans a pipeline");
+    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
+    if (FLAGS_help) {
+      gflags::ShowUsageWithFlagsRestrict(argv[0], "tools/plan");
+      return 0;
+    }
     if (argc > 1) refuse(argv[1], ": options are --name=value");
     run();
   } catch (const c10::ValueError& error) {  // a flag, or what it names

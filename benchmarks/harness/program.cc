@@ -11,6 +11,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "gpipe/program/working_directory.h"
+
 // After LibTorch's headers, which define the same macros unless glog has.
 #include <gflags/gflags.h>
 #include <glog/logging.h>
@@ -102,10 +104,11 @@ int run_program(int argc, char** argv, const Program& program,
   }
   FLAGS_logtostderr = true;
   gflags::SetUsageMessage(program.about);
-  // Exits with 1 and a line for an unknown flag or a value of a wrong type.
-  gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
-  google::InitGoogleLogging(argv[0]);
   try {
+    enter_working_directory();
+    // Exits with 1 and a line for an unknown flag or a value of a wrong type.
+    gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
+    google::InitGoogleLogging(argv[0]);
     if (argc > 1) {
       throw std::invalid_argument(
           "unexpected argument '" + std::string(argv[1]) +
