@@ -208,6 +208,7 @@ int main(int argc, char** argv) {
     gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/distributed");
     return 0;
   }
+  gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
   try {
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     run();

@@ -123,6 +123,12 @@ class Examples(unittest.TestCase):
             run("tools/schedule", "--flagfile=flags", **where)
             self.assertTrue((here / "a.svg").exists())
 
+    def test_gflags_own_help_is_no_reason_to_train(self):
+        for name in "train", "train_unet", "train_transformer", "distributed":
+            self.assertEqual(run(f"examples/{name}", "--version").split()[0], name)
+            with self.assertRaisesRegex(AssertionError, "ended with 1"):
+                run(f"examples/{name}", "--helpshort")
+
     def test_a_process_more_than_partitions_can_be_is_an_error(self):
         with self.assertRaisesRegex(AssertionError, "ended with 1:(.|\n)*balance"):
             in_processes(2, "examples/skip_layers")

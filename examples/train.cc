@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
       trainer::print_help(std::cout);
       return trainer::kDone;
     }
+    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     return trainer::run(
         trainer::options_of_flags(),

@@ -159,6 +159,7 @@ int main(int argc, char** argv) {
       gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/");
       return 0;
     }
+    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     run();
   } catch (const c10::ValueError& error) {  // a flag, or what it names

@@ -201,6 +201,7 @@ int main(int argc, char** argv) {
       gflags::ShowUsageWithFlagsRestrict(argv[0], "tools/plan");
       return 0;
     }
+    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
     if (argc > 1) refuse(argv[1], ": options are --name=value");
     run();
   } catch (const c10::ValueError& error) {  // a flag, or what it names

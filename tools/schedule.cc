@@ -535,6 +535,7 @@ int main(int argc, char** argv) {
       gflags::ShowUsageWithFlagsRestrict(argv[0], "tools/schedule");
       return 0;
     }
+    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
     if (argc > 1) refuse(argv[1], ": options are --name=value");
     run();
   } catch (const std::invalid_argument& error) {  // a flag, or what it names
