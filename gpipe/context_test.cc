@@ -1,5 +1,6 @@
 // Where a pipeline may be used: any thread, inside of another pipeline, and
 // under LibTorch's thread-local modes, which reach the layers.
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/util/thread_name.h>
 #include <gmock/gmock.h>
@@ -227,6 +228,32 @@ TEST(Nested, DropoutIsReplayedInTheInnerPipeline) {
     output.sum().backward();
     EXPECT_TRUE(torch::equal(output, x.grad()));
     EXPECT_FALSE(torch::equal(pipeline->forward(x), output));
+  }
+}
+
+TEST(Nested, AGivenGeneratorIsReplayedInTheInnerPipeline) {
+  std::vector<Tensor> states;
+  for (const Checkpoint outer_mode : kModes) {
+    for (const Checkpoint inner_mode : kModes) {
+      std::vector<at::Generator> own;
+      Sequential inner;
+      for (const uint64_t seed : {11, 12}) {
+        own.push_back(at::globalContext().defaultGenerator(device()).clone());
+        own.back().set_current_seed(seed);
+        inner->push_back(layer([generator = own.back()](Tensor x) {
+          return x + x * torch::empty_like(x).bernoulli_(0.5, generator);
+        }));
+      }
+      GPipe pipeline(Sequential(Inner(inner, options({1, 1}, 2, inner_mode))),
+                     options({1}, 3, outer_mode));
+      const Tensor x = torch::ones({12, 5}).to(device()).requires_grad_();
+      const auto output = pipeline->forward(x);
+      output.sum().backward();
+      EXPECT_TRUE(torch::equal(output, x.grad()));
+      for (const auto& each : own) states.push_back(each.get_state());
+      EXPECT_TRUE(torch::equal(states[states.size() - 2], states[0]));
+      EXPECT_TRUE(torch::equal(states[states.size() - 1], states[1]));
+    }
   }
 }
 

@@ -228,6 +228,42 @@ TEST(Random, AGeneratorGivenByTheLayerIsTheOneUsed) {
   EXPECT_TRUE(equal(device_states(), on_devices));
 }
 
+// By the state that each operator has found; the generators themselves, which
+// the user may have drawn from since, stay where they are.
+TEST(Random, OfAGeneratorGivenByTheLayerIsReplayedInTheRecompute) {
+  std::vector<Tensor> outputs, states;
+  for (const Checkpoint mode : kModes) {
+    auto own = at::globalContext().defaultGenerator(device()).clone();
+    auto seeded = own.clone();
+    own.set_current_seed(11);
+    const auto drawing = [own](Tensor x) {
+      const Tensor mask = torch::empty_like(x).bernoulli_(0.5, own);
+      return x * (mask + torch::rand(x.sizes(), own, x.options()));
+    };
+    GPipe pipeline(
+        Sequential(layer(drawing), layer(drawing),
+                   layer([seeded](Tensor x) mutable {  // by the layer, twice
+                     seeded.set_current_seed(12);
+                     x = x + x * torch::rand(x.sizes(), seeded, x.options());
+                     seeded.set_current_seed(13);
+                     return x * torch::rand(x.sizes(), seeded, x.options());
+                   })),
+        options({3}, 4, mode));
+    const Tensor x = ones({8, 6}).requires_grad_();
+    auto output = pipeline->forward(x);
+    torch::rand({3}, own, x.options());
+    states.push_back(own.get_state());
+    output.sum().backward({}, /*retain_graph=*/true);
+    EXPECT_TRUE(torch::allclose(x.grad().cpu(), output.cpu()));
+    output.sum().backward();
+    EXPECT_TRUE(torch::allclose(x.grad().cpu(), 2 * output.cpu()));
+    EXPECT_TRUE(torch::equal(own.get_state(), states.back()));
+    EXPECT_TRUE(torch::equal(states.back(), states.front()));
+    outputs.push_back(output.detach().cpu());
+    EXPECT_TRUE(torch::equal(outputs.back(), outputs.front()));
+  }
+}
+
 TEST(Random, OfTwoPipelinesAtTheSameTimeIsReplayedByEach) {
   std::atomic<int> right{0};
   std::vector<std::thread> threads;

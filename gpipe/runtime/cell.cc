@@ -154,7 +154,8 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
 
   CellTracker tracker(*partition_, std::move(imported));
   UseSkipTracker use_tracker(tracker);
-  RandomScope random(seed, random_stream_, partition_->device);
+  RandomScope random(seed, random_stream_, partition_->device,
+                     checkpointed_ ? &saved_.draws : nullptr, again);
   NormScope norms(partition_->norms.get(), /*record=*/!again);
   Value value(input_kind_, std::move(boundary));
   if (check_finite_ && partition_->index == 0) {

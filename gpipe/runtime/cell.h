@@ -131,6 +131,7 @@ class Cell {
     std::vector<bool> training;          // of the partition's modules
     std::vector<Outline> outputs;
     std::vector<BufferValue> buffers;  // as the layers found them
+    std::vector<GivenDraw> draws;      // of the layers' own generators
   };
 
   // Runs the layers on `input`, fills entry_ and exits_, and returns what goes

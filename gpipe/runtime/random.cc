@@ -20,6 +20,11 @@ uint64_t random64(at::Generator generator) {
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
+at::Generator copy_of(at::Generator generator) {
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.clone();
+}
+
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every bit of the
 // input changes about half of those of the output.
 uint64_t mix(uint64_t x) {
@@ -50,7 +55,8 @@ std::optional<std::size_t> argument(const c10::FunctionSchema& schema,
   return static_cast<std::size_t>(*index);
 }
 
-// For an operator with a generator argument: fills it if it is empty.
+// For an operator with a generator argument: fills it if it is empty, and has
+// the scope say which one is meant if it is not.
 class FillGenerator : public c10::OperatorKernel {
  public:
   explicit FillGenerator(const c10::FunctionSchema& schema)
@@ -61,6 +67,13 @@ class FillGenerator : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
     c10::IValue* arguments = stack->data() + (stack->size() - count_);
+    if (current_scope && arguments[generator_].isGenerator()) {
+      arguments[generator_] =
+          current_scope->given(arguments[generator_].toGenerator());
+      // The operators that it is made of are given the same, as a part of this
+      // draw.
+      return run_uncovered(Interceptor::kCell, op, stack);
+    }
     if (current_scope && arguments[generator_].isNone()) {
       const auto device = device_of(arguments, count_, device_);
       if (auto generator = current_scope->generator(device)) {
@@ -145,12 +158,10 @@ void intercept_with(const c10::OperatorHandle& op) {
 
 }  // namespace
 
-StepSeed::StepSeed() {
+StepSeed::StepSeed() : outer_(RandomScope::current()) {
   // The layer that this pipeline runs in is waiting, so that the draw can be
   // made here only, on its thread and from its generator.
-  if (RandomScope* outer = RandomScope::current()) {
-    seed_ = random64(*outer->generator(c10::Device(c10::kCPU)));
-  }
+  if (outer_) seed_ = random64(*outer_->generator(c10::Device(c10::kCPU)));
 }
 
 uint64_t StepSeed::get() {
@@ -176,10 +187,13 @@ uint64_t StepSeed::peek() {
 
 void StepSeed::draw() { random64(at::detail::getDefaultCPUGenerator()); }
 
-RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device)
+RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
+                         std::vector<GivenDraw>* draws, bool again)
     : step_(step),
       microbatch_(microbatch),
       device_(device),
+      draws_(draws),
+      again_(again),
       outer_(std::exchange(current_scope, this)) {}
 
 RandomScope::~RandomScope() { current_scope = outer_; }
@@ -216,6 +230,30 @@ std::optional<at::Generator> RandomScope::generator(const c10::Device& device) {
   if (device.is_cpu()) return seeded(cpu_, device);
   if (device == device_) return seeded(accelerator_, device);
   return std::nullopt;
+}
+
+at::Generator RandomScope::given(const at::Generator& generator) {
+  const bool of_this =
+      generator == cpu_.generator || generator == accelerator_.generator;
+  // A part of an operator that was given none; or nothing at all.
+  if (of_this || !generator.defined()) return generator;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (again_) return replayed(generator);
+  // The layer that runs this pipeline may be computed again, too.
+  const at::Generator found =
+      step_.outer_ ? step_.outer_->given(generator) : generator;
+  if (draws_) draws_->push_back({generator, copy_of(found)});
+  return found;
+}
+
+// Before each operator, and not the first alone: a layer may also seed it.
+at::Generator RandomScope::replayed(const at::Generator& generator) {
+  std::size_t& next = next_[generator.unsafeGetGeneratorImpl()];
+  while (next < draws_->size()) {
+    const GivenDraw& draw = (*draws_)[next++];
+    if (draw.generator == generator) return draw.before.clone();
+  }
+  return generator;  // made by the layer in this very call
 }
 
 }  // namespace gpipe

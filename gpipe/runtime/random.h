@@ -4,13 +4,18 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
+#include <vector>
 
 #include "gpipe/dispatch/interceptor.h"
 
 namespace gpipe {
+
+class RandomScope;
 
 // The seed of one mini-batch. Drawn from LibTorch's default CPU generator (or,
 // when the pipeline is itself part of a layer of a pipeline, from the
@@ -33,9 +38,18 @@ class StepSeed {
   static void draw();
 
  private:
+  friend class RandomScope;
+
+  // Of the layer that this pipeline is run by; it waits while forwards run.
+  RandomScope* const outer_;
   mutable std::mutex mutex_;
   std::optional<uint64_t> seed_;
   bool used_ = false;
+};
+
+// A generator that a layer gave to an operator, and a copy from before that.
+struct GivenDraw {
+  at::Generator generator, before;
 };
 
 // While in scope, random operators on this thread that are given no generator
@@ -47,11 +61,18 @@ class StepSeed {
 // for none else, so that the others pay nothing. Fused operators of
 // accelerators that draw from the device's default generator without such an
 // argument run with its state exchanged for the cell's.
+//
+// An operator that is given a generator uses that one. In a recompute it gets a
+// copy of what the generator was in the forward, and leaves it alone: others
+// have drawn from it since.
 class RandomScope {
  public:
   // `device`: the partition's. Operators on it and on the CPU are served.
   // `microbatch`: counted over all pipelines that share the step.
-  RandomScope(StepSeed& step, int64_t microbatch, c10::Device device);
+  // `draws`: of a checkpointed cell, filled in the forward and read in the
+  // recompute (`again`); else null.
+  RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
+              std::vector<GivenDraw>* draws = nullptr, bool again = false);
   ~RandomScope();
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
@@ -63,6 +84,10 @@ class RandomScope {
   // none if it is neither the CPU nor the partition's device.
   std::optional<at::Generator> generator(const c10::Device& device);
 
+  // What an operator that is given `generator` is to use. Threads: also those
+  // of a pipeline that a layer runs.
+  at::Generator given(const at::Generator& generator);
+
   // The innermost scope of this thread, or null.
   static RandomScope* current();
 
@@ -72,12 +97,19 @@ class RandomScope {
     bool seeded = false;
   };
   at::Generator& seeded(Lazy& lazy, const c10::Device& device);
+  at::Generator replayed(const at::Generator& generator);
 
   StepSeed& step_;
   const int64_t microbatch_;
   const c10::Device device_;
   int64_t layer_ = -1;
   Lazy cpu_, accelerator_;
+  std::vector<GivenDraw>* const draws_;
+  const bool again_;
+  std::mutex mutex_;  // of draws_ and next_
+  // Where the next draw of each is looked for. Layers may have generators of
+  // their own, and, in a pipeline in a layer, run at the same time.
+  std::unordered_map<const c10::GeneratorImpl*, std::size_t> next_;
   RandomScope* const outer_;
   InterceptScope intercept_{Interceptor::kCell};
 };
