@@ -166,7 +166,8 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
   // Errors: those of forward(), last_failure() included ("loss" stands for the
   // loss function's place among the layers); c10::ValueError for a schedule, a
   // target or a loss that does not fit; std::invalid_argument for a schedule
-  // that is not valid, see validate(); c10::Error for a loss without graph;
+  // that is not valid, see validate(); c10::Error for a loss without graph, or
+  // one that changes its target in place where it is computed again;
   // NonFiniteError with TrainOptions::check_finite.
   template <typename Output = torch::Tensor, typename Input, typename Target,
             typename Loss>

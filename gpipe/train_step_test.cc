@@ -578,6 +578,41 @@ TEST_F(TrainStep, AnErrorOfTheLossComesOutAndChangesNothing) {
   EXPECT_TRUE(pipeline->parameters()[0].grad().defined());
 }
 
+// Else the recompute would find the target changed, and change it again.
+TEST_F(TrainStep, ALossThatChangesItsTargetIsDetectedWhereItIsCheckpointed) {
+  const auto smoothed = [](const Tensor& output, Tensor target) {
+    return mean_square(output, target.mul_(0.9).add_(0.05));
+  };
+  const Tensor input = torch::linspace(-1, 1, 36, torch::kDouble).view({6, 6});
+  const Tensor target = torch::linspace(0, 1, 18, torch::kDouble).view({6, 3});
+  torch::manual_seed(0);
+  nn::Sequential layers = testing::linear_model();
+  const auto expected = torch::autograd::grad(
+      {smoothed(layers->forward(input), target.clone())}, layers->parameters());
+  for (const Checkpoint mode : testing::kModes) {
+    GPipe pipeline(layers, options_for({"1f1b", 2, 3, 1}, 6, mode));
+    pipeline->zero_grad();
+    const auto error = error_of([&] {
+      pipeline->train_step(input.to(device()), target.clone(), smoothed,
+                           one_forward_one_backward(2, 3));
+    });
+    const auto parameters = pipeline->parameters();
+    if (mode == Checkpoint::kNever) {
+      EXPECT_EQ(error, "");
+      for (std::size_t k = 0; k < parameters.size(); ++k) {
+        EXPECT_TRUE(torch::allclose(parameters[k].grad().cpu(), expected[k]));
+      }
+      continue;
+    }
+    EXPECT_EQ(error,
+              "c10::Error: the loss function changes its target in place, so "
+              "that the checkpointed forward cannot be computed again from it; "
+              "let it work on target.clone() (in partition 1, micro-batch 0, "
+              "forward (checkpointed), layer 'loss')");
+    for (const Tensor& each : parameters) EXPECT_FALSE(each.grad().defined());
+  }
+}
+
 TEST_F(TrainStep, WhatDoesNotFitIsRefusedWithTheNumbers) {
   GPipe pipeline(testing::linear_model(), options_for({"1f1b", 2, 3, 1}, 6));
   const Tensor input = torch::ones({6, 6}, torch::kDouble).to(device());

@@ -223,7 +223,15 @@ Value Cell::run_head(Value output) {
       if (each.defined()) each = each.detach();
     }
   }
+  const auto versions = versions_of(head_->target.tensors());
   at::Tensor loss = (*head_->function)(std::move(output), head_->target);
+  // Now, and not as the recompute begins: a cell that is not checkpointed may
+  // change its own target, which shares its version with all others.
+  TORCH_CHECK(
+      !checkpointed_ || versions_of(head_->target.tensors()) == versions,
+      "the loss function changes its target in place, so that the "
+      "checkpointed forward cannot be computed again from it; let it "
+      "work on target.clone()");
   TORCH_CHECK_VALUE(
       loss.defined() && loss.numel() == 1 && loss.is_floating_point(),
       "the loss of a micro-batch must be a floating-point tensor with one "
