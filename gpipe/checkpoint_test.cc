@@ -331,6 +331,50 @@ TEST(Change, OfAParameterIsDetected) {
   step.pipeline->forward(step.x).sum().backward();
 }
 
+TEST(Change, OfAFrozenParameterIsDetected) {
+  torch::nn::Linear first(3, 3), second(3, 3);
+  for (Tensor& each : second->parameters()) each.requires_grad_(false);
+  GPipe pipeline(torch::nn::Sequential(first, second),
+                 options({2}, 2, Checkpoint::kAlways));
+  auto loss = pipeline->forward(ones({4, 3})).sum();
+  {
+    torch::NoGradGuard no_grad;
+    second->weight.mul_(2);
+  }
+  EXPECT_EQ(error_of([&] { loss.backward(); }),
+            "c10::Error: parameter '1.weight' has been changed in place "
+            "between forward and backward; a checkpointed forward cannot be "
+            "computed again with it. Call backward first, or forward again; "
+            "what a layer changes itself is to be a buffer (in partition 0, "
+            "micro-batch 1, recompute)");
+  // The next step is not affected, and what is frozen may be another one.
+  second->weight.requires_grad_();
+  loss = pipeline->forward(ones({4, 3})).sum();
+  second->weight.requires_grad_(false);
+  loss.backward();
+}
+
+// Counts its calls in a parameter.
+struct FrozenCounterImpl : torch::nn::Module {
+  Tensor forward(Tensor x) {
+    {
+      torch::NoGradGuard no_grad;
+      count.add_(1);
+    }
+    return x * count;
+  }
+  Tensor count = register_parameter("count", torch::zeros({}), false);
+};
+TORCH_MODULE(FrozenCounter);
+
+TEST(Change, OfAFrozenParameterByItsLayerIsDetected) {
+  GPipe pipeline(torch::nn::Sequential(FrozenCounter()),
+                 options({1}, 1, Checkpoint::kAlways));
+  auto loss = pipeline->forward(ones({4}).requires_grad_()).sum();
+  EXPECT_THAT(error_of([&] { loss.backward(); }),
+              StartsWith("c10::Error: parameter '0.count' has been changed"));
+}
+
 TEST(Change, OfTheModeIsDetected) {
   for (const bool whole : {true, false}) {
     Pending step;

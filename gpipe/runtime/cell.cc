@@ -37,6 +37,15 @@ std::vector<int64_t> versions_of(const std::vector<Crossing>& crossings) {
   return versions;
 }
 
+std::vector<std::pair<at::Tensor, int64_t>> frozen_of(
+    const Partition& partition) {
+  std::vector<std::pair<at::Tensor, int64_t>> frozen;
+  for (const at::Tensor& each : partition.parameters) {
+    if (!each.requires_grad()) frozen.emplace_back(each, version_of(each));
+  }
+  return frozen;
+}
+
 std::vector<bool> training_of(const Partition& partition) {
   std::vector<bool> training;
   training.reserve(partition.modules.size());
@@ -89,6 +98,7 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
   if (checkpointed_) {
     saved_.input = crossings;
     saved_.versions = versions_of(crossings);
+    saved_.frozen = frozen_of(*partition_);
     saved_.training = training_of(*partition_);
     saved_.buffers = partition_->values_of_other_buffers();
   }
@@ -252,12 +262,20 @@ void Cell::check_unchanged() const {
               "train() or eval() was called between forward and backward; a "
               "checkpointed forward cannot be computed again in another mode");
   for (std::size_t k = 0; k < leaves_.tensors.size(); ++k) {
-    TORCH_CHECK(version_of(leaves_.tensors[k]) == saved_.leaf_versions[k],
-                "parameter '", partition_->name_of(leaves_.tensors[k]),
-                "' has been changed in place between forward and backward; "
-                "a checkpointed forward cannot be computed again with it. Call "
-                "backward first, or forward again");
+    check_unchanged(leaves_.tensors[k], saved_.leaf_versions[k]);
   }
+  for (const auto& [parameter, version] : saved_.frozen) {
+    check_unchanged(parameter, version);
+  }
+}
+
+void Cell::check_unchanged(const at::Tensor& parameter, int64_t version) const {
+  TORCH_CHECK(version_of(parameter) == version, "parameter '",
+              partition_->name_of(parameter),
+              "' has been changed in place between forward and backward; a "
+              "checkpointed forward cannot be computed again with it. Call "
+              "backward first, or forward again; what a layer changes itself "
+              "is to be a buffer");
 }
 
 void Cell::recompute(StepSeed& seed) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/runtime/graph.h"
@@ -128,7 +129,10 @@ class Cell {
     std::vector<Crossing> input;
     std::vector<int64_t> versions;       // of input
     std::vector<int64_t> leaf_versions;  // of leaves_
-    std::vector<bool> training;          // of the partition's modules
+    // Parameters that want no gradient, and so are no leaves, and their
+    // versions.
+    std::vector<std::pair<at::Tensor, int64_t>> frozen;
+    std::vector<bool> training;  // of the partition's modules
     std::vector<Outline> outputs;
     std::vector<BufferValue> buffers;  // as the layers found them
     std::vector<GivenDraw> draws;      // of the layers' own generators
@@ -143,6 +147,7 @@ class Cell {
   void check_output(const Layer& layer, const Value& output,
                     const CellTracker& tracker) const;
   void check_unchanged() const;
+  void check_unchanged(const at::Tensor& parameter, int64_t version) const;
   void find_ways_again();
   // Where gradients of what went out begin, with these.
   void take_roots(GradParcel grads, std::vector<torch::autograd::Edge>& roots,

@@ -28,6 +28,9 @@ void collect_modules(Partition& partition) {
       for (at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
         if (buffer.defined()) list.push_back(std::move(buffer));
       }
+      for (at::Tensor& each : module->parameters(/*recurse=*/false)) {
+        if (each.defined()) partition.parameters.push_back(std::move(each));
+      }
       partition.modules.push_back(std::move(module));
     }
   }

@@ -50,6 +50,9 @@ struct Partition {
   // Of the layers, themselves and what is in them.
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
 
+  // Theirs, frozen ones too.
+  std::vector<at::Tensor> parameters;
+
   // Buffers of LibTorch's own BatchNorm and InstanceNorm, which rewrite them in
   // every forward in training, without reading them and without raising their
   // version; and the buffers of all other modules.
