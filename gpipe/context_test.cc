@@ -257,6 +257,33 @@ TEST(Nested, AGivenGeneratorIsReplayedInTheInnerPipeline) {
   }
 }
 
+// Each layer runs on six micro-batches of the inner pipeline, three by two.
+TEST(Nested, LayersAreToldOfTheOuterPipelinesRecompute) {
+  for (const Checkpoint outer_mode : kModes) {
+    for (const Checkpoint inner_mode : kModes) {
+      std::atomic<int> checkpointing{0}, recomputing{0}, neither{0};
+      Sequential inner(layer([&](Tensor x) {
+        EXPECT_FALSE(is_checkpointing() && is_recomputing());
+        ++(is_checkpointing() ? checkpointing
+           : is_recomputing() ? recomputing
+                              : neither);
+        return x * 2;
+      }));
+      GPipe pipeline(Sequential(Inner(inner, options({1}, 2, inner_mode))),
+                     options({1}, 3, outer_mode));
+      const Tensor x = torch::ones({6}).to(device()).requires_grad_();
+      pipeline->forward(x).sum().backward();
+      const auto outer =
+          static_cast<int>(checkpointed_microbatches(outer_mode, 3));
+      const auto each =
+          static_cast<int>(checkpointed_microbatches(inner_mode, 2));
+      EXPECT_EQ(checkpointing, 2 * outer + (3 - outer) * each);
+      EXPECT_EQ(neither, 6 - checkpointing);
+      EXPECT_EQ(recomputing, 2 * outer + 3 * each);
+    }
+  }
+}
+
 TEST(Nested, ThreeDeepEqualsPlain) {
   for (const Checkpoint mode : kModes) {
     auto layers = linear_model(0);

@@ -10,10 +10,16 @@ namespace {
 // one that LibTorch itself has no use for.
 constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
+// `outer`: of the layer that runs this pipeline, if there is one. It comes to
+// the workers with what else holds on the caller's thread.
 struct PhaseInfo : c10::DebugInfoBase {
-  PhaseInfo(Phase phase, int64_t microbatch)
-      : phase(phase), microbatch(microbatch) {}
-  const Phase phase;
+  PhaseInfo(Phase phase, int64_t microbatch, const PhaseInfo* outer)
+      : recomputing(phase == Phase::kRecomputing ||
+                    (outer && outer->recomputing)),
+        checkpointing(!recomputing && (phase == Phase::kCheckpointing ||
+                                       (outer && outer->checkpointing))),
+        microbatch(microbatch) {}
+  const bool recomputing, checkpointing;
   const int64_t microbatch;
 };
 
@@ -21,15 +27,17 @@ const PhaseInfo* here() {
   return dynamic_cast<PhaseInfo*>(c10::ThreadLocalDebugInfo::get(kKind));
 }
 
-bool is(Phase phase) {
-  const PhaseInfo* info = here();
-  return info && info->phase == phase;
-}
-
 }  // namespace
 
-bool is_checkpointing() { return is(Phase::kCheckpointing); }
-bool is_recomputing() { return is(Phase::kRecomputing); }
+bool is_checkpointing() {
+  const PhaseInfo* info = here();
+  return info && info->checkpointing;
+}
+
+bool is_recomputing() {
+  const PhaseInfo* info = here();
+  return info && info->recomputing;
+}
 
 std::optional<int64_t> current_microbatch() {
   const PhaseInfo* info = here();
@@ -57,6 +65,6 @@ const char* to_string(Phase phase) {
 }
 
 PhaseScope::PhaseScope(Phase phase, int64_t microbatch)
-    : guard_(kKind, std::make_shared<PhaseInfo>(phase, microbatch)) {}
+    : guard_(kKind, std::make_shared<PhaseInfo>(phase, microbatch, here())) {}
 
 }  // namespace gpipe

@@ -18,6 +18,9 @@ bool is_checkpointing();
 
 // True in the second forward of a checkpointed cell, during backward. A layer
 // that counts its calls skips the count then.
+//
+// In a pipeline that a layer of another one runs, the other one's cell counts
+// as well: a forward that comes again for either is a second one.
 bool is_recomputing();
 
 // Index of the micro-batch in work on this thread, from 0; none outside of a
