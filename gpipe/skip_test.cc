@@ -324,6 +324,33 @@ TEST(Pipeline, KeepsNamespacesApart) {
   }
 }
 
+// Of the same names as those around it.
+TEST(Pipeline, InALayerServesItsOwnSkips) {
+  struct Inner : torch::nn::Module {
+    Inner()
+        : pipeline(register_module(
+              "pipeline", GPipe(Sequential(stashing(), sine(), popping()),
+                                GPipeOptions({1, 2}).chunks(2).devices(
+                                    {device(), device()})))) {}
+    Tensor forward(Tensor x) { return pipeline->forward(x); }
+    GPipe pipeline;
+  };
+  Sequential model(stashing(), std::make_shared<Inner>(), popping());
+  verify_skippables(model);
+  const Tensor x = torch::linspace(-1, 1, 8, torch::kDouble);
+  const Tensor expected = x + 2 * x + (4 * x).sin();
+  for (const Checkpoint mode : kModes) {
+    GPipe pipeline(model,
+                   GPipeOptions({1, 1, 1}).chunks(2).checkpoint(mode).devices(
+                       {device(), device(), device()}));
+    const Tensor input = leaf(x, device());
+    const Tensor output = pipeline->forward(input);
+    EXPECT_TRUE(torch::allclose(output.cpu(), expected));
+    output.sum().backward();
+    EXPECT_TRUE(torch::allclose(input.grad().cpu(), 3 + 4 * (4 * x).cos()));
+  }
+}
+
 TEST(Pipeline, SkipErrorsSurfaceWithTheirPlace) {
   const auto run = [](std::shared_ptr<SkipLayer> first,
                       std::shared_ptr<SkipLayer> last) {

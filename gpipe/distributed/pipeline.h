@@ -20,11 +20,11 @@
 #include "gpipe/distributed/world.h"
 #include "gpipe/runtime/checkpoint.h"
 #include "gpipe/runtime/failure.h"
-#include "gpipe/runtime/keeps_devices.h"
 #include "gpipe/runtime/train.h"
 #include "gpipe/runtime/value.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/skip/keeps_devices.h"
 
 namespace gpipe {
 

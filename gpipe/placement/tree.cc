@@ -16,7 +16,7 @@
 #include "gpipe/placement/slots.h"
 #include "gpipe/placement/tag.h"
 #include "gpipe/placement/witness.h"
-#include "gpipe/runtime/keeps_devices.h"
+#include "gpipe/skip/keeps_devices.h"
 
 namespace gpipe::placement {
 namespace {

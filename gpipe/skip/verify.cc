@@ -1,26 +1,36 @@
 #include "gpipe/skip/verify.h"
 
 #include <string>
+#include <utility>
 
+#include "gpipe/skip/keeps_devices.h"
 #include "gpipe/skip/skippable.h"
 
 namespace gpipe {
+namespace {
+
+// Of `module` and what is in it, but for pipelines, which serve their own.
+void add_skips(const torch::nn::Module& module, LayerSkips& skips) {
+  if (dynamic_cast<const KeepsDevices*>(&module)) return;
+  if (const auto* skippable = dynamic_cast<const Skippable*>(&module)) {
+    for (SkipKey& key : skippable->stashable()) {
+      skips.stash.push_back(std::move(key));
+    }
+    for (SkipKey& key : skippable->poppable()) {
+      skips.pop.push_back(std::move(key));
+    }
+  }
+  for (const auto& child : module.children()) add_skips(*child, skips);
+}
+
+}  // namespace
 
 std::vector<LayerSkips> declared_skips(const torch::nn::Sequential& module) {
   std::vector<LayerSkips> layers;
   for (const auto& child : module->named_children()) {
     LayerSkips skips;
     skips.layer = child.key();
-    for (const auto& inner : child.value()->modules()) {
-      if (auto* skippable = dynamic_cast<Skippable*>(inner.get())) {
-        for (SkipKey& key : skippable->stashable()) {
-          skips.stash.push_back(std::move(key));
-        }
-        for (SkipKey& key : skippable->poppable()) {
-          skips.pop.push_back(std::move(key));
-        }
-      }
-    }
+    add_skips(*child.value(), skips);
     layers.push_back(std::move(skips));
   }
   return layers;

@@ -10,7 +10,7 @@
 namespace gpipe {
 
 // What the layers of `module` declare, one entry per layer, in order. Modules
-// inside of a layer count as the layer's own.
+// inside of a layer count as the layer's own, but those of a pipeline in it.
 std::vector<LayerSkips> declared_skips(const torch::nn::Sequential& module);
 
 // c10::TypeError listing every mismatch of `module`'s stashes and pops, one
