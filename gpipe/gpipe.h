@@ -54,7 +54,8 @@ struct GPipeOptions {
   // them once, instead of once per micro-batch: the running estimates are then
   // those of a plain forward of the whole mini-batch. Normalising goes on by
   // micro-batch. As in GPipe (arXiv 1811.06965) and torchgpipe's
-  // DeferredBatchNorm; see also batch_norm.h.
+  // DeferredBatchNorm; see also batch_norm.h. The layers of a pipeline within
+  // a layer go by the option of that one.
   TORCH_ARG(bool, deferred_batch_norm) = false;
 
   // How many partitions share a rank, that is a worker with its device; their
