@@ -86,6 +86,7 @@ void Outlet::transmit(Message& head, std::vector<Crossing> content,
     const at::Tensor tensor = transport_.bring(each.tensor, made);
     each.tensor = at::Tensor();
     head.tensors.push_back(spec_of(tensor, each.requires_grad));
+    head.tensors.back().shared = each.shared;
     payload.push_back(bytes_of(tensor));
   }
   const Forecast::Specs* const foreseen = forecast_.of(head.id);

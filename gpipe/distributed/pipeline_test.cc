@@ -273,6 +273,39 @@ const RankProgramEntry kReplicas("replicas", [] {
   return 0;
 });
 
+// A tensor in both places of a tuple, and a layer that changes one of them.
+struct TwiceImpl : nn::Module {
+  std::tuple<Tensor, Tensor> forward(Tensor x) { return {x, x}; }
+};
+TORCH_MODULE(Twice);
+struct ChangeFirstImpl : nn::Module {
+  Tensor forward(std::tuple<Tensor, Tensor> pair) {
+    return std::get<0>(pair).relu_() + std::get<1>(pair);
+  }
+};
+TORCH_MODULE(ChangeFirst);
+
+const RankProgramEntry kTwice("twice", [] {
+  const auto world = World::connect(world_options());
+  const nn::Sequential layers{nn::Linear(4, 4), Twice(), ChangeFirst()};
+  DistributedPipeline pipeline(layers,
+                               DistributedOptions({2, 1})
+                                   .device(torch::kCPU)
+                                   .checkpoint(Checkpoint::kNever),
+                               world);
+  try {
+    pipeline->train_step(torch::ones({4, 4}), torch::ones({4, 4}), mean_square,
+                         one_forward_one_backward(2, 2));
+  } catch (const PeerError& error) {
+    std::cout << "rank " << error.failure().rank << " "
+              << to_string(error.failure().fault) << ": "
+              << error.failure().what << std::endl;
+  } catch (const c10::Error& error) {
+    std::cout << error.what_without_backtrace() << std::endl;
+  }
+  return 0;
+});
+
 // The last layer captures the first one's matrix, which is on another rank.
 const RankProgramEntry kCaptured("captured", [] {
   const auto world = World::connect(world_options());
@@ -500,6 +533,17 @@ TEST(DistributedPipeline, ReplicasAddUpWhatAnotherStageOfTheRankHasCaptured) {
 
 TEST(DistributedPipeline, LeavesTheThreadsOfOthersAlone) {
   expect_all_ok(Ranks("threads", 2).wait());
+}
+
+TEST(DistributedPipeline, RefusesAChangeOfWhatAnotherLayerGetsToo) {
+  const auto results = Ranks("twice", 2).wait();
+  expect_all_ok(results);
+  const std::string what =
+      "a layer of partition 1 changes a tensor in place that an earlier "
+      "partition has given to more than one layer";
+  EXPECT_EQ(results[1].out.rfind(what, 0), 0U) << results[1].out;
+  EXPECT_EQ(results[0].out.rfind("rank 1 has failed: " + what, 0), 0U)
+      << results[0].out;
 }
 
 TEST(DistributedPipeline, NamesTheLayerThatGivesWhatIsNotFinite) {

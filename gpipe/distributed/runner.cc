@@ -336,7 +336,8 @@ void Runner::arrive(const Bundle& bundle, const Message& message,
     std::vector<Crossing> content;
     const auto end = each.link < 0 ? tensors.end() : tensor + 1;
     for (; tensor != end; ++tensor, ++spec) {
-      content.push_back({std::move(*tensor), spec->requires_grad});
+      content.push_back(
+          {std::move(*tensor), spec->requires_grad, spec->shared});
     }
     if (each.link < 0 && !each.backward && !layout_.has_first()) {
       rows_[each.microbatch] = message.rows;

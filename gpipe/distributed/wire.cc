@@ -43,7 +43,7 @@ constexpr int kSkipsAt = 76;             // uint32
 constexpr int kSeedAt = 80;              // uint64
 constexpr int kSpecsAt = 88;             // to the end, then zeros
 constexpr std::size_t kMagicBytes = sizeof(kMagic) - 1;
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 // A spec: flags, type (LibTorch numbers them for its files, so they stay) and
 // dimensions, a byte each, and a zero; then an int64 size and an int64 stride
@@ -52,6 +52,7 @@ constexpr int kSpecBytes = 4;
 constexpr int kDimBytes = 16;
 constexpr uint8_t kDefined = 1;
 constexpr uint8_t kRequiresGrad = 2;
+constexpr uint8_t kShared = 4;
 
 template <typename T>
 void store(uint8_t* to, T value) {
@@ -130,10 +131,11 @@ bool is_dense(const TensorSpec& spec) {
 void check_spec(const TensorSpec& spec, std::size_t k) {
   if (!spec.defined) {
     TORCH_CHECK(
-        !spec.requires_grad && spec.sizes.empty() && spec.strides.empty(),
+        !spec.requires_grad && !spec.shared && spec.sizes.empty() &&
+            spec.strides.empty(),
         "tensor ", k,
-        " of a message is undefined, but has sizes or strides or requires "
-        "grad; an undefined tensor has none of them");
+        " of a message is undefined, but has sizes or strides, requires grad "
+        "or is shared; an undefined tensor is none of them");
     return;
   }
   TORCH_CHECK(can_be_sent(spec.type), "tensor ", k,
@@ -196,7 +198,8 @@ int64_t encoded_bytes(const TensorSpec& spec) {
 
 uint8_t* store_spec(uint8_t* to, const TensorSpec& spec) {
   if (spec.defined) {
-    to[0] = kDefined | (spec.requires_grad ? kRequiresGrad : 0);
+    to[0] = kDefined | (spec.requires_grad ? kRequiresGrad : 0) |
+            (spec.shared ? kShared : 0);
     to[1] = static_cast<uint8_t>(spec.type);
     to[2] = static_cast<uint8_t>(spec.sizes.size());
   }
@@ -215,10 +218,12 @@ const uint8_t* load_spec(const uint8_t* from, const uint8_t* end, std::size_t k,
                          TensorSpec& spec) {
   TORCH_CHECK(end - from >= kSpecBytes, "a message ends before tensor ", k);
   const uint8_t flags = from[0], type = from[1], dims = from[2];
-  TORCH_CHECK((flags & ~(kDefined | kRequiresGrad)) == 0 && from[3] == 0,
-              "tensor ", k, " of a message has bits set that mean nothing");
+  TORCH_CHECK(
+      (flags & ~(kDefined | kRequiresGrad | kShared)) == 0 && from[3] == 0,
+      "tensor ", k, " of a message has bits set that mean nothing");
   spec.defined = (flags & kDefined) != 0;
   spec.requires_grad = (flags & kRequiresGrad) != 0;
+  spec.shared = (flags & kShared) != 0;
   if (spec.defined) {
     spec.type = static_cast<at::ScalarType>(type);
   } else {

@@ -65,6 +65,7 @@ struct TensorSpec {
   at::ScalarType type = at::ScalarType::Undefined;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
+  bool shared = false;  // see Crossing
 
   // The product of the sizes times the bytes of an element. c10::Error if a
   // size is negative, or the product is more than an int64_t holds.
@@ -72,7 +73,8 @@ struct TensorSpec {
 
   friend bool operator==(const TensorSpec& a, const TensorSpec& b) {
     return a.defined == b.defined && a.requires_grad == b.requires_grad &&
-           a.type == b.type && a.sizes == b.sizes && a.strides == b.strides;
+           a.type == b.type && a.sizes == b.sizes && a.strides == b.strides &&
+           a.shared == b.shared;
   }
 };
 

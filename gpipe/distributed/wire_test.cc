@@ -72,6 +72,7 @@ std::vector<TensorSpec> mixed_specs(std::size_t count) {
         break;
       case 3:
         specs.push_back(spec(at::kBool, {0, 3}, {3, 1}));
+        specs.back().shared = true;
         break;
       case 4:
         specs.push_back(spec(at::kBFloat16, {7}, {1}));
@@ -324,7 +325,7 @@ TEST(Message, SaysHowItIsNotOne) {
             "a process group that nothing else uses");
   EXPECT_EQ(error_with(data, kVersionAt, uint32_t{1}),
             "c10::Error: received a message in version 1 of gpipe's wire "
-            "format, but this rank reads version 2; run the same gpipe on all "
+            "format, but this rank reads version 3; run the same gpipe on all "
             "ranks");
   EXPECT_EQ(error_with(data, kTotalAt, uint32_t{1023}),
             "c10::Error: the header of a message says that it has 1023 bytes "
@@ -374,7 +375,7 @@ TEST(Message, IsRefusedIfItsFieldsCannotBe) {
 TEST(Message, IsRefusedIfATensorCannotBe) {
   const Bytes data = encode(
       message_of({spec(at::kFloat, {2, 3}, {3, 1}, true), TensorSpec()}));
-  EXPECT_EQ(error_with(data, kFlagsAt, uint8_t{5}),
+  EXPECT_EQ(error_with(data, kFlagsAt, uint8_t{9}),
             "c10::Error: tensor 0 of a message has bits set that mean nothing");
   EXPECT_THAT(error_with(data, kFlagsAt + 3, uint8_t{1}),
               HasSubstr("tensor 0 of a message has bits set"));
@@ -383,7 +384,7 @@ TEST(Message, IsRefusedIfATensorCannotBe) {
             "number 6");
   EXPECT_THAT(error_with(data, kFlagsAt + 36, uint8_t{2}),
               HasSubstr("tensor 1 of a message is undefined, but has sizes or "
-                        "strides or requires grad"));
+                        "strides, requires grad or is shared"));
   EXPECT_THAT(error_with(data, kTypeAt, uint8_t{12}),
               HasSubstr("tensor 0 of a message has the dtype number 12 "
                         "(QInt8), which cannot be sent"));
