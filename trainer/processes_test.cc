@@ -6,7 +6,6 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <iostream>
 #include <string>
 
@@ -40,12 +39,16 @@ Options options_of(const std::string& folder) {
   return options;
 }
 
-// Its statistics are of what a copy has seen of a batch.
+// Its statistics are of what a copy has seen last.
 torch::nn::Sequential with_batch_norm(const torch::nn::Sequential& model) {
   torch::nn::Sequential with;
   const auto names = model->named_children().keys();
   for (std::size_t k = 0; k < names.size(); ++k) {
-    if (k == 3) with->push_back("statistics", torch::nn::BatchNorm1d(12));
+    if (k == 3) {
+      with->push_back(
+          "statistics",
+          torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(12).momentum(1)));
+    }
     with->push_back(names[k], *(model->begin() + static_cast<int64_t>(k)));
   }
   return with;
@@ -82,22 +85,20 @@ const RankProgramEntry kTrain("train", [] {
              [](const std::string& line) { std::cout << line << std::endl; });
 });
 
-// What the first has printed. `more`: arguments of kTrain's.
-std::string train_in_processes(const std::string& folder, int count, int copies,
-                               int64_t stop, int code,
-                               int64_t chunks = options_of("").engine.chunks,
-                               const Ranks::Arguments& more = {}) {
+// `more`: arguments of kTrain's.
+void train_in_processes(const std::string& folder, int count, int copies,
+                        int64_t stop, int code,
+                        int64_t chunks = options_of("").engine.chunks,
+                        const Ranks::Arguments& more = {}) {
   Ranks::Arguments arguments{{"folder", folder},
                              {"copies", std::to_string(copies)},
                              {"chunks", std::to_string(chunks)},
                              {"stop", std::to_string(stop)}};
   arguments.insert(arguments.end(), more.begin(), more.end());
   Ranks ranks("train", count, arguments);
-  const auto results = ranks.wait();
-  for (const RankResult& each : results) {
+  for (const RankResult& each : ranks.wait()) {
     EXPECT_EQ(each.exit.code, code) << each.out << each.err;
   }
-  return results.front().out;
 }
 
 void expect_same_weights(const RunState& a, const RunState& b) {
@@ -156,9 +157,8 @@ TEST(ProcessesTest, CopiesWithAMicroBatchEachHaveTheBitsOfOneCopy) {
 
 TEST(ProcessesTest, WithBatchNormTheTestIsOfTheCopyThatIsSaved) {
   const std::string there = new_folder() + "there";
-  const std::string out = train_in_processes(there, 4, 2, /*stop=*/100, kDone,
-                                             options_of("").engine.chunks,
-                                             {{"batch_norm", "true"}});
+  train_in_processes(there, 4, 2, /*stop=*/100, kDone,
+                     options_of("").engine.chunks, {{"batch_norm", "true"}});
   const auto task = make_task(options_of(there).task);
   auto model = with_batch_norm(task->model());
   load_state_dict(*model, state_in(there).model);
@@ -169,12 +169,9 @@ TEST(ProcessesTest, WithBatchNormTheTestIsOfTheCopyThatIsSaved) {
     const Sample sample = task->test_batch(k);
     score += task->score(model->forward(sample.input), sample.target);
   }
-  char expected[64];
-  std::snprintf(expected, sizeof(expected), "test perplexity %.4g",
-                task->metric(score));
-  const auto last = out.find("step 4/4 | ");
-  ASSERT_NE(last, std::string::npos) << out;
-  EXPECT_NE(out.find(expected, last), std::string::npos) << expected << out;
+  // In micro-batches, so sums may be rounded in another way.
+  EXPECT_NEAR(std::stod(logged(there, 4, "test_loss")),
+              score.loss / score.items, 1e-6);
 }
 
 }  // namespace

@@ -3,10 +3,8 @@
 
 #include <atomic>
 #include <csignal>
-#include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -228,26 +226,6 @@ TEST(ResumeTest, TheLogHasEachStepOnce) {
   }
 }
 
-// Of a step, in metrics.csv; "" if there is nothing.
-std::string logged(const Options& options, int64_t step,
-                   const std::string& column) {
-  std::ifstream log(options.loop.run_dir + "/metrics.csv");
-  const auto field = [](const std::string& line, std::size_t wanted) {
-    std::istringstream fields(line + ",");
-    std::string text;
-    for (std::size_t k = 0; k <= wanted; ++k) std::getline(fields, text, ',');
-    return text;
-  };
-  std::string header, line;
-  std::getline(log, header);
-  std::size_t wanted = 0;
-  while (field(header, wanted) != column) ++wanted;
-  while (std::getline(log, line)) {
-    if (field(line, 0) == std::to_string(step)) return field(line, wanted);
-  }
-  return "";
-}
-
 // Sends itself a signal in a test.
 class StoppedInTest : public TaskWith {
  public:
@@ -264,7 +242,7 @@ class StoppedInTest : public TaskWith {
 void expect_test_is_made_up(Options options, int64_t stop) {
   options.loop.run_dir = new_folder() + "whole";
   EXPECT_EQ(run_here(options).code, kDone);
-  const std::string loss = logged(options, stop, "test_loss");
+  const std::string loss = logged(options.loop.run_dir, stop, "test_loss");
   ASSERT_NE(loss, "");
   const RunState expected = state_in(options.loop.run_dir);
 
@@ -278,19 +256,19 @@ void expect_test_is_made_up(Options options, int64_t stop) {
                             " of " + std::to_string(options.loop.steps) +
                             ", without its test, saved in "),
             "");
-  EXPECT_EQ(logged(options, stop, "test_loss"), "");
-  const std::string step_loss = logged(options, stop, "loss");
+  EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), "");
+  const std::string step_loss = logged(options.loop.run_dir, stop, "loss");
   EXPECT_NE(step_loss, "");
 
   // And cut off once more.
   StoppedInTest again(*task);
   EXPECT_EQ(run_here(options, again).code, kSignal + SIGINT);
-  EXPECT_EQ(logged(options, stop, "test_loss"), "");
+  EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), "");
 
   const Ran second = run_here(options);
   EXPECT_EQ(second.code, kDone);
-  EXPECT_EQ(logged(options, stop, "test_loss"), loss);
-  EXPECT_EQ(logged(options, stop, "loss"), step_loss);
+  EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), loss);
+  EXPECT_EQ(logged(options.loop.run_dir, stop, "loss"), step_loss);
   gpipe::testing::expect_equal(state_in(options.loop.run_dir), expected);
   EXPECT_NE(run_here(options).line_with("nothing to do"), "");
 }

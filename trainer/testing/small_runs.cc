@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "trainer/make_task.h"
@@ -55,6 +58,27 @@ Ran run_here(const Options& options, Task& task) {
 
 RunState state_in(const std::string& folder) {
   return RunFiles(folder).load_latest().value();
+}
+
+std::string logged(const std::string& folder, int64_t step,
+                   const std::string& column) {
+  std::ifstream log(folder + "/metrics.csv");
+  const auto field = [](const std::string& line, std::size_t wanted) {
+    std::istringstream fields(line + ",");
+    std::string text;
+    for (std::size_t k = 0; k <= wanted; ++k) std::getline(fields, text, ',');
+    return text;
+  };
+  std::string header, line;
+  std::getline(log, header);
+  std::size_t wanted = 0;
+  while (field(header, wanted) != column) {
+    if (++wanted > header.size()) return "";
+  }
+  while (std::getline(log, line)) {
+    if (field(line, 0) == std::to_string(step)) return field(line, wanted);
+  }
+  return "";
 }
 
 }  // namespace gpipe::trainer

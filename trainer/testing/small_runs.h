@@ -1,6 +1,7 @@
 // Runs that take a second.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -73,5 +74,9 @@ Ran run_here(const Options& options, Task& task);
 
 // The newest saved step.
 RunState state_in(const std::string& folder);
+
+// Of a step, in its metrics.csv; "" if there is nothing.
+std::string logged(const std::string& folder, int64_t step,
+                   const std::string& column);
 
 }  // namespace gpipe::trainer
