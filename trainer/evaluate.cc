@@ -7,24 +7,11 @@
 #include <string>
 
 #include "gpipe/bytes/crc32c.h"
+#include "gpipe/runtime/eval_scope.h"
 #include "trainer/prefetch.h"
 
 namespace gpipe::trainer {
 namespace {
-
-// Back to training however the scope ends.
-class EvalScope {
- public:
-  explicit EvalScope(torch::nn::Module& module) : module_(module) {
-    module_.eval();
-  }
-  ~EvalScope() { module_.train(); }
-  EvalScope(const EvalScope&) = delete;
-  EvalScope& operator=(const EvalScope&) = delete;
-
- private:
-  torch::nn::Module& module_;
-};
 
 std::string text_of(const Score& score) {
   std::ostringstream text;

@@ -353,7 +353,6 @@ int Loop::train_all() {
         std::to_string(steps_) + " steps have been made");
     return kDone;
   }
-  engine_.module().train();
   std::optional<Prefetch> samples(
       std::in_place, [this](int64_t index) { return load(index); },
       step_ * options_.accumulate, steps_ * options_.accumulate);

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <string>
 
 #include "trainer/exit_code.h"
@@ -172,6 +173,27 @@ TEST(LoopTest, EvaluationIsOfAllThatWasHeldOut) {
   std::snprintf(expected, sizeof(expected), "test perplexity %.4g",
                 task->metric(score));
   EXPECT_NE(ran.line_with(expected), "") << ran.line_with("test perplexity");
+}
+
+TEST(LoopTest, LayersThatAreFrozenStaySo) {
+  Options options = text_options();
+  options.loop.eval_every = 1;
+  const auto task = make_task(options.task);
+  std::shared_ptr<torch::nn::Module> layer;
+  std::atomic<int> frozen{0}, losses{0};
+  TaskWith with(*task, [&](const at::Tensor& output) {
+    ++losses;
+    if (!layer->is_training()) ++frozen;
+    return output;
+  });
+  with.change_model = [&](torch::nn::Sequential model) {
+    layer = model->ptr(1);
+    layer->eval();
+    return model;
+  };
+  run_here(options, with);
+  EXPECT_EQ(losses, 9);  // 3 steps of 2 micro-batches and a recompute
+  EXPECT_EQ(frozen, 9);
 }
 
 TEST(LoopTest, AStepIsTraced) {

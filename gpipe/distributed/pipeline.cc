@@ -20,6 +20,7 @@
 #include "gpipe/distributed/runner.h"
 #include "gpipe/distributed/tags.h"
 #include "gpipe/distributed/tell.h"
+#include "gpipe/runtime/eval_scope.h"
 #include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/partition.h"
 #include "gpipe/runtime/stream.h"
@@ -145,26 +146,6 @@ constexpr char kMaking[] = "making the pipeline";
                    "pipeline manages device placement; choose the device in "
                    "DistributedOptions::device (to(dtype) is allowed)");
 }
-
-// While in scope; the layers' own modes come back.
-class EvalMode {
- public:
-  explicit EvalMode(torch::nn::Module& module) {
-    for (const auto& each : module.modules()) {
-      if (each->is_training()) training_.push_back(each);
-    }
-    module.eval();
-  }
-  ~EvalMode() {
-    // From the outside in, since train() reaches what is inside.
-    for (const auto& each : training_) each->train();
-  }
-  EvalMode(const EvalMode&) = delete;
-  EvalMode& operator=(const EvalMode&) = delete;
-
- private:
-  std::vector<std::shared_ptr<torch::nn::Module>> training_;
-};
 
 }  // namespace
 
@@ -315,7 +296,7 @@ StepResult DistributedPipelineImpl::run_forward(const Value& input,
                                                 const LossOfValues& loss,
                                                 const TrainOptions& options) {
   const c10::AutoGradMode no_graph(false);
-  std::optional<EvalMode> eval;
+  std::optional<EvalScope> eval;
   if (loss) eval.emplace(*this);
   const int64_t rows = layout_.has_first() ? rows_of(input) : 0;
   const int64_t count =

@@ -135,6 +135,15 @@ const RankProgramEntry kModes("modes", [] {
   return 0;
 });
 
+// Of all modules that are here.
+std::vector<bool> modes_of(const nn::Module& module) {
+  std::vector<bool> modes;
+  for (const auto& each : module.modules()) {
+    modes.push_back(each->is_training());
+  }
+  return modes;
+}
+
 const RankProgramEntry kForward("forward", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
@@ -164,10 +173,13 @@ const RankProgramEntry kForward("forward", [] {
                           (static_cast<double>(piece.size(0)) / rows);
       loss = loss.defined() ? loss + part : part;
     }
-    check(pipeline->is_training(), "training before");
+    // A layer of each rank is frozen, as a BatchNorm may be.
+    pipeline->children().front()->eval();
+    const std::vector<bool> modes = modes_of(*pipeline);
+    check(modes[0] && !modes[1] && modes[2], "modes before");
     const StepResult result = pipeline->evaluate(
         first ? input : Tensor(), last ? target : Tensor(), mean_square);
-    check(pipeline->is_training(), "training after");
+    check(modes_of(*pipeline) == modes, "modes after");
     check(result.loss.equal(loss), "loss of " + std::to_string(rows));
     pipeline->eval();
     const auto output = pipeline->forward(first ? input : Tensor());
