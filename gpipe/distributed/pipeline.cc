@@ -296,11 +296,13 @@ StepResult DistributedPipelineImpl::run_forward(const Value& input,
                                                 const LossOfValues& loss,
                                                 const TrainOptions& options) {
   const c10::AutoGradMode no_graph(false);
+  const int64_t count = runner_->from_first([&] {
+    check_rows(input);
+    const int64_t rows = rows_of(input);
+    return rows > 0 ? num_pieces(rows, options_.chunks()) : 1;
+  });
   std::optional<EvalScope> eval;
   if (loss) eval.emplace(*this);
-  const int64_t rows = layout_.has_first() ? rows_of(input) : 0;
-  const int64_t count =
-      runner_->from_first(rows > 0 ? num_pieces(rows, options_.chunks()) : 1);
   const Schedule schedule = select(
       breadth_first(layout_.rank_of_stage, static_cast<int>(count)),
       [](const Action& action) { return action.kind == Kind::kForward; });

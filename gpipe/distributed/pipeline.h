@@ -127,7 +127,8 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
 
   // As GPipeImpl::train_step(), called by all ranks with equal schedules and
   // options. `input` is looked at where the first stage is, `target` and `loss`
-  // where the last one is; anything may stand there on other ranks. The result
+  // where the last one is; anything may stand there on other ranks. The input
+  // is on device(), or on the CPU, from where it is brought there. The result
   // has the losses on all ranks; `loss` is the mean over all replicas, `losses`
   // are those of the own replica; outputs are where the last stage is; a
   // timeline is this rank's. c10::ValueError if a layer has captured a

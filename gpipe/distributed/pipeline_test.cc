@@ -30,6 +30,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
+#include "gpipe/testing/errors.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
 
@@ -39,6 +40,7 @@ namespace {
 using testing::argument;
 using testing::check;
 using testing::cut;
+using testing::error_of;
 using testing::make;
 using testing::mean_square;
 using testing::optimizer_of;
@@ -483,6 +485,74 @@ const RankProgramEntry kSharedParameter("shared_parameter", [] {
   return 0;
 });
 
+struct SumOfPairImpl : nn::Module {
+  Tensor forward(std::tuple<Tensor, Tensor> pair) {
+    return std::get<0>(pair) + std::get<1>(pair);
+  }
+};
+TORCH_MODULE(SumOfPair);
+
+// In a world of its own, since a world that has failed is of no use: `call`
+// throws `error` on rank `at_fault`, and a PeerError with its words elsewhere.
+void check_refused(nn::Sequential layers, int at_fault,
+                   const std::string& error,
+                   const std::function<void(DistributedPipeline&)>& call) {
+  const auto world = World::connect(world_options());
+  const std::string found = error_of([&] {
+    // Others may hear of it while they make theirs.
+    DistributedPipeline pipeline(
+        std::move(layers),
+        DistributedOptions({1, 1}).chunks(4).device(torch::kCPU).threads(1),
+        world);
+    call(pipeline);
+  });
+  if (world->rank() == at_fault) {
+    check(found.find(error) == 0, "'" + found + "' in the place of " + error);
+    return;
+  }
+  check(found.find("gpipe::PeerError: ") == 0, found);
+  const RankFailure failure = world->failure().value();
+  check(failure.rank == at_fault && failure.fault == Fault::kFailed, found);
+  check(error.find(failure.what.substr(0, 50)) != std::string::npos, found);
+}
+
+template <typename Input>
+void check_input_refused(const nn::Sequential& layers, Input input,
+                         const std::string& error) {
+  const auto target = torch::ones({8, 3});
+  check_refused(layers, 0, error, [&](DistributedPipeline& pipeline) {
+    pipeline->train_step(input, target, mean_square,
+                         one_forward_one_backward(2, 4));
+  });
+  check_refused(layers, 0, error, [&](DistributedPipeline& pipeline) {
+    pipeline->evaluate(input, target, mean_square);
+  });
+  check_refused(layers, 0, error, [&](DistributedPipeline& pipeline) {
+    pipeline->forward(input);
+  });
+}
+
+const RankProgramEntry kInputs("inputs", [] {
+  torch::set_num_threads(1);
+  check_input_refused(nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
+                      Tensor(),
+                      "c10::TypeError: the input is an undefined tensor");
+  check_input_refused(nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
+                      torch::ones({8, 3}, torch::kMeta),
+                      "c10::ValueError: the input is on meta but the first "
+                      "partition is on cpu; move it there first (device())");
+  for (const auto& [a, b] :
+       std::vector<std::pair<int64_t, int64_t>>{{6, 8}, {8, 7}, {8, 16}}) {
+    check_input_refused(
+        nn::Sequential(SumOfPair(), nn::Linear(3, 3)),
+        std::make_tuple(torch::ones({a, 3}), torch::ones({b, 3})),
+        "c10::ValueError: the tensors of the input differ in size along "
+        "dimension 0, which is split into micro-batches (sizes: " +
+            std::to_string(a) + " " + std::to_string(b) + ")");
+  }
+  return 0;
+});
+
 void expect_all_ok(const std::vector<RankResult>& results) {
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     EXPECT_TRUE(results[rank].ended) << "rank " << rank;
@@ -556,6 +626,10 @@ TEST(DistributedPipeline, RefusesAChangeOfWhatAnotherLayerGetsToo) {
   EXPECT_EQ(results[1].out.rfind(what, 0), 0U) << results[1].out;
   EXPECT_EQ(results[0].out.rfind("rank 1 has failed: " + what, 0), 0U)
       << results[0].out;
+}
+
+TEST(DistributedPipeline, AnInputThatDoesNotFitIsTheErrorOfOneProcess) {
+  expect_all_ok(Ranks("inputs", 2).wait());
 }
 
 TEST(DistributedPipeline, NamesTheLayerThatGivesWhatIsNotFinite) {

@@ -18,6 +18,7 @@
 #include "gpipe/distributed/reduce.h"
 #include "gpipe/distributed/route.h"
 #include "gpipe/distributed/tell.h"
+#include "gpipe/runtime/microbatch.h"
 #include "gpipe/runtime/random.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
@@ -142,7 +143,13 @@ StepResult Runner::run(const Value& input, const Value& target,
   const int64_t before =
       layout_.replica * int64_t{num_microbatches(plan.whole.schedule)};
   TrainStep step(stages_, plan.whole.schedule, options, this, before);
-  if (layout_.has_first()) step.give_input(input);
+  if (layout_.has_first()) {
+    // A CPU's is brought there by micro-batch. For what another accelerator
+    // still has to compute nobody would wait.
+    check_device(input, {executor_.devices().front(), c10::Device(c10::kCPU)},
+                 "device()");
+    step.give_input(input);
+  }
   if (layout_.has_last() && loss) step.give_target(target, *loss);
   ++number_;
   checksum_ = plan.checksum;
@@ -467,12 +474,12 @@ void Runner::add_up(TrainStep& step) {
   }
 }
 
-int64_t Runner::from_first(int64_t number) {
+int64_t Runner::from_first(const std::function<int64_t()>& number) {
   std::lock_guard<std::mutex> running(running_);
   world_->check();
   return telling(*world_, "the number of micro-batches", [&] {
     std::string mine;
-    put(mine, number);
+    put(mine, layout_.has_first() ? number() : int64_t{0});
     const auto all = all_gather(*world_, layout_.pipeline(), tags_.words, mine,
                                 "the number of micro-batches");
     std::size_t at = 0;

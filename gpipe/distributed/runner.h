@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,8 +56,9 @@ class Runner : private Border {
                   const LossFunction* loss, const Schedule& schedule,
                   Checkpoint checkpoint, const TrainOptions& options);
 
-  // What the rank with the first stage says, on all ranks of the pipeline.
-  int64_t from_first(int64_t number);
+  // What `number` gives on the rank with the first stage, which alone calls it,
+  // on all ranks of the pipeline.
+  int64_t from_first(const std::function<int64_t()>& number);
 
   // Whether it is true on any rank of the world.
   bool any(bool here);

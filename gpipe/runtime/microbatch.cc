@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <sstream>
 
 namespace gpipe {
@@ -16,7 +17,7 @@ std::string element(const Value& input, std::size_t k) {
 
 }  // namespace
 
-void check_input(const Value& input, const c10::Device& device) {
+void check_rows(const Value& input) {
   const auto& tensors = input.tensors();
   const at::Tensor* first = nullptr;
   for (std::size_t k = 0; k < tensors.size(); ++k) {
@@ -29,9 +30,6 @@ void check_input(const Value& input, const c10::Device& device) {
     TORCH_CHECK_VALUE(tensor.dim() > 0, element(input, k),
                       " has no dimension 0 to split into micro-batches (a "
                       "scalar); pass at least a 1-dimensional tensor");
-    TORCH_CHECK_VALUE(tensor.device() == device, element(input, k), " is on ",
-                      tensor.device(), " but the first partition is on ",
-                      device, "; move it there first (devices()[0])");
     if (first == nullptr) first = &tensor;
     if (tensor.size(0) != first->size(0)) {
       std::ostringstream sizes;
@@ -55,6 +53,24 @@ void check_input(const Value& input, const c10::Device& device) {
                     "the input holds no defined tensor, so that there is "
                     "nothing to split into micro-batches (it is ",
                     input.describe(), ")");
+}
+
+void check_device(const Value& input, c10::ArrayRef<c10::Device> devices,
+                  const char* found_by) {
+  for (std::size_t k = 0; k < input.tensors().size(); ++k) {
+    const at::Tensor& tensor = input.tensors()[k];
+    if (!tensor.defined()) continue;
+    TORCH_CHECK_VALUE(std::find(devices.begin(), devices.end(),
+                                tensor.device()) != devices.end(),
+                      element(input, k), " is on ", tensor.device(),
+                      " but the first partition is on ", devices.front(),
+                      "; move it there first (", found_by, ")");
+  }
+}
+
+void check_input(const Value& input, const c10::Device& device) {
+  check_rows(input);
+  check_device(input, device, "devices()[0]");
 }
 
 int64_t rows_of(const Value& value) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/util/ArrayRef.h>
 
 #include <cstdint>
 #include <vector>
@@ -11,9 +12,17 @@
 namespace gpipe {
 
 // Checks a mini-batch at the door of the pipeline: at least one defined
-// tensor, each with a dimension 0 of the same size, on `device`; only a vector
-// or a tuple may hold undefined ones. c10::ValueError (c10::TypeError for an
-// undefined tensor alone), naming the element and the sizes.
+// tensor, each with a dimension 0 of the same size; only a vector or a tuple
+// may hold undefined ones. c10::ValueError (c10::TypeError for an undefined
+// tensor alone), naming the element and the sizes.
+void check_rows(const Value& input);
+
+// That its tensors are on one of `devices`, of which the first is the first
+// partition's. c10::ValueError that says what the user finds it by.
+void check_device(const Value& input, c10::ArrayRef<c10::Device> devices,
+                  const char* found_by);
+
+// Both, for a pipeline with devices()[0].
 void check_input(const Value& input, const c10::Device& device);
 
 // Of the first tensor that has a dimension 0; 0 if there is none.
