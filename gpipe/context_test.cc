@@ -318,9 +318,10 @@ TEST(Nested, ItsOwnPipelineInALayerIsRefused) {
   const Tensor x = torch::ones({4}).to(device());
   EXPECT_THAT(
       error_of([&] { pipeline->forward(x); }),
-      HasSubstr("c10::Error: a layer calls the pipeline that it is part of, "
-                "which would wait for itself for ever; make a second GPipe of "
-                "what is to be called (in partition 0, micro-batch 0"));
+      HasSubstr("c10::Error: a layer or the loss calls the pipeline that it is "
+                "part of, which would wait for itself for ever; call it "
+                "between steps, or make a second pipeline of what is to be "
+                "called (in partition 0, micro-batch 0"));
   again = false;
   EXPECT_TRUE(torch::equal(pipeline->forward(x).cpu(), x.cpu() * 6));
 }

@@ -15,6 +15,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <chrono>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -553,6 +554,33 @@ const RankProgramEntry kInputs("inputs", [] {
   return 0;
 });
 
+// The loss, on rank 1, calls the pipeline that it is part of.
+const RankProgramEntry kNested("nested", [] {
+  torch::set_num_threads(1);
+  const std::vector<std::function<void(DistributedPipeline&)>> calls{
+      [](DistributedPipeline& pipeline) { pipeline->any(true); },
+      [](DistributedPipeline& pipeline) { pipeline->clip_grad_norm_(1.0); },
+      [](DistributedPipeline& pipeline) { pipeline->forward(Tensor()); },
+      [](DistributedPipeline& pipeline) {
+        pipeline->evaluate(Tensor(), Tensor(), mean_square);
+      }};
+  for (const auto& call : calls) {
+    check_refused(
+        nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)), 1,
+        "c10::Error: a layer or the loss calls the pipeline that it is part of",
+        [&](DistributedPipeline& pipeline) {
+          pipeline->train_step(
+              torch::ones({8, 3}), torch::ones({8, 3}),
+              [&](const Tensor& output, const Tensor& target) {
+                call(pipeline);
+                return mean_square(output, target);
+              },
+              one_forward_one_backward(2, 4));
+        });
+  }
+  return 0;
+});
+
 void expect_all_ok(const std::vector<RankResult>& results) {
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     EXPECT_TRUE(results[rank].ended) << "rank " << rank;
@@ -630,6 +658,10 @@ TEST(DistributedPipeline, RefusesAChangeOfWhatAnotherLayerGetsToo) {
 
 TEST(DistributedPipeline, AnInputThatDoesNotFitIsTheErrorOfOneProcess) {
   expect_all_ok(Ranks("inputs", 2).wait());
+}
+
+TEST(DistributedPipeline, ItsOwnLossMayNotCallIt) {
+  expect_all_ok(Ranks("nested", 2).wait(std::chrono::seconds(30)));
 }
 
 TEST(DistributedPipeline, NamesTheLayerThatGivesWhatIsNotFinite) {

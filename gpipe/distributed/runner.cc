@@ -475,6 +475,7 @@ void Runner::add_up(TrainStep& step) {
 }
 
 int64_t Runner::from_first(const std::function<int64_t()>& number) {
+  executor_.check_caller();
   std::lock_guard<std::mutex> running(running_);
   world_->check();
   return telling(*world_, "the number of micro-batches", [&] {
@@ -488,6 +489,7 @@ int64_t Runner::from_first(const std::function<int64_t()>& number) {
 }
 
 bool Runner::any(bool here) {
+  executor_.check_caller();
   std::lock_guard<std::mutex> running(running_);
   world_->check();
   return telling(*world_, "any()", [&] {
@@ -503,6 +505,7 @@ bool Runner::any(bool here) {
 double Runner::clip_grad_norm(
     const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
     double max_norm, double norm_type) {
+  executor_.check_caller();
   std::lock_guard<std::mutex> running(running_);
   world_->check();
   return telling(*world_, "clip_grad_norm_()", [&] {

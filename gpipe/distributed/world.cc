@@ -85,11 +85,17 @@ class World::Impl {
   }
 
   void check() const {
+    TORCH_CHECK(!forked(),
+                "a World is not for use in a fork of the process that made it: "
+                "its connections are those of the parent, whom it would "
+                "disturb; start a program (exec, posix_spawn) in the place of "
+                "fork() alone");
     if (!failed_) return;
     throw_peer_error(*failure(), options_.rank);
   }
 
   void fail(RankFailure failure) {
+    if (forked()) return;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;

@@ -54,7 +54,8 @@ class World {
 
   // What has happened, if anything has.
   std::optional<RankFailure> failure() const;
-  // Throws it as a PeerError.
+  // Throws it as a PeerError. c10::Error in a fork, to whom nothing here
+  // belongs.
   void check() const;
 
   // ---- For the library. ----

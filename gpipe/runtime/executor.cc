@@ -214,9 +214,9 @@ void Executor::check_caller() const {
               "place of fork() alone");
   for (const Work* work = Work::innermost; work; work = work->outer) {
     TORCH_CHECK(work->executor != this,
-                "a layer calls the pipeline that it is part of, which would "
-                "wait for itself for ever; make a second GPipe of what is to "
-                "be called");
+                "a layer or the loss calls the pipeline that it is part of, "
+                "which would wait for itself for ever; call it between steps, "
+                "or make a second pipeline of what is to be called");
   }
 }
 
