@@ -440,8 +440,8 @@ const RankProgramEntry kFork("fork", [] {
   return 0;
 });
 
-// Sends to rank 2, in the place of its part of the first step, what it should
-// not.
+// Sends to rank 2, or gradients to rank 0, in the place of its part of the
+// first step, what it should not.
 const RankProgramEntry kGarbage("garbage", [] {
   torch::set_num_threads(1);
   try {
@@ -469,17 +469,30 @@ const RankProgramEntry kGarbage("garbage", [] {
     if (argument("kind") == "another message") message.id.microbatch = 3;
     if (argument("kind") == "another type") said = truth.to(torch::kInt);
     message.tensors.push_back(spec_of(said, said.is_floating_point()));
+    int to = 2;
+    if (argument("kind").find("gradients") != std::string::npos) {
+      to = message.id.to_stage = 0;
+      message.id.direction = Direction::kBackward;
+      message.value_kind = static_cast<uint8_t>(Value::Kind::kVector);
+      message.tensors.assign(argument("kind") == "too few gradients" ? 0 : 2,
+                             TensorSpec());
+    }
     const std::vector<uint8_t> bytes = encode(message);
     Tensor header = torch::empty({kHeaderBytes}, torch::kByte);
     std::memcpy(header.mutable_data_ptr(), bytes.data(), kHeaderBytes);
     if (argument("kind") == "random bytes") header.random_(0, 256);
     const auto action = [] { return std::string("sending garbage"); };
-    const auto work = world->send(header, 2, tags.header, action);
+    if (to == 0) {
+      // Not before there is something to have a gradient.
+      const Tensor output = torch::empty_like(header);
+      world->wait(*world->receive(output, 0, tags.header, action), 0, action);
+    }
+    const auto work = world->send(header, to, tags.header, action);
     const auto payload = world->send(
-        bytes_of(truth), 2,
+        bytes_of(truth), to,
         tags.payload_of(bytes_of(truth).numel(), truth.scalar_type()), action);
-    world->wait(*work, 2, action);
-    world->wait(*payload, 2, action);
+    world->wait(*work, to, action);
+    world->wait(*payload, to, action);
     say("payload", "taken");
   } catch (...) {
     tell(std::current_exception());
@@ -921,6 +934,10 @@ TEST(Fault, GarbageFromAPeerIsAnErrorOnAllRanks) {
   const std::vector<std::array<std::string, 3>> kinds{
       {"random bytes", "disagrees", "not a message of gpipe"},
       {"another message", "disagrees", "micro-batch 3"},
+      {"too few gradients", "disagrees",
+       "with 0 gradients for the 1 tensors that went there"},
+      {"too many gradients", "disagrees",
+       "with 2 gradients for the 1 tensors that went there"},
       // What was not announced never arrives.
       {"another size", "has not answered in time", "nothing came for 3000 ms"},
       {"another type", "has not answered in time", "nothing came for 3000 ms"}};
@@ -937,6 +954,7 @@ TEST(Fault, GarbageFromAPeerIsAnErrorOnAllRanks) {
       EXPECT_EQ(words["type"], "PeerError");
       EXPECT_EQ(words["fault"], fault) << words["text"];
       EXPECT_THAT(words["text"], HasSubstr(text));
+      if (fault == "disagrees") EXPECT_EQ(words["rank"], "1");
       EXPECT_EQ(words.count("payload"), 0u);
     }
   }

@@ -13,6 +13,7 @@
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/direct.h"
+#include "gpipe/distributed/ending.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/norms.h"
 #include "gpipe/distributed/reduce.h"
@@ -24,44 +25,6 @@
 #include "gpipe/schedule/text.h"
 
 namespace gpipe {
-namespace {
-
-// What a rank says at the end of a step.
-struct Ending {
-  bool drew = false;  // random numbers
-  int replica = 0;
-  at::ScalarType type = at::kFloat;
-  std::vector<double> losses, weights;  // of the rank with the last stage
-
-  std::string encode() const {
-    std::string bytes;
-    put(bytes, static_cast<uint8_t>(drew));
-    put(bytes, static_cast<int32_t>(replica));
-    put(bytes, static_cast<int8_t>(type));
-    put(bytes, static_cast<uint64_t>(losses.size()));
-    for (const double each : losses) put(bytes, each);
-    for (const double each : weights) put(bytes, each);
-    return bytes;
-  }
-  static Ending decode(const std::string& bytes) {
-    Ending ending;
-    std::size_t at = 0;
-    ending.drew = take<uint8_t>(bytes, at) != 0;
-    ending.replica = take<int32_t>(bytes, at);
-    ending.type = static_cast<at::ScalarType>(take<int8_t>(bytes, at));
-    const auto count = take<uint64_t>(bytes, at);
-    TORCH_CHECK(at + 16 * count == bytes.size(),
-                "the end of a step was cut off");
-    for (auto* list : {&ending.losses, &ending.weights}) {
-      for (uint64_t k = 0; k < count; ++k) {
-        list->push_back(take<double>(bytes, at));
-      }
-    }
-    return ending;
-  }
-};
-
-}  // namespace
 
 Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
                RankLayout layout, c10::Device device, int threads,
@@ -212,6 +175,7 @@ StepResult Runner::run(const Value& input, const Value& target,
 // All of what the first ranks know, and tell the others with the first
 // messages.
 void Runner::start(TrainStep& step) {
+  widths_.clear();
   rows_.assign(step.microbatches(), 0);
   all_rows_ = 0;
   if (!layout_.has_first()) {
@@ -277,6 +241,11 @@ void Runner::send(std::vector<Outgoing> all, const Moment& made) {
   };
   std::map<int, Bundled> by_rank;
   for (Outgoing& each : all) {
+    if (!each.passage.backward && each.passage.link < 0) {
+      std::lock_guard<std::mutex> lock(widths_mutex_);
+      widths_[{each.passage.from, each.passage.microbatch}] =
+          each.content.size();
+    }
     Bundled& bundled = by_rank[layout_.rank_of_stage[each.passage.to]];
     bundled.passage = each.passage;
     bundled.message.id = id_of(each.passage);
@@ -337,6 +306,14 @@ void Runner::arrive(const Bundle& bundle, const Message& message,
   TORCH_CHECK(message.skips == skips, "received ", message.id.to_string(),
               " with ", message.skips, " skip tensors, but expected ", skips,
               "; give all ranks the same model");
+  if (bundle.back().link < 0 && bundle.back().backward) {
+    const std::size_t gradients = tensors.size() - skips;
+    const std::size_t sent =
+        width_of(bundle.back().to, bundle.back().microbatch);
+    TORCH_CHECK(gradients == sent, "received ", message.id.to_string(),
+                " with ", gradients, " gradients for the ", sent,
+                " tensors that went there; run the same gpipe on all ranks");
+  }
   auto tensor = tensors.begin();
   auto spec = message.tensors.begin();
   for (const Passage& each : bundle) {
@@ -357,6 +334,12 @@ void Runner::arrive(const Bundle& bundle, const Message& message,
                           std::move(content), Moment());
   }
   executor_.ring(0);
+}
+
+std::size_t Runner::width_of(int64_t stage, int64_t microbatch) {
+  std::lock_guard<std::mutex> lock(widths_mutex_);
+  const auto found = widths_.find({stage, microbatch});
+  return found == widths_.end() ? 0 : found->second;
 }
 
 void Runner::flush() {

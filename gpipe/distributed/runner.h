@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/carrier.h"
@@ -88,6 +90,8 @@ class Runner : private Border {
   // Into the recording, if there is one: what has just come or gone.
   void record(const Passage& passage, const Message& message,
               Recording::Time start);
+  // See widths_; 0 before anything has gone.
+  std::size_t width_of(int64_t stage, int64_t microbatch);
   void flush();
   // Returns once all ranks have done their part, with their losses.
   void end_together(const TrainStep& step, StepResult& result);
@@ -121,6 +125,10 @@ class Runner : private Border {
   std::atomic<uint64_t> seed_{0};
   std::vector<int64_t> rows_;  // by micro-batch
   std::atomic<int64_t> all_rows_{0};
+  // How many tensors have gone to the next stage, by stage and micro-batch: as
+  // many gradients are to come back.
+  std::mutex widths_mutex_;
+  std::map<std::pair<int64_t, int64_t>, std::size_t> widths_;
 
   mutable std::mutex failure_mutex_;
   std::optional<Failure> failure_;

@@ -169,9 +169,9 @@ void check_message(const Message& message) {
   TORCH_CHECK(count <= kMaxMessageTensors, "a message has ", count,
               " tensors; at most ", kMaxMessageTensors,
               " can be sent in one: put some of them together");
-  TORCH_CHECK(message.rows >= 0 && message.total_rows >= 0,
+  TORCH_CHECK(0 <= message.rows && message.rows <= message.total_rows,
               "a message says that its micro-batch has ", message.rows, " of ",
-              message.total_rows, " rows; neither can be negative");
+              message.total_rows, " rows, which cannot be");
   constexpr auto kLast = static_cast<int>(Value::Kind::kTuple);
   TORCH_CHECK(message.value_kind <= kLast, "a message holds a value of kind ",
               static_cast<int>(message.value_kind), "; kinds end at ", kLast);

@@ -90,7 +90,7 @@ struct Message {
   // Else it follows bytes in the place of that, if something was foreseen.
   bool as_foreseen = false;
   int64_t rows = 0;        // of the micro-batch, at least 0
-  int64_t total_rows = 0;  // of the mini-batch, at least 0
+  int64_t total_rows = 0;  // of the mini-batch, at least `rows`
   uint64_t seed = 0;       // of the step's random numbers
   std::vector<TensorSpec> tensors;
 };

@@ -346,9 +346,14 @@ TEST(Message, IsRefusedIfItsFieldsCannotBe) {
             "c10::Error: a message holds a value of kind 3; kinds end at 2");
   EXPECT_EQ(error_with(data, kRowsAt, int64_t{-1}),
             "c10::Error: a message says that its micro-batch has -1 of 30 "
-            "rows; neither can be negative");
+            "rows, which cannot be");
   EXPECT_THAT(error_with(data, kTotalRowsAt, int64_t{-2}),
-              HasSubstr("has 4 of -2 rows; neither can be negative"));
+              HasSubstr("has 4 of -2 rows, which cannot be"));
+  // Nor a part that is more than the whole, whose weight is none.
+  EXPECT_THAT(error_with(data, kRowsAt, int64_t{31}),
+              HasSubstr("has 31 of 30 rows, which cannot be"));
+  EXPECT_THAT(error_with(data, kTotalRowsAt, int64_t{0}),
+              HasSubstr("has 4 of 0 rows, which cannot be"));
   EXPECT_EQ(error_with(data, kCountAt, uint32_t{235}),
             "c10::Error: a message says that it has 235 tensors, more than its "
             "1024 bytes can say anything of");
