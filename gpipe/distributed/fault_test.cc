@@ -26,6 +26,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -693,6 +694,36 @@ TEST(Fault, AKilledRankIsNoticedWithinASecond) {
 
 TEST(Fault, AStoppedRankIsNoticedWithinTheHeartbeatTimeoutAndASecond) {
   expect_noticed(SIGSTOP, "is frozen", seconds(2), {{"heartbeat_ms", "1000"}});
+}
+
+TEST(Fault, ATimeoutOfForeverIsNoneAtAll) {
+  const std::string forever = std::to_string(milliseconds::max().count());
+  Ranks running("train", 2,
+                {{"timeout_ms", forever}, {"heartbeat_ms", forever}});
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
+  }
+  running.signal(1, SIGKILL);
+  const auto results = running.wait_but({1}, seconds(20));
+  expect_failed_in_order(results[0]);
+  auto words = said(results[0]);
+  EXPECT_EQ(words["type"], "PeerError");
+  EXPECT_EQ(words["fault"], "has died");
+  EXPECT_EQ(words["rank"], "1");
+}
+
+const RankProgramEntry kIdle("idle", [] {
+  const auto world = World::connect(world_options());
+  const std::clock_t begin = std::clock();
+  std::this_thread::sleep_for(seconds(1));  // the subject
+  const auto ticks = 1000 * (std::clock() - begin) / CLOCKS_PER_SEC;
+  say("busy", std::to_string(ticks));  // ms of all threads
+  return 0;
+});
+
+TEST(Fault, AShortHeartbeatTimeoutDoesNotKeepACoreBusy) {
+  const auto results = Ranks("idle", 1, {{"heartbeat_ms", "1"}}).wait();
+  EXPECT_LE(std::stoi(said(results[0])["busy"]), 150);
 }
 
 // The bits of the parameters, by rank, after all has gone well.

@@ -334,7 +334,8 @@ Meeting meet(const WorldOptions& options) {
                     "the port must be in 1..65535 (port: ", options.port, ")");
   TORCH_CHECK_VALUE(
       options.timeout.count() > 0 && options.heartbeat_timeout.count() > 0,
-      "timeouts must be positive");
+      "timeouts must be positive (timeout: ", options.timeout.count(),
+      " ms, heartbeat_timeout: ", options.heartbeat_timeout.count(), " ms)");
   const bool serves =
       options.rank == 0 && options.size > 1 && !options.store_is_served;
   const int listening = serves ? listen_on(options.address, options.port) : -1;

@@ -27,6 +27,7 @@ constexpr int kUnanswered = 16;
 // more than those beats, a failure and a goodbye.
 constexpr std::size_t kSendsKept = 2 * kUnanswered;
 constexpr int kBeatsPerTimeout = 8;
+constexpr auto kShortestBeat = std::chrono::milliseconds(1);
 constexpr auto kLongestBeat = std::chrono::milliseconds(500);
 
 enum class Note : uint8_t { kBeat = 1, kFailure, kGoodbye };
@@ -51,8 +52,9 @@ Watch::Watch(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
       rank_(rank),
       timeout_(timeout),
       pause_(pause.count() > 0 ? pause
-                               : std::min<std::chrono::milliseconds>(
-                                     kLongestBeat, timeout / kBeatsPerTimeout)),
+                               : std::clamp<std::chrono::milliseconds>(
+                                     timeout / kBeatsPerTimeout, kShortestBeat,
+                                     kLongestBeat)),
       on_failure_(std::move(on_failure)) {
   for (int peer = 0; peer < size; ++peer) {
     peers_.push_back(std::make_unique<Peer>());

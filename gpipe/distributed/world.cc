@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <exception>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -45,6 +46,15 @@ constexpr milliseconds kLastWords{100};
 // For those who leave at the same time to hear of it before the connection is
 // closed. Others find that this rank has left.
 constexpr milliseconds kPatience{1000};
+// 24 days: what fits into the int that poll() takes. A deadline of as many
+// milliseconds as there are would be in the past.
+constexpr milliseconds kForever{std::numeric_limits<int>::max()};
+
+WorldOptions with_an_end(WorldOptions options) {
+  options.timeout = std::min(options.timeout, kForever);
+  options.heartbeat_timeout = std::min(options.heartbeat_timeout, kForever);
+  return options;
+}
 
 }  // namespace
 
@@ -53,9 +63,10 @@ class World::Impl {
   using Action = World::Action;
 
   explicit Impl(const WorldOptions& options)
-      : options_(options), meeting_(meet(options)) {
+      : options_(with_an_end(options)), meeting_(meet(options_)) {
     watch_ = std::make_unique<Watch>(
-        meeting_.control, options.rank, options.size, options.heartbeat_timeout,
+        meeting_.control, options_.rank, options_.size,
+        options_.heartbeat_timeout,
         [this](RankFailure failure) { fail(std::move(failure)); });
     announcer_ = watch_.get();
   }

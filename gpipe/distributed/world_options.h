@@ -29,7 +29,8 @@ struct WorldOptions {
 
   // How long to wait for anything: another rank's arrival, a message. Messages
   // are waited for from the beginning of a step on, or from the one before
-  // them, so that it must be more than a step takes.
+  // them, so that it must be more than a step takes. 24 days, of this and of
+  // the next one, are for ever: more count as these.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   // Each rank tells the others that it is there, also while it computes. One
   // that has not been heard of for this long is taken for frozen.

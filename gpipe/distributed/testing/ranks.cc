@@ -27,7 +27,7 @@ std::map<std::string, RankProgram>& programs() {
 
 std::chrono::milliseconds milliseconds(const std::string& name, int otherwise) {
   const std::string text = argument(name);
-  return std::chrono::milliseconds(text.empty() ? otherwise : std::stoi(text));
+  return std::chrono::milliseconds(text.empty() ? otherwise : std::stoll(text));
 }
 
 int run(const std::string& name) {
