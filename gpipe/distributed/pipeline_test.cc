@@ -288,6 +288,24 @@ const RankProgramEntry kReplicas("replicas", [] {
   return 0;
 });
 
+// Hooks are called when the step is done, and may ask all ranks something.
+const RankProgramEntry kHook("hook", [] {
+  const auto world = World::connect(world_options());
+  const nn::Sequential layers{nn::Linear(4, 4), nn::Linear(4, 4)};
+  DistributedPipeline pipeline(
+      layers, DistributedOptions({1, 1}).device(torch::kCPU), world);
+  int calls = 0;
+  pipeline->parameters()[0].register_hook([&](Tensor grad) {
+    check(pipeline->any(world->rank() == 1), "any");
+    ++calls;
+    return grad;
+  });
+  pipeline->train_step(torch::ones({4, 4}), torch::ones({4, 4}), mean_square,
+                       one_forward_one_backward(2, 2));
+  check(calls == 1, "calls");
+  return 0;
+});
+
 // A tensor in both places of a tuple, and a layer that changes one of them.
 struct TwiceImpl : nn::Module {
   std::tuple<Tensor, Tensor> forward(Tensor x) { return {x, x}; }
@@ -643,6 +661,10 @@ TEST(DistributedPipeline, ReplicasAddUpWhatAnotherStageOfTheRankHasCaptured) {
 
 TEST(DistributedPipeline, LeavesTheThreadsOfOthersAlone) {
   expect_all_ok(Ranks("threads", 2).wait());
+}
+
+TEST(DistributedPipeline, MayBeCalledByAHook) {
+  expect_all_ok(Ranks("hook", 2).wait());
 }
 
 TEST(DistributedPipeline, RefusesAChangeOfWhatAnotherLayerGetsToo) {

@@ -84,12 +84,12 @@ StepResult Runner::step(const Value& input, const Value& target,
                         const LossFunction* loss, const Schedule& schedule,
                         Checkpoint checkpoint, const TrainOptions& options) {
   executor_.check_caller();
-  std::lock_guard<std::mutex> running(running_);
+  std::unique_lock<std::mutex> running(running_);
   world_->check();
   try {
     const TrainPlan& plan = plans_.get(
         schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
-    return run(input, target, loss, plan, options);
+    return run(input, target, loss, plan, options, [&] { running.unlock(); });
   } catch (...) {
     tell(*world_, std::current_exception(), "train_step()");
     if (sums_) sums_->stop();
@@ -102,7 +102,8 @@ StepResult Runner::step(const Value& input, const Value& target,
 
 StepResult Runner::run(const Value& input, const Value& target,
                        const LossFunction* loss, const TrainPlan& plan,
-                       const TrainOptions& options) {
+                       const TrainOptions& options,
+                       const std::function<void()>& let_go) {
   const int64_t before =
       layout_.replica * int64_t{num_microbatches(plan.whole.schedule)};
   TrainStep step(stages_, plan.whole.schedule, options, this, before);
@@ -168,7 +169,7 @@ StepResult Runner::run(const Value& input, const Value& target,
     result.timeline = recording->timeline();
     result.timeline->first_rank = layout_.rank;
   }
-  step.accumulate([] {});
+  step.accumulate(let_go);
   return result;
 }
 

@@ -82,7 +82,8 @@ class Runner : private Border {
   TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
   StepResult run(const Value& input, const Value& target,
                  const LossFunction* loss, const TrainPlan& plan,
-                 const TrainOptions& options);
+                 const TrainOptions& options,
+                 const std::function<void()>& let_go);
   void start(TrainStep& step);
   void receive(const TrainPlan& plan);
   void arrive(const Bundle& bundle, const Message& message,
