@@ -985,7 +985,9 @@ TEST(Fault, GarbageFromAPeerIsAnErrorOnAllRanks) {
       EXPECT_EQ(words["type"], "PeerError");
       EXPECT_EQ(words["fault"], fault) << words["text"];
       EXPECT_THAT(words["text"], HasSubstr(text));
-      if (fault == "disagrees") EXPECT_EQ(words["rank"], "1");
+      if (fault == "disagrees") {
+        EXPECT_EQ(words["rank"], "1");
+      }
       EXPECT_EQ(words.count("payload"), 0u);
     }
   }
