@@ -74,7 +74,18 @@ int run(const Options& options, Task& task, const Print& print) {
     for (const std::string& each : meeting->all_gather(bytes_of(mine))) {
       all.push_back(words_of(each));
     }
-    check_same_words(all);
+    try {
+      check_same_words(all);
+    } catch (const c10::Error&) {
+      // All have found it, once they have got here. Some might hear before that
+      // of one that has ended.
+      try {
+        meeting->all_gather("");
+      } catch (const c10::Error&) {
+        // Others have got here, and ended.
+      }
+      throw;
+    }
   };
   check_same(shared_words(options, task));
   say("data: " + task.data() +
