@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "data/checksum.h"
 #include "data/read_file.h"
-#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe::data {
 namespace {
@@ -61,8 +61,7 @@ LabelledImage Cifar10::get(int64_t index) const {
 const std::vector<std::string>& Cifar10::classes() const { return names(); }
 
 uint32_t Cifar10::checksum() const {
-  return crc32c(images_.const_data_ptr(), images_.nbytes(),
-                crc32c(labels_.data(), labels_.size() * sizeof(int64_t)));
+  return checksum_of(images_, checksum_of(labels_));
 }
 
 }  // namespace gpipe::data

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "data/checksum.h"
 #include "data/random.h"
-#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe::data {
 namespace {
@@ -27,8 +27,7 @@ class Subset : public ImageDataset {
     return all_->classes();
   }
   uint32_t checksum() const override {
-    return crc32c(indices_.data(), indices_.size() * sizeof(int64_t),
-                  all_->checksum());
+    return checksum_of(indices_, all_->checksum());
   }
 
  private:

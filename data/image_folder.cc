@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "data/checksum.h"
 #include "data/image.h"
-#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe::data {
 namespace {
@@ -52,8 +52,7 @@ LabelledImage ImageFolder::get(int64_t index) const {
 uint32_t ImageFolder::checksum() const {
   uint32_t sum = 0;
   for (const std::string& path : paths_) {
-    const std::string name = fs::path(path).lexically_relative(root_).string();
-    sum = crc32c(name.c_str(), name.size() + 1, sum);
+    sum = checksum_of(fs::path(path).lexically_relative(root_).string(), sum);
   }
   return sum;
 }

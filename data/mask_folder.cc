@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <map>
 
+#include "data/checksum.h"
 #include "data/image.h"
-#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe::data {
 namespace {
@@ -79,8 +79,7 @@ uint32_t MaskFolder::checksum() const {
   uint32_t sum = 0;
   for (const Pair& pair : pairs_) {
     for (const std::string& path : {pair.image, pair.mask}) {
-      const std::string name = fs::path(path).filename().string();
-      sum = crc32c(name.c_str(), name.size() + 1, sum);
+      sum = checksum_of(fs::path(path).filename().string(), sum);
     }
   }
   return sum;

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "data/checksum.h"
 #include "data/read_file.h"
-#include "gpipe/bytes/crc32c.h"
 
 namespace gpipe::data {
 namespace {
@@ -116,8 +116,7 @@ LabelledImage Mnist::get(int64_t index) const {
 const std::vector<std::string>& Mnist::classes() const { return names(); }
 
 uint32_t Mnist::checksum() const {
-  return crc32c(images_.const_data_ptr(), images_.nbytes(),
-                crc32c(labels_.data(), labels_.size() * sizeof(int64_t)));
+  return checksum_of(images_, checksum_of(labels_));
 }
 
 std::optional<Split> find_mnist(const std::string& folder) {

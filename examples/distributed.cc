@@ -19,10 +19,10 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
+#include "gpipe/program/flags.h"
 #include "gpipe/schedule.h"
 #include "models/transformer.h"
 
-DECLARE_bool(help);  // gflags' own
 DEFINE_int64(steps, 20, "Training steps.");
 DEFINE_int64(batch_size, 32, "Sequences per step, of all replicas together.");
 DEFINE_int64(chunks, 8, "Micro-batches that a replica's part is split into.");
@@ -202,13 +202,9 @@ void run() {
 }
 
 int main(int argc, char** argv) {
-  gflags::SetUsageMessage(kUsage);
-  gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
-  if (FLAGS_help) {
-    gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/distributed");
+  if (!gpipe::read_flags(&argc, &argv, kUsage, "examples/distributed")) {
     return 0;
   }
-  gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
   try {
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     run();

@@ -22,10 +22,10 @@
 #include "data/text.h"
 #include "examples/either_pipeline.h"
 #include "gpipe/distributed/error.h"
+#include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
 #include "models/transformer.h"
 
-DECLARE_bool(help);  // gflags' own
 DECLARE_int64(chunks);
 DEFINE_string(data_file, "", "A text, of some 100 kB at least.");
 DEFINE_double(held_out, 0.05, "The part of it, at its end, for testing.");
@@ -153,13 +153,10 @@ void run() {
 int main(int argc, char** argv) {
   try {
     gpipe::enter_working_directory();
-    gflags::SetUsageMessage("trains a Transformer through a pipeline");
-    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
-    if (FLAGS_help) {
-      gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/");
+    if (!gpipe::read_flags(&argc, &argv,
+                           "trains a Transformer through a pipeline",
+                           "examples/"))
       return 0;
-    }
-    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     run();
   } catch (const c10::ValueError& error) {  // a flag, or what it names

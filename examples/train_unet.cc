@@ -27,10 +27,10 @@
 #include "data/random.h"
 #include "examples/either_pipeline.h"
 #include "gpipe/distributed/error.h"
+#include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
 #include "models/unet.h"
 
-DECLARE_bool(help);  // gflags' own
 DECLARE_int64(chunks);
 DEFINE_string(data_dir, "",
               "A folder of images/NAME.png (or .jpg) and masks/NAME.png, white "
@@ -175,13 +175,9 @@ void run() {
 int main(int argc, char** argv) {
   try {
     gpipe::enter_working_directory();
-    gflags::SetUsageMessage("trains a U-Net through a pipeline");
-    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
-    if (FLAGS_help) {
-      gflags::ShowUsageWithFlagsRestrict(argv[0], "examples/");
+    if (!gpipe::read_flags(&argc, &argv, "trains a U-Net through a pipeline",
+                           "examples/"))
       return 0;
-    }
-    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     run();
   } catch (const c10::ValueError& error) {  // a flag, or what it names

@@ -23,13 +23,13 @@
 
 #include "balancing/infeasible.h"
 #include "balancing/profile.h"
+#include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/transformer.h"
 #include "models/unet.h"
 
-DECLARE_bool(help);  // gflags' own
 DEFINE_string(model, "", "resnet101, amoebanetd, unet or transformer.");
 DEFINE_string(profile, "",
               "A profile in the place of a model: a JSON file as written by "
@@ -195,13 +195,8 @@ void run() {
 int main(int argc, char** argv) {
   try {
     gpipe::enter_working_directory();
-    gflags::SetUsageMessage("plans a pipeline");
-    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
-    if (FLAGS_help) {
-      gflags::ShowUsageWithFlagsRestrict(argv[0], "tools/plan");
+    if (!gpipe::read_flags(&argc, &argv, "plans a pipeline", "tools/plan"))
       return 0;
-    }
-    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
     if (argc > 1) refuse(argv[1], ": options are --name=value");
     run();
   } catch (const c10::ValueError& error) {  // a flag, or what it names

@@ -30,12 +30,12 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
 #include "gpipe/simulation.h"
 #include "gpipe/text/columns.h"
 #include "gpipe/text/units.h"
 
-DECLARE_bool(help);  // gflags' own
 DEFINE_string(schedule, "1f1b", "The name of a schedule, see above.");
 DEFINE_string(csv, "",
               "A schedule of your own in the place of a named one: a file as "
@@ -514,28 +514,23 @@ void run() {
   }
 }
 
+std::string usage() {
+  return "simulates a pipeline schedule, one of\n"
+         "  " +
+         absl::StrJoin(gpipe::schedule_names(), ", ") +
+         ",\nor automatic, the best that a search finds for the costs.\n\n"
+         "Seconds and bytes are a list with a number for each stage, as "
+         "1,2,1.5; or one number for what each rank does, which its stages "
+         "share equally, so that schedules with one and with several stages "
+         "per rank can be compared";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     gpipe::enter_working_directory();
-    gflags::SetUsageMessage(
-        "simulates a pipeline schedule, one of\n"
-        "  " +
-        absl::StrJoin(gpipe::schedule_names(), ", ") +
-        ",\nor automatic, the best that a search finds for the costs.\n\n"
-        "Seconds and bytes are a list with a number for each stage, as "
-        "1,2,1.5; "
-        "or one number for what each rank does, which its stages share "
-        "equally, "
-        "so that schedules with one and with several stages per rank can be "
-        "compared");
-    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
-    if (FLAGS_help) {
-      gflags::ShowUsageWithFlagsRestrict(argv[0], "tools/schedule");
-      return 0;
-    }
-    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
+    if (!gpipe::read_flags(&argc, &argv, usage(), "tools/schedule")) return 0;
     if (argc > 1) refuse(argv[1], ": options are --name=value");
     run();
   } catch (const std::invalid_argument& error) {  // a flag, or what it names

@@ -5,7 +5,6 @@
 #include <torch/nn/functional/loss.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -13,11 +12,11 @@
 #include <vector>
 
 #include "data/augment.h"
+#include "data/checksum.h"
 #include "data/image_dataset.h"
 #include "data/open.h"
 #include "data/random.h"
 #include "data/shapes.h"
-#include "gpipe/bytes/crc32c.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "trainer/epochs.h"
@@ -85,9 +84,8 @@ class Classification : public Task {
 
   uint32_t checksum() const override {
     if (options_.data.empty()) return 0;
-    const std::array<uint32_t, 2> parts{split_.train->checksum(),
-                                        split_.test->checksum()};
-    return crc32c(parts.data(), sizeof(parts));
+    return data::checksum_of(std::vector<int64_t>{split_.train->checksum(),
+                                                  split_.test->checksum()});
   }
 
   std::string rows_name() const override { return "images"; }

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "gpipe/bytes/crc32c.h"
+#include "data/checksum.h"
 #include "gpipe/runtime/eval_scope.h"
 #include "trainer/prefetch.h"
 
@@ -36,8 +36,7 @@ Score score_of(const std::string& text) {
 uint32_t checksum(const torch::nn::Module& module) {
   uint32_t sum = 0;
   for (const at::Tensor& buffer : module.buffers()) {
-    const at::Tensor bytes = buffer.cpu().contiguous();
-    sum = crc32c(bytes.const_data_ptr(), bytes.nbytes(), sum);
+    sum = data::checksum_of(buffer, sum);
   }
   return sum;
 }

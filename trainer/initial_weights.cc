@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "gpipe/bytes/crc32c.h"
+#include "data/checksum.h"
 #include "models/resnet_names.h"
 #include "trainer/parse.h"
 #include "weights/names.h"
@@ -47,9 +47,7 @@ uint32_t checksum(const StateDict& dict, const StateDict& of_model) {
   for (const std::string& name : of_model.keys()) {
     const at::Tensor* const found = dict.find(name);
     if (!found) continue;
-    sum = crc32c(name.data(), name.size(), sum);
-    const at::Tensor bytes = found->contiguous();
-    sum = crc32c(bytes.const_data_ptr(), bytes.nbytes(), sum);
+    sum = data::checksum_of(*found, data::checksum_of(name, sum));
   }
   return sum;
 }

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "data/checksum.h"
 #include "data/random.h"
 #include "data/text.h"
-#include "gpipe/bytes/crc32c.h"
 #include "models/transformer.h"
 
 namespace gpipe::trainer {
@@ -90,8 +90,7 @@ class Language : public Task {
     if (options_.data.empty()) return 0;
     uint32_t sum = 0;
     for (const data::TextPart& part : {parts_.train, parts_.test}) {
-      const at::Tensor tokens = part.tokens().contiguous();
-      sum = crc32c(tokens.const_data_ptr(), tokens.nbytes(), sum);
+      sum = data::checksum_of(part.tokens(), sum);
     }
     return sum;
   }

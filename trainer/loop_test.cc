@@ -160,15 +160,7 @@ TEST(LoopTest, EvaluationIsOfAllThatWasHeldOut) {
   const Ran ran = run_here(options, *task);
   EXPECT_NE(ran.line_with("test perplexity"), "");
   // The same by the plain model, which has the weights of step 3.
-  auto model = task->model();
-  load_state_dict(*model, state_in(options.loop.run_dir).model);
-  model->eval();
-  const torch::NoGradGuard no_grad;
-  Score score;
-  for (int64_t k = 0; k < task->test_batches(); ++k) {
-    const Sample sample = task->test_batch(k);
-    score += task->score(model->forward(sample.input), sample.target);
-  }
+  const Score score = plain_score(options.loop.run_dir, *task, task->model());
   char expected[64];
   std::snprintf(expected, sizeof(expected), "test perplexity %.4g",
                 task->metric(score));

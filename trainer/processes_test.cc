@@ -1,7 +1,6 @@
 // Runs over several processes.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/utils.h>
 
 #include <csignal>
 #include <cstddef>
@@ -14,7 +13,6 @@
 #include "trainer/make_task.h"
 #include "trainer/run.h"
 #include "trainer/testing/small_runs.h"
-#include "weights/state_dict.h"
 #include "weights/testing/files.h"
 
 namespace gpipe::trainer {
@@ -160,15 +158,7 @@ TEST(ProcessesTest, WithBatchNormTheTestIsOfTheCopyThatIsSaved) {
   train_in_processes(there, 4, 2, /*stop=*/100, kDone,
                      options_of("").engine.chunks, {{"batch_norm", "true"}});
   const auto task = make_task(options_of(there).task);
-  auto model = with_batch_norm(task->model());
-  load_state_dict(*model, state_in(there).model);
-  model->eval();
-  const torch::NoGradGuard no_grad;
-  Score score;
-  for (int64_t k = 0; k < task->test_batches(); ++k) {
-    const Sample sample = task->test_batch(k);
-    score += task->score(model->forward(sample.input), sample.target);
-  }
+  const Score score = plain_score(there, *task, with_batch_norm(task->model()));
   // In micro-batches, so sums may be rounded in another way.
   EXPECT_NEAR(std::stod(logged(there, 4, "test_loss")),
               score.loss / score.items, 1e-6);

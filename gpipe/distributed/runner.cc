@@ -112,6 +112,7 @@ StepResult Runner::run(const Value& input, const Value& target,
     // still has to compute nobody would wait.
     check_device(input, {executor_.devices().front(), c10::Device(c10::kCPU)},
                  "device()");
+    check_rows(input);
     step.give_input(input);
   }
   if (layout_.has_last() && loss) step.give_target(target, *loss);

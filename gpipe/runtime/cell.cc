@@ -233,7 +233,8 @@ Value Cell::run_head(Value output) {
       if (each.defined()) each = each.detach();
     }
   }
-  const auto versions = versions_of(head_->target.tensors());
+  std::vector<int64_t> versions;
+  if (checkpointed_) versions = versions_of(head_->target.tensors());
   at::Tensor loss = (*head_->function)(std::move(output), head_->target);
   // Now, and not as the recompute begins: a cell that is not checkpointed may
   // change its own target, which shares its version with all others.

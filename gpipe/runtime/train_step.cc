@@ -144,7 +144,6 @@ TrainStep::TrainStep(Stages& stages, const Schedule& schedule,
       weights_(microbatches_) {}
 
 void TrainStep::give_input(const Value& input) {
-  check_rows(input);
   input_ = input;
   batch_.emplace(input, microbatches_, with_backward_);
   for (const Value& piece : batch_->pieces) rows_.push_back(rows_of(piece));

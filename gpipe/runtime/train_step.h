@@ -52,8 +52,9 @@ class TrainStep {
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
-  // Where the first stage is. Errors: as check_rows(); c10::ValueError if the
-  // rows are not split into as many micro-batches as the schedule has.
+  // Where the first stage is, what check_rows() (microbatch.h) has let pass.
+  // c10::ValueError if the rows are not split into as many micro-batches as the
+  // schedule has.
   void give_input(const Value& input);
 
   // Where the last stage is, after the input; `loss` must live as long.

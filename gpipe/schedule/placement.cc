@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "gpipe/schedule/gaps.h"
+
 namespace gpipe {
 namespace {
 
@@ -26,12 +28,10 @@ int count(const Schedule& schedule, int Action::*number) {
   return result;
 }
 
-// A part of a schedule may leave much out; a slip of the pen must not take all
-// memory.
 void check_gaps(const Schedule& schedule, int stages) {
   std::size_t actions = 0;
   for (const auto& rank : schedule.ranks) actions += rank.size();
-  if (stages <= 1e6 + 1e3 * static_cast<double>(actions)) return;
+  if (stages <= most_cells(actions)) return;
   throw std::invalid_argument(
       "a schedule of " + std::to_string(actions) + " actions has a stage " +
       std::to_string(stages - 1) + ": number them from 0 without a gap");

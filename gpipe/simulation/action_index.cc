@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpipe/schedule/gaps.h"
 #include "gpipe/simulation/refuse.h"
 
 namespace gpipe {
@@ -39,11 +40,8 @@ void ActionIndex::finish(std::size_t actions) {
   for (int& column : columns_) {
     if (column == 0) column = static_cast<int>(kinds_++);
   }
-  // A part of a schedule, say one stage of many, may leave much out; a slip of
-  // the pen must not take all memory.
-  const double most = 1e6 + 1e3 * static_cast<double>(actions);
   if (static_cast<double>(stages_) * static_cast<double>(microbatches_) >
-      most) {
+      most_cells(actions)) {
     refuse("a schedule of ", actions, " actions has a stage ", stages_ - 1,
            " and a micro-batch ", microbatches_ - 1,
            ": number both from 0, without gaps");

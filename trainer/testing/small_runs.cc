@@ -1,6 +1,7 @@
 #include "trainer/testing/small_runs.h"
 
 #include <gtest/gtest.h>
+#include <torch/utils.h>
 
 #include <cstddef>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include "trainer/make_task.h"
 #include "trainer/run.h"
 #include "training/run_files.h"
+#include "weights/state_dict.h"
 #include "weights/testing/files.h"
 
 namespace gpipe::trainer {
@@ -58,6 +60,19 @@ Ran run_here(const Options& options, Task& task) {
 
 RunState state_in(const std::string& folder) {
   return RunFiles(folder).load_latest().value();
+}
+
+Score plain_score(const std::string& folder, Task& task,
+                  torch::nn::Sequential model) {
+  load_state_dict(*model, state_in(folder).model);
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  Score score;
+  for (int64_t k = 0; k < task.test_batches(); ++k) {
+    const Sample sample = task.test_batch(k);
+    score += task.score(model->forward(sample.input), sample.target);
+  }
+  return score;
 }
 
 std::string logged(const std::string& folder, int64_t step,

@@ -75,6 +75,11 @@ Ran run_here(const Options& options, Task& task);
 // The newest saved step.
 RunState state_in(const std::string& folder);
 
+// Of the whole test, by `model`, which is given the weights of the newest saved
+// step: without a pipeline, and so without micro-batches.
+Score plain_score(const std::string& folder, Task& task,
+                  torch::nn::Sequential model);
+
 // Of a step, in its metrics.csv; "" if there is nothing.
 std::string logged(const std::string& folder, int64_t step,
                    const std::string& column);
