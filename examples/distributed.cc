@@ -20,6 +20,7 @@
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/program/flags.h"
+#include "gpipe/program/milliseconds.h"
 #include "gpipe/schedule.h"
 #include "models/transformer.h"
 
@@ -184,18 +185,15 @@ void train(const std::shared_ptr<gpipe::World>& world) {
   }
 }
 
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
-}
-
 void run() {
   TORCH_CHECK_VALUE(FLAGS_batch_size > 0 && FLAGS_chunks > 0 && FLAGS_steps > 0,
                     "--batch_size, --chunks and --steps need to be above 0");
   const auto options = [] {
     auto from_environment = gpipe::WorldOptions::from_environment();
     from_environment.own_address = FLAGS_own_address;
-    from_environment.timeout = milliseconds(FLAGS_timeout);
-    from_environment.heartbeat_timeout = milliseconds(FLAGS_heartbeat_timeout);
+    from_environment.timeout = gpipe::milliseconds_of(FLAGS_timeout);
+    from_environment.heartbeat_timeout =
+        gpipe::milliseconds_of(FLAGS_heartbeat_timeout);
     return from_environment;
   }();
   train(gpipe::World::connect(options));

@@ -2,12 +2,12 @@
 
 #include <gflags/gflags.h>
 
-#include <chrono>
 #include <iostream>
 #include <sstream>
 #include <utility>
 
 #include "gpipe/distributed/gather.h"
+#include "gpipe/program/milliseconds.h"
 #include "gpipe/schedule.h"
 
 DEFINE_bool(distributed, false,
@@ -27,11 +27,8 @@ namespace {
 
 std::shared_ptr<gpipe::World> meet() {
   if (!FLAGS_distributed) return nullptr;
-  TORCH_CHECK_VALUE(FLAGS_timeout > 0, "--timeout=", FLAGS_timeout,
-                    ": expected seconds, above 0");
   auto options = gpipe::WorldOptions::from_environment();
-  options.timeout =
-      std::chrono::milliseconds(static_cast<int64_t>(1000 * FLAGS_timeout));
+  options.timeout = gpipe::milliseconds_of(FLAGS_timeout);
   return gpipe::World::connect(options);
 }
 

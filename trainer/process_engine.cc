@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/distributed/world_options.h"
+#include "gpipe/program/milliseconds.h"
 #include "trainer/parse.h"
 
 namespace gpipe::trainer {
@@ -78,10 +78,6 @@ class ProcessEngine : public Engine {
   const Schedule schedule_;
 };
 
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
-}
-
 class Processes : public Meeting {
  public:
   explicit Processes(const EngineOptions& options) : world_(connect(options)) {}
@@ -132,9 +128,9 @@ class Processes : public Meeting {
   static std::shared_ptr<World> connect(const EngineOptions& options) {
     auto from_environment = WorldOptions::from_environment();
     from_environment.own_address = options.own_address;
-    from_environment.timeout = milliseconds(options.timeout);
+    from_environment.timeout = milliseconds_of(options.timeout);
     from_environment.heartbeat_timeout =
-        milliseconds(options.heartbeat_timeout);
+        milliseconds_of(options.heartbeat_timeout);
     return World::connect(from_environment);
   }
 

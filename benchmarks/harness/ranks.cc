@@ -1,7 +1,5 @@
 #include "benchmarks/harness/ranks.h"
 
-#include <chrono>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/tags.h"
+#include "gpipe/program/milliseconds.h"
 
 DEFINE_bool(
     distributed, false,
@@ -26,13 +25,13 @@ DEFINE_double(timeout, 60,
 namespace gpipe::benchmarks {
 std::shared_ptr<Ranks> Ranks::connect() {
   if (!FLAGS_distributed) return nullptr;
-  if (!std::isfinite(FLAGS_timeout) || FLAGS_timeout <= 0) {
+  const auto timeout = milliseconds_of(FLAGS_timeout);
+  if (timeout.count() <= 0) {
     throw std::invalid_argument("--timeout=" + std::to_string(FLAGS_timeout) +
                                 ": expected seconds, above 0");
   }
   WorldOptions options = WorldOptions::from_environment();
-  options.timeout = std::chrono::milliseconds(
-      static_cast<int64_t>(std::ceil(FLAGS_timeout * 1000)));
+  options.timeout = timeout;
   return std::make_shared<Ranks>(World::connect(options));
 }
 
