@@ -27,6 +27,8 @@ namespace {
 
 std::shared_ptr<gpipe::World> meet() {
   if (!FLAGS_distributed) return nullptr;
+  TORCH_CHECK_VALUE(FLAGS_timeout > 0, "--timeout=", FLAGS_timeout,
+                    ": expected seconds, above 0");
   auto options = gpipe::WorldOptions::from_environment();
   options.timeout = gpipe::milliseconds_of(FLAGS_timeout);
   return gpipe::World::connect(options);
