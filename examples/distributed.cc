@@ -4,7 +4,10 @@
 //   ./bazelw build //examples:distributed
 //   ./bazelw run //tools:launch -- --nproc=2 -- bazel-bin/examples/distributed
 #include <gflags/gflags.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <chrono>
 #include <cstdint>

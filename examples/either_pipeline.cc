@@ -1,6 +1,7 @@
 #include "examples/either_pipeline.h"
 
 #include <gflags/gflags.h>
+#include <torch/utils.h>
 
 #include <iostream>
 #include <sstream>

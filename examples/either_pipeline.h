@@ -3,7 +3,9 @@
 // one partition.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <functional>

@@ -7,7 +7,10 @@
 //
 //   launch --nproc=2 -- train_transformer --distributed --data_file=TEXT
 #include <gflags/gflags.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <chrono>

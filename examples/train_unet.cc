@@ -9,7 +9,10 @@
 //
 //   launch --nproc=2 -- train_unet --distributed --data_dir=/folder
 #include <gflags/gflags.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <chrono>
 #include <cstdint>

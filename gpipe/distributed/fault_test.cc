@@ -746,7 +746,7 @@ std::vector<std::string> bits_of(const std::vector<RankResult>& results) {
 }
 
 TEST(Fault, ARankThatIsSlowOrPausesIsNoFailure) {
-  const Arguments steps{{"steps", "200"}, {"heartbeat_ms", "1000"}};
+  const Arguments steps{{"steps", "80"}, {"heartbeat_ms", "1000"}};
   const auto bits = bits_of(Ranks("train", 3, steps).wait());
 
   // A layer takes longer than the heartbeat timeout.
@@ -1070,7 +1070,7 @@ int send_to_port(int port, const std::string& bytes) {
 }
 
 TEST(Fault, StrangersAtThePortsOfTheLoopbackDoNotDisturb) {
-  const Arguments steps{{"steps", "300"}};
+  const Arguments steps{{"steps", "100"}};
   const auto bits = bits_of(Ranks("train", 3, steps).wait());
   Ranks running("train", 3, steps);
   std::vector<int> sockets;

@@ -59,6 +59,15 @@ cc_library(
     deps = ["@com_github_google_glog//:glog"],
 )
 
+# The same, for a file that includes little of it: c10, or what is as small in ATen
+# (Context.h, Parallel.h, DeviceAccelerator.h). It takes less time to read that
+# than to open all of LibTorch precompiled (1.3 s for 4.0), which gpipe.bzl gives
+# to users of :torch.
+alias(
+    name = "c10",
+    actual = ":torch",
+)
+
 # The CUDA half, linked under --config=cuda, else only :torch. It registers
 # itself when it is loaded and no symbol of it need be used, hence no-as-needed.
 # This machine may lack libraries that only a GPU machine has (libcufile ...), so
