@@ -19,14 +19,20 @@ _COPTS = [
 # Of tests, whose time is that of their compiling: a sixth less.
 _TEST_COPTS = _COPTS + ["-O1"]
 
-_LIBTORCH = "@libtorch//:torch"
 _LIBTORCH_CUDA = "@libtorch//:cuda"
+
+# Who depends on LibTorch by one of these names gets its headers precompiled, by
+# this target of //third_party/libtorch.
+_PRECOMPILED = {
+    "@libtorch//:torch": "precompiled",
+    "@libtorch//:aten": "precompiled_aten",
+}
 
 def precompiled_libtorch(name, srcs):
     """[name]_O1 and [name]_O2: LibTorch's headers as our targets can use them.
 
     Args:
-      name: what _attributes() below names.
+      name: a value of _PRECOMPILED.
       srcs: one file, which includes them.
     """
     for suffix, copts in {"_O1": _TEST_COPTS, "_O2": _COPTS}.items():
@@ -34,7 +40,7 @@ def precompiled_libtorch(name, srcs):
             name = name + suffix,
             srcs = srcs,
             copts = copts,
-            deps = [_LIBTORCH],
+            deps = ["@libtorch//:torch"],
         )
 
 def _attributes(ours, copts, deps, precompiled = None):
@@ -43,17 +49,23 @@ def _attributes(ours, copts, deps, precompiled = None):
     By default: for LibTorch's users. Options of one's own make it unfit, and a
     select() cannot be looked into.
     """
+    libtorch = _libtorch(deps)
     if precompiled == None:
-        precompiled = not copts and _has_libtorch(deps)
+        precompiled = libtorch and not copts
     copts = ours + copts
     if precompiled:
-        name = "precompiled_O1" if ours == _TEST_COPTS else "precompiled_O2"
+        name = _PRECOMPILED[libtorch or "@libtorch//:torch"]
+        name += "_O1" if ours == _TEST_COPTS else "_O2"
         copts = copts + _if_precompiled(["-include", "third_party/libtorch/%s.h" % name])
         deps = deps + _if_precompiled(["//third_party/libtorch:" + name])
     return dict(copts = copts, deps = deps)
 
-def _has_libtorch(deps):
-    return type(deps) == "list" and _LIBTORCH in deps
+def _libtorch(deps):
+    """By which name it is in `deps`, or None."""
+    if type(deps) != "list":
+        return None
+    names = [dep for dep in deps if dep in _PRECOMPILED]
+    return names[0] if names else None
 
 def _if_precompiled(values):
     return select({
@@ -76,7 +88,7 @@ def gpipe_cc_library(
       deps: as in cc_library.
       linkstatic: no shared library of its own, so that a test is one file
         with everything but LibTorch in it, as a binary is.
-      precompiled: whether LibTorch's modules are read precompiled; if it is in
+      precompiled: whether LibTorch's headers are read precompiled; if it is in
         `deps`, unless given. For a target that gets them by way of others.
       **kwargs: as in cc_library.
     """
@@ -99,7 +111,7 @@ def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None
       precompiled: as in gpipe_cc_library.
       **kwargs: as in cc_binary.
     """
-    if _has_libtorch(deps):
+    if _libtorch(deps):
         deps = deps + [_LIBTORCH_CUDA]
     kwargs.update(_attributes(_COPTS, copts, deps, precompiled))
     cc_binary(
