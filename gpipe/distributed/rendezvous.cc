@@ -83,7 +83,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
 
   Meeting run(int listening) {
     std::promise<Outcome> promise;
-    auto outcome = promise.get_future();
+    auto answer = promise.get_future();
     std::thread([self = shared_from_this(), listening,
                  promise = std::move(promise)]() mutable {
       Outcome outcome;
@@ -96,13 +96,13 @@ class Joining : public std::enable_shared_from_this<Joining> {
     }).detach();
     // What is inside has deadlines too, with better words.
     bool ready =
-        outcome.wait_until(deadline_ + kGrace) == std::future_status::ready;
+        answer.wait_until(deadline_ + kGrace) == std::future_status::ready;
     if (!ready && connected_) {
-      ready = outcome.wait_until(deadline_ + options_.timeout) ==
+      ready = answer.wait_until(deadline_ + options_.timeout) ==
               std::future_status::ready;
     }
     if (ready) {
-      auto [meeting, error] = outcome.get();
+      auto [meeting, error] = answer.get();
       if (error) std::rethrow_exception(std::move(error));
       return meeting;
     }
