@@ -64,7 +64,7 @@ TEST_P(MetaPipeline, TakesTheBytesOfOneOnTheCpu) {
   const int64_t live = CountingAllocator::live_bytes() - before;
   const int64_t peak = CountingAllocator::peak_bytes() - before;
 
-  GPipe on_meta = [&] {
+  GPipe on_meta = [chunks = chunks, mode = mode] {
     const MetaGuard meta;
     return pipeline_on(torch::kMeta, {8}, chunks, mode);
   }();

@@ -59,7 +59,7 @@ class GradScaler {
   auto scaled(Loss loss) const {
     return [this, loss = std::move(loss)](const auto& output,
                                           const auto& target) mutable {
-      return scale(loss(output, target));
+      return this->scale(loss(output, target));
     };
   }
 
