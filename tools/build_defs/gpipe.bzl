@@ -7,7 +7,7 @@ give: a project that depends on gpipe has a .bazelrc of its own.
 """
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
-load(":precompiled.bzl", "precompiled_header")
+load(":precompiled.bzl", "precompiled_header", "with_precompiled")
 load(":sanitized.bzl", "sanitized_test")
 
 _COPTS = [
@@ -16,62 +16,69 @@ _COPTS = [
     "-Wextra",
 ]
 
-# Of tests, whose time is that of their compiling: a sixth less.
-_TEST_COPTS = _COPTS + ["-O1"]
+# Tests take longer to compile than to run: clang needs 2.7 s for gpipe/skip_test.cc
+# with -O0, 6.3 s with -O1.
+_TEST_COPTS = _COPTS + ["-O0"]
 
 _LIBTORCH_CUDA = "@libtorch//:cuda"
 
-# Who depends on LibTorch by one of these names gets its headers precompiled, by
-# this target of //third_party/libtorch.
-_PRECOMPILED = {
-    "@libtorch//:torch": "precompiled",
-    "@libtorch//:aten": "precompiled_aten",
+# The header of //tools/precompiled for targets that depend on LibTorch by one of these
+# names, or by none of them (None).
+_FOR_LIBRARIES = {
+    "@libtorch//:torch": "modules",
+    "@libtorch//:aten": "tensors",
+    None: None,
+}
+_FOR_TESTS = {
+    "@libtorch//:torch": "modules_and_googletest",
+    "@libtorch//:aten": "tensors_and_googletest",
+    None: "googletest",
 }
 
-def precompiled_libtorch(name, srcs):
-    """[name]_O1 and [name]_O2: LibTorch's headers as our targets can use them.
+def precompiled_for_libraries(name, deps):
+    """Declares [name].cc as a precompiled header for libraries and binaries.
 
     Args:
-      name: a value of _PRECOMPILED.
-      srcs: one file, which includes them.
+      name: a value of _FOR_LIBRARIES.
+      deps: the targets that provide the included files.
     """
-    for suffix, copts in {"_O1": _TEST_COPTS, "_O2": _COPTS}.items():
-        precompiled_header(
-            name = name + suffix,
-            srcs = srcs,
-            copts = copts,
-            deps = ["@libtorch//:torch"],
-        )
+    precompiled_header(name = name, copts = _COPTS, deps = deps)
+
+def precompiled_for_tests(name, deps):
+    """Declares [name].cc as a precompiled header for tests.
+
+    Args:
+      name: a value of _FOR_TESTS.
+      deps: the targets that provide the included files.
+    """
+    precompiled_header(name = name, copts = _TEST_COPTS, deps = deps)
 
 def _attributes(ours, copts, deps, precompiled = None):
-    """`copts` after `ours`, and `deps`, with a precompiled header if asked for.
+    """Returns `copts` after `ours` and `deps`, with a precompiled header if wanted.
 
-    By default: for LibTorch's users. Options of one's own make it unfit, and a
-    select() cannot be looked into.
+    The default is the header of LibTorch's name in `deps`. A target with copts of
+    its own, or whose deps are a select(), gets none.
     """
+    headers = _FOR_TESTS if ours == _TEST_COPTS else _FOR_LIBRARIES
     libtorch = _libtorch(deps)
+    if precompiled and not libtorch:
+        libtorch = "@libtorch//:torch"
+    header = headers[libtorch]
     if precompiled == None:
-        precompiled = libtorch and not copts
+        precompiled = not copts and type(deps) == "list"
     copts = ours + copts
-    if precompiled:
-        name = _PRECOMPILED[libtorch or "@libtorch//:torch"]
-        name += "_O1" if ours == _TEST_COPTS else "_O2"
-        copts = copts + _if_precompiled(["-include", "third_party/libtorch/%s.h" % name])
-        deps = deps + _if_precompiled(["//third_party/libtorch:" + name])
+    if precompiled and header:
+        more_copts, more_deps = with_precompiled("//tools/precompiled:" + header)
+        copts = copts + more_copts
+        deps = deps + more_deps
     return dict(copts = copts, deps = deps)
 
 def _libtorch(deps):
-    """By which name it is in `deps`, or None."""
+    """Returns LibTorch's name in `deps`, or None."""
     if type(deps) != "list":
         return None
-    names = [dep for dep in deps if dep in _PRECOMPILED]
+    names = [dep for dep in deps if dep in _FOR_LIBRARIES]
     return names[0] if names else None
-
-def _if_precompiled(values):
-    return select({
-        "//third_party/libtorch:with_precompiled": values,
-        "//conditions:default": [],
-    })
 
 def gpipe_cc_library(
         name,
@@ -269,7 +276,7 @@ def gpipe_fuzz_test(
         args.append("--dictionary=" + package + "/" + dictionary[0])
 
     _library(
-        _TEST_COPTS,
+        _COPTS,
         name + "_target",
         testonly = True,
         srcs = [name + ".cc"],

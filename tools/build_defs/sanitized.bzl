@@ -5,7 +5,7 @@ In //... without a --config, so that they are part of every run of the tests.
 
 _COPT = "//command_line_option:copt"
 _LINKOPT = "//command_line_option:linkopt"
-_PRECOMPILE = "//third_party/libtorch:precompile"
+_PRECOMPILE = "//tools/precompiled:compiler"
 
 # As in .bazelrc, where the reasons are.
 _COPTS = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
@@ -27,10 +27,11 @@ def _with_sanitizers(settings, attr):
         copts = copts + _COPTS + flags
         linkopts = linkopts + flags
         if "undefined" in attr.sanitizers:
-            linkopts = linkopts + ["-lubsan"]
+            # Bazel links with clang, not clang++.
+            linkopts = linkopts + ["-fsanitize-link-c++-runtime"]
 
         # Of too few files to be worth a precompiled header with these options.
-        precompile = False
+        precompile = "none"
     return {_COPT: copts, _LINKOPT: linkopts, _PRECOMPILE: precompile}
 
 def _impl(ctx):

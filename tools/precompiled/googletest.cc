@@ -1,0 +1,3 @@
+// For tests without LibTorch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
