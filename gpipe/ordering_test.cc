@@ -24,6 +24,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing/rounds.h"
 #include "gpipe/testing/simulated/simulated.h"
 
 namespace gpipe {
@@ -364,7 +365,8 @@ TEST(Ordering, NoWorkloadComplains) {
 
 TEST(Ordering, DelaysChangeNothing) {
   const auto all = workloads();
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  const auto seeds = static_cast<uint64_t>(testing::rounds(40, 200));
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
     simulated::set_delays({seed, /*probability=*/0.2, /*seconds=*/300e-6});
     const Workload& each = all[seed % all.size()];
     ASSERT_EQ(run(each), "") << each.name << ", seed " << seed;

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 #
-# What a careful maintainer runs before a release, one step after the other:
+# Runs the checks before a release, one step after the other:
 #
 #   format    tools/check_format.sh
-#   tests     ./bazelw test //...: with a few sanitized tests and a million inputs
-#             per fuzz target in it
+#   tests     ./bazelw test //...
 #   consumer  tools/check_consumer.sh
-#   clang     every include's target is a direct dependency; locks
+#   thorough  the tests again with all rounds of sweeps and random tests
+#             (GPIPE_THOROUGH=1), and a million inputs per fuzz target
+#   layering  every include needs a direct dependency, without precompiled headers;
+#             locks
+#   gcc       everything built by g++, which most projects use
 #   asan      all tests with ASan, LSan and UBSan
 #   tsan      all tests with TSan
 #   fuzz      libFuzzer, three minutes per target
 #
-#   tools/check.sh                              # all: many hours on two cores
+#   tools/check.sh                              # all: hours on two cores
 #   tools/check.sh --quick                      # the first three, and fuzz for 20 s
 #   tools/check.sh asan tsan                    # these steps
 #   tools/check.sh --targets=//gpipe/runtime/... asan tsan
@@ -24,7 +27,7 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-all=(format tests consumer clang asan tsan fuzz)
+all=(format tests consumer thorough layering gcc asan tsan fuzz)
 quick=(format tests consumer fuzz)
 steps=()
 targets=//...
@@ -67,7 +70,13 @@ run() {
     format) tools/check_format.sh ;;
     tests) ./bazelw test "${options[@]}" $targets ;;
     consumer) tools/check_consumer.sh "${bazel_options[@]}" ;;
-    clang) ./bazelw build "${options[@]}" --config=clang $targets ;;
+    thorough)
+      ./bazelw test "${options[@]}" --test_env=GPIPE_THOROUGH=1 --test_tag_filters=-fuzz $targets &&
+        ./bazelw test "${options[@]}" --test_arg=--runs=1000000 --build_tests_only \
+          --test_tag_filters=fuzz $targets
+      ;;
+    layering) ./bazelw build "${options[@]}" --config=layering $targets ;;
+    gcc) ./bazelw build "${options[@]}" --config=gcc $targets ;;
     asan) ./bazelw test "${options[@]}" --config=asan --config=ubsan $targets ;;
     tsan) ./bazelw test "${options[@]}" --config=tsan $targets ;;
     fuzz) tools/fuzz.sh all "$fuzz_seconds" "${bazel_options[@]}" ;;

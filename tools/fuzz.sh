@@ -23,11 +23,6 @@ case $for_how_long in
   *) limit=-max_total_time=$for_how_long ;;
 esac
 
-if ! type -P clang >/dev/null || ! compgen -G "$(clang -print-resource-dir)/lib/*/libclang_rt.fuzzer*.a" >/dev/null; then
-  echo "fuzz: no clang with libFuzzer; install with: sudo apt-get install -y clang libclang-rt-14-dev" >&2
-  exit 1
-fi
-
 quiet=(--noshow_progress --ui_event_filters=-info)
 if [[ $targets == all ]]; then
   targets=$(./bazelw query "${quiet[@]}" 'attr(name, "_fuzz_libfuzzer$", //...)')

@@ -22,6 +22,7 @@
 #include "gpipe/runtime/train_step.h"
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/placement.h"
+#include "gpipe/testing/rounds.h"
 
 namespace gpipe {
 namespace {
@@ -74,13 +75,17 @@ struct Case {
   bool backward = false;
 };
 
+// Without GPIPE_THOROUGH=1, up to 6 ranks and 9 micro-batches: fewer, as many, and
+// more micro-batches than ranks and stages.
 void for_each_case(const std::function<void(const Case&)>& check) {
+  const int64_t most_ranks = testing::rounds(6, 8);
+  const int64_t most_microbatches = testing::rounds(9, 16);
   for (const std::string& name : schedule_names()) {
     std::set<int> all_per_rank{1, 2};
     if (const auto fixed = fixed_stages_per_rank(name)) all_per_rank = {*fixed};
-    for (int ranks = 1; ranks <= 8; ++ranks) {
+    for (int ranks = 1; ranks <= most_ranks; ++ranks) {
       for (const int per_rank : all_per_rank) {
-        for (int m = 1; m <= 16; ++m) {
+        for (int m = 1; m <= most_microbatches; ++m) {
           Case each;
           try {
             each.schedule = named_schedule(name, ranks, m, per_rank);

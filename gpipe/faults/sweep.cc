@@ -8,6 +8,7 @@
 #include "gpipe/runtime/phase.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing/rounds.h"
 
 namespace gpipe::faults {
 
@@ -39,7 +40,8 @@ std::vector<std::string> Sweep::row(const std::string& name) const {
 Sweep sweep(Trial& trial, testing::FailNth& failing, const Settle& settle,
             bool late) {
   Sweep sweep;
-  for (int64_t at = 0;; ++at) {
+  const int64_t stride = testing::rounds(7, 1);
+  for (int64_t at = 0;; at += stride) {
     const Thrown kind = at % 2 == 0 ? Thrown::kOutOfMemory : Thrown::kBadAlloc;
     std::atomic<int64_t> microbatch{-1};
     const auto fail = [&] {

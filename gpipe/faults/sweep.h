@@ -1,4 +1,4 @@
-// Fails the first, the second, ... operation of a step, until none is left.
+// Fails one operation of a step after another.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,8 @@ struct Sweep {
 // gone wrong only there, such as what a device has failed at meanwhile.
 using Settle = std::function<std::string()>;
 
+// Fails the operations 0, 7, 14, ... of a step, or every one with GPIPE_THOROUGH=1.
+//
 // Reports what should not be as failures of the test, with the number of the
 // operation. The trial is one_at_a_time, so that they have an order.
 // `late`: the error may come up at a later operation, so that its place is

@@ -18,6 +18,7 @@
 #include "gpipe/schedule/text.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/validate.h"
+#include "gpipe/testing/rounds.h"
 
 namespace gpipe {
 namespace {
@@ -361,8 +362,9 @@ void check_circle(const Schedule& schedule, const std::string& message) {
 TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
   Random random(0);
   std::map<Mutation, int> accepted, refused;
+  const int64_t wanted = testing::rounds(2500, 10000);
   int mutants = 0, deadlocks = 0, blocks = 0;
-  while (mutants < 10000) {
+  while (mutants < wanted) {
     const Schedule valid = valid_schedule(random);
     ASSERT_TRUE(brute_force(valid)) << to_csv(valid);
     ASSERT_EQ(objection(valid), "") << to_csv(valid);
@@ -386,19 +388,20 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
   // Both answers are tried, for all mutations but a double, which is never
   // right.
   for (int mutation = 0; mutation < kMutations; ++mutation) {
-    EXPECT_GT(refused[static_cast<Mutation>(mutation)], 100) << mutation;
+    EXPECT_GT(refused[static_cast<Mutation>(mutation)], wanted / 100) << mutation;
     if (mutation == kDouble) continue;
-    EXPECT_GT(accepted[static_cast<Mutation>(mutation)], 20) << mutation;
+    EXPECT_GT(accepted[static_cast<Mutation>(mutation)], wanted / 500) << mutation;
   }
-  EXPECT_GT(deadlocks, 300);
-  EXPECT_GT(blocks, 300);
+  EXPECT_GT(deadlocks, wanted * 3 / 100);
+  EXPECT_GT(blocks, wanted * 3 / 100);
 }
 
 // Blocks of either order, and backwards in one or two parts.
 TEST(ValidateMutants, RecomputesMayBeAddedToWhateverIsValid) {
   Random random(1);
+  const int64_t schedules = testing::rounds(500, 2000);
   std::map<Kind, int> first;  // of blocks
-  for (int k = 0; k < 2000; ++k) {
+  for (int64_t k = 0; k < schedules; ++k) {
     const Schedule schedule =
         select(valid_schedule(random),
                [](const Action& a) { return a.kind != Kind::kRecompute; });
@@ -417,7 +420,7 @@ TEST(ValidateMutants, RecomputesMayBeAddedToWhateverIsValid) {
   }
   for (const Kind kind :
        {Kind::kForward, Kind::kBackward, Kind::kBackwardInput}) {
-    EXPECT_GT(first[kind], 100);
+    EXPECT_GT(first[kind], schedules / 20);
   }
 }
 

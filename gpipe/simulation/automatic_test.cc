@@ -17,6 +17,7 @@
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/testing/rounds.h"
 
 namespace gpipe {
 namespace {
@@ -337,7 +338,7 @@ double best_named(const std::vector<int>& place, int microbatches,
 TEST(AutomaticTest, FindsTheShortestOfAllSmallSchedules) {
   Draw draw(1);
   int feasible = 0;
-  for (int k = 0; k < 200; ++k) {
+  for (int k = 0; k < testing::rounds(50, 200); ++k) {
     const std::vector<int> place =
         k % 4 ? in_line(2) : draw.place(2, draw.number(2, 3));
     const int m = place.size() > 2 || k % 8 ? 2 : 3;
@@ -396,7 +397,7 @@ TEST(AutomaticTest, SaysWhichNamedScheduleItIs) {
 TEST(AutomaticTest, IsNeverLongerThanANamedScheduleThatFits) {
   Draw draw(2);
   int compared = 0, shorter = 0;
-  for (int k = 0; k < 1500; ++k) {
+  for (int k = 0; k < testing::rounds(300, 1500); ++k) {
     const int p = draw.number(1, 4), m = draw.number(1, 7);
     std::vector<int> place = k % 2 ? in_line(p) : in_a_v(p);
     if (k % 6 == 0) {
@@ -450,7 +451,7 @@ double least_bytes(const std::vector<int>& place, int rank,
 
 TEST(AutomaticTest, KeepsToAnyLimitDownToTheLeast) {
   Draw draw(3);
-  for (int k = 0; k < 3000; ++k) {
+  for (int k = 0; k < testing::rounds(600, 3000); ++k) {
     const int p = draw.number(1, 4), m = draw.number(1, 6);
     const auto place = draw.chance() ? in_line(p) : in_a_v(p);
     const Costs costs = draw.costs(place.size());
@@ -467,7 +468,7 @@ TEST(AutomaticTest, KeepsToAnyLimitDownToTheLeast) {
 
 TEST(AutomaticTest, OneByteLessThanTheLeastIsRefused) {
   Draw draw(4);
-  for (int k = 0; k < 300; ++k) {
+  for (int k = 0; k < testing::rounds(60, 300); ++k) {
     const int p = draw.number(1, 4);
     const auto place = draw.chance() ? in_line(p) : in_a_v(p);
     const Costs costs = draw.costs(place.size());

@@ -163,16 +163,17 @@ def gpipe_cc_test(
         **kwargs
     )
 
-def gpipe_device_test(name, deps = [], size = "small", tags = [], **kwargs):
-    """One test source, run on the devices of each variant.
+def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], **kwargs):
+    """Tests that run on the devices of each variant.
 
     [name]_cpu; [name]_simulated, on four simulated accelerators; and
     [name]_cuda, which is skipped but under --config=cuda. [name] is all of them.
-    The source is compiled once; it asks gpipe/testing/devices.h where to put
-    things, and is linked with an answer per variant.
+    The sources are compiled once. They ask gpipe/testing/devices.h where to put
+    things, and are linked with an answer per variant.
 
     Args:
-      name: the source is [name].cc.
+      name: the common part of the variants' names.
+      srcs: [name].cc unless given.
       deps: of the source; GoogleTest and devices.h are there already.
       size: as in cc_test.
       tags: as in cc_test.
@@ -182,7 +183,7 @@ def gpipe_device_test(name, deps = [], size = "small", tags = [], **kwargs):
         _TEST_COPTS,
         name + "_source",
         testonly = True,
-        srcs = [name + ".cc"],
+        srcs = [name + ".cc"] if srcs == None else srcs,
         deps = deps + [
             "//gpipe/testing:devices",
             "@com_google_googletest//:gtest",
@@ -240,9 +241,8 @@ def gpipe_sanitized_test(name, test, sanitizers, size = "small", **kwargs):
 def gpipe_fuzz_test(
         name,
         deps = [],
-        runs = 1000000,
+        runs = 100000,
         sanitized = True,
-        size = "medium",
         **kwargs):
     """A fuzz target, run for a while by a driver of ours, and by libFuzzer.
 
@@ -262,7 +262,6 @@ def gpipe_fuzz_test(
       runs: how many inputs.
       sanitized: whether the test is built with ASan and UBSan, which costs the
         compiling of all that it is linked with. Else it is as other tests are.
-      size: as in cc_test.
       **kwargs: as in cc_library, for the source.
     """
     folder = name + "_corpus"
@@ -286,14 +285,14 @@ def gpipe_fuzz_test(
         **kwargs
     )
     test = dict(
-        size = size,
+        size = "medium",
         args = args,
     )
     cc_test(
         name = name + "_plain" if sanitized else name,
         data = files + dictionary,
         linkstatic = True,
-        tags = ["manual"] if sanitized else [],
+        tags = ["manual"] if sanitized else ["fuzz"],
         deps = [
             ":" + name + "_target",
             "//gpipe/testing/fuzz:driver",
@@ -305,6 +304,7 @@ def gpipe_fuzz_test(
             name = name,
             test = ":" + name + "_plain",
             sanitizers = ["address", "undefined"],
+            tags = ["fuzz"],
             **test
         )
     cc_binary(

@@ -47,7 +47,9 @@ def with_precompiled(header):
     Returns:
       (copts, deps) to be added to the target's own.
     """
-    path = "$(BINDIR)/" + header[2:].replace(":", "/") + ".h"
+    repository = native.repository_name().lstrip("@")
+    folder = "$(BINDIR)/" + ("external/" + repository + "/" if repository else "")
+    path = folder + header[2:].replace(":", "/") + ".h"
     copts = {
         compiler: flags + ["-include", path]
         for compiler, flags in _OPEN.items()
