@@ -1,8 +1,13 @@
 #include "gpipe/distributed/testing/ranks.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -10,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "gpipe/distributed/environment.h"
@@ -41,6 +47,39 @@ int run(const std::string& name) {
   return 1;
 }
 
+// A TCP port of 127.0.0.1 that stays bound while this object lives. Rank 0 can
+// listen on the port, because both sockets have SO_REUSEADDR. The kernel gives
+// the port to no other socket that asks for any free port. Without this, a rank
+// of another world at the same time could get the port before rank 0 listens.
+class ReservedPort {
+ public:
+  ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int yes = 1;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    if (::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) ||
+        ::bind(socket_, any, length) || ::getsockname(socket_, any, &length)) {
+      const int error = errno;
+      ::close(socket_);
+      throw std::system_error(error, std::generic_category(),
+                              "cannot reserve a port of 127.0.0.1");
+    }
+    port_ = ntohs(address.sin_port);
+  }
+  ~ReservedPort() { ::close(socket_); }
+  ReservedPort(const ReservedPort&) = delete;
+  ReservedPort& operator=(const ReservedPort&) = delete;
+
+  int port() const { return port_; }
+
+ private:
+  const int socket_;
+  int port_ = 0;
+};
+
 }  // namespace
 
 RankProgramEntry::RankProgramEntry(const std::string& name,
@@ -64,6 +103,7 @@ struct Ranks::State {
   std::mutex mutex;
   std::condition_variable written;
   std::vector<RankResult> results;
+  const ReservedPort reserved;
   std::unique_ptr<Processes> processes;
 };
 
@@ -73,7 +113,7 @@ Ranks::Ranks(const std::string& program, int size, Arguments arguments)
 Ranks::Ranks(const std::string& program,
              const std::vector<Arguments>& arguments)
     : state_(std::make_unique<State>()) {
-  const std::string port = std::to_string(free_port());
+  const std::string port = std::to_string(state_->reserved.port());
   const std::string size = std::to_string(arguments.size());
   std::vector<Command> commands;
   for (std::size_t rank = 0; rank < arguments.size(); ++rank) {
