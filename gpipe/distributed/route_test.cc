@@ -75,8 +75,8 @@ struct Case {
   bool backward = false;
 };
 
-// Without GPIPE_THOROUGH=1, up to 6 ranks and 9 micro-batches: fewer, as many, and
-// more micro-batches than ranks and stages.
+// Without GPIPE_THOROUGH=1, up to 6 ranks and 9 micro-batches: fewer, as many,
+// and more micro-batches than ranks and stages.
 void for_each_case(const std::function<void(const Case&)>& check) {
   const int64_t most_ranks = testing::rounds(6, 8);
   const int64_t most_microbatches = testing::rounds(9, 16);

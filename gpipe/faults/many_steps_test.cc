@@ -1,5 +1,6 @@
 // A long run: it holds as many bytes and threads after 200 steps (1,000 with
-// GPIPE_THOROUGH=1) as after 100, with an optimizer, and with failures in between.
+// GPIPE_THOROUGH=1) as after 100, with an optimizer, and with failures in
+// between.
 #include <gtest/gtest.h>
 #include <torch/optim/adam.h>
 #include <torch/types.h>

@@ -388,9 +388,11 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
   // Both answers are tried, for all mutations but a double, which is never
   // right.
   for (int mutation = 0; mutation < kMutations; ++mutation) {
-    EXPECT_GT(refused[static_cast<Mutation>(mutation)], wanted / 100) << mutation;
+    EXPECT_GT(refused[static_cast<Mutation>(mutation)], wanted / 100)
+        << mutation;
     if (mutation == kDouble) continue;
-    EXPECT_GT(accepted[static_cast<Mutation>(mutation)], wanted / 500) << mutation;
+    EXPECT_GT(accepted[static_cast<Mutation>(mutation)], wanted / 500)
+        << mutation;
   }
   EXPECT_GT(deadlocks, wanted * 3 / 100);
   EXPECT_GT(blocks, wanted * 3 / 100);

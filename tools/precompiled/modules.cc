@@ -1,5 +1,5 @@
-// LibTorch's headers for files with modules. Only what most of these files include:
-// a larger precompiled header takes longer to open.
+// LibTorch's headers for files with modules. Only what most of these files
+// include: a larger precompiled header takes longer to open.
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/optimizer.h>

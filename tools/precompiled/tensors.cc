@@ -1,3 +1,3 @@
-// LibTorch's headers for files with tensors and no modules. Opens in a third of the
-// time of modules.cc.
+// LibTorch's headers for files with tensors and no modules. Opens in a third of
+// the time of modules.cc.
 #include <ATen/Functions.h>
