@@ -168,7 +168,6 @@ TEST(FaultInjection, AnAcceleratorGetsSettingsOfAllKinds) {
 }
 
 TEST(FaultInjection, EveryPlaceOfEveryStepFailsOnceAndLeavesNothing) {
-  // No divisor of the 4 kinds, which would leave some out.
   const int64_t every =
       number("GPIPE_FAULT_EVERY", rounds(device().is_cpu() ? 9 : 5, 1));
   const char* const kinds = std::getenv("GPIPE_FAULT_KINDS");
@@ -179,7 +178,11 @@ TEST(FaultInjection, EveryPlaceOfEveryStepFailsOnceAndLeavesNothing) {
                        : settings_of_an_accelerator();
   Watchdog watchdog(std::chrono::seconds(60), what_threads_do);
   std::map<std::string, Tally> by_site;
-  int64_t count = 0, injections = 0;
+  struct Count {
+    int64_t seen = 0, chosen = 0;
+  };
+  std::map<std::string, Count> counts;  // by site
+  int64_t injections = 0;
   for (std::size_t s = 0; s < all.size(); ++s) {
     SCOPED_TRACE(all[s].describe());
     Trial trial(all[s]);
@@ -188,8 +191,11 @@ TEST(FaultInjection, EveryPlaceOfEveryStepFailsOnceAndLeavesNothing) {
     std::vector<Place> places = end_watch();
     std::sort(places.begin(), places.end());
     for (const Place& place : places) {
-      if (count++ % every != 0) continue;
-      const auto turn = (count + static_cast<int64_t>(s)) / every % 4;
+      // The first eight of a site in any case: each kind twice.
+      Count& count = counts[place.site];
+      const int64_t index = count.seen++;
+      if (index >= 8 && index % every != 0) continue;
+      const int64_t turn = count.chosen++ % 4;
       for (const Thrown thrown : kThrown) {
         if (!all_kinds && static_cast<int64_t>(thrown) != turn) continue;
         if (ends_the_process(place, thrown)) continue;
