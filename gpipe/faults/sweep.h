@@ -32,8 +32,8 @@ struct Sweep {
 // gone wrong only there, such as what a device has failed at meanwhile.
 using Settle = std::function<std::string()>;
 
-// Fails the operations 0, 7, 14, ... of a step, or every one with
-// GPIPE_THOROUGH=1.
+// Fails every third operation of a step, from 0, 1 or 2 on in turn, or every
+// one with GPIPE_THOROUGH=1.
 //
 // Reports what should not be as failures of the test, with the number of the
 // operation. The trial is one_at_a_time, so that they have an order.
