@@ -362,7 +362,7 @@ TEST(AutomaticTest, FindsTheShortestOfAllSmallSchedules) {
               result.timeline.makespan)
         << k;
   }
-  EXPECT_GE(feasible, 150);
+  EXPECT_GE(feasible, testing::rounds(37, 150));
 }
 
 // 3 m v + p - 1 units: the last rank waits for its first micro-batch, and no
@@ -424,8 +424,8 @@ TEST(AutomaticTest, IsNeverLongerThanANamedScheduleThatFits) {
     if (named < kInfinite) ++compared;
     if (result.timeline.makespan < named) ++shorter;
   }
-  EXPECT_GE(compared, 750);
-  EXPECT_GE(shorter, 375);
+  EXPECT_GE(compared, testing::rounds(150, 750));
+  EXPECT_GE(shorter, testing::rounds(75, 375));
 }
 
 // The least that a rank with one stage needs is one micro-batch; with two, it
