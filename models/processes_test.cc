@@ -17,6 +17,7 @@
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/testing/rounds.h"
 #include "models/amoebanet.h"
 #include "models/unet.h"
 
@@ -52,7 +53,8 @@ const RankProgramEntry kTrain("train", [] {
   for (const auto& [name, setting] :
        testing::settings(world->size(), /*most_stages=*/8, {4})) {
     const bool long_one = name.rfind("1f1b", 0) == 0;
-    testing::train(world, subject, setting, long_one ? 20 : 2, name);
+    const auto steps = static_cast<int>(long_one ? testing::rounds(4, 20) : 2);
+    testing::train(world, subject, setting, steps, name);
   }
   Setting setting;
   setting.schedule = one_forward_one_backward(world->size(), 4);

@@ -34,6 +34,7 @@
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing/rounds.h"
 
 namespace gpipe {
 namespace {
@@ -113,8 +114,8 @@ const RankProgramEntry kSchedules("schedules", [] {
   torch::set_num_threads(1);
   for (auto& [name, setting] : settings(world->size(), 6, {1, 4, 6})) {
     const bool largest = num_microbatches(setting.schedule) == 6;
-    train(world, models().at(argument("model")), setting, largest ? 20 : 2,
-          name);
+    const auto steps = static_cast<int>(largest ? testing::rounds(5, 20) : 2);
+    train(world, models().at(argument("model")), setting, steps, name);
   }
   return 0;
 });
