@@ -283,7 +283,7 @@ std::vector<Tensor> state_after(const Setting& setting, Checkpoint mode,
 // On accelerators, without GPIPE_THOROUGH=1, each setting has one mode in turn.
 TEST_F(TrainStep, WithAFixedOrderOfSumsAllSchedulesGiveTheSameBits) {
   const auto dropout = [] { return testing::conv_model(0.3); };
-  const bool all_modes = device().is_cpu() || testing::rounds(0, 1) == 1;
+  const bool all_modes = device().is_cpu() || testing::is_thorough();
   int turn = 0;
   for (const bool deferred : {false, true}) {
     const auto expected =

@@ -46,16 +46,17 @@ struct Case {
   bool is_large = false;
 
   std::vector<int64_t> chunks() const {
-    const bool few = is_large && (is_quick() || !testing::device().is_cpu());
+    const bool few =
+        is_large && (!testing::is_thorough() || !testing::device().is_cpu());
     return few ? std::vector<int64_t>{3} : std::vector<int64_t>{1, 3, 8};
   }
   // Without GPIPE_THOROUGH=1 a large model has one cut on accelerators: the
   // last.
   std::size_t first_balance() const {
-    const bool one = is_large && is_quick() && !testing::device().is_cpu();
+    const bool one =
+        is_large && !testing::is_thorough() && !testing::device().is_cpu();
     return one ? balances.size() - 1 : 0;
   }
-  static bool is_quick() { return testing::rounds(0, 1) == 0; }
 };
 
 void PrintTo(const Case& test, std::ostream* stream) { *stream << test.name; }
