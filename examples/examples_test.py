@@ -47,6 +47,9 @@ class Examples(unittest.TestCase):
         self.assertEqual(len(losses), 3)
         self.assertLess(losses[-1], losses[0])
 
+    def test_the_program_of_the_consumer_project_runs(self):
+        self.assertIn("output [8, 10]", run("examples/consumer_main"))
+
     def test_placement_says_that_parts_compute_as_the_whole(self):
         self.assertIn(" of 64", run("examples/placement"))
 
@@ -60,7 +63,7 @@ class Examples(unittest.TestCase):
     def test_schedules_lose_the_same_in_processes(self):
         for name in "1f1b", "zbv":  # stages go around; there and back
             alone = run("examples/schedules", name)
-            self.assertEqual(len(lines(alone, "step")), 10)
+            self.assertEqual(len(lines(alone, "step")), 5)
             self.assertIn("simulated:", alone)
             spread = in_processes(2, "examples/schedules", name)
             self.assertEqual(lines(spread, "step"), lines(alone, "step"))

@@ -33,8 +33,8 @@ torch::nn::Sequential network() {
   return model;
 }
 
-// Ten steps; `device` is where input goes, and `speaks` whether the losses are
-// printed here. Returns the last step's timeline.
+// Trains for five steps and returns the last step's timeline. `device` is where
+// the input goes; `speaks` says whether this process prints the losses.
 template <typename Pipeline>
 gpipe::Timeline train(Pipeline& pipeline, torch::Device device,
                       const gpipe::Schedule& schedule, bool speaks) {
@@ -44,7 +44,7 @@ gpipe::Timeline train(Pipeline& pipeline, torch::Device device,
   const auto labels = (radius > 0.4).logical_and(radius < 0.8).to(torch::kLong);
   torch::optim::Adam optimizer(pipeline->parameters(), /*lr=*/1e-3);
   gpipe::StepResult result;
-  for (int step = 1; step <= 10; ++step) {
+  for (int step = 1; step <= 5; ++step) {
     optimizer.zero_grad();
     result = pipeline->train_step(
         points.to(device), labels.to(device),

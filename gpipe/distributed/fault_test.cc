@@ -946,10 +946,12 @@ TEST(Fault, AMissingRankIsNamedByAll) {
   }
 }
 
-// A socket on a port of its own, which accepts and answers with some bytes.
+// A socket on a port of its own, which accepts, answers with some bytes and, if
+// `hangs_up`, closes the connection.
 class Stranger {
  public:
-  explicit Stranger(std::string answer) : answer_(std::move(answer)) {
+  explicit Stranger(std::string answer, bool hangs_up = false)
+      : answer_(std::move(answer)), hangs_up_(hangs_up) {
     socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -965,8 +967,12 @@ class Stranger {
       while (true) {
         const int one = ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
         if (one < 0) break;
-        taken.push_back(one);
         ::send(one, answer_.data(), answer_.size(), MSG_NOSIGNAL);
+        if (hangs_up_) {
+          ::close(one);
+        } else {
+          taken.push_back(one);
+        }
       }
       for (const int each : taken) ::close(each);
     });
@@ -983,6 +989,7 @@ class Stranger {
 
  private:
   const std::string answer_;
+  const bool hangs_up_;
   int socket_ = -1, port_ = 0;
   std::thread accepter_;
 };
@@ -1021,6 +1028,24 @@ TEST(Fault, APortThatIsInUseIsNamed) {
       }
     }
   }
+}
+
+TEST(Fault, AStoreThatHangsUpIsNamed) {
+  const Stranger stranger("", /*hangs_up=*/true);
+  const auto results =
+      Ranks("train", {Arguments{{"as_rank", "1"},
+                                {"as_size", "2"},
+                                {"at_port", stranger.port()},
+                                {"timeout_ms", "1000"}}})
+          .wait(seconds(30));
+  expect_failed_in_order(results[0]);
+  auto words = said(results[0]);
+  EXPECT_EQ(words["type"], "PeerError");
+  EXPECT_EQ(words["fault"], "has not answered in time");
+  EXPECT_EQ(words["rank"], "0");
+  EXPECT_THAT(
+      words["what"],
+      HasSubstr("no connection to the store at 127.0.0.1:" + stranger.port()));
 }
 
 TEST(Fault, GarbageFromAPeerIsAnErrorOnAllRanks) {
