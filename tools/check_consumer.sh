@@ -30,8 +30,8 @@ options+=(--symlink_prefix=/ --repo_env=CC=clang --copt=-O0 --noshow_progress
   --ui_event_filters=-info)
 
 if ((compile_only)); then
-  exec "$root/bazelw" --max_idle_secs=60 build "${options[@]}" --compile_one_dependency \
-    main.cc
+  exec "$root/bazelw" --max_idle_secs=60 build "${options[@]}" \
+    --output_groups=compilation_outputs //:main
 fi
 
 # Precompiled headers save most of the time; a project on gpipe does not need them.
