@@ -56,7 +56,7 @@ DEFINE_double(heartbeat_timeout, 10,
               "frozen.");
 DEFINE_string(transfers, "auto",
               "The way of tensors between accelerators: 'host', through its "
-              "memory, 'direct', by NCCL, or 'auto', direct where all can.");
+              "memory, 'direct', by NCCL, or 'auto', which is 'host'.");
 DEFINE_string(own_address, "",
               "The address of this machine that the others connect to. '': "
               "the one that packets to MASTER_ADDR leave from.");

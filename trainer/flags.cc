@@ -104,7 +104,7 @@ DEFINE_int64(data_parallel, kDefaults.engine.data_parallel,
              "mini-batch. The number of processes is a multiple.");
 DEFINE_string(transfers, kDefaults.engine.transfers,
               "The way of tensors between accelerators: 'host', through its "
-              "memory, 'direct', by NCCL, or 'auto', direct where all can.");
+              "memory, 'direct', by NCCL, or 'auto', which is 'host'.");
 DEFINE_string(own_address, kDefaults.engine.own_address,
               "With --distributed: the address of this machine that others "
               "connect to. '': the one that packets to MASTER_ADDR leave "

@@ -39,8 +39,9 @@ DirectEngine::Offer offer_of(const c10::Device& device) {
   if (engine) return engine->offer(device);
   return {"nothing is linked into the program that sends from " + device.str() +
               (device.is_cuda()
-                   ? " (build it with --config=cuda, where NCCL's header "
-                     "is)"
+                   ? " (build it with --config=cuda and with nccl.h, which is "
+                     "found in NCCL_HOME or in the nvidia-nccl-cu13 wheel "
+                     "beside torch)"
                    : ""),
           "", ""};
 }
@@ -167,7 +168,7 @@ void register_direct_engine(c10::DeviceType type,
 
 Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
                              Transfers asked) {
-  if (asked == Transfers::kHost) return asked;
+  if (asked != Transfers::kDirect) return Transfers::kHost;
   const DirectEngine::Offer mine = offer_of(device);
   std::string bytes;
   put_text(bytes, mine.why_not);
@@ -194,10 +195,10 @@ Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
     }
     if (!why_not.empty()) why_not = c10::str("rank ", rank, ": ", why_not);
   }
-  TORCH_CHECK_VALUE(asked != Transfers::kDirect || why_not.empty(),
+  TORCH_CHECK_VALUE(why_not.empty(),
                     "direct transfers are not possible here (", why_not,
-                    "); choose Transfers::kHost or kAuto");
-  return why_not.empty() ? Transfers::kDirect : Transfers::kHost;
+                    "); choose Transfers::kHost");
+  return Transfers::kDirect;
 }
 
 std::unique_ptr<Carrier> make_carrier(World& world, const c10::Device& device,

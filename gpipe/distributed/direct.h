@@ -42,9 +42,11 @@ class DirectEngine {
 void register_direct_engine(c10::DeviceType type,
                             std::unique_ptr<DirectEngine> engine);
 
-// What `asked` comes to, the same on all ranks, which all call this; `device`
-// is this rank's. c10::ValueError, on all ranks, for kDirect where one of them
-// cannot, naming it; PeerError.
+// Returns kDirect for kDirect, else kHost. All ranks call this with the same
+// `asked`; `device` is this rank's.
+//
+// Errors: c10::ValueError on all ranks, naming the rank, if one of them cannot
+// transfer directly; PeerError.
 Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
                              Transfers asked);
 

@@ -188,17 +188,17 @@ TEST(Direct, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
   expect_success(Ranks("replicas", 4).wait());
 }
 
-TEST(Direct, IsChosenByAllOrByNone) {
+TEST(Direct, IsForThoseWhoAskIfAllRanksCan) {
   const auto results = Ranks("agree", 2).wait();
   expect_success(results);
   for (const RankResult& each : results) {
     EXPECT_EQ(each.out,
-              "direct\ndirect\nhost\n"
+              "host\ndirect\nhost\n"
               "host\ndirect transfers are not possible here (rank 1: rank 0 "
-              "has the same device, hpu:0); choose Transfers::kHost or kAuto\n"
+              "has the same device, hpu:0); choose Transfers::kHost\n"
               "host\ndirect transfers are not possible here (rank 1: nothing "
               "is linked into the program that sends from cpu); choose "
-              "Transfers::kHost or kAuto\n");
+              "Transfers::kHost\n");
   }
 }
 

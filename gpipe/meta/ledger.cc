@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "gpipe/libtorch/debug_info.h"
 #include "gpipe/meta/devices.h"
 
 namespace gpipe {
@@ -48,10 +49,6 @@ namespace {
 
 using Book = MetaLedger::Book;
 
-// LibTorch hands this kind of information over to threads that work for a
-// thread. The kind is one that it has no use for itself.
-constexpr auto kKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
-
 struct LedgerInfo : c10::DebugInfoBase {
   explicit LedgerInfo(std::shared_ptr<Book> book_in)
       : book(std::move(book_in)) {}
@@ -60,7 +57,7 @@ struct LedgerInfo : c10::DebugInfoBase {
 
 std::shared_ptr<Book> current() {
   const auto* info =
-      dynamic_cast<LedgerInfo*>(c10::ThreadLocalDebugInfo::get(kKind));
+      dynamic_cast<LedgerInfo*>(c10::ThreadLocalDebugInfo::get(kLedgerSlot));
   return info ? info->book : nullptr;
 }
 
@@ -133,7 +130,7 @@ void label(const at::Tensor& tensor, MemoryKind kind) {
 
 MetaLedger::MetaLedger()
     : book_(std::make_shared<Book>()),
-      guard_(kKind, std::make_shared<LedgerInfo>(book_)) {}
+      guard_(kLedgerSlot, std::make_shared<LedgerInfo>(book_)) {}
 
 MetaLedger::~MetaLedger() = default;
 
@@ -164,7 +161,7 @@ MetaLedger::Device MetaLedger::of(c10::DeviceIndex device) const {
 }
 
 MetaLedgerPause::MetaLedgerPause()
-    : guard_(kKind, std::make_shared<LedgerInfo>(nullptr)) {}
+    : guard_(kLedgerSlot, std::make_shared<LedgerInfo>(nullptr)) {}
 
 MetaLedgerPause::~MetaLedgerPause() = default;
 

@@ -4,8 +4,9 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
-#include <memory>
 #include <utility>
+
+#include "gpipe/libtorch/node.h"
 
 namespace gpipe {
 namespace {
@@ -35,9 +36,7 @@ void accumulate(std::vector<torch::autograd::Edge> edges,
   }
   if (targets.empty()) return;
   const at::Tensor start = at::empty({0});
-  std::shared_ptr<torch::autograd::Node> source(
-      new Source(std::move(targets), std::move(given)),
-      torch::autograd::deleteNode);
+  const NodePtr source = make_node<Source>(std::move(targets), std::move(given));
   source->add_input_metadata(start);
   torch::autograd::Engine::get_default_engine().execute(
       {torch::autograd::Edge(source, 0)}, {start}, /*keep_graph=*/false,

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/libtorch/node.h"
 #include "gpipe/runtime/stream.h"
 
 namespace gpipe {
@@ -116,11 +117,9 @@ struct Opaque : public Node {
 void attach_graph(std::vector<at::Tensor>& outputs, edge_list inputs,
                   std::shared_ptr<OpaqueBackward> backward) {
   auto set_aside = std::make_shared<SetAside>();
-  std::shared_ptr<Node> opaque(
-      new Opaque(std::move(inputs), set_aside, std::move(backward)),
-      torch::autograd::deleteNode);
-  std::shared_ptr<Node> gateway(new Gateway(set_aside),
-                                torch::autograd::deleteNode);
+  const NodePtr opaque =
+      make_node<Opaque>(std::move(inputs), set_aside, std::move(backward));
+  const NodePtr gateway = make_node<Gateway>(set_aside);
   gateway->add_next_edge(
       Edge(opaque, opaque->add_input_metadata(at::empty({0}))));
   for (at::Tensor& output : outputs) {

@@ -112,7 +112,7 @@ class Cell {
   // Parameters, and whatever else layers captured, that the outputs depend on.
   const std::vector<at::Tensor>& leaves() const { return leaves_.tensors; }
   // Nodes of its graph that were there before, once; see Leaves::foreign.
-  std::vector<std::shared_ptr<torch::autograd::Node>> take_foreign() {
+  std::vector<NodePtr> take_foreign() {
     return std::exchange(leaves_.foreign, {});
   }
   // Their numbers in the partition's list, set by the step.

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -46,16 +45,15 @@ class ToSink {
  public:
   ToSink(edge_list& roots, const Leaves& leaves,
          const std::vector<bool>& wanted, const LeafSink& sink)
-      : end_(new Begin(), torch::autograd::deleteNode) {
+      : end_(make_node<Begin>()) {
     end_->add_input_metadata(Node::undefined_input());
-    std::vector<std::shared_ptr<Node>> sinks(leaves.tensors.size());
+    std::vector<NodePtr> sinks(leaves.tensors.size());
     for (const Leaves::Way& way : leaves.ways) {
       if (!wanted[way.leaf]) continue;
       empty_ = false;
-      std::shared_ptr<Node>& node = sinks[way.leaf];
+      NodePtr& node = sinks[way.leaf];
       if (!node) {
-        node = std::shared_ptr<Node>(new Sink(sink, way.leaf, end()),
-                                     torch::autograd::deleteNode);
+        node = make_node<Sink>(sink, way.leaf, end());
         node->add_input_metadata(leaves.tensors[way.leaf]);
       }
       if (!way.node) {
@@ -99,9 +97,9 @@ class ToSink {
     const std::size_t leaf;
   };
 
-  const std::shared_ptr<Node> end_;
+  const NodePtr end_;
   bool empty_ = true;
-  std::vector<std::pair<Edge*, std::shared_ptr<Node>>> diverted_;
+  std::vector<std::pair<Edge*, NodePtr>> diverted_;
 };
 
 // Nodes that have been met, each with the number of its leaf. Walking a graph
@@ -190,7 +188,7 @@ std::vector<at::Tensor> execute(const edge_list& roots,
 Entry::Entry(const std::vector<Crossing>& crossings, bool leaf) {
   tensors_.reserve(crossings.size());
   edges_.resize(crossings.size());
-  std::shared_ptr<Node> begin;
+  NodePtr begin;
   for (std::size_t k = 0; k < crossings.size(); ++k) {
     const Crossing& crossing = crossings[k];
     if (!crossing.tensor.defined() || !c10::GradMode::is_enabled() ||
@@ -203,9 +201,7 @@ Entry::Entry(const std::vector<Crossing>& crossings, bool leaf) {
     if (leaf) {
       tensor.requires_grad_();
     } else {
-      if (!begin) {
-        begin = std::shared_ptr<Node>(new Begin(), torch::autograd::deleteNode);
-      }
+      if (!begin) begin = make_node<Begin>();
       torch::autograd::create_gradient_edge(tensor, begin);
     }
     edges_[k] = torch::autograd::impl::gradient_edge(tensor);
@@ -224,10 +220,10 @@ Edge exit_of(const at::Tensor& output) {
              : Edge();
 }
 
-std::shared_ptr<Node> begin_like(const Node& node) {
-  auto begin = std::make_unique<Begin>();
+NodePtr begin_like(const Node& node) {
+  auto begin = make_node<Begin>();
   begin->take_inputs_of(node);
-  return {begin.release(), torch::autograd::deleteNode};
+  return begin;
 }
 
 Leaves find_leaves(const edge_list& exits, const edge_list& entry) {

@@ -7,8 +7,9 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <vector>
+
+#include "gpipe/libtorch/node.h"
 
 namespace gpipe {
 
@@ -49,8 +50,7 @@ Crossing leave(const at::Tensor& output);
 torch::autograd::Edge exit_of(const at::Tensor& output);
 
 // A node that stands in for `node` where a graph is to end. Never run.
-std::shared_ptr<torch::autograd::Node> begin_like(
-    const torch::autograd::Node& node);
+NodePtr begin_like(const torch::autograd::Node& node);
 
 // The leaves (parameters, and whatever else a layer has captured) that a graph
 // ends in, in the order of finding them, and the edges that lead there.
@@ -64,7 +64,7 @@ struct Leaves {
   std::vector<Way> ways;  // while the graph lives
   // Nodes on the way that another thread has made: of a tensor with a graph
   // that a layer has captured.
-  std::vector<std::shared_ptr<torch::autograd::Node>> foreign;
+  std::vector<NodePtr> foreign;
 };
 
 // `entry`: where the graph behind `exits` begins, which is no leaf.

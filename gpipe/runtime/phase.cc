@@ -2,13 +2,10 @@
 
 #include <memory>
 
+#include "gpipe/libtorch/debug_info.h"
+
 namespace gpipe {
 namespace {
-
-// LibTorch hands this kind of information over to the threads of the autograd
-// engine, which run the backward of operators on an accelerator. The kind is
-// one that LibTorch itself has no use for.
-constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
 // `outer`: of the layer that runs this pipeline, if there is one. It comes to
 // the workers with what else holds on the caller's thread.
@@ -24,7 +21,7 @@ struct PhaseInfo : c10::DebugInfoBase {
 };
 
 const PhaseInfo* here() {
-  return dynamic_cast<PhaseInfo*>(c10::ThreadLocalDebugInfo::get(kKind));
+  return dynamic_cast<PhaseInfo*>(c10::ThreadLocalDebugInfo::get(kPhaseSlot));
 }
 
 }  // namespace
@@ -65,6 +62,6 @@ const char* to_string(Phase phase) {
 }
 
 PhaseScope::PhaseScope(Phase phase, int64_t microbatch)
-    : guard_(kKind, std::make_shared<PhaseInfo>(phase, microbatch, here())) {}
+    : guard_(kPhaseSlot, std::make_shared<PhaseInfo>(phase, microbatch, here())) {}
 
 }  // namespace gpipe

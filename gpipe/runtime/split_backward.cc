@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "gpipe/libtorch/node.h"
 #include "gpipe/runtime/graph.h"
 
 namespace gpipe {
@@ -110,7 +111,7 @@ struct SplitBackward::Graph {
   // A product that is run twice. `later`: its edges to the weights, which the
   // input part does without.
   struct Product {
-    std::shared_ptr<Node> node;
+    NodePtr node;
     edge_list later;
     std::shared_ptr<variable_list> grads;
     edge_list rest;  // of its edges, while the weight part runs
@@ -123,15 +124,15 @@ struct SplitBackward::Graph {
   // Leaves' gradients that came with the input part.
   std::vector<std::pair<std::size_t, at::Tensor>> early;
 
-  std::vector<std::shared_ptr<Node>> nodes_above(const edge_list& ends) const;
-  edge_list end_at_inner(const std::vector<std::shared_ptr<Node>>& above);
-  void set_products_aside(const std::vector<std::shared_ptr<Node>>& above,
+  std::vector<NodePtr> nodes_above(const edge_list& ends) const;
+  edge_list end_at_inner(const std::vector<NodePtr>& above);
+  void set_products_aside(const std::vector<NodePtr>& above,
                           const edge_list& ends);
 };
 
 // The nodes from which one of `ends` can be reached, without these; what a node
 // depends on comes after it.
-std::vector<std::shared_ptr<Node>> SplitBackward::Graph::nodes_above(
+std::vector<NodePtr> SplitBackward::Graph::nodes_above(
     const edge_list& ends) const {
   // Whether an end can be reached from a node that has been visited; no
   // entry: not yet. (A graph has no circles, so a node that is still being
@@ -139,12 +140,12 @@ std::vector<std::shared_ptr<Node>> SplitBackward::Graph::nodes_above(
   std::unordered_map<const Node*, bool> above;
   for (const Edge& end : ends) above[end.function.get()] = true;
   struct Visit {
-    std::shared_ptr<Node> node;
+    NodePtr node;
     std::size_t next;
     bool is_above;
   };
   std::vector<Visit> stack;
-  std::vector<std::shared_ptr<Node>> found;
+  std::vector<NodePtr> found;
   for (const Edge& exit : exits) {
     if (exit.is_valid() && !above.count(exit.function.get())) {
       stack.push_back({exit.function, 0, false});
@@ -176,8 +177,8 @@ std::vector<std::shared_ptr<Node>> SplitBackward::Graph::nodes_above(
 // (nor their hooks) before the weight part, and returns the new ends. `inner`
 // becomes the old ones.
 edge_list SplitBackward::Graph::end_at_inner(
-    const std::vector<std::shared_ptr<Node>>& above) {
-  std::unordered_map<const Node*, std::shared_ptr<Node>> stand_ins;
+    const std::vector<NodePtr>& above) {
+  std::unordered_map<const Node*, NodePtr> stand_ins;
   edge_list old, ends;
   for (const Edge& edge : inner) {
     auto& stand_in = stand_ins[edge.function.get()];
@@ -201,7 +202,7 @@ edge_list SplitBackward::Graph::end_at_inner(
 }
 
 void SplitBackward::Graph::set_products_aside(
-    const std::vector<std::shared_ptr<Node>>& above, const edge_list& ends) {
+    const std::vector<NodePtr>& above, const edge_list& ends) {
   std::unordered_set<const Node*> on_the_way;
   for (const Edge& end : ends) on_the_way.insert(end.function.get());
   for (const auto& node : above) on_the_way.insert(node.get());

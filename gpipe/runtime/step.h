@@ -85,13 +85,13 @@ struct Step {
 
  private:
   void claim(int64_t j,
-             std::vector<std::shared_ptr<torch::autograd::Node>> nodes);
+             std::vector<NodePtr> nodes);
 
   const int64_t microbatches_;
 
   // Captured graphs, and which partition goes through each.
   std::mutex claims_mutex_;
-  std::unordered_map<std::shared_ptr<torch::autograd::Node>, int64_t> claims_;
+  std::unordered_map<NodePtr, int64_t> claims_;
 };
 
 }  // namespace gpipe

@@ -1,11 +1,12 @@
 """@cuda_toolkit: the CUDA Toolkit of this machine, or an empty stand-in.
 
-Looked for in CUDA_HOME, CUDA_PATH and /usr/local/cuda. Its targets exist either
-way, so that a BUILD file may name them; @cuda_toolkit//:defs.bzl has
-CUDA_TOOLKIT_FOUND for those that must know. Only for what is CUDA's own (NVTX
-ranges, the runtime's headers): the default build needs none of it.
+Looked for in CUDA_HOME, CUDA_PATH and /usr/local/cuda, then in the wheels that pip
+installs beside @libtorch's torch (nvidia/cu13), which have the headers and libraries
+that gpipe needs. Its targets exist either way, so that a BUILD file may name them;
+@cuda_toolkit//:defs.bzl has CUDA_TOOLKIT_FOUND and NCCL_FOUND. Only for what is CUDA's
+own (NVTX ranges, the runtime's headers): the default build needs none of it.
 
-NCCL's header is looked for in NCCL_HOME, in the wheel beside LIBTORCH
+NCCL's header is looked for in NCCL_HOME, in the wheel beside @libtorch's torch
 (nvidia/nccl), in the toolkit and in /usr/include.
 """
 
@@ -45,18 +46,25 @@ cc_library(
 """
 
 def _cuda_toolkit_repository_impl(ctx):
+    # The torch folder, wherever @libtorch has found it.
+    beside = ctx.read(ctx.path(ctx.attr.libtorch_root)).strip() + "/../nvidia/"
     home = None
-    for value in [ctx.os.environ.get(v, "") for v in ["CUDA_HOME", "CUDA_PATH"]] + ["/usr/local/cuda"]:
-        if value and ctx.path(value + "/include/cuda_runtime_api.h").exists:
-            home = value
+    for folder in [
+        ctx.os.environ.get("CUDA_HOME", ""),
+        ctx.os.environ.get("CUDA_PATH", ""),
+        "/usr/local/cuda",
+        beside + "cu13",
+    ]:
+        if folder and ctx.path(folder + "/include/cuda_runtime_api.h").exists:
+            home = folder
             break
     nccl = None
-    beside = [ctx.os.environ.get(v, "") for v in ["LIBTORCH", "TORCH_PATH"]]
-    for folder in (
-        [ctx.os.environ.get("NCCL_HOME", "") + "/include"] +
-        [root + "/../nvidia/nccl/include" for root in beside if root] +
-        [(home or "") + "/include", "/usr/include"]
-    ):
+    for folder in [
+        ctx.os.environ.get("NCCL_HOME", "") + "/include",
+        beside + "nccl/include",
+        (home or "") + "/include",
+        "/usr/include",
+    ]:
         if ctx.path(folder + "/nccl.h").exists:
             nccl = folder + "/nccl.h"
             break
@@ -67,11 +75,11 @@ def _cuda_toolkit_repository_impl(ctx):
     cudart = []
     if home:
         ctx.symlink(home + "/include", "include")
-        for part in ["lib64", "lib"]:
-            if ctx.path(home + "/" + part + "/libcudart.so").exists:
-                folder = home + "/" + part
-                cudart = ["-L" + folder, "-Wl,-rpath," + folder, "-lcudart"]
-                break
+        for folder in [home + "/lib64", home + "/lib"]:
+            # A wheel has no libcudart.so, the name for linkers.
+            for name in ["libcudart.so", "libcudart.so.13"]:
+                if not cudart and ctx.path(folder + "/" + name).exists:
+                    cudart = ["-L" + folder, "-Wl,-rpath," + folder, "-l:" + name]
     else:
         # An `includes` of a folder that is absent would be an error.
         ctx.file("include/README", "No CUDA Toolkit was found.\n")
@@ -83,6 +91,7 @@ def _cuda_toolkit_repository_impl(ctx):
         '"""What @cuda_toolkit found."""\n\n',
         "CUDA_TOOLKIT_FOUND = {}\n".format(home != None),
         "CUDA_TOOLKIT_PATH = {}\n".format(repr(home or "")),
+        "NCCL_FOUND = {}\n".format(nccl != None),
     ]))
     ctx.file("WORKSPACE", "workspace(name = \"{}\")\n".format(ctx.name))
 
@@ -91,8 +100,28 @@ cuda_toolkit_repository = repository_rule(
     environ = [
         "CUDA_HOME",
         "CUDA_PATH",
-        "LIBTORCH",
         "NCCL_HOME",
-        "TORCH_PATH",
     ],
+    attrs = {
+        "libtorch_root": attr.label(
+            allow_single_file = True,
+            default = "@libtorch//:root",
+            doc = "names the torch folder",
+        ),
+    },
+)
+
+def _nccl_notice_impl(ctx):
+    if not ctx.attr.found:
+        # buildifier: disable=print
+        print("nccl.h was not found: programs of this build have no direct transfers " +
+              "(Transfers::kDirect). Set NCCL_HOME, or install nvidia-nccl-cu13 by pip " +
+              "beside torch.")
+    return [CcInfo()]
+
+nccl_notice = rule(
+    implementation = _nccl_notice_impl,
+    attrs = {"found": attr.bool(mandatory = True, doc = "NCCL_FOUND of @cuda_toolkit")},
+    doc = "A dependency that prints a line if the build has no nccl.h.",
+    provides = [CcInfo],
 )

@@ -3,7 +3,10 @@ load("@rules_cc//cc:defs.bzl", "cc_library")
 
 package(default_visibility = ["//visibility:public"])
 
-exports_files(["version.bzl"])
+exports_files([
+    "root",
+    "version.bzl",
+])
 
 # What libtorch_cpu.so and its needs are found in, at link and at run time.
 _FOLDERS = %{folders}

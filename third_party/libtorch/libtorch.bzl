@@ -14,26 +14,33 @@ it by absolute path. That is why a wheel's own $ORIGIN paths need not survive
 Bazel's folders of links.
 """
 
-# The C++ API moves between minor releases, so that others than this series
-# would fail somewhere in the middle of a long compile.
-_SERIES = "2.11"
+# The minor versions of LibTorch 2 that gpipe/libtorch knows. The C++ API
+# changes between them, so any other version would fail in the middle of a long
+# compile.
+_OLDEST = 11
+_NEWEST = 15
+
+# The wheel of the newest version, with the CUDA libraries that its libtorch_cpu.so
+# needs even without a GPU.
 _WHEELS = {
     "torch": struct(
-        version = "2.11.0",
-        sha256 = {"x86_64": "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e04b7a63b8c67a"},
+        version = "2.15.0",
+        sha256 = {"x86_64": "48c2d861134c0b5697c7602cb5ffa68f62a2989fdcd1717e593356f67996ca1e"},
         members = ["torch/include/", "torch/lib/", "torch/version.py"],
     ),
     "nvidia-cuda-runtime": struct(
-        version = "13.0.96",
-        sha256 = {"x86_64": "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"},
+        version = "13.2.86",
+        sha256 = {"x86_64": "3498247680dfddce31bad102af7e3e26fc795342a3cac64722bb0fa95e7f60f0"},
         members = ["nvidia/cu13/lib/"],
     ),
     "nvidia-cuda-cupti": struct(
-        version = "13.0.85",
-        sha256 = {"x86_64": "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8"},
+        version = "13.2.86",
+        sha256 = {"x86_64": "8fa29f15dd8336181f961764d9d95236fc6b931dd0c8fcf8cd70aab0c310b586"},
         members = ["nvidia/cu13/lib/"],
     ),
 }
+
+_RANGE = "2.{} to 2.{}".format(_OLDEST, _NEWEST)
 
 _INSTRUCTIONS = """
 To choose a LibTorch by hand, set LIBTORCH to a folder with its include/ and
@@ -63,6 +70,12 @@ def _version(ctx, root):
         numbers.get("TORCH_VERSION_" + part, "?")
         for part in ["MAJOR", "MINOR", "PATCH"]
     ])
+
+def _is_accepted(version):
+    """Whether "2.11.0" is within the range that gpipe is tested with."""
+    numbers = version.split(".")
+    return (len(numbers) >= 2 and numbers[0] == "2" and numbers[1].isdigit() and
+            int(numbers[1]) >= _OLDEST and int(numbers[1]) <= _NEWEST)
 
 def _fetch(ctx, name):
     """The folder of an unpacked wheel, downloaded if it is not there yet."""
@@ -123,19 +136,23 @@ def _find_root(ctx):
     if found.return_code == 0 and found.stdout.strip():
         root = ctx.path(found.stdout.strip())
         if _is_libtorch(root):
-            if _version(ctx, root).startswith(_SERIES + "."):
+            if _is_accepted(_version(ctx, root)):
                 return root
 
-            # Somebody's Python is no reason to stop: it was not named for us.
+            # Not an error: nobody chose this torch for gpipe.
             # buildifier: disable=print
-            print("@libtorch: passing over the Python torch {} in {}".format(_version(ctx, root), root))
+            print("@libtorch: not using the torch of python3 in {}: it is {}, and gpipe accepts {}".format(
+                root,
+                _version(ctx, root),
+                _RANGE,
+            ))
 
     return _fetch(ctx, "torch").get_child("torch")
 
 def _check(ctx, root):
     version = _version(ctx, root)
-    if not version.startswith(_SERIES + "."):
-        _fail("{} is LibTorch {}; gpipe is written for {}.".format(root, version, _SERIES))
+    if not _is_accepted(version):
+        _fail("{} is LibTorch {}; gpipe accepts {}.".format(root, version, _RANGE))
     lib = str(root.get_child("lib"))
     if ctx.execute(["grep", "-q", "NSt7__cxx11", lib + "/libc10.so"]).return_code != 0:
         _fail(lib + " was built with _GLIBCXX_USE_CXX11_ABI=0; its strings are not g++'s.")
@@ -210,6 +227,7 @@ def _libtorch_repository_impl(ctx):
             "%{lib}": repr(lib),
         },
     )
+    ctx.file("root", str(root) + "\n")  # for @cuda_toolkit
     ctx.file("version.bzl", "".join([
         '"""What @libtorch found."""\n\n',
         "TORCH_VERSION = {}\n".format(repr(version)),

@@ -3,6 +3,7 @@
 // The toolchain: what gpipe stands on compiles, links and runs in one binary.
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
@@ -29,8 +30,15 @@ int64_t GlogFirst();  // glog_first.cc
 
 namespace {
 
-TEST(LibTorchTest, IsTheSeriesThatGpipeIsWrittenFor) {
-  EXPECT_THAT(std::string(TORCH_VERSION), testing::StartsWith("2.11."));
+TEST(LibTorchTest, HasTheLibrariesOfItsHeaders) {
+  EXPECT_THAT(at::show_config(),
+              testing::HasSubstr("TORCH_VERSION=" TORCH_VERSION ","));
+}
+
+TEST(LibTorchTest, IsInTheRangeThatIsAccepted) {
+  EXPECT_EQ(TORCH_VERSION_MAJOR, 2);
+  EXPECT_GE(TORCH_VERSION_MINOR, 11);
+  EXPECT_LE(TORCH_VERSION_MINOR, 15);
 }
 
 TEST(LibTorchTest, Differentiates) {

@@ -11,7 +11,7 @@ load(":precompiled.bzl", "precompiled_header", "with_precompiled")
 load(":sanitized.bzl", "sanitized_test")
 
 _COPTS = [
-    "-std=c++17",
+    "-std=c++20",
     "-Wall",
     "-Wextra",
 ]

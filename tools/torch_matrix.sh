@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+#
+# Builds and tests gpipe and examples/consumer with each LibTorch that gpipe accepts,
+# and prints a table:
+#
+#   tools/torch_matrix.sh
+#   tools/torch_matrix.sh 2.11.0 2.14.1
+#   tools/torch_matrix.sh --targets="//gpipe/... //models/..." 2.13.0
+#   tools/torch_matrix.sh --build_only --targets=//gpipe/runtime/... 2.11.0
+#
+# Versions are those of torch on PyPI. Their wheels are downloaded into the cache where
+# the build keeps its own (GPIPE_CACHE or ~/.cache/gpipe, 1.5 GB each). --build_only
+# runs no tests and leaves the consumer out. Other options are Bazel's.
+#
+# Bazel's outputs are in a folder of their own, so that the checkout's stay as they are.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# The last patch of each minor version; the oldest one is the first that was supported.
+versions=(2.11.0 2.12.1 2.13.0 2.14.1 2.15.0)
+targets=(//...)
+action=test
+given=()
+options=()
+for argument; do
+  case $argument in
+    --targets=*) read -ra targets <<<"${argument#--targets=}" ;;
+    --build_only) action=build ;;
+    -*) options+=("$argument") ;;
+    *) given+=("$argument") ;;
+  esac
+done
+if ((${#given[@]})); then versions=("${given[@]}"); fi
+
+cache=${GPIPE_CACHE:-$HOME/.cache/gpipe}
+arch=$(uname -m)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+rows=()
+failed=0
+for version in "${versions[@]}"; do
+  echo "== LibTorch $version" >&2
+  folder=$cache/torch-$version-$arch
+  python3 third_party/libtorch/fetch_wheel.py "torch==$version" "$arch" unknown \
+    "$folder" torch/include/ torch/lib/ torch/version.py
+
+  # The wheel is found by --repo_env, and the consumer by the same option.
+  with=("--repo_env=LIBTORCH=$folder/torch" ${options[@]+"${options[@]}"})
+  SECONDS=0
+  status=0
+  rm -f "$scratch/events"
+  ./bazelw --output_base="$cache/matrix" --max_idle_secs=60 "$action" --keep_going \
+    --build_event_json_file="$scratch/events" "${with[@]}" "${targets[@]}" >&2 ||
+    status=$?
+  consumer=0
+  if [[ $action == test ]]; then
+    tools/check_consumer.sh "${with[@]}" >&2 || consumer=$?
+    result=$(python3 .ci/count.py "$scratch/events" "$status" "$consumer") || failed=1
+  elif ((status == 0)); then
+    result="built"
+  else
+    result="not built"
+    failed=1
+  fi
+  echo "$result" >&2
+  outcome=passed
+  ((consumer == 0)) || outcome=failed
+  [[ $action == test ]] || outcome="not run"
+  rows+=("| $version | $(tail -n 1 <<<"$result") | $outcome | $SECONDS s |")
+done
+
+echo "| LibTorch | ${targets[*]} | examples/consumer | time |"
+echo "| --- | --- | --- | ---: |"
+printf '%s\n' "${rows[@]}"
+exit "$failed"
