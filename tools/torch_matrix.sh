@@ -25,7 +25,7 @@ given=()
 options=()
 for argument; do
   case $argument in
-    --targets=*) read -ra targets <<<"${argument#--targets=}" ;;
+    --targets=*) read -ra targets -d "" <<<"${argument#--targets=}" || true ;;
     --build_only) action=build ;;
     -*) options+=("$argument") ;;
     *) given+=("$argument") ;;
@@ -47,7 +47,7 @@ for version in "${versions[@]}"; do
     "$folder" torch/include/ torch/lib/ torch/version.py
 
   # The wheel is found by --repo_env, and the consumer by the same option.
-  with=("--repo_env=LIBTORCH=$folder/torch" ${options[@]+"${options[@]}"})
+  with=(${options[@]+"${options[@]}"} "--repo_env=LIBTORCH=$folder/torch")
   SECONDS=0
   status=0
   rm -f "$scratch/events"
@@ -57,7 +57,8 @@ for version in "${versions[@]}"; do
   consumer=0
   if [[ $action == test ]]; then
     tools/check_consumer.sh "${with[@]}" >&2 || consumer=$?
-    result=$(python3 .ci/count.py "$scratch/events" "$status" "$consumer") || failed=1
+    result=$(python3 .ci/count.py "$scratch/events" "$status" \
+      "examples/consumer=$consumer") || failed=1
   elif ((status == 0)); then
     result="built"
   else

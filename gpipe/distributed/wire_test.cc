@@ -617,7 +617,7 @@ TEST(TensorBytes, ComeBackForEveryDtype) {
         << type;
     ++dtypes;
   }
-  EXPECT_EQ(dtypes, 41);
+  EXPECT_GE(dtypes, 41);  // those of LibTorch 2.11; later ones add some
 }
 
 TEST(TensorBytes, OfADenseTensorAreItsMemory) {
