@@ -17,21 +17,32 @@ CASES = 56
 PAGE = "docs/reliability.md"
 
 
+def attributes(build, kinds, name):
+    """The text of the attributes of a target of one of `kinds`; None if there is none."""
+    rule = re.search(
+        r"^(%s)\(\n    name = \"%s\",\n(.*?)^\)" % (kinds, re.escape(name)),
+        build,
+        re.MULTILINE | re.DOTALL,
+    )
+    return rule.group(2) if rule else None
+
+
 def sources_of(root, target):
     """The text of the sources of a test target; None if there is no such."""
     package, name = target[2:].split(":")
     build = root / package / "BUILD"
     if not build.is_file():
         return None
-    rule = re.search(
-        r"^(gpipe_cc_test|gpipe_device_test|gpipe_fuzz_test|python_test)\(\n    name = \"%s\",\n(.*?)^\)"
-        % re.escape(name),
-        build.read_text(encoding="utf-8"),
-        re.MULTILINE | re.DOTALL,
+    build = build.read_text(encoding="utf-8")
+    test = attributes(
+        build, "gpipe_cc_test|gpipe_device_test|gpipe_fuzz_test|python_test", name
     )
-    if not rule:
+    if test is None:
         return None
-    listed = re.search(r"srcs = \[(.*?)\]|main = (\S+)", rule.group(2), re.DOTALL)
+    if "srcs = []" in test:  # they are those of a library
+        name = re.search(r'":(\w+)"', test).group(1)
+        test = attributes(build, "gpipe_cc_test_library", name)
+    listed = re.search(r"srcs = \[(.*?)\]|main = (\S+)", test, re.DOTALL)
     files = re.findall(r'"([^"]+)"', listed.group(0)) if listed else [name + ".cc"]
     return "".join(
         (root / package / file).read_text(encoding="utf-8") for file in files
