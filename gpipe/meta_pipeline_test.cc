@@ -64,7 +64,7 @@ TEST_P(MetaPipeline, TakesTheBytesOfOneOnTheCpu) {
   const int64_t live = CountingAllocator::live_bytes() - before;
   const int64_t peak = CountingAllocator::peak_bytes() - before;
 
-  // By name: in C++17 no lambda captures a structured binding by itself.
+  // By name: clang 14 captures no structured binding.
   GPipe on_meta = [chunks = chunks, mode = mode] {
     const MetaGuard meta;
     return pipeline_on(torch::kMeta, {8}, chunks, mode);

@@ -122,7 +122,7 @@ TEST_P(ModelMemory, IsForetoldWithoutMemory) {
       pipeline, input, [=] { return CountingAllocator::live_bytes() - before; },
       [=] { return CountingAllocator::peak_bytes() - before; });
 
-  // By name: in C++17 no lambda captures a structured binding by itself.
+  // By name: clang 14 captures no structured binding.
   GPipe dry = [&, &model = model, partitions = partitions, mode = mode] {
     const MetaGuard meta;
     return GPipe(model.make(), options(layers, partitions, mode, torch::kMeta));

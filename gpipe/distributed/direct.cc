@@ -195,9 +195,8 @@ Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
     }
     if (!why_not.empty()) why_not = c10::str("rank ", rank, ": ", why_not);
   }
-  TORCH_CHECK_VALUE(why_not.empty(),
-                    "direct transfers are not possible here (", why_not,
-                    "); choose Transfers::kHost");
+  TORCH_CHECK_VALUE(why_not.empty(), "direct transfers are not possible here (",
+                    why_not, "); choose Transfers::kHost");
   return Transfers::kDirect;
 }
 

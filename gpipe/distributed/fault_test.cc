@@ -1032,12 +1032,11 @@ TEST(Fault, APortThatIsInUseIsNamed) {
 
 TEST(Fault, AStoreThatHangsUpIsNamed) {
   const Stranger stranger("", /*hangs_up=*/true);
-  const auto results =
-      Ranks("train", {Arguments{{"as_rank", "1"},
-                                {"as_size", "2"},
-                                {"at_port", stranger.port()},
-                                {"timeout_ms", "1000"}}})
-          .wait(seconds(30));
+  const auto results = Ranks("train", {Arguments{{"as_rank", "1"},
+                                                 {"as_size", "2"},
+                                                 {"at_port", stranger.port()},
+                                                 {"timeout_ms", "1000"}}})
+                           .wait(seconds(30));
   expect_failed_in_order(results[0]);
   auto words = said(results[0]);
   EXPECT_EQ(words["type"], "PeerError");

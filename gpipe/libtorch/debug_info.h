@@ -1,5 +1,5 @@
-// The slots of c10::ThreadLocalDebugInfo that gpipe uses, in every LibTorch that
-// it accepts.
+// The slots of c10::ThreadLocalDebugInfo that gpipe uses, in every LibTorch
+// that it accepts.
 //
 // LibTorch copies the slots of a thread to the threads that work for it, such
 // as those of the autograd engine. Programs can add slots since 2.13. Before,

@@ -36,7 +36,8 @@ void accumulate(std::vector<torch::autograd::Edge> edges,
   }
   if (targets.empty()) return;
   const at::Tensor start = at::empty({0});
-  const NodePtr source = make_node<Source>(std::move(targets), std::move(given));
+  const NodePtr source =
+      make_node<Source>(std::move(targets), std::move(given));
   source->add_input_metadata(start);
   torch::autograd::Engine::get_default_engine().execute(
       {torch::autograd::Edge(source, 0)}, {start}, /*keep_graph=*/false,

@@ -62,6 +62,7 @@ const char* to_string(Phase phase) {
 }
 
 PhaseScope::PhaseScope(Phase phase, int64_t microbatch)
-    : guard_(kPhaseSlot, std::make_shared<PhaseInfo>(phase, microbatch, here())) {}
+    : guard_(kPhaseSlot,
+             std::make_shared<PhaseInfo>(phase, microbatch, here())) {}
 
 }  // namespace gpipe

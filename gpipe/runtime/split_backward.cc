@@ -201,8 +201,8 @@ edge_list SplitBackward::Graph::end_at_inner(
   return ends;
 }
 
-void SplitBackward::Graph::set_products_aside(
-    const std::vector<NodePtr>& above, const edge_list& ends) {
+void SplitBackward::Graph::set_products_aside(const std::vector<NodePtr>& above,
+                                              const edge_list& ends) {
   std::unordered_set<const Node*> on_the_way;
   for (const Edge& end : ends) on_the_way.insert(end.function.get());
   for (const auto& node : above) on_the_way.insert(node.get());

@@ -84,8 +84,7 @@ struct Step {
   std::vector<Leaves> leaves;  // by partition
 
  private:
-  void claim(int64_t j,
-             std::vector<NodePtr> nodes);
+  void claim(int64_t j, std::vector<NodePtr> nodes);
 
   const int64_t microbatches_;
 
