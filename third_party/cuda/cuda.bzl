@@ -1,8 +1,8 @@
 """@cuda_toolkit: the CUDA Toolkit of this machine, or an empty stand-in.
 
 Looked for in CUDA_HOME, CUDA_PATH and /usr/local/cuda, then in the wheels that pip
-installs beside @libtorch's torch (nvidia/cu13), which have the headers and libraries
-that gpipe needs. Its targets exist either way, so that a BUILD file may name them;
+installs beside @libtorch's torch (nvidia/cu13). Those of torch lack the headers of
+nvidia-cuda-crt, which is to be installed too. Its targets exist either way, so that a BUILD file may name them;
 @cuda_toolkit//:defs.bzl has CUDA_TOOLKIT_FOUND and NCCL_FOUND. Only for what is CUDA's
 own (NVTX ranges, the runtime's headers): the default build needs none of it.
 
@@ -55,7 +55,7 @@ def _cuda_toolkit_repository_impl(ctx):
         "/usr/local/cuda",
         beside + "cu13",
     ]:
-        if folder and ctx.path(folder + "/include/cuda_runtime_api.h").exists:
+        if folder and ctx.path(folder + "/include/crt/host_defines.h").exists:
             home = folder
             break
     nccl = None
@@ -112,6 +112,10 @@ cuda_toolkit_repository = repository_rule(
 )
 
 def _nccl_notice_impl(ctx):
+    if not ctx.attr.found_cuda:
+        fail("--config=cuda needs the headers of CUDA: set CUDA_HOME to a CUDA Toolkit, " +
+             "or `pip install nvidia-cuda-crt` beside torch, in the version of " +
+             "nvidia-cuda-runtime there.")
     if not ctx.attr.found:
         # buildifier: disable=print
         print("nccl.h was not found: programs of this build have no direct transfers " +
@@ -121,7 +125,10 @@ def _nccl_notice_impl(ctx):
 
 nccl_notice = rule(
     implementation = _nccl_notice_impl,
-    attrs = {"found": attr.bool(mandatory = True, doc = "NCCL_FOUND of @cuda_toolkit")},
-    doc = "A dependency that prints a line if the build has no nccl.h.",
+    attrs = {
+        "found": attr.bool(mandatory = True, doc = "NCCL_FOUND of @cuda_toolkit"),
+        "found_cuda": attr.bool(mandatory = True, doc = "CUDA_TOOLKIT_FOUND of @cuda_toolkit"),
+    },
+    doc = "A dependency that prints a line if the build has no nccl.h, and fails without CUDA's headers.",
     provides = [CcInfo],
 )
