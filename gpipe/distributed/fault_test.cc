@@ -67,6 +67,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::AnyOf;
 using testing::argument;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -1042,9 +1043,10 @@ TEST(Fault, AStoreThatHangsUpIsNamed) {
   EXPECT_EQ(words["type"], "PeerError");
   EXPECT_EQ(words["fault"], "has not answered in time");
   EXPECT_EQ(words["rank"], "0");
-  EXPECT_THAT(
-      words["what"],
-      HasSubstr("no connection to the store at 127.0.0.1:" + stranger.port()));
+  // LibTorch tries again and again, and may give up a little after gpipe does.
+  const std::string place = "the store at 127.0.0.1:" + stranger.port();
+  EXPECT_THAT(words["what"], AnyOf(HasSubstr("no connection to " + place),
+                                   HasSubstr("no answer from " + place)));
 }
 
 TEST(Fault, GarbageFromAPeerIsAnErrorOnAllRanks) {
