@@ -5,7 +5,7 @@
     > peak       <MiB that the process grew by, at most, since READY>
 
 and ends with its input. //benchmarks/peers:worker speaks the same. Needs PyTorch
-(2.11 was used) and, for their engines, torchgpipe or fairscale.
+(2.15 was used) and, for their engines, torchgpipe or fairscale.
 """
 
 import argparse
