@@ -10,9 +10,9 @@
 #
 # Not a target of //...: Python's torch, torchvision and safetensors are no
 # dependencies of the build. Without PYTHON they are installed into a folder
-# that is deleted afterwards, which takes a few GB; TORCH is the version, by default
-# the one that the build downloads (third_party/libtorch/libtorch.bzl); without CONVERT, Bazel builds
-# it.
+# that is deleted afterwards, which takes a few GB. TORCH is the version, by default
+# the one that the build downloads (third_party/libtorch/libtorch.bzl). Without
+# CONVERT, Bazel builds it.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
