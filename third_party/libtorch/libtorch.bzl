@@ -58,9 +58,12 @@ def _is_libtorch(root):
 
 def _version(ctx, root):
     """"2.11.0" out of LibTorch's headers, "unknown" if they do not say."""
-    header = root.get_child("include").get_child("torch").get_child("headeronly").get_child("version.h")
+    include = str(root.get_child("include"))
+    header = ctx.path(include + "/torch/headeronly/version.h")
+    if not header.exists:  # before 2.9
+        header = ctx.path(include + "/torch/csrc/api/include/torch/version.h")
     if not header.exists:
-        return "unknown"
+        return "of unknown version"
     numbers = {}
     for line in ctx.read(header).split("\n"):
         words = line.split(" ")
@@ -124,7 +127,8 @@ def _find_root(ctx):
             if not _is_libtorch(root) and _is_libtorch(root.get_child("torch")):
                 root = root.get_child("torch")
             if not _is_libtorch(root):
-                _fail("{}={} has no include/c10 and lib/libtorch_cpu.so.".format(variable, value))
+                _fail("{}={} has no include/c10 and lib/libtorch_cpu.so.".format(variable, value) +
+                  " (Debian's libtorch-dev is 1.13, which is too old.)")
             return root
 
     found = ctx.execute([
