@@ -50,6 +50,11 @@ class Stage(nn.Module):
         return [key for key in keys_of(layers[:cut], "stash") if key in popped]
 
     def forward(self, *tensors):
+        # PyTorch 2.15 refuses to send a gradient that is not contiguous, such as a
+        # skip tensor's, which is a slice.
+        for tensor in tensors:
+            if tensor.requires_grad:
+                tensor.register_hook(torch.Tensor.contiguous)
         if self.recomputes:
             return checkpoint(self.run, *tensors, use_reentrant=False)
         return self.run(*tensors)
