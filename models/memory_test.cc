@@ -15,6 +15,7 @@
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/testing/counting_allocator.h"
+#include "gpipe/testing/rounds.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/transformer.h"
@@ -49,7 +50,9 @@ std::vector<Model> all_models() {
   return {{"UNet", [] { return unet(5, 2, 8); }, image},
           {"NarrowUNet", [] { return unet(5, 1, 8); }, image},
           {"AmoebaNetD", [] { return amoebanetd(10, 6, 32); }, image},
-          {"ResNet101", [] { return resnet101(10); }, image},
+          {"ResNet",
+           [] { return testing::is_thorough() ? resnet101(10) : resnet50(10); },
+           image},
           {"Transformer", [=] { return transformer(transformer_options); },
            [] {
              return torch::randint(50, {8, 16}, torch::kLong);
