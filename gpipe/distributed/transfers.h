@@ -14,8 +14,9 @@ enum class Transfers {
   // By way of the memory of the hosts, through Gloo.
   kHost,
   // From accelerator to accelerator: through NCCL between CUDA devices, in a
-  // program that is linked with it (--config=cuda). Each rank needs a device of
-  // its own: NCCL refuses two ranks on one.
+  // program that is built with --config=cuda and with nccl.h. Without them a
+  // pipeline throws c10::ValueError. Each rank needs a device of its own: NCCL
+  // refuses two ranks on one.
   kDirect,
 };
 
