@@ -101,33 +101,15 @@ def gpipe_cc_library(
     """
     _library(_COPTS, name, copts, deps, precompiled, linkstatic = linkstatic, **kwargs)
 
-def gpipe_cc_test_library(
-        name,
-        copts = [],
-        deps = [],
-        linkstatic = True,
-        precompiled = None,
-        **kwargs):
+def gpipe_cc_test_library(name, linkstatic = True, **kwargs):
     """gpipe_cc_library for tests alone, compiled as they are: -O0.
 
     Args:
       name: as in gpipe_cc_library.
-      copts: as in gpipe_cc_library.
-      deps: as in gpipe_cc_library.
       linkstatic: as in gpipe_cc_library.
-      precompiled: as in gpipe_cc_library.
-      **kwargs: as in cc_library.
+      **kwargs: as in gpipe_cc_library.
     """
-    _library(
-        _TEST_COPTS,
-        name,
-        copts,
-        deps,
-        precompiled,
-        linkstatic = linkstatic,
-        testonly = True,
-        **kwargs
-    )
+    _library(_TEST_COPTS, name, linkstatic = linkstatic, testonly = True, **kwargs)
 
 def _library(ours, name, copts = [], deps = [], precompiled = None, **kwargs):
     kwargs.update(_attributes(ours, copts, deps, precompiled))
