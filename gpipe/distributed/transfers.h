@@ -7,9 +7,8 @@
 namespace gpipe {
 
 enum class Transfers {
-  // kHost. Direct transfers have never run on two GPUs, and break rules of NCCL
-  // in
-  // places, so a program gets them only if it asks for kDirect.
+  // kHost. Direct transfers have never run on two GPUs and break rules of NCCL,
+  // so a program gets them only if it asks for kDirect.
   kAuto,
   // By way of the memory of the hosts, through Gloo.
   kHost,

@@ -1,10 +1,10 @@
 """@cuda_toolkit: the CUDA Toolkit of this machine, or an empty stand-in.
 
 Looked for in CUDA_HOME, CUDA_PATH and /usr/local/cuda, then in the wheels that pip
-installs beside @libtorch's torch (nvidia/cu13). Those of torch lack the headers of
-nvidia-cuda-crt, which is to be installed too. Its targets exist either way, so that a BUILD file may name them;
-@cuda_toolkit//:defs.bzl has CUDA_TOOLKIT_FOUND and NCCL_FOUND. Only for what is CUDA's
-own (NVTX ranges, the runtime's headers): the default build needs none of it.
+installs beside @libtorch's torch (nvidia/cu13), which need nvidia-cuda-crt as well. Its
+targets exist either way, so that a BUILD file may name them; @cuda_toolkit//:defs.bzl
+has CUDA_TOOLKIT_FOUND and NCCL_MISSING, the headers that NCCL's use lacks. Only for what
+is CUDA's own (NVTX ranges, the runtime's headers): the default build needs none of it.
 
 NCCL's header is looked for in NCCL_HOME, in the wheel beside @libtorch's torch
 (nvidia/nccl), in the toolkit and in /usr/include.
@@ -83,15 +83,21 @@ def _cuda_toolkit_repository_impl(ctx):
     else:
         # An `includes` of a folder that is absent would be an error.
         ctx.file("include/README", "No CUDA Toolkit was found.\n")
+    missing = ""
+    if not home:
+        missing = ("the headers of CUDA (set CUDA_HOME to a CUDA Toolkit, or install " +
+                   "nvidia-cuda-crt by pip, in the version of nvidia-cuda-runtime there)")
+    elif not nccl:
+        missing = "nccl.h (set NCCL_HOME, or install nvidia-nccl-cu13 by pip)"
     ctx.file("BUILD", _BUILD.format(
         cudart = repr(cudart),
-        nccl_defines = repr(["USE_C10D_NCCL"] if nccl else []),
+        nccl_defines = repr([] if missing else ["USE_C10D_NCCL"]),
     ))
     ctx.file("defs.bzl", "".join([
         '"""What @cuda_toolkit found."""\n\n',
         "CUDA_TOOLKIT_FOUND = {}\n".format(home != None),
         "CUDA_TOOLKIT_PATH = {}\n".format(repr(home or "")),
-        "NCCL_FOUND = {}\n".format(nccl != None),
+        "NCCL_MISSING = {}\n".format(repr(missing)),
     ]))
     ctx.file("WORKSPACE", "workspace(name = \"{}\")\n".format(ctx.name))
 
@@ -112,23 +118,17 @@ cuda_toolkit_repository = repository_rule(
 )
 
 def _nccl_notice_impl(ctx):
-    if not ctx.attr.found_cuda:
-        fail("--config=cuda needs the headers of CUDA: set CUDA_HOME to a CUDA Toolkit, " +
-             "or `pip install nvidia-cuda-crt` beside torch, in the version of " +
-             "nvidia-cuda-runtime there.")
-    if not ctx.attr.found:
+    if ctx.attr.missing:
         # buildifier: disable=print
-        print("nccl.h was not found: programs of this build have no direct transfers " +
-              "(Transfers::kDirect). Set NCCL_HOME, or install nvidia-nccl-cu13 by pip " +
-              "beside torch.")
+        print("programs of this build have no direct transfers (Transfers::kDirect) " +
+              "without " + ctx.attr.missing)
     return [CcInfo()]
 
 nccl_notice = rule(
     implementation = _nccl_notice_impl,
     attrs = {
-        "found": attr.bool(mandatory = True, doc = "NCCL_FOUND of @cuda_toolkit"),
-        "found_cuda": attr.bool(mandatory = True, doc = "CUDA_TOOLKIT_FOUND of @cuda_toolkit"),
+        "missing": attr.string(mandatory = True, doc = "NCCL_MISSING of @cuda_toolkit"),
     },
-    doc = "A dependency that prints a line if the build has no nccl.h, and fails without CUDA's headers.",
+    doc = "A dependency that prints a line if the build cannot use NCCL.",
     provides = [CcInfo],
 )

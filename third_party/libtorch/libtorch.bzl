@@ -57,7 +57,7 @@ def _is_libtorch(root):
             root.get_child("lib").get_child("libtorch_cpu.so").exists)
 
 def _version(ctx, root):
-    """"2.11.0" out of LibTorch's headers, "unknown" if they do not say."""
+    """"2.11.0" out of LibTorch's headers, "of unknown version" if they do not say."""
     include = str(root.get_child("include"))
     header = ctx.path(include + "/torch/headeronly/version.h")
     if not header.exists:  # before 2.9
