@@ -345,8 +345,8 @@ TEST(Change, OfAFrozenParameterIsDetected) {
             "c10::Error: parameter '1.weight' has been changed in place "
             "between forward and backward; a checkpointed forward cannot be "
             "computed again with it. Call backward first, or forward again; "
-            "what a layer changes itself is to be a buffer (in partition 0, "
-            "micro-batch 1, recompute)");
+            "a tensor that a layer changes itself must be a buffer (in "
+            "partition 0, micro-batch 1, recompute)");
   // The next step is not affected, and what is frozen may be another one.
   second->weight.requires_grad_();
   loss = pipeline->forward(ones({4, 3})).sum();
@@ -448,8 +448,8 @@ TEST(Recompute, ThatGivesSomethingElseIsDetected) {
   };
   EXPECT_EQ(error([](Tensor x) { return Tensors{x * 2}; }), "");
   const auto detected = StartsWith(
-      "c10::Error: the layers of partition 0 did not return in the recompute "
-      "what they returned in the checkpointed forward");
+      "c10::Error: the layers of partition 0 did not return the same in the "
+      "recompute as in the checkpointed forward");
   EXPECT_THAT(error([](Tensor) { return Tensors(); }), detected);
   EXPECT_THAT(error([](Tensor x) { return Tensors{x, x}; }), detected);
   EXPECT_THAT(error([](Tensor) { return Tensors(1); }), detected);

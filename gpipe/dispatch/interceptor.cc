@@ -16,7 +16,8 @@ c10::DispatchKey key_of(Interceptor kind) {
              : c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 }
 
-// Other operators pass the key. The first interceptor sees to that.
+// Makes all other operators fall through the key. Called with the first
+// interceptor of each kind.
 void let_others_pass(Interceptor kind) {
   static auto* const done = new std::set<Interceptor>();
   if (done->insert(kind).second) {

@@ -1,5 +1,5 @@
-// A way into operators from outside: a kernel of ours that runs before theirs,
-// on threads that ask for it.
+// Interceptors: kernels of gpipe that run in front of LibTorch's own kernels,
+// on the threads that enable them.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,14 +9,15 @@
 
 namespace gpipe {
 
-// Dispatch keys that nothing else uses, the first one before the second.
-// Operators that nobody intercepts pass them.
+// The dispatch keys that gpipe uses; LibTorch and other code leave them unused.
+// kCell is dispatched before kMeta. An operator without an interceptor falls
+// through both keys.
 enum class Interceptor {
-  kCell,  // what a cell of a pipeline does with random numbers and BatchNorm
-  kMeta,  // what is done without memory
+  kCell,  // random numbers and BatchNorm in the cells of a pipeline
+  kMeta,  // dry runs on meta tensors, see gpipe/meta
 };
 
-// While in scope, interceptors of this kind are called on this thread.
+// Enables the interceptors of one kind on this thread while in scope.
 class InterceptScope {
  public:
   explicit InterceptScope(Interceptor kind);
@@ -25,22 +26,27 @@ class InterceptScope {
   c10::impl::IncludeDispatchKeyGuard include_;
 };
 
-// Puts `kernel` before the operator's own, or before those of all operators,
-// for as long as the process lives. Only before main(), when no operator can
-// be running: the tables that this changes are read without a lock. An operator
-// has one interceptor of a kind at most. `owner` is for LibTorch's messages.
+// Registers `kernel` in front of the kernels of `op` (intercept) or of all
+// operators (intercept_all), until the process ends. `owner`: a name for
+// LibTorch's messages.
+//
+// An operator has at most one interceptor of each kind. Threads: call these
+// functions before main() only, while no operator can run. They change tables
+// that LibTorch reads without a lock.
 void intercept(Interceptor kind, const c10::OperatorHandle& op,
                c10::KernelFunction kernel, const std::string& owner);
 void intercept_all(Interceptor kind, c10::KernelFunction kernel,
                    const std::string& owner);
 
-// For a kernel: the operator itself, for the same arguments, in which other
-// operators are intercepted too.
+// Calls the operator that an interceptor is in front of, with the arguments on
+// `stack`. Operators that it calls in turn are intercepted as well. Called by
+// interceptors only.
 void run_intercepted(Interceptor kind, const c10::OperatorHandle& op,
                      c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
-// For a kernel: the operator itself, for any arguments on the stack. What it
-// calls in turn is not intercepted.
+// Calls the operator with the arguments on `stack`, which may differ from the
+// interceptor's own. Operators that it calls in turn are not intercepted.
+// Called by interceptors only.
 void run_uncovered(Interceptor kind, const c10::OperatorHandle& op,
                    torch::jit::Stack* stack);
 

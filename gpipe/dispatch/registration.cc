@@ -5,9 +5,9 @@
 
 namespace gpipe {
 
-// In one list that is never destroyed and where a leak checker finds them: what
-// a pointer of each user's would lead to is lost, since a compiler drops a
-// pointer that nobody reads.
+// The list is never destroyed and stays reachable for leak checkers. A static
+// pointer per caller would not do: a compiler removes a pointer that is never
+// read, and the handle would be reported as leaked.
 void keep_registered(c10::RegistrationHandleRAII handle) {
   static auto* const handles = new std::vector<c10::RegistrationHandleRAII>();
   handles->push_back(std::move(handle));

@@ -1,13 +1,15 @@
-// Kernels that stay with LibTorch's dispatcher until the process ends.
+// Kernels that stay registered with LibTorch's dispatcher until the process
+// ends.
 #pragma once
 
 #include <ATen/core/op_registration/op_registration.h>
 
 namespace gpipe {
 
-// The kernel that `handle` stands for is never taken back: operators may run as
-// long as the process does, those of static objects included. Threads: as
-// registering itself, no other may run operators meanwhile.
+// Keeps the kernel of `handle` registered until the process ends. It is never
+// removed, because operators may still run in destructors of static objects.
+// Threads: as for registering a kernel, no other thread may run operators at
+// the same time.
 void keep_registered(c10::RegistrationHandleRAII handle);
 
 }  // namespace gpipe

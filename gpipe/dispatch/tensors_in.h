@@ -7,12 +7,14 @@
 
 namespace gpipe {
 
-// `value` with each defined tensor in it, also those in lists, replaced.
+// Returns `value` with each defined tensor in it replaced by `replace(tensor)`.
+// Lists are searched too, also nested ones.
 c10::IValue with_tensors(
     const c10::IValue& value,
     c10::function_ref<at::Tensor(const at::Tensor&)> replace);
 
-// Calls `visit` with each defined tensor in `value`, also those in lists.
+// Calls `visit` with each defined tensor in `value`. Lists are searched too,
+// also nested ones.
 void for_each_tensor(const c10::IValue& value,
                      c10::function_ref<void(const at::Tensor&)> visit);
 

@@ -1,9 +1,10 @@
-// The slots of c10::ThreadLocalDebugInfo that gpipe uses, in every LibTorch
-// that it accepts.
+// The slots of c10::ThreadLocalDebugInfo that gpipe uses, for every LibTorch
+// version that gpipe accepts.
 //
 // LibTorch copies the slots of a thread to the threads that work for it, such
-// as those of the autograd engine. Programs can add slots since 2.13. Before,
-// gpipe takes two that LibTorch itself has no use for.
+// as those of the autograd engine. Since LibTorch 2.13 a program can add slots
+// of its own. For older versions gpipe takes two slots that LibTorch itself
+// does not use.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>

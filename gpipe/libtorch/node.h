@@ -1,7 +1,7 @@
-// Nodes of an autograd graph, in every LibTorch that gpipe accepts.
+// Nodes of an autograd graph, for every LibTorch version that gpipe accepts.
 //
-// LibTorch 2.13 changed who owns a node: std::shared_ptr before,
-// c10::intrusive_ptr since.
+// LibTorch 2.13 changed the owning pointer of a node from std::shared_ptr to
+// c10::intrusive_ptr.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -13,7 +13,8 @@
 
 namespace gpipe {
 
-// Owns a node together with the edges that lead to it.
+// An owning pointer to a node. The edges that lead to a node own it in the same
+// way.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
 // Returns a new node of type `T`, a subclass of torch::autograd::Node, that a
@@ -21,7 +22,7 @@ using NodePtr = decltype(torch::autograd::Edge::function);
 template <typename T, typename... Arguments>
 auto make_node(Arguments&&... arguments) {
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
-  // deleteNode() deletes long chains of nodes without recursion.
+  // deleteNode() frees long chains of nodes without recursion.
   return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
                             torch::autograd::deleteNode);
 #else

@@ -11,6 +11,7 @@
 namespace gpipe {
 namespace {
 
+// A node whose backward returns `grads`: the root from which the engine starts.
 struct Source : public torch::autograd::Node {
   Source(torch::autograd::edge_list edges, std::vector<at::Tensor> grads)
       : Node(std::move(edges)), grads(std::move(grads)) {}

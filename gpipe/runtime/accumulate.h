@@ -1,4 +1,4 @@
-// Hands gradients to autograd.
+// Passes gradients to autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,12 +8,12 @@
 
 namespace gpipe {
 
-// Runs the engine from a node that has `grads` to give to `edges` (see
-// torch::autograd::impl::gradient_edge): they are added to `.grad` of leaves
-// and go on through the graphs of other tensors, and hooks are called, as in
-// any backward. Undefined ones are left out.
+// Runs the autograd engine with one gradient of `grads` per edge of `edges`
+// (see torch::autograd::impl::gradient_edge). As in any backward, the engine
+// adds gradients to `.grad` of leaves, passes them on through the graphs of
+// other tensors, and calls hooks. Undefined gradients are skipped.
 //
-// Errors: those of hooks and graphs. Threads: as Tensor::backward().
+// Throws whatever hooks and graphs throw. Threads: as Tensor::backward().
 void accumulate(std::vector<torch::autograd::Edge> edges,
                 std::vector<at::Tensor> grads);
 

@@ -25,15 +25,15 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Gradients set aside between the two nodes, one entry per backward pass that
-// is under way (there may be several, from several threads).
+// Storage for gradients between the two nodes, with one entry per backward pass
+// in progress. There may be several, from several threads.
 class SetAside {
  public:
   void put(variable_list grads) {
     Entry entry;
     for (at::Tensor& grad : grads) {
       // The engine runs the gateway on the stream of the forward, and the
-      // second node on the caller's.
+      // second node on the caller's stream.
       entry.complete.push_back(grad.defined() ? Moment::now(grad.device())
                                               : Moment());
       entry.grads.push_back(std::move(grad));
@@ -67,7 +67,7 @@ class SetAside {
   std::map<int, Entry> entries_;
 };
 
-// See Note [Gateway].
+// The node of the outputs. See Note [Gateway].
 struct Gateway : public Node {
   explicit Gateway(std::shared_ptr<SetAside> set_aside)
       : set_aside(std::move(set_aside)) {}
@@ -81,6 +81,7 @@ struct Gateway : public Node {
   std::shared_ptr<SetAside> set_aside;
 };
 
+// The node that calls `backward`. See Note [Gateway].
 struct Opaque : public Node {
   Opaque(edge_list&& inputs, std::shared_ptr<SetAside> set_aside,
          std::shared_ptr<OpaqueBackward> backward)

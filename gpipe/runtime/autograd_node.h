@@ -1,4 +1,4 @@
-// Makes a whole computation one node of the caller's autograd graph.
+// Represents a whole computation by one node of the caller's autograd graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,37 +9,39 @@
 
 namespace gpipe {
 
-// The backward of a computation that autograd has not seen.
+// The backward of a computation that autograd has not recorded.
 class OpaqueBackward {
  public:
   virtual ~OpaqueBackward() = default;
 
-  // `grads`: one per output, undefined where none has arrived. Returns one per
-  // input edge, undefined where there is none or it is not `wanted`. Called
-  // on the thread that called backward; may block. `keep_graph`: the caller
-  // may come again.
+  // Returns one gradient per input edge. A gradient is undefined if there is
+  // none or if it is not `wanted`. Called on the thread that called backward;
+  // may block. `grads`: one per output, undefined for outputs without a
+  // gradient. `keep_graph`: whether backward may be called again.
   virtual std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
                                            const std::vector<bool>& wanted,
                                            bool keep_graph) = 0;
 
-  // The caller will not come again.
+  // Releases what backward() needs. Called when backward() will not be called
+  // again.
   virtual void release() = 0;
 };
 
-// Gives `outputs`, which must have no graph and be of a floating or complex
-// type, a graph that is `backward` between them and `inputs` (see
-// torch::autograd::impl::gradient_edge).
+// Attaches a graph to `outputs`: one operation, from `inputs` to `outputs`,
+// whose backward is `backward`. `outputs` must have no graph and must be of a
+// floating or complex type. `inputs`: see torch::autograd::impl::gradient_edge.
 //
 // Note [Gateway]
-// Two nodes are made. The gateway belongs to the outputs: it sets their
-// gradients aside and passes on an empty CPU tensor. The second node, which
-// calls `backward`, receives only that. The engine runs a node on the thread
-// of the device of what it receives, so the second one runs on the thread that
-// called backward, and the engine's thread of an accelerator is free for the
-// graphs that `backward` runs on other threads. Were it blocked, those would
-// wait for it, and it for them, for ever.
+// The function makes two nodes. The first, the gateway, belongs to the outputs.
+// It stores their gradients and passes on an empty CPU tensor. The second node
+// calls `backward` and receives only this empty tensor. The engine runs a node
+// on the thread of the device of its input. So the second node runs on the
+// thread that called backward, and the engine thread of an accelerator stays
+// free for the graphs that `backward` runs on other threads. If the engine
+// thread were blocked in `backward`, these graphs would wait for it and it
+// would wait for them: a deadlock.
 //
-// Errors at backward: what `backward` throws; c10::Error for a second
+// Errors at backward: whatever `backward` throws; c10::Error for a second
 // backward without retain_graph, and for create_graph.
 void attach_graph(std::vector<at::Tensor>& outputs,
                   std::vector<torch::autograd::Edge> inputs,

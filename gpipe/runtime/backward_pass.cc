@@ -69,7 +69,7 @@ void BackwardPass::pass_on(const Passage& passage,
 }
 
 bool BackwardPass::ready(const Action& action) {
-  // The weight part comes after the input part, on the same worker.
+  // The weight part follows the input part on the same worker.
   if (action.kind == Kind::kRecompute || action.kind == Kind::kBackwardWeight ||
       action.stage < first_wanted_) {
     return true;
@@ -117,7 +117,7 @@ void BackwardPass::perform(const Action& action) {
     return;
   }
   if (action.kind == Kind::kRecompute) {
-    // As in the forward: gradients on, autocast, whatever it was.
+    // Same thread-local state (grad mode, autocast) as in the forward.
     at::ThreadLocalStateGuard as_in_forward(step_.caller);
     const PhaseScope phase(Phase::kRecomputing, i);
     fault_point("recompute", j, i);
@@ -235,7 +235,8 @@ std::vector<at::Tensor> BackwardPass::take_leaf_grads(
     for (auto place = leaf.places.rbegin(); place != leaf.places.rend();
          ++place) {
       at::Tensor grad = sums_[place->first].take(place->second);
-      // Made on the partition's stream, used and given back on the caller's.
+      // The sum was computed on the partition's stream. It is used and freed on
+      // the caller's.
       if (grad.defined()) record_use(grad, grad.device());
       over_partitions.add(0, std::move(grad));
     }

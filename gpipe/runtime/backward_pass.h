@@ -1,4 +1,4 @@
-// The recomputes and backwards of a schedule, on the cells of a step.
+// Performs the recomputes and backwards of a schedule on the cells of a step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,30 +20,35 @@
 
 namespace gpipe {
 
+// The actor for the recomputes and backwards of one step.
 class BackwardPass : public Actor {
  public:
   struct Options {
-    // Whether any gradient of the input is.
+    // Whether any gradient of the pipeline's input is wanted.
     bool input_wanted = true;
-    // By partition and number of the leaf. Empty: all are.
+    // Whether the gradient of a leaf is wanted, by partition and by the leaf's
+    // number there. Empty: all are wanted.
     std::vector<std::vector<bool>> leaf_wanted;
-    // Backward may come again. Not for schedules with backwards in two parts.
+    // Whether backward may run again on the same cells. Not for schedules with
+    // backwards in two parts.
     bool keep_graph = false;
     SumOrder order = SumOrder::kAsTheyCome;
-    // NonFiniteError, in the cell's backward, for a gradient that is not
-    // finite: of its parameters, or that leaves it.
+    // Whether to check gradients. The backward of a cell then throws
+    // NonFiniteError if a gradient of its parameters, or one that leaves the
+    // cell, is not finite.
     bool check_finite = false;
   };
 
-  // `border`: if there are stages elsewhere.
+  // `border`: handles remote stages (in other processes); null if there are
+  // none.
   BackwardPass(Stages& stages, Step& step, Options options,
                Border* border = nullptr);
 
-  // The gradients of what the last partition made of a micro-batch. Threads:
-  // any, before the micro-batch's backward there.
+  // Provides the gradients of the last partition's outputs for one micro-batch.
+  // Threads: any, before the backward of the micro-batch on that partition.
   void begin(int64_t microbatch, std::vector<at::Tensor> grads);
 
-  // Gradients that a stage here waits for, as ForwardPass::deliver().
+  // Delivers gradients to a stage of this process; see ForwardPass::deliver().
   void deliver(const Passage& passage, std::vector<at::Tensor> grads,
                const Moment& ready);
 
@@ -52,18 +57,21 @@ class BackwardPass : public Actor {
   void perform(const Action& action) override;
   Failure place(const Action& action) override;
 
-  // Of the input, by micro-batch.
+  // Returns the gradients of the pipeline's input, by micro-batch and tensor.
   std::vector<std::vector<at::Tensor>>& input_grads() { return input_grads_; }
-  // Of each leaf: summed in every partition, then over partitions, last first.
+  // Moves out the gradient of each leaf, summed within every partition and then
+  // over partitions, last partition first. Undefined for a leaf without
+  // gradient.
   std::vector<at::Tensor> take_leaf_grads(
       const std::vector<SharedLeaf>& leaves);
 
-  // What a leaf of partition j is called: "parameter '3.weight'".
+  // Returns a name for a leaf of partition `j`, for messages: "parameter
+  // '3.weight'" or "a tensor that a layer has captured".
   std::string describe_leaf(int64_t j, const at::Tensor& leaf) const;
 
  private:
-  // The gradients that wait for a cell: those of the boundary, and a passage
-  // for each skip tensor.
+  // The gradients for one cell. `missing` counts what has not arrived: the
+  // boundary gradients are one delivery, and each skip tensor is another.
   struct Inbox {
     std::atomic<std::size_t> missing{0};
     GradParcel grads;
@@ -71,13 +79,17 @@ class BackwardPass : public Actor {
     std::vector<Moment> skip_ready;
   };
 
+  // Adds the gradients that leave cell (i, j) to `non_finite`.
   void look_at(int64_t j, const GradParcel& back,
                NonFiniteGradients& non_finite) const;
+  // Passes the gradients that leave cell (i, j) to the stages that need them.
   void pass_back(int64_t j, int64_t i, GradParcel back);
-  // Offers sums to the border.
+  // Offers the gradient sum of one leaf of partition `j` to `border_`.
   void complete(int64_t j, int64_t leaf);
+  // Offers the sums of all leaves of partition `j`, and then reports its end.
   void complete(int64_t j);
-  // To a stage here, or into `leaving`.
+  // Delivers to a stage of this process, or appends to `leaving` for a remote
+  // one.
   void pass_on(const Passage& passage, std::vector<at::Tensor> grads,
                const Moment& made, std::vector<Outgoing>& leaving);
 
@@ -86,7 +98,7 @@ class BackwardPass : public Actor {
   const Options options_;
   Border* const border_;
   const bool offers_gradients_;
-  // Partitions before this one have nothing to do.
+  // first partition whose gradients are wanted; earlier ones are skipped
   int64_t first_wanted_ = 0;
   std::vector<std::deque<Inbox>> inboxes_;
   std::vector<LeafSums> sums_;  // by partition

@@ -1,4 +1,4 @@
-// Lets one thread wait until others have brought something about.
+// Lets one thread wait for a condition that other threads make true.
 #pragma once
 
 #include <condition_variable>
@@ -7,13 +7,17 @@
 
 namespace gpipe {
 
+// A notifier: a condition variable for one waiting thread that spins before it
+// sleeps. Thread-safe.
 class Bell {
  public:
-  // Returns once `condition` is true. It must be made true before ring(), by
-  // something that other threads may do at any time (such as an atomic flag).
+  // Blocks until `condition` is true. Another thread must make it true before
+  // it calls ring(). `condition` is evaluated while other threads may change
+  // its state, so it must read, for example, an atomic flag.
   //
-  // Looks again `spins` times before it sleeps: cells often follow each other
-  // within microseconds, and to wake a thread costs tens of them.
+  // `spins`: how often to test the condition before the thread sleeps.
+  // Consecutive cells often follow within microseconds, and waking a thread
+  // costs tens of microseconds.
   template <typename Condition>
   void wait(Condition condition, int spins) {
     for (int k = 0; k < spins; ++k) {
@@ -24,9 +28,10 @@ class Bell {
     rung_.wait(lock, condition);
   }
 
+  // Wakes the waiting thread to test its condition again.
   void ring() {
-    // The lock makes sure that a waiter is either before its look at the
-    // condition or asleep.
+    // The lock ensures that a waiting thread either has not tested its
+    // condition yet or is asleep.
     { std::lock_guard<std::mutex> lock(mutex_); }
     rung_.notify_all();
   }

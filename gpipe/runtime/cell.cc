@@ -76,8 +76,9 @@ std::vector<Outline> outlines_of(const std::vector<at::Tensor>& outputs) {
   return outlines;
 }
 
-// Puts values back without a trace: autograd, which may have saved the buffer
-// for the backward of another cell, is not told of a change.
+// Copies saved values back into their buffers without raising versions.
+// Autograd may have saved a buffer for the backward of another cell and must
+// not see a change.
 void put_back(const std::vector<BufferValue>& values) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const BufferValue& each : values) {
@@ -127,8 +128,8 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
     TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
                 "a layer of partition ", partition_->index,
                 " changes the partition's input in place, so that the "
-                "checkpointed forward cannot be computed again from it; make "
-                "the first layer of the partition one that works out of place "
+                "checkpointed forward cannot be computed again from it; let "
+                "the first layer of the partition work out of place "
                 "(such as ReLU without inplace), or use Checkpoint::kNever");
     saved_.leaf_versions = versions_of(leaves_.tensors);
     leaves_.ways.clear();
@@ -158,8 +159,8 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
       c10::GradMode::is_enabled() &&
       std::none_of(entry_.begin(), entry_.end(),
                    [](const auto& edge) { return edge.is_valid(); });
-  // From here on the layers alone hold their input, so that it is freed as
-  // soon as in the plain model.
+  // From here on only the layers hold their input, so it is freed as early as
+  // in the plain model.
   input.clear();
 
   CellTracker tracker(*partition_, std::move(imported));
@@ -216,7 +217,8 @@ void Cell::check_output(const Layer& layer, const Value& output,
                         const CellTracker& tracker) const {
   const std::string name =
       "layer '" + layer.name + "' (" + layer.module.ptr()->name() + ")";
-  // Others may take it before they get the output.
+  // Skip tensors are checked before the output, because other layers may use a
+  // skip tensor first.
   for (const SkipKey& key : layer.skips.stash) {
     const at::Tensor* const skip = tracker.find(key);
     if (!skip) continue;
@@ -236,8 +238,9 @@ Value Cell::run_head(Value output) {
   std::vector<int64_t> versions;
   if (checkpointed_) versions = versions_of(head_->target.tensors());
   at::Tensor loss = (*head_->function)(std::move(output), head_->target);
-  // Now, and not as the recompute begins: a cell that is not checkpointed may
-  // change its own target, which shares its version with all others.
+  // Checked here and not when the recompute begins: a cell without
+  // checkpointing may change its own target, and the targets of all cells share
+  // one version counter.
   TORCH_CHECK(
       !checkpointed_ || versions_of(head_->target.tensors()) == versions,
       "the loss function changes its target in place, so that the "
@@ -275,15 +278,16 @@ void Cell::check_unchanged(const at::Tensor& parameter, int64_t version) const {
               partition_->name_of(parameter),
               "' has been changed in place between forward and backward; a "
               "checkpointed forward cannot be computed again with it. Call "
-              "backward first, or forward again; what a layer changes itself "
-              "is to be a buffer");
+              "backward first, or forward again; a tensor that a layer changes "
+              "itself must be a buffer");
 }
 
 void Cell::recompute(StepSeed& seed) {
   check_unchanged();
 
-  // Layers find what they found in the forward, whoever has changed it since,
-  // and change it again; what is there now is put back.
+  // The layers must see the buffer values of the forward, even if other code
+  // has changed the buffers since. The layers change them again; then the
+  // present values are restored.
   std::vector<BufferValue> now, changed;
   for (const at::Tensor& buffer : partition_->norm_buffers) {
     now.push_back(value_of(buffer));
@@ -302,19 +306,20 @@ void Cell::recompute(StepSeed& seed) {
     try {
       put_back(now);
     } catch (...) {
-      // Of a device that has failed the first error tells more.
+      // If the device has failed, the first error is more useful.
     }
     throw;
   }
   TORCH_CHECK(outlines == saved_.outputs, "the layers of partition ",
               partition_->index,
-              " did not return in the recompute what they returned in the "
-              "checkpointed forward (in number, sizes, type or need of a "
-              "gradient); a layer must do the same in both");
+              " did not return the same in the recompute as in the "
+              "checkpointed forward (number, sizes, dtype or requires_grad "
+              "of the outputs differ); a layer must do the same in both");
   find_ways_again();
 }
 
-// The leaves keep the places that they had in the first forward.
+// Leaves keep their order of the first forward, because leaf_numbers_ refers to
+// it.
 void Cell::find_ways_again() {
   Leaves now = find_leaves(exits_, entry_);
   const bool as_before = std::equal(
@@ -332,7 +337,8 @@ void Cell::find_ways_again() {
   leaves_.ways.clear();
   for (Leaves::Way way : now.ways) {
     const auto place = places.find(now.tensors[way.leaf].unsafeGetTensorImpl());
-    if (place == places.end()) continue;  // a layer that does not do the same
+    // a leaf that the forward did not have
+    if (place == places.end()) continue;
     way.leaf = place->second;
     leaves_.ways.push_back(way);
   }
@@ -341,8 +347,8 @@ void Cell::find_ways_again() {
 void Cell::take_roots(GradParcel grads,
                       std::vector<torch::autograd::Edge>& roots,
                       std::vector<at::Tensor>& root_grads) {
-  // In the order in which the engine would reach them in the plain model, last
-  // consumer first, so that sums over them come out the same.
+  // Roots are in the order in which the engine would reach them in the plain
+  // model, last consumer first, so that sums over them have the same bits.
   for (std::size_t k = exits_.size(); k-- > output_width_;) {
     roots.push_back(exits_[k]);
     root_grads.push_back(std::move(grads.skips[k - output_width_]));
@@ -378,7 +384,8 @@ GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
     wanted[k] = leaf_wanted[leaf_numbers_[k]];
   }
 
-  // A checkpointed graph is for one use, even when the step's is kept.
+  // The graph of a recompute serves one backward, even if the step's graph is
+  // kept.
   const bool keep = keep_graph && !checkpointed_;
   if (!keep) {
     exits_.clear();

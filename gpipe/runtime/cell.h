@@ -21,33 +21,37 @@ namespace gpipe {
 
 class CellTracker;
 
-// What crosses from cell to cell in the forward: the value between two layers,
-// and skip tensors (in the order of the partition's imports or exports).
+// The activations that go from cell to cell in the forward: the tensors between
+// two layers (`boundary`), and skip tensors in the order of the partition's
+// imports or exports.
 struct Parcel {
   Value::Kind kind = Value::Kind::kTensor;
   std::vector<Crossing> boundary;
   std::vector<Crossing> skips;
 };
 
-// The gradients that cross back. Undefined: there is none.
+// The gradients of a Parcel, which go back from cell to cell. Undefined: no
+// gradient.
 struct GradParcel {
   std::vector<at::Tensor> boundary;
   std::vector<at::Tensor> skips;
 };
 
-// A scalar of what the last layer returned and of the target.
+// Computes the loss of a micro-batch from the last layer's output and the
+// target. Returns a floating-point tensor with one element.
 using LossFunction = std::function<at::Tensor(Value output, Value target)>;
 
-// Of a micro-batch whose loss is computed in the pipeline, as if by one more
-// layer: the cell's output is the loss.
+// The loss of one micro-batch. The last stage's cell runs it after its last
+// layer and outputs the loss.
 struct LossHead {
   const LossFunction* function = nullptr;
   Value target;
   bool keep_output = false;
-  Value output;  // without graph; if it is to be kept
+  Value output;  // without graph; set if keep_output
 };
 
-// What a recompute must give again.
+// Shape, dtype and requires_grad of an output, compared between forward and
+// recompute.
 struct Outline {
   bool defined = false;
   bool requires_grad = false;
@@ -60,21 +64,22 @@ struct Outline {
   }
 };
 
-// A function from tensors to tensors with a private piece of autograd graph:
-// the tensors that come in are cut from the graph of the cell that made them,
-// and backward is one run of the engine from what went out to what came in and
-// the leaves (parameters).
+// A function from tensors to tensors with its own piece of autograd graph. The
+// input tensors are detached from the graph of the cell that made them.
+// Backward is one run of the engine from the outputs to the inputs and the
+// leaves (parameters).
 //
-// A checkpointed cell runs forward with gradients enabled as any other, so
-// that the operators and the bits are the same and it is known what requires
-// grad, but drops its graph at the end and keeps what came in; recompute()
-// builds the graph again.
+// The forward of a checkpointed cell also runs with gradients enabled. So it
+// uses the same operators, gives the same bits, and shows which outputs require
+// grad. Its graph is dropped at the end, and the cell keeps its inputs.
+// recompute() builds the graph again.
 //
-// Threads: used by the partition's worker; constructed and destroyed anywhere.
+// Threads: used by the partition's worker; constructed and destroyed on any
+// thread.
 class Cell {
  public:
-  // `random_stream`: which random numbers are its own, beside those of other
-  // micro-batches on the same partition.
+  // `random_stream`: index of the cell's random numbers on this partition;
+  // unique among micro-batches.
   Cell(Partition& partition, int64_t random_stream, bool checkpointed)
       : partition_(&partition),
         random_stream_(random_stream),
@@ -82,43 +87,58 @@ class Cell {
 
   bool checkpointed() const { return checkpointed_; }
 
-  // Before forward(). The head must live as long as the cell runs layers.
+  // Sets the loss to run after the last layer. Call before forward(). `head`
+  // must live as long as the cell runs layers.
   void set_head(LossHead* head) { head_ = head; }
 
-  // Before forward(): NonFiniteError as soon as a layer gives what is not
-  // finite, or the loss is not.
+  // Enables checks for NaN and infinity. forward() then throws NonFiniteError
+  // if the output of a layer, or the loss, is not finite. Call before
+  // forward().
   void check_finite(bool check) { check_finite_ = check; }
 
-  // `leaf_input`: the boundary tensors are leaves of the user's.
+  // Runs the layers and returns the outputs, without graph. `leaf_input`: the
+  // boundary tensors are leaves of the user's graph.
+  //
+  // Throws what layers throw, and c10::Error if a layer changes a tensor in
+  // place that others need (shared input, or the input of a checkpointed cell).
   Parcel forward(Parcel input, StepSeed& seed, bool leaf_input);
 
-  // Before each backward of a checkpointed cell. Gives the same values as the
-  // forward: same random numbers, same buffers; buffers are left as they were.
-  // c10::Error if something that the cell read has been changed since.
+  // Runs the forward of a checkpointed cell again, before each backward. The
+  // values are those of the forward: random numbers and buffers are the same.
+  // Afterwards the buffers hold again what they held before the call. Throws
+  // c10::Error if the input, a parameter or the training mode has changed since
+  // the forward.
   void recompute(StepSeed& seed);
 
-  // Gradients of what came in; those of leaves() go to `sink`, by their place
-  // there, where `leaf_wanted` by number (empty: all are). `grads`: those of
-  // what went out. `want_input`: whether anything further back is wanted.
+  // Runs the backward and returns the gradients of the inputs. `grads`:
+  // gradients of the outputs. `want_input`: whether any gradient of the inputs
+  // is wanted. Gradients of leaves go to `sink`, with the leaf's index in
+  // leaves(), if `leaf_wanted` is true at the leaf's number in the partition
+  // (empty: all are wanted).
   GradParcel backward(GradParcel grads, bool keep_graph, bool want_input,
                       const std::vector<bool>& leaf_wanted,
                       const LeafSink& sink);
 
-  // backward() in two parts, see split_backward.h, of which the first makes the
-  // gradients of what came in, and the second those of all leaves.
+  // Run the backward in two parts, see split_backward.h. The first part returns
+  // the gradients of the inputs. The second part passes the gradients of all
+  // leaves to `sink`.
   GradParcel backward_input(GradParcel grads);
   void backward_weight(const LeafSink& sink);
 
-  // Parameters, and whatever else layers captured, that the outputs depend on.
+  // Returns the leaves that the outputs depend on: parameters, and other
+  // tensors that layers have captured.
   const std::vector<at::Tensor>& leaves() const { return leaves_.tensors; }
-  // Nodes of its graph that were there before, once; see Leaves::foreign.
+  // Moves out the graph nodes that were made outside of the cell; see
+  // Leaves::foreign.
   std::vector<NodePtr> take_foreign() {
     return std::exchange(leaves_.foreign, {});
   }
-  // Their numbers in the partition's list, set by the step.
+  // Returns the number of each of leaves() in the partition's list. Set by the
+  // step.
   std::vector<int64_t>& leaf_numbers() { return leaf_numbers_; }
 
-  // Name of the layer at work, for messages; empty outside of layers.
+  // Returns the name of the layer that runs now, for messages; empty outside of
+  // layers.
   const std::string& layer_at_work() const { return layer_at_work_; }
 
   // Drops the graph and all tensors.
@@ -129,18 +149,17 @@ class Cell {
     std::vector<Crossing> input;
     std::vector<int64_t> versions;       // of input
     std::vector<int64_t> leaf_versions;  // of leaves_
-    // Parameters that want no gradient, and so are no leaves, and their
-    // versions.
+    // Frozen parameters, which are not in leaves_, with their versions.
     std::vector<std::pair<at::Tensor, int64_t>> frozen;
     std::vector<bool> training;  // of the partition's modules
     std::vector<Outline> outputs;
-    std::vector<BufferValue> buffers;  // as the layers found them
-    std::vector<GivenDraw> draws;      // of the layers' own generators
+    std::vector<BufferValue> buffers;  // values before the forward
+    std::vector<GivenDraw> draws;      // from generators that layers passed
   };
 
-  // Runs the layers on `input`, fills entry_ and exits_, and returns what goes
-  // out: boundary tensors, then exported skips.
-  // `again`: it has been done once.
+  // Runs the layers on `input`, fills `entry_` and `exits_`, and returns the
+  // outputs: boundary tensors, then exported skips. `again`: this is a
+  // recompute.
   std::vector<at::Tensor> run_layers(std::vector<Crossing> input,
                                      StepSeed& seed, bool again);
   Value run_head(Value output);
@@ -148,10 +167,14 @@ class Cell {
                     const CellTracker& tracker) const;
   void check_unchanged() const;
   void check_unchanged(const at::Tensor& parameter, int64_t version) const;
+  // Finds the edges to the leaves in the graph of a recompute. The leaves keep
+  // their order of the first forward.
   void find_ways_again();
-  // Where gradients of what went out begin, with these.
+  // Moves the output gradients into `root_grads`, with the edges where they
+  // start in `roots`.
   void take_roots(GradParcel grads, std::vector<torch::autograd::Edge>& roots,
                   std::vector<at::Tensor>& root_grads);
+  // Splits gradients of the inputs into those of boundary and skip tensors.
   GradParcel parcel_of(std::vector<at::Tensor> input_grads) const;
 
   Partition* partition_;
@@ -166,13 +189,15 @@ class Cell {
   Value::Kind output_kind_ = Value::Kind::kTensor;
   std::size_t output_width_ = 0;  // boundary tensors; exported skips follow
 
-  // Where gradients of the input arrive.
+  // The edges at which gradients of the inputs arrive.
   std::vector<torch::autograd::Edge> entry_;
-  // Where gradients of the outputs begin. The outputs themselves belong to
-  // whoever gets them: an operator that needs one in its backward holds it.
+  // The edges at which gradients of the outputs start. The cell does not hold
+  // the outputs themselves. An operator that needs one in its backward holds
+  // it.
   std::vector<torch::autograd::Edge> exits_;
-  // If no gradient of the input is wanted: of the first layer's outputs that
-  // have one. Divides backward_input() from backward_weight() then.
+  // The gradient edges of the first layer's outputs that have a graph. Used if
+  // no gradient of the input is wanted: then these edges separate
+  // backward_input() from backward_weight().
   std::vector<torch::autograd::Edge> inner_;
   std::optional<SplitBackward> split_;
   Leaves leaves_;

@@ -1,11 +1,12 @@
-// Modules that say themselves where their parameters are, and that bring skip
-// tensors from one of their layers to another: pipelines.
+// A base class that marks pipelines among modules: they place their own
+// parameters and move skip tensors between their own layers.
 #pragma once
 
 namespace gpipe {
 
-// Beside torch::nn::Module, for modules whose parameters nobody else may move,
-// and whose layers' skip tensors are nobody else's.
+// A base class beside torch::nn::Module for modules that keep control of their
+// devices. Other code must not move their parameters. The skip tensors of their
+// layers stay inside the module and are not visible to an outer model.
 class KeepsDevices {
  protected:
   KeepsDevices() = default;

@@ -62,7 +62,8 @@ std::vector<std::string> skip_mismatches(
 
 std::vector<SkipRoute> skip_routes(const std::vector<LayerSkips>& layers,
                                    const std::vector<int64_t>& balance) {
-  std::map<SkipKey, std::pair<int64_t, int64_t>> source;  // partition, order
+  // partition, place in stashing order
+  std::map<SkipKey, std::pair<int64_t, int64_t>> source;
   std::vector<std::tuple<int64_t, int64_t, int64_t, SkipKey>> crossing;
   std::size_t layer = 0;
   for (std::size_t j = 0; j < balance.size(); ++j) {

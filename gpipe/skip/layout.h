@@ -1,5 +1,5 @@
-// Where skip tensors travel, from what each layer declares: pure data in,
-// pure data out. No LibTorch.
+// The routes of skip tensors between partitions, computed from what each layer
+// declares. Pure data, without LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,30 @@
 
 namespace gpipe {
 
-// What one layer declares to stash and to pop.
+// The skip tensors that one layer declares to stash and to pop.
 struct LayerSkips {
-  std::string layer;  // its name in the model, for messages
+  std::string layer;  // name in the model, for messages
   std::vector<SkipKey> stash;
   std::vector<SkipKey> pop;
 };
 
-// A skip tensor that is stashed in one partition and popped in a later one.
-// It is sent from `from` to `to` directly.
+// A skip tensor that is stashed in partition `from` and popped in the later
+// partition `to`. It is sent from `from` to `to` directly.
 struct SkipRoute {
   SkipKey key;
   int64_t from;
   int64_t to;
 };
 
-// Every mismatch of stashes and pops, a line each, in layer order; empty when
-// all match. A name must be stashed once, popped once, and popped by a later
-// layer than the one that stashes it.
+// Returns one line for each mismatch of stashes and pops, in layer order; empty
+// if all match. A name must be stashed once and popped once, and the popping
+// layer must come after the stashing layer.
 std::vector<std::string> skip_mismatches(const std::vector<LayerSkips>& layers);
 
-// The routes that cross partitions under `balance` (layers per partition;
-// the sum is layers.size()), ordered by destination, then by source, then by
-// the order of stashing. `layers` must have no mismatches.
+// Returns the routes that cross partitions under `balance`, ordered by
+// destination, then by source, then by the order of stashing. `balance`: layers
+// per partition; the sum must be layers.size(). `layers` must have no
+// mismatches (see skip_mismatches()).
 std::vector<SkipRoute> skip_routes(const std::vector<LayerSkips>& layers,
                                    const std::vector<int64_t>& balance);
 

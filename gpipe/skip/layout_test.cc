@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 
 using Names = std::vector<std::string>;
 
-// Layers named by their numbers, as in a Sequential.
+// A model whose layers are named by their numbers, as in a Sequential.
 class Model {
  public:
   Model& add(const Names& stash, const Names& pop,
@@ -27,7 +27,7 @@ class Model {
     return *this;
   }
   Names mismatches() const { return skip_mismatches(layers_); }
-  // "0->2 foo", in order.
+  // Returns the routes in order, each as "0->2 foo".
   Names routes(const std::vector<int64_t>& balance) const {
     Names result;
     for (const SkipRoute& route : skip_routes(layers_, balance)) {

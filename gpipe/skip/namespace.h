@@ -1,4 +1,5 @@
-// Names of skip tensors: a namespace and a name together say which one.
+// The keys of skip tensors. A namespace and a name together identify one skip
+// tensor.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +10,22 @@
 
 namespace gpipe {
 
-// Keeps apart skip tensors of the same name, so that one layer type can be
-// used many times in a model (see Skippable::isolate).
+// A namespace for names of skip tensors. With one namespace per use, a layer
+// type can occur many times in a model (see Skippable::isolate).
 //
-// Every constructed namespace differs from every other; copies are equal to
-// their original. Ordered by creation, and hashable. Threads: constructing
-// and comparing are safe from anywhere.
+// Each constructed namespace differs from all others. Copies are equal to the
+// original. Namespaces are ordered by creation, and hashable. Threads:
+// namespaces can be constructed and compared on any thread.
 class Namespace {
  public:
   Namespace();
 
-  // The namespace of names that were never isolated.
+  // Returns the namespace of names that were never isolated.
   static Namespace none() { return Namespace(0); }
 
-  // Namespaces count from 1 in the order in which a process makes them, so that
-  // processes that build the same model have the same.
+  // Converts a namespace to its number and back. A process numbers its
+  // namespaces from 1 in the order of their construction, so processes that
+  // build the same model have equal numbers. none() has the number 0.
   std::uint64_t number() const { return id_; }
   static Namespace of_number(std::uint64_t number) { return Namespace(number); }
 
@@ -36,7 +38,7 @@ class Namespace {
   friend bool operator<(const Namespace& a, const Namespace& b) {
     return a.id_ < b.id_;
   }
-  // Equal for equal namespaces.
+  // Returns a hash value that is equal for equal namespaces.
   std::size_t hash() const { return std::hash<std::uint64_t>()(id_); }
 
  private:
@@ -45,7 +47,7 @@ class Namespace {
   std::uint64_t id_;
 };
 
-// Identifies one skip tensor of a model.
+// The key of one skip tensor of a model.
 struct SkipKey {
   Namespace ns = Namespace::none();
   std::string name;

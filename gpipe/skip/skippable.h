@@ -1,4 +1,4 @@
-// The mixin of layers that stash or pop skip tensors.
+// The base class of layers that stash or pop skip tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,49 +12,54 @@
 
 namespace gpipe {
 
-// Lets a layer hand a tensor to a later layer without passing it through
-// those between. In a pipeline the tensor goes straight from the stashing to
-// the popping partition, and so does its gradient on the way back.
+// A base class (mixin) for layers with skip tensors: a layer passes a tensor to
+// a later layer without passing it through the layers between them. In a
+// pipeline the tensor goes directly from the stashing partition to the popping
+// partition, and its gradient goes directly back.
 //
 //   struct StashImpl : torch::nn::Module, gpipe::Skippable {
 //     StashImpl() : Skippable({/*stash=*/{"1to3"}, /*pop=*/{}}) {}
 //     torch::Tensor forward(torch::Tensor x) { stash("1to3", x); return x; }
 //   };
 //
-// Every forward must stash and pop exactly what is declared. A layer works in
-// a plain torch::nn::Sequential too, on any thread; there each thread keeps
-// its own tensors between the stash and the pop.
+// Each forward must stash and pop exactly the declared names. The layers also
+// work in a plain torch::nn::Sequential, on any thread. There, each thread
+// keeps its own tensors between stash and pop.
 //
-// Shapes: any, also integer tensors; in a pipeline a stashed tensor belongs to
-// one micro-batch. Threads: a layer is called by one thread at a time.
-// The idea is torchgpipe's @skippable (arXiv 2004.09910, section 3.3).
+// Shapes: any, also integer tensors. In a pipeline a stashed tensor belongs to
+// one micro-batch. Threads: one thread at a time may call a layer. The idea is
+// torchgpipe's @skippable (arXiv 2004.09910, section 3.3).
 class Skippable {
  public:
   virtual ~Skippable() = default;
 
-  // Moves all declared names, or those in `only`, into `ns`: layers of the
-  // same type then do not meet each other's tensors. c10::Error if `only`
-  // holds a name that was not declared.
+  // Moves all declared names, or those in `only`, into `ns`, so that layers of
+  // the same type do not exchange tensors by accident. Throws c10::Error if
+  // `only` contains a name that is not declared.
   void isolate(const Namespace& ns);
   void isolate(const Namespace& ns, const std::vector<std::string>& only);
 
-  // The declared names with their namespaces, in the order declared.
+  // Returns the declared names with their namespaces, in the order of
+  // declaration.
   std::vector<SkipKey> stashable() const;
   std::vector<SkipKey> poppable() const;
 
  protected:
-  // What a layer declares; see the constructor.
+  // The names that a layer declares to stash and to pop.
   struct Names {
     std::vector<std::string> stash, pop;
   };
-  // Every forward must stash and pop these, each once.
+  // Declares `names`. Each forward must stash and pop each of them once.
   explicit Skippable(Names names);
 
-  // Hands over `tensor`, or "none". c10::Error if `name` is not declared.
+  // Passes `tensor` to the layer that pops `name`. nullopt or an undefined
+  // tensor stands for "no tensor". Throws c10::Error if `name` is not declared
+  // as stashable.
   void stash(const std::string& name, std::optional<at::Tensor> tensor);
 
-  // What was stashed under `name`. c10::Error if `name` is not declared, or
-  // nothing was stashed.
+  // Returns the tensor that was stashed under `name`, or nullopt if "no tensor"
+  // was stashed, and forgets it. Throws c10::Error if `name` is not declared as
+  // poppable, or if nothing was stashed.
   std::optional<at::Tensor> pop(const std::string& name);
 
  private:

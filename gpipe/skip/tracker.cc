@@ -36,8 +36,8 @@ void SkipTracker::throw_not_stashed(const SkipKey& key) {
 
 SkipTracker& current_skip_tracker() {
   if (scoped) return *scoped;
-  // Made on first use: threads that never skip pay nothing, and nothing is
-  // left to destroy at exit but this thread's own map.
+  // Constructed on first use: threads without skip tensors pay nothing, and the
+  // only object left to destroy at thread exit is this thread's map.
   thread_local ThreadTracker own;
   return own;
 }

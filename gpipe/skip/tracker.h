@@ -1,5 +1,5 @@
-// Where stash() puts a tensor and pop() finds it: one tracker per cell in a
-// pipeline, one per thread outside of it.
+// The storage for skip tensors between stash() and pop(): one tracker per cell
+// in a pipeline, one per thread outside of a pipeline.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,24 +10,27 @@
 
 namespace gpipe {
 
+// A store of skip tensors by key.
 class SkipTracker {
  public:
   virtual ~SkipTracker() = default;
 
+  // Stores `tensor` under `key`. A tensor that is there already is replaced.
   virtual void save(const SkipKey& key, std::optional<at::Tensor> tensor) = 0;
 
-  // Hands the tensor out and forgets it. c10::Error if nothing was saved.
+  // Returns the tensor under `key` and forgets it. Throws c10::Error if nothing
+  // was saved.
   virtual std::optional<at::Tensor> load(const SkipKey& key) = 0;
 
  protected:
   [[noreturn]] static void throw_not_stashed(const SkipKey& key);
 };
 
-// The tracker of this thread: the innermost UseSkipTracker, else the thread's
-// own, which serves a plain Sequential.
+// Returns the tracker of this thread: that of the innermost UseSkipTracker, or
+// else the thread's own tracker, which serves a plain Sequential.
 SkipTracker& current_skip_tracker();
 
-// Makes `tracker` the current one of this thread while in scope.
+// Makes `tracker` the current tracker of this thread while in scope.
 class UseSkipTracker {
  public:
   explicit UseSkipTracker(SkipTracker& tracker);

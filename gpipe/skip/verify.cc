@@ -9,7 +9,8 @@
 namespace gpipe {
 namespace {
 
-// Of `module` and what is in it, but for pipelines, which serve their own.
+// Adds the skip tensors of `module` and its submodules to `skips`, except those
+// of nested pipelines, which move their own skip tensors.
 void add_skips(const torch::nn::Module& module, LayerSkips& skips) {
   if (dynamic_cast<const KeepsDevices*>(&module)) return;
   if (const auto* skippable = dynamic_cast<const Skippable*>(&module)) {

@@ -9,16 +9,18 @@
 
 namespace gpipe {
 
-// What the layers of `module` declare, one entry per layer, in order. Modules
-// inside of a layer count as the layer's own, but those of a pipeline in it.
+// Returns the skip tensors that the layers of `module` declare, one entry per
+// layer, in order. Modules inside a layer count as part of the layer. Modules
+// inside a nested pipeline (see KeepsDevices) are left out.
 std::vector<LayerSkips> declared_skips(const torch::nn::Sequential& module);
 
-// c10::TypeError listing every mismatch of `module`'s stashes and pops, one
-// per line: a name stashed or popped twice in a namespace, popped before it
-// is stashed, never popped, or stashed and popped by the same layer.
+// Throws c10::TypeError if stashes and pops of `module` do not match. The text
+// has one line per mismatch: a name that is stashed or popped twice in a
+// namespace, popped before it is stashed, never popped, or stashed and popped
+// by the same layer.
 void verify_skippables(torch::nn::Sequential module);
 
-// The same of layers whose skips are known, in their order.
+// Does the same for `layers` whose skip tensors are known, in model order.
 void verify_skips(const std::vector<LayerSkips>& layers);
 
 }  // namespace gpipe
