@@ -203,7 +203,7 @@ TEST_F(CheckFinite, TellsOfAGradientThatLeavesACell) {
   pipeline->parameters()[0].requires_grad_();
   fault_ = {7, 3, true, INFINITY};
   EXPECT_EQ(error_of([&] { step(pipeline, "1f1b", true); }),
-            "gpipe::NonFiniteError: a gradient is not finite, that of the "
+            "gpipe::NonFiniteError: a gradient is not finite: that of the "
             "input of partition 1 (1 of 6 elements are inf) (in partition 1, "
             "micro-batch 3, backward)");
 }
@@ -247,7 +247,7 @@ TEST_F(CheckFinite, NamesTheParameterWhoseSumAloneIsNot) {
             TrainOptions().check_finite(check).fixed_sum_order(in_order));
       };
       EXPECT_EQ(error_of([&] { step(true); }),
-                "gpipe::NonFiniteError: a gradient is not finite, that of "
+                "gpipe::NonFiniteError: a gradient is not finite: that of "
                 "parameter '0.weight' (2 of 3 elements are inf), in the sum "
                 "over all micro-batches");
       EXPECT_EQ(pipeline->last_failure(), std::nullopt);

@@ -78,8 +78,8 @@ struct Outline {
 // thread.
 class Cell {
  public:
-  // `random_stream`: index of the cell's random numbers on this partition;
-  // unique among micro-batches.
+  // `random_stream`: selects the random numbers of the cell; unique among the
+  // micro-batches of the partition.
   Cell(Partition& partition, int64_t random_stream, bool checkpointed)
       : partition_(&partition),
         random_stream_(random_stream),
@@ -92,15 +92,17 @@ class Cell {
   void set_head(LossHead* head) { head_ = head; }
 
   // Enables checks for NaN and infinity. forward() then throws NonFiniteError
-  // if the output of a layer, or the loss, is not finite. Call before
-  // forward().
+  // if the pipeline's input, the output or a skip tensor of a layer, or the
+  // loss is not finite. Call before forward().
   void check_finite(bool check) { check_finite_ = check; }
 
   // Runs the layers and returns the outputs, without graph. `leaf_input`: the
   // boundary tensors are leaves of the user's graph.
   //
-  // Throws what layers throw, and c10::Error if a layer changes a tensor in
-  // place that others need (shared input, or the input of a checkpointed cell).
+  // Throws whatever layers throw. Throws c10::Error if a layer changes a tensor
+  // in place that others need (shared input, or the input of a checkpointed
+  // cell), and c10::ValueError if the loss is not a floating-point tensor with
+  // one element.
   Parcel forward(Parcel input, StepSeed& seed, bool leaf_input);
 
   // Runs the forward of a checkpointed cell again, before each backward. The

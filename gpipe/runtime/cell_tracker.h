@@ -13,33 +13,35 @@
 
 namespace gpipe {
 
-// Hands out the tensors that came from earlier partitions, keeps those that
-// stay, and collects those that go to later partitions. A tensor that is
-// handed out is held no longer.
+// Holds the skip tensors that earlier partitions sent, those that stay in the
+// partition, and those that go to later partitions. A tensor that was popped is
+// held no longer.
 class CellTracker : public SkipTracker {
  public:
-  // `imported`: in the order of partition.imports, nullopt for none.
+  // `imported`: one per element of partition.imports; nullopt for "no tensor".
   CellTracker(const Partition& partition,
               std::vector<std::optional<at::Tensor>> imported);
 
   void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
   std::optional<at::Tensor> load(const SkipKey& key) override;
 
-  // What the layer at work has stashed under this key; null if nothing, or if
-  // it has been handed out.
+  // Returns the tensor that is stored under `key`; null if there is none, if
+  // "no tensor" was stashed, or if it was popped.
   const at::Tensor* find(const SkipKey& key) const;
 
-  // To be called after each layer: c10::Error if it has not stashed or popped
-  // all that it declares.
+  // Checks the layer that has just run. Call after each layer. Throws
+  // c10::Error if the layer has not stashed or popped all names that it
+  // declares.
   void check_done(const LayerSkips& declared);
 
-  // In the order of partition.exports.
+  // Moves out the skip tensors for later partitions, in the order of
+  // partition.exports.
   std::vector<std::optional<at::Tensor>> take_exported();
 
  private:
   const Partition& partition_;
   std::map<SkipKey, std::optional<at::Tensor>> held_;
-  std::set<SkipKey> stashed_, popped_;  // by the layer at work
+  std::set<SkipKey> stashed_, popped_;  // by the layer that runs now
 };
 
 }  // namespace gpipe

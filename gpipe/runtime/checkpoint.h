@@ -5,17 +5,17 @@
 
 namespace gpipe {
 
-// Which micro-batches keep only what came into their cells between forward and
-// backward, and are computed again (recomputed) just before their backward.
-// Less memory for about one more forward of time. Only in training mode and
-// with gradients enabled.
+// Which micro-batches are checkpointed: between forward and backward their
+// cells keep only their inputs, and run the forward again (recompute) just
+// before the backward. This saves memory and costs about one more forward. It
+// applies only in training mode and with gradients enabled.
 enum class Checkpoint {
   kAlways,      // every micro-batch
   kExceptLast,  // all but the last, whose backward comes first anyway
   kNever,       // none
 };
 
-// "always", "except_last", "never": as torchgpipe calls them.
+// Returns the name as in torchgpipe: "always", "except_last" or "never".
 inline const char* name_of(Checkpoint mode) {
   switch (mode) {
     case Checkpoint::kAlways:
@@ -28,7 +28,8 @@ inline const char* name_of(Checkpoint mode) {
   return "unknown";
 }
 
-// How many of `microbatches`, from the first, are checkpointed.
+// Returns how many of `microbatches` are checkpointed. These are the first
+// ones.
 inline int64_t checkpointed_microbatches(Checkpoint mode,
                                          int64_t microbatches) {
   switch (mode) {

@@ -10,21 +10,23 @@
 
 namespace gpipe {
 
-// Threads: one at a time.
+// A log of copies between devices. Not thread-safe.
 struct CopyLog {
   struct Copy {
     Action made_by;
     double bytes = 0;
-    // The device that it leaves, or the other one if only that has streams: on
-    // its stream the copy has all it waits for, and has been done.
+    // The source device of the copy; the target device if the source has no
+    // streams. `start`: when the copy has all that it waits for. `sent`: when
+    // the copy is done. Both are taken on the stream of `from`.
     c10::Device from;
     Stamp start, sent;
-    // Where it goes to: it can be used.
+    // The target device. `end`: when the copy can be used there.
     c10::Device to;
     Stamp end;
   };
 
-  // What the next copies are of; a gradient is of a whole backward.
+  // The action that made the tensors of the next copies. A gradient counts as
+  // made by a whole backward (Kind::kBackward).
   Action made_by;
   std::vector<Copy> copies;
 };

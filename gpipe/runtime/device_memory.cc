@@ -13,7 +13,8 @@
 namespace gpipe {
 namespace {
 
-// A read() and no stream, whose buffer would be memory too.
+// Returns the resident set of this process. Uses read() and no stream, whose
+// buffer would need memory too.
 std::optional<double> resident_bytes() {
   const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   if (file < 0) return std::nullopt;

@@ -1,4 +1,4 @@
-// What a device holds, on any device.
+// The memory in use on a device of any type.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,14 +8,19 @@
 
 namespace gpipe {
 
-// Bytes; none where they are not known.
+// Returns the bytes in use on a device; nullopt if they are not known.
 using MemoryReader =
     std::function<std::optional<double>(const c10::Device& device)>;
 
-// Of an accelerator: what LibTorch's allocator has given to tensors that are
-// alive, as far as the host has got. Of the CPU, for which LibTorch does not
-// count: the resident set of the whole process, where there is a /proc. None of
-// other devices. Changes nothing, waits for nothing; some microseconds.
+// Returns the bytes in use on `device`:
+// - Accelerators: the bytes that LibTorch's allocator has given to live
+//   tensors, as of the host's current point in the program.
+// - CPU: the resident set of the whole process, because LibTorch does not count
+//   CPU memory; nullopt without /proc.
+// - Other devices: nullopt.
+//
+// The call changes nothing, does not wait for the device, and takes some
+// microseconds.
 // Threads: any.
 std::optional<double> device_memory(const c10::Device& device);
 

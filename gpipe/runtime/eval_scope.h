@@ -1,4 +1,4 @@
-// Evaluation mode for a while.
+// A scope in which a module is in evaluation mode.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -9,12 +9,14 @@
 
 namespace gpipe {
 
-// A module, and all that is in it, is in evaluation mode in this scope. Then
-// each has its own mode again, also layers that were in evaluation mode inside
-// of ones in training (a frozen BatchNorm). Threads: one at a time.
+// Sets a module and its submodules to evaluation mode while in scope. The
+// destructor restores the mode of each module, also of layers that were in
+// evaluation mode inside a training module (a frozen BatchNorm). Not
+// thread-safe.
 class EvalScope {
  public:
-  // `module`: in a holder, as modules() wants it.
+  // `module`: must be owned by a module holder (shared_ptr), as modules()
+  // requires.
   explicit EvalScope(torch::nn::Module& module) {
     for (const auto& each : module.modules()) {
       modes_.emplace_back(each, each->is_training());
@@ -22,8 +24,8 @@ class EvalScope {
     module.eval();
   }
   ~EvalScope() {
-    // What is inside comes after what it is in, whose train() reaches it, so
-    // that its own is the last word.
+    // train() also sets the submodules. A submodule comes after its parent in
+    // the list, so its own mode is set last.
     for (const auto& [module, training] : modes_) module->train(training);
   }
   EvalScope(const EvalScope&) = delete;

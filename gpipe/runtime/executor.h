@@ -21,75 +21,79 @@
 
 namespace gpipe {
 
-// A schedule with what the executor derives from it once.
+// A schedule, with data that the executor derives from it once.
 struct Plan {
-  // std::invalid_argument if the schedule cannot be executed.
+  // Throws std::invalid_argument if the schedule cannot be executed.
   explicit Plan(Schedule schedule);
 
-  // The part of one rank, for an executor that has that rank only, as its 0.
+  // Returns the part of one rank, as rank 0 of an executor that runs this rank
+  // only.
   Plan of_rank(int rank) const;
 
   Schedule schedule;
   std::vector<std::vector<int64_t>> positions;  // see clock_order()
-  std::vector<int> rank_of_stage;               // -1: none of these ranks
+  std::vector<int> rank_of_stage;               // -1: not in this plan
 
  private:
   Plan() = default;
 };
 
-// What the actions of a plan do. Threads: each function is called by the
+// Performs the actions of a plan. Threads: each function is called by the
 // worker of the action's rank.
 class Actor {
  public:
   virtual ~Actor() = default;
-  // Whether all that the action needs from other ranks has arrived. Also
-  // called while other workers deliver. Throws if it never will.
+  // Returns whether all that the action needs from other ranks has arrived.
+  // Also called while other workers deliver. Throws if it can never arrive.
   virtual bool ready(const Action& action) = 0;
-  // Brings it to the rank's device, before perform(), and notes the copies in
-  // `log`, if there is one. May throw.
+  // Brings the inputs of the action to the rank's device. Called before
+  // perform(). Adds the copies to `log`, which may be null. May throw.
   virtual void fetch(const Action& /*action*/, CopyLog* /*log*/) {}
-  // May throw.
+  // Performs the action. May throw.
   virtual void perform(const Action& action) = 0;
-  // Where in `action` an exception came from; called right after it was
-  // thrown. `what` is not filled in.
+  // Returns where in `action` an exception was thrown, without `what`. Called
+  // right after the exception.
   virtual Failure place(const Action& action) = 0;
 };
 
+// An exception of an action, with its place.
 struct ExecutorError {
   std::exception_ptr exception;
   Failure failure;
 };
 
+// Runs plans on its own worker threads.
 class Executor {
  public:
-  // One worker per device given, that is per rank (devices may repeat), living
-  // as long as the executor. `threads`: intra-op threads of a worker of a CPU
-  // rank. `one_at_a_time`: no two actions run at the same time; their order is
-  // the schedule's (clock_order()).
+  // Starts one worker per element of `devices`, that is, one per rank. Devices
+  // may repeat. The workers live as long as the executor. `threads`: intra-op
+  // threads of the worker of a CPU rank. `one_at_a_time`: only one worker runs
+  // at any time, in schedule order (clock_order()).
   Executor(std::vector<c10::Device> devices, int threads, bool one_at_a_time);
 
-  // Runs all actions; returns when every worker is done. The calling thread's
-  // state (grad mode, autocast, ...) holds on the workers. What the caller's
-  // current streams have been given happens before, and what they are given
-  // afterwards happens after.
+  // Runs all actions of `plan`, and returns when every worker is done. The
+  // thread-local state of the caller (grad mode, autocast, ...) applies on the
+  // workers. Work that is already on the caller's current streams runs before,
+  // and work that is added later runs after.
   //
-  // If actions throw: the error of the first in schedule order, whatever the
-  // timing. Actions before it in that order are performed, no later one is
-  // started.
-  // `recording`: gets the time of every action. LibTorch's profilers see each
-  // as a range of the user's, "gpipe 1F0".
+  // If actions throw, returns the error of the first one in schedule order,
+  // independent of timing. Actions before it in this order are performed. No
+  // later action is started.
+  //
+  // `recording`: receives the time of every action; may be null. LibTorch's
+  // profilers show each action as a user range, such as "gpipe 1F0".
   // Threads: one run at a time.
   std::optional<ExecutorError> run(const Plan& plan, Actor& actor,
                                    Recording* recording = nullptr);
 
-  // Has the worker look again whether its action is ready. For what does not
-  // come from another worker. Threads: any, at any time.
+  // Wakes the worker of `rank` to check again whether its next action is ready.
+  // Call this when input arrives from another process. Thread-safe.
   void ring(int rank) { bells_[rank].ring(); }
 
-  // Before a lock is taken for run(): c10::Error if that would wait for ever,
-  // on a worker of this executor or of one that a layer of a run of this one
-  // has called, or in a fork of the process that made it, where the workers are
-  // not.
+  // Throws c10::Error if run() would deadlock on this thread: on a worker of
+  // this executor, on a worker of a pipeline that a layer of this executor's
+  // run has called, or in a forked process, which has no workers. Call this
+  // before taking a lock for run().
   void check_caller() const;
 
   const std::vector<c10::Device>& devices() const { return devices_; }
@@ -106,7 +110,7 @@ class Executor {
   const bool one_at_a_time_;
   int worker_spins_, caller_spins_;
   std::vector<Bell> bells_;                       // by rank
-  std::vector<std::unique_ptr<Worker>> workers_;  // last: they end first
+  std::vector<std::unique_ptr<Worker>> workers_;  // last: must end first
 };
 
 }  // namespace gpipe

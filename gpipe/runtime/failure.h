@@ -1,4 +1,4 @@
-// Where in the pipeline an exception came from.
+// The place in the pipeline where an exception was thrown.
 #pragma once
 
 #include <cstdint>
@@ -8,30 +8,31 @@
 
 namespace gpipe {
 
-// An exception keeps its type on its way to the caller, so the place is told
-// beside it: GPipeImpl::last_failure(), and for a c10::Error in its text too.
+// The place and the text of an exception. The exception itself reaches the
+// caller with its type unchanged. GPipeImpl::last_failure() returns the
+// Failure. A c10::Error also has the place in its text.
 struct Failure {
-  // Of a partition or micro-batch: all of them.
+  // As `partition` or `microbatch`: all of them.
   static constexpr int64_t kAll = -1;
 
   int64_t partition = 0;
   int64_t microbatch = 0;
   Phase phase = Phase::kForward;
-  std::string layer;  // its name in the Sequential; empty if outside of one
-  std::string what;   // the exception's text; empty if it has none
+  std::string layer;  // name in the Sequential; empty if not in a layer
+  std::string what;   // text of the exception; empty if it has none
 
-  // "partition 1, micro-batch 3, recompute, layer '5'"; "partition 0, all
-  // micro-batches, scatter"
+  // Returns the place as text, such as "partition 1, micro-batch 3, recompute,
+  // layer '5'" or "partition 0, all micro-batches, scatter".
   std::string place() const;
-  // The place and the text.
+  // Returns the place, followed by the exception's text if there is one.
   std::string to_string() const;
 };
 
-// Where a mini-batch is that is no cell's.
+// Returns the place of work on a whole mini-batch, which belongs to no cell.
 Failure whole(int64_t partition, Phase phase);
 
-// Called while an exception is being handled: `place` with its text. A
-// c10::Error gets the place into its own text, too.
+// Returns `place` with the text of the exception that is being handled. If that
+// is a c10::Error, adds the place to its text. Call inside a catch block.
 Failure caught_at(Failure place);
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// The forwards of a schedule, on the cells of a step.
+// Performs the forwards of a schedule on the cells of a step.
 #pragma once
 
 #include <atomic>
@@ -15,16 +15,17 @@
 
 namespace gpipe {
 
+// The actor for the forwards of one step.
 class ForwardPass : public Actor {
  public:
-  // `inputs`: by micro-batch; none if the first stage is elsewhere.
-  // `leaf_input`: the input is a leaf of the user's. `border`: if there are
-  // stages elsewhere.
+  // `inputs`: by micro-batch; empty if the first stage is remote. `leaf_input`:
+  // the input is a leaf of the user's graph. `border`: handles remote stages
+  // (in other processes); null if there are none.
   ForwardPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
               bool leaf_input, Border* border = nullptr);
 
-  // What a stage here waits for, complete at `ready`. Threads: any; once for
-  // each passage.
+  // Delivers activations, complete at event `ready`, to a stage of this
+  // process. Threads: any; once for each passage.
   void deliver(const Passage& passage, Value::Kind kind,
                std::vector<Crossing> content, const Moment& ready);
 
@@ -33,11 +34,12 @@ class ForwardPass : public Actor {
   void perform(const Action& action) override;
   Failure place(const Action& action) override;
 
-  // What the last partition made, by micro-batch.
+  // Returns the outputs of the last partition, by micro-batch.
   std::vector<Parcel>& outputs() { return outputs_; }
 
  private:
-  // What waits for a cell: the boundary, and a passage for each skip tensor.
+  // The activations for one cell. `missing` counts what has not arrived: the
+  // boundary tensors are one delivery, and each skip tensor is another.
   struct Inbox {
     std::atomic<std::size_t> missing{0};
     Parcel parcel;
@@ -45,7 +47,8 @@ class ForwardPass : public Actor {
     std::vector<Moment> skip_ready;
   };
 
-  // To a stage here, or into `leaving`.
+  // Delivers to a stage of this process, or appends to `leaving` for a remote
+  // one.
   void pass_on(const Passage& passage, Value::Kind kind,
                std::vector<Crossing> content, const Moment& made,
                std::vector<Outgoing>& leaving);

@@ -20,7 +20,8 @@ bool is_maximum(double type) {
   return type == std::numeric_limits<double>::infinity();
 }
 
-// On one device, as at::stack() would be if they were there.
+// Returns all norms on the device of the first, as at::stack() would if they
+// were all there.
 at::Tensor gathered(const std::vector<at::Tensor>& norms) {
   const c10::Device home = norms.front().device();
   std::vector<at::Tensor> runs;

@@ -7,16 +7,16 @@
 namespace gpipe {
 namespace {
 
-// True if nobody else can see `tensor` change: not another holder of it, not a
-// view of its memory, and not itself through overlapping elements, as in the
-// expanded gradient of a sum.
+// Returns whether `tensor` can be changed in place without a visible effect:
+// there is no other holder, no view of its memory, and no overlapping elements,
+// as in the expanded gradient of a sum.
 bool is_ours(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.use_count() != 1 ||
       !tensor.is_non_overlapping_and_dense()) {
     return false;
   }
-  // A view, such as the transposed gradient of a Linear's weight, holds the
-  // tensor that it is a view of.
+  // A view, such as the transposed gradient of a Linear's weight, holds its
+  // base tensor.
   const bool own_base = tensor.is_view() && tensor._base().use_count() == 1;
   return tensor.storage().use_count() == (own_base ? 2 : 1);
 }
@@ -32,13 +32,13 @@ void GradSum::add(std::size_t leaf, at::Tensor grad) {
     sum.tensor = std::move(grad);
     return;
   }
-  // Nobody else sees these tensors, so that autograd need not look at each of
-  // the additions, of which there is one per leaf and cell.
+  // No other code holds these tensors, so autograd does not need to track the
+  // additions (one per leaf and cell).
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (sum.own && grad.layout() == at::kStrided) {
     sum.tensor.add_(grad);
   } else {
-    // LibTorch adds a sparse tensor to a dense one only.
+    // LibTorch can add a sparse tensor to a dense one, but not the reverse.
     sum.tensor =
         sum.tensor.is_sparse() ? grad.add(sum.tensor) : sum.tensor.add(grad);
     sum.own = is_ours(sum.tensor);

@@ -1,4 +1,4 @@
-// Sums the gradients of a leaf over the micro-batches of a partition.
+// The sums of leaves' gradients over the micro-batches of a partition.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,18 +7,18 @@
 
 namespace gpipe {
 
-// Sums are made in the order of add(), in place as soon as this object is the
-// only one that holds the sum, so that no more than one tensor per leaf lives
-// between micro-batches.
+// One gradient sum per leaf. Gradients are added in the order of add(). The
+// addition is in place if this object alone holds the sum, so that only one
+// tensor per leaf is live between micro-batches. Not thread-safe.
 class GradSum {
  public:
   explicit GradSum(std::size_t leaves = 0) : sums_(leaves) {}
 
-  // `grad` is taken over; undefined is nothing. A leaf beyond the last so far
-  // is a new one.
+  // Adds `grad` to the sum of `leaf`. Takes ownership; an undefined `grad` is
+  // ignored. A `leaf` that is out of range adds new leaves.
   void add(std::size_t leaf, at::Tensor grad);
 
-  // The sum, undefined if nothing was added. Leaves none behind.
+  // Moves out the sum of `leaf`; undefined if nothing was added.
   at::Tensor take(std::size_t leaf);
 
  private:

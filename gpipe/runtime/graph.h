@@ -1,4 +1,4 @@
-// The private piece of autograd graph of a cell: entry, leaves, backward.
+// The piece of autograd graph of a cell: its entry, its leaves, its backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,29 +13,30 @@
 
 namespace gpipe {
 
-// A tensor on the border of a cell, without graph, and whether the cell that
-// made it would give it one. Undefined: a skip stashed as none, or an undefined
-// element of a vector.
+// A tensor at the boundary of a cell, without graph. Undefined: a skip that was
+// stashed as "no tensor", or an undefined element of a vector.
 struct Crossing {
   at::Tensor tensor;
-  bool requires_grad = false;
-  // Another one has memory of it: see shared_memory.h.
+  bool requires_grad = false;  // in the graph of the cell that made it
+  // Whether another tensor shares its memory: see shared_memory.h.
   bool shared = false;
 };
 
-// The tensors that the layers of a cell get: aliases of those that crossed the
-// border, which are where the cell's graph begins. Not leaves, so that a layer
-// that works in place on its input does so as in the plain model.
+// The input tensors of a cell's layers: aliases of the boundary tensors, at
+// which the cell's graph begins. They are not leaves, so a layer can work in
+// place on its input as in the plain model.
 //
-// `leaf`: crossings that are leaves for the user, where in-place work is an
-// error in the plain model too.
+// `leaf`: the input tensors are leaves of the user's graph. Then they are
+// leaves here too, because in-place work on them is an error in the plain
+// model.
 class Entry {
  public:
   Entry() = default;
   Entry(const std::vector<Crossing>& crossings, bool leaf);
 
   std::vector<at::Tensor>& tensors() { return tensors_; }
-  // Where the gradient of each arrives; empty for those that want none.
+  // Returns the edge at which each tensor's gradient arrives; empty if no
+  // gradient is wanted.
   const std::vector<torch::autograd::Edge>& edges() const { return edges_; }
 
  private:
@@ -43,46 +44,49 @@ class Entry {
   std::vector<torch::autograd::Edge> edges_;
 };
 
-// Takes an output of the cell across the border.
+// Detaches an output of the cell, to pass it to other cells.
 Crossing leave(const at::Tensor& output);
 
-// Where the gradient of `output` begins; empty if it has no graph.
+// Returns the edge at which the gradient of `output` starts; empty if `output`
+// has no graph.
 torch::autograd::Edge exit_of(const at::Tensor& output);
 
-// A node that stands in for `node` where a graph is to end. Never run.
+// Returns a placeholder for `node`, at which a graph ends. It is never run.
 NodePtr begin_like(const torch::autograd::Node& node);
 
-// The leaves (parameters, and whatever else a layer has captured) that a graph
-// ends in, in the order of finding them, and the edges that lead there.
+// The leaves of a graph (parameters, and other tensors that layers have
+// captured), in the order of the search, and the edges that lead to them.
 struct Leaves {
+  // An edge to a leaf.
   struct Way {
-    torch::autograd::Node* node;  // null: an exit is the leaf itself
-    std::size_t edge;             // of the node
-    std::size_t leaf;             // of `tensors`
+    torch::autograd::Node* node;  // null: an output is the leaf itself
+    std::size_t edge;             // index among the node's edges, or output
+    std::size_t leaf;             // index in `tensors`
   };
   std::vector<at::Tensor> tensors;
-  std::vector<Way> ways;  // while the graph lives
-  // Nodes on the way that another thread has made: of a tensor with a graph
-  // that a layer has captured.
+  std::vector<Way> ways;  // valid while the graph lives
+  // Nodes of the graph that another thread has made. They belong to a tensor
+  // with a graph that a layer has captured.
   std::vector<NodePtr> foreign;
 };
 
-// `entry`: where the graph behind `exits` begins, which is no leaf.
+// Returns the leaves of the graph behind `exits`. `entry`: the edges at which
+// the graph begins; they do not count as leaves.
 Leaves find_leaves(const std::vector<torch::autograd::Edge>& exits,
                    const std::vector<torch::autograd::Edge>& entry);
 
-// Gets the gradient of leaf `leaf` as soon as it is complete, while the engine
-// is still running. Threads: on an accelerator the engine's.
+// Receives the gradient of leaf `leaf` as soon as it is complete, while the
+// engine still runs. Threads: on an accelerator, the engine's thread.
 using LeafSink = std::function<void(std::size_t leaf, at::Tensor grad)>;
 
-// Runs backward from `exits` with gradients `grads` (undefined: none) and
-// returns the gradients that arrive at `targets`, undefined where nothing
-// does or the target is empty. Those of `leaves`, which must be of this graph,
-// go to `sink`, each as it comes, so that they are not held beside each other;
-// `wanted`: by leaf. Ways whose edge has been taken away are left out.
+// Runs backward from `exits` with gradients `grads` (undefined: none). Returns
+// the gradients that arrive at `targets`, undefined where none arrives or the
+// target is empty. `leaves`: the leaves of this graph. Their gradients go to
+// `sink` one by one, so that they are not all held at the same time. `wanted`:
+// by leaf. Leaf edges that were removed from the graph are skipped.
 //
-// `.grad` of leaves is not touched, nor are their hooks called: those are for
-// the sum over all cells.
+// `.grad` of leaves does not change, and hooks of leaves are not called,
+// because they are for the sum over all cells.
 // Threads: on CPU all of it runs on the calling thread.
 std::vector<at::Tensor> run_backward(
     const std::vector<torch::autograd::Edge>& exits,

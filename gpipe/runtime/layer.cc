@@ -10,7 +10,8 @@ namespace {
 using torch::nn::AnyModule;
 using torch::nn::AnyValue;
 
-// Calls `use` with an index_sequence of the tuple size that `matches` first.
+// Calls `use` with each tuple size from 1 up as an integral constant, until
+// `use` returns true.
 template <typename Use, std::size_t... N>
 void for_tuple_sizes(Use&& use, std::index_sequence<N...>) {
   (void)(use(std::integral_constant<std::size_t, N + 1>()) || ...);

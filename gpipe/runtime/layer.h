@@ -1,4 +1,4 @@
-// Calls one layer on a Value: the only place that knows AnyModule's types.
+// Calls one layer on a Value. No other code knows the types of AnyModule.
 #pragma once
 
 #include <torch/nn/modules/container/any.h>
@@ -7,10 +7,10 @@
 
 namespace gpipe {
 
-// layer.forward(input), with `input` passed as the type that it holds.
-// c10::TypeError if the layer returns something else than tensors;
-// c10::Error, as from torch::nn::Sequential, if it takes another type; and
-// whatever the layer throws.
+// Returns layer.forward(input); `input` is passed as the type that it holds
+// (tensor, vector or tuple). Throws c10::TypeError if the layer returns
+// anything but tensors, c10::Error (as torch::nn::Sequential does) if the layer
+// takes another type, and whatever the layer throws.
 Value call_layer(torch::nn::AnyModule& layer, Value input);
 
 }  // namespace gpipe

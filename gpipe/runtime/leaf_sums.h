@@ -12,43 +12,47 @@
 
 namespace gpipe {
 
+// The order in which gradients of micro-batches are added.
 enum class SumOrder {
-  // In the order in which the schedule runs the backwards: one sum per leaf
-  // is all that is held.
+  // The order in which the schedule runs the backwards. Only one sum per leaf
+  // is held.
   kAsTheyCome,
-  // From micro-batch 0 on, whatever the schedule: the same bits for all of
-  // them. What comes before its turn is held, up to one gradient per leaf and
-  // micro-batch (if the backwards run in reverse).
+  // Micro-batch 0 first, independent of the schedule, so that all schedules
+  // give the same bits. Gradients that arrive early are held: up to one per
+  // leaf and micro-batch, if the backwards run in reverse.
   kByMicrobatch,
 };
 
-// Threads: those of the partition.
+// The gradient sums of one partition. Not thread-safe; used by the thread that
+// runs the partition's backward.
 class LeafSums {
  public:
   LeafSums(SumOrder order, int64_t microbatches)
       : order_(order), left_(microbatches) {}
 
-  // Undefined is nothing.
+  // Adds `grad` to the sum of `leaf`. An undefined `grad` is ignored.
   void add(int64_t microbatch, int64_t leaf, at::Tensor grad);
-  // All of the micro-batch have been added; for every one of them.
+  // Reports that all gradients of `microbatch` have been added. Call once for
+  // each micro-batch.
   void finish(int64_t microbatch);
 
-  // Whether no other micro-batch is to be added behind this one, so that a sum
-  // is complete as soon as all of this one is in it.
+  // Returns whether `microbatch` is the last one to be added. Then a sum is
+  // complete as soon as the gradient of this micro-batch is in it.
   bool last(int64_t microbatch) const;
-  // Whether all micro-batches have finished.
+  // Returns whether all micro-batches have finished.
   bool complete() const { return left_ == 0; }
 
-  // The sum, undefined if nothing was added. Leaves none behind.
+  // Moves out the sum of `leaf`; undefined if nothing was added.
   at::Tensor take(int64_t leaf);
-  // What was taken and is not wanted.
+  // Puts back a sum from take() that was not used.
   void put_back(int64_t leaf, at::Tensor sum);
 
  private:
   const SumOrder order_;
   int64_t left_;  // micro-batches that have not finished
   GradSum sums_;
-  // Of kByMicrobatch: whose turn it is, and what came before its own.
+  // For kByMicrobatch: the next micro-batch to add, and gradients that arrived
+  // early.
   struct Early {
     bool finished = false;
     std::vector<std::pair<int64_t, at::Tensor>> grads;  // by leaf

@@ -1,4 +1,4 @@
-// What memory is for, for those who count it.
+// The purpose of allocated memory, for code that counts it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,17 +7,18 @@
 
 namespace gpipe {
 
+// The purpose of a piece of memory.
 enum class MemoryKind {
-  kActivation,  // whatever is none of the others
+  kActivation,  // everything that is none of the others
   kParameter,   // and buffers
-  kGradient,    // of parameters, from when it has come to their sum
+  kGradient,    // of parameters, once added to their sum
   kOptimizerState,
-  kBoundary,   // copies of what other devices have made
-  kWorkspace,  // what an operator takes for itself while it runs
+  kBoundary,   // copies of tensors from other devices
+  kWorkspace,  // used by an operator while it runs
 };
 constexpr std::size_t kMemoryKinds = 6;
 
-// Of what is allocated on this thread while in scope.
+// Sets the kind of memory that this thread allocates while in scope.
 class MemoryKindScope {
  public:
   explicit MemoryKindScope(MemoryKind kind);
@@ -31,14 +32,15 @@ class MemoryKindScope {
   const MemoryKind outer_;
 };
 
-// Says what the memory behind `tensor` is for from now on, for which its
-// allocator has no other way to know. Undefined tensors have none.
+// Sets the kind of the memory behind `tensor` from now on. Used where an
+// allocator cannot know the kind otherwise. Undefined tensors are ignored.
 //
-// Costs next to nothing unless somebody counts: see on_label().
+// Cost: one atomic load, unless a counting allocator is installed (see
+// on_label()).
 void label_memory(const at::Tensor& tensor, MemoryKind kind);
 
-// What label_memory() calls from now on; null, as it is at first, for nothing.
-// Threads: any; meant for an allocator when it is installed.
+// Sets the function that label_memory() calls; null (the default) for none.
+// Meant for an allocator when it is installed. Thread-safe.
 using LabelFunction = void (*)(const at::Tensor&, MemoryKind);
 void on_label(LabelFunction function);
 

@@ -9,7 +9,7 @@
 namespace gpipe {
 namespace {
 
-// "the input", or "element 1 of the input".
+// Returns "the input" or, for example, "element 1 of the input".
 std::string element(const Value& input, std::size_t k) {
   if (input.kind() == Value::Kind::kTensor) return "the input";
   return "element " + std::to_string(k) + " of the input";

@@ -1,4 +1,4 @@
-// Splits a mini-batch into micro-batches and puts their outputs together.
+// Splits a mini-batch into micro-batches and concatenates their outputs.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,25 +11,29 @@
 
 namespace gpipe {
 
-// Checks a mini-batch at the door of the pipeline: at least one defined
-// tensor, each with a dimension 0 of the same size; only a vector or a tuple
-// may hold undefined ones. c10::ValueError (c10::TypeError for an undefined
-// tensor alone), naming the element and the sizes.
+// Checks the input of a pipeline. It must have at least one defined tensor, and
+// each defined tensor must have a dimension 0 of the same size. Only a vector
+// or a tuple may have undefined elements. Throws c10::ValueError
+// (c10::TypeError if the input is one undefined tensor) that names the element
+// and the sizes.
 void check_rows(const Value& input);
 
-// That its tensors are on one of `devices`, of which the first is the first
-// partition's. c10::ValueError that says what the user finds it by.
+// Checks that the tensors of `input` are on one of `devices`. The first of
+// `devices` is the device of the first partition. Throws c10::ValueError
+// otherwise. `found_by`: the accessor named in the error.
 void check_device(const Value& input, c10::ArrayRef<c10::Device> devices,
                   const char* found_by);
 
-// Both, for a pipeline with devices()[0].
+// Does both checks for a pipeline whose devices()[0] is `device`.
 void check_input(const Value& input, const c10::Device& device);
 
-// Of the first tensor that has a dimension 0; 0 if there is none.
+// Returns the size of dimension 0 of the first tensor that has one; 0 if there
+// is none.
 int64_t rows_of(const Value& value);
 
-// Of a piece of a mini-batch but for the last one, which may have fewer, and
-// how many pieces there are; `rows` and `chunks` above 0.
+// Return the rows of a micro-batch and the number of micro-batches when `rows`
+// rows are split into `chunks`. The last micro-batch may have fewer rows.
+// `rows` and `chunks` must be positive.
 inline int64_t rows_of_piece(int64_t rows, int64_t chunks) {
   return (rows + chunks - 1) / chunks;
 }
@@ -38,13 +42,15 @@ inline int64_t num_pieces(int64_t rows, int64_t chunks) {
   return (rows + each - 1) / each;
 }
 
-// Splits along dimension 0 as torch::chunk does: pieces of
-// ceil(rows / chunks) rows, the last one smaller, possibly fewer than
-// `chunks`. The pieces are views. Undefined tensors are undefined in each.
+// Splits `input` along dimension 0 as torch::chunk does, into pieces of
+// ceil(rows / chunks) rows. The last piece may be smaller, and there may be
+// fewer than `chunks` pieces. The pieces are views. An undefined tensor is
+// undefined in each piece.
 std::vector<Value> scatter(const Value& input, int64_t chunks);
 
-// Concatenates along dimension 0; a single piece is returned as it is.
-// c10::ValueError if the pieces do not fit together, naming the micro-batch.
+// Concatenates `pieces` along dimension 0. A single piece is returned
+// unchanged. Throws c10::ValueError, with the number of the micro-batch, if the
+// pieces do not fit together.
 Value gather(const std::vector<Value>& pieces);
 
 }  // namespace gpipe

@@ -90,7 +90,8 @@ std::vector<torch::autograd::Edge> accumulators_of(
   return edges;
 }
 
-// Of one that has failed so badly that it could not be discarded.
+// Discards statistics of an earlier mini-batch that failed and could not be
+// discarded at that time.
 MiniBatchNorms::MiniBatchNorms(const std::vector<Partition>& partitions)
     : partitions_(partitions) {
   discard();
@@ -105,8 +106,8 @@ MiniBatchNorms::~MiniBatchNorms() {
       discard();
     }
   } catch (...) {
-    // The device has failed, or memory is at its end; the next mini-batch
-    // tries again.
+    // The device has failed, or memory has run out. The next mini-batch tries
+    // again.
   }
 }
 

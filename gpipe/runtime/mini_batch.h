@@ -1,5 +1,5 @@
-// What passing a mini-batch through partitions takes, forward only or in whole
-// steps.
+// The parts of a mini-batch's pass through the pipeline that forward() and
+// train_step() share.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,47 +17,51 @@
 
 namespace gpipe {
 
-// A mini-batch as the first partition gets it: the tensors without their graph,
-// in micro-batches.
+// A mini-batch as the first partition gets it: tensors without graph, split
+// into micro-batches.
 struct MiniBatch {
-  // As microbatch.h's scatter().
+  // Splits `input` as scatter() in microbatch.h does. `with_graph`: whether
+  // gradients of the input may be needed.
   MiniBatch(const Value& input, int64_t chunks, bool with_graph);
 
   int64_t microbatches() const { return static_cast<int64_t>(pieces.size()); }
+  // Returns the activations for the first partition, by micro-batch.
   std::vector<Parcel> parcels() const;
 
   std::vector<Value> pieces;
   std::vector<bool> requires_grad;  // by tensor
-  // No tensor has a graph of its own.
+  // whether no input tensor has a graph of its own
   bool leaf = true;
 };
 
-// A tensor of a value that has been split, without its data.
+// A tensor of a split value, without its data: used to join the gradients of
+// its pieces.
 struct Element {
-  // Tensor `index` of the pieces.
+  // Describes tensor `index` of `pieces`.
   Element(std::size_t index, const std::vector<Value>& pieces);
 
-  // The gradient of the whole from those of the pieces, by micro-batch and
-  // tensor; undefined if there is none of any.
+  // Returns the gradient of the whole tensor from those of its pieces. `grads`:
+  // by micro-batch and tensor. A missing piece counts as zero; undefined if all
+  // are missing.
   at::Tensor join(const std::vector<std::vector<at::Tensor>>& grads) const;
 
   std::size_t index;
   std::vector<int64_t> rows;  // by micro-batch
 
  private:
-  std::vector<int64_t> sizes_;  // of a piece
+  std::vector<int64_t> sizes_;  // of some piece
   at::TensorOptions options_;
 };
 
-// Makes the nodes that accumulate into `.grad` of the parameters on
-// accelerators, for as long as the result lives, so that they are the caller's
-// and work on the caller's streams. Else the first operator of a cell that
-// needs one makes it, on the worker's.
+// Returns the nodes that accumulate into `.grad` of the parameters on
+// accelerators. They exist as long as the result lives. Made here, they belong
+// to the caller's thread and work on the caller's streams. Otherwise the first
+// operator of a cell that needs one would make it on the worker's stream.
 std::vector<torch::autograd::Edge> accumulators_of(
     const std::vector<Partition>& partitions);
 
-// The BatchNorm statistics of a mini-batch, which has failed unless it says
-// otherwise.
+// The BatchNorm statistics of one mini-batch. The destructor takes back all
+// changes unless keep() has been called.
 class MiniBatchNorms {
  public:
   explicit MiniBatchNorms(const std::vector<Partition>& partitions);
@@ -65,9 +69,9 @@ class MiniBatchNorms {
   MiniBatchNorms(const MiniBatchNorms&) = delete;
   MiniBatchNorms& operator=(const MiniBatchNorms&) = delete;
 
-  // In this order: what the buffers become, before any changes; that they do,
-  // all of them, or none if it throws, from when on the next mini-batch may
-  // begin; and that they stay so.
+  // To be called in this order. prepare() computes the new buffer values and
+  // changes nothing. write() writes all of them, or none if it throws; after it
+  // the next mini-batch may begin. keep() makes the change permanent.
   void prepare();
   void write();
   void keep() noexcept;

@@ -15,16 +15,17 @@ std::unique_ptr<Worker> new_worker(std::function<void()> prepare, int threads,
   auto worker = std::make_unique<Worker>(
       [prepare = std::move(prepare), prepared, threads] {
         prepare();
-        // Before the thread's first operator, which would open a team of all
-        // cores for it; but after LibTorch's own initialisation of the thread,
-        // which the first question brings about and which would undo it.
+        // set_num_threads() must run before the thread's first operator, which
+        // would start a team of threads on all cores. It must run after
+        // LibTorch's own initialisation of the thread, which the first
+        // get_num_threads() triggers and which would undo it.
         at::get_num_threads();
         at::set_num_threads(threads);
         prepared->set_value();
       },
       spins);
   prepared->get_future().wait();
-  // That set the default for threads to come as well; give it back.
+  // The call also changed the default for future threads; restore it.
   at::set_num_threads(caller_threads);
   return worker;
 }

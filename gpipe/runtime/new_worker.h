@@ -1,4 +1,4 @@
-// Makes a worker that has its own number of intra-op threads.
+// Makes a worker with its own number of intra-op threads.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,10 @@
 
 namespace gpipe {
 
-// `prepare` runs first on the new thread; `threads`: of its operators on CPUs,
-// 0 for those that LibTorch would use; `spins`: see Worker. What LibTorch would
-// use on this thread and on others is left as it is.
+// Returns a new worker. `prepare` runs first on the new thread. `threads`:
+// number of intra-op threads of its CPU operators; 0: LibTorch's default.
+// `spins`: see Worker. The number of intra-op threads of the calling thread and
+// of other threads is unchanged.
 std::unique_ptr<Worker> new_worker(std::function<void()> prepare, int threads,
                                    int spins = 0);
 

@@ -9,8 +9,8 @@
 namespace gpipe {
 namespace {
 
-// Of a cell's gradients, how many are named: from the first bad one on all that
-// follow may be.
+// Number of gradients that the error names. From the first bad gradient on, all
+// later gradients of a cell may be bad too.
 constexpr std::size_t kNamed = 8;
 
 [[noreturn]] void fail(const std::string& text) {
@@ -18,7 +18,7 @@ constexpr std::size_t kNamed = 8;
                        text);
 }
 
-// Whether there can be an element that is not finite.
+// Returns whether `tensor` can have an element that is not finite.
 bool has_numbers(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_meta() && tensor.numel() > 0 &&
          tensor.layout() == at::kStrided &&
@@ -79,9 +79,10 @@ void NonFiniteGradients::check(const std::string& where) const {
     if (part) found.push_back(each.of + " (" + *part + ")");
   }
   if (found.empty()) return;
-  std::string text = found.size() == 1 ? "a gradient is not finite, that of "
-                                       : "gradients are not finite, in the "
-                                         "order in which they came: those of ";
+  std::string text = found.size() == 1
+                         ? "a gradient is not finite: that of "
+                         : "gradients are not finite (in order of arrival): "
+                           "those of ";
   for (std::size_t k = 0; k < std::min(kNamed, found.size()); ++k) {
     if (k > 0) text += ", ";
     text += found[k];

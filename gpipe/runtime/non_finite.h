@@ -1,5 +1,5 @@
-// Public, by way of train.h: the error of TrainOptions::check_finite, and the
-// checks themselves.
+// Finds tensors that contain NaN or infinity. Public through train.h: the error
+// of TrainOptions::check_finite, and the checks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,40 +12,46 @@
 
 namespace gpipe {
 
-// A value or a gradient holds a NaN or an infinity. The text says which one,
-// and how many of its elements are; last_failure() where it was.
+// A value or a gradient contains NaN or infinity. The text names it and says
+// how many elements are affected; last_failure() returns the place.
 class NonFiniteError : public c10::Error {
  public:
   using c10::Error::Error;
 };
 
-// "3 of 64 elements are nan and 1 inf"; nullopt if all are finite, if there are
-// none, and for undefined tensors, integers, and tensors without values (of the
-// meta device). Waits for the tensor's device. Threads: any.
+// Returns a text such as "3 of 64 elements are nan and 1 inf", or nullopt if
+// all elements are finite. Also nullopt for tensors that are empty, undefined,
+// not strided, of an integer type, or on the meta device. Waits for the
+// tensor's device.
+// Threads: any.
 std::optional<std::string> non_finite_part(const at::Tensor& tensor);
 
-// NonFiniteError: "the output of layer '3' is not finite: 3 of 64 ...".
+// Throws NonFiniteError if `tensor` is not finite. `what`: the name of the
+// tensor in the error, such as "the output of layer '3'".
 void check_finite(const at::Tensor& tensor, const std::string& what);
 
-// The same for several tensors, each with a name of its own if they are.
+// Does the same for several tensors. If there are more than one, the error
+// names the element.
 void check_finite(const std::vector<at::Tensor>& tensors,
                   const std::string& what);
 
-// Gradients that are looked at while the engine runs, whose threads may not
-// wait for a device; that is left for check().
+// Checks gradients while the engine runs. Engine threads must not wait for a
+// device, so look_at() only starts the counting, and check() waits for the
+// result.
 class NonFiniteGradients {
  public:
-  // `of`: "parameter '3.weight'". Threads: one at a time.
+  // Starts the check of `grad`. `of`: its name, such as "parameter '3.weight'".
+  // Not thread-safe.
   void look_at(const at::Tensor& grad, std::string of);
-  // NonFiniteError if there was one that is not finite, which tells of all.
-  // `where`: the end of its text.
+  // Throws NonFiniteError if any of the gradients is not finite. The text lists
+  // all of them (up to 8 by name) and ends with `where`. Waits for the devices.
   void check(const std::string& where = "") const;
 
  private:
   struct Seen {
     std::string of;
     int64_t elements = 0;
-    at::Tensor finite, nan;  // how many of the elements are
+    at::Tensor finite, nan;  // number of such elements, a scalar on the device
   };
   std::vector<Seen> seen_;
 };

@@ -63,14 +63,14 @@ TEST(NonFiniteTest, TellsOfAllGradientsUpToEight) {
   grads.check();
   grads.look_at(numbers({kNan}), "w2");
   EXPECT_EQ(error_of([&] { grads.check(); }),
-            "gpipe::NonFiniteError: a gradient is not finite, that of w2 (1 of "
+            "gpipe::NonFiniteError: a gradient is not finite: that of w2 (1 of "
             "1 element is nan)");
   for (int k = 3; k < 12; ++k) {
     grads.look_at(numbers({kInf, 0}), "w" + std::to_string(k));
   }
   std::string expected =
-      "gpipe::NonFiniteError: gradients are not finite, in the order in which "
-      "they came: those of w2 (1 of 1 element is nan)";
+      "gpipe::NonFiniteError: gradients are not finite (in order of arrival): "
+      "those of w2 (1 of 1 element is nan)";
   for (int k = 3; k < 10; ++k) {
     expected += ", w" + std::to_string(k) + " (1 of 2 elements are inf)";
   }

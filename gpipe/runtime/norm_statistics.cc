@@ -17,15 +17,17 @@ namespace {
 
 thread_local NormScope* current_scope = nullptr;
 
-// The operators that at::batch_norm() ends in. All take (input, weight, bias,
-// running_mean, running_var, training, momentum, epsilon) and return (output,
-// mean, 1 / sqrt(variance + epsilon), ...).
+// The operators that at::batch_norm() calls in the end. All take (input,
+// weight, bias, running_mean, running_var, training, momentum, epsilon) and
+// return (output, mean, 1 / sqrt(variance + epsilon), ...).
 constexpr const char* kOperators[] = {
     "aten::native_batch_norm",
     "aten::cudnn_batch_norm",
     "aten::miopen_batch_norm",
 };
 
+// The interceptor of these operators. Within a NormScope it calls the operator
+// without running statistics and records those of the input.
 void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
              torch::jit::Stack* stack) {
   constexpr std::size_t kInput = 0, kMean = 3, kVar = 4, kTraining = 5,
@@ -105,7 +107,7 @@ void NormStatistics::undo(const std::vector<Update>& updates) {
     try {
       buffer.copy_(each.before);
     } catch (...) {
-      // The device fails and goes on failing. Perhaps the next one does not.
+      // The device has failed. A later buffer may still be on a working device.
     }
   }
 }
@@ -116,7 +118,7 @@ std::vector<NormStatistics::Update> NormStatistics::updates() const {
   for (const Layer& layer : layers_) {
     if (layer.seen.empty()) continue;
     int64_t count = 0;
-    at::Tensor mean, squares;  // of deviations from the mean, summed
+    at::Tensor mean, squares;  // sum of squared deviations from the mean
     for (const Seen& each : layer.seen) {
       record_use(each.mean, each.mean.device());
       record_use(each.inverse_deviation, each.inverse_deviation.device());
@@ -128,7 +130,7 @@ std::vector<NormStatistics::Update> NormStatistics::updates() const {
         mean = m;
         squares = s;
       } else {
-        // Chan, Golub, LeVeque (1983): adding a part to the whole.
+        // Combines a part with the whole: Chan, Golub, LeVeque (1983).
         const auto before = static_cast<double>(count);
         const at::Tensor step = m - mean;
         squares = squares + s + step.square() * (before * n / (before + n));
@@ -148,7 +150,7 @@ std::vector<NormStatistics::Update> NormStatistics::updates() const {
     const auto momentum = layer.momentum();
     const auto update = [&](const at::Tensor& running,
                             const at::Tensor& value) {
-      // Exact, and no alias if they are of that type.
+      // Exact in double, and a copy even if the buffer is double.
       const at::Tensor old =
           running.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
       updates.push_back({running,

@@ -1,4 +1,5 @@
-// Deferred BatchNorm: running estimates of mini-batches, from micro-batches.
+// Deferred BatchNorm: running statistics of whole mini-batches, computed from
+// micro-batches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,50 +15,53 @@
 
 namespace gpipe {
 
-// What the BatchNorm layers of some modules have seen of a mini-batch, and
-// what becomes of it: the running mean and variance that one forward of the
-// whole mini-batch would have left, whatever it was split into. Each
-// micro-batch is normalised by its own statistics all the same.
+// The statistics of one mini-batch that BatchNorm layers have collected. They
+// give the running mean and variance that one forward of the whole mini-batch
+// would give, independent of how it is split. Each micro-batch is still
+// normalised by its own statistics.
 //
 // The layers are LibTorch's BatchNorm1d, 2d and 3d with running statistics,
-// anywhere in the modules, also as a typed member, which cannot be replaced by
-// another layer. So nothing is: while a NormScope is open the operator is
-// called without the running statistics, and what it returns as the statistics
-// of its input is kept.
+// anywhere in the modules. A BatchNorm may be a typed member, which cannot be
+// replaced by another layer, so no layer is replaced. Instead, while a
+// NormScope is open, the operator is called without the running statistics, and
+// the statistics that it returns for its input are kept.
 //
-// The idea is torchgpipe's DeferredBatchNorm. Of n rows in pieces of n_i with
-// mean m_i and variance v_i, the mean m is the mean of the m_i weighted by n_i,
-// and the unbiased variance (sum of n_i v_i + n_i (m_i - m)^2) / (n - 1).
+// The idea is torchgpipe's DeferredBatchNorm. For n rows in pieces of n_i rows
+// with mean m_i and variance v_i, the mean m is the mean of the m_i weighted by
+// n_i, and the unbiased variance is (sum of n_i v_i + n_i (m_i - m)^2) / (n -
+// 1).
 //
-// Threads: used by one at a time.
+// Not thread-safe.
 class NormStatistics {
  public:
   explicit NormStatistics(
       const std::vector<std::shared_ptr<torch::nn::Module>>& modules);
 
-  // The end of a mini-batch. As in LibTorch: with momentum f the estimates
-  // become (1 - f) old + f new, without momentum the average over all
-  // mini-batches so far; num_batches_tracked counts one. Layers that have
-  // seen nothing (in eval mode, or not called) are left alone.
+  // Updates the running statistics at the end of a mini-batch, as LibTorch
+  // does. With momentum f the statistics become (1 - f) old + f new; without
+  // momentum, the average over all mini-batches so far. num_batches_tracked
+  // increases by one. Layers that were not called, or are in evaluation mode,
+  // do not change.
   //
-  // On accelerators: on the current streams, which must come after those of
-  // the forwards. The host does not wait.
+  // On accelerators, runs on the current streams, which must come after those
+  // of the forwards. The host does not wait.
   void commit();
 
-  // commit() in three parts: what buffers become, and what they were before the
-  // mini-batch, which changes nothing; that it is over; and that the buffers do
-  // become so, all of them, or are as before it, if it throws.
+  // commit() in three parts. updates() returns new and old buffer values, and
+  // changes nothing. forget() ends the mini-batch. make() writes all new
+  // values; if it throws, the buffers have the values from before the
+  // mini-batch.
   struct Update {
     at::Tensor buffer, value, before;
   };
   std::vector<Update> updates() const;
   void forget() noexcept;
   static void make(const std::vector<Update>& updates);
-  // After the third part.
+  // Writes the old values back. Call after make().
   static void undo(const std::vector<Update>& updates);
 
-  // The mini-batch has failed: it leaves no trace. May be tried again if it
-  // throws.
+  // Drops a failed mini-batch, with no change to the buffers. If it throws, it
+  // may be called again.
   void discard();
 
  private:
@@ -69,20 +73,20 @@ class NormStatistics {
     int64_t count;  // values per channel
   };
   struct Layer {
-    // Of the module, as they are at the time of asking.
+    // Read the module's members at the time of the call.
     std::function<at::Tensor()> running_mean, running_var, batches;
     std::function<std::optional<double>()> momentum;
-    int64_t calls = 0;  // each of which LibTorch counts as a mini-batch
+    int64_t calls = 0;  // LibTorch counts each as a mini-batch
     std::vector<Seen> seen;
   };
 
   std::vector<Layer> layers_;
 };
 
-// While in scope, BatchNorm layers of `statistics` that are in training mode
-// leave their running statistics alone on this thread. `record`: what they see
-// counts, which it does not when it is seen for the second time. Null: as if
-// there were no scope.
+// While in scope, BatchNorm layers of `statistics` in training mode do not
+// change their running statistics on this thread. `statistics`: null for no
+// effect. `record`: whether the layers' inputs count; false in a recompute,
+// where they come a second time.
 class NormScope {
  public:
   NormScope(NormStatistics* statistics, bool record);
@@ -90,12 +94,13 @@ class NormScope {
   NormScope(const NormScope&) = delete;
   NormScope& operator=(const NormScope&) = delete;
 
-  // For the interceptor of the operator. The innermost scope, or null.
+  // The following functions are for the interceptor of the operator. current()
+  // returns the innermost scope of this thread, or null.
   static NormScope* current();
-  // A call of the layer with this running mean begins; its number, if it is
-  // one of the statistics'.
+  // Begins a call of the layer with this running mean. Returns the layer's
+  // number, or nullopt if it is none of the statistics' layers.
   std::optional<std::size_t> begin(const at::Tensor& running_mean);
-  // What has come of it.
+  // Ends the call and records the statistics of its input.
   void end(std::size_t layer, const at::Tensor& input, const at::Tensor& mean,
            const at::Tensor& inverse_deviation, double epsilon);
 

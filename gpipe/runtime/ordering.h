@@ -1,5 +1,5 @@
-// The places where the runtime orders the work of different streams, as
-// switches for tests: each can be left out, to see that a test notices.
+// Switches for the places where the runtime orders work on different streams. A
+// test can leave out each one, to check that a test fails without it.
 #pragma once
 
 #include <atomic>
@@ -7,9 +7,10 @@
 
 namespace gpipe {
 
+// The ways of ordering work on streams.
 enum class Ordering { kEvent, kWait, kRecord, kScope };
 
-// A line of the source. As a default argument: the caller's.
+// A line of source code. As a default argument, here() gives the caller's line.
 struct Site {
   const char* file;
   int line;
@@ -20,11 +21,12 @@ struct Site {
   }
 };
 
-// "wait at gpipe/runtime/transport.cc:21"
+// Returns a text such as "wait at gpipe/runtime/transport.cc:21".
 std::string to_string(Ordering ordering, const Site& site);
 
-// Asked by every ordering before it is made; true leaves it out. Null but in
-// tests. Threads: called by all that run a pipeline.
+// A function that every ordering calls before it is made. If it returns true,
+// the ordering is left out. Null except in tests. Threads: called by all
+// threads that run a pipeline.
 using LeaveOut = bool (*)(Ordering, const Site&);
 void set_leave_out(LeaveOut leave_out);
 
@@ -32,6 +34,7 @@ namespace internal {
 extern std::atomic<LeaveOut> leave_out;
 }
 
+// Returns whether a test leaves out the ordering at `site`.
 inline bool left_out(Ordering ordering, const Site& site) {
   const LeaveOut ask = internal::leave_out.load(std::memory_order_relaxed);
   return ask != nullptr && ask(ordering, site);

@@ -7,7 +7,7 @@
 namespace gpipe {
 namespace {
 
-std::atomic<int64_t> forks{0};  // between the first process and this one
+std::atomic<int64_t> forks{0};  // from the first process to this one
 
 }  // namespace
 

@@ -1,20 +1,21 @@
-// Whether this is still the process in which an object was made.
+// Detects whether an object is used in a forked child process.
 #pragma once
 
 #include <cstdint>
 
 namespace gpipe {
 
-// fork() copies memory, but only the thread that calls it: an object whose work
-// is done by threads of its own is dead in the child. Threads: any.
+// The process in which an object was made. fork() copies memory, but only the
+// calling thread: in the child, an object that needs its own threads cannot
+// work. Thread-safe.
 class Origin {
  public:
   Origin();
-  // Whether a fork lies between the making of this object and now.
+  // Returns whether this process was forked after the object was made.
   bool forked() const;
 
  private:
-  int64_t forks_;  // up to then
+  int64_t forks_;  // number of forks at construction
 };
 
 }  // namespace gpipe

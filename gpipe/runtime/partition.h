@@ -1,4 +1,4 @@
-// A run of consecutive layers on one device.
+// A partition: consecutive layers on one device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@
 
 namespace gpipe {
 
-// A layer with what a cell needs to know of it.
+// A layer, with the data that a cell needs.
 struct Layer {
   torch::nn::AnyModule module;
   std::string name;   // in the Sequential
@@ -28,57 +28,63 @@ struct Layer {
   LayerSkips skips;
 };
 
-// A buffer and a copy of it.
+// A buffer, and a copy of its value at a version.
 struct BufferValue {
   at::Tensor buffer;
   int64_t version;
   at::Tensor value;
 };
 
-// A tensor's version counts the changes in place; -1 where there is none.
+// Returns the version of `tensor`, which counts in-place changes; -1 if it has
+// none (undefined and inference tensors).
 int64_t version_of(const at::Tensor& tensor);
 
+// Consecutive layers on one device, with the data that cells need.
 struct Partition {
   int64_t index = 0;
-  // In another process: it is known where skip tensors go, and nothing else.
+  // Whether the partition is remote (in another process). Then only `index`,
+  // `device`, `imports` and `exports` are set.
   bool elsewhere = false;
   c10::Device device = c10::Device(c10::kCPU);
   std::vector<Layer> layers;
-  // Skip tensors that come from earlier partitions, and that go to later ones.
+  // The skip tensors that come from earlier partitions, and those that go to
+  // later ones.
   std::vector<SkipRoute> imports, exports;
 
-  // Of the layers, themselves and what is in them.
+  // The modules of the layers and all their submodules.
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
 
-  // Theirs, frozen ones too.
+  // The parameters of `modules`, including frozen ones.
   std::vector<at::Tensor> parameters;
 
-  // Buffers of LibTorch's own BatchNorm and InstanceNorm, which rewrite them in
-  // every forward in training, without reading them and without raising their
-  // version; and the buffers of all other modules.
+  // `norm_buffers`: buffers of LibTorch's BatchNorm and InstanceNorm. In
+  // training, each forward rewrites them without reading them and without
+  // raising their version. `other_buffers`: buffers of all other modules.
   std::vector<at::Tensor> norm_buffers, other_buffers;
 
-  // What other_buffers hold, each with its version then. Values are shared with
-  // those of the time before, if they live and nothing has changed.
+  // Returns copies of `other_buffers` with their present versions. A buffer
+  // that has not changed shares the copy of the previous call, if that copy
+  // still lives.
   std::vector<BufferValue> values_of_other_buffers();
 
-  // Of the BatchNorm layers, if what they see counts by mini-batch.
+  // The statistics of deferred BatchNorm; null if BatchNorm is not deferred.
   std::shared_ptr<NormStatistics> norms;
 
-  // The name of `parameter` in the Sequential ("3.weight"), or "" if it is
-  // none of the layers'.
+  // Returns the name of `parameter` in the Sequential ("3.weight"), or "" if no
+  // layer has it.
   std::string name_of(const at::Tensor& parameter) const;
 
  private:
   using WeakTensor =
       c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  // The last values_of_other_buffers().
+  // The versions and copies of the last values_of_other_buffers().
   std::vector<std::pair<int64_t, WeakTensor>> known_;
 };
 
-// Cuts `layers` by `balance`, whose sum must be their number, and lays out the
-// skip tensors. Moves nothing. Layers that are in another process have no
-// module; a partition of these is elsewhere.
+// Cuts `layers` by `balance` (layers per partition, whose sum must be the
+// number of layers) and sets the routes of skip tensors. Moves no parameters.
+// Layers in another process have an empty `module`; a partition that starts
+// with one is remote.
 std::vector<Partition> partition(std::vector<Layer> layers,
                                  const std::vector<int64_t>& balance,
                                  const std::vector<c10::Device>& devices);
