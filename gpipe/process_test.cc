@@ -73,8 +73,8 @@ std::string in_fork(const std::function<void(std::ostream&)>& run) {
 }
 
 constexpr char kRefused[] =
-    "c10::Error: a pipeline is not for use in a fork of the process that made "
-    "it: its workers are threads, which a fork does not have";
+    "c10::Error: a pipeline cannot be used in a fork of the process that made "
+    "it: its workers are threads, which fork() does not copy";
 
 class Fork : public ::testing::Test {
  protected:

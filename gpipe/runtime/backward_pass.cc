@@ -180,7 +180,7 @@ void BackwardPass::look_at(int64_t j, const GradParcel& back,
   for (std::size_t k = 0; k < back.skips.size(); ++k) {
     non_finite.look_at(back.skips[k], "the skip tensor '" +
                                           partition.imports[k].key.name +
-                                          "' that comes into partition " +
+                                          "' that enters partition " +
                                           std::to_string(partition.index));
   }
 }

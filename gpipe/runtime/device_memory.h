@@ -8,7 +8,8 @@
 
 namespace gpipe {
 
-// Returns the bytes in use on a device; nullopt if they are not known.
+// A function that returns the bytes in use on a device; nullopt if they are not
+// known.
 using MemoryReader =
     std::function<std::optional<double>(const c10::Device& device)>;
 

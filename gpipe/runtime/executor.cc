@@ -22,14 +22,13 @@
 namespace gpipe {
 namespace {
 
-// Looks before a thread falls asleep: about 0.1 ms, which is what it takes to
-// wake one on a machine that has nothing else to do.
+// Tests of a condition before a thread sleeps: about 0.1 ms, which is what
+// waking a thread takes on an otherwise idle machine.
 constexpr int kSpins = 300;
 
-// The run that this worker does its part of, for as long as it does. `outer`:
-// the run of another pipeline, a layer of which has called for this one; none
-// if the caller is no worker. It is on the stack of a worker that waits for
-// this run.
+// The run that this worker works for, while in scope. `outer`: the run of an
+// outer pipeline whose layer started this run; null if the caller is no worker.
+// The outer Work is on the stack of a worker that waits for this run.
 class Work {
  public:
   Work(const Executor* executor, const Work* outer)
@@ -47,8 +46,9 @@ class Work {
 };
 thread_local const Work* Work::innermost = nullptr;
 
-// Shared by those who count and the one who waits, who may be gone before the
-// last ring has ended.
+// Counts down to zero and notifies a waiting thread. Owned jointly
+// (shared_ptr), because the waiting thread may have gone on before the last
+// ring() has returned.
 class Countdown {
  public:
   explicit Countdown(std::size_t count) : left_(count) {}
@@ -92,13 +92,13 @@ struct Executor::Run {
   Recording* const recording;  // may be null
   std::vector<Bell>& bells;    // by rank
   const at::ThreadLocalState caller;
-  const Work* const outer = Work::innermost;  // of the caller
+  const Work* const outer = Work::innermost;  // of the caller's thread
   std::vector<Moment> begin;  // of the caller's streams, by rank
   std::vector<Moment> end;    // of the workers' streams, by rank
-  std::vector<char> thrown;   // whether any action has, by rank
+  std::vector<char> thrown;   // whether an action has thrown, by rank
 
-  // Of actions that run one at a time: position and rank of each, in order, and
-  // the place of the one whose turn it is.
+  // With one_at_a_time: position and rank of each action in order, and the
+  // index of the action whose turn it is.
   std::vector<std::pair<int64_t, int>> turns;
   std::atomic<std::size_t> turn{0};
 
@@ -121,7 +121,7 @@ struct Executor::Run {
   // Position of the first failed action so far.
   std::atomic<int64_t> failed{std::numeric_limits<int64_t>::max()};
   std::mutex mutex;
-  ExecutorError error;  // of that action
+  ExecutorError error;  // of the action at `failed`
 
   void fail(int64_t position, std::exception_ptr exception, Failure failure) {
     {
@@ -133,7 +133,7 @@ struct Executor::Run {
     for (Bell& bell : bells) bell.ring();
   }
 
-  // Wakes the rank that waits for what `action` has made.
+  // Wakes the rank that may wait for the output of `action`.
   void tell(const Action& action) {
     if (action.kind == Kind::kRecompute ||
         action.kind == Kind::kBackwardWeight) {
@@ -148,7 +148,7 @@ struct Executor::Run {
     if (rank >= 0) bells[rank].ring();
   }
 
-  // Does what is part of the action, or notes its error; false then.
+  // Runs `part` of an action. If it throws, stores the error and returns false.
   template <typename Part>
   bool attempt(int rank, const Action& action, int64_t position, Part part) {
     try {
@@ -161,8 +161,8 @@ struct Executor::Run {
     }
   }
 
-  // What fails before the first action of a rank that has any, or after the
-  // last one, is taken for a failure of that action.
+  // Run `part` before the first or after the last action of a rank that has
+  // actions. An error counts as a failure of that action.
   template <typename Part>
   bool attempt_before(int rank, Part part) {
     return attempt(rank, plan.schedule.ranks[rank].front(),
@@ -181,7 +181,7 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
       threads_(threads),
       one_at_a_time_(one_at_a_time),
       bells_(devices_.size()) {
-  // To look before sleeping is of use only while there is a core to look on.
+  // Spinning before sleeping only helps if there is a core to spin on.
   const auto cores = std::thread::hardware_concurrency();
   worker_spins_ = devices_.size() <= cores ? kSpins : 0;
   caller_spins_ = devices_.size() < cores ? kSpins : 0;
@@ -195,12 +195,12 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
 std::unique_ptr<Worker> Executor::new_worker(std::size_t rank) const {
   return gpipe::new_worker(
       [rank] {
-        // As debuggers and `top -H` show it.
+        // The name that debuggers and `top -H` show.
         c10::setThreadName("gpipe " + std::to_string(rank));
-        // What autocast has made of a weight LibTorch keeps for all threads,
-        // until a scope of the user's ends. That of a recompute, which comes
-        // after it, would be found by the next step; and two workers would
-        // share its graph.
+        // LibTorch keeps autocast's cast copy of a weight for all threads,
+        // until the user's autocast scope ends. A copy made in a recompute,
+        // after that scope, would be found by the next step, and two workers
+        // would share its graph.
         at::autocast::set_autocast_cache_enabled(false);
       },
       devices_[rank].is_cpu() ? threads_ : 0, worker_spins_);
@@ -208,15 +208,15 @@ std::unique_ptr<Worker> Executor::new_worker(std::size_t rank) const {
 
 void Executor::check_caller() const {
   TORCH_CHECK(!origin_.forked(),
-              "a pipeline is not for use in a fork of the process that made "
-              "it: its workers are threads, which a fork does not have, nor "
-              "those of LibTorch; start a program (exec, posix_spawn) in the "
-              "place of fork() alone");
+              "a pipeline cannot be used in a fork of the process that made "
+              "it: its workers are threads, which fork() does not copy, nor "
+              "those of LibTorch; start a program (exec, posix_spawn) "
+              "instead of fork() alone");
   for (const Work* work = Work::innermost; work; work = work->outer) {
     TORCH_CHECK(work->executor != this,
                 "a layer or the loss calls the pipeline that it is part of, "
-                "which would wait for itself for ever; call it between steps, "
-                "or make a second pipeline of what is to be called");
+                "which would be a deadlock; call it between steps, or make a "
+                "second pipeline of the layers to be called");
   }
 }
 
@@ -241,19 +241,18 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     workers_[r]->post([this, &run, done, r] {
       work(run, static_cast<int>(r));
-      done->count();  // `run` may be gone after this
+      done->count();  // `run` may be destroyed after this
     });
   }
   done->wait(caller_spins_);
   // Note [A thread after an exception]
-  // LibTorch's engine keeps, for each thread that has called it, what is still
-  // to be done there. Of a backward that fails that is never done, and never
-  // dropped: the gradients and the graph that the rest of it holds would stay
-  // until the thread ends. Nor does the engine know that a call has ended which
-  // an exception has left that is not a std::exception; with 60 of these on a
-  // thread it would go on, for the next one, on a thread of its own where
-  // nobody catches. So an exception is the end of the thread that it was thrown
-  // on.
+  // LibTorch's engine keeps, for each thread that has called it, the work that
+  // is still to be done there. If a backward fails, this work is never done and
+  // never dropped. The gradients and the graph that it holds would stay until
+  // the thread ends. Also, if the exception is not a std::exception, the engine
+  // does not notice that the call has ended. After 60 such calls on a thread,
+  // the engine would run the next call on a thread of its own, where no code
+  // catches exceptions. So after an exception the worker thread is replaced.
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     if (run.thrown[r]) workers_[r] = new_worker(r);
   }
@@ -263,13 +262,14 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
                       [&] { run.end[r].before(devices_[r]); });
   }
   if (!run.error.exception) return std::nullopt;
-  // What has failed may be what keeps streams in order. Now all is done, and
-  // the memory of the step may go in any.
+  // The failed action may be the one that orders the streams. After this wait
+  // all work is done, and the memory of the step can be freed in any order.
   for (const auto& stream : streams_) {
     try {
       if (stream) stream->synchronize();
     } catch (...) {
-      // It has failed as well, or says again how. The first error is told.
+      // The stream may report the same failure again. The first error is
+      // returned.
     }
   }
   return std::move(run.error);
@@ -284,7 +284,7 @@ void Executor::work(Run& run, int rank) {
   c10::OptionalDeviceGuard device;
   std::optional<StreamScope> stream;
   const bool begun = run.attempt_before(rank, [&] {
-    // A stream's scope has its device too; of those without streams the meta
+    // StreamScope also sets the device. Among devices without streams, the meta
     // device may have an index.
     if (!streams_[rank] && devices_[rank].has_index()) {
       device.reset_device(devices_[rank]);

@@ -21,8 +21,8 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Where the graph of a cell begins. Never run: the engine takes the gradients
-// that arrive here as results.
+// The node at which the graph of a cell begins. It is never run: the engine
+// returns the gradients that arrive here as results.
 struct Begin : public Node {
   variable_list apply(variable_list&& grads) override {
     return std::move(grads);
@@ -35,12 +35,15 @@ struct Begin : public Node {
   }
 };
 
-// The engine calls the hooks of a leaf whenever a gradient arrives at it, also
-// when it only takes the gradient as a result; and it works for a leaf on the
-// stream that the leaf's node was made on, which is the user's, so that workers
-// of one device would wait for each other there. While in scope, edges to
-// leaves lead to nodes of this thread's own instead, which hand the gradients
-// to a sink. The engine runs these, since end() is among its targets.
+// Redirects edges to leaves to nodes of this thread while in scope. These nodes
+// pass the gradients to a sink. The engine runs them, because end() is among
+// its targets.
+//
+// The leaves' own nodes cannot be used, for two reasons. The engine calls the
+// hooks of a leaf whenever a gradient arrives, even if it only returns the
+// gradient as a result. And it runs a leaf's node on the stream on which the
+// node was made, which is the user's stream; workers of one device would wait
+// for each other there.
 class ToSink {
  public:
   ToSink(edge_list& roots, const Leaves& leaves,
@@ -77,12 +80,12 @@ class ToSink {
   ToSink& operator=(const ToSink&) = delete;
 
   Edge end() const { return Edge(end_, 0); }
-  // Whether there is no sink to come to.
+  // Returns whether no leaf is wanted.
   bool empty() const { return empty_; }
 
  private:
   struct Sink : public Node {
-    // As early as the engine can, like a leaf's own node.
+    // Runs as early as the engine can, like the node of a leaf.
     Sink(const LeafSink& sink, std::size_t leaf, Edge end)
         : Node(std::numeric_limits<uint64_t>::max(), {std::move(end)}),
           sink(sink),
@@ -102,8 +105,8 @@ class ToSink {
   std::vector<std::pair<Edge*, NodePtr>> diverted_;
 };
 
-// Nodes that have been met, each with the number of its leaf. Walking a graph
-// is done for every cell, so this is a table that is kept from walk to walk.
+// The nodes that a walk of a graph has visited, each with the number of its
+// leaf. Each cell walks its graph, so the table is kept from walk to walk.
 class Seen {
  public:
   static constexpr std::size_t kNoLeaf =
@@ -114,8 +117,8 @@ class Seen {
     size_ = 0;
   }
 
-  // Where the number of the node's leaf is, until the next insert; kNoLeaf for
-  // a node that is new.
+  // Returns a pointer to the number of the node's leaf, valid until the next
+  // insert, and whether the node is new. The number is kNoLeaf for a new node.
   std::pair<std::size_t*, bool> insert(const Node* node) {
     if (2 * (size_ + 1) > slots_.size()) grow();
     Slot& slot = slot_of(node);
@@ -132,10 +135,11 @@ class Seen {
     std::size_t leaf = kNoLeaf;
   };
 
-  // That of `node`, or the one that it may take.
+  // Returns the slot of `node`, or a free slot for it.
   Slot& slot_of(const Node* node) {
     const std::size_t mask = slots_.size() - 1;
-    // Multiplied by the golden ratio: the low bits of addresses are alike.
+    // Multiplication by the golden ratio spreads addresses, whose low bits are
+    // similar.
     std::size_t k =
         (reinterpret_cast<std::uintptr_t>(node) * 0x9e3779b97f4a7c15U) >> 32;
     for (k &= mask; slots_[k].walk == walk_ && slots_[k].node != node;) {
@@ -153,12 +157,12 @@ class Seen {
     }
   }
 
-  std::vector<Slot> slots_;  // a power of 2 of them
+  std::vector<Slot> slots_;  // size is a power of 2
   std::size_t size_ = 0;
-  uint64_t walk_ = 1;  // a slot of another walk is free
+  uint64_t walk_ = 1;  // slots of other walks are free
 };
 
-// The exits that have something to begin with.
+// Copies the exits that have a graph and a gradient to `roots`.
 void take_roots(const edge_list& exits, std::vector<at::Tensor> grads,
                 edge_list& roots, variable_list& root_grads) {
   for (std::size_t k = 0; k < exits.size(); ++k) {
@@ -168,6 +172,8 @@ void take_roots(const edge_list& exits, std::vector<at::Tensor> grads,
   }
 }
 
+// Runs the engine. Returns the gradients that arrive at `targets`, which are
+// the first of `wanted`.
 std::vector<at::Tensor> execute(const edge_list& roots,
                                 const variable_list& root_grads,
                                 const edge_list& targets,
@@ -239,7 +245,7 @@ Leaves find_leaves(const edge_list& exits, const edge_list& entry) {
     if (!node) return;
     const auto [leaf, is_new] = seen.insert(node);
     if (is_new) {
-      // Only leaves' nodes have no next edge; the cast is dear.
+      // dynamic_cast is expensive; only leaf nodes lack next edges.
       auto* sink = node->num_outputs() == 0
                        ? dynamic_cast<torch::autograd::AccumulateGrad*>(node)
                        : nullptr;

@@ -30,7 +30,7 @@ struct MiniBatch {
 
   std::vector<Value> pieces;
   std::vector<bool> requires_grad;  // by tensor
-  // whether no input tensor has a graph of its own
+  // Whether no input tensor has a graph of its own.
   bool leaf = true;
 };
 

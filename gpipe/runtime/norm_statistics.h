@@ -28,8 +28,8 @@ namespace gpipe {
 //
 // The idea is torchgpipe's DeferredBatchNorm. For n rows in pieces of n_i rows
 // with mean m_i and variance v_i, the mean m is the mean of the m_i weighted by
-// n_i, and the unbiased variance is (sum of n_i v_i + n_i (m_i - m)^2) / (n -
-// 1).
+// n_i. The unbiased variance is
+//   (sum of n_i v_i + n_i (m_i - m)^2) / (n - 1).
 //
 // Not thread-safe.
 class NormStatistics {
@@ -38,13 +38,13 @@ class NormStatistics {
       const std::vector<std::shared_ptr<torch::nn::Module>>& modules);
 
   // Updates the running statistics at the end of a mini-batch, as LibTorch
-  // does. With momentum f the statistics become (1 - f) old + f new; without
-  // momentum, the average over all mini-batches so far. num_batches_tracked
+  // does. With momentum f they become (1 - f) old + f new. Without momentum
+  // they become the average over all mini-batches so far. num_batches_tracked
   // increases by one. Layers that were not called, or are in evaluation mode,
   // do not change.
   //
-  // On accelerators, runs on the current streams, which must come after those
-  // of the forwards. The host does not wait.
+  // On accelerators, the function runs on the current streams, which must come
+  // after those of the forwards. The host does not wait.
   void commit();
 
   // commit() in three parts. updates() returns new and old buffer values, and
@@ -60,8 +60,8 @@ class NormStatistics {
   // Writes the old values back. Call after make().
   static void undo(const std::vector<Update>& updates);
 
-  // Drops a failed mini-batch, with no change to the buffers. If it throws, it
-  // may be called again.
+  // Drops a failed mini-batch. The buffers, including num_batches_tracked, are
+  // as before it. If the function throws, it may be called again.
   void discard();
 
  private:

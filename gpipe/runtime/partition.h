@@ -43,7 +43,7 @@ int64_t version_of(const at::Tensor& tensor);
 struct Partition {
   int64_t index = 0;
   // Whether the partition is remote (in another process). Then only `index`,
-  // `device`, `imports` and `exports` are set.
+  // `imports` and `exports` have a meaning.
   bool elsewhere = false;
   c10::Device device = c10::Device(c10::kCPU);
   std::vector<Layer> layers;

@@ -7,8 +7,9 @@
 namespace gpipe {
 namespace {
 
-// `outer`: of the layer that runs this pipeline, if there is one. It comes to
-// the workers with what else holds on the caller's thread.
+// The phase of a thread. `outer`: the phase of the layer that runs this
+// pipeline, or null. The workers receive it with the caller's thread-local
+// state.
 struct PhaseInfo : c10::DebugInfoBase {
   PhaseInfo(Phase phase, int64_t microbatch, const PhaseInfo* outer)
       : recomputing(phase == Phase::kRecomputing ||

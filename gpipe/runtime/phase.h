@@ -1,7 +1,7 @@
-// What this thread is doing for a pipeline, for layers that want to know.
+// What this thread is doing for a pipeline; for layers that need to know.
 //
-// Also the threads of the autograd engine that run a backward for a worker, as
-// they do for what is on an accelerator.
+// On accelerators the answers also hold on the autograd engine's threads that
+// run a backward for a worker.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -11,40 +11,39 @@
 
 namespace gpipe {
 
-// True in the first forward of a checkpointed cell, whose graph is not kept.
-// False everywhere else, also in the forward of a cell that is not
-// checkpointed.
+// Returns true in the first forward of a checkpointed cell, whose graph is not
+// kept. Returns false everywhere else, also in the forward of a cell that is
+// not checkpointed.
 bool is_checkpointing();
 
-// True in the second forward of a checkpointed cell, during backward. A layer
-// that counts its calls skips the count then.
+// Returns true in the recompute of a checkpointed cell, during backward. A
+// layer that counts its calls must not count then.
 //
-// In a pipeline that a layer of another one runs, the other one's cell counts
-// as well: a forward that comes again for either is a second one.
+// If a layer of an outer pipeline runs an inner pipeline, the result is true if
+// the inner or the outer cell recomputes.
 bool is_recomputing();
 
-// Index of the micro-batch in work on this thread, from 0; none outside of a
-// pipeline.
+// Returns the index of the micro-batch that this thread works on, from 0;
+// nullopt outside of a pipeline.
 std::optional<int64_t> current_microbatch();
 
-// What is done with a micro-batch: a forward that keeps its graph, one that
-// does not, the one that makes up for it, or the backward; or with all of them.
+// The work on a micro-batch, or (last three) on a whole mini-batch.
 enum class Phase {
-  kForward,
-  kCheckpointing,
-  kRecomputing,
+  kForward,        // keeps its graph
+  kCheckpointing,  // forward without keeping the graph
+  kRecomputing,    // second forward of a checkpointed cell
   kBackward,
-  // Of a whole mini-batch, on the caller's thread.
-  kScatter,    // before the first partition
-  kGather,     // after the last one
-  kGradients,  // of the outputs before the backwards; of all after them
+  // On the caller's thread:
+  kScatter,    // split of the input, before the first partition
+  kGather,     // concatenation of the outputs, after the last one
+  kGradients,  // split before and sums after the backwards
 };
 
-// "forward", "forward (checkpointed)", "recompute", "backward"; "scatter",
-// "gather", "gradients".
+// Returns "forward", "forward (checkpointed)", "recompute", "backward",
+// "scatter", "gather" or "gradients".
 const char* to_string(Phase phase);
 
-// Sets what the functions above answer on this thread while in scope.
+// Sets the answers of the functions above on this thread while in scope.
 class PhaseScope {
  public:
   PhaseScope(Phase phase, int64_t microbatch);

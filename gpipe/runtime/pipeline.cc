@@ -24,7 +24,7 @@
 namespace gpipe {
 namespace {
 
-// Of the ranks.
+// Returns the device of each rank.
 std::vector<c10::Device> devices_of(const std::vector<Partition>& partitions,
                                     const std::vector<int>& rank_of_stage) {
   const int ranks =
@@ -38,17 +38,17 @@ std::vector<c10::Device> devices_of(const std::vector<Partition>& partitions,
 
 }  // namespace
 
-// The backward of a step, as the caller's autograd graph sees it.
+// The backward of a step, called by the caller's autograd graph.
 class StepBackward : public OpaqueBackward {
  public:
   StepBackward(std::shared_ptr<Pipeline> pipeline, std::shared_ptr<Step> step,
                const Pipeline::Plans& plans)
       : pipeline_(std::move(pipeline)), step_(std::move(step)), plans_(plans) {}
 
-  // Called last of all that forward does, which includes the statistics of
-  // BatchNorm that recomputes read. Backward may be called on other streams
-  // than forward was. It comes after what these were given up to here all the
-  // same.
+  // Ends the forward. Call after all other work of forward(), including the
+  // BatchNorm statistics, which recomputes read. Backward may be called on
+  // other streams than forward; the events recorded here make it run after the
+  // forward's work.
   void end_forward() {
     for (const Partition& each : pipeline_->stages_.partitions) {
       if (has_streams(each.device) && !forward_done_.count(each.device)) {
@@ -61,10 +61,10 @@ class StepBackward : public OpaqueBackward {
     leaves_ = std::move(leaves);
   }
 
-  // An element of the input that wants a gradient.
+  // Adds an element of the input that needs a gradient.
   void add_input(Element element) { inputs_.push_back(std::move(element)); }
 
-  // Element k of the output has a graph.
+  // Adds element k of the output, which has a graph.
   void add_output(std::size_t k, const std::vector<Value>& pieces) {
     outputs_.emplace_back(k, pieces);
     output_width_ = pieces.front().tensors().size();
@@ -74,8 +74,8 @@ class StepBackward : public OpaqueBackward {
                                    const std::vector<bool>& wanted,
                                    bool keep_graph) override {
     const auto running = pipeline_->enter();
-    // A backward that is not to come again uses the cells up, also if it
-    // fails halfway.
+    // Without keep_graph the backward consumes the cells, even if it fails
+    // halfway.
     const std::shared_ptr<Step> step =
         keep_graph ? step_ : std::exchange(step_, nullptr);
     TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
@@ -120,7 +120,7 @@ class StepBackward : public OpaqueBackward {
   void release() override { step_.reset(); }
 
  private:
-  // The gradients of the outputs, by micro-batch.
+  // Returns the gradients of the outputs, by micro-batch and element.
   std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads,
                                              std::size_t microbatches) {
     std::vector<std::vector<at::Tensor>> pieces(

@@ -1,4 +1,4 @@
-// The machine: partitions, their workers, and a mini-batch going through.
+// The pipeline of one process: the partitions, their workers, and the step.
 #pragma once
 
 #include <cstdint>
@@ -22,44 +22,49 @@
 
 namespace gpipe {
 
-// Held by its GPipe and by the graphs of outputs that have not been released,
-// whose backward may come after the GPipe is gone.
-// Threads: any; mini-batches are served one after the other.
+// A pipeline. It is owned by its GPipe and by the graphs of outputs that have
+// not been released, because their backward may come after the GPipe is
+// destroyed.
+// Threads: any. Mini-batches run one after the other.
 class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
-  // `rank_of_stage`: which worker runs each partition. Ranks count from 0.
+  // `rank_of_stage`: the worker of each partition; ranks count from 0.
   Pipeline(std::vector<Partition> partitions, std::vector<int> rank_of_stage,
            int threads_per_rank, bool one_at_a_time);
 
-  // Runs `input`, already checked, in up to `chunks` micro-batches. If
-  // gradients are enabled the result's graph is one node whose backward runs
-  // the rest of the schedule. Throws what the first failing action threw.
+  // Runs the checked `input` in up to `chunks` micro-batches and returns the
+  // output. If gradients are enabled, the output's graph is one node, whose
+  // backward runs the rest of the schedule. Throws the exception of the first
+  // action that failed.
   Value forward(const Value& input, int64_t chunks, Checkpoint checkpoint);
 
-  // A whole step with the loss computed in the pipeline, by any schedule of the
-  // partitions: see GPipeImpl::train_step.
+  // Runs a whole step with the loss computed in the pipeline, by any schedule
+  // that fits the partitions: see GPipeImpl::train_step.
   StepResult train(const Value& input, const Value& target,
                    const LossFunction& loss, const Schedule& schedule,
                    Checkpoint checkpoint, const TrainOptions& options);
 
-  // Of the last failed pass, until a pass succeeds.
+  // Returns the failure of the last pass; nullopt if it succeeded.
   std::optional<Failure> last_failure() const;
 
  private:
   friend class StepBackward;
 
-  // The two halves of a schedule: what forward() runs, and what backward does.
+  // The two halves of a schedule: forward() runs one, backward the other.
   struct Plans {
     Plan forward, backward;
   };
-  // For one mini-batch at a time. c10::Error where that would wait for ever.
+  // Blocks until no other mini-batch runs, and returns the lock. Throws
+  // c10::Error if that would deadlock (see Executor::check_caller()).
   std::unique_lock<std::mutex> enter();
+  // Returns the plans for so many micro-batches; made on first use.
   const Plans& plans(int64_t microbatches, int64_t checkpointed);
-  // Of a schedule for train(), checked.
+  // Checks a schedule for train() and returns its plan.
   Plan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
+  // Runs a plan on the workers. Sets or clears the failure, and rethrows.
   void run(const Plan& plan, Actor& actor, Recording* recording = nullptr);
-  // What is done around the schedule: an exception of `part` has come from
-  // `place`.
+  // Runs `part`, which is work before or after the schedule. If it throws, sets
+  // the failure to `place` and rethrows.
   template <typename Part>
   auto outside(const Failure& place, Part part);
   void set_failure(std::optional<Failure> failure);
@@ -73,7 +78,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   mutable std::mutex failure_mutex_;
   std::optional<Failure> failure_;
 
-  Executor executor_;  // last: its workers end before anything else
+  Executor executor_;  // last: its workers end before other members
 };
 
 template <typename Part>

@@ -1,4 +1,4 @@
-// Steps that compute the loss in the pipeline.
+// Training steps: the loss is computed in the pipeline.
 #include <c10/util/Exception.h>
 
 #include <utility>

@@ -25,8 +25,8 @@ at::Generator copy_of(at::Generator generator) {
   return generator.clone();
 }
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every bit of the
-// input changes about half of those of the output.
+// Returns a hash of `x`: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+// Each bit of the input changes about half of the bits of the output.
 uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -34,7 +34,8 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Where an operator runs: as its first tensor, else as its device argument.
+// Returns the device on which an operator runs: that of its first tensor
+// argument, else its device argument, else the CPU.
 c10::Device device_of(const c10::IValue* arguments, std::size_t count,
                       std::optional<std::size_t> device_argument) {
   for (std::size_t k = 0; k < count; ++k) {
@@ -55,8 +56,9 @@ std::optional<std::size_t> argument(const c10::FunctionSchema& schema,
   return static_cast<std::size_t>(*index);
 }
 
-// For an operator with a generator argument: fills it if it is empty, and has
-// the scope say which one is meant if it is not.
+// The interceptor of operators with a generator argument. It fills an empty
+// argument with the cell's generator. A given generator is replaced by
+// RandomScope::given().
 class FillGenerator : public c10::OperatorKernel {
  public:
   explicit FillGenerator(const c10::FunctionSchema& schema)
@@ -70,8 +72,8 @@ class FillGenerator : public c10::OperatorKernel {
     if (current_scope && arguments[generator_].isGenerator()) {
       arguments[generator_] =
           current_scope->given(arguments[generator_].toGenerator());
-      // The operators that it is made of are given the same, as a part of this
-      // draw.
+      // Operators called inside this one must use the same generator, as part
+      // of this draw.
       return run_uncovered(Interceptor::kCell, op, stack);
     }
     if (current_scope && arguments[generator_].isNone()) {
@@ -88,8 +90,9 @@ class FillGenerator : public c10::OperatorKernel {
   std::optional<std::size_t> device_;
 };
 
-// For an operator that draws from its device's default generator and has no
-// argument for another: lends that generator the state of the cell's.
+// The interceptor of operators that draw from the default generator of their
+// device and have no generator argument. During the call the default generator
+// has the state of the cell's generator.
 class LendState : public c10::OperatorKernel {
  public:
   explicit LendState(const c10::FunctionSchema& schema)
@@ -105,7 +108,7 @@ class LendState : public c10::OperatorKernel {
     }
     if (!own) return run_intercepted(Interceptor::kCell, op, keys, stack);
 
-    // Workers of one device take turns.
+    // Workers of one device run one at a time here.
     static std::mutex lending;
     std::lock_guard<std::mutex> lock(lending);
     at::Generator shared = at::globalContext().defaultGenerator(device);
@@ -159,8 +162,8 @@ void intercept_with(const c10::OperatorHandle& op) {
 }  // namespace
 
 StepSeed::StepSeed() : outer_(RandomScope::current()) {
-  // The layer that this pipeline runs in is waiting, so that the draw can be
-  // made here only, on its thread and from its generator.
+  // The outer layer waits for this pipeline, so the draw must be made here, on
+  // the layer's thread and from its generator.
   if (outer_) seed_ = random64(*outer_->generator(c10::Device(c10::kCPU)));
 }
 
@@ -226,7 +229,7 @@ at::Generator& RandomScope::seeded(Lazy& lazy, const c10::Device& device) {
 }
 
 std::optional<at::Generator> RandomScope::generator(const c10::Device& device) {
-  if (device.is_meta()) return std::nullopt;  // nothing is drawn there
+  if (device.is_meta()) return std::nullopt;  // nothing is drawn on it
   if (device.is_cpu()) return seeded(cpu_, device);
   if (device == device_) return seeded(accelerator_, device);
   return std::nullopt;
@@ -235,25 +238,27 @@ std::optional<at::Generator> RandomScope::generator(const c10::Device& device) {
 at::Generator RandomScope::given(const at::Generator& generator) {
   const bool of_this =
       generator == cpu_.generator || generator == accelerator_.generator;
-  // A part of an operator that was given none; or nothing at all.
+  // Inside an operator that was called without a generator, or an undefined
+  // generator.
   if (of_this || !generator.defined()) return generator;
   std::lock_guard<std::mutex> lock(mutex_);
   if (again_) return replayed(generator);
-  // The layer that runs this pipeline may be computed again, too.
+  // The outer layer that runs this pipeline may be in a recompute, too.
   const at::Generator found =
       step_.outer_ ? step_.outer_->given(generator) : generator;
   if (draws_) draws_->push_back({generator, copy_of(found)});
   return found;
 }
 
-// Before each operator, and not the first alone: a layer may also seed it.
+// A copy is kept for each draw, not only for the first, because a layer may
+// also seed its generator between draws.
 at::Generator RandomScope::replayed(const at::Generator& generator) {
   std::size_t& next = next_[generator.unsafeGetGeneratorImpl()];
   while (next < draws_->size()) {
     const GivenDraw& draw = (*draws_)[next++];
     if (draw.generator == generator) return draw.before.clone();
   }
-  return generator;  // made by the layer in this very call
+  return generator;  // made by the layer during this call
 }
 
 }  // namespace gpipe

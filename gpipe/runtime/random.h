@@ -1,4 +1,4 @@
-// Random numbers that depend on the step, the micro-batch and the layer only.
+// Random numbers that depend only on the step, the micro-batch and the layer.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -17,78 +17,86 @@ namespace gpipe {
 
 class RandomScope;
 
-// The seed of one mini-batch. Drawn from LibTorch's default CPU generator (or,
-// when the pipeline is itself part of a layer of a pipeline, from the
-// generator of that layer) when the first random operator wants it, so that a
-// model without any leaves that generator alone.
+// The seed of one mini-batch. It is drawn from LibTorch's default CPU generator
+// when the first random operator needs it. So a model without random operators
+// does not change that generator. If the pipeline runs inside a layer of an
+// outer pipeline, the seed is drawn from the generator of that layer.
 //
-// Threads: get() may be called from any thread.
+// Thread-safe.
 class StepSeed {
  public:
   StepSeed();
+  // Returns the seed. The first call draws it.
   uint64_t get();
 
-  // For a step of several processes: what get() returns from now on, and
-  // whether it has been called. Nothing is drawn.
+  // For a step of several processes. set() fixes what get() returns, and
+  // nothing is drawn. used() returns whether get() has been called.
   void set(uint64_t seed);
   bool used() const;
 
-  // What the next mini-batch would draw, without drawing it; and to draw it.
+  // peek() returns the seed of the next mini-batch without drawing it. draw()
+  // draws it.
   static uint64_t peek();
   static void draw();
 
  private:
   friend class RandomScope;
 
-  // Of the layer that this pipeline is run by; it waits while forwards run.
+  // The scope of the outer layer that runs this pipeline and waits for it, or
+  // null.
   RandomScope* const outer_;
   mutable std::mutex mutex_;
   std::optional<uint64_t> seed_;
   bool used_ = false;
 };
 
-// A generator that a layer gave to an operator, and a copy from before that.
+// A generator that a layer passed to an operator, and a copy from before the
+// call.
 struct GivenDraw {
   at::Generator generator, before;
 };
 
-// While in scope, random operators on this thread that are given no generator
-// use one seeded from (step, micro-batch, layer). So the numbers are the same
-// for any balance, any schedule and any timing, and again in a recompute;
-// LibTorch's one generator per process would be shared by all workers.
+// Gives random operators on this thread a generator seeded from (step,
+// micro-batch, layer) while in scope, unless they are called with a generator.
+// So random numbers are the same for any balance, schedule and timing, and
+// again in a recompute. LibTorch's default generator would be shared by all
+// workers of the process.
 //
-// How: an interceptor for the operators that have a `generator` argument and
-// for none else, so that the others pay nothing. Fused operators of
-// accelerators that draw from the device's default generator without such an
-// argument run with its state exchanged for the cell's.
+// Implementation: an interceptor, registered only for operators that have a
+// `generator` argument, so that other operators pay nothing. Fused operators of
+// accelerators draw from the device's default generator and have no such
+// argument. For these, the state of the default generator is exchanged for that
+// of the cell's generator during the call.
 //
-// An operator that is given a generator uses that one. In a recompute it gets a
-// copy of what the generator was in the forward, and leaves it alone: others
-// have drawn from it since.
+// An operator that is called with a generator uses that generator. In a
+// recompute it gets a copy of the generator as it was in the forward. The
+// generator itself does not change, because other code may have drawn from it
+// since.
 class RandomScope {
  public:
-  // `device`: the partition's. Operators on it and on the CPU are served.
-  // `microbatch`: counted over all pipelines that share the step.
-  // `draws`: of a checkpointed cell, filled in the forward and read in the
-  // recompute (`again`); else null.
+  // `device`: the partition's device. Operators on it and on the CPU are
+  // served. `microbatch`: counted over all pipelines that share the step.
+  // `draws`: for a checkpointed cell, filled in the forward and read in the
+  // recompute; else null. `again`: this is a recompute.
   RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
               std::vector<GivenDraw>* draws = nullptr, bool again = false);
   ~RandomScope();
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
 
-  // What follows is layer `layer` of the model, counted from 0.
+  // Announces that layer `layer` of the model (from 0) runs next.
   void enter_layer(int64_t layer);
 
-  // The generator for operators on `device`, seeded on first use in a layer;
-  // none if it is neither the CPU nor the partition's device.
+  // Returns the generator for operators on `device`, seeded on first use in a
+  // layer; nullopt if `device` is neither the CPU nor the partition's device.
   std::optional<at::Generator> generator(const c10::Device& device);
 
-  // What an operator that is given `generator` is to use. Threads: also those
-  // of a pipeline that a layer runs.
+  // Returns the generator that an operator must use when it is called with
+  // `generator`.
+  // Threads: any; also called on threads of a pipeline that a layer runs.
   at::Generator given(const at::Generator& generator);
 
-  // The innermost scope of this thread, or null.
+  // Returns the innermost scope of this thread, or null.
   static RandomScope* current();
 
  private:
@@ -106,9 +114,10 @@ class RandomScope {
   Lazy cpu_, accelerator_;
   std::vector<GivenDraw>* const draws_;
   const bool again_;
-  std::mutex mutex_;  // of draws_ and next_
-  // Where the next draw of each is looked for. Layers may have generators of
-  // their own, and, in a pipeline in a layer, run at the same time.
+  std::mutex mutex_;  // guards draws_ and next_
+  // Index in `draws_` from which the next draw of each generator is searched.
+  // Layers may have their own generators, and the layers of an inner pipeline
+  // run at the same time.
   std::unordered_map<const c10::GeneratorImpl*, std::size_t> next_;
   RandomScope* const outer_;
   InterceptScope intercept_{Interceptor::kCell};

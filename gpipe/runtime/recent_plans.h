@@ -1,4 +1,4 @@
-// What was made of the last schedules, for steps that come with the same one.
+// A cache of what was derived from recent schedules.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,13 @@
 
 namespace gpipe {
 
-// Threads: one at a time.
+// A cache of values made from (schedule, checkpoint mode). It keeps the 8 most
+// recently made. Not thread-safe.
 template <typename Made>
 class RecentPlans {
  public:
-  // That of make(), called unless these have been asked for of late. Valid
-  // until several others have been.
+  // Returns the cached value, or that of make() if there is none. The reference
+  // is valid until 8 other values have been made.
   template <typename Make>
   const Made& get(const Schedule& schedule, Checkpoint checkpoint, Make make) {
     for (const Entry& each : entries_) {

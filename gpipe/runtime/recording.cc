@@ -29,7 +29,7 @@ std::optional<double> Recording::bytes_on(std::size_t rank) const {
   return memory_ ? memory_(devices_[rank]) : std::nullopt;
 }
 
-// What the recording itself takes is between actions, not in them.
+// Memory is read outside of the measured time of the action.
 void Recording::action_starts(std::size_t rank, const Action& action) {
   const auto bytes = bytes_on(rank);
   records_[rank].push_back({action, Stamp::now(devices_[rank]), {}, bytes, {}});
@@ -51,7 +51,7 @@ std::optional<double> Recording::seconds(const Stamp& stamp,
                                          const c10::Device& device) const {
   const auto found = std::find(devices_.begin(), devices_.end(), device);
   if (found == devices_.end()) return std::nullopt;
-  // A stream for copies need not wait for the beginning.
+  // A copy stream may run before the step's first event.
   return std::max(0.0, stamp.seconds_since(begin_[found - devices_.begin()]));
 }
 
@@ -77,7 +77,7 @@ std::vector<Transfer> Recording::transfers() const {
     }
   }
   for (const Message& each : messages_) {
-    // An inlet may be given something before the step has begun.
+    // A message may arrive before the step has begun.
     const auto since = [&](Time time) {
       const std::chrono::duration<double> passed = time - host_begin_;
       return std::max(0.0, passed.count());

@@ -1,4 +1,4 @@
-// When a run of a schedule did what.
+// The times of a run of a schedule.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,30 +17,32 @@
 
 namespace gpipe {
 
-// Threads: each rank's entries belong to its worker while a schedule runs.
+// Records times, copies and memory of one run.
+// Threads: each rank's entries are written by its worker while a schedule runs.
 class Recording {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // `devices`: of the ranks. `memory`: what they hold; not asked if empty.
+  // `devices`: by rank. `memory`: returns the bytes in use; not called if
+  // empty.
   Recording(std::vector<c10::Device> devices, MemoryReader memory);
 
-  // All ranks begin. On the caller's thread; waits until the current streams
-  // have done what they were given, so that times of different devices count
-  // from the same moment.
+  // Starts the recording. Waits until the current streams have done their work,
+  // so that the times of all devices count from the same point. Call on the
+  // caller's thread.
   void begin();
-  // Around each action of a rank, on its worker.
+  // Called before and after each action of a rank, on its worker.
   void action_starts(std::size_t rank, const Action& action);
   void action_ends(std::size_t rank);
-  // What the rank's worker fetches from other devices.
+  // Returns the log of copies that the rank's worker makes from other devices.
   CopyLog& copies(std::size_t rank) { return copies_[rank]; }
-  // What goes over a Border, by the clock of the host. `from`, `to`: ranks.
-  // Threads: any.
+  // Records a message between processes, by the clock of the host. `from`,
+  // `to`: ranks. Thread-safe.
   void message(const Action& made_by, int from, int to, double bytes,
                Time start, Time end);
 
-  // Waits until all has been done. Copies of what no rank made, as the
-  // mini-batch is, are not in it.
+  // Waits for all devices and returns the times. Copies of tensors that no rank
+  // made, such as the mini-batch, are left out.
   Timeline timeline() const;
 
  private:
@@ -50,11 +52,12 @@ class Recording {
     std::optional<double> bytes_before, bytes_after;
   };
   struct Message {
-    Transfer transfer;  // without its times
+    Transfer transfer;  // its times are not set
     Time start, end;
   };
   std::optional<double> bytes_on(std::size_t rank) const;
-  // From the beginning; none for a device that no rank has.
+  // Returns the seconds from begin() to `stamp`; nullopt for a device that no
+  // rank has.
   std::optional<double> seconds(const Stamp& stamp,
                                 const c10::Device& device) const;
   std::vector<Transfer> transfers() const;

@@ -47,10 +47,10 @@ void SharedInput::check_unchanged(int64_t partition) const {
         each.counter.current_version() == each.version, "a layer of partition ",
         partition,
         " changes a tensor in place that an earlier partition has given to "
-        "more than one layer (it returns it twice, or stashes what it "
-        "returns), so that the others would get another value or gradient "
-        "than in the plain model; have that layer work out of place (such as "
-        "ReLU without inplace), or hand over a clone()");
+        "more than one layer (returned twice, or stashed and returned), so "
+        "that the other layers would get another value or gradient than in "
+        "the plain model; let that layer work out of place (such as ReLU "
+        "without inplace), or pass a clone()");
   }
 }
 

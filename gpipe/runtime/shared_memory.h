@@ -1,4 +1,4 @@
-// Tensors that cross the border of a cell and have memory in common.
+// Tensors at the boundary of a cell that share memory.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -12,25 +12,27 @@
 
 namespace gpipe {
 
-// A layer that returns a tensor twice, or stashes what it returns, gives the
-// plain model one variable in two places: what works in place on the one works
-// on both, and so does its gradient. Across a border each is a variable of its
-// own, of the same memory, or of another one on another device. So what is
-// shared there is not to be changed.
+// A layer may return a tensor twice, or stash a tensor that it also returns. In
+// the plain model this is one variable in two places: in-place work on one
+// changes both, and their gradients add up. At the boundary of a cell the two
+// become separate variables, with the same memory, or with copies on another
+// device. So layers must not change a shared tensor in place.
 
-// Marks those of `crossings` that share memory with one another
-// (Crossing::shared). Views of one tensor count if they overlap, or might.
+// Marks the tensors of `crossings` that share memory with each other
+// (Crossing::shared). Views of one tensor are marked if they overlap, or if
+// this is not known.
 void mark_shared(std::vector<Crossing>& crossings);
 
-// The shared ones of what a cell gets, to be looked at once its layers have
-// run; keeps none of them alive.
+// The shared input tensors of a cell, to be checked after its layers have run.
+// Does not keep the tensors alive.
 class SharedInput {
  public:
   explicit SharedInput(const std::vector<Crossing>& input);
 
-  // c10::Error, naming the partition, if they have been changed in place.
+  // Throws c10::Error, with the partition's number, if one of the tensors was
+  // changed in place.
   void check_unchanged(int64_t partition) const;
-  // Marks those of `outputs` that are parts of them.
+  // Marks the tensors of `outputs` that share memory with one of the inputs.
   void mark(std::vector<Crossing>& outputs) const;
 
  private:

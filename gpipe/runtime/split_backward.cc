@@ -25,8 +25,8 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Whether the gradients of the node's input and of its weights are two
-// computations.
+// Returns whether the node computes the gradient of its input and that of its
+// weights by two separate operations.
 bool is_product(const Node& node) {
   static const std::unordered_set<std::string> kNames = {
       "AddbmmBackward0",
@@ -41,17 +41,17 @@ bool is_product(const Node& node) {
       "MmBackward0",
       "MvBackward0",
   };
-  // The name is a string made anew at every call.
+  // name() makes a new string at each call.
   thread_local std::unordered_map<std::type_index, bool> known;
   const auto [entry, is_new] = known.emplace(typeid(node), false);
   if (is_new) entry->second = kNames.count(node.name()) > 0;
   return entry->second;
 }
 
-// What the engine does with a node, without hooks.
+// Runs a node as the engine does, but without hooks.
 variable_list run(Node& node, variable_list grads) {
   variable_list found = node(std::move(grads));
-  // Sums out what was broadcast.
+  // Also sums over broadcast dimensions.
   torch::autograd::validate_outputs(
       node.next_edges(), found, [&](const std::string& problem) {
         return node.name() + " returned " + problem;
@@ -59,8 +59,8 @@ variable_list run(Node& node, variable_list grads) {
   return found;
 }
 
-// Goes on through nodes that have one way in and one out, such as the
-// transpose of a weight, as far as they lead.
+// Passes a gradient on through nodes with one input and one output, such as the
+// transpose of a weight, as far as they lead. Updates `edge` and `grad`.
 void follow(Edge& edge, at::Tensor& grad) {
   for (;;) {
     Node& node = *edge.function;
@@ -75,7 +75,7 @@ void follow(Edge& edge, at::Tensor& grad) {
   }
 }
 
-// Which leaf an edge ends in.
+// Finds the leaf at which an edge ends.
 class LeafPlaces {
  public:
   explicit LeafPlaces(const Leaves& leaves) {
@@ -95,7 +95,7 @@ class LeafPlaces {
   std::unordered_map<const Node*, std::size_t> places_;
 };
 
-// Notes what arrives at a node.
+// A hook that stores the gradients that arrive at a node.
 struct Note : public torch::autograd::FunctionPreHook {
   explicit Note(std::shared_ptr<variable_list> into) : into(std::move(into)) {}
   variable_list operator()(const variable_list& grads) override {
@@ -108,20 +108,21 @@ struct Note : public torch::autograd::FunctionPreHook {
 }  // namespace
 
 struct SplitBackward::Graph {
-  // A product that is run twice. `later`: its edges to the weights, which the
-  // input part does without.
+  // A product that runs twice. `later`: its edges to the weights, which are
+  // removed for the input part. `grads`: the gradients that arrived in the
+  // input part.
   struct Product {
     NodePtr node;
     edge_list later;
     std::shared_ptr<variable_list> grads;
-    edge_list rest;  // of its edges, while the weight part runs
+    edge_list rest;  // its other edges, while the weight part runs
   };
 
   edge_list exits, entry, inner;
   Leaves leaves;
   std::vector<Product> products;
   std::vector<at::Tensor> inner_grads;
-  // Leaves' gradients that came with the input part.
+  // Gradients of leaves from the input part.
   std::vector<std::pair<std::size_t, at::Tensor>> early;
 
   std::vector<NodePtr> nodes_above(const edge_list& ends) const;
@@ -130,13 +131,13 @@ struct SplitBackward::Graph {
                           const edge_list& ends);
 };
 
-// The nodes from which one of `ends` can be reached, without these; what a node
-// depends on comes after it.
+// Returns the nodes from which one of `ends` can be reached, without `ends`
+// themselves, in topological order (a node before those that it leads to).
 std::vector<NodePtr> SplitBackward::Graph::nodes_above(
     const edge_list& ends) const {
-  // Whether an end can be reached from a node that has been visited; no
-  // entry: not yet. (A graph has no circles, so a node that is still being
-  // visited is never met again.)
+  // Whether an end can be reached from a visited node. A node without entry is
+  // not visited yet. The graph has no cycles, so a node is never met again
+  // while it is visited.
   std::unordered_map<const Node*, bool> above;
   for (const Edge& end : ends) above[end.function.get()] = true;
   struct Visit {
@@ -162,7 +163,8 @@ std::vector<NodePtr> SplitBackward::Graph::nodes_above(
       const Edge& edge = edges[visit.next];
       const auto known = above.find(edge.function.get());
       if (edge.is_valid() && known == above.end()) {
-        stack.push_back({edge.function, 0, false});  // and come back
+        // continue with this edge afterwards
+        stack.push_back({edge.function, 0, false});
         continue;
       }
       ++visit.next;
@@ -173,9 +175,9 @@ std::vector<NodePtr> SplitBackward::Graph::nodes_above(
   return found;
 }
 
-// Makes the graph end where it meets the nodes of `inner`, which are not run
-// (nor their hooks) before the weight part, and returns the new ends. `inner`
-// becomes the old ones.
+// Cuts the graph at the nodes of `inner`, so that these (and their hooks) do
+// not run before the weight part. Returns the new ends. `inner` becomes the
+// edges at the old place.
 edge_list SplitBackward::Graph::end_at_inner(
     const std::vector<NodePtr>& above) {
   std::unordered_map<const Node*, NodePtr> stand_ins;
@@ -201,6 +203,9 @@ edge_list SplitBackward::Graph::end_at_inner(
   return ends;
 }
 
+// Removes the edges to weights from the products among `above`, and stores the
+// gradients that will arrive at these products. `ends`: where the input part
+// ends.
 void SplitBackward::Graph::set_products_aside(const std::vector<NodePtr>& above,
                                               const edge_list& ends) {
   std::unordered_set<const Node*> on_the_way;
@@ -215,7 +220,7 @@ void SplitBackward::Graph::set_products_aside(const std::vector<NodePtr>& above,
       if (!now[k].is_valid() || on_the_way.count(now[k].function.get())) {
         continue;
       }
-      // An operator does not compute what has no edge.
+      // An operator does not compute a gradient for a missing edge.
       std::swap(now[k], later[k]);
       any = true;
     }
@@ -296,7 +301,8 @@ void SplitBackward::weight_part(const LeafSink& sink) {
           std::any_of(product.grads->begin(), product.grads->end(),
                       [](const at::Tensor& grad) { return grad.defined(); });
       if (!any) continue;
-      // The graph stays whole: the ways to its leaves are known by its nodes.
+      // Edges are exchanged and not cleared, because Leaves::ways refers to the
+      // edges of each node.
       product.rest = std::exchange(product.node->next_edges(), product.later);
       variable_list found = run(*product.node, std::move(*product.grads));
       for (std::size_t k = 0; k < found.size(); ++k) {

@@ -1,5 +1,5 @@
-// The backward of a piece of autograd graph in two parts: first what others
-// wait for, the gradients of its input; later those of its weights.
+// The backward of a piece of autograd graph in two parts: first the gradients
+// of its input, for which other stages wait; later those of its weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,28 +13,31 @@
 
 namespace gpipe {
 
-// The idea is that of zero-bubble schedules (arXiv 2401.10241), for any graph.
-// A matrix product or a convolution on the way from the exits to the input
-// computes two gradients, of its input and of its weights, which cost about the
-// same and have nothing in common but the gradient that comes in. The input
-// part leaves the weights' one out and notes what came in; the weight part runs
-// just these operators again, for the other gradient. Everything else (sums,
-// norms, activations) runs once, in the input part, weights included: its
-// gradients come together. So the two parts do the work of the whole, and give
-// its bits wherever each weight has one use; the uses of a weight with several
-// may be summed in another order.
+// A backward in two parts. The idea is that of zero-bubble schedules (arXiv
+// 2401.10241), here for any graph.
 //
-// A custom torch::autograd::Function is run once, in the input part.
+// A matrix product or a convolution between the outputs and the input computes
+// two gradients: of its input and of its weights. They cost about the same, and
+// share only the incoming gradient. The input part leaves out the gradient of
+// the weights and stores the incoming gradient. The weight part runs only these
+// operators again, for the gradient of the weights. All other operators (sums,
+// norms, activations) run once, in the input part, including their weights,
+// because their gradients are computed together.
 //
-// Threads: those of the cell. On CPU all of it runs on the calling thread.
+// So the two parts together do the work of the whole backward. They give the
+// same bits for each weight that is used once. For a weight with several uses,
+// the order of the sum may differ.
+//
+// A custom torch::autograd::Function runs once, in the input part.
+//
+// Threads: the worker of the cell. On CPU all of it runs on the calling thread.
 class SplitBackward {
  public:
-  // `exits`, `entry`, `leaves`: the ends of the graph, see graph.h; the graph
-  // must be used by nobody else, and for nothing else than the two parts. Empty
-  // edges in `entry` are not wanted. If nothing is
-  // wanted of `entry`, `inner` stands for it: edges inside of the graph that
-  // divide it into two parts that take some time each; may be empty too, then
-  // all is left for the weight part.
+  // `exits`, `entry`, `leaves`: the ends of the graph, see graph.h. No other
+  // code may use the graph. Empty edges in `entry`: no gradient is wanted.
+  // `inner`: used instead of `entry` if no edge of `entry` is wanted: edges
+  // inside the graph that divide it into two parts of some cost each. If
+  // `inner` is empty too, the weight part does everything.
   SplitBackward(std::vector<torch::autograd::Edge> exits,
                 std::vector<torch::autograd::Edge> entry,
                 std::vector<torch::autograd::Edge> inner, Leaves leaves);
@@ -42,12 +45,12 @@ class SplitBackward {
   SplitBackward(SplitBackward&&) noexcept;
   SplitBackward& operator=(SplitBackward&&) noexcept;
 
-  // The gradients that arrive at the entry. Saved tensors that the weight part
-  // does not need are freed.
+  // Returns the gradients that arrive at `entry`. Frees saved tensors that the
+  // weight part does not need.
   std::vector<at::Tensor> input_part(std::vector<at::Tensor> grads);
 
-  // The gradients of the leaves, one after the other: a leaf with several uses
-  // may come several times. Frees the graph.
+  // Passes the gradients of the leaves to `sink` one by one. A leaf with
+  // several uses may come several times. Frees the graph.
   void weight_part(const LeafSink& sink);
 
  private:

@@ -9,7 +9,7 @@ namespace gpipe {
 Stamp Stamp::now(const c10::Device& device) {
   Stamp stamp;
   if (has_streams(device)) {
-    // LibTorch's default flag leaves the time out.
+    // LibTorch's default flag makes events without times.
     stamp.event_ = std::make_shared<c10::Event>(
         device.type(), c10::EventFlag::BACKEND_DEFAULT);
     stamp.event_->record(

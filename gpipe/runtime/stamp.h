@@ -1,4 +1,4 @@
-// Times of what a device does, on any device.
+// Times of a device's work, on a device of any type.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,22 +9,25 @@
 
 namespace gpipe {
 
-// When a device came to what its current stream was given next: an event with a
-// time on a device with streams, which the host does not wait for; the clock
-// elsewhere. A default-constructed one is none.
+// The time at which a device reaches a point of its current stream. On a device
+// with streams it is an event with a time, and the host does not wait for it.
+// On other devices it is the host's clock. A default-constructed stamp is
+// empty.
 //
-// Threads: may be taken on one thread and read on another, once handed over.
+// Threads: may be taken on one thread and read on another, once it was passed
+// there.
 class Stamp {
  public:
   Stamp() = default;
 
-  // On the current stream of `device` on this thread.
+  // Takes a stamp on the current stream of `device` on this thread.
   static Stamp now(const c10::Device& device);
 
-  // Until the device has come to it.
+  // Blocks until the device has reached the stamp.
   void wait() const;
 
-  // From `start`, a stamp of the same device. The host waits for both.
+  // Returns the seconds from `start`, a stamp of the same device. The host
+  // waits for both.
   double seconds_since(const Stamp& start) const;
 
  private:

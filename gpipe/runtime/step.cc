@@ -56,9 +56,9 @@ void Step::number_leaves(int64_t j, int64_t i) {
   }
 }
 
-// A backward leads edges of its graph elsewhere while it runs. Another worker
-// would follow them: in its own backward, or (if there is one micro-batch, so
-// that these wait for each other) in an early recompute or a weight part.
+// A running backward changes edges of its graph. Another worker would follow
+// the changed edges: in its own backward, or, with one micro-batch (whose
+// backwards wait for each other), in an early recompute or a weight part.
 void Step::claim(int64_t j, std::vector<NodePtr> nodes) {
   if (nodes.empty()) return;
   std::lock_guard<std::mutex> lock(claims_mutex_);

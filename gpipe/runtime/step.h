@@ -23,13 +23,14 @@
 
 namespace gpipe {
 
-// Where a skip tensor that leaves partition `from` as its `exported`-th goes.
+// A route of a skip tensor: from export number `exported` of partition `from`
+// to import number `imported` of partition `to`.
 struct SkipLink {
   int64_t from, exported, to, imported;
 };
 
-// What stays the same from step to step. Threads: entry j of a list is for
-// partition j's worker while a pass runs.
+// The state that stays the same from step to step.
+// Threads: entry j of a list is used by partition j's worker while a pass runs.
 struct Stages {
   std::vector<Partition> partitions;
   std::vector<Transport> transports;
@@ -39,44 +40,50 @@ struct Stages {
   int64_t size() const { return static_cast<int64_t>(partitions.size()); }
 };
 
-// A leaf, and its number in the list of each partition that uses it, first
-// partition first.
+// A leaf, with its number in the list of each partition that uses it, in order
+// of partitions.
 struct SharedLeaf {
   at::Tensor tensor;
   std::vector<std::pair<int64_t, int64_t>> places;  // partition, number
 };
 
-// Holds what backward needs of a forward.
+// The state of one mini-batch, from forward to backward.
 struct Step {
-  // `checkpointed`: of a cell, by stage and micro-batch. `before`: how many
-  // micro-batches other pipelines have that share the step's random numbers,
-  // and come before these.
+  // `checkpointed`: whether a cell is checkpointed, by stage and micro-batch.
+  // `before`: number of micro-batches that come before these in other pipelines
+  // that share the step's random numbers.
   Step(Stages& stages, int64_t microbatches,
        const std::function<bool(int64_t, int64_t)>& checkpointed,
        int64_t before = 0);
 
   int64_t microbatches() const { return microbatches_; }
 
-  // Numbers the leaves of cell (i, j), once it has run. c10::Error if its graph
-  // has nodes that another partition's has, too. Threads: partition j's worker.
+  // Numbers the leaves of cell (i, j). Call after its forward. Throws
+  // c10::Error if the cell's graph has nodes that are also in the graph of
+  // another partition.
+  // Threads: partition j's worker.
   void number_leaves(int64_t j, int64_t i);
 
-  // Whether a leaf of partition j is one of another partition too. Threads:
-  // any, once all forwards have run.
+  // Returns whether another partition also uses `leaf` of partition j.
+  // Threads: any, once all forwards have run.
   bool is_shared(int64_t j, const at::Tensor& leaf) const;
 
-  // Of all partitions. Threads: while no pass runs.
+  // Returns the leaves of all partitions.
+  // Threads: any, while no pass runs.
   std::vector<SharedLeaf> shared_leaves() const;
 
-  // Where in `action` something went wrong just now; `what` is not filled in.
+  // Returns the place of an exception that `action` has just thrown, without
+  // `what`.
   Failure failure_at(const Action& action, Phase phase) const;
 
   StepSeed seed;
-  at::ThreadLocalState caller;  // of forward
-  // cells[j][i] is micro-batch i on partition j, if that is not elsewhere.
-  // (Cells do not move.)
+  // thread-local state of the thread that called forward
+  at::ThreadLocalState caller;
+  // cells[j][i] is micro-batch i on partition j; none for remote partitions.
+  // Cells do not move in memory.
   std::vector<std::deque<Cell>> cells;
 
+  // The leaves of a partition, and the number of each.
   struct Leaves {
     std::vector<at::Tensor> list;
     std::unordered_map<at::TensorImpl*, int64_t> numbers;
@@ -84,11 +91,13 @@ struct Step {
   std::vector<Leaves> leaves;  // by partition
 
  private:
+  // Assigns captured graph nodes to partition j. Throws c10::Error if another
+  // partition has one of them.
   void claim(int64_t j, std::vector<NodePtr> nodes);
 
   const int64_t microbatches_;
 
-  // Captured graphs, and which partition goes through each.
+  // The partition of each node of captured graphs.
   std::mutex claims_mutex_;
   std::unordered_map<NodePtr, int64_t> claims_;
 };

@@ -1,7 +1,7 @@
-// Streams and events of any accelerator, without naming one. The one place
-// that knows that a CPU has neither.
+// Streams and events of any accelerator, without CUDA headers. Only this file
+// knows that a CPU has neither.
 //
-// A `site` says who asks, for tests; leave it out.
+// `site` parameters name the caller for tests; leave them out.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,18 +16,19 @@
 
 namespace gpipe {
 
-// False for devices that have done an operator when it returns.
+// Returns whether `device` has streams. Without streams, an operator is done
+// when it returns.
 bool has_streams(const c10::Device& device);
 
-// What a device named without an index stands for: the current one of its
-// type. A CPU has none.
+// Returns `device` with an index: the current device of its type if it has
+// none. A CPU has no index.
 c10::Device with_index(const c10::Device& device);
 
-// A new stream of `device`; none where there are no streams.
+// Returns a new stream of `device`; nullopt for a device without streams.
 std::optional<c10::Stream> new_stream(const c10::Device& device);
 
-// Makes `stream`, if any, the current one of its device, and its device the
-// current one, on this thread while in scope.
+// Makes `stream`, if there is one, the current stream of its device, and its
+// device the current device, on this thread while in scope.
 class StreamScope {
  public:
   explicit StreamScope(std::optional<c10::Stream> stream,
@@ -41,31 +42,29 @@ class StreamScope {
   std::optional<c10::Device> outer_device_;
 };
 
-// The end of what a stream had been given when the moment was taken. Copies
-// stand for the same moment. A default-constructed one has passed.
+// An event: the end of the work that a stream had when the event was recorded.
+// Copies share the same event. A default-constructed one has already happened.
 //
-// Threads: may be taken on one thread and waited for on others, once it has
-// been handed over.
+// Threads: may be recorded on one thread and waited for on others, once it was
+// passed there.
 class Moment {
  public:
   Moment() = default;
 
-  // On the current stream of `device` on this thread.
+  // Records an event on the current stream of `device` on this thread.
   static Moment now(const c10::Device& device, Site site = Site::here());
 
-  // Work given later to the current stream of `device` on this thread comes
-  // after this moment. The host goes on, except for a device without streams,
-  // for which it waits.
+  // Makes later work on the current stream of `device` on this thread wait for
+  // this event. The host does not wait, except for a device without streams.
   void before(const c10::Device& device, Site site = Site::here()) const;
 
  private:
   std::shared_ptr<c10::Event> event_;
 };
 
-// Keeps the memory of `tensor` from being used again before the current
-// stream of `device` has done what it has been given until the tensor is
-// released. Wanted whenever a tensor is used on another stream than the one
-// that it was allocated on.
+// Keeps the memory of `tensor` from being reused before the current stream of
+// `device` has done the work that it has when the tensor is released. Needed
+// whenever a tensor is used on a stream other than the one it was allocated on.
 void record_use(const at::Tensor& tensor, const c10::Device& device,
                 Site site = Site::here());
 

@@ -1,4 +1,4 @@
-// How many intra-op threads a CPU partition has.
+// The number of intra-op threads of a CPU partition.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,8 +7,8 @@
 
 namespace gpipe {
 
-// An equal share for each partition that is on a CPU of the threads that
-// LibTorch would use (at::get_num_threads() on this thread), at least 1.
+// Returns the intra-op threads of each CPU partition: an equal share of
+// LibTorch's threads (at::get_num_threads() on this thread), at least 1.
 int share_of_threads(const std::vector<c10::Device>& devices);
 
 }  // namespace gpipe

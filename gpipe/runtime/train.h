@@ -1,4 +1,4 @@
-// What a training step by a schedule takes and gives; see
+// The options and the result of a training step by a schedule; see
 // GPipeImpl::train_step.
 #pragma once
 
@@ -16,71 +16,81 @@
 
 namespace gpipe {
 
-// What a training step does besides; each option returns the options.
+// Options of a training step. Each setter returns the options.
 struct TrainOptions {
-  // Also give back what the last layer returned.
+  // Whether the result contains the outputs of the last layer.
   TORCH_ARG(bool, outputs) = false;
 
-  // Also give back when each action started and ended, and what was copied from
-  // device to device (see StepResult::timeline).
+  // Whether the result contains the times of all actions and of copies between
+  // devices (see StepResult::timeline).
   TORCH_ARG(bool, timeline) = false;
 
-  // Asked what a rank's device holds, around each of its actions, for the
-  // timeline; an empty one is not asked. On the workers, at the same time.
+  // The function that returns the bytes in use on a rank's device, for the
+  // timeline. Called before and after each action, on the workers, at the same
+  // time. Not called if empty.
   TORCH_ARG(MemoryReader, memory) = device_memory;
 
-  // Add gradients up from micro-batch 0 to the last, whatever the schedule, so
-  // that parameters have the same bits after any of them. Costs memory where a
-  // schedule runs backwards in another order: a gradient that comes before its
-  // turn is held, for fill_drain() up to m - 1 for each parameter with m
-  // micro-batches. Schedules that run them in order (1F1B, interleaved,
-  // zero-bubble) hold nothing more. Without it gradients add up in the order of
-  // the schedule's backwards.
+  // Whether gradients are added from micro-batch 0 to the last, independent of
+  // the schedule. Then parameters have the same bits after any schedule.
+  // Otherwise gradients are added in the order of the schedule's backwards.
+  //
+  // Cost: memory, if the schedule runs backwards in another order. A gradient
+  // that comes early is held: with fill_drain() and m micro-batches up to m - 1
+  // for each parameter. Schedules that run backwards in order (1F1B,
+  // interleaved, zero-bubble) hold nothing more.
   TORCH_ARG(bool, fixed_sum_order) = false;
 
-  // Look for where a number first stops being finite: NonFiniteError (a
-  // c10::Error) as soon as the input, what a layer returns or stashes, or the
-  // loss holds a NaN or an infinity, or, in the backward of a cell, a gradient
-  // of a parameter, or one that leaves the cell, or the sum of a parameter's
-  // over all micro-batches. It names the layer, or the parameters;
-  // last_failure() gives the place, but of a sum, which has none. Masks with
-  // infinities between layers count too. Waits for the device after each layer,
-  // so it is slow: for looking for a fault. Without it nothing is done.
+  // Whether to find the first place where a number is not finite (NaN or
+  // infinity). The step then throws NonFiniteError (a c10::Error) if one of
+  // these is not finite:
+  // - the input of the pipeline, the output or a stashed tensor of a layer, or
+  //   the loss;
+  // - in the backward of a cell, a gradient of a parameter, or one that leaves
+  //   the cell;
+  // - the sum of a parameter's gradients over all micro-batches.
+  //
+  // The error names the layer or the parameters. last_failure() returns the
+  // place, except for a sum, which has none. Masks with infinities between
+  // layers count too.
+  //
+  // Slow, because it waits for the device after each layer: use it to find a
+  // fault. If false, there is no cost.
   TORCH_ARG(bool, check_finite) = false;
 };
 
-// What a training step gives.
+// The result of a training step.
 struct StepResult {
-  // The mean of `losses`, weighted by the rows of the micro-batches. Without
-  // graph, as all of these, and on the last partition's device.
+  // The mean of `losses`, weighted by the rows of the micro-batches. All
+  // tensors of the result are without graph and on the last partition's device.
   at::Tensor loss;
-  // What the loss function returned, by micro-batch.
+  // The values of the loss function, by micro-batch.
   std::vector<at::Tensor> losses;
-  // Of the mini-batch, if asked for: see TrainOptions::outputs.
+  // The outputs of the mini-batch; set with TrainOptions::outputs.
   std::optional<Value> outputs;
-  // Seconds from the beginning of the step, if asked for. It is drawn as a
-  // simulated one is: see simulation.h. On accelerators these are the times of
-  // the devices' work, for which the step then waits, as it does at its
-  // beginning for what they were given before. An action starts when all that
-  // it needs is on its device.
+  // Times in seconds from the beginning of the step; set with
+  // TrainOptions::timeline. It is drawn like a simulated timeline: see
+  // simulation.h. On accelerators these are the times of the devices' work. The
+  // step then waits for the devices at its beginning and at its end. An action
+  // starts when all its inputs are on its device.
   //
-  // Transfers are the copies from partition to partition, a line for each
-  // tensor; there are none on one device, and so none between CPU partitions.
-  // They start and are sent by the clock of the device that they leave, and end
-  // by that of the other one, which may differ by some microseconds.
-  // In a DistributedPipeline they are this rank's messages: those that it sends
-  // from when they are handed to the sending thread until the last byte has
-  // left, which is as much as a sender knows, and those that it receives from
-  // when their header is here until the last byte is.
+  // Transfers are the copies from partition to partition, one entry per tensor.
+  // There are none on one device, and so none between CPU partitions. `start`
+  // and `sent` are by the clock of the source device. `end` is by the clock of
+  // the target device, which may differ by some microseconds. In a
+  // DistributedPipeline, transfers are this rank's messages. A sent message
+  // lasts from when it is passed to the sending thread until its last byte has
+  // left; a sender knows no more. A received message lasts from the arrival of
+  // its header to that of its last byte.
   //
-  // Memory is that of the rank's device, whoever holds it: of ranks that share
-  // a device each has all of it. It is read as the host gives the work and
-  // drawn at the time of the device's; what comes and goes within an action is
-  // not seen. See TrainOptions::memory.
+  // Memory is that of the rank's whole device. If ranks share a device, each
+  // shows all of it. It is read when the host issues the work, and drawn at the
+  // time of the device's work. Allocations and frees within an action are not
+  // seen. See TrainOptions::memory.
   std::optional<Timeline> timeline;
 
-  // The mini-batch's outputs as the type that the last layer returns.
-  // c10::TypeError for another one, c10::Error if they were not asked for.
+  // Returns the outputs as the type that the last layer returns. Throws
+  // c10::TypeError for another type, and c10::Error if outputs were not
+  // requested.
   template <typename Output = at::Tensor>
   Output output() const {
     TORCH_CHECK(outputs.has_value(),

@@ -33,7 +33,7 @@ Actor& TrainPass::half_of(const Action& action) {
 }
 
 bool TrainPass::ready(const Action& action) {
-  // The last stage begins its backward with its forward.
+  // The last stage starts its backward from its own forward.
   const bool ends_and_begins =
       action.kind != Kind::kForward && action.stage == last_stage_;
   return ends_and_begins || half_of(action).ready(action);
@@ -45,7 +45,8 @@ bool TrainPass::begins_backward(const Action& action) const {
 }
 
 void TrainPass::fetch(const Action& action, CopyLog* log) {
-  // What its backward begins with is not there yet, and comes from nowhere.
+  // The gradient of the loss does not exist yet, and comes from no other
+  // device.
   if (!begins_backward(action)) half_of(action).fetch(action, log);
 }
 
@@ -60,8 +61,8 @@ void TrainPass::perform(const Action& action) {
 void TrainPass::begin_backward(int64_t microbatch) {
   const Crossing& loss = forward_.outputs()[microbatch].boundary[0];
   TORCH_CHECK(loss.requires_grad, "the loss of micro-batch ", microbatch,
-              " does not require grad: no parameter that does, and no input, "
-              "is part of it. A forward-only schedule needs none");
+              " does not require grad: it depends on no parameter or input "
+              "that does. Use a forward-only schedule to run without backward");
   const c10::AutoGradMode no_graph(false);
   backward_.begin(microbatch,
                   {at::full_like(loss.tensor, weights_[microbatch])});

@@ -1,5 +1,5 @@
-// All actions of a schedule, on the cells of a step whose last stage ends in a
-// loss.
+// Performs all actions of a schedule on the cells of a step whose last stage
+// ends in a loss.
 #pragma once
 
 #include <vector>
@@ -12,25 +12,29 @@
 
 namespace gpipe {
 
+// The actor for a training step: a ForwardPass and a BackwardPass.
 class TrainPass : public Actor {
  public:
-  // `weights`: of the losses, by micro-batch; each is read when its backward
+  // `weights`: weight of each micro-batch's loss, read when its backward
   // begins. `inputs`, `leaf_input`, `border`: see ForwardPass.
   TrainPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
             bool leaf_input, const std::vector<double>& weights,
             BackwardPass::Options options, Border* border = nullptr);
 
-  // As ForwardPass's and BackwardPass's. Threads: any.
+  // Delivers activations or gradients; see ForwardPass::deliver().
+  // Threads: any.
   void deliver(const Passage& passage, Value::Kind kind,
                std::vector<Crossing> content, const Moment& ready);
 
   bool ready(const Action& action) override;
   void fetch(const Action& action, CopyLog* log) override;
-  // c10::Error at the backward of a loss without graph.
+  // Performs the action. Throws c10::Error at the backward of a loss without
+  // graph.
   void perform(const Action& action) override;
   Failure place(const Action& action) override;
 
-  // Of the last stage, by micro-batch: the loss, if its cells end in one.
+  // Returns the outputs of the last stage by micro-batch: the losses, if its
+  // cells end in one.
   std::vector<Parcel>& outputs() { return forward_.outputs(); }
   BackwardPass& backward() { return backward_; }
 

@@ -36,6 +36,7 @@ bool has_backward(const Schedule& schedule) {
   return has(schedule, {Kind::kBackward, Kind::kBackwardInput});
 }
 
+// Returns the cells (stage, micro-batch) that the schedule recomputes.
 std::set<std::pair<int64_t, int64_t>> recomputed_in(const Schedule& schedule) {
   std::set<std::pair<int64_t, int64_t>> cells;
   for (const auto& rank : schedule.ranks) {
@@ -48,6 +49,8 @@ std::set<std::pair<int64_t, int64_t>> recomputed_in(const Schedule& schedule) {
   return cells;
 }
 
+// Throws c10::ValueError if `rows` rows give `found` and not `wanted`
+// micro-batches.
 void check_count(int64_t wanted, int64_t found, int64_t rows, int64_t each) {
   TORCH_CHECK_VALUE(
       found == wanted, "the schedule has ", wanted, " micro-batches, but ",
@@ -56,7 +59,8 @@ void check_count(int64_t wanted, int64_t found, int64_t rows, int64_t each) {
       found, " micro-batches");
 }
 
-// As the rows of an input would be: those of the first tensor that has any.
+// Returns the rows of each micro-batch, by the first tensor of the target that
+// has any; for a rank without the input.
 std::vector<int64_t> rows_of_pieces(const Value& target, int64_t chunks) {
   const int64_t rows = rows_of(target);
   if (rows == 0) return {};
@@ -69,7 +73,7 @@ std::vector<int64_t> rows_of_pieces(const Value& target, int64_t chunks) {
   return pieces;
 }
 
-// A micro-batch's target goes with its input.
+// Splits `target` into the rows of the micro-batches, on `device`.
 std::vector<Value> split_target(const Value& target, int64_t chunks,
                                 const std::vector<int64_t>& rows,
                                 const c10::Device& device) {
@@ -138,7 +142,7 @@ TrainStep::TrainStep(Stages& stages, const Schedule& schedule,
       grad_mode_([this] {
         TORCH_CHECK(!with_backward_ || c10::GradMode::is_enabled(),
                     "train_step() needs gradients enabled for a schedule with "
-                    "backwards: leave the NoGradGuard, or give forward_only()");
+                    "backwards: leave the NoGradGuard, or pass forward_only()");
         return with_backward_;
       }()),
       weights_(microbatches_) {}
@@ -253,7 +257,7 @@ void TrainStep::check_sums() {
     non_finite.look_at(
         each.grad,
         each.partition < 0
-            ? "a parameter that other replicas alone use"
+            ? "a parameter that only other replicas use"
             : pass_->backward().describe_leaf(each.partition, each.leaf));
   }
   non_finite.check(", in the sum over all micro-batches");

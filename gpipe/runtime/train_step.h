@@ -1,4 +1,5 @@
-// A step with the loss computed in the pipeline, on the stages that are here.
+// A training step with the loss computed in the pipeline, on the stages of this
+// process.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,90 +25,100 @@
 
 namespace gpipe {
 
-// Which rank has each stage. std::invalid_argument for a schedule that is not
-// valid; c10::ValueError for one of another number of stages or ranks, with the
-// name of the `options` that a pipeline of its size is made with.
+// Checks `schedule` and returns the rank of each stage. Throws
+// std::invalid_argument if the schedule is not valid, and c10::ValueError if it
+// does not have `stages` stages on `ranks` ranks. `options`: name of the
+// pipeline's options type, for the error.
 std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
                                 int64_t ranks, const std::string& options);
 
-// `schedule` with the recomputes of `checkpoint`, if it has backwards and no
-// recompute of its own.
+// Returns `schedule` with the recomputes of `checkpoint` added. Returns it
+// unchanged if it has no backwards, or has recomputes of its own.
 Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint);
 
-// First it is given what its stages take from the user, then start() makes the
-// cells, the schedule is run, finish() ends it, and there are a result and
-// gradients. `.grad` and deferred BatchNorm statistics are left alone until
-// accumulate().
+// One training step. Order of calls: give_input() and give_target(), where the
+// first and the last stage are; start(), which makes the cells; the schedule is
+// run on pass(); result(), finish(), accumulate(). `.grad` and deferred
+// BatchNorm statistics do not change before accumulate().
 //
-// Threads: one, but for set_rows().
+// Threads: one, except for set_rows().
 class TrainStep {
  public:
-  // `schedule`: the whole one, as it will be run. `border`: if there are stages
-  // elsewhere. Both must live as long. c10::Error for a schedule with backwards
-  // where gradients are disabled.
-  // `before`: see Step.
+  // `schedule`: the whole schedule, as it will be run. `border`: handles remote
+  // stages; null if there are none. Both must outlive the object. `before`: see
+  // Step. Throws c10::Error if the schedule has backwards and gradients are
+  // disabled.
   TrainStep(Stages& stages, const Schedule& schedule,
             const TrainOptions& options, Border* border = nullptr,
             int64_t before = 0);
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
-  // Where the first stage is, what check_rows() (microbatch.h) has let pass.
-  // c10::ValueError if the rows are not split into as many micro-batches as the
-  // schedule has.
+  // Provides the input, if the first stage is in this process. `input` must
+  // have passed check_rows() (microbatch.h). Throws c10::ValueError if its rows
+  // do not split into as many micro-batches as the schedule has.
   void give_input(const Value& input);
 
-  // Where the last stage is, after the input; `loss` must live as long.
-  // c10::ValueError for tensors that do not have a row for each of the input's.
+  // Provides the target and the loss, if the last stage is in this process.
+  // Call after give_input(). `loss` must outlive the object. Throws
+  // c10::ValueError if a tensor of `target` does not have one row per row of
+  // the input.
   void give_target(const Value& target, const LossFunction& loss);
 
-  // Without a target the last stage gives its outputs, and no loss.
-  // `all_rows`: what the losses' weights are parts of, if other pipelines have
-  // a share; else the rows of the input.
+  // Makes the cells. Without a target the last stage returns its outputs, and
+  // no loss. `all_rows`: the number of rows that weights of losses refer to, if
+  // other pipelines have a share; by default the rows of the input.
   void start(std::optional<int64_t> all_rows = std::nullopt);
 
-  // Whether anything has drawn random numbers.
+  // Returns whether any operator has drawn random numbers.
   bool drew() const { return step_->seed.used(); }
 
-  // What the schedule is run with.
+  // Returns the actor with which the schedule is run.
   TrainPass& pass() { return *pass_; }
   StepSeed& seed() { return step_->seed; }
 
   int64_t microbatches() const { return microbatches_; }
   bool with_backward() const { return with_backward_; }
-  // Of the micro-batches, where the first stage is.
+  // Returns the rows of each micro-batch, if the first stage is in this
+  // process.
   const std::vector<int64_t>& rows() const { return rows_; }
-  // What the graphs of the cells that are here end in, once they have run.
+  // Returns the leaves of the cells in this process. Call after they have run.
   std::vector<SharedLeaf> leaves() const { return step_->shared_leaves(); }
-  // Of the losses, where the last stage is, once all forwards have run.
+  // Returns the weights of the losses, if the last stage is in this process.
+  // Call after all forwards have run.
   const std::vector<double>& weights() const { return weights_; }
 
-  // Of a micro-batch, and of all together, where the first stage is elsewhere,
-  // before its boundary is delivered. c10::ValueError if the target has others.
-  // Threads: any, one after the other.
+  // Sets the rows of one micro-batch, and of all micro-batches together. Called
+  // if the first stage is remote, before the boundary tensors of the
+  // micro-batch are delivered. Throws c10::ValueError if the target has other
+  // rows.
+  // Threads: any, one at a time.
   void set_rows(int64_t microbatch, int64_t rows, int64_t all_rows);
 
-  // The rest of what may fail without a trace.
+  // Does the remaining work that can throw; on error no state has changed.
   void finish();
 
-  // Where the last stage is; once.
+  // Returns the result, if the last stage is in this process. Call once.
   StepResult result();
 
-  // Gradients as they will be accumulated, of the parameters that are here.
+  // The gradient that accumulate() will add to `leaf`, a leaf of this process.
   struct LeafGrad {
     at::Tensor leaf, grad;
-    int64_t partition = -1;  // the first one here that uses it
-    bool shared = false;     // with another one here
+    int64_t partition = -1;  // first partition of this process that uses it
+    bool shared = false;     // used by several partitions of this process
   };
+  // Returns the gradients of all leaves, summed on the first call. Callers may
+  // change them before accumulate().
   std::vector<LeafGrad>& leaf_grads();
 
-  // With TrainOptions::check_finite, NonFiniteError if micro-batches whose
-  // gradients are finite have a sum that is not.
+  // Checks the sums over micro-batches, if TrainOptions::check_finite is set.
+  // Throws NonFiniteError if a sum is not finite although its parts are.
   void check_sums();
 
-  // After finish(): into deferred BatchNorm statistics; and, after `let_go`,
-  // into `.grad` of parameters and of the input, calling hooks. These, and the
-  // graph behind the input, may come back to the pipeline.
+  // Updates deferred BatchNorm statistics. Then calls `let_go`. Then adds
+  // gradients to `.grad` of parameters and of the input, and calls hooks. Call
+  // after finish(). `let_go` must release the pipeline's lock, because hooks
+  // and the graph behind the input may call the pipeline.
   void accumulate(const std::function<void()>& let_go);
 
   Stages& stages_;
@@ -129,7 +140,7 @@ class TrainStep {
   std::optional<Step> step_;
   std::deque<LossHead> heads_;
   std::optional<MiniBatchNorms> norms_;
-  std::vector<double> weights_;  // of the losses
+  std::vector<double> weights_;  // of the losses, by micro-batch
   std::optional<TrainPass> pass_;
   std::optional<std::vector<LeafGrad>> leaf_grads_;
 };

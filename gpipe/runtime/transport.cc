@@ -28,8 +28,8 @@ at::Tensor Transport::bring(const at::Tensor& tensor, const Moment& ready,
   Stamp start, sent, there;
   const c10::Device from = has_streams(source) ? source : device_;
   {
-    // A copy between two devices comes after what the current streams of both
-    // have been given, and before what they are given next.
+    // A copy between two devices runs after the work on the current streams of
+    // both, and before work that they get later.
     StreamScope on_source(copy_stream(source));
     StreamScope on_target(copy_stream(device_));
     ready.before(source);
@@ -41,7 +41,7 @@ at::Tensor Transport::bring(const at::Tensor& tensor, const Moment& ready,
     record_use(tensor, source);
     copied = Moment::now(has_streams(device_) ? device_ : source);
   }
-  // For a CPU this waits until the copy is complete.
+  // On a CPU this waits until the copy is complete.
   copied.before(device_);
   if (log) {
     if (!has_streams(device_)) there = Stamp::now(device_);

@@ -12,20 +12,20 @@
 
 namespace gpipe {
 
-// Belongs to one partition and is used by its worker only.
+// The copies to one partition's device. Used by the partition's worker only.
 //
-// Between devices a copy runs on streams of its own on both of them, so that
-// it overlaps what the producer and the consumer compute meanwhile; each
-// stream is kept for the life of the pipeline, since memory that a caching
-// allocator holds for a stream is of use to that stream only. On one device,
-// and between CPU partitions, the tensor is handed over as it is.
+// Between devices, a copy runs on copy streams of both devices, so that it
+// overlaps with computation of producer and consumer. Each stream is kept as
+// long as the pipeline lives, because memory that a caching allocator holds for
+// a stream can only be used by that stream. On one device, and between CPU
+// partitions, the tensor is passed without a copy.
 class Transport {
  public:
   explicit Transport(c10::Device device) : device_(device) {}
 
-  // `tensor`, complete at `ready`, for use on this thread's current stream of
-  // the partition's device. Undefined stays undefined. If it is copied, `log`
-  // gets the times.
+  // Returns `tensor`, complete at event `ready`, for use on this thread's
+  // current stream of the partition's device. An undefined tensor stays
+  // undefined. If there is a copy, `log` (may be null) receives its times.
   at::Tensor bring(const at::Tensor& tensor, const Moment& ready,
                    CopyLog* log = nullptr);
 

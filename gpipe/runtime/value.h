@@ -1,5 +1,5 @@
-// What flows between layers: one tensor, a vector of tensors, or a tuple of
-// 1 to 8 tensors, as the three are chained by torch::nn::Sequential.
+// The values between layers: one tensor, a vector of tensors, or a tuple of 1
+// to 8 tensors. torch::nn::Sequential chains the same types.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 
 namespace gpipe {
 
-// Of tuples that a layer may take and return.
+// The largest size of a tuple that a layer may take or return.
 constexpr std::size_t kMaxTupleSize = 8;
 
 namespace detail {
@@ -35,25 +35,26 @@ template <std::size_t... I>
 struct tensor_tuple<std::index_sequence<I...>> {
   using type = std::tuple<TensorAt<I>...>;
 };
-// std::tuple of N tensors.
+// A std::tuple of N tensors.
 template <std::size_t N>
 using TensorTuple = typename tensor_tuple<std::make_index_sequence<N>>::type;
 
 }  // namespace detail
 
-// What goes from layer to layer, whatever its type: a tensor, a vector or a
-// tuple of tensors.
+// A value that passes from layer to layer: a tensor, a vector or a tuple of
+// tensors.
 class Value {
  public:
-  // Which of these it is.
+  // The type that it holds.
   enum class Kind { kTensor, kVector, kTuple };
 
   Value() = default;
   Value(Kind kind, std::vector<at::Tensor> tensors)
       : kind_(kind), tensors_(std::move(tensors)) {}
 
-  // Takes a tensor, a vector or a tuple. Anything else compiles and is a
-  // c10::TypeError, as it would be between the layers of a Sequential.
+  // Returns a Value that holds `value`, a tensor, a vector or a tuple of
+  // tensors. Any other type compiles, and throws c10::TypeError, as between the
+  // layers of a Sequential.
   template <typename T>
   static Value wrap(T value) {
     if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -72,7 +73,7 @@ class Value {
     }
   }
 
-  // The reverse of wrap. c10::TypeError if this is not a T.
+  // Returns the content as a T. Throws c10::TypeError if it is not a T.
   template <typename T>
   T unwrap() && {
     if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -90,12 +91,12 @@ class Value {
     }
   }
 
-  // What it holds; of a tensor, one.
+  // The type and the tensors of the content. A tensor is one element.
   Kind kind() const { return kind_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   std::vector<at::Tensor>& tensors() { return tensors_; }
 
-  // "a tensor", "a vector of 3 tensors", "a tuple of 2 tensors".
+  // Returns "a tensor", "a vector of 3 tensors" or "a tuple of 2 tensors".
   std::string describe() const;
 
  private:

@@ -13,7 +13,7 @@ Worker::Worker(std::function<void()> prepare, int spins)
 
 Worker::~Worker() {
   if (origin_.forked()) {
-    // To destroy a bell would wait for the thread that was asleep at it.
+    // Destroying the Bell would wait for the thread that waits at it.
     state_.release();
     thread_.detach();
     return;
@@ -39,7 +39,7 @@ void Worker::loop(State& state, int spins) {
     std::function<void()> task;
     {
       std::lock_guard<std::mutex> lock(state.mutex);
-      if (state.tasks.empty()) return;  // what was waited for is the end
+      if (state.tasks.empty()) return;  // the end was announced
       task = std::move(state.tasks.front());
       state.tasks.pop_front();
     }

@@ -1,4 +1,4 @@
-// A thread that does one task after the other.
+// A thread that runs one task after the other.
 #pragma once
 
 #include <atomic>
@@ -13,25 +13,27 @@
 
 namespace gpipe {
 
-// Lives as long as the object; the destructor lets posted tasks end and joins,
-// but in a fork of the process, where there is no such thread. Tasks must not
-// throw. Threads: post() from anywhere.
+// A worker thread. The destructor runs the posted tasks to their end and joins
+// the thread, except in a forked process, where the thread does not exist.
+// Tasks must not throw.
+// Threads: post() may be called from any thread.
 class Worker {
  public:
-  // `prepare` runs first on the new thread. `spins`: how often to look for the
-  // next task before falling asleep, see Bell.
+  // `prepare` runs first on the new thread. `spins`: how often to test for the
+  // next task before the thread sleeps, see Bell.
   explicit Worker(std::function<void()> prepare, int spins = 0);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
+  // Adds a task; tasks run in order.
   void post(std::function<void()> task);
 
  private:
-  // What the thread uses.
+  // The state that the thread shares with the object.
   struct State {
     Bell bell;
-    std::atomic<int> waiting{0};  // tasks, and the end
+    std::atomic<int> waiting{0};  // number of tasks, plus one for the end
     std::mutex mutex;
     std::deque<std::function<void()>> tasks;
   };
