@@ -1,4 +1,4 @@
-// What a border is told of gradients, and when.
+// Tests which gradients a Border receives, and when.
 #include "gpipe/runtime/border.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ namespace {
 using torch::Tensor;
 namespace nn = torch::nn;
 
-// What happens in a step, in its order.
+// The events of a step, in order.
 class Log {
  public:
   void add(const std::string& event) {
@@ -43,7 +43,7 @@ class Log {
 };
 Log log_of_events;
 
-// Says when the gradient comes by.
+// A function that logs when its backward runs.
 struct TapFunction : torch::autograd::Function<TapFunction> {
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) {
     return x.clone();
@@ -59,6 +59,7 @@ struct TapImpl : nn::Module {
 };
 TORCH_MODULE(Tap);
 
+// A Border that takes gradients, except the `refused` ones.
 class Neighbour : public Border {
  public:
   bool takes = true;
@@ -94,7 +95,7 @@ class Neighbour : public Border {
   const std::vector<std::pair<std::string, Tensor>> names_;
 };
 
-// first, tap, second in one stage; a third layer in another.
+// A model of two stages: first, tap and second in one, third in the other.
 struct Model {
   nn::Linear first{4, 4}, second{4, 4}, third{4, 4};
   std::vector<std::pair<std::string, Tensor>> names{
@@ -147,8 +148,8 @@ TEST(Border, GetsEachGradientWhileTheLastBackwardGoesOn) {
   Neighbour border(model.names);
   run(stages, fill_drain(2, 3), border);
   const auto events = log_of_events.take();
-  // A bias's gradient is there before its weight's, or after it: both are made
-  // by one operator. The order of the two is left open here.
+  // One operator makes the gradients of a weight and of its bias. Either may
+  // come first, so their order is not checked.
   std::vector<std::string> layers;
   for (const std::string& each : events) {
     layers.push_back(each.substr(0, each.find('.')));

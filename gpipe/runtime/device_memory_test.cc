@@ -35,7 +35,7 @@ TEST_F(DeviceMemoryTest, OfTheCpuGrowsWithWhatIsTouched) {
   const std::unique_ptr<char[]> bytes(new char[kBytes]);
   std::memset(bytes.get(), 1, kBytes);
   EXPECT_EQ(bytes[kBytes - 1], 1);
-  // The system's count lags by some pages.
+  // The count of the operating system lags by some pages.
   EXPECT_GE(*device_memory(c10::kCPU), before + 0.9 * kBytes);
 }
 

@@ -32,11 +32,11 @@ std::vector<bool> modes_of(const nn::Module& module) {
 
 TEST(EvalScope, GivesEachModuleItsOwnModeBack) {
   const auto frozen = holder_of({}), trained = holder_of({});
-  const auto shared = holder_of({});  // in two places
+  const auto shared = holder_of({});  // occurs twice in the model
   const auto inner = holder_of({shared, trained});
   const auto model = holder_of({frozen, inner, holder_of({shared})});
   for (const auto& each : {frozen, shared, inner}) each->eval();
-  trained->train();  // in what is not
+  trained->train();  // inside a module in evaluation mode
   const std::vector<bool> modes{true, false, false, false, true, true, false};
   ASSERT_EQ(modes_of(*model), modes);
   {

@@ -17,8 +17,9 @@ namespace {
 using at::Tensor;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// With gradients, but for the third one. Of several devices: the last two are
-// back on the first, as with stages placed in a V.
+// Returns parameters with gradients, except for the third one, on several
+// devices. The last two are on the first device again, as with stages placed in
+// a V.
 std::vector<Tensor> parameters(const std::vector<c10::Device>& devices) {
   at::manual_seed(1);
   std::vector<Tensor> all;

@@ -90,7 +90,7 @@ TEST(GradSum, LeavesAloneWhatSomebodyElseHolds) {
   EXPECT_TRUE(at::equal(base, ones({4})));
 }
 
-// The gradient of a sum is one element seen many times.
+// The gradient of a sum is one element expanded to many.
 TEST(GradSum, AddsToAnExpandedGradient) {
   GradSum sum(1);
   sum.add(0, ones({1}).expand({3}));

@@ -12,8 +12,9 @@ at::Tensor number(double value) {
   return at::full({1}, value, at::TensorOptions().dtype(at::kDouble));
 }
 
-// Adds 1, 1e16 and -1e16, by micro-batch 0, 1 and 2, in the given order. The
-// sum is 0 if 1 comes first, since 1 + 1e16 is 1e16, and 1 if it comes last.
+// Adds 1, 1e16 and -1e16 for micro-batches 0, 1 and 2 in the given order, and
+// returns the sum. It is 0 if 1 comes first, because 1 + 1e16 is 1e16, and 1 if
+// it comes last.
 double sum_of(SumOrder order, const std::vector<int>& microbatches) {
   const double values[] = {1, 1e16, -1e16};
   LeafSums sums(order, 3);
@@ -49,7 +50,7 @@ TEST(LeafSumsTest, AMicrobatchWithoutGradientsPassesItsTurnOn) {
 }
 
 TEST(LeafSumsTest, PartsOfAMicrobatchStayTogether) {
-  // Micro-batch 1 adds 1e16 before and -1e16 after 0 has come.
+  // Micro-batch 1 adds 1e16 before, and -1e16 after, micro-batch 0.
   LeafSums sums(SumOrder::kByMicrobatch, 2);
   sums.add(1, 0, number(1e16));
   sums.add(0, 0, number(1));
@@ -75,7 +76,7 @@ TEST(LeafSumsTest, KnowsWhichMicrobatchCompletesTheSums) {
 }
 
 TEST(LeafSumsTest, NoSumIsCompleteBeforeAnEarlierMicrobatchEnds) {
-  // What came before its turn is added when micro-batch 0 ends.
+  // Early gradients are added when micro-batch 0 ends.
   const std::vector<int> order = {2, 1};
   LeafSums by_microbatch(SumOrder::kByMicrobatch, 3);
   LeafSums as_they_come(SumOrder::kAsTheyCome, 3);

@@ -1,5 +1,5 @@
-// By itself: linked without the rest of the runtime, which intercepts operators
-// too.
+// A test of its own: it is linked without the rest of the runtime, which also
+// intercepts operators.
 #include "gpipe/runtime/norm_statistics.h"
 
 #include <ATen/Functions.h>
@@ -22,7 +22,7 @@ TEST(NormStatistics, NeedsNothingElseOfTheRuntime) {
   {
     NormScope scope(&statistics, /*record=*/true);
     for (const at::Tensor& piece : rows.split(2)) {
-      // Also operators that nobody intercepts.
+      // Operators without an interceptor also run in the scope.
       norm->forward(piece * 2 - piece).sum();
     }
   }

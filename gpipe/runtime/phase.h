@@ -33,10 +33,10 @@ enum class Phase {
   kCheckpointing,  // forward without keeping the graph
   kRecomputing,    // second forward of a checkpointed cell
   kBackward,
-  // On the caller's thread:
+  // The next three run on the caller's thread.
   kScatter,    // split of the input, before the first partition
   kGather,     // concatenation of the outputs, after the last one
-  kGradients,  // split before and sums after the backwards
+  kGradients,  // work on gradients before and after the backwards
 };
 
 // Returns "forward", "forward (checkpointed)", "recompute", "backward",

@@ -163,7 +163,7 @@ std::vector<NodePtr> SplitBackward::Graph::nodes_above(
       const Edge& edge = edges[visit.next];
       const auto known = above.find(edge.function.get());
       if (edge.is_valid() && known == above.end()) {
-        // continue with this edge afterwards
+        // Continue with this edge afterwards.
         stack.push_back({edge.function, 0, false});
         continue;
       }
@@ -301,8 +301,8 @@ void SplitBackward::weight_part(const LeafSink& sink) {
           std::any_of(product.grads->begin(), product.grads->end(),
                       [](const at::Tensor& grad) { return grad.defined(); });
       if (!any) continue;
-      // Edges are exchanged and not cleared, because Leaves::ways refers to the
-      // edges of each node.
+      // `rest` keeps the other edges, so that the nodes that Leaves::ways
+      // points to stay alive.
       product.rest = std::exchange(product.node->next_edges(), product.later);
       variable_list found = run(*product.node, std::move(*product.grads));
       for (std::size_t k = 0; k < found.size(); ++k) {

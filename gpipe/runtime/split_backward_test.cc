@@ -56,7 +56,8 @@ Tensor some_gradient(const Tensor& output) {
       .view(output.sizes());
 }
 
-// Puts the gradients of leaves that `asked` has in their places.
+// Returns a sink that stores the gradients of the leaves in `asked` in
+// `result`, in the order of `asked`.
 LeafSink into(std::vector<Tensor>& result, const Leaves& leaves,
               const std::vector<Tensor>& asked) {
   result.resize(asked.size());
@@ -103,7 +104,8 @@ Gradients in_two_parts(const Piece& piece, bool input_wanted = true) {
   return {input[0], weights(split, leaves, piece.leaves)};
 }
 
-// The largest difference by the largest value; 0 for equal bits.
+// Returns the largest difference divided by the largest value of `b`; 0 for
+// equal bits.
 double distance(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined() ? 0 : 1;
   if (a.equal(b)) return 0;
@@ -245,7 +247,8 @@ TEST_F(SplitBackwardTest, AnInnerPlaceStandsForAnInputThatNobodyWants) {
 
   forward();
   const Leaves ends = find_leaves({exit_of(output)}, {});
-  // Twice: a layer may return a tensor more than once.
+  // The edge is given twice, because a layer may return a tensor more than
+  // once.
   SplitBackward parts({exit_of(output)}, {Edge()},
                       {exit_of(inner), exit_of(inner)}, ends);
   EXPECT_FALSE(parts.input_part({grad})[0].defined());
@@ -320,8 +323,8 @@ TEST_F(SplitBackwardTest, HooksOfTensorsAndOfLeavesAreLeftInPeace) {
   EXPECT_FALSE(second->weight.grad().defined());
 }
 
-// What is kept between the two parts: for each product what came in on both
-// ways, and nothing of other operators.
+// Between the two parts each product keeps its input and its incoming gradient,
+// and other operators keep nothing.
 TEST_F(SplitBackwardTest, BetweenThePartsOnlyProductsKeepMemory) {
   testing::CountingAllocator::install();
   constexpr int64_t kRows = 64, kWidth = 32;
@@ -329,7 +332,7 @@ TEST_F(SplitBackwardTest, BetweenThePartsOnlyProductsKeepMemory) {
   nn::Linear linear(nn::LinearOptions(kWidth, kWidth).bias(false));
   Entry entry({{torch::randn({kRows, kWidth}), true}}, false);
   const int64_t before = testing::CountingAllocator::live_bytes();
-  // sigmoid and tanh keep their results, the product its input.
+  // sigmoid and tanh save their results, the product saves its input.
   Tensor output = linear(entry.tensors()[0].sigmoid()).tanh().sigmoid();
   SplitBackward split({exit_of(output)}, entry.edges(), {},
                       find_leaves({exit_of(output)}, entry.edges()));

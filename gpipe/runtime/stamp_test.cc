@@ -23,7 +23,7 @@ TEST_F(StampTest, OnACpuItIsTheClock) {
 TEST_F(StampTest, OnAnAcceleratorItIsTheTimeOfTheStreamNotOfTheHost) {
   const auto before = std::chrono::steady_clock::now();
   const Stamp start = Stamp::now(hpu(1));
-  EXPECT_EQ(start.seconds_since(start), 0);  // waits for it
+  EXPECT_EQ(start.seconds_since(start), 0);  // waits for the stamp
   Gate gate(default_stream(1));
   const Stamp end = Stamp::now(hpu(1));
   std::this_thread::sleep_for(milliseconds(20));

@@ -77,8 +77,7 @@ struct Step {
   Failure failure_at(const Action& action, Phase phase) const;
 
   StepSeed seed;
-  // thread-local state of the thread that called forward
-  at::ThreadLocalState caller;
+  at::ThreadLocalState caller;  // of the thread that called forward
   // cells[j][i] is micro-batch i on partition j; none for remote partitions.
   // Cells do not move in memory.
   std::vector<std::deque<Cell>> cells;

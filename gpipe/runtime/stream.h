@@ -55,7 +55,8 @@ class Moment {
   static Moment now(const c10::Device& device, Site site = Site::here());
 
   // Makes later work on the current stream of `device` on this thread wait for
-  // this event. The host does not wait, except for a device without streams.
+  // this event. The host does not wait. If `device` has no streams, blocks the
+  // host until the event has happened.
   void before(const c10::Device& device, Site site = Site::here()) const;
 
  private:

@@ -55,7 +55,7 @@ TEST(Worker, DestructorWaitsForWhatWasPosted) {
 }
 
 TEST(Worker, ManyRunAtTheSameTime) {
-  // Each waits for the other's signal.
+  // Each task waits for the signal of the other.
   std::promise<void> first, second;
   Worker a([] {}), b([] {});
   std::promise<void> done;
