@@ -337,8 +337,7 @@ void Cell::find_ways_again() {
   leaves_.ways.clear();
   for (Leaves::Way way : now.ways) {
     const auto place = places.find(now.tensors[way.leaf].unsafeGetTensorImpl());
-    // a leaf that the forward did not have
-    if (place == places.end()) continue;
+    if (place == places.end()) continue;  // not a leaf in the forward
     way.leaf = place->second;
     leaves_.ways.push_back(way);
   }

@@ -82,6 +82,7 @@ Plan Plan::of_rank(int rank) const {
   return part;
 }
 
+// The state of one run, shared by the workers.
 struct Executor::Run {
   Run(const Plan& plan, Actor& actor, Recording* recording,
       std::vector<Bell>& bells)

@@ -26,6 +26,7 @@ class MemoryKindScope {
   MemoryKindScope(const MemoryKindScope&) = delete;
   MemoryKindScope& operator=(const MemoryKindScope&) = delete;
 
+  // Returns the kind that is set on this thread.
   static MemoryKind current();
 
  private:

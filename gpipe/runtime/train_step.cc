@@ -200,7 +200,8 @@ void TrainStep::set_rows(int64_t microbatch, int64_t rows, int64_t all_rows) {
       rows_.empty() || rows_[microbatch] == rows, "micro-batch ", microbatch,
       " of the input has ", rows, " rows, of ", all_rows,
       ", but the target's has ", rows_[microbatch],
-      "; give the last rank the target of the first rank's input");
+      "; on the last rank, pass the target that belongs to the input of the "
+      "first rank");
   weights_[microbatch] =
       static_cast<double>(rows) / static_cast<double>(all_rows);
 }

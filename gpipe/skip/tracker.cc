@@ -8,6 +8,7 @@
 namespace gpipe {
 namespace {
 
+// The tracker of a thread outside of pipelines.
 class ThreadTracker : public SkipTracker {
  public:
   void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
