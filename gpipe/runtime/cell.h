@@ -109,7 +109,7 @@ class Cell {
   // values are those of the forward: random numbers and buffers are the same.
   // Afterwards the buffers hold again what they held before the call. Throws
   // c10::Error if the input, a parameter or the training mode has changed since
-  // the forward.
+  // the forward, or if the outputs differ from the forward's (see Outline).
   void recompute(StepSeed& seed);
 
   // Runs the backward and returns the gradients of the inputs. `grads`:

@@ -20,7 +20,8 @@ class RandomScope;
 // The seed of one mini-batch. It is drawn from LibTorch's default CPU generator
 // when the first random operator needs it. So a model without random operators
 // does not change that generator. If the pipeline runs inside a layer of an
-// outer pipeline, the seed is drawn from the generator of that layer.
+// outer pipeline, the seed is drawn at construction, from the generator of that
+// layer.
 //
 // Thread-safe.
 class StepSeed {
@@ -84,7 +85,7 @@ class RandomScope {
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
 
-  // Announces that layer `layer` of the model (from 0) runs next.
+  // Sets the layer of the model (counted from 0) that runs next.
   void enter_layer(int64_t layer);
 
   // Returns the generator for operators on `device`, seeded on first use in a

@@ -30,7 +30,8 @@ namespace gpipe {
 //
 // A custom torch::autograd::Function runs once, in the input part.
 //
-// Threads: the worker of the cell. On CPU all of it runs on the calling thread.
+// Threads: used by the cell's worker. On CPU all of it runs on the calling
+// thread.
 class SplitBackward {
  public:
   // `exits`, `entry`, `leaves`: the ends of the graph, see graph.h. No other
