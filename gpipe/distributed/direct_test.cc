@@ -196,8 +196,8 @@ TEST(Direct, IsForThoseWhoAskIfAllRanksCan) {
               "host\ndirect\nhost\n"
               "host\ndirect transfers are not possible here (rank 1: rank 0 "
               "has the same device, hpu:0); choose Transfers::kHost\n"
-              "host\ndirect transfers are not possible here (rank 1: nothing "
-              "is linked into the program that sends from cpu); choose "
+              "host\ndirect transfers are not possible here (rank 1: the "
+              "program has no engine for direct transfers from cpu); choose "
               "Transfers::kHost\n");
   }
 }
@@ -212,7 +212,7 @@ TEST(Direct, HasANameForEachWay) {
     ADD_FAILURE();
   } catch (const c10::ValueError& error) {
     EXPECT_STREQ(error.what_without_backtrace(),
-                 "transfers need to be auto, host or direct, not 'nccl'");
+                 "transfers must be auto, host or direct, not 'nccl'");
   }
 }
 

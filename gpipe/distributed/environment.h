@@ -44,8 +44,7 @@ using GetVariable = std::function<const char*(const char* name)>;
 //                             SLURM_STEP_TASKS_PER_NODE, SLURM_TASKS_PER_NODE
 //                             or SLURM_NTASKS_PER_NODE
 //   PMI                       PMI_RANK, PMI_SIZE
-//   PMIx                      PMIX_RANK, and WORLD_SIZE, which PMIx does not
-//   set
+//   PMIx                      PMIX_RANK, and WORLD_SIZE (not set by PMIx)
 //
 // Returns rank 0 of 1 if none of them is set.
 //
@@ -59,24 +58,25 @@ using GetVariable = std::function<const char*(const char* name)>;
 //
 // `master_address` is MASTER_ADDR. If that is not set: under Slurm, the first
 // host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST; else 127.0.0.1, if all
-// ranks are on this machine. `master_port` is MASTER_PORT. If that is not set:
-// under Slurm, 15000 + the last four digits of SLURM_JOB_ID, so that jobs on
-// one machine are unlikely to use the same port (steps of one job that run at
-// the same time need MASTER_PORT); else 29500. `store_is_served` is true if
-// TORCHELASTIC_USE_AGENT_STORE is "True", which torchrun sets; `attempt` is
-// then TORCHELASTIC_RESTART_COUNT.
+// ranks are on this machine.
+//
+// `master_port` is MASTER_PORT. If that is not set: under Slurm, 15000 + the
+// last four digits of SLURM_JOB_ID; else 29500. So Slurm jobs on one machine
+// are unlikely to use the same port. Steps of one job that run at the same time
+// need MASTER_PORT.
+//
+// `store_is_served` is true if TORCHELASTIC_USE_AGENT_STORE is "True", which
+// torchrun sets; `attempt` is then TORCHELASTIC_RESTART_COUNT.
 //
 // Throws std::invalid_argument, which says the variable, its text and what it
 // should be, if
-// - a variable is not a number or is not in its range (ranks: 0 to size - 1;
-// sizes: at least 1),
+// - a variable is not a number or not in its range (ranks: 0 to size - 1),
 // - only one variable of a pair is set (RANK without WORLD_SIZE),
 // - MASTER_ADDR is needed and not set.
 //
 // Threads: as std::getenv, must not run while another thread changes the
 // environment. Does not change the environment.
-// this never does.
 LaunchEnvironment read_environment(const GetVariable& get);
-LaunchEnvironment read_environment();  // reads this process's
+LaunchEnvironment read_environment();  // of this process
 
 }  // namespace gpipe

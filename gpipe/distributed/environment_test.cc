@@ -83,7 +83,8 @@ TEST(EnvironmentTest, IsRankZeroOfOneWhereNothingIsSet) {
   EXPECT_EQ(ranks(alone), "0/1 0/1");
   EXPECT_EQ(master(alone), "127.0.0.1:29500");
   EXPECT_FALSE(alone.store_is_served);
-  EXPECT_EQ(alone.source, "nobody (RANK and its like are not set)");
+  EXPECT_EQ(alone.source,
+            "no launcher (RANK and similar variables are not set)");
 }
 
 TEST(EnvironmentTest, ReadsTorchruns) {
@@ -267,12 +268,12 @@ TEST(EnvironmentTest, NeedsMasterAddrForSeveralMachines) {
             "MASTER_ADDR is not set: set it to the host name or address of the "
             "machine of rank 0, the same for all ranks. (It would be 127.0.0.1 "
             "if all 8 ranks were on one machine, but 4 of them are on this "
-            "one, by torchrun (RANK, WORLD_SIZE).)");
+            "one, according to torchrun (RANK, WORLD_SIZE).)");
   EXPECT_EQ(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
             "MASTER_ADDR is not set: set it to the host name or address of the "
             "machine of rank 0, the same for all ranks. (It would be 127.0.0.1 "
             "if all 2 ranks were on one machine, but 1 of them is on this one, "
-            "by torchrun (RANK, WORLD_SIZE).)");
+            "according to torchrun (RANK, WORLD_SIZE).)");
   EXPECT_EQ(error_of(with(kTorchrun, {{"MASTER_ADDR", ""}})),
             "MASTER_ADDR is '', but must be the host name or address of the "
             "machine of rank 0");

@@ -137,8 +137,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Gather, ::testing::Range(1, 6));
 TEST(Gather, SaysWhoSentWhatIsNoMessage) {
   const auto results = Ranks("garbage", 2).wait();
   EXPECT_EQ(results[0].out,
-            "rank 1 disagrees: it sent something that is no message of gpipe's "
-            "[noticed by rank 0 in a test] (this is rank 0)\n")
+            "rank 1 disagrees: it sent something that is not a message of "
+            "gpipe [noticed by rank 0 in a test] (this is rank 0)\n")
       << results[0].err;
   EXPECT_TRUE(results[0].exit.ok() && results[1].ended);
 }

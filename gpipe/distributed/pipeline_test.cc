@@ -648,8 +648,8 @@ TEST(DistributedPipeline, RefusesACapturedParameterOfAnotherRank) {
   expect_all_ok(results);
   const std::string what =
       "a layer of partition 1 has captured parameter '0.weight' of a layer on "
-      "rank 0, which is another tensor there: it would lose this part of its "
-      "gradient, and what has been captured would stay as it is; stash it as a "
+      "rank 0. The layer has its own copy of it: the parameter would lose this "
+      "part of its gradient, and the copy would never be updated; pass it as a "
       "skip tensor (gpipe/skip.h), or choose a balance that puts both layers "
       "on one rank\n";
   EXPECT_EQ(results[0].out, "rank 1 has failed: " + what);

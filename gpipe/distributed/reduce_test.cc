@@ -200,14 +200,13 @@ TEST(Reduce, NumbersOfTheTestDependOnTheOrder) {
 TEST(Reduce, SaysOnAllMembersWhatDiffers) {
   for (const auto& each : Ranks("differ", 3).wait()) {
     EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
-    EXPECT_EQ(
-        each.out,
-        "rank 2 has 1 gradients, but rank 0 2\n"
-        "gradient 1 is of other sizes or of another type on rank 2 than on "
-        "rank 0\n"
-        "gradient 1 is of other sizes or of another type on rank 2 than on "
-        "rank 0\n"
-        "no error\n");
+    EXPECT_EQ(each.out,
+              "rank 2 has 1 gradients, but rank 0 2\n"
+              "gradient 1 has other sizes or another dtype on rank 2 than on "
+              "rank 0\n"
+              "gradient 1 has other sizes or another dtype on rank 2 than on "
+              "rank 0\n"
+              "no error\n");
   }
 }
 

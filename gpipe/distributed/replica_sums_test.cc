@@ -164,7 +164,7 @@ TEST(ReplicaSums, AStepThatIsStoppedIsForgotten) {
 TEST(ReplicaSums, ErrorsComeOutOfFinish) {
   const auto results = Ranks("errors", 3).wait();
   const std::string differ =
-      "gradient 1 is of other sizes or of another type on rank 2 than on rank "
+      "gradient 1 has other sizes or another dtype on rank 2 than on rank "
       "0\n";
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     EXPECT_TRUE(results[rank].ended && results[rank].exit.ok())

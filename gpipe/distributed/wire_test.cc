@@ -346,17 +346,17 @@ TEST(Message, IsRefusedIfItsFieldsCannotBe) {
             "c10::Error: a message holds a value of kind 3; kinds end at 2");
   EXPECT_EQ(error_with(data, kRowsAt, int64_t{-1}),
             "c10::Error: a message says that its micro-batch has -1 of 30 "
-            "rows, which cannot be");
+            "rows, which is impossible");
   EXPECT_THAT(error_with(data, kTotalRowsAt, int64_t{-2}),
-              HasSubstr("has 4 of -2 rows, which cannot be"));
+              HasSubstr("has 4 of -2 rows, which is impossible"));
   // Nor a part that is more than the whole, whose weight is none.
   EXPECT_THAT(error_with(data, kRowsAt, int64_t{31}),
-              HasSubstr("has 31 of 30 rows, which cannot be"));
+              HasSubstr("has 31 of 30 rows, which is impossible"));
   EXPECT_THAT(error_with(data, kTotalRowsAt, int64_t{0}),
-              HasSubstr("has 4 of 0 rows, which cannot be"));
+              HasSubstr("has 4 of 0 rows, which is impossible"));
   EXPECT_EQ(error_with(data, kCountAt, uint32_t{235}),
             "c10::Error: a message says that it has 235 tensors, more than its "
-            "1024 bytes can say anything of");
+            "1024 bytes can describe");
   // After the one of 4 dimensions there is room for 217 undefined ones.
   EXPECT_EQ(error_with(data, kCountAt, uint32_t{219}),
             "c10::Error: a message ends before tensor 218");
@@ -369,7 +369,7 @@ TEST(Message, IsRefusedIfItsFieldsCannotBe) {
               HasSubstr("bytes set that mean nothing"));
   EXPECT_EQ(error_with(data, kSkipsAt, uint32_t{2}),
             "c10::Error: a message says that 2 of its 1 tensors are skip "
-            "tensors, which cannot be");
+            "tensors, which is impossible");
   // Behind the one spec of 4 dimensions.
   for (const int unused : {kFlagsAt + 68, 500, 1023}) {
     EXPECT_THAT(error_with(data, unused, uint8_t{1}),
@@ -464,7 +464,7 @@ TEST(Message, HoldsAsManyTensorsAsItsKindSaysOnAForwardBoundary) {
   message.id.skip = 0;
   EXPECT_EQ(error_of([&] { encode(message); }),
             "c10::Error: a message says that 1 of its 9 tensors are skip "
-            "tensors, which cannot be");
+            "tensors, which is impossible");
   message.skips = 9;
   encode(message);
 }
