@@ -20,7 +20,7 @@ namespace gpipe {
 // source file that is linked into the program registers it (nccl.cc).
 class DirectEngine {
  public:
-  // What this rank can do, compared with the offers of all other ranks.
+  // The abilities of one rank, compared among all ranks.
   struct Offer {
     std::string why_not;  // reason if it cannot transfer; empty if it can
     std::string version;  // must be the same on all ranks

@@ -8,7 +8,7 @@
 
 namespace gpipe {
 
-// What one rank reports at the end of its part of a step.
+// The report of one rank at the end of its part of a step.
 struct Ending {
   bool drew = false;  // whether the step drew random numbers
   int replica = 0;

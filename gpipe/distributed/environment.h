@@ -7,14 +7,14 @@
 
 namespace gpipe {
 
-// What the variables of a launcher say about this process.
+// The description of this process in the variables of its launcher.
 struct LaunchEnvironment {
   int rank = 0;  // of this process: 0 ... world_size - 1
   int world_size = 1;
   int local_rank = 0;  // among the ranks on this machine
   int local_world_size = 1;
-  // Where the ranks meet: the host name or address of the machine of rank 0,
-  // and a TCP port of that machine.
+  // The place of the rendezvous: the host name or address of the machine of
+  // rank 0, and a TCP port of that machine.
   std::string master_address;
   int master_port = 0;
   // True if another process already listens there (torchrun's agent); rank 0
@@ -28,8 +28,8 @@ struct LaunchEnvironment {
   std::string source;
 };
 
-// Returns the value of a variable, or nullptr if it is not set, as std::getenv
-// does.
+// A function that returns the value of a variable, or nullptr if it is not set,
+// as std::getenv does.
 using GetVariable = std::function<const char*(const char* name)>;
 
 // Reads the variables of the first launcher in this list whose variables are

@@ -27,8 +27,8 @@ struct RankFailure {
   Fault fault = Fault::kFailed;
   // Ranks of the world: the one that failed, and the one that noticed it.
   int rank = 0, reporter = 0;
-  // What the reporter was doing: "stage 1, micro-batch 3, waiting for the
-  // output of stage 0 from rank 0", or where in its own work it failed.
+  // The reporter's action at that time: "stage 1, micro-batch 3, waiting for
+  // the output of stage 0 from rank 0", or where in its own work it failed.
   std::string action;
   std::string what;  // the cause: the text of the exception
 

@@ -21,9 +21,8 @@ class Forecast {
   using Specs = std::vector<TensorSpec>;
 
   // Returns the predicted tensors of `message` if it had the same ones in its
-  // last two steps, else null. (Two steps, because a size that occurred once
-  // more often recurs by chance than one that occurred twice.) The pointer is
-  // valid until learn() is called.
+  // last two steps, else null. (Predictions after only one step would be wrong
+  // more often.) The pointer is valid until learn() is called.
   const Specs* of(const MessageId& message) const;
 
   // Records that `message` had the tensors `specs`.

@@ -20,7 +20,7 @@ std::vector<std::string> all_gather(World& world, const std::string& mine,
 // ---- For the library. ----
 
 // Returns the text `mine` of each of `members`, in the order of `members`. The
-// texts go by way of the first member, so no member returns before all have
+// texts pass through the first member, so no member returns before all have
 // called. A text has at most 1 GiB.
 // `members`: ranks of the world, ascending, this rank among them; the same on
 // all.
@@ -34,7 +34,7 @@ std::vector<std::string> all_gather(World& world,
                                     const std::string& mine,
                                     const std::string& action);
 
-// The same for all ranks of the world.
+// Does the same among all ranks of the world.
 std::vector<std::string> all_gather(World& world, int tag,
                                     const std::string& mine,
                                     const std::string& action);

@@ -89,7 +89,7 @@ const RankProgramEntry kTalk("talk", [] {
       const Tensor mine = numbers(size, type, rank);
       const Tensor theirs = numbers(size, type, other);
 
-      // As bytes, like gpipe sends.
+      // Bytes, which gpipe sends, too.
       const Tensor got = torch::full({size}, 7, type);
       const auto receive = pair.receive(got.view(torch::kByte));
       const auto send = pair.send(mine.view(torch::kByte));

@@ -1,4 +1,4 @@
-// Which ranks of the world form which pipeline.
+// The assignment of the ranks of a world to pipelines and stages.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// One direction between two ranks: a sender, a receiver, and messages in order.
+// The sender and the receiver for one direction between two ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -71,9 +71,8 @@ class Outlet {
 // cores.
 class Inlet {
  public:
-  // Called for each message. The tensors are on the device of `carrier`, for
-  // use on any stream.
-  // `began`: when the header had arrived.
+  // A callback for each message. The tensors are on the device of `carrier`,
+  // for use on any stream. `began`: when the header had arrived.
   using Time = std::chrono::steady_clock::time_point;
   using Deliver =
       std::function<void(const Message&, std::vector<at::Tensor>, Time began)>;

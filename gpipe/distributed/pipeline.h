@@ -68,10 +68,10 @@ struct DistributedOptions {
   TORCH_ARG(int64_t, threads) = 0;
 };
 
-// Returns the layers `first` ... `first` + `count` - 1 of the model and no
-// others, so that no process has to hold the whole model. Called once for each
-// partition of this rank. The layers get the names that they would have in the
-// whole Sequential ("17.weight").
+// A function that returns the layers `first` ... `first` + `count` - 1 of the
+// model and no others, so that no process has to hold the whole model. It is
+// called once for each partition of this rank. The layers get the names that
+// they would have in the whole Sequential ("17.weight").
 using LayerBuilder =
     std::function<torch::nn::Sequential(int64_t first, int64_t count)>;
 
@@ -122,8 +122,8 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   DistributedPipelineImpl(torch::nn::Sequential module,
                           DistributedOptions options,
                           std::shared_ptr<World> world);
-  // The same with a builder. All ranks must create the namespaces of skips in
-  // the same order. The parameters of other ranks are unknown here. So
+  // Does the same with a builder. All ranks must create the namespaces of skips
+  // in the same order. The parameters of other ranks are unknown here. So
   // train_step() cannot refuse a layer that has captured one of them: it uses
   // its own copy.
   DistributedPipelineImpl(LayerBuilder build, DistributedOptions options,

@@ -530,7 +530,7 @@ void check_refused(nn::Sequential layers, int at_fault,
     call(pipeline);
   });
   if (world->rank() == at_fault) {
-    check(found.find(error) == 0, "'" + found + "' in the place of " + error);
+    check(found.find(error) == 0, "'" + found + "' instead of " + error);
     return;
   }
   check(found.find("gpipe::PeerError: ") == 0, found);

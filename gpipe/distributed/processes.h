@@ -58,11 +58,12 @@ class Processes {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Called for each line that a rank writes, without the newline. All calls are
-  // made by one thread, in order for each stream of a rank. Lines longer than
-  // kLongestLine come in pieces of that size. A last line without a newline is
-  // delivered, too. All output of a rank is delivered before the rank counts as
-  // ended. It must not throw. While it runs, ranks that write may have to wait.
+  // A callback for each line that a rank writes, without the newline. All calls
+  // are made by one thread, in order for each stream of a rank. Lines longer
+  // than kLongestLine come in pieces of that size. A last line without a
+  // newline is delivered, too. All output of a rank is delivered before the
+  // rank counts as ended. It must not throw. While it runs, ranks that write
+  // may have to wait.
   using OnLine =
       std::function<void(int rank, Stream stream, std::string_view line)>;
 
@@ -85,8 +86,8 @@ class Processes {
   pid_t pid_of(int rank) const;
 
   // Sends the signal `number` to the process group of a rank, or of all ranks.
-  // Works after the rank has ended, too: it then reaches what is left of the
-  // group.
+  // After the rank has ended, the signal still reaches the processes that it
+  // has started.
   void signal(int rank, int number);
   void signal_all(int number);
 

@@ -83,7 +83,7 @@ class ReplicaSums {
   std::condition_variable changed_;
   std::vector<Summand> summands_;
   std::vector<std::size_t> ends_;  // of buckets
-  // Of each summand, by its index.
+  // The states of the summands, by index.
   struct State {
     int64_t stage = 0;
     // The gradient was given, or its stage was closed.

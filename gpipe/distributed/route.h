@@ -1,5 +1,5 @@
-// Which messages one rank sends to another in a step, and in which order. Needs
-// no network.
+// The order of the messages from one rank to another in a step. Uses no
+// network.
 #pragma once
 
 #include <vector>

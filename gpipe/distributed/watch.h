@@ -1,4 +1,4 @@
-// Heartbeats between ranks, and news of failures.
+// Heartbeats and reports of failures between ranks.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -53,20 +53,19 @@ class Watch {
   // it.
   void announce(const RankFailure& failure);
 
-  // Returns whether `rank` has told that it leaves.
+  // Returns whether `rank` has announced that it leaves.
   bool has_left(int rank) const { return peers_[rank]->left; }
 
   // Sets the rank that this rank waits for, or -1 for none; returns the
   // previous one. The other ranks learn it with the next heartbeat.
   int set_waits_for(int rank) { return waits_for_.exchange(rank); }
-  // The same, but does nothing if the current value is not `from`.
+  // Sets it to `to` only if the current value is `from`.
   void set_waits_for(int from, int to) {
     waits_for_.compare_exchange_strong(from, to);
   }
-  // Returns the last rank of the chain that starts at `rank`: the rank that it
-  // waits for, the rank that that one waits for, and so on, until one waits for
-  // none. Returns `rank` if they wait in a circle. The result is a guess,
-  // because it rests on the last heartbeats.
+  // Follows the chain of ranks that wait for each other, from `rank` on.
+  // Returns its last rank, which waits for none; `rank` if they wait in a
+  // circle. The result is a guess, because it rests on the last heartbeats.
   int end_of_waiting(int rank) const;
 
  private:

@@ -28,6 +28,7 @@
 
 namespace gpipe {
 
+// The size of a header, and the limits of a message.
 constexpr int64_t kHeaderBytes = 1024;
 constexpr int64_t kMaxOverflowBytes = int64_t{1} << 20;
 constexpr int64_t kMaxMessageTensors = 65536;
@@ -84,8 +85,8 @@ struct TensorSpec {
   }
 };
 
+// The contents of a header.
 struct Message {
-  // The contents of a header.
   MessageId id;
   // How many of the tensors are skip tensors, or gradients of these; each is a
   // part of the message. They come first; the tensors of the boundary follow.

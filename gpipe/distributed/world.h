@@ -74,8 +74,8 @@ class World {
   // callers.
   c10d::Store& store();
 
-  // Returns what this rank is doing, for error texts. Called only when it is
-  // needed, on any thread.
+  // A function that returns what this rank is doing, for error texts. It is
+  // called only when an error text needs it, on any thread.
   using Action = std::function<std::string()>;
 
   // Start to send or to receive `bytes`, a tensor on the CPU. It must live

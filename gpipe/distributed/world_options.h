@@ -1,4 +1,4 @@
-// Public: which process this is, of how many, and where they meet.
+// Public: the options with which a process connects to a World.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@ struct WorldOptions {
   int size = 1;
   int local_rank = 0;  // among the processes of this machine
 
-  // Where the store for the rendezvous listens: on rank 0, or, if
+  // The place of the store for the rendezvous: on rank 0, or, if
   // `store_is_served`, in a launcher (torchrun).
   std::string address = "127.0.0.1";
   int port = 29500;

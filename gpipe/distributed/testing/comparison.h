@@ -42,7 +42,7 @@ torch::optim::SGD optimizer_of(Module& module) {
                            torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-// How to train it.
+// The schedule and the options of a training.
 struct Setting {
   Schedule schedule;
   int stages_per_rank = 1;

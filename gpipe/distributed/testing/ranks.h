@@ -30,7 +30,7 @@ std::string argument(const std::string& name);
 // the arguments "timeout_ms" and "heartbeat_ms" are given.
 WorldOptions world_options();
 
-// What a rank has printed, and how it has ended.
+// The output of a rank, and how it has ended.
 struct RankResult {
   Exit exit;
   bool ended = false;
