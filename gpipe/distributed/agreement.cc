@@ -27,7 +27,8 @@ Terms decode(const std::string& bytes) {
   return terms;
 }
 
-// "" if they are equal.
+// Returns how the terms of `rank` differ from those of rank 0; "" if they are
+// equal.
 std::string difference(const Terms& theirs, const Terms& ours, int rank) {
   const std::size_t most = std::max(theirs.size(), ours.size());
   for (std::size_t k = 0; k < most; ++k) {
@@ -47,7 +48,8 @@ std::string difference(const Terms& theirs, const Terms& ours, int rank) {
 void agree(World& world, int tag, const Terms& terms) {
   const auto all = all_gather(world, tag, encode(terms),
                               "comparing what the ranks were given");
-  // All look from rank 0, so that all find the same.
+  // Every rank compares all ranks with rank 0, so that all find the same
+  // difference.
   const Terms first = decode(all.front());
   for (int rank = 0; rank < world.size(); ++rank) {
     const std::string what = difference(decode(all[rank]), first, rank);

@@ -24,8 +24,8 @@ constexpr int kRanks = 3;
 const Terms kTerms{{"version", "1"}, {"balance", "[2, 2]"}, {"dtype", "Float"}};
 
 struct Case {
-  std::map<int, Terms> terms;  // of ranks that have others than kTerms
-  int rank;                    // the one that is named; -1: they agree
+  std::map<int, Terms> terms;  // of ranks that do not have kTerms
+  int rank;                    // the reported rank; -1 if all agree
   std::string what;
 };
 
@@ -52,11 +52,11 @@ std::vector<Case> cases() {
        2,
        "dtype is Half on rank 2, but Float on rank 0"},
       {{{2, with(2, "")}}, 2, "dtype is  on rank 2, but Float on rank 0"},
-      // All are compared with rank 0.
+      // Every rank is compared with rank 0.
       {{{0, with(1, "[1, 3]")}},
        1,
        "balance is [2, 2] on rank 1, but [1, 3] on rank 0"},
-      // The first rank, and of that the first term.
+      // The first rank that differs is reported, with its first term.
       {{{1, with(2, "Half")}, {2, with(0, "2")}},
        1,
        "dtype is Half on rank 1, but Float on rank 0"},
@@ -68,7 +68,7 @@ std::vector<Case> cases() {
       {{{0, fewer}}, 1, version},
       {{{1, other_name}}, 1, version},
       {{{1, {}}}, 1, version},
-      // Longer than a packet.
+      // A value that is longer than a packet.
       {{{2, with(1, std::string(900, '8'))}},
        2,
        "balance is " + std::string(900, '8') +
@@ -77,7 +77,7 @@ std::vector<Case> cases() {
   };
 }
 
-// A world of its own for each case, since a failure is the end of one.
+// Each case has its own world, because a failure ends a world.
 const RankProgramEntry kAgree("agree", [] {
   const auto all = cases();
   for (std::size_t k = 0; k < all.size(); ++k) {

@@ -1,4 +1,5 @@
-// Numbers and texts as bytes, one after the other, for machines of one kind.
+// Serialization of numbers and texts to bytes, in the byte order of the host.
+// All ranks must have the same byte order.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +8,14 @@
 
 namespace gpipe {
 
+// Appends the bytes of `value`.
 template <typename Number>
 void put(std::string& bytes, Number value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// The number at `at`, which moves on behind it. Zero if it is cut off.
+// Returns the number at `at` and moves `at` behind it. Returns zero if the
+// bytes end within the number.
 template <typename Number>
 Number take(const std::string& bytes, std::size_t& at) {
   Number value{};
@@ -23,12 +26,14 @@ Number take(const std::string& bytes, std::size_t& at) {
   return value;
 }
 
+// Appends the length of `text` (uint64), then `text`.
 inline void put_text(std::string& bytes, const std::string& text) {
   put(bytes, static_cast<uint64_t>(text.size()));
   bytes += text;
 }
 
-// As much of it as there is.
+// Returns the text at `at` and moves `at` behind it. If the bytes end within
+// the text, returns the part that is there.
 inline std::string take_text(const std::string& bytes, std::size_t& at) {
   const auto size = take<uint64_t>(bytes, at);
   if (at > bytes.size()) return "";

@@ -1,4 +1,4 @@
-// How the bytes of tensors get from rank to rank.
+// Transports: how the bytes of tensors get from rank to rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,31 +11,40 @@
 
 namespace gpipe {
 
-// From the memory of one kind of device to the same kind.
+// A transport between the memories of devices of one type, on different ranks.
 //
-// Threads: any; one at a time sends to a rank, and one receives from it.
+// Threads: any thread may call. At most one thread at a time sends to a given
+// rank, and at most one receives from it.
 class Carrier {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
 
   virtual ~Carrier() = default;
 
-  // Where bytes must lie.
+  // Returns the device where the bytes to send or to receive must be.
   virtual c10::Device device() const = 0;
 
-  // Begins to send or to receive bytes, a uint8 tensor of one dimension on
-  // device() that lives until the work has been waited for (World::wait). What
-  // this thread's current stream was given before comes first; after the wait
-  // the bytes are there, for any stream. Between two ranks and in one direction
-  // bytes are received as they are sent: in this order, with these tags and of
-  // these lengths. PeerError if the connection is broken.
+  // send() starts to send `bytes` to rank `to`; receive() starts to receive
+  // `bytes` from rank `from`. Both return the started work, which is complete
+  // when World::wait() has returned. The first call for a rank and a direction
+  // may block until the other rank makes its call, too (direct transfers).
+  //
+  // `bytes`: a uint8 tensor of one dimension on device(). It must live until
+  // World::wait() has returned. The transfer starts after the work that this
+  // thread's current stream already has; after the wait, any stream may use the
+  // bytes.
+  // `action`: a description for error texts.
+  //
+  // Between two ranks and in one direction, receives must match sends in order,
+  // tag and length. Throws PeerError if the connection is broken.
   virtual Work send(const at::Tensor& bytes, int to, int tag,
                     const World::Action& action) = 0;
   virtual Work receive(const at::Tensor& bytes, int from, int tag,
                        const World::Action& action) = 0;
 };
 
-// From CPU to CPU, on the connections of the world.
+// The host transport: from CPU to CPU, over the connections of the world
+// (Gloo).
 class HostCarrier final : public Carrier {
  public:
   explicit HostCarrier(World& world) : world_(world) {}

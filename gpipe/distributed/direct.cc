@@ -20,8 +20,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Engines = std::map<c10::DeviceType, std::unique_ptr<DirectEngine>>;
 
-// Between two looks at whether a transfer is complete: less than a transfer
-// takes, and little of a core.
+// The pause between two checks whether a transfer is complete. It is shorter
+// than a transfer, and long enough to use little of a core.
 constexpr std::chrono::microseconds kLook{20};
 
 Engines& engines() {
@@ -37,7 +37,8 @@ const DirectEngine* engine_of(const c10::Device& device) {
 DirectEngine::Offer offer_of(const c10::Device& device) {
   const DirectEngine* const engine = engine_of(device);
   if (engine) return engine->offer(device);
-  return {"nothing is linked into the program that sends from " + device.str() +
+  return {"the program has no engine for direct transfers from " +
+              device.str() +
               (device.is_cuda()
                    ? " (build it with --config=cuda and with nccl.h, which is "
                      "found in NCCL_HOME or in the nvidia-nccl-cu13 wheel "
@@ -46,9 +47,9 @@ DirectEngine::Offer offer_of(const c10::Device& device) {
           "", ""};
 }
 
-// Makes the host wait for the device: what comes next on any stream finds the
-// bytes, and a peer that is gone leaves no stream waiting for ever without a
-// deadline that the host sees.
+// Work whose wait() blocks the host until the device has done the transfer.
+// Then later work on any stream finds the bytes. And if a peer is gone, the
+// host's deadline ends the wait, and no stream waits without a deadline.
 class HostWork final : public c10d::Work {
  public:
   explicit HostWork(c10::intrusive_ptr<c10d::Work> inner)
@@ -77,9 +78,10 @@ class HostWork final : public c10d::Work {
   std::atomic<bool> aborted_{false};
 };
 
-// Each direction between two ranks has a group of its own. In one for both, a
-// rank's transfers would come one after the other in the order in which it
-// begins them, and two ranks that both begin by sending would wait for ever.
+// The direct transport. Each direction between two ranks has a group of its
+// own. In a group for both directions, a rank's transfers would run one after
+// the other, in the order in which it starts them. Two ranks that both start
+// with a send would then wait forever.
 class DirectCarrier final : public Carrier {
  public:
   DirectCarrier(World& world, const DirectEngine& engine,
@@ -119,16 +121,17 @@ class DirectCarrier final : public Carrier {
     return c10::make_intrusive<HostWork>(std::move(work));
   }
 
-  // Used by one thread at a time for each direction.
+  // Returns the group for the direction; connects if there is none. Only one
+  // thread at a time may call it for each direction.
   c10d::Backend& group(int from, int to) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       const auto found = groups_.find({from, to});
       if (found != groups_.end()) return *found->second;
     }
-    // Without the lock: it may wait for the other end, and other directions go
-    // on meanwhile. With a client of the store of its own, since one that waits
-    // for a key keeps all others out.
+    // Without the lock, because connect() may wait for the other end while
+    // other directions go on. The store is a clone, because a client of the
+    // store that waits for a key blocks its other callers.
     const auto client = world_.store().clone();
     client->setTimeout(world_.timeout());
     auto group =
@@ -139,11 +142,11 @@ class DirectCarrier final : public Carrier {
       std::lock_guard<std::mutex> lock(mutex_);
       groups_.emplace(std::pair(from, to), group);
     }
-    if (world_.failure()) group->abort();  // it came too late for abort()
+    if (world_.failure()) group->abort();  // abort() ran before emplace()
     return *group;
   }
 
-  // Whoever waits for a transfer has aborted it; others may have been begun.
+  // Aborts transfers that no thread waits for; World aborts the others.
   void abort() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [ends, group] : groups_) group->abort();
@@ -156,7 +159,7 @@ class DirectCarrier final : public Carrier {
 
   std::mutex mutex_;
   std::map<std::pair<int, int>, c10::intrusive_ptr<c10d::Backend>> groups_;
-  const int callback_;  // last: it may be called at once
+  const int callback_;  // last: may be called at once
 };
 
 }  // namespace
@@ -174,8 +177,7 @@ Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
   put_text(bytes, mine.why_not);
   put_text(bytes, mine.version);
   put_text(bytes, mine.device);
-  const auto all =
-      all_gather(world, tag, bytes, "agreeing on the way of transfers");
+  const auto all = all_gather(world, tag, bytes, "agreeing on the transport");
 
   std::string why_not, version;
   std::map<std::string, int> ranks;  // by device

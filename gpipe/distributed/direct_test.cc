@@ -1,5 +1,5 @@
-// Tensors that go from accelerator to accelerator, on simulated ones, and those
-// that take the way through the hosts: the bits of one process on the CPU.
+// Tensors between simulated accelerators of several ranks, by direct and by
+// host transport, have the same bits as in one process on the CPU.
 #include "gpipe/distributed/direct.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,8 @@ const RankProgramEntry kTrain("train", [] {
       for (auto& [name, setting] : testing::settings(world->size(), 6, {4})) {
         setting.device = testing::device(world->rank());
         setting.transfers = transfers;
-        // Five steps of one size: foreseen; then another, wrongly foreseen.
+        // Five steps of one size, which is predicted; then another size, for
+        // which the prediction is wrong.
         testing::train(
             world, subject, setting, 6,
             std::string(name_of(transfers)) + ", " + model + ", " + name);
@@ -70,7 +71,7 @@ const RankProgramEntry kTrain("train", [] {
   return 0;
 });
 
-// The parameters of this rank after some steps of two replicas.
+// Returns the parameters of this rank after some steps of two replicas.
 std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
                                    Transfers transfers) {
   const Subject subject{testing::linear_model, {6}, {3}};
@@ -138,7 +139,7 @@ const RankProgramEntry kAgree("agree", [] {
   return 0;
 });
 
-// Ends the process in the third step.
+// A layer that ends the process in the third step.
 struct DieImpl : nn::Module {
   Tensor forward(Tensor x) {
     if (++calls == 9) std::raise(SIGKILL);
@@ -196,8 +197,8 @@ TEST(Direct, IsForThoseWhoAskIfAllRanksCan) {
               "host\ndirect\nhost\n"
               "host\ndirect transfers are not possible here (rank 1: rank 0 "
               "has the same device, hpu:0); choose Transfers::kHost\n"
-              "host\ndirect transfers are not possible here (rank 1: nothing "
-              "is linked into the program that sends from cpu); choose "
+              "host\ndirect transfers are not possible here (rank 1: the "
+              "program has no engine for direct transfers from cpu); choose "
               "Transfers::kHost\n");
   }
 }
@@ -212,7 +213,7 @@ TEST(Direct, HasANameForEachWay) {
     ADD_FAILURE();
   } catch (const c10::ValueError& error) {
     EXPECT_STREQ(error.what_without_backtrace(),
-                 "transfers need to be auto, host or direct, not 'nccl'");
+                 "transfers must be auto, host or direct, not 'nccl'");
   }
 }
 

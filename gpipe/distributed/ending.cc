@@ -10,7 +10,7 @@
 namespace gpipe {
 namespace {
 
-constexpr std::size_t kBytesOfALoss = 2 * sizeof(double);  // and its weight
+constexpr std::size_t kBytesOfALoss = 2 * sizeof(double);  // loss and weight
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Ending Ending::decode(const std::string& bytes) {
   ending.replica = take<int32_t>(bytes, at);
   ending.type = static_cast<at::ScalarType>(take<int8_t>(bytes, at));
   const auto count = take<uint64_t>(bytes, at);
-  // Looked at first, since the product may be more than a number holds.
+  // `count` is checked against a quotient, because the product may overflow.
   TORCH_CHECK(count <= bytes.size() / kBytesOfALoss &&
                   at + kBytesOfALoss * count == bytes.size(),
               "the end of a step says that it has ", count,

@@ -1,4 +1,4 @@
-// What a rank tells all others at the end of its part of a step.
+// The message that each rank sends to all others at the end of a step.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -8,15 +8,19 @@
 
 namespace gpipe {
 
+// The report of one rank at the end of its part of a step.
 struct Ending {
-  bool drew = false;  // random numbers
+  bool drew = false;  // whether the step drew random numbers
   int replica = 0;
+  // The dtype of the losses.
   at::ScalarType type = at::kFloat;
-  std::vector<double> losses, weights;  // of the rank with the last stage
+  // By micro-batch; empty unless the rank has the last stage.
+  std::vector<double> losses, weights;
 
-  // There are as many weights as losses.
+  // Returns this message as bytes. `weights` must be as long as `losses`.
   std::string encode() const;
-  // c10::Error if it is cut off, or says that it is longer than it is.
+  // Returns the message in `bytes`. Throws c10::Error if the number of bytes
+  // does not fit the number of losses.
   static Ending decode(const std::string& bytes);
 };
 

@@ -42,7 +42,8 @@ TEST(Ending, IsRefusedIfItIsCutOffOrTooLong) {
   EXPECT_NE(error_of([&] { Ending::decode(bytes + "x"); }), "");
 }
 
-// 16 times such a count is 0, or wraps to what is there.
+// 16 times such a count overflows to 0, or to the number of bytes that are
+// there.
 TEST(Ending, IsRefusedIfItsLengthWraps) {
   for (const uint64_t more : {0, 2}) {
     std::string bytes = ending().encode();

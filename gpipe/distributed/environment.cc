@@ -23,7 +23,8 @@ template <typename... Parts>
   throw std::invalid_argument(text.str());
 }
 
-// nullopt for anything but digits, and what is too large for an int.
+// Returns nullopt if `text` has anything but digits, or does not fit into an
+// int.
 std::optional<int> to_number(std::string_view text) {
   int number = 0;
   const char* const end = text.data() + text.size();
@@ -32,6 +33,7 @@ std::optional<int> to_number(std::string_view text) {
   return number;
 }
 
+// The variables of the environment, with checks.
 class Variables {
  public:
   explicit Variables(const GetVariable& get) : get_(get) {}
@@ -44,7 +46,9 @@ class Variables {
     return value;
   }
 
-  // nullopt if it is not set. `why` continues the error's text.
+  // Returns a number in `least` ... `most`, or nullopt if the variable is not
+  // set. Throws std::invalid_argument for other values; `why` is added to the
+  // text.
   std::optional<int> number(const char* name, int least, int most,
                             const std::string& why = "") const {
     const auto value = text(name);
@@ -61,6 +65,7 @@ class Variables {
            range.str(), why);
   }
 
+  // Returns a rank below `size`, or 0 if the variable is not set.
   int rank(const char* name, const char* size_name, int size) const {
     return number(name, 0, size - 1,
                   ", since " + std::string(size_name) + " is " +
@@ -72,12 +77,12 @@ class Variables {
   const GetVariable& get_;
 };
 
-// What somebody who starts ranks calls things.
+// The names of a launcher's variables.
 struct Names {
   const char* launcher;
   const char* rank;
   const char* size;
-  const char* local_rank;  // nullptr: there is no such variable
+  const char* local_rank;  // nullptr: the launcher has none
   const char* local_size;
 };
 
@@ -93,7 +98,8 @@ constexpr Names kSlurm = {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", nullptr,
 constexpr Names kPmi = {"PMI", "PMI_RANK", "PMI_SIZE", nullptr, nullptr};
 constexpr Names kPmix = {"PMIx", "PMIX_RANK", "WORLD_SIZE", nullptr, nullptr};
 
-// Both are set, or neither; else an error that says what the other one is.
+// Returns whether both variables are set. Throws std::invalid_argument if only
+// one is; the text says what to set the other one to.
 bool has_pair(const Variables& variables, const char* rank, const char* size,
               const char* where) {
   const auto rank_text = variables.text(rank);
@@ -132,7 +138,8 @@ LaunchEnvironment read_ranks(const Variables& variables, const Names& names) {
 
 // ---- Slurm
 
-// The entry of machine `node` in a list such as "2(x3),1", that is 2, 2, 2, 1.
+// Returns the number of tasks on machine `node` from a list such as "2(x3),1",
+// which stands for 2, 2, 2, 1.
 int tasks_on(const char* name, const std::string& list, int node) {
   int machines = 0;
   std::string_view rest = list;
@@ -160,16 +167,17 @@ int tasks_on(const char* name, const std::string& list, int node) {
          machines - 1);
 }
 
+// Returns the number of tasks on this machine.
 int slurm_local_size(const Variables& variables, int world_size) {
   const int node = variables.number("SLURM_NODEID", 0, kNoLimit).value_or(0);
-  // The step's own first: a job may have more tasks.
+  // The variable of the step comes first, because its job may have more tasks.
   for (const char* name :
        {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
     if (const auto list = variables.text(name)) {
       return tasks_on(name, *list, node);
     }
   }
-  // The most that a machine may have.
+  // The maximum for a machine.
   if (const auto most =
           variables.number("SLURM_NTASKS_PER_NODE", 1, kNoLimit)) {
     return std::min(*most, world_size);
@@ -182,7 +190,8 @@ int slurm_local_size(const Variables& variables, int world_size) {
       "this machine");
 }
 
-// "node003" for "node[003-005,9],other"; "a1-b1c" for "a1-b[1-2]c".
+// Returns the first host of a list: "node003" for "node[003-005,9],other",
+// "a1-b1c" for "a1-b[1-2]c".
 std::string first_host(const char* name, const std::string& list) {
   const auto fail = [&] {
     refuse(name, " is '", list,
@@ -196,7 +205,7 @@ std::string first_host(const char* name, const std::string& list) {
       host += list[at++];
       continue;
     }
-    // Of all that is in brackets, the first number, with its zeros.
+    // The first number in the brackets, with its leading zeros.
     const std::size_t end = list.find(']', at);
     if (end == std::string::npos) fail();
     const std::string inside = list.substr(at + 1, end - at - 1);
@@ -209,9 +218,9 @@ std::string first_host(const char* name, const std::string& list) {
   return host;
 }
 
-// The machine of rank 0, or "".
+// Returns the host of rank 0, or "" if the variables do not tell.
 std::string slurm_master(const Variables& variables) {
-  // A list that nobody needs may be anything.
+  // MASTER_ADDR takes precedence, so the lists need not even be valid.
   if (variables.has("MASTER_ADDR")) return "";
   for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {
     if (const auto list = variables.text(name)) return first_host(name, *list);
@@ -228,7 +237,7 @@ LaunchEnvironment read_slurm(const Variables& variables) {
                   ", since " + std::to_string(result.local_world_size) +
                       " tasks are on this machine")
           .value_or(0);
-  // The script of a batch job, where nobody starts the others.
+  // In the script of a batch job, no launcher has started the other ranks.
   if (result.world_size > 1 && !variables.has("SLURM_STEP_ID") &&
       !variables.has("SLURM_STEPID")) {
     result.source += ", but not SLURM_STEP_ID: was it started by srun?";
@@ -240,7 +249,7 @@ LaunchEnvironment read_slurm(const Variables& variables) {
   return result;
 }
 
-// ---- All
+// ---- All launchers
 
 LaunchEnvironment read_any(const Variables& variables) {
   const auto has = [&](const char* name) { return variables.has(name); };
@@ -263,11 +272,11 @@ LaunchEnvironment read_any(const Variables& variables) {
   if (has(kPmix.rank)) return read_ranks(variables, kPmix);
   has_pair(variables, kTorchrun.rank, kTorchrun.size, "");
   LaunchEnvironment alone;
-  alone.source = "nobody (RANK and its like are not set)";
+  alone.source = "no launcher (RANK and similar variables are not set)";
   return alone;
 }
 
-// `result` has Slurm's already, if there are any.
+// Sets the address and the port in `result`, which has Slurm's values already.
 void read_master(const Variables& variables, LaunchEnvironment& result) {
   if (const auto address = variables.text("MASTER_ADDR")) {
     if (address->empty()) {
@@ -283,14 +292,14 @@ void read_master(const Variables& variables, LaunchEnvironment& result) {
              "127.0.0.1 if all ", result.world_size,
              " ranks were on one machine, but ", result.local_world_size,
              " of them ", result.local_world_size == 1 ? "is" : "are",
-             " on this one, by ", result.source, ".)");
+             " on this one, according to ", result.source, ".)");
     }
     result.master_address = "127.0.0.1";
   }
   if (const auto port = variables.number("MASTER_PORT", 1, 65535)) {
     result.master_port = *port;
   } else if (result.master_port == 0) {
-    result.master_port = 29500;  // as torchrun's
+    result.master_port = 29500;  // torchrun's default
   }
 }
 

@@ -28,7 +28,7 @@ std::string error_of(const Variables& variables) {
   return "no error";
 }
 
-// "rank/world_size local_rank/local_world_size"
+// Returns "rank/world_size local_rank/local_world_size".
 std::string ranks(const LaunchEnvironment& environment) {
   return std::to_string(environment.rank) + "/" +
          std::to_string(environment.world_size) + " " +
@@ -83,7 +83,8 @@ TEST(EnvironmentTest, IsRankZeroOfOneWhereNothingIsSet) {
   EXPECT_EQ(ranks(alone), "0/1 0/1");
   EXPECT_EQ(master(alone), "127.0.0.1:29500");
   EXPECT_FALSE(alone.store_is_served);
-  EXPECT_EQ(alone.source, "nobody (RANK and its like are not set)");
+  EXPECT_EQ(alone.source,
+            "no launcher (RANK and similar variables are not set)");
 }
 
 TEST(EnvironmentTest, ReadsTorchruns) {
@@ -102,7 +103,7 @@ TEST(EnvironmentTest, KnowsThatTorchrunsAgentServesTheStore) {
             "3");
   EXPECT_EQ(read(with(kTorchrun, {{restarts, "3"}})).attempt, "");
   EXPECT_FALSE(read(with(kTorchrun, {{name, "False"}})).store_is_served);
-  // It is nobody's but torchrun's.
+  // Only torchrun sets it.
   EXPECT_FALSE(read(with(kOpenMpi, {{name, "True"}})).store_is_served);
 }
 
@@ -128,7 +129,7 @@ TEST(EnvironmentTest, TakesTheJobsListsWhereTheStepsAreMissing) {
   variables = without(variables, "SLURM_STEP_TASKS_PER_NODE");
   EXPECT_EQ(ranks(read(variables)), "5/7 1/3");
   variables = without(variables, "SLURM_TASKS_PER_NODE");
-  EXPECT_EQ(ranks(read(variables)), "5/7 1/7");  // 8 is the most there may be
+  EXPECT_EQ(ranks(read(variables)), "5/7 1/7");  // fewer than 8
   variables = without(variables, "SLURM_STEP_NODELIST");
   EXPECT_EQ(master(read(variables)), "other:17345");
   variables = without(variables, "SLURM_JOB_ID");
@@ -244,7 +245,7 @@ TEST(EnvironmentTest, ReadsPmixWhereSomebodySaysTheSize) {
 TEST(EnvironmentTest, BelievesTheInnermostOfSeveralLaunchers) {
   Variables all = kSlurm;
   EXPECT_EQ(ranks(read(all)), "5/7 1/2");
-  // srun --mpi=pmi2: who knows more is asked.
+  // srun --mpi=pmi2 sets these, too; Slurm's variables say more.
   all = with(all, {{"PMI_RANK", "5"}, {"PMI_SIZE", "7"}});
   EXPECT_EQ(ranks(read(all)), "5/7 1/2");
   // mpiexec in a job.
@@ -267,12 +268,12 @@ TEST(EnvironmentTest, NeedsMasterAddrForSeveralMachines) {
             "MASTER_ADDR is not set: set it to the host name or address of the "
             "machine of rank 0, the same for all ranks. (It would be 127.0.0.1 "
             "if all 8 ranks were on one machine, but 4 of them are on this "
-            "one, by torchrun (RANK, WORLD_SIZE).)");
+            "one, according to torchrun (RANK, WORLD_SIZE).)");
   EXPECT_EQ(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
             "MASTER_ADDR is not set: set it to the host name or address of the "
             "machine of rank 0, the same for all ranks. (It would be 127.0.0.1 "
             "if all 2 ranks were on one machine, but 1 of them is on this one, "
-            "by torchrun (RANK, WORLD_SIZE).)");
+            "according to torchrun (RANK, WORLD_SIZE).)");
   EXPECT_EQ(error_of(with(kTorchrun, {{"MASTER_ADDR", ""}})),
             "MASTER_ADDR is '', but must be the host name or address of the "
             "machine of rank 0");

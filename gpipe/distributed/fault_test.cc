@@ -1,8 +1,8 @@
-// What one rank does wrong ends the step on all, with one error that says whose
-// fault it is, and nothing is left behind.
+// A failure of one rank ends the step on all ranks, with one error that says
+// which rank has failed, and leaves nothing behind.
 //
 // The ranks train a small model. One of them is told to fail, is killed or
-// stopped, or was given something else than the others.
+// stopped, or gets other options than the others.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,8 +56,9 @@
 #include "gpipe/schedule.h"
 #include "gpipe/testing/rounds.h"
 
-// LibTorch's store leaks the buffer of its last read where a connection ends:
-// when strangers come and go, while the rank that has the store goes on.
+// LibTorch's store leaks the buffer of its last read when a connection ends.
+// This happens when strangers connect and leave while the rank with the store
+// goes on.
 extern "C" const char* __lsan_default_suppressions() {
   return "leak:c10d::detail::UvTcpSocket::alloc_buffer";
 }
@@ -91,7 +92,7 @@ int64_t number(const std::string& name, int64_t otherwise) {
   return text.empty() ? otherwise : std::stoll(text);
 }
 
-// A line of what this rank tells the test.
+// Prints a line for the test.
 void say(const std::string& key, const std::string& value) {
   std::string line = value;
   for (char& each : line) {
@@ -100,7 +101,7 @@ void say(const std::string& key, const std::string& value) {
   std::cout << key + ": " + line + "\n" << std::flush;
 }
 
-// With what this rank alone was given.
+// Returns the options, with those that only this rank was given.
 WorldOptions world_options() {
   WorldOptions options = testing::world_options();
   options.rank = static_cast<int>(number("as_rank", options.rank));
@@ -110,7 +111,7 @@ WorldOptions world_options() {
 }
 
 int64_t now_ms() {
-  // The same clock in all processes of a machine.
+  // All processes of a machine have the same clock.
   return std::chrono::duration_cast<milliseconds>(
              Clock::now().time_since_epoch())
       .count();
@@ -129,7 +130,7 @@ void act(const std::string& place) {
   if (deed == "other") throw 42;
   const c10::SourceLocation here{__func__, __FILE__, __LINE__};
   if (deed == "memory") throw c10::OutOfMemoryError(here, kWords);
-  // Of another world than that of the pipeline.
+  // The error of another world than the pipeline's.
   if (deed == "peer") {
     throw PeerError(here, {Fault::kDied, 0, 0, "", ""}, kWords);
   }
@@ -165,7 +166,7 @@ Tensor mean_square(const Tensor& output, const Tensor& target) {
 constexpr int64_t kWidth = 16, kRows = 8;
 constexpr int kMicrobatches = 4;
 
-// Two layers for each rank.
+// Returns a model with two layers for each rank.
 nn::Sequential make_model(int ranks) {
   torch::manual_seed(3);
   const int64_t inner = number("inner", kWidth);
@@ -194,7 +195,7 @@ Checkpoint checkpoint_of(const std::string& name) {
   return Checkpoint::kExceptLast;
 }
 
-// Layers, and how far their training has come: what outlives a world.
+// The layers and the state of their training, which outlive a world.
 struct Trainee {
   explicit Trainee(int ranks)
       : layers(make_model(ranks)),
@@ -241,7 +242,7 @@ StepResult train_step(DistributedPipeline& pipeline) {
           : one_forward_one_backward(ranks, kMicrobatches));
 }
 
-// The bits of the parameters of this rank.
+// Returns a checksum of the parameters of this rank.
 std::string bits_of(nn::Module& module) {
   uint32_t crc = 0;
   for (const Tensor& each : module.parameters()) {
@@ -267,7 +268,7 @@ bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return a.size() == b.size();
 }
 
-// Tells of an exception as it is caught.
+// Prints what an exception is.
 void tell(const std::exception_ptr& exception) {
   say("caught", std::to_string(now_ms()));
   try {
@@ -308,12 +309,13 @@ void tell(const std::exception_ptr& exception) {
   }
 }
 
-// Steps without end, or up to "steps".
+// Trains forever, or for "steps" steps.
 void train(const std::shared_ptr<World>& world, Trainee& trainee) {
   DistributedPipeline pipeline = make_pipeline(trainee, world);
   const int64_t steps = number("steps", 1 << 30);
   while (step_now < steps) {
-    // Of the step before: one that fails leaves it alone.
+    // The gradients of the step before; a step that fails leaves them
+    // unchanged.
     const std::vector<Tensor> grads = grads_of(*pipeline);
     try {
       act("begin");
@@ -323,7 +325,7 @@ void train(const std::shared_ptr<World>& world, Trainee& trainee) {
       say("grads", same(grads, grads_of(*pipeline)) ? "as before" : "changed");
       say("place", pipeline->last_failure() ? pipeline->last_failure()->place()
                                             : "none");
-      // Some are slow to let go of the world.
+      // Some ranks release the world late.
       std::this_thread::sleep_for(milliseconds(number("hold_ms", 0)));
       throw;
     }
@@ -344,14 +346,14 @@ const RankProgramEntry kTrain("train", [] {
     Trainee trainee(world->size());
     train(world, trainee);
   } catch (...) {
-    // What train() has told is told first.
+    // If train() has printed the exception already, the test uses that one.
     tell(std::current_exception());
     return kFailedAsTold;
   }
   return 0;
 });
 
-// Goes on after an error with what is in memory.
+// Trains on after an error, with what is in memory.
 const RankProgramEntry kRecover("recover", [] {
   torch::set_num_threads(1);
   Trainee trainee(world_options().size);
@@ -376,7 +378,7 @@ int count_threads() {
   return count;
 }
 
-// One world after the other, on the same port.
+// Makes one world after the other, on the same port.
 const RankProgramEntry kAgain("again", [] {
   torch::set_num_threads(1);
   Trainee trainee(world_options().size);
@@ -393,7 +395,7 @@ const RankProgramEntry kAgain("again", [] {
     // The first use of LibTorch starts threads that stay.
     if (k == 0) before = count_threads();
   }
-  // One that has just ended may still be listed.
+  // A thread that has just ended may still be listed.
   const auto deadline = Clock::now() + seconds(10);
   while (count_threads() > before && Clock::now() < deadline) {
     std::this_thread::sleep_for(milliseconds(1));
@@ -403,8 +405,8 @@ const RankProgramEntry kAgain("again", [] {
   return 0;
 });
 
-// Rank 0 has a fork between two steps, which tries whatever there is to call
-// and ends with what it has of the pipeline.
+// Rank 0 forks between two steps. The child tries all calls and destroys its
+// pipeline and world.
 const RankProgramEntry kFork("fork", [] {
   torch::set_num_threads(1);
   auto world = World::connect(world_options());
@@ -414,7 +416,7 @@ const RankProgramEntry kFork("fork", [] {
   if (world->rank() == 0) {
     const pid_t child = ::fork();
     if (child == 0) {
-      ::alarm(30);  // in the place of a hang
+      ::alarm(30);  // ends the child if it hangs
       const Tensor rows = torch::ones({kRows, kWidth}, torch::kDouble);
       const std::vector<std::function<void()>> calls{
           [&] { train_step(pipeline); },
@@ -435,7 +437,7 @@ const RankProgramEntry kFork("fork", [] {
             continue;
           }
         }
-        ::_exit(1 + done);  // the first that is not refused
+        ::_exit(1 + done);  // this call is not refused
       }
       pipeline = nullptr;
       world.reset();
@@ -450,8 +452,8 @@ const RankProgramEntry kFork("fork", [] {
   return 0;
 });
 
-// Sends to rank 2, or gradients to rank 0, in the place of its part of the
-// first step, what it should not.
+// Rank 1 sends wrong messages in its first step: activations to rank 2, or
+// gradients to rank 0.
 const RankProgramEntry kGarbage("garbage", [] {
   torch::set_num_threads(1);
   try {
@@ -462,7 +464,7 @@ const RankProgramEntry kGarbage("garbage", [] {
       train_step(pipeline);
       return 0;
     }
-    const Tags tags(world->next_channel() - 1);  // the pipeline's
+    const Tags tags(world->next_channel() - 1);  // of the pipeline
     const std::string schedule =
         to_csv(one_forward_one_backward(world->size(), kMicrobatches));
     Message message;
@@ -493,7 +495,7 @@ const RankProgramEntry kGarbage("garbage", [] {
     if (argument("kind") == "random bytes") header.random_(0, 256);
     const auto action = [] { return std::string("sending garbage"); };
     if (to == 0) {
-      // Not before there is something to have a gradient.
+      // Waits for an output, to which a gradient can be sent.
       const Tensor output = torch::empty_like(header);
       world->wait(*world->receive(output, 0, tags.header, action), 0, action);
     }
@@ -513,7 +515,7 @@ const RankProgramEntry kGarbage("garbage", [] {
 
 // ---- In the test. ----
 
-// What a rank has said, by key; what was said twice, as it was said first.
+// Returns what a rank has printed, by key; of equal keys the first.
 std::map<std::string, std::string> said(const RankResult& result) {
   std::map<std::string, std::string> words;
   std::istringstream lines(result.out);
@@ -526,7 +528,7 @@ std::map<std::string, std::string> said(const RankResult& result) {
   return words;
 }
 
-// A rank that has ended by itself, without a signal and not well.
+// Expects that a rank has ended by itself, without a signal, with a failure.
 void expect_failed_in_order(const RankResult& result) {
   EXPECT_TRUE(result.ended);
   EXPECT_EQ(result.exit.code, kFailedAsTold) << to_string(result.exit) << "\n"
@@ -618,8 +620,9 @@ TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
   }
 }
 
-// Two ranks, of which one fails in sending or receiving: by its own exception,
-// and the other one hears whose fault it is.
+// Runs two ranks, of which rank `at_fault` fails in sending or receiving.
+// Expects its own exception there, and a PeerError that names it on the other
+// rank.
 void expect_failed_on_the_way(int at_fault, const Arguments& deed,
                               const std::string& type,
                               const std::string& what) {
@@ -669,7 +672,7 @@ TEST(Fault, AnExceptionWhileAPipelineIsMadeIsAnErrorEverywhere) {
   arguments[kAtFault].insert(
       arguments[kAtFault].end(),
       {{"place", "builder"}, {"deed", "c10"}, {"at", "0"}});
-  // Long before the timeout.
+  // The failure must arrive long before the timeout.
   const auto results = Ranks("train", arguments).wait(seconds(30));
   for (int rank = 0; rank < kRanks; ++rank) {
     SCOPED_TRACE(rank_text(rank));
@@ -715,7 +718,7 @@ void expect_noticed(int number, const std::string& fault, milliseconds report,
     for (int rank = 0; rank < ranks; ++rank) {
       ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
     }
-    std::this_thread::sleep_for(moment);  // the point in time is the subject
+    std::this_thread::sleep_for(moment);  // the test needs this delay
     const int64_t begin = now_ms();
     running.signal(at_fault, number);
     const auto results = running.wait_but({at_fault}, seconds(20));
@@ -770,7 +773,7 @@ TEST(Fault, ATimeoutOfForeverIsNoneAtAll) {
 const RankProgramEntry kIdle("idle", [] {
   const auto world = World::connect(world_options());
   const std::clock_t begin = std::clock();
-  std::this_thread::sleep_for(seconds(1));  // the subject
+  std::this_thread::sleep_for(seconds(1));  // the test needs this delay
   const auto ticks = 1000 * (std::clock() - begin) / CLOCKS_PER_SEC;
   say("busy", std::to_string(ticks));  // ms of all threads
   return 0;
@@ -781,7 +784,7 @@ TEST(Fault, AShortHeartbeatTimeoutDoesNotKeepACoreBusy) {
   EXPECT_LE(std::stoi(said(results[0])["busy"]), 150);
 }
 
-// The bits of the parameters, by rank, after all has gone well.
+// Expects that all went well. Returns the checksums of the parameters, by rank.
 std::vector<std::string> bits_of(const std::vector<RankResult>& results) {
   std::vector<std::string> bits;
   for (const RankResult& each : results) {
@@ -820,8 +823,7 @@ TEST(Fault, ARankThatIsSlowOrPausesIsNoFailure) {
 }
 
 TEST(Fault, ARankThatIsTooSlowIsNamed) {
-  // All forwards come first: rank 1 has all that it needs, and waits for
-  // nobody.
+  // All forwards come first, so rank 1 has all inputs and waits for no rank.
   std::vector<Arguments> arguments(
       2, {{"timeout_ms", "1200"}, {"schedule", "other"}});
   for (const auto& each : Arguments{{"place", "forward"},
@@ -847,8 +849,8 @@ TEST(Fault, ARankThatIsTooSlowIsNamed) {
 }
 
 TEST(Fault, ARankThatWaitsForTheOneThatIsTooSlowIsNotBlamed) {
-  // Rank 0 is the first to begin the step, and so to give up: it waits for rank
-  // 1, which waits for rank 2.
+  // Rank 0 begins the step first and so gives up first. It waits for rank 1,
+  // which waits for rank 2.
   std::vector<Arguments> arguments(3, {{"timeout_ms", "1500"}, {"at", "3"}});
   for (const auto& each :
        Arguments{{"place", "begin"}, {"deed", "sleep"}, {"ms", "500"}}) {
@@ -875,9 +877,9 @@ TEST(Fault, ARankThatWaitsForTheOneThatIsTooSlowIsNotBlamed) {
 
 struct Difference {
   std::string name;
-  int rank;  // who was given these
+  int rank;  // the rank with these arguments
   Arguments arguments;
-  std::string fault, text;  // that all are told
+  std::string fault, text;  // reported by all ranks
 };
 
 TEST(Fault, RanksThatDifferAreTold) {
@@ -947,8 +949,8 @@ TEST(Fault, AMissingRankIsNamedByAll) {
   }
 }
 
-// A socket on a port of its own, which accepts, answers with some bytes and, if
-// `hangs_up`, closes the connection.
+// A socket on its own port. It accepts connections, sends `answer`, and closes
+// them if `hangs_up`.
 class Stranger {
  public:
   explicit Stranger(std::string answer, bool hangs_up = false)
@@ -1007,7 +1009,7 @@ TEST(Fault, APortThatIsInUseIsNamed) {
        {std::string(), random_bytes(4096, 1), random_bytes(100000, 2)}) {
     SCOPED_TRACE(std::to_string(answer.size()) + " bytes of garbage");
     const Stranger stranger(answer);
-    // Rank 0 must end long before its timeout, the others wait for theirs.
+    // Rank 0 must end long before its timeout; the others wait for theirs.
     std::vector<Arguments> arguments(
         3, {{"at_port", stranger.port()}, {"timeout_ms", "1500"}});
     arguments[0] = {{"at_port", stranger.port()}, {"timeout_ms", "20000"}};
@@ -1043,7 +1045,7 @@ TEST(Fault, AStoreThatHangsUpIsNamed) {
   EXPECT_EQ(words["type"], "PeerError");
   EXPECT_EQ(words["fault"], "has not answered in time");
   EXPECT_EQ(words["rank"], "0");
-  // LibTorch tries again and again, and may give up a little after gpipe does.
+  // LibTorch tries repeatedly, and may give up a little after gpipe does.
   const std::string place = "the store at 127.0.0.1:" + stranger.port();
   EXPECT_THAT(words["what"], AnyOf(HasSubstr("no connection to " + place),
                                    HasSubstr("no answer from " + place)));
@@ -1057,7 +1059,7 @@ TEST(Fault, GarbageFromAPeerIsAnErrorOnAllRanks) {
        "with 0 gradients for the 1 tensors that went there"},
       {"too many gradients", "disagrees",
        "with 2 gradients for the 1 tensors that went there"},
-      // The ranks wait for what was announced until their timeout.
+      // The ranks wait until their timeout for the announced tensor.
       {"another size", "has not answered in time", "nothing came for 3000 ms"},
       {"another type", "has not answered in time", "nothing came for 3000 ms"}};
   // The rounds that reach their timeout run apart from the others. The ranks
@@ -1094,7 +1096,7 @@ TEST(Fault, GarbageFromAPeerIsAnErrorOnAllRanks) {
   }
 }
 
-// The processes that this one has started and that run.
+// Returns the running child processes of this process.
 std::vector<std::string> children() {
   std::vector<std::string> pids;
   for (const auto& each : std::filesystem::directory_iterator("/proc")) {
@@ -1103,7 +1105,7 @@ std::vector<std::string> children() {
     std::ifstream file("/proc/" + pid + "/stat");
     std::string stat;
     std::getline(file, stat);
-    // After the name, which may contain anything: the state and the parent.
+    // The state and the parent follow the name, which may contain anything.
     std::istringstream fields(stat.substr(stat.rfind(')') + 1));
     std::string state;
     pid_t parent = 0;
@@ -1114,11 +1116,11 @@ std::vector<std::string> children() {
 }
 
 struct Listener {
-  std::string address;  // as in /proc/net/tcp: hexadecimal
+  std::string address;  // hexadecimal, as in /proc/net/tcp
   int port;
 };
 
-// Where a process listens, by TCP.
+// Returns the TCP addresses and ports where a process listens.
 std::vector<Listener> listeners_of(const std::string& pid) {
   std::vector<std::string> inodes;
   for (const auto& each :
@@ -1149,8 +1151,7 @@ std::vector<Listener> listeners_of(const std::string& pid) {
   return listeners;
 }
 
-// What a stranger sends to a port is its own affair; the connection stays open
-// as long as the result lives.
+// Sends `bytes` to a port and returns the open connection.
 int send_to_port(int port, const std::string& bytes) {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -1176,7 +1177,7 @@ TEST(Fault, StrangersAtThePortsOfTheLoopbackDoNotDisturb) {
   for (const std::string& pid : children()) {
     for (const auto& [address, port] : listeners_of(pid)) {
       ++found;
-      // 127.0.0.1, and so nobody from elsewhere comes here at all.
+      // 127.0.0.1, so other machines cannot connect.
       EXPECT_EQ(address, "0100007F");
       for (const std::size_t count : {0, 3, 8, 24, 5000}) {
         sockets.push_back(
@@ -1191,8 +1192,7 @@ TEST(Fault, StrangersAtThePortsOfTheLoopbackDoNotDisturb) {
 }
 
 // Rank 1 fails in a step, and all ranks go on with what they have in memory.
-// `where` has the two sets of arguments for the rounds that run at the same
-// time.
+// `where`: the two sets of arguments for the rounds that run at the same time.
 void expect_recovery(const std::array<Arguments, 2>& where) {
   const Arguments steps{{"steps", "10"}};
   Arguments undisturbed = steps;
@@ -1200,7 +1200,7 @@ void expect_recovery(const std::array<Arguments, 2>& where) {
   const auto bits = bits_of(Ranks("recover", 3, undisturbed).wait());
   for (const std::string at : {"0", "6"}) {
     std::vector<Round> rounds;
-    // With 700, rank 0 still serves the old world when the others come back.
+    // With 700, rank 0 still serves the old world when the others reconnect.
     for (const std::string hold : {"0", "700"}) {
       std::vector<Arguments> arguments(3, steps);
       for (Arguments& each : arguments) {
@@ -1248,7 +1248,7 @@ TEST(Fault, AndSoItDoesWhereALauncherServesTheStore) {
   ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");
 }
 
-// Writes to a pipe that nobody reads from.
+// Returns whether a write to a pipe without a reader is an error.
 bool is_broken_pipe_an_error() {
   int ends[2];
   EXPECT_EQ(::pipe(ends), 0);
@@ -1272,7 +1272,7 @@ const RankProgramEntry kHandledPipe("handled pipe", [] {
   return is_broken_pipe_an_error() && pipes_broken == 1 ? 0 : 1;
 });
 
-// Gloo's writes are such, to a rank that has just died.
+// Gloo makes such writes to a rank that has just died.
 TEST(Fault, ABrokenPipeDoesNotEndTheProcess) {
   for (const auto& results :
        run_rounds({{"default action", "pipe", std::vector<Arguments>(2)},
@@ -1319,7 +1319,7 @@ TEST(Fault, WorldsMayFollowEachOtherAndLeaveNothing) {
     EXPECT_TRUE(each.exit.ok()) << to_string(each.exit) << each.err;
     auto words = said(each);
     EXPECT_EQ(words["threads"], "0");
-    EXPECT_LE(std::stoi(words["longest"]), 900);  // nobody was waited for
+    EXPECT_LE(std::stoi(words["longest"]), 900);  // no rank waited for another
   }
 }
 

@@ -5,8 +5,8 @@
 namespace gpipe {
 namespace {
 
-// Of messages that are remembered. A program with ever new schedules begins
-// anew, on both sides after the same message.
+// The number of messages that are remembered. When a program with ever new
+// schedules reaches it, both sides forget all after the same message.
 constexpr std::size_t kMost = 1 << 16;
 
 }  // namespace

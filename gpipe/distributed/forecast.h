@@ -1,5 +1,5 @@
-// What a message will be, judged by those before it, so that what it needs can
-// be posted before it is announced.
+// Prediction of a message's tensors from earlier messages, so that receives can
+// be posted before the message's header arrives.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,25 @@
 
 namespace gpipe {
 
-// Sender and receiver have one each of the same messages, in the same order,
-// and so always foresee the same.
+// A table of predicted messages for one direction between two ranks. The sender
+// and the receiver have one each. Both see the same messages in the same order,
+// so both always predict the same.
 //
-// Threads: one at a time.
+// Not thread-safe.
 class Forecast {
  public:
   using Specs = std::vector<TensorSpec>;
 
-  // The tensors of this message, if it had the same ones in its last two steps;
-  // else null. (One that has come once more often comes by chance than one that
-  // has come twice.) Valid until learn().
+  // Returns the predicted tensors of `message` if it had the same ones in its
+  // last two steps, else null. (Predictions after only one step would be wrong
+  // more often.) The pointer is valid until learn() is called.
   const Specs* of(const MessageId& message) const;
 
-  // It had these.
+  // Records that `message` had the tensors `specs`.
   void learn(const MessageId& message, const Specs& specs);
 
  private:
-  // All but the step.
+  // All members of a MessageId except `step`.
   using Key =
       std::tuple<uint32_t, Direction, int32_t, int32_t, int32_t, int32_t>;
   static Key key_of(const MessageId& message);

@@ -56,7 +56,7 @@ TEST(Forecast, KeepsMessagesApartButForTheirStep) {
 }
 
 TEST(Forecast, OfBothSidesIsTheSameHoweverManyMessagesThereAre) {
-  // More than are remembered; one side asks before each, the other does not.
+  // More messages than are remembered. The sender asks before each message.
   Forecast sender, receiver;
   for (uint64_t step = 0; step < 2; ++step) {
     for (int32_t k = 0; k < 70000; ++k) {

@@ -24,8 +24,8 @@ void ForeignParameters::check(const std::vector<SharedLeaf>& leaves) const {
         found == all_.end(), "a layer of partition ", leaf.places.front().first,
         " has captured parameter '", found->second.name,
         "' of a layer on rank ", found->second.rank,
-        ", which is another tensor there: it would lose this part of its "
-        "gradient, and what has been captured would stay as it is; stash it "
+        ". The layer has its own copy of it: the parameter would lose this "
+        "part of its gradient, and the copy would never be updated; pass it "
         "as a skip tensor (gpipe/skip.h), or choose a balance that puts both "
         "layers on one rank");
   }

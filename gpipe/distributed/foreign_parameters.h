@@ -1,4 +1,4 @@
-// Parameters of layers that are on other ranks.
+// A check that no layer uses parameters of layers on other ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,24 +14,27 @@
 
 namespace gpipe {
 
-// Knows them as long as somebody has them, without keeping them.
+// A set of parameters that belong to other ranks. Holds weak references: it
+// does not keep the parameters alive.
 //
-// Threads: one.
+// Not thread-safe.
 class ForeignParameters {
  public:
-  // `name`: in the Sequential ("3.weight"); `rank`: of the layer.
+  // Adds a parameter of a layer on rank `rank` of the pipeline.
+  // `name`: its name in the Sequential ("3.weight").
   void add(std::string name, int rank, const at::Tensor& parameter);
 
-  // c10::ValueError if one of them is what graphs of this rank end in: a layer
-  // here has captured it, so that each of the ranks has one of its own, with
-  // another part of the gradient.
+  // Throws c10::ValueError if one of the parameters is among `leaves`, the
+  // leaves of the autograd graphs of this rank. A layer of this rank has
+  // captured it then, so that two ranks have a copy each, with different parts
+  // of the gradient.
   void check(const std::vector<SharedLeaf>& leaves) const;
 
  private:
   struct Foreign {
     std::string name;
     int rank;
-    // Nothing else comes to lie where it is.
+    // A weak reference, so that no other TensorImpl gets the same address.
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
   };
   std::unordered_map<const c10::TensorImpl*, Foreign> all_;

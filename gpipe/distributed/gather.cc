@@ -16,9 +16,9 @@
 namespace gpipe {
 namespace {
 
-// A first packet of a size that both sides know: a checksum of what follows in
-// it, the number of bytes, what is going on, and as many of the bytes as fit
-// in. The rest, if there is one, comes after it.
+// A text is sent as a packet of a fixed size, which both sides know: a checksum
+// of the rest of the packet, the number of bytes, the action, and as many bytes
+// as fit. Further bytes follow in a second message.
 constexpr int64_t kPacket = 512;
 constexpr int64_t kChecksum = 4, kLength = 8, kAction = 64;
 constexpr int64_t kHead = kChecksum + kLength + kAction;
@@ -28,6 +28,7 @@ uint32_t checksum_of(const std::string& packet) {
   return crc32c(packet.data() + kChecksum, kPacket - kChecksum);
 }
 
+// The texts that one call of all_gather() sends and receives.
 class Mail {
  public:
   Mail(World& world, int tag, const std::string& action)
@@ -61,12 +62,12 @@ class Mail {
     const auto length = take<uint64_t>(packet, at);
     if (checksum != checksum_of(packet) ||
         length > static_cast<uint64_t>(kMost)) {
-      disagree(from, "it sent something that is no message of gpipe's");
+      disagree(from, "it sent something that is not a message of gpipe");
     }
     const std::string theirs = packet.substr(at, kAction).c_str();
     if (theirs != action_.substr(0, kAction)) {
       disagree(from, "it is at '" + theirs + "', but rank " +
-                         std::to_string(world_.rank()) + " at '" + action_ +
+                         std::to_string(world_.rank()) + " is at '" + action_ +
                          "'; call the same functions on all ranks");
     }
     const auto size = static_cast<int64_t>(length);

@@ -23,10 +23,10 @@ using testing::Ranks;
 using testing::world_options;
 
 constexpr int kTag = 6;
-// Of a packet with a length of 8 bytes in front.
+// The number of bytes after the length (8 bytes) in a packet.
 constexpr std::size_t kFits = 504;
 
-// Other bytes for each rank and round, zeros among them.
+// Returns a text that differs by rank and round, and contains zeros.
 std::string text_of(int rank, int round, std::size_t size) {
   std::string text(size, '\0');
   for (std::size_t k = 0; k < size; ++k) {
@@ -35,7 +35,8 @@ std::string text_of(int rank, int round, std::size_t size) {
   return text;
 }
 
-// How much each rank says: the same, or more and more.
+// Returns the sizes of the texts by round and rank: equal ones, then mixed
+// ones.
 std::vector<std::vector<std::size_t>> sizes_of(int ranks) {
   std::vector<std::vector<std::size_t>> all;
   const std::size_t sizes[] = {0, 1, kFits - 1, kFits, kFits + 1, 512, 3 << 20};
@@ -87,14 +88,14 @@ const RankProgramEntry kGather("gather", [] {
   for (const auto& sizes : sizes_of(ranks)) {
     gather(*world, everybody, round++, sizes);
   }
-  // No round waits for the one before it to have ended everywhere.
+  // A round may begin while other ranks are still in an earlier one.
   for (int k = 0; k < 10; ++k) {
     for (const auto& members : subsets_of(ranks)) {
       const std::size_t size = round % 3 == 0 ? 700 : round % 50;
       gather(*world, members, round++, std::vector<std::size_t>(ranks, size));
     }
   }
-  // As programs do it.
+  // The overload for programs.
   std::vector<std::string> names;
   for (const int rank : everybody)
     names.push_back("rank " + std::to_string(rank));
@@ -137,8 +138,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Gather, ::testing::Range(1, 6));
 TEST(Gather, SaysWhoSentWhatIsNoMessage) {
   const auto results = Ranks("garbage", 2).wait();
   EXPECT_EQ(results[0].out,
-            "rank 1 disagrees: it sent something that is no message of gpipe's "
-            "[noticed by rank 0 in a test] (this is rank 0)\n")
+            "rank 1 disagrees: it sent something that is not a message of "
+            "gpipe [noticed by rank 0 in a test] (this is rank 0)\n")
       << results[0].err;
   EXPECT_TRUE(results[0].exit.ok() && results[1].ended);
 }
@@ -154,7 +155,7 @@ TEST(PutAndTake, GiveNumbersBackAndZerosAtTheEnd) {
   EXPECT_EQ(take<uint8_t>(bytes, at), 200);
   EXPECT_EQ(take<double>(bytes, at), 0.1);
   EXPECT_EQ(at, 17u);
-  // What was cut off reads as zeros, and `at` says that it was.
+  // A number that is cut off reads as zero, and `at` moves past the end.
   at = 10;
   EXPECT_EQ(take<double>(bytes, at), 0.0);
   EXPECT_EQ(at, 18u);

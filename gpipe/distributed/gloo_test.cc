@@ -1,5 +1,5 @@
-// The headers of Gloo that were compiled against are those of the Gloo inside
-// of LibTorch: what depends on the layout of its classes works, to the bit.
+// The Gloo headers that this was compiled with fit the Gloo inside LibTorch:
+// everything that depends on the layout of its classes gives the right bits.
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -69,12 +69,12 @@ struct Pair {
   c10::intrusive_ptr<ProcessGroupGloo> group;
 };
 
-// Other numbers for each rank.
+// Returns numbers that differ by rank.
 Tensor numbers(int64_t size, torch::Dtype type, int rank) {
   return torch::arange(size).mul(3 + rank).add(rank).remainder(113).to(type);
 }
 
-// Up to more than a socket holds.
+// Up to more than a socket buffers.
 constexpr int64_t kSizes[] = {1, 2, 1000, 65537, 3000000};
 
 const RankProgramEntry kTalk("talk", [] {
@@ -89,7 +89,7 @@ const RankProgramEntry kTalk("talk", [] {
       const Tensor mine = numbers(size, type, rank);
       const Tensor theirs = numbers(size, type, other);
 
-      // As gpipe sends: bytes.
+      // Bytes, which gpipe sends, too.
       const Tensor got = torch::full({size}, 7, type);
       const auto receive = pair.receive(got.view(torch::kByte));
       const auto send = pair.send(mine.view(torch::kByte));
@@ -103,14 +103,14 @@ const RankProgramEntry kTalk("talk", [] {
       pair.group->broadcast(list, broadcast)->wait();
       check(from_first.equal(rank == 0 ? mine : theirs), "broadcast" + where);
 
-      if (type == torch::kByte) continue;  // sums do not fit in
+      if (type == torch::kByte) continue;  // the sums would overflow
       Tensor sum = mine.clone();
       list = {sum};
       pair.group->allreduce(list)->wait();
       check(sum.equal(mine + theirs), "all-reduce" + where);
     }
   }
-  // Nobody comes through before the other one has said that it is about to.
+  // The barrier returns only after the other rank has set its key.
   pair.store->set("here" + std::to_string(rank), std::vector<uint8_t>{1});
   pair.barrier();
   check(pair.store->check({"here" + std::to_string(other)}), "barrier");
@@ -123,16 +123,16 @@ const RankProgramEntry kFields("fields", [] {
   check(pair.group->getOptions()->threads == 3, "threads");
   check(pair.group->getOptions()->devices.size() == 2, "devices");
   check(pair.group->getOptions()->backend == "gloo", "backend");
-  // As the base class, which is compiled into LibTorch, has it.
+  // The base class is compiled into LibTorch.
   check(pair.group->getBackendOptions()->timeout == kTimeout, "of the base");
   pair.group->setTimeout(milliseconds(11111));
   check(pair.group->getOptions()->timeout == milliseconds(11111), "set");
   return 0;
 });
 
-// Whether a work is done although it is aborted: before it is waited for, and
-// while it is, if the wait begins within the time given; the answer is the same
-// if it does not.
+// Returns whether a work completes although it is aborted: `before` is aborted
+// before the wait, `during` while wait() runs if that begins within 50 ms. The
+// result is the same if it begins later.
 bool done_in_spite_of_abort(c10d::Work& before, c10d::Work& during) {
   before.abort();
   if (before.wait(kTimeout)) return true;
@@ -155,7 +155,7 @@ const RankProgramEntry kAbort("abort", [] {
     const auto receives = std::make_pair(receive(), receive());
     check(!done_in_spite_of_abort(*receives.first, *receives.second),
           "an aborted receive was done");
-    // More than the sockets take, and nobody receives.
+    // More than the sockets buffer, and no receive is posted.
     const auto send = [&] {
       return pair.send(torch::zeros({32 << 20}, torch::kByte));
     };
@@ -165,7 +165,8 @@ const RankProgramEntry kAbort("abort", [] {
     pair.store->set("aborted", std::vector<uint8_t>{1});
   }
   pair.store->wait({"aborted"}, kTimeout);
-  // Before either goes: the end of one may end the other's connection.
+  // Printed before either rank ends, because its end may break the other's
+  // connection.
   std::cout << "ok" << std::endl;
   return 0;
 });

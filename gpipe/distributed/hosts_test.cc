@@ -1,9 +1,9 @@
-// Several machines: network namespaces, each with an interface and an address
-// of its own, on a bridge. Ranks in different ones reach each other as
-// over a network, and not by loopback.
+// Ranks on several simulated machines. Each is a network namespace with its own
+// interface and address, on a bridge. Ranks in different namespaces reach each
+// other as over a network, not by loopback.
 //
-// To make namespaces takes root or a kernel that lets users have their own;
-// without either the tests are skipped.
+// Making namespaces requires root, or a kernel that lets users have their own;
+// without either, the tests are skipped.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -59,7 +59,7 @@ void check_call(int result, const std::string& what) {
   check(result == 0, what + ": " + std::strerror(errno));
 }
 
-// On a thread of its own, since each thread has a namespace.
+// Runs `part` on a new thread, because each thread has its own namespace.
 void on_a_thread(const std::function<void()>& part) {
   std::exception_ptr error;
   std::thread([&] {
@@ -93,7 +93,7 @@ class Namespace {
   Namespace(const Namespace&) = delete;
   Namespace& operator=(const Namespace&) = delete;
 
-  // For other processes, too, as long as this one lives.
+  // Returns its path, which other processes can use while this process lives.
   std::string path() const {
     return "/proc/" + std::to_string(::getpid()) + "/fd/" +
            std::to_string(file_);
@@ -135,7 +135,7 @@ class Network {
     middle_.run("ip link set port" + std::to_string(host) + " down");
   }
 
-  // Neighbours on one host, as a launcher has them.
+  // Places neighbouring ranks on one host, as a launcher does.
   std::vector<Ranks::Arguments> arguments(int ranks,
                                           Ranks::Arguments more) const {
     std::vector<Ranks::Arguments> all;
@@ -154,7 +154,7 @@ class Network {
   const std::vector<Namespace> hosts_;
 };
 
-// "" if namespaces can be made here, and else what stands in the way.
+// Returns why namespaces cannot be made here, "" if they can.
 std::string obstacle() {
   static const std::string result = []() -> std::string {
     try {
@@ -193,7 +193,7 @@ torch::optim::SGD optimizer_of(Module& module) {
                            torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-// Each rank trains the whole in a pipeline of its own, too, and compares.
+// Each rank also trains the whole model in a GPipe, and compares.
 const RankProgramEntry kTrain("train", [] {
   const auto world = connect_on_host();
   torch::set_num_threads(1);
@@ -236,7 +236,7 @@ const RankProgramEntry kTrain("train", [] {
             where + "gradient of " + each.key());
     }
   }
-  // Not by way of another network.
+  // The rank must use its host's network.
   check(std::system(("PATH=$PATH:/usr/sbin:/sbin; ip -4 -o address | grep -q "
                      "' " +
                      argument("host") + "/24 '")
@@ -246,7 +246,7 @@ const RankProgramEntry kTrain("train", [] {
   return 0;
 });
 
-// Trains until something happens.
+// Trains until a rank fails.
 const RankProgramEntry kEndless("endless", [] {
   const auto world = connect_on_host();
   torch::set_num_threads(1);
@@ -266,7 +266,8 @@ const RankProgramEntry kEndless("endless", [] {
   } catch (const PeerError& error) {
     std::cerr << error.what_without_backtrace() << std::endl;
     const RankFailure& failure = error.failure();
-    // Whom it names: the one cut off sees all others cut off.
+    // The rank named in the failure. The disconnected host reports all other
+    // hosts.
     std::cout << (world->rank() == 2 || failure.rank == 2 ? "the other side "
                                                           : "its own side ")
               << to_string(failure.fault) << std::endl;
@@ -300,7 +301,7 @@ INSTANTIATE_TEST_SUITE_P(Network, Hosts,
                                   "Ranks";
                          });
 
-// No packet says that a cable is out: only silence does.
+// No packet reports a broken cable; only the missing heartbeats do.
 TEST(Hosts, ReportALinkThatGoesDownAsFrozen) {
   if (!obstacle().empty()) GTEST_SKIP() << kNoRight << obstacle() << ")";
   using std::chrono::milliseconds;

@@ -17,15 +17,15 @@
 namespace gpipe {
 namespace {
 
-// Looks before the thread falls asleep: none, since it would take a core from
-// those who compute.
+// How often a thread polls before it sleeps: never, since polling would take a
+// core from the workers.
 constexpr int kSpins = 0;
 
 std::string waiting_for(const MessageId& message) {
   return "waiting for " + message.to_string();
 }
 
-// Waits for what a worker has been given so far.
+// Blocks until `worker` has done the tasks that it has now.
 void wait_for(Worker& worker) {
   struct Done {
     std::atomic<bool> done{false};
@@ -39,8 +39,8 @@ void wait_for(Worker& worker) {
   done->bell.wait([&] { return done->done.load(); }, 0);
 }
 
-// Runs a part of the traffic; what it throws ends the step of all, and is kept
-// unless it is because the world has failed.
+// Runs `part`. An exception is reported as a failure of this rank and kept in
+// `thrown`, unless the world has failed before.
 template <typename Part>
 void guard(World& world, const MessageId& message, std::exception_ptr& thrown,
            Part part) {
@@ -116,7 +116,8 @@ void Outlet::transmit(Message& head, std::vector<Crossing> content,
   std::vector<at::Tensor> instead;
   at::Tensor overflow_instead;
   if (foreseen && !head.as_foreseen) {
-    // The receiver has posted what does not come.
+    // The prediction is wrong, but the receiver has posted receives for it.
+    // Send zeros of the predicted sizes first.
     for (const TensorSpec& spec : *foreseen) {
       instead.push_back(
           at::zeros({spec.bytes()},
@@ -241,7 +242,7 @@ Message Inlet::read(Incoming incoming, const MessageId& expected,
     as_foreseen = is_as_foreseen(header.const_data_ptr<uint8_t>());
     TORCH_CHECK(
         !as_foreseen || (foreseen && foreseen->overflow.tensor.numel() == more),
-        "received a message that says it is as foreseen, which it is "
+        "received a message that says it is as predicted, which it is "
         "not; run the same gpipe on all ranks");
   });
   Posted overflow;
@@ -249,7 +250,7 @@ Message Inlet::read(Incoming incoming, const MessageId& expected,
     overflow = foreseen->overflow;
   } else {
     if (foreseen) {
-      // Takes what comes in its place.
+      // Receives the zeros that were sent for the wrong prediction.
       wait(foreseen->overflow, expected);
       for (const Posted& each : foreseen->tensors) wait(each, expected);
     }
@@ -261,9 +262,10 @@ Message Inlet::read(Incoming incoming, const MessageId& expected,
   look_at(expected, [&] {
     message = decode(header.const_data_ptr<uint8_t>(), header.numel());
     check_expected(message.id, expected);
-    TORCH_CHECK(!as_foreseen || *forecast_.of(expected) == message.tensors,
-                "received a message that says it is as foreseen, but has other "
-                "tensors; run the same gpipe on all ranks");
+    TORCH_CHECK(
+        !as_foreseen || *forecast_.of(expected) == message.tensors,
+        "received a message that says it is as predicted, but has other "
+        "tensors; run the same gpipe on all ranks");
   });
   tensors = as_foreseen ? std::move(foreseen->tensors)
                         : post_tensors(message.tensors, expected);

@@ -1,4 +1,4 @@
-// One direction between two ranks: messages, in order.
+// The sender and the receiver for one direction between two ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,25 +23,28 @@
 
 namespace gpipe {
 
-// Sends to one rank: headers by the world, tensors by the carrier. A thread of
-// its own brings them to the carrier's device, posts and waits, so that
-// computing goes on.
+// A sender of messages to one rank. The world sends the headers, the transport
+// `carrier` sends the tensors. A thread of the Outlet copies the tensors to the
+// transport's device, posts the sends and waits for them, so that the worker
+// goes on computing.
 class Outlet {
  public:
   Outlet(World& world, Carrier& carrier, int to, Tags tags);
 
-  // `content` is complete at `made`; `head.tensors` is filled in from it. What
-  // goes wrong becomes a failure of the world. `sent`, if any, is called on the
-  // outlet's thread when all has left. Threads: any.
+  // Sends `content` behind the header `head`, after all earlier messages;
+  // returns at once. `head.tensors` is filled in from `content`. The copies
+  // wait for the event `made`, which marks when `content` is complete. `sent`,
+  // if not empty, is called on the Outlet's thread when the whole message has
+  // left. If something throws, the world fails. Threads: any.
   using Sent = std::function<void(const Message&)>;
   void send(Message head, std::vector<Crossing> content, Moment made,
             Sent sent = {});
 
-  // Waits until everything has left, or the world has failed.
+  // Blocks until all messages have left, or the world has failed.
   void flush();
 
-  // After flush(): throws what this end has failed by, if it has. What is the
-  // fault of others is the world's failure alone.
+  // Throws the exception by which this sender has failed, if any. Failures of
+  // other ranks are not thrown here; see World::check(). Call it after flush().
   void rethrow();
 
  private:
@@ -52,66 +55,75 @@ class Outlet {
   Carrier& carrier_;
   const int to_;
   const Tags tags_;
-  Transport transport_;  // to the carrier's device
+  Transport transport_;  // to the device of `carrier_`
   const std::optional<c10::Stream> stream_;
   Forecast forecast_;
   std::exception_ptr thrown_;
-  Worker worker_;  // last: it ends first
+  Worker worker_;  // last: its thread must end first
 };
 
-// Receives from one rank, on a thread of its own.
+// A receiver of messages from one rank, with a thread of its own.
 //
-// A message is posted while the one before it comes: its header, and, if it can
-// be foreseen, all else too. So its bytes travel as soon as they are sent,
-// without a way back and forth, in which a thread on each side would have to
-// get a core from those who compute.
+// While a message arrives, the receives for the next one are already posted:
+// for its header and, if they are predicted (forecast.h), for its tensors. So
+// the bytes travel as soon as they are sent. A request and an answer per
+// message would need a free core on both sides, while the workers use all
+// cores.
 class Inlet {
  public:
-  // The tensors are on the carrier's device, for use on any stream; the header
-  // was here at `began`.
+  // A callback for each message. The tensors are on the device of `carrier`,
+  // for use on any stream. `began`: when the header had arrived.
   using Time = std::chrono::steady_clock::time_point;
   using Deliver =
       std::function<void(const Message&, std::vector<at::Tensor>, Time began)>;
 
   Inlet(World& world, Carrier& carrier, int from, Tags tags);
 
-  // Takes these messages, in this order, and gives each to `deliver`, on the
-  // inlet's thread. A message that is another, or that `deliver` refuses by a
-  // c10::Error, is a failure of the world by its sender, on both sides; what
-  // else goes wrong here is one of this rank.
+  // Receives `messages` in this order and calls `deliver` for each, on the
+  // Inlet's thread. Returns at once.
+  //
+  // If a message is not the expected one, or `deliver` throws c10::Error, the
+  // sender is reported as failed on both ranks (Fault::kDisagree). Any other
+  // exception is reported as a failure of this rank; so is
+  // c10::OutOfMemoryError.
   void expect(std::vector<MessageId> messages, Deliver deliver);
 
-  // Waits until all have come, or the world has failed.
+  // Blocks until all messages have arrived, or the world has failed.
   void flush();
 
-  // As Outlet's.
+  // Throws the exception by which this receiver has failed, if any. Call it
+  // after flush().
   void rethrow();
 
  private:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-  // Memory, and what writes into it.
+  // Memory, and the receive that writes into it.
   struct Posted {
     at::Tensor tensor;
-    WorkPtr work;  // null: nothing to wait for
+    WorkPtr work;  // null if there is nothing to wait for
   };
-  // What comes after a header.
+  // The messages of c10d that follow a header.
   struct Content {
     Posted overflow;
     std::vector<Posted> tensors;
   };
+  // A message whose header is posted, and whose content too if it is predicted.
   struct Incoming {
     Posted header;
     std::optional<Content> foreseen;
   };
 
-  // Has a look at what has come: what it does not like is its sender's fault.
+  // Runs `look`, a check of what has arrived. A c10::Error that it throws is
+  // reported as a failure of the sender, and a PeerError is thrown instead.
   template <typename Look>
   void look_at(const MessageId& expected, Look look);
+  // Posts the receives for the next message.
   Incoming post(const MessageId& expected);
   Posted post_overflow(int64_t bytes, const MessageId& expected);
   std::vector<Posted> post_tensors(const Forecast::Specs& specs,
                                    const MessageId& expected);
-  // Its tensors are posted, if they have not come yet.
+  // Waits for the header and returns it. Posts `tensors` unless they were
+  // predicted.
   Message read(Incoming incoming, const MessageId& expected,
                std::vector<Posted>& tensors);
   void wait(const Posted& posted, const MessageId& expected);
@@ -123,7 +135,7 @@ class Inlet {
   const std::optional<c10::Stream> stream_;
   Forecast forecast_;
   std::exception_ptr thrown_;
-  Worker worker_;  // last: it ends first
+  Worker worker_;  // last: its thread must end first
 };
 
 }  // namespace gpipe

@@ -1,10 +1,11 @@
-// Direct transfers between CUDA devices: ProcessGroupNCCL. Linked under
+// Direct transfers between CUDA devices with ProcessGroupNCCL. Linked under
 // --config=cuda.
 //
-// UNTESTED: it compiles and links; no machine with two GPUs has been at hand,
-// and NCCL refuses two ranks on one. What it is a part of (direct.cc, link.cc,
-// reduce.cc) is tested on simulated accelerators, with another engine.
-#ifdef USE_C10D_NCCL  // or there is no header of NCCL
+// UNTESTED: this file compiles and links, but no machine with two GPUs was
+// available, and NCCL refuses two ranks on one GPU. The code that uses it
+// (direct.cc, link.cc, reduce.cc) is tested on simulated accelerators with
+// another engine.
+#ifdef USE_C10D_NCCL  // false if NCCL's header is missing
 
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/util/env.h>
@@ -23,7 +24,7 @@ class Nccl final : public DirectEngine {
  public:
   Offer offer(const c10::Device& device) const override {
     const int linked = c10d::getNcclVersionNumber();
-    // Options hold a struct of NCCL's, whose size changes with its version.
+    // Options contain a struct of NCCL, whose size depends on the version.
     if (linked != NCCL_VERSION_CODE) {
       return {c10::str("it was compiled with the headers of NCCL ",
                        NCCL_VERSION_CODE, ", but runs with NCCL ", linked),
@@ -40,8 +41,9 @@ class Nccl final : public DirectEngine {
   c10::intrusive_ptr<c10d::Backend> connect(
       c10::intrusive_ptr<c10d::Store> store, int rank, const c10::Device&,
       std::chrono::milliseconds timeout) const override {
-    // Its watchdog ends the process where a transfer fails or is late; here the
-    // world tells all ranks, and throws. What the user has set stands.
+    // NCCL's watchdog ends the process if a transfer fails or is late. Here the
+    // World reports the failure to all ranks and throws. Values set by the user
+    // are kept.
     c10::utils::set_env("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0",
                         /*overwrite=*/false);
     c10::utils::set_env("TORCH_NCCL_ENABLE_MONITORING", "0",

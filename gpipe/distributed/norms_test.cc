@@ -1,4 +1,4 @@
-// Norms over ranks are those of torch::nn::utils on one process, to the bit.
+// Norms over ranks have the bits of torch::nn::utils in one process.
 #include "gpipe/distributed/norms.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ std::vector<Layers> settings() {
   };
 }
 
-// Two parameters in each layer, and one more without a gradient.
+// Returns two parameters with and one without a gradient.
 std::vector<Tensor> parameters_of(const Layers& layers, std::size_t layer) {
   const auto k = static_cast<int64_t>(layer);
   torch::manual_seed(9 + k);
@@ -77,7 +77,7 @@ const RankProgramEntry kClip("clip", [] {
       for (const double most : {0.5, 1e9}) {
         std::vector<Tensor> whole;
         std::vector<std::pair<int64_t, Tensor>> own;
-        std::vector<std::size_t> place;  // of own in whole
+        std::vector<std::size_t> place;  // of each of `own` in `whole`
         for (std::size_t k = 0; k < layers.rank_of_layer.size(); ++k) {
           const auto mine = parameters_of(layers, k);
           for (const Tensor& each : parameters_of(layers, k)) {

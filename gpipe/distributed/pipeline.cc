@@ -71,12 +71,13 @@ Terms terms_of(const DistributedOptions& options) {
       {"the placement", options.placement() == Placement::kV ? "V" : "loop"},
       {"chunks", std::to_string(options.chunks())},
       {"the checkpoint mode", name_of(options.checkpoint())},
-      {"the way of transfers", name_of(options.transfers())},
+      {"the transport", name_of(options.transfers())},
       {"deferred_batch_norm",
        options.deferred_batch_norm() ? "true" : "false"}};
 }
 
-// Enough to tell it from another layer, in a line.
+// Returns one line that tells the layer from others: its type, the number of
+// its elements, their dtypes, and a checksum of names, dtypes and sizes.
 std::string describe(const torch::nn::Module& layer) {
   std::string tensors;
   std::set<std::string> types;
@@ -100,7 +101,7 @@ std::string describe(const torch::nn::Module& layer) {
                   ")");
 }
 
-// Which layers the partitions have: first, and how many.
+// Returns the first layer and the number of layers of each partition.
 std::vector<std::pair<int64_t, int64_t>> ranges_of(
     const std::vector<int64_t>& balance) {
   std::vector<std::pair<int64_t, int64_t>> ranges;
@@ -185,7 +186,8 @@ void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
   std::vector<Layer> layers = layers_of(module);
   const auto ranges = ranges_of(options_.balance());
   {
-    // All are there to be looked at.
+    // All layers are still present here, so sharing across ranks can be
+    // checked.
     std::vector<std::string> places;
     std::vector<c10::Device> devices;
     for (std::size_t s = 0; s < ranges.size(); ++s) {

@@ -32,54 +32,54 @@ class ForeignParameters;
 class Runner;
 struct Layer;
 
-// How a model is spread over processes; each option returns the options.
+// How a model is distributed over processes. Each setter returns the options.
 struct DistributedOptions {
   /* implicit */ DistributedOptions(std::vector<int64_t> balance)
       : balance_(std::move(balance)) {}
 
-  // Layers per partition, as GPipeOptions::balance. There are as many ranks in
-  // a pipeline as partitions, divided by stages_per_rank.
+  // Layers per partition, as in GPipeOptions::balance. A pipeline has as many
+  // ranks as partitions, divided by `stages_per_rank`.
   TORCH_ARG(std::vector<int64_t>, balance);
 
-  // How many copies of the pipeline train together, each on rows of its own;
-  // their gradients are added up. The world has this many times the ranks of a
-  // pipeline; rank r is rank r % n of replica r / n, with n ranks to a
-  // pipeline.
+  // The number of replicas: copies of the pipeline that train together, each on
+  // its own rows. Their gradients are added up. With n ranks per pipeline, the
+  // world has data_parallel * n ranks, and rank r of the world is rank r % n of
+  // replica r / n.
   TORCH_ARG(int64_t, data_parallel) = 1;
 
-  // This rank's. None: the accelerator whose index is the local rank (modulo
-  // their number), or, on a machine without one, the CPU.
+  // The device of this rank. Default: the accelerator with the index local rank
+  // modulo the number of accelerators; without an accelerator, the CPU.
   TORCH_ARG(std::optional<torch::Device>, device) = std::nullopt;
 
-  // As in GPipeOptions. `chunks`: of forward() and evaluate(); for train_step()
-  // the schedule says how many micro-batches there are.
+  // As in GPipeOptions. `chunks` applies to forward() and evaluate(); for
+  // train_step() the schedule says how many micro-batches there are.
   TORCH_ARG(int64_t, chunks) = 1;
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
   TORCH_ARG(bool, deferred_batch_norm) = false;
   TORCH_ARG(int64_t, stages_per_rank) = 1;
   TORCH_ARG(Placement, placement) = Placement::kLoop;
 
-  // Which way tensors take between the accelerators of two ranks. No difference
-  // to the bits, nor on CPUs.
+  // The transport of tensors between accelerators of different ranks. It
+  // changes only the speed, not the results. kDirect needs accelerators.
   TORCH_ARG(Transfers, transfers) = Transfers::kAuto;
 
-  // Intra-op threads of the worker, on a CPU. 0: those that LibTorch would use
-  // (at::get_num_threads()), at least 1.
+  // Intra-op threads of the worker, on a CPU. 0: as many as LibTorch would use
+  // (at::get_num_threads()).
   TORCH_ARG(int64_t, threads) = 0;
 };
 
-// Builds the layers first ... first + count - 1 of the model, and nothing else,
-// so that no process has to hold it whole. Called once for each partition of
-// this rank. Layers get the names that they would have in the whole Sequential
-// ("17.weight").
+// A function that returns the layers `first` ... `first` + `count` - 1 of the
+// model and no others, so that no process has to hold the whole model. It is
+// called once for each partition of this rank. The layers get the names that
+// they would have in the whole Sequential ("17.weight").
 using LayerBuilder =
     std::function<torch::nn::Sequential(int64_t first, int64_t count)>;
 
-// The same training step as GPipe's, where each rank is a process that has its
-// own partitions only. All ranks run the same program:
+// A model whose training step is that of GPipe, but each rank is a process and
+// has only its own partitions. All ranks run the same program:
 //
-//   auto world =
-//   gpipe::World::connect(gpipe::WorldOptions::from_environment());
+//   auto world = gpipe::World::connect(
+//       gpipe::WorldOptions::from_environment());
 //   gpipe::DistributedPipeline pipeline(
 //       model, gpipe::DistributedOptions({2, 2}), world);
 //   torch::optim::SGD optimizer(pipeline->parameters(), 0.1);
@@ -91,48 +91,58 @@ using LayerBuilder =
 //     optimizer.step();
 //   }
 //
-// parameters() are those of this rank's partitions, under the names that they
-// have in the Sequential. Gradients, losses and BatchNorm statistics have the
-// bits of GPipe::train_step() with the same schedule, micro-batches and threads
-// per partition, dropout included if all ranks seed LibTorch's default
-// generator alike.
+// parameters() returns those of this rank's partitions, with their names in the
+// Sequential. Gradients, losses and BatchNorm statistics have the same bits as
+// with GPipe::train_step(), given the same schedule, micro-batches and threads
+// per partition. This includes dropout if all ranks seed LibTorch's default
+// generator equally.
 //
-// Several replicas: each gives rows of its own; a loss is weighted by its rows
-// in all of them, each replica adds its gradients up as ever, and then replica
-// 0's sum, 1's, ... are added in this order, the same bits on all.
+// With several replicas, each replica gets its own rows. A loss is weighted by
+// its rows among the rows of all replicas. Each replica adds up its own
+// gradients as without replicas; then the sums of replica 0, 1, ... are added
+// in this order, so all replicas get the same bits.
 //
-// Errors: an exception on one rank, whether of a layer, a builder or a check,
-// is thrown there with its type and ends the call on all other ranks with a
-// PeerError, and so do a rank that dies, freezes, or runs something else.
-// `.grad` is then as it was, on all ranks. After that only a new World and a
-// new pipeline help.
+// Errors: if a layer, a builder or a check throws on one rank, the exception is
+// thrown there with its type, and the call throws PeerError on all other ranks.
+// All ranks throw PeerError if a rank dies, freezes, or runs something else.
+// `.grad` is then unchanged on all ranks. After that, make a new World and a
+// new pipeline.
 //
-// Threads: calls are served one after the other.
+// Threads: any thread may call; calls run one after the other.
 class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
  public:
   // Takes this rank's layers of `module` and moves them to the device; the
-  // others may be freed. Waits until all ranks are here, and compares what they
-  // were given. Errors: as GPipeImpl's constructor; c10::ValueError for a world
-  // of another size than the balance and data_parallel make, or for direct
-  // transfers where a rank can have none; PeerError if ranks differ in the
-  // model, the balance or another option.
+  // others may be freed. Blocks until all ranks have called, and compares what
+  // they were given.
+  //
+  // Throws c10::ValueError if the size of the world does not fit the balance
+  // and data_parallel, or if a rank cannot do the direct transfers asked for;
+  // PeerError if ranks differ in the model, the balance or another option. Also
+  // throws as GPipeImpl's constructor does.
   DistributedPipelineImpl(torch::nn::Sequential module,
                           DistributedOptions options,
                           std::shared_ptr<World> world);
-  // Skips must be declared by namespaces that all ranks make in the same order.
-  // Nothing is known of other ranks' parameters: one that a layer here has
-  // captured is a tensor of this rank's own, which train_step() refuses above.
+  // Does the same with a builder. All ranks must create the namespaces of skips
+  // in the same order. The parameters of other ranks are unknown here. So
+  // train_step() cannot refuse a layer that has captured one of them: it uses
+  // its own copy.
   DistributedPipelineImpl(LayerBuilder build, DistributedOptions options,
                           std::shared_ptr<World> world);
 
-  // As GPipeImpl::train_step(), called by all ranks with equal schedules and
-  // options. `input` is looked at where the first stage is, `target` and `loss`
-  // where the last one is; anything may stand there on other ranks. The input
-  // is on device(), or on the CPU, from where it is brought there. The result
-  // has the losses on all ranks; `loss` is the mean over all replicas, `losses`
-  // are those of the own replica; outputs are where the last stage is; a
-  // timeline is this rank's. c10::ValueError if a layer has captured a
-  // parameter of another rank's layer.
+  // Runs one training step, as GPipeImpl::train_step(). All ranks call it, with
+  // equal schedules and options.
+  //
+  // `input` is read only on the rank with the first stage, `target` and `loss`
+  // only on the rank with the last one; other ranks may pass anything. `input`
+  // must be on device() or on the CPU; from there it is copied.
+  //
+  // The result has the losses on all ranks: `loss` is the mean over all
+  // replicas, `losses` are those of this replica. Outputs are on the rank with
+  // the last stage. A timeline covers this rank only.
+  //
+  // Throws as GPipeImpl::train_step() does; c10::ValueError if a layer has
+  // captured a parameter of another rank's layer, or if the schedule has a
+  // stage on another rank than DistributedOptions::placement.
   template <typename Output = torch::Tensor, typename Input, typename Target,
             typename Loss>
   StepResult train_step(Input input, Target target, Loss loss,
@@ -142,8 +152,9 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
                of_values<Output, Target>(loss), schedule, options);
   }
 
-  // The losses of a mini-batch, in evaluation mode and without gradients, in up
-  // to chunks() micro-batches.
+  // Returns the losses of a mini-batch in evaluation mode, without gradients,
+  // in up to DistributedOptions::chunks micro-batches. All ranks call it;
+  // arguments, result and errors are as in train_step().
   template <typename Output = torch::Tensor, typename Input, typename Target,
             typename Loss>
   StepResult evaluate(Input input, Target target, Loss loss,
@@ -153,9 +164,9 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
                        of_values<Output, Target>(loss), options);
   }
 
-  // What the last layer returns for `input`, where the last stage is; nothing
-  // elsewhere. In the mode that the module is in, without gradients: those come
-  // from train_step().
+  // Returns the output of the last layer for `input` on the rank with the last
+  // stage, nothing on other ranks. Runs in the current mode of the module and
+  // without gradients; use train_step() for gradients. All ranks call it.
   template <typename Output = torch::Tensor, typename Input>
   std::optional<Output> forward(Input input) {
     StepResult result = run_forward(Value::wrap(std::move(input)), Value(),
@@ -164,29 +175,34 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
     return std::move(*result.outputs).template unwrap<Output>();
   }
 
-  // Scales the gradients of all ranks so that their norm, as of one vector, is
-  // at most `max_norm`; returns what it was. The same bits as GPipe's
-  // clip_grad_norm_() on the whole model.
+  // Scales the gradients of all ranks of the pipeline so that their norm, as of
+  // one vector, is at most `max_norm`; returns the norm before. Gives the same
+  // bits as GPipe's clip_grad_norm_() on the whole model. All ranks call it.
+  // Throws PeerError if the world has failed.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
-  // Whether it is true on any rank, of all replicas: that a gradient is
-  // infinite (training/grad_scaler.h), that somebody wants to stop. Called by
-  // all ranks.
+  // Returns whether `here` is true on any rank of any replica, for example
+  // whether a gradient is infinite (training/grad_scaler.h) or a user wants to
+  // stop. All ranks call it. Throws PeerError if the world has failed.
   bool any(bool here);
 
-  // Layers of the whole model.
+  // Returns the number of layers of the whole model.
   int64_t size() const;
   const std::vector<int64_t>& balance() const { return options_.balance(); }
   const torch::Device& device() const { return device_; }
-  // What DistributedOptions::transfers came to: kHost or kDirect.
+  // Returns the transport that DistributedOptions::transfers has led to: kHost
+  // or kDirect.
   Transfers transfers() const { return transfers_; }
-  // Who has which stages, and which of them this is.
+  // Returns which rank has which stages, and the rank of this process.
   const RankLayout& layout() const { return layout_; }
 
-  // Where this rank's own exception in the last step came from.
+  // Returns where this rank's own exception in the last step came from, if it
+  // had one.
   std::optional<Failure> last_failure() const;
 
-  // c10::TypeError: the pipeline decides where its parameters live.
+  // Casts parameters and buffers if only a dtype is given, as Module::to()
+  // does. With a device, throws c10::TypeError: the pipeline decides where its
+  // parameters are.
   void to(torch::Device device, torch::Dtype dtype,
           bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
@@ -196,7 +212,8 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
 
  private:
   using LossOfValues = std::function<torch::Tensor(Value, Value)>;
-  // `loss` must live as long.
+  // Returns a loss function on Values. It refers to `loss`, which must live as
+  // long.
   template <typename Output, typename Target, typename Loss>
   static LossOfValues of_values(Loss& loss) {
     return [&loss](Value of_output, Value of_target) -> torch::Tensor {
@@ -207,8 +224,9 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
 
   void take(const torch::nn::Sequential& module);
   void build_own(const LayerBuilder& build_layers);
-  // `layers`: all; those of other ranks without a module.
-  // `foreign`: what is known of these.
+  // Completes the construction.
+  // `layers`: all layers; those of other ranks have no module.
+  // `foreign`: the known parameters of other ranks' layers.
   void build(std::vector<Layer> layers, ForeignParameters foreign);
   StepResult run(const Value& input, const Value& target,
                  const LossOfValues& loss, const Schedule& schedule,
@@ -221,7 +239,7 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   RankLayout layout_;
   torch::Device device_ = torch::kCPU;
   Transfers transfers_ = Transfers::kHost;
-  // With the layer's index; each parameter once.
+  // Each parameter once, with the index of its layer.
   std::vector<std::pair<int64_t, torch::Tensor>> parameters_by_layer_;
   std::shared_ptr<Runner> runner_;
 };

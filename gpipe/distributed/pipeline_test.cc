@@ -1,7 +1,7 @@
-// A pipeline of processes does what a pipeline of threads does, to the bit.
+// A pipeline of processes gives the same bits as a pipeline of threads.
 //
-// Each rank trains its part, and trains the whole model in a pipeline of its
-// own beside it, and compares.
+// Each rank trains its part, and beside it the whole model in a GPipe, and
+// compares.
 #include "gpipe/distributed/pipeline.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,8 @@ using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
 
-// A tuple between layers, with a mask that has no gradient and may be missing.
+// Layers with a tuple between them that contains a mask. The mask has no
+// gradient.
 struct WithMaskImpl : nn::Module {
   std::tuple<Tensor, Tensor> forward(Tensor x) { return {x, x.gt(0)}; }
 };
@@ -77,7 +78,7 @@ struct SplitImpl : nn::Module {
     const auto& [x, mask] = value;
     std::vector<Tensor> all{x.sin(), Tensor(), mask.to(torch::kLong),
                             x.t().contiguous().t()};
-    // More than the header of a message has room for.
+    // More specs than fit into the header of a message.
     while (all.size() < 32) all.push_back(x / static_cast<double>(all.size()));
     return all;
   }
@@ -139,7 +140,7 @@ const RankProgramEntry kModes("modes", [] {
   return 0;
 });
 
-// Of all modules that are here.
+// Returns the modes of all modules of this rank.
 std::vector<bool> modes_of(const nn::Module& module) {
   std::vector<bool> modes;
   for (const auto& each : module.modules()) {
@@ -159,7 +160,7 @@ const RankProgramEntry kForward("forward", [] {
                                    .device(torch::kCPU)
                                    .threads(1),
                                world);
-  for (const int64_t rows : {7, 2, 6}) {  // the second in fewer micro-batches
+  for (const int64_t rows : {7, 2, 6}) {  // the second: fewer micro-batches
     torch::manual_seed(rows);
     const Tensor input = torch::randn({rows, 3, 8, 8}, torch::kDouble);
     const Tensor target = torch::randn({rows, 5}, torch::kDouble);
@@ -177,7 +178,7 @@ const RankProgramEntry kForward("forward", [] {
                           (static_cast<double>(piece.size(0)) / rows);
       loss = loss.defined() ? loss + part : part;
     }
-    // A layer of each rank is frozen, as a BatchNorm may be.
+    // A layer of each rank is in evaluation mode, like a frozen BatchNorm.
     pipeline->children().front()->eval();
     const std::vector<bool> modes = modes_of(*pipeline);
     check(modes[0] && !modes[1] && modes[2], "modes before");
@@ -194,8 +195,8 @@ const RankProgramEntry kForward("forward", [] {
   return 0;
 });
 
-// Replica d trains on the d-th part of the rows. Alone, one process adds the
-// replicas' gradients up in the same order.
+// Replica d trains on the d-th part of the rows. One process computes the same
+// alone and adds the replicas' gradients in the same order.
 const RankProgramEntry kReplicas("replicas", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
@@ -220,7 +221,7 @@ const RankProgramEntry kReplicas("replicas", [] {
     auto reference_optimizer = optimizer_of(reference);
     for (int step = 0; step < 3; ++step) {
       torch::manual_seed(50 + step);
-      // Replicas of other numbers of rows.
+      // The replicas have different numbers of rows.
       std::vector<Tensor> inputs, targets;
       int64_t all = 0;
       for (int d = 0; d < replicas; ++d) {
@@ -238,7 +239,7 @@ const RankProgramEntry kReplicas("replicas", [] {
           pipeline->train_step(inputs[d], targets[d], mean_square, schedule);
       pipeline->clip_grad_norm_(0.5);
       optimizer.step();
-      if (std::string(name) == "conv") continue;  // dropout, by micro-batch
+      if (std::string(name) == "conv") continue;  // has dropout
 
       reference_optimizer.zero_grad();
       Tensor loss;
@@ -273,12 +274,12 @@ const RankProgramEntry kReplicas("replicas", [] {
             each.key());
       }
     }
-    // On one rank after the other, and on none.
+    // True on one rank after the other, then on none.
     for (int who = 0; who <= world->size(); ++who) {
       check(pipeline->any(world->rank() == who) == (who < world->size()),
             "any");
     }
-    // The replicas have stayed the same, to the bit.
+    // The parameters of the replicas must have stayed equal, bit by bit.
     Tensor sum = torch::zeros({}, torch::kDouble);
     for (const Tensor& each : pipeline->parameters()) {
       sum += (each.detach() * 1e3).sin().sum();
@@ -289,7 +290,7 @@ const RankProgramEntry kReplicas("replicas", [] {
   return 0;
 });
 
-// Hooks are called when the step is done, and may ask all ranks something.
+// Hooks are called after the step, so they may call any().
 const RankProgramEntry kHook("hook", [] {
   const auto world = World::connect(world_options());
   const nn::Sequential layers{nn::Linear(4, 4), nn::Linear(4, 4)};
@@ -307,7 +308,8 @@ const RankProgramEntry kHook("hook", [] {
   return 0;
 });
 
-// A tensor in both places of a tuple, and a layer that changes one of them.
+// Layers with the same tensor twice in a tuple, one of which is changed in
+// place.
 struct TwiceImpl : nn::Module {
   std::tuple<Tensor, Tensor> forward(Tensor x) { return {x, x}; }
 };
@@ -367,7 +369,7 @@ const RankProgramEntry kCaptured("captured", [] {
   return 0;
 });
 
-// A parameter of the one stage of a rank that the other one captures, in two
+// One stage of a rank captures a parameter of the rank's other stage, in two
 // replicas that get the same rows.
 const RankProgramEntry kCapturedTwice("captured_twice", [] {
   const auto world = World::connect(world_options());
@@ -442,8 +444,8 @@ const RankProgramEntry kThreads("threads", [] {
   return 0;
 });
 
-// A layer of rank 1 gives a NaN in one micro-batch: it says so, rank 0 hears of
-// it, and no gradient changes.
+// A layer of rank 1 returns a NaN in one micro-batch. Rank 1 throws
+// NonFiniteError, rank 0 a PeerError, and no gradient changes.
 const RankProgramEntry kNonFinite("non_finite", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
@@ -472,7 +474,7 @@ const RankProgramEntry kNonFinite("non_finite", [] {
   return 0;
 });
 
-// A layer of the pipeline that uses another one's weight.
+// A layer that uses the weight of another layer of the pipeline.
 struct UsesImpl : nn::Module {
   explicit UsesImpl(nn::Linear shared)
       : shared(register_module("shared", std::move(shared))) {}
@@ -512,14 +514,15 @@ struct SumOfPairImpl : nn::Module {
 };
 TORCH_MODULE(SumOfPair);
 
-// In a world of its own, since a world that has failed is of no use: `call`
-// throws `error` on rank `at_fault`, and a PeerError with its words elsewhere.
+// Expects that `call` throws `error` on rank `at_fault`, and a PeerError with
+// its text on the other rank. Makes a new world, because a failed one is
+// useless.
 void check_refused(nn::Sequential layers, int at_fault,
                    const std::string& error,
                    const std::function<void(DistributedPipeline&)>& call) {
   const auto world = World::connect(world_options());
   const std::string found = error_of([&] {
-    // Others may hear of it while they make theirs.
+    // The other rank may throw while it makes its pipeline.
     DistributedPipeline pipeline(
         std::move(layers),
         DistributedOptions({1, 1}).chunks(4).device(torch::kCPU).threads(1),
@@ -527,7 +530,7 @@ void check_refused(nn::Sequential layers, int at_fault,
     call(pipeline);
   });
   if (world->rank() == at_fault) {
-    check(found.find(error) == 0, "'" + found + "' in the place of " + error);
+    check(found.find(error) == 0, "'" + found + "' instead of " + error);
     return;
   }
   check(found.find("gpipe::PeerError: ") == 0, found);
@@ -573,7 +576,7 @@ const RankProgramEntry kInputs("inputs", [] {
   return 0;
 });
 
-// The loss, on rank 1, calls the pipeline that it is part of.
+// The loss, on rank 1, calls its own pipeline.
 const RankProgramEntry kNested("nested", [] {
   torch::set_num_threads(1);
   const std::vector<std::function<void(DistributedPipeline&)>> calls{
@@ -648,8 +651,8 @@ TEST(DistributedPipeline, RefusesACapturedParameterOfAnotherRank) {
   expect_all_ok(results);
   const std::string what =
       "a layer of partition 1 has captured parameter '0.weight' of a layer on "
-      "rank 0, which is another tensor there: it would lose this part of its "
-      "gradient, and what has been captured would stay as it is; stash it as a "
+      "rank 0. The layer has its own copy of it: the parameter would lose this "
+      "part of its gradient, and the copy would never be updated; pass it as a "
       "skip tensor (gpipe/skip.h), or choose a balance that puts both layers "
       "on one rank\n";
   EXPECT_EQ(results[0].out, "rank 1 has failed: " + what);

@@ -35,7 +35,7 @@ using Clock = Processes::Clock;
   throw std::system_error(error, std::generic_category(), what);
 }
 
-// A file descriptor, closed with the object.
+// A file descriptor that is closed when the object is destroyed.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -56,8 +56,9 @@ class Descriptor {
   int fd_;
 };
 
-// `fd`, or a copy of it that is none of 0, 1 and 2, which may be free here and
-// are about to be overwritten in the child.
+// Returns `fd`, or a copy that is not 0, 1 or 2. These three may be free in
+// this process, and the child overwrites them. Throws std::system_error with
+// the text `what` if `fd` is negative.
 Descriptor beyond_standard(int fd, const char* what) {
   if (fd < 0) fail(errno, what);
   Descriptor descriptor(fd);
@@ -67,15 +68,17 @@ Descriptor beyond_standard(int fd, const char* what) {
   return copy;
 }
 
+// A pipe. Neither end is 0, 1 or 2.
 struct Pipe {
   Pipe() {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) fail(errno, "no pipe for a rank");
-    Descriptor second(ends[1]);  // if the first one throws
-    read = beyond_standard(ends[0], "no pipe for a rank");
+    if (pipe2(ends, O_CLOEXEC) != 0)
+      fail(errno, "cannot create a pipe for a rank");
+    Descriptor second(ends[1]);  // closed if the next line throws
+    read = beyond_standard(ends[0], "cannot create a pipe for a rank");
     write =
         beyond_standard(fcntl(second.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1),
-                        "no pipe for a rank");
+                        "cannot create a pipe for a rank");
   }
   Descriptor read, write;
 };
@@ -96,8 +99,8 @@ std::string find_program(const std::string& name) {
   fail(ENOENT, "cannot start '" + name + "', which is not in PATH");
 }
 
-// What exec takes: it must be there before fork, since the child of a process
-// with threads may not allocate.
+// The arguments of exec. They are built before fork, because the child of a
+// process with threads must not allocate memory.
 class Program {
  public:
   explicit Program(const Command& command)
@@ -131,19 +134,20 @@ class Program {
  private:
   std::string name_, path_;
   std::vector<std::string> words_, variables_;
-  std::vector<char*> argv_, envp_;  // the same, as exec wants it
+  std::vector<char*> argv_, envp_;  // pointers into the two lists above
 };
 
-// The child after fork: only calls that are safe in a signal handler. Other
-// threads' locks, the allocator's for one, may be held for ever here.
+// Runs in the child after fork; never returns. Calls only functions that are
+// safe in a signal handler, because locks of other threads, such as the
+// allocator's, may be held forever.
 [[noreturn]] void become(const Program& program, pid_t parent, int in, int out,
                          int err, int failure) {
   setpgid(0, 0);
-  // Who died before this call is noticed by the next one.
+  // If the parent dies before prctl(), getppid() tells.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  // Handlers are of the parent's making, and must not run here. What is ignored
-  // stays so, as with nohup.
+  // The parent's signal handlers must not run in the child. Ignored signals
+  // stay ignored, as with nohup.
   for (int number = 1; number < NSIG; ++number) {
     struct sigaction action;
     if (sigaction(number, nullptr, &action) == 0 &&
@@ -165,9 +169,9 @@ class Program {
   _exit(127);
 }
 
-// ---- What it writes
+// ---- Output of the ranks
 
-// Puts bytes together to lines.
+// A splitter of bytes into lines.
 class Lines {
  public:
   template <typename Deliver>
@@ -195,26 +199,26 @@ class Lines {
   }
 
  private:
-  std::string rest_;  // of a line that has not ended
+  std::string rest_;  // the beginning of an unfinished line
 };
 
 constexpr std::array<Stream, 2> kStreams = {Stream::kStdout, Stream::kStderr};
 
 struct Output {
-  Descriptor pipe;  // closed at its end
+  Descriptor pipe;  // closed at the end of the output
   Lines lines;
 };
 
 struct Child {
   pid_t pid = -1;
-  // Becomes readable when the process ends. -1: it has, or the kernel (before
-  // 5.3) has no such thing.
+  // Becomes readable when the process ends. -1 after that, or if the kernel is
+  // older than 5.3 and has no pidfds.
   Descriptor pidfd;
   Clock::time_point started;
   std::array<Output, kStreams.size()> outputs;
   std::optional<Exit> exit;
-  // By somebody who waits for any child, so that its number may be another
-  // process's by now.
+  // True if other code in this process has reaped the child, by a wait for any
+  // child. Its pid may belong to another process now.
   bool is_reaped = false;
 };
 
@@ -226,6 +230,7 @@ Descriptor open_pidfd(pid_t pid) {
 #endif
 }
 
+// Starts a process and returns it. Throws std::system_error if that fails.
 std::unique_ptr<Child> start(const Program& program) {
   auto child = std::make_unique<Child>();
   Pipe out, err, failure;
@@ -234,12 +239,14 @@ std::unique_ptr<Child> start(const Program& program) {
   const pid_t parent = getpid();
   child->started = Clock::now();
   child->pid = fork();
-  if (child->pid < 0) fail(errno, "no process for '" + program.name() + "'");
+  if (child->pid < 0)
+    fail(errno, "cannot create a process for '" + program.name() + "'");
   if (child->pid == 0) {
     become(program, parent, in.get(), out.write.get(), err.write.get(),
            failure.write.get());
   }
-  // exec closes the child's end; if it fails, the reason comes first.
+  // exec closes the child's end. If exec fails, the child writes the error
+  // first.
   failure.write.close();
   int error = 0;
   if (read(failure.read.get(), &error, sizeof(error)) > 0) {
@@ -257,23 +264,26 @@ std::unique_ptr<Child> start(const Program& program) {
 
 }  // namespace
 
-// A thread that starts the processes, listens to them and sees them end.
+// The processes, and a thread that starts them, reads their output and notices
+// their ends.
 //
-// They are reaped at the very end: until then their numbers are nobody else's,
-// and signals to their groups reach what they have started, and nothing else.
+// The processes are reaped only in the destructor. Until then, no other process
+// gets their pids, so signals to their groups reach only them and the processes
+// that they have started.
 class Processes::Watch {
  public:
   Watch(const std::vector<Command>& commands, OnLine on_line)
       : on_line_(std::move(on_line)), wake_(eventfd(0, EFD_CLOEXEC)) {
-    if (wake_.get() < 0) fail(errno, "no eventfd");
+    if (wake_.get() < 0) fail(errno, "cannot create an eventfd");
     std::vector<std::unique_ptr<Program>> programs;
     for (const Command& command : commands) {
       programs.push_back(std::make_unique<Program>(command));
     }
     std::promise<void> promise;
     std::future<void> started = promise.get_future();
-    // The kernel kills the children when the thread that has started them ends,
-    // so it is this one. Handlers of signals are for other threads.
+    // The kernel kills the children when the thread that started them ends. So
+    // this long-lived thread starts them. It blocks all signals; other threads
+    // handle them.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -288,7 +298,7 @@ class Processes::Watch {
             promise.set_exception(std::current_exception());
             return;
           }
-          promise.set_value();  // from here on `programs` is gone
+          promise.set_value();  // `programs` is gone after this
           run();
         });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -354,7 +364,7 @@ class Processes::Watch {
 
   void run() {
     for (;;) {
-      // poll() passes over closed ones, which are -1.
+      // poll() ignores closed descriptors, which are -1.
       std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
       bool must_look = false;
       for (const auto& child : children_) {
@@ -365,7 +375,8 @@ class Processes::Watch {
         must_look |= child->pidfd.get() < 0 && !child->exit;
       }
       poll(polled.data(), polled.size(), must_look ? 10 : -1);
-      // Ends first: to deliver lines may take long, and others end meanwhile.
+      // Ends come first, because delivering lines may take long, and other
+      // processes end meanwhile.
       find_ends();
       std::size_t k = 1;
       for (int rank = 0; rank < size(); ++rank) {
@@ -421,7 +432,8 @@ class Processes::Watch {
     };
   }
 
-  // What is there, up to a piece, and how much that was.
+  // Reads and delivers at most one buffer of what has been written. Returns the
+  // number of bytes.
   std::size_t read_some(int rank, Stream stream) {
     Output& from = output(rank, stream);
     if (from.pipe.get() < 0) return 0;
@@ -430,13 +442,14 @@ class Processes::Watch {
       from.lines.add(buffer_.data(), size, deliver(rank, stream));
       return size;
     }
-    if (size < 0) return 0;  // nothing yet
+    if (size < 0) return 0;  // nothing to read yet
     from.lines.end(deliver(rank, stream));
     from.pipe.close();
     return 0;
   }
 
-  // What is in the pipes now. What the rank has started may write for ever.
+  // Delivers what is in the pipes now. It does not wait for the end of the
+  // output, because processes that the rank has started may write forever.
   void drain(int rank) {
     for (const Stream stream : kStreams) {
       Output& from = output(rank, stream);
@@ -453,14 +466,14 @@ class Processes::Watch {
 
   const OnLine on_line_;
   std::vector<std::unique_ptr<Child>> children_;
-  Descriptor wake_;  // readable: the thread is to end
+  Descriptor wake_;  // readable when the thread is to end
   std::array<char, kLongestLine> buffer_;
 
-  // For `exit` and `is_reaped` of the children, which the thread sets, and for
-  // what follows.
+  // Protects `exit` and `is_reaped` of the children, which the thread sets, and
+  // the members below.
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::deque<int> ended_;  // and not taken by wait_any()
+  std::deque<int> ended_;  // not yet returned by wait_any()
   std::thread thread_;
 };
 
@@ -471,7 +484,7 @@ Processes::Processes(const std::vector<Command>& commands, OnLine on_line,
 
 Processes::~Processes() {
   signal_all(SIGTERM);
-  // A stopped process gets it when it goes on.
+  // A stopped process gets SIGTERM only after it continues.
   signal_all(SIGCONT);
   wait_all(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                               std::chrono::duration<double>(grace_seconds_)));
@@ -517,7 +530,7 @@ int free_port() {
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   if (socket.get() < 0 || bind(socket.get(), generic, size) != 0 ||
       getsockname(socket.get(), generic, &size) != 0) {
-    fail(errno, "no free port of 127.0.0.1");
+    fail(errno, "cannot find a free port of 127.0.0.1");
   }
   return ntohs(address.sin_port);
 }

@@ -1,6 +1,6 @@
-// Child processes, one per rank: started together, listened to, and never left
-// behind. For //tools:launch, and tests that need real ranks. Linux only; no
-// LibTorch.
+// Child processes, one for each rank. They start together, their output is
+// read, and none is left behind. For //tools:launch, and for tests with real
+// ranks. Linux only; no LibTorch.
 #pragma once
 
 #include <sys/types.h>
@@ -17,62 +17,67 @@
 
 namespace gpipe {
 
-// What a rank runs.
+// The program of a rank.
 struct Command {
-  // A path; without a slash, a name that is looked up in PATH.
+  // A path, or a name without a slash that is looked up in PATH.
   std::string program;
   std::vector<std::string> arguments = {};  // without the program itself
-  // Names and values that are set in addition to this process's environment, or
-  // in the place of its own.
+  // Names and values of variables, added to the environment of this process.
+  // They replace variables with the same name.
   std::vector<std::pair<std::string, std::string>> environment = {};
 };
 
 // How a process has ended.
 struct Exit {
-  int code = -1;       // what it returned; -1 if a signal ended it
+  int code = -1;       // exit code; -1 if a signal ended the process
   int signal = 0;      // that signal, or 0
-  double seconds = 0;  // since it was started
+  double seconds = 0;  // from its start to its end
 
   bool ok() const { return code == 0; }
 };
 
 enum class Stream { kStdout, kStderr };
 
-// The longest line that is delivered in one piece, in bytes.
+// The length in bytes of the longest line that is delivered in one piece.
 constexpr std::size_t kLongestLine = 64 * 1024;
 
-// Runs commands[r] as rank r.
+// The running processes of all ranks: rank r runs commands[r].
 //
-// - Each is the leader of a process group, which signals go to: what it starts
-//   gets them, too. (So Ctrl-C on a terminal does not reach it by itself.)
-// - Its stdin is empty (/dev/null), since a terminal would stop a process that
-//   reads and is not in the foreground.
-// - It starts with no signal blocked, whatever is blocked here.
-// - When this process dies, by SIGKILL even, the kernel kills it. That does not
-//   hold for what it has started itself, nor for programs with the setuid bit.
+// - Each process leads a process group. Signals go to the group, so they reach
+// the processes that it starts, too. (Ctrl-C on a terminal therefore does not
+// reach the ranks by itself.)
+// - stdin is empty (/dev/null), because a terminal would stop a background
+// process that reads.
+// - A process starts with no signal blocked, whatever this process blocks.
+// - When this process dies, even by SIGKILL, the kernel kills all ranks. This
+// does not hold for the processes that ranks start, nor for programs with the
+// setuid bit.
 //
-// Threads: the methods may be called from any thread, but not from `on_line`.
+// Threads: any thread may call the methods, but not from within `on_line`.
 class Processes {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Called for each line that a rank writes, without its end, from one thread,
-  // in order for each of its streams. Longer lines than kLongestLine come in
-  // pieces of that size; what was not ended by a newline when the rank ended is
-  // a line, too. All that a rank has written comes before its end is known. It
-  // must not throw; as long as it does not return, ranks that write must wait.
+  // A callback for each line that a rank writes, without the newline. All calls
+  // are made by one thread, in order for each stream of a rank. Lines longer
+  // than kLongestLine come in pieces of that size. A last line without a
+  // newline is delivered, too. All output of a rank is delivered before the
+  // rank counts as ended. It must not throw. While it runs, ranks that write
+  // may have to wait.
   using OnLine =
       std::function<void(int rank, Stream stream, std::string_view line)>;
 
-  // All have been started when it returns. `grace_seconds`: see the destructor.
+  // Starts all processes; when it returns, all are running.
+  // `grace_seconds`: see the destructor.
   //
-  // Errors: std::system_error if one cannot be started (its program is not
-  // there, may not be run, ...). The others have been killed then.
+  // Throws std::system_error if one cannot be started (the program is missing,
+  // is not executable, ...). The others have been killed then.
   Processes(const std::vector<Command>& commands, OnLine on_line,
             double grace_seconds = 5);
 
-  // Ends all that still run, and what they have started: by SIGTERM, and after
-  // the grace period by SIGKILL. Their last lines are delivered.
+  // Ends all ranks that still run, and the processes that they have started: by
+  // SIGTERM, and after `grace_seconds` by SIGKILL. Their last lines are
+  // delivered.
   ~Processes();
   Processes(const Processes&) = delete;
   Processes& operator=(const Processes&) = delete;
@@ -80,21 +85,24 @@ class Processes {
   int size() const;
   pid_t pid_of(int rank) const;
 
-  // Sends a signal to the process group of a rank, or of all. A rank that has
-  // ended does not mind.
+  // Sends the signal `number` to the process group of a rank, or of all ranks.
+  // After the rank has ended, the signal still reaches the processes that it
+  // has started.
   void signal(int rank, int number);
   void signal_all(int number);
 
-  // nullopt as long as it runs.
+  // Returns how a rank has ended, or nullopt while it runs.
   std::optional<Exit> exit_of(int rank) const;
 
-  // The next rank that has ended, in the order in which they end, each once. Of
-  // those that are found ended at the same time, ones that a signal ended are
-  // first: others often fail because of them. nullopt if the deadline passes,
-  // or none is left.
+  // Blocks until a rank has ended and returns it. Ranks are returned in the
+  // order in which they end, each once. Of ranks that are found to have ended
+  // at the same time, those ended by a signal come first, because others often
+  // fail as a consequence. Returns nullopt if `deadline` passes, or if all have
+  // been returned.
   std::optional<int> wait_any(Clock::time_point deadline);
 
-  // Whether all have ended before the deadline.
+  // Blocks until all ranks have ended, at most until `deadline`. Returns
+  // whether all have ended.
   bool wait_all(Clock::time_point deadline) const;
 
  private:
@@ -103,12 +111,12 @@ class Processes {
   std::unique_ptr<Watch> watch_;
 };
 
-// "exit code 3", "signal 9 (Killed)".
+// Returns a text such as "exit code 3" or "signal 9 (Killed)".
 std::string to_string(const Exit& exit);
 
-// A TCP port of 127.0.0.1 that nobody listens on. Somebody else may before its
-// caller does, which is rare, since the kernel chooses at random.
-// Errors: std::system_error.
+// Returns a TCP port of 127.0.0.1 on which no process listens. Another process
+// can take it before the caller does; that is rare, since the kernel chooses
+// ports at random. Throws std::system_error if there is none.
 int free_port();
 
 }  // namespace gpipe

@@ -34,10 +34,11 @@ using Clock = Processes::Clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// For what happens within milliseconds: only a failure waits for it.
+// Returns a deadline for events that take milliseconds; reached only if they
+// fail.
 Clock::time_point soon() { return Clock::now() + seconds(30); }
 
-// Of `condition`, which nobody reports.
+// Polls until `condition` is true. Returns false after the deadline.
 bool comes_true(const std::function<bool()>& condition) {
   for (const auto deadline = soon(); Clock::now() < deadline;) {
     if (condition()) return true;
@@ -46,7 +47,8 @@ bool comes_true(const std::function<bool()>& condition) {
   return false;
 }
 
-// A zombie does not: it may be somebody else's to reap.
+// Returns whether a process runs. A zombie does not; it may have another
+// parent.
 bool runs(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
@@ -59,7 +61,7 @@ bool exists(pid_t pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
 
 Command shell(const std::string& script) { return {"/bin/sh", {"-c", script}}; }
 
-// All that ranks write.
+// All lines that ranks write.
 class Log {
  public:
   Processes::OnLine listener() {
@@ -76,7 +78,7 @@ class Log {
     return found == lines_.end() ? std::vector<std::string>() : found->second;
   }
 
-  // The first line of a rank, once it is there.
+  // Blocks until a rank has written a line, and returns the first one.
   std::string first(int rank) const {
     EXPECT_TRUE(comes_true([&] { return !lines(rank).empty(); }));
     return lines(rank).empty() ? "" : lines(rank)[0];
@@ -166,10 +168,10 @@ TEST(ProcessesTest, CutsLongLinesIntoPieces) {
   std::vector<std::size_t> pieces(45, 65536);
   pieces.push_back(3000000 - 45 * 65536);
   EXPECT_EQ(sizes(zeros + "echo; echo yes"),
-            (pieces.push_back(3), pieces));  // "yes"
+            (pieces.push_back(3), pieces));  // the line "yes"
   pieces.pop_back();
   EXPECT_EQ(sizes(zeros), pieces);
-  // One that just fits is one line, and not followed by an empty one.
+  // A line of maximal size is not followed by an empty line.
   EXPECT_THAT(sizes("head -c 65536 /dev/zero; echo; head -c 65537 /dev/zero"),
               ElementsAre(65536, 65536, 1));
 }
@@ -184,7 +186,7 @@ TEST(ProcessesTest, DeliversAllBeforeTheEndIsKnown) {
 
 TEST(ProcessesTest, DoesNotWaitForOutputOfWhatARankHasStarted) {
   Log log;
-  // It keeps the pipe open.
+  // The sleeping process keeps the pipe open.
   Processes processes({shell("sleep 1000 & echo done")}, log.listener());
   ASSERT_EQ(processes.wait_any(soon()), 0);
   EXPECT_THAT(log.lines(0), ElementsAre("done"));
@@ -220,7 +222,7 @@ TEST(ProcessesTest, LooksForNamesInThePath) {
 }
 
 TEST(ProcessesTest, GivesAnEmptyStdin) {
-  // Of this test, for the moment: one that nobody ends.
+  // A stdin for this test that never ends.
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   const int before = dup(STDIN_FILENO);
@@ -258,11 +260,11 @@ TEST(ProcessesTest, WaitAnyGivesEachEndOnceInTheirOrder) {
   processes.signal(0, SIGKILL);
   EXPECT_EQ(processes.wait_any(soon()), 0);
   EXPECT_TRUE(processes.wait_all(soon()));
-  // At once, as nobody is left.
+  // Returns at once, because no rank is left.
   EXPECT_EQ(processes.wait_any(Clock::time_point::max()), std::nullopt);
 }
 
-// Holds the thread that listens to ranks, from a line "hold" of rank 0 on.
+// Blocks the thread that reads the ranks' output when rank 0 writes "hold".
 class Brake {
  public:
   Processes::OnLine listener(Log& log) {
@@ -312,7 +314,7 @@ TEST(ProcessesTest, OfSeveralEndsTakesThatByASignalForTheFirst) {
 TEST(ProcessesTest, ListensOnAfterAnEndThatIsSeenTogetherWithOutput) {
   Log log;
   Brake brake;
-  // Rank 1's pipe stays open and has nothing more.
+  // Rank 1's pipe stays open, without further output.
   Processes processes({shell(kHolds),
                        shell("trap 'sleep 1000 & echo bye; exit' "
                              "USR1; echo ready; "
@@ -431,7 +433,7 @@ TEST(ProcessesTest, RanksOutliveTheThreadThatHasMadeTheObject) {
   EXPECT_EQ(processes->exit_of(0)->code, 7);
 }
 
-// Run as another process, by the test below.
+// Runs in another process, which the test below starts.
 int be_a_parent() {
   Processes processes({shell(kIgnoresTerm), shell(kIgnoresTerm)},
                       [&](int, Stream, std::string_view) {});
@@ -451,7 +453,7 @@ TEST(ProcessesTest, NoRankOutlivesAParentThatIsKilled) {
   const pid_t ranks[] = {std::stoi(log.lines(0)[0]),
                          std::stoi(log.lines(0)[1])};
   for (const pid_t rank : ranks) ASSERT_TRUE(runs(rank));
-  kill(parent.pid_of(0), SIGKILL);  // not its group
+  kill(parent.pid_of(0), SIGKILL);  // not the process group
   for (const pid_t rank : ranks) {
     EXPECT_TRUE(comes_true([&] { return !runs(rank); }));
   }

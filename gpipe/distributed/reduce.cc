@@ -21,8 +21,8 @@ int64_t bytes_in(const at::Tensor& like) {
   return like.numel() * static_cast<int64_t>(like.element_size());
 }
 
-// Enough that all cut the same buckets, and no message is of another length
-// than its receiver waits for.
+// Describes the dtype and the sizes. If they are equal, all members cut the
+// same buckets, and each message has the length that its receiver expects.
 std::string describe(const at::Tensor& like) {
   std::string bytes;
   put(bytes, static_cast<int8_t>(like.scalar_type()));
@@ -80,7 +80,7 @@ void Reducer::agree(const std::vector<Summand>& all) {
                 first.size());
     for (std::size_t n = 0; n < first.size(); ++n) {
       TORCH_CHECK(theirs[n] == first[n], "gradient ", n,
-                  " is of other sizes or of another type on rank ", members_[k],
+                  " has other sizes or another dtype on rank ", members_[k],
                   " than on rank ", members_.front());
     }
   }
@@ -88,7 +88,7 @@ void Reducer::agree(const std::vector<Summand>& all) {
 
 void Reducer::add_up(Summand* begin, Summand* end) {
   const c10::AutoGradMode no_graph(false);
-  // Behind the gradients, for each of them, whether there is one.
+  // The gradients are followed by one number for each: 1 if it is defined here.
   std::vector<at::Tensor> parts;
   const c10::Device device = carrier_.device();
   const auto options = begin->like.options().device(device);
@@ -122,7 +122,7 @@ void Reducer::add_up(Summand* begin, Summand* end) {
   }
 }
 
-// `flat`: of one dimension, on the carrier's device.
+// Adds up `flat`, which has one dimension and is on the device of `carrier_`.
 void Reducer::add_up_flat(const at::Tensor& flat) {
   const auto count = static_cast<int64_t>(members_.size());
   const int64_t part = (flat.numel() + count - 1) / count;
@@ -131,7 +131,7 @@ void Reducer::add_up_flat(const at::Tensor& flat) {
         std::min(flat.numel(), static_cast<int64_t>(k) * part);
     return flat.narrow(0, begin, std::min(part, flat.numel() - begin));
   };
-  // Everyone's own part, from all others.
+  // Receives this member's part from all others, and sends them theirs.
   const at::Tensor mine = part_of(own_);
   std::vector<at::Tensor> theirs(members_.size());
   for (std::size_t k = 0; k < members_.size(); ++k) {
@@ -143,14 +143,14 @@ void Reducer::add_up_flat(const at::Tensor& flat) {
     const at::Tensor& each = k == own_ ? mine : theirs[k];
     sum = sum.defined() ? sum.add_(each) : each.clone();
   }
-  // And its sum, to all others.
+  // Sends the sum of this part to all others, and receives theirs.
   exchange([&](std::size_t) { return sum; }, part_of);
   part_of(own_).copy_(sum);
 }
 
 void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
                        const std::function<at::Tensor(std::size_t)>& in) {
-  std::vector<std::pair<int, Carrier::Work>> works;  // with the other end
+  std::vector<std::pair<int, Carrier::Work>> works;  // with the peer
   const auto begin = [&](std::size_t from, std::size_t to) {
     const bool sends = from == own_;
     const std::size_t other = sends ? to : from;
@@ -161,7 +161,7 @@ void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
                                  ? carrier_.send(bytes, peer, tag_, action)
                                  : carrier_.receive(bytes, peer, tag_, action));
   };
-  // In the order that Carrier asks for.
+  // Every member uses this order, which Carrier requires.
   for (std::size_t from = 0; from < members_.size(); ++from) {
     for (std::size_t to = 0; to < members_.size(); ++to) {
       if (from != to && (from == own_ || to == own_)) begin(from, to);

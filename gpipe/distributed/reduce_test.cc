@@ -26,7 +26,7 @@ using testing::world_options;
 constexpr int kTag = 6;
 constexpr int64_t kBuckets[] = {1, 8, 100, int64_t{1} << 24};
 
-// Numbers whose sum depends on the order in which they are added.
+// Returns numbers whose sum depends on the order of addition.
 Tensor numbers(at::IntArrayRef sizes, at::ScalarType type, int rank,
                int number) {
   const int64_t count = c10::multiply_integers(sizes);
@@ -43,27 +43,28 @@ bool same_bits(const Tensor& a, const Tensor& b) {
              b.contiguous().view(-1).view(at::kByte));
 }
 
-// What a rank has, alike on all but for the numbers and what is undefined.
+// Returns the tensors of a rank. All ranks have the same sizes and dtypes, but
+// other values and other undefined tensors.
 std::vector<Tensor> tensors_of(int rank, int ranks) {
   std::vector<Tensor> all;
   const auto add = [&](at::IntArrayRef sizes, at::ScalarType type) {
     all.push_back(numbers(sizes, type, rank, static_cast<int>(all.size()) + 1));
   };
   add({5, 7}, at::kFloat);
-  add({3}, at::kDouble);  // types in turn, so buckets end there
+  add({3}, at::kDouble);  // dtypes alternate, so buckets end
   add({1000}, at::kFloat);
   add({}, at::kFloat);
   add({0}, at::kFloat);
   add({2, 0, 3}, at::kFloat);
   add({1}, at::kFloat);  // fewer elements than ranks
   add({17}, at::kBFloat16);
-  add({0}, at::kDouble);  // a bucket of nothing
+  add({0}, at::kDouble);  // an empty bucket
   add({17, 3}, at::kBFloat16);
   add({2, 3, 4, 5}, at::kFloat);
   all.back() = all.back().contiguous(at::MemoryFormat::ChannelsLast);
   add({4, 6}, at::kDouble);
   all.back() = all.back().t();
-  // On one rank, on all but one, on none.
+  // Undefined on all ranks but one, on one, on all.
   for (int who = 0; who < ranks; ++who) {
     add({6}, at::kFloat);
     if (rank != who) all.back() = Tensor();
@@ -74,7 +75,7 @@ std::vector<Tensor> tensors_of(int rank, int ranks) {
   return all;
 }
 
-// As the parameter would be: any, if no member has a gradient.
+// Returns a parameter for a gradient; any tensor if no member has the gradient.
 Tensor like(const std::vector<std::vector<Tensor>>& by_member,
             std::size_t number) {
   for (const auto& each : by_member) {
@@ -83,7 +84,7 @@ Tensor like(const std::vector<std::vector<Tensor>>& by_member,
   return at::zeros({2});
 }
 
-// By the rule: zeros for undefined ones, from the first member to the last.
+// Returns the expected sum: undefined counts as zero; first to last member.
 Tensor sum_of(const std::vector<std::vector<Tensor>>& by_member,
               std::size_t number) {
   Tensor sum;
@@ -127,7 +128,7 @@ void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
     check(same_bits(sum, expected), "sum");
     if (!before[n].defined()) continue;
     check(sum.strides() == before[n].strides(), "strides");
-    // The old one may be somebody else's, too.
+    // The old gradient must not change, because other code may share it.
     check(same_bits(before[n], copies[n]), "written in place");
   }
 }
@@ -139,7 +140,7 @@ const RankProgramEntry kSums("sums", [] {
   std::iota(everybody.begin(), everybody.end(), 0);
   for (const int64_t bucket : kBuckets) {
     check_sums(*world, everybody, bucket);
-    // As replicas of a pipeline of two ranks are.
+    // The replicas of a pipeline of two ranks.
     std::vector<int> same_stage;
     for (int k = world->rank() % 2; k < world->size(); k += 2) {
       same_stage.push_back(k);
@@ -172,7 +173,7 @@ const RankProgramEntry kDiffer("differ", [] {
   try_with(last ? std::vector<Tensor>{four} : std::vector<Tensor>{four, four});
   try_with({four, last ? at::ones({2, 2}) : four});
   try_with({four, last ? at::ones({4}, at::kDouble) : four});
-  try_with({four, four});  // all is well again
+  try_with({four, four});  // works again
   return 0;
 });
 
@@ -186,7 +187,7 @@ TEST_P(Reduce, AddsInTheOrderOfTheMembersToTheBit) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Reduce, ::testing::Values(1, 2, 3, 4));
 
-// Or the test above would see no order.
+// Otherwise the test above would not notice a wrong order.
 TEST(Reduce, NumbersOfTheTestDependOnTheOrder) {
   for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
     const Tensor a = numbers({1000}, type, 0, 1),
@@ -200,14 +201,13 @@ TEST(Reduce, NumbersOfTheTestDependOnTheOrder) {
 TEST(Reduce, SaysOnAllMembersWhatDiffers) {
   for (const auto& each : Ranks("differ", 3).wait()) {
     EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
-    EXPECT_EQ(
-        each.out,
-        "rank 2 has 1 gradients, but rank 0 2\n"
-        "gradient 1 is of other sizes or of another type on rank 2 than on "
-        "rank 0\n"
-        "gradient 1 is of other sizes or of another type on rank 2 than on "
-        "rank 0\n"
-        "no error\n");
+    EXPECT_EQ(each.out,
+              "rank 2 has 1 gradients, but rank 0 2\n"
+              "gradient 1 has other sizes or another dtype on rank 2 than on "
+              "rank 0\n"
+              "gradient 1 has other sizes or another dtype on rank 2 than on "
+              "rank 0\n"
+              "no error\n");
   }
 }
 

@@ -28,16 +28,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(20);
-// For an error of what is inside to come out.
+// Extra time after the deadline, for the error of the inner thread to arrive.
 constexpr auto kGrace = std::chrono::milliseconds(500);
-// How long the one who serves the store stays for others to read why it goes.
+// How long rank 0 keeps the store after a failure, so that others can read why.
 constexpr auto kLinger = std::chrono::seconds(2);
 
 std::string place(const std::string& address, int port) {
   return address + ":" + std::to_string(port);
 }
 
-// The addresses that a name stands for.
+// The addresses of a host name.
 class Addresses {
  public:
   Addresses(const std::string& name, int port, int flags, int type) {
@@ -69,13 +69,14 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 
 std::string size_key(int rank) { return "size/" + std::to_string(rank); }
 
-// Of a store's server: its first world is complete.
+// A key of the store's server: its first world is complete.
 constexpr char kComplete[] = "gpipe/complete";
-// Of a world: why nothing will come of it.
+// A key of a world: the failure because of which it is given up.
 constexpr char kFailure[] = "failure";
 
-// Everything that waits for others takes its turn on a thread that may be left
-// behind: LibTorch's store waits without end for a server that does not answer.
+// One rank's part of a rendezvous. Calls that wait for other ranks run on a
+// separate thread, which run() leaves behind after the deadline. LibTorch's
+// store waits without a deadline for a server that does not answer.
 class Joining : public std::enable_shared_from_this<Joining> {
  public:
   explicit Joining(const WorldOptions& options)
@@ -94,7 +95,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
       }
       promise.set_value(std::move(outcome));
     }).detach();
-    // What is inside has deadlines too, with better words.
+    // The inner thread has deadlines, too, and its errors say more.
     bool ready =
         answer.wait_until(deadline_ + kGrace) == std::future_status::ready;
     if (!ready && connected_) {
@@ -113,8 +114,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
   }
 
  private:
-  // Moved to who waits for it. An error that both threads held would be freed
-  // by the last, and TSan does not see that libstdc++ counts them.
+  // Moved to the waiting thread. If both threads held the exception, the last
+  // one would free it; TSan would report that, since it does not see
+  // libstdc++'s reference counts.
   struct Outcome {
     Meeting meeting;
     std::exception_ptr error;
@@ -132,7 +134,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
     raise(failure_of(fault, rank, what));
   }
 
-  // The same on all ranks: the first that anybody has found.
+  // Throws the same failure on all ranks: the first one that any rank has
+  // found.
   [[noreturn]] void fail_all(c10d::Store& store, Fault fault, int rank,
                              const std::string& what) const {
     const std::string mine = encode_failure(failure_of(fault, rank, what));
@@ -149,7 +152,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
       if (server_) server_->set(kComplete, bytes_of("yes"));
       server_.reset();
     } catch (const PeerError&) {
-      // The others are to find the reason, and not a store that is gone.
+      // Keeps the store for a while, so that the other ranks find the reason.
       if (listening >= 0) std::this_thread::sleep_for(kLinger);
       throw;
     }
@@ -159,7 +162,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
             : options_.own_address;
     try {
       meeting.data = group(meeting.store, "data", own, options_.timeout);
-      // Its receives wait for as long as nothing happens.
+      // The failure detector's receives wait until something happens.
       meeting.control =
           group(meeting.store, "control", own, std::chrono::hours(24 * 365));
     } catch (const std::exception& error) {
@@ -190,7 +193,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
     }
   }
 
-  // Null, and why, if this server is not the one to meet at.
+  // Returns the store of the world to join. Returns null and sets `failure` if
+  // this server belongs to an earlier world.
   c10::intrusive_ptr<c10d::Store> enter(int listening, RankFailure& failure) {
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(options_.port);
@@ -210,10 +214,10 @@ class Joining : public std::enable_shared_from_this<Joining> {
           "gpipe/world/" + options_.session + "/" + std::to_string(number),
           server_);
     };
-    // A launcher's server may have seen worlds before.
+    // A launcher's server may have served earlier worlds.
     if (options_.store_is_served || world == 1) return store_of(world);
-    // Rank 0 serves one world. If that is complete, or has failed, it may be
-    // the one that this process was in before, and rank 0 has yet to leave it.
+    // Rank 0 serves only one world. If that world is complete or has failed, it
+    // may be the previous world of this process, which rank 0 has not left yet.
     const auto first = store_of(1);
     const std::string twice = "there are two processes with rank " +
                               std::to_string(options_.rank) + " at " +
@@ -246,7 +250,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
         if (theirs != std::to_string(size)) {
           fail_all(store, Fault::kDisagree, rank,
                    "it says that there are " + theirs + " ranks, but rank " +
-                       std::to_string(options_.rank) + " that there are " +
+                       std::to_string(options_.rank) + " says that there are " +
                        std::to_string(size) + "; give all the same WORLD_SIZE");
         }
       }
@@ -273,7 +277,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     auto options = c10d::ProcessGroupGloo::Options::create(options_.timeout);
     options->devices.push_back(
         c10d::ProcessGroupGloo::createDeviceForHostname(own));
-    options->threads = 1;  // of collectives
+    options->threads = 1;  // for collectives
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<c10d::PrefixStore>(name, store), options_.rank,
         options_.size, options);
@@ -283,7 +287,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
 
   const WorldOptions options_;
   const Clock::time_point deadline_;
-  // Of the thread that is inside.
+  // Used by the inner thread only.
   c10::intrusive_ptr<c10d::Store> server_;
   std::atomic<bool> connected_{false};
 };
@@ -316,7 +320,8 @@ int listen_on(const std::string& address, int port) {
 }
 
 std::string address_towards(const std::string& address, int port) {
-  // To connect a datagram socket sends nothing; the system chooses its address.
+  // Connecting a datagram socket sends nothing; the system just chooses its
+  // address.
   const Addresses addresses(address, port, 0, SOCK_DGRAM);
   for (const addrinfo* each = addresses.first(); each; each = each->ai_next) {
     const int socket =
@@ -335,15 +340,15 @@ std::string address_towards(const std::string& address, int port) {
     if (found) return text;
   }
   TORCH_CHECK_WITH(
-      DistNetworkError, false, "there is no way to ", address,
+      DistNetworkError, false, "there is no route to ", address,
       "; name this machine's address in WorldOptions::own_address");
 }
 
 Meeting meet(const WorldOptions& options) {
   TORCH_CHECK_VALUE(
       options.size >= 1 && options.rank >= 0 && options.rank < options.size,
-      "rank ", options.rank, " of ", options.size,
-      " is none: ranks count from 0");
+      "rank ", options.rank, " is not one of ", options.size,
+      " ranks: ranks count from 0");
   TORCH_CHECK_VALUE(options.port > 0 && options.port < 65536,
                     "the port must be in 1..65535 (port: ", options.port, ")");
   TORCH_CHECK_VALUE(

@@ -1,4 +1,4 @@
-// How ranks find each other, and the groups of c10d that they make.
+// The rendezvous: how ranks find each other and connect.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -12,22 +12,26 @@
 
 namespace gpipe {
 
+// The connections of a world.
 struct Meeting {
-  c10::intrusive_ptr<c10d::Store> store;  // of this world
-  // Of all ranks, with connections of their own.
+  c10::intrusive_ptr<c10d::Store> store;  // with a prefix for this world
+  // Groups of all ranks, with separate connections: for the pipeline's
+  // messages, and for the failure detector.
   c10::intrusive_ptr<c10d::Backend> data, control;
 };
 
-// Waits until all ranks have come. Errors: see World::connect. Never waits for
-// longer than twice the timeout.
+// Blocks until all ranks have called, at most for twice the timeout, and
+// returns the connections. Errors: see World::connect().
 Meeting meet(const WorldOptions& options);
 
-// A socket that listens on `address` alone, where LibTorch's store would listen
-// on all of the machine's. c10::DistNetworkError if the port is in use or the
-// address is not of this machine. The caller closes it.
+// Returns a socket that listens on `address` only. (LibTorch's store would
+// listen on all addresses of the machine.) The caller closes it. Throws
+// c10::DistNetworkError if the port is in use, or if the address is not of this
+// machine.
 int listen_on(const std::string& address, int port);
 
-// The address of this machine that packets to `address` leave from.
+// Returns the address of this machine from which packets to `address` are sent.
+// Sends nothing. Throws c10::DistNetworkError if there is no route.
 std::string address_towards(const std::string& address, int port);
 
 }  // namespace gpipe

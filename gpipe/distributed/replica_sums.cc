@@ -14,7 +14,7 @@ ReplicaSums::ReplicaSums(World& world, Carrier& carrier,
                          int64_t bucket_bytes)
     : reducer_(world, carrier, std::move(members), tag),
       bucket_bytes_(bucket_bytes),
-      // The cores are the partitions'.
+      // One thread, because the workers of the partitions use the cores.
       worker_(new_worker([] {}, /*threads=*/1)) {}
 
 ReplicaSums::~ReplicaSums() { stop(); }
@@ -42,7 +42,8 @@ void ReplicaSums::begin(std::vector<Parameter> parameters) {
     } catch (...) {
       error = std::current_exception();
     }
-    // Under the lock, since whoever is told may end this object.
+    // Under the lock, because the thread that is notified may destroy this
+    // object.
     std::lock_guard<std::mutex> lock(mutex_);
     error_ = error;
     running_ = false;
@@ -63,7 +64,7 @@ void ReplicaSums::add_up() {
       });
       if (stopped_) return;
     }
-    // From here on they are this thread's.
+    // From here on, only this thread uses these summands.
     for (std::size_t k = begin; k < end; ++k) use(k);
     reducer_.add_up(summands_.data() + begin, summands_.data() + end);
     for (std::size_t k = begin; k < end; ++k) {
@@ -76,7 +77,6 @@ void ReplicaSums::add_up() {
   }
 }
 
-// On this thread's current stream.
 void ReplicaSums::use(std::size_t k) {
   const at::Tensor& grad = summands_[k].grad;
   if (!grad.defined()) return;
@@ -90,7 +90,7 @@ bool ReplicaSums::give(const at::Tensor& parameter, at::Tensor& grad,
   if (found == numbers_.end()) return false;
   const std::size_t k = found->second;
   std::lock_guard<std::mutex> lock(mutex_);
-  // It may be on its way.
+  // The first one may be in an exchange already.
   TORCH_CHECK(!states_[k].there, "the gradient of parameter ", k, " of ",
               states_.size(), " of this step comes a second time, from stage ",
               states_[k].stage, " or another one");

@@ -1,4 +1,4 @@
-// Sums of gradients over replicas, made while the step still runs.
+// Sums of gradients over replicas, computed while the step still runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,17 +21,19 @@
 
 namespace gpipe {
 
-// Parameters go around in buckets, in the order in which backwards complete
-// their gradients: of the last stage first, and of a stage the last one first.
-// A bucket goes once its gradients are there, while other stages, and layers
-// before in the same stage, have their last backward; as
-// torch.nn.parallel.DistributedDataParallel does for one stage.
+// The sums of a step's gradients over all replicas, on a thread of its own.
 //
-// Threads: give() and close() from any, one at a time for a stage; the others
-// from one. A thread of its own adds up.
+// Parameters are cut into buckets, in the order in which backwards complete
+// their gradients: the last stage first, and within a stage the last parameter
+// first. A bucket is added up as soon as its gradients are complete, while
+// other stages, and earlier layers of the same stage, still run their last
+// backward. torch.nn.parallel.DistributedDataParallel does so for one stage.
+//
+// Threads: give() and close() may be called from any thread, but one at a time
+// for each stage. All other methods: from one thread.
 class ReplicaSums {
  public:
-  // `members`: as Reducer's.
+  // `members`: as for Reducer.
   ReplicaSums(World& world, Carrier& carrier, std::vector<int> members, int tag,
               int64_t bucket_bytes = kBucketBytes);
   ~ReplicaSums();
@@ -40,31 +42,38 @@ class ReplicaSums {
     int64_t stage;
     at::Tensor tensor;
   };
-  // A step begins, with these parameters in this order, all different.
+  // Begins a step with these parameters in this order; all are different. Stops
+  // the step before.
   void begin(std::vector<Parameter> parameters);
 
-  // The gradient of a parameter is complete at `made`. False, and nothing else,
-  // for a tensor that is none of the parameters. c10::Error if it was given
-  // before, or its stage was closed.
+  // Hands over the gradient of a parameter, which is complete after the event
+  // `made`; moves from `grad`. Returns false and does nothing if `parameter` is
+  // not among the parameters. Throws c10::Error if it was given before, or if
+  // its stage was closed.
   bool give(const at::Tensor& parameter, at::Tensor& grad, const Moment& made);
-  // The parameters of the stage that have not been given have no gradient here.
+  // Declares that the parameters of `stage` that were not given have no
+  // gradient on this rank.
   void close(int64_t stage);
 
-  // How many buckets have been added up so far, of how many.
+  // Return how many buckets have been added up, and how many there are.
   std::size_t done() const;
   std::size_t buckets() const;
 
-  // Waits until all have been added up. Gives the sums, by parameter, undefined
-  // for those that have no gradient anywhere, for use on this thread's current
-  // streams. Once. PeerError, c10::Error: see Reducer.
+  // Blocks until all buckets have been added up. Returns the sums with their
+  // parameters, for use on this thread's current streams. A sum is undefined if
+  // no replica has a gradient. Call it once in a step. Throws PeerError or
+  // c10::Error, see Reducer.
   std::vector<Summand> finish();
 
-  // Nothing more will be given; forgets the step, once what goes around has
-  // come, or the world has failed.
+  // Ends the step: adds up no further bucket. Blocks until the current one is
+  // complete, or the world has failed.
   void stop();
 
  private:
+  // The thread's task: adds up all buckets of the step.
   void add_up();
+  // Makes this thread's current stream wait for gradient `k`, and records its
+  // use there.
   void use(std::size_t k);
 
   Reducer reducer_;
@@ -74,19 +83,21 @@ class ReplicaSums {
   std::condition_variable changed_;
   std::vector<Summand> summands_;
   std::vector<std::size_t> ends_;  // of buckets
-  // By summand.
+  // The states of the summands, by index.
   struct State {
     int64_t stage = 0;
+    // The gradient was given, or its stage was closed.
     bool there = false;
-    Moment made;  // of the gradient, and then of the sum
+    Moment made;  // after the gradient, later after the sum
   };
   std::vector<State> states_;
+  // The index of each parameter in `summands_`.
   std::unordered_map<at::TensorImpl*, std::size_t> numbers_;
   std::size_t done_ = 0;
   bool running_ = false, stopped_ = false;
   std::exception_ptr error_;
 
-  const std::unique_ptr<Worker> worker_;  // last: it ends first
+  const std::unique_ptr<Worker> worker_;  // last: its thread must end first
 };
 
 }  // namespace gpipe

@@ -35,7 +35,7 @@ std::vector<int> everybody(const World& world) {
   return members;
 }
 
-// Other values on each rank; their sums are exact.
+// Returns a gradient that differs by rank; the sums are exact.
 Tensor grad_of(const Tensor& parameter, int rank) {
   return at::full_like(parameter, 1 << rank);
 }
@@ -46,7 +46,7 @@ void give(ReplicaSums& sums, const Tensor& parameter, int rank) {
   check(sums.give(parameter, grad, Moment()), "is a parameter");
 }
 
-// Until so many buckets have been added up; a minute at most.
+// Blocks until `buckets` buckets have been added up; throws after a minute.
 void wait_until_done(const ReplicaSums& sums, std::size_t buckets) {
   for (int tries = 0; tries < 6000 && sums.done() < buckets; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -69,7 +69,7 @@ const RankProgramEntry kOverlap("overlap", [] {
     check(!sums.give(other, other, Moment()) && other.defined(), "another");
     give(sums, a, rank);
     sums.close(1);
-    // While nobody has given anything else.
+    // No other gradient has been given yet.
     wait_until_done(sums, 1);
     Tensor again = at::ones({1000});
     bool refused = false;
@@ -81,7 +81,7 @@ const RankProgramEntry kOverlap("overlap", [] {
     check(refused && again.defined(), "a second time");
     all_gather(*world, kBarrierTag, "", "the test");
     give(sums, c, rank);
-    // One rank has no gradient of b, none has one of d.
+    // One rank has no gradient of b; no rank has one of d.
     if (rank > 0) give(sums, b, rank);
     sums.close(0);
     const std::vector<Summand> result = sums.finish();
@@ -103,7 +103,7 @@ const RankProgramEntry kStopped("stopped", [] {
   sums.begin({{0, a}, {0, b}});
   give(sums, a, world->rank());
   wait_until_done(sums, 1);
-  // What would make it wait for ever is not waited for.
+  // stop() must not wait for b, which is never given.
   sums.stop();
   all_gather(*world, kBarrierTag, "", "the test");
   sums.begin({{0, a}});
@@ -112,7 +112,7 @@ const RankProgramEntry kStopped("stopped", [] {
   return 0;
 });
 
-// Ranks that have other parameters, and ranks that are left alone.
+// Ranks with different parameters, and ranks whose peer fails.
 const RankProgramEntry kErrors("errors", [] {
   const auto world = World::connect(world_options());
   const bool last = world->rank() == world->size() - 1;
@@ -126,14 +126,14 @@ const RankProgramEntry kErrors("errors", [] {
   } catch (const c10::Error& error) {
     std::cout << error.what_without_backtrace() << std::endl;
   }
-  // Others hear of the failure as soon as it is there, wherever they are.
+  // The other ranks may learn of the failure anywhere in this block.
   try {
     all_gather(*world, kBarrierTag, "", "the test");
     sums.begin({{0, a}});
     if (last) {
       const int rank = world->rank();
       world->fail({Fault::kFailed, rank, rank, "the test", "no reason"});
-      // Its own thread waits for a gradient that does not come.
+      // The thread of `sums` waits for a gradient that is never given.
       sums.stop();
       return 0;
     }
@@ -164,7 +164,7 @@ TEST(ReplicaSums, AStepThatIsStoppedIsForgotten) {
 TEST(ReplicaSums, ErrorsComeOutOfFinish) {
   const auto results = Ranks("errors", 3).wait();
   const std::string differ =
-      "gradient 1 is of other sizes or of another type on rank 2 than on rank "
+      "gradient 1 has other sizes or another dtype on rank 2 than on rank "
       "0\n";
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     EXPECT_TRUE(results[rank].ended && results[rank].exit.ok())

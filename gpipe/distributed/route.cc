@@ -7,7 +7,8 @@
 namespace gpipe {
 namespace {
 
-// As ForwardPass and BackwardPass pass things on: skip tensors first.
+// Returns the outputs of an action, in the order in which ForwardPass and
+// BackwardPass send them: skip tensors first.
 std::vector<Passage> made_by(const Action& action, int64_t stages,
                              const std::vector<SkipLink>& links) {
   std::vector<Passage> made;

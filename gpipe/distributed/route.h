@@ -1,4 +1,5 @@
-// Which messages go from rank to rank in a step, and in what order. No network.
+// The order of the messages from one rank to another in a step. Uses no
+// network.
 #pragma once
 
 #include <vector>
@@ -9,14 +10,14 @@
 
 namespace gpipe {
 
-// What one action makes for stages of one rank, which goes there as one
-// message: skip tensors in the order of their links, then what goes to the
-// neighbour.
+// The parts of one message: all outputs of one action for stages of one rank.
+// Skip tensors come first, in the order of `links`; the output for the
+// neighbouring stage comes last.
 using Bundle = std::vector<Passage>;
 
-// What rank `from` sends to rank `to`, in the order in which it is sent: that
-// of the actions of `from`. Both know it from the schedule alone, so that the
-// receiver can wait for each by name, and need not ask.
+// Returns the messages that rank `from` sends to rank `to`, in the order of the
+// actions of `from`. It depends on the schedule only, so both ranks know it,
+// and the receiver knows which message comes next.
 std::vector<Bundle> route(const Schedule& schedule,
                           const std::vector<int>& rank_of_stage,
                           const std::vector<SkipLink>& links, int from, int to);

@@ -1,7 +1,8 @@
-// Every message that a step needs has one place on one route, and no rank waits
-// for another in a circle: for all schedules, sizes and ways of skip tensors.
+// Every message that a step needs is in exactly one route, and no ranks wait
+// for each other in a circle: for all schedules, sizes and layouts of skip
+// tensors.
 //
-// What is needed and who waits for what is said here a second time, from the
+// The needed messages and the waits are derived here a second time, from the
 // rules of a pipeline.
 #include "gpipe/distributed/route.h"
 
@@ -46,7 +47,7 @@ bool is_backward(const Action& action) {
   return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
 }
 
-// Ways of skip tensors, by name, on a pipeline of this many stages.
+// Returns layouts of skip tensors, by name, for a pipeline of `stages` stages.
 std::map<std::string, Links> skip_layouts(int stages, int ranks) {
   std::map<std::string, Links> layouts{{"no skip", {}}};
   const auto add = [&](const std::string& name, int from, int to) {
@@ -58,9 +59,10 @@ std::map<std::string, Links> skip_layouts(int stages, int ranks) {
   for (int k = 0; k < stages / 2; ++k) add("nested", k, stages - 1 - k);
   for (int k = 0; k + 2 < stages; ++k) add("crossing", k, k + 2);
   for (int k = 1; k < stages; ++k) add("several from one stage", 0, k);
-  add("several from one stage", 0, stages - 1);  // two to the same one
+  add("several from one stage", 0, stages - 1);  // two to the same stage
   for (int k = 0; k + 1 < stages; ++k) add("several to one", k, stages - 1);
-  // Loops have s and s + ranks together; a V has s and 2 ranks - 1 - s.
+  // With a loop, stages s and s + ranks share a rank; with a V, s and 2 ranks -
+  // 1 - s.
   for (int k = 0; k + ranks < stages; ++k) add("on one rank", k, k + ranks);
   for (int k = 0; k < ranks; ++k) add("on one rank", k, 2 * ranks - 1 - k);
   return layouts;
@@ -75,8 +77,9 @@ struct Case {
   bool backward = false;
 };
 
-// Without GPIPE_THOROUGH=1, up to 6 ranks and 9 micro-batches: fewer, as many,
-// and more micro-batches than ranks and stages.
+// Calls `check` for each case. Without GPIPE_THOROUGH=1: up to 6 ranks and 9
+// micro-batches, so fewer, as many and more micro-batches than ranks and
+// stages.
 void for_each_case(const std::function<void(const Case&)>& check) {
   const int64_t most_ranks = testing::rounds(6, 8);
   const int64_t most_microbatches = testing::rounds(9, 16);
@@ -90,7 +93,7 @@ void for_each_case(const std::function<void(const Case&)>& check) {
           try {
             each.schedule = named_schedule(name, ranks, m, per_rank);
           } catch (const std::invalid_argument&) {
-            continue;  // a size that it does not have
+            continue;  // a size that the schedule refuses
           }
           each.name = name + ", " + std::to_string(ranks) + " ranks, " +
                       std::to_string(per_rank) + " stages per rank, " +
@@ -108,7 +111,7 @@ void for_each_case(const std::function<void(const Case&)>& check) {
   }
 }
 
-// What has to go from rank to rank, without an order.
+// Returns the messages from rank `from` to rank `to`, without an order.
 std::multiset<Ids::value_type> needed(const Case& of, const Links& links,
                                       int from, int to) {
   std::multiset<Ids::value_type> ids;
@@ -154,7 +157,8 @@ TEST(Route, HasEachMessageThatIsNeededOnceAndNoOther) {
   EXPECT_GT(cases, testing::rounds(750, 1000));
 }
 
-// The counts on the page: m per boundary or skip between two ranks, and way.
+// The counts in the documentation: m for each boundary or skip between two
+// ranks, in each direction.
 TEST(Route, HasTheNumbersOfAPipelineOfThreeRanks) {
   const Links links{{0, 0, 2, 0}, {0, 1, 1, 0}};
   const auto count = [&](const Schedule& schedule, int from, int to) {
@@ -194,10 +198,10 @@ TEST(Route, SendsSkipTensorsBeforeTheBoundary) {
                  {true, 1, 0, -1, 0}}));
 }
 
-// What an action makes for a rank is there at one time.
+// All outputs of an action for one rank become one message.
 TEST(Route, BundlesWhatAnActionMakesForARank) {
   const Schedule schedule = named_schedule("1f1b", 3, 2, 1);
-  // From the first stage to both others, to one of them twice.
+  // From the first stage to both others, twice to one of them.
   const Links links{{0, 0, 1, 0}, {0, 1, 2, 0}, {0, 2, 1, 1}};
   const auto bundles = [&](int from, int to) {
     std::vector<Ids> all;
@@ -239,17 +243,17 @@ TEST(Route, DoesNotDependOnWhatIsRecomputed) {
   });
 }
 
-// All ranks at once, without time. An action waits for what it needs; what it
-// makes goes into the outlets of its rank; an outlet gives the messages to its
-// inlet, which takes those of the route only, in their order.
+// A simulation of all ranks without time. An action waits for its inputs; its
+// outputs go to the senders of its rank. A sender passes its messages to the
+// receiver, which accepts only those of the route, in order.
 //
-// A rank, an outlet or an inlet that can go on can still do so after whatever
-// another one does. So if one order of events lets all end, every order does,
-// and those of a network are among them.
+// If a rank, a sender or a receiver can go on, it still can after any step of
+// another one. So if all end in one order of events, they end in every order,
+// also in every order of a network.
 class Simulation {
  public:
-  // `room`: messages that an outlet holds; a rank that has more to send waits.
-  // None: any number.
+  // `room`: how many messages a sender holds before its rank must wait; none
+  // means any number.
   Simulation(const Case& of, Links links, std::optional<std::size_t> room)
       : case_(of), links_(std::move(links)), room_(room), ranks_(of.ranks) {
     for (int from = 0; from < of.ranks; ++from) {
@@ -263,7 +267,8 @@ class Simulation {
     }
   }
 
-  // What has gone wrong; "" if all ranks have ended, with nothing on the way.
+  // Returns what has gone wrong; "" if all ranks have ended and all messages
+  // have arrived.
   std::string run() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -288,7 +293,7 @@ class Simulation {
     for (int rank = 0; rank < case_.ranks; ++rank) {
       if (ranks_[rank].next != case_.schedule.ranks[rank].size() ||
           !ranks_[rank].made.empty()) {
-        return "rank " + std::to_string(rank) + " waits for ever";
+        return "rank " + std::to_string(rank) + " waits forever";
       }
     }
     for (const auto& [ends, way] : routes_) {
@@ -302,8 +307,8 @@ class Simulation {
  private:
   using Id = Ids::value_type;
   struct Rank {
-    std::size_t next = 0;  // action
-    std::deque<Id> made;   // not in an outlet yet
+    std::size_t next = 0;  // index of the next action
+    std::deque<Id> made;   // not yet in a sender
   };
   struct Way {
     std::deque<Id> outlet;
@@ -316,7 +321,7 @@ class Simulation {
     return static_cast<int64_t>(case_.rank_of_stage.size());
   }
 
-  // Calls `use` for each value that goes into the action (`in`), or comes out.
+  // Calls `use` for each input (`in`) or output of the action.
   template <typename Use>
   void values(const Action& action, bool in, Use use) const {
     const bool backward = is_backward(action);
@@ -348,7 +353,8 @@ class Simulation {
     return moved;
   }
 
-  // The next action, or the next block of them, if it can begin.
+  // Runs the next action, or the next group of fused ones, if its inputs are
+  // there.
   bool act(int rank) {
     Rank& mine = ranks_[rank];
     const auto& actions = case_.schedule.ranks[rank];
@@ -367,7 +373,7 @@ class Simulation {
     if (!ready) return false;
     for (; mine.next < end; ++mine.next) {
       const Action& action = actions[mine.next];
-      // What comes from its own rank must have been made before.
+      // Inputs from the same rank must have been made before.
       values(action, true, [&](const Id& id) {
         if (rank_of(std::get<1>(id)) == rank && kept_.count(id) == 0) {
           ADD_FAILURE() << "rank " << rank << " has not made what it needs";
@@ -401,7 +407,7 @@ TEST(Route, LetsAllRanksEndIfOutletsTakeWhatTheyGet) {
   });
 }
 
-// More than the outlets ask for: they have room for all.
+// Stricter than real senders, which hold any number of messages.
 TEST(Route, LetsAllRanksEndIfOutletsTakeOneMessageAtATime) {
   for_each_case([](const Case& each) {
     for (const auto& [layout, links] : each.layouts) {
@@ -411,7 +417,7 @@ TEST(Route, LetsAllRanksEndIfOutletsTakeOneMessageAtATime) {
   });
 }
 
-// So the two above can fail.
+// Shows that the two tests above can fail.
 TEST(Route, SimulationSeesACircle) {
   Case circle;
   circle.ranks = 2;
@@ -419,7 +425,7 @@ TEST(Route, SimulationSeesACircle) {
   circle.backward = true;
   circle.rank_of_stage = {0, 1};
   circle.schedule.ranks = {
-      // Waits for a gradient before rank 1 can have made one.
+      // Waits for a gradient before rank 1 can have made it.
       {{0, Kind::kForward, 0},
        {0, Kind::kBackward, 0},
        {0, Kind::kForward, 1},
@@ -429,8 +435,7 @@ TEST(Route, SimulationSeesACircle) {
        {1, Kind::kBackward, 0},
        {1, Kind::kBackward, 1}},
   };
-  EXPECT_EQ(Simulation(circle, {}, std::nullopt).run(),
-            "rank 0 waits for ever");
+  EXPECT_EQ(Simulation(circle, {}, std::nullopt).run(), "rank 0 waits forever");
 }
 
 }  // namespace

@@ -93,7 +93,8 @@ StepResult Runner::step(const Value& input, const Value& target,
   } catch (...) {
     tell(*world_, std::current_exception(), "train_step()");
     if (sums_) sums_->stop();
-    // Of what a link's thread has thrown there is only a PeerError here.
+    // If a sender's or receiver's thread has thrown, the exception here is only
+    // a PeerError. rethrow() throws the original.
     for (auto& [from, inlet] : inlets_) inlet->rethrow();
     for (auto& [to, outlet] : outlets_) outlet->rethrow();
     throw;
@@ -108,8 +109,9 @@ StepResult Runner::run(const Value& input, const Value& target,
       layout_.replica * int64_t{num_microbatches(plan.whole.schedule)};
   TrainStep step(stages_, plan.whole.schedule, options, this, before);
   if (layout_.has_first()) {
-    // A CPU's is brought there by micro-batch. For what another accelerator
-    // still has to compute nobody would wait.
+    // Input on the CPU is copied by micro-batch. Input on another accelerator
+    // is refused: nothing would make the copy wait for work still running
+    // there.
     check_device(input, {executor_.devices().front(), c10::Device(c10::kCPU)},
                  "device()");
     check_rows(input);
@@ -124,7 +126,7 @@ StepResult Runner::run(const Value& input, const Value& target,
   if (options.timeline()) {
     recording.emplace(executor_.devices(), options.memory());
   }
-  // Nothing may come in for a step that is gone.
+  // After the step, no thread may deliver to it.
   struct Flush {
     Runner& runner;
     ~Flush() {
@@ -152,7 +154,8 @@ StepResult Runner::run(const Value& input, const Value& target,
         std::rethrow_exception(error->exception);
       }
     } catch (...) {
-      // Before flush waits for what would never come.
+      // Reported before flush(), which would otherwise wait for messages that
+      // never come.
       tell(*world_, std::current_exception(), "train_step()");
       throw;
     }
@@ -161,7 +164,7 @@ StepResult Runner::run(const Value& input, const Value& target,
   foreign_.check(step.leaves());
   StepResult result;
   if (layout_.has_last()) result = step.result();
-  // Before all have done their part, for some of which it goes on meanwhile.
+  // Before end_together(), because other ranks may still run their part.
   add_up(step);
   step.check_sums();
   step.finish();
@@ -174,8 +177,8 @@ StepResult Runner::run(const Value& input, const Value& target,
   return result;
 }
 
-// All of what the first ranks know, and tell the others with the first
-// messages.
+// Only the first ranks know the rows and the seed. Other ranks get both with
+// their first messages.
 void Runner::start(TrainStep& step) {
   widths_.clear();
   rows_.assign(step.microbatches(), 0);
@@ -235,9 +238,9 @@ MessageId Runner::id_of(const Passage& passage) const {
 }
 
 void Runner::send(std::vector<Outgoing> all, const Moment& made) {
-  // As route() bundles them.
+  // A message for each rank, as route() predicts it.
   struct Bundled {
-    Passage passage;  // the last one
+    Passage passage;  // of the last part
     Message message;
     std::vector<Crossing> content;
   };
@@ -382,15 +385,15 @@ void Runner::end_together(const TrainStep& step, StepResult& result) {
   if (mean.defined()) {
     result.loss = result.loss.defined() ? mean.to(result.loss.device()) : mean;
   }
-  // As one process would have.
+  // One process would have drawn the seed from the default generator, too.
   if (drew) StepSeed::draw();
 }
 
 void Runner::begin_sums(const TrainStep& step) {
   if (!sums_ || !step.with_backward()) return;
-  // As backwards complete their gradients, if stages have them in their order.
+  // Backwards complete gradients in this order, if ranks run stages in order.
   std::vector<ReplicaSums::Parameter> parameters;
-  std::map<at::TensorImpl*, int> shares;  // stages that have it
+  std::map<at::TensorImpl*, int> shares;  // number of stages that have it
   for (auto part = stages_.partitions.rbegin();
        part != stages_.partitions.rend(); ++part) {
     std::set<at::TensorImpl*> seen;
@@ -406,7 +409,8 @@ void Runner::begin_sums(const TrainStep& step) {
       }
     }
   }
-  // What several stages have is added up over these first, at the end.
+  // Parameters of several stages are added up over these stages first, at the
+  // end.
   parameters.erase(
       std::remove_if(parameters.begin(), parameters.end(),
                      [&](const ReplicaSums::Parameter& each) {
@@ -432,7 +436,7 @@ void Runner::add_up(TrainStep& step) {
   std::vector<Summand> rest;
   for (TrainStep::LeafGrad& each : grads) {
     const auto found = sums.find(each.leaf.unsafeGetTensorImpl());
-    // A stage may have captured what it does not have.
+    // A stage may have captured a parameter of another stage.
     if (each.shared && found != sums.end()) {
       TORCH_CHECK(!found->second.grad.defined(), "a parameter of partition ",
                   each.partition, " is used by several partitions of rank ",
@@ -453,7 +457,7 @@ void Runner::add_up(TrainStep& step) {
   for (std::size_t k = 0; k < rest.size(); ++k) {
     left[k]->grad = std::move(rest[k].grad);
   }
-  // In the graphs of other replicas only.
+  // Gradients that only other replicas have.
   for (auto& [impl, each] : sums) {
     if (each.grad.defined()) grads.push_back({each.like, each.grad});
   }

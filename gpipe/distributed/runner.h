@@ -1,4 +1,4 @@
-// Runs this rank's part of a step.
+// This rank's part of a training step.
 #pragma once
 
 #include <atomic>
@@ -38,67 +38,86 @@
 namespace gpipe {
 
 // The counterpart of runtime/pipeline.h where each rank is a process. Cells,
-// schedules and modes are the same; what leaves a rank goes to an Outlet, and
-// what comes from an Inlet.
+// schedules and checkpoint modes are the same. Activations and gradients for
+// other ranks go to an Outlet; those from other ranks come from an Inlet.
 //
-// Threads: any; steps are served one after the other.
+// Threads: any thread may call; calls run one after the other.
 class Runner : private Border {
  public:
-  // `partitions`: all of them, those of other ranks `elsewhere`. `transfers`:
-  // as agreed. `foreign`: of the layers elsewhere, as far as they are known.
+  // `partitions`: all partitions; those of other ranks have `elsewhere` set.
+  // `threads`: intra-op threads of the worker.
+  // `transfers`: the result of agree_on_transfers().
+  // `foreign`: the known parameters of layers on other ranks.
   Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
          RankLayout layout, c10::Device device, int threads,
          Transfers transfers, ForeignParameters foreign);
   ~Runner() override;
 
-  // `input`, `target`: looked at where the first and the last stage are.
-  // `loss`: null for outputs alone, with a schedule without backwards. The
-  // result has the losses on all ranks.
+  // Runs one step; all ranks call it. The result has the losses on all ranks.
+  // `input` is read on the rank with the first stage, `target` on the rank with
+  // the last one.
+  // `loss`: null to compute outputs only, with a schedule without backwards.
+  // Errors: see DistributedPipelineImpl::train_step().
   StepResult step(const Value& input, const Value& target,
                   const LossFunction* loss, const Schedule& schedule,
                   Checkpoint checkpoint, const TrainOptions& options);
 
-  // What `number` gives on the rank with the first stage, which alone calls it,
-  // on all ranks of the pipeline.
+  // Returns, on all ranks of the pipeline, the result of `number` on the rank
+  // with the first stage. Only that rank calls `number`. Throws PeerError if
+  // the world has failed.
   int64_t from_first(const std::function<int64_t()>& number);
 
-  // Whether it is true on any rank of the world.
+  // Returns whether `here` is true on any rank of the world. Throws PeerError
+  // if the world has failed.
   bool any(bool here);
 
-  // Over the ranks of the pipeline; see norms.h.
+  // Clips the gradients of all ranks of the pipeline, see norms.h.
+  // `parameters`: this rank's, each with the index of its layer.
   double clip_grad_norm(
       const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
       double max_norm, double norm_type);
 
+  // Returns where this rank's exception in the last step came from, if it had
+  // one.
   std::optional<Failure> last_failure() const;
 
  private:
-  // A schedule and what follows from it for this rank.
+  // A schedule, and what this rank derives from it.
   struct TrainPlan {
+    // A checksum of the schedule's text.
     uint32_t checksum;
+    // The actions of all ranks, and of this one.
     Plan whole, mine;
-    std::map<int, std::vector<Bundle>> incoming;  // by rank
+    std::map<int, std::vector<Bundle>> incoming;  // by sending rank
   };
   TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
   StepResult run(const Value& input, const Value& target,
                  const LossFunction* loss, const TrainPlan& plan,
                  const TrainOptions& options,
                  const std::function<void()>& let_go);
+  // Fixes the number of rows and the seed of the step. The first ranks of all
+  // replicas exchange them; other ranks get them with the first messages.
   void start(TrainStep& step);
+  // Posts the messages of the step, by sending rank.
   void receive(const TrainPlan& plan);
+  // Delivers the tensors of a message to the step. Runs on an Inlet's thread.
+  // Throws c10::Error if they do not fit.
   void arrive(const Bundle& bundle, const Message& message,
               std::vector<at::Tensor> tensors);
-  // Into the recording, if there is one: what has just come or gone.
+  // Adds a message to the recording, if there is one, when it has arrived or
+  // left.
   void record(const Passage& passage, const Message& message,
               Recording::Time start);
-  // See widths_; 0 before anything has gone.
+  // Returns the entry of `widths_`; 0 if nothing has been sent.
   std::size_t width_of(int64_t stage, int64_t microbatch);
+  // Blocks until all messages have left and arrived, or the world has failed.
   void flush();
-  // Returns once all ranks have done their part, with their losses.
+  // Blocks until all ranks have done their part of the step. Completes the
+  // losses in `result`.
   void end_together(const TrainStep& step, StepResult& result);
-  // Sums over the replicas: of parameters while the step runs, begun here ...
+  // Begins to add up gradients over the replicas while the step runs.
   void begin_sums(const TrainStep& step);
-  // ... and of all that is left.
+  // Ends these sums, and adds up all gradients that were not among them.
   void add_up(TrainStep& step);
   MessageId id_of(const Passage& passage) const;
   void send(std::vector<Outgoing> all, const Moment& made) override;
@@ -117,17 +136,17 @@ class Runner : private Border {
   Stages stages_;
   RecentPlans<TrainPlan> plans_;
 
-  // Of the step that runs. What comes from other ranks is written by an inlet
-  // before it delivers what the reader waits for.
+  // State of the running step. An Inlet's thread writes values from other ranks
+  // before it delivers the tensors that the reader waits for.
   uint64_t number_ = 0;
   uint32_t checksum_ = 0;
   TrainStep* step_ = nullptr;
-  Recording* recording_ = nullptr;  // if asked for
+  Recording* recording_ = nullptr;  // null unless asked for
   std::atomic<uint64_t> seed_{0};
   std::vector<int64_t> rows_;  // by micro-batch
   std::atomic<int64_t> all_rows_{0};
-  // How many tensors have gone to the next stage, by stage and micro-batch: as
-  // many gradients are to come back.
+  // How many tensors were sent to the next stage, by stage and micro-batch. As
+  // many gradients must come back.
   std::mutex widths_mutex_;
   std::map<std::pair<int64_t, int64_t>, std::size_t> widths_;
 
@@ -135,13 +154,14 @@ class Runner : private Border {
   std::optional<Failure> failure_;
 
   Executor executor_;
+  // The number of the callback for failures of the world.
   int callback_ = -1;
-  // Of the pipeline and of the sums, which go on at the same time.
+  // Transports of the pipeline and of the sums, which run at the same time.
   const std::unique_ptr<Carrier> carrier_, sums_carrier_;
-  // By rank of the pipeline; last: their threads end first.
+  // By rank of the pipeline. Declared last: their threads must end first.
   std::map<int, std::unique_ptr<Outlet>> outlets_;
   std::map<int, std::unique_ptr<Inlet>> inlets_;
-  std::unique_ptr<ReplicaSums> sums_;  // if there are replicas
+  std::unique_ptr<ReplicaSums> sums_;  // null without replicas
 };
 
 }  // namespace gpipe

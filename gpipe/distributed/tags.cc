@@ -5,7 +5,8 @@
 namespace gpipe {
 namespace {
 
-// Bits of a tag that name its channel; above them what the bytes are.
+// The number of bits that name the channel; the bits above depend on the
+// content.
 constexpr int kTagBits = 15, kContentBits = 16;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which messages of c10d are whose.
+// Tags of c10d messages.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -7,7 +7,7 @@
 
 namespace gpipe {
 
-// Tags that a pipeline uses, apart from those of others in the world.
+// The tags of one pipeline, different from all others in the world.
 struct Tags {
   // `channel`: see World::next_channel().
   explicit Tags(int channel)
@@ -15,13 +15,14 @@ struct Tags {
         payload(header + 1),
         words(header + 2),
         sums(header + 3) {}
-  int header, payload;  // of messages
-  int words;            // of what goes around at the ends of a step
-  int sums;             // of gradients, over replicas, meanwhile
+  int header, payload;  // of messages: header and tensors
+  int words;            // of texts at the beginning and the end of a step
+  int sums;             // of sums of gradients over replicas, during a step
 
-  // Of these bytes of a payload. A message of another length than its receiver
-  // waits for would end the receiver's process, so what they are is part of
-  // where they go: bytes that were announced as something else never arrive.
+  // Returns the tag of a payload of `bytes` bytes with dtype `type`. Gloo ends
+  // the receiver's process if a message has another length than the receiver
+  // expects. So the tag depends on length and dtype, and a payload that was
+  // announced differently never arrives.
   int payload_of(int64_t bytes, at::ScalarType type) const;
 };
 

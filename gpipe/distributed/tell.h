@@ -1,4 +1,4 @@
-// Telling other ranks of an exception.
+// Reports of exceptions to other ranks.
 #pragma once
 
 #include <exception>
@@ -9,8 +9,9 @@
 
 namespace gpipe {
 
-// This rank has failed by `exception` in `action`, unless the world has failed
-// before, as it has if this is a PeerError of it. Does not throw.
+// Reports to the world that this rank has failed by `exception` in `action`.
+// Does nothing if the world has failed before, as it has if `exception` is its
+// PeerError. Does not throw.
 inline void tell(World& world, const std::exception_ptr& exception,
                  const std::string& action) {
   if (world.failure()) return;
@@ -18,7 +19,8 @@ inline void tell(World& world, const std::exception_ptr& exception,
               cause_of(exception)});
 }
 
-// What `part` returns; what it throws is told first.
+// Returns the result of `part`. An exception of `part` is first reported by
+// tell() and then rethrown.
 template <typename Part>
 auto telling(World& world, const std::string& action, Part part) {
   try {

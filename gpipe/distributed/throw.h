@@ -1,4 +1,4 @@
-// From exceptions to failures, and back.
+// Conversion of exceptions to RankFailures, and back.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,23 @@
 
 namespace gpipe {
 
-// What an exception of LibTorch's or Gloo's says, in a line: without the place
-// in their sources, which Gloo begins with, and without a backtrace.
+// Returns the first line of the text of an exception of LibTorch or Gloo,
+// without a backtrace and without the source location that Gloo's texts begin
+// with.
 std::string reason_of(const std::exception& error);
 
-// All that an exception says, to be told to other ranks.
+// Returns the whole text of an exception without a backtrace, for other ranks.
 std::string cause_of(const std::exception_ptr& exception);
 
-// A failure in at most kFailureBytes, and back; whatever the bytes, decoding
-// them gives a failure. Long texts are cut.
+// encode_failure() returns a failure as at most kFailureBytes bytes; texts
+// above 1500 bytes are cut. decode_failure() is the reverse. It returns some
+// failure for any `bytes` and never throws.
 constexpr std::size_t kFailureBytes = 3072;
 std::string encode_failure(const RankFailure& failure);
 RankFailure decode_failure(const std::string& bytes);
 
-// `rank`: this one.
+// Throws `failure` as a PeerError.
+// `rank`: the rank of this process.
 [[noreturn]] void throw_peer_error(const RankFailure& failure, int rank);
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// What a rank knows of its own time.
+// The timeline of one rank.
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -26,7 +26,7 @@ void check(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);
 }
 
-// "0F0 0>1 128".
+// Returns a text such as "0F0 0>1 128".
 std::string name_of(const Transfer& transfer) {
   return to_string(transfer.action) + " " + std::to_string(transfer.from) +
          ">" + std::to_string(transfer.to) + " " +
@@ -48,7 +48,7 @@ const RankProgramEntry kTimeline("timeline", [] {
   check(timeline.first_rank == world->rank(), "first_rank");
   check(timeline.ranks.size() == 1, "ranks");
 
-  // Two rows of eight numbers of eight bytes, both ways.
+  // Two rows of eight numbers of eight bytes, in both directions.
   std::set<std::string> names, expected;
   for (const Transfer& each : timeline.transfers) {
     names.insert(name_of(each));
@@ -67,7 +67,7 @@ const RankProgramEntry kTimeline("timeline", [] {
   }
   check(names == expected, "transfers");
 
-  // An action starts when what it needs is there.
+  // An action starts when its inputs are there.
   for (const Transfer& each : timeline.transfers) {
     if (each.to != world->rank()) continue;
     for (const Span& span : timeline.ranks[0]) {

@@ -9,7 +9,7 @@ Transfers transfers_named(const std::string& name) {
        {Transfers::kAuto, Transfers::kHost, Transfers::kDirect}) {
     if (name == name_of(each)) return each;
   }
-  TORCH_CHECK_VALUE(false, "transfers need to be auto, host or direct, not '",
+  TORCH_CHECK_VALUE(false, "transfers must be auto, host or direct, not '",
                     name, "'");
 }
 

@@ -1,25 +1,26 @@
-// Public: which way tensors take from the accelerator of one rank to that of
-// another.
+// Public: the transport of tensors between the accelerators of two ranks.
 #pragma once
 
 #include <string>
 
 namespace gpipe {
+// The transport of tensors from the accelerator of one rank to that of another.
 
 enum class Transfers {
-  // kHost. Direct transfers have never run on two GPUs and break rules of NCCL,
-  // so a program gets them only if it asks for kDirect.
+  // The default, which means kHost. Direct transfers have never run on two GPUs
+  // and break rules of NCCL, so a program gets them only if it asks for
+  // kDirect.
   kAuto,
-  // By way of the memory of the hosts, through Gloo.
+  // Through the memory of the hosts, over Gloo.
   kHost,
-  // From accelerator to accelerator: through NCCL between CUDA devices, in a
-  // program that is built with --config=cuda and with nccl.h. Without them a
-  // pipeline throws c10::ValueError. Each rank needs a device of its own: NCCL
-  // refuses two ranks on one.
+  // From accelerator to accelerator: over NCCL between CUDA devices, in a
+  // program that is built with --config=cuda and with nccl.h. Else the
+  // constructor of a pipeline throws c10::ValueError. Each rank needs its own
+  // device: NCCL refuses two ranks on one.
   kDirect,
 };
 
-// "auto", "host", "direct".
+// Returns "auto", "host" or "direct".
 constexpr const char* name_of(Transfers transfers) {
   switch (transfers) {
     case Transfers::kAuto:
@@ -32,7 +33,8 @@ constexpr const char* name_of(Transfers transfers) {
   return "?";
 }
 
-// The one of that name. c10::ValueError, naming all three, for another.
+// Returns the transfers with this name. Throws c10::ValueError, which lists all
+// three names, if there are none.
 Transfers transfers_named(const std::string& name);
 
 }  // namespace gpipe

@@ -15,16 +15,17 @@
 namespace gpipe {
 namespace {
 
+// The tag of all messages.
 constexpr int kTag = 1;
-// The same for all, since a message of another length ends the process that
-// gets it (Gloo).
+// The size of all messages. It is fixed, because Gloo ends a process that
+// receives a message of an unexpected length.
 constexpr int64_t kBytes = 4096;
-// One that stands still takes nothing. What waits for it must be kept, since
-// Gloo holds a send by a weak pointer and never gets past one that is gone; so
-// it gets no more beats than these before it is heard of again.
+// The most heartbeats sent to a rank that does not answer. A rank that stands
+// still receives nothing, and its sends must be kept: Gloo holds a send by a
+// weak pointer and never gets past one that is gone.
 constexpr int kUnanswered = 16;
-// Else a message is sent, and its memory free, long before as many others are:
-// more than those beats, a failure and a goodbye.
+// How many sends are kept. Older ones are complete, since no more messages can
+// be pending than the heartbeats above, a failure and the note of leaving.
 constexpr std::size_t kSendsKept = 2 * kUnanswered;
 constexpr int kBeatsPerTimeout = 8;
 constexpr auto kShortestBeat = std::chrono::milliseconds(1);
@@ -69,7 +70,7 @@ Watch::Watch(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
 
 void Watch::listen(int from) {
   Peer& peer = *peers_[from];
-  std::string closed;  // why, if it was
+  std::string closed;  // the reason, if the connection was closed
   while (true) {
     std::vector<at::Tensor> message{at::empty({kBytes}, at::kByte)};
     c10::intrusive_ptr<c10d::Work> work;
@@ -79,7 +80,7 @@ void Watch::listen(int from) {
         if (peer.closing) break;
         work = peer.receive = group_->recv(message, from, kTag);
       }
-      if (!work->wait()) break;  // aborted: this rank is leaving
+      if (!work->wait()) break;  // aborted, because this rank leaves
     } catch (const std::exception& error) {
       closed = reason_of(error);
       break;
@@ -123,7 +124,7 @@ void Watch::beat() {
       send(to, message);
     }
     const auto now = Clock::now();
-    // What has been stopped itself knows nothing of the others.
+    // If this process was stopped itself, silence of the others means nothing.
     const bool was_here = now - last < timeout_ / 2;
     last = now;
     for (int from = 0; from < static_cast<int>(peers_.size()); ++from) {
@@ -153,7 +154,7 @@ void Watch::send(int to, const at::Tensor& message) {
     peer.sends.emplace_back(message, group_->send(tensors, to, kTag));
     if (peer.sends.size() > kSendsKept) peer.sends.pop_front();
   } catch (const std::exception&) {
-    // Its listener knows.
+    // The listener reports the broken connection.
   }
 }
 

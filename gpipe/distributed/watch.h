@@ -1,4 +1,4 @@
-// Each rank tells each other that it is there, and what has gone wrong.
+// Heartbeats and reports of failures between ranks.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -19,57 +19,69 @@
 
 namespace gpipe {
 
-// Has a connection of its own to every other rank. On each waits a receive, so
-// that the system tells at once when the other one's process has ended; and
-// beats come in, so that one that stands still is noticed.
+// The failure detector of one rank. It has its own connection to every other
+// rank. A receive is always posted on each connection, so that the operating
+// system reports at once when the other process has ended. Heartbeats arrive on
+// it, so that a rank that stands still is noticed.
 //
-// Threads: any.
+// Thread-safe.
 class Watch {
  public:
-  // `on_failure` is called, on a thread of the watch, for each failure that is
-  // heard of or noticed. It must not call anything here but announce().
-  // `pause`: between two beats; 0 for a part of the timeout.
+  // Starts the threads: one for each other rank, and one that sends heartbeats.
+  //
+  // `group`: a c10d group of all ranks that nothing else uses.
+  // `timeout`: a rank that sends nothing for this long is reported as frozen.
+  // `on_failure`: called for each failure that is received or noticed, on a
+  // thread of the failure detector. It must call nothing of this class but
+  // announce().
+  // `pause`: between two heartbeats; 0 means timeout / 8, between 1 ms and 500
+  // ms.
   Watch(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
         std::chrono::milliseconds timeout,
         std::function<void(RankFailure)> on_failure,
         std::chrono::milliseconds pause = std::chrono::milliseconds(0));
 
-  // Says goodbye and waits until the others have, for `patience` at most.
+  // Tells the others that this rank leaves. Blocks until all others have left,
+  // too, at most for `patience`.
   void leave(std::chrono::milliseconds patience);
 
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // Tells the others. Does not wait for them.
+  // Sends `failure` to all other ranks. Does not wait until they have received
+  // it.
   void announce(const RankFailure& failure);
 
+  // Returns whether `rank` has announced that it leaves.
   bool has_left(int rank) const { return peers_[rank]->left; }
 
-  // Whom this rank waits for, -1: nobody, from the next beat on, for others to
-  // know. Gives what it was.
+  // Sets the rank that this rank waits for, or -1 for none; returns the
+  // previous one. The other ranks learn it with the next heartbeat.
   int set_waits_for(int rank) { return waits_for_.exchange(rank); }
-  // The same, if it has been `from` so far.
+  // Sets it to `to` only if the current value is `from`.
   void set_waits_for(int from, int to) {
     waits_for_.compare_exchange_strong(from, to);
   }
-  // The rank that `rank` waits for, or that this one waits for, and so on, as
-  // the last beats said: one that waits for nobody. `rank` itself, if they wait
-  // in a circle. A guess, since beats are late.
+  // Follows the chain of ranks that wait for each other, from `rank` on.
+  // Returns its last rank, which waits for none; `rank` if they wait in a
+  // circle. The result is a guess, because it rests on the last heartbeats.
   int end_of_waiting(int rank) const;
 
  private:
   using Clock = std::chrono::steady_clock;
+  // The connection to one other rank.
   struct Peer {
     std::atomic<bool> left{false};
-    std::atomic<bool> gone{false};  // nothing more will come
+    std::atomic<bool> gone{false};  // its listener has ended
+    // When the last message arrived (Clock's epoch).
     std::atomic<Clock::rep> heard{0};
-    std::atomic<int> unanswered{0};  // beats since then
+    std::atomic<int> unanswered{0};  // heartbeats sent since `heard`
     std::atomic<int> waits_for{-1};
     std::mutex mutex;
-    c10::intrusive_ptr<c10d::Work> receive;  // in progress
-    bool closing = false;                    // no new receive
-    // In progress, perhaps.
+    c10::intrusive_ptr<c10d::Work> receive;  // the posted receive
+    bool closing = false;                    // post no new receive
+    // The last sends with their messages; some may not be complete.
     std::deque<std::pair<at::Tensor, c10::intrusive_ptr<c10d::Work>>> sends;
     std::thread listener;
   };

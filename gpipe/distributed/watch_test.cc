@@ -23,7 +23,7 @@ using testing::world_options;
 
 constexpr milliseconds kPause{5};
 
-// Rank 1 stands still, goes on, says something and waits for the answer.
+// Rank 1 is stopped, continues, sends a failure and waits for the answer.
 const RankProgramEntry kPauses("pauses", [] {
   const auto options = world_options();
   const Meeting meeting = meet(options);
@@ -31,7 +31,7 @@ const RankProgramEntry kPauses("pauses", [] {
   Watch watch(
       meeting.control, options.rank, options.size, seconds(60),
       [&](const RankFailure& failure) {
-        // The other one may be gone by the end.
+        // The other rank may have left by then.
         if (!heard) std::cout << failure.what << std::endl;
         heard = true;
       },
@@ -62,7 +62,7 @@ const RankProgramEntry kPauses("pauses", [] {
 TEST(Watch, APauseOfAnyNumberOfBeatsIsNoHarm) {
   Ranks running("pauses", 2);
   ASSERT_TRUE(running.wait_for_line(1, "stands still"));
-  std::this_thread::sleep_for(100 * kPause);  // the time is the subject
+  std::this_thread::sleep_for(100 * kPause);  // the test needs this delay
   running.signal(1, SIGCONT);
   const auto results = running.wait(seconds(60));
   for (const int rank : {0, 1}) {

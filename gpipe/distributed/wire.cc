@@ -19,11 +19,11 @@
 namespace gpipe {
 namespace {
 
-// The header, byte by byte; numbers are little-endian. A change of any of this
-// is another kVersion.
+// The offsets of the header's fields in bytes. Numbers are little-endian. If
+// any of this changes, kVersion must change.
 constexpr char kMagic[] = "gpipemsg";    // 8 bytes, from 0
 constexpr int kVersionAt = 8;            // uint32
-constexpr int kTotalAt = 12;             // uint32, header and overflow
+constexpr int kTotalAt = 12;             // uint32, bytes of header and overflow
 constexpr int kChecksumAt = 16;          // uint32, of the rest of the header
 constexpr int kOverflowChecksumAt = 20;  // uint32
 constexpr int kCountAt = 24;             // uint32, of tensors
@@ -41,13 +41,13 @@ constexpr int kForeseenAt = 74;          // uint8
 constexpr int kUnusedAt = 75;            // zeros
 constexpr int kSkipsAt = 76;             // uint32
 constexpr int kSeedAt = 80;              // uint64
-constexpr int kSpecsAt = 88;             // to the end, then zeros
+constexpr int kSpecsAt = 88;             // specs, then zeros
 constexpr std::size_t kMagicBytes = sizeof(kMagic) - 1;
 constexpr uint32_t kVersion = 3;
 
-// A spec: flags, type (LibTorch numbers them for its files, so they stay) and
-// dimensions, a byte each, and a zero; then an int64 size and an int64 stride
-// for each dimension.
+// A spec has one byte each for flags, dtype and the number of dimensions, and a
+// zero byte. Then follow an int64 size and an int64 stride for each dimension.
+// LibTorch keeps the numbers of dtypes, since its files contain them.
 constexpr int kSpecBytes = 4;
 constexpr int kDimBytes = 16;
 constexpr uint8_t kDefined = 1;
@@ -77,7 +77,7 @@ std::string hex(uint32_t number) {
   return text.str();
 }
 
-// " 1f 00".
+// Returns a text such as " 1f 00".
 std::string hex_bytes(const uint8_t* bytes, std::size_t count) {
   std::ostringstream text;
   text << std::hex << std::setfill('0');
@@ -87,24 +87,26 @@ std::string hex_bytes(const uint8_t* bytes, std::size_t count) {
   return text.str();
 }
 
-// Of all of a header but the place where it stands.
+// Returns the checksum of all bytes of a header except the checksum itself.
 uint32_t header_checksum(const uint8_t* header) {
   constexpr int kAfter = kChecksumAt + sizeof(uint32_t);
   return crc32c(header + kAfter, kHeaderBytes - kAfter,
                 crc32c(header, kChecksumAt));
 }
 
-// A quantized tensor is more than its bytes.
+// Returns whether the dtype is known and not quantized. A quantized tensor has
+// more than its bytes.
 bool can_be_sent(at::ScalarType type) {
   return at::ScalarType::Byte <= type && type < at::ScalarType::Undefined &&
          !c10::isQIntType(type);
 }
 
-// Whether the elements fill the memory of as many elements: each at a place of
-// its own, none outside. As LibTorch's is_non_overlapping_and_dense(), but for
-// numbers that nobody has checked; only bytes() must have returned.
+// Returns whether the elements fill their memory exactly: each element has its
+// own place, and none is outside. Same as LibTorch's
+// is_non_overlapping_and_dense(), but safe for unchecked numbers if
+// spec.bytes() does not throw.
 bool is_dense(const TensorSpec& spec) {
-  std::vector<std::size_t> order;  // of dimensions with a choice, inner first
+  std::vector<std::size_t> order;  // dimensions of size > 1, innermost first
   bool empty = false;
   for (std::size_t d = 0; d < spec.sizes.size(); ++d) {
     int64_t extent = 0;
@@ -127,7 +129,7 @@ bool is_dense(const TensorSpec& spec) {
   return true;
 }
 
-// Tensor k of a message.
+// Throws c10::Error if tensor `k` of a message cannot be sent.
 void check_spec(const TensorSpec& spec, std::size_t k) {
   if (!spec.defined) {
     TORCH_CHECK(
@@ -163,7 +165,7 @@ void check_spec(const TensorSpec& spec, std::size_t k) {
               "sent (spec_of() makes others contiguous)");
 }
 
-// encode() and decode() demand the same of a message.
+// Throws c10::Error for a message that encode() and decode() refuse.
 void check_message(const Message& message) {
   const auto count = message.tensors.size();
   TORCH_CHECK(count <= kMaxMessageTensors, "a message has ", count,
@@ -171,7 +173,7 @@ void check_message(const Message& message) {
               " can be sent in one: put some of them together");
   TORCH_CHECK(0 <= message.rows && message.rows <= message.total_rows,
               "a message says that its micro-batch has ", message.rows, " of ",
-              message.total_rows, " rows, which cannot be");
+              message.total_rows, " rows, which is impossible");
   constexpr auto kLast = static_cast<int>(Value::Kind::kTuple);
   TORCH_CHECK(message.value_kind <= kLast, "a message holds a value of kind ",
               static_cast<int>(message.value_kind), "; kinds end at ", kLast);
@@ -179,7 +181,7 @@ void check_message(const Message& message) {
   TORCH_CHECK(
       message.skips <= count && (message.id.skip < 0 || message.skips == count),
       "a message says that ", message.skips, " of its ", count,
-      " tensors are skip tensors, which cannot be");
+      " tensors are skip tensors, which is impossible");
   if (message.id.direction == Direction::kForward && message.id.skip < 0) {
     const auto rest = count - message.skips;
     TORCH_CHECK(kind != Value::Kind::kTensor || rest == 1,
@@ -196,6 +198,7 @@ int64_t encoded_bytes(const TensorSpec& spec) {
   return kSpecBytes + kDimBytes * static_cast<int64_t>(spec.sizes.size());
 }
 
+// Writes `spec` to `to` and returns the place behind it.
 uint8_t* store_spec(uint8_t* to, const TensorSpec& spec) {
   if (spec.defined) {
     to[0] = kDefined | (spec.requires_grad ? kRequiresGrad : 0) |
@@ -212,8 +215,8 @@ uint8_t* store_spec(uint8_t* to, const TensorSpec& spec) {
   return to;
 }
 
-// Reads tensor k at `from`, of whose message `end` is the end, and returns
-// where the next one is.
+// Reads tensor `k` of a message that ends at `end` from `from`. Returns the
+// place behind it. Throws c10::Error if it is cut off or has unknown bits.
 const uint8_t* load_spec(const uint8_t* from, const uint8_t* end, std::size_t k,
                          TensorSpec& spec) {
   TORCH_CHECK(end - from >= kSpecBytes, "a message ends before tensor ", k);
@@ -248,9 +251,9 @@ bool all_zero(const uint8_t* begin, const uint8_t* end) {
   return std::all_of(begin, end, [](uint8_t byte) { return byte == 0; });
 }
 
-// Whether its memory, from its first element on, is what spec_of() says. The
-// memory of a lazy conjugate or negative is that of the tensor before; an
-// efficient zero of LibTorch's has none.
+// Returns whether the memory of `tensor` holds the bytes that spec_of()
+// describes. A lazy conjugate or negative has the memory of the original
+// tensor; LibTorch's efficient zero tensor has none.
 bool lies_as_sent(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() &&
          !tensor.is_neg() && !tensor._is_zerotensor();
@@ -282,7 +285,7 @@ int64_t TensorSpec::bytes() const {
     TORCH_CHECK(size >= 0, "a tensor cannot have sizes ",
                 at::IntArrayRef(sizes), ": one of them is negative");
     empty |= size == 0;
-    // Also where there are no elements: strides are such products.
+    // Checked for empty tensors, too, because strides are such products.
     overflows |= c10::mul_overflows(bytes, std::max<int64_t>(size, 1), &bytes);
   }
   TORCH_CHECK(!overflows, "a tensor cannot have sizes ", at::IntArrayRef(sizes),
@@ -398,15 +401,15 @@ Message decode(const uint8_t* data, int64_t size) {
   const uint8_t* from = data + kSpecsAt;
   const uint8_t* const end = data + size;
   const auto count = load<uint32_t>(data + kCountAt);
-  // Before memory is taken for them.
+  // Checked before memory is allocated for them.
   TORCH_CHECK(count <= kMaxMessageTensors && kSpecBytes * count <= end - from,
               "a message says that it has ", count, " tensors, more than its ",
-              size, " bytes can say anything of");
+              size, " bytes can describe");
   message.tensors.resize(count);
   for (std::size_t k = 0; k < count; ++k) {
     from = load_spec(from, end, k, message.tensors[k]);
   }
-  // An overflow is there only to be filled.
+  // An overflow exists only if it is full of specs.
   TORCH_CHECK(data[kForeseenAt] <= 1 &&
                   all_zero(data + kUnusedAt, data + kSkipsAt) &&
                   all_zero(from, end) && (overflow == 0 || from == end),

@@ -1,18 +1,22 @@
-// The header that goes before tensors from rank to rank: which message it is,
-// and what each tensor after it is.
+// The header before the tensors of a message: which message it is, and what
+// each tensor is.
 //
-// c10d's send and recv carry bytes without a word about them: a message of
-// another length than the receiver waits for ends its process, and one of
-// another dtype is read as if it had the expected one. So a header of
-// kHeaderBytes, which both sides know, is sent first; if the tensors' specs
-// need more, an overflow follows, whose length stands in the header; then come
-// the bytes of each tensor, whose number follows from its spec.
+// send and recv of c10d transfer bytes without a description. If a message has
+// another length than the receiver expects, the receiver's process ends (Gloo).
+// If it has another dtype, the bytes are misread. So a message has three parts:
 //
-// What is received is never trusted: whatever the bytes, decoding them gives a
-// consistent message or a c10::Error, reads nothing outside of them, and
-// allocates no more than a small multiple of their number.
+// 1. A header of kHeaderBytes bytes, a length that both sides know.
 //
-// Threads: pure functions, all of them.
+// 2. An overflow, if the specs of the tensors do not fit into the header. The
+// header contains its length.
+//
+// 3. The bytes of each tensor. Their number follows from its spec.
+//
+// Received bytes are not trusted. Whatever they are, decoding them returns a
+// consistent message or throws c10::Error. It reads nothing outside of the
+// bytes and allocates at most a small multiple of their number.
+//
+// Thread-safe: all functions are pure.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,6 +28,7 @@
 
 namespace gpipe {
 
+// The size of a header, and the limits of a message.
 constexpr int64_t kHeaderBytes = 1024;
 constexpr int64_t kMaxOverflowBytes = int64_t{1} << 20;
 constexpr int64_t kMaxMessageTensors = 65536;
@@ -31,22 +36,22 @@ constexpr int64_t kMaxMessageDims = 64;
 
 enum class Direction : uint8_t { kForward, kBackward };
 
-// Which of a step's messages it is. A forward one goes from stage a to a later
-// stage b with what a made; the backward one from b to a returns the gradient.
-// One message has all that an action makes for stages of a rank (see route.h),
-// and the name of the last part.
+// The identity of a message within a step. A forward message carries an output
+// of stage a to a later stage b; the backward message from b to a carries its
+// gradient. One message has all outputs of an action for one rank (see
+// route.h); it has the identity of its last part.
 struct MessageId {
   uint64_t step = 0;
-  uint32_t schedule = 0;  // crc32c of its text
+  uint32_t schedule = 0;  // CRC-32C of the schedule's text
   Direction direction = Direction::kForward;
   int32_t from_stage = 0;
   int32_t to_stage = 0;
-  int32_t skip = -1;  // number among all skip links; -1: the boundary
+  int32_t skip = -1;  // index of the skip link; -1: boundary
   int32_t microbatch = 0;
 
-  // "the output of stage 1 for micro-batch 3 of step 7, to stage 2", "the
-  // gradient of skip tensor 0 for micro-batch 3 of step 7, from stage 2 to
-  // stage 0".
+  // Returns a text such as "the output of stage 1 for micro-batch 3 of step 7,
+  // to stage 2" or "the gradient of skip tensor 0 for micro-batch 3 of step 7,
+  // from stage 2 to stage 0".
   std::string to_string() const;
 
   friend bool operator==(const MessageId& a, const MessageId& b) {
@@ -57,8 +62,9 @@ struct MessageId {
   }
 };
 
-// A tensor as its bytes are sent. `sizes` and `strides` have one entry for each
-// dimension, in elements. An undefined tensor has neither, and no bytes.
+// The description of a tensor as it is sent. `sizes` and `strides` (in
+// elements) have one entry for each dimension. An undefined tensor has none and
+// no bytes.
 struct TensorSpec {
   bool defined = false;
   bool requires_grad = false;
@@ -67,8 +73,9 @@ struct TensorSpec {
   std::vector<int64_t> strides;
   bool shared = false;  // see Crossing
 
-  // The product of the sizes times the bytes of an element. c10::Error if a
-  // size is negative, or the product is more than an int64_t holds.
+  // Returns the number of bytes: the product of the sizes times the element
+  // size; 0 if undefined. Throws c10::Error if a size is negative, or if the
+  // product does not fit into an int64_t.
   int64_t bytes() const;
 
   friend bool operator==(const TensorSpec& a, const TensorSpec& b) {
@@ -78,62 +85,68 @@ struct TensorSpec {
   }
 };
 
+// The contents of a header.
 struct Message {
   MessageId id;
-  // How many of the tensors are skip tensors or their gradients, a part each.
-  // The others, after them, are the boundary; all, if the name is a skip's.
+  // How many of the tensors are skip tensors, or gradients of these; each is a
+  // part of the message. They come first; the tensors of the boundary follow.
+  // Equal to the number of tensors if `id` names a skip tensor.
   uint32_t skips = 0;
-  // A Value::Kind. Says something of a forward boundary only, whose number of
-  // tensors it must agree with; other messages are plain lists.
+  // A Value::Kind. Used for the boundary of a forward message only, where it
+  // must match the number of tensors. Other messages are plain lists.
   uint8_t value_kind = 0;
-  // What follows the header is what the receiver foresees (see forecast.h).
-  // Else it follows bytes in the place of that, if something was foreseen.
+  // True if the tensors are as the receiver predicted them (see forecast.h). If
+  // it is false although the receiver predicted some, zeros of the predicted
+  // sizes come before the overflow and the tensors, because their receives are
+  // posted already.
   bool as_foreseen = false;
-  int64_t rows = 0;        // of the micro-batch, at least 0
-  int64_t total_rows = 0;  // of the mini-batch, at least `rows`
+  int64_t rows = 0;        // of the micro-batch, >= 0
+  int64_t total_rows = 0;  // of the mini-batch, >= `rows`
   uint64_t seed = 0;       // of the step's random numbers
   std::vector<TensorSpec> tensors;
 };
 
-// How many bytes of specs a header has no room for: the size of the overflow.
+// Returns the size of the overflow: the bytes of `specs` that do not fit into a
+// header.
 int64_t overflow_of(const std::vector<TensorSpec>& specs);
 
-// The header and, from kHeaderBytes on, the overflow. c10::Error if decode()
-// would refuse it: too many tensors, or specs that cannot be.
+// Returns the header, followed by the overflow. Throws c10::Error if decode()
+// would refuse the message: too many tensors, or impossible specs.
 std::vector<uint8_t> encode(const Message& message);
 
-// How many bytes follow a header of kHeaderBytes: 0, or up to
-// kMaxOverflowBytes. c10::Error if it is not a header, or of another version of
-// gpipe's, or damaged.
+// Returns the size of the overflow that follows `header`, which has
+// kHeaderBytes bytes: 0 to kMaxOverflowBytes. Throws c10::Error if `header` is
+// no header, is damaged, or comes from another version of gpipe.
 int64_t overflow_bytes(const uint8_t* header);
 
-// Message::as_foreseen of such a header.
+// Returns Message::as_foreseen of a header of kHeaderBytes bytes.
 bool is_as_foreseen(const uint8_t* header);
 
-// The reverse of encode(), from the header and its overflow in one piece.
-// c10::Error if they are not a message, damaged, cut off, or contradict
-// themselves.
+// Returns the message in `data`: a header and its overflow, `size` bytes
+// together. The reverse of encode(). Throws c10::Error if the bytes are not a
+// message, are damaged or cut off, or contradict themselves.
 Message decode(const uint8_t* data, int64_t size);
 
-// Returns if they are equal. c10::Error that says what differs: the step, the
-// schedule, or which message it is.
+// Throws c10::Error if the two differ; it says what differs: the step, the
+// schedule, or the message.
 void check_expected(const MessageId& got, const MessageId& expected);
 
-// How `tensor`, on any device, is sent: as its memory lies, with its strides,
-// if it is dense and does not overlap (so channels_last stays channels_last),
-// and contiguous otherwise. c10::Error for a tensor whose bytes are not its
-// elements: sparse, quantized, nested.
+// Returns how `tensor`, on any device, is sent. If it is dense and does not
+// overlap, its memory is sent as it is, with its strides (channels_last stays
+// channels_last); else its elements are sent contiguously. Throws c10::Error
+// for a tensor that is sparse, quantized or nested, because its bytes are not
+// its elements.
 TensorSpec spec_of(const at::Tensor& tensor, bool requires_grad);
 
-// The bytes that spec_of() speaks of, a 1-dimensional uint8 tensor of
-// spec.bytes() elements: the memory of `tensor` itself, which it keeps alive,
-// or a copy where that is not dense or is not what the elements say (the
-// conjugate of a complex tensor). On the same device. Of an undefined tensor:
-// none. c10::Error as spec_of().
+// Returns the bytes that spec_of() describes: a uint8 tensor of one dimension
+// and spec.bytes() elements, on the same device; empty for an undefined tensor.
+// It shares the memory of `tensor` and keeps it alive. It is a copy if the
+// memory is not dense, or does not hold the values (a lazy conjugate). Throws
+// c10::Error as spec_of() does.
 at::Tensor bytes_of(const at::Tensor& tensor);
 
-// A new tensor, not initialized, without requires_grad; undefined for the spec
-// of an undefined one. Its bytes_of() is what to receive into.
+// Returns a new uninitialized tensor without requires_grad; undefined if the
+// spec is. Receive into its bytes_of().
 at::Tensor empty_like_spec(const TensorSpec& spec,
                            c10::Device device = c10::kCPU);
 

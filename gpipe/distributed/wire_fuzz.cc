@@ -1,4 +1,4 @@
-// Any bytes as a header and its overflow.
+// Decodes any bytes as a header and its overflow.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace gpipe {
 namespace {
 
-// A failure of our own is a c10::Error, too.
+// Runs decode(). An internal assertion is a c10::Error, too, but counts as a
+// bug.
 Message decoded(const uint8_t* data, std::size_t size) {
   try {
     return decode(data, static_cast<int64_t>(size));
@@ -36,8 +37,7 @@ void check(const Message& message, const uint8_t* data, std::size_t size) {
   check_expected(message.id, message.id);
 }
 
-// Makes the length and the checksums right, as somebody would who sends
-// nonsense.
+// Makes the length and the checksums right, like a sender of nonsense would.
 void seal(uint8_t* data, std::size_t size) {
   const auto put = [&](std::size_t at, uint32_t value) {
     std::memcpy(data + at, &value, sizeof(value));
@@ -52,7 +52,7 @@ void seal(uint8_t* data, std::size_t size) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace gpipe;  // NOLINT: parser and checks
-  // A tensor of 4 bytes is a TensorSpec.
+  // 4 bytes of input can become a TensorSpec.
   testing::FuzzLimits limits;
   limits.largest.per_byte = 2 * sizeof(TensorSpec) / 4;
   testing::fuzz_parser<c10::Error>(

@@ -30,7 +30,7 @@ constexpr auto kVector = static_cast<uint8_t>(Value::Kind::kVector);
 constexpr auto kTuple = static_cast<uint8_t>(Value::Kind::kTuple);
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-// Where things stand in a message; the spec of its first tensor is at 88.
+// Offsets of fields in a message; the spec of its first tensor is at 88.
 constexpr int kVersionAt = 8, kTotalAt = 12, kChecksumAt = 16,
               kOverflowChecksumAt = 20, kCountAt = 24, kRowsAt = 56,
               kTotalRowsAt = 64, kDirectionAt = 72, kValueKindAt = 73,
@@ -56,7 +56,7 @@ Message message_of(std::vector<TensorSpec> specs) {
   return message;
 }
 
-// Of kinds of tensors that differ; 40 of them need an overflow.
+// Returns specs of different kinds of tensors; 40 of them need an overflow.
 std::vector<TensorSpec> mixed_specs(std::size_t count) {
   std::vector<TensorSpec> specs;
   while (specs.size() < count) {
@@ -97,7 +97,7 @@ void expect_same(const Message& a, const Message& b) {
   EXPECT_TRUE(a.tensors == b.tensors);
 }
 
-// Makes the checksums right again, as somebody would who sends nonsense.
+// Makes the checksums right again, like a sender of nonsense would.
 void seal(Bytes& data) {
   const auto put = [&](int at, uint32_t crc) {
     std::memcpy(&data[at], &crc, sizeof(crc));
@@ -107,7 +107,7 @@ void seal(Bytes& data) {
   put(kChecksumAt, crc32c(&data[20], kHeaderBytes - 20, crc32c(&data[0], 16)));
 }
 
-// The error of a message that has `value` at one place, with right checksums.
+// Returns the error of a message with `value` at `at`, with right checksums.
 template <typename T>
 std::string error_with(Bytes data, int at, T value) {
   std::memcpy(&data[at], &value, sizeof(value));
@@ -115,7 +115,7 @@ std::string error_with(Bytes data, int at, T value) {
   return error_of([&] { decoded(data); });
 }
 
-// What another rank makes of a tensor.
+// Returns the tensor that another rank receives.
 Tensor received(const Tensor& sent) {
   const Message message =
       decoded(encode(message_of({spec_of(sent, /*requires_grad=*/false)})));
@@ -236,7 +236,7 @@ TEST(Message, ComesBackWithAnyNumberOfTensors) {
 }
 
 TEST(Message, OverflowsOnlyWhenTheHeaderIsFull) {
-  // 13 specs of 68 bytes and one of 52 fill the 936 that there are.
+  // 13 specs of 68 bytes and one of 52 fill the 936 bytes of the header.
   std::vector<TensorSpec> specs(
       13, spec(at::kHalf, {1, 2, 3, 4}, {24, 12, 4, 1}, true));
   specs.push_back(spec(at::kInt, {5, 6, 7}, {42, 7, 1}));
@@ -252,8 +252,8 @@ TEST(Message, OverflowsOnlyWhenTheHeaderIsFull) {
   expect_same(decoded(more), message_of(specs));
 }
 
-// Ranks with another build must read it: whoever has to change these numbers
-// has to change the version of the format too.
+// The format is fixed, because other builds must read it: if these numbers
+// change, the version of the format must change, too.
 TEST(Message, LiesInMemoryAsItAlwaysDid) {
   const Bytes data = encode(message_of(mixed_specs(40)));
   const Bytes begin(data.begin(), data.begin() + 16);
@@ -300,7 +300,8 @@ TEST(Message, IsRefusedIfItIsCutOffOrTooLong) {
   for (const std::size_t count : {1, 40}) {
     const Bytes data = encode(message_of(mixed_specs(count)));
     for (std::size_t size = 0; size < data.size(); ++size) {
-      // Of its own memory, so that address sanitizer sees where it ends.
+      // A separate allocation, so that AddressSanitizer finds reads beyond its
+      // end.
       const Bytes cut(data.begin(), data.begin() + size);
       ASSERT_THAT(error_of([&] { decoded(cut); }),
                   StartsWith("c10::Error: a message is cut off: its header "))
@@ -346,18 +347,18 @@ TEST(Message, IsRefusedIfItsFieldsCannotBe) {
             "c10::Error: a message holds a value of kind 3; kinds end at 2");
   EXPECT_EQ(error_with(data, kRowsAt, int64_t{-1}),
             "c10::Error: a message says that its micro-batch has -1 of 30 "
-            "rows, which cannot be");
+            "rows, which is impossible");
   EXPECT_THAT(error_with(data, kTotalRowsAt, int64_t{-2}),
-              HasSubstr("has 4 of -2 rows, which cannot be"));
-  // Nor a part that is more than the whole, whose weight is none.
+              HasSubstr("has 4 of -2 rows, which is impossible"));
+  // A part larger than the whole has no valid weight.
   EXPECT_THAT(error_with(data, kRowsAt, int64_t{31}),
-              HasSubstr("has 31 of 30 rows, which cannot be"));
+              HasSubstr("has 31 of 30 rows, which is impossible"));
   EXPECT_THAT(error_with(data, kTotalRowsAt, int64_t{0}),
-              HasSubstr("has 4 of 0 rows, which cannot be"));
+              HasSubstr("has 4 of 0 rows, which is impossible"));
   EXPECT_EQ(error_with(data, kCountAt, uint32_t{235}),
             "c10::Error: a message says that it has 235 tensors, more than its "
-            "1024 bytes can say anything of");
-  // After the one of 4 dimensions there is room for 217 undefined ones.
+            "1024 bytes can describe");
+  // After the spec with 4 dimensions there is room for 217 undefined ones.
   EXPECT_EQ(error_with(data, kCountAt, uint32_t{219}),
             "c10::Error: a message ends before tensor 218");
   EXPECT_EQ(error_with(data, kCountAt, uint32_t{218}), "");
@@ -369,8 +370,8 @@ TEST(Message, IsRefusedIfItsFieldsCannotBe) {
               HasSubstr("bytes set that mean nothing"));
   EXPECT_EQ(error_with(data, kSkipsAt, uint32_t{2}),
             "c10::Error: a message says that 2 of its 1 tensors are skip "
-            "tensors, which cannot be");
-  // Behind the one spec of 4 dimensions.
+            "tensors, which is impossible");
+  // Behind the only spec, which has 4 dimensions.
   for (const int unused : {kFlagsAt + 68, 500, 1023}) {
     EXPECT_THAT(error_with(data, unused, uint8_t{1}),
                 HasSubstr("bytes set that mean nothing"));
@@ -422,7 +423,7 @@ TEST(Message, IsRefusedIfATensorCannotBe) {
 }
 
 TEST(Message, IsRefusedIfLibTorchCouldNotCountWithItsStrides) {
-  // No element is outside, as there are none.
+  // No element is outside, because there are none.
   const Message message =
       message_of({spec(at::kFloat, {0, 4}, {1, int64_t{1} << 61})});
   EXPECT_THAT(error_of([&] { encode(message); }),
@@ -464,16 +465,16 @@ TEST(Message, HoldsAsManyTensorsAsItsKindSaysOnAForwardBoundary) {
   message.id.skip = 0;
   EXPECT_EQ(error_of([&] { encode(message); }),
             "c10::Error: a message says that 1 of its 9 tensors are skip "
-            "tensors, which cannot be");
+            "tensors, which is impossible");
   message.skips = 9;
   encode(message);
 }
 
 TEST(Message, IsNotMadeOfMoreThanCanBeSent) {
-  // The most there can be come back ...
+  // The maximum is accepted ...
   const Message message = message_of(std::vector<TensorSpec>(65536));
   expect_same(decoded(encode(message)), message);
-  // ... and one more does not leave.
+  // ... and one more is refused.
   EXPECT_EQ(
       error_of([] { encode(message_of(std::vector<TensorSpec>(65537))); }),
       "c10::Error: a message has 65537 tensors; at most 65536 can be sent in "
@@ -491,7 +492,7 @@ TEST(Message, RefusesAnOverflowThatItDoesNotNeed) {
               HasSubstr("or more of them than it needs"));
 }
 
-// LibTorch itself says which strides are dense, on tensors of few elements.
+// LibTorch says which strides are dense, on tensors of few elements.
 TEST(Message, TakesTheStridesThatLibTorchCallsDense) {
   std::mt19937 random(0);
   const auto below = [&](int n) {
@@ -517,8 +518,8 @@ TEST(Message, TakesTheStridesThatLibTorchCallsDense) {
   EXPECT_GT(other, 5000);
 }
 
-// A message that was accepted is one that encode() gives, and its specs are of
-// tensors that LibTorch makes.
+// Expects that encode() returns `data` for `message`, and that LibTorch can
+// make tensors for its specs.
 void expect_consistent(const Bytes& data, const Message& message) {
   ASSERT_EQ(encode(message), data);
   for (const TensorSpec& each : message.tensors) {
@@ -527,7 +528,7 @@ void expect_consistent(const Bytes& data, const Message& message) {
       ASSERT_EQ(bytes, 0);
       continue;
     }
-    __int128 numel = 1, last = 0;  // place of the last element
+    __int128 numel = 1, last = 0;  // index of the last element
     for (std::size_t d = 0; d < each.sizes.size(); ++d) {
       numel *= each.sizes[d];
       last += static_cast<__int128>(each.sizes[d] - 1) * each.strides[d];
@@ -559,7 +560,7 @@ TEST(Message, IsAnErrorOrConsistentWhateverIsReceived) {
   for (int k = 0; k < 40000; ++k) {
     Bytes data = messages[below(messages.size())];
     for (std::size_t changes = 1 + below(4); changes > 0; --changes) {
-      // Mostly where it matters, and not the magic and the version.
+      // Mostly the important fields, but not the magic and the version.
       const std::size_t end = below(4) == 0 ? data.size() : 160;
       uint8_t& byte = data[12 + below(end - 12)];
       switch (below(3)) {
@@ -605,7 +606,7 @@ TEST(TensorBytes, ComeBackForEveryDtype) {
     Tensor bytes = bytes_of(sent);
     ASSERT_EQ(bytes.numel(), 15 * static_cast<int64_t>(c10::elementSize(type)))
         << type;
-    // All patterns of bits, NaNs with their payloads too; a bool has two.
+    // All bit patterns, including NaNs with payloads; a bool has two.
     bytes.copy_(at::arange(bytes.numel(), at::kByte));
     if (type == at::kBool) bytes.fmod_(2);
     const Tensor result = received(sent);
@@ -617,7 +618,7 @@ TEST(TensorBytes, ComeBackForEveryDtype) {
         << type;
     ++dtypes;
   }
-  EXPECT_GE(dtypes, 41);  // those of LibTorch 2.11; later ones add some
+  EXPECT_GE(dtypes, 41);  // as in LibTorch 2.11; later versions add some
 }
 
 TEST(TensorBytes, OfADenseTensorAreItsMemory) {
@@ -688,8 +689,8 @@ TEST(TensorBytes, AreOfTheElementsWhereTheMemoryIsNot) {
 }
 
 TEST(TensorBytes, CarryTheSizesAndStridesOfSingleElements) {
-  // A dimension of size 1 has any stride, and decides whether a tensor counts
-  // as channels_last.
+  // A dimension of size 1 can have any stride, which decides whether a tensor
+  // counts as channels_last.
   const Tensor sent =
       at::ones({1, 1, 4, 4}).as_strided({1, 1, 4, 4}, {16, 1, 4, 1});
   EXPECT_EQ(received(sent).strides(), sent.strides());

@@ -24,9 +24,10 @@
 namespace gpipe {
 namespace {
 
-// Gloo writes to its sockets in a way that ends the process by SIGPIPE where
-// the other end has just been closed, in the place of an error. (Python, for
-// which it was made, ignores the signal.)
+// Ignores SIGPIPE, unless it has a handler. Gloo writes to its sockets such
+// that a peer that has just closed its connection ends this process by SIGPIPE,
+// instead of causing an error. (Python, for which Gloo was made, ignores the
+// signal.)
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 &&
@@ -38,16 +39,17 @@ void ignore_broken_pipes() {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// A connection that is closed says nothing of the reason; the watch hears of
-// that within this time.
+// How long to wait after a connection is closed for the failure detector to
+// learn the reason, which the closed connection does not tell.
 constexpr milliseconds kVerdict{1000};
-// What has been said of a failure is on its way by then.
+// How long to wait for reports of a failure to be sent.
 constexpr milliseconds kLastWords{100};
-// For those who leave at the same time to hear of it before the connection is
-// closed. Others find that this rank has left.
+// How long to wait for other ranks that leave at the same time, before the
+// connections are closed. Ranks that leave later find that this one has left.
 constexpr milliseconds kPatience{1000};
-// 24 days: what fits into the int that poll() takes. A deadline of as many
-// milliseconds as there are would be in the past.
+// 24 days, the maximum of poll(), which takes milliseconds as an int. The
+// largest possible number of milliseconds would overflow to a deadline in the
+// past.
 constexpr milliseconds kForever{std::numeric_limits<int>::max()};
 
 WorldOptions with_an_end(WorldOptions options) {
@@ -72,8 +74,8 @@ class World::Impl {
   }
 
   ~Impl() {
-    // An exception on its way out of the program, from wherever: the others
-    // need not wait until they miss this rank.
+    // An exception unwinds the stack, wherever it was thrown. Report it, so
+    // that the other ranks need not wait for a timeout.
     if (std::uncaught_exceptions() > exceptions_) {
       fail({Fault::kFailed, options_.rank, options_.rank, "",
             "an exception outside of the pipeline has ended it"});
@@ -97,10 +99,9 @@ class World::Impl {
 
   void check() const {
     TORCH_CHECK(!forked(),
-                "a World is not for use in a fork of the process that made it: "
-                "its connections are those of the parent, whom it would "
-                "disturb; start a program (exec, posix_spawn) in the place of "
-                "fork() alone");
+                "a World cannot be used in a fork of the process that made it: "
+                "its connections belong to the parent; start a program (exec, "
+                "posix_spawn) instead of using fork() alone");
     if (!failed_) return;
     throw_peer_error(*failure(), options_.rank);
   }
@@ -118,8 +119,8 @@ class World::Impl {
       for (const auto& [work, waiting] : waiting_) work->abort();
     }
     changed_.notify_all();
-    // Others are told once by each who hears of it: also by those whose own
-    // connection to the one at fault still stands.
+    // Each rank that learns of the failure tells all others once. So it also
+    // reaches ranks whose own connection to the failed rank still works.
     if (Watch* const watch = announcer_) watch->announce(failure);
     std::lock_guard<std::mutex> lock(callback_mutex_);
     for (const auto& [number, callback] : callbacks_) callback();
@@ -197,10 +198,11 @@ class World::Impl {
  private:
   struct Waiting {
     int peer = 0;
-    const Action* action = nullptr;  // of the one who waits
+    const Action* action = nullptr;  // of the waiting thread
   };
 
-  // Throws what the watch has heard of the reason, or else that.
+  // Throws the failure that the failure detector reports within kVerdict; if it
+  // reports none, one with the text `error`.
   void connection_broke(int peer, const Action& action,
                         const std::string& error) {
     {
@@ -212,7 +214,8 @@ class World::Impl {
     check();
   }
 
-  // What this rank needs from that one just now, if anything. With the mutex.
+  // Returns what this rank waits for from `rank`, or "". Call it with the
+  // mutex.
   std::string waiting_for(int rank) const {
     for (const auto& [work, waiting] : waiting_) {
       if (waiting.peer == rank) return (*waiting.action)();
@@ -231,20 +234,21 @@ class World::Impl {
   std::optional<RankFailure> failure_;
   std::map<c10d::Work*, Waiting> waiting_;
 
-  std::mutex callback_mutex_;  // held while they are called
+  std::mutex callback_mutex_;  // held while callbacks run
   std::map<int, std::function<void()>> callbacks_;
   int next_callback_ = 0;
 
-  std::atomic<int> next_channel_{1};  // 0: that of all_gather() for programs
+  std::atomic<int> next_channel_{1};  // 0: all_gather() of programs
   std::unique_ptr<Watch> watch_;
-  // The same, once it is there: its threads may fail before.
+  // `watch_`, or null while it is constructed: its threads may report failures
+  // before.
   std::atomic<Watch*> announcer_{nullptr};
 };
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::~World() {
-  // Nothing to be said by a fork of this process, through connections that are
-  // not its own, and no threads to wait for.
+  // In a fork of the process, the connections belong to the parent, and there
+  // are no threads to join.
   if (impl_->forked()) impl_.release();
 }
 

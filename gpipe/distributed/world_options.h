@@ -1,4 +1,4 @@
-// Public: which process of how many this is, and where they meet.
+// Public: the options with which a process connects to a World.
 #pragma once
 
 #include <chrono>
@@ -6,39 +6,40 @@
 
 namespace gpipe {
 
-// Which process this is, where all meet, and how long each waits for others.
+// The place of this process in the world, and how long it waits for others.
 struct WorldOptions {
   int rank = 0;
   int size = 1;
   int local_rank = 0;  // among the processes of this machine
 
-  // Where the store of the rendezvous is: at rank 0, which listens there,
-  // unless `store_is_served` says that a launcher does (torchrun).
+  // The place of the store for the rendezvous: on rank 0, or, if
+  // `store_is_served`, in a launcher (torchrun).
   std::string address = "127.0.0.1";
   int port = 29500;
   bool store_is_served = false;
-  // Ranks meet those of their own session at a store that several have. A
-  // launcher that starts all ranks anew counts them: what was left behind by a
-  // start to which not all came is no hindrance then.
+  // Ranks meet only ranks of the same session. A launcher that restarts all
+  // ranks counts its starts here, so that stale keys of an incomplete start are
+  // ignored in the same store.
   std::string session;
 
-  // The address or host name of this machine that the other ranks connect to.
-  // Empty: the one that the system would send from to reach `address`, which is
-  // the loopback where that is.
+  // The address or host name of this machine to which other ranks connect.
+  // Empty: the address from which the system reaches `address`. That is the
+  // loopback if `address` is.
   std::string own_address;
 
-  // How long to wait for anything: another rank's arrival, a message. Messages
-  // are waited for from the beginning of a step on, or from the one before
-  // them, so that it must be more than a step takes. 24 days, of this and of
-  // the next one, are for ever: more count as these.
+  // How long to wait for anything: for other ranks to connect, for a message.
+  // Waits for messages begin at the beginning of a step or after the message
+  // before, so it must be longer than a step. Values above 24 days are clamped
+  // (also of `heartbeat_timeout`).
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  // Each rank tells the others that it is there, also while it computes. One
-  // that has not been heard of for this long is taken for frozen.
+  // Each rank sends heartbeats to the others, also while it computes. A rank
+  // that has sent nothing for this long is reported as frozen.
   std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(10);
 
-  // From the variables that torchrun, Slurm, Open MPI, MPICH and //tools:launch
-  // set; see environment.h. Without any: one process. std::invalid_argument for
-  // variables that make no sense.
+  // Returns the options for the variables that torchrun, Slurm, Open MPI, MPICH
+  // and //tools:launch set; see environment.h. Without any of these: one
+  // process. Throws std::invalid_argument if the variables are incomplete or
+  // out of range.
   static WorldOptions from_environment();
 };
 

@@ -19,7 +19,8 @@ bool same(const Tensor& mine, const Tensor& other) {
   return mine.cpu().equal(other);
 }
 
-// Throws unless what this rank has is the same in the other one.
+// Throws unless parameters, gradients and buffers of `mine` equal those of
+// `whole`.
 void compare(nn::Module& mine, nn::Module& whole, const std::string& where) {
   const auto parameters = whole.named_parameters();
   for (const auto& each : mine.named_parameters()) {
@@ -92,8 +93,8 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
       TrainOptions().outputs(true).fixed_sum_order(setting.fixed_order);
   const int microbatches = num_microbatches(setting.schedule);
   for (int step = 0; step < steps; ++step) {
-    // Of the same sizes for some steps, which is then foreseen, and of others;
-    // the last micro-batch smaller at times.
+    // The sizes repeat for some steps, so that they are predicted, and then
+    // change. Sometimes the last micro-batch is smaller.
     constexpr int64_t kRows[] = {2, 2, 2, 2, 3, 2, 2, 2, 2, 4,
                                  4, 4, 4, 2, 3, 3, 2, 2, 2, 4};
     const int64_t rows = microbatches * kRows[step % 20] - (step % 7 == 6);
@@ -102,7 +103,7 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
         torch::randn(with_rows(rows, subject.input), torch::kDouble);
     const Tensor target =
         torch::randn(with_rows(rows, subject.target), torch::kDouble);
-    // Others get nothing.
+    // Other ranks get nothing.
     const bool first = pipeline->layout().has_first();
     const bool last = pipeline->layout().has_last();
     at::Generator generator = at::globalContext().defaultGenerator(torch::kCPU);
@@ -156,7 +157,7 @@ std::vector<std::pair<std::string, Setting>> settings(
           setting.schedule =
               named_schedule(name, ranks, microbatches, per_rank);
         } catch (const std::invalid_argument&) {
-          continue;  // a size that it does not have
+          continue;  // a size that the schedule refuses
         }
         all.emplace_back(name + ", " + std::to_string(per_rank) +
                              " stages per rank, " +

@@ -1,5 +1,5 @@
-// A pipeline of processes beside one of threads: each rank trains its part, and
-// the whole model in a pipeline of its own beside it, and compares.
+// A comparison of a pipeline of processes with a pipeline of threads. Each rank
+// trains its part, and beside it the whole model in a GPipe.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -20,25 +20,29 @@
 
 namespace gpipe::testing {
 
-// std::runtime_error with this text.
+// Throws std::runtime_error with the text `what` unless `holds`.
 void check(bool holds, const std::string& what);
 
+// A model to train.
 struct Subject {
   std::function<torch::nn::Sequential()> make;
-  std::vector<int64_t> input, target;  // sizes without the rows
+  std::vector<int64_t> input, target;  // sizes without dimension 0
 };
 
-// Its layers, of the same bits each time.
+// Returns the layers of `subject`, with the same bits in each call.
 torch::nn::Sequential make(const Subject& subject);
 
+// Returns `sizes` with `rows` in front.
 std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes);
 
+// Returns an optimizer for the parameters of `module`.
 template <typename Module>
 torch::optim::SGD optimizer_of(Module& module) {
   return torch::optim::SGD(module->parameters(),
                            torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
+// The schedule and the options of a training.
 struct Setting {
   Schedule schedule;
   int stages_per_rank = 1;
@@ -48,15 +52,17 @@ struct Setting {
   Transfers transfers = Transfers::kHost;
 };
 
-// In a rank, as all others: so many steps, of mini-batches whose sizes change
-// from time to time. Throws unless losses, outputs, gradients, parameters,
-// buffers, the clipped norm and LibTorch's generator have the bits of one
-// process on the CPU; `where` is for what it throws.
+// Trains for `steps` steps; all ranks of the world call it. The sizes of the
+// mini-batches change from time to time. Throws unless losses, outputs,
+// gradients, parameters, buffers, the clipped norm and the state of LibTorch's
+// generator have the same bits as in one process on the CPU.
+// `where`: the beginning of the error text.
 void train(const std::shared_ptr<World>& world, const Subject& subject,
            const Setting& setting, int steps, const std::string& where);
 
-// Every schedule that has this number of ranks and up to so many stages, with
-// each of these numbers of micro-batches that it has, and its name.
+// Returns every schedule for `ranks` ranks that has at most `most_stages`
+// stages, for each number in `microbatches` that the schedule accepts, with a
+// name.
 std::vector<std::pair<std::string, Setting>> settings(
     int ranks, int most_stages, const std::vector<int>& microbatches);
 

@@ -125,7 +125,7 @@ Ranks::Ranks(const std::string& program,
         {"LOCAL_WORLD_SIZE", size}, {"MASTER_ADDR", "127.0.0.1"},
         {"MASTER_PORT", port},      {"OMP_NUM_THREADS", "1"}};
     for (const auto& [name, value] : arguments[rank]) {
-      // A variable's own name in capitals, or an argument.
+      // The name of a variable, or of an argument.
       const bool variable = name == "WORLD_SIZE" || name == "MASTER_PORT" ||
                             name == "RANK" || name == "MASTER_ADDR";
       if (!variable) {
@@ -190,7 +190,7 @@ std::vector<RankResult> Ranks::wait_but(const std::vector<int>& left_out,
   for (int rank = 0; rank < state_->processes->size(); ++rank) {
     exits.push_back(state_->processes->exit_of(rank));
   }
-  // Its last lines are delivered; what still runs is killed.
+  // Delivers the last lines and kills ranks that still run.
   state_->processes.reset();
   for (std::size_t rank = 0; rank < exits.size(); ++rank) {
     RankResult& result = state_->results[rank];

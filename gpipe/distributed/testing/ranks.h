@@ -1,4 +1,4 @@
-// Tests whose ranks are processes: this same binary, started again.
+// Tests whose ranks are processes: the test's binary, started again.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,8 @@
 
 namespace gpipe::testing {
 
-// What a rank does. It returns the exit code; what it throws is printed and is
-// exit code 1.
+// The program of a rank. It returns the exit code. An exception is printed and
+// gives exit code 1.
 using RankProgram = std::function<int()>;
 
 // Registers a program under a name, at namespace scope:
@@ -24,38 +24,41 @@ struct RankProgramEntry {
   RankProgramEntry(const std::string& name, RankProgram program);
 };
 
-// In a rank: an argument of the test's, "" if there is none.
+// Returns, in a rank, an argument of the test ("" if there is none).
 std::string argument(const std::string& name);
-// In a rank: how to find the others, with short timeouts unless the arguments
-// "timeout_ms" and "heartbeat_ms" say otherwise.
+// Returns, in a rank, the options to connect with. Timeouts are short unless
+// the arguments "timeout_ms" and "heartbeat_ms" are given.
 WorldOptions world_options();
 
-// What a rank has printed, and how it ended.
+// The output of a rank, and how it has ended.
 struct RankResult {
   Exit exit;
   bool ended = false;
   std::string out, err;
 };
 
-// The ranks of one program, running.
+// The running ranks of one program.
 class Ranks {
  public:
   using Arguments = std::vector<std::pair<std::string, std::string>>;
 
+  // Starts `size` ranks with the same arguments.
   Ranks(const std::string& program, int size, Arguments arguments = {});
-  // Each rank with arguments of its own after those.
+  // Starts one rank for each entry, with its own arguments.
   Ranks(const std::string& program, const std::vector<Arguments>& arguments);
   ~Ranks();
 
+  // Sends a signal to a rank.
   void signal(int rank, int number);
-  // Until `rank` has printed this line, or a deadline of a minute passes:
-  // false.
+  // Blocks until `rank` has printed `line`. Returns false if that takes more
+  // than a minute.
   bool wait_for_line(int rank, const std::string& line);
 
-  // Until all have ended, or `limit` passes, after which they are killed.
+  // Blocks until all ranks have ended. Kills those that still run after
+  // `limit`.
   std::vector<RankResult> wait(
       std::chrono::seconds limit = std::chrono::seconds(120));
-  // The same, but leaves out ranks that are not to be waited for.
+  // The same, but does not wait for the ranks in `left_out`.
   std::vector<RankResult> wait_but(const std::vector<int>& left_out,
                                    std::chrono::seconds limit);
 

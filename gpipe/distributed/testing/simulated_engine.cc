@@ -1,6 +1,6 @@
-// Direct transfers between simulated accelerators of several processes: a copy
-// to the host, Gloo, and a copy from it, on a thread of its own for each
-// transfer, behind the interface that NCCL has.
+// Direct transfers between simulated accelerators of several processes, with
+// the interface of NCCL. Each transfer is a copy to the host, a Gloo message,
+// and a copy from the host, on a thread of its own.
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <chrono>
@@ -18,7 +18,7 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// Done when `part` is, which may throw.
+// Work that is complete when `part` has run. `part` may throw.
 class Later final : public c10d::Work {
  public:
   template <typename Part>
@@ -69,7 +69,7 @@ class HostedGroup final : public c10d::Backend {
   const std::string getBackendName() const override { return "hosted"; }
 
   WorkPtr send(std::vector<at::Tensor>& tensors, int to, int tag) override {
-    // After the current stream.
+    // The copy comes after the work of the current stream.
     std::vector<at::Tensor> bytes{tensors[0].cpu()};
     return c10::make_intrusive<Later>(gloo_->send(bytes, to, tag),
                                       [bytes] { (void)bytes; });
