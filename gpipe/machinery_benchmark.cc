@@ -12,7 +12,6 @@
 // it. Plain and pipelined steps alternate, so both see the same state of the
 // machine. The counter us_per_cell is (pipelined - plain - extra forwards of
 // checkpointed cells) / cells, from the medians.
-// cells, from the medians.
 #include <benchmark/benchmark.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
