@@ -50,7 +50,8 @@ class OwnError : public std::exception {
   const char* what() const noexcept override { return "my own"; }
 };
 
-// What the layers throw, and where. Changed only while no pipeline runs.
+// The exceptions that layers throw, and the cells that throw. Changed only
+// while no pipeline runs.
 struct Faults {
   enum class Thrown { kOwnError, kTorchError, kInt };
   // Pairs (partition, micro-batch).

@@ -65,7 +65,7 @@ void check_nested(const std::vector<Partition>& partitions) {
                 !is_off(*layer.module.ptr(), partition.device),
             "layer '", layer.name, "' holds a GPipe and cannot be moved to ",
             partition.device, ", the device of partition ", partition.index,
-            "; make the inner GPipe, and what the layer has beside it, on that "
+            "; create the inner GPipe and the layer's other tensors on that "
             "device, or choose the layer's device in GPipeOptions::devices");
       }
     }

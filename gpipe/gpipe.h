@@ -172,10 +172,10 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
   // computes losses, without a graph.
   //
   // Gradients are added to `.grad` of the parameters (and of an input that
-  // requires grad) and hooks are called once, after the last action. If
-  // anything throws, `.grad` is unchanged. The exceptions are hooks and the
-  // graph that made the input: they run while gradients are being added. The
-  // optimizer may step as soon as train_step() has returned.
+  // requires grad) and hooks are called once, after the last action. If the
+  // step throws, `.grad` is unchanged, unless a hook or the graph that made the
+  // input threw: these run while gradients are being added. The optimizer may
+  // step as soon as train_step() has returned.
   //
   // Throws the errors of forward(), with last_failure() set ("loss" is the
   // layer name of the loss function). Throws c10::ValueError if a schedule, a
@@ -200,10 +200,12 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
   // Scales the gradients of all parameters, on any devices, so that the norm of
   // all of them as one vector is at most `max_norm`. Returns the norm before
   // scaling, 0 if there are no gradients. Waits for the devices.
+  // `norm_type`: the p of the p-norm; infinity means the largest absolute
+  // value.
   //
   // torch::nn::utils::clip_grad_norm_() needs all gradients on one device;
   // there the bits are the same, except that a parameter shared by several
-  // layers counts once here.
+  // layers counts once here. Not thread-safe.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
   // The number of layers.

@@ -949,9 +949,9 @@ TEST(Placement, APipelineKeepsItsDevices) {
   const auto text = [](const std::string& name, const std::string& type) {
     return "c10::ValueError: the module '" + name + "' (gpipe::GPipe) of '" +
            type +
-           "' is a pipeline, which keeps its "
-           "parameters on devices of its own; name the modules beside it, not "
-           "one around it or in it, and choose its devices as it is made";
+           "' is a pipeline, which chooses the devices of its "
+           "parameters itself; name only modules that neither contain it nor "
+           "are part of it, and choose its devices when you construct it";
   };
   const std::string type = "gpipe::(anonymous namespace)::WithPipelineImpl";
   EXPECT_EQ(error_of([&] {

@@ -99,9 +99,9 @@ Summary summarize(const GPipe& pipeline, const Value* input);
 //
 // `input`: if given, also describes the output of each layer. It is a
 // torch::Tensor, a std::vector<torch::Tensor> or a std::tuple of 1 to 8
-// tensors. The layers run on the meta device (see meta.h), on any devices that
-// they and the input are. So this takes no memory and very little time, and
-// does not change parameters, buffers or random generators.
+// tensors. The layers run on the meta device (see meta.h), whatever the devices
+// of the layers and the input. So this takes no memory and very little time,
+// and does not change parameters, buffers or random generators.
 //
 // Throws c10::ValueError if the model is null or the balance does not fit it.
 // Throws c10::TypeError if skips do not match or the input is not a tensor.

@@ -242,9 +242,10 @@ void check_pipelines(Module& root, const PlacePtr& around, const Find& find) {
     const Node& pipeline = *within[k].pipeline;
     TORCH_CHECK_VALUE(false, "the module '", pipeline.name, "' (",
                       type_of(*pipeline.module), ") of '", type_of(root),
-                      "' is a pipeline, which keeps its parameters on devices "
-                      "of its own; name the modules beside it, not one around "
-                      "it or in it, and choose its devices as it is made");
+                      "' is a pipeline, which chooses the devices of its "
+                      "parameters itself; name only modules that neither "
+                      "contain it nor are part of it, and choose its devices "
+                      "when you construct it");
   }
 }
 
