@@ -151,7 +151,7 @@ class Memory : public ::testing::Test {
                       "that it was recorded for are done with it: the numbers "
                       "depend on the timing";
     }
-    if (!gauge_) GTEST_SKIP() << "no allocator counts the bytes of " << device();
+    if (!gauge_) GTEST_SKIP() << "there is no gauge for " << device();
   }
 
   static GPipe pipeline_of(int64_t partitions, int64_t chunks,

@@ -8,10 +8,12 @@
 
 namespace gpipe::placement {
 
-// Wraps modules in all Sequentials of the tree that need it. A wrapper moves a
-// module's inputs or output if operators that use parameters do not move them.
-// This is the case if the module has no parameters, or if its output does not
-// come from such an operator. Wrappers of an earlier call are removed.
+// Wraps modules in all Sequentials of the tree whose tensors are not moved by
+// operators that use parameters:
+// - If a module has no parameters or buffers, its wrapper moves the inputs.
+// - If it has none, or has children, its wrapper moves the output.
+// - The wrapper of the last module also moves the output of the Sequential.
+// Wrappers of an earlier call are removed.
 //
 // Only the way in which Sequential::forward() calls a module changes: children,
 // names and printed text do not. While a module is wrapped, Sequential::at<T>()
