@@ -1,20 +1,20 @@
-"""Everything that gpipe needs, for projects that have a WORKSPACE file.
+"""All dependencies of gpipe, for projects that have a WORKSPACE file.
 
     load("@gpipe//:deps.bzl", "gpipe_dependencies")
     gpipe_dependencies()
 
-Each repository is declared only if the project has not declared it before, so
-that a project's own choice of, say, Abseil wins. With bzlmod (MODULE.bazel)
-this file is not read.
+A repository that the project has already declared is not declared again. So the
+project can choose, for example, another Abseil. With bzlmod (MODULE.bazel) this
+file is not read.
 """
 
 load("//third_party:system.bzl", "system_repository")
 load("//third_party/cuda:cuda.bzl", "cuda_toolkit_repository")
 load("//third_party/libtorch:libtorch.bzl", "libtorch_repository")
 
-# Repository name -> folder of this tree whose files become that repository.
+# Maps a repository name to the folder of this tree that becomes the repository.
 _FROM_THIS_TREE = {
-    # Libraries of the system, under the labels of their upstream projects.
+    # System libraries, under the labels of their upstream projects.
     "com_github_gflags_gflags": "third_party/gflags",
     "com_github_google_benchmark": "third_party/google_benchmark",
     "com_github_google_glog": "third_party/glog",
@@ -25,13 +25,13 @@ _FROM_THIS_TREE = {
     "libjpeg": "third_party/libjpeg",
     "libpng": "third_party/libpng",
 
-    # What Bazel's own tools load; without these it would go to the network.
+    # Loaded by Bazel's own tools. Without these Bazel would download them.
     "remote_coverage_tools": "third_party/remote_coverage_tools",
     "rules_cc": "third_party/rules_cc",
 }
 
-# The same, from Debian's packages. Bazel 4 asks for rules_java, Bazel 7 for the
-# other two; a path that is absent where nobody asks for it does no harm.
+# The same for folders of Debian's packages. Bazel 4 needs rules_java, Bazel 7
+# the other two. A missing folder is no error if Bazel does not need it.
 _FROM_DEBIAN = {
     "bazel_skylib": "/usr/share/bazel/tools/skylib",
     "rules_java": "/usr/share/bazel/rules/java",
@@ -39,7 +39,7 @@ _FROM_DEBIAN = {
 }
 
 def gpipe_dependencies():
-    """Declares the repositories that gpipe's targets name."""
+    """Declares the repositories that gpipe's targets depend on."""
     for name, folder in _FROM_THIS_TREE.items():
         if not native.existing_rule(name):
             system_repository(name = name, folder = folder)

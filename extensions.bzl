@@ -1,4 +1,4 @@
-"""The repositories that no registry has, for bzlmod. See deps.bzl for WORKSPACE."""
+"""For bzlmod: the repositories that are in no registry. For WORKSPACE see deps.bzl."""
 
 load("//third_party:system.bzl", "system_repository")
 load("//third_party/cuda:cuda.bzl", "cuda_toolkit_repository")

@@ -153,7 +153,7 @@ void move_layers(std::vector<Partition>& partitions) {
   for (Partition& part : partitions) {
     for (Layer& layer : part.layers) {
       if (!is_off(*layer.module.ptr(), part.device)) continue;
-      // Of several meta devices the current one is where tensors are made.
+      // With several meta devices, tensors are created on the current one.
       const c10::DeviceGuard guard(part.device);
       layer.module.ptr()->to(part.device);
     }

@@ -1,5 +1,5 @@
-// From the layers of a Sequential to partitions on devices: what GPipe and the
-// pipeline of several processes have in common.
+// Builds partitions on devices from the layers of a Sequential. Used by GPipe
+// and by DistributedPipeline.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -14,37 +14,43 @@
 
 namespace gpipe {
 
-// c10::ValueError, with a way to a balance that fits, unless each entry is
-// positive and the sum is the number of layers.
+// Throws c10::ValueError unless each entry of `balance` is positive and the sum
+// is `layers`. The text says how to compute a balance that fits.
 void check_balance(const std::vector<int64_t>& balance, std::size_t layers);
 
-// c10::ValueErrors: for an entry of a balance that is not positive; for a
-// number of partitions that is no multiple of stages_per_rank; for no chunks.
+// Throws c10::ValueError if an entry of `balance` is not positive.
 void check_positive(const std::vector<int64_t>& balance);
+
+// Throws c10::ValueError if `stages_per_rank` is not positive, or if
+// `partitions` is not a multiple of it.
 void check_stages_per_rank(std::size_t partitions, int64_t stages_per_rank);
+
+// Throws c10::ValueError unless `chunks` is positive.
 void check_chunks(int64_t chunks);
 
-// c10::ValueError for a layer that is there twice.
+// Throws c10::ValueError if a layer occurs twice.
 void check_layers_differ(const torch::nn::Sequential& module);
 
-// The layers with their names and skips.
+// Returns the layers of `module` with their names and declared skips.
 std::vector<Layer> layers_of(torch::nn::Sequential module);
 
-// A parameter or a buffer lives in one place, so partitions in different ones
-// cannot share it, and nor can any share the running statistics of a BatchNorm,
-// which each forward changes: c10::ValueError. `places`: of the partitions;
-// `kind`: what a place is ("device").
+// Throws c10::ValueError if partitions in different places share a parameter or
+// a buffer, since a tensor can be in one place only. Also throws if any two
+// partitions share running statistics of a BatchNorm, since each forward
+// changes them.
+// `places`: the place of each partition, such as its device.
+// `kind`: the word for a place in the error, such as "device".
 void check_sharing(const std::vector<Partition>& partitions,
                    const std::vector<std::string>& places,
                    const std::string& kind);
 
-// BatchNorm's statistics count by mini-batch.
+// Makes BatchNorm layers collect running statistics per mini-batch.
 void defer_norms(std::vector<Partition>& partitions);
 
-// Whether a parameter or a buffer is on another device.
+// Returns whether any parameter or buffer of `module` is not on `device`.
 bool is_off(const torch::nn::Module& module, const c10::Device& device);
 
-// Moves layers that are not there to their partition's device.
+// Moves layers to the device of their partition, unless they are there already.
 void move_layers(std::vector<Partition>& partitions);
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// The graph of a pipeline's output behaves as that of plain LibTorch.
+// Tests that the graph of a pipeline's output behaves as in plain LibTorch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -41,7 +41,7 @@ Tensor values(torch::IntArrayRef sizes) {
   return torch::randn(sizes, torch::kDouble);
 }
 
-// A leaf of the values of `tensor`.
+// Returns a leaf with the values of `tensor`.
 Tensor leaf(const Tensor& tensor, const torch::Device& where) {
   return tensor.detach().clone().to(where).requires_grad_();
 }
@@ -66,7 +66,7 @@ Tensors grads_of(const Tensors& tensors) {
   return grads;
 }
 
-// A model and an input of it.
+// A model and its input.
 template <typename Model>
 struct Twin {
   Twin(Model model_in, const Tensor& x_in, const torch::Device& where)
@@ -85,8 +85,9 @@ struct Twin {
   Tensors wanted;  // the parameters and x
 };
 
-// linear_model(), and a pipeline of the same layers. A parameter is on one
-// device only, so each has its own, of the same values.
+// linear_model() and a pipeline with the same layers. A parameter is on one
+// device only, so model and pipeline have separate parameters with the same
+// values.
 struct Twins {
   explicit Twins(Checkpoint mode, int64_t chunks = 3)
       : plain(seeded(), input(), reference_device()),
@@ -290,8 +291,9 @@ TEST(Backward, OfSomeRowsEqualsPlain) {
   }
 }
 
-// A layer that has captured a module owns it, but a pipeline does not know of
-// it, so it is on the device of its layer from the beginning.
+// A model whose layers have captured modules. The pipeline does not know of
+// captured modules and does not move them. So they are on the device of their
+// layer from the beginning.
 struct TwoOutputs {
   TwoOutputs(const torch::Device& where_first,
              const torch::Device& where_second) {
@@ -356,8 +358,7 @@ TEST(Backward, ReachesALeafThatALayerHasCaptured) {
   }
 }
 
-// What a layer has captured may have a graph of its own, which all its
-// micro-batches share.
+// A captured tensor may have a graph of its own, which all micro-batches share.
 TEST(Backward, ReachesWhatIsBehindACapturedTensor) {
   torch::manual_seed(0);
   for (const Checkpoint mode : kModes) {
@@ -377,7 +378,8 @@ TEST(Backward, ReachesWhatIsBehindACapturedTensor) {
         torch::autograd::grad(
             {model_with(plain.exp())->forward(x.to(reference_device())).sum()},
             {plain}));
-    // A second micro-batch finds it used up.
+    // The second micro-batch needs the captured graph, which the first one
+    // freed.
     GPipe halves(model_with(captured), options({1}, 2, mode));
     EXPECT_THAT(
         error_of([&] { halves->forward(x.to(device())).sum().backward(); }),
@@ -385,8 +387,8 @@ TEST(Backward, ReachesWhatIsBehindACapturedTensor) {
   }
 }
 
-// An operator that keeps nothing may be gone through by many micro-batches, but
-// not by two workers at a time.
+// A graph without saved tensors may be used by many micro-batches, but not by
+// two workers at a time.
 TEST(Backward, OfACapturedGraphIsForOnePartition) {
   torch::manual_seed(0);
   const Tensor x = values({6, 3});
@@ -409,8 +411,8 @@ TEST(Backward, OfACapturedGraphIsForOnePartition) {
                                    {ours});
     };
     expect_near(grads({2}, 3), expected);
-    // Also with one micro-batch: while one goes back, the other one may compute
-    // its forward again.
+    // One micro-batch is refused, too: while one partition runs its backward,
+    // the other one may recompute its forward.
     for (const int64_t chunks : {1, 3}) {
       EXPECT_THAT(
           error_of([&] {

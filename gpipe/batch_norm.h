@@ -1,5 +1,6 @@
-// BatchNorm that counts by mini-batch where a model is run in micro-batches
-// without a pipeline. In a pipeline: GPipeOptions::deferred_batch_norm(true).
+// Public: BatchNorm statistics per mini-batch for a model that is run in
+// micro-batches without a pipeline. For a pipeline use
+// GPipeOptions::deferred_batch_norm(true).
 #pragma once
 
 #include <torch/nn/module.h>
@@ -11,10 +12,11 @@ namespace gpipe {
 class NormStatistics;
 class NormScope;
 
-// BatchNorm changes its running estimates with every forward, so that a model
-// that accumulates gradients over micro-batches gets those of micro-batches,
-// weighted towards the last. With this they become what one forward of the
-// whole mini-batch would leave:
+// Collects the running statistics of BatchNorm layers over a mini-batch.
+// BatchNorm changes its running estimates in every forward. A model that
+// accumulates gradients over micro-batches thus gets estimates of
+// micro-batches, weighted towards the last one. With this class the estimates
+// become the same as after one forward of the whole mini-batch:
 //
 //   gpipe::DeferredBatchNorm deferred(model.ptr());
 //   for (auto& batch : *loader) {
@@ -28,30 +30,30 @@ class NormScope;
 //     optimizer.step();
 //   }
 //
-// Normalising goes on by micro-batch. All of LibTorch's BatchNorm1d, 2d and 3d
-// in the module are meant, nested ones and typed members included; those in
-// eval mode, or without running statistics, behave as ever. The module is not
-// changed and can be saved, copied and printed as before.
+// Each micro-batch is still normalised by its own statistics. The class acts on
+// all BatchNorm1d, 2d and 3d layers of LibTorch in the module, including nested
+// ones and typed members. Layers in eval mode, or without running statistics,
+// behave as usual. The module itself is not changed and can be saved, copied
+// and printed as before.
 //
-// Shapes: those that the layers take, [rows, channels, ...]; pieces may have
-// any number of rows. The variance is the unbiased one, and without momentum
-// the estimates are the averages over all mini-batches, as in LibTorch. The
-// idea is torchgpipe's DeferredBatchNorm (of its variance, which is biased, it
-// is not); pieces are combined by the formula of Chan, Golub and LeVeque
-// (1983).
+// Shapes: [rows, channels, ...], as the layers take. Micro-batches may have any
+// number of rows. As in LibTorch, the variance is the unbiased one, and without
+// momentum the estimates are the averages over all mini-batches. The idea is
+// torchgpipe's DeferredBatchNorm, which uses the biased variance instead.
+// Micro-batches are combined by the formula of Chan, Golub and LeVeque (1983).
 //
-// Threads: one at a time.
+// Not thread-safe.
 class DeferredBatchNorm {
  public:
-  // c10::ValueError if `module` is null. Layers that are added to it later
-  // are not seen.
+  // Throws c10::ValueError if `module` is null. Layers that are added to
+  // `module` later are ignored.
   explicit DeferredBatchNorm(std::shared_ptr<torch::nn::Module> module);
   ~DeferredBatchNorm();
   DeferredBatchNorm(DeferredBatchNorm&&) noexcept;
   DeferredBatchNorm& operator=(DeferredBatchNorm&&) noexcept;
 
-  // Forwards on this thread, while the scope lives, are micro-batches of the
-  // mini-batch.
+  // A scope on one thread. Forwards on this thread during the scope are
+  // micro-batches of the current mini-batch.
   class Scope {
    public:
     ~Scope();
@@ -63,15 +65,15 @@ class DeferredBatchNorm {
     explicit Scope(NormStatistics* statistics);
     std::unique_ptr<NormScope> scope_;
   };
-  // Begins a mini-batch, or goes on with it, until the scope ends.
+  // Begins a mini-batch, or continues it, until the returned scope ends.
   [[nodiscard]] Scope observe();
 
-  // The end of a mini-batch: the running estimates take it in. Nothing happens
-  // if there was no micro-batch.
+  // Ends the mini-batch: updates the running estimates with its statistics.
+  // Does nothing if there was no micro-batch.
   void commit();
 
-  // Forgets the micro-batches since the last commit, also in
-  // num_batches_tracked.
+  // Drops the micro-batches since the last commit. `num_batches_tracked` does
+  // not count them either.
   void discard();
 
  private:

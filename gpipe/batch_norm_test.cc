@@ -1,5 +1,5 @@
-// Running estimates of mini-batches from micro-batches, in a pipeline and
-// alone.
+// Tests running estimates per mini-batch that come from micro-batches, with and
+// without a pipeline.
 #include "gpipe/batch_norm.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ double value(const Tensor& tensor) {
   return tensor.to(torch::kDouble).item<double>();
 }
 
-// A user's layer with members of its own, one of them nested.
+// A user's layer with members, one of them nested.
 struct InnerImpl : torch::nn::Module {
   InnerImpl() { register_module("norm", norm); }
   Tensor forward(const Tensor& x) { return norm(x); }
@@ -82,7 +82,7 @@ TEST(DeferredBatchNorm, OfZeroToSevenInFourPieces) {
   }
 }
 
-// 6 rows in 4 are 2, 2, 2: the third piece is the last.
+// 6 rows in 4 chunks are split into 2, 2, 2: there is no fourth piece.
 TEST(DeferredBatchNorm, CommitsWithFewerPiecesThanChunks) {
   BatchNorm1d norm(1);
   norm->to(torch::kDouble);
@@ -104,8 +104,8 @@ TEST(DeferredBatchNorm, AveragesAllMiniBatchesWithoutMomentum) {
   EXPECT_EQ(value(norm->num_batches_tracked), 2);
 }
 
-// Where it makes no difference to what is normalised, that is in the first
-// layer, the estimates are those of plain LibTorch on the whole mini-batch.
+// In the first layer, deferring does not change what is normalised. So the
+// estimates equal those of plain LibTorch on the whole mini-batch.
 TEST(DeferredBatchNorm, EqualsPlainOnTheWholeMiniBatchInEveryMode) {
   for (const Checkpoint mode : kModes) {
     for (const int64_t chunks : {1, 3, 4}) {
@@ -211,12 +211,12 @@ TEST(DeferredBatchNorm, LeavesLayersWithoutRunningStatisticsAlone) {
   norm->to(torch::kDouble);
   GPipe pipeline = deferred(Sequential(norm), {1}, 2);
   const Tensor output = pipeline->forward(column(8).to(device()));
-  // Each half by itself: 0 to 3, then 4 to 7.
+  // Each half is normalised by itself: 0 to 3, then 4 to 7.
   EXPECT_TRUE(torch::allclose(output.narrow(0, 0, 4), output.narrow(0, 4, 4),
                               1e-12, 1e-12));
 }
 
-// A layer that is used twice in a forward sees two inputs.
+// A layer that is called twice in a forward gets two inputs.
 TEST(DeferredBatchNorm, CountsALayerThatIsCalledTwiceOnce) {
   BatchNorm1d norm(1);
   norm->to(torch::kDouble);
@@ -230,7 +230,7 @@ TEST(DeferredBatchNorm, CountsALayerThatIsCalledTwiceOnce) {
   GPipe pipeline =
       deferred(Sequential(std::make_shared<TwiceImpl>(norm)), {1}, 2);
   pipeline->forward(column(8).to(device()));
-  // Of 0 to 15.
+  // The statistics of 0 to 15.
   EXPECT_NEAR(value(norm->running_mean), 0.75, 1e-12);
   EXPECT_NEAR(value(norm->running_var), 0.9 + 0.1 * 68.0 / 3, 1e-9);
   EXPECT_EQ(value(norm->num_batches_tracked), 1);
@@ -253,7 +253,7 @@ TEST(DeferredBatchNorm, WorksAlone) {
   EXPECT_NEAR(value(norm->running_var), 1.5, 1e-9);
   EXPECT_EQ(value(norm->num_batches_tracked), 1);
 
-  statistics.commit();  // of nothing
+  statistics.commit();  // without any micro-batch
   EXPECT_EQ(value(norm->num_batches_tracked), 1);
   {
     const auto scope = statistics.observe();
@@ -263,7 +263,7 @@ TEST(DeferredBatchNorm, WorksAlone) {
   EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
   EXPECT_EQ(value(norm->num_batches_tracked), 1);
 
-  // Outside of a scope it is LibTorch's.
+  // Outside a scope the layer updates its estimates as in LibTorch.
   model->forward(column(8).to(device()));
   EXPECT_NEAR(value(norm->running_mean), 0.9 * 0.35 + 0.35, 1e-12);
   EXPECT_EQ(error_of([] { DeferredBatchNorm none(nullptr); }),

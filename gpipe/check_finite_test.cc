@@ -1,4 +1,5 @@
-// TrainOptions::check_finite names the first place of a number that is none.
+// Tests that TrainOptions::check_finite names the first place of a value that
+// is not finite.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -38,7 +39,7 @@ namespace nn = torch::nn;
 
 constexpr int64_t kMicrobatches = 4, kRows = 8, kWidth = 3;
 
-// Which number is put where. Changed only while no pipeline runs.
+// The value to insert and its place. Changed only while no pipeline runs.
 struct Fault {
   int64_t layer = -1, microbatch = 0;
   bool backward = false;
@@ -93,7 +94,7 @@ struct FaultyLayerImpl : nn::Module {
 };
 TORCH_MODULE(FaultyLayer);
 
-// Ten layers on two partitions.
+// A fixture with ten layers on two partitions.
 class CheckFinite : public ::testing::Test {
  protected:
   GPipe make(Checkpoint mode) {
@@ -172,7 +173,8 @@ TEST_F(CheckFinite, NamesTheParametersOfABackward) {
     step(pipeline, schedule, true);
     const auto before = grads_of(pipeline);
     for (const int64_t partition : {0, 1}) {
-      // The bias is added behind the fault, the weight before it.
+      // The layer applies the weight before the fault and the bias after it. So
+      // only the weight's gradient is affected.
       fault_ = {5 * partition + 2, 1, true, std::nan("")};
       const std::string name = std::to_string(fault_.layer);
       const std::string error =
@@ -186,7 +188,7 @@ TEST_F(CheckFinite, NamesTheParametersOfABackward) {
                                      ".weight' (1 of 3 elements are nan), "));
         EXPECT_THAT(error, ::testing::Not(HasSubstr(name + ".bias")));
       } else if (partition == 1) {
-        // Parameters come later there.
+        // With zb-h1 the gradients of parameters are computed later.
         EXPECT_THAT(error, HasSubstr("that of the input of partition 1 (1 of 6 "
                                      "elements are nan)"));
       }
@@ -230,7 +232,7 @@ struct ScaleImpl : nn::Module {
 };
 TORCH_MODULE(Scale);
 
-// Each micro-batch's is 1e308 where the input is.
+// The gradient of each micro-batch is 1e308 if the input is not 0.
 TEST_F(CheckFinite, NamesTheParameterWhoseSumAloneIsNot) {
   input_.fill_(0.5e308);
   input_.select(1, 1).zero_();
@@ -277,7 +279,7 @@ TEST_F(CheckFinite, IsOffByDefaultAndChangesNoBit) {
   EXPECT_TRUE(std::isnan(step(pipeline, "1f1b", false).loss.item<double>()));
 }
 
-// Stashes log(x), and goes on without it.
+// Stashes log(x) and returns x.
 struct StashImpl : nn::Module, Skippable {
   StashImpl() : Skippable({{"log"}, {}}) {}
   Tensor forward(Tensor x) {

@@ -1,5 +1,5 @@
-// Checkpointed cells: what layers are told, when they are computed again, and
-// what may not happen in between.
+// Tests checkpointed cells: what layers can query, when cells are recomputed,
+// and which changes are not allowed between forward and backward.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -43,8 +43,8 @@ using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What happened on one partition, in order: "F0" a forward of micro-batch 0
-// that keeps its graph, "C0" one that does not, "R0" a recompute, "B0" a
+// The events on one partition, in order: "F0" is a forward of micro-batch 0
+// that keeps its graph, "C0" a forward that does not, "R0" a recompute, "B0" a
 // backward.
 struct Log {
   std::mutex mutex;
@@ -78,7 +78,7 @@ Tensor ones(torch::IntArrayRef sizes) {
   return torch::ones(sizes).to(device());
 }
 
-// The logs of `partitions` partitions after a step of `rows` rows.
+// Returns the logs of all partitions after a step.
 std::vector<std::vector<std::string>> logs(Checkpoint mode, int64_t partitions,
                                            int64_t rows, int64_t chunks) {
   std::vector<Log> logs(partitions);
@@ -112,7 +112,8 @@ TEST(Checkpoint, NeverKeepsAll) {
   }
 }
 
-// torchgpipe counts chunks instead, and then checkpoints the last one too.
+// torchgpipe counts chunks instead, so it also checkpoints the last
+// micro-batch.
 TEST(Checkpoint, ExceptLastCountsTheActualMicrobatches) {
   for (const auto& lines : logs(Checkpoint::kExceptLast, 2, 2, 4)) {
     EXPECT_THAT(lines, ElementsAre("C0", "F1", "B1", "R0", "B0"));
@@ -133,8 +134,8 @@ TEST(Checkpoint, FlagsAreOffOutsideOfAPipeline) {
   EXPECT_EQ(current_microbatch(), std::nullopt);
 }
 
-// Torchgpipe's test_not_requires_grad: parameters behind an input that does
-// not require grad get their gradients.
+// torchgpipe's test_not_requires_grad: parameters get their gradients even if
+// the input does not require grad.
 TEST(Checkpoint, RecomputesThoughTheInputDoesNotRequireGrad) {
   torch::nn::Linear linear(3, 3);
   GPipe pipeline(torch::nn::Sequential(linear),
@@ -145,8 +146,8 @@ TEST(Checkpoint, RecomputesThoughTheInputDoesNotRequireGrad) {
   EXPECT_TRUE(torch::equal(linear->bias.grad().cpu(), torch::full({3}, 4.f)));
 }
 
-// Multiplies by ones that tell when they are freed, that is, when the graph
-// that needs them dies.
+// Counts live graphs. Multiplies by ones that are freed when the graph that
+// saved them is freed.
 struct LiveGraphs {
   std::atomic<int> now{0}, most{0};
   torch::nn::AnyModule make() {
@@ -183,7 +184,8 @@ int most_live_graphs(Checkpoint mode, bool retain) {
 TEST(Checkpoint, KeepsOneGraphPerPartitionAtMost) {
   EXPECT_EQ(most_live_graphs(Checkpoint::kAlways, false), 1);
   EXPECT_EQ(most_live_graphs(Checkpoint::kAlways, true), 1);
-  // The graph of the last micro-batch is kept, and used before the others'.
+  // The graph of the last micro-batch is kept. It is used, and without
+  // retain_graph freed, before the others are recomputed.
   EXPECT_EQ(most_live_graphs(Checkpoint::kExceptLast, false), 1);
   EXPECT_EQ(most_live_graphs(Checkpoint::kExceptLast, true), 2);
   EXPECT_EQ(most_live_graphs(Checkpoint::kNever, false), 5);
@@ -216,7 +218,7 @@ TEST(Buffers, OfBatchNormChangeOncePerMicrobatch) {
   }
 }
 
-// Counts its calls in a buffer that its output depends on.
+// Counts its calls in a buffer that affects its output.
 struct CounterImpl : torch::nn::Module {
   CounterImpl()
       : count(register_buffer("count", torch::zeros({}, torch::kDouble))),
@@ -249,8 +251,8 @@ TEST(Buffers, OfOtherLayersAreThoseOfTheForwardInTheRecompute) {
   }
 }
 
-// Counts on the last micro-batch of three only, in a buffer that the output of
-// each depends on.
+// Counts only the last of three micro-batches, in a buffer that affects the
+// output of each.
 struct LastOnlyImpl : torch::nn::Module {
   LastOnlyImpl()
       : count(register_buffer("count", torch::zeros({}, torch::kDouble))),
@@ -267,8 +269,8 @@ struct LastOnlyImpl : torch::nn::Module {
 };
 TORCH_MODULE(LastOnly);
 
-// Whoever has changed them since: another micro-batch, or the user. A plain
-// model's operators hold what they have read, if they need it for the backward.
+// Another micro-batch or the user may change buffers after the forward. In a
+// plain model, operators save what they need for the backward.
 TEST(Buffers, AreThoseOfTheForwardInTheRecomputeWhoeverChangesThem) {
   const Tensor input =
       torch::linspace(-1, 1, 9, torch::kDouble).reshape({3, 3});
@@ -285,7 +287,7 @@ TEST(Buffers, AreThoseOfTheForwardInTheRecomputeWhoeverChangesThem) {
     loss.backward({}, /*retain_graph=*/true);
     EXPECT_EQ(model->count.item<double>(), 6);
     grads.push_back(x.grad().cpu());
-    pipeline->forward(x);  // another step's forward
+    pipeline->forward(x);  // the forward of another step
     x.mutable_grad() = Tensor();
     loss.backward();
     EXPECT_EQ(model->count.item<double>(), 7);
@@ -347,14 +349,14 @@ TEST(Change, OfAFrozenParameterIsDetected) {
             "computed again with it. Call backward first, or forward again; "
             "a tensor that a layer changes itself must be a buffer (in "
             "partition 0, micro-batch 1, recompute)");
-  // The next step is not affected, and what is frozen may be another one.
+  // The next step is not affected, and another parameter may be frozen in it.
   second->weight.requires_grad_();
   loss = pipeline->forward(ones({4, 3})).sum();
   second->weight.requires_grad_(false);
   loss.backward();
 }
 
-// Counts its calls in a parameter.
+// Counts its calls in a frozen parameter.
 struct FrozenCounterImpl : torch::nn::Module {
   Tensor forward(Tensor x) {
     {
@@ -460,8 +462,8 @@ TEST(Recompute, ThatGivesSomethingElseIsDetected) {
   EXPECT_THAT(error([](Tensor x) { return Tensors{x.detach()}; }), detected);
 }
 
-// Torchgpipe's test_parallel_randoms: the zeros of the output are those of the
-// gradient, though partitions draw at the same time.
+// torchgpipe's test_parallel_randoms: the zeros of the output equal those of
+// the gradient, even if partitions draw at the same time.
 TEST(Dropout, IsReplayedExactly) {
   torch::manual_seed(0);
   for (int round = 0; round < 5; ++round) {

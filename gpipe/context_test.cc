@@ -1,5 +1,5 @@
-// Where a pipeline may be used: any thread, inside of another pipeline, and
-// under LibTorch's thread-local modes, which reach the layers.
+// Tests where a pipeline may be used: on any thread, inside another pipeline,
+// and under LibTorch's thread-local modes, which apply in the layers.
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/util/thread_name.h>
@@ -91,7 +91,7 @@ TEST(Threads, EachPartitionHasOneOfItsOwn) {
   EXPECT_EQ(all.size(), 4u);
 }
 
-// So that `top -H`, or a debugger, tells which one does not come back.
+// Names help to find a blocked worker in `top -H` or a debugger.
 TEST(Threads, HaveTheNamesOfTheirRanks) {
   std::vector<std::string> names(3);
   Sequential model;
@@ -106,7 +106,7 @@ TEST(Threads, HaveTheNamesOfTheirRanks) {
   EXPECT_EQ(names, (std::vector<std::string>{"gpipe 0", "gpipe 1", "gpipe 2"}));
 }
 
-// The threads of CPU partitions, whatever the variant.
+// Tests CPU partitions in every variant of the test.
 TEST(Threads, OperatorsUseTheShareAskedFor) {
   torch::set_num_threads(4);
   const auto threads_seen = [](int64_t partitions, int64_t asked) {
@@ -188,7 +188,8 @@ TEST(Threads, DifferentPipelinesRunAtTheSameTime) {
 
 // --- Pipelines in layers -----------------------------------------------------
 
-// Where the layer is, so that the outer pipeline need not move the inner one.
+// A layer with a pipeline on the layer's device, so that the outer pipeline
+// need not move it.
 struct InnerImpl : torch::nn::Module {
   InnerImpl(Sequential model, GPipeOptions options)
       : pipeline(register_module(
@@ -257,7 +258,8 @@ TEST(Nested, AGivenGeneratorIsReplayedInTheInnerPipeline) {
   }
 }
 
-// Each layer runs on six micro-batches of the inner pipeline, three by two.
+// Each layer runs on six micro-batches of the inner pipeline: three outer ones
+// with two inner ones each.
 TEST(Nested, LayersAreToldOfTheOuterPipelinesRecompute) {
   for (const Checkpoint outer_mode : kModes) {
     for (const Checkpoint inner_mode : kModes) {
@@ -307,7 +309,7 @@ TEST(Nested, ThreeDeepEqualsPlain) {
   }
 }
 
-// It would wait for itself.
+// Such a call would wait for itself.
 TEST(Nested, ItsOwnPipelineInALayerIsRefused) {
   GPipe pipeline = nullptr;
   bool again = true;
@@ -326,8 +328,8 @@ TEST(Nested, ItsOwnPipelineInALayerIsRefused) {
   EXPECT_TRUE(torch::equal(pipeline->forward(x).cpu(), x.cpu() * 6));
 }
 
-// The one in between has workers of its own, and it is on these that the layer
-// runs that calls the outermost.
+// The pipeline between the two has its own workers. The layer that calls the
+// outermost pipeline runs on these.
 TEST(Nested, AnOuterPipelineInALayerOfAnInnerOneIsRefused) {
   GPipe outer = nullptr;
   bool again = true;
@@ -346,9 +348,9 @@ TEST(Nested, AnOuterPipelineInALayerOfAnInnerOneIsRefused) {
   EXPECT_TRUE(torch::equal(outer->forward(x).cpu(), x.cpu() * 12));
 }
 
-// --- Life --------------------------------------------------------------------
+// --- Lifetime ----------------------------------------------------------------
 
-// The call goes on as if nothing had happened, and the workers end with it.
+// The call completes as usual, and the workers end after it.
 TEST(Life, AForwardMayOutliveTheLastHandle) {
   std::promise<void> entered, gone;
   std::atomic<bool> first{true};
@@ -395,7 +397,7 @@ class Autocast {
   at::ScalarType before_;
 };
 
-// Ends with a layer whose type autocast lowers on every kind of device.
+// A model that ends with a layer whose type autocast lowers on all devices.
 Sequential float_model() {
   auto model = linear_model(0);
   model->push_back(torch::nn::Linear(3, 3));
@@ -403,9 +405,9 @@ Sequential float_model() {
   return model;
 }
 
-// The plain model on the pipeline's first device, as autocast is for a type of
-// device, and in its micro-batches, as kernels for other sizes may round
-// otherwise.
+// The plain model runs on the pipeline's first device, since autocast is set
+// per device type. It runs in the same micro-batches, since kernels for other
+// sizes may round differently.
 TEST(Autocast, ReachesTheLayersInForwardAndRecompute) {
   const Tensor x = torch::randn({8, 6});
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
@@ -432,14 +434,14 @@ TEST(Autocast, ReachesTheLayersInForwardAndRecompute) {
       EXPECT_EQ(plain.output.scalar_type(), dtype);
       EXPECT_EQ(actual.output.scalar_type(), dtype);
       EXPECT_TRUE(torch::equal(actual.output, plain.output));
-      // Sums in low precision depend on their order.
+      // Low-precision sums depend on their order.
       EXPECT_LE(distance(actual, plain), 0.05);
     }
   }
 }
 
-// LibTorch keeps what autocast makes of a weight for as long as a scope lasts,
-// for all threads. A recompute comes after the scope.
+// LibTorch caches the cast weights for all threads until the autocast scope
+// ends. A recompute runs after the scope.
 TEST(Autocast, HasTheWeightsOfEachStep) {
   const Tensor x = torch::randn({8, 6}).to(device());
   const auto outputs = [&](Checkpoint mode) {
@@ -467,7 +469,7 @@ TEST(Autocast, HasTheWeightsOfEachStep) {
   EXPECT_FALSE(torch::equal(expected[0], expected[1]));
 }
 
-// Two workers, which go through a graph of their own each.
+// Two workers run, each with its own graph.
 TEST(Autocast, OfALayerThatTwoPartitionsHaveEqualsThatOfOne) {
   struct Uses : torch::nn::Module {
     explicit Uses(torch::nn::Linear linear)
@@ -527,12 +529,13 @@ TEST(Deep, ChainsOfLayersAndOperatorsWork) {
     EXPECT_TRUE(torch::equal(output.cpu(), torch::full({2}, 10000.f)));
     output.sum().backward();
     EXPECT_TRUE(torch::equal(x.grad().cpu(), torch::ones({2})));
-    // And a graph that is dropped without backward.
+    // A graph may be dropped without a backward.
     pipeline->forward(x);
   }
 }
 
-// A user's checkpoint: its backward runs forward again, and a backward of that.
+// A user's checkpoint function: its backward runs the forward again, and then
+// the backward of that.
 struct UsersCheckpoint : torch::autograd::Function<UsersCheckpoint> {
   using Function = std::function<Tensor(Tensor)>;
   static Tensor forward(torch::autograd::AutogradContext* context, Tensor x,
@@ -555,8 +558,8 @@ struct UsersCheckpoint : torch::autograd::Function<UsersCheckpoint> {
   }
 };
 
-// One inside of the other, deeper than the 60 that LibTorch's engine serves on
-// the thread that called it.
+// The backwards are nested deeper than the 60 levels that LibTorch's engine
+// runs on the calling thread.
 TEST(Deep, BackwardsInsideOfBackwardsWork) {
   std::vector<UsersCheckpoint::Function> functions(
       100, [](Tensor x) { return x * 1.01; });

@@ -1,4 +1,5 @@
-// Exceptions in layers: their type, their place, and the pipeline afterwards.
+// Tests exceptions in layers: their type, their place, and the pipeline after
+// them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -49,10 +50,11 @@ class OwnError : public std::exception {
   const char* what() const noexcept override { return "my own"; }
 };
 
-// What the layers throw where. Changed only while no pipeline runs.
+// The exceptions that layers throw, and the cells that throw. Changed only
+// while no pipeline runs.
 struct Faults {
   enum class Thrown { kOwnError, kTorchError, kInt };
-  // (partition, micro-batch)
+  // Pairs (partition, micro-batch).
   std::set<std::pair<int64_t, int64_t>> cells;
   Phase phase = Phase::kForward;
   Thrown thrown = Thrown::kOwnError;
@@ -139,10 +141,10 @@ std::string expected_error(Faults::Thrown thrown, const Failure& place) {
   return "";
 }
 
-// 5 phases x 12 cells x 3 types x 6 times = 1,080 failures. On an accelerator
-// 2 x 12 x 1 x 6 = 144 fewer: there a backward runs on the engine's device
-// threads, where nobody catches what is not a std::exception, in plain LibTorch
-// either.
+// Tests 5 phases x 12 cells x 3 types x 6 times = 1,080 failures. On an
+// accelerator there are 2 x 12 x 1 x 6 = 144 fewer: a backward runs on the
+// engine's device threads, which catch only std::exception, also in plain
+// LibTorch.
 TEST_F(Failing, AnywhereKeepsItsTypeAndTellsItsPlace) {
   const std::pair<Checkpoint, Phase> cases[] = {
       {Checkpoint::kNever, Phase::kForward},
@@ -175,9 +177,10 @@ TEST_F(Failing, AnywhereKeepsItsTypeAndTellsItsPlace) {
             std::string error;
             const auto run = [&] { error = error_of([&] { step(pipeline); }); };
             if (thrown == Faults::Thrown::kInt) {
-              // LibTorch's engine is not made for it: the thread that called
-              // backward stays inside of that call for it, and 60 deep the
-              // engine goes to threads where nobody catches.
+              // LibTorch's engine does not support this type. After it, the
+              // calling thread remains inside the call of backward, and at
+              // depth 60 the engine switches to threads that do not catch it.
+              // So each run gets its own thread.
               std::thread(run).join();
             } else {
               run();
@@ -203,7 +206,7 @@ TEST_F(Failing, AnywhereKeepsItsTypeAndTellsItsPlace) {
   EXPECT_EQ(failures, device().is_cpu() ? 1080 : 936);
 }
 
-// All pairs of cells, each failing at once.
+// Tests all pairs of cells that fail in the same step.
 TEST_F(Failing, AtSeveralCellsThrowsTheFirstInScheduleOrder) {
   auto pipeline = make(Checkpoint::kNever);
   std::vector<std::pair<int64_t, int64_t>> cells;
@@ -211,7 +214,7 @@ TEST_F(Failing, AtSeveralCellsThrowsTheFirstInScheduleOrder) {
     for (int64_t i = 0; i < kMicrobatches; ++i) cells.emplace_back(j, i);
   }
   for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
-    // Clock of the cell, then its partition.
+    // The cell's clock, then its partition.
     const auto order = [&](const auto& cell) {
       const auto [j, i] = cell;
       return std::make_pair(
@@ -242,7 +245,7 @@ TEST_F(Failing, InRecomputeOrBackwardLeavesNoGradientBehind) {
   for (const auto& [mode, phase] : cases) {
     auto pipeline = make(mode);
     faults_.phase = phase;
-    faults_.cells = {{0, 0}};  // the last of all
+    faults_.cells = {{0, 0}};  // the last cell to run
     EXPECT_NE(error_of([&] { step(pipeline); }), "");
     for (const Tensor& parameter : pipeline->parameters()) {
       EXPECT_FALSE(parameter.grad().defined());
@@ -251,7 +254,7 @@ TEST_F(Failing, InRecomputeOrBackwardLeavesNoGradientBehind) {
   }
 }
 
-// What the failed backward has used up is gone, as in plain LibTorch.
+// A failed backward frees saved tensors, as in plain LibTorch.
 TEST_F(Failing, InBackwardAndThenBackwardAgainIsAnError) {
   for (const Checkpoint mode : kModes) {
     auto pipeline = make(mode);
@@ -305,9 +308,9 @@ TEST_F(Failing, OnDestructionWithAFailedGraphAliveDoesNotHang) {
   pipeline = nullptr;
 }
 
-// Torchgpipe's test_exception_early_stop_asap. Partition 2 takes 0.1 s per
-// micro-batch; when partition 3 fails with the first, partition 2 is at work on
-// the second and never starts the third. Here time is the subject.
+// torchgpipe's test_exception_early_stop_asap. Partition 2 takes 0.1 s per
+// micro-batch. When partition 3 fails with the first micro-batch, partition 2
+// runs the second one and never starts the third. This test depends on timing.
 TEST(EarlyStop, StartsNothingAfterTheFailure) {
   std::atomic<int> counter{0};
   torch::nn::Sequential model(

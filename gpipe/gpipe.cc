@@ -19,7 +19,8 @@
 namespace gpipe {
 namespace {
 
-// Every accelerator in the order of its index, else the CPU for each.
+// Returns all accelerators in index order or, without accelerators, the CPU for
+// each partition.
 std::vector<c10::Device> default_devices(std::size_t partitions) {
   const auto accelerator = at::getAccelerator();
   const int count = accelerator ? at::accelerator::deviceCount() : 0;
@@ -53,7 +54,8 @@ std::vector<std::string> names_of(const std::vector<c10::Device>& devices) {
   return names;
 }
 
-// A pipeline inside of a layer stays where it is.
+// Throws c10::TypeError if a layer with a pipeline inside it would have to be
+// moved.
 void check_nested(const std::vector<Partition>& partitions) {
   for (const Partition& partition : partitions) {
     for (const Layer& layer : partition.layers) {
@@ -63,7 +65,7 @@ void check_nested(const std::vector<Partition>& partitions) {
                 !is_off(*layer.module.ptr(), partition.device),
             "layer '", layer.name, "' holds a GPipe and cannot be moved to ",
             partition.device, ", the device of partition ", partition.index,
-            "; make the inner GPipe, and what the layer has beside it, on that "
+            "; create the inner GPipe and the layer's other tensors on that "
             "device, or choose the layer's device in GPipeOptions::devices");
       }
     }
@@ -107,7 +109,8 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   check_nested(partitions);
   if (options_.deferred_batch_norm()) defer_norms(partitions);
 
-  // The layers keep their own modes, so this comes before they are registered.
+  // train() changes all children, but the layers must keep their own modes. So
+  // this comes before they are registered.
   train(module->is_training());
   move_layers(partitions);
   for (Layer& layer : layers) {
@@ -126,7 +129,8 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
 Value GPipeImpl::run(Value input) {
   if (!pipeline_) return input;
   check_input(input, options_.devices().front());
-  // The last handle may be dropped meanwhile.
+  // Keeps the pipeline alive if the last GPipe handle is dropped during the
+  // call.
   const auto pipeline = pipeline_;
   return pipeline->forward(
       input, options_.chunks(),

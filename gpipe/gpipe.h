@@ -1,4 +1,4 @@
-// Public: GPipe, a torch::nn::Sequential trained through a pipeline.
+// Public: GPipe, which trains a torch::nn::Sequential through a pipeline.
 #pragma once
 
 #include <torch/arg.h>
@@ -28,59 +28,63 @@ namespace gpipe {
 
 class Pipeline;
 
-// How a model becomes a pipeline; each option returns the options.
+// The options of a GPipe. Each setter returns the options, so calls chain.
 struct GPipeOptions {
   /* implicit */ GPipeOptions(std::vector<int64_t> balance)
       : balance_(std::move(balance)) {}
 
-  // Layers per partition, each > 0; the sum is the number of layers. See
-  // balancing/balancing.h for lists computed from a profile.
+  // The number of layers of each partition. Each is > 0, and the sum is the
+  // number of layers. balancing/balancing.h computes such lists from a profile.
   TORCH_ARG(std::vector<int64_t>, balance);
 
-  // One device per partition (with stages_per_rank: per rank), which may
-  // repeat; extra ones are dropped. Empty (the default): every accelerator in
-  // the order of its index, or, on a machine without one, the CPU for each.
+  // One device per rank; without `stages_per_rank`, per partition. A device may
+  // be repeated, and extra devices are dropped. If the list is empty (the
+  // default), the ranks use all accelerators in index order or, on a machine
+  // without one, the CPU.
   TORCH_ARG(std::vector<torch::Device>, devices);
 
-  // How many micro-batches a mini-batch is split into, > 0. More of them
-  // leave the partitions idle for less of the time, (n - 1) / (m + n - 1) for
-  // n equal partitions and m micro-batches (GPipe, arXiv 1811.06965), but
-  // each is smaller, so that its kernels use a device less well.
+  // The number of micro-batches that a mini-batch is split into, > 0. n equal
+  // partitions are idle for (n - 1) / (m + n - 1) of the time with m
+  // micro-batches (GPipe, arXiv 1811.06965). More micro-batches shorten this
+  // bubble, but each one is smaller, so its kernels use a device less well.
   TORCH_ARG(int64_t, chunks) = 1;
 
+  // Which micro-batches are checkpointed: they keep only the inputs of their
+  // cells and are recomputed before their backward (runtime/checkpoint.h).
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
 
-  // BatchNorm layers gather running statistics over the mini-batch and commit
-  // them once, instead of once per micro-batch: the running estimates are then
-  // those of a plain forward of the whole mini-batch. Normalising goes on by
-  // micro-batch. As in GPipe (arXiv 1811.06965) and torchgpipe's
-  // DeferredBatchNorm; see also batch_norm.h. The layers of a pipeline within
-  // a layer go by the option of that one.
+  // If true, BatchNorm layers collect running statistics over the mini-batch
+  // and commit them once, instead of once per micro-batch. The running
+  // estimates are then the same as after a plain forward of the whole
+  // mini-batch. Each micro-batch is still normalised by its own statistics.
+  // This is as in GPipe (arXiv 1811.06965) and torchgpipe's DeferredBatchNorm;
+  // see also batch_norm.h. If a layer contains another pipeline, that
+  // pipeline's own option decides for its layers.
   TORCH_ARG(bool, deferred_batch_norm) = false;
 
-  // How many partitions share a rank, that is a worker with its device; their
-  // number is to be a multiple of it. For the schedules of train_step() that
-  // take several stages per rank, to wait less.
+  // The number of partitions per rank (a worker with its device). The number of
+  // partitions must be a multiple of it. Schedules of train_step() with several
+  // stages per rank use it to shorten the bubble.
   TORCH_ARG(int64_t, stages_per_rank) = 1;
 
-  // Which ones share it. A schedule of train_step() may place stages otherwise
-  // where the devices are the same.
+  // Which partitions share a rank. A schedule of train_step() may place stages
+  // differently if the devices are the same.
   TORCH_ARG(Placement, placement) = Placement::kLoop;
 
-  // Intra-op threads of a CPU rank's worker. 0: an equal share of the
-  // threads that LibTorch would use (at::get_num_threads()), at least 1.
-  // Floating-point sums depend on it: equal numbers give equal bits.
+  // The intra-op threads of a CPU rank's worker. 0 means an equal share of
+  // LibTorch's threads (at::get_num_threads()), at least 1. Floating-point sums
+  // depend on this number: equal numbers give equal bits.
   TORCH_ARG(int64_t, threads_per_partition) = 0;
 
-  // Cells run one at a time, in the order in which they would start if each
-  // took equally long, and not at the same time. What is held in memory at
-  // which moment is then the same in every run: for dry runs on the meta device
-  // (gpipe/meta.h), and to look for faults. Values are the same as without it.
+  // If true, only one cell runs at a time, in the order in which cells would
+  // start if each took equally long. Memory use is then the same in every run,
+  // which helps dry runs on the meta device (gpipe/meta.h) and debugging.
+  // Values do not change.
   TORCH_ARG(bool, one_at_a_time) = false;
 };
 
-// Runs a Sequential as a pipeline of partitions, each on a device and with a
-// worker thread of its own.
+// A pipeline that runs a Sequential. Each partition has a device and runs on a
+// worker thread; with `stages_per_rank`, several partitions share a worker.
 //
 //   torch::nn::Sequential model(a, b, c, d);
 //   gpipe::GPipe pipeline(model, gpipe::GPipeOptions({2, 2}).chunks(8));
@@ -90,52 +94,60 @@ struct GPipeOptions {
 //   }
 //
 // forward() splits the mini-batch into micro-batches, which flow through the
-// partitions at the same time, and returns ordinary tensors: losses, backward,
-// autograd::grad, hooks and optimizers are those of LibTorch, and so are the
-// values. The layers are shared with the given Sequential (parameters and
-// buffers are moved to the partitions' devices) and keep their names
-// ("0.weight"), so that a checkpoint does not depend on the balance.
+// partitions at the same time. It returns ordinary tensors: losses, backward,
+// autograd::grad, hooks and optimizers work as in plain LibTorch and give the
+// same values. The layers are shared with the given Sequential, and their
+// parameters and buffers are moved to the partitions' devices. They keep their
+// names ("0.weight"), so saved parameters do not depend on the balance.
 //
-// Differences from the plain Sequential: layers see one micro-batch at a time
-// (BatchNorm normalises with its statistics); random operators draw from a
-// generator per micro-batch and layer, seeded by one draw from LibTorch's
-// default generator per forward in which any of them ran, so that dropout is
-// the same for every balance and checkpoint mode, and differs from the plain
-// model's; create_graph (double backward) is refused.
+// Differences from the plain Sequential:
+// - Layers see one micro-batch at a time; BatchNorm normalises by its
+//   statistics.
+// - Random operators draw from one generator per micro-batch and layer. These
+//   are seeded by one draw from LibTorch's default generator per forward in
+//   which a random operator ran. So dropout is the same for every balance and
+//   checkpoint mode, but differs from the plain model.
+// - create_graph (double backward) is refused.
 //
-// Threads: forward and backward may be called from any thread; calls on one
-// GPipe are served one after the other.
+// Threads: forward and backward may be called from any thread. Calls on one
+// GPipe run one after the other.
 class GPipeImpl : public torch::nn::Module, public KeepsDevices {
  public:
-  // Takes the layers of `module` and moves them to the devices. Errors:
-  // c10::ValueError for a balance or a number of chunks that does not fit, the
-  // same layer twice, a parameter or a buffer shared by partitions on different
-  // devices, or a BatchNorm's statistics shared by any; c10::TypeError for
-  // skips that do not match, or a layer that would have to be moved and holds a
-  // GPipe; c10::IndexError for fewer devices than partitions. Nothing has been
-  // moved then.
+  // Takes the layers of `module` and moves them to the devices.
+  //
+  // Throws c10::ValueError if the balance or the number of chunks does not fit,
+  // if a layer occurs twice, if partitions on different devices share a
+  // parameter or a buffer, or if any two partitions share a BatchNorm's
+  // statistics. Throws c10::TypeError if skips do not match, or if a layer that
+  // contains a GPipe would have to be moved. Throws c10::IndexError if there
+  // are fewer devices than partitions. On error nothing has been moved.
   GPipeImpl(torch::nn::Sequential module, GPipeOptions options);
 
-  // Runs a mini-batch: a torch::Tensor, a std::vector<torch::Tensor> or a
-  // std::tuple of 1 to 8 of them, on devices()[0]; dimension 0, equal in all
-  // of them, is split as torch::chunk does. Returns the last layer's value,
-  // concatenated along dimension 0, on devices().back(). In training mode and
-  // with gradients enabled micro-batches are checkpointed as asked for.
+  // Runs a mini-batch and returns the last layer's output.
   //
-  // Errors: c10::TypeError for a value that is no tensor, or an Output that is
-  // not what the last layer returns; c10::ValueError for tensors of unequal
-  // sizes or on a wrong device; whatever a layer throws, unchanged in type
-  // (last_failure() tells where). Of several the first in schedule order is
-  // thrown; the pipeline is usable afterwards.
+  // `input`: a torch::Tensor, a std::vector<torch::Tensor> or a std::tuple of 1
+  // to 8 tensors, on devices()[0]. Dimension 0 must be equal in all tensors and
+  // is split as torch::chunk does. The outputs of the micro-batches are
+  // concatenated along dimension 0, on devices().back(). In training mode and
+  // with gradients enabled, micro-batches are checkpointed as checkpoint()
+  // says.
+  //
+  // Throws c10::TypeError if a value is not a tensor, or if `Output` is not the
+  // type that the last layer returns. Throws c10::ValueError if tensors have
+  // unequal sizes or are on a wrong device. Rethrows an exception of a layer
+  // with its type unchanged, and last_failure() tells where it came from. If
+  // several cells fail, the first exception in schedule order is thrown. The
+  // pipeline remains usable after an error.
   template <typename Output = torch::Tensor, typename Input>
   Output forward(Input input) {
     return run(Value::wrap(std::move(input))).template unwrap<Output>();
   }
 
-  // Runs forward, loss and backward of a mini-batch by `schedule` (see
-  // gpipe/schedule.h), so that the backward of a micro-batch need not wait for
-  // the forwards of all: 1F1B holds the activations of as many micro-batches as
-  // there are partitions, where forward() and backward() hold all.
+  // Runs forward, loss and backward of a mini-batch in the order of `schedule`
+  // (see gpipe/schedule.h). The backward of a micro-batch then need not wait
+  // for the forwards of all others. For example, 1F1B holds the activations of
+  // as many micro-batches as there are partitions, while forward() and
+  // backward() hold all.
   //
   //   auto schedule = gpipe::one_forward_one_backward(4, 16);
   //   auto result = pipeline->train_step(
@@ -146,30 +158,31 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
   //       schedule);
   //   optimizer.step();
   //
-  // `target`: a tensor, a vector or a tuple, on any device, with a row for each
-  // of the input's. `loss(output, target)` gets those of a micro-batch, on the
-  // last partition's device and on its worker's thread, and returns one
-  // floating-point number, a mean over its rows: what is differentiated is the
-  // mean over the micro-batches, weighted by rows. Gradients are added to
-  // `.grad` of the parameters (and of an input that requires grad) and hooks
-  // are called once, after the last action; if anything throws, `.grad` is as
-  // before, unless that is a hook, or the graph that has made the input, which
-  // come while gradients are being added. The optimizer may be stepped
-  // afterwards.
+  // `target`: a tensor, a vector or a tuple, on any device, with one row for
+  // each row of the input.
+  // `loss(output, target)`: a function that gets the output and target of one
+  // micro-batch, on the last partition's device and its worker's thread. It
+  // returns one floating-point number, a mean over the micro-batch's rows. The
+  // step differentiates the mean of these losses, weighted by rows.
+  // `schedule`: any valid schedule with as many stages as partitions and as
+  // many ranks as this pipeline. It sets the number of micro-batches, not
+  // chunks(), and the rows must split into that many. In training mode, if the
+  // schedule has no recompute actions, those of checkpoint() are added (use
+  // kNever to run the schedule unchanged). A schedule without backwards only
+  // computes losses, without a graph.
   //
-  // `schedule`: any valid one with as many stages as partitions and as many
-  // ranks as ranks; it, not chunks(), says how many micro-batches there are,
-  // which must be what the rows are split into. Where it has no recompute, the
-  // recomputes of checkpoint() are put in, in training mode (kNever for the
-  // pure schedule). A schedule without backwards computes losses alone, without
-  // a graph.
+  // Gradients are added to `.grad` of the parameters (and of an input that
+  // requires grad) and hooks are called once, after the last action. If the
+  // step throws, `.grad` is unchanged, unless a hook or the graph that made the
+  // input threw: these run while gradients are being added. The optimizer may
+  // step as soon as train_step() has returned.
   //
-  // Errors: those of forward(), last_failure() included ("loss" stands for the
-  // loss function's place among the layers); c10::ValueError for a schedule, a
-  // target or a loss that does not fit; std::invalid_argument for a schedule
-  // that is not valid, see validate(); c10::Error for a loss without graph, or
-  // one that changes its target in place where it is computed again;
-  // NonFiniteError with TrainOptions::check_finite.
+  // Throws the errors of forward(), with last_failure() set ("loss" is the
+  // layer name of the loss function). Throws c10::ValueError if a schedule, a
+  // target or a loss does not fit. Throws std::invalid_argument if the schedule
+  // is not valid, see validate(). Throws c10::Error if the loss has no graph,
+  // or if a recomputed loss changes its target in place. Throws NonFiniteError
+  // if TrainOptions::check_finite is set and a value is not finite.
   template <typename Output = torch::Tensor, typename Input, typename Target,
             typename Loss>
   StepResult train_step(Input input, Target target, Loss loss,
@@ -184,21 +197,26 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
         schedule, options);
   }
 
-  // Scales the gradients of all parameters, on whichever devices they are, so
-  // that their norm, as of one vector, is at most `max_norm`; returns what it
-  // was, after waiting for the devices. torch::nn::utils::clip_grad_norm_()
-  // wants them on one device, where this has its bits, but that a parameter
-  // which several layers share counts once.
+  // Scales the gradients of all parameters, on any devices, so that the norm of
+  // all of them as one vector is at most `max_norm`. Returns the norm before
+  // scaling, 0 if there are no gradients. Waits for the devices.
+  // `norm_type`: the p of the p-norm; infinity means the largest absolute
+  // value.
+  //
+  // torch::nn::utils::clip_grad_norm_() needs all gradients on one device;
+  // there the bits are the same, except that a parameter shared by several
+  // layers counts once here. Not thread-safe.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
-  // Layers.
+  // The number of layers.
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }
   bool is_empty() const { return layers_.empty(); }
 
-  // Layer `index`, counted from the end if negative. c10::IndexError.
+  // Returns layer `index`, counted from the end if negative. Throws
+  // c10::IndexError if there is no such layer.
   std::shared_ptr<torch::nn::Module> operator[](int64_t index) const;
 
-  // The layers in order, as those of torch::nn::Sequential.
+  // The layers in order, as in torch::nn::Sequential.
   using Iterator = std::vector<torch::nn::AnyModule>::iterator;
   using ConstIterator = std::vector<torch::nn::AnyModule>::const_iterator;
   Iterator begin() { return layers_.begin(); }
@@ -206,7 +224,8 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
   ConstIterator begin() const { return layers_.begin(); }
   ConstIterator end() const { return layers_.end(); }
 
-  // One per partition: [0] takes the input, the last gives the output.
+  // One device per partition: the first takes the input, the last gives the
+  // output.
   const std::vector<torch::Device>& devices() const {
     return options_.devices();
   }
@@ -214,11 +233,11 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
   int64_t chunks() const { return options_.chunks(); }
   Checkpoint checkpoint() const { return options_.checkpoint(); }
 
-  // Where the exception of the last failed forward or backward came from;
-  // none if the last one succeeded.
+  // Returns where the exception of the last failed forward or backward came
+  // from, or nullopt if the last one succeeded.
   std::optional<Failure> last_failure() const;
 
-  // c10::TypeError: the pipeline decides where its parameters live.
+  // Throws c10::TypeError: the pipeline chooses the devices of its parameters.
   void to(torch::Device device, torch::Dtype dtype,
           bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;

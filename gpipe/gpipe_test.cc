@@ -1,4 +1,4 @@
-// Construction, and what a GPipe is as a container of layers.
+// Tests the construction of a GPipe, and GPipe as a container of layers.
 #include "gpipe/gpipe.h"
 
 #include <gmock/gmock.h>
@@ -85,7 +85,7 @@ TEST(Construction, DefaultsToOneChunkAndExceptLast) {
   EXPECT_EQ(pipeline->chunks(), 1);
   EXPECT_EQ(pipeline->checkpoint(), Checkpoint::kExceptLast);
   EXPECT_EQ(pipeline->devices().size(), 1u);
-  // The CPU's variant may have a GPU beside it.
+  // The machine of the CPU variant may have a GPU.
   if (!device().is_cpu()) {
     EXPECT_THAT(pipeline->devices(), ElementsAre(device()));
   }
@@ -202,7 +202,7 @@ TEST(Construction, RefusesSkipsThatDoNotMatch) {
             "\n* no module declared 'skip' as poppable but stashed");
 }
 
-// Two layers that hold the same convolution.
+// Two layers that contain the same convolution.
 torch::nn::Sequential sharing_model() {
   struct Wrapper : torch::nn::Module {
     explicit Wrapper(torch::nn::Conv2d conv)
@@ -218,7 +218,7 @@ torch::nn::Sequential sharing_model() {
   return model;
 }
 
-// The check comes before anything moves, so that no GPU is needed for it.
+// The check runs before tensors are moved, so this test needs no GPU.
 TEST(Construction, RefusesAParameterSharedBetweenDevices) {
   const auto error = construction_error(
       sharing_model(), GPipeOptions({1, 1}).devices({kCpu, kCuda0}));
@@ -285,7 +285,7 @@ TEST(Construction, LeavesNothingBehindWhenItFails) {
   EXPECT_FALSE(model[1]->is_training());
 }
 
-// Threads that have run counting_layer() and have not ended.
+// The number of threads that have run counting_layer() and have not ended.
 std::atomic<int> live_threads{0};
 
 torch::nn::AnyModule counting_layer() {
@@ -312,7 +312,7 @@ TEST(Destruction, EndsTheWorkers) {
   for (int k = 0; k < 3; ++k) {
     run([&] {
       EXPECT_EQ(live_threads, 2);
-      // Accelerators may have threads of their own, and keep them.
+      // Accelerators may start threads of their own and keep them.
       if (device().is_cpu()) {
         EXPECT_EQ(threads(), before + 2);
       }
@@ -351,7 +351,7 @@ TEST(ClipGradNorm, IsOverAllPartitionsAndCountsASharedParameterOnce) {
   pipeline->forward(input.to(device(0))).pow(2).sum().backward();
 
   std::vector<Tensor> grads, once;
-  for (const std::size_t k : {0, 1, 4, 5}) {  // 2 and 3 are 0 and 1 again
+  for (const std::size_t k : {0, 1, 4, 5}) {  // 2 and 3 repeat 0 and 1
     grads.push_back(pipeline->parameters()[k].grad());
     once.push_back(grads.back().clone().to(testing::reference_device()));
     once.back().mutable_grad() = once.back().clone();

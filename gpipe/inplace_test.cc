@@ -1,4 +1,5 @@
-// Layers that work in place: as in plain LibTorch, or detected.
+// Tests layers that work in place: results equal plain LibTorch, or it is an
+// error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -57,7 +58,7 @@ Tensor leaf(const torch::Device& where = device()) {
   return torch::randn({4, 3}, torch::kDouble).to(where).requires_grad_();
 }
 
-// A leaf of the values of `tensor`.
+// Returns a leaf with the values of `tensor`.
 Tensor leaf_of(const Tensor& tensor, const torch::Device& where = device()) {
   return tensor.detach().clone().to(where).requires_grad_();
 }
@@ -70,8 +71,8 @@ GPipe one_each(Sequential model, Checkpoint mode) {
   return GPipe(model, one_each(model).checkpoint(mode));
 }
 
-// Gradients of the input and the parameters, by a pipeline and plainly, are
-// equal.
+// Expects equal gradients of the input and the parameters from a pipeline and
+// from the plain model.
 void expect_as_plain(Sequential model, const GPipeOptions& options,
                      bool leaf_input) {
   const Tensor values = leaf();
@@ -79,7 +80,7 @@ void expect_as_plain(Sequential model, const GPipeOptions& options,
     const Tensor x = leaf_of(values, where);
     auto wanted = model->parameters();
     wanted.push_back(x);
-    // In-place work on the input would change a leaf.
+    // In-place work on the input would otherwise change a leaf.
     const Tensor input = leaf_input ? x : x * 1;
     Tensors result;
     for (const Tensor& grad :
@@ -88,7 +89,7 @@ void expect_as_plain(Sequential model, const GPipeOptions& options,
     }
     return result;
   };
-  // The pipeline moves the parameters.
+  // The pipeline has moved the parameters.
   model->to(reference_device());
   const auto expected = grads(model, reference_device());
   GPipe pipeline(model, options);
@@ -108,8 +109,8 @@ TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {
   }
 }
 
-// Linear, then ReLU in place on a partition of its own (torchgpipe's test 61:
-// an error at backward).
+// The model is Linear, then ReLU in place on another partition. In torchgpipe
+// (test 61) its backward is an error.
 TEST(Inplace, AtTheStartOfAPartitionEqualsPlainWithoutCheckpointing) {
   torch::manual_seed(0);
   Sequential model(linear(), inplace_relu(), linear(), inplace_relu());
@@ -126,8 +127,9 @@ TEST(Inplace, AtTheStartOfThePipelineEqualsPlainForOneMicrobatch) {
   }
 }
 
-// Micro-batches are views of one tensor, whose changes LibTorch counts as a
-// whole: what one has kept for its backward looks changed by the next.
+// Micro-batches are views of one tensor, and LibTorch counts changes of the
+// whole tensor. So a tensor saved for one micro-batch seems changed by the
+// next.
 TEST(Inplace, AtTheStartOfThePipelineIsDetectedForSeveralMicrobatches) {
   auto pipeline =
       one_each(Sequential(inplace_relu(), linear()), Checkpoint::kNever);
@@ -147,7 +149,7 @@ TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {
   }
 }
 
-// Where the input does not require grad, torchgpipe does not notice (its
+// If the input does not require grad, torchgpipe does not detect this (its
 // expected failure, test 62).
 TEST(Inplace, OnAnInputWithoutGradIsDetectedToo) {
   auto pipeline =
@@ -159,10 +161,11 @@ TEST(Inplace, OnAnInputWithoutGradIsDetectedToo) {
       HasSubstr(kChangesItsInput));
 }
 
-// A checkpointed in-place change runs twice in torchgpipe, whose gradient is
+// In torchgpipe a checkpointed in-place change runs twice, and the gradient is
 // then 3 (its expected failure, test 63).
 TEST(Inplace, NeverGivesAWrongGradient) {
-  // y = (x + 1) * x, with the addition in place on the second of a pair.
+  // Computes y = (x + 1) * x, with the addition in place on the second of a
+  // pair.
   const auto make = [] {
     return Sequential(
         layer<Pair>([](Tensor x) { return Pair(x, torch::ones_like(x)); }),
@@ -198,8 +201,8 @@ TEST(Inplace, OnALeafThatRequiresGradIsLibTorchsError) {
   }
 }
 
-// The output of sigmoid is needed for its backward. Both partitions on one
-// device, as otherwise the second works on a copy.
+// The backward of sigmoid needs its output. Both partitions are on one device;
+// otherwise the second one would work on a copy.
 TEST(Inplace, OnWhatAnEarlierPartitionNeedsIsLibTorchsError) {
   Sequential model(layer([](Tensor x) { return x.sigmoid(); }),
                    layer([](Tensor x) { return x.add_(1); }));
@@ -231,7 +234,7 @@ TEST(Inplace, OnACopyOfWhatAnEarlierPartitionNeedsEqualsOutOfPlace) {
   EXPECT_TRUE(torch::allclose(x.grad(), y.grad(), 1e-12, 1e-12));
 }
 
-// The plain model has one variable for both, so that its gradient knows of the
+// In the plain model both are one variable, so its gradient includes the
 // change.
 TEST(Inplace, OnATensorThatAnotherLayerGetsTooIsDetected) {
   torch::manual_seed(0);
@@ -311,8 +314,8 @@ TEST(Inplace, OnTheOutputIsUpToTheUser) {
   }
 }
 
-// torchgpipe's test_python_autograd_function: what crosses partitions is no
-// longer the tensor that autograd knows.
+// torchgpipe's test_python_autograd_function: a tensor that crosses a boundary
+// is no longer the tensor that autograd recorded.
 struct ReturnsItsInput : torch::autograd::Function<ReturnsItsInput> {
   static Tensor forward(torch::autograd::AutogradContext*, Tensor x) {
     return x;

@@ -1,13 +1,13 @@
-// What a step holds, in bytes, device by device.
+// Tests the bytes that a step holds on each device.
 //
-// The layers are tanh, which saves its output for backward and nothing else.
-// N: bytes of the mini-batch at any layer; n: of a micro-batch. An input that
-// the test made before is not counted.
+// The layers are tanh, which saves only its output for backward. N is the
+// number of bytes of the mini-batch at any layer, n that of a micro-batch. An
+// input that the test made before is not counted.
 //
-// What is on a device is the sum over the partitions there. Copies that cross
-// to another device are what a cell takes in: the copy takes the place of the
-// original, which is freed, unless its own cell has saved it. So they add
-// nothing to what is held, and to the peaks only where it is said.
+// The bytes on a device are the sum over its partitions. When a tensor crosses
+// to another device, the copy replaces the original, which is freed unless its
+// own cell has saved it. So copies add nothing to the held bytes. They add to
+// the peaks only where a comment says so.
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class Gauge {
  public:
   virtual ~Gauge() = default;
   virtual int64_t live(const torch::Device& device) const = 0;
-  // The most since reset_peak().
+  // Returns the peak since reset_peak().
   virtual int64_t peak(const torch::Device& device) const = 0;
   virtual void reset_peak(const torch::Device& device) = 0;
 };
@@ -69,7 +69,8 @@ class CpuGauge : public Gauge {
   }
 };
 
-// An accelerator whose allocator keeps the statistics that LibTorch asks for.
+// A gauge for accelerators whose allocator has the statistics that LibTorch
+// defines.
 class AcceleratorGauge : public Gauge {
  public:
   explicit AcceleratorGauge(c10::DeviceAllocator& allocator)
@@ -94,10 +95,10 @@ class AcceleratorGauge : public Gauge {
   c10::DeviceAllocator& allocator_;
 };
 
-// By device, in the order of places().
+// Bytes by device, in the order of places().
 using Bytes = std::vector<int64_t>;
 
-// Where `partitions` partitions live, each device once.
+// Returns the devices of `partitions` partitions, each device once.
 std::vector<torch::Device> places(int64_t partitions) {
   std::vector<torch::Device> places;
   for (const torch::Device& each : devices(partitions)) {
@@ -108,7 +109,7 @@ std::vector<torch::Device> places(int64_t partitions) {
   return places;
 }
 
-// Sums over the partitions of a device.
+// Sums over the partitions of each device.
 Bytes by_place(int64_t partitions,
                const std::function<int64_t(int64_t)>& of_partition) {
   const auto where = places(partitions);
@@ -127,7 +128,7 @@ int64_t total(const Bytes& bytes) {
 struct Measured {
   Bytes after_forward;  // held by the graph and the output
   Bytes peak_forward;
-  Bytes peak_backward;  // both above what there was before the step
+  Bytes peak_backward;  // both peaks are above the bytes before the step
 };
 
 class Memory : public ::testing::Test {
@@ -150,7 +151,7 @@ class Memory : public ::testing::Test {
                       "that it was recorded for are done with it: the numbers "
                       "depend on the timing";
     }
-    if (!gauge_) GTEST_SKIP() << "nobody counts the bytes of " << device();
+    if (!gauge_) GTEST_SKIP() << "there is no gauge for " << device();
   }
 
   static GPipe pipeline_of(int64_t partitions, int64_t chunks,
@@ -190,8 +191,8 @@ class Memory : public ::testing::Test {
     return a;
   }
 
-  // The engine's thread of an accelerator may hold a gradient for a moment
-  // longer than backward() takes.
+  // The engine's thread of an accelerator may hold a gradient slightly longer
+  // than backward() takes.
   static void expect_live(int64_t partitions, const Bytes& before,
                           const Bytes& expected) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
@@ -218,7 +219,7 @@ class Memory : public ::testing::Test {
     output.backward(grad);
     bytes.peak_backward = minus(peak(partitions), before);
     output.reset();
-    // Only the gradient of the input is left.
+    // Only the input's gradient is still held.
     expect_live(partitions, before, by_place(partitions, [&](int64_t j) {
                   return j == 0 ? rows * kColumns * 8 : 0;
                 }));
@@ -231,15 +232,15 @@ class Memory : public ::testing::Test {
 
 std::unique_ptr<Gauge> Memory::gauge_;
 
-// What waits between forward and backward: the cells' graphs or inputs, and the
-// output, which is a tensor of its own unless there is one micro-batch.
+// Between forward and backward, the cells' graphs or inputs are held, and the
+// output. The output is a separate tensor if there are several micro-batches.
 TEST_F(Memory, KeepsInputsOfCheckpointedCellsAndGraphsOfOthers) {
   for (const int64_t p : {1, 2, 4}) {
     for (const int64_t m : {1, 2, 4, 8}) {
       SCOPED_TRACE("partitions " + std::to_string(p) + ", chunks " +
                    std::to_string(m));
       const int64_t n = kN / m, graph = kLayers / p * n;
-      // The first partition's inputs are the user's.
+      // The user owns the inputs of the first partition.
       const auto cell_input = [&](int64_t j) { return j > 0 ? n : 0; };
       const auto own_output = [&](int64_t j) {
         return j == p - 1 && m > 1 ? kN : 0;
@@ -259,10 +260,10 @@ TEST_F(Memory, KeepsInputsOfCheckpointedCellsAndGraphsOfOthers) {
   }
 }
 
-// With one partition nothing happens at the same time, so that the peaks are
-// exact too. A backward of tanh holds two gradients, its own and the next; by
-// the time of the second one the output of the last tanh has been freed, unless
-// somebody else holds it.
+// With one partition nothing runs in parallel, so the peaks are exact, too. A
+// backward of tanh holds two gradients: its own and the next one. By the second
+// backward the output of the last tanh has been freed, unless another owner
+// holds it.
 TEST_F(Memory, PeaksAtOneGraphOrAtTheSumOfAll) {
   for (const int64_t m : {1, 2, 4, 8}) {
     SCOPED_TRACE("chunks " + std::to_string(m));
@@ -270,11 +271,11 @@ TEST_F(Memory, PeaksAtOneGraphOrAtTheSumOfAll) {
     const int64_t graph = kLayers * n;
 
     const Measured always = measure(1, m, Checkpoint::kAlways);
-    // The outputs so far, and the graph of the last cell; or, if that is
-    // less, the outputs and the tensor that they are put together in.
+    // The outputs so far and the graph of the last cell; or, if that is more,
+    // the outputs and the tensor in which they are concatenated.
     EXPECT_EQ(total(always.peak_forward),
               std::max((m - 1) * n + graph, m > 1 ? 2 * kN : 0));
-    // The output, one graph, and the pieces of the input's gradient so far.
+    // The output, one graph, and the parts of the input's gradient so far.
     EXPECT_EQ(total(always.peak_backward), kN + graph + n + (m - 1) * n);
 
     const Measured never = measure(1, m, Checkpoint::kNever);
@@ -289,8 +290,8 @@ TEST_F(Memory, PeaksAtOneGraphOrAtTheSumOfAll) {
   }
 }
 
-// With several partitions timing decides which of them hold a graph at once,
-// but each holds at most one, whatever the number of micro-batches.
+// With several partitions, timing decides which of them hold a graph at the
+// same time. But each holds at most one, for any number of micro-batches.
 TEST_F(Memory, HoldsAtMostOneRecomputedCellPerPartition) {
   for (const int64_t p : {2, 4}) {
     for (const int64_t m : {2, 4, 8}) {
@@ -299,11 +300,11 @@ TEST_F(Memory, HoldsAtMostOneRecomputedCellPerPartition) {
       const int64_t n = kN / m;
       const int64_t cell = kLayers / p * n + 2 * n;  // graph and gradients
       const Measured always = measure(p, m, Checkpoint::kAlways);
-      // A cell that is done has a gradient, on its way to the partition before
-      // or to the input, in the place of its input.
+      // A finished cell holds a gradient instead of its input, until the
+      // previous partition or the input's gradient takes it.
       Bytes most = by_place(
           p, [&](int64_t j) { return kN + cell + (j == p - 1 ? kN : 0); });
-      // Where the input's gradient is put together.
+      // The first device also concatenates the input's gradient.
       most[0] = std::max(most[0], 2 * kN);
       for (std::size_t k = 0; k < most.size(); ++k) {
         EXPECT_LE(always.peak_backward[k], most[k]) << "device " << k;
@@ -314,8 +315,8 @@ TEST_F(Memory, HoldsAtMostOneRecomputedCellPerPartition) {
   }
 }
 
-// With a device for each partition the peaks are exact again, but for what
-// waits there until the next partition takes it.
+// With one device per partition the peaks are exact again, except for outputs
+// that wait until the next partition takes them.
 TEST_F(Memory, PeaksOfADeviceAreThoseOfItsPartition) {
   if (places(2).size() < 2) GTEST_SKIP() << "partitions share a device";
   for (const int64_t p : {2, 4}) {
@@ -333,17 +334,17 @@ TEST_F(Memory, PeaksOfADeviceAreThoseOfItsPartition) {
         const int64_t inputs = first ? 0 : kN;
 
         if (last) {
-          // As with one partition, and the inputs.
+          // The same as with one partition, plus the inputs.
           EXPECT_EQ(always.peak_forward[j],
                     inputs + std::max((m - 1) * n + graph, m > 1 ? 2 * kN : 0));
         } else {
-          // Up to all earlier outputs wait to be taken.
+          // Up to all earlier outputs may wait for the next partition.
           EXPECT_GE(always.peak_forward[j], inputs + graph);
           EXPECT_LE(always.peak_forward[j], inputs + graph + (m - 1) * n);
         }
 
-        // The gradient that comes in is a copy, but that of the output, which
-        // is the user's.
+        // The incoming gradient is a copy, except that of the output, which the
+        // user owns.
         if (first) {
           EXPECT_EQ(always.peak_backward[j],
                     std::max((m - 1) * n + graph + 2 * n, m > 1 ? 2 * kN : 0));

@@ -1,4 +1,4 @@
-// Public: modules without memory.
+// Public: builds modules without allocating memory.
 #pragma once
 
 #include <memory>
@@ -7,10 +7,10 @@ namespace gpipe {
 
 class MetaScope;
 
-// While it lives, modules that are built on this thread take no memory: their
+// A scope in which modules built on this thread take no memory. Their
 // parameters and buffers are on LibTorch's meta device, where a tensor has a
 // shape and a dtype, but no values. Building any model takes milliseconds, and
-// its layers, parameters, and what it does to shapes can be asked for:
+// its layers, parameters and output shapes can be inspected:
 //
 //   torch::nn::Sequential model = [] {
 //     gpipe::MetaGuard meta;
@@ -19,20 +19,20 @@ class MetaScope;
 //   for (const auto& parameter : model->parameters()) n += parameter.numel();
 //   std::cout << gpipe::summary(model, tokens);  // summary.h
 //
-// It acts on every tensor that is made without naming a device, as those in
-// LibTorch's modules are; one that names a device has it. torch::tensor(values)
-// stays on the CPU, since it has values. The generators of random numbers are
-// left alone. (LibTorch's Module::to() cannot bring a module to the meta device
-// or back from it, so this must be done when it is built.)
+// The guard acts on every tensor that is created without a device, as the
+// tensors of LibTorch's modules are. A tensor that is created with a device
+// stays on that device. torch::tensor(values) stays on the CPU, since it has
+// values. Random generators are not touched. LibTorch's Module::to() cannot
+// move a module to the meta device or back, so a module must be built there.
 //
-// In forward(), operators run on the meta device as on any other. LibTorch has
-// many of their kernels in Python only; those are replaced by ours for as long
-// as a program is linked with this, and an operator that is in none of them is
-// tried on zeros, with the memory that its result takes for that moment.
+// In forward(), operators run on the meta device as on any other device.
+// LibTorch has many of these kernels in Python only. A program that links this
+// target uses gpipe's kernels instead. An operator that neither has is run on
+// zeros on the CPU; during that run its result takes memory.
 //
-// Threads: the guard is for the thread that made it, which must be the one that
-// ends it. Guards may nest. The idea is that of torch.device("meta") as a
-// context manager.
+// Threads: the guard acts on the thread that made it, and that thread must
+// destroy it. Guards may nest. The idea is torch.device("meta") as a context
+// manager.
 class MetaGuard {
  public:
   MetaGuard();

@@ -1,4 +1,4 @@
-// A pipeline without memory.
+// Tests pipelines on the meta device.
 #include <c10/core/DeviceGuard.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules.h>
@@ -24,8 +24,7 @@ using gpipe::testing::CountingAllocator;
 using torch::Tensor;
 using namespace torch::nn;  // NOLINT: the layers' names
 
-// Of layers whose CPU kernels take no memory for themselves, as those of
-// convolutions do.
+// Returns layers whose CPU kernels need no workspace; those of convolutions do.
 Sequential make() {
   return Sequential(Linear(16, 64), BatchNorm1d(64), ReLU(), Dropout(0.5),
                     Linear(64, 48), ReLU(ReLUOptions().inplace(true)),
@@ -50,7 +49,7 @@ void step(GPipe& pipeline, const Tensor& input) {
 class MetaPipeline
     : public ::testing::TestWithParam<std::tuple<int64_t, Checkpoint>> {};
 
-// Of one partition, whose worker does one thing after the other.
+// Uses one partition, so that its worker runs everything in sequence.
 TEST_P(MetaPipeline, TakesTheBytesOfOneOnTheCpu) {
   CountingAllocator::install();
   const auto [chunks, mode] = GetParam();
@@ -64,7 +63,7 @@ TEST_P(MetaPipeline, TakesTheBytesOfOneOnTheCpu) {
   const int64_t live = CountingAllocator::live_bytes() - before;
   const int64_t peak = CountingAllocator::peak_bytes() - before;
 
-  // By name: clang 14 captures no structured binding.
+  // Captures copies: clang 14 cannot capture structured bindings.
   GPipe on_meta = [chunks = chunks, mode = mode] {
     const MetaGuard meta;
     return pipeline_on(torch::kMeta, {8}, chunks, mode);
@@ -99,7 +98,8 @@ TEST(MetaPipelineTest, TrainsSeveralPartitionsOfAnySize) {
   }
 }
 
-// Each partition's tensors are made on its device, and counted there by kind.
+// Tests that each partition's tensors are on its device and are counted there
+// by kind.
 TEST(MetaPipelineTest, HasADeviceForEachPartition) {
   const std::vector<torch::Device> devices = {
       {torch::kMeta, 0}, {torch::kMeta, 1}, {torch::kMeta, 2}};
@@ -119,8 +119,9 @@ TEST(MetaPipelineTest, HasADeviceForEachPartition) {
   const c10::DeviceGuard last(devices.back());
   const Tensor output = pipeline->forward(input);
   EXPECT_EQ(output.device(), devices.back());
-  // What checkpointed cells got, of 64 and 48 floats; and the last one if it
-  // keeps that, as LayerNorm does and Dropout does not.
+  // Checkpointed cells hold their inputs, of 64 and 48 floats per row. The last
+  // micro-batch holds its input only if the first layer saves it: LayerNorm
+  // does, Dropout does not.
   EXPECT_EQ(live(0, MemoryKind::kBoundary), 0);
   EXPECT_EQ(live(1, MemoryKind::kBoundary), 24 * 64 * 4);
   EXPECT_EQ(live(2, MemoryKind::kBoundary), 32 * 48 * 4);

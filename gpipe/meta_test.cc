@@ -15,7 +15,7 @@ namespace {
 using torch::Tensor;
 using torch::nn::Sequential;
 
-// Of the process so far.
+// Returns the peak memory of this process in bytes.
 int64_t peak_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

@@ -1,4 +1,4 @@
-// Pipelines whose cells run one at a time.
+// Tests pipelines whose cells run one at a time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules.h>
@@ -22,8 +22,8 @@ namespace {
 using ::testing::ElementsAre;
 using torch::Tensor;
 
-// What its layers did, in order. Without a lock: cells that ran at the same
-// time would be seen by `busy`, and by tsan.
+// The events in the layers, in order. Has no lock: `busy` and TSan detect cells
+// that run at the same time.
 struct Log {
   std::vector<std::string> lines;
   std::atomic<int> busy{0};

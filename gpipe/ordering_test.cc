@@ -1,8 +1,8 @@
-// Every event, wait, record and scope of the runtime is needed, and each is
-// proved to be by a run that goes wrong without it.
+// Tests that every event, wait, record and scope of the runtime is needed:
+// without any one of them, a run fails.
 //
-// Runs on the simulated accelerators only: they tell an access that no wait
-// orders whatever the timing was.
+// Runs on the simulated accelerators only. They detect an access that no wait
+// orders, whatever the timing was.
 #include "gpipe/runtime/ordering.h"
 
 #include <c10/core/StreamGuard.h>
@@ -34,7 +34,7 @@ using testing::difference;
 using testing::StepState;
 using torch::Tensor;
 
-// Sites seen, and the one that is left out.
+// The sites that were reached, and the one that is left out.
 std::mutex mutex;
 std::set<std::string> seen;
 std::string omitted;
@@ -51,7 +51,7 @@ void omit(const std::string& site) {
   omitted = site;
 }
 
-// A layer that asks for memory of the current device.
+// A model with a layer that allocates memory on the current device.
 torch::nn::Sequential model_of_current_device() {
   auto model = testing::linear_model();
   torch::nn::Sequential with_layer;
@@ -68,10 +68,10 @@ struct Workload {
   torch::nn::Sequential (*model)();
   std::vector<int64_t> input;
   std::vector<int64_t> balance;
-  std::vector<int> devices;  // -1: the CPU
+  std::vector<int> devices;  // -1 is the CPU
   int64_t chunks;
   Checkpoint mode;
-  // Of a train_step(); empty: forward and backward.
+  // The schedule of train_step(); if empty, forward and backward run.
   std::string schedule = {};
   int64_t stages_per_rank = 1;
 };
@@ -85,7 +85,7 @@ std::vector<torch::Device> devices_of(const Workload& workload) {
   return devices;
 }
 
-// Streams of the user's own, current on all devices while it lives.
+// A scope in which streams of the user are current on all devices.
 class OwnStreams {
  public:
   OwnStreams() {
@@ -103,7 +103,7 @@ class OwnStreams {
   std::vector<std::unique_ptr<c10::StreamGuard>> guards_;
 };
 
-// "" if copies between devices had streams of their own at both ends.
+// Returns "" if copies between devices had their own streams at both ends.
 std::string trace_complaint() {
   std::set<std::string> computing;
   const auto trace = simulated::take_trace();
@@ -124,7 +124,7 @@ std::string trace_complaint() {
   return "";
 }
 
-// Returns the output.
+// Runs forward and backward. Returns the output.
 Tensor forward_and_backward(GPipe& pipeline, const Tensor& x, int64_t rows,
                             bool backward_on_other_streams) {
   Tensor output = pipeline->forward(x);
@@ -135,18 +135,19 @@ Tensor forward_and_backward(GPipe& pipeline, const Tensor& x, int64_t rows,
   if (backward_on_other_streams) others.emplace();
   loss.backward();
   loss.reset();
-  // LibTorch brings gradients to the streams of the forward, whichever were
-  // the current ones.
+  // LibTorch brings gradients to the streams of the forward, on whichever
+  // streams the backward was called.
   others.reset();
   return result;
 }
 
-// What a training step leaves, all on the devices and nothing waited for.
+// Runs a training step and returns its results, on the devices and without
+// waiting.
 StepState train(GPipe& pipeline, const Workload& workload, const Tensor& host,
                 bool backward_on_other_streams) {
   pipeline->zero_grad();
   Tensor x = host.to(pipeline->devices().front(), /*non_blocking=*/true);
-  // Made just before, and used and given back just after.
+  // Makes a new tensor just before its use; it is freed just after.
   x = x.mul(2).div(2).requires_grad_();
   StepState state;
   if (!workload.schedule.empty()) {
@@ -195,8 +196,8 @@ GPipe pipeline_on(const Workload& workload,
                                      .threads_per_partition(1));
 }
 
-// Two steps. "" if they leave the bits that the same pipeline leaves on the
-// CPU, no access was unordered, and copies had streams of their own.
+// Runs two steps. Returns "" if their bits equal those of the same pipeline on
+// the CPU, no access was unordered, and copies had their own streams.
 std::string run(const Workload& workload) {
   simulated::set_microbatch(current_microbatch);
   const Tensor host = torch::randn(workload.input, torch::kDouble);
@@ -219,7 +220,7 @@ std::string run(const Workload& workload) {
   std::string complaint;
   try {
     GPipe pipeline = pipeline_on(workload, devices_of(workload));
-    simulated::synchronize();  // the model is on its devices
+    simulated::synchronize();  // until the model is on its devices
     simulated::take_trace();
     const OwnStreams forward_streams;
     const auto states = two_steps(pipeline);
@@ -373,14 +374,13 @@ TEST(Ordering, DelaysChangeNothing) {
   }
 }
 
-// The host only gives work: it is never held up until the streams have done
-// it, so that they are never short of it.
+// The host never waits for the streams, so they always have work.
 TEST(Ordering, AStepDoesNotWaitOnTheHost) {
   for (const Workload& each : workloads()) {
     const auto devices = devices_of(each);
     if (std::any_of(devices.begin(), devices.end(),
                     [](const auto& device) { return device.is_cpu(); })) {
-      continue;  // which must wait for what it computes with
+      continue;  // a CPU computes on the host, which must wait for its inputs
     }
     GPipe pipeline = pipeline_on(each, devices);
     const Tensor host = torch::randn(each.input, torch::kDouble);

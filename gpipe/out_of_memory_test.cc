@@ -1,9 +1,9 @@
-// A device that is full is an error that says where and how much, and the next
-// mini-batch may fit.
+// Tests that a full device is an error with place and bytes, and that a smaller
+// mini-batch works after it.
 //
-// On the simulated accelerators, whose memory can be limited. The layers are
-// tanh, which saves its output for backward and nothing else; n: bytes of a
-// micro-batch at any layer.
+// Runs on the simulated accelerators, whose memory can be limited. The layers
+// are tanh, which saves only its output for backward. n is the number of bytes
+// of a micro-batch at any layer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -50,7 +50,7 @@ class OutOfMemory : public ::testing::Test {
         .requires_grad_();
   }
 
-  // In halves of n.
+  // Sets the limit in units of n / 2.
   static void set_limit(int64_t halves) {
     simulated::set_memory_limit(1, halves * kN / 2);
   }
@@ -72,7 +72,8 @@ class OutOfMemory : public ::testing::Test {
     EXPECT_EQ(failure->phase, phase);
   }
 
-  // Half as many rows, right to the last gradient, and nothing left behind.
+  // Expects that half as many rows work, including all gradients, and that no
+  // memory is left over.
   static void expect_half_works(GPipe& pipeline) {
     const std::vector<int64_t> nothing(4, 0);
     EXPECT_EQ(in_use(), nothing) << "after the failure";
@@ -97,8 +98,8 @@ class OutOfMemory : public ::testing::Test {
   }
 };
 
-// A cell needs its input, 1 n, and its output, 1 n, of which it keeps the
-// output: the third one finds 2 n kept, and with its input 3 n.
+// A cell needs its input, 1 n, and its output, 1 n, and keeps the output. When
+// the third cell runs, 2 n are kept, and 3 n with its input.
 TEST_F(OutOfMemory, InForwardNamesPlaceAndBytes) {
   GPipe model = pipeline(Checkpoint::kNever);
   set_limit(7);
@@ -108,7 +109,7 @@ TEST_F(OutOfMemory, InForwardNamesPlaceAndBytes) {
   expect_half_works(model);
 }
 
-// All 4 outputs are kept, and the gradient that came in.
+// All 4 outputs are kept, and the incoming gradient.
 TEST_F(OutOfMemory, InBackwardNamesPlaceAndBytes) {
   GPipe model = pipeline(Checkpoint::kNever);
   set_limit(11);

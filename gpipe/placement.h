@@ -1,4 +1,4 @@
-// Public: a module tree of any kind over several devices, without a pipeline.
+// Public: spreads a module tree over several devices, without a pipeline.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,9 +21,9 @@
 
 namespace gpipe {
 
-// A model that is too large for one device, in parts on several. They work one
-// after the other (to have them work at the same time, see gpipe.h), and the
-// modules need not know:
+// A model that is too large for one device can be spread over several. Its
+// parts then run one after the other; to run them at the same time, see
+// gpipe.h. The modules need no changes:
 //
 //   struct Net : torch::nn::Module { ... };  // typed members, any forward()
 //   auto net = std::make_shared<Net>();
@@ -34,54 +34,70 @@ namespace gpipe {
 //   std::cout << *net;  // with devices
 //   gpipe::unparallelize_pipeline(net, "cuda:0");
 //
-// Names and meaning are those of vision_architectures' pipeline_parallelism. As
-// LibTorch's modules in C++ have no hooks before and after forward(), it is the
-// operators that see to it: parameters and buffers carry a mark, whatever is
-// computed from them too, and before an operator works on something marked, its
-// inputs are brought to one device. What the rules need is in the marks alone,
-// so that they hold on every thread, and other tensors aren't touched. The
-// rules, the first one that applies; "is brought" is a copy that autograd goes
-// through:
+// Names and meaning are those of vision_architectures' pipeline_parallelism.
+// LibTorch's modules in C++ have no hooks before and after forward(), so
+// operators move the data. Parameters and buffers carry a tag, and so does
+// every tensor that is computed from them. Before an operator runs on a tagged
+// tensor, its inputs are brought to one device. The tags hold all that the
+// rules need, so the rules apply on every thread, and untagged tensors behave
+// as usual.
 //
-//  1. An operator whose inputs are on one device runs there. CPU tensors that
-//     have no dimensions and are only read may be beside others, as ever;
-//     copies (copy_, to) are left alone.
-//  2. One that writes to an argument (x.add_(y)) runs where that argument is.
-//  3. One that uses parameters or buffers of parallelized modules, or tensors
-//     computed from these alone (weight.t()), runs where they are. Those of
-//     several modules on different devices: on the processing device of the
-//     innermost parallelized module that contains these modules.
-//  4. Another one (a + b) runs where its marked inputs are; if these are on
-//     several devices, on the processing device of the innermost parallelized
-//     module M that contains all modules that they were made in. A value made
-//     in a module inside of M counts for this as being on that module's output
-//     device, if it has one.
-//  5. Where these say nothing, as for two models that no parallelized module
-//     contains, LibTorch reports the devices that differ.
+// The first rule that applies decides. To bring a tensor means to copy it, and
+// autograd differentiates through the copy.
 //
-// Hence a module's input is brought to its processing device by those operators
-// that use its parameters, and its output to its output device: at once if the
-// module has no children (Linear, Conv2d, LSTM, ...: the result of each
-// operator that uses its parameters) or is called by a Sequential; else when a
-// value meets others (rule 4), or at the end of placed_forward(). A module
-// without parameters of its own works on its processing device if it is called
-// by a Sequential, else where its input is. Values are those of one device,
-// whose kernels do the work.
+//  1. An operator whose inputs are on one device runs there. CPU tensors
+//     without dimensions that are only read may be mixed with other devices, as
+//     in LibTorch. Copies (copy_, to) are not changed.
+//  2. An operator that writes to an argument (x.add_(y)) runs on that
+//     argument's device.
+//  3. An operator that uses parameters or buffers of parallelized modules, or
+//     tensors computed from these alone (weight.t()), runs on their device. If
+//     they belong to several modules on different devices, it runs on the
+//     processing device of the innermost parallelized module that contains
+//     these modules.
+//  4. Any other operator (a + b) runs on the device of its tagged inputs. If
+//     these are on several devices, it runs on the processing device of M, the
+//     innermost parallelized module that contains all modules that made the
+//     inputs. For this rule, a value made in a module inside M counts as being
+//     on that module's output device, if it has one.
+//  5. If no rule gives a device, LibTorch reports the devices that differ. An
+//     example is an operator on values of two models that no parallelized
+//     module contains.
 //
-// Parameters and buffers remain the objects that they were, so optimizers go
-// on; gradients move with them. A parameter of several modules stays one, on
-// the device of the deepest of them that is named, of equally deep ones the
-// last. state dicts, names and types don't change. A clone() follows the same
-// rules, until its original is unparallelized. Modules may be called by several
-// threads at once, if they can be without this; parallelizing and its undoing
-// are not for while a forward or backward of the module runs.
+// So the tensors around a module move as follows:
+//  - Input: operators that use the module's parameters bring it to the
+//    processing device.
+//  - Output of a module without children (Linear, Conv2d, LSTM, ...): each
+//    result of an operator that uses the module's parameters is brought to the
+//    output device.
+//  - Output of a module that a Sequential calls: brought to the output device
+//    at once.
+//  - Output of any other module: brought to the output device when it meets
+//    other values (rule 4), or at the end of placed_forward().
+//  - A module without parameters runs on its processing device if a Sequential
+//    calls it, else on the device of its input.
+// Values are the same as on one device, since the same kernels compute them.
 //
-// c10::ValueError, and nothing is done: a name that no module has (with the
-// nearest ones that exist), a device that LibTorch or this process does not
-// have, a module that is parallelized already, an empty module holder, a GPipe
-// in the module or around it, whose devices are its own.
+// Parameters and buffers remain the same objects, so existing optimizers keep
+// working, and gradients move with them. A parameter shared by several modules
+// stays one parameter. It is on the device of the deepest named module that has
+// it or, among equally deep ones, of the last. State dicts, names and types do
+// not change. A clone() follows the same rules until its original is
+// unparallelized.
+//
+// Threads: several threads may call the modules at the same time if the modules
+// allow this without placement. Do not call the functions below while a forward
+// or backward of the module runs.
+//
+// Throws c10::ValueError, and changes nothing, if
+//  - no module has a given name (the text lists the nearest names),
+//  - LibTorch does not know a device, or this process does not have it,
+//  - a module is already parallelized,
+//  - a pointer or module holder is empty, or
+//  - the module contains a GPipe or is part of one. A GPipe chooses its own
+//    devices.
 
-// "cuda:1", torch::Device(torch::kCUDA, 1), torch::kCPU.
+// A device, from "cuda:1", torch::Device(torch::kCUDA, 1) or torch::kCPU.
 struct DeviceName {
   DeviceName(const std::string& name) : device(get_device(name)) {}
   DeviceName(const char* name) : device(get_device(name)) {}
@@ -91,7 +107,7 @@ struct DeviceName {
   c10::Device device;
 };
 
-// One device, or {processing device, output device}.
+// The devices of a module: one device, or {processing device, output device}.
 struct ModuleDevices {
   template <typename T, typename = std::enable_if_t<
                             std::is_convertible_v<const T&, DeviceName>>>
@@ -103,12 +119,13 @@ struct ModuleDevices {
   std::optional<DeviceName> output;
 };
 
-// Module names, as in named_modules(): "a.b.c"; "" is the root.
+// Devices by module name, as in named_modules(): "a.b.c"; "" is the root.
 using DeviceMap = std::vector<std::pair<std::string, ModuleDevices>>;
 
 namespace placement {
 
-// The module itself, of its own type.
+// Returns the module itself, with its own type. Throws c10::ValueError if the
+// pointer or holder is empty.
 template <typename M,
           std::enable_if_t<std::is_base_of_v<torch::nn::Module, M>, int> = 0>
 M& module_of(M& module) {
@@ -125,6 +142,7 @@ M& module_of(const Holder& holder) {
   return *holder.ptr();
 }
 
+// Returns the device of `name`, or nullopt if there is none.
 inline std::optional<c10::Device> device_of(
     const std::optional<DeviceName>& name) {
   return name ? std::make_optional(name->device) : std::nullopt;
@@ -132,12 +150,13 @@ inline std::optional<c10::Device> device_of(
 
 }  // namespace placement
 
-// `module` is a Module, a shared_ptr to one or a module holder; all of these
-// functions return it.
+// In all functions below, `module` is a Module, a shared_ptr to a Module or a
+// module holder. Each function returns it.
 
-// The module's parameters and buffers to `processing_device`, except those of
-// modules in it that are parallelized themselves. Its inputs are brought there,
-// and its output to `output_device`, if there is one.
+// Moves the module's parameters and buffers to `processing_device`, except
+// those of submodules that are parallelized themselves. From then on the
+// module's inputs are brought to that device, and its output to
+// `output_device`, if given.
 template <typename M>
 M parallelize_module(M&& module, DeviceName processing_device,
                      std::optional<DeviceName> output_device = std::nullopt) {
@@ -147,9 +166,9 @@ M parallelize_module(M&& module, DeviceName processing_device,
   return std::forward<M>(module);
 }
 
-// Undoes that. The parameters and buffers (not those of modules in it that stay
-// parallelized) go to `common_device`, or stay where they are. A module that is
-// not parallelized is moved all the same.
+// Undoes parallelize_module(). The parameters and buffers move to
+// `common_device`, if given, except those of submodules that stay parallelized.
+// A module that is not parallelized is moved as well.
 template <typename M>
 M unparallelize_module(M&& module,
                        std::optional<DeviceName> common_device = std::nullopt) {
@@ -158,10 +177,11 @@ M unparallelize_module(M&& module,
   return std::forward<M>(module);
 }
 
-// parallelize_module() for each of the named modules, level by level, so that
-// the deepest named one decides. Each tensor is moved once, to where it ends
-// up. A root device is recommended, for what is done between the named modules.
-// No module of the tree may be parallelized yet.
+// Calls parallelize_module() for each named module, level by level, so the
+// deepest named module decides. Each tensor is moved once, to its final device.
+// Name a device for the root, too: it is used for operators between the named
+// modules. Throws c10::ValueError if a module of the tree is already
+// parallelized.
 template <typename M>
 M parallelize_pipeline(M&& module, const DeviceMap& module_devices) {
   std::vector<std::pair<std::string, placement::Devices>> named;
@@ -174,7 +194,7 @@ M parallelize_pipeline(M&& module, const DeviceMap& module_devices) {
   return std::forward<M>(module);
 }
 
-// For a std::map or such.
+// The same for a std::map or another map type.
 template <typename M, typename Map, typename = typename Map::mapped_type>
 M parallelize_pipeline(M&& module, const Map& module_devices) {
   return parallelize_pipeline(
@@ -182,9 +202,8 @@ M parallelize_pipeline(M&& module, const Map& module_devices) {
       DeviceMap(module_devices.begin(), module_devices.end()));
 }
 
-// Undoes all of parallelize_module() and parallelize_pipeline() in the tree.
-// All of its parameters and buffers go to `common_device`, or stay where they
-// are.
+// Undoes all calls of parallelize_module() and parallelize_pipeline() in the
+// tree. All parameters and buffers move to `common_device`, if given.
 template <typename M>
 M unparallelize_pipeline(
     M&& module, std::optional<DeviceName> common_device = std::nullopt) {
@@ -193,13 +212,14 @@ M unparallelize_pipeline(
   return std::forward<M>(module);
 }
 
-// module->forward(inputs...) as Python's hooks would have it: the inputs,
-// nested data included (move_to_device()), are on the module's processing
-// device when it begins, and what it returns is on its output device, if it has
-// one. For a module that isn't parallelized just the call. Parameters and
-// buffers that have lost their mark go back to their device before:
-// torch::load() brings what it loads to where it was when it was saved,
-// parallelized or not.
+// Runs module->forward(inputs...) as with Python's hooks. The inputs, including
+// nested data (see move_to_device()), are moved to the module's processing
+// device first, and the result to its output device, if it has one. If the
+// module is not parallelized, this is just the call.
+//
+// Parameters and buffers that have lost their tag are first moved back to their
+// device. This happens after torch::load(), which puts tensors on the devices
+// where they were saved.
 template <typename M, typename... Inputs>
 auto placed_forward(M&& module, Inputs&&... inputs) {
   auto& callee = placement::module_of(module);
@@ -214,10 +234,10 @@ auto placed_forward(M&& module, Inputs&&... inputs) {
 
 }  // namespace gpipe
 
-// A module that is streamed is printed with its devices, where this header is
-// included: the class's own pretty_print() cannot be replaced. These are nearer
-// to a user's type than LibTorch's operators for Module and ModuleHolder.
-// Without devices in the tree they print what LibTorch's print.
+// Stream operators that print a module with its devices, wherever this header
+// is included; a class's own pretty_print() cannot be replaced. Overload
+// resolution prefers them to LibTorch's operators for Module and ModuleHolder.
+// For a tree without devices they print the same text as LibTorch's.
 namespace torch::nn {
 
 inline std::ostream& operator<<(std::ostream& stream, Module& module) {

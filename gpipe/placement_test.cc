@@ -1,5 +1,5 @@
-// Modules that know nothing of devices, in parts on several: the values,
-// gradients and steps of one device.
+// Tests unchanged modules whose parts are on several devices: values, gradients
+// and steps equal those on one device.
 #include "gpipe/placement.h"
 
 #include <c10/core/AutogradState.h>
@@ -77,7 +77,7 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-// Residual, three levels deep, with a parameter and a buffer of its own.
+// A residual module, three levels deep, with its own parameter and buffer.
 struct ResidualImpl : torch::nn::Module {
   ResidualImpl() {
     first = register_module("first", Block(6));
@@ -121,7 +121,8 @@ struct ConvNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(ConvNet);
 
-// Integers in, a tied matrix, positions that forward() makes on the CPU.
+// A model with integer inputs, a tied matrix, and positions that forward()
+// makes on the CPU.
 struct LanguageImpl : torch::nn::Module {
   LanguageImpl() {
     tokens = register_module("tokens", torch::nn::Embedding(11, 4));
@@ -143,7 +144,7 @@ TORCH_MODULE(Language);
 
 using Named = std::map<std::string, Tensor>;
 
-// Nested data in and out.
+// A module with nested data as input and output.
 struct NestedImpl : torch::nn::Module {
   NestedImpl() {
     left = register_module("left", Linear(2, 2));
@@ -164,7 +165,7 @@ TORCH_MODULE(Nested);
 
 // --- Comparing --------------------------------------------------------------
 
-// On the CPU, to be kept.
+// Returns a copy on the CPU.
 Tensor copy_of(const Tensor& tensor) {
   return tensor.defined() ? tensor.detach().cpu().clone() : tensor;
 }
@@ -190,9 +191,10 @@ void expect_equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   }
 }
 
-// Autograd has a thread for each accelerator. Where a value is used three
-// times, on several, its gradients add up in the order in which they arrive,
-// which shows in the last bit. On one thread the order is that of one device.
+// Runs backward on one thread. Autograd has a thread per accelerator: if a
+// value is used three times on several devices, its gradients add up in order
+// of arrival, which changes the last bit. On one thread the order is the same
+// as on one device.
 struct BackwardOnOneThread {
   BackwardOnOneThread() {
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
@@ -202,13 +204,13 @@ struct BackwardOnOneThread {
   }
 };
 
-// Sums of a kernel on several threads have other last bits, too.
+// With several threads, a kernel's sums may differ in the last bit, too.
 [[maybe_unused]] const bool kernels_on_one_thread = [] {
   at::set_num_threads(1);
   return true;
 }();
 
-// Outputs and states of three steps.
+// Returns outputs and states of three steps.
 template <typename Net>
 std::vector<Tensor> train(Net net, const Tensor& input) {
   const BackwardOnOneThread one_thread;
@@ -225,8 +227,8 @@ std::vector<Tensor> train(Net net, const Tensor& input) {
   return result;
 }
 
-// A net on one device, which is that of the CPU's input in the first test, and
-// the same one in parts.
+// Returns a new net with fixed initial values. Tests run one net on one device
+// and a second one in parts.
 template <typename Net>
 Net make() {
   torch::manual_seed(3);
@@ -295,7 +297,8 @@ TEST(Placement, IntegersAndATiedMatrix) {
                              {"head", device(3)}});
   EXPECT_TRUE(net->head->weight.is_same(net->tokens->weight));
   EXPECT_EQ(net->tokens->weight.device(), device(3)) << "the last of two";
-  // On the CPU, LibTorch has another kernel for LSTMs.
+  // The reference runs on device(0): on the CPU, LibTorch has another LSTM
+  // kernel.
   Language one = make<Language>();
   parallelize_module(one, device(0));
   expect_equal(train(net, ids), train(one, ids));
@@ -313,8 +316,8 @@ TEST(Placement, PackedSequencesKeepTheirLengthsOnTheCpu) {
     return std::vector<Tensor>{output.data().detach(),
                                std::get<0>(state).detach()};
   };
-  // Not on reference_device(): the CPU's LSTM multiplies the inputs of all
-  // times at once, which on some CPUs changes the last bit.
+  // Does not use reference_device(): the CPU's LSTM multiplies the inputs of
+  // all time steps at once, which on some CPUs changes the last bit.
   lstm->to(device(0));
   const auto expected = run(x.to(device(0)));
   parallelize_module(lstm, device(1), device(2));
@@ -323,7 +326,7 @@ TEST(Placement, PackedSequencesKeepTheirLengthsOnTheCpu) {
   expect_equal(given, expected);
 }
 
-// --- Borders ----------------------------------------------------------------
+// --- Processing and output devices ------------------------------------------
 
 TEST(Placement, LeafPutsItsOutputOnTheOutputDevice) {
   Linear linear(2, 2);
@@ -333,7 +336,7 @@ TEST(Placement, LeafPutsItsOutputOnTheOutputDevice) {
   y.sum().backward();
   EXPECT_EQ(linear->weight.grad().device(), device(1));
   EXPECT_TRUE(torch::equal(linear->weight.grad().cpu(), torch::ones({2, 2})));
-  // As optimizers do for weight decay; that is no output of the module.
+  // Optimizers compute this for weight decay. It is not the module's output.
   EXPECT_EQ(linear->weight.grad().add(linear->weight, 0.1).device(), device(1));
 }
 
@@ -363,7 +366,7 @@ TEST(Placement, ForwardOfAModuleWithoutDevicesIsJustCalled) {
   EXPECT_TRUE(torch::equal(placed_forward(*linear, x), linear(x)));
 }
 
-// Notes where it works.
+// Records the device where it runs.
 struct WitnessImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) {
     devices.push_back(x.device());
@@ -422,7 +425,7 @@ TEST(Placement, AnIndexWithoutDimensionsComesToo) {
   const Tensor given = table(torch::tensor(1));
   EXPECT_EQ(given.device(), device(1));
   expect_equal({given}, {row});
-  // Beside data it may stay, as in LibTorch.
+  // Beside data it may stay on the CPU, as in LibTorch.
   expect_equal({given * torch::tensor(2.0)}, {row * 2});
 }
 
@@ -487,7 +490,7 @@ TEST(Placement, ACloneFollowsTheRulesOfItsOriginal) {
   EXPECT_FALSE(is_marked(clone->forward(there)));
 }
 
-// Where an operator of two branches runs.
+// A module that records where an operator on two branches runs.
 struct BranchesImpl : torch::nn::Module {
   BranchesImpl() {
     a = register_module("a", Mlp(2));
@@ -552,7 +555,7 @@ TEST(Placement, InPlaceAndTransposedWeights) {
   expect_equal(run(true), run(false));
 }
 
-// --- Threads, gradients of gradients, checkpoints ---------------------------
+// --- Threads, double backward, checkpointing --------------------------------
 
 TEST(Placement, TwoModulesOnTwoThreads) {
   const Tensor x = torch::randn({4, 6});
@@ -587,7 +590,7 @@ TEST(Placement, GradientOfAGradient) {
   expect_equal(run(true), run(false));
 }
 
-// A user's checkpoint: forward is run again in backward.
+// A user's checkpoint function: backward runs the forward again.
 struct Again : torch::autograd::Function<Again> {
   static Tensor forward(torch::autograd::AutogradContext* context, Tensor x,
                         Mlp* net) {
@@ -640,7 +643,7 @@ TEST(Placement, NormsOfGradientsAreClipped) {
   expect_equal(run(true), run(false));
 }
 
-// --- Parameters stay the user's ---------------------------------------------
+// --- Parameters stay the same objects ---------------------------------------
 
 TEST(Placement, ParametersAreTheSameObjectsAfterwards) {
   Mlp net(2);
@@ -673,7 +676,7 @@ TEST(Placement, TypeAndValuesMayChangeAfterwards) {
   Residual net;
   parallelize_pipeline(net, {{"", device(0)}, {"first", device(1)}});
   torch::load(net, file);
-  // LibTorch brings what it loads to where it was when it was saved.
+  // torch::load() puts tensors on the devices where they were saved.
   const Tensor y = placed_forward(net, x);
   EXPECT_EQ(net->first->norm->weight.device(), device(1)) << "back again";
   EXPECT_TRUE(torch::equal(y.cpu(), saved(x)));
@@ -707,8 +710,8 @@ TEST(Placement, OtherTensorsAreNotTouched) {
   parallelize_module(parallelized, device(1));
   parallelized(torch::ones({1, 2})).sum().backward();
 
-  // What sends an operator to us is the key of an argument, or one that the
-  // thread includes. There is neither.
+  // gpipe's kernel runs only if an argument or the thread has its dispatch key.
+  // Here neither has.
   const Tensor x = torch::ones({1, 2});
   const Tensor y = other(x);
   y.sum().backward();
@@ -803,7 +806,7 @@ TEST(Placement, ReturnsWhatItWasGiven) {
 TEST(Placement, AModuleAtTheSameAddressIsAnotherOne) {
   for (int k = 0; k < 3; ++k) {
     MlpImpl net(2);
-    parallelize_module(net, device(0));  // and never undone
+    parallelize_module(net, device(0));  // never unparallelized
   }
 }
 
@@ -811,7 +814,7 @@ TEST(Placement, AModuleMayEndBeforeItsLayers) {
   Linear shared(2, 2);
   const auto use = [&](torch::nn::Module& net) {
     net.register_module("shared", shared);
-    parallelize_module(net, device(0));  // and never undone
+    parallelize_module(net, device(0));  // never unparallelized
   };
   for (int k = 0; k < 3; ++k) {
     torch::nn::Module net;
@@ -820,7 +823,7 @@ TEST(Placement, AModuleMayEndBeforeItsLayers) {
     use(*std::make_shared<torch::nn::Module>());
   }
   Linear other(2, 2);
-  parallelize_module(other, device(1));  // looks for modules around it
+  parallelize_module(other, device(1));  // searches for modules around it
   EXPECT_EQ(other->weight.device(), device(1));
   unparallelize_module(shared, "cpu");
   EXPECT_FALSE(is_marked(shared->weight)) << "nothing is around it";
@@ -831,7 +834,7 @@ TEST(Placement, AModuleMayEndBeforeItsParameters) {
   for (int k = 0; k < 3; ++k) {
     torch::nn::LinearImpl net(2, 2);
     kept.push_back(net.weight);
-    parallelize_module(net, device(0));  // and never undone
+    parallelize_module(net, device(0));  // never unparallelized
     EXPECT_EQ(net.weight.device(), device(0));
   }
 }
@@ -845,8 +848,8 @@ TEST(Placement, AModuleMayParallelizeItselfInItsConstructor) {
     }
   };
   for (int k = 0; k < 2; ++k) {
-    // It gets its first owner after that. Then others are looked through, for
-    // those that have ended.
+    // The module gets its first owner after its constructor. The next call
+    // removes the entries of destroyed modules.
     const auto net = std::make_shared<NetImpl>();
     parallelize_module(Linear(2, 2), device(0));
     EXPECT_EQ(placed_forward(net, torch::ones({1, 2})).device(), device(3));
@@ -946,9 +949,9 @@ TEST(Placement, APipelineKeepsItsDevices) {
   const auto text = [](const std::string& name, const std::string& type) {
     return "c10::ValueError: the module '" + name + "' (gpipe::GPipe) of '" +
            type +
-           "' is a pipeline, which keeps its "
-           "parameters on devices of its own; name the modules beside it, not "
-           "one around it or in it, and choose its devices as it is made";
+           "' is a pipeline, which chooses the devices of its "
+           "parameters itself; name only modules that neither contain it nor "
+           "are part of it, and choose its devices when you construct it";
   };
   const std::string type = "gpipe::(anonymous namespace)::WithPipelineImpl";
   EXPECT_EQ(error_of([&] {
@@ -969,7 +972,7 @@ TEST(Placement, APipelineKeepsItsDevices) {
   EXPECT_EQ(layers.front().device(), device(0));
   EXPECT_EQ(layers.back().device(), device(1));
 
-  // Beside it there may be others.
+  // Modules beside the pipeline may be parallelized.
   parallelize_pipeline(net, {{"head", device(2)}});
   const Tensor y = net->forward(x);
   y.sum().backward();

@@ -1,4 +1,4 @@
-// Pipelines and the process that they are in: its forks, and its end.
+// Tests pipelines when their process forks or exits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -37,7 +37,7 @@ GPipeOptions options() {
       .checkpoint(Checkpoint::kAlways);
 }
 
-// After a step.
+// Returns a pipeline after a training step.
 GPipe trained() {
   GPipe pipeline(nn::Sequential(nn::Linear(2, 2), nn::Linear(2, 2)), options());
   pipeline->forward(torch::ones({4, 2})).sum().backward();
@@ -46,13 +46,14 @@ GPipe trained() {
 
 // --- Forks -------------------------------------------------------------------
 
-// What a fork of this process writes in `run`, and how it ends: "..., exit 0".
+// Runs `run` in a fork of this process. Returns what it wrote and how it ended:
+// "..., exit 0".
 std::string in_fork(const std::function<void(std::ostream&)>& run) {
   int ends[2];
   EXPECT_EQ(::pipe(ends), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(30);  // in the place of a hang
+    ::alarm(30);  // ends the fork if it hangs
     std::ostringstream text;
     run(text);
     const std::string words = text.str();
@@ -104,14 +105,14 @@ TEST_F(Fork, APipelineOfTheParentIsRefusedAndEndsWithoutWaiting) {
                 });
               }),
               HasSubstr(kRefused));
-  Tensor output = pipeline->forward(x);  // its graph holds the workers, too
+  Tensor output = pipeline->forward(x);  // its graph keeps the workers, too
   EXPECT_EQ(in_fork([&](std::ostream& out) {
               pipeline = nullptr;
               output = Tensor();
               out << "gone";
             }),
             "gone, exit 0");
-  // Here nothing has happened.
+  // The parent process is not affected.
   output.sum().backward();
   EXPECT_TRUE(torch::equal(pipeline->forward(x), expected));
 }
@@ -142,9 +143,10 @@ TEST_F(Fork, WhileAForwardRunsItIsRefusedToo) {
   EXPECT_TRUE(torch::equal(output, (x + 1) * 2));
 }
 
-// --- The end -----------------------------------------------------------------
+// --- Exit --------------------------------------------------------------------
 
-// Each in a process of its own, several times, since it is a matter of luck.
+// Each test runs in its own process, several times, since failures depend on
+// timing.
 class ExitDeathTest : public ::testing::TestWithParam<int> {
  protected:
   ExitDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

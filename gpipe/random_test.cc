@@ -1,4 +1,4 @@
-// Random numbers in a pipeline, and LibTorch's generator outside of it.
+// Tests random numbers in a pipeline, and LibTorch's generators outside it.
 #include "gpipe/runtime/random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -31,15 +31,15 @@ using testing::options;
 using torch::Tensor;
 using torch::nn::Sequential;
 
-// Where a pipeline takes its input.
+// Returns ones on the device of a pipeline's input.
 Tensor ones(torch::IntArrayRef sizes) {
   return torch::ones(sizes).to(device());
 }
 
 Tensor state() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
-// Of the default generators of four partitions' devices: on accelerators no
-// pipeline ever advances them.
+// Returns the states of the default generators of four partitions' devices. A
+// pipeline never advances those of accelerators.
 std::vector<Tensor> device_states() {
   std::vector<Tensor> states;
   for (const torch::Device& each : devices(4)) {
@@ -54,7 +54,8 @@ bool equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
       [](const Tensor& x, const Tensor& y) { return torch::equal(x, y); });
 }
 
-// The state after `draws` 64-bit draws from the default generator.
+// Returns the generator state after `draws` 64-bit draws from the default
+// generator.
 Tensor state_after(uint64_t seed, int draws) {
   torch::manual_seed(seed);
   auto generator = at::detail::getDefaultCPUGenerator();
@@ -74,7 +75,7 @@ Sequential noise() {
       layer([](Tensor x) { return x + torch::rand({6}, x.options()); }),
       layer([](Tensor x) { return x + torch::randn_like(x); }),
       layer([](Tensor x) {
-        // In the middle: the CPU's, on any device.
+        // The middle term uses the CPU generator, on any device.
         return x + torch::randperm(6, x.options().dtype(torch::kLong)) +
                torch::empty({6}).uniform_().to(x.device()) +
                torch::rand({6}, x.options()).lt(0.5);
@@ -162,7 +163,7 @@ TEST(Random, IsAnotherInEveryStepMicrobatchAndLayer) {
   EXPECT_FALSE(torch::equal(output.narrow(0, 0, 2), output.narrow(0, 2, 2)));
   torch::manual_seed(8);
   EXPECT_FALSE(torch::equal(output, pipeline->forward(x).cpu()));
-  // Equal masks in all layers would leave half of the elements.
+  // Equal masks in all layers would keep half of the elements.
   EXPECT_LT((output != 0).sum().item<int64_t>(), 60);
 }
 
@@ -183,13 +184,13 @@ TEST(Random, IsReplayedInTheRecompute) {
                    layer([](Tensor x) {
                      return x * torch::rand(x.sizes(), x.options());
                    }),
-                   layer([](Tensor x) {  // the CPU's, on any device
+                   layer([](Tensor x) {  // the CPU generator, on any device
                      return x * torch::rand(x.sizes()).to(x.device());
                    })),
         options({1, 1, 1}, 4, mode));
     const Tensor x = ones({8, 6}).requires_grad_();
     auto output = pipeline->forward(x);
-    // The default generators have moved on.
+    // Advances the default generators.
     torch::rand({3});
     for (const torch::Device& each : devices(3)) torch::rand({3}, each);
     output.sum().backward({}, /*retain_graph=*/true);
@@ -228,8 +229,9 @@ TEST(Random, AGeneratorGivenByTheLayerIsTheOneUsed) {
   EXPECT_TRUE(equal(device_states(), on_devices));
 }
 
-// By the state that each operator has found; the generators themselves, which
-// the user may have drawn from since, stay where they are.
+// The recompute draws from the state that each operator had in the forward. The
+// generators themselves keep their present state, since the user may have drawn
+// from them in between.
 TEST(Random, OfAGeneratorGivenByTheLayerIsReplayedInTheRecompute) {
   std::vector<Tensor> outputs, states;
   for (const Checkpoint mode : kModes) {
@@ -242,7 +244,7 @@ TEST(Random, OfAGeneratorGivenByTheLayerIsReplayedInTheRecompute) {
     };
     GPipe pipeline(
         Sequential(layer(drawing), layer(drawing),
-                   layer([seeded](Tensor x) mutable {  // by the layer, twice
+                   layer([seeded](Tensor x) mutable {  // the layer seeds twice
                      seeded.set_current_seed(12);
                      x = x + x * torch::rand(x.sizes(), seeded, x.options());
                      seeded.set_current_seed(13);

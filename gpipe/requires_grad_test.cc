@@ -1,5 +1,5 @@
-// What requires grad at the end of a pipeline: the same as in plain LibTorch,
-// in every mode, with a graph or without one.
+// Tests which outputs of a pipeline require grad: the same as in plain
+// LibTorch, in every checkpoint mode, with and without a graph.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
@@ -38,7 +38,7 @@ void freeze(torch::nn::Module& module) {
   for (Tensor& each : module.parameters()) each.set_requires_grad(false);
 }
 
-// A pipeline of one layer per partition and of two micro-batches.
+// Returns a pipeline with one layer per partition and two micro-batches.
 GPipe one_each(Sequential model, Checkpoint mode) {
   return GPipe(model, options(std::vector<int64_t>(model->size(), 1), 2, mode));
 }
@@ -50,9 +50,9 @@ Tensor input(bool requires_grad, const torch::Device& where = device()) {
       .set_requires_grad(requires_grad);
 }
 
-// Runs `model` plainly and as a pipeline of one layer per partition in every
-// mode, and compares what requires grad and the gradients of the input and of
-// all parameters.
+// Runs `model` plainly, and in every mode as a pipeline with one layer per
+// partition. Expects the same requires_grad and the same gradients of the input
+// and of all parameters.
 void expect_as_plain(Sequential model, bool input_requires_grad) {
   const auto run = [&](auto& module, const torch::Device& where) {
     auto wanted = model->parameters();
@@ -162,8 +162,8 @@ TEST(RequiresGrad, WithAnOutputThatIsAParameter) {
   }
 }
 
-// A pipeline does not know of modules that a layer has captured, so these are
-// moved by the tests.
+// A pipeline does not know of modules that a layer has captured, so the tests
+// move these.
 TEST(RequiresGrad, OfEachOutputIsItsOwn) {
   for (const Checkpoint mode : kModes) {
     auto first = linear();
@@ -197,8 +197,8 @@ TEST(RequiresGrad, OfEachOutputIsItsOwn) {
   }
 }
 
-// A tensor that does not require grad beside one that does, from partition to
-// partition (torchgpipe refuses it with checkpointing).
+// A tensor that does not require grad crosses boundaries together with one that
+// does. torchgpipe refuses this with checkpointing.
 TEST(RequiresGrad, IntegersMayTravelBesideFloats) {
   for (const Checkpoint mode : kModes) {
     auto last = linear();
@@ -221,8 +221,8 @@ TEST(RequiresGrad, IntegersMayTravelBesideFloats) {
 
 // --- Without a graph ---------------------------------------------------------
 
-// A layer that counts its calls and tells whether gradients were enabled and
-// the cell was checkpointed.
+// A layer that counts its calls and whether gradients were enabled and the cell
+// was checkpointed.
 struct Probe {
   std::atomic<int> calls{0}, with_grad{0}, checkpointing{0}, recomputing{0},
       inference{0};

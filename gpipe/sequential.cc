@@ -20,7 +20,7 @@ void append(Sequential& model, const std::string& name,
   model->push_back(name, layer);
 }
 
-// Calls `use` with the name and the AnyModule of each layer.
+// Calls `use(name, layer)` for each layer.
 template <typename Use>
 void for_each_layer(const torch::nn::SequentialImpl& model, Use use) {
   const auto children = model.named_children();
@@ -65,7 +65,7 @@ Sequential stack(const std::vector<Part>& parts) {
 
 std::shared_ptr<torch::nn::Module> NestedImpl::clone(
     const std::optional<torch::Device>& device) const {
-  // SequentialImpl's own would give a SequentialImpl without names.
+  // SequentialImpl::clone() would return a SequentialImpl without names.
   auto nested = std::make_shared<NestedImpl>();
   nested->train(is_training());
   for_each_layer(*this, [&](const std::string& name, const AnyModule& layer) {
@@ -84,7 +84,8 @@ Sequential flatten(const Sequential& model,
                    const std::vector<std::type_index>& nested) {
   TORCH_CHECK_VALUE(!model.is_empty(), "flatten: the model is null");
   Sequential flat;
-  // The layers keep their own modes, so this comes before they are appended.
+  // train() changes all children, but the layers must keep their own modes. So
+  // this comes before they are appended.
   flat->train(model->is_training());
   append_flat(flat, "", *model.ptr(), nested);
   return flat;

@@ -1,4 +1,4 @@
-// Public: for authors of models, flat Sequentials from parts.
+// Public: builds flat Sequentials from parts, for authors of models.
 #pragma once
 
 #include <torch/nn/modules/container/any.h>
@@ -18,16 +18,17 @@
 
 namespace gpipe {
 
-// A pipeline is cut between the layers of a Sequential, so what is nested in it
-// cannot be cut. The functions below make flat ones; each takes the layers over
-// as they are, without copies, in order.
+// A pipeline is cut between the layers of a Sequential, and a layer that
+// contains others cannot be cut. The functions below make flat Sequentials.
+// They use the given layers in order and without copies.
 
-// One or several layers, and a name to go before theirs.
+// One or several layers and the prefix of their names.
 class Part {
  public:
-  // `layers`: a layer, which is called `name`; or a torch::nn::Sequential of
-  // layers, which are called "name_" and what they are called in it. c10::Error
-  // for a layer that is null. Threads: any.
+  // `name`: the name of the layer, or the prefix of several layers.
+  // `layers`: one layer, which is called `name`, or a torch::nn::Sequential,
+  // whose layers are called `name` + "_" + their own name. Throws c10::Error if
+  // a layer is null. Thread-safe.
   template <typename Layers>
   Part(std::string name, Layers layers) : name_(std::move(name)) {
     if constexpr (std::is_same_v<Layers, torch::nn::Sequential>) {
@@ -45,7 +46,7 @@ class Part {
   torch::nn::Sequential layers_{nullptr};
 };
 
-// The layers of all parts, one after the other.
+// Returns the layers of all parts, one after the other.
 //
 //   Sequential model = gpipe::stack({
 //       {"stem", torch::nn::Linear(8, 16)},
@@ -56,26 +57,28 @@ class Part {
 //       {"head", torch::nn::Linear(16, 1)},
 //   });  // stem, block_0_linear, block_0_relu, block_1_linear, ..., head
 //
-// Errors: c10::ValueError if two layers come to the same name, or a part is a
-// null Sequential; c10::Error for a name that is empty or has a dot in it.
-// Threads: any, while no other one changes the parts.
+// Throws c10::ValueError if two layers get the same name, or if a part is a
+// null Sequential. Throws c10::Error if a name is empty or contains a dot.
+// Threads: any thread, as long as no other thread changes the parts.
 torch::nn::Sequential stack(const std::vector<Part>& parts);
 
-// What make(0), ..., make(count - 1) return, layers or Sequentials, with their
-// numbers as names of the parts. Each call makes its own, so that no parameter
-// is shared; they come in order, on the calling thread.
+// Returns the layers of make(0), ..., make(count - 1), which may be layers or
+// Sequentials. The numbers are the names of the parts. The calls run in order
+// on the calling thread. Each call must make new layers, so no parameter is
+// shared.
 //
-// Errors: c10::ValueError for a negative count; those of stack(), and of
-// make(). Threads: any.
+// Throws c10::ValueError if `count` is negative, and the errors of stack() and
+// `make`. Thread-safe.
 template <typename Make>
 torch::nn::Sequential repeat(int64_t count, Make make);
 
-// A Sequential that can be a layer of another one, which LibTorch's own cannot.
-// For models that are nested anyway; takes and returns a tensor.
+// A Sequential that can be a layer of another Sequential, for models that are
+// nested anyway; LibTorch's own cannot be a layer. It takes and returns one
+// tensor.
 //
-// Errors: forward() throws what a layer throws; clone() c10::Error if a layer
-// has no clone() of its own (torch/nn/cloneable.h).
-// Threads: those that its layers allow; none while another one changes it.
+// forward() throws what a layer throws. clone() throws c10::Error if a layer
+// has no clone() of its own (torch/nn/cloneable.h). Threads: as the layers
+// allow, as long as no other thread changes the module.
 class NestedImpl : public torch::nn::SequentialImpl {
  public:
   using SequentialImpl::SequentialImpl;
@@ -96,15 +99,18 @@ torch::nn::Sequential flatten(const torch::nn::Sequential& model,
 void check_count(int64_t count);
 }  // namespace detail
 
-// `model` without nesting: in the place of each layer that is a Nested are the
-// layers of it, "outer_inner", at any depth. Parameters, buffers and results
-// are the same. Types of your own that derive from torch::nn::SequentialImpl
-// are named, flatten<MyStackImpl, ...>(model), if their forward() does no more
-// than SequentialImpl's; others stay the one layer that they are, since nobody
-// can tell from outside what their forward() does (add a skip connection, say).
+// Returns `model` without nesting: each layer of type Nested is replaced by its
+// own layers, named "outer_inner", at any depth. Parameters, buffers and
+// results are the same.
 //
-// Errors: c10::ValueError if `model` is null, or two layers come to the same
-// name. Threads: any, while no other one changes the model.
+// `SequentialImpls`: further types to flatten, as in
+// flatten<MyStackImpl>(model). They must derive from torch::nn::SequentialImpl,
+// and their forward() may do no more than SequentialImpl's. Other types remain
+// one layer, since their forward() may do anything (for example add a skip
+// connection).
+//
+// Throws c10::ValueError if `model` is null, or if two layers get the same
+// name. Threads: any thread, as long as no other thread changes the model.
 template <typename... SequentialImpls>
 torch::nn::Sequential flatten(const torch::nn::Sequential& model) {
   static_assert(

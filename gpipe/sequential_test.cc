@@ -127,7 +127,7 @@ TEST(SequentialTest, FlattensAtAnyDepthWithoutChangingTheResult) {
   }
   const Tensor x = torch::randn({3, 2});
   EXPECT_TRUE(flat->forward(x).equal(model->forward(x)));
-  // That is what it is for.
+  // A flat model can be cut anywhere.
   GPipe pipeline(flat, GPipeOptions({2, 3, 1}).devices(
                            std::vector<torch::Device>(3, torch::kCPU)));
   EXPECT_TRUE(pipeline->forward(x).equal(flat->forward(x)));
@@ -150,14 +150,14 @@ TEST(SequentialTest, KeepsModes) {
   EXPECT_FALSE(flatten(model)->ptr(0)->is_training());
 }
 
-// A Sequential and more, as a residual block is.
+// A Sequential whose forward() adds something, like a residual block.
 struct ResidualImpl : torch::nn::SequentialImpl {
   using SequentialImpl::SequentialImpl;
   Tensor forward(Tensor x) { return x + SequentialImpl::forward(x); }
 };
 TORCH_MODULE(Residual);
 
-// And no more.
+// A Sequential whose forward() adds nothing.
 struct MyStackImpl : torch::nn::SequentialImpl {
   using SequentialImpl::SequentialImpl;
   Tensor forward(Tensor x) { return SequentialImpl::forward(x); }

@@ -1,5 +1,5 @@
-// Public: how long a schedule takes, why, what it holds meanwhile, and pictures
-// of it. No LibTorch.
+// Public: simulates a schedule (time, bottlenecks, memory) and draws it.
+// Includes no LibTorch.
 //
 //   gpipe::Costs costs;
 //   costs.forward = {0.010, 0.012};   // seconds, per stage

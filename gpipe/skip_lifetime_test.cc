@@ -1,5 +1,5 @@
-// How long skip tensors live: until the layer that pops them drops them, and
-// never on the partitions between.
+// Tests how long skip tensors live: until the layer that pops them drops them,
+// and never on the partitions between.
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 #include <gmock/gmock.h>
@@ -33,8 +33,8 @@ using testing::reference_device;
 using torch::Tensor;
 using torch::nn::Sequential;
 
-// Counts the skip tensors whose memory is alive: those that have been stashed,
-// and the copies of them, on other devices, that have been popped.
+// Counts the skip tensors with live memory: stashed ones, and their copies on
+// other devices, which were popped.
 class Lives {
  public:
   Tensor make(const Tensor& like) {
@@ -44,8 +44,7 @@ class Lives {
   }
   void watch(const Tensor& skip) {
     std::lock_guard<std::mutex> lock(mutex_);
-    // A storage whose memory is gone keeps its address for as long as it is
-    // known here.
+    // This list keeps the address of a freed storage from being reused.
     auto storage = skip.storage().getWeakStorageImpl();
     const bool known =
         std::any_of(storages_.begin(), storages_.end(), [&](const auto& each) {
@@ -58,7 +57,8 @@ class Lives {
     return alive();
   }
 
-  // By the layer after the one that pops.
+  // Records the number of live tensors. The layer after the popping one calls
+  // it.
   void look() {
     std::lock_guard<std::mutex> lock(mutex_);
     seen_.push_back(alive());
@@ -87,7 +87,7 @@ struct StashImpl : torch::nn::Module, Skippable {
 };
 TORCH_MODULE(Stash);
 
-// Adds, whose backward needs no operand.
+// A layer that adds, since the backward of an addition needs no operand.
 struct PopImpl : torch::nn::Module, Skippable {
   explicit PopImpl(Lives& lives) : Skippable({{}, {"skip"}}), lives(lives) {}
   Tensor forward(Tensor x) {
@@ -134,8 +134,8 @@ TEST(SkipTensor, DiesAtThePopWithoutGradientsInEveryMode) {
   }
 }
 
-// The recompute of the popping cell needs it once more; what a recompute of
-// the stashing cell makes is for nobody.
+// The recompute of the popping cell needs the tensor again. The one that a
+// recompute of the stashing cell makes is not used.
 TEST(SkipTensor, LivesUntilTheBackwardOfACheckpointedPop) {
   for (const auto& balance :
        std::vector<std::vector<int64_t>>{{1, 3}, {1, 1, 2}, {2, 2}}) {
@@ -173,7 +173,7 @@ TEST(SkipTensor, IsFreedWhenALayerFails) {
   }
 }
 
-// The output, and with it the graph, is still there.
+// The output, and so the graph, still exists then.
 TEST(SkipTensor, IsFreedWhenARecomputeFails) {
   Lives lives;
   GPipe pipeline(

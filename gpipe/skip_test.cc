@@ -1,4 +1,4 @@
-// Layers that stash and pop, outside of a pipeline and in one.
+// Tests layers that stash and pop, with and without a pipeline.
 #include "gpipe/skip.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ using ::testing::StartsWith;
 using torch::Tensor;
 using torch::nn::Sequential;
 
-// A layer that declares `names` and does what `function` says.
+// A layer that declares `names` and calls `function`.
 struct SkipLayer : torch::nn::Module, Skippable {
   using Function = std::function<Tensor(SkipLayer&, Tensor)>;
   SkipLayer(std::vector<std::string> stashes, std::vector<std::string> pops,
@@ -84,7 +84,7 @@ GPipe pipeline_of(Sequential model, const std::vector<int64_t>& balance,
   return GPipe(model, options(balance, chunks, mode));
 }
 
-// A leaf of the values of `tensor`.
+// Returns a leaf with the values of `tensor`.
 Tensor leaf(const Tensor& tensor, const torch::Device& where) {
   return tensor.detach().clone().to(where).requires_grad_();
 }
@@ -93,7 +93,7 @@ torch::nn::AnyModule sine() {
   return layer([](Tensor x) { return x.sin(); });
 }
 
-// The pipeline of every cut of three layers.
+// Returns pipelines for all cuts of three layers.
 std::vector<GPipe> cuts_of_three(Sequential model, Checkpoint mode,
                                  int64_t chunks = 2) {
   std::vector<GPipe> pipelines;
@@ -104,8 +104,8 @@ std::vector<GPipe> cuts_of_three(Sequential model, Checkpoint mode,
   return pipelines;
 }
 
-// Value and gradient equal those of the plain model, for every cut and mode.
-// The model has no parameters, so that all may share it.
+// Expects that value and gradient equal those of the plain model, for every cut
+// and mode. The model has no parameters, so all pipelines may share it.
 void expect_as_plain(Sequential model) {
   const Tensor values = torch::linspace(-1, 1, 6, torch::kDouble);
   const auto run = [](auto& module, const Tensor& x) {
@@ -249,7 +249,7 @@ TEST(Pipeline, CarriesADetachedSkip) {
       sine(), popping()));
 }
 
-// Torchgpipe fails in backward with an empty AssertionError.
+// In torchgpipe the backward fails with an empty AssertionError.
 TEST(Pipeline, MayLeaveASkipUnusedAfterThePop) {
   expect_as_plain(
       Sequential(stashing(), sine(),
@@ -264,7 +264,7 @@ TEST(Pipeline, MayUseASkipAlone) {
               [](Tensor, std::optional<Tensor> skip) { return *skip * 3; })));
 }
 
-// Each forward has its own, whichever backward comes first.
+// Each forward has its own skip tensors, in any order of the backwards.
 TEST(Pipeline, KeepsForwardsApart) {
   Sequential model(
       stashing(), sine(),
@@ -291,7 +291,7 @@ TEST(Pipeline, KeepsForwardsApart) {
   }
 }
 
-// The last one counts, as in a plain Sequential.
+// The last stash counts, as in a plain Sequential.
 TEST(Pipeline, MayStashANameAgainInOneForward) {
   auto twice = std::make_shared<SkipLayer>(std::vector<std::string>{"foo"},
                                            std::vector<std::string>{},
@@ -324,7 +324,7 @@ TEST(Pipeline, KeepsNamespacesApart) {
   }
 }
 
-// Of the same names as those around it.
+// The inner pipeline's skips have the same names as those around it.
 TEST(Pipeline, InALayerServesItsOwnSkips) {
   struct Inner : torch::nn::Module {
     Inner()

@@ -27,7 +27,7 @@ TensorSummary summary_of(const at::Tensor& tensor) {
   return {true, tensor.sizes().vec(), tensor.scalar_type()};
 }
 
-// Keeps skip tensors for those that pop them, and their sizes for good.
+// Hands skip tensors from stash to pop, and keeps their sizes afterwards.
 class SizingTracker : public SkipTracker {
  public:
   void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
@@ -55,7 +55,7 @@ std::vector<std::string> names_of(const std::vector<SkipKey>& keys) {
   return names;
 }
 
-// Elements and bytes of tensors, each of which counts once.
+// Counts elements and bytes of tensors, each tensor once.
 class Counter {
  public:
   int64_t count(const std::vector<at::Tensor>& tensors, int64_t* bytes) {

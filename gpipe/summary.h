@@ -1,4 +1,4 @@
-// Public: what a model or a pipeline is made of.
+// Public: prints the layers, partitions and transfers of a model or a pipeline.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,16 +17,16 @@
 
 namespace gpipe {
 
-// Threads: several may call the const functions of these types at once, and
-// operator<< as the stream allows.
+// Threads: several threads may call the const functions of these types at once.
+// operator<< may run on any thread that may use the stream.
 
-// Of a tensor that a layer returns; of an undefined one there is `defined`.
+// A tensor that a layer returns. If it is undefined, only `defined` is set.
 struct TensorSummary {
   bool defined = false;
   std::vector<int64_t> sizes;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 
-  int64_t bytes() const;     // of its elements; 0 if undefined
+  int64_t bytes() const;     // of the elements; 0 if undefined
   std::string text() const;  // "float32 [8, 64, 192, 192]", "undefined"
 };
 
@@ -34,56 +34,57 @@ struct TensorSummary {
 struct LayerSummary {
   std::string name;  // in the Sequential
   std::string type;  // "Conv2d", without namespaces and template arguments
-  // Elements; a tensor that is registered twice in the model counts where it
-  // is first.
+  // Numbers of elements. A tensor that is registered twice in the model counts
+  // only at its first layer.
   int64_t parameters = 0;
   int64_t buffers = 0;
-  // Of both, in memory.
+  // The memory of parameters and buffers, in bytes.
   int64_t bytes = 0;
-  // Empty without an input.
+  // Empty if summary() got no input.
   std::vector<TensorSummary> outputs;
-  // Names of skip tensors.
+  // The names of skip tensors.
   std::vector<std::string> stashes, pops;
 };
 
-// One partition of the cut.
+// One partition of the model.
 struct PartitionSummary {
   std::optional<c10::Device> device;  // none for a balance without a pipeline
   int64_t first_layer = 0;            // index into Summary::layers
   int64_t layers = 0;
   int64_t parameters = 0;
-  int64_t bytes = 0;  // of its parameters and buffers
+  int64_t bytes = 0;  // of parameters and buffers
 };
 
-// What is sent from partition to partition in a forward, and its gradient in a
-// backward.
+// A transfer between two partitions: activations in a forward, and their
+// gradient in the opposite direction in a backward.
 struct CrossingSummary {
   int64_t from = 0, to = 0;  // partitions
-  // The skip tensor's name and the layers that stash and pop it; none for what
-  // the last layer of `from` returns.
+  // The skip tensor's name and the layers that stash and pop it. nullopt for
+  // the boundary, that is the output of the last layer of `from`.
   struct Skip {
     std::string name, stashed_by, popped_by;
   };
   std::optional<Skip> skip;
-  // Of the whole input; none without one. (A tensor that does not grow with the
-  // rows of the input is sent for each micro-batch.)
+  // The bytes for the whole mini-batch; nullopt if summary() got no input. A
+  // tensor whose size does not depend on the rows of the input is sent once per
+  // micro-batch.
   std::optional<int64_t> bytes;
 };
 
-// What summary() returns; it can be streamed.
+// The result of summary(). It can be streamed.
 struct Summary {
   std::vector<LayerSummary> layers;
-  // One partition for a plain Sequential.
+  // A plain Sequential has one partition.
   std::vector<PartitionSummary> partitions;
-  // By destination; of each, boundaries first.
+  // Ordered by destination. For each destination the boundary comes first.
   std::vector<CrossingSummary> crossings;
 
-  // The sums over the layers.
+  // Return the sums over the layers.
   int64_t parameters() const;
   int64_t bytes() const;
 };
 
-// A table of the layers under a line for each partition.
+// Prints a table of the layers, with a line before each partition's layers.
 std::ostream& operator<<(std::ostream& stream, const Summary& summary);
 
 namespace detail {
@@ -93,18 +94,20 @@ Summary summarize(const torch::nn::Sequential& model,
 Summary summarize(const GPipe& pipeline, const Value* input);
 }  // namespace detail
 
-// Of a Sequential; of one cut by `balance` (layers per partition); of a
-// pipeline. With an input, a torch::Tensor, a std::vector<torch::Tensor> or a
-// std::tuple of 1 to 8 of them, what each layer makes of it: the layers run on
-// the meta device (see meta.h), whatever device they and the input are on. So
-// it takes no memory and hardly any time, and changes neither parameters, nor
-// buffers, nor the state of random numbers.
+// Returns a summary of a Sequential, of a Sequential cut by `balance` (layers
+// per partition), or of a pipeline.
 //
-// Threads: any, while no other one uses the model.
-// Errors: c10::ValueError for a model that is null or a balance that does not
-// fit it; c10::TypeError for skips that do not match or an input that is no
-// tensor; what a layer throws, also if it looks at values of its input, which
-// there are none of.
+// `input`: if given, also describes the output of each layer. It is a
+// torch::Tensor, a std::vector<torch::Tensor> or a std::tuple of 1 to 8
+// tensors. The layers run on the meta device (see meta.h), whatever the devices
+// of the layers and the input. So this takes no memory and very little time,
+// and does not change parameters, buffers or random generators.
+//
+// Throws c10::ValueError if the model is null or the balance does not fit it.
+// Throws c10::TypeError if skips do not match or the input is not a tensor.
+// Rethrows what a layer throws; a layer that reads values of its input throws,
+// since meta tensors have none.
+// Threads: any thread, as long as no other thread uses the model.
 inline Summary summary(torch::nn::Sequential model) {
   return detail::summarize(model, {}, {}, nullptr);
 }

@@ -51,7 +51,7 @@ struct AddImpl : torch::nn::Module, Skippable {
 };
 TORCH_MODULE(Add);
 
-// 8 x 4 floats in and out; 132 parameters.
+// A model with inputs and outputs of 8 x 4 floats and 132 parameters.
 Sequential model_with_skip() {
   Sequential model;
   model->push_back("keep", Keep());
@@ -131,7 +131,7 @@ TEST(SummaryTest, DescribesAPipelineWithItsDevices) {
   EXPECT_EQ(result.layers[1].name, "wide");
   EXPECT_EQ(result.crossings.size(), 2);
   EXPECT_EQ(summary(pipeline).crossings[1].bytes, std::nullopt);
-  // It goes on working.
+  // The pipeline still works afterwards.
   EXPECT_EQ(pipeline->forward(torch::ones({8, 4})).size(0), 8);
 }
 
@@ -164,7 +164,7 @@ TEST(SummaryTest, PrintsAPipelinesOptions) {
                         "  (keep): "));
 }
 
-// A layer of every kind of value.
+// Layers that take and return each kind of value.
 struct SplitImpl : torch::nn::Module {
   std::tuple<Tensor, Tensor> forward(Tensor x) {
     return {x.slice(1, 0, 1), x.to(torch::kLong)};
@@ -192,7 +192,7 @@ TEST(SummaryTest, CountsASharedParameterOnce) {
   second->register_parameter("shared", first->weight);
   const Summary result = summary(Sequential(first, second));
   EXPECT_EQ(result.layers[0].parameters, 20);
-  EXPECT_EQ(result.layers[1].parameters, 20);  // its own, and not the shared
+  EXPECT_EQ(result.layers[1].parameters, 20);  // without the shared parameter
 }
 
 TEST(SummaryTest, ChangesNothing) {
@@ -219,7 +219,7 @@ TEST(SummaryTest, TakesNoMemory) {
   using torch::nn::Conv2d, torch::nn::Conv2dOptions;
   Sequential model(Conv2d(Conv2dOptions(3, 64, 3).padding(1)), ReLU());
   const int64_t before = peak();
-  // 256 GiB, of which the input is not there either.
+  // The output would have 256 GiB, and the input has no memory either.
   const Tensor input = torch::empty({1024, 3, 1024, 1024}, torch::kMeta);
   EXPECT_EQ(summary(model, input).layers[1].outputs[0].bytes(),
             int64_t{1} << 38);

@@ -1,4 +1,4 @@
-// A Summary as a table.
+// Prints a Summary as a table.
 #include <c10/core/ScalarType.h>
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Options of the tests' pipelines: on the devices of the test's variant.
+// Options for the pipelines of tests, on the devices of the test's variant.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,12 @@
 
 namespace gpipe::testing {
 
+// All checkpoint modes, for tests that loop over them.
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast,
                                  Checkpoint::kNever};
 
-// Partition j on device(j). The defaults are those of GPipeOptions.
+// Returns options with partition j on device(j). The defaults are those of
+// GPipeOptions.
 inline GPipeOptions options(const std::vector<int64_t>& balance,
                             int64_t chunks = 1,
                             Checkpoint mode = Checkpoint::kExceptLast) {

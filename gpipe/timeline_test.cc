@@ -1,4 +1,4 @@
-// What a training step says of its own time.
+// Tests the timeline that a training step returns.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -33,7 +33,7 @@ using testing::mean_square;
 using ::testing::UnorderedElementsAreArray;
 using torch::Tensor;
 
-constexpr int kRows = 2;  // of a micro-batch
+constexpr int kRows = 2;  // per micro-batch
 
 struct Model {
   torch::nn::Sequential (*make)();
@@ -73,7 +73,7 @@ const Span& span_of(const Timeline& timeline, const Action& action) {
   throw std::runtime_error("no " + to_string(action));
 }
 
-// "0F0 0>1 128".
+// Returns texts such as "0F0 0>1 128": action, ranks, bytes.
 std::vector<std::string> names_of(const std::vector<Transfer>& transfers) {
   std::vector<std::string> names;
   for (const Transfer& each : transfers) {
@@ -84,7 +84,7 @@ std::vector<std::string> names_of(const std::vector<Transfer>& transfers) {
   return names;
 }
 
-// Those whose two ranks are on different devices.
+// Keeps the transfers whose two ranks are on different devices.
 std::vector<std::string> if_copied(std::vector<std::string> names) {
   const auto stays = [](const std::string& name) {
     return device(name[4] - '0') == device(name[6] - '0');
@@ -93,7 +93,7 @@ std::vector<std::string> if_copied(std::vector<std::string> names) {
   return names;
 }
 
-// By any schedule.
+// Holds for any schedule.
 TEST(Timeline, TheCausesOfIdleTimeAddUpToIt) {
   for (const std::string& name : schedule_names()) {
     const Schedule schedule =
@@ -113,7 +113,7 @@ TEST(Timeline, TheCausesOfIdleTimeAddUpToIt) {
 TEST(Timeline, HasTheCopiesBetweenDevices) {
   const Timeline timeline =
       timeline_of_step(kLinear, one_forward_one_backward(3, 2), {});
-  // Two rows of eight numbers of eight bytes.
+  // Each transfer has two rows of eight numbers of eight bytes.
   EXPECT_THAT(
       names_of(timeline.transfers),
       UnorderedElementsAreArray(if_copied(
@@ -123,8 +123,8 @@ TEST(Timeline, HasTheCopiesBetweenDevices) {
 
 TEST(Timeline, HasTheCopiesOfBackwardsInTwoPartsAndOfSkipTensors) {
   const Timeline timeline = timeline_of_step(kSkip, zero_bubble_h1(3, 1), {});
-  // Two stages before the last one hold a skip tensor for it; the inner one,
-  // that the second stage makes, is of integers and has no gradient.
+  // Two stages before the last one stash a skip tensor for it. The inner one,
+  // which the second stage makes, has integers and so no gradient.
   std::set<std::string> names;
   for (const std::string& name : names_of(timeline.transfers)) {
     names.insert(name.substr(0, 7));
@@ -137,7 +137,8 @@ TEST(Timeline, HasTheCopiesOfBackwardsInTwoPartsAndOfSkipTensors) {
   EXPECT_EQ(names, expected);
 }
 
-// By the clock of the device that it is copied to: waiting for it is idle time.
+// An action starts, by the clock of its device, when its inputs have been
+// copied to that device. Waiting for them is idle time.
 TEST(Timeline, AnActionStartsWhenWhatItNeedsIsThere) {
   const Timeline timeline =
       timeline_of_step(kLinear, one_forward_one_backward(3, 4), {});
@@ -207,7 +208,7 @@ TEST(Timeline, MemoryIsThatOfTheDevicesUnlessToldOtherwise) {
   const Timeline timeline =
       timeline_of_step(kLinear, one_forward_one_backward(2, 2), {});
   ASSERT_EQ(timeline.peak_bytes.size(), 2);
-  // The parameters of each half are there all the time.
+  // The parameters of each half are always in memory.
   for (std::size_t r = 0; r < 2; ++r) {
     for (const MemoryPoint& each : timeline.memory[r]) {
       EXPECT_GE(each.bytes, 8 * 27) << r;

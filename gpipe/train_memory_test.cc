@@ -1,4 +1,4 @@
-// How many micro-batches each schedule really holds, in bytes.
+// Tests how many micro-batches each schedule holds, measured in bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -24,8 +24,8 @@ using testing::CountingAllocator;
 using torch::Tensor;
 namespace nn = torch::nn;
 
-// A micro-batch of this layer keeps kRows x kWidth numbers for its backward,
-// until its weight's gradient has been computed. All else is small.
+// A micro-batch of this layer keeps kRows x kWidth numbers for its backward
+// until its weight's gradient has been computed. All other tensors are small.
 constexpr int64_t kRows = 2048, kWidth = 64;
 constexpr double kKept = kRows * kWidth * sizeof(double);
 
@@ -40,8 +40,8 @@ TORCH_MODULE(Large);
 
 Tensor mean(const Tensor& output, const Tensor&) { return output.mean(); }
 
-// What is held at the peak of a step, in the unit of what a micro-batch keeps
-// on `stage`. Other stages keep next to nothing.
+// Returns the memory at the peak of a step, in units of what a micro-batch
+// keeps on `stage`. Other stages keep almost nothing.
 double held(const Schedule& schedule, int stage) {
   const int stages = num_stages(schedule);
   nn::Sequential layers;
@@ -64,7 +64,7 @@ double held(const Schedule& schedule, int stage) {
     pipeline->zero_grad();
     pipeline->train_step(input, input, mean, schedule);
   };
-  step();  // whatever comes to stay
+  step();  // makes the allocations that stay
   pipeline->zero_grad();
   const int64_t before = CountingAllocator::live_bytes();
   CountingAllocator::reset_peak();
@@ -72,11 +72,14 @@ double held(const Schedule& schedule, int stage) {
   return static_cast<double>(CountingAllocator::peak_bytes() - before) / kKept;
 }
 
-// The backward of a stage makes, on its way to the input, the gradient of what
-// is kept, twice. The first stage does not go that way.
+// Returns the temporary tensors in a stage's backward, in the same unit. On the
+// way to the input's gradient it makes the gradient of the kept tensor twice.
+// The first stage computes no gradient of its input.
 int on_the_way(int stage) { return stage == 0 ? 0 : 2; }
 
-// What is small comes to less than a quarter of a micro-batch.
+// Expects that a stage holds `microbatches` micro-batches and its temporary
+// tensors at the peak. All other tensors must take less than 0.9 of a
+// micro-batch.
 void expect_held(const Schedule& schedule, int stage, int microbatches,
                  const std::string& name) {
   const double found = held(schedule, stage);
@@ -129,8 +132,8 @@ TEST_F(TrainMemory, ACheckpointedMicrobatchHoldsItsInputOnly) {
   }
 }
 
-// Schedules with several stages per rank: the simulator counts micro-batches of
-// all stages of a rank, these are of one stage.
+// With several stages per rank, the simulator counts the micro-batches of all
+// stages of a rank; this counts those of one stage.
 int peak_of_stage(const Schedule& schedule, int stage) {
   int now = 0, peak = 0;
   for (const auto& rank : schedule.ranks) {
@@ -158,7 +161,7 @@ TEST_F(TrainMemory, SeveralStagesPerRankHoldWhatTheirOrderSays) {
   }
 }
 
-// A weight's gradient is added to the sum as soon as it is there.
+// A weight's gradient is added to the sum as soon as it is computed.
 TEST_F(TrainMemory, GradientsOfAStageAreNotHeldBesideEachOther) {
   constexpr int64_t kSide = 256, kLayers = 8;
   constexpr double kWeight = kSide * kSide * sizeof(double);
@@ -186,7 +189,7 @@ TEST_F(TrainMemory, GradientsOfAStageAreNotHeldBesideEachOther) {
     step();
     const double held =
         static_cast<double>(CountingAllocator::peak_bytes() - before) / kWeight;
-    EXPECT_GE(held, kLayers + 1) << split;  // the sums, and one on its way
+    EXPECT_GE(held, kLayers + 1) << split;  // the sums and one new gradient
     EXPECT_LT(held, kLayers + 1.5) << split;
   }
 }

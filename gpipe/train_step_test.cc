@@ -1,4 +1,4 @@
-// Training steps by any schedule.
+// Tests training steps with all schedules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -46,7 +46,7 @@ using ::testing::SizeIs;
 using torch::Tensor;
 namespace nn = torch::nn;
 
-// A schedule and the pipeline that it is for.
+// A schedule and the size of its pipeline.
 struct Setting {
   std::string name;
   int ranks = 1, microbatches = 1, stages_per_rank = 1;
@@ -62,7 +62,7 @@ struct Setting {
   }
 };
 
-// Every schedule that has backwards, in several sizes.
+// Returns every schedule that has backwards, in several sizes.
 std::vector<Setting> settings() {
   std::vector<Setting> all;
   for (const std::string& name : schedule_names()) {
@@ -76,7 +76,7 @@ std::vector<Setting> settings() {
           try {
             setting.schedule();
           } catch (const std::invalid_argument&) {
-            continue;  // a size that it does not have
+            continue;  // the schedule does not exist in this size
           }
           all.push_back(setting);
         }
@@ -96,7 +96,7 @@ GPipeOptions options_for(const Setting& setting, int64_t layers,
       .threads_per_partition(1);
 }
 
-// The order in which a stage's gradients are complete.
+// Returns the order in which a stage's gradients are complete.
 std::vector<int> order_of_backwards(const Schedule& schedule, int stage) {
   std::vector<int> order;
   for (const auto& rank : schedule.ranks) {
@@ -113,10 +113,10 @@ std::vector<int> order_of_backwards(const Schedule& schedule, int stage) {
 struct Model {
   const char* name;
   std::function<nn::Sequential()> make;
-  std::vector<int64_t> input, target;  // sizes without the rows
+  std::vector<int64_t> input, target;  // sizes without rows
 };
 
-// Frozen and unused parameters among others.
+// A model with frozen and unused parameters among others.
 nn::Sequential mixed_model() {
   struct UnusedImpl : nn::Module {
     UnusedImpl() { register_parameter("unused", torch::ones({3})); }
@@ -133,7 +133,7 @@ nn::Sequential mixed_model() {
   return model;
 }
 
-// The first layers are frozen, as in fine-tuning.
+// A model whose first layers are frozen, as in fine-tuning.
 nn::Sequential fine_tuned_model() {
   nn::Sequential model = testing::linear_model();
   for (auto& parameter : model[0]->parameters())
@@ -163,7 +163,7 @@ torch::optim::SGD optimizer_of(nn::Module& module) {
                            torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-// Parameters, buffers and gradients, on the CPU.
+// Returns copies of parameters, buffers and gradients on the CPU.
 std::vector<Tensor> state_of(const nn::Module& module) {
   std::vector<Tensor> state;
   for (const Tensor& each : module.parameters()) {
@@ -177,7 +177,7 @@ std::vector<Tensor> state_of(const nn::Module& module) {
   return state;
 }
 
-// "" for the same bits.
+// Returns "" if the bits are the same.
 std::string difference(const std::vector<Tensor>& a,
                        const std::vector<Tensor>& b) {
   if (a.size() != b.size()) return "sizes";
@@ -253,7 +253,8 @@ TEST_F(TrainStep, EqualsPlainAccumulationInTheOrderOfTheBackwards) {
   }
 }
 
-// State after some steps of a model with dropout, BatchNorm and uneven rows.
+// Returns the state after some steps of a model with dropout, BatchNorm and
+// uneven rows.
 std::vector<Tensor> state_after(const Setting& setting, Checkpoint mode,
                                 bool fixed_order,
                                 const std::function<nn::Sequential()>& make,
@@ -280,7 +281,8 @@ std::vector<Tensor> state_after(const Setting& setting, Checkpoint mode,
   return state_of(*pipeline);
 }
 
-// On accelerators, without GPIPE_THOROUGH=1, each setting has one mode in turn.
+// On accelerators each setting runs one mode, in turn, unless GPIPE_THOROUGH=1
+// is set.
 TEST_F(TrainStep, WithAFixedOrderOfSumsAllSchedulesGiveTheSameBits) {
   const auto dropout = [] { return testing::conv_model(0.3); };
   const bool all_modes = device().is_cpu() || testing::is_thorough();
@@ -315,7 +317,7 @@ TEST_F(TrainStep, WithAFixedOrderOfSumsAllSchedulesGiveTheSameBits) {
 }
 
 TEST_F(TrainStep, TheOrderOfSumsShowsInTheBits) {
-  // Otherwise the test above would show nothing.
+  // Checks that the test above can fail: without a fixed order the bits differ.
   const auto of = [](const char* name, bool fixed) {
     return state_after({name, 2, 6, 1}, Checkpoint::kNever, fixed,
                        testing::linear_model, {6}, {3});
@@ -374,8 +376,8 @@ TEST_F(TrainStep, HooksOfParametersAreCalledOnceWithTheSum) {
   EXPECT_TRUE(seen[0].equal(pipeline->parameters()[0].grad()));
 }
 
-// The gradients of the step come to a graph that the pipeline has made, and to
-// hooks, which need the pipeline again.
+// Gradients flow into a graph that the pipeline has made, and to hooks. Both
+// call the pipeline again.
 TEST_F(TrainStep, ThePipelineMayBeCalledWhileGradientsAreAdded) {
   const auto make = [] {
     torch::manual_seed(5);
@@ -459,7 +461,7 @@ TEST_F(TrainStep, TuplesGoInAndOut) {
         return std::get<0>(output).sum() + std::get<1>(output).mean();
       },
       one_forward_one_backward(2, 2), TrainOptions().outputs(true));
-  // 2 rows of one element, and a mean, of what two layers have doubled.
+  // Two rows of one element, and a mean, each doubled by two layers.
   EXPECT_EQ(result.loss.item<double>(), 2 * 4 + 4);
   EXPECT_EQ(std::get<1>(result.output<Pair>()).size(1), 2);
 }
@@ -483,7 +485,7 @@ TEST_F(TrainStep, AForwardOnlyScheduleComputesLossesAlone) {
               HasSubstr("needs gradients enabled"));
 }
 
-// Of one layer of each of two partitions, how often it has been called.
+// A model that counts the calls of one layer in each of two partitions.
 struct Counted {
   std::vector<int> calls = {0, 0}, backwards = {0, 0};
   nn::Sequential model() {
@@ -584,7 +586,8 @@ TEST_F(TrainStep, AnErrorOfTheLossComesOutAndChangesNothing) {
   EXPECT_TRUE(pipeline->parameters()[0].grad().defined());
 }
 
-// Else the recompute would find the target changed, and change it again.
+// Without the check, the recompute would find the target changed and change it
+// again.
 TEST_F(TrainStep, ALossThatChangesItsTargetIsDetectedWhereItIsCheckpointed) {
   const auto smoothed = [](const Tensor& output, Tensor target) {
     return mean_square(output, target.mul_(0.9).add_(0.05));

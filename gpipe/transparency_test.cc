@@ -1,4 +1,4 @@
-// The promise of the whole: a pipeline does what the plain Sequential does.
+// Tests the main promise: a pipeline gives the results of the plain Sequential.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -28,7 +28,7 @@ using testing::StepState;
 using testing::training_step;
 using torch::Tensor;
 
-// Every way to cut `layers` into at most 4 partitions.
+// Returns every cut of `layers` layers into at most 4 partitions.
 std::vector<std::vector<int64_t>> balances(int64_t layers) {
   std::vector<std::vector<int64_t>> all;
   const std::function<void(std::vector<int64_t>, int64_t)> cut =
@@ -110,8 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
                            false}),
     [](const auto& info) { return info.param.name; });
 
-// "Same batch, other number of micro-batches, other result"
-// (kakaobrain/torchgpipe 35) is for BatchNorm alone.
+// Only BatchNorm has the effect "same batch, other number of micro-batches,
+// other result" (kakaobrain/torchgpipe issue 35).
 TEST(Transparency, DoesNotDependOnTheNumberOfMicrobatches) {
   torch::set_num_threads(1);
   const Case cases[] = {{"", testing::linear_model, {13, 6}, true},
@@ -133,7 +133,7 @@ TEST(Transparency, DoesNotDependOnTheNumberOfMicrobatches) {
   }
 }
 
-// Dropout, statistics and gradients are those of training alone.
+// Dropout, statistics and gradients equal those of training without evaluation.
 TEST(Transparency, EvaluationInBetweenChangesNothing) {
   torch::set_num_threads(1);
   torch::manual_seed(0);

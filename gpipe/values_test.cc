@@ -1,4 +1,5 @@
-// What goes into a pipeline and comes out: kinds of values, splitting, errors.
+// Tests the inputs and outputs of a pipeline: kinds of values, splitting,
+// errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -42,7 +43,7 @@ GPipe pipeline_of(int64_t chunks, Layers... layers) {
                options(std::vector<int64_t>(sizeof...(Layers), 1), chunks));
 }
 
-// Ones, where a pipeline takes its input.
+// Returns ones on the device of a pipeline's input.
 Tensor ones(torch::IntArrayRef sizes) {
   return torch::ones(sizes).to(device());
 }
@@ -53,7 +54,7 @@ GPipe identity(int64_t chunks = 1) {
 
 // --- Splitting ---------------------------------------------------------------
 
-// The rows of each micro-batch as layers see them.
+// Returns the rows of each micro-batch, as layers see them.
 std::vector<int64_t> split(int64_t rows, int64_t chunks) {
   std::mutex mutex;
   std::vector<int64_t> seen;
@@ -86,8 +87,8 @@ TEST(Split, IsThatOfTorchChunk) {
   }
 }
 
-// Rows, other dimensions, training and evaluation: each call is on its own,
-// also while the graphs of others wait.
+// Rows, other dimensions, training and evaluation may change with each call,
+// even while graphs of other calls wait for their backward.
 TEST(Split, MayBeAnotherInEveryCall) {
   for (const Checkpoint mode : kModes) {
     GPipe pipeline(torch::nn::Sequential(layer([](Tensor x) { return x * x; }),
@@ -140,7 +141,8 @@ TEST(Split, OfFewRowsTrains) {
 }
 
 TEST(Gather, TakesOutputsOfOtherLengthsThanTheirInputs) {
-  // Half of the rows, and every row twice; the sizes differ by micro-batch.
+  // Layers return half of the rows, or every row twice; the sizes differ by
+  // micro-batch.
   auto half = pipeline_of(
       3, layer([](Tensor x) { return x.narrow(0, 0, (x.size(0) + 1) / 2); }));
   auto twice = pipeline_of(3, layer([](Tensor x) {
@@ -161,7 +163,7 @@ TEST(Gather, RefusesAScalarPerMicrobatch) {
               StartsWith("c10::ValueError: element 0 of the output of "
                          "micro-batch 0 is a scalar, which cannot be "
                          "concatenated along dimension 0"));
-  // One micro-batch needs no concatenation.
+  // A single micro-batch is not concatenated, so a scalar is allowed.
   EXPECT_EQ(pipeline->forward(ones({1})).dim(), 0);
 }
 

@@ -1,13 +1,13 @@
-"""A repository out of a folder of this tree.
+"""Makes a repository from a folder of this tree.
 
-local_repository would do in this tree, but its path is relative to the main
-workspace, so it breaks where gpipe itself is an external repository. A label
-resolves in both.
+local_repository would work in this tree. But its path is relative to the main
+workspace, so it fails if gpipe is an external repository. A label works in both
+cases.
 """
 
 def _system_repository_impl(ctx):
-    # Through the root package and not by a label of the folder itself: the
-    # folder is in .bazelignore, hence it is no package.
+    # Starts from the root package. A label of the folder itself is not
+    # possible: the folder is in .bazelignore and so is not a package.
     folder = ctx.path(Label("//:deps.bzl")).dirname
     for part in ctx.attr.folder.split("/"):
         folder = folder.get_child(part)
@@ -19,8 +19,8 @@ def _system_repository_impl(ctx):
 system_repository = repository_rule(
     implementation = _system_repository_impl,
     attrs = {"folder": attr.string(mandatory = True)},
-    # Looked at again when the server starts, so that an edit of the folder (a
-    # new file) is seen. It costs a handful of symlinks.
+    # Runs again when the Bazel server starts, so that new files in the folder
+    # are found. This costs only a few symlinks.
     local = True,
     doc = "Symlinks the entries of `folder` (relative to gpipe's root) into a repository.",
 )

@@ -17,6 +17,7 @@ namespace {
 
 using at::Tensor;
 
+// The geometry of a convolution.
 struct Window {
   at::IntArrayRef stride, padding, dilation;
   bool transposed;
@@ -24,15 +25,15 @@ struct Window {
   int64_t groups;
 };
 
-// A CPU's tensor of the same size and layout, with no memory either, to ask
-// questions about.
+// Returns a CPU tensor of the same size and layout, without memory. It is only
+// used to ask LibTorch about kernels.
 Tensor cpu_like(const Tensor& tensor) {
   return at::from_blob(nullptr, tensor.sizes(), tensor.strides(),
                        at::TensorOptions().dtype(tensor.dtype()));
 }
 
-// Whether a CPU has oneDNN do it, in a layout of its own. What is a plain
-// product of matrices is done in place.
+// Returns whether a CPU computes the convolution by oneDNN in oneDNN's own
+// layout. Plain matrix products are computed without copies.
 bool has_own_layout(const Tensor& input, const Tensor& weight,
                     const Window& window) {
   const auto is_one = [](int64_t each) { return each == 1; };
@@ -52,23 +53,25 @@ bool has_own_layout(const Tensor& input, const Tensor& weight,
          backend == at::native::ConvBackend::MkldnnTranspose;
 }
 
-// oneDNN keeps channels in blocks, of 16 where it has AVX-512, with exceptions
-// for few of them. What follows was found by counting what LibTorch 2.11 asks
-// for on such a machine.
+// oneDNN stores channels in blocks: of 16 with AVX-512, with exceptions for few
+// channels. The rules below were found by counting the allocations of LibTorch
+// 2.11 on such a machine.
 constexpr int64_t kBlock = 16, kSmallBlock = 8;
-constexpr int64_t kColours = 3;  // images of so many are read as they are
+constexpr int64_t kColours = 3;  // inputs with at most so many are not copied
 
+// Returns `channels`, rounded up to whole blocks.
 int64_t in_blocks(int64_t channels) {
   return (channels + kBlock - 1) / kBlock * kBlock;
 }
 
-// Of a forward's input.
+// Returns the channels of the input's copy in a forward; 0 for no copy.
 int64_t read_by_forward(int64_t channels) {
   if (channels <= kColours) return 0;
   return channels < kBlock ? channels : in_blocks(channels);
 }
 
-// Of the input and of the gradient that a gradient of weights is computed from.
+// Returns the channels of the copies of the input and of the output's gradient,
+// in a computation of the weight's gradient. 0 means no copy.
 std::pair<int64_t, int64_t> read_for_weights(int64_t input, int64_t gradient) {
   if (input <= kColours) return {0, in_blocks(gradient)};
   if (input > kSmallBlock) return {in_blocks(input), in_blocks(gradient)};
@@ -76,7 +79,8 @@ std::pair<int64_t, int64_t> read_for_weights(int64_t input, int64_t gradient) {
           gradient <= kSmallBlock ? kSmallBlock : in_blocks(gradient)};
 }
 
-// Of a mini-batch of images with another number of channels.
+// Returns the bytes of images of `sizes`, but with `channels` channels.
+// `element`: bytes per element.
 std::size_t image_bytes(at::IntArrayRef sizes, std::size_t element,
                         int64_t channels) {
   return static_cast<std::size_t>(c10::multiply_integers(sizes) / sizes[1] *
@@ -84,6 +88,7 @@ std::size_t image_bytes(at::IntArrayRef sizes, std::size_t element,
          element;
 }
 
+// Returns the bytes of the weight in oneDNN's layout.
 std::size_t weight_bytes(const Tensor& weight) {
   const int64_t pairs = weight.size(0) * weight.size(1);
   return static_cast<std::size_t>(weight.numel() / pairs *
@@ -92,14 +97,15 @@ std::size_t weight_bytes(const Tensor& weight) {
          weight.element_size();
 }
 
+// Returns a tensor that is counted as workspace.
 Tensor workspace(std::size_t bytes) {
   const MemoryKindScope kind(MemoryKind::kWorkspace);
   return at::empty({static_cast<int64_t>(bytes)},
                    at::TensorOptions().dtype(at::kByte).device(at::kMeta));
 }
 
-// Holds a result of so many bytes in a layout of its own, computed from
-// operands in such, until it has been copied to where it belongs.
+// Counts the operands and the result in oneDNN's layout, in bytes. Returns the
+// result, which the caller holds until it has been copied to the final tensor.
 Tensor compute(std::size_t operands, std::size_t result) {
   workspace(operands + result);
   return workspace(result);

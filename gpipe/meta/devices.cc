@@ -10,7 +10,7 @@ namespace {
 
 thread_local c10::DeviceIndex current = -1;
 
-// In the place of LibTorch's own, which knows no index.
+// Replaces LibTorch's own guard for meta devices, which ignores the index.
 struct MetaGuardImpl final
     : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::Meta> {
   explicit MetaGuardImpl(const c10::impl::DeviceGuardImplInterface* replaced)
@@ -25,7 +25,7 @@ struct MetaGuardImpl final
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     current = device.index();
   }
-  // Kept, so that who looks for leaks finds it.
+  // Kept reachable, so leak checkers do not report it.
   const c10::impl::DeviceGuardImplInterface* const replaced;
 };
 

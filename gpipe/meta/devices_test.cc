@@ -57,7 +57,7 @@ TEST(MetaDevicesTest, ACopyToAnotherOneIsCountedThere) {
   EXPECT_EQ(ledger.live_bytes(), 80);
 }
 
-// LibTorch checks these for any device that has an index.
+// LibTorch checks this for any device that has an index.
 TEST(MetaDevicesTest, TensorsOfTwoDoNotMix) {
   const c10::DeviceGuard first(meta(0));
   const Tensor a = torch::empty({10}, torch::kMeta);

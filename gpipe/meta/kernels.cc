@@ -26,7 +26,7 @@ namespace {
 using at::Tensor;
 using std::optional;
 
-// ---- Operators that are worth it: no memory, not even for a moment.
+// ---- Operators that are frequent or large: their kernels never take memory.
 
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
@@ -102,8 +102,8 @@ Tensor adaptive_pool_backward(const Tensor&, const Tensor& input) {
   return at::empty_like(input);
 }
 
-// ---- Attention, as a CPU does it: fused, which keeps far less for backward
-// than the plain operators that LibTorch would take for an unknown device.
+// ---- Fused attention, as on a CPU. It keeps far less for backward than the
+// plain operators that LibTorch would run on an unknown device.
 
 std::tuple<Tensor, Tensor> fused_attention(const Tensor& query, const Tensor&,
                                            const Tensor&, double, bool,
@@ -123,7 +123,7 @@ Three fused_attention_backward(const Tensor&, const Tensor& query,
   return {at::empty_like(query), at::empty_like(key), at::empty_like(value)};
 }
 
-// LibTorch asks the device which kernel it has; this is what the CPU answers.
+// Returns whether a CPU would use the fused kernel. LibTorch asks the device.
 bool is_fused(const Tensor& query, const Tensor& key, const Tensor& value,
               const optional<Tensor>& mask, double dropout) {
   const auto fits = [&](const Tensor& tensor) {
@@ -149,6 +149,7 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
 
 // ---- Registration.
 
+// Registers `kernel`, unless LibTorch has no such operator or has a kernel.
 void add(const c10::OperatorName& name, c10::KernelFunction kernel,
          c10::DispatchKey key = c10::DispatchKey::Meta) {
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -166,7 +167,7 @@ void add_exact(const char* name, const char* overload, Kernel* kernel) {
       c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel));
 }
 
-// Of an operator that is made of others: below and above autograd.
+// Registers a kernel for a composite operator, both below and above autograd.
 template <typename Kernel>
 void add_composite(const char* name, Kernel* kernel) {
   for (const auto key :
@@ -191,7 +192,7 @@ void on_zeros(const c10::OperatorHandle& op, c10::DispatchKeySet,
   run_on_zeros(op, stack);
 }
 
-// All others that have a kernel for the CPU alone.
+// Registers run_on_zeros() for all other operators that only have a CPU kernel.
 void add_others() {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
@@ -204,7 +205,8 @@ void add_others() {
   }
 }
 
-// Before main(), since LibTorch reads its tables without a lock.
+// Registration runs before main(), since LibTorch reads its tables without a
+// lock.
 [[maybe_unused]] const bool registered = [] {
   add_exact("aten::convolution_overrideable", "", &meta_convolution);
   add_exact("aten::convolution_backward_overrideable", "",

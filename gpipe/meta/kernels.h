@@ -1,10 +1,11 @@
-// Kernels for the meta device that LibTorch has in Python only.
+// Kernels for the meta device that LibTorch has only in Python.
 #pragma once
 
 namespace gpipe {
 
-// Whoever calls this is linked with the kernels; they are registered before
-// main(), where LibTorch has none of its own.
+// Does nothing, but makes the linker include the kernels in the program. They
+// are registered before main(), for operators that have no meta kernel in
+// LibTorch.
 void link_meta_kernels();
 
 }  // namespace gpipe

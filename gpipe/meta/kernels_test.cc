@@ -1,5 +1,4 @@
-// What is known of an operator's results without doing it is what comes out
-// when it is done.
+// Tests that the shapes which meta kernels return equal those of real runs.
 #include "gpipe/meta/kernels.h"
 
 #include <ATen/ATen.h>

@@ -13,13 +13,13 @@
 
 namespace gpipe {
 
-// Lives as long as the last tensor that is in it.
+// The counts of a ledger. Lives as long as its last tensor.
 struct MetaLedger::Book {
   std::mutex mutex;
   int64_t live = 0, peak = 0;
   std::map<c10::DeviceIndex, Device> devices;
 
-  // Negative: less. With the mutex held.
+  // Adds `bytes`, which may be negative. The caller must hold `mutex`.
   void add(c10::DeviceIndex index, MemoryKind kind, int64_t bytes) {
     Device& device = devices[index];
     const auto k = static_cast<std::size_t>(kind);
@@ -61,7 +61,7 @@ std::shared_ptr<Book> current() {
   return info ? info->book : nullptr;
 }
 
-// What a tensor has in the place of memory.
+// Stands for the memory of one tensor: counts it until destroyed.
 class Entry {
  public:
   Entry(std::shared_ptr<Book> book, c10::DeviceIndex device, int64_t bytes)
@@ -95,7 +95,7 @@ class Entry {
 
 void remove(void* entry) { delete static_cast<Entry*>(entry); }
 
-// LibTorch's own gives null pointers, and so does this one.
+// Returns null pointers, as LibTorch's allocator for the meta device does.
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {

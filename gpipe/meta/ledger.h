@@ -1,4 +1,4 @@
-// What tensors without memory would take.
+// Counts the memory that meta tensors would take.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,16 +14,17 @@
 
 namespace gpipe {
 
-// Counts the memory of tensors on the meta devices that are made on this thread
-// while the ledger is in scope, or on threads that work for it meanwhile (those
-// of a pipeline, of the autograd engine), until each is gone, on whatever
-// thread. Ledgers may nest; the innermost counts. Bytes are those that a tensor
-// asks for, without the rounding of a device's allocator.
+// Counts the memory of tensors on meta devices. It counts tensors that are made
+// while the ledger is in scope: on this thread, or on threads that then work
+// for it (those of a pipeline or of the autograd engine). A tensor counts until
+// it is destroyed, on any thread. Ledgers may nest; only the innermost one
+// counts. Sizes are the requested bytes, without the rounding of a device's
+// allocator.
 //
-// What is counted is of the kind that its maker is at (MemoryKindScope), until
-// it is told another one by label_memory(): see runtime/memory_kind.h.
+// A tensor counts as the kind of memory that MemoryKindScope has set when it is
+// made, until label_memory() changes its kind: see runtime/memory_kind.h.
 //
-// Threads: all functions from any.
+// Thread-safe.
 class MetaLedger {
  public:
   // Bytes of each MemoryKind.
@@ -34,18 +35,19 @@ class MetaLedger {
   MetaLedger(const MetaLedger&) = delete;
   MetaLedger& operator=(const MetaLedger&) = delete;
 
-  // Of all devices together: now, and the most at any one time since the
-  // ledger was made or reset_peaks() was called.
+  // Return the bytes of all devices together: the present ones, and the peak
+  // since the ledger was made or reset_peaks() was called.
   int64_t live_bytes() const;
   int64_t peak_bytes() const;
+  // Sets all peaks to the present bytes.
   void reset_peaks() const;
 
-  // Of one of the devices (meta/devices.h).
+  // The bytes on one device (meta/devices.h).
   struct Device {
     ByKind live{};
     int64_t peak = 0;
-    ByKind at_peak{};     // what `peak` was made of; the first time
-    ByKind kind_peaks{};  // of each kind for itself, at times of their own
+    ByKind at_peak{};            // by kind, when `peak` was first reached
+    ByKind kind_peaks{};         // the peak of each kind, at different times
     int64_t transient_peak = 0;  // of kActivation and kBoundary together
   };
   Device of(c10::DeviceIndex device) const;
@@ -57,8 +59,8 @@ class MetaLedger {
   const c10::DebugInfoGuard guard_;
 };
 
-// While in scope, nothing is counted on this thread: for what stands for memory
-// that is there already.
+// A scope in which nothing on this thread is counted. For meta tensors that
+// stand for tensors that already exist.
 class MetaLedgerPause {
  public:
   MetaLedgerPause();

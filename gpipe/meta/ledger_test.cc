@@ -55,7 +55,7 @@ TEST(MetaLedgerTest, CountsWhatIsMadeInItsScopeAlone) {
     const Tensor last = meta({2});
     EXPECT_EQ(outer.live_bytes(), 8);
   }
-  std::thread([&] { kept.reset(); }).join();  // after the ledger, elsewhere
+  std::thread([&] { kept.reset(); }).join();  // after the ledger, on a thread
 }
 
 int64_t of(const MetaLedger::ByKind& bytes, MemoryKind kind) {
@@ -80,7 +80,7 @@ TEST(MetaLedgerTest, TellsKindsApart) {
   EXPECT_EQ(of(device.live, MemoryKind::kOptimizerState), 0);
   EXPECT_EQ(device.peak, 240);
   EXPECT_EQ(of(device.at_peak, MemoryKind::kOptimizerState), 120);
-  // Until it was told.
+  // The tensors counted as activations until label_memory() was called.
   EXPECT_EQ(of(device.kind_peaks, MemoryKind::kActivation), 120);
   EXPECT_EQ(device.transient_peak, 120);
 
@@ -102,7 +102,7 @@ TEST(MetaLedgerTest, KindsOfViewsAreThoseOfTheirMemory) {
 
 TEST(MetaLedgerTest, LeavesOtherMemoryAlone) {
   label_memory(torch::ones({2}), MemoryKind::kGradient);
-  label_memory(meta({2}), MemoryKind::kGradient);  // no ledger
+  label_memory(meta({2}), MemoryKind::kGradient);  // without a ledger
 }
 
 struct Case {
@@ -113,8 +113,8 @@ struct Case {
 
 class MetaLedgerModels : public ::testing::TestWithParam<Case> {};
 
-// What is alive after a forward, that is input, output and what is kept for
-// backward; and after the backward, that is input, output and gradients.
+// The live bytes after a forward (input, output and saved tensors) and after
+// the backward (input, output and gradients).
 struct Bytes {
   int64_t forward, backward;
 };

@@ -80,15 +80,16 @@ void MetaScope::divert(const c10::OperatorHandle& op,
 
 void MetaScope::divert_factory(const c10::OperatorHandle& op,
                                c10::IValue& device) {
-  // Who asks for empty memory on a device may write to it by its address, as
-  // torch::tensor() does.
+  // A caller that asks for empty memory on a named device may write to its
+  // address, as torch::tensor() does.
   const bool may_be_kept = extent_ == Extent::kNewTensors ||
                            op.schema().name().rfind("aten::empty", 0) == 0;
   if (device.isNone() || !may_be_kept) device = c10::Device(at::kMeta);
 }
 
 at::Tensor MetaScope::stand_in(const at::Tensor& tensor) {
-  // Of numbers in an expression only the value counts for the dtype.
+  // Wrapped numbers stay: they decide about the result's dtype by other rules
+  // than tensors do.
   if (tensor.is_meta() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     return tensor;
   }

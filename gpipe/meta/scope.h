@@ -1,4 +1,4 @@
-// Operators that are run for the shapes of what they return.
+// Runs operators for the shapes of their results.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,19 +11,20 @@
 
 namespace gpipe {
 
-// While in scope, operators on this thread make tensors on the meta device,
-// which have a shape, strides and a dtype, and no memory. Scopes may nest; the
-// innermost counts.
+// A scope in which operators on this thread make tensors on the meta device.
+// Such tensors have a shape, strides and a dtype, but no memory. Scopes may
+// nest; only the innermost one acts.
 class MetaScope {
  public:
   enum class Extent {
-    // Those that are made from nothing (at::empty, at::zeros, at::randn, ...)
-    // on no device in particular. All else is as ever.
+    // Acts on operators that make tensors from nothing (at::empty, at::zeros,
+    // at::randn, ...) and name no device. All other operators run as usual.
     kNewTensors,
-    // All: a tensor that is not on the meta device is only looked at, and
-    // neither read nor written; what requires a gradient gets a graph.
-    // Operators that tell the host something, as
-    // item() does, are done if they ask for nothing on the meta device.
+    // Acts on all operators. Of a tensor that is not on the meta device, only
+    // shape and dtype are used; its values are neither read nor written.
+    // Results get a graph if an input requires grad. Operators that return a
+    // value to the host, such as item(), run as usual unless an argument is on
+    // the meta device.
     kAllTensors,
   };
 
@@ -32,9 +33,9 @@ class MetaScope {
   MetaScope(const MetaScope&) = delete;
   MetaScope& operator=(const MetaScope&) = delete;
 
-  // For the interceptor of all operators. The innermost scope, or null.
+  // Returns the innermost scope of this thread, or null. For the interceptor.
   static MetaScope* current();
-  // Changes the arguments on the stack.
+  // Changes the arguments on the stack, so that `op` runs on the meta device.
   void divert(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
  private:
@@ -42,7 +43,8 @@ class MetaScope {
   at::Tensor stand_in(const at::Tensor& tensor);
 
   const Extent extent_;
-  // With what they stand for, which is kept so that no other takes its place.
+  // Meta tensors by the tensors that they replace. The originals are kept, so
+  // that no new tensor gets the same address.
   std::unordered_map<const at::TensorImpl*, std::pair<at::Tensor, at::Tensor>>
       stand_ins_;
   MetaScope* const outer_;

@@ -23,8 +23,8 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() && argument.alias_info()->isWrite();
 }
 
-// Zeros in the layout of `tensor`. They are pages that the system hands out
-// when they are written to: to read them takes no memory.
+// Returns zeros in the layout of `tensor`. The pages are only allocated when
+// they are written, so reading them takes no memory.
 at::Tensor zeros_for(const at::Tensor& tensor) {
   const auto options =
       at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU);
@@ -77,7 +77,7 @@ void run_on_zeros(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const torch::jit::Stack given = trial;
   op.callBoxed(trial);
 
-  // An argument that is returned is returned itself, in its new size.
+  // An output that is also an argument is returned as that argument, resized.
   std::size_t written = 0;
   for (std::size_t k = 0; k < trial.size(); ++k) {
     const auto* alias = schema.returns()[k].alias_info();

@@ -1,4 +1,4 @@
-// The outcome of an operator on the meta device, learned from its CPU kernel.
+// Finds the shapes of an operator's results by running its CPU kernel.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -6,11 +6,11 @@
 
 namespace gpipe {
 
-// A kernel for the meta device that serves any operator with a kernel for the
-// CPU, unless what it returns depends on values: calls that one with zeros and
-// returns tensors of the shapes, strides and dtypes that come out. What is
-// written, outputs first of all, is in memory while it runs; inputs are not.
-// Numbers at random are drawn from a generator of its own.
+// A kernel for the meta device for any operator that has a CPU kernel and whose
+// result shapes do not depend on values. It calls the CPU kernel with zeros and
+// returns meta tensors with the shapes, strides and dtypes of the results.
+// Tensors that are written, mostly outputs, take memory during the call; inputs
+// do not. Random numbers are drawn from a separate generator.
 void run_on_zeros(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace gpipe

@@ -31,7 +31,7 @@ std::optional<c10::DeviceType> type_named(const std::string& name) {
   return std::nullopt;
 }
 
-// Devices that tell a first from a second.
+// Returns whether the type has devices with indices.
 bool is_counted(c10::DeviceType type) {
   return type != c10::kCPU && type != c10::kMeta;
 }
@@ -71,7 +71,7 @@ c10::Device get_device(const std::string& name) {
   if (colon == std::string::npos) return c10::Device(*type);
 
   const std::string digits = name.substr(colon + 1);
-  // LibTorch counts devices in a signed char.
+  // c10::DeviceIndex is a signed char, so 127 is the largest index.
   int index = 0;
   bool is_number = !digits.empty() && digits.size() <= 3;
   for (const char c : digits) {

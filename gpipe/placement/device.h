@@ -1,4 +1,4 @@
-// Devices by name.
+// Finds devices by name.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,18 +7,18 @@
 
 namespace gpipe {
 
-// "cpu", "cuda", "cuda:1", "meta", ... as a device; one that already is a
-// device as it is. c10::ValueError for a type that LibTorch does not know (with
-// the nearest of those that it does), an index that is no number, and an index
-// beyond the devices of a type that this process has.
+// Returns the device called "cpu", "cuda", "cuda:1", "meta", ..., or `device`
+// itself. Throws c10::ValueError if LibTorch does not know the type (the text
+// lists the nearest types), if the index is not a number, or if the index is
+// beyond this process's devices of that type.
 c10::Device get_device(const std::string& name);
 c10::Device get_device(c10::Device device);
 
 namespace placement {
 
-// The device that tensors on `device` say that they are on: "cuda" is the
-// thread's current one, "cpu:0" is "cpu". c10::ValueError if this process has
-// no such device.
+// Returns `device` as Tensor::device() reports it: "cuda" becomes the thread's
+// current CUDA device, and "cpu:0" becomes "cpu". Throws c10::ValueError if
+// this process has no such device.
 c10::Device existing_device(c10::Device device);
 
 }  // namespace placement

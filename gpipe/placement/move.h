@@ -1,4 +1,4 @@
-// Nested data, from one device to another.
+// Moves nested data to a device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@
 namespace gpipe {
 namespace placement {
 
-// Types with a `to(device)` of their own: at::Tensor, PackedSequence, ...
+// True for types with a `to(device)` member: at::Tensor, PackedSequence, ...
 template <typename T, typename = void>
 struct HasTo : std::false_type {};
 template <typename T>
@@ -27,7 +27,7 @@ struct HasTo<
         decltype(std::declval<const T&>().to(std::declval<c10::Device>())), T>>>
     : std::true_type {};
 
-// What is no container and cannot be moved stays what it is: numbers, text.
+// Moves a value that has `to(device)`; returns any other value unchanged.
 template <typename T>
 struct Mover {
   static T move(T data, c10::Device device) {
@@ -56,7 +56,7 @@ struct Mover<std::optional<T>> {
   }
 };
 
-// Each element in its place.
+// Moves each element of a range.
 template <typename Range>
 struct RangeMover {
   static Range move(Range data, c10::Device device) {
@@ -77,7 +77,7 @@ struct Mover<std::vector<bool, A...>> {
 template <typename T, std::size_t N>
 struct Mover<std::array<T, N>> : RangeMover<std::array<T, N>> {};
 
-// Each value, under its key.
+// Moves each value of a map and keeps its key.
 template <typename Map>
 struct MapMover {
   static Map move(Map data, c10::Device device) {
@@ -114,11 +114,12 @@ struct Mover<std::tuple<T...>> {
 
 }  // namespace placement
 
-// `data` with the tensors in it on `device`: tensors, and vectors, arrays,
-// pairs, tuples, optionals and maps of such, nested as deep as one likes, and
-// whatever has a to(device), such as a PackedSequence. Undefined tensors and
-// what is no tensor are left as they are. A tensor that is there already is
-// the same tensor. Autograd goes through.
+// Returns `data` with its tensors on `device`. `data` may be a tensor, a type
+// with `to(device)` (such as PackedSequence), or a vector, array, pair, tuple,
+// optional or map of these, nested to any depth. Undefined tensors and values
+// that are not tensors are returned unchanged. A tensor that is already on
+// `device` is returned as the same tensor. Autograd differentiates through the
+// move.
 template <typename Data>
 std::decay_t<Data> move_to_device(Data&& data, c10::Device device) {
   return placement::Mover<std::decay_t<Data>>::move(std::forward<Data>(data),

@@ -1,4 +1,4 @@
-// Names that people mistype.
+// Suggests names for a mistyped name.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,14 @@
 
 namespace gpipe::placement {
 
-// The `count` names that take the fewest letters to be added, removed or
-// replaced to become `name` (Levenshtein's distance, upper and lower case being
-// the same), the nearest first; of equally near ones the earlier.
+// Returns the `count` names nearest to `name`, the nearest first; among equally
+// near ones, the earlier first. Near means a small Levenshtein distance
+// (letters added, removed or replaced), ignoring case.
 std::vector<std::string> nearest(const std::string& name,
                                  std::vector<std::string> names,
                                  std::size_t count = 3);
 
-// "'a', 'b' and 'c'", the nearest, for a message.
+// Returns the nearest names as text for an error: "'a', 'b' and 'c'".
 std::string nearest_text(const std::string& name,
                          const std::vector<std::string>& names);
 

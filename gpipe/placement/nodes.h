@@ -1,4 +1,4 @@
-// The modules of a tree by name.
+// Lists the modules of a tree by name.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -9,15 +9,15 @@
 
 namespace gpipe::placement {
 
-// A module of a tree, as often as it is in it.
+// A module at one position of a tree. A shared module has several nodes.
 struct Node {
   torch::nn::Module* module;
   std::string name;  // "a.b.c"; "" for the root
   std::size_t depth;
-  std::size_t parent;  // index; its own for the root
+  std::size_t parent;  // index of the parent; 0 for the root
 };
 
-// Level by level, each in the order in which the modules were registered.
+// Returns all nodes level by level, each level in order of registration.
 std::vector<Node> nodes_of(torch::nn::Module& root);
 
 }  // namespace gpipe::placement

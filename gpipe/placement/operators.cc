@@ -1,5 +1,5 @@
-// What happens before an operator that is given a marked tensor: its inputs are
-// brought together. See the rules in gpipe/placement.h.
+// Brings the inputs of an operator together if one of them is tagged. See the
+// rules in gpipe/placement.h.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/op_registration.h>
@@ -24,8 +24,8 @@
 namespace gpipe::placement {
 namespace {
 
-// Operators whose arguments may be on several devices, or whose business these
-// are.
+// Returns whether an operator may have arguments on several devices, or handles
+// devices itself.
 bool takes_any_devices(const std::string& name) {
   static const auto* const names = new std::unordered_set<std::string>{
       "aten::copy_",
@@ -54,7 +54,8 @@ bool takes_any_devices(const std::string& name) {
          begins("aten::_amp_foreach_") || names->count(name) > 0;
 }
 
-// Arguments that LibTorch wants on the CPU, wherever the others are.
+// Returns whether LibTorch needs the argument on the CPU, wherever the others
+// are.
 bool stays_on_cpu(const std::string& argument) {
   return argument == "batch_sizes" || argument == "lengths" ||
          argument == "tensor_indices_or_sections";
@@ -64,7 +65,7 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() && argument.alias_info()->isWrite();
 }
 
-// What LibTorch takes beside tensors on any device.
+// Returns whether LibTorch accepts the tensor beside tensors on any device.
 bool is_cpu_number(const at::Tensor& tensor) {
   return tensor.dim() == 0 && tensor.device().is_cpu();
 }
@@ -81,7 +82,7 @@ void for_each_defined(const c10::IValue& value,
   }
 }
 
-// Devices that are all the same, or not.
+// Collects devices and whether they are all the same.
 struct Agreement {
   std::optional<c10::Device> device;
   bool mixed = false;
@@ -92,7 +93,8 @@ struct Agreement {
   }
 };
 
-// Where those arguments are from that are marked.
+// The devices of tagged arguments and the innermost place that contains their
+// places.
 struct Origin {
   Agreement devices;
   PlacePtr place;
@@ -105,11 +107,12 @@ struct Origin {
   }
 };
 
+// The arguments of an operator, sorted by their tags.
 struct Arguments {
   Origin weights, data;
-  bool others = false;   // unmarked ones
-  bool numbers = false;  // unmarked ones that may stay on the CPU
-  bool direct = true;    // all weights are
+  bool others = false;   // some arguments are untagged
+  bool numbers = false;  // some untagged arguments may stay on the CPU
+  bool direct = true;    // all weights are direct, see Tag::direct
   bool gradients = false;
   Agreement devices;
   c10::SmallVector<at::Tensor, 4> unmarked;
@@ -119,7 +122,7 @@ struct Arguments {
     PlacePtr place = tag ? active_place(tag->place) : nullptr;
     if (!place) {
       unmarked.push_back(tensor);
-      // A scalar that LibTorch has made a tensor of is nobody's input.
+      // A scalar that LibTorch has wrapped in a tensor is not an input.
       others = others || !tensor.unsafeGetTensorImpl()->is_wrapped_number();
       if (is_cpu_number(tensor) && !is_written) {
         numbers = true;
@@ -137,7 +140,7 @@ struct Arguments {
 
   bool only_weights() const { return weights.any && !data.any && !others; }
 
-  // Whose the result is.
+  // Returns the place that the result belongs to.
   const PlacePtr& place() const {
     return weights.any ? weights.place : data.place;
   }
@@ -149,8 +152,8 @@ c10::ArrayRef<c10::IValue> arguments_of(const c10::FunctionSchema& schema,
   return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count, count);
 }
 
-// Where the operator shall run; none if it can be left alone, or if LibTorch
-// shall say what is wrong.
+// Returns the device that the operator must run on. Returns nullopt if its
+// inputs can stay where they are, or if LibTorch shall report the error.
 std::optional<c10::Device> meeting_place(const c10::FunctionSchema& schema,
                                          c10::ArrayRef<c10::IValue> values,
                                          const Arguments& given) {
@@ -176,8 +179,8 @@ std::optional<c10::Device> meeting_place(const c10::FunctionSchema& schema,
     if (!given.weights.place) return std::nullopt;
     return given.weights.place->processing;
   }
-  // Data alone. What has left its module counts as if it were where the module
-  // puts its output.
+  // All tagged inputs are data. A value that has left its module counts as
+  // being on that module's output device.
   Agreement expected;
   for (const c10::IValue& value : values) {
     for_each_defined(value, [&](const at::Tensor& tensor) {
@@ -194,6 +197,7 @@ std::optional<c10::Device> meeting_place(const c10::FunctionSchema& schema,
   return given.data.place->processing;
 }
 
+// Moves the inputs on the stack to `device`.
 void bring(const c10::FunctionSchema& schema, c10::Device device,
            bool also_numbers, torch::jit::Stack& stack) {
   const std::size_t count = schema.arguments().size();
@@ -212,22 +216,23 @@ void bring(const c10::FunctionSchema& schema, c10::Device device,
   }
 }
 
-// In the backward of one of LibTorch's operators, where a weight is an operand
-// of a gradient and nothing that its module gives out.
+// Returns whether the thread runs the backward of one of LibTorch's operators.
+// There a weight is an operand of a gradient and makes no output of its module.
 bool in_backward() {
   const auto node = torch::autograd::get_current_node();
   if (!node) return false;
-  // Not when a forward is run again, in the backward of somebody's Function.
+  // A forward that is run again in the backward of a custom Function is not
+  // one.
   return !c10::GradMode::is_enabled() ||
          dynamic_cast<torch::autograd::TraceableFunction*>(node.get());
 }
 
-// Where the module of `given`'s weights puts its output, if the operator makes
-// it.
+// Returns the output device of the module that owns the weights, if this
+// operator makes that module's output.
 std::optional<c10::Device> output_device(const c10::FunctionSchema& schema,
                                          const Arguments& given) {
   const PlacePtr& place = given.weights.place;
-  // Gradients meet weights in an optimizer.
+  // An optimizer combines gradients with weights, which makes no output.
   if (!place || !given.direct || !place->output || given.only_weights() ||
       given.gradients || takes_any_devices(schema.name())) {
     return std::nullopt;
@@ -240,11 +245,12 @@ std::optional<c10::Device> output_device(const c10::FunctionSchema& schema,
   return place->output;
 }
 
+// Tags a result of the operator.
 void mark(const at::Tensor& tensor, const Arguments& given) {
   const bool only_weights = given.only_weights();
   if (const Tag* const tag = tag_of(tensor)) {
     const PlacePtr place = active_place(tag->place);
-    // Weights stay weights, also if data are written to them.
+    // A weight stays a weight, even if data are written to it.
     if (place && (tag->kind == Tag::Kind::kWeight || place == given.place())) {
       return;
     }
@@ -252,7 +258,7 @@ void mark(const at::Tensor& tensor, const Arguments& given) {
                          [&](const at::Tensor& each) {
                            return each.is_same(tensor);
                          })) {
-    return;  // written to
+    return;  // an argument that was written to
   }
   const auto kind = only_weights                       ? Tag::Kind::kWeight
                     : given.gradients || in_backward() ? Tag::Kind::kGradient
@@ -261,9 +267,11 @@ void mark(const at::Tensor& tensor, const Arguments& given) {
                                            only_weights && given.direct));
 }
 
+// The kernel of the dispatch key: places the inputs, runs the operator and tags
+// its results.
 void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
-  // What the operator calls in turn finds everything in one place.
+  // Operators that this operator calls find all inputs on one device.
   const c10::impl::ExcludeDispatchKeyGuard done(kPlacementKey);
   const c10::FunctionSchema& schema = op.schema();
 
@@ -275,14 +283,15 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     });
   }
 
-  // Beside weights a number goes with the others: an index must.
+  // Beside weights, CPU numbers are moved, too: an index must be on their
+  // device.
   const auto device =
       given.devices.mixed || (given.numbers && given.weights.any)
           ? meeting_place(schema, values, given)
           : std::nullopt;
   if (device) {
     bring(schema, *device, given.weights.any, *stack);
-    op.callBoxed(stack);  // its keys are others now
+    op.callBoxed(stack);  // the dispatch keys of the arguments have changed
   } else {
     op.redispatchBoxed(
         keys &

@@ -1,4 +1,4 @@
-// Where the modules of a tree work.
+// The devices of parallelized modules.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,31 +9,35 @@
 
 namespace gpipe::placement {
 
-// Of a module that was parallelized. Operators read it on any thread; it
-// changes only while none of them runs.
+// The devices of one parallelized module.
+//
+// Threads: operators on any thread may read it. It may change only while no
+// operator on such modules runs.
 struct Place {
   Place(c10::Device processing, std::optional<c10::Device> output)
       : processing(processing), output(output) {}
 
   const c10::Device processing;
   const std::optional<c10::Device> output;
-  // The next module around this one that has one.
+  // The place of the next parallelized module around this one, or null.
   std::shared_ptr<Place> parent;
-  // Until the module is unparallelized. Tensors may outlive that.
+  // False once the module is unparallelized. Tensors may still refer to it
+  // then.
   std::atomic<bool> active{true};
 };
 
 using PlacePtr = std::shared_ptr<Place>;
 
-// The place itself or the nearest around it that is active; null if none is.
+// Returns `place` or the nearest active place around it; null if there is none.
 PlacePtr active_place(PlacePtr place);
 
-// The innermost that contains both, which are active or null; null if there is
-// none.
+// Returns the innermost place that contains both; null if there is none. `a`,
+// `b`: active or null.
 PlacePtr common_place(PlacePtr a, PlacePtr b);
 
-// Where a value is expected that was made in `from` and has left it for
-// `outer`: on the output device of the last module on the way out that has one.
+// Returns the device where rule 4 expects a value that was made in `from` and
+// is used in `outer`. This is the output device of the outermost module between
+// the two that has one, or nullopt if none has one.
 std::optional<c10::Device> exit_device(PlacePtr from, const PlacePtr& outer);
 
 }  // namespace gpipe::placement

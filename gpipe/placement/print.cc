@@ -19,7 +19,8 @@ bool is_placed(const Module& module) {
   return false;
 }
 
-// Children in the layout of LibTorch's own function, which is private.
+// Prints children in the same layout as LibTorch's own function, which is
+// private.
 void print(std::ostream& stream, const Module& module,
            const std::string& indentation) {
   module.pretty_print(stream);
@@ -42,7 +43,7 @@ void print(std::ostream& stream, const Module& module,
 }  // namespace
 
 std::ostream& print_module(std::ostream& stream, const Module& module) {
-  // LibTorch's operator: ours (placement.h) is unknown here.
+  // This is LibTorch's operator, since placement.h is not included here.
   if (!is_placed(module)) return stream << module;
   print(stream, module, "");
   return stream;

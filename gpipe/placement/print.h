@@ -1,4 +1,4 @@
-// Modules with their devices, as text.
+// Prints modules with their devices.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -7,8 +7,9 @@
 
 namespace gpipe::placement {
 
-// What LibTorch prints for the module, with " [processing_device=cuda:0,
-// output_device=cuda:1]" behind each one in the tree that is parallelized.
+// Prints what LibTorch prints for the module. Appends "
+// [processing_device=cuda:0, output_device=cuda:1]" to each parallelized module
+// of the tree.
 std::ostream& print_module(std::ostream& stream,
                            const torch::nn::Module& module);
 

@@ -15,11 +15,11 @@ void set_data(const at::Tensor& tensor, const at::Tensor& data) {
     tensor.set_data(data);
     return;
   }
-  // As set_data() does, for a pair of backends that it doesn't know about. All
-  // are plain TensorImpls.
+  // Does what set_data() does, for pairs of backends that it does not accept.
+  // All of these are plain TensorImpls.
   if (auto* const meta = torch::autograd::impl::get_autograd_meta(tensor)) {
     const std::lock_guard<std::mutex> lock(meta->mutex_);
-    meta->grad_accumulator_.reset();  // knows the device
+    meta->grad_accumulator_.reset();  // it stores the device
   }
   tensor.unsafeGetTensorImpl()->shallow_copy_from(data.getIntrusivePtr());
 }
@@ -28,7 +28,7 @@ void set_data(const at::Tensor& tensor, const at::Tensor& data) {
 
 void set_device(const at::Tensor& tensor, c10::Device device) {
   const at::NoGradGuard no_grad;
-  // Of several meta devices the current one is where tensors are made.
+  // With several meta devices, tensors are created on the current one.
   const c10::DeviceGuard guard(device);
   if (tensor.device() != device) set_data(tensor, tensor.to(device));
   const at::Tensor gradient = tensor.grad();

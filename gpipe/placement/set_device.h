@@ -1,4 +1,4 @@
-// Parameters and buffers, moved in place.
+// Moves parameters and buffers in place.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,10 +6,11 @@
 
 namespace gpipe::placement {
 
-// Moves a leaf and its gradient as Module::to(device) does, so that everyone
-// who holds it, such as an optimizer, holds it still: the tensor object stays.
-// Other than Module::to(), also to and from devices that set_data() refuses
-// (meta, PrivateUse1). LibTorch's error if the values cannot get there.
+// Moves a leaf and its gradient to `device`, as Module::to(device) does. The
+// tensor object stays the same, so optimizers and other owners keep a valid
+// reference. Unlike Module::to(), this also works for devices that set_data()
+// refuses (meta, PrivateUse1). Throws LibTorch's error if the values cannot be
+// copied to `device`.
 void set_device(const at::Tensor& tensor, c10::Device device);
 
 }  // namespace gpipe::placement

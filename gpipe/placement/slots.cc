@@ -26,12 +26,13 @@ using torch::nn::AnyModulePlaceholder;
 using torch::nn::AnyValue;
 using torch::nn::Module;
 
-// Names the wrapper where LibTorch says which type a module has.
+// The type name that LibTorch shows for a wrapped module.
 struct ModuleWithDevices {};
 
+// A device that a value is moved to before or after a module runs.
 struct Stop {
   PlacePtr place;
-  bool output;  // its output device, else the processing one
+  bool output;  // true: the place's output device; false: the processing device
 };
 
 template <typename T>
@@ -41,7 +42,8 @@ bool move_if(AnyValue& value, c10::Device device) {
   return data != nullptr;
 }
 
-// Of the types that modules pass on to each other. Others go as they are.
+// Moves a value of one of the types that modules pass to each other. Values of
+// other types are not moved.
 void move_value(AnyValue& value, c10::Device device) {
   using at::Tensor;
   using Pair = std::tuple<Tensor, Tensor>;
@@ -70,13 +72,16 @@ void move_value(AnyValue& value, c10::Device device) {
 }
 
 void go(const std::vector<Stop>& stops, AnyValue& value) {
+  // A stop is inactive if its module was unparallelized after the Sequential
+  // had been copied.
   for (const Stop& stop : stops) {
-    if (!stop.place->active) continue;  // in a copy of the Sequential
+    if (!stop.place->active) continue;
     move_value(value,
                stop.output ? *stop.place->output : stop.place->processing);
   }
 }
 
+// The content of a wrapped AnyModule.
 struct Wrapper : AnyModulePlaceholder {
   Wrapper(std::unique_ptr<AnyModulePlaceholder> module,
           std::vector<Stop> before, std::vector<Stop> after)
@@ -107,15 +112,16 @@ struct Wrapper : AnyModulePlaceholder {
   std::vector<Stop> before, after;
 };
 
-// What is done to an AnyModule's content.
+// The stops that a slot gets.
 struct Change {
   std::vector<Stop> before, after;
 };
 
 }  // namespace
 
-// An AnyModule with the content of `slot`, which it leaves empty: without the
-// wrapper that it may have, and in a new one if there is anything to do.
+// Arguments for the constructor below. The new AnyModule takes the content of
+// `slot` without its wrapper, if it had one, and gets a new wrapper if `change`
+// has any stops.
 struct Rewrapped {
   AnyModule* slot;
   const void* change;  // a Change
@@ -123,8 +129,8 @@ struct Rewrapped {
 
 }  // namespace gpipe::placement
 
-// AnyModule has no constructor for a placeholder. This is its constructor for
-// any type of module, made for a type of ours.
+// AnyModule has no constructor for a placeholder. So this specialises its
+// constructor template for module types, with a type of ours.
 template <>
 torch::nn::AnyModule::AnyModule(
     std::shared_ptr<gpipe::placement::Rewrapped> from)

@@ -3,8 +3,8 @@
 namespace gpipe::placement {
 namespace {
 
-// TensorImpl has no function that adds a key of one's own to the set of a
-// tensor that exists; its subclasses may.
+// TensorImpl has no function that adds a custom key to an existing tensor. Its
+// subclasses may access the key set.
 struct Keys : c10::TensorImpl {
   static c10::DispatchKeySet& of(c10::TensorImpl& tensor) {
     return tensor.*(&Keys::key_set_);
@@ -16,7 +16,7 @@ struct Keys : c10::TensorImpl {
 const Tag* tag_of(const at::Tensor& tensor) {
   c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   if (!impl->key_set().has(kPlacementKey)) return nullptr;
-  // A view has the keys of its base, but not what belongs to them.
+  // A view has the keys of its base, but not its BackendMeta.
   return dynamic_cast<const Tag*>(impl->get_backend_meta());
 }
 

@@ -1,5 +1,5 @@
-// Marks on tensors, which make LibTorch ask us before an operator works on
-// them.
+// Tags on tensors. They make LibTorch call gpipe before an operator runs on a
+// tagged tensor.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,41 +13,44 @@
 
 namespace gpipe::placement {
 
-// The dispatch key in a marked tensor's own key set. LibTorch keeps it for
-// extensions that put tensors off (torchdistX did), and has no kernel for it.
-// It comes before autograd and autocast, and after gpipe/dispatch. A tensor
-// without it, on whichever thread, goes through LibTorch as if we did not
-// exist.
+// The dispatch key in a tagged tensor's own key set. LibTorch reserves it for
+// extensions that defer the initialisation of tensors (torchdistX did), and has
+// no kernel for it. It comes before autograd and autocast, and after
+// gpipe/dispatch. Tensors without the key go through LibTorch unchanged, on
+// every thread.
 constexpr c10::DispatchKey kPlacementKey = c10::DispatchKey::DeferredInit;
 
-// What a mark says. It travels in the tensor's BackendMeta, which LibTorch
-// hands on to shallow copies: detach(), data(), what autograd saves. Never
-// changed.
+// The content of a tag; immutable. It is stored in the tensor's BackendMeta,
+// which LibTorch passes on to shallow copies: detach(), data(), and tensors
+// saved by autograd.
 struct Tag : c10::BackendMeta {
   enum class Kind {
-    kWeight,    // a parameter or buffer, or computed from such alone
-    kData,      // computed from other things too
-    kGradient,  // data that backward has computed, or computed from such
+    kWeight,    // a parameter or buffer, or computed from such tensors alone
+    kData,      // computed from other tensors, too
+    kGradient,  // computed by backward, or from such tensors
   };
 
   Tag(PlacePtr place, Kind kind, bool direct)
       : place(std::move(place)), kind(kind), direct(direct) {}
 
-  const PlacePtr place;  // of the module that owns the weight, made the data
+  const PlacePtr place;  // of the module that owns the weight or made the data
   const Kind kind;
-  // Of a weight: its module has no children and was itself parallelized, so
-  // that an operator that takes it makes the module's output.
+  // For weights: true if the module has no children and was itself
+  // parallelized. Then an operator that uses the weight makes the module's
+  // output.
   const bool direct;
 };
 
 using TagPtr = c10::intrusive_ptr<Tag>;
 
-// Null if there is none.
+// Returns the tag of `tensor`, or null if it has none.
 const Tag* tag_of(const at::Tensor& tensor);
 
-// False if the tensor's backend keeps a BackendMeta of its own there.
+// Tags `tensor`. Returns false, and changes nothing, if the tensor's backend
+// stores a BackendMeta of its own.
 bool set_tag(const at::Tensor& tensor, TagPtr tag);
 
+// Removes the tag of `tensor`, if it has one.
 void remove_tag(const at::Tensor& tensor);
 
 }  // namespace gpipe::placement

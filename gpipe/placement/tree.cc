@@ -35,8 +35,8 @@ std::vector<at::Tensor> own_tensors(const Module& module) {
   return tensors;
 }
 
-// A tensor of the module has the mark of `place`, which is active, or of one
-// inside of it.
+// Returns whether a tensor of the module is tagged with `place`, which is
+// active, or with a place inside it.
 bool is_marked_by(const Module& module, const PlacePtr& place) {
   const auto is_marked = [&](const at::Tensor& each) {
     const Tag* const tag = tag_of(each);
@@ -48,26 +48,28 @@ bool is_marked_by(const Module& module, const PlacePtr& place) {
          std::any_of(buffers.begin(), buffers.end(), is_marked);
 }
 
+// A parallelized module with its place.
 struct Entry {
   Entry(const Module& module, PlacePtr place)
       : place(std::move(place)),
         owned(!module.weak_from_this().expired()),
         witness(module) {}
 
-  // Whether `module`, at the same address, is the one that was added: it may
-  // have got its first owner since, as one whose constructor has called us.
+  // Returns whether `module`, at the registered address, is the registered
+  // module. The module may have got its first shared_ptr after registration,
+  // for example if its constructor called parallelize_module().
   bool is_of(const Module& module) const {
     return witness.lives() || (!owned && !module.weak_from_this().expired() &&
                                is_marked_by(module, place));
   }
 
-  // What nothing is marked by isn't found again.
+  // Returns whether the entry can be erased: the module cannot be found again.
   bool is_over() const {
     return !witness.lives() && (owned || place.use_count() == 1);
   }
 
   PlacePtr place;
-  bool owned;  // by a shared_ptr
+  bool owned;  // by a shared_ptr, at the time of registration
   Witness witness;
 };
 
@@ -75,7 +77,7 @@ struct Registry {
   std::mutex mutex;
   std::map<const Module*, Entry> entries;
 
-  // Never destroyed: modules may be global.
+  // Never destroyed, since modules may be global variables.
   static Registry& get() {
     static auto* const registry = new Registry();
     return *registry;
@@ -89,6 +91,7 @@ struct Registry {
     return entry.place;
   }
 
+  // Adds an entry and erases those of destroyed modules.
   void add(const Module& module, PlacePtr place) {
     for (auto each = entries.begin(); each != entries.end();) {
       each = each->second.is_over() ? entries.erase(each) : std::next(each);
@@ -96,8 +99,8 @@ struct Registry {
     entries.insert_or_assign(&module, Entry(module, std::move(place)));
   }
 
-  // The parallelized modules around `module`, the innermost first. Trees are
-  // small, and this is not done often.
+  // Returns the parallelized modules that contain `module`, the innermost
+  // first. Searches all trees: they are small and calls are rare.
   std::vector<Module*> around(const Module& module) const {
     std::multimap<std::size_t, Module*> found;
     for (const auto& each : entries) {
@@ -135,22 +138,23 @@ Devices existing(const Devices& devices) {
   return result;
 }
 
-// A tensor of a tree, and whose it is.
+// A tensor of a tree and the place that it belongs to.
 struct Owner {
   at::Tensor tensor;
-  PlacePtr place;         // null: nobody's
-  std::size_t depth = 0;  // of the module that has the place
+  PlacePtr place;         // null if no parallelized module contains it
+  std::size_t depth = 0;  // of the module that the place belongs to
   bool direct = false;
 };
 
 struct Owners {
   std::vector<Owner> list;
-  // Parallelized modules of the tree, with the places around them.
+  // Each place in the tree, with the place around it.
   std::vector<std::pair<PlacePtr, PlacePtr>> parents;
 };
 
-// Whose the tensors below `root` are by the places of `find`: those of the
-// deepest module with a place, and of several as deep the last one's.
+// Returns the place of each tensor below `root`. A tensor belongs to the
+// deepest module that has it and a place; among equally deep ones, to the last.
+// `find` returns the place of a module, `around` is the place around `root`.
 template <typename Find>
 Owners owners_of(Module& root, const PlacePtr& around, const Find& find) {
   Owners owners;
@@ -209,15 +213,16 @@ void unmark_gradient(const at::Tensor& tensor) {
   if (gradient.defined()) remove_tag(gradient);
 }
 
-// A Sequential around the root calls it too.
+// Wraps slots below `root`, and in the parallelized modules around it, whose
+// Sequentials may call `root`.
 template <typename Find>
 void wrap_all_slots(Module& root, const Find& find) {
   wrap_slots(root, find);
   for (Module* outer : Registry::get().around(root)) wrap_slots(*outer, find);
 }
 
-// A pipeline that is part of something with a place, or has a part with one,
-// would find its parameters elsewhere.
+// Throws c10::ValueError if a pipeline would be part of a parallelized module
+// or contain one. The pipeline would then find its parameters on other devices.
 template <typename Find>
 void check_pipelines(Module& root, const PlacePtr& around, const Find& find) {
   const std::vector<Node> nodes = nodes_of(root);
@@ -237,13 +242,14 @@ void check_pipelines(Module& root, const PlacePtr& around, const Find& find) {
     const Node& pipeline = *within[k].pipeline;
     TORCH_CHECK_VALUE(false, "the module '", pipeline.name, "' (",
                       type_of(*pipeline.module), ") of '", type_of(root),
-                      "' is a pipeline, which keeps its parameters on devices "
-                      "of its own; name the modules beside it, not one around "
-                      "it or in it, and choose its devices as it is made");
+                      "' is a pipeline, which chooses the devices of its "
+                      "parameters itself; name only modules that neither "
+                      "contain it nor are part of it, and choose its devices "
+                      "when you construct it");
   }
 }
 
-// Makes `places` those of their modules.
+// Gives `places` to their modules. On error nothing has been registered.
 void apply(Module& root, std::map<Module*, PlacePtr> places) {
   Registry& registry = Registry::get();
   const PlacePtr around = registry.place_around(root);
@@ -253,10 +259,10 @@ void apply(Module& root, std::map<Module*, PlacePtr> places) {
   };
   check_pipelines(root, around, find);
   const Owners owners = owners_of(root, around, find);
-  // What can fail comes first.
+  // Steps that can fail come first.
   for (const Owner& owner : owners.list) {
-    // A tensor of a module in between, that isn't in `places`, stays: it has
-    // been brought to where it belongs.
+    // Tensors of submodules that are not in `places` but have a place are on
+    // their device already, so this does not move them.
     if (owner.place) set_device(owner.tensor, owner.place->processing);
   }
   for (const auto& [place, parent] : owners.parents) place->parent = parent;
@@ -265,7 +271,7 @@ void apply(Module& root, std::map<Module*, PlacePtr> places) {
   wrap_all_slots(root, find);
 }
 
-// Takes the places of `modules` away.
+// Removes the places of `modules`.
 void remove(Module& root, const std::set<const Module*>& modules,
             std::optional<c10::Device> device) {
   Registry& registry = Registry::get();

@@ -1,4 +1,4 @@
-// Which modules are parallelized.
+// Registers which modules are parallelized.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,13 +13,14 @@
 
 namespace gpipe::placement {
 
+// The devices of a module. `output` is nullopt if the output is not moved.
 struct Devices {
   c10::Device processing;
   std::optional<c10::Device> output;
 };
 
-// The functions of gpipe/placement.h of the same names, for modules whose type
-// nobody knows. One of them runs at a time.
+// These implement the functions of gpipe/placement.h with the same names, for
+// modules of any type. Thread-safe: they run one at a time.
 void parallelize(torch::nn::Module& module, const Devices& devices);
 void parallelize(
     torch::nn::Module& root,
@@ -29,11 +30,13 @@ void unparallelize(torch::nn::Module& module,
 void unparallelize_all(torch::nn::Module& root,
                        std::optional<c10::Device> common_device);
 
-// Null if it isn't parallelized.
+// Returns the place of `module`, or null if it is not parallelized.
+// Thread-safe.
 PlacePtr place_of(const torch::nn::Module& module);
 
-// Parameters and buffers that have lost their mark, by Tensor::set_data() or
-// torch::load(), go back to their device and are marked again.
+// Moves parameters and buffers that have lost their tag back to their device
+// and tags them again. Tensor::set_data() and torch::load() remove tags.
+// Thread-safe.
 void restore(torch::nn::Module& root);
 
 }  // namespace gpipe::placement

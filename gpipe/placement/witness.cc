@@ -8,8 +8,7 @@ namespace {
 
 using torch::nn::Module;
 
-// An allocator that keeps something as long as there is memory of its to be
-// given back.
+// An allocator that keeps `kept` alive until all memory it allocated is freed.
 template <typename T>
 struct Keeper {
   using value_type = T;
@@ -39,10 +38,11 @@ struct Keeper {
 
 Witness::Witness(const Module& module) : life_(module.weak_from_this()) {
   if (lives()) return;
-  // Nobody to ask. But the module has a weak_ptr to itself (it is an
-  // enable_shared_from_this), which any shared_ptr to it sets. One that owns
-  // nothing and is gone at once leaves its control block to that weak_ptr, so
-  // that the block's memory, and with it the allocator, ends with the module.
+  // The module has no owner. But it derives from enable_shared_from_this and so
+  // contains a weak_ptr to itself, which the first shared_ptr to it sets. Make
+  // one that owns nothing and destroy it at once: its control block is kept by
+  // that weak_ptr. So the block's memory, and with it the allocator, is freed
+  // with the module.
   const auto life = std::make_shared<char>();
   life_ = life;
   const std::shared_ptr<const Module> gone_at_once(

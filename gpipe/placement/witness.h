@@ -1,4 +1,4 @@
-// Whether a module lives still, since another one may come to lie at its
+// Detects whether a module still exists, since a new module may get the same
 // address.
 #pragma once
 
@@ -8,15 +8,18 @@
 
 namespace gpipe::placement {
 
-// Keeps nothing alive. One at a time for each module; its making is not for
-// while somebody else makes a shared_ptr of the module.
+// A weak reference to a module. Keeps nothing alive.
+//
+// Threads: a module may have one Witness at a time. Do not construct it while
+// another thread makes a shared_ptr of the module.
 class Witness {
  public:
   explicit Witness(const torch::nn::Module& module);
 
-  // False once the module is destroyed, whatever of its children and tensors is
-  // left. Also false once a module that nobody owned (on the stack, a member,
-  // in a unique_ptr, within its constructor) has got a shared_ptr.
+  // Returns false once the module is destroyed, even if its children and
+  // tensors still exist. Also returns false once a module without an owner (on
+  // the stack, a member, in a unique_ptr, in its constructor) has got a
+  // shared_ptr.
   bool lives() const { return !life_.expired(); }
 
  private:

@@ -1,12 +1,14 @@
 """@cuda_toolkit: the CUDA Toolkit of this machine, or an empty stand-in.
 
-Looked for in CUDA_HOME, CUDA_PATH and /usr/local/cuda, then in the wheels that pip
-installs beside @libtorch's torch (nvidia/cu13), which need nvidia-cuda-crt as well. Its
-targets exist either way, so that a BUILD file may name them; @cuda_toolkit//:defs.bzl
-has CUDA_TOOLKIT_FOUND and NCCL_MISSING, the headers that NCCL's use lacks. Only for what
-is CUDA's own (NVTX ranges, the runtime's headers): the default build needs none of it.
+This looks for the toolkit in CUDA_HOME, CUDA_PATH and /usr/local/cuda, then in
+the wheels that pip installs beside @libtorch's torch (nvidia/cu13); those also need
+nvidia-cuda-crt. The targets exist in any case, so BUILD files may always name
+them. @cuda_toolkit//:defs.bzl has CUDA_TOOLKIT_FOUND, and NCCL_MISSING, which
+names the headers that are missing for NCCL. The toolkit is used only for parts
+that are specific to CUDA (NVTX ranges, the runtime's headers). The default
+build needs none of it.
 
-NCCL's header is looked for in NCCL_HOME, in the wheel beside @libtorch's torch
+It looks for NCCL's header in NCCL_HOME, in the wheel beside @libtorch's torch
 (nvidia/nccl), in the toolkit and in /usr/include.
 """
 
@@ -21,15 +23,15 @@ cc_library(
     includes = ["include"],
 )
 
-# Header-only since version 3: include <nvtx3/nvToolsExt.h>.
+# Has headers only since version 3: include <nvtx3/nvToolsExt.h>.
 cc_library(
     name = "nvtx",
     linkopts = ["-ldl"],
     deps = [":headers"],
 )
 
-# The header alone, if there is one: the library comes with LibTorch's CUDA half,
-# whose process groups show the header's types.
+# The header only, if it exists. The library comes with LibTorch's CUDA part,
+# whose process groups use the header's types.
 cc_library(
     name = "nccl",
     hdrs = glob(["nccl/*"], allow_empty = True),
@@ -46,7 +48,7 @@ cc_library(
 """
 
 def _cuda_toolkit_repository_impl(ctx):
-    # The torch folder, wherever @libtorch has found it.
+    # The folder beside the torch folder that @libtorch has found.
     beside = ctx.read(ctx.path(ctx.attr.libtorch_root)).strip() + "/../nvidia/"
     home = None
     for folder in [
@@ -76,12 +78,12 @@ def _cuda_toolkit_repository_impl(ctx):
     if home:
         ctx.symlink(home + "/include", "include")
         for folder in [home + "/lib64", home + "/lib"]:
-            # A wheel has no libcudart.so, the name for linkers.
+            # A wheel has no libcudart.so, only the versioned name.
             for name in ["libcudart.so", "libcudart.so.13"]:
                 if not cudart and ctx.path(folder + "/" + name).exists:
                     cudart = ["-L" + folder, "-Wl,-rpath," + folder, "-l:" + name]
     else:
-        # An `includes` of a folder that is absent would be an error.
+        # The folder must exist: `includes` of a missing folder is an error.
         ctx.file("include/README", "No CUDA Toolkit was found.\n")
     missing = ""
     if not home:
@@ -120,8 +122,8 @@ cuda_toolkit_repository = repository_rule(
 def _nccl_notice_impl(ctx):
     if ctx.attr.missing:
         # buildifier: disable=print
-        print("programs of this build have no direct transfers (Transfers::kDirect) " +
-              "without " + ctx.attr.missing)
+        print("this build has no direct transfers (Transfers::kDirect), which need " +
+              ctx.attr.missing)
     return [CcInfo()]
 
 nccl_notice = rule(

@@ -1,10 +1,10 @@
-"""Downloads a wheel by pip and unpacks some of it, once, into a cache.
+"""Downloads a wheel by pip and unpacks parts of it, once, into a cache.
 
     fetch_wheel.py NAME==VERSION ARCH SHA256|unknown FOLDER MEMBER...
 
-Members whose path starts with one of MEMBER come to lie under FOLDER. The
-folder appears whole or not at all, also when two builds want it at one time.
-pip does the download, so that its settings (index, proxy, certificates) count.
+Files of the wheel whose path starts with one of MEMBER are unpacked into FOLDER.
+FOLDER appears complete or not at all, even if two builds run this at the same
+time. pip does the download, so its settings (index, proxy, certificates) apply.
 """
 
 import fcntl
@@ -19,8 +19,8 @@ import zipfile
 
 
 def download(requirement, arch, into):
-    # The C++ part is the same in every Python's wheel: ask for one and the same,
-    # whatever Python runs this.
+    # The C++ part is the same in the wheels for all Python versions. So this
+    # always requests the same wheel, whatever Python runs it.
     command = [sys.executable, "-m", "pip", "download", "--no-deps",
                "--no-cache-dir", "--disable-pip-version-check",
                "--only-binary=:all:", "--implementation=cp",
@@ -29,7 +29,7 @@ def download(requirement, arch, into):
     for tag in ["manylinux_2_28", "manylinux_2_27", "manylinux_2_25",
                 "manylinux_2_17", "manylinux2014"]:
         command.append(f"--platform={tag}_{arch}")
-    # pip's words go to stderr: a Bazel repository rule shows that.
+    # pip's output goes to stderr, since a Bazel repository rule shows that.
     subprocess.run(command, check=True, stdout=sys.stderr)
     wheels = list(into.glob("*.whl"))
     if len(wheels) != 1:

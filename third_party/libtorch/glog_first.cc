@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// glog before LibTorch; libtorch_test.cc has the other order. Both define LOG
-// and CHECK, and this compiles only while @libtorch says C10_USE_GLOG.
+// Includes glog before LibTorch; libtorch_test.cc has the other order. Both
+// define LOG and CHECK, so this compiles only if @libtorch defines
+// C10_USE_GLOG.
 
 // clang-format off
 #include <glog/logging.h>

@@ -8,7 +8,8 @@ exports_files([
     "version.bzl",
 ])
 
-# What libtorch_cpu.so and its needs are found in, at link and at run time.
+# The folders of libtorch_cpu.so and of its dependencies, for linking and
+# running.
 _FOLDERS = %{folders}
 
 _CUDA_FOLDERS = %{cuda_folders}
@@ -18,7 +19,8 @@ config_setting(
     define_values = {"gpipe_cuda": "1"},
 )
 
-# Programs that go to another machine (tools/pack.sh) know no folder of this one.
+# For programs that run on another machine (tools/pack.sh): without paths of
+# this one.
 config_setting(
     name = "packed",
     define_values = {
@@ -31,16 +33,16 @@ cc_library(
     name = "torch",
     hdrs = glob(
         ["include/**"],
-        # protobuf 3.13 and pybind11: they would hide a project's own, and no
-        # header of the C++ frontend asks for them.
+        # Leaves out protobuf 3.13 and pybind11. They would hide a project's
+        # own, and the C++ frontend does not include them.
         exclude = [
             "include/google/**",
             "include/pybind11/**",
         ],
     ),
-    # LOG and CHECK are glog's, in whichever order the two are included.
+    # Makes LOG and CHECK those of glog, in either order of includes.
     defines = ["C10_USE_GLOG"],
-    # System includes: no warnings from these headers.
+    # As system includes, these headers give no warnings.
     includes = [
         "include",
         "include/torch/csrc/api/include",
@@ -49,11 +51,11 @@ cc_library(
         "-L" + %{lib},
         "-ltorch_cpu",
         "-lc10",
-        # LibTorch's OpenMP, by file name: a second one from the system would
-        # bring threads of its own.
+        # LibTorch's own OpenMP, by file name. The system's would be a second
+        # one, with threads of its own.
         "-l:libgomp.so.1",
-        # DT_RPATH and not DT_RUNPATH: only the former is looked at for the
-        # needs of the libraries, which is where libcudart.so is asked for.
+        # Sets DT_RPATH instead of DT_RUNPATH: only DT_RPATH is used for
+        # indirect dependencies, such as libcudart.so.
         "-Wl,--disable-new-dtags",
     ] + ["-Wl,-rpath-link," + folder for folder in _FOLDERS] + select({
         ":packed": [],
@@ -62,17 +64,17 @@ cc_library(
     deps = ["@com_github_google_glog//:glog"],
 )
 
-# The same, for files without modules (torch/nn, torch/optim): gpipe.bzl gives them a
-# precompiled header that opens in a third of the time.
+# The same library, for files that do not use torch/nn or torch/optim. gpipe.bzl
+# gives these files a precompiled header that opens in a third of the time.
 alias(
     name = "aten",
     actual = ":torch",
 )
 
-# The CUDA half, linked under --config=cuda, else only :torch. It registers
-# itself when it is loaded and no symbol of it need be used, hence no-as-needed.
-# This machine may lack libraries that only a GPU machine has (libcufile ...), so
-# their symbols are left to the loader.
+# LibTorch's CUDA part with --config=cuda, else the same as :torch. It registers
+# itself when it is loaded and none of its symbols has to be used, so it needs
+# --no-as-needed. This machine may lack libraries that only a GPU machine has
+# (libcufile, ...), so their symbols are left to the loader.
 cc_library(
     name = "cuda",
     defines = select({

@@ -1,27 +1,27 @@
 """@libtorch: the LibTorch of this machine, or a pinned one that is downloaded.
 
-Looked for in this order:
+The search order is:
 
-1. the environment variable LIBTORCH (or TORCH_PATH): a folder that holds
-   include/ and lib/, such as an unpacked LibTorch or an installed Python torch;
-2. the torch that `python3` would import (found, never imported: that takes
-   seconds);
-3. the wheel pinned below, fetched by pip into GPIPE_CACHE (~/.cache/gpipe),
-   where it outlives `bazel clean`.
+1. the environment variable LIBTORCH (or TORCH_PATH): a folder with include/ and
+   lib/, such as an unpacked LibTorch or an installed Python torch;
+2. the torch that `python3` would import (it is located, but not imported, since
+   that takes seconds);
+3. the wheel pinned below, downloaded by pip into GPIPE_CACHE (~/.cache/gpipe).
+   `bazel clean` does not delete it.
 
-Nothing is copied: a gigabyte of libraries stays where it is, and binaries find
-it by absolute path. That is why a wheel's own $ORIGIN paths need not survive
-Bazel's folders of links.
+No file is copied: the libraries (1 GB) stay in place, and binaries find them by
+absolute path. So a wheel's own $ORIGIN paths need not work in Bazel's folders
+of links.
 """
 
-# The minor versions of LibTorch 2 that gpipe/libtorch knows. The C++ API
-# changes between them, so any other version would fail in the middle of a long
-# compile.
+# The minor versions of LibTorch 2 that gpipe/libtorch supports. The C++ API
+# changes between them, so another version would fail in the middle of a long
+# build.
 _OLDEST = 11
 _NEWEST = 15
 
-# The wheel of the newest version, with the CUDA libraries that its libtorch_cpu.so
-# needs even without a GPU.
+# The wheel of the newest version, and the CUDA libraries that its
+# libtorch_cpu.so needs even without a GPU.
 _WHEELS = {
     "torch": struct(
         version = "2.15.0",
@@ -57,7 +57,7 @@ def _is_libtorch(root):
             root.get_child("lib").get_child("libtorch_cpu.so").exists)
 
 def _version(ctx, root):
-    """"2.11.0" out of LibTorch's headers, "of unknown version" if they do not say."""
+    """Returns "2.11.0" from LibTorch's headers, or "of unknown version"."""
     include = str(root.get_child("include"))
     header = ctx.path(include + "/torch/headeronly/version.h")
     if not header.exists:  # before 2.9
@@ -75,13 +75,13 @@ def _version(ctx, root):
     ])
 
 def _is_accepted(version):
-    """Whether "2.11.0" is within the range that gpipe is tested with."""
+    """Returns whether gpipe is tested with `version`, such as "2.11.0"."""
     numbers = version.split(".")
     return (len(numbers) >= 2 and numbers[0] == "2" and numbers[1].isdigit() and
             int(numbers[1]) >= _OLDEST and int(numbers[1]) <= _NEWEST)
 
 def _fetch(ctx, name):
-    """The folder of an unpacked wheel, downloaded if it is not there yet."""
+    """Returns the folder of an unpacked wheel. Downloads it if necessary."""
     wheel = _WHEELS[name]
     cache = ctx.os.environ.get("GPIPE_CACHE", "")
     if not cache:
@@ -94,7 +94,7 @@ def _fetch(ctx, name):
     if folder.exists:
         return folder
 
-    # The first Python with a pip: the one on the PATH may have none.
+    # Takes the first Python that has pip. The one on the PATH may have none.
     python = None
     for candidate in ["python3", "/usr/bin/python3"]:
         if ctx.execute([candidate, "-m", "pip", "--version"]).return_code == 0:
@@ -143,7 +143,7 @@ def _find_root(ctx):
             if _is_accepted(_version(ctx, root)):
                 return root
 
-            # Not an error: nobody chose this torch for gpipe.
+            # Not an error: this torch was not chosen for gpipe.
             # buildifier: disable=print
             print("@libtorch: not using the torch of python3 in {}: it is {}, and gpipe accepts {}".format(
                 root,
@@ -171,7 +171,7 @@ _TOOLKIT_FOLDERS = [
 ]
 
 def _library_folders(ctx, root):
-    """Where else than in its own folder the libraries of LibTorch's needs may lie."""
+    """Returns the folders that may contain the libraries that LibTorch needs."""
     folders = [root.get_child("lib")]
     beside = root.dirname.get_child("nvidia")  # the wheels that pip installs with torch
     if beside.exists:
@@ -185,12 +185,12 @@ def _library_folders(ctx, root):
     return [folder for folder in folders if folder.exists]
 
 def _cuda_needs(ctx, root):
-    """Folders with the CUDA libraries that even libtorch_cpu.so asks for."""
+    """Returns the folders with the CUDA libraries that libtorch_cpu.so needs."""
     library = str(root.get_child("lib").get_child("libtorch_cpu.so"))
     folders = []
     for stem, wheel in [("libcudart", "nvidia-cuda-runtime"), ("libcupti", "nvidia-cuda-cupti")]:
-        # -m1: the names that a library needs stand near its beginning, and it is
-        # 400 MB long. A CPU-only LibTorch has no such name.
+        # -m1: the names of needed libraries are near the beginning of this file
+        # of 400 MB. A CPU-only LibTorch has no such name.
         named = ctx.execute(
             ["grep", "-a", "-o", "-m1", stem + "[.]so[.][0-9]*", library],
             environment = {"LC_ALL": "C"},
@@ -242,7 +242,7 @@ def _libtorch_repository_impl(ctx):
 
 libtorch_repository = repository_rule(
     implementation = _libtorch_repository_impl,
-    # A change of one of these looks for LibTorch again.
+    # If one of these changes, Bazel runs this rule again.
     environ = [
         "CONDA_PREFIX",
         "CUDA_HOME",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The toolchain: what gpipe stands on compiles, links and runs in one binary.
+// Checks the toolchain: all dependencies of gpipe compile, link and run in one
+// binary.
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -26,7 +27,7 @@
 
 DEFINE_int32(rows, 3, "rows of the input");
 
-int64_t GlogFirst();  // glog_first.cc
+int64_t GlogFirst();  // in glog_first.cc
 
 namespace {
 

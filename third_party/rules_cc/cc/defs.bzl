@@ -1,4 +1,4 @@
-"""The native C++ rules under the names of @rules_cc, for WORKSPACE mode.
+"""The native C++ rules under the names of @rules_cc, for WORKSPACE builds.
 
 Debian's own rules_cc is too new for Debian's Bazel 4.2.3. With bzlmod the real
 module is used.
