@@ -20,14 +20,15 @@ struct Batch {
   at::Tensor labels;  // int64, [rows]
 };
 
-// Returns the input for the image at `index` of the dataset. All results must
-// have the same shape.
+// A function that returns the network's input for the image at `index` of the
+// dataset. All results must have the same shape.
 using Transform =
     std::function<at::Tensor(const at::Tensor& image, int64_t index)>;
 
-// Iterates once over the images that `order` lists. While one mini-batch is in
-// use, a separate thread loads the next one. `transform` gets the index of the
-// image, so results need not depend on the loading order.
+// An iterator over the mini-batches of a dataset, once in the given order.
+// While one mini-batch is in use, a separate thread loads the next one.
+// `transform` gets the index of the image, so results need not depend on the
+// loading order.
 //
 // Not thread-safe. `transform` runs on the loading thread.
 class BatchLoader {

@@ -16,7 +16,8 @@ struct LabelledImage {
   int64_t label = 0;  // index into classes()
 };
 
-// A set of labelled images. Threads: several threads may call get() at once.
+// A set of labelled images.
+// Threads: several threads may call get() at once.
 class ImageDataset {
  public:
   virtual ~ImageDataset() = default;

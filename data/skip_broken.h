@@ -15,9 +15,10 @@
 
 namespace gpipe::data {
 
-// Called once for each broken file, with a line that names the file and the
-// error. Threads: called on the thread that read the file, by one thread at a
-// time. It must not call the BrokenFiles.
+// A function that is called once for each broken file, with a line that names
+// the file and the error.
+// Threads: called on the thread that read the file, by one thread at a time. It
+// must not call the BrokenFiles.
 using ReportBroken = std::function<void(const std::string&)>;
 
 // The elements of a set that could not be read so far. Broken files are found

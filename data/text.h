@@ -15,7 +15,8 @@ struct TextWindows {
   at::Tensor targets;  // int64, [rows, length]
 };
 
-// A part of a text. Threads: several threads may call const methods at once.
+// A part of a text.
+// Threads: several threads may call const methods at once.
 class TextPart {
  public:
   // `tokens`: int64, [size]. `name`: the name used in errors.

@@ -7,7 +7,7 @@
 
 namespace gpipe {
 
-// Writes a file through a temporary file, which commit() renames to `path`.
+// A file that is written under a temporary name. commit() renames it to `path`.
 //
 // The temporary file is in the folder of `path`. Its name is `path` + ".tmp." +
 // process id + "." + number.
@@ -25,9 +25,9 @@ namespace gpipe {
 //
 // Throws c10::Error with the path and the system's reason (disk full, no such
 // folder, ...), also if `path` exists and is not a regular file. After an error
-// the object can only be destroyed. Threads: one thread at a time may use an
-// object. Different objects share nothing, even for the same path; the last
-// commit() wins.
+// the object can only be destroyed.
+// Threads: one thread at a time may use an object. Different objects share
+// nothing, even for the same path; the last commit() wins.
 class AtomicFile {
  public:
   // Creates the temporary file.

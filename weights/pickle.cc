@@ -99,8 +99,8 @@ constexpr std::size_t kMaxMarks = 1000;
 // The limit of LibTorch's operators. It also bounds the work of one call.
 constexpr std::size_t kMaxDimensions = 64;
 
-// Executes the opcodes of a pickle. The comment of Pickle in the header says
-// what they may do.
+// The machine that executes the opcodes of a pickle. The comment of Pickle in
+// the header says what the opcodes may do.
 class Machine {
  public:
   Machine(std::string_view bytes, std::deque<PickleValue>& values)
@@ -552,7 +552,7 @@ class Machine {
   std::unordered_map<uint64_t, PickleValue*> memo_;
 };
 
-// Writes protocol 2. Only names are memoized.
+// A writer of protocol 2. It memoizes only names.
 class Writer {
  public:
   std::string take() {

@@ -60,14 +60,15 @@ struct PickleValue {
   const char* kind_name() const;
 };
 
-// Reads the object in a pickle of protocols 2 to 5, as torch.save writes it.
+// The object in a pickle of protocols 2 to 5, as torch.save writes it.
 //
-// A pickle is a program. This reader builds texts, numbers and containers. It
-// knows these names: collections.OrderedDict, torch.Size, torch.device,
-// torch._utils._rebuild_tensor_v2, _v3, _rebuild_parameter and
-// _rebuild_parameter_with_state, and torch's storage classes and dtypes. A
-// "call" of a name creates one of the values above; no code is executed. All
-// other names, and opcodes that torch.save does not use, are errors.
+// A pickle is a program. The constructor runs it and builds texts, numbers and
+// containers. The reader knows these names: collections.OrderedDict,
+// torch.Size, torch.device, torch._utils._rebuild_tensor_v2, _v3,
+// _rebuild_parameter and _rebuild_parameter_with_state, and torch's storage
+// classes and dtypes. A "call" of a name creates one of the values above; no
+// code is executed. All other names, and opcodes that torch.save does not use,
+// are errors.
 //
 // A length in the pickle is accepted only if that many bytes follow. The memory
 // per byte of the pickle is bounded, at most about 150 bytes in total. There is

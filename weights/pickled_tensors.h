@@ -12,8 +12,8 @@
 
 namespace gpipe {
 
-// Returns the storage with `key`. `bytes`: its size according to the pickle.
-// Called once for each key.
+// A function that returns the storage with `key`. `bytes`: the size that the
+// pickle claims. It is called once for each key.
 using StorageReader =
     std::function<c10::Storage(const std::string& key, int64_t bytes)>;
 

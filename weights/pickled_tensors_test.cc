@@ -16,7 +16,7 @@ namespace {
 
 using testing::value_error_of;
 
-// Provides storages with bytes 0, 1, 2, ... and records the requested keys.
+// A reader of storages with bytes 0, 1, 2, ... that records the requested keys.
 struct Counting {
   std::vector<std::string> keys;
 

@@ -22,8 +22,8 @@
 namespace gpipe {
 namespace {
 
-// Copies bytes from `offset` in the file. The caller has checked that they
-// exist.
+// A function that copies bytes from `offset` in the file. The caller checks
+// that the bytes exist.
 using ReadAt = std::function<void(uint64_t offset, void* to, std::size_t size)>;
 
 Safetensors read(uint64_t file_bytes, const ReadAt& read_at) {

@@ -48,8 +48,9 @@ Safetensors parse_safetensors(const void* bytes, std::size_t size,
 // sparse, or on the meta device (without values), if the format lacks its dtype
 // (complex128, ...), or if its name is not UTF-8 or is "__metadata__". Throws
 // c10::ValueError if the header would have more than 100 MB, and c10::Error if
-// the file cannot be written. Threads: may be called from any thread while no
-// other thread changes the tensors.
+// the file cannot be written.
+// Threads: may be called from any thread while no other thread changes the
+// tensors.
 void write_safetensors(const std::string& path, const StateDict& tensors,
                        const SafetensorsMetadata& metadata = {});
 

@@ -21,8 +21,8 @@ using Json = nlohmann::json;
 constexpr char kMetadata[] = "__metadata__";
 constexpr std::size_t kMaxDimensions = 64;
 
-// Handles the JSON piece by piece, so that nothing is stored that does not
-// belong in a header, however deep or long the JSON is.
+// A handler that gets the JSON piece by piece, so that nothing is stored that
+// does not belong in a header, however deep or long the JSON is.
 class HeaderHandler : public nlohmann::json_sax<Json> {
  public:
   SafetensorsHeader take() { return std::move(header_); }

@@ -14,8 +14,9 @@ class Module;
 
 namespace gpipe {
 
-// Names and tensors in order. insert() throws c10::Error if the name exists.
-// operator[] throws c10::Error if the name does not exist; find() returns null.
+// A dictionary of names and tensors in order. insert() throws c10::Error if the
+// name exists. operator[] throws c10::Error if the name does not exist; find()
+// returns null.
 using StateDict = torch::OrderedDict<std::string, at::Tensor>;
 
 // Returns the same names and tensors as Python's Module.state_dict(), in the
@@ -53,8 +54,9 @@ struct LoadReport {
 // different shapes or dtypes, missing names, unexpected names, undefined
 // tensors, and tensors on the meta device (without values). For an unexpected
 // name the error suggests a missing name that resembles it. Each list ends
-// after 20 items. Threads: may be called from any thread while no other thread
-// uses the module or changes the dict's tensors.
+// after 20 items.
+// Threads: may be called from any thread while no other thread uses the module
+// or changes the dict's tensors.
 LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
                            const LoadOptions& options = {});
 

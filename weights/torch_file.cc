@@ -166,9 +166,10 @@ at::Tensor bytes_on_cpu(const c10::Storage& storage) {
   return bytes.cpu();
 }
 
-// Keeps the first error of `file`, ignores later writes, and throws in check().
-// LibTorch's writer must not see the error: its destructor writes the end of
-// the archive, and ends the process if that fails after an error.
+// A wrapper of `file` that keeps its first error, ignores later writes, and
+// throws the error in check(). LibTorch's writer must not see the error: its
+// destructor writes the end of the archive, and ends the process if that fails
+// after an error.
 class Sink {
  public:
   explicit Sink(AtomicFile& file) : file_(file) {}

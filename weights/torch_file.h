@@ -40,8 +40,9 @@ StateDict read_torch_file(const std::string& path);
 // Throws c10::ValueError with the tensor's name if a tensor is undefined,
 // sparse, quantized, or on the meta device (without values), or if two tensors
 // of different dtypes share memory, which the format cannot express. Throws
-// c10::Error if the file cannot be written. Threads: may be called from any
-// thread while no other thread changes the tensors.
+// c10::Error if the file cannot be written.
+// Threads: may be called from any thread while no other thread changes the
+// tensors.
 void write_torch_file(const std::string& path, const StateDict& dict);
 
 }  // namespace gpipe

@@ -5,8 +5,8 @@
 //
 // Without GPIPE_THOROUGH=1, every 15th place of a site is tested on the CPU and
 // every fifth on an accelerator, with the kinds of exceptions in turn.
-// GPIPE_FAULT_EVERY=n: tests every n-th place. GPIPE_FAULT_KINDS=all: tests
-// each place with each kind instead of in turn.
+// GPIPE_FAULT_EVERY=n: tests every n-th place.
+// GPIPE_FAULT_KINDS=all: tests each place with each kind instead of in turn.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -40,7 +40,8 @@ std::string text_of(Thrown thrown, const Failure& place);
 const char* name_of(Thrown thrown);
 
 // Starts recording the places that runs pass. At `place`, if given, `thrown` is
-// thrown. Threads: call it while no run is in progress.
+// thrown.
+// Threads: call it while no run is in progress.
 void watch();
 void watch(const Place& place, Thrown thrown);
 

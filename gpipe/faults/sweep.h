@@ -29,8 +29,9 @@ struct Sweep {
   std::vector<std::string> row(const std::string& name) const;
 };
 
-// Called after each step, whether it threw or not. Returns the errors that
-// appear only then, such as an asynchronous failure of a device, or "".
+// A function that is called after each step, whether the step threw or not. It
+// returns the errors that appear only then, such as an asynchronous failure of
+// a device, or "".
 using Settle = std::function<std::string()>;
 
 // Makes every third operation of a step fail; successive sweeps begin at

@@ -10,8 +10,8 @@
 
 namespace gpipe::faults {
 
-// Aborts the process and prints the result of `describe` unless feed() is
-// called. This happens one to two deadlines after the last feed(). Thread-safe.
+// A thread that aborts the process and prints the result of `describe` if
+// feed() is not called for one to two deadlines. Thread-safe.
 class Watchdog {
  public:
   Watchdog(std::chrono::seconds deadline,

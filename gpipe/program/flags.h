@@ -11,8 +11,9 @@ namespace gpipe {
 //
 // Ends the process after --helpfull, --version and similar flags. Also ends it,
 // with status 1 and a line of text, if a flag is unknown or a value has a wrong
-// type. Threads: call it from main() before threads start, because gflags'
-// values have no locks.
+// type.
+// Threads: call it from main() before threads start, because gflags' values
+// have no locks.
 bool read_flags(int* argc, char*** argv, const std::string& usage,
                 const char* folder);
 

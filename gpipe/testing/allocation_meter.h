@@ -5,9 +5,10 @@
 
 namespace gpipe::testing {
 
-// Measures the allocations of this thread during the object's lifetime. With
-// ASan every malloc() counts, also LibTorch's for tensors. Without ASan only
-// operator new counts, in any caller. A thread may have one object at a time.
+// A counter of the allocations of this thread during the object's lifetime.
+// With ASan every malloc() counts, also LibTorch's for tensors. Without ASan
+// only operator new counts, in any caller. A thread may have one object at a
+// time.
 class AllocationMeter {
  public:
   AllocationMeter();

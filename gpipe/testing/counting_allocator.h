@@ -7,9 +7,9 @@
 
 namespace gpipe::testing {
 
-// Replaces LibTorch's CPU allocator for the rest of the process when install()
-// is called. Tensors made before are not counted. Counts the bytes that tensors
-// request, without the rounding of the allocator. Thread-safe.
+// A CPU allocator that counts the bytes that tensors request, without rounding.
+// install() makes it LibTorch's CPU allocator for the rest of the process.
+// Tensors made before are not counted. Thread-safe.
 class CountingAllocator {
  public:
   static void install();

@@ -18,7 +18,8 @@ double number(const char* variable, double otherwise) {
   return text ? std::atof(text) : otherwise;
 }
 
-// Each iteration (--gtest_repeat) uses another seed of delays.
+// The settings and checks for every test. Each iteration (--gtest_repeat) uses
+// another seed of delays.
 class Watch : public ::testing::EmptyTestEventListener {
   void OnTestIterationStart(const ::testing::UnitTest&,
                             int iteration) override {

@@ -8,9 +8,10 @@
 
 namespace gpipe::testing {
 
-// Calls a function at the n-th operation, which must report itself. Threads:
-// any thread may call pass() and take(). The other functions must not run at
-// the same time as these.
+// A counter of operations that makes the n-th one fail. Each operation reports
+// itself with pass() or take().
+// Threads: any thread may call pass() and take(). The other functions must not
+// run at the same time as these.
 class FailNth {
  public:
   // Calls `fail`, which throws, instead of operation `at`, counted from 0 from

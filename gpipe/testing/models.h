@@ -48,10 +48,10 @@ StepState state_after(torch::nn::Module& module, const torch::Tensor& output,
 
 using Forward = std::function<torch::Tensor(torch::Tensor)>;
 
-// Returns the loss of some rows of a mini-batch as a sum over these rows.
-// `output` and `input` may be on different devices. A step divides the loss by
-// the rows of the whole mini-batch, so that the result does not depend on the
-// split.
+// A function that returns the loss of some rows of a mini-batch, as a sum over
+// these rows. `output` and `input` may be on different devices. A step divides
+// the loss by the rows of the whole mini-batch, so that the result does not
+// depend on the split.
 using Loss = std::function<torch::Tensor(const torch::Tensor& output,
                                          const torch::Tensor& input)>;
 

@@ -13,8 +13,8 @@ namespace gpipe {
 // `sides`: a letter per column, 'l' or 'r', for left or right alignment.
 //
 // Throws std::invalid_argument if `sides` has another letter, or if a row does
-// not have one cell per column. Complexity: O(n) for n bytes of lines.
-// Thread-safe.
+// not have one cell per column.
+// Complexity: O(n) for n bytes of lines. Thread-safe.
 std::vector<std::string> align_columns(
     const std::vector<std::vector<std::string>>& rows, std::string_view sides);
 

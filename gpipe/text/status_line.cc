@@ -12,7 +12,7 @@
 namespace gpipe {
 namespace {
 
-// Moves to the start of the line and erases it (ECMA-48).
+// The codes that move to the start of the line and erase it (ECMA-48).
 constexpr char kRewrite[] = "\r\x1b[K";
 
 // The shortest times between two lines: short enough to look alive, and long

@@ -30,7 +30,7 @@ struct FuzzLimits {
   MemoryLimit held{160, 1 << 16};
 };
 
-// The number of inputs of all fuzz_parser() calls so far that were parsed or
+// The numbers of inputs that all fuzz_parser() calls so far have parsed and
 // refused. Not thread-safe.
 struct FuzzCounts {
   int64_t parsed = 0;

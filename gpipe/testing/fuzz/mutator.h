@@ -16,7 +16,7 @@ struct FuzzCorpus {
   std::vector<std::string> words;  // words of the format; may be empty
 };
 
-// Changes inputs at random. Not thread-safe.
+// A generator of random changes of inputs. Not thread-safe.
 class Mutator {
  public:
   Mutator(FuzzCorpus corpus, uint64_t seed);

@@ -22,7 +22,7 @@ c10::Stream current_stream(c10::DeviceIndex device);
 // Sets the current stream of the stream's device and returns the one before.
 c10::Stream exchange_current_stream(const c10::Stream& stream);
 
-// Makes `device` the current device while in scope.
+// A scope in which `device` is the current device.
 class DeviceScope {
  public:
   explicit DeviceScope(c10::DeviceIndex device)

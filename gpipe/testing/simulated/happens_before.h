@@ -32,11 +32,11 @@ struct Access {
   bool write = false;
 };
 
-// Detects races between streams. It follows the work of the streams, the events
-// that order it, and the memory that it uses. Two operations on different
-// streams race if they access the same byte, one of them writes, and neither an
-// event nor a wait of the host orders them. A race is found whatever the timing
-// of the run was.
+// A detector of races between streams. It follows the work of the streams, the
+// events that order the work, and the memory that the work accesses. Two
+// operations on different streams race if they access the same byte, one of
+// them writes, and neither an event nor a wait of the host orders them. A race
+// is found whatever the timing of the run was.
 //
 // All host threads share one clock; which thread waited is ignored. So a
 // missing synchronisation between host threads is not found here (TSan finds

@@ -33,7 +33,8 @@ inline c10::Stream new_stream(int device) {
   return c10::impl::VirtualGuardImpl(kDeviceType).getNewStream(hpu(device));
 }
 
-// Blocks a stream until open() is called or the object goes out of scope.
+// A task that blocks a stream until open() is called or the object goes out of
+// scope.
 class Gate {
  public:
   explicit Gate(const c10::Stream& stream) {
