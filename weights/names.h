@@ -12,7 +12,7 @@ namespace gpipe {
 // Pairs of an old and a new name.
 using NameTable = std::vector<std::pair<std::string, std::string>>;
 
-// Returns `table` with old and new names exchanged.
+// Returns `table` with old and new names exchanged. Thread-safe.
 NameTable inverse(const NameTable& table);
 
 // Returns `dict` with the names of `table` replaced, in the same order. Names

@@ -28,7 +28,9 @@ struct Safetensors {
 // - the header is longer than the file or than 100 MB,
 // - the JSON is not a safetensors header, or has a name twice,
 // - LibTorch lacks the dtype,
-// - offsets have holes or overlaps, or do not match the shape. Thread-safe.
+// - offsets have holes or overlaps, or do not match the shape.
+//
+// Thread-safe.
 Safetensors read_safetensors(const std::string& path);
 
 // Reads the same format from memory, which is not needed afterwards. `source`:
@@ -47,8 +49,8 @@ Safetensors parse_safetensors(const void* bytes, std::size_t size,
 // Throws c10::ValueError with the tensor's name if a tensor is undefined,
 // sparse, or on the meta device (without values), if the format lacks its dtype
 // (complex128, ...), or if its name is not UTF-8 or is "__metadata__". Throws
-// c10::ValueError if the header would have more than 100 MB, and c10::Error if
-// the file cannot be written.
+// c10::ValueError if a text of `metadata` is not UTF-8 or the header would have
+// more than 100 MB, and c10::Error if the file cannot be written.
 // Threads: may be called from any thread while no other thread changes the
 // tensors.
 void write_safetensors(const std::string& path, const StateDict& tensors,

@@ -25,7 +25,9 @@ namespace gpipe {
 // - the file was written on a big-endian machine,
 // - the pickle contains objects that no state dict has (the error names them),
 // - a tensor reaches beyond its storage, or a storage is larger than the file,
-// - there is no dict with tensors (the error lists what there is). Thread-safe.
+// - there is no dict with tensors (the error lists what there is).
+//
+// Thread-safe.
 StateDict read_torch_file(const std::string& path);
 
 // Writes a file that Python's torch.load(path, weights_only=True) reads as an
