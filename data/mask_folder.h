@@ -38,9 +38,9 @@ class MaskFolder {
   //
   // Throws c10::ValueError with the path if a file is broken (see image.h), or
   // if the mask has another size than its image. Also throws if the mask has
-  // only the values 0 and 1, or has 16 bits and only values below 1/256 of
-  // white: no pixel would be inside then. skip_broken.h takes the next pair
-  // instead.
+  // only the values 0 and 1, or if it has 16 bits per value and all values
+  // round to 0 in 8 bits, but some are not 0. No pixel would be inside then.
+  // skip_broken.h takes the next pair instead.
   MaskedImage get(int64_t index) const;
 
   // Returns a checksum of the files' names, in order.

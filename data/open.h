@@ -8,7 +8,8 @@
 
 namespace gpipe::data {
 
-// Recognises these formats, in this order:
+// Opens the training set and the test set in `folder`. Recognises these
+// formats, in this order:
 //   data_batch_*.bin and test_batch.bin      CIFAR-10's binary format
 //   train-images-idx3-ubyte and three more   MNIST's format, see mnist.h
 //   train/<class>/ and test/ or val/         image folders

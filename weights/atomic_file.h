@@ -43,7 +43,8 @@ class AtomicFile {
   void write(const void* bytes, std::size_t size);
 
   // Syncs the bytes to the disk (fsync), renames the file to `path`, and syncs
-  // its folder. Nothing can be written afterwards.
+  // its folder. Nothing can be written afterwards. If only the sync of the
+  // folder fails, commit() throws and the new file stays.
   void commit();
 
   const std::string& path() const { return path_; }

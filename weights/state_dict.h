@@ -1,4 +1,4 @@
-// Reads and loads a module's parameters and buffers by name.
+// Gets and sets a module's parameters and buffers by name.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,7 +15,7 @@ namespace gpipe::testing {
 c10::Device device(int64_t partition = 0);
 
 // Returns a device on which plain LibTorch computes the same bits as on
-// device(j): the accelerator itself if it is a real one, else the CPU.
+// device(j): device(0) for real accelerators, else the CPU.
 c10::Device reference_device();
 
 // Returns device(0), device(1), ..., one per partition.
