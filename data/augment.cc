@@ -20,8 +20,9 @@ at::Tensor normalise(const at::Tensor& pixels, const AugmentOptions& options) {
   return pixels.sub(mean).div_(deviation).contiguous();
 }
 
-// A part of [smallest_area, 1] of the image, between 3:4 and 4:3, as Szegedy
-// et al. (2014) do: ten tries, then the middle.
+// Returns a window of a random area, at least `smallest_area` of the image, and
+// a shape between 3:4 and 4:3, as in Szegedy et al. (2014). After ten tries
+// without a fit it returns the square in the centre.
 Window random_window(int64_t height, int64_t width, double smallest_area,
                      Random* random) {
   const auto area = static_cast<double>(height * width);

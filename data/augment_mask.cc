@@ -47,7 +47,7 @@ void check(const MaskedImage& image, const AugmentMaskOptions& options) {
       "], got ", mask.scalar_type(), " ", mask.sizes());
   check_size(options.size);
   TORCH_CHECK_VALUE(options.smallest_side > 0 && options.smallest_side <= 1,
-                    "smallest_side is a part, above 0 and at most 1, not ",
+                    "smallest_side must be above 0 and at most 1, but is ",
                     options.smallest_side);
 }
 

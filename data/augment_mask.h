@@ -1,5 +1,5 @@
-// From an image and its mask to what a network is trained and tested on; see
-// augment.h for images with labels.
+// Transforms an image and its mask into the inputs for training and testing.
+// See augment.h for images with labels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,32 +10,36 @@
 
 namespace gpipe::data {
 
+// An input for segmentation and its target.
 struct MaskedSample {
   at::Tensor image;  // float, [3, size, size], values in [-1, 1]
   at::Tensor mask;   // float, [1, size, size], 1 inside, else 0
 };
 
+// Options of augment() and prepare() for masks.
 struct AugmentMaskOptions {
   int64_t size = 64;
-  // Training sees a window of the image, of its shape and at a place at
-  // random; its sides are a random part, from here to 1, of the image's. 1: the
-  // whole image.
+  // Smallest side of the window that training uses, as a part of the image's
+  // side. The window has the image's shape, a random place, and sides between
+  // this part and 1. With 1 the window is the whole image.
   double smallest_side = 0.5;
-  bool flip = true;  // left to right and upside down, each every second time
+  bool flip = true;  // left to right and upside down, each with probability 1/2
 };
 
-// For training: a window, resized to size x size, and flips, the same ones for
-// image and mask. A pixel of a resized mask is inside if at least half of what
-// it is made of was. The result depends on the arguments alone; see mix_seed()
-// in random.h for a seed per image and epoch.
+// Cuts a random window for training, resizes it to size x size and flips it, in
+// the same way for image and mask. A pixel of a resized mask is inside if at
+// least half of its source pixels, by weight, were inside. The result depends
+// only on the arguments. mix_seed() in random.h makes a seed per image and
+// epoch.
 //
-// Errors: c10::ValueError for an image that is not uint8 [3, height, width], a
-// mask that is not bool [1, height, width], a size below 1, or a smallest side
-// that is not in (0, 1].
+// Throws c10::ValueError if the image is not uint8 [3, height, width] or is
+// empty, if the mask is not bool [1, height, width], if the size is below 1, or
+// if `smallest_side` is not in (0, 1]. Thread-safe.
 MaskedSample augment(const MaskedImage& image,
                      const AugmentMaskOptions& options, uint64_t seed);
 
-// For testing: the whole image, resized to size x size, without chance.
+// Resizes the whole image to size x size for testing, without randomness. Same
+// errors as augment(). Thread-safe.
 MaskedSample prepare(const MaskedImage& image,
                      const AugmentMaskOptions& options);
 

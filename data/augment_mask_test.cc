@@ -14,7 +14,8 @@
 namespace gpipe::data {
 namespace {
 
-// Every byte of the image differs from its neighbours; the mask is random.
+// Returns an image in which each byte differs from its neighbours, and a random
+// mask.
 MaskedImage test_image(int64_t height, int64_t width) {
   const at::Tensor image = at::arange(3 * height * width)
                                .remainder(251)
@@ -28,8 +29,8 @@ MaskedImage test_image(int64_t height, int64_t width) {
   return {image, mask};
 }
 
-// The image shows the mask, white on black, so that what happens to one can be
-// read off the other.
+// Returns an image that shows its mask, white on black, so that both can be
+// compared after a transformation.
 MaskedImage image_of_its_mask(int64_t height, int64_t width) {
   const at::Tensor mask = test_image(height, width).mask;
   return {mask.to(at::kByte).mul(255).expand({3, height, width}), mask};
@@ -61,7 +62,7 @@ TEST(AugmentMaskTest, PreparesTheWholeImageInItsOwnSizeExactly) {
 }
 
 TEST(AugmentMaskTest, ShrinksAMaskToThePixelsThatAreHalfInside) {
-  // Shrinking to a half weighs four pixels in a row 1, 3, 3, 1.
+  // When the size is halved, four pixels in a row have the weights 1, 3, 3, 1.
   const at::Tensor mask = at::tensor({1, 1, 1, 0, 0, 0, 0, 0}).to(at::kBool);
   const MaskedImage image{at::zeros({3, 8, 8}, at::kByte),
                           mask.expand({1, 8, 8})};
@@ -101,8 +102,8 @@ TEST(AugmentMaskTest, FlipsImageAndMaskAlikeInAllFourWays) {
 }
 
 TEST(AugmentMaskTest, CutsWindowsOfAllPlaces) {
-  // Sides of 0.8 to 1 times 3 are 2 (below 5/6) or 3. What is 2x2 is not
-  // resized: it is compared exactly.
+  // Sides of 0.8 to 1 times 3 pixels are 2 (below 5/6) or 3. A window of 2x2 is
+  // not resized, so it is compared exactly.
   const MaskedImage image = test_image(3, 3);
   const at::Tensor values = image.image.to(at::kFloat).div(127.5).sub(1);
   std::set<std::pair<int64_t, int64_t>> places;
@@ -135,7 +136,7 @@ TEST(AugmentMaskTest, ResizesImageAndMaskAlike) {
       const at::Tensor is_0_or_1 =
           result.mask.eq(0).logical_or(result.mask.eq(1));
       EXPECT_TRUE(is_0_or_1.all().item<bool>());
-      // But where rounding decides.
+      // Pixels at the threshold are excluded, because rounding decides there.
       const at::Tensor grey = result.image.narrow(0, 0, 1);
       const at::Tensor agree = grey.ge(0).to(at::kFloat).eq(result.mask);
       EXPECT_TRUE(agree.logical_or(grey.abs().lt(1e-5)).all().item<bool>());

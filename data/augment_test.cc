@@ -21,7 +21,7 @@ at::Tensor test_image(int64_t height, int64_t width) {
       .to(at::kByte);
 }
 
-// Without normalising: values are pixels / 255.
+// Returns options without normalisation: values are pixels / 255.
 AugmentOptions raw(Crop crop, int64_t size) {
   AugmentOptions options;
   options.size = size;
@@ -122,7 +122,7 @@ TEST(RandomTest, PermutationHasEveryNumberOnce) {
 }
 
 TEST(RandomTest, IsSplitMix64) {
-  // The first output for seed 0, as in the authors' reference code.
+  // The first output for seed 0 of the authors' reference code.
   EXPECT_EQ(Random(0).next(), 0xE220A8397B1DCDAFU);
 }
 

@@ -1,4 +1,4 @@
-// Mini-batches of a data set, loaded ahead of their use.
+// Loads mini-batches of a dataset ahead of their use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,27 +14,34 @@
 
 namespace gpipe::data {
 
+// One mini-batch.
 struct Batch {
   at::Tensor images;  // float, [rows, 3, size, size]
   at::Tensor labels;  // int64, [rows]
 };
 
-// From the image at `index` of the data set to a tensor of the same shape for
-// all of them.
+// A function that returns the network's input for the image at `index` of the
+// dataset. All results must have the same shape.
 using Transform =
     std::function<at::Tensor(const at::Tensor& image, int64_t index)>;
 
-// Goes once over the images that `order` lists. While a batch is in use the
-// next one is loaded on a thread of its own; since `transform` gets the index,
-// results need not depend on that.
+// An iterator over the mini-batches of a dataset, once in the given order.
+// While one mini-batch is in use, a separate thread loads the next one.
+// `transform` gets the index of the image, so results need not depend on the
+// loading order.
+//
+// Not thread-safe. `transform` runs on the loading thread.
 class BatchLoader {
  public:
-  // With `whole_batches` a remainder of fewer than batch_size is left out.
+  // `order`: indices into `images`. `whole_batches`: leaves out a last
+  // mini-batch of fewer than `batch_size` images. Throws c10::ValueError if
+  // `batch_size` is below 1.
   BatchLoader(std::shared_ptr<const ImageDataset> images,
               std::vector<int64_t> order, int64_t batch_size,
               bool whole_batches, Transform transform);
 
-  // The next batch, none at the end. Throws what loading it threw.
+  // Returns the next mini-batch, or nothing at the end. Throws the exception
+  // that occurred while loading it; later calls return nothing.
   std::optional<Batch> next();
 
  private:
@@ -45,7 +52,7 @@ class BatchLoader {
   int64_t batch_size_;
   Transform transform_;
   int64_t position_ = 0;
-  std::future<Batch> loading_;  // last: its end is awaited first
+  std::future<Batch> loading_;  // last member, so that its thread ends first
 };
 
 }  // namespace gpipe::data

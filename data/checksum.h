@@ -1,5 +1,5 @@
-// Checksums (CRC-32C) of what data and models are made of, each going on from
-// that of what came before.
+// Computes checksums (CRC-32C) of datasets and models. `so_far` is the checksum
+// of everything before.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,13 +10,16 @@
 
 namespace gpipe::data {
 
-// Of the elements' bytes, in order, on any device; not of type and sizes.
-// Waits for the device. Threads: any, while nobody changes the tensor.
+// Returns the checksum of the elements' bytes, in order. Dtype and shape do not
+// count. The tensor may be on any device; the call waits for the device.
+// Threads: may be called from any thread while no other thread changes the
+// tensor.
 uint32_t checksum_of(const at::Tensor& tensor, uint32_t so_far = 0);
 
-// Threads: pure functions.
+// Returns the checksum of the numbers. Thread-safe.
 uint32_t checksum_of(const std::vector<int64_t>& numbers, uint32_t so_far = 0);
-// With its end, so that {"ab", "c"} are not {"a", "bc"}.
+// Returns the checksum of a text and its final zero byte, so that {"ab", "c"}
+// and {"a", "bc"} differ. Thread-safe.
 uint32_t checksum_of(const std::string& name, uint32_t so_far = 0);
 
 }  // namespace gpipe::data

@@ -1,5 +1,5 @@
-// CIFAR-10's binary format: records of 1 byte of label and 3,072 bytes of
-// image, red, green and blue planes of 32x32
+// Reads CIFAR-10's binary format. A record has 1 byte of label and 3,072 bytes
+// of image: red, green and blue planes of 32x32
 // (https://www.cs.toronto.edu/~kriz/cifar.html).
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace gpipe::data {
 
-// All records of some files, held in memory (150 MB for the whole set).
+// All records of several files, held in memory (150 MB for the whole dataset).
 class Cifar10 : public ImageDataset {
  public:
-  // c10::ValueError, naming the file: cannot be read, a size that is not a
-  // multiple of 3,073 bytes, or a label above 9.
+  // Throws c10::ValueError with the path if a file cannot be read, if its size
+  // is not a multiple of 3,073 bytes, or if a label is above 9.
   explicit Cifar10(const std::vector<std::string>& paths);
 
   int64_t size() const override { return images_.size(0); }

@@ -1,5 +1,4 @@
-// Images with masks made by a program, so that a training run needs no
-// download.
+// Draws images with masks, so that a training run needs no download.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +7,9 @@
 
 namespace gpipe::data {
 
-// A disc of any size at any place, little brighter than the noise around it; 96
-// x 96 pixels. The same for the same seed. Threads: any.
+// Returns an image of 96x96 pixels: a disc of random size and place, a little
+// brighter than the noise around it. The same seed gives the same image.
+// Thread-safe.
 MaskedImage draw_disc(uint64_t seed);
 
 }  // namespace gpipe::data

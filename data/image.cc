@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <vector>
 
-// jpeglib.h wants FILE and size_t to be declared before it.
+// jpeglib.h requires that FILE and size_t are declared before it.
 #include <jerror.h>
 #include <jpeglib.h>
 #include <png.h>
@@ -20,12 +20,12 @@
 namespace gpipe::data {
 namespace {
 
-// A header of a few bytes may claim gigabytes.
+// The limit prevents a header of a few bytes from claiming gigabytes.
 constexpr int64_t kMaxPixels = int64_t{1} << 27;
 
-constexpr std::string_view kPng("\x89PNG");  // what such files begin with
+constexpr std::string_view kPng("\x89PNG");  // first bytes of PNG files
 
-// Rows of interleaved pixels, as the libraries give them.
+// Rows of interleaved pixels, as the image libraries return them.
 struct Pixels {
   int64_t height = 0;
   int64_t width = 0;
@@ -49,11 +49,12 @@ void check_size(int64_t height, int64_t width, const std::string& name) {
                     height, " pixels; at most ", kMaxPixels, " are decoded");
 }
 
-// libjpeg reports errors by a call that must not return. An exception may not
-// fly through its C frames, so it jumps; between setjmp and the jump no object
-// with a destructor may come to life.
+// The state of libjpeg's error handling. libjpeg reports errors by a call that
+// must not return. An exception must not pass through its C frames, so
+// leave_jpeg() jumps. No object with a destructor may be created between setjmp
+// and the jump.
 struct JpegErrors {
-  jpeg_error_mgr manager;  // first: libjpeg hands back a pointer to it
+  jpeg_error_mgr manager;  // first member: libjpeg passes a pointer to it
   std::jmp_buf jump;
   char text[JMSG_LENGTH_MAX];
 };
@@ -64,16 +65,17 @@ struct JpegErrors {
   std::longjmp(errors->jump, 1);
 }
 
-// Warnings are common in photographs that look right; these two are about
-// pixels that libjpeg made up.
+// Treats two warnings as errors: those about pixels that libjpeg invented.
+// Other warnings are common in photographs that look right.
 void on_jpeg_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   const int code = info->err->msg_code;
   if (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER) leave_jpeg(info);
 }
 
-// False with the reason in errors->text. Splits the work with its caller so
-// that everything which owns memory lives outside.
+// Decodes into `pixels`. Returns false if that fails, with the reason in
+// errors->text. All objects that own memory belong to the caller, because
+// leave_jpeg() jumps over destructors.
 bool decode_jpeg_into(std::string_view bytes, JpegErrors* errors,
                       Pixels* pixels, std::vector<uint8_t>* row) {
   jpeg_decompress_struct info;
@@ -95,7 +97,7 @@ bool decode_jpeg_into(std::string_view bytes, JpegErrors* errors,
     jpeg_destroy_decompress(&info);
     return false;
   }
-  // libjpeg turns grey and YCbCr into RGB, but not CMYK.
+  // libjpeg converts grey and YCbCr to RGB, but not CMYK.
   const bool cmyk =
       info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
   info.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
@@ -110,7 +112,7 @@ bool decode_jpeg_into(std::string_view bytes, JpegErrors* errors,
     jpeg_read_scanlines(&info, &in, 1);
     for (int64_t x = 0; x < pixels->width; ++x) {
       for (int64_t channel = 0; channel < 3; ++channel) {
-        // Files with CMYK come from Adobe's programs, which store the inverse.
+        // CMYK files come from Adobe's programs, which store inverse values.
         out[3 * x + channel] = cmyk ? in[4 * x + channel] * in[4 * x + 3] / 255
                                     : in[3 * x + channel];
       }
@@ -146,10 +148,10 @@ class Png {
 
   bool has_16_bits() const { return has_16_bits_; }
 
-  // Once.
+  // Returns the pixels with 8 bits per value. May be called once.
   Pixels rgb() {
-    // libpng would take 16 bits for linear if the file does not say what they
-    // are, and make 186 of the middle.
+    // Without the flag, libpng takes 16 bits for linear light if the file has
+    // no colour space, and turns the middle value into 186.
     info_.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
     info_.format = PNG_FORMAT_RGB;
     Pixels pixels{info_.height, info_.width, {}};
@@ -158,8 +160,8 @@ class Png {
     return pixels;
   }
 
-  // Of 16 bits each, as they are in the file if it does not say what they are.
-  // Once.
+  // Returns the values with 16 bits, unchanged if the file has no colour space.
+  // May be called once.
   std::vector<uint16_t> rgb16() {
     info_.format = PNG_FORMAT_LINEAR_RGB;
     std::vector<uint16_t> values(PNG_IMAGE_SIZE(info_) / sizeof(uint16_t));

@@ -1,4 +1,4 @@
-// Image files to tensors.
+// Decodes image files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,25 +10,26 @@
 
 namespace gpipe::data {
 
-// Whether a file is called as an image is: .jpg, .jpeg or .png, in letters of
-// any size, and not hidden (by a dot in front).
+// Returns whether the extension is .jpg, .jpeg or .png, in upper or lower case,
+// and the file is not hidden (by a dot in front).
 bool has_image_name(const std::filesystem::path& path);
 
-// Decodes a JPEG or PNG file: uint8, [3, height, width], red, green, blue.
-// Grey, palette and CMYK files become colour; transparency is drawn on black;
-// of 16 bits the upper ones are taken, rounded.
-// The kind is told from the first bytes, since names are often wrong.
+// Decodes a JPEG or PNG file. Returns uint8 [3, height, width]: red, green,
+// blue. Grey, palette and CMYK files become RGB. Transparency is drawn on
+// black. Values of 16 bits are rounded to their upper 8 bits. The format is
+// recognised by the first bytes, since file names are often wrong.
 //
-// Errors (c10::ValueError, naming the file): cannot be read, of another kind,
-// broken, ends early, or larger than 2^27 pixels.
-// Threads: any; calls do not share state.
+// Throws c10::ValueError with the path if the file cannot be read, has another
+// format, is broken or truncated, or has more than 2^27 pixels. Thread-safe.
 at::Tensor read_image(const std::string& path);
 
-// The same for a file that is in memory already; `name` is for errors.
+// Decodes a file that is already in memory, like read_image(). `name`: the name
+// used in errors.
 at::Tensor decode_image(std::string_view bytes, const std::string& name);
 
-// The largest value in a PNG file with 16 bits for each, of which read_image()
-// may leave nothing; 0 for other files. Errors: as those.
+// Returns the largest value in a PNG file with 16 bits per value, or 0 for
+// other files. read_image() may round such values to 0. Same errors as
+// read_image(). Thread-safe.
 int64_t max_of_16_bits(const std::string& path);
 
 }  // namespace gpipe::data

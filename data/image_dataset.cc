@@ -45,8 +45,8 @@ std::shared_ptr<ImageDataset> subset(std::shared_ptr<const ImageDataset> all,
 Split hold_out(std::shared_ptr<const ImageDataset> all,
                const std::vector<int64_t>& labels, double held_out,
                uint64_t seed) {
-  TORCH_CHECK_VALUE(held_out > 0 && held_out < 1, "a part of ", held_out,
-                    " cannot be held out; expected a fraction in (0, 1)");
+  TORCH_CHECK_VALUE(held_out > 0 && held_out < 1, "held_out is ", held_out,
+                    "; expected a fraction in (0, 1)");
   TORCH_CHECK_VALUE(static_cast<int64_t>(labels.size()) == all->size(),
                     labels.size(), " labels for ", all->size(), " images");
   std::vector<std::vector<int64_t>> by_class(all->classes().size());

@@ -48,7 +48,8 @@ LabelledImage ImageFolder::get(int64_t index) const {
   return {read_image(paths_.at(index)), labels_.at(index)};
 }
 
-// A path below the root begins with the name of its class.
+// A path relative to the root begins with the name of its class, so the
+// checksum includes the labels.
 uint32_t ImageFolder::checksum() const {
   uint32_t sum = 0;
   for (const std::string& path : paths_) {

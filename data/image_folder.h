@@ -1,4 +1,4 @@
-// A folder of folders of images: <root>/<class>/<anything>.{jpg,jpeg,png}.
+// Reads a folder of class folders: <root>/<class>/<anything>.{jpg,jpeg,png}.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,17 @@
 
 namespace gpipe::data {
 
-// Classes are the folders' names in alphabetical order, images are in the
-// order of their paths. Files are decoded by get(), which throws for a broken
-// one (see image.h; skip_broken.h goes on with the next). Other files, and
-// names that begin with a dot, are ignored; folders inside a class folder are
-// searched too.
+// A set of image files with one folder per class.
+//
+// Classes are the names of the folders in alphabetical order. Images are
+// ordered by class, then by path. get() decodes the file, and throws
+// c10::ValueError if it is broken (see image.h); skip_broken.h takes the next
+// image instead. Folders inside a class folder are searched too. Other files
+// and names that begin with a dot are ignored.
 class ImageFolder : public ImageDataset {
  public:
-  // c10::ValueError: no such folder, no class folders, or one without images.
+  // Throws c10::ValueError if the folder does not exist, has no class folders,
+  // or has a class folder without images.
   explicit ImageFolder(const std::string& root);
 
   int64_t size() const override { return static_cast<int64_t>(paths_.size()); }

@@ -13,7 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Every pixel has other values.
+// Returns an image in which each pixel has other values than its neighbours.
 at::Tensor gradient_image(int64_t height, int64_t width) {
   return at::arange(3 * height * width).view({3, height, width}).to(at::kByte);
 }
@@ -84,8 +84,8 @@ TEST(ImageTest, NamesATruncatedFileAtAnyLength) {
   for (const char* name : {"a.png", "a.jpg"}) {
     const std::string bytes = read_bytes(folder + name);
     const std::string path = folder + "short_" + name;
-    // A PNG is complete without its last chunk of 12 bytes, a JPEG without
-    // its end marker of 2.
+    // A PNG is complete without its last chunk of 12 bytes, and a JPEG without
+    // its end marker of 2 bytes.
     for (size_t size = 1; size + 16 < bytes.size(); size += 7) {
       write_bytes(path, bytes.substr(0, size));
       EXPECT_THAT(error_of(path), HasSubstr(path)) << size;

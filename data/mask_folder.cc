@@ -14,10 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// From a name without extension to the path, in order.
+// Paths by name without extension.
 using Paths = std::map<std::string, std::string>;
 
-// The images in <root>/<name>.
+// Returns the images in <root>/<name>.
 Paths list(const fs::path& root, const char* name) {
   const fs::path folder = root / name;
   TORCH_CHECK_VALUE(fs::is_directory(folder), root.string(),
@@ -30,7 +30,7 @@ Paths list(const fs::path& root, const char* name) {
     const auto [place, is_new] =
         paths.emplace(entry.path().stem().string(), entry.path().string());
     TORCH_CHECK_VALUE(is_new, entry.path().string(), ": has the same name as ",
-                      place->second, "; take one of them away");
+                      place->second, "; remove one of them");
   }
   return paths;
 }
@@ -52,9 +52,9 @@ MaskFolder::MaskFolder(const std::string& root) {
     masks.erase(mask);
   }
   TORCH_CHECK_VALUE(masks.empty(), masks.begin()->second,
-                    ": is the mask of no image; add ",
+                    ": is a mask without an image; add ",
                     (fs::path(root) / "images" / masks.begin()->first).string(),
-                    ".png (or .jpg, .jpeg), or take the mask away");
+                    ".png (or .jpg, .jpeg), or remove the mask");
 }
 
 MaskedImage MaskFolder::get(int64_t index) const {

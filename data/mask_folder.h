@@ -1,4 +1,4 @@
-// A folder of images and their masks, for segmentation:
+// Reads a folder of images and masks for segmentation:
 // <root>/images/<name>.{jpg,jpeg,png} and <root>/masks/<name>.{jpg,jpeg,png}.
 #pragma once
 
@@ -10,35 +10,40 @@
 
 namespace gpipe::data {
 
+// An image with its mask.
 struct MaskedImage {
-  at::Tensor image;  // uint8, [3, height, width]; not to be written to
-  at::Tensor mask;   // bool, [1, height, width]: whether a pixel is inside
+  at::Tensor image;  // uint8, [3, height, width]; must not be written to
+  at::Tensor mask;   // bool, [1, height, width]: true if the pixel is inside
 };
 
-// An image and a mask belong together if their names are equal up to the
-// extension; they are in the order of these names. A pixel is inside where the
-// largest of the mask's red, green and blue is at least 128 of 255. Files are
-// decoded by get(). Other files, folders inside images/ and masks/, and names
-// that begin with a dot are ignored.
+// A set of images with masks.
 //
-// Threads: get() may be called from several at once.
+// An image and a mask belong together if their names without extension are
+// equal. Pairs are in the order of these names. A pixel is inside if the
+// largest of the mask's red, green and blue values is at least 128 of 255.
+// get() decodes the files. Other files, folders inside images/ and masks/, and
+// names that begin with a dot are ignored.
+//
+// Threads: several threads may call get() at once.
 class MaskFolder {
  public:
-  // c10::ValueError, naming the folder or file: no such folder, no images/ or
-  // masks/ in it, no image, two files of the same name, an image without a mask
-  // or a mask without an image.
+  // Throws c10::ValueError with the path if the folder, images/ or masks/ does
+  // not exist, if there is no image, if two files have the same name, if an
+  // image has no mask, or if a mask has no image.
   explicit MaskFolder(const std::string& root);
 
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
 
-  // 0 <= index < size(). c10::ValueError, naming the file: one that is broken
-  // (see image.h), a mask of another size than its image, or one that holds
-  // the numbers 0 and 1 (or, with 16 bits, none that is a 256th of white), of
-  // which no pixel would be inside. skip_broken.h goes on with the next
-  // instead.
+  // Returns the image and mask at `index`, with 0 <= index < size().
+  //
+  // Throws c10::ValueError with the path if a file is broken (see image.h), or
+  // if the mask has another size than its image. Also throws if the mask has
+  // only the values 0 and 1, or if it has 16 bits per value and all values
+  // round to 0 in 8 bits, but some are not 0. No pixel would be inside then.
+  // skip_broken.h takes the next pair instead.
   MaskedImage get(int64_t index) const;
 
-  // Of the files' names, in order.
+  // Returns a checksum of the files' names, in order.
   uint32_t checksum() const;
 
   const std::string& image_path(int64_t index) const {

@@ -102,7 +102,7 @@ TEST(MaskFolderTest, NamesWhatHasNoPartner) {
   EXPECT_EQ(MaskFolder(root).size(), 2);
   write_png(root + "masks/c.png", plain_image(2, 3, 0, 0, 0));
   EXPECT_THAT(error_of([&] { MaskFolder{root}; }),
-              HasSubstr(root + "masks/c.png: is the mask of no image"));
+              HasSubstr(root + "masks/c.png: is a mask without an image"));
 }
 
 TEST(MaskFolderTest, NamesTwoFilesOfOneName) {

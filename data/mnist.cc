@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Ends with the number of dimensions; the byte before it stands for uint8.
+// The first number of idx files. Its last byte is the number of dimensions, and
+// the byte before stands for uint8.
 constexpr uint32_t kImageMagic = 0x00000803;
 constexpr uint32_t kLabelMagic = 0x00000801;
 
@@ -27,11 +28,11 @@ const std::vector<std::string>& names() {
   return *names;
 }
 
-// The bytes of an idx file, whose header has been checked.
+// The contents of an idx file with a valid header.
 struct Idx {
   std::string bytes;
   std::vector<int64_t> sizes;
-  std::size_t begin = 0;  // of what follows the header
+  std::size_t begin = 0;  // offset of the data
 };
 
 uint32_t number_at(const std::string& bytes, std::size_t at) {
@@ -55,7 +56,7 @@ Idx read_idx(const std::string& path, uint32_t magic, const char* what) {
   TORCH_CHECK_VALUE(number_at(file.bytes, 0) == magic, path,
                     ": begins with the number ", number_at(file.bytes, 0),
                     "; a file of ", what, " begins with ", magic);
-  // A header may claim more than 64 bits can count.
+  // left / size avoids the product of the sizes, which may overflow 64 bits.
   uint64_t left = file.bytes.size() - file.begin;
   bool fits = true;
   for (std::size_t k = 0; k < dimensions; ++k) {
@@ -69,7 +70,7 @@ Idx read_idx(const std::string& path, uint32_t magic, const char* what) {
   TORCH_CHECK_VALUE(
       fits && left == 1, path, ": ", file.bytes.size() - file.begin,
       " bytes follow the header, which says ", at::IntArrayRef(file.sizes),
-      "; the file is damaged, or not all of it is here");
+      "; the file is damaged or incomplete");
   return file;
 }
 
@@ -78,7 +79,8 @@ bool is_file(const std::string& path) {
   return fs::is_regular_file(path, error);
 }
 
-// Where `folder` has the file; where it should have it, if it does not.
+// Returns the path of the file in `folder`, with "." or "-" in front of `kind`.
+// If neither exists, returns the path with "-".
 std::string place_of(const std::string& folder, const char* part,
                      const char* kind, const char* ending = "") {
   const std::string root = (fs::path(folder) / part).string();
@@ -139,7 +141,7 @@ std::optional<Split> find_mnist(const std::string& folder) {
     missing = is_file(packed) ? packed + ": is compressed; gunzip it"
                               : paths.back() +
                                     ": there is no such file, but "
-                                    "others of MNIST's four";
+                                    "other files of MNIST exist";
   }
   if (!any) return std::nullopt;
   TORCH_CHECK_VALUE(missing.empty(), missing);

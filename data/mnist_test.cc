@@ -34,7 +34,7 @@ std::string labels_file(const std::string& labels) {
   return number(0x801) + number(static_cast<uint32_t>(labels.size())) + labels;
 }
 
-// Three images of 2 x 3 pixels.
+// Three images of 2x3 pixels.
 const std::string kImages =
     images_file(3, 2, 3, "abcdefghijkl\xFF\xFE\xFD\xFC\xFB\xFA");
 const std::string kLabels = labels_file(std::string("\7\0\x9", 3));
@@ -67,7 +67,7 @@ TEST_F(MnistTest, ReadsImagesAndLabelsInOrder) {
                             .view({1, 2, 3})
                             .repeat({3, 1, 1})));
   EXPECT_EQ(images.get(2).image[1][0][0].item<int>(), 255);
-  // The three colours are one plane.
+  // The three colours are the same plane.
   EXPECT_EQ(second.stride(0), 0);
   EXPECT_EQ(second.data_ptr(), images.get(1).image.data_ptr());
 }
@@ -96,7 +96,8 @@ TEST_F(MnistTest, NamesFileAndNumbersOfWhatDoesNotFit) {
               StartsWith("/no/such: cannot be read"));
 }
 
-// Products of these are 0, or what is there, in 64 bits.
+// The products of these sizes overflow 64 bits to 0 or to the real number of
+// bytes.
 TEST_F(MnistTest, RefusesSizesThatNoNumberCounts) {
   const uint32_t half = 1U << 31;
   EXPECT_THAT(error(images_file(4, half, half, "x"), kLabels),

@@ -1,4 +1,4 @@
-// A training set and a test set from a folder, whatever its format.
+// Opens a training set and a test set from a folder of any supported format.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,17 @@
 
 namespace gpipe::data {
 
-// Recognises, in this order:
+// Opens the training set and the test set in `folder`. Recognises these
+// formats, in this order:
 //   data_batch_*.bin and test_batch.bin      CIFAR-10's binary format
-//   train-images-idx3-ubyte and three more   MNIST's, see mnist.h
-//   train/<class>/ with test/ or val/ likewise   image folders
-//   <class>/                                 image folder; a part `held_out`
-//                                            of it, chosen by `seed`, is test
-// c10::ValueError: none of these, a file of a set that is damaged or missing,
-// or the two have other classes.
+//   train-images-idx3-ubyte and three more   MNIST's format, see mnist.h
+//   train/<class>/ and test/ or val/         image folders
+//   <class>/                                 image folder; the fraction
+//                                            `held_out`, selected by `seed`, is
+//                                            the test set
+//
+// Throws c10::ValueError if the folder has none of these formats, if a file of
+// the set is damaged or missing, or if the two sets have different classes.
 Split open_images(const std::string& folder, double held_out, uint64_t seed);
 
 }  // namespace gpipe::data

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Image i of class c is of the one colour (c, i, 0).
+// Writes class folders. Image i of class c has the colour (c, i, 0).
 void write_classes(const std::string& root, int classes, int images) {
   for (int c = 0; c < classes; ++c) {
     const std::string folder = root + "class" + std::to_string(c) + "/";

@@ -1,5 +1,5 @@
-// What is done to an image on its way into a network, with a label or a mask.
-// Threads: these are all pure functions.
+// Crops and resizes images and masks, and checks images. All functions are
+// thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,20 +13,22 @@ struct Window {
   int64_t top = 0, left = 0, height = 0, width = 0;
 };
 
-// `planes`: [channels, height, width]. A view of what is in the window, which
-// lies inside of them.
+// Returns a view of the window. `planes`: [channels, height, width]. The window
+// must lie inside of the planes.
 at::Tensor cut(const at::Tensor& planes, const Window& window);
 
-// `planes`: [channels, height, width], of bytes or bools; float [channels,
-// `height`, `width`] comes back, with values on the same scale. Bilinear; where
-// it shrinks, a pixel is a mean, weighted by a triangle, of all that become it.
-// In the size that they have, values stay as they are.
+// Resizes planes by bilinear interpolation. `planes`: uint8 or bool, [channels,
+// any height, any width]. Returns float [channels, `height`, `width`] with
+// values on the same scale. When it shrinks the planes, a pixel is the mean,
+// weighted by a triangle, of all its source pixels. Values do not change if the
+// size is the same.
 at::Tensor resize(const at::Tensor& planes, int64_t height, int64_t width);
 
-// c10::ValueError unless `image` is uint8 [3, height, width] with a pixel.
+// Throws c10::ValueError unless `image` is uint8 [3, height, width] and not
+// empty.
 void check_image(const at::Tensor& image);
 
-// c10::ValueError unless images of `size` x `size` can be made: size > 0.
+// Throws c10::ValueError if `size`, the side of images in pixels, is below 1.
 void check_size(int64_t size);
 
 }  // namespace gpipe::data

@@ -26,7 +26,8 @@ TEST(PixelsTest, KeepsValuesInTheSameSize) {
 }
 
 TEST(PixelsTest, AveragesWhatShrinks) {
-  // To a half: four in a row weigh 1, 3, 3, 1, and three at the edge 3, 3, 1.
+  // When the size is halved, four pixels in a row have the weights 1, 3, 3, 1,
+  // and three at the edge 3, 3, 1.
   const at::Tensor row = at::tensor({56, 0, 0, 0, 0, 0, 0, 112}, at::kByte);
   EXPECT_TRUE(
       at::allclose(resize(row.expand({3, 8, 8}), 4, 4),

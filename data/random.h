@@ -1,4 +1,4 @@
-// Random numbers that are the same with every compiler and number of threads.
+// Random numbers that do not depend on the compiler or the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -8,13 +8,15 @@
 
 namespace gpipe::data {
 
-// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): one word of state, so that each
-// image can have a generator of its own. The standard's distributions differ
-// between libraries, hence uniform() and below().
+// A SplitMix64 generator (Steele, Lea, Flood, OOPSLA 2014). It has one word of
+// state, so each image can have a generator of its own. The distributions of
+// the standard differ between libraries, so uniform() and below() replace them.
+// Not thread-safe.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
 
+  // Returns 64 random bits.
   uint64_t next() {
     uint64_t z = state_ += 0x9E3779B97F4A7C15;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
@@ -22,13 +24,14 @@ class Random {
     return z ^ (z >> 31);
   }
 
-  // In [0, 1).
+  // Returns a number in [0, 1).
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+  // Returns a number between `low` and `high`.
   double uniform(double low, double high) {
     return low + (high - low) * uniform();
   }
 
-  // In [0, n), n > 0.
+  // Returns a number in [0, n), with n > 0.
   int64_t below(int64_t n) {
     return std::min(static_cast<int64_t>(uniform() * static_cast<double>(n)),
                     n - 1);
@@ -38,7 +41,7 @@ class Random {
   uint64_t state_;
 };
 
-// A seed for (a, b) under `seed`: an image's in an epoch, say.
+// Returns a seed for (a, b) under `seed`, for example for an image in an epoch.
 inline uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b = 0) {
   Random random(seed);
   random = Random(random.next() ^ a);
@@ -46,7 +49,7 @@ inline uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b = 0) {
   return random.next();
 }
 
-// 0, 1, ..., n - 1 in an order of its own for every seed.
+// Returns 0, 1, ..., n - 1 in a random order that depends only on `seed`.
 inline std::vector<int64_t> permutation(int64_t n, uint64_t seed) {
   std::vector<int64_t> order(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) order[i] = i;

@@ -1,12 +1,12 @@
-// Files as bytes.
+// Reads files as bytes.
 #pragma once
 
 #include <string>
 
 namespace gpipe::data {
 
-// All bytes of a file, as they are. c10::ValueError, naming it: cannot be read,
-// or is empty. Threads: any; calls do not share state.
+// Returns all bytes of a file. Throws c10::ValueError with the path if the file
+// cannot be read or is empty. Thread-safe.
 std::string read_file(const std::string& path);
 
 }  // namespace gpipe::data

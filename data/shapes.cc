@@ -11,7 +11,8 @@
 namespace gpipe::data {
 namespace {
 
-// Whether (x, y), with the shape within [-1, 1] in both, is inside.
+// A class of shapes. `inside` returns whether (x, y) is inside; the shape lies
+// within [-1, 1] in both coordinates.
 struct Shape {
   const char* name;
   bool (*inside)(double x, double y);
@@ -58,7 +59,8 @@ LabelledImage Shapes::get(int64_t index) const {
   double ink[3];
   for (int channel = 0; channel < 3; ++channel) {
     paper[channel] = random.uniform(0, 255);
-    // Far enough from the paper to be seen, in every channel.
+    // The difference to the paper is large enough to be visible in every
+    // channel.
     ink[channel] = std::fmod(paper[channel] + random.uniform(90, 165), 255);
   }
 

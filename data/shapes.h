@@ -1,4 +1,4 @@
-// A small labelled set made by a program, so that a training run needs no
+// Draws a small set of labelled images, so that a training run needs no
 // download.
 #pragma once
 
@@ -10,12 +10,13 @@
 
 namespace gpipe::data {
 
-// Eight classes of shapes (disc, ring, square, ...), each image with a place,
-// a size, two colours and noise of its own, drawn by get(). Image i is of class
-// i % 8, and the same for the same seed and image size.
+// Images of eight classes of shapes (disc, ring, square, ...). get() draws an
+// image with a random place, size, two colours and noise. Image i has class i %
+// 8, and depends only on i, the seed and the image size.
 class Shapes : public ImageDataset {
  public:
-  // `images` of [3, size, size].
+  // `images`: number of images. `size`: their side in pixels. Throws
+  // c10::ValueError if either is below 1.
   Shapes(int64_t images, int64_t size, uint64_t seed);
 
   int64_t size() const override { return images_; }

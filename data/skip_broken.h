@@ -1,4 +1,4 @@
-// Sets of files some of which are broken.
+// Replaces or leaves out broken files of a dataset.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -15,28 +15,32 @@
 
 namespace gpipe::data {
 
-// Is told of a broken file, once, in a line that names it and says what is
-// wrong. Threads: whichever read it, one at a time.
+// A function that is called once for each broken file, with a line that names
+// the file and the error.
+// Threads: called on the thread that read the file, by one thread at a time. It
+// must not call the BrokenFiles.
 using ReportBroken = std::function<void(const std::string&)>;
 
-// Which elements of a set cannot be read, as far as they have been asked for.
-// Files are found to be broken when they are read, since reading all of them
-// before takes as long as an epoch does.
+// The elements of a set that could not be read so far. Broken files are found
+// when they are read, because reading all of them in advance takes as long as
+// an epoch.
 //
 //   BrokenFiles broken(folder.size(), report);
 //   auto pair = broken.read(i, [&](int64_t k) { return folder.get(k); });
 //
-// Threads: any.
+// Thread-safe.
 class BrokenFiles {
  public:
-  // Of a set of `size` elements. `report` may be empty.
+  // `size`: number of elements of the set. `report`: may be empty.
   BrokenFiles(int64_t size, ReportBroken report);
 
-  // get(index), or, if that throws a c10::ValueError, get() of the next index
-  // that does not; after the last comes the first. So an index gives the same
-  // element at all times, and one that follows broken ones is seen more often.
-  // c10::ValueError if all are broken, with what is wrong with one of them.
-  // Other exceptions go through.
+  // Returns get(index). If that throws c10::ValueError, returns get() of the
+  // next index that can be read; index 0 follows the last one. So an index
+  // always gives the same element, and an element that follows broken ones is
+  // used more often.
+  //
+  // Throws c10::ValueError if all elements are broken; the text has the error
+  // of one of them. Other exceptions pass through.
   template <typename Get>
   auto read(int64_t index, const Get& get) {
     std::string last;
@@ -53,8 +57,8 @@ class BrokenFiles {
     throw_all_broken(last);
   }
 
-  // get(index), or nullopt if that throws a c10::ValueError: for a test, in
-  // which no element may count twice.
+  // Returns get(index), or nullopt if that throws c10::ValueError. For tests,
+  // in which no element may count twice.
   template <typename Get>
   auto read_or_none(int64_t index, const Get& get)
       -> std::optional<decltype(get(index))> {
@@ -66,7 +70,7 @@ class BrokenFiles {
     return std::nullopt;
   }
 
-  // How many have been found so far.
+  // Returns the number of broken elements found so far.
   int64_t count() const;
 
  private:
@@ -80,9 +84,9 @@ class BrokenFiles {
   std::set<int64_t> indices_;
 };
 
-// `all`, where a broken image is replaced by the next one, with its label; see
-// BrokenFiles. Of a Split: each part for itself, so that no image of one comes
-// into the other.
+// A dataset like `all`, but a broken image is replaced by the next one and its
+// label; see BrokenFiles. Wrap the two parts of a Split separately, so that no
+// image of one part appears in the other.
 class SkipBroken : public ImageDataset {
  public:
   SkipBroken(std::shared_ptr<const ImageDataset> all, ReportBroken report);
@@ -94,7 +98,7 @@ class SkipBroken : public ImageDataset {
   }
   uint32_t checksum() const override { return all_->checksum(); }
 
-  // How many images have been found to be broken so far.
+  // Returns the number of broken images found so far.
   int64_t broken() const { return broken_.count(); }
 
  private:

@@ -24,8 +24,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-// <root>/a/{0,1,2}.png and <root>/b/{0,1,2}.png; image i of all six has the
-// colour i, and those of `broken` are none.
+// Creates <root>/a/{0,1,2}.png and <root>/b/{0,1,2}.png. Image i of all six has
+// the colour i. The files of `broken` are truncated.
 std::string folder_with(const std::vector<int>& broken) {
   const std::string root = new_folder();
   for (int i = 0; i < 6; ++i) {
@@ -34,7 +34,7 @@ std::string folder_with(const std::vector<int>& broken) {
     const std::string path = folder + std::to_string(i % 3) + ".png";
     write_png(path, plain_image(2, 2, static_cast<uint8_t>(i), 0, 0));
     for (const int each : broken) {
-      // Cut off in its pixels.
+      // The file is truncated within its pixels.
       if (each == i) write_bytes(path, read_bytes(path).substr(0, 40));
     }
   }

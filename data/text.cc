@@ -32,7 +32,7 @@ TextWindows TextPart::random_windows(int64_t rows, int64_t length,
   for (int64_t i = 0; i < rows; ++i) {
     chosen.mutable_data_ptr<int64_t>()[i] = random.below(places);
   }
-  // All windows, as a view; then copies of those that were chosen.
+  // The view has all windows; index_select() copies the chosen ones.
   const auto windows_from = [&](int64_t first) {
     return tokens_.narrow(0, first, size() - 1)
         .unfold(0, length, /*step=*/1)
@@ -67,8 +67,7 @@ Text::Text(const std::string& path) : path_(path) {
 
 int64_t Text::held_out_size(double held_out) const {
   TORCH_CHECK_VALUE(held_out > 0 && held_out < 1,
-                    "what is held out is a part: above 0 and below 1, not ",
-                    held_out);
+                    "held_out must be above 0 and below 1, but is ", held_out);
   return std::llround(static_cast<double>(tokens_.size(0)) * held_out);
 }
 

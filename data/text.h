@@ -1,4 +1,4 @@
-// A text file as tokens, for language models over characters.
+// Reads a text file as tokens, for language models over characters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,33 +8,35 @@
 
 namespace gpipe::data {
 
-// Rows of tokens and, of the same shape, what comes after each of them:
-// targets[i][k] follows inputs[i][k] in the text.
+// Rows of tokens and the next token of each: targets[i][k] follows inputs[i][k]
+// in the text.
 struct TextWindows {
   at::Tensor inputs;   // int64, [rows, length]
   at::Tensor targets;  // int64, [rows, length]
 };
 
-// A piece of a text. Threads: const calls may be made from several at once.
+// A part of a text.
+// Threads: several threads may call const methods at once.
 class TextPart {
  public:
-  // `tokens`: int64, [size]; `name` is for errors.
+  // `tokens`: int64, [size]. `name`: the name used in errors.
   TextPart(at::Tensor tokens, std::string name);
 
   int64_t size() const { return tokens_.size(0); }
   const at::Tensor& tokens() const { return tokens_; }
 
-  // For training: `rows` windows at random places, which may overlap. They
-  // depend on the arguments alone.
+  // Returns `rows` windows at random places for training. Windows may overlap.
+  // The result depends only on the text and the arguments.
+  //
+  // Throws c10::ValueError with the name if the text is shorter than length +
+  // 1, or if `rows` or `length` is below 1.
   TextWindows random_windows(int64_t rows, int64_t length, uint64_t seed) const;
 
-  // For testing: window i begins at token i * length. Together they have each
-  // token but the first as a target once, without a remainder at the end of
-  // fewer than `length`. Not to be written to.
+  // Returns consecutive windows for testing: window i begins at token i *
+  // length. Each token but the first is a target once. The rest at the end,
+  // shorter than `length`, is left out. The result is a view and must not be
+  // written to. Same errors as random_windows().
   TextWindows all_windows(int64_t length) const;
-
-  // Errors of both: c10::ValueError, naming the text, if it is shorter than
-  // length + 1; or for rows or a length below 1.
 
  private:
   void check(int64_t length) const;
@@ -43,25 +45,28 @@ class TextPart {
   std::string name_;
 };
 
-// A whole file in memory. Its vocabulary are the bytes that occur in it, in
-// ascending order: token t stands for vocabulary()[t], so that a character
+// A whole file in memory. The vocabulary is the bytes that occur in the file,
+// in ascending order: token t stands for vocabulary()[t]. So a character
 // outside of ASCII is several tokens.
 class Text {
  public:
-  // c10::ValueError, naming the file: cannot be read, or is empty.
+  // Throws c10::ValueError with the path if the file cannot be read or is
+  // empty.
   explicit Text(const std::string& path);
 
   const std::string& vocabulary() const { return vocabulary_; }
   const at::Tensor& tokens() const { return tokens_; }  // int64, [size]
 
-  // The text but for its end, and its end, `held_out` of the whole (rounded).
-  // c10::ValueError unless 0 < held_out < 1. The parts share the memory of
-  // tokens().
+  // train() returns the text without its end, test() returns the end.
+  // `held_out`: the length of the end as a fraction of the whole, rounded to
+  // tokens. Both parts share the memory of tokens(). Both functions throw
+  // c10::ValueError unless 0 < held_out < 1.
   TextPart train(double held_out) const;
   TextPart test(double held_out) const;
 
-  // The text that int64 tokens [any] stand for. c10::ValueError for one that is
-  // not in the vocabulary, or for a tensor of another type or dimension.
+  // Returns the text of `tokens`, int64 [any]. Throws c10::ValueError if a
+  // token is not in the vocabulary, or if the tensor has another dtype or
+  // dimension.
   std::string decode(const at::Tensor& tokens) const;
 
  private:

@@ -23,7 +23,7 @@ std::string file_with(const std::string& text) {
   return path;
 }
 
-// 0, 1, ..., size - 1, so that a window tells where it is from.
+// Returns tokens 0, 1, ..., size - 1, so that a window shows its place.
 TextPart counting(int64_t size) { return {at::arange(size), "counting"}; }
 
 TEST(TextTest, TokensAreTheDistinctBytesInOrder) {
@@ -56,7 +56,8 @@ TEST(TextTest, TestsOnConsecutiveWindows) {
   const TextWindows windows = counting(9).all_windows(4);
   EXPECT_TRUE(at::equal(windows.inputs, at::arange(8).view({2, 4})));
   EXPECT_TRUE(at::equal(windows.targets, at::arange(1, 9).view({2, 4})));
-  // One token less, and the last window has no target for its last input.
+  // With one token less, the last window would have no target for its last
+  // input.
   EXPECT_TRUE(at::equal(counting(8).all_windows(4).targets,
                         at::arange(1, 5).view({1, 4})));
 }

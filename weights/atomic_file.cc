@@ -15,8 +15,9 @@
 namespace gpipe {
 namespace {
 
-// Neither this process nor a dead one with the same id, nor another machine
-// that shares the folder, has the name already: O_EXCL finds out.
+// Returns a new name for each call in this process. The name may still exist: a
+// dead process may have had the same id, or another machine may share the
+// folder. open() with O_EXCL detects this.
 std::string next_temporary_path(const std::string& path) {
   static std::atomic<uint64_t> count{0};
   return path + ".tmp." + std::to_string(getpid()) + "." +
@@ -29,7 +30,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   struct stat status;
   if (stat(path_.c_str(), &status) == 0) {
     TORCH_CHECK(S_ISREG(status.st_mode), path_,
-                ": cannot be replaced, for it is no regular file");
+                ": cannot be replaced, because it is not a regular file");
   }
   do {
     temporary_path_ = next_temporary_path(path_);
@@ -54,7 +55,7 @@ void AtomicFile::write(const void* bytes, std::size_t size) {
 void AtomicFile::commit() {
   TORCH_CHECK(!failed_ && !committed_, path_,
               ": cannot be committed after an error or commit()");
-  // Disks may be found to be full, or broken, as late as here.
+  // A full or broken disk may be reported as late as here.
   if (fsync(descriptor_) != 0) fail("cannot be written to the disk", errno);
   const int descriptor = std::exchange(descriptor_, -1);
   if (close(descriptor) != 0) fail("cannot be closed", errno);
@@ -63,7 +64,7 @@ void AtomicFile::commit() {
   }
   committed_ = true;
 
-  // The new name, too, is only in memory until its folder is written.
+  // The new name is only in memory until its folder is written, too.
   const FolderSync folder = sync_names(folder_of(path_));
   if (folder.result == FolderSync::Result::kNotOpened) {
     fail("is there, but its folder cannot be opened", folder.error);

@@ -1,4 +1,4 @@
-// Files that appear under their name when they are complete, or not at all.
+// Writes files that appear under their name only when they are complete.
 #pragma once
 
 #include <cstddef>
@@ -7,47 +7,50 @@
 
 namespace gpipe {
 
-// Writes to a temporary file in the folder of `path`, named `path` + ".tmp." +
-// process id + "." + number, and gives it its name at commit():
+// A file that is written under a temporary name. commit() renames it to `path`.
+//
+// The temporary file is in the folder of `path`. Its name is `path` + ".tmp." +
+// process id + "." + number.
 //
 //   AtomicFile file("/folder/model.pt");
 //   file.write(bytes.data(), bytes.size());
 //   file.commit();
 //
-// Whenever the process or the machine dies, `path` has its old contents, or
-// what was there before, or the new ones: never a part of them. What a dead
-// process leaves under the temporary name may be deleted.
+// If the process or the machine dies, `path` has either its old contents (or
+// does not exist, as before) or all of the new contents, never a part of them.
+// A dead process can leave a temporary file behind, which may be deleted.
 //
-// A file that is there already is replaced, and its permissions are not kept;
-// of a symbolic link it is the link that is replaced.
+// An existing file is replaced, and its permissions are not kept. If `path` is
+// a symbolic link, the link is replaced, not its target.
 //
-// Errors: c10::Error with the path and the system's reason (disk full, no such
-// folder, ...), also for a `path` that is there and no regular file. After an
-// error the object can only be destroyed.
-// Threads: one at a time for an object. Different objects, also for the same
-// path, do not share anything; the last commit() wins.
+// Throws c10::Error with the path and the system's reason (disk full, no such
+// folder, ...), also if `path` exists and is not a regular file. After an error
+// the object can only be destroyed.
+// Threads: one thread at a time may use an object. Different objects share
+// nothing, even for the same path; the last commit() wins.
 class AtomicFile {
  public:
-  // Makes the temporary file.
+  // Creates the temporary file.
   explicit AtomicFile(std::string path);
 
-  // Removes the temporary file unless committed. Does not throw.
+  // Removes the temporary file unless commit() has succeeded. Does not throw.
   ~AtomicFile();
 
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  // Appends.
+  // Appends `size` bytes.
   void write(const void* bytes, std::size_t size);
 
-  // Has all bytes and the new name written to the disk (fsync of the file and
-  // of its folder). Nothing can be written after it.
+  // Syncs the bytes to the disk (fsync), renames the file to `path`, and syncs
+  // its folder. Nothing can be written afterwards. If only the sync of the
+  // folder fails, commit() throws and the new file stays.
   void commit();
 
   const std::string& path() const { return path_; }
   const std::string& temporary_path() const { return temporary_path_; }
 
-  // Written so far.
+  // The number of bytes written so far.
   uint64_t size() const { return size_; }
 
  private:

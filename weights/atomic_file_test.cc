@@ -72,7 +72,7 @@ TEST(AtomicFileTest, TwoForOnePathDoNotMeet) {
   EXPECT_EQ(names_in(folder), std::vector<std::string>{"file"});
 }
 
-// As from a process that has died, in a container where all have the same id.
+// The taken name may come from a dead process in a container, where ids repeat.
 TEST(AtomicFileTest, GoesPastNamesThatAreTaken) {
   const std::string folder = new_folder();
   const std::string path = folder + "file";
@@ -96,16 +96,16 @@ TEST(AtomicFileTest, NamesWhatCannotBeUsed) {
   EXPECT_EQ(error_of([&] { AtomicFile file(folder + "missing/file"); }),
             folder + "missing/file: cannot be made: No such file or directory");
   EXPECT_EQ(error_of([&] { AtomicFile file(folder); }),
-            folder + ": cannot be replaced, for it is no regular file");
+            folder + ": cannot be replaced, because it is not a regular file");
   EXPECT_EQ(error_of([&] { AtomicFile file("/dev/null"); }),
-            "/dev/null: cannot be replaced, for it is no regular file");
+            "/dev/null: cannot be replaced, because it is not a regular file");
   struct stat status;
   ASSERT_EQ(stat("/dev/null", &status), 0);
   EXPECT_TRUE(S_ISCHR(status.st_mode));
 }
 
-// A limit on the size of files stands in for a full disk: write() writes a part
-// of the bytes, and then fails.
+// A limit on the file size stands in for a full disk: write() writes a part of
+// the bytes and then fails.
 TEST(AtomicFileTest, AWriteThatFailsLeavesTheOldFile) {
   const std::string folder = new_folder();
   const std::string path = folder + "file";

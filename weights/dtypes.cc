@@ -19,7 +19,7 @@ constexpr DtypeNames kDtypes[] = {
     {at::kBool, "bool", "BoolStorage", "BOOL"},
     {at::kComplexFloat, "complex64", "ComplexFloatStorage", "C64"},
     {at::kComplexDouble, "complex128", "ComplexDoubleStorage", nullptr},
-    // Younger than the rule that a dtype has a class for its storages.
+    // PyTorch has no storage classes for the dtypes that it added later.
     {at::kComplexHalf, "complex32", nullptr, nullptr},
     {at::kUInt16, "uint16", nullptr, "U16"},
     {at::kUInt32, "uint32", nullptr, "U32"},
@@ -62,7 +62,7 @@ const DtypeNames* find_dtype_by_safetensors_name(std::string_view name) {
 
 std::optional<int64_t> bytes_of(c10::ArrayRef<int64_t> sizes,
                                 at::ScalarType dtype) {
-  constexpr std::size_t kMaxDimensions = 64;  // of LibTorch's operators
+  constexpr std::size_t kMaxDimensions = 64;  // LibTorch's limit
   if (sizes.size() > kMaxDimensions) return std::nullopt;
   auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
   bool empty = false;

@@ -1,4 +1,5 @@
-// What the file formats call LibTorch's dtypes, and how many bytes shapes take.
+// The names of LibTorch's dtypes in file formats, and the size of tensors in
+// bytes.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -10,24 +11,26 @@
 
 namespace gpipe {
 
+// The names of one dtype. A null name means that the format has no such dtype.
 struct DtypeNames {
   at::ScalarType dtype;
   const char* python;       // "float32"
-  const char* storage;      // in pickles: "FloatStorage"; null: has none
-  const char* safetensors;  // "F32"; null: has none
+  const char* storage;      // in pickles: "FloatStorage"; may be null
+  const char* safetensors;  // "F32"; may be null
 };
 
-// Null for a dtype, or a name, that is not in the table: what is quantized or
-// has less than a byte per element is not. Threads: pure functions.
+// Returns the table entry of a dtype, or null if the table does not contain it.
+// Quantized dtypes and dtypes with less than a byte per element are not in the
+// table. Thread-safe.
 const DtypeNames* find_dtype(at::ScalarType dtype);
 const DtypeNames* find_dtype_by_python_name(std::string_view name);
 const DtypeNames* find_dtype_by_storage_name(std::string_view name);
 const DtypeNames* find_dtype_by_safetensors_name(std::string_view name);
 
-// The bytes of a contiguous tensor. Nothing for a negative size, more than 64
-// dimensions, or sizes for which LibTorch would calculate beyond 63 bits; it
-// does with the sizes other than 0, even if the tensor has no elements.
-// Threads: pure function.
+// Returns the size of a contiguous tensor in bytes. Returns nothing for a
+// negative size, for more than 64 dimensions, or if LibTorch's own calculation
+// would overflow 63 bits. LibTorch multiplies the sizes other than 0, even if
+// the tensor has no elements. Thread-safe.
 std::optional<int64_t> bytes_of(c10::ArrayRef<int64_t> sizes,
                                 at::ScalarType dtype);
 

@@ -11,7 +11,7 @@ std::string in_quotes(std::string_view text) {
   std::string result = "'";
   for (const char each : text.substr(0, kLongest)) {
     const auto byte = static_cast<uint8_t>(each);
-    // From 0x80 on: UTF-8, perhaps.
+    // Bytes from 0x80 on stay: they may be UTF-8.
     if (byte < 0x20 || byte == 0x7f) {
       result += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
     } else {

@@ -1,4 +1,4 @@
-// Texts from files in messages.
+// Quotes texts from files for error messages.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace gpipe {
 
-// `text` in quotes: cut after 100 bytes, unprintable ones as \x1b. Threads:
-// pure function.
+// Returns `text` in single quotes, cut after 100 bytes. Control characters are
+// shown as "\x1b". Thread-safe.
 std::string in_quotes(std::string_view text);
 
 }  // namespace gpipe

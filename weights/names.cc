@@ -24,7 +24,7 @@ StateDict rename(const StateDict& dict, const NameTable& table) {
                     c10::Join(", ", twice));
 
   StateDict result;
-  std::unordered_map<std::string, std::string> olds;  // by new name
+  std::unordered_map<std::string, std::string> olds;  // old names by new name
   for (const auto& item : dict) {
     const auto found = names.find(item.key());
     const std::string& name = found == names.end() ? item.key() : found->second;

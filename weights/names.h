@@ -1,4 +1,4 @@
-// Other names for the tensors of a state dict.
+// Renames the tensors of a state dict.
 #pragma once
 
 #include <string>
@@ -12,16 +12,15 @@ namespace gpipe {
 // Pairs of an old and a new name.
 using NameTable = std::vector<std::pair<std::string, std::string>>;
 
-// The table the other way round.
+// Returns `table` with old and new names exchanged. Thread-safe.
 NameTable inverse(const NameTable& table);
 
-// `dict`, in its order, under other names. Those that are not in the table stay
-// as they are, and entries of the table that are not in the dict do nothing, so
-// that load_state_dict() can say what is missing or unexpected.
+// Returns `dict` with the names of `table` replaced, in the same order. Names
+// that are not in the table stay. Entries of the table that are not in the dict
+// are ignored, so that load_state_dict() reports what is missing or unexpected.
 //
-// Errors: c10::ValueError if the table has an old name twice, or if two tensors
-// would have the same name in the end; it lists them.
-// Threads: pure function.
+// Throws c10::ValueError if the table has an old name twice, or if two tensors
+// would get the same name. The error lists the names. Thread-safe.
 StateDict rename(const StateDict& dict, const NameTable& table);
 
 }  // namespace gpipe

@@ -16,7 +16,7 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-// Python's names for them, in pickletools.py.
+// The opcodes, with the names of Python's pickletools.py.
 enum Opcode : uint8_t {
   kMark = '(',
   kStop = '.',
@@ -93,13 +93,14 @@ constexpr FunctionName kFunctions[] = {
     {"torch._utils", "_rebuild_parameter_with_state", kRebuildParameter},
 };
 
-// Nested MARKs. Those of a state dict are 3 deep.
+// The maximum number of nested MARKs. A state dict has 3.
 constexpr std::size_t kMaxMarks = 1000;
 
-// Of LibTorch's operators. Also keeps short what one call looks at or copies.
+// The limit of LibTorch's operators. It also bounds the work of one call.
 constexpr std::size_t kMaxDimensions = 64;
 
-// Executes a pickle; see the class in the header for what that means.
+// The machine that executes the opcodes of a pickle. The comment of Pickle in
+// the header says what the opcodes may do.
 class Machine {
  public:
   Machine(std::string_view bytes, std::deque<PickleValue>& values)
@@ -137,7 +138,7 @@ class Machine {
 
   uint8_t byte() { return static_cast<uint8_t>(take(1)[0]); }
 
-  // Little endian, unsigned.
+  // Reads an unsigned little-endian number.
   uint64_t number(std::size_t width) {
     uint64_t value = 0;
     const std::string_view taken = take(width);
@@ -147,7 +148,7 @@ class Machine {
     return value;
   }
 
-  // Big endian.
+  // Reads a big-endian double.
   double real() {
     uint64_t bits = 0;
     for (const char each : take(8)) {
@@ -158,7 +159,8 @@ class Machine {
     return value;
   }
 
-  // Little endian, two's complement, of as many bytes as it needs.
+  // Reads a little-endian number in two's complement. Its first byte is its
+  // width.
   int64_t long_integer() {
     const std::size_t width = byte();
     check(width <= 8, "an integer of ", width, " bytes; at most 8 are read");
@@ -177,8 +179,8 @@ class Machine {
     return text;
   }
 
-  // ---- The stack. A list, tuple or dict that is being put together begins at
-  // ---- the last mark, and nothing below it can be reached.
+  // ---- The stack. A list, tuple or dict under construction begins at the last
+  // ---- mark, and the values below the mark cannot be reached.
 
   PickleValue* add(Kind kind) {
     values_.emplace_back();
@@ -214,7 +216,7 @@ class Machine {
     return value;
   }
 
-  // Moves what is above the last mark to the end of `items`.
+  // Moves the values above the last mark to the end of `items`.
   void pop_mark(std::vector<const PickleValue*>& items) {
     check(!marks_.empty(), "no mark on the stack");
     const auto begin =
@@ -224,7 +226,8 @@ class Machine {
     marks_.pop_back();
   }
 
-  // Where what is above the last mark belongs: the value below it.
+  // Returns the container for the values above the last mark, which is the
+  // value below the mark.
   PickleValue* below_mark(Kind kind) const {
     check(!marks_.empty(), "no mark on the stack");
     const std::size_t mark = marks_.back();
@@ -249,7 +252,8 @@ class Machine {
   // ---- The memo
 
   void memoize(uint64_t index) {
-    // A writer counts up from 0.
+    // Writers number the memo from 0, so an index cannot exceed the number of
+    // bytes.
     check(index <= bytes_.size(), "memo ", index, " in a pickle of ",
           bytes_.size(), " bytes");
     memo_[index] = top();
@@ -261,7 +265,7 @@ class Machine {
     stack_.push_back(found->second);
   }
 
-  // ---- Names and what stands behind them
+  // ---- Names and their meaning
 
   void push_global(std::string_view module, std::string_view name) {
     for (const FunctionName& each : kFunctions) {
@@ -292,7 +296,7 @@ class Machine {
          "tensors alone: torch.save(model.state_dict(), path)");
   }
 
-  // ('storage', <class>, key, location, elements)
+  // `id`: ('storage', <class>, key, location, elements).
   void push_storage(const PickleValue& id) {
     const auto& items = id.items;
     check(id.kind == Kind::kTuple && items.size() == 5 &&
@@ -321,8 +325,8 @@ class Machine {
     }
   }
 
-  // (storage, offset, sizes, strides, requires_grad, hooks), and for `v3` the
-  // dtype, and perhaps metadata.
+  // `arguments`: (storage, offset, sizes, strides, requires_grad, hooks). With
+  // `v3` the dtype follows. Metadata may follow in both.
   void push_tensor(const PickleValue& arguments, bool v3) {
     const auto& items = arguments.items;
     const std::size_t count = v3 ? 7 : 6;
@@ -395,7 +399,7 @@ class Machine {
                      "; 2 to 5 are read");
       }
       case kFrame:
-        take(8);  // only says how much a reader had better read at once
+        take(8);  // a hint for readers: the size of the next block
         return;
       case kMark:
         check(marks_.size() < kMaxMarks, "nested deeper than ", kMaxMarks);
@@ -540,15 +544,15 @@ class Machine {
 
   const std::string_view bytes_;
   std::size_t position_ = 0;
-  std::size_t at_ = 0;  // where the opcode is that is being executed
+  std::size_t at_ = 0;  // position of the opcode that is being executed
 
   std::deque<PickleValue>& values_;
   std::vector<PickleValue*> stack_;
-  std::vector<std::size_t> marks_;  // how high the stack was at each
+  std::vector<std::size_t> marks_;  // height of the stack at each mark
   std::unordered_map<uint64_t, PickleValue*> memo_;
 };
 
-// Writes protocol 2. What has been memoized is: names and empty dicts.
+// A writer of protocol 2. It memoizes only names.
 class Writer {
  public:
   std::string take() {
@@ -592,7 +596,7 @@ class Writer {
     opcode(kTuple);
   }
 
-  // "module\nname\n"
+  // `lines`: "module\nname\n".
   void global(const std::string& lines) {
     const auto [found, is_new] = memo_.emplace(lines, memo_.size());
     if (!is_new) {
@@ -627,7 +631,8 @@ void write_tensor(Writer& to, const PickledTensor& tensor) {
   const DtypeNames* names = find_dtype(tensor.dtype);
   TORCH_CHECK_VALUE(names, in_quotes(tensor.name), " is of dtype ",
                     tensor.dtype, ", for which a state dict has no name");
-  // A dtype without a class of storages: bytes, and the dtype by itself.
+  // A dtype without a storage class is written as an untyped storage and a
+  // dtype.
   const bool v3 = !names->storage;
   const auto element = static_cast<int64_t>(c10::elementSize(tensor.dtype));
   to.global(v3 ? "torch._utils\n_rebuild_tensor_v3\n"
@@ -680,7 +685,7 @@ const char* PickleValue::kind_name() const {
     case Kind::kDtype:
       return "a dtype";
     case Kind::kStorageClass:
-      return "a class of storages";
+      return "a storage class";
     case Kind::kStorage:
       return "a storage";
     case Kind::kTensor:

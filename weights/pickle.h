@@ -1,6 +1,6 @@
-// Pickles of state dicts: read by a machine that can execute nothing, and
-// written. The opcodes are those of Python's pickletools.py; what torch.save
-// does with them is in PyTorch's torch/serialization.py and torch/_utils.py.
+// Reads and writes pickles of state dicts. The reader cannot execute code. The
+// opcodes are those of Python's pickletools.py. PyTorch's
+// torch/serialization.py and torch/_utils.py define how torch.save uses them.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -13,8 +13,9 @@
 
 namespace gpipe {
 
-// One object of a pickle. There may be several ways to it, and circles: nobody
-// may walk through all that can be reached and expect to come to an end.
+// One object of a pickle. Several objects may refer to the same object, and
+// references may form cycles. So code that follows all references may never
+// end.
 struct PickleValue {
   enum class Kind {
     kNone,
@@ -29,55 +30,61 @@ struct PickleValue {
     kDtype,         // torch.float32
     kStorageClass,  // torch.FloatStorage
     kStorage,       // a persistent id that names a storage
-    kTensor,        // what a call of torch._utils._rebuild_tensor_v2 stands for
-    kFunction,      // one of the few that may be called
+    kTensor,        // a call of torch._utils._rebuild_tensor_v2 or similar
+    kFunction,      // one of the few functions that may be called
   };
 
   Kind kind = Kind::kNone;
 
-  // kDtype, kStorageClass, kStorage, kTensor; kByte for untyped storages.
+  // For kDtype, kStorageClass, kStorage and kTensor. Untyped storages have
+  // kByte.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 
-  // kBool, kInt; kStorage: how many elements; kTensor: the offset, in elements.
+  // For kBool and kInt, the value. For kStorage, the number of elements. For
+  // kTensor, the offset in elements.
   int64_t integer = 0;
 
   double real = 0;  // kFloat
 
-  // kString, kBytes; kStorage: its key. Points into the pickle.
+  // For kString and kBytes, the contents. For kStorage, its key. Points into
+  // the pickle.
   std::string_view text;
 
-  // kTuple, kList; kDict: key, value, key, value, ... as they were set, so that
-  // of equal keys the last one counts. kTensor: a kStorage and two kTuples of
-  // as many kInts, the sizes and the strides, neither negative.
+  // For kTuple and kList, the elements. For kDict: key, value, key, value, ...
+  // in the order in which they were set; of equal keys the last one counts. For
+  // kTensor: a kStorage and two kTuples of kInts, the sizes and the strides.
+  // Both tuples have the same length and no negative numbers.
   std::vector<const PickleValue*> items;
 
-  // "a list", "None", for messages.
+  // Returns the kind for error messages, for example "a list" or "None".
   const char* kind_name() const;
 };
 
 // The object in a pickle of protocols 2 to 5, as torch.save writes it.
 //
-// A pickle is a program. This machine builds texts, numbers and containers, and
-// knows these names: collections.OrderedDict, torch.Size, torch.device,
-// torch._utils._rebuild_tensor_v2, _v3, _rebuild_parameter and
-// _rebuild_parameter_with_state, the storage classes and dtypes of torch.
-// "Calling" them makes one of the values above; there is no code behind a name.
-// All others, and opcodes that torch.save does not use, are errors.
+// A pickle is a program. The constructor runs it and builds texts, numbers and
+// containers. The reader knows these names: collections.OrderedDict,
+// torch.Size, torch.device, torch._utils._rebuild_tensor_v2, _v3,
+// _rebuild_parameter and _rebuild_parameter_with_state, and torch's storage
+// classes and dtypes. A "call" of a name creates one of the values above; no
+// code is executed. All other names, and opcodes that torch.save does not use,
+// are errors.
 //
-// No length in the pickle is believed before as many bytes have been seen, and
-// what one byte can make the machine allocate is bounded: in all it takes at
-// most some 150 bytes per byte of the pickle. There is no recursion.
+// A length in the pickle is accepted only if that many bytes follow. The memory
+// per byte of the pickle is bounded, at most about 150 bytes in total. There is
+// no recursion.
 //
-// A tensor's metadata (a conjugation that is still to be done) is an error, its
-// hooks and requires_grad are passed over, as is what is set as attributes of
-// an OrderedDict (PyTorch's "_metadata"). A torch.device is the tuple of its
-// arguments.
+// A tensor's metadata (a pending conjugation or negation) is an error. A
+// tensor's hooks and requires_grad are ignored, and so are attributes that are
+// set on an OrderedDict (PyTorch's "_metadata"). A torch.device is read as the
+// tuple of its arguments.
 //
-// Errors: c10::ValueError, which says at which byte; of a name, that nothing
-// has been executed. Threads: any.
+// Throws c10::ValueError with the byte position if the pickle is not valid. If
+// a name is not allowed, the error also says that nothing was executed.
+// Thread-safe.
 class Pickle {
  public:
-  // `bytes` must live as long as this.
+  // `bytes`: the pickle. It must outlive this object.
   explicit Pickle(std::string_view bytes);
 
   Pickle(const Pickle&) = delete;
@@ -90,19 +97,21 @@ class Pickle {
   const PickleValue* value_ = nullptr;
 };
 
-// A tensor for pickle_tensors().
+// The description of a tensor for pickle_tensors().
 struct PickledTensor {
   std::string name;
-  std::string key;  // of its storage
+  std::string key;  // key of its storage
   int64_t storage_bytes;
-  c10::ScalarType dtype;  // one of weights/dtypes.h
+  c10::ScalarType dtype;  // must be in the table of weights/dtypes.h
   int64_t offset;         // in elements
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
 };
 
-// The pickle, protocol 2, of an OrderedDict of these tensors, without gradient
-// and on the CPU, as torch.save writes it. Threads: pure function.
+// Returns the pickle (protocol 2) of an OrderedDict of `tensors`, as torch.save
+// writes it. The tensors are on the CPU and do not require a gradient. Throws
+// c10::ValueError if a dtype is not in the table of weights/dtypes.h, or if a
+// name has 4 GiB or more. Thread-safe.
 std::string pickle_tensors(const std::vector<PickledTensor>& tensors);
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// Any bytes as a pickle, and its tensors on storages of a few bytes.
+// Fuzzes Pickle and tensors_of() with any bytes, with small storages.
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Storage.h>
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-// As large as is asked for, up to what such an archive could have.
+// Returns a storage of the requested size, but of at most 1 KiB.
 c10::Storage small_storage(const std::string&, int64_t bytes) {
   return {c10::Storage::use_byte_size_t(), std::min<int64_t>(bytes, 1 << 10),
           c10::GetCPUAllocator(),
@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   return 0;
 }
 
-// Every second one gets a STOP if it has lost its own.
+// Appends a STOP to every second input that has lost its own.
 extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,
                                                std::size_t max_size,
                                                unsigned int seed) {

@@ -17,10 +17,10 @@ namespace gpipe {
 namespace {
 
 using Kind = PickleValue::Kind;
-using namespace std::string_literals;  // NOLINT: "..."s, which may have a \0
+using namespace std::string_literals;  // "..."s literals may contain \0
 using testing::value_error_of;
 
-// Python's struct.pack("<I", value).
+// Returns the bytes of Python's struct.pack("<I", value).
 std::string u32(uint32_t value) {
   std::string bytes;
   for (int k = 0; k < 4; ++k) bytes += static_cast<char>(value >> (8 * k));
@@ -46,9 +46,8 @@ std::vector<int64_t> integers(const PickleValue& tuple) {
 }
 
 TEST(PickleTest, ReadsNumbersTextsAndContainers) {
-  // (None, True, False, 255, 65535, -2, 2**40, -1, 1.5, "text", b"\0\n", [1,
-  // 2],
-  //  {"a": 1, "b": 2, "c": 3})
+  // (None, True, False, 255, 65535, -2, 2**40, -1, 1.5, "text", b"\0\n",
+  //  [1, 2], {"a": 1, "b": 2, "c": 3})
   const std::string bytes =
       "\x80\x02(N\x88\x89K\xffM\xff\xffJ\xfe\xff\xff\xff"
       "\x8a\x06\0\0\0\0\0\x01\x8a\x01\xffG\x3f\xf8\0\0\0\0\0\0"s +
@@ -175,7 +174,7 @@ TEST(PickleTest, ExecutesNothingAndNamesWhatWasAskedFor) {
             "\x85R."}) {
     EXPECT_NE(error_in(bytes).find("Nothing was executed"), std::string::npos);
   }
-  // INST, OBJ, NEWOBJ_EX, EXT1, PERSID: other ways to call.
+  // INST, OBJ, NEWOBJ_EX, EXT1 and PERSID are other opcodes that make calls.
   for (const char opcode : {'i', 'o', '\x92', '\x82', 'P'}) {
     const std::string bytes = "\x80\x02("s + command + opcode + "os\nsystem\n.";
     EXPECT_NE(error_in(bytes).find("which torch.save does not use for a state "
@@ -193,7 +192,7 @@ TEST(PickleTest, WhatMayBeNamedMayNotBeUsedForOtherThings) {
   EXPECT_EQ(error_in(dict + "K\x01R."),
             "pickle, byte 27: what a function is called with is an int");
   EXPECT_EQ(error_in(global("torch", "FloatStorage") + ")R."),
-            "pickle, byte 21: what is called is a class of storages");
+            "pickle, byte 21: what is called is a storage class");
   EXPECT_EQ(error_in(dict + ")}b."),
             "pickle, byte 27: sets attributes of a tuple");
   EXPECT_EQ(error_in(text("file") + "Q."),
@@ -258,7 +257,8 @@ TEST(PickleTest, CirclesAndDeepNestingAreHarmless) {
   EXPECT_EQ(deep.value().items.size(), 1u);
 }
 
-// The worst that a byte can do, of each sort, a hundred thousand times.
+// Repeats the byte sequences that allocate the most, a hundred thousand times
+// each.
 TEST(PickleTest, MemoryIsBoundedByTheSize) {
   for (const std::string& step :
        {")"s, "N"s, "]"s, "2"s, "\x94"s, "\x85"s, "a"s, "]2"s, ")]"s, ")\x94"s,

@@ -25,8 +25,8 @@ std::vector<int64_t> integers(const PickleValue& tuple) {
   return result;
 }
 
-// Elements of the storage that a tensor needs, or -1 if that is too much to be
-// counted.
+// Returns the number of elements of the storage that a tensor needs, or -1 if
+// the number overflows.
 int64_t extent(int64_t offset, const std::vector<int64_t>& sizes,
                const std::vector<int64_t>& strides) {
   int64_t last = offset;
@@ -50,7 +50,7 @@ class Builder {
     const std::vector<int64_t> sizes = integers(*value.items[1]);
     const std::vector<int64_t> strides = integers(*value.items[2]);
     const auto element = static_cast<int64_t>(c10::elementSize(value.dtype));
-    // The storage's own dtype, which may be bytes.
+    // The size follows from the storage's own dtype, which may be uint8.
     const std::optional<int64_t> bytes =
         bytes_of({storage.integer}, storage.dtype);
     TORCH_CHECK_VALUE(bytes, in_quotes(name), " has a storage of ",
@@ -69,7 +69,8 @@ class Builder {
   }
 
  private:
-  // LibTorch multiplies also the strides of sizes 0 and 1, which mean nothing.
+  // LibTorch also multiplies the strides of sizes 0 and 1, which have no
+  // meaning.
   static bool fit(const std::vector<int64_t>& strides,
                   const std::vector<int64_t>& sizes) {
     for (std::size_t k = 0; k < strides.size(); ++k) {
@@ -102,7 +103,7 @@ bool has_tensors(const PickleValue& dict) {
   return false;
 }
 
-// Null: has none of this name.
+// Returns the last entry with this name, or null.
 const PickleValue* entry(const PickleValue& dict, std::string_view name) {
   const PickleValue* found = nullptr;
   for (std::size_t k = 0; k + 1 < dict.items.size(); k += 2) {
@@ -114,7 +115,7 @@ const PickleValue* entry(const PickleValue& dict, std::string_view name) {
   return found;
 }
 
-// "'epoch' (an int), 'optimizer' (a dict) and 3 more"
+// Returns for example "'epoch' (an int), 'optimizer' (a dict) and 3 more".
 std::string contents(const PickleValue& dict) {
   constexpr std::size_t kListed = 20;
   std::vector<std::string> names;
@@ -162,7 +163,7 @@ StateDict tensors_of(const PickleValue& value, const StorageReader& storage) {
                       key.kind_name());
     const std::string name(key.text);
     TORCH_CHECK_VALUE(!result.contains(name), in_quotes(name),
-                      " is there twice");
+                      " appears twice");
     result.insert(name, builder.tensor(name, item));
   }
   return result;

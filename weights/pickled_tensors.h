@@ -1,4 +1,4 @@
-// From what a pickle says of tensors to tensors.
+// Creates tensors from the objects of a pickle.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -12,19 +12,18 @@
 
 namespace gpipe {
 
-// The storage with this key, which the pickle says has so many bytes. Asked
-// once for each key.
+// A function that returns the storage with `key`. `bytes`: the size that the
+// pickle claims. It is called once for each key.
 using StorageReader =
     std::function<c10::Storage(const std::string& key, int64_t bytes)>;
 
-// The tensors of a dict in a pickle, or, if it has none, of the dict that is
-// its entry "state_dict" or "model". Entries that are no tensors are left out,
-// and no storage is read but for those that are.
+// Returns the tensors of the dict in a pickle. If the dict contains no tensor,
+// its entry "state_dict" or "model" is used instead. Entries that are not
+// tensors are left out, and only storages of tensors in the result are read.
 //
-// Errors: c10::ValueError for a tensor that reaches beyond its storage, and for
-// names that are not text or are there twice; and if there is no tensor, which
-// says what there is.
-// Threads: pure function, but for `storage`.
+// Throws c10::ValueError if a tensor reaches beyond its storage, if a name is
+// not a text or appears twice, or if there is no tensor. In the last case the
+// error lists what the pickle contains. Thread-safe if `storage` is.
 StateDict tensors_of(const PickleValue& value, const StorageReader& storage);
 
 }  // namespace gpipe

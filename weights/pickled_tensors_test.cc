@@ -16,7 +16,7 @@ namespace {
 
 using testing::value_error_of;
 
-// Bytes 0, 1, 2, ...; notes the keys that were asked for.
+// A reader of storages with bytes 0, 1, 2, ... that records the requested keys.
 struct Counting {
   std::vector<std::string> keys;
 
@@ -45,7 +45,7 @@ TEST(PickledTensorsTest, HaveStridesAndShareStorages) {
   Counting counting;
   const StateDict dict = counting.tensors(testing::kStridedPickle);
   EXPECT_EQ(dict.size(), 10u);
-  // "transposed" and "row" are of one.
+  // "transposed" and "row" share one storage.
   EXPECT_EQ(counting.keys, (std::vector<std::string>{"0", "1", "2", "3", "4",
                                                      "5", "6", "7", "8"}));
   EXPECT_EQ(dict["transposed"].sizes(), at::IntArrayRef({3, 2}));
@@ -114,7 +114,7 @@ TEST(PickledTensorsTest, AStorageHasOneSize) {
 TEST(PickledTensorsTest, AreThoseOfStateDictOrModelInADict) {
   const std::string inner =
       pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
-  // Without PROTO and STOP.
+  // The dict without PROTO and STOP.
   const std::string dict = inner.substr(2, inner.size() - 3);
   const auto key = [](const std::string& text) {
     return "\x8c" + std::string(1, static_cast<char>(text.size())) + text;
@@ -144,7 +144,7 @@ TEST(PickledTensorsTest, NamesAreTextsAndThereOnce) {
                       {"w", "0", 4, at::kFloat, 0, {1}, {1}}});
   Counting counting;
   EXPECT_EQ(value_error_of([&] { counting.tensors(one); }),
-            "'w' is there twice");
+            "'w' appears twice");
 }
 
 }  // namespace

@@ -22,12 +22,13 @@
 namespace gpipe {
 namespace {
 
-// Copies bytes from a place in the file; all of them are there.
+// A function that copies bytes from `offset` in the file. The caller checks
+// that the bytes exist.
 using ReadAt = std::function<void(uint64_t offset, void* to, std::size_t size)>;
 
 Safetensors read(uint64_t file_bytes, const ReadAt& read_at) {
   TORCH_CHECK_VALUE(file_bytes >= kSafetensorsLengthBytes, "has ", file_bytes,
-                    " bytes, and so no header");
+                    " bytes, too few for a header");
   uint8_t bytes[kSafetensorsLengthBytes];
   read_at(0, bytes, sizeof bytes);
   uint64_t length = 0;
@@ -73,7 +74,7 @@ class InputFile {
     struct stat status;
     TORCH_CHECK_VALUE(
         fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode),
-        "is no file");
+        "is not a regular file");
     return static_cast<uint64_t>(status.st_size);
   }
 
@@ -95,7 +96,7 @@ class InputFile {
   const int descriptor_;
 };
 
-// The same error, with what it is about in front.
+// Runs `body`. Puts `source` in front of the text of a c10::ValueError.
 template <typename Body>
 auto with_source(const std::string& source, const Body& body) {
   try {

@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file.
+// Fuzzes parse_safetensors() with any bytes.
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -16,7 +16,8 @@ using gpipe::testing::fuzz_check;
 
 constexpr std::size_t kLengthBytes = 8;
 
-// Of a file that can be read: its header, written and read again, is the same.
+// Checks that the header of a readable file stays the same when it is written
+// and read again.
 void check_header(std::string_view file) {
   std::size_t length = 0;
   for (std::size_t k = kLengthBytes; k-- > 0;) {
@@ -53,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   return 0;
 }
 
-// Makes the header's length right in every second one: up to the last brace.
+// Corrects the header's length in every second input: up to the last brace.
 extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,
                                                std::size_t max_size,
                                                unsigned int seed) {

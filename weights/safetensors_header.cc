@@ -21,8 +21,8 @@ using Json = nlohmann::json;
 constexpr char kMetadata[] = "__metadata__";
 constexpr std::size_t kMaxDimensions = 64;
 
-// Takes the JSON in piece by piece, so that nothing is built that does not
-// belong into a header, however deep or long it is.
+// A handler that gets the JSON piece by piece, so that nothing is stored that
+// does not belong in a header, however deep or long the JSON is.
 class HeaderHandler : public nlohmann::json_sax<Json> {
  public:
   SafetensorsHeader take() { return std::move(header_); }
@@ -57,7 +57,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
     if (place_ != Place::kEntry || key_ != "dtype") refuse("a text");
     const DtypeNames* found = find_dtype_by_safetensors_name(value);
     TORCH_CHECK_VALUE(found, where(), " has dtype ", in_quotes(value),
-                      ", which LibTorch has not");
+                      ", which LibTorch does not have");
     header_.entries.back().dtype = found->dtype;
     return true;
   }
@@ -66,14 +66,14 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
     key_ = std::move(value);
     if (place_ == Place::kTop) {
       TORCH_CHECK_VALUE(names_.insert(key_).second, in_quotes(key_),
-                        " is there twice");
+                        " appears twice");
     } else if (place_ == Place::kEntry) {
       const int field = key_ == "dtype"          ? 1
                         : key_ == "shape"        ? 2
                         : key_ == "data_offsets" ? 4
                                                  : 0;
       TORCH_CHECK_VALUE(field != 0, where(), " is not part of the format");
-      TORCH_CHECK_VALUE((fields_ & field) == 0, where(), " is there twice");
+      TORCH_CHECK_VALUE((fields_ & field) == 0, where(), " appears twice");
       fields_ |= field;
     }
     return true;
@@ -132,7 +132,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
 
   bool parse_error(std::size_t, const std::string&,
                    const Json::exception& error) override {
-    TORCH_CHECK_VALUE(false, "the header is no JSON: ", error.what());
+    TORCH_CHECK_VALUE(false, "the header is not JSON: ", error.what());
   }
 
  private:
@@ -152,14 +152,14 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   }
 
   [[noreturn]] void refuse(const char* what) const {
-    TORCH_CHECK_VALUE(false, where(), " is, or has in it, ", what,
-                      ", which is not what the format has there");
+    TORCH_CHECK_VALUE(false, where(), " is or contains ", what,
+                      ", which the format does not allow there");
   }
 
   SafetensorsHeader header_;
   Place place_ = Place::kOutside;
-  std::string key_;  // the last one
-  int fields_ = 0;   // of the entry; a bit for each that it has
+  std::string key_;  // the last key
+  int fields_ = 0;   // one bit for each field that the entry has
   std::vector<uint64_t> numbers_;
   std::unordered_set<std::string> names_;
 };
@@ -189,7 +189,7 @@ void check_cover(const std::vector<SafetensorsEntry>& entries,
                       ", but what is before it ends at ", end);
     end = entry->end;
   }
-  TORCH_CHECK_VALUE(end == data_bytes, "the header speaks of ", end,
+  TORCH_CHECK_VALUE(end == data_bytes, "the header describes ", end,
                     " bytes of data, but there are ", data_bytes);
 }
 
@@ -198,11 +198,11 @@ std::string json_text(const std::string& text) {
     return Json(text).dump();
   } catch (const Json::exception&) {
     TORCH_CHECK_VALUE(false, in_quotes(text),
-                      " is not UTF-8, which safetensors has to be");
+                      " is not UTF-8, which safetensors requires");
   }
 }
 
-// "[1,2]"
+// Returns for example "[1,2]".
 template <typename Numbers>
 std::string json_list(const Numbers& numbers) {
   std::string text = "[";
@@ -247,7 +247,8 @@ std::string safetensors_header_text(const SafetensorsHeader& header) {
                       kMetadata, " in a safetensors file");
     const DtypeNames* names = find_dtype(entry.dtype);
     TORCH_CHECK_VALUE(names && names->safetensors, in_quotes(entry.name),
-                      " is ", entry.dtype, ", which safetensors has not");
+                      " is ", entry.dtype,
+                      ", which safetensors does not support");
     begin_member(entry.name);
     text += std::string("{\"dtype\":\"") + names->safetensors +
             "\",\"shape\":" + json_list(entry.sizes) + ",\"data_offsets\":" +

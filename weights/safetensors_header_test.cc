@@ -12,14 +12,14 @@
 namespace gpipe {
 namespace {
 
-using namespace std::string_literals;  // NOLINT: "..."s
+using namespace std::string_literals;  // "..."s literals
 using testing::value_error_of;
 
 std::string error_in(const std::string& json, uint64_t data_bytes = 8) {
   return value_error_of([&] { parse_safetensors_header(json, data_bytes); });
 }
 
-// One tensor, "t", with this shape and these offsets.
+// Returns a header with one tensor, "t", of this shape and with these offsets.
 std::string one(const std::string& shape, const std::string& offsets,
                 const std::string& dtype = "F32") {
   return R"({"t":{"dtype":")" + dtype + R"(","shape":)" + shape +
@@ -56,11 +56,11 @@ TEST(SafetensorsHeaderTest, IsWrittenAsItIsRead) {
 TEST(SafetensorsHeaderTest, CoversTheDataOnce) {
   EXPECT_EQ(error_in(one("[2]", "[0,8]")), "no error");
   EXPECT_EQ(error_in(one("[2]", "[0,8]"), 9),
-            "the header speaks of 8 bytes of data, but there are 9");
+            "the header describes 8 bytes of data, but there are 9");
   EXPECT_EQ(error_in(one("[2]", "[0,8]"), 7),
-            "the header speaks of 8 bytes of data, but there are 7");
+            "the header describes 8 bytes of data, but there are 7");
   EXPECT_EQ(error_in("{}"),
-            "the header speaks of 0 bytes of data, but there are 8");
+            "the header describes 0 bytes of data, but there are 8");
   EXPECT_EQ(error_in(one("[1]", "[4,8]")),
             "the data of 't' begins at 4, but what is before it ends at 0");
   const auto two = [](const std::string& a, const std::string& b) {
@@ -98,7 +98,7 @@ TEST(SafetensorsHeaderTest, HasNothingButTheFormat) {
   EXPECT_EQ(error_in(" {}"), "the header does not begin with '{'");
   EXPECT_EQ(error_in("[]"), "the header does not begin with '{'");
   for (const char* broken : {"{", "{}}", "{\"a\"}", "{} x", "{\"\xff\":1}"}) {
-    EXPECT_EQ(error_in(broken).rfind("the header is no JSON: ", 0), 0u)
+    EXPECT_EQ(error_in(broken).rfind("the header is not JSON: ", 0), 0u)
         << broken;
   }
   for (const std::string& wrong :
@@ -108,7 +108,7 @@ TEST(SafetensorsHeaderTest, HasNothingButTheFormat) {
         one("[-2]", "[0,8]"), one("[[2]]", "[0,8]"), one("[\"2\"]", "[0,8]"),
         one("[true]", "[0,8]"), one("[2]", "{}"), one("[2]", "8"),
         one("[1e0]", "[0,8]"), one("[99999999999999999999]", "[0,8]")}) {
-    EXPECT_NE(error_in(wrong).find("which is not what the format has there"),
+    EXPECT_NE(error_in(wrong).find("which the format does not allow there"),
               std::string::npos)
         << wrong;
   }
@@ -124,20 +124,20 @@ TEST(SafetensorsHeaderTest, HasNothingButTheFormat) {
   EXPECT_EQ(error_in(one(ones + "]", "[0,4]")),
             "'t': 'shape' has too many numbers");
   EXPECT_EQ(error_in(one("[2]", "[0,8]", "F4")),
-            "'t': 'dtype' has dtype 'F4', which LibTorch has not");
+            "'t': 'dtype' has dtype 'F4', which LibTorch does not have");
   EXPECT_EQ(error_in(R"({"t":{"dtype":"F32","shape":[2]}})"),
             "'t' needs dtype, shape and data_offsets");
   EXPECT_EQ(error_in(R"({"t":{"dtype":"F32","dtype":"F32"}})"),
-            "'t': 'dtype' is there twice");
+            "'t': 'dtype' appears twice");
   EXPECT_EQ(error_in(R"({"t":{"color":"red"}})"),
             "'t': 'color' is not part of the format");
   const std::string entry = one("[0]", "[0,0]").substr(1);
   EXPECT_EQ(error_in("{" + entry.substr(0, entry.size() - 1) + "," + entry, 0),
-            "'t' is there twice");
+            "'t' appears twice");
   EXPECT_EQ(error_in(R"({"__metadata__":{"a":"1","a":"2"}})"),
             "__metadata__ has 'a' twice");
   EXPECT_EQ(error_in(R"({"__metadata__":{},"__metadata__":{}})"),
-            "'__metadata__' is there twice");
+            "'__metadata__' appears twice");
 }
 
 TEST(SafetensorsHeaderTest, DepthAndLengthAreHarmless) {
@@ -146,7 +146,7 @@ TEST(SafetensorsHeaderTest, DepthAndLengthAreHarmless) {
   for (int k = 0; k < 50000; ++k) deep += "{\"a\":";
   EXPECT_NE(error_in(deep), "no error");
 
-  // The shortest entries there are.
+  // The shortest possible entries.
   std::string json = "{";
   for (int k = 0; k < 5000; ++k) {
     if (k > 0) json += ",";
@@ -167,11 +167,11 @@ TEST(SafetensorsHeaderTest, SaysWhatCannotBeWritten) {
     return value_error_of([&] { safetensors_header_text(header); });
   };
   EXPECT_EQ(error({"t", at::kComplexDouble, {}, 0, 16}),
-            "'t' is ComplexDouble, which safetensors has not");
+            "'t' is ComplexDouble, which safetensors does not support");
   EXPECT_EQ(error({"__metadata__", at::kFloat, {}, 0, 4}),
             "a tensor cannot be called __metadata__ in a safetensors file");
   EXPECT_EQ(error({"\xff", at::kFloat, {}, 0, 4}),
-            "'\xff' is not UTF-8, which safetensors has to be");
+            "'\xff' is not UTF-8, which safetensors requires");
 }
 
 }  // namespace

@@ -91,8 +91,8 @@ TEST(SafetensorsTest, EveryTensorIsAlignedToItsElements) {
 }
 
 TEST(SafetensorsTest, SaysWhatIsWrongWithAFile) {
-  EXPECT_EQ(error_in(""), "source: has 0 bytes, and so no header");
-  EXPECT_EQ(error_in("1234567"), "source: has 7 bytes, and so no header");
+  EXPECT_EQ(error_in(""), "source: has 0 bytes, too few for a header");
+  EXPECT_EQ(error_in("1234567"), "source: has 7 bytes, too few for a header");
   EXPECT_EQ(error_in(length(3) + "{}"),
             "source: should begin with a header of 3 bytes, but there are 2, "
             "and 100000000 are the most that are allowed");
@@ -104,14 +104,15 @@ TEST(SafetensorsTest, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(error_in(length(0)), "source: the header does not begin with '{'");
   EXPECT_EQ(error_in(length(2) + "{}"), "no error");
   EXPECT_EQ(error_in(length(2) + "{}x"),
-            "source: the header speaks of 0 bytes of data, but there are 1");
+            "source: the header describes 0 bytes of data, but there are 1");
   const std::string whole(testing::kSafetensorsFile);
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_NE(error_in(whole.substr(0, size)), "no error") << size;
   }
   EXPECT_EQ(value_error_of([] { read_safetensors("/missing"); }),
             "/missing: cannot be read: No such file or directory");
-  EXPECT_EQ(value_error_of([] { read_safetensors("/"); }), "/: is no file");
+  EXPECT_EQ(value_error_of([] { read_safetensors("/"); }),
+            "/: is not a regular file");
 }
 
 TEST(SafetensorsTest, NamesTensorsThatCannotBeWritten) {
@@ -127,7 +128,7 @@ TEST(SafetensorsTest, NamesTensorsThatCannotBeWritten) {
   EXPECT_EQ(error(at::full({3}, 1.0).to_sparse()),
             "'bad' is a SparseCPUFloatType; only plain tensors can be written");
   EXPECT_EQ(error(at::full({3}, 1, at::TensorOptions(at::kComplexDouble))),
-            "'bad' is ComplexDouble, which safetensors has not");
+            "'bad' is ComplexDouble, which safetensors does not support");
   EXPECT_TRUE(testing::names_in(folder).empty());
 }
 

@@ -28,15 +28,16 @@ void collect(const torch::nn::Module& module, const std::string& prefix,
   }
 }
 
-// ---- Names that resemble each other
+// ---- Similar names
 
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() > end.size() &&
          text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// Null if none of them is close. A prefix more or less ("module.", "backbone.")
-// is closer than anything else.
+// Returns the candidate that is most similar to `name`, or null if none is
+// close. A candidate that differs only by a prefix ("module.", "backbone.")
+// comes first.
 const std::string* nearest(const std::string& name,
                            const std::vector<std::string>& candidates) {
   const std::string* best = nullptr;
@@ -54,11 +55,11 @@ const std::string* nearest(const std::string& name,
   return best;
 }
 
-// ---- What is wrong
+// ---- Error texts
 
 constexpr std::size_t kListed = 20;
 
-// One line for each of the first items.
+// Writes the title and one line for each of the first kListed items.
 template <typename Describe>
 void list(std::ostream& to, const char* title,
           const std::vector<std::string>& items, const Describe& describe) {
@@ -72,7 +73,7 @@ void list(std::ostream& to, const char* title,
   }
 }
 
-// "" if `from` can be copied into `to`.
+// Returns why `from` cannot be copied into `to`, or "" if it can.
 std::string mismatch(const at::Tensor& from, const at::Tensor& to) {
   std::ostringstream text;
   if (!from.defined()) {
@@ -92,7 +93,7 @@ std::string mismatch(const at::Tensor& from, const at::Tensor& to) {
 
 struct Comparison {
   LoadReport names;
-  std::vector<std::string> misfits;  // "'fc.weight' is ..."
+  std::vector<std::string> misfits;  // for example "'fc.weight' is ..."
 
   std::string text() const {
     std::ostringstream text;

@@ -1,4 +1,4 @@
-// A module's parameters and buffers by name: taken out, and put back in.
+// Gets and sets a module's parameters and buffers by name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,43 +14,49 @@ class Module;
 
 namespace gpipe {
 
-// Names and tensors in order. insert() of a name that is there already, and
-// operator[] with one that is not, throw c10::Error; find() gives null.
+// A dictionary of names and tensors in order. insert() throws c10::Error if the
+// name exists. operator[] throws c10::Error if the name does not exist; find()
+// returns null.
 using StateDict = torch::OrderedDict<std::string, at::Tensor>;
 
-// What Python's Module.state_dict() gives, in its order: a module's own
-// parameters, then its own buffers, then its children's, with names such as
-// "layer1.0.conv1.weight". What is registered but undefined (a bias that is
-// switched off) is left out; what is registered twice is there twice.
+// Returns the same names and tensors as Python's Module.state_dict(), in the
+// same order: a module's own parameters, its own buffers, then those of its
+// children. An example of a name is "layer1.0.conv1.weight". Undefined
+// parameters and buffers (a bias that is switched off) are left out. A tensor
+// that is registered twice appears twice.
 //
-// The tensors are detached and share the module's memory: they change with it.
-// clone() those that should not.
+// The tensors are detached and share the module's memory, so they change with
+// the module. Call clone() for a copy.
 //
-// Threads: any, while no other one changes the module.
+// Threads: may be called from any thread while no other thread changes the
+// module.
 StateDict state_dict(const torch::nn::Module& module);
 
-// How load_state_dict() takes names that do not match.
+// Options of load_state_dict().
 struct LoadOptions {
-  // Whether missing and unexpected names are errors. Wrong shapes always are.
+  // Whether missing and unexpected names are errors. Wrong shapes are always
+  // errors.
   TORCH_ARG(bool, strict) = true;
 };
 
-// What load_state_dict() left alone; with `strict` always nothing.
+// The names that load_state_dict() did not load. Empty with `strict`.
 struct LoadReport {
   std::vector<std::string> missing;     // in the module, not in the dict
   std::vector<std::string> unexpected;  // in the dict, not in the module
 };
 
 // Copies the values of `dict` into the module's parameters and buffers, in
-// place: whoever shares their memory (an optimizer, a GPipe made of the module)
-// sees them. They may come from another device, or, if both are floating point,
-// from another dtype, and are converted then.
+// place. Objects that share their memory (an optimizer, a GPipe made of the
+// module) see the new values. Values are converted if they are on another
+// device, or if both dtypes are floating point and differ.
 //
-// Errors: one c10::ValueError for all that is wrong, before anything is
-// changed: shapes and dtypes that differ, missing names, unexpected ones (with
-// the missing name that each resembles, if there is one), undefined tensors and
-// tensors without values (on the meta device). A list ends after 20.
-// Threads: any, while no other one uses the module or the dict's tensors.
+// Throws one c10::ValueError with all problems before anything changes:
+// different shapes or dtypes, missing names, unexpected names, undefined
+// tensors, and tensors on the meta device (without values). For an unexpected
+// name the error suggests a missing name that resembles it. Each list ends
+// after 20 items.
+// Threads: may be called from any thread while no other thread uses the module
+// or changes the dict's tensors.
 LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
                            const LoadOptions& options = {});
 

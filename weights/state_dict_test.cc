@@ -24,7 +24,7 @@ using torch::nn::LinearOptions;
 using torch::nn::Sequential;
 using Names = std::vector<std::string>;
 
-// Registered in an order that is not that of a state dict.
+// A module whose registration order differs from the order of a state dict.
 struct MixedImpl : torch::nn::Module {
   MixedImpl() {
     fc = register_module("fc", Linear(LinearOptions(2, 1).bias(false)));

@@ -32,11 +32,12 @@ using caffe2::serialize::PyTorchStreamWriter;
 
 // ---- Reading
 
-// What the first bytes say. LibTorch's reader would only say that it is no zip.
+// Checks the first bytes. LibTorch's reader would only say that the file is no
+// zip.
 void check_is_zip(const std::string& path) {
   struct stat status;
   TORCH_CHECK_VALUE(stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode),
-                    "is no file, or cannot be read");
+                    "is not a regular file, or cannot be read");
   std::ifstream file(path, std::ios::binary);
   std::string start(16, '\0');
   TORCH_CHECK_VALUE(file, "cannot be read");
@@ -46,7 +47,7 @@ void check_is_zip(const std::string& path) {
     return std::string_view(start).substr(0, bytes.size()) == bytes;
   };
   if (begins_with("PK\x03\x04")) return;
-  // A pickled integer, 0x1950a86a20f9469cfc6c, is how files began before.
+  // Before 1.6, files began with the pickled integer 0x1950a86a20f9469cfc6c.
   constexpr std::string_view kMagic =
       "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8";
   if (start.size() > 2 && start[0] == '\x80' &&
@@ -57,8 +58,8 @@ void check_is_zip(const std::string& path) {
         "torch.save(torch.load(path, weights_only=True), path)");
   }
   TORCH_CHECK_VALUE(false,
-                    "is no zip archive, and so not from torch.save, or it is "
-                    "damaged");
+                    "is not a zip archive: it is damaged, or torch.save did "
+                    "not write it");
 }
 
 class Archive {
@@ -112,11 +113,12 @@ StateDict read(const std::string& path) {
 
 // ---- Writing
 
-// Everything that is written is on the CPU then.
+// The storages to write. Their bytes are copied to the CPU when they are
+// written.
 struct Storages {
-  std::vector<c10::Storage> storages;  // the number is the key
+  std::vector<c10::Storage> storages;  // the index is the key in the file
   std::vector<at::ScalarType> dtypes;
-  std::vector<std::string> names;  // of the first tensor there
+  std::vector<std::string> names;  // the first tensor of each storage
   std::unordered_map<c10::StorageImpl*, std::size_t> numbers;
 };
 
@@ -155,7 +157,7 @@ PickledTensor describe(const std::string& name, const at::Tensor& tensor,
           tensor.strides().vec()};
 }
 
-// All bytes of a storage, on the CPU.
+// Returns all bytes of a storage, on the CPU.
 at::Tensor bytes_on_cpu(const c10::Storage& storage) {
   at::Tensor bytes =
       at::empty({0}, at::TensorOptions(at::kByte).device(storage.device()));
@@ -164,9 +166,10 @@ at::Tensor bytes_on_cpu(const c10::Storage& storage) {
   return bytes.cpu();
 }
 
-// LibTorch's writer ends the process if it is destroyed after an error, since
-// its destructor then wants to write the end of the archive. So it sees none:
-// this keeps the first error, drops what comes after it, and throws when asked.
+// A wrapper of `file` that keeps its first error, ignores later writes, and
+// throws the error in check(). LibTorch's writer must not see the error: its
+// destructor writes the end of the archive, and ends the process if that fails
+// after an error.
 class Sink {
  public:
   explicit Sink(AtomicFile& file) : file_(file) {}
@@ -227,7 +230,7 @@ void write_torch_file(const std::string& path, const StateDict& dict) {
     const auto write_text = [&](const char* name, std::string_view text) {
       write(name, text.data(), text.size());
     };
-    // The records of torch.save, in its order.
+    // Writes the records of torch.save, in its order.
     write_text("data.pkl", pickle);
     write_text(".format_version", "1");
     write_text(".storage_alignment", "64");

@@ -1,4 +1,4 @@
-// State dicts in PyTorch's own files (.pt, .pth).
+// Reads and writes state dicts in PyTorch's own files (.pt, .pth).
 #pragma once
 
 #include <string>
@@ -7,39 +7,44 @@
 
 namespace gpipe {
 
-// Reads what Python's torch.save(dict, path) has written since PyTorch 1.6: a
-// zip archive, taken apart by LibTorch's own reader, with a pickle, which
-// weights/pickle.h reads without executing anything.
+// Reads a file that Python's torch.save(dict, path) wrote with PyTorch 1.6 or
+// later: a zip archive with a pickle. LibTorch's own reader reads the archive,
+// and weights/pickle.h reads the pickle without executing anything.
 //
-// The dict is the one saved, if it has tensors, or else its entry "state_dict"
+// Returns the saved dict if it contains tensors, or else its entry "state_dict"
 // or "model" ({"state_dict": {...}, "epoch": 3}). Entries that are not tensors
-// are left out. Tensors are on the CPU, whatever device they came from, have
-// the strides that they had, and share memory where they did.
+// are left out. All tensors are on the CPU, whatever their device was. They
+// keep their strides, and tensors that shared memory share it again.
 //
 // LibTorch's reader does not compare checksums: a changed bit in the values of
-// a tensor is not noticed.
+// a tensor is not detected.
 //
-// Errors: c10::ValueError, with the path: the file cannot be read or is cut
-// off; is of the format before 1.6, or not from torch.save; was written on a
-// big-endian machine; holds objects that a state dict has not, which it names;
-// has tensors that reach beyond their storage, or a storage that is larger than
-// the file; or has no dict with tensors, and then says what there is.
-// Threads: any.
+// Throws c10::ValueError with the path if:
+// - the file cannot be read, or is cut off,
+// - the file has the format before 1.6, or torch.save did not write it,
+// - the file was written on a big-endian machine,
+// - the pickle contains objects that no state dict has (the error names them),
+// - a tensor reaches beyond its storage, or a storage is larger than the file,
+// - there is no dict with tensors (the error lists what there is).
+//
+// Thread-safe.
 StateDict read_torch_file(const std::string& path);
 
 // Writes a file that Python's torch.load(path, weights_only=True) reads as an
-// OrderedDict, and that appears when it is complete (weights/atomic_file.h).
+// OrderedDict. The file appears only when it is complete
+// (weights/atomic_file.h).
 //
-// As with torch.save, storages are written whole and once: tensors that share
-// memory still do when they are read, and a slice of a large tensor brings the
-// large one along unless it is clone()d. Tensors on other devices are written
-// as if they were on the CPU, and what requires a gradient as if it did not.
+// As with torch.save, each storage is written once and whole. Tensors that
+// share memory still share it when they are read. A slice of a large tensor
+// writes the whole large tensor unless the slice is clone()d. Tensors on other
+// devices are written as CPU tensors, and requires_grad is not written.
 //
-// Errors: c10::ValueError, naming the tensor, for one that is undefined,
-// sparse, quantized, or without values (on the meta device), and for two of
-// different dtypes that share memory, which the format cannot express;
+// Throws c10::ValueError with the tensor's name if a tensor is undefined,
+// sparse, quantized, or on the meta device (without values), or if two tensors
+// of different dtypes share memory, which the format cannot express. Throws
 // c10::Error if the file cannot be written.
-// Threads: any, while no other one changes the tensors.
+// Threads: may be called from any thread while no other thread changes the
+// tensors.
 void write_torch_file(const std::string& path, const StateDict& dict);
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// Any bytes as a file of torch.save's.
+// Fuzzes read_torch_file() with any bytes.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,12 +9,12 @@
 #include "weights/testing/fuzz_reader.h"
 #include "weights/torch_file.h"
 
-// LibTorch's reader leaks if it throws in its constructor, and libFuzzer would
-// look for leaks after each input.
+// Turns LeakSanitizer off. LibTorch's reader leaks if its constructor throws,
+// and libFuzzer would look for leaks after each input.
 extern "C" int __lsan_is_turned_off() { return 1; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
-  // LibTorch's reader wants a path.
+  // LibTorch's reader needs a path.
   static const int file = memfd_create("torch_file", MFD_CLOEXEC);
   static const std::string path = "/proc/self/fd/" + std::to_string(file);
   gpipe::testing::fuzz_check(

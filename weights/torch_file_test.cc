@@ -46,7 +46,7 @@ TEST(TorchFileTest, WritesWhatItReadsBitByBit) {
         << item.key();
     EXPECT_EQ(read[item.key()].strides(), item.value().strides());
   }
-  // Views are views again.
+  // Tensors that were views are views again.
   EXPECT_TRUE(read["part"].is_alias_of(read["base"]));
   EXPECT_EQ(read["part"].storage_offset(), 4);
   EXPECT_FALSE(read["nan"].is_alias_of(read["base"]));
@@ -102,7 +102,7 @@ TEST(TorchFileTest, NamesTensorsThatCannotBeWritten) {
   EXPECT_TRUE(testing::names_in(folder).empty());
 }
 
-// As on a full disk: an error, and neither the end of the process nor a file.
+// A full disk must give an error, must not end the process, and leaves no file.
 TEST(TorchFileTest, AFullDiskIsAnError) {
   const std::string folder = new_folder();
   const std::string path = folder + "w.pt";
@@ -128,7 +128,7 @@ TEST(TorchFileTest, AFullDiskIsAnError) {
   EXPECT_EQ(read_torch_file(path).size(), 4u);
 }
 
-// An archive with these records.
+// Returns an archive with these records.
 std::string archive(
     const std::vector<std::pair<std::string, std::string>>& records,
     bool compress = false) {
@@ -160,10 +160,12 @@ TEST(TorchFileTest, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(error(testing::kLegacyFile),
             "is of the format before PyTorch 1.6. Save it again with a recent "
             "one: torch.save(torch.load(path, weights_only=True), path)");
-  EXPECT_EQ(error("no archive"),
-            "is no zip archive, and so not from torch.save, or it is damaged");
-  EXPECT_EQ(error(""),
-            "is no zip archive, and so not from torch.save, or it is damaged");
+  EXPECT_EQ(
+      error("no archive"),
+      "is not a zip archive: it is damaged, or torch.save did not write it");
+  EXPECT_EQ(
+      error(""),
+      "is not a zip archive: it is damaged, or torch.save did not write it");
   EXPECT_EQ(error(archive({{"other", "text"}})),
             "is a zip archive, but not from torch.save: it has no data.pkl");
   EXPECT_EQ(error(archive({{"data.pkl", pickle}, {"byteorder", "big"}})),
@@ -183,7 +185,7 @@ TEST(TorchFileTest, SaysWhatIsWrongWithAFile) {
                       "of "),
             std::string::npos);
 
-  // Cut off anywhere.
+  // The archive is cut off at various sizes.
   const std::string whole = archive({{"data.pkl", pickle}, {"data/0", data}});
   for (std::size_t size = 0; size < whole.size(); size += 7) {
     EXPECT_NE(error(whole.substr(0, size)), "") << size;
@@ -192,9 +194,9 @@ TEST(TorchFileTest, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(read_torch_file(path)["w"].numel(), 2);
 
   EXPECT_EQ(value_error_of([] { read_torch_file("/missing.pt"); }),
-            "/missing.pt: is no file, or cannot be read");
+            "/missing.pt: is not a regular file, or cannot be read");
   EXPECT_EQ(value_error_of([] { read_torch_file("/"); }),
-            "/: is no file, or cannot be read");
+            "/: is not a regular file, or cannot be read");
 }
 
 }  // namespace

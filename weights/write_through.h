@@ -1,4 +1,4 @@
-// What it takes for bytes and names to be on a disk.
+// Writes bytes and file names to the disk.
 #pragma once
 
 #include <cstddef>
@@ -7,24 +7,27 @@
 
 namespace gpipe {
 
-// The folder that a path is in: "." for a bare name, "/" for what is in the
-// root.
+// Returns the folder of `path`: "." for a bare name, "/" for a file in the
+// root. Thread-safe.
 std::string folder_of(const std::string& path);
 
-// Writes all of the bytes, in as many parts as it takes, and adds what has been
-// written to `written`. 0, or the system's error. Threads: any.
+// Writes all bytes, in several parts if necessary, and adds the number of
+// written bytes to `written`. Returns 0, or the system's error number.
+// Thread-safe.
 int write_all(int descriptor, const void* bytes, std::size_t size,
               uint64_t& written);
 
+// The result of sync_names().
 struct FolderSync {
   enum class Result { kSynced, kNotOpened, kNotSynced };
   Result result = Result::kSynced;
-  int error = 0;  // the system's
+  int error = 0;  // errno of the failed call
 };
 
-// Has the names in a folder written to the disk. A folder that one may write
-// into, but not list, and a file system that cannot do it, and need not, are no
-// errors. Threads: any.
+// Writes the names in a folder to the disk (fsync of the folder). Returns
+// kSynced if the folder may be written but not listed, or if the file system
+// does not support the call: no sync is possible or necessary then.
+// Thread-safe.
 FolderSync sync_names(const std::string& folder);
 
 }  // namespace gpipe

@@ -13,16 +13,17 @@
 namespace gpipe {
 namespace {
 
-// Signatures, and the sizes of what they begin without names and comments.
+// Signatures of the parts of the directory, and the sizes of these parts
+// without names and comments.
 constexpr std::string_view kEnd("PK\x05\x06"), kEnd64("PK\x06\x06"),
     kEnd64Locator("PK\x06\x07"), kRecord("PK\x01\x02");
 constexpr std::size_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20,
                       kRecordBytes = 46;
 constexpr std::size_t kLongestComment = 0xffff;
-constexpr uint64_t kIn64 = 0xffffffff;  // the number is elsewhere, of 64 bits
-constexpr uint64_t kExtra64 = 1;        // in the extra field of this number
+constexpr uint64_t kIn64 = 0xffffffff;  // the number is in a 64-bit field
+constexpr uint64_t kExtra64 = 1;        // id of the extra field with that field
 
-// Little-endian.
+// Returns the little-endian number of `size` bytes at `at`.
 uint64_t number(std::string_view bytes, std::size_t at, std::size_t size) {
   uint64_t value = 0;
   for (std::size_t k = size; k-- > 0;) {
@@ -45,7 +46,8 @@ class File {
 
   uint64_t size() const { return size_; }
 
-  // All of it is there, or else the directory is refused.
+  // Returns `size` bytes at `at`. Throws c10::ValueError if the file does not
+  // have all of them.
   std::string read(uint64_t at, uint64_t size) {
     TORCH_CHECK_VALUE(
         at <= size_ && size <= size_ - at,
@@ -95,8 +97,8 @@ Directory read_directory(File& file) {
           file.read(number(end, 16, 4), number(end, 12, 4))};
 }
 
-// The size of a record, from its extra fields. The sizes that are there are
-// those that have no room elsewhere, first this one.
+// Returns the size of a record from its extra fields. The field has only the
+// sizes that did not fit into 32 bits; the uncompressed size is the first one.
 uint64_t size_in(std::string_view extra) {
   while (extra.size() >= 4) {
     const uint64_t size = number(extra, 2, 2);
@@ -131,7 +133,7 @@ void check_zip_directory(const std::string& path) {
     has(kRecordBytes + name + extra + comment);
     uint64_t size = number(rest, 24, 4);
     if (size == kIn64) size = size_in(rest.substr(kRecordBytes + name, extra));
-    // All are in one folder, which is not part of their names.
+    // All records are in one folder, which is not part of their names.
     std::string_view shown = rest.substr(kRecordBytes, name);
     shown.remove_prefix(shown.find('/') + 1);
     TORCH_CHECK_VALUE(size <= file.size(), "has a record ", in_quotes(shown),

@@ -22,7 +22,7 @@ std::string bytes_of(uint64_t value, int size) {
   return bytes;
 }
 
-// Of a record, in the directory.
+// Returns the directory entry of a record.
 std::string record(const std::string& name, uint64_t size,
                    const std::string& extra = "") {
   return "PK\x01\x02" + std::string(20, '\0') + bytes_of(size, 4) +
@@ -41,13 +41,13 @@ std::string error(const std::string& archive) {
   return value_error_of([&] { check_zip_directory(path); });
 }
 
-const std::string kData(10, 'x');  // where the records would be
+const std::string kData(10, 'x');  // stands in for the records
 
 TEST(ZipDirectoryTest, AcceptsRecordsThatFitIntoTheFile) {
   const std::string two = record("folder/a", 4) + record("folder/b", 6);
   EXPECT_EQ(error(kData + two + end(2, two.size(), 10)), "no error");
   EXPECT_EQ(error(end(0, 0, 0)), "no error");
-  // A comment, with what looks like an end in it, but has no room.
+  // The comment contains a signature of an end, but is too short for one.
   EXPECT_EQ(error(end(0, 0, 0) + "PK\x05\x06"), "no error");
 }
 
@@ -60,7 +60,7 @@ TEST(ZipDirectoryTest, RefusesALargerRecord) {
   EXPECT_EQ(error(archive(87)),
             "has a record 'a' of 87 bytes, but is a file of 86 bytes; "
             "compressed records are not read");
-  // Found by torch_file_fuzz: LibTorch asked for 4 GB.
+  // torch_file_fuzz found this: LibTorch allocated 4 GB.
   EXPECT_EQ(error(archive(0xffffffff)).rfind("has a record 'a' of 4294967295"),
             0u);
 }

@@ -10,7 +10,7 @@
 #include <iterator>
 #include <vector>
 
-// jpeglib.h wants FILE and size_t to be declared before it.
+// jpeglib.h requires that FILE and size_t are declared before it.
 #include <jpeglib.h>
 #include <png.h>
 

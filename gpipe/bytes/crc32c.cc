@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kSlices = 8;
 using Table = std::array<std::array<uint32_t, 256>, kSlices>;
 
-// [k][byte]: what `byte` contributes k bytes later.
+// The table: [k][byte] is the contribution of `byte` k bytes later.
 constexpr Table make_table() {
   Table table{};
   for (uint32_t byte = 0; byte < 256; ++byte) {

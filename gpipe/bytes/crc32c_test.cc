@@ -13,7 +13,7 @@ uint32_t of(const std::string& bytes) {
   return crc32c(bytes.data(), bytes.size());
 }
 
-// The examples of RFC 3720, B.4, and the usual one of nine digits.
+// The examples of RFC 3720, B.4, and the common one of nine digits.
 TEST(Crc32cTest, IsThatOfTheRfc) {
   std::string ascending, descending;
   for (int k = 0; k < 32; ++k) {

@@ -1,6 +1,6 @@
-// Every allocation of a step fails once.
+// Tests that every allocation of a step may fail.
 //
-// On the CPU; of accelerators see device_fault_test.cc.
+// Runs on the CPU. device_fault_test.cc does the same for accelerators.
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -22,7 +22,8 @@ namespace {
 using testing::CountingAllocator;
 using torch::Tensor;
 
-// What the user's own part of forward, loss and backward asks for.
+// Returns the number of allocations of the user's own part of a step: loss and
+// backward.
 int64_t allocations_of_the_loss(int64_t rows) {
   const Tensor output =
       torch::randn({rows, 3}, torch::kDouble).requires_grad_();

@@ -1,7 +1,7 @@
-// Devices that fail once, at each of the allocations, launches, pieces of work
-// and events of a step.
+// Tests that devices may fail at each allocation, launch, queued operation and
+// event of a step.
 //
-// On the simulated accelerators only.
+// Runs only on the simulated accelerators.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -22,7 +22,7 @@ namespace {
 
 using simulated::Operation;
 
-// What the devices have failed at since they were asked last.
+// Returns the errors of the devices since the last call.
 std::string failed_later() {
   try {
     simulated::synchronize();
@@ -36,7 +36,7 @@ std::vector<Setting> devices_settings() {
   std::vector<Setting> some;
   for (Setting setting : settings({"", "1f1b", "zb-interleaved"})) {
     if (setting.stages() != 4 || setting.microbatches != 2) continue;
-    // Recomputes, and none of them.
+    // The mode has cells with and without recompute.
     if (setting.mode != Checkpoint::kExceptLast) continue;
     setting.one_at_a_time = true;
     setting.deferred_batch_norm = setting.schedule == "1f1b";

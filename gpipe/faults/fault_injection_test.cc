@@ -1,13 +1,12 @@
-// Every place of every step fails once: each fault point of each cell, in all
-// modes and schedules, with all kinds of exceptions. Nothing hangs, nothing is
-// left, the error says where, and the next step has the bits of one that
-// nothing came before.
+// Tests that every step may fail at every place: at each fault point of each
+// cell, in all modes and schedules, with all kinds of exceptions. The step must
+// not hang, nothing may be left over, and the error must name the place. The
+// next step must have the same bits as a step without an earlier failure.
 //
-// Without GPIPE_THOROUGH=1, every 15th place of a site on the CPU and every
-// fifth on an accelerator, with each kind of exception in turn.
-// GPIPE_FAULT_EVERY=n: every n-th place.
-// GPIPE_FAULT_KINDS=all: each place with each kind, instead of the kinds in
-// turn.
+// Without GPIPE_THOROUGH=1, every 15th place of a site is tested on the CPU and
+// every fifth on an accelerator, with the kinds of exceptions in turn.
+// GPIPE_FAULT_EVERY=n: tests every n-th place.
+// GPIPE_FAULT_KINDS=all: tests each place with each kind instead of in turn.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,10 +37,10 @@ using testing::device;
 using testing::error_of;
 using testing::rounds;
 
-// Elsewhere than on the CPU a step takes tens of times as long. The list
-// repeats after three modes with four numbers of micro-batches, and has
-// deferred BatchNorm every other time; a stride that shares a divisor with
-// these 12 would leave some out.
+// Returns a part of the settings, because a step on an accelerator takes tens
+// of times as long as on the CPU. The list repeats after 12 settings (three
+// modes, four numbers of micro-batches) and has deferred BatchNorm every other
+// time. A stride that shares a divisor with 12 would skip some combinations.
 std::vector<Setting> settings_of_an_accelerator() {
   const auto all = settings({"", "1f1b", "zb-interleaved"});
   std::vector<Setting> chosen;
@@ -50,8 +49,8 @@ std::vector<Setting> settings_of_an_accelerator() {
 }
 
 struct Tally {
-  std::array<int64_t, 4> injections{};  // by kind
-  // Of all kinds.
+  std::array<int64_t, 4> injections{};  // by kind of exception
+  // Sums over all kinds.
   int64_t silent = 0, retyped = 0, unnamed = 0, leaks = 0, wrong = 0;
 
   int64_t all() const {
@@ -77,8 +76,9 @@ int64_t number(const char* variable, int64_t otherwise) {
   return text ? std::atoll(text) : otherwise;
 }
 
-// On an accelerator a backward runs on the engine's device threads, where
-// nobody catches what is not a std::exception, in plain LibTorch either.
+// Returns whether the exception ends the process. On an accelerator a backward
+// runs on the engine's device threads. These threads catch only std::exception,
+// also in plain LibTorch.
 bool ends_the_process(const Place& place, Thrown thrown) {
   return !device().is_cpu() && thrown == Thrown::kForeign &&
          (place.site == "layer's backward" || place.site == "gradient sum");
@@ -96,9 +96,9 @@ void inject(Trial& trial, const Place& place, Thrown thrown, Tally& tally) {
     std::string error;
     const auto run = [&] { error = error_of([&] { trial.step(); }); };
     if (thrown == Thrown::kForeign) {
-      // LibTorch's engine is not made for it: the thread that called backward
-      // stays inside of that call for it, and 60 deep the engine goes to
-      // threads where nobody catches.
+      // A thread of its own, since LibTorch's engine does not support such
+      // exceptions. It counts the calling thread as still inside of backward.
+      // After 60 such calls it uses threads that do not catch the exception.
       std::thread(run).join();
     } else {
       run();
@@ -137,7 +137,7 @@ void print(const std::map<std::string, Tally>& by_site) {
     for (const int64_t each : tally.injections) {
       row.push_back(std::to_string(each));
     }
-    // A hang has ended the process.
+    // The 0 stands for hangs, because a hang ends the process.
     for (const int64_t each :
          {tally.all(), int64_t{0}, tally.leaks, tally.wrong, tally.unnamed,
           tally.retyped, tally.silent}) {
@@ -156,7 +156,7 @@ void print(const std::map<std::string, Tally>& by_site) {
 
 TEST(FaultInjection, AnAcceleratorGetsSettingsOfAllKinds) {
   std::set<std::pair<Checkpoint, int>> by_microbatches;
-  std::set<std::pair<Checkpoint, bool>> by_batch_norm;  // of several
+  std::set<std::pair<Checkpoint, bool>> by_batch_norm;  // microbatches > 1
   const auto chosen = settings_of_an_accelerator();
   for (const Setting& each : chosen) {
     by_microbatches.emplace(each.mode, each.microbatches);
@@ -192,7 +192,7 @@ TEST(FaultInjection, EveryPlaceOfEveryStepFailsOnceAndLeavesNothing) {
     std::vector<Place> places = end_watch();
     std::sort(places.begin(), places.end());
     for (const Place& place : places) {
-      // The first eight of a site in any case: each kind twice.
+      // The first eight places of a site are always tested: each kind twice.
       Count& count = counts[place.site];
       const int64_t index = count.seen++;
       if (index >= 8 && index % every != 0) continue;

@@ -1,6 +1,6 @@
-// A long run: it holds as many bytes and threads after 200 steps (1,000 with
-// GPIPE_THOROUGH=1) as after 100, with an optimizer, and with failures in
-// between.
+// Tests a long run with an optimizer, with and without failing steps. After 200
+// steps (1,000 with GPIPE_THOROUGH=1) it must use as many bytes and threads as
+// after 100.
 #include <gtest/gtest.h>
 #include <torch/optim/adam.h>
 #include <torch/types.h>
@@ -47,8 +47,8 @@ std::string text(const Held& held) {
   return text;
 }
 
-// Steps of Adam, in turn by forward() and backward() and by train_step(). Every
-// seventh fails in a backward.
+// Runs steps of Adam, alternating between forward() with backward() and
+// train_step(). With failures, every seventh step fails in a backward.
 void train(bool with_failures) {
   testing::CountingAllocator::install();
   Watchdog watchdog(std::chrono::seconds(60), what_threads_do);

@@ -24,8 +24,8 @@ class UserError : public std::exception {
   const char* what() const noexcept override { return "injected"; }
 };
 
-// Where that is, as a user would say: derived from the site, and not from what
-// the runtime notes for its messages.
+// Returns the phase of a site. The phase is derived from the site, not from the
+// phase that the runtime records for its error texts.
 Phase phase_of(const std::string& site) {
   static const std::map<std::string, Phase> kPhases = {
       {"scatter", Phase::kScatter},
@@ -49,7 +49,7 @@ Phase phase_of(const std::string& site) {
 struct Watch {
   std::mutex mutex;
   std::vector<Place> passed;
-  std::map<Place, int> times;  // of places with time 0
+  std::map<Place, int> times;  // by place, with time 0
   std::optional<Place> armed;
   Thrown thrown = Thrown::kUserError;
   bool has_thrown = false;

@@ -1,4 +1,4 @@
-// Runs that fail at one place, and what all threads did last.
+// Makes a run fail at one place, and records the last place of each thread.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace gpipe::faults {
 
-// A fault point as a run passes it. Layers of a test have some, too: they call
-// fault_point() as the runtime does.
+// A call of fault_point(): its site, and where in a step it occurs. The runtime
+// calls fault_point(), and so do the layers of tests.
 struct Place {
   std::string site;
   int64_t partition = 0, microbatch = 0;  // -1: all
   Phase phase = Phase::kForward;
-  int time = 0;  // how often it has been passed before, in this cell and phase
+  int time = 0;  // number of earlier calls in the same cell and phase
 
   Failure failure() const;
   std::string to_string() const;
@@ -27,28 +27,31 @@ struct Place {
   }
 };
 
+// The kinds of exceptions that are injected.
 enum class Thrown { kUserError, kBadAlloc, kOutOfMemory, kForeign };
 constexpr Thrown kThrown[] = {Thrown::kUserError, Thrown::kBadAlloc,
                               Thrown::kOutOfMemory, Thrown::kForeign};
 
 // Throws a UserError of the tests, std::bad_alloc, c10::OutOfMemoryError, or
-// 42.
+// the int 42.
 [[noreturn]] void throw_it(Thrown thrown);
-// As testing::error_of() puts it, if it has come from `place`.
+// Returns the text that testing::error_of() gives for `thrown` from `place`.
 std::string text_of(Thrown thrown, const Failure& place);
 const char* name_of(Thrown thrown);
 
-// From now on, notes the places that runs pass; at `place`, if given, `thrown`
-// is thrown. Threads: while nothing runs.
+// Starts recording the places that runs pass. At `place`, if given, `thrown` is
+// thrown.
+// Threads: call it while no run is in progress.
 void watch();
 void watch(const Place& place, Thrown thrown);
 
-// Ends that. The places passed, in order of time.
+// Stops recording. Returns the places passed, in the order of time.
 std::vector<Place> end_watch();
-// Whether the last watch has thrown.
+// Returns whether an exception was thrown since the last watch().
 bool has_thrown();
 
-// The last place of each thread, and how long ago that was. Threads: any.
+// Returns the last place of each thread and the time since then, as text.
+// Thread-safe.
 std::string what_threads_do();
 
 }  // namespace gpipe::faults

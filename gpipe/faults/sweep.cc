@@ -40,8 +40,9 @@ std::vector<std::string> Sweep::row(const std::string& name) const {
 Sweep sweep(Trial& trial, testing::FailNth& failing, const Settle& settle,
             bool late) {
   Sweep sweep;
-  // Each sweep begins at another place. The same operation may have numbers in
-  // all settings that differ by a multiple of the stride: 186, 228, 270.
+  // Each sweep begins at another operation. In different settings, the numbers
+  // of the same operation may differ by a multiple of the stride (186, 228,
+  // 270).
   const int64_t stride = testing::rounds(3, 1);
   static int64_t sweeps = 0;
   for (int64_t at = sweeps++ % stride;; at += stride) {

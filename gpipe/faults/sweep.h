@@ -1,4 +1,4 @@
-// Fails one operation of a step after another.
+// Makes the operations of a step fail, one after another.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,36 @@
 
 namespace gpipe::faults {
 
+// The counts of a sweep.
 struct Sweep {
-  int64_t failed = 0;    // operations, one per step
-  int64_t thrown = 0;    // steps that have thrown
-  int64_t absorbed = 0;  // the others: somebody could do without
-  int64_t in_cells = 0;  // operations of cells
-  // Of the steps that have thrown: without a place.
+  int64_t failed = 0;    // operations that failed, one per step
+  int64_t thrown = 0;    // steps that threw
+  int64_t absorbed = 0;  // steps that did not need the operation
+  int64_t in_cells = 0;  // failed operations in cells
+  // Steps that threw an error without a place.
   int64_t unnamed = 0;
-  // Should be none. The first: operations of cells, with another place or
-  // none.
+  // Should be 0. `misnamed` counts operations of cells whose error has another
+  // place or none.
   int64_t misnamed = 0, leaks = 0, wrong = 0;
 
   void operator+=(const Sweep& other);
-  // By a line each.
+  // header() returns the column names of a table, row() a row of counts.
   static std::vector<std::string> header();
   std::vector<std::string> row(const std::string& name) const;
 };
 
-// What is done after each step, whether it has thrown or not; returns what has
-// gone wrong only there, such as what a device has failed at meanwhile.
+// A function that is called after each step, whether the step threw or not. It
+// returns the errors that appear only then, such as an asynchronous failure of
+// a device, or "".
 using Settle = std::function<std::string()>;
 
-// Fails every third operation of a step, from 0, 1 or 2 on in turn, or every
-// one with GPIPE_THOROUGH=1.
+// Makes every third operation of a step fail; successive sweeps begin at
+// operation 0, 1 and 2. With GPIPE_THOROUGH=1 every operation fails.
 //
-// Reports what should not be as failures of the test, with the number of the
-// operation. The trial is one_at_a_time, so that they have an order.
-// `late`: the error may come up at a later operation, so that its place is
-// another one; see also Trial::residue().
+// Reports defects as failures of the test, with the number of the operation.
+// The trial must be one_at_a_time, so that operations have a fixed order.
+// `late`: the error may appear at a later operation and then has another place.
+// See also Trial::residue().
 Sweep sweep(Trial& trial, testing::FailNth& failing, const Settle& settle,
             bool late = false);
 

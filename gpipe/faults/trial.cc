@@ -84,7 +84,7 @@ struct LayerImpl : torch::nn::Module, Skippable {
 };
 TORCH_MODULE(Layer);
 
-// By what they hold on and off the CPU.
+// Returns all devices of the test's variant, or none for the CPU.
 std::vector<c10::Device> accelerators() {
   std::vector<c10::Device> found;
   if (device().is_cpu()) return found;
@@ -113,12 +113,13 @@ std::vector<Setting> settings(const std::vector<std::string>& schedules) {
             if (stages_per_rank > 1) continue;
           } else {
             const auto fixed = fixed_stages_per_rank(schedule);
-            // Without interleaving these are others of the list.
+            // Without interleaving, these settings are equal to others of the
+            // list.
             if (fixed.value_or(2) != stages_per_rank) continue;
             try {
               named_schedule(schedule, ranks, microbatches, stages_per_rank);
             } catch (const std::invalid_argument&) {
-              continue;  // a size that it does not have
+              continue;  // the schedule does not support this size
             }
           }
           for (const Checkpoint mode :
@@ -172,7 +173,7 @@ Trial::Trial(const Setting& setting) : setting_(setting) {
   for (const Tensor& each : pipeline_->buffers()) {
     buffers_.push_back(each.detach().clone());
   }
-  step();  // makes what is made once
+  step();  // creates what is created only once
   undisturbed_ = step();
   restore();
   bytes_ = live_bytes();
@@ -228,7 +229,8 @@ Residue Trial::residue(bool late) {
       break;
     }
   }
-  // A forward that has succeeded counts, whatever its backward does.
+  // The statistics of a forward that succeeded stay, even if its backward
+  // failed.
   const auto failure = pipeline_->last_failure();
   const bool forward_counts =
       !schedule_ && (!failure || failure->phase == Phase::kRecomputing ||
@@ -257,8 +259,8 @@ Residue Trial::residue(bool late) {
   return residue;
 }
 
-// A thread that has been joined is still counted for a moment. A worker that
-// has been replaced may not yet have the OpenMP team that it had.
+// A joined thread is still counted for a short time. A new worker may not yet
+// have the OpenMP team that the replaced worker had.
 bool Trial::settled() {
   const auto is = [this] {
     return live_bytes() == bytes_ && thread_count() <= threads_;

@@ -1,4 +1,4 @@
-// A small pipeline that is made to fail, and how it is found afterwards.
+// Runs a small pipeline that is made to fail, and checks its state afterwards.
 #pragma once
 
 #include <torch/types.h>
@@ -15,53 +15,56 @@
 
 namespace gpipe::faults {
 
+// The configuration of a Trial.
 struct Setting {
-  // Of a train_step(), see named.h; empty: forward(), loss and backward().
+  // Schedule of a train_step(), see named.h. If empty, the step is forward(), a
+  // loss and backward().
   std::string schedule;
   int ranks = 1, stages_per_rank = 1;
   int microbatches = 1;
   Checkpoint mode = Checkpoint::kNever;
   bool deferred_batch_norm = false;
-  // See GPipeOptions; the order of all that a step does is then its own.
+  // See GPipeOptions. All operations of a step then have a fixed order.
   bool one_at_a_time = false;
 
   int stages() const { return ranks * stages_per_rank; }
   std::string describe() const;
 };
 
-// Of `schedules` on 1 to 4 partitions in one or two stages per rank, as they
-// take them, with 1, 2, 3 and 5 micro-batches, in all modes; of these, those
-// that there are.
+// Returns settings with `schedules`, 1 to 4 partitions, one or two stages per
+// rank, 1, 2, 3 and 5 micro-batches, and all checkpoint modes. Sizes that a
+// schedule does not support are left out.
 std::vector<Setting> settings(const std::vector<std::string>& schedules);
 
-// What a failed step has left that it should not have.
+// Defects in the state after a failed step.
 struct Residue {
-  bool leak = false;   // bytes or threads
-  bool wrong = false;  // a gradient, a statistic, or the bits of the next step
-  std::string text;    // for people
+  bool leak = false;   // bytes or threads are left
+  bool wrong = false;  // a gradient, a statistic or the next step differs
+  std::string text;    // for messages
 };
 
-// Four layers with a skip from the first to the last one, BatchNorm, dropout
-// and linear layers, cut into the setting's stages, on the devices of the
-// test's variant.
+// A pipeline of four layers, cut into the setting's stages, on the devices of
+// the test's variant. The layers have a skip from the first to the last one,
+// BatchNorm, dropout and linear layers.
 class Trial {
  public:
   explicit Trial(const Setting& setting);
 
-  // Always from the same state: parameters, buffers, random numbers. `before`
-  // is called when all is ready for the pipeline, and `after` when it has
-  // returned and its gradients are there.
+  // Runs a step, always from the same parameters, buffers and random numbers.
+  // `before`: called just before the pipeline runs. `after`: called when the
+  // pipeline has returned and the gradients exist.
   testing::StepState step(
       const std::function<void()>& before = [] {},
       const std::function<void()>& after = [] {});
 
-  // After step() has thrown and the exception is gone. Makes the next step.
-  // `late`: a device has failed at work that it had taken, and what that should
-  // have written is anything; so gradients and statistics are not looked at.
+  // Checks the state after step() has thrown and the exception is destroyed.
+  // Runs the next step. `late`: a device failed in work that was already
+  // queued. Memory that this work should have written is undefined then, so
+  // gradients and statistics are not checked.
   Residue residue(bool late = false);
 
   const GPipe& pipeline() const { return pipeline_; }
-  // What step() gives when nothing fails.
+  // The result of step() when nothing fails.
   const testing::StepState& undisturbed() const { return undisturbed_; }
 
  private:
@@ -73,16 +76,16 @@ class Trial {
   std::optional<Schedule> schedule_;
   GPipe pipeline_{nullptr};
   torch::Tensor input_, target_;
-  std::vector<torch::Tensor> buffers_;  // as they were in the beginning
+  std::vector<torch::Tensor> buffers_;  // the initial values
   testing::StepState undisturbed_;
-  std::vector<int64_t> bytes_;  // between steps, by device
+  std::vector<int64_t> bytes_;  // live bytes between steps, by device
   int64_t threads_ = 0;
 };
 
-// Of the CPU's tensors, then of the accelerators' of the test's variant.
-// Waits until all work is done.
+// Returns the live bytes of the CPU's tensors, then of those of each
+// accelerator of the test's variant. Blocks until all work is done.
 std::vector<int64_t> live_bytes();
-// Threads of this process.
+// Returns the number of threads of this process.
 int64_t thread_count();
 
 }  // namespace gpipe::faults

@@ -1,4 +1,4 @@
-// Ends a test that hangs, and says where.
+// Ends a test that hangs, and prints where.
 #pragma once
 
 #include <chrono>
@@ -10,8 +10,8 @@
 
 namespace gpipe::faults {
 
-// Unless feed() is called, prints what `describe` says and aborts the process,
-// one to two deadlines after the last call. Threads: all.
+// A thread that aborts the process and prints the result of `describe` if
+// feed() is not called for one to two deadlines. Thread-safe.
 class Watchdog {
  public:
   Watchdog(std::chrono::seconds deadline,

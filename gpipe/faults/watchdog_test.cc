@@ -1,4 +1,4 @@
-// Time is the subject here.
+// The sleeps are necessary, because time is what these tests are about.
 #include "gpipe/faults/watchdog.h"
 
 #include <gtest/gtest.h>

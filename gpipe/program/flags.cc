@@ -2,7 +2,7 @@
 
 #include <gflags/gflags.h>
 
-DECLARE_bool(help);  // gflags' own
+DECLARE_bool(help);  // defined by gflags
 
 namespace gpipe {
 
@@ -14,7 +14,7 @@ bool read_flags(int* argc, char*** argv, const std::string& usage,
     gflags::ShowUsageWithFlagsRestrict((*argv)[0], folder);
     return false;
   }
-  gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
+  gflags::HandleCommandLineHelpFlags();  // handles --helpfull, --version, ...
   return true;
 }
 

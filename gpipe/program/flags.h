@@ -1,16 +1,19 @@
-// The flags of a program, by gflags. No LibTorch.
+// Parses the flags of a program with gflags. No LibTorch.
 #pragma once
 
 #include <string>
 
 namespace gpipe {
 
-// Reads all --name=value, and leaves in argc and argv what is none. Answers
-// gflags' own --help, with `usage` and the flags of files whose path has
-// `folder` in it, and returns false then: there is nothing more to do. Ends the
-// process after --helpfull, --version and the like, and, with 1 and a line, for
-// a flag that is not known or a value of a wrong type. For main(), before
-// it starts threads: gflags' values have no locks.
+// Parses all --name=value and removes them from argc and argv. For --help,
+// prints `usage` and the flags of files whose path contains `folder`, and
+// returns false: the program should end then. Otherwise returns true.
+//
+// Ends the process after --helpfull, --version and similar flags. Also ends it,
+// with status 1 and a line of text, if a flag is unknown or a value has a wrong
+// type.
+// Threads: call it from main() before threads start, because gflags' values
+// have no locks.
 bool read_flags(int* argc, char*** argv, const std::string& usage,
                 const char* folder);
 

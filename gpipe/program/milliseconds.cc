@@ -9,8 +9,8 @@ using std::chrono::milliseconds;
 milliseconds milliseconds_of(double seconds) {
   const double count = std::ceil(1000 * seconds);
   if (std::isnan(count)) return milliseconds::zero();
-  // The least and the most of the integer are not doubles: what is converted
-  // must be well between them.
+  // The limits of the integer type are not exact as doubles, so values at the
+  // limits are clamped, too.
   if (count >= static_cast<double>(milliseconds::max().count())) {
     return milliseconds::max();
   }

@@ -1,13 +1,13 @@
-// Times in flags, which are seconds with a fraction. No LibTorch.
+// Converts times in flags, which are seconds with a fraction. No LibTorch.
 #pragma once
 
 #include <chrono>
 
 namespace gpipe {
 
-// Rounded up, so that a little time does not become none. The longest there is
-// for what is longer, infinity among it; zero for what is no number. Threads: a
-// pure function.
+// Returns the time in milliseconds, rounded up, so that a short time does not
+// become 0. Values that are too large, infinity included, are clamped. NaN is
+// 0. Thread-safe.
 std::chrono::milliseconds milliseconds_of(double seconds);
 
 }  // namespace gpipe

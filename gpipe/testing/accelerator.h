@@ -1,4 +1,4 @@
-// Deals a test's partitions out to accelerators.
+// Assigns a test's partitions to accelerators.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,8 +8,8 @@
 
 namespace gpipe::testing {
 
-// The accelerator of partition j among `count`, or fewer if the environment
-// says so (see devices.h).
+// Returns the accelerator of `partition`, in turn among `count` devices. The
+// variable GPIPE_TEST_DEVICES can set a smaller count (see devices.h).
 inline c10::Device accelerator(c10::DeviceType type, int64_t count,
                                int64_t partition) {
   const char* limit = std::getenv("GPIPE_TEST_DEVICES");

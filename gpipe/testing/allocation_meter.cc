@@ -45,7 +45,8 @@ void uncount(std::size_t size) {
 #ifdef GPIPE_ASAN
 
 extern "C" {
-// <sanitizer/allocator_interface.h>, which g++ 12 has not got on all systems.
+// Declarations of <sanitizer/allocator_interface.h>, which g++ 12 lacks on some
+// systems.
 int __sanitizer_install_malloc_and_free_hooks(
     void (*malloc_hook)(const volatile void*, std::size_t),
     void (*free_hook)(const volatile void*));
@@ -67,7 +68,7 @@ const int installed =
 
 #else
 
-// The other forms call these.
+// The other forms of operator new and delete call these.
 void* operator new(std::size_t size) {
   void* memory = std::malloc(std::max<std::size_t>(size, 1));
   if (!memory) throw std::bad_alloc();

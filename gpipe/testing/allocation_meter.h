@@ -1,13 +1,14 @@
-// What a piece of code takes from the heap.
+// Measures the heap memory that a piece of code allocates.
 #pragma once
 
 #include <cstdint>
 
 namespace gpipe::testing {
 
-// From its beginning on, what this thread allocates: with ASan every malloc(),
-// also LibTorch's for tensors; without it operator new alone, whoever calls it.
-// One at a time on a thread.
+// A counter of the allocations of this thread during the object's lifetime.
+// With ASan every malloc() counts, also LibTorch's for tensors. Without ASan
+// only operator new counts, in any caller. A thread may have one object at a
+// time.
 class AllocationMeter {
  public:
   AllocationMeter();
@@ -17,7 +18,7 @@ class AllocationMeter {
   AllocationMeter& operator=(const AllocationMeter&) = delete;
 
   int64_t largest() const;  // bytes of the largest request
-  int64_t peak() const;     // the most that was held at a time
+  int64_t peak() const;     // most bytes held at the same time
 };
 
 }  // namespace gpipe::testing

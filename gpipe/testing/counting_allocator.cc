@@ -11,8 +11,8 @@
 namespace gpipe::testing {
 namespace {
 
-// The size stands in front of the block, since what is freed is named by its
-// data pointer alone; 64 bytes keep the alignment that kernels want.
+// The size is stored before the block, because only the data pointer is known
+// when the block is freed. 64 bytes keep the alignment that kernels need.
 constexpr std::size_t kHeader = 64;
 
 std::atomic<int64_t> live{0};

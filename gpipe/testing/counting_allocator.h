@@ -7,21 +7,20 @@
 
 namespace gpipe::testing {
 
-// Takes the place of LibTorch's CPU allocator for the rest of the process when
-// install() is called; tensors made before are not counted. Counts what
-// tensors ask for, without the allocator's own rounding.
-// Threads: all.
+// A CPU allocator that counts the bytes that tensors request, without rounding.
+// install() makes it LibTorch's CPU allocator for the rest of the process.
+// Tensors made before are not counted. Thread-safe.
 class CountingAllocator {
  public:
   static void install();
 
-  // Bytes held by live tensors, and the largest that has been since
-  // reset_peak(). Both 0 at install().
+  // The bytes of live tensors, and the largest value since reset_peak(). Both
+  // are 0 at install().
   static int64_t live_bytes();
   static int64_t peak_bytes();
   static void reset_peak();
 
-  // Of the allocations of at least one byte.
+  // Makes allocations fail. Only allocations of at least one byte count.
   static FailNth& failing();
 };
 

@@ -1,4 +1,4 @@
-// How tests cut models into the stages of a schedule.
+// Cuts a test's model into the stages of a schedule.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace gpipe::testing {
 
-// Layers per stage, as evenly as they can be.
+// Returns the number of layers per stage, as even as possible.
 inline std::vector<int64_t> cut(int64_t layers, int64_t stages) {
   std::vector<int64_t> balance;
   for (int64_t s = 0; s < stages; ++s) {
@@ -18,7 +18,7 @@ inline std::vector<int64_t> cut(int64_t layers, int64_t stages) {
   return balance;
 }
 
-// That of a schedule whose last stage comes back to the first rank is kV.
+// Returns kV if the last stage of `schedule` is on the first rank, else kLoop.
 inline Placement placement_of(const Schedule& schedule) {
   const std::vector<int> placed = rank_of_stage(schedule);
   const bool back = placed.size() > schedule.ranks.size() &&

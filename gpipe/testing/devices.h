@@ -9,16 +9,16 @@
 
 namespace gpipe::testing {
 
-// Where partition j of a test's pipeline lives: the CPU, or the accelerators
-// of the variant in turn. GPIPE_TEST_DEVICES=n in the environment uses the
-// first n of them only, so that partitions share one.
+// Returns the device of `partition` in a test's pipeline: the CPU, or the
+// accelerators of the variant in turn. If the variable GPIPE_TEST_DEVICES is n,
+// only the first n accelerators are used, so that partitions share devices.
 c10::Device device(int64_t partition = 0);
 
-// Where plain LibTorch computes the same bits as on device(j): the CPU, but for
-// a real accelerator.
+// Returns a device on which plain LibTorch computes the same bits as on
+// device(j): device(0) for real accelerators, else the CPU.
 c10::Device reference_device();
 
-// device(0), device(1), ...
+// Returns device(0), device(1), ..., one per partition.
 std::vector<c10::Device> devices(std::size_t partitions);
 
 }  // namespace gpipe::testing

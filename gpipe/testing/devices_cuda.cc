@@ -1,5 +1,5 @@
-// Real GPUs as devices of a test. Without one every test fails, also those that
-// would not have noticed.
+// Real GPUs as devices of a test. Without a GPU every test fails, also tests
+// that would not have used it.
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/util/Exception.h>

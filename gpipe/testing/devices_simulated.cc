@@ -1,5 +1,5 @@
-// The simulated accelerators as devices of a test, and what holds for every
-// test on them: no race, no error that nobody has seen, nothing left running.
+// The simulated accelerators as devices of a test. Every test on them must have
+// no race, no error that was not reported, and no work left.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -18,7 +18,8 @@ double number(const char* variable, double otherwise) {
   return text ? std::atof(text) : otherwise;
 }
 
-// Each iteration (--gtest_repeat) has another seed of delays.
+// The settings and checks for every test. Each iteration (--gtest_repeat) uses
+// another seed of delays.
 class Watch : public ::testing::EmptyTestEventListener {
   void OnTestIterationStart(const ::testing::UnitTest&,
                             int iteration) override {

@@ -1,14 +1,14 @@
-// Autograd's own threads, of which an accelerator has one.
+// Waits for autograd's own threads. Each accelerator has one.
 #pragma once
 
 #include <torch/types.h>
 
 namespace gpipe::testing {
 
-// Returns when autograd's thread of `device` holds nothing any more of the
-// backwards before. It tells whoever waits for a backward first, and lets go of
-// the last gradient that it took afterwards; but before its next piece of work,
-// so it is given one, without a byte.
+// Blocks until autograd's thread of `device` has released everything of earlier
+// backwards. The thread first notifies the caller of a backward, and releases
+// the last gradient later, but before its next work. So this function gives it
+// work without any bytes.
 inline void settle_engine(const torch::Device& device) {
   const auto nothing = torch::dtype(torch::kDouble).device(device);
   const torch::Tensor x = torch::empty({0}, nothing).requires_grad_();

@@ -1,4 +1,4 @@
-// Errors as text, so that a test asserts type and message in one line.
+// Returns errors as text, so that a test asserts type and message in one line.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -11,8 +11,9 @@
 
 namespace gpipe::testing {
 
-// What `run` throws: "c10::ValueError: the text", without a backtrace; "" if
-// it returns, "not a std::exception" for anything else.
+// Returns the exception of `run` as "c10::ValueError: the text", without a
+// backtrace. Returns "" if there is none, and "not a std::exception" for other
+// types.
 template <typename Run>
 std::string error_of(Run&& run) {
   try {

@@ -1,4 +1,4 @@
-// The n-th of something fails.
+// Makes the n-th of several operations fail.
 #pragma once
 
 #include <atomic>
@@ -8,28 +8,32 @@
 
 namespace gpipe::testing {
 
-// Threads: pass() and take() by all; the others while nothing passes.
+// A counter of operations that makes the n-th one fail. Each operation reports
+// itself with pass() or take().
+// Threads: any thread may call pass() and take(). The other functions must not
+// run at the same time as these.
 class FailNth {
  public:
-  // In the place of number `at` from here on, from 0, `fail` is called, which
-  // throws.
+  // Calls `fail`, which throws, instead of operation `at`, counted from 0 from
+  // now on.
   void arm(int64_t at, std::function<void()> fail) {
     at_ = at;
     count_ = 0;
     fail_ = std::move(fail);
     armed_ = true;
   }
-  // How many there have been since arm(). Ends it.
+  // Stops. Returns the number of operations since arm().
   int64_t disarm() {
     armed_ = false;
     return count_;
   }
 
-  // One more; what it does if it is the one, else null.
+  // Counts an operation. Returns `fail` if this operation must fail, else null.
   std::function<void()> take() {
     if (!armed_.load(std::memory_order_acquire) || count_++ != at_) return {};
     return fail_;
   }
+  // Counts an operation, and calls `fail` if this operation must fail.
   void pass() {
     if (const auto fail = take()) fail();
   }

@@ -19,7 +19,7 @@ TEST(FailNth, FailsOnceAndCountsAll) {
   failing.pass();
 
   failing.arm(0, [] { throw std::runtime_error("first"); });
-  const auto fail = failing.take();  // to be called by somebody else
+  const auto fail = failing.take();  // another thread may call it
   ASSERT_TRUE(fail);
   EXPECT_FALSE(failing.take());
   EXPECT_EQ(failing.disarm(), 2);

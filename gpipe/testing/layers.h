@@ -1,4 +1,4 @@
-// Layers of any signature, made of a function.
+// Makes layers of any signature from functions.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -11,6 +11,7 @@
 
 namespace gpipe::testing {
 
+// A layer that calls a function.
 template <typename Output, typename Input>
 struct FunctionLayer : torch::nn::Module {
   using Function = std::function<Output(Input)>;
@@ -19,7 +20,8 @@ struct FunctionLayer : torch::nn::Module {
   Function function;
 };
 
-// layer(f) for tensors, layer<Output, Input>(f) for other values.
+// Returns a layer: layer(f) for tensors, layer<Output, Input>(f) for other
+// values.
 template <typename Output = torch::Tensor, typename Input = torch::Tensor,
           typename Function>
 torch::nn::AnyModule layer(Function function) {

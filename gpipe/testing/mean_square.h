@@ -5,7 +5,7 @@
 
 namespace gpipe::testing {
 
-// A mean over all elements, and so over rows.
+// Returns the mean over all elements, and so over rows.
 inline at::Tensor mean_square(const at::Tensor& output,
                               const at::Tensor& target) {
   return output.sub(target).pow(2).mean();

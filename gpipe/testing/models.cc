@@ -36,7 +36,7 @@ struct PopAddImpl : torch::nn::Module, Skippable {
 };
 TORCH_MODULE(PopAdd);
 
-// A copy on the CPU.
+// Returns a copy on the CPU.
 torch::Tensor on_cpu(const torch::Tensor& tensor) {
   return tensor.defined()
              ? tensor.detach().to(torch::kCPU, tensor.scalar_type(),
@@ -50,7 +50,8 @@ torch::Tensor leaf_of(const torch::Tensor& input, const c10::Device& where) {
   return leaf.is_floating_point() ? leaf.requires_grad_() : leaf;
 }
 
-// Backward of the share of these rows in the loss of a mini-batch of `rows`.
+// Runs backward for the part of these rows in the loss of a mini-batch of
+// `rows` rows.
 void backward(const Loss& loss, const torch::Tensor& output,
               const torch::Tensor& input, int64_t rows) {
   (loss(output, input) / static_cast<double>(rows)).backward();

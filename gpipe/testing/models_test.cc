@@ -14,7 +14,7 @@ using torch::Tensor;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A state with an integer buffer and a gradient that is not there.
+// Returns a state with an integer buffer and an undefined gradient.
 StepState state() {
   return {torch::zeros({2}),
           {torch::zeros({2}), Tensor()},
@@ -34,7 +34,7 @@ TEST(StepState, DiffersInAnyValue) {
     EXPECT_EQ(distance(other, state()), how_far) << what;
     EXPECT_EQ(distance(state(), other), how_far) << what;
   };
-  // The other element and the tensors after it are equal.
+  // The other element, and the tensors after the changed one, are equal.
   for (const double value : {3.0, kInfinity, std::nan("")}) {
     const double how_far = std::isnan(value) ? kInfinity : value;
     StepState output = state(), input = state(), buffer = state();

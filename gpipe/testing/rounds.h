@@ -1,4 +1,4 @@
-// How many rounds a randomised test or a sweep runs.
+// The number of rounds of a randomised test or a sweep.
 #pragma once
 
 #include <cstdint>

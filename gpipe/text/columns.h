@@ -1,4 +1,4 @@
-// Tables as lines of text. No LibTorch.
+// Formats tables as lines of text. No LibTorch.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace gpipe {
 
-// A line for each row, without an end of line: every column is as wide as the
-// longest of its cells, in bytes, and has two spaces before it.
+// Returns a line for each row, without a line end. Every column is as wide as
+// its longest cell, in bytes, and has two spaces before it.
 //
-// `sides`: a letter per column, 'l' or 'r', for the side that its cells are at.
+// `sides`: a letter per column, 'l' or 'r', for left or right alignment.
 //
-// Errors: std::invalid_argument for another letter, and for a row that has not
-// a cell for each of them.
-// Complexity: O(n) for n bytes of lines. Threads: pure function.
+// Throws std::invalid_argument if `sides` has another letter, or if a row does
+// not have one cell per column.
+// Complexity: O(n) for n bytes of lines. Thread-safe.
 std::vector<std::string> align_columns(
     const std::vector<std::vector<std::string>>& rows, std::string_view sides);
 

@@ -1,4 +1,4 @@
-// How far two names are from each other. No LibTorch.
+// Measures how similar two names are. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,10 @@
 
 namespace gpipe {
 
-// Levenshtein's distance: how many characters (bytes) have to be inserted,
-// deleted or exchanged to make one of the other.
+// Returns the Levenshtein distance: the number of bytes that have to be
+// inserted, deleted or replaced to turn `a` into `b`.
 //
-// Complexity: the product of their lengths. Threads: pure function.
+// Complexity: the product of the lengths. Thread-safe.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 }  // namespace gpipe

@@ -1,11 +1,11 @@
-// The name of a machine.
+// The name of this machine.
 #pragma once
 
 #include <string>
 
 namespace gpipe {
 
-// This machine's; "unknown" if it has none. No error. Threads: any.
+// Returns the host name, or "unknown" if it cannot be read. Thread-safe.
 std::string host_name();
 
 }  // namespace gpipe

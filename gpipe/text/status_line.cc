@@ -12,14 +12,16 @@
 namespace gpipe {
 namespace {
 
-// To the start of the line, and erase it (ECMA-48).
+// The codes that move to the start of the line and erase it (ECMA-48).
 constexpr char kRewrite[] = "\r\x1b[K";
 
-// Often enough to be alive, seldom enough to cost nothing.
+// The shortest times between two lines: short enough to look alive, and long
+// enough to cost nothing.
 constexpr std::chrono::milliseconds kOnTerminal(200);
 constexpr std::chrono::milliseconds kElsewhere(10000);
 
-// Characters of a line; a longer one could not be written over.
+// Returns the number of characters that fit into a line. A longer line would
+// wrap, and could not be overwritten.
 std::size_t width_of(std::FILE* file) {
   winsize size{};
   const bool known =

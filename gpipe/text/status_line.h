@@ -1,4 +1,4 @@
-// How far a program is: a line on a terminal that is written over. No LibTorch.
+// Shows the progress of a program in a line that is overwritten. No LibTorch.
 #pragma once
 
 #include <chrono>
@@ -9,18 +9,20 @@
 
 namespace gpipe {
 
-// "01:02:03", of seconds; negative ones are 0. Threads: pure function.
+// Returns seconds as hours, minutes and seconds: "01:02:03". Negative values
+// count as 0. Thread-safe.
 std::string clock_text(double seconds);
 
-// On a terminal the last line is written over, five times a second at most;
-// else, so that logs stay short, a line every ten seconds goes to where lines
-// that stay go.
+// A line that shows a program's progress. On a terminal it is overwritten at
+// most five times a second. Otherwise a line is printed every ten seconds, so
+// that logs stay short.
 //
-// Threads: one at a time.
+// Not thread-safe.
 class StatusLine {
  public:
-  // `print`: writes a line that stays. `to`: where lines are written over, if
-  // it is a terminal (or `terminal` says so).
+  // `print`: writes a permanent line. `to`: the file for the overwritten line,
+  // used if it is a terminal. `terminal`: whether `to` is a terminal; detected
+  // by default.
   explicit StatusLine(std::function<void(const std::string&)> print,
                       std::FILE* to = stderr,
                       std::optional<bool> terminal = std::nullopt);
@@ -29,11 +31,11 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  // Shows a line if it is time for one; only then is `text` called. What does
-  // not fit the terminal's width is cut off.
+  // Shows a line if enough time has passed since the last one. `text` is called
+  // only then. The line is cut to the width of the terminal.
   void update(const std::function<std::string()>& text);
 
-  // Prints a line that stays.
+  // Prints a permanent line.
   void say(const std::string& text);
 
  private:

@@ -51,7 +51,7 @@ TEST(StatusLineTest, ElsewhereNothingIsWrittenOverAndUpdatesAreRare) {
     }
     line.say("end");
   }
-  EXPECT_EQ(asked, 0);  // ten seconds have not passed
+  EXPECT_EQ(asked, 0);  // because ten seconds have not passed
   EXPECT_EQ(lines, std::vector<std::string>{"end"});
   EXPECT_EQ(text_in(file), "");
   std::fclose(file);

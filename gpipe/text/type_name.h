@@ -1,12 +1,12 @@
-// Types of modules as their users call them. No LibTorch.
+// Shortens names of module types. No LibTorch.
 #pragma once
 
 #include <string>
 
 namespace gpipe {
 
-// "torch::nn::Conv2dImpl" is Conv2d to its users, and "ns::CellImpl<T>" Cell.
-// Threads: pure function.
+// Returns the name that users know: "Conv2d" for "torch::nn::Conv2dImpl", and
+// "Cell" for "ns::CellImpl<T>". Thread-safe.
 std::string module_type_name(std::string type);
 
 }  // namespace gpipe

@@ -1,19 +1,21 @@
-// Numbers with units, as people read them. No LibTorch.
+// Formats numbers with readable units. No LibTorch.
 #pragma once
 
 #include <string>
 
 namespace gpipe {
 
-// A number >= 0 in the largest unit of which it is at least one, with four
-// digits at most: "0 B", "1.5 KiB", "98 MiB"; infinity is "unlimited". Units:
-// B, KiB, MiB, GiB and TiB, of 1024 of the one before; us, ms and s.
+// Returns a number >= 0 with at most four digits, in the largest unit of which
+// it is at least one: "0 B", "1.5 KiB", "98 MiB". Infinity is "unlimited". Byte
+// units are B, KiB, MiB, GiB and TiB, in steps of 1024. Units of time are us,
+// ms and s.
 //
-// Threads: pure functions.
+// Thread-safe.
 std::string bytes_text(double bytes);
 std::string seconds_text(double seconds);
 
-// A part of a whole: 0.125 is "12.5 %", or "12 %" without decimals.
+// Returns a fraction as a percentage: 0.125 is "12.5 %", or "12 %" without
+// decimals. Thread-safe.
 std::string percent_text(double part, int decimals = 1);
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// Text for XML, as in SVG pictures.
+// Escapes text for XML, as in SVG pictures.
 #pragma once
 
 #include <string>
@@ -6,8 +6,9 @@
 
 namespace gpipe {
 
-// `text`, UTF-8, as the content of an element or of an attribute in double
-// quotes. A control character that XML has no way to write is a question mark.
+// Returns `text` (UTF-8) as the content of an element, or of an attribute in
+// double quotes. Control characters other than tab and line feed become
+// question marks, because XML cannot represent most of them. Thread-safe.
 std::string xml_escaped(std::string_view text);
 
 }  // namespace gpipe

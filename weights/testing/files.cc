@@ -78,7 +78,8 @@ std::vector<std::string> names_of(const StateDict& dict) { return dict.keys(); }
 
 namespace {
 
-// Bytes 0, 1, 0, 1, ... for bool, else 0, 37, 74, ...: all sorts of values.
+// Returns a tensor with bytes 0, 1, 0, 1, ... for bool, else 0, 37, 74, ..., so
+// that many different values occur.
 at::Tensor bytes_as(at::ScalarType dtype, at::IntArrayRef sizes) {
   at::Tensor tensor = at::empty(sizes, at::TensorOptions(dtype));
   auto* bytes = static_cast<uint8_t*>(tensor.mutable_data_ptr());

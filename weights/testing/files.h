@@ -1,4 +1,4 @@
-// Files of tests.
+// Reads, writes and compares files of weights in tests.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,28 +12,30 @@
 
 namespace gpipe::testing {
 
-// A new empty folder for the test that is running; its path ends with "/".
+// Creates an empty folder for the running test and returns its path, which ends
+// with "/".
 std::string new_folder();
 
 void write_bytes(const std::string& path, std::string_view bytes);
 std::string read_bytes(const std::string& path);
 
-// The names of what is in a folder, in order.
+// Returns the names of all entries of a folder, sorted.
 std::vector<std::string> names_in(const std::string& folder);
 
-// The text of the c10::Error that `body` throws, without a backtrace, or "no
-// error". With ValueError: another c10::Error is not taken.
+// Returns the text of the error that `body` throws, without a backtrace, or "no
+// error". error_of() catches any c10::Error, value_error_of() only a
+// c10::ValueError; other exceptions pass through.
 std::string error_of(const std::function<void()>& body);
 std::string value_error_of(const std::function<void()>& body);
 
-// Same dtype and shape, and the same bytes in logical order.
+// Returns whether dtype, shape and the bytes in logical order are equal.
 bool bit_equal(const at::Tensor& a, const at::Tensor& b);
 
 std::vector<std::string> names_of(const StateDict& dict);
 
-// Tensors of every dtype that the files know, scalars, empty ones and some with
-// NaN, strides, offsets and shared memory. No complex128 and complex32 with
-// `for_safetensors`.
+// Returns tensors of every dtype that the file formats support, and scalars,
+// empty tensors, NaN, strides, offsets and shared memory. With
+// `for_safetensors` the dict has no complex128 and no complex32.
 StateDict every_kind_of_tensor(bool for_safetensors);
 
 }  // namespace gpipe::testing

@@ -11,8 +11,8 @@
 namespace gpipe::testing {
 namespace {
 
-// Through memcpy(), which ASan watches also where LibTorch is not compiled with
-// it.
+// Reads the first and the last element with memcpy(). ASan checks memcpy() even
+// where LibTorch is not compiled with ASan.
 void touch(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return;
   int64_t last = 0;

@@ -1,4 +1,4 @@
-// What has to be true of a reader of weights, whatever it is given.
+// Checks the properties that every reader of weights must have on any input.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace gpipe::testing {
 
-// As fuzz_parser() of gpipe/testing/fuzz/check.h, for what throws
-// c10::ValueError only. Looks at each tensor's first and last element, which
-// must be in its memory (ASan tells).
+// Runs fuzz_parser() of gpipe/testing/fuzz/check.h with `read`, which may throw
+// only c10::ValueError. Reads the first and the last element of each tensor, so
+// that ASan reports an access beyond the tensor's memory.
 void fuzz_reader(std::size_t input_size,
                  const std::function<StateDict()>& read);
 

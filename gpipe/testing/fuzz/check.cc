@@ -7,7 +7,7 @@ namespace gpipe::testing {
 
 void fuzz_check(bool holds, const char* what) {
   if (holds) return;
-  std::fprintf(stderr, "fuzz_check: not so: %s\n", what);
+  std::fprintf(stderr, "fuzz_check: this does not hold: %s\n", what);
   std::abort();
 }
 

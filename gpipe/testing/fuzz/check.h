@@ -1,5 +1,5 @@
-// What has to be true of a parser, whatever it is given: for fuzz targets, with
-// libFuzzer and without.
+// Checks the properties that a parser must have on any input. For fuzz targets,
+// with and without libFuzzer.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,27 @@
 
 namespace gpipe::testing {
 
-// Ends the process, saying `what`, unless it `holds`.
+// Ends the process with the text `what` unless `holds`.
 void fuzz_check(bool holds, const char* what);
 
-// The bytes that a parser may take for an input of so many bytes.
+// The memory that a parser may use for an input of n bytes: per_byte * n +
+// at_least.
 struct MemoryLimit {
   int64_t per_byte = 0;
   int64_t at_least = 0;
 };
 
+// The memory limits of a parser.
 struct FuzzLimits {
-  // Of a single allocation: a list of what is 16 times as large as its text,
-  // an error's text, a file's buffer.
+  // The limit of a single allocation. The default allows a list 16 times as
+  // large as its text, the text of an error, and a file's buffer.
   MemoryLimit largest{16, 1 << 14};
-  // Of all that is held at a time.
+  // The limit of all memory held at the same time.
   MemoryLimit held{160, 1 << 16};
 };
 
-// Of all calls of fuzz_parser() so far. Threads: the one that calls it.
+// The numbers of inputs that all fuzz_parser() calls so far have parsed and
+// refused. Not thread-safe.
 struct FuzzCounts {
   int64_t parsed = 0;
   int64_t refused = 0;
@@ -40,9 +43,9 @@ void check_memory(const AllocationMeter& meter, std::size_t input_size,
                   const FuzzLimits& limits);
 }  // namespace detail
 
-// Calls parse(), which returns something or throws a Refusal, and nothing else,
-// within the limits of memory; and then check() with what was returned, where
-// nothing is allowed to throw. Anything else ends the process.
+// Calls parse(), which must return a value or throw a Refusal, within the
+// memory limits. Then calls check() with the value, which must not throw.
+// Anything else ends the process.
 template <typename Refusal, typename Parse, typename Check>
 void fuzz_parser(std::size_t input_size, const FuzzLimits& limits,
                  const Parse& parse, const Check& check) {
@@ -59,7 +62,7 @@ void fuzz_parser(std::size_t input_size, const FuzzLimits& limits,
   if (parsed) check(*parsed);
 }
 
-// What libFuzzer gives.
+// Returns the input of libFuzzer as text.
 inline std::string_view fuzz_text(const uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }

@@ -22,7 +22,8 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What is between the quotes, which are still there.
+// Returns the word between the quotes, which `text` still has, or nothing if
+// `text` is not valid.
 std::optional<std::string> unquoted(std::string_view text) {
   if (text.size() < 2 || text.front() != '"' || text.back() != '"') return {};
   text = text.substr(1, text.size() - 2);
@@ -56,7 +57,7 @@ std::vector<std::string> read_corpus(const std::string& folder) {
     if (entry.is_regular_file()) paths.push_back(entry.path());
   }
   if (error || paths.empty()) {
-    throw std::invalid_argument(folder + ": is no folder with files");
+    throw std::invalid_argument(folder + ": is not a folder with files");
   }
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> files;
@@ -75,8 +76,8 @@ std::vector<std::string> read_dictionary(const std::string& path) {
     const auto word = unquoted(std::string_view(line).substr(quote));
     if (!word) {
       throw std::invalid_argument(path + ", line " + std::to_string(number) +
-                                  ": is no \"word\", with \\\\, \\\" and \\xAB "
-                                  "for special ones");
+                                  ": expected \"word\", with \\\\, \\\" and "
+                                  "\\xAB for special characters");
     }
     words.push_back(*word);
   }

@@ -1,4 +1,4 @@
-// The files beside a fuzz target.
+// Reads the corpus and the dictionary of a fuzz target.
 #pragma once
 
 #include <string>
@@ -6,14 +6,15 @@
 
 namespace gpipe::testing {
 
-// The bytes of each file of a folder, by the order of their names.
-// std::invalid_argument, naming it, for one that cannot be read, and for a
-// folder without files.
+// Returns the bytes of each file of a folder, ordered by name. Throws
+// std::invalid_argument with the path if a file cannot be read or the folder
+// has no files.
 std::vector<std::string> read_corpus(const std::string& folder);
 
-// The words of a dictionary as libFuzzer reads it: lines of `"word"`, or
-// `name="word"`, with \\, \" and \xAB in the words; empty lines and those that
-// begin with # say nothing. std::invalid_argument, with the line, for others.
+// Returns the words of a dictionary in libFuzzer's format. A line is `"word"`
+// or `name="word"`; words may contain \\, \" and \xAB. Empty lines and lines
+// that begin with # are ignored. Throws std::invalid_argument with the line for
+// other lines.
 std::vector<std::string> read_dictionary(const std::string& path);
 
 }  // namespace gpipe::testing

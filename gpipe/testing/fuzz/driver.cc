@@ -1,12 +1,12 @@
-// Runs the fuzz target that it is linked with, without libFuzzer: first each
-// file of a folder, and then inputs that are such files gone wrong, the same
-// ones for the same numbers.
+// Runs the fuzz target that it is linked with, without libFuzzer. First it
+// tries each file of a folder, then random changes of these files. The same
+// seed gives the same inputs.
 //
 //   text_fuzz --runs=1000000 --seed=1 --dictionary=text_fuzz.dict FOLDER
 //
-// An input with which the process ends, or that takes more than 20 s, is left
-// in a file. Exits with 1, too, if hardly any input was parsed, or hardly any
-// refused: then this has been a test of one half only.
+// If an input ends the process or takes more than 20 s, the input is written to
+// a file. The exit status is also 1 if nearly no input was parsed, or nearly
+// none was refused: then only one half of the parser was tested.
 #include <fcntl.h>
 #include <gflags/gflags.h>
 #include <unistd.h>
@@ -31,18 +31,19 @@
 #include "gpipe/testing/fuzz/mutate.h"
 #include "gpipe/testing/fuzz/mutator.h"
 
-DEFINE_int64(runs, 1000000, "Inputs to make and try.");
-DEFINE_uint64(seed, 1, "Of the inputs; the same one makes the same inputs.");
-DEFINE_string(dictionary, "", "File with words to put in; as libFuzzer's.");
+DEFINE_int64(runs, 1000000, "Number of inputs to generate and try.");
+DEFINE_uint64(seed, 1, "Seed; the same seed gives the same inputs.");
+DEFINE_string(dictionary, "",
+              "File with words to insert, in libFuzzer's format.");
 
 extern "C" {
-// The target's.
+// Defined by the target.
 int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size);
 __attribute__((weak)) std::size_t LLVMFuzzerCustomMutator(uint8_t* data,
                                                           std::size_t size,
                                                           std::size_t max_size,
                                                           unsigned int seed);
-// ASan's: before it ends the process.
+// Defined by ASan: sets the function to call before it ends the process.
 __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 }
 
@@ -53,11 +54,12 @@ constexpr int kSlowSeconds = 20;
 
 std::optional<gpipe::testing::Mutator> mutator;
 
-// What is being tried, for the handlers below.
+// The input that is being tried, for the handlers below.
 const std::vector<uint8_t>* input = nullptr;
-std::string left_in;  // path
+std::string left_in;  // path of the file for a failing input
 
-// Calls only what a signal handler may.
+// Writes the input to a file. Calls only functions that a signal handler may
+// call.
 void leave_input() {
   if (input == nullptr) return;
   const auto say = [](const char* text) {
@@ -66,7 +68,7 @@ void leave_input() {
   const int file = open(left_in.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0644);
   const bool written = file >= 0 && write(file, input->data(), input->size()) ==
                                         static_cast<ssize_t>(input->size());
-  say(written ? "\nthe input is in " : "\nthe input could not be left in ");
+  say(written ? "\nthe input is in " : "\nthe input could not be written to ");
   say(left_in.c_str());
   say("\n");
   input = nullptr;
@@ -74,7 +76,7 @@ void leave_input() {
 
 extern "C" void on_signal(int number) {
   leave_input();
-  // As if there were no handler.
+  // The signal then has the same effect as without a handler.
   std::signal(number, SIG_DFL);
   std::raise(number);
 }
@@ -87,7 +89,8 @@ void install_handlers() {
   if (__sanitizer_set_death_callback != nullptr) {
     __sanitizer_set_death_callback(leave_input);
   } else {
-    // On a stack of its own: the other one may be what is at its end.
+    // The handler needs a stack of its own, because the other stack may have
+    // overflowed.
     static char stack[1 << 16];
     const stack_t other = {stack, 0, sizeof stack};
     sigaltstack(&other, nullptr);
@@ -107,9 +110,10 @@ struct Totals {
 };
 
 void run(const std::string& bytes, Totals& totals) {
-  // A system call, so not for each.
+  // alarm() is a system call, so it is not called for each input.
   if (totals.runs % 1024 == 0) alarm(kSlowSeconds);
-  // A copy that ends where its memory ends, so that ASan sees a step too far.
+  // The copy has no spare memory at its end, so that ASan detects reads beyond
+  // it.
   const std::vector<uint8_t> exact(bytes.begin(), bytes.end());
   input = &exact;
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
@@ -137,7 +141,7 @@ std::string next() {
 
 }  // namespace
 
-// libFuzzer's, for the target's own mutator.
+// Replaces libFuzzer's function for the target's own mutator.
 extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size,
                                         std::size_t max_size) {
   std::string bytes(data, data + size);
@@ -148,7 +152,7 @@ extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size,
 
 int main(int argc, char** argv) {
   using gpipe::testing::fuzz_counts;
-  gflags::SetUsageMessage("tries broken inputs on a parser");
+  gflags::SetUsageMessage("runs a fuzz target on changed inputs");
   gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
   if (argc != 2) {
     std::cerr << argv[0] << ": expected a folder with inputs\n";
@@ -179,7 +183,7 @@ int main(int argc, char** argv) {
   const int64_t few = FLAGS_runs / 1000;
   if (parsed < few || refused < few) {
     std::cerr << "fewer than " << few << " of one kind: the corpus and the "
-              << "target's mutator should give both\n";
+              << "target's mutator should produce both\n";
     return 1;
   }
 }

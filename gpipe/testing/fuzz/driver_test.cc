@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 struct Outcome {
   bool ok = false;
   std::string text;  // stdout and stderr
-  std::string left;  // the input of the failure
+  std::string left;  // the failing input
 };
 
 std::string read_file(const std::string& path) {

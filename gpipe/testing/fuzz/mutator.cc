@@ -17,7 +17,8 @@ const std::string& Mutator::pick() {
   return corpus_.seeds[below(corpus_.seeds.size())];
 }
 
-// Little or big endian, of 1 to 8 bytes; or in decimal.
+// Returns a number: little- or big-endian with 1, 2, 4 or 8 bytes, or in
+// decimal.
 std::string Mutator::number() {
   static constexpr uint64_t kInteresting[] = {
       0,          1,          2,          0x7f,

@@ -1,5 +1,5 @@
-// Makes inputs for parsers out of good ones that go wrong, the same ones for
-// the same numbers, for compilers that have no libFuzzer.
+// Makes broken inputs for parsers out of valid ones, for compilers without
+// libFuzzer. The same seed gives the same inputs.
 #pragma once
 
 #include <cstddef>
@@ -10,28 +10,34 @@
 
 namespace gpipe::testing {
 
-// What an input begins as, and what is put into it.
+// The inputs that a Mutator starts from, and the words that it inserts.
 struct FuzzCorpus {
   std::vector<std::string> seeds;  // at least one
-  std::vector<std::string> words;  // of the format; may be none
+  std::vector<std::string> words;  // words of the format; may be empty
 };
 
+// A generator of random changes of inputs. Not thread-safe.
 class Mutator {
  public:
   Mutator(FuzzCorpus corpus, uint64_t seed);
 
-  // One of the seeds.
+  // Returns one of the seeds, at random.
   const std::string& pick();
 
-  // Changes `bytes` in one way, or in two (half as often), or three, ... Each
-  // is one of: a bit or a byte changed, a range cut out, doubled, or copied to
-  // elsewhere, the end cut off, random bytes, printable ones, or an interesting
-  // number (0, -1, 2^31, ...; in binary or as text) put over or between what is
-  // there, a word or a piece of a seed put in. The result has at most `longest`
-  // bytes.
+  // Changes `bytes` once, or twice (half as often), or three times, and so on.
+  // A change is one of these:
+  // - changes a bit or a byte,
+  // - cuts out a range, doubles it, or copies it elsewhere,
+  // - cuts off the end,
+  // - overwrites or inserts random bytes, printable characters or a special
+  //   number (0, -1, 2^31, ..., as binary or text),
+  // - inserts a word or a part of a seed.
+  //
+  // The result has at most `longest` bytes.
   void change(std::string& bytes, std::size_t longest);
 
-  // Uniform enough; 0 for 0.
+  // Returns a random number below `bound`, nearly uniform. Returns 0 if `bound`
+  // is 0.
   uint64_t below(uint64_t bound);
 
  private:

@@ -1,6 +1,6 @@
-// LibTorch's errors know the stack that they come from. To find it out takes
-// longer than most parsers take to refuse an input, so not in fuzz targets: who
-// is linked with this does without.
+// Turns off the backtraces of LibTorch's errors in programs that are linked
+// with this file. A backtrace takes longer than most parsers take to refuse an
+// input.
 #include <c10/util/Logging.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// A fuzz target with faults, which the driver has to find. Reads "F" and a
-// number of one digit; an error is an int.
+// A fuzz target with defects that the driver must find. Its parser accepts "F"
+// and a digit; an error is an int.
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   }
   gpipe::testing::fuzz_parser<int>(size, {}, parse, [&](const auto& parsed) {
     gpipe::testing::fuzz_check(fault != "oracle" || parsed != "F7",
-                               "what is parsed is no seven");
+                               "the parsed text is not F7");
   });
   return 0;
 }

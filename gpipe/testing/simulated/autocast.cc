@@ -1,5 +1,5 @@
 // Autocast on the simulated accelerators, with CUDA's lists of operators.
-// LibTorch registers nothing for a backend that it does not serve.
+// LibTorch registers no autocast for a backend that it does not support.
 #include <ATen/Operators.h>
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
@@ -8,7 +8,7 @@ TORCH_LIBRARY_IMPL(_, AutocastHPU, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }
 
-// `m` is LibTorch's name for it, in the macros.
+// LibTorch's macros use the name `m`.
 TORCH_LIBRARY_IMPL(aten, AutocastHPU, m) {
 #define LOWER(...) KERNEL(c10::kHPU, __VA_ARGS__, lower_precision_fp)
 #define FLOAT(...) KERNEL(c10::kHPU, __VA_ARGS__, fp32)

@@ -41,8 +41,8 @@ void within_device(const at::Tensor& source, const at::Tensor& target) {
                         }});
 }
 
-// As CUDA's: on the current stream of the source, between the past and the
-// future of that of the target.
+// Copies like CUDA: on the current stream of the source, after the earlier work
+// and before the later work of the target's stream.
 void between_devices(const at::Tensor& source, const at::Tensor& target) {
   const c10::Stream from_stream = stream_of(source);
   const c10::Stream to_stream = stream_of(target);
@@ -59,7 +59,8 @@ void between_devices(const at::Tensor& source, const at::Tensor& target) {
   simulation().block(to_stream, simulation().record(from_stream));
 }
 
-// From memory that is not pinned: it has been read when this returns.
+// Copies from host memory that is not pinned: it has been read when this
+// returns.
 void from_host(const at::Tensor& source, const at::Tensor& target,
                bool non_blocking) {
   const c10::Stream stream = stream_of(target);
@@ -73,7 +74,7 @@ void from_host(const at::Tensor& source, const at::Tensor& target,
   if (!non_blocking) simulation().host_wait(stream);
 }
 
-// As to pinned memory: later, if the caller need not wait.
+// Copies as to pinned memory: later, unless the caller must wait.
 void to_host(const at::Tensor& source, const at::Tensor& target,
              bool non_blocking) {
   const c10::Stream stream = stream_of(source);

@@ -25,7 +25,8 @@ using torch::Tensor;
 
 class CopyTest : public SimulatedTest {};
 
-// What stands in the memory now; for work that is done, or held up.
+// Returns the current contents of the memory, without waiting. For work that is
+// done or blocked.
 std::vector<float> memory(const Tensor& tensor) {
   const Tensor host =
       (is_simulated(tensor) ? host_alias(tensor) : tensor).contiguous();
@@ -226,7 +227,7 @@ TEST_F(CopyTest, BetweenDevicesComesAfterThePastOfTheTarget) {
     Gate gate(default_stream(1));
     z = y + 5;
     y.copy_(x);
-    // It holds up the source's stream.
+    // The copy also blocks the source's stream.
     EXPECT_FALSE(default_stream(0).query());
   }
   EXPECT_TRUE(same(z, torch::full({1}, 5.f)));
@@ -251,7 +252,7 @@ TEST_F(CopyTest, OfAnotherShapeIsRefused) {
 
 class CopyCostTest : public SimulatedTest {
  protected:
-  // How long `run` takes until all is done, in seconds.
+  // Returns how many seconds `run` takes until all devices are idle.
   template <typename Run>
   static double seconds(Run run) {
     set_delays({});

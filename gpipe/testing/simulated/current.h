@@ -1,4 +1,4 @@
-// Which device and stream operators of a thread go to.
+// The current device and streams of a thread, where its operators run.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -6,18 +6,23 @@
 
 namespace gpipe::simulated {
 
-// Throws for an index that there is not.
+// Throws c10::Error if there is no device with this index.
 void check_index(c10::DeviceIndex device);
 
+// Returns the current device of the calling thread.
 c10::DeviceIndex current_device();
-// Returns the one before. Throws for an index that there is not.
+// Sets the current device and returns the one before. Throws c10::Error if
+// there is no device with this index.
 c10::DeviceIndex exchange_current_device(c10::DeviceIndex device);
 
-// The default stream of the device unless the thread has chosen another.
+// Returns the current stream of the calling thread on `device`: the default
+// stream unless the thread has set another. A negative index stands for the
+// current device.
 c10::Stream current_stream(c10::DeviceIndex device);
+// Sets the current stream of the stream's device and returns the one before.
 c10::Stream exchange_current_stream(const c10::Stream& stream);
 
-// Makes `device` the current one while in scope.
+// A scope in which `device` is the current device.
 class DeviceScope {
  public:
   explicit DeviceScope(c10::DeviceIndex device)

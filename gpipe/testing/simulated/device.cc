@@ -1,6 +1,6 @@
-// What LibTorch asks of a device type: a guard, hooks and an allocator. HPU is
-// one that the wheel does not serve and that Module::to() takes (PrivateUse1,
-// meant for such a purpose, it refuses in C++).
+// What LibTorch requires of a device type: a guard, hooks and an allocator. HPU
+// is a type that the wheel does not support and that Module::to() accepts. In
+// C++, Module::to() refuses PrivateUse1, which is meant for this purpose.
 #include <ATen/detail/HPUHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
@@ -17,7 +17,7 @@
 namespace gpipe::simulated {
 namespace {
 
-// Behind the void* of c10::Event.
+// The object behind the void* of c10::Event.
 struct Event {
   std::shared_ptr<Mark> mark;
 };
@@ -117,8 +117,8 @@ struct Hooks : at::HPUHooksInterface {
   bool hasHPU() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return kDevices; }
-  // A copy to the host keeps its target until it is done, so that any host
-  // memory will do.
+  // A copy to the host keeps its target alive until it is done, so any host
+  // memory can be used.
   at::Allocator* getPinnedMemoryAllocator() const override {
     return c10::GetAllocator(c10::kCPU);
   }

@@ -7,8 +7,9 @@
 
 namespace gpipe::simulated {
 
-// The CPU's generator, but an accelerator's by its device, so that the same
-// seed gives the same numbers and mixing the two up is an error.
+// The CPU's generator with the device of an accelerator. The same seed gives
+// the same numbers as on the CPU. Using a generator of another device is an
+// error.
 class GeneratorImpl : public at::CPUGeneratorImpl {
  public:
   explicit GeneratorImpl(c10::DeviceIndex device);
@@ -17,11 +18,13 @@ class GeneratorImpl : public at::CPUGeneratorImpl {
   GeneratorImpl* clone_impl() const override;
 };
 
-// One per device, for as long as the process lives.
+// Returns the device's default generator, which lives as long as the process. A
+// negative index stands for the current device.
 const at::Generator& default_generator(c10::DeviceIndex device);
 
-// A CPU generator that goes on where `generator` stands; advance `generator`
-// by what is drawn from it with set_state().
+// Returns a CPU generator with the same state as `generator`. The state of
+// `generator` does not change when numbers are drawn from the result; use
+// set_state() for that.
 at::Generator on_cpu(const at::Generator& generator);
 
 }  // namespace gpipe::simulated

@@ -52,9 +52,10 @@ void HappensBefore::operate(std::size_t stream, const std::string& name,
           past.stream == stream || past.time <= now.at(past.stream);
       if (!ordered && (past.access.write || access.write)) {
         report(past, current, begin, *block);
-        return true;  // told once
+        return true;  // reported once
       }
-      // Whoever is ordered after this access is ordered after that one too.
+      // An access that is ordered after this one is ordered after the past one,
+      // too.
       return ordered && covers(access, past.access) &&
              (access.write || !past.access.write);
     };
@@ -92,7 +93,7 @@ void HappensBefore::release_block(std::uintptr_t begin, std::size_t stream,
   const Past next{{begin, block.end, true},
                   stream,
                   0,
-                  "whatever gets the memory next, since it was given back",
+                  "the next use of the freed memory",
                   std::nullopt};
   for (const Past& past : block.history) {
     if (past.time > done.at(past.stream)) report(past, next, begin, block);

@@ -1,4 +1,4 @@
-// Which accesses to memory are ordered, and which only happened to be.
+// Finds accesses to memory that are not ordered, whatever their timing was.
 #pragma once
 
 #include <cstddef>
@@ -10,66 +10,72 @@
 
 namespace gpipe::simulated {
 
-// How much of each stream's work is known to be done: a vector clock (Mattern
-// 1988), one entry per stream.
+// A vector clock (Mattern 1988) with one entry per stream: how much of each
+// stream's work is known to be done.
 class Clock {
  public:
   std::uint64_t at(std::size_t stream) const {
     return stream < times_.size() ? times_[stream] : 0;
   }
+  // Sets the entry of `stream`.
   void set(std::size_t stream, std::uint64_t time);
+  // Sets each entry to the larger of both clocks.
   void merge(const Clock& other);
 
  private:
   std::vector<std::uint64_t> times_;
 };
 
-// Bytes [begin, end) that an operation reads or writes.
+// The bytes [begin, end) that an operation reads or writes.
 struct Access {
   std::uintptr_t begin = 0, end = 0;
   bool write = false;
 };
 
-// Follows the work that is given to streams, the events that order it, and the
-// memory that it touches. Two operations on different streams that touch the
-// same byte, one of them writing, race unless an event (or the host, by
-// waiting) orders them; that is told whatever the timing of the run was.
+// A detector of races between streams. It follows the work of the streams, the
+// events that order the work, and the memory that the work accesses. Two
+// operations on different streams race if they access the same byte, one of
+// them writes, and neither an event nor a wait of the host orders them. A race
+// is found whatever the timing of the run was.
 //
-// The host is one clock for all threads: who it was that waited is not looked
-// at, so that a missing hand-over between host threads is not found here (TSan
-// finds those), and nothing is reported that is no race.
+// All host threads share one clock; which thread waited is ignored. So a
+// missing synchronisation between host threads is not found here (TSan finds
+// it). Everything that is reported is a race.
 //
-// Threads: calls must be serialised by the caller, in the order in which the
-// work is given.
+// Threads: the caller must serialise the calls, in the order in which work is
+// enqueued.
 class HappensBefore {
  public:
-  // The next operation on `stream`, and its accesses.
+  // Adds the next operation on `stream`, with its accesses.
   void operate(std::size_t stream, const std::string& name,
                std::optional<std::int64_t> microbatch,
                const std::vector<Access>& accesses);
 
-  // What is done when the last operation of `stream` is.
+  // Records an event: returns the clock of the work that is done when the last
+  // operation of `stream` is.
   Clock record(std::size_t stream);
-  // Later operations on `stream` come after `clock`.
+  // Orders later operations on `stream` after `clock`.
   void wait(std::size_t stream, const Clock& clock);
-  // Later operations on every stream do.
+  // Orders later operations on all streams after `clock`.
   void host_waited(const Clock& clock);
 
-  // A block of memory exists from now on. Nothing is known of it.
+  // Adds a block of memory, without any earlier accesses.
   void add_block(std::uintptr_t begin, std::uintptr_t end);
+  // Removes a block. Its accesses are no longer checked.
   void remove_block(std::uintptr_t begin);
-  // The block is given back by its owner: it may be used again after what
-  // `stream`, which it was allocated for, and the streams `recorded` have
-  // been given so far. An earlier access that is not done by then races with
-  // whatever comes next.
+  // Marks the block as freed by its owner. `stream`: the stream that the block
+  // was allocated for. `recorded`: the streams recorded for it. The block may
+  // be used again after all work that these streams have so far. An access that
+  // is not done by then races with the next use of the block.
   void release_block(std::uintptr_t begin, std::size_t stream,
                      const std::vector<std::size_t>& recorded);
 
-  // "" for the default: "stream 3".
+  // Sets the name of a stream in reports. The default is "stream 3", for
+  // example.
   void name_stream(std::size_t stream, std::string name);
 
-  // One text per race found since the last call, with both operations, their
-  // streams and micro-batches.
+  // Returns one text per race found since the last call, with both operations,
+  // their streams and micro-batches.
   std::vector<std::string> take_races();
 
  private:

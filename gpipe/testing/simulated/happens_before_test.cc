@@ -36,7 +36,7 @@ TEST(Clock, MergesTheLaterTimeOfEachStream) {
   EXPECT_EQ(b.at(2), 4u);
 }
 
-// One block of 100 bytes, and streams 0, 1, ...
+// A fixture with one block of 100 bytes and streams 0, 1, ...
 class HappensBeforeTest : public ::testing::Test {
  protected:
   static constexpr std::uintptr_t kBegin = 1000, kBytes = 100;
@@ -52,7 +52,7 @@ class HappensBeforeTest : public ::testing::Test {
     order_.operate(stream, "read", std::nullopt,
                    {{kBegin + from, kBegin + to, /*write=*/false}});
   }
-  // What `stream` is given from now on comes after all that `other` has been.
+  // Orders later work of `stream` after all earlier work of `other`.
   void after(std::size_t stream, std::size_t other) {
     order_.wait(stream, order_.record(other));
   }
@@ -157,7 +157,7 @@ TEST_F(HappensBeforeTest, AHostThatHasWaitedForTooLittleDoesNotOrder) {
 TEST_F(HappensBeforeTest, WhatTheHostHasWaitedForGoesOnWithAnEvent) {
   write(0);
   order_.host_waited(order_.record(0));
-  // Stream 1 has been given nothing itself.
+  // Stream 1 has no work of its own.
   const Clock event = order_.record(1);
   EXPECT_EQ(event.at(0), 1u);
 }
@@ -310,8 +310,8 @@ TEST_F(HappensBeforeTest, ReleaseReportsAnAccessOfAnUnrecordedStream) {
   order_.release_block(kBegin, 0, {2});
   EXPECT_THAT(order_.take_races(),
               ElementsAre("no wait orders aten::mul on stream 1 (micro-batch "
-                          "2), reading, and whatever gets the memory next, "
-                          "since it was given back on stream 0, writing: bytes "
+                          "2), reading, and the next use of the freed memory "
+                          "on stream 0, writing: bytes "
                           "8 to 16 of a block of 100"));
 }
 

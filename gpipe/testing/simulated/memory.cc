@@ -156,7 +156,8 @@ void Memory::emptyCache(c10::MempoolId_t /*pool*/) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (c10::DeviceIndex k = 0; k < kDevices; ++k) {
     wait_for_pending(devices_[k]);
-    // What collecting has just given the streams to do.
+    // Blocks until the overwriting that wait_for_pending() has enqueued is
+    // done.
     Simulation::get().quiesce(k);
     for (auto& [stream, blocks] : devices_[k].free) {
       for (auto& [capacity, block] : blocks) {

@@ -17,34 +17,38 @@
 
 namespace gpipe::simulated {
 
-// A caching allocator as accelerators have them, but as eager as the rules
-// allow: a block that is given back is overwritten (0xff: NaN, -1) by its
-// stream and used again by the next allocation for that stream that fits, in
-// the order of the stream's work. One that other streams were recorded for is
-// so when their marks are reached. So a missing record is a wrong number, and
+// A caching allocator like those of real accelerators, but as eager as the
+// rules allow. A freed block is overwritten by its stream (0xff bytes: NaN,
+// -1). The next allocation for that stream that fits uses the block again, in
+// the order of the stream's work. If other streams are recorded for a block,
+// this happens after their events. So a missing record gives wrong numbers and
 // a report of HappensBefore.
 //
-// Host memory; nothing is returned to the system while streams are at work,
-// so that a stream that comes too late reads garbage and does not crash.
+// The memory is host memory. Nothing is returned to the system while streams
+// are working, so a stream that accesses freed memory reads garbage and does
+// not crash.
+//
+// Thread-safe.
 class Memory : public c10::DeviceAllocator {
  public:
   static Memory& get();
 
-  // For the current stream of the current device.
+  // Allocates memory for the current stream of the current device.
   c10::DataPtr allocate(std::size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* target, const void* source,
                  std::size_t bytes) const override;
 
-  // c10::OutOfMemoryError for allocations that would bring the device's bytes
-  // in use above it. none: no limit.
+  // Sets a limit for the bytes in use of a device; nullopt removes it. An
+  // allocation above the limit throws c10::OutOfMemoryError.
   void set_limit(c10::DeviceIndex device, std::optional<std::size_t> bytes);
-  // Bytes as asked for, of tensors that are alive.
+  // The bytes that live tensors have requested, and their peak since
+  // resetPeakStats().
   std::int64_t in_use(c10::DeviceIndex device);
   std::int64_t peak(c10::DeviceIndex device);
 
   bool initialized() override { return true; }
-  // Waits for all streams first.
+  // Frees unused blocks. Blocks until all streams are idle.
   void emptyCache(c10::MempoolId_t pool = {0, 0}) override;
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override;
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(
@@ -61,15 +65,15 @@ class Memory : public c10::DeviceAllocator {
     std::size_t bytes;
     c10::Stream owner;
     std::vector<c10::Stream> recorded;
-    std::vector<std::shared_ptr<Mark>> marks;  // once given back
+    std::vector<std::shared_ptr<Mark>> marks;  // set when the block is freed
   };
   struct Device {
     std::int64_t in_use = 0, waiting = 0, peak = 0, reserved = 0;
     std::int64_t allocations = 0, out_of_memory = 0;
     std::optional<std::size_t> limit;
-    // Given back and free again, by stream and capacity.
+    // Freed blocks that can be used again, by stream and capacity.
     std::map<c10::StreamId, std::multimap<std::size_t, Block*>> free;
-    std::vector<Block*> pending;  // given back, marks not reached
+    std::vector<Block*> pending;  // freed, but marks are not reached
   };
 
   static void give_back(void* block);

@@ -188,7 +188,7 @@ TEST_F(MemoryTest, FreedMemoryIsOverwrittenBehindItsLastUse) {
   EXPECT_THAT(values(sum), ElementsAre(100));
 }
 
-// A tensor of a stream that another stream uses, which is held up.
+// A fixture with a tensor that another, blocked stream uses.
 class OtherStreamTest : public MemoryTest {
  protected:
   OtherStreamTest() : user_(new_stream(0)) {}
@@ -215,8 +215,8 @@ class OtherStreamTest : public MemoryTest {
     event.record(stream);
     return event;
   }
-  // Frees the tensor. Memory that was free at once is overwritten before the
-  // other stream gets on.
+  // Frees the tensor. If its memory is free immediately, it is overwritten
+  // before the other stream continues.
   void release_and_open() {
     x_.reset();
     default_stream(0).synchronize();
@@ -303,18 +303,17 @@ TEST_F(OtherStreamTest, WithARecordItReadsWhatWasThere) {
 TEST_F(OtherStreamTest, WithoutARecordItReadsGarbageAndThatIsReported) {
   release_and_open();
   EXPECT_THAT(values(y_), Each(IsNan()));
-  EXPECT_THAT(
-      take_races(),
-      ElementsAre("no wait orders aten::mul on hpu:0 stream " +
-                  std::to_string(user_.id()) +
-                  ", reading, and whatever gets the memory next, since it was "
-                  "given back on hpu:0 default stream, writing: bytes 0 to 400 "
-                  "of a block of 448"));
+  EXPECT_THAT(take_races(),
+              ElementsAre("no wait orders aten::mul on hpu:0 stream " +
+                          std::to_string(user_.id()) +
+                          ", reading, and the next use of the freed memory "
+                          "on hpu:0 default stream, writing: bytes 0 to 400 "
+                          "of a block of 448"));
 }
 
 TEST_F(OtherStreamTest, AMissingRecordIsReportedThoughTheTimingWasGood) {
   gate_->open();
-  Simulation::get().quiesce(0);  // which no program can know
+  Simulation::get().quiesce(0);  // HappensBefore does not see this wait
   x_.reset();
   EXPECT_THAT(take_races(), SizeIs(1));
   synchronize();
@@ -476,7 +475,7 @@ TEST_F(StatsTest, EmptyCacheWaitsForStreamsAndIsNoWaitOfTheProgram) {
   empty_cache();
   EXPECT_EQ(host_waits(), waits);
   EXPECT_EQ(reserved(0), 64);
-  // No order comes of it.
+  // emptyCache() adds no order.
   y.add_(1);
   EXPECT_THAT(take_races(), SizeIs(1));
   synchronize();

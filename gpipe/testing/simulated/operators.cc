@@ -1,8 +1,8 @@
-// Operators on the simulated accelerators: each is given to the current stream
-// and done there later, by LibTorch's CPU kernels on the device's memory.
+// The operators of the simulated accelerators. An operator is enqueued on the
+// current stream. LibTorch's CPU kernel runs it later on the device's memory.
 //
-// (at::native::cpu_fallback does it at once, on copies: too early and too
-// orderly for what is to be tested here.)
+// at::native::cpu_fallback is no alternative: it runs the operator at once, on
+// copies, and so would not show errors of order.
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -39,7 +39,7 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// Zeros of the same layout, for a trial.
+// Returns zeros of the same layout, for a trial.
 at::Tensor zeros_as(const at::Tensor& tensor) {
   const at::Tensor zeros = at::empty_strided(
       tensor.sizes(), tensor.strides(),
@@ -47,7 +47,7 @@ at::Tensor zeros_as(const at::Tensor& tensor) {
   return wrapped_as(tensor, zeros.zero_());
 }
 
-// The values themselves, in the same layout.
+// Returns a copy of the values in the same layout.
 at::Tensor values_as(const at::Tensor& tensor) {
   const at::Tensor copy = at::empty_strided(
       tensor.sizes(), tensor.strides(),
@@ -56,8 +56,8 @@ at::Tensor values_as(const at::Tensor& tensor) {
       tensor, copy.copy_(is_simulated(tensor) ? host_alias(tensor) : tensor));
 }
 
-// As host_alias(), but some kernels make their output larger for a while, and
-// go on with other memory then.
+// Returns an alias like host_alias() whose storage can be resized. Some kernels
+// enlarge their output temporarily, and continue with other memory then.
 at::Tensor growing_alias(const at::Tensor& tensor) {
   return at::for_blob(tensor.mutable_data_ptr(), tensor.sizes())
       .strides(tensor.strides())
@@ -97,11 +97,12 @@ class Call {
       try {
         outcome = trial(zeros_as);
       } catch (const c10::Error&) {
-        needs_values = true;  // zeros may be what it does not like
+        needs_values = true;  // the operator may not accept zeros
       }
     }
     if (needs_values) {
-      // It is the host that looks, after which nothing is left to be done.
+      // The host reads the result, so the operator runs now and nothing is left
+      // for the stream.
       if (is_question()) Simulation::get().enqueue(stream, look());
       Simulation::get().host_wait(stream);
       outcome = trial(values_as);
@@ -116,18 +117,19 @@ class Call {
       generator_.set_state(advanced_.get_state());
     }
 
-    // The call that counts: on aliases of the device's memory.
+    // The real call works on aliases of the device's memory.
     Stack results = make_results(outcome);
     Work work{name(), {}, {}};
     Stack real;
-    // What it writes, as passed and as it is. Kept until it has returned, for
-    // LibTorch gives several outputs back as references to arguments that it
-    // has dropped by then.
+    // Pairs of tensors that the operator writes: the one passed to it, and the
+    // target in device memory. They are kept until the call has returned:
+    // LibTorch returns several outputs as references to arguments, which it has
+    // dropped by then.
     std::vector<std::pair<at::Tensor, at::Tensor>> written;
     for (std::size_t k = 0; k < arguments_.size(); ++k) {
       const bool write = writes(k);
       real.push_back(with_tensors(at_host(k), [&](const at::Tensor& tensor) {
-        // A CPU scalar is passed by its value of now.
+        // The current value of a CPU scalar is passed.
         if (!is_simulated(tensor)) return wrapped_as(tensor, tensor.clone());
         work.accesses.push_back(access(tensor, write));
         if (!write) return host_alias(tensor);
@@ -180,8 +182,8 @@ class Call {
     for (std::size_t k = 0; k < arguments_.size(); ++k) {
       const bool is_list = arguments_[k].isList();
       for_each_tensor(arguments_[k], [&](const at::Tensor& tensor) {
-        // As on other accelerators: scalars may come from the host, and so may
-        // the elements of a list of indices.
+        // As on other accelerators, scalars and the elements of a list of
+        // indices may be on the host.
         if (tensor.device().is_cpu() &&
             (tensor.dim() == 0 || (is_list && !arguments_[k].isTensorList())) &&
             !writes(k)) {
@@ -203,13 +205,13 @@ class Call {
   bool writes(std::size_t argument) const {
     const auto* alias = schema_.arguments()[argument].alias_info();
     if (alias && alias->isWrite()) return true;
-    // Its schema does not say that it changes the running statistics, in
-    // training.
+    // In training it changes the running statistics, which its schema does not
+    // say.
     return (argument == 3 || argument == 4) &&
            name() == "aten::native_batch_norm" && arguments_[5].toBool();
   }
 
-  // Whether result k is one of the arguments.
+  // Returns whether result k is one of the arguments.
   bool is_argument(std::size_t k) const {
     const auto* alias = schema_.returns()[k].alias_info();
     return alias && alias->isWrite();
@@ -222,7 +224,7 @@ class Call {
     return all;
   }
 
-  // Whether it tells the host something, and that is all it does.
+  // Returns whether the operator only returns a value to the host.
   bool is_question() const {
     for (std::size_t k = 0; k < arguments_.size(); ++k) {
       if (writes(k)) return false;
@@ -241,7 +243,7 @@ class Call {
     return false;
   }
 
-  // The arguments are read, and nothing is done.
+  // Returns work that reads the arguments and does nothing else.
   Work look() const {
     Work work{name(), {}, [] {}};
     for (const IValue& argument : arguments_) {
@@ -254,7 +256,7 @@ class Call {
     return work;
   }
 
-  // Whether the host must know values to know what comes out.
+  // Returns whether the host needs the values to know the result's shape.
   bool depends_on_values() const {
     static const std::set<std::string> names = {
         "aten::bincount",    "aten::masked_select",
@@ -286,14 +288,14 @@ class Call {
     return false;
   }
 
-  // The argument, with the host in the place of the device.
+  // Returns argument k, with the CPU instead of the device if it is a device.
   IValue at_host(std::size_t k) const {
     if (arguments_[k].isDevice()) return c10::Device(at::kCPU);
     return arguments_[k];
   }
 
-  // As an accelerator: the numbers to be drawn are fixed when the operator is
-  // given, not when it is done.
+  // Fixes the random numbers when the operator is enqueued, not when it runs,
+  // as real accelerators do.
   void fill_generator() {
     const auto index = schema_.argumentIndexWithName("generator");
     if (!index) return;
@@ -308,8 +310,8 @@ class Call {
     snapshot_ = on_cpu(generator_);
   }
 
-  // The operator on CPU tensors that `replace` makes of the arguments. Result:
-  // the returns, then the arguments.
+  // Runs the operator on CPU tensors, which `replace` makes from the arguments.
+  // Returns the results followed by the arguments.
   Stack trial(at::Tensor (*replace)(const at::Tensor&)) {
     Stack arguments;
     for (std::size_t k = 0; k < arguments_.size(); ++k) {
@@ -325,8 +327,8 @@ class Call {
     return stack;
   }
 
-  // What the caller gets: arguments that the operator changes, brought to the
-  // size that they had after the trial, and new memory for the rest.
+  // Returns the results for the caller: the arguments that the operator
+  // changes, resized as in the trial, and new memory for the others.
   Stack make_results(const Stack& outcome) {
     const std::size_t returns = schema_.returns().size();
     for (std::size_t k = 0; k < arguments_.size(); ++k) {
@@ -345,7 +347,7 @@ class Call {
       } else {
         TORCH_CHECK_NOT_IMPLEMENTED(
             !schema_.returns()[k].alias_info(), name(),
-            " gives a view, and the simulated devices' kernel would copy");
+            " returns a view, but the simulated devices' kernel would copy");
         results.push_back(
             with_tensors(outcome[k], [&](const at::Tensor& tensor) {
               return device_empty(tensor, device_);
@@ -384,7 +386,7 @@ c10::OperatorHandle operator_named(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
 }
 
-// An accelerator without a convolution of its own is asked for these.
+// LibTorch calls these operators on an accelerator without its own convolution.
 void convolution(const c10::OperatorHandle&, Stack* stack) {
   static const auto op = operator_named("aten::convolution");
   fallback(op, stack);
@@ -392,7 +394,7 @@ void convolution(const c10::OperatorHandle&, Stack* stack) {
 
 void convolution_backward(const c10::OperatorHandle&, Stack* stack) {
   static const auto op = operator_named("aten::convolution_backward");
-  // The sizes of the bias are its fourth argument.
+  // The sizes of the bias are the fourth argument.
   constexpr std::size_t kArguments = 10, kBiasSizes = 3;
   const int64_t channels =
       torch::jit::peek(*stack, 0, kArguments).toTensor().size(1);
@@ -443,7 +445,8 @@ at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef sizes,
                                     C10_AS_INTARRAYREF_SLOW(strides));
 }
 
-// Contents are kept as far as the memory is; a larger one is new.
+// Resizes a tensor in place. If the memory is too small, new memory replaces it
+// and the contents are lost.
 const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef sizes,
                          std::optional<at::MemoryFormat>) {
   const auto target = C10_AS_INTARRAYREF_SLOW(sizes);
@@ -465,7 +468,8 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   Memory::get().recordStream(self.storage().data_ptr(), stream);
 }
 
-// Fused: draws from the device's default generator, as CUDA's does.
+// Implements fused dropout, which draws from the device's default generator, as
+// CUDA's.
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input,
                                                   double p,
                                                   std::optional<bool> train) {
@@ -498,8 +502,9 @@ TORCH_LIBRARY_IMPL(aten, HPU, library) {
   library.impl(
       "convolution_backward_overrideable",
       torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
-  // Where the CPU has a kernel, and devices without one are given something
-  // else that rounds differently or needs more.
+  // For these operators the CPU has a kernel of its own. Without these entries
+  // LibTorch would use other operators, which round differently or need more
+  // memory.
   for (const char* name :
        {"addr", "addr.out", "linalg__powsum", "mish_backward", "mse_loss",
         "native_group_norm", "native_layer_norm", "silu_backward",

@@ -1,4 +1,5 @@
-// Operators on the simulated accelerators give what the CPU gives, to the bit.
+// Tests that operators on the simulated accelerators give the same bits as the
+// CPU.
 #include <ATen/Parallel.h>
 #include <ATen/ScalarOps.h>
 #include <c10/core/InferenceMode.h>
@@ -38,7 +39,7 @@ using torch::indexing::Slice;
 using Tensors = std::vector<Tensor>;
 namespace F = torch::nn::functional;
 
-// The same numbers on every device.
+// Returns the same random numbers on every device.
 Tensor normal(const Device& device, std::vector<std::int64_t> sizes,
               std::uint64_t seed = 1) {
   return torch::randn(sizes, at::detail::createCPUGenerator(seed)).to(device);
@@ -54,7 +55,7 @@ torch::TensorOptions longs(const Device& device) {
   return torch::dtype(torch::kLong).device(device);
 }
 
-// The value of a function of `leaves`, and the leaves' gradients.
+// Returns the value of a function of `leaves`, and the gradients of the leaves.
 template <typename Function>
 Tensors with_grads(Tensors leaves, Function function) {
   for (Tensor& each : leaves) each.requires_grad_();
@@ -65,7 +66,8 @@ Tensors with_grads(Tensors leaves, Function function) {
   return all;
 }
 
-// "" if they are the same to the bit, and laid out alike.
+// Returns "" if dtypes, sizes, strides and bits are equal, else the first
+// difference.
 std::string difference(const Tensor& actual, const Tensor& expected) {
   if (actual.dtype() != expected.dtype()) return "other types";
   if (actual.sizes() != expected.sizes()) return "other sizes";
@@ -696,7 +698,7 @@ const Case kRandom[] = {
      }},
 };
 
-// Numbers without a type of their own: 0.1f and 0.1 are not the same.
+// Wrapped numbers, which have no dtype of their own: 0.1f and 0.1 differ.
 const Case kNumbers[] = {
     {"WithTensorsOfNoDimension",
      [](const Device& d) {
@@ -831,7 +833,7 @@ TEST_F(OperatorTest, AResizedOutputIsMemoryOfTheCurrentStream) {
   const c10::StreamGuard guard(new_stream(0));
   torch::add_out(out, x, x);
   EXPECT_EQ(bytes_in_use(0), 800);
-  out = Tensor();  // needs no record
+  out = Tensor();  // requires no record
   synchronize();
 }
 

@@ -8,8 +8,9 @@ namespace gpipe::simulated {
 Queue::Queue(std::uint64_t number, std::function<void()> prepare,
              std::function<void(double seconds)> sleep)
     : number_(number), sleep_(std::move(sleep)) {
-  // Detached: there is no good moment to end the streams of a device, which
-  // lasts as long as the process; idle, the thread touches nothing.
+  // The thread is detached. The streams of a device live as long as the
+  // process, so there is no good time to join it. An idle thread accesses
+  // nothing.
   std::thread([this, prepare = std::move(prepare)] {
     prepare();
     loop();
@@ -66,7 +67,7 @@ void Queue::loop() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
       if (task.signal) {
-        task.run();  // under the lock: idle() cannot come in between
+        task.run();  // under the lock, so that idle() cannot run in between
         continue;
       }
       busy_ = true;

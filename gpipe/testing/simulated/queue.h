@@ -1,4 +1,4 @@
-// A stream's queue, with a thread of its own.
+// The queue of a stream, with a thread of its own.
 #pragma once
 
 #include <condition_variable>
@@ -11,31 +11,37 @@
 
 namespace gpipe::simulated {
 
-// Before an operation is done a stream sleeps, with `probability`, for a time
-// between 0 and `seconds`. The sequence depends on `seed` and the stream only.
+// Random delays of operations. With `probability` a stream sleeps before an
+// operation, for a time between 0 and `seconds`. The sequence depends only on
+// `seed` and the stream.
 struct Delays {
   std::uint64_t seed = 0;
   double probability = 0;
   double seconds = 0;
 };
 
-// Tasks are done one after the other, on the queue's thread. Threads: any.
+// A FIFO of tasks. The queue's own thread runs them one after the other.
+// Thread-safe.
 class Queue {
  public:
-  // `prepare` runs first on the new thread, which lives as long as the
-  // process. `sleep`: how delays pass, for tests.
+  // `number`: the stream's number, for its delays. `prepare`: runs first on the
+  // new thread, which lives as long as the process. `sleep`: waits for a delay;
+  // tests replace it.
   explicit Queue(std::uint64_t number, std::function<void()> prepare,
                  std::function<void(double seconds)> sleep = sleep_for);
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  // Must not throw. `delayed`: may be held up as Delays say.
+  // Adds a task, which must not throw. `delayed`: whether the task may be
+  // delayed as Delays says.
   void push(std::function<void()> task, bool delayed = false);
-  // A quick task that tells others that those before it are done, and leaves
-  // the queue alone: whoever learns of it finds the queue idle.
+  // Adds a short task that notifies others that all earlier tasks are done. It
+  // does not make the queue busy: after the notification, idle() returns true
+  // if no task follows.
   void push_signal(std::function<void()> task);
-  // Whether all that was pushed is done.
+  // Returns whether all tasks are done.
   bool idle() const;
+  // Sets the delays and restarts their sequence.
   void set_delays(const Delays& delays);
 
  private:

@@ -27,24 +27,25 @@ using ::testing::Lt;
 using ::testing::Ne;
 using ::testing::SizeIs;
 
-// A queue lives as long as the process.
+// Returns a queue that is never destroyed, because a queue lives as long as the
+// process.
 Queue& new_queue(
     std::uint64_t number = 0, std::function<void()> prepare = [] {}) {
   return *new Queue(number, std::move(prepare));
 }
 
-// Waits until all that the queue has been given is over.
+// Blocks until the queue has run all its tasks.
 void wait(Queue& queue) {
   const auto there = std::make_shared<std::promise<void>>();
   queue.push([there] { there->set_value(); });
   there->get_future().wait();
 }
 
-// How a queue with that number and those delays holds up `count` tasks, without
-// waiting for it.
+// Returns the delays of `count` tasks in a queue with this number and these
+// delays. The delays are recorded and not slept.
 std::vector<double> delays_of(std::uint64_t number, const Delays& delays,
                               int count, bool delayed = true) {
-  // Both belong to the queue's thread.
+  // `slept` and `queue` belong to the queue's thread.
   auto* slept = new std::vector<double>();
   auto& queue = *new Queue(
       number, [] {}, [slept](double seconds) { slept->push_back(seconds); });
@@ -102,7 +103,7 @@ TEST(Queue, TakesTasksFromATask) {
 }
 
 TEST(Queue, TwoRunSideBySide) {
-  // Each waits for the other's signal.
+  // Each task waits for the other one's signal.
   std::promise<void> first, second;
   Queue& a = new_queue(0);
   Queue& b = new_queue(1);
@@ -213,7 +214,7 @@ TEST(Queue, DelaysReachUpToTheSecondsAsked) {
 }
 
 TEST(Queue, DelaysAsOftenAsAsked) {
-  // Five standard deviations.
+  // The tolerance is five standard deviations.
   EXPECT_NEAR(delays_of(0, {1, 0.25, 1}, 4000).size(), 1000, 137);
 }
 

@@ -1,11 +1,15 @@
-// Accelerators without a GPU: link this in, and LibTorch has four devices
-// hpu:0 to hpu:3.
+// Simulated accelerators: a program that is linked with this library has four
+// LibTorch devices, hpu:0 to hpu:3, without a GPU.
 //
-// They behave as CUDA devices do, and worse: operators return at once and are
-// done later, on streams that each have a thread; memory that is given back is
-// overwritten and used again as soon as the rules allow; all accesses are
-// checked for an order (see happens_before.h). Numbers are those of the CPU's
-// kernels on one thread, to the bit.
+// They behave like CUDA devices, but expose more errors:
+// - Operators return at once. Streams run them later, each on a thread of its
+//   own.
+// - Freed memory is overwritten and used again as soon as the rules allow.
+// - All accesses are checked for an order (see happens_before.h).
+//
+// Results have the same bits as those of the CPU's kernels on one thread.
+//
+// All functions are thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,38 +25,41 @@
 
 namespace gpipe::simulated {
 
-// Of all streams, from now on.
+// Sets the delays of all streams from now on.
 void set_delays(const Delays& delays);
 
-// Waits until all devices are idle. Rethrows what an operator threw.
+// Blocks until all devices are idle. Rethrows the exception of an operator.
 void synchronize();
 
-// What HappensBefore has found since the last call.
+// Returns the races that HappensBefore has found since the last call.
 std::vector<std::string> take_races();
 
-// Work that streams have been given since the last call.
+// Returns all work that streams have received since the last call.
 std::vector<Given> take_trace();
 
-// How often a host thread has waited for a stream since the process began.
+// Returns how often host threads have waited for a stream since the process
+// started.
 std::int64_t host_waits();
 
-// Bytes of the tensors on hpu:`device`: now, and at most since the last reset.
+// The bytes of the tensors on hpu:`device`: now, and the most since the last
+// reset.
 std::int64_t bytes_in_use(std::int64_t device);
 std::int64_t peak_bytes(std::int64_t device);
 void reset_peak(std::int64_t device);
-// What would bring bytes_in_use() above the limit throws
-// c10::OutOfMemoryError.
+// Sets a limit for bytes_in_use(); nullopt removes it. An allocation above the
+// limit throws c10::OutOfMemoryError.
 void set_memory_limit(std::int64_t device, std::optional<std::int64_t> bytes);
-// Has an operation of the devices fail.
+// Returns the object that makes an operation of the devices fail.
 testing::FailNth& failing(Operation operation);
-// Returns free memory to the host. Waits for all devices.
+// Returns unused memory to the host. Blocks until all devices are idle.
 void empty_cache();
 
-// Tells which micro-batch a thread works on, for the reports of races.
+// Sets the function that returns the micro-batch of the calling thread, for the
+// reports of races.
 void set_microbatch(std::optional<std::int64_t> (*microbatch)());
 
-// Keeps the current stream of the tensor's device busy for a time, as an
-// operator that reads and writes `tensor`.
+// Keeps the current stream of the tensor's device busy for `seconds`, like an
+// operator that writes `tensor`.
 void busy(const at::Tensor& tensor, double seconds);
 
 }  // namespace gpipe::simulated

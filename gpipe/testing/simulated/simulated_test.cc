@@ -42,7 +42,8 @@ using torch::Tensor;
 
 class StreamTest : public SimulatedTest {};
 
-// What stands in the memory now; for work that is done, or held up.
+// Returns the current contents of the memory, without waiting. For work that is
+// done or blocked.
 std::vector<float> memory(const Tensor& tensor) {
   const Tensor host = host_alias(tensor).contiguous();
   return {host.data_ptr<float>(), host.data_ptr<float>() + host.numel()};
@@ -50,7 +51,7 @@ std::vector<float> memory(const Tensor& tensor) {
 
 std::vector<float> values(const Tensor& tensor) { return memory(tensor.cpu()); }
 
-// The names of all work since the last call, by stream.
+// Returns the names of the stream's work since the last call.
 std::vector<std::string> trace_of(const c10::Stream& stream) {
   std::vector<std::string> names;
   for (const Given& each : take_trace()) {
@@ -144,7 +145,7 @@ TEST_F(StreamTest, SynchroniseWaitsForAllDevices) {
 
 TEST_F(StreamTest, TwoRunSideBySide) {
   for (const c10::Stream& other : {new_stream(0), default_stream(1)}) {
-    // Each waits for the other's signal.
+    // Each task waits for the other one's signal.
     std::promise<void> first, second;
     Simulation::get().enqueue(default_stream(0), {"first", {}, [&] {
                                                     first.set_value();
@@ -242,7 +243,7 @@ TEST_F(StreamTest, IsDelayedAsSet) {
     stream.synchronize();
     const std::chrono::duration<double> took =
         std::chrono::steady_clock::now() - start;
-    // 25e-3 on average, less seven standard deviations.
+    // 25e-3 on average; the bound is more than seven standard deviations less.
     EXPECT_GE(took.count(), 10e-3);
   }
 }
@@ -319,14 +320,14 @@ TEST_F(EventTest, HoldsUpAStreamThatWaitsForIt) {
   c10::Event event(kDeviceType);
   event.record(first);
   second.wait(event);
-  // Whatever the second stream does is behind the event, this too.
+  // Later work of the second stream comes after the event, also this one.
   c10::Event behind(kDeviceType);
   behind.record(second);
   {
     const c10::StreamGuard guard(second);
     y.add_(1);
   }
-  // The host goes on, and so do other streams.
+  // The host and other streams continue.
   new_stream(1).synchronize();
   EXPECT_FALSE(second.query());
   EXPECT_FALSE(behind.query());
@@ -396,7 +397,7 @@ TEST_F(EventTest, ReportsTellTheMicroBatchesOfTheThreads) {
 
 class HostWaitTest : public SimulatedTest {
  protected:
-  // How often the host waits in `run`.
+  // Returns how often the host waits in `run`.
   template <typename Run>
   static std::int64_t waits(Run run) {
     const std::int64_t before = host_waits();
@@ -463,7 +464,7 @@ TEST_F(HostWaitTest, ForANumberLeavesNothingBehind) {
     EXPECT_EQ(x.item<float>(), 3);
     EXPECT_TRUE(x.equal(x));
   }
-  x.reset();  // needs no record, for nobody reads it any more
+  x.reset();  // requires no record, because no stream reads it later
   EXPECT_THAT(take_races(), IsEmpty());
 }
 
@@ -783,7 +784,7 @@ TEST_F(GeneratorTest, ARefusedCallDrawsNothing) {
 
 class FailureTest : public SimulatedTest {
  protected:
-  // Known to be one only when it is done.
+  // Enqueues an operator whose error appears only when it runs.
   static void fail(int index = 7) {
     torch::embedding(torch::zeros({2, 3}, hpu(0)),
                      torch::full({1}, index, torch::dtype(torch::kLong))

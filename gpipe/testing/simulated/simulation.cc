@@ -5,8 +5,8 @@
 
 #include <utility>
 
-// OpenMP's and MKL's own, where LibTorch has MKL: at::set_num_threads() would
-// also change the number for threads that are created later.
+// Declarations of OpenMP, and of MKL if LibTorch has it. at::set_num_threads()
+// would also change the number for threads that are created later.
 extern "C" {
 void omp_set_num_threads(int threads);
 [[gnu::weak]] int MKL_Set_Num_Threads_Local(int threads);
@@ -48,7 +48,7 @@ void Mark::wait() const {
 }
 
 Simulation& Simulation::get() {
-  // Never destroyed: tensors of static life may outlive anything.
+  // Never destroyed, because static tensors may outlive other objects.
   static auto* const simulation = new Simulation();
   return *simulation;
 }
@@ -59,7 +59,7 @@ Simulation::Line& Simulation::line(const c10::Stream& stream) {
   if (found != lines_.end()) return found->second;
   const std::size_t number = lines_.size();
   auto queue = std::make_unique<Queue>(number, [] {
-    // Operators on CPU memory, without graphs, on this thread alone.
+    // Operators use CPU memory and build no graph, on this thread only.
     at::get_num_threads();
     omp_set_num_threads(1);
     if (&MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(1);

@@ -1,4 +1,4 @@
-// The streams of the simulated accelerators, and what orders them.
+// The streams of the simulated accelerators, and the order of their work.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -27,15 +27,18 @@ namespace gpipe::simulated {
 constexpr c10::DeviceType kDeviceType = c10::DeviceType::HPU;
 constexpr c10::DeviceIndex kDevices = 4;
 
-// A point in a stream, reached when all that it was given before is done.
+// An event in a stream, reached when all earlier work of the stream is done.
+// Thread-safe.
 class Mark {
  public:
   explicit Mark(Clock clock) : clock_(std::move(clock)) {}
 
+  // Marks the event as reached and wakes the waiting threads.
   void reach();
   bool reached() const { return reached_; }
-  // When that was; only once it has been.
+  // Returns when the event was reached. Valid only once reached() is true.
   std::chrono::steady_clock::time_point time() const { return time_; }
+  // Blocks until the event is reached.
   void wait() const;
   const Clock& clock() const { return clock_; }
 
@@ -47,77 +50,88 @@ class Mark {
   mutable std::condition_variable changed_;
 };
 
-// What a stream is given.
+// Work for a stream.
 struct Work {
   std::string name;
   std::vector<Access> accesses;
   std::function<void()> run;  // on the stream's thread; may throw
-  // Of a copy to another device: the stream there that waits for it.
+  // For a copy to another device: the stream there that waits for the copy.
   std::optional<c10::Stream> other = std::nullopt;
 };
 
-// Work that has been given.
+// The record of work that a stream has received.
 struct Given {
   std::string name;
   c10::Stream stream;
   std::optional<c10::Stream> other;
   std::optional<std::int64_t> microbatch;
-  std::int64_t bytes = 0;  // of device memory that it writes
+  std::int64_t bytes = 0;  // bytes of device memory that it writes
 };
 
-// What a device can fail at.
+// The operations of a device that can fail.
 enum class Operation {
   kAllocation,
-  kLaunch,  // to be given work
-  kWork,    // to do it: the host hears of it later
-  kEvent,   // to record an event, and to wait for one
+  kLaunch,  // enqueueing work
+  kWork,    // running work: the host gets the error later
+  kEvent,   // recording an event, or waiting for one
 };
 
-// Threads: any. Work of different threads is ordered as they take the lock.
+// The streams of all devices. Thread-safe: work of different threads is ordered
+// by one lock.
 class Simulation {
  public:
   static Simulation& get();
 
-  // A stream that nobody else has, and one of the 32 of a pool in turn.
+  // new_stream() returns a stream that is not shared. pool_stream() returns one
+  // of a pool of 32, in turn.
   c10::Stream new_stream(c10::DeviceIndex device);
   c10::Stream pool_stream(c10::DeviceIndex device);
 
-  // Rethrows what an earlier operation threw, as a device that has failed.
+  // Adds work to a stream. Rethrows the exception of an earlier operation, as a
+  // device that has failed does.
   void enqueue(const c10::Stream& stream, Work work);
-  // The same, but never throws.
+  // Adds work to a stream, but never throws.
   void enqueue_always(const c10::Stream& stream, Work work);
+  // Records an event on a stream.
   std::shared_ptr<Mark> record(const c10::Stream& stream);
+  // Makes later work of a stream wait for the event.
   void block(const c10::Stream& stream, std::shared_ptr<Mark> mark);
+  // Returns whether a stream has no work left.
   bool idle(const c10::Stream& stream);
 
-  // The host waits, and knows then that it is done. Counted. Rethrows.
+  // Block until the event, stream or device is done. Later work of all streams
+  // is ordered after it. The calls are counted, and rethrow the exception of an
+  // operation.
   void host_wait(const Mark& mark);
   void host_wait(const c10::Stream& stream);
   void host_wait(c10::DeviceIndex device);
-  // Until all streams of the device are idle; leaves no trace in the order.
+  // Blocks until all streams of the device are idle, without any effect on the
+  // order.
   void quiesce(c10::DeviceIndex device);
-  // How often the host has waited.
+  // Returns the number of host_wait() calls.
   std::int64_t host_waits() const { return host_waits_; }
 
-  // Memory; see HappensBefore. `recorded`: streams that use the block.
+  // Memory for HappensBefore. `recorded`: streams that use the block.
   void add_block(void* begin, std::size_t bytes);
   void remove_block(void* begin);
-  // Marks on the streams `recorded`, to be reached before the block is used
-  // again.
+  // Frees a block. Returns an event on each of the `recorded` streams; the
+  // block may be used again once all of them are reached.
   std::vector<std::shared_ptr<Mark>> release_block(
       void* begin, const c10::Stream& owner,
       const std::vector<c10::Stream>& recorded);
 
-  // Of all devices together.
+  // Returns the object that makes an operation fail. It counts all devices
+  // together.
   testing::FailNth& failing(Operation operation) {
     return failing_[static_cast<std::size_t>(operation)];
   }
 
   void set_delays(const Delays& delays);
-  // Tells the micro-batch that the calling thread works on, for reports.
+  // Sets the function that returns the micro-batch of the calling thread, for
+  // reports.
   void set_microbatch(std::optional<std::int64_t> (*microbatch)());
   std::vector<std::string> take_races();
-  // All work since the last call.
+  // Returns all work since the last call.
   std::vector<Given> take_trace();
 
  private:
@@ -127,12 +141,12 @@ class Simulation {
   };
 
   Simulation() = default;
-  Line& line(const c10::Stream& stream);  // under the lock
+  Line& line(const c10::Stream& stream);  // needs mutex_
   std::shared_ptr<Mark> record_locked(const c10::Stream& stream);
   std::vector<std::shared_ptr<Mark>> record_all(c10::DeviceIndex device);
   void rethrow();
 
-  // One lock for the order of all work: what it costs does not matter here.
+  // One lock orders all work; its cost does not matter in tests.
   std::mutex mutex_;
   std::map<std::pair<c10::DeviceIndex, c10::StreamId>, Line> lines_;
   HappensBefore order_;

@@ -1,4 +1,4 @@
-// The memory behind a tensor of a simulated accelerator.
+// Access to the memory of a tensor on a simulated accelerator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,17 +10,18 @@ namespace gpipe::simulated {
 
 bool is_simulated(const at::Tensor& tensor);
 
-// A CPU tensor of the same memory, which it does not keep alive.
+// Returns a CPU tensor with the same memory. The memory must outlive it.
 at::Tensor host_alias(const at::Tensor& tensor);
 
-// `copy`, counting as a number without a type of its own if `tensor` does: the
-// 2.5 of `x * 2.5` does not make a double of x.
+// Returns `copy`, marked as a wrapped number if `tensor` is one. A wrapped
+// number has no dtype of its own: the 2.5 of `x * 2.5` does not make x a
+// double.
 at::Tensor wrapped_as(const at::Tensor& tensor, at::Tensor copy);
 
-// The bytes that a use of `tensor` touches.
+// Returns the bytes that an operation on `tensor` accesses.
 Access access(const at::Tensor& tensor, bool write);
 
-// The stream that this thread's operators on `tensor` go to.
+// Returns the stream on which this thread's operators on `tensor` run.
 c10::Stream stream_of(const at::Tensor& tensor);
 
 }  // namespace gpipe::simulated

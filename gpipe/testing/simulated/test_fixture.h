@@ -1,4 +1,4 @@
-// What the tests of the simulated accelerators share.
+// Helpers for the tests of the simulated accelerators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,7 +33,8 @@ inline c10::Stream new_stream(int device) {
   return c10::impl::VirtualGuardImpl(kDeviceType).getNewStream(hpu(device));
 }
 
-// Holds a stream up, from here until it is opened or goes out of scope.
+// A task that blocks a stream until open() is called or the object goes out of
+// scope.
 class Gate {
  public:
   explicit Gate(const c10::Stream& stream) {
@@ -54,8 +55,8 @@ class Gate {
   bool is_open_ = false;
 };
 
-// Every test has delays of its own, and must leave no error and no race that
-// it has not taken.
+// The fixture of these tests. Every test has its own delays. It must not leave
+// an error or a race that it has not taken.
 class SimulatedTest : public ::testing::Test {
  protected:
   void SetUp() override {
