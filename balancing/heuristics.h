@@ -16,8 +16,8 @@ constexpr std::array<const char*, 3> kHeuristics = {
 
 // Recorded instead of a cost if a heuristic did not end.
 constexpr int64_t kDidNotEnd = -1;
-constexpr int64_t kEmptyBlock = -2;  // there is a cut, but one of its blocks
-                                     // has no layer
+// Recorded instead of a cost if a heuristic left a block without a layer.
+constexpr int64_t kEmptyBlock = -2;
 
 struct RecordedCase {
   // The source of the costs: a model ("U-Net") or a kind of random list

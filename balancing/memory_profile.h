@@ -21,10 +21,9 @@ struct SavedTensor {
 
 // The memory of one layer for one micro-batch; see profile_memory().
 struct LayerMemory {
-  int64_t parameter_bytes = 0;  // a shared parameter counts for its first layer
-                                // only
-  int64_t trained_bytes = 0;    // the part of parameter_bytes that requires a
-                                // gradient
+  // A parameter that several layers share counts for the first of them only.
+  int64_t parameter_bytes = 0;
+  int64_t trained_bytes = 0;  // the part of them that requires a gradient
   int64_t buffer_bytes = 0;
   int64_t output_bytes = 0;  // of the returned tensors
   // How much more memory is allocated after the layer's forward than before:
@@ -38,7 +37,7 @@ struct LayerMemory {
 
 // A skip tensor, which goes directly from one layer to a later one.
 struct SkipMemory {
-  int64_t stashed_by = 0, popped_by = 0;  // indices
+  int64_t stashed_by = 0, popped_by = 0;  // indices of layers
   int64_t bytes = 0;
 };
 

@@ -36,7 +36,7 @@ struct PlanDevice {
 // one_forward_one_backward(), which takes as long and needs less memory.
 enum class PlanSchedule { kFillDrain, kOneForwardOneBackward };
 
-// What plan() tries, and the assumptions of its prediction.
+// The candidates that plan() tries, and the assumptions of its prediction.
 struct PlanOptions {
   TORCH_ARG(PlanSchedule, schedule) = PlanSchedule::kFillDrain;
   // The numbers of micro-batches and the checkpoint modes to try. If `chunks`
@@ -87,8 +87,7 @@ struct Plan {
   std::vector<int64_t> balance;
   int64_t chunks = 1;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
-  double step_seconds = 0;  // predicted, for forward and backward of a
-                            // mini-batch
+  double step_seconds = 0;  // predicted: forward and backward of a mini-batch
   std::vector<PlannedPartition> partitions;
   std::vector<PlanCandidate> candidates;
 

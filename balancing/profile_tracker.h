@@ -31,8 +31,7 @@ class ProfileTracker : public SkipTracker {
   void end_layer();
 
  private:
-  std::map<SkipKey, at::Tensor> stashed_;  // an undefined tensor stands for
-                                           // none
+  std::map<SkipKey, at::Tensor> stashed_;  // undefined: no tensor
   std::map<SkipKey, Crossing> travelling_;
   std::vector<torch::autograd::Edge> popped_;
 };

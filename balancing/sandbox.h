@@ -32,10 +32,9 @@ class Sandbox {
  private:
   torch::nn::AnyModule layer_;
   bool is_copy_;
-  // Modes and buffers of a layer that is not a copy.
+  // The state of a layer that is not a copy, for the destructor to restore.
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // each with a copy
-                                                            // of its contents
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and contents
 };
 
 // Moves the parameters and buffers of `module` to `device` while in scope.
@@ -50,8 +49,7 @@ class Visit {
  private:
   void bring(const at::Tensor& tensor, c10::Device device);
 
-  std::vector<std::pair<at::Tensor, at::Tensor>> moved_;  // each with its old
-                                                          // data
+  std::vector<std::pair<at::Tensor, at::Tensor>> moved_;  // and old data
 };
 
 }  // namespace gpipe::balancing

@@ -13,7 +13,7 @@
 
 namespace gpipe::balancing {
 
-// Where layers are timed, and for how long.
+// Options of profile_times(): how long layers are timed, and on which device.
 struct TimeOptions {
   // Seconds to keep measuring, >= 0. One warm-up sweep through the model is not
   // measured. After it, at least one sweep is.

@@ -31,8 +31,7 @@ struct Pair {
 
 struct Genotype {
   std::vector<Pair> pairs;
-  std::vector<std::size_t> concat;  // states that are concatenated to the
-                                    // output
+  std::vector<std::size_t> concat;  // states that form the output
 };
 
 // Returns the normal cell of Real et al., "Regularized evolution for image

@@ -194,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
                            {{29}, {8, 10, 11}, {3, 6, 10, 10}}},
                       Case{"Transformer", small_transformer<false>, tokens,
                            kTransformerBalances, true, token_loss},
-                      // Includes cuts where the matrix is used on two devices.
+                      // Some cuts use the matrix on two devices.
                       Case{"TiedTransformer", small_transformer<true>, tokens,
                            kTransformerBalances, true, token_loss}),
     [](const auto& info) { return info.param.name; });
