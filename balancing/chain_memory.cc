@@ -123,9 +123,10 @@ void throw_infeasible(const ChainCosts& costs) {
     const Filling filling = fill(costs);
     layer = filling.cut;
     device = filling.device;
-    text << "if the devices before it take as many layers as they can, layer "
-         << layer << " does not fit on device " << device << " of "
-         << chain.devices[device].memory_bytes << " bytes";
+    text << "layer " << layer << " does not fit on device " << device << " of "
+         << chain.devices[device].memory_bytes
+         << " bytes, even if the devices before it take as many layers as "
+            "they can";
   }
   const bool equal = std::all_of(
       chain.devices.begin(), chain.devices.end(), [&](const ChainDevice& each) {

@@ -579,10 +579,10 @@ TEST(ChainTest, SaysWhichDeviceIsTooSmall) {
     EXPECT_EQ(error.least_factor(), 1.25);
     EXPECT_STREQ(
         error.what(),
-        "no cut of 6 layers into 3 partitions respects the memory limits: if "
-        "the devices before it take as many layers as they can, layer 5 does "
-        "not fit on device 2 of 16 bytes; a cut exists if every device has "
-        "1.25 times its memory");
+        "no cut of 6 layers into 3 partitions respects the memory limits: "
+        "layer 5 does not fit on device 2 of 16 bytes, even if the devices "
+        "before it take as many layers as they can; a cut exists if every "
+        "device has 1.25 times its memory");
   }
 }
 
