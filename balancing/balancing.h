@@ -1,4 +1,4 @@
-// Public: how to cut a model into partitions that are about equally slow.
+// Public: functions that cut a model into partitions of about equal cost.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,17 +16,18 @@
 
 namespace gpipe::balancing {
 
-// What a byte of a layer costs; see balance_by_size().
+// How bytes are counted in balance_by_size().
 struct SizeOptions {
-  // Micro-batches that the input is split into, > 0: a layer keeps memory for
-  // one of them at a time.
+  // Number of micro-batches that the input is split into, > 0. A layer's
+  // activations are counted for one micro-batch.
   TORCH_ARG(int64_t, chunks) = 1;
-  // Bytes in all for each byte of parameters, >= 0: parameter, gradient and
-  // what the optimizer keeps. 2 for SGD, 3 with momentum; 3 for Adagrad and
-  // RMSprop, 4 if centered or with momentum, 5 with both; 4 for Adam and
-  // Adadelta, 5 for Adam with amsgrad.
+  // Total bytes per byte of parameters, >= 0: the parameter, its gradient and
+  // the optimizer state. Use 2 for SGD, 3 for SGD with momentum; 3 for Adagrad
+  // and RMSprop, 4 for RMSprop if centered or with momentum, 5 with both; 4 for
+  // Adam and Adadelta, 5 for Adam with amsgrad.
   TORCH_ARG(double, param_scale) = 2.0;
-  // Not used: bytes are counted without a device. For callers of torchgpipe's.
+  // Ignored, because bytes are counted without a device. Exists so that code
+  // written for torchgpipe can be ported.
   TORCH_ARG(torch::Device, device) = torch::Device(torch::kCPU);
 };
 
@@ -38,18 +39,20 @@ std::vector<int64_t> balance_by_size(int64_t partitions,
                                      const SizeOptions& options);
 }  // namespace detail
 
-// Layers per partition, for GPipeOptions: the layers of `module` are timed
-// (see profile_times in balancing/time_profile.h for the arguments and what is
-// left unchanged), and cut so that the slowest partition is as fast as possible
-// (see balance_cost in balancing/partition.h).
+// Times the layers of `module` and cuts it so that the slowest partition is as
+// fast as possible. Returns the layers per partition, for GPipeOptions. See
+// profile_times() (balancing/time_profile.h) for the arguments and for what
+// stays unchanged, and balance_cost() (balancing/partition.h) for the cut.
 //
 //   auto balance = gpipe::balancing::balance_by_time(
 //       4, model, torch::rand({8, 3, 224, 224}),
 //       gpipe::balancing::TimeOptions().timeout(5.0));
 //   gpipe::GPipe pipeline(model, gpipe::GPipeOptions(balance));
 //
-// Errors: c10::ValueError for partitions < 1 or fewer layers than partitions;
-// and those of profile_times. Threads: as for profile_times.
+// Throws c10::ValueError if `partitions` < 1 or if there are fewer layers than
+// partitions, and whatever profile_times() throws.
+// Threads: as for profile_times().
+// The function follows torchgpipe's balance_by_time.
 template <typename Sample>
 std::vector<int64_t> balance_by_time(int64_t partitions,
                                      torch::nn::Sequential module,
@@ -60,17 +63,23 @@ std::vector<int64_t> balance_by_time(int64_t partitions,
                       partitions);
 }
 
-// The same by memory: a layer's cost is what there is more after its forward of
-// one micro-batch than before (LayerMemory::kept_bytes in
-// balancing/memory_profile.h) plus param_scale times the bytes of its
-// parameters. No memory is taken for this, and no device is needed; `input` is
-// a whole mini-batch, and may be on the meta device, as may `module`.
+// Cuts `module` so that the partition with the most memory needs as little as
+// possible. Returns the layers per partition, for GPipeOptions. The cost of a
+// layer, in bytes, is LayerMemory::kept_bytes (balancing/memory_profile.h) for
+// one micro-batch, plus `param_scale` times the bytes of its parameters.
 //
-// Errors: c10::ValueError for partitions or chunks < 1, fewer layers than
-// partitions, or a param_scale that is negative, infinite or NaN; c10::Error
-// for a module that is null; and those of profile_memory.
-// Threads: as for profile_memory.
-// Both functions are after torchgpipe's of the same names.
+// The layers run on the meta device, so no memory is allocated and no
+// accelerator is needed.
+//
+// `input`: a whole mini-batch. `input` and `module` may be on any device,
+// including meta.
+//
+// Throws c10::ValueError if `partitions` < 1, if `chunks` < 1, if there are
+// fewer layers than partitions, or if `param_scale` is negative, infinite or
+// NaN. Throws c10::Error if `module` is null, and whatever profile_memory()
+// throws.
+// Threads: as for profile_memory().
+// The function follows torchgpipe's balance_by_size.
 template <typename Input>
 std::vector<int64_t> balance_by_size(int64_t partitions,
                                      torch::nn::Sequential module, Input input,

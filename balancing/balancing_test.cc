@@ -100,7 +100,7 @@ TEST(BalanceByTimeTest, RefusesAModelWithGradients) {
               HasSubstr("some parameter already has a gradient: second.bias"));
 }
 
-// Keeps as many tensors of the size of its input as it is told.
+// A layer that keeps `count` tensors of the size of its input for backward.
 struct KeepImpl : torch::nn::Module {
   explicit KeepImpl(int count) : count(count) {}
   torch::Tensor forward(torch::Tensor x) {
@@ -147,7 +147,7 @@ TEST(BalanceBySizeTest, PutsLayersWithManyParametersIntoSmallPartitions) {
               ElementsAre(2, 4));
 }
 
-// What is kept falls while parameters rise.
+// From layer to layer, kept memory falls while parameters rise.
 struct BothImpl : torch::nn::Module {
   explicit BothImpl(int k) : keep(7 - k) {
     register_parameter("weight", torch::ones({10 * k}));
@@ -171,7 +171,7 @@ TEST(BalanceBySizeTest, WeighsParametersAsTold) {
 }
 
 TEST(BalanceBySizeTest, CountsTheMemoryOfOneMicroBatch) {
-  // 6 bytes of parameters for each that a row of the input has.
+  // Per byte in a row of the input there are 6 bytes of parameters.
   Sequential model;
   model->push_back(Both(6));
   model->push_back(Keep(4));

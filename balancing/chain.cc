@@ -53,7 +53,7 @@ void keep_for(Chain& chain, ChainSchedule schedule,
     int64_t graphs = under_way;
     if (checkpoint == ChainCheckpoint::kAlways) graphs = 1;
     if (checkpoint == ChainCheckpoint::kExceptLast) {
-      // In fill-drain the last micro-batch has its backward first.
+      // In fill-drain the backward of the last micro-batch runs first.
       graphs = in_turns ? std::min<int64_t>(under_way, 2) : 1;
     }
     chain.graphs_kept.push_back(graphs);

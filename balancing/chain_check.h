@@ -1,4 +1,4 @@
-// What a chain may not be. Internal to balancing. No LibTorch.
+// Checks of a chain's numbers. Internal to balancing. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,12 @@
 
 namespace gpipe::balancing::detail {
 
-// Errors: std::invalid_argument, as balancing/chain.h says.
+// Throws std::invalid_argument if a number of the chain is out of its range, as
+// balancing/chain.h says.
 void check_chain(const Chain& chain);
 
-// check_chain, and that `balance` fits the chain.
+// Does check_chain(), and throws std::invalid_argument if `balance` does not
+// match the chain.
 void check_balance(const Chain& chain, const std::vector<int64_t>& balance);
 
 }  // namespace gpipe::balancing::detail

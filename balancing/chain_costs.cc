@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kNothing = std::numeric_limits<int>::min() / 4;
 
-// The least e with value < 2^e; very small for 0.
+// Returns the smallest e with value < 2^e; a very small number for 0.
 int bits(double value) {
   if (value == 0) return kNothing;
   int exponent = 0;
@@ -56,10 +56,12 @@ void ChainCosts::choose_shift() {
     speed = std::min(speed, each.speed);
   }
   const auto microbatches = static_cast<std::size_t>(chain_.microbatches);
-  // Both passes of all micro-batches through all layers, on the slowest device.
+  // Upper bound for computing: both passes of all micro-batches through all
+  // layers, on the slowest device.
   const int computing = bits(microbatches) + bits(2 * chain_.layers.size()) +
                         bits(layer) - bits(speed) + 1;
-  // A copy of everything, both ways: once per link, and once per micro-batch.
+  // Upper bound for copies: everything is copied in both directions, once per
+  // link and once per micro-batch.
   const int bytes =
       std::max(bits(output), bits(skip) + bits(chain_.skips.size())) + 1;
   const int copy = std::max(bits(chain_.link.latency),
@@ -71,7 +73,8 @@ void ChainCosts::choose_shift() {
 }
 
 int64_t ChainCosts::seconds(double on_speed_one, double speed) const {
-  // Mantissas first, so that nothing is too large or too small in between.
+  // Mantissas are divided first, so that no intermediate result overflows or
+  // underflows.
   int value_bits = 0, speed_bits = 0;
   const double value = std::frexp(on_speed_one, &value_bits);
   const double divisor = std::frexp(speed, &speed_bits);

@@ -1,5 +1,4 @@
-// The costs of all blocks of a chain, one after the other. Internal to
-// balancing. No LibTorch.
+// The costs of all blocks of a chain. Internal to balancing. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +9,20 @@
 
 namespace gpipe::balancing::detail {
 
-// Skips by the layer that pops them: those of layer k are
-// skips[begin[k]] to skips[begin[k + 1] - 1], in the chain's order.
+// The skips, grouped by the layer that pops them. Layer k pops skips[begin[k]]
+// to skips[begin[k + 1] - 1], in the chain's order.
 struct SkipsByPop {
   explicit SkipsByPop(const Chain& chain);
   std::vector<ChainSkip> skips;
   std::vector<int64_t> begin;
 };
 
-// What a block needs of memory, layer by layer. stage_cost and the search add
-// up here, so that they get the same number to the last bit. A chain and its
-// skips must outlive what is made from them.
+// The memory of a block that grows layer by layer. Both stage_cost() and the
+// search use this class, so that they get equal numbers to the last bit. The
+// chain and the skips must outlive it.
 class BlockBytes {
  public:
-  // Begins with the empty block at `first` as a partition.
+  // Starts with the empty block at `first` of partition `partition`.
   BlockBytes(const Chain& chain, const SkipsByPop& skips, int64_t partition,
              Cut first)
       : chain_(chain),
@@ -35,7 +34,8 @@ class BlockBytes {
         input_bytes_(partition > 0 ? chain.layers[first - 1].output_bytes : 0) {
   }
 
-  // Whether the block with one more layer has more input.
+  // Adds the next layer to the block. Returns whether the layer pops a skip
+  // tensor that was stashed before the block.
   bool extend() {
     const ChainLayer& layer = chain_.layers[last_];
     resident_bytes_ += layer.resident_bytes;
@@ -67,8 +67,8 @@ class BlockBytes {
   double resident_bytes_ = 0, saved_bytes_ = 0, input_bytes_;
 };
 
-// Seconds as integers: all makespans of the chain are below 2^62. The chain
-// must outlive this.
+// Seconds as integers, scaled so that every makespan of the chain is below
+// 2^62. The chain must outlive this.
 class ChainCosts {
  public:
   explicit ChainCosts(const Chain& chain);
@@ -80,7 +80,7 @@ class ChainCosts {
   }
   const SkipsByPop& skips() const { return skips_; }
 
-  // On the device of the partition.
+  // Return the sums of times on the partition's device.
   const Sums& forwards(int64_t partition) const {
     return sums_[sums_of_[partition]].forward;
   }
@@ -88,7 +88,7 @@ class ChainCosts {
     return sums_[sums_of_[partition]].backward;
   }
 
-  // Of a copy of so many bytes.
+  // Returns the time of a copy of `bytes`.
   int64_t transfer(double bytes) const;
 
  private:
@@ -104,7 +104,7 @@ class ChainCosts {
   const Chain& chain_;
   SkipsByPop skips_;
   int shift_ = 0;
-  std::vector<SpeedSums> sums_;   // by different speed
+  std::vector<SpeedSums> sums_;   // one entry per distinct speed
   std::vector<int64_t> sums_of_;  // index into sums_, by partition
 };
 

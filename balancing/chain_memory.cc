@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The least number f with f * limit >= bytes, as doubles are multiplied.
+// Returns the smallest number f with f * limit >= bytes in double arithmetic.
 double factor_for(double bytes, double limit) {
   if (bytes <= 0) return 0;
   if (limit == 0) return kInfinity;
@@ -27,8 +27,8 @@ double factor_for(double bytes, double limit) {
   }
 }
 
-// The least over all cuts of the largest demand(j, memory of the block j).
-// `demand` must not fall as the memory grows.
+// Returns the minimum over all cuts of the largest demand(j, memory of block
+// j). `demand` must not decrease as the memory grows.
 template <typename Demand>
 double least_largest(const ChainCosts& costs, const Demand& demand) {
   const int64_t layers = costs.layers(), partitions = costs.partitions();
@@ -52,10 +52,10 @@ double least_largest(const ChainCosts& costs, const Demand& demand) {
   return least[layers];
 }
 
-// Fills the devices one after the other, in each way that there is.
+// The result of filling the devices one after the other, in all possible ways.
 struct Filling {
-  int64_t device;  // fails
-  Cut cut;         // the most layers that can be before a device
+  int64_t device;  // the device at which it fails
+  Cut cut;         // the largest number of layers that can be before it
 };
 
 Filling fill(const ChainCosts& costs) {
@@ -84,8 +84,9 @@ Filling fill(const ChainCosts& costs) {
   return {partitions - 1, farthest};
 }
 
-// The first layer that no device has room for, whatever else is there; -1 if
-// there is none. Its input is not counted: in a larger block it may have less.
+// Returns the first layer that is too large for every device, whatever else is
+// on the device; -1 if there is none. The layer's input is not counted, because
+// in a larger block the input may be smaller.
 int64_t layer_too_large(const Chain& chain) {
   for (std::size_t k = 0; k < chain.layers.size(); ++k) {
     bool fits = false;
@@ -122,22 +123,25 @@ void throw_infeasible(const ChainCosts& costs) {
     const Filling filling = fill(costs);
     layer = filling.cut;
     device = filling.device;
-    text << "if the devices before take as much as they can, layer " << layer
-         << " no longer fits on device " << device << " of "
-         << chain.devices[device].memory_bytes << " bytes";
+    text << "layer " << layer << " does not fit on device " << device << " of "
+         << chain.devices[device].memory_bytes
+         << " bytes, even if the devices before it take as many layers as "
+            "they can";
   }
   const bool equal = std::all_of(
       chain.devices.begin(), chain.devices.end(), [&](const ChainDevice& each) {
         return each.memory_bytes == chain.devices[0].memory_bytes;
       });
   if (equal) {
-    text << "; with " << least_bytes << " bytes on every device there is one";
+    text << "; a cut exists if every device has " << least_bytes << " bytes";
   } else if (std::isinf(least_factor)) {
-    text << "; more of what the devices have is not enough, but with "
-         << least_bytes << " bytes on every device there is one";
+    text
+        << "; no multiple of these limits is enough, but a cut exists if every "
+           "device has "
+        << least_bytes << " bytes";
   } else {
-    text << "; with " << least_factor
-         << " times as much on every device there is one";
+    text << "; a cut exists if every device has " << least_factor
+         << " times its memory";
   }
   throw InfeasibleError(text.str(), layer, device, least_bytes, least_factor);
 }

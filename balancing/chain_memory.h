@@ -1,14 +1,16 @@
-// What makes the memory limits of a chain too small. Internal to balancing.
-// No LibTorch.
+// The explanation of why no cut respects the memory limits. Internal to
+// balancing. No LibTorch.
 #pragma once
 
 #include "balancing/chain_costs.h"
 
 namespace gpipe::balancing::detail {
 
-// Throws InfeasibleError (balancing/infeasible.h). No cut of the chain respects
-// the limits. O(p n^2): the least limit is the least over all cuts of the
-// largest block, by dynamic programming.
+// Throws InfeasibleError (balancing/infeasible.h). Call it only if no cut of
+// the chain respects the limits.
+//
+// Complexity: O(p n^2). The smallest sufficient limit is the minimum over all
+// cuts of the largest block, by dynamic programming.
 [[noreturn]] void throw_infeasible(const ChainCosts& costs);
 
 }  // namespace gpipe::balancing::detail

@@ -6,8 +6,8 @@
 namespace gpipe::balancing::detail {
 namespace {
 
-// The least of any stretch of a list: of each stretch of which the length is a
-// power of two it is known, and any other is two of these.
+// The minimum of any range of a list. It is precomputed for each range whose
+// length is a power of two; any other range is covered by two of these.
 class LeastOf {
  public:
   explicit LeastOf(std::vector<int64_t> values) {
@@ -23,7 +23,7 @@ class LeastOf {
     }
   }
 
-  // Of the values first to last.
+  // Returns the minimum of the values first to last, both included.
   int64_t operator()(Cut first, Cut last) const {
     const auto count = static_cast<std::size_t>(last - first + 1);
     std::size_t level = 0;
@@ -42,7 +42,7 @@ ChainPaths::ChainPaths(const ChainCosts& costs)
     : costs_(costs), pieces_(costs.partitions()) {
   for (int64_t j = 0; j < costs.partitions(); ++j) {
     pieces_[j].resize(costs.layers());
-    // A layer is left for each partition before and after this one.
+    // Each partition before and after this one needs a layer.
     const Cut end = j == 0 ? 1 : costs.layers() - (costs.partitions() - j - 1);
     for (Cut first = j; first < end; ++first) {
       pieces_[j][first] = pieces(j, first);
@@ -50,7 +50,7 @@ ChainPaths::ChainPaths(const ChainCosts& costs)
   }
 }
 
-// The last cut at which a block can end; `first` if there is none.
+// Returns the last cut at which a block can end; `first` if there is none.
 Cut ChainPaths::longest(int64_t partition, Cut first) const {
   const Cut end = costs_.layers() - (costs_.partitions() - partition - 1);
   const double limit = costs_.chain().devices[partition].memory_bytes;
@@ -84,7 +84,7 @@ ChainPaths::Pieces ChainPaths::pieces(int64_t partition, Cut first) const {
        k < skips.skips.size() && skips.skips[k].popped_by < end; ++k) {
     const ChainSkip& skip = skips.skips[k];
     if (skip.stashed_by >= first) continue;
-    // Blocks that end before the layer that pops it do without it.
+    // Blocks that end before the layer that pops the skip do not receive it.
     add(begin, skip.popped_by, bytes);
     bytes += skip.bytes;
     begin = skip.popped_by + 1;
@@ -101,7 +101,8 @@ Distances ChainPaths::distances(const PassCaps& caps) const {
   for (int64_t j = partitions - 1; j >= 0; --j) {
     const Sums& forwards = costs_.forwards(j);
     const Sums& backwards = costs_.backwards(j);
-    // From the first layer on, so that the block's own time is a difference.
+    // Adds the time from the first layer on, so that the time of a block is a
+    // difference.
     std::vector<int64_t> from_start(layers + 1, kNone);
     for (Cut cut = 0; cut <= layers; ++cut) {
       if (distances[j + 1][cut] == kNone) continue;

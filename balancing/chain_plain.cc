@@ -8,7 +8,7 @@ namespace gpipe::balancing::detail {
 std::vector<std::vector<int64_t>> plain_balances(const Chain& chain) {
   std::vector<double> forward, backward, both;
   for (const ChainLayer& layer : chain.layers) {
-    // Halves, which do not overflow when they are added.
+    // Halves do not overflow when they are added.
     forward.push_back(layer.forward / 2);
     backward.push_back(layer.backward / 2);
     both.push_back(forward.back() + backward.back());

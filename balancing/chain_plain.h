@@ -1,5 +1,5 @@
-// Cuts of a chain by the solvers for which all devices are equal, copies take
-// no time, and memory has no end. Internal to balancing. No LibTorch.
+// Cuts of a chain by the solvers that assume equal devices, free copies and
+// unlimited memory. Internal to balancing. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace gpipe::balancing::detail {
 
-// balance_cost (balancing/partition.h) of forward + backward, and
-// balance_fill_drain (balancing/fill_drain.h). The chain has been checked.
+// Returns the cuts of balance_cost() (balancing/partition.h) for forward +
+// backward, and of balance_fill_drain() (balancing/fill_drain.h). The chain
+// must have passed check_chain().
 std::vector<std::vector<int64_t>> plain_balances(const Chain& chain);
 
 }  // namespace gpipe::balancing::detail

@@ -9,19 +9,19 @@
 namespace gpipe::balancing::detail {
 namespace {
 
-// Of the cuts of which the largest forward and the largest backward are in
-// these ranges, ends included.
+// The cuts whose largest forward and largest backward are in these ranges, ends
+// included.
 struct Region {
   int64_t least_forward, most_forward;
   int64_t least_backward, most_backward;
-  int64_t sum = 0;       // no cut in it has a smaller one
-  int64_t makespan = 0;  // nor this
-  int64_t number = 0;    // in the order in which they were made
+  int64_t sum = 0;       // lower bound for its cuts
+  int64_t makespan = 0;  // lower bound for its cuts
+  int64_t number = 0;    // in the order of creation
 
   bool empty() const {
     return least_forward > most_forward || least_backward > most_backward;
   }
-  // The most promising one first, and of equals the first.
+  // Orders the queue: the smallest makespan first, and the oldest among equals.
   friend bool operator<(const Region& a, const Region& b) {
     return a.makespan != b.makespan ? a.makespan > b.makespan
                                     : a.number > b.number;
@@ -42,7 +42,8 @@ class Search {
     }
     const Label shortest = label_of(paths_.path(all, {}));
     keep(shortest);
-    // Beside the least sum there is only so much time for the largest ones.
+    // Next to the smallest sum, only this much time is left for the largest
+    // times.
     const int64_t most = (least_ - shortest.sum) / times_;
     add({0, most, 0, most, shortest.sum});
     while (!regions_.empty()) {
@@ -66,7 +67,7 @@ class Search {
                         });
       at = last;
     }
-    // Else a device has too little memory.
+    // Otherwise a device has too little memory.
     if (blocks.size() == balance.size()) keep(label_of(blocks));
   }
 
@@ -95,8 +96,9 @@ class Search {
     least_ = std::min(least_, makespan);
   }
 
-  // Looks for the least sum in the region. That rules out all that have no
-  // smaller times than the cut found; what is left is divided.
+  // Finds the smallest sum in the region. That rules out all cuts whose largest
+  // times are not smaller than those of the cut found. The rest of the region
+  // is divided.
   void search(Region region) {
     Label found;
     for (;;) {
@@ -106,7 +108,7 @@ class Search {
       found = label_of(paths_.path(distances, caps));
       keep(found);
       region.sum = found.sum;
-      // Only so much time can there be besides that sum.
+      // Next to that sum, only this much time is left for the largest times.
       const int64_t most = (least_ - found.sum) / times_;
       region.most_forward =
           std::min(region.most_forward, most - region.least_backward);
@@ -121,9 +123,11 @@ class Search {
     divide(region, found);
   }
 
-  // What has a smaller forward than the cut found, in two halves if it is much;
-  // and what has no smaller one, but a smaller backward. Or the other way
-  // round.
+  // Divides the region without the cut found. If the range of forwards is at
+  // least as wide as that of backwards, `low` and `high` are the two halves of
+  // the part with a smaller forward than the cut found. `rest` is the part
+  // whose forward is not smaller but whose backward is. Otherwise forward and
+  // backward change roles.
   void divide(const Region& region, const Label& found) {
     Region low = region, high = region, rest = region;
     const int64_t forwards = region.most_forward - region.least_forward;
@@ -160,7 +164,7 @@ class Search {
   const ChainPaths& paths_;
   const int64_t times_;  // m - 1
   int64_t least_ = kNone;
-  std::vector<Label> best_;  // of makespan least_
+  std::vector<Label> best_;  // of all cuts found with makespan least_
   std::priority_queue<Region> regions_;
   int64_t regions_made_ = 0;
 };

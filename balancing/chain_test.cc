@@ -29,7 +29,8 @@ using Balance = std::vector<int64_t>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Equal devices without limits; a graph and an input of one micro-batch.
+// Equal devices without memory limits. Each partition keeps one graph and one
+// input.
 Chain chain_of(std::vector<ChainLayer> layers, int64_t partitions,
                int64_t microbatches) {
   Chain chain;
@@ -62,7 +63,7 @@ Chain chain_of_bytes(const std::vector<double>& resident, int64_t partitions,
   return chain;
 }
 
-// --- The definitions, written down again in the plainest way.
+// --- The definitions, written again in the simplest way.
 
 StageCost expected_cost(const Chain& chain, int64_t partition, int64_t first,
                         int64_t last) {
@@ -102,8 +103,8 @@ std::vector<StageCost> expected_costs(const Chain& chain,
   return stages;
 }
 
-// The length of the schedule, cell by cell. A copy is a stage between two
-// partitions.
+// Returns the length of the schedule, computed cell by cell. A copy is a stage
+// between two partitions.
 double simulated(const std::vector<StageCost>& stages, int64_t microbatches) {
   std::vector<double> f, b;
   for (std::size_t j = 0; j < stages.size(); ++j) {
@@ -121,8 +122,9 @@ double simulated(const std::vector<StageCost>& stages, int64_t microbatches) {
       arrives = free[j] = std::max(free[j], arrives) + f[j];
     }
   }
-  // A link goes both ways, and a worker turns round when its forwards are
-  // done, which is before the gradient of the last micro-batch arrives.
+  // A link works in both directions at once. A worker starts its backwards when
+  // its forwards are done, which is before the gradient of the last micro-batch
+  // arrives.
   for (int64_t i = 0; i < microbatches; ++i) {
     double arrives = 0;
     for (std::size_t j = b.size(); j-- > 0;) {
@@ -140,8 +142,8 @@ bool fits(const Chain& chain, const Balance& balance) {
   return true;
 }
 
-// What is minimised, in this order; the last blocks as long as possible, from
-// the end on.
+// Returns the minimized values in order of importance. The last ones make the
+// last blocks as long as possible, from the end on.
 std::vector<double> objective(const Chain& chain, const Balance& balance) {
   const std::vector<StageCost> stages = expected_costs(chain, balance);
   double slowest = 0, squares = 0, lengths = 0;
@@ -162,7 +164,7 @@ std::vector<double> objective(const Chain& chain, const Balance& balance) {
 struct Best {
   Balance balance;  // empty if none fits
   std::vector<double> objective;
-  // The least number of bytes for every device.
+  // The smallest sufficient number of bytes for every device.
   double least_bytes = kInfinity;
 };
 
@@ -202,14 +204,14 @@ Chain with_limit(Chain chain, double bytes) {
 
 Chain with_factor(Chain chain, double factor) {
   for (ChainDevice& device : chain.devices) {
-    // 0 times no limit would be none at all.
+    // 0 times an infinite limit would be NaN.
     if (!std::isinf(device.memory_bytes)) device.memory_bytes *= factor;
   }
   return chain;
 }
 
-// Whether layers can be put on devices 0 to `device` in some way, with a layer
-// left for each behind them.
+// Returns whether layers can be placed on devices 0 to `device` in some way,
+// with a layer left for each device after them.
 bool can_be_filled(const Chain& chain, std::size_t device) {
   const std::size_t layers = chain.layers.size();
   const std::size_t partitions = chain.devices.size();
@@ -281,7 +283,7 @@ class ChainDice {
     return std::uniform_int_distribution<int64_t>(low, high)(random_);
   }
 
-  // Whole numbers, of which sums and halves are exact, or any numbers.
+  // Whole numbers, whose sums and halves are exact, or arbitrary numbers.
   Chain chain(bool whole) {
     const auto time = [&](int64_t largest) {
       if (draw(0, 4) == 0) return 0.0;
@@ -367,7 +369,8 @@ TEST(ChainTest, StageCostIsWhatTheHeaderSays) {
   EXPECT_EQ(first.transfer, 0);
   EXPECT_EQ(first.memory_bytes, 30 + 2 * 11);
 
-  // Of the three skips one comes in, and one stays within the other partition.
+  // Of the three skips, one enters the partition and one stays within the
+  // other.
   chain.skips[2].stashed_by = 0;
   const StageCost second = stage_cost(chain, 1, 2, 3);
   EXPECT_EQ(second.forward, 3.5);
@@ -426,7 +429,8 @@ TEST(ChainTest, IsThePlainSolverWhereNothingElseMatters) {
 }
 
 TEST(ChainTest, MakesTheLastBlockLongerWhereAllElseIsEqual) {
-  // Largest times of 3 + 4 or 4 + 3; the second is the first mirrored.
+  // The largest times are 3 + 4 or 4 + 3; the second chain is the mirrored
+  // first.
   EXPECT_THAT(balance_chain(chain_of({{3, 2}, {1, 1}, {2, 3}}, 2, 2)),
               ElementsAre(1, 2));
   EXPECT_THAT(balance_chain(chain_of({{2, 3}, {1, 1}, {3, 2}}, 2, 2)),
@@ -445,7 +449,7 @@ TEST(ChainTest, CutsWhereLittleIsCopied) {
   chain.layers[1].output_bytes = 1;
   chain.link.seconds_per_byte = 1;
   EXPECT_THAT(balance_chain(chain), ElementsAre(2, 4));
-  // Not where a skip tensor passes.
+  // The cut is not where a skip tensor passes.
   chain.layers[3].output_bytes = 2;
   chain.skips = {{0, 2, 50}};
   EXPECT_THAT(balance_chain(chain), ElementsAre(4, 2));
@@ -485,7 +489,7 @@ TEST(ChainTest, EqualsExhaustiveSearch) {
       if (makespan(chain, best.balance) < makespan(chain, plain)) ++better;
     }
   }
-  // Or the comparison would say little.
+  // Otherwise the comparison would show little.
   EXPECT_GT(infeasible, 1000);
   EXPECT_GT(bound, 500);
   EXPECT_GT(better, 1000);
@@ -556,8 +560,8 @@ TEST(ChainTest, SaysWhichLayerIsTooLarge) {
     EXPECT_STREQ(
         error.what(),
         "no cut of 4 layers into 2 partitions respects the memory limits: "
-        "layer 2 is too large for every device by itself; with 310 bytes on "
-        "every device there is one");
+        "layer 2 is too large for every device by itself; a cut exists if "
+        "every device has 310 bytes");
   }
 }
 
@@ -575,10 +579,10 @@ TEST(ChainTest, SaysWhichDeviceIsTooSmall) {
     EXPECT_EQ(error.least_factor(), 1.25);
     EXPECT_STREQ(
         error.what(),
-        "no cut of 6 layers into 3 partitions respects the memory limits: if "
-        "the devices before take as much as they can, layer 5 no longer fits "
-        "on device 2 of 16 bytes; with 1.25 times as much on every device "
-        "there is one");
+        "no cut of 6 layers into 3 partitions respects the memory limits: "
+        "layer 5 does not fit on device 2 of 16 bytes, even if the devices "
+        "before it take as many layers as they can; a cut exists if every "
+        "device has 1.25 times its memory");
   }
 }
 

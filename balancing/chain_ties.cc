@@ -8,7 +8,7 @@
 namespace gpipe::balancing::detail {
 namespace {
 
-// The cuts of one label are the shortest paths within its times.
+// The cuts of one label: the shortest paths within its times.
 class LabelCuts {
  public:
   LabelCuts(const ChainPaths& paths, const Label& label)
@@ -18,7 +18,8 @@ class LabelCuts {
         caps_{label.forward, label.backward},
         to_end_(paths.distances(caps_)) {}
 
-  // The least that the largest forward + backward, or copy both ways, can be.
+  // Returns the smallest possible value of the largest forward + backward, or
+  // copy in both directions.
   int64_t least_both() const {
     std::vector<int64_t> least(layers_ + 1, kNone);  // by cut
     least[0] = 0;
@@ -38,7 +39,7 @@ class LabelCuts {
     std::vector<int64_t> lengths;
   };
 
-  // The most even of those of which no block takes more than `both`.
+  // Returns the most even of the cuts in which no block takes more than `both`.
   Even most_even(int64_t both) const {
     // By partition, then by the cut after it: the cut before it.
     std::vector<std::vector<int64_t>> from(
@@ -46,8 +47,8 @@ class LabelCuts {
     from[0][0] = 0;
     std::vector<Unevenness> least(layers_ + 1), next(layers_ + 1);
     for (int64_t j = 0; j < partitions_; ++j) {
-      // First cuts come in their order, so that the first of equals leaves the
-      // longest last block.
+      // First cuts are visited in ascending order, so that the first of equals
+      // leaves the longest last block.
       for_each(j, both, from[j], [&](const Block& block) {
         const Unevenness longer = least[block.first].plus_block(
             block.forward + block.backward, block.last - block.first);
@@ -73,9 +74,9 @@ class LabelCuts {
     return std::max(block.forward + block.backward, 2 * block.transfer);
   }
 
-  // Calls visit(block) for the blocks of partition j that are on shortest
-  // paths, begin at a cut that is `marked` with another number than kNone, and
-  // take no more than `both`.
+  // Calls visit(block) for the blocks of partition j that lie on shortest
+  // paths, start at a cut whose entry in `marked` is not kNone, and take at
+  // most `both`.
   template <typename Visit>
   void for_each(int64_t j, int64_t both, const std::vector<int64_t>& marked,
                 const Visit& visit) const {

@@ -1,5 +1,5 @@
-// Which of the best cuts of a chain is taken. Internal to balancing.
-// No LibTorch.
+// The choice among the best cuts of a chain. Internal to balancing. No
+// LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,14 @@
 
 namespace gpipe::balancing::detail {
 
-// Of all cuts of which the sum is that of one of the `labels`, and no time is
-// larger than in it, the one that balance_chain (balancing/chain.h) says. There
-// is a label, and no cut has a smaller sum than a label within its times.
+// Chooses among the cuts that match one of the `labels`: their sum is that of
+// the label, and none of their times is larger than the label's. Returns the
+// cut that the tie-break of balance_chain() (balancing/chain.h) selects.
+// `labels` must not be empty, and no cut within the times of a label may have a
+// smaller sum than the label.
 //
-// O(p n^2) a label, n^2 being the blocks that the label allows.
+// Complexity: O(p n^2) per label, where n^2 is the number of blocks that the
+// label allows.
 std::vector<int64_t> evenest(const ChainPaths& paths,
                              const std::vector<Label>& labels);
 

@@ -31,14 +31,15 @@ void check(const std::vector<double>& forward,
   }
 }
 
-// The largest forward and the largest backward of some cut.
+// The largest forward and the largest backward of a cut.
 struct Largest {
   int64_t forward, backward;
 };
 
-// All pairs with the least sum. They lie on the staircase of pairs that cannot
-// be lowered one without the other, which is climbed from the smallest forward
-// on: to come below the backward of the last pair takes a larger forward.
+// Returns all pairs with the smallest sum. They are among the pairs in which
+// neither time can be lowered without raising the other. The loop visits these
+// in order, from the smallest forward on: a smaller backward than the last
+// pair's needs a larger forward.
 std::vector<Largest> best_pairs(const Sums& forward, const Sums& backward,
                                 int64_t partitions) {
   const int64_t least_backward = detail::smallest_limit(backward, partitions);
@@ -53,8 +54,8 @@ std::vector<Largest> best_pairs(const Sums& forward, const Sums& backward,
       least_sum = at + other;
       best.push_back({at, other});
     }
-    // The next pair has a larger forward, so that its backward must be smaller
-    // than this one's, and small enough for its sum to be a least one.
+    // The next pair has a larger forward. So its backward must be smaller than
+    // this one, and small enough that the sum can still be the smallest.
     const int64_t below = std::min(other - 1, least_sum - at - 1);
     if (below < least_backward) return best;
     at = detail::smallest_limit(forward, partitions, {{&backward, below}});
@@ -99,12 +100,12 @@ std::vector<int64_t> balance_fill_drain(const std::vector<double>& forward,
   std::transform(forwards.begin(), forwards.end(), backwards.begin(),
                  both.begin(), std::plus<>());
 
-  // With one micro-batch all cuts take the same time, and none is excluded.
+  // With one micro-batch all cuts take the same time, so none is excluded.
   const std::vector<Largest> pairs =
       microbatches == 1
           ? std::vector<Largest>{{forwards.back(), backwards.back()}}
           : best_pairs(forwards, backwards, partitions);
-  std::vector<int64_t> limits;  // of both, by pair
+  std::vector<int64_t> limits;  // of forward + backward, by pair
   for (const Largest& pair : pairs) {
     limits.push_back(detail::smallest_limit(
         both, partitions,

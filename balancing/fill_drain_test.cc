@@ -30,9 +30,9 @@ Costs added(const Costs& a, const Costs& b) {
   return sums;
 }
 
-// The length of the schedule, cell by cell: a partition does the forwards of
-// all micro-batches, each after the partition before it, and then the
-// backwards, each after the partition behind it.
+// Returns the length of the schedule, computed cell by cell. A partition runs
+// the forwards of all micro-batches, each after that of the partition before
+// it, and then the backwards, each after that of the partition after it.
 double simulated(const Costs& forward, const Costs& backward,
                  const Balance& balance, int64_t microbatches) {
   const std::size_t partitions = balance.size();
@@ -44,7 +44,7 @@ double simulated(const Costs& forward, const Costs& backward,
       b[j] += backward[layer];
     }
   }
-  Costs free(partitions, 0);  // when a partition has done what it had to do
+  Costs free(partitions, 0);  // when each partition is free
   for (int64_t i = 0; i < microbatches; ++i) {
     double arrives = 0;
     for (std::size_t j = 0; j < partitions; ++j) {
@@ -60,8 +60,8 @@ double simulated(const Costs& forward, const Costs& backward,
   return free[0];
 }
 
-// What is minimised, in this order: the time, the largest sum of a partition,
-// the squared sums, the squared lengths.
+// Returns the minimized values in order of importance: the time, the largest
+// sum of a partition, the squared sums, the squared lengths.
 Costs objective(const Costs& forward, const Costs& backward,
                 const Balance& balance, int64_t microbatches) {
   double largest = 0, squares = 0, lengths = 0;
@@ -105,8 +105,8 @@ TEST(FillDrainTest, TimeIsThatOfTheSchedule) {
 }
 
 TEST(FillDrainTest, CutsBetterThanTheLargestSumAlone) {
-  // Where the slowest forward and the slowest backward are different ones, the
-  // largest sum says too little.
+  // If the slowest forward and the slowest backward are on different
+  // partitions, the largest sum is not enough.
   const Costs forward = {5, 1, 1, 4}, backward = {1, 4, 3, 2};
   EXPECT_THAT(balance_cost(added(forward, backward), 3), ElementsAre(1, 2, 1));
   EXPECT_EQ(fill_drain_time(forward, backward, {1, 2, 1}, 8), 21 + 7 * 12);
@@ -130,7 +130,8 @@ TEST(FillDrainTest, AnyCutWillDoForOneMicrobatch) {
 }
 
 TEST(FillDrainTest, MakesTheLastBlockLongerWhereAllElseIsEqual) {
-  // Largest times of 3 + 4 or 4 + 3; the second is the first mirrored.
+  // The largest times are 3 + 4 or 4 + 3; the second chain is the mirrored
+  // first.
   EXPECT_THAT(balance_fill_drain({3, 1, 2}, {2, 1, 3}, 2, 2),
               ElementsAre(1, 2));
   EXPECT_THAT(balance_fill_drain({2, 1, 3}, {3, 1, 2}, 2, 2),
@@ -178,7 +179,7 @@ TEST(FillDrainTest, EqualsExhaustiveSearch) {
     ASSERT_LE(time, plain_time);
     if (time < plain_time) ++better;
   }
-  // Or the plain solver would have done.
+  // Otherwise the plain solver would have been enough.
   EXPECT_GT(better, 500);
 }
 

@@ -32,7 +32,7 @@ constexpr ProfileRow kProfiles[] = {
 #include "balancing/data/profiles.inc"
 };
 
-// By each of kHeuristics.
+// One row per heuristic of kHeuristics.
 constexpr int kRandom[kHeuristics.size()][kRandomCases] = {
     {
 #include "balancing/data/random_torchgpipe.inc"
@@ -55,8 +55,8 @@ std::vector<double> costs_of(const std::string& model) {
   return {std::begin(kUnet), std::end(kUnet)};
 }
 
-// splitmix64: the standard's generators would do, but its distributions differ
-// between libraries, and Python has none of them.
+// splitmix64. The generators of the standard library are portable, but its
+// distributions are not, and Python has none of these generators.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -73,8 +73,9 @@ class Random {
   uint64_t state_;
 };
 
-// Small: 0 to 9. Heavy: 4096 / u, where u is 1 to 4096, so that one layer in
-// so many is so many times the least. Mixed: an eighth is heavy.
+// Small: costs 0 to 9. Heavy: costs 4096 / u for u in 1 to 4096, so that one of
+// k layers costs about k times the minimum. Mixed: an eighth of the layers is
+// heavy.
 constexpr const char* kKinds[] = {"random, small", "random, mixed",
                                   "random, heavy"};
 

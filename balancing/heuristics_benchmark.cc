@@ -1,5 +1,6 @@
-// Exact cuts beside what published heuristics have on record: how much larger
-// their largest block is, how often they fail, and what an exact cut takes.
+// Compares exact cuts with the recorded results of published heuristics: how
+// much larger the heuristics' largest block is, how often they fail, and how
+// long an exact cut takes.
 //
 //   bazel run //balancing:heuristics_benchmark
 
@@ -21,12 +22,12 @@ using gpipe::balancing::kHeuristics;
 using gpipe::balancing::RecordedCase;
 using Cases = std::vector<RecordedCase>;
 
-// What one heuristic made of the cases of one set.
+// The results of one heuristic for the cases of one set.
 struct Tally {
   int64_t blocks = 0;  // cases that it cut into blocks of at least one layer
-  double ratios = 0;   // of its largest block to the least possible, summed
+  double ratios = 0;   // sum of its largest block / the smallest possible one
   double worst = 0;
-  int64_t missed = 0;  // the least possible
+  int64_t missed = 0;  // cases with a larger block than necessary
   int64_t did_not_end = 0;
   int64_t empty = 0;
 };
@@ -49,13 +50,13 @@ void add(Tally& tally, int64_t recorded, int64_t least) {
 }
 
 int64_t least_bottleneck(const RecordedCase& one) {
-  // Whole numbers.
+  // The costs are whole numbers.
   return static_cast<int64_t>(gpipe::balancing::bottleneck(
       one.costs, balance_cost(one.costs, one.partitions)));
 }
 
-// Of a cut, in microseconds: the mean over the cases, the least of so many
-// rounds, since other programs can only add to it.
+// Returns the microseconds of one cut, as the mean over the cases. It is the
+// minimum over kRounds rounds, since other programs can only add time.
 double microseconds(const Cases& cases) {
   constexpr int kRounds = 101;
   using Clock = std::chrono::steady_clock;
@@ -63,7 +64,7 @@ double microseconds(const Cases& cases) {
   for (int round = 0; round < kRounds; ++round) {
     const auto start = Clock::now();
     for (const RecordedCase& one : cases) {
-      // The result has to be looked at, or it need not be computed.
+      // Without a use of the result, the compiler could remove the computation.
       volatile int64_t first = balance_cost(one.costs, one.partitions)[0];
       (void)first;
     }
@@ -73,7 +74,7 @@ double microseconds(const Cases& cases) {
   return least / static_cast<double>(cases.size());
 }
 
-// Runs of cases of the same set.
+// Groups the cases by set.
 std::vector<Cases> by_set(const Cases& cases) {
   std::vector<Cases> sets;
   for (const RecordedCase& one : cases) {

@@ -19,7 +19,7 @@ using ::testing::Each;
 using ::testing::Gt;
 using ::testing::SizeIs;
 
-// An exact cut, and never worse than what a heuristic has on record.
+// Expects that no heuristic has a smaller recorded block than the exact cut.
 void expect_never_worse(const std::vector<RecordedCase>& cases) {
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const RecordedCase& one = cases[i];
@@ -37,8 +37,8 @@ void expect_never_worse(const std::vector<RecordedCase>& cases) {
   }
 }
 
-// A record that belongs to other costs would show as a largest block that is
-// below the mean block or the largest layer.
+// A record that belongs to other costs would have a largest block below the
+// mean block or below the largest layer.
 void expect_possible(const std::vector<RecordedCase>& cases) {
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const RecordedCase& one = cases[i];

@@ -1,4 +1,4 @@
-// No cut respects the memory limits. No LibTorch.
+// The error for memory limits that no cut respects. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace gpipe::balancing {
 
-// Thrown by balance_chain (balancing/chain.h). The text says what is too large,
-// and what would be enough; the numbers are here too.
+// Thrown by balance_chain() (balancing/chain.h). The text says what is too
+// large and which limit would be enough. The members give the same as numbers.
 class InfeasibleError : public std::invalid_argument {
  public:
   InfeasibleError(const std::string& text, int64_t layer, int64_t device,
@@ -19,22 +19,22 @@ class InfeasibleError : public std::invalid_argument {
         least_bytes_(least_bytes),
         least_factor_(least_factor) {}
 
-  // The first layer that is too large for every device by itself; or else the
-  // first layer that no longer fits when the devices are filled one after the
-  // other, each way that there is.
+  // Returns the first layer that is too large for every device by itself. If
+  // there is none, returns the first layer that cannot be placed when the
+  // devices are filled in order, in all possible ways.
   int64_t layer() const { return layer_; }
 
-  // The device at which that filling fails; -1 if the layer is too large for
-  // all.
+  // Returns the device at which that filling fails; -1 if the layer is too
+  // large for all devices.
   int64_t device() const { return device_; }
 
-  // The least number L of bytes such that, if L were the limit of every device,
-  // some cut would respect it.
+  // Returns the smallest number of bytes that would allow some cut if it were
+  // the limit of every device.
   double least_bytes() const { return least_bytes_; }
 
-  // The least factor such that, if the limit of every device were multiplied by
-  // it, some cut would respect all limits; infinity if a device of 0 bytes
-  // stands in the way.
+  // Returns the smallest factor that would allow some cut if the limit of every
+  // device were multiplied by it; infinity if a device with a limit of 0 bytes
+  // prevents this.
   double least_factor() const { return least_factor_; }
 
  private:

@@ -37,11 +37,11 @@ int64_t bytes_of(const Value& value) {
   return bytes;
 }
 
-// The tensors that go from layer to layer, as memory: kept to the end, so that
-// an address stands for one of them.
+// The memory of the tensors that pass from layer to layer. It is kept until the
+// end, so that an address identifies one storage.
 class Passing {
  public:
-  // Returns the bytes, or 0 for memory that is known.
+  // Adds the tensor's storage. Returns its bytes, or 0 if it was added before.
   int64_t add(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.storage().nbytes() == 0) return 0;
     const void* const address = tensor.storage().unsafeGetStorageImpl();
@@ -50,7 +50,7 @@ class Passing {
     return static_cast<int64_t>(tensor.storage().nbytes());
   }
 
-  // How many tensors there are in each, in the order in which they came.
+  // Returns the use count of each storage, in the order of add().
   std::vector<std::size_t> uses() const {
     std::vector<std::size_t> uses;
     for (const void* address : order_) {
@@ -77,7 +77,7 @@ class Passing {
   std::map<const void*, std::vector<int64_t>> savers_;
 };
 
-// Remembers how large skip tensors are.
+// Records the bytes of skip tensors.
 class SizingTracker : public ProfileTracker {
  public:
   void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
@@ -168,7 +168,7 @@ class MemoryProfiler {
       }
       tracker_.end_layer();
     }
-    // What goes when the graph goes is what it has kept for backward.
+    // The layer has kept for backward whatever is freed with its graph.
     const std::vector<std::size_t> before = passing_.uses();
     const int64_t live = ledger.live_bytes();
     graph.clear();
@@ -226,7 +226,7 @@ MemoryProfile profile_memory(const torch::nn::Sequential& module,
                              const Value& input) {
   TORCH_CHECK_VALUE(!module.is_empty(), "profile_memory: the model is null");
   verify_skippables(module);
-  // Whatever the caller has switched off: training records a graph.
+  // Training records a graph, even if the caller is in inference mode.
   const c10::InferenceMode normal_mode(false);
   const MetaScope meta(MetaScope::Extent::kAllTensors);
   return MemoryProfiler(module, input).take();

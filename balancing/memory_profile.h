@@ -1,4 +1,4 @@
-// What a model keeps in memory while it is trained.
+// The memory that a model's layers take in training.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -11,70 +11,84 @@
 
 namespace gpipe::balancing {
 
-// Memory that a forward asks for, and that is kept for backward by the layers
-// in `savers` (in ascending order). It is there once, however many of them are
-// on one device, and once on each device that has one of them.
+// Memory that one forward allocates and that the layers in `savers` (in
+// ascending order) keep for backward. It is allocated once on each device that
+// runs at least one of these layers.
 struct SavedTensor {
   int64_t bytes = 0;
   std::vector<int64_t> savers;
 };
 
-// Of one layer, for one micro-batch; see profile_memory().
+// The memory of one layer for one micro-batch; see profile_memory().
 struct LayerMemory {
-  int64_t parameter_bytes = 0;  // a shared parameter: of the first that has it
-  int64_t trained_bytes = 0;    // of those, what requires a gradient
+  // A parameter that several layers share counts for the first of them only.
+  int64_t parameter_bytes = 0;
+  int64_t trained_bytes = 0;  // the part of them that requires a gradient
   int64_t buffer_bytes = 0;
-  int64_t output_bytes = 0;  // what it returns
-  // What there is more after its forward than before: what it returns and
-  // stashes, if that is new, and what it keeps for backward besides.
+  int64_t output_bytes = 0;  // of the returned tensors
+  // How much more memory is allocated after the layer's forward than before:
+  // its new outputs, its new stashed tensors, and what it keeps for backward
+  // besides.
   int64_t kept_bytes = 0;
-  // Most at any one time while it runs forward, on top of what is there before;
-  // kept_bytes are part of it.
+  // The peak during the layer's forward, on top of what was allocated before
+  // it. Includes the kept_bytes.
   int64_t forward_peak_bytes = 0;
 };
 
-// A tensor that goes past the layers between.
+// A skip tensor, which goes directly from one layer to a later one.
 struct SkipMemory {
-  int64_t stashed_by = 0, popped_by = 0;  // layers
+  int64_t stashed_by = 0, popped_by = 0;  // indices of layers
   int64_t bytes = 0;
 };
 
-// Threads: const functions may be called from several at once.
+// The memory of a whole model; see profile_memory().
+//
+// Threads: several threads may call const functions at once.
 struct MemoryProfile {
   int64_t input_bytes = 0;
   std::vector<LayerMemory> layers;
   std::vector<SkipMemory> skips;
   std::vector<SavedTensor> saved;
 
-  // Kept for backward by the layers first..last-1 on one device. O(n log m),
-  // for n saved tensors of at most m savers.
+  // Returns the bytes that layers first..last-1 keep for backward if they run
+  // on one device.
+  //
+  // Complexity: O(n log m) for n saved tensors with at most m savers each.
   int64_t saved_bytes(int64_t first, int64_t last) const;
-  // What comes into them from other partitions: what the layer before returns,
-  // and skips. std::out_of_range for `first` beyond the layers. O(skips).
+  // Returns the bytes that layers first..last-1 receive from other partitions:
+  // the output of layer first-1 (`input_bytes` if `first` is 0), and the skip
+  // tensors stashed before `first`.
+  //
+  // Throws std::out_of_range if `first` is greater than the number of layers.
+  // Complexity: O(skips).
   int64_t incoming_bytes(int64_t first, int64_t last) const;
 };
 
 namespace detail {
-// The first of `chunks` micro-batches, as a pipeline splits them. A view.
+// Returns the first of the `chunks` micro-batches into which a pipeline splits
+// `input`. It is a view.
 Value first_microbatch(const Value& input, int64_t chunks);
 
 MemoryProfile profile_memory(const torch::nn::Sequential& module,
                              const Value& input);
 }  // namespace detail
 
-// Of one forward of `module` in training mode on `input`, best of the size of
-// one micro-batch. It is not run: its layers are, one after the other, on the
-// meta device (gpipe/meta.h), where tensors have shapes and no memory. So
-// models of any size are profiled in a moment, and the bytes are those that
-// tensors ask for on a CPU, to the byte; an accelerator's kernels may keep
-// other things, and its allocator rounds up.
+// Measures the memory of each layer of `module` in one forward in training mode
+// on `input`. Give an input of the size of one micro-batch.
 //
-// `module` and `input` are unchanged, and may be on any device.
-// Errors: c10::ValueError for a module that is null; c10::TypeError for skips
-// that do not match, or an input or output that is no tensor; and whatever a
-// layer throws, also if it looks at values.
-// Threads: any, while no other one uses `module`: a layer that has no clone()
-// is run itself, in training mode.
+// The layers run one after the other on the meta device (gpipe/meta.h), where
+// tensors have shapes but no memory. So models of any size are profiled
+// quickly. The bytes are exactly those that tensors allocate on a CPU. An
+// accelerator's kernels may save other tensors, and its allocator rounds sizes
+// up.
+//
+// `module` and `input` may be on any device and stay unchanged.
+//
+// Throws c10::ValueError if `module` is null, c10::TypeError if its skips do
+// not match or if an input or output is not a tensor, and whatever a layer
+// throws, for example because it reads the values of a tensor.
+// Threads: any thread may call this while no other thread uses `module`. A
+// layer that has no clone() is run itself, in training mode.
 template <typename Input>
 MemoryProfile profile_memory(torch::nn::Sequential module, Input input) {
   return detail::profile_memory(module, Value::wrap(std::move(input)));

@@ -41,7 +41,8 @@ TEST(MemoryProfileTest, CountsWhatLayersHaveAndReturn) {
 }
 
 TEST(MemoryProfileTest, KnowsWhoKeepsWhat) {
-  // ReLU keeps its result, and so does the layer after it, as its input.
+  // ReLU keeps its result, and the layer after it keeps the same tensor as its
+  // input.
   Sequential model(Linear(4, 16), ReLU(), Linear(16, 2), ReLU());
   const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
   constexpr int64_t kWide = 8 * 16 * 4, kInput = 8 * 4 * 4, kOutput = 8 * 2 * 4;
@@ -91,7 +92,7 @@ TEST(MemoryProfileTest, FollowsSkips) {
   EXPECT_EQ(profile.incoming_bytes(2, 3), kRows);
   EXPECT_EQ(profile.incoming_bytes(2, 4), 2 * kRows);
   EXPECT_EQ(profile.incoming_bytes(3, 4), 2 * kRows);
-  // x and what was stashed, both kept by the product alone.
+  // The product alone keeps x and the stashed tensor.
   EXPECT_EQ(profile.saved_bytes(3, 4), 2 * kRows);
 }
 
@@ -103,7 +104,7 @@ struct Case {
 
 class MemoryProfileModels : public ::testing::TestWithParam<Case> {};
 
-// What a plain forward keeps is input, output, and what the layers save.
+// A plain forward keeps its input, its output, and what the layers save.
 TEST_P(MemoryProfileModels, CountTheBytesOfTheCpu) {
   CountingAllocator::install();
   Sequential model = GetParam().model();

@@ -1,5 +1,5 @@
-// Time to cut a chain of layers, by how much choice is left once the largest
-// block is known, and by what else has a say.
+// Time to cut a chain of layers, depending on how much choice is left once the
+// largest block is known, and on the other conditions.
 //
 //   bazel run //balancing:partition_benchmark
 
@@ -38,7 +38,7 @@ std::vector<double> random_costs(int64_t layers) {
   return costs;
 }
 
-// As from a profile: the largest block leaves little choice.
+// Costs as in a profile: the largest block leaves little choice.
 void BM_BalanceCost_Profile(benchmark::State& state) {
   const auto costs = random_costs(state.range(0));
   for (auto _ : state) {
@@ -47,7 +47,7 @@ void BM_BalanceCost_Profile(benchmark::State& state) {
   }
 }
 
-// Whole numbers from 0 to 3: many cuts are as good as each other.
+// Whole numbers from 0 to 3: many cuts are equally good.
 void BM_BalanceCost_Ties(benchmark::State& state) {
   const auto costs = whole_costs(state.range(0));
   for (auto _ : state) {
@@ -81,7 +81,7 @@ BENCHMARK(BM_BalanceCost_Profile)->Apply(sizes);
 BENCHMARK(BM_BalanceCost_Ties)->Apply(sizes);
 BENCHMARK(BM_BalanceCost_OneHugeLayer)->Apply(sizes);
 
-// Backwards that have little to do with the forwards.
+// Backwards that are almost unrelated to the forwards.
 void BM_BalanceFillDrain(benchmark::State& state) {
   const auto forward = random_costs(state.range(0));
   std::vector<double> backward(forward.rbegin(), forward.rend());
@@ -94,9 +94,8 @@ void BM_BalanceFillDrain(benchmark::State& state) {
 
 BENCHMARK(BM_BalanceFillDrain)->Apply(sizes);
 
-// A U-Net of five levels: tensors are large at both ends and small in the
-// middle, parameters the other way round, and a skip tensor goes across each
-// level.
+// A U-Net of five levels. Tensors are large at both ends and small in the
+// middle, parameters the other way round, and a skip tensor crosses each level.
 Chain u_net(int64_t layers, int64_t partitions, int64_t microbatches) {
   constexpr int64_t kLevels = 5;
   std::mt19937 random(0);
@@ -127,7 +126,7 @@ Chain u_net(int64_t layers, int64_t partitions, int64_t microbatches) {
   return chain;
 }
 
-// The least limit that makes a cut possible, and a twentieth more.
+// Sets the limit to 1.05 times the smallest one that makes a cut possible.
 void limit_memory(Chain& chain) {
   for (auto& device : chain.devices) device.memory_bytes = 0;
   try {
@@ -173,7 +172,7 @@ void BM_BalanceChain_UnequalDevices(benchmark::State& state) {
   balance(state, chain);
 }
 
-// All else may be cut anywhere.
+// One huge layer; the rest may be cut anywhere.
 void BM_BalanceChain_OneHugeLayer(benchmark::State& state) {
   Chain chain = u_net(state);
   chain.layers[chain.layers.size() / 2].forward =
@@ -181,7 +180,7 @@ void BM_BalanceChain_OneHugeLayer(benchmark::State& state) {
   balance(state, chain);
 }
 
-// Whole numbers, no copies: many cuts are as good as each other.
+// Whole numbers and no copies: many cuts are equally good.
 void BM_BalanceChain_Ties(benchmark::State& state) {
   Chain chain = u_net(state);
   chain.link = {};
@@ -193,7 +192,7 @@ void BM_BalanceChain_Ties(benchmark::State& state) {
   balance(state, chain);
 }
 
-// What finding out that no cut fits takes, and how much would.
+// Time to find that no cut fits and which limit would be enough.
 void BM_BalanceChain_Infeasible(benchmark::State& state) {
   Chain chain = u_net(state);
   limit_memory(chain);

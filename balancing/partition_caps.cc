@@ -16,11 +16,12 @@ Cut reach(const Cap& cap, Cut from) {
   return end - sums.begin() - 1;
 }
 
-// To take as much as fits, block by block, reaches as far as any choice does.
-// Blocks that are then left empty do no harm: a fuller one can be split.
+// The result of a greedy probe. Taking as many layers as fit, block by block,
+// reaches at least as far as any other choice. Blocks that are then left empty
+// are harmless: a fuller one can be split.
 struct Probe {
   bool enough = false;
-  int64_t largest = 0;    // cost of a block
+  int64_t largest = 0;    // cost of the largest block
   int64_t next = kNever;  // no limit below this one reaches farther
 };
 
@@ -35,7 +36,7 @@ Probe probe(const Cap& cap, const Caps& others, int64_t partitions) {
     if (!others.empty()) {
       const Cut others_at = detail::reach(others, start);
       if (others_at <= at) {
-        // A larger limit would not have helped this block.
+        // A larger limit would not have extended this block.
         at = others_at;
       } else {
         result.next = std::min(result.next, sums[at + 1] - sums[start]);
@@ -75,11 +76,12 @@ int64_t smallest_limit(const Sums& sums, int64_t partitions,
     largest = std::max(largest, sums[k] - sums[k - 1]);
   }
   int64_t low = std::max(largest, sums.back() / partitions);
-  // A greedy block that a layer of at most `largest` no longer fits into is
-  // fuller than an equal share, so that this is always enough ...
+  // A greedy block ends when the next layer, of at most `largest`, does not
+  // fit. So it is fuller than an equal share, and this limit is always enough
+  // ...
   int64_t high = sums.back() / partitions + largest;
   if (!others.empty()) {
-    // ... unless others have a say.
+    // ... unless the other caps end a block earlier.
     const Probe widest = probe({&sums, sums.back()}, others, partitions);
     if (!widest.enough) return -1;
     high = std::max(low, widest.largest);

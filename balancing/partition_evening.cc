@@ -6,8 +6,8 @@
 namespace gpipe::balancing::detail {
 namespace {
 
-// After block k a cut can lie between earliest[k] and latest[k], and every one
-// of them is on some cutting that respects the caps.
+// The possible positions of the cut after block k: earliest[k] to latest[k].
+// Each of them occurs in some cut that respects the caps.
 struct Ranges {
   std::vector<Cut> earliest, latest;
 
@@ -32,10 +32,10 @@ struct Ranges {
   }
 };
 
-// Finds the most even cutting: dynamic programming over the blocks. A larger
-// cut never has a smaller best predecessor (both squares meet the quadrangle
-// inequality, and caps do not harm it, since part of an allowed block is
-// allowed). So the predecessor of the middle cut divides those of the others,
+// Finds the most even cut by dynamic programming over the blocks. A later cut
+// never has an earlier best predecessor: both squares satisfy the quadrangle
+// inequality, and caps preserve it, since any part of an allowed block is
+// allowed. So the predecessor of the middle cut divides those of the others,
 // and a row takes n log n steps instead of n^2.
 class Evening {
  public:
@@ -47,7 +47,7 @@ class Evening {
     previous_.resize(sums_.size());
     best_.resize(sums_.size());
     for (int64_t k = 1; k <= partitions; ++k) {
-      // A row reads no more than the row before has written.
+      // A row reads only what the previous row has written.
       previous_.swap(best_);
       predecessors_.emplace_back(ranges_.latest[k] - ranges_.earliest[k] + 1);
       fill(k, ranges_.earliest[k], ranges_.latest[k], ranges_.earliest[k - 1],
@@ -64,7 +64,7 @@ class Evening {
   }
 
  private:
-  // Row k for the cuts first..last, whose predecessors are in low..high.
+  // Fills row k for the cuts first..last, whose predecessors are in low..high.
   void fill(int64_t k, Cut first, Cut last, Cut low, Cut high) {
     if (first > last) return;
     const Cut cut = first + (last - first) / 2;
@@ -96,8 +96,8 @@ class Evening {
   std::vector<std::vector<Cut>> predecessors_;  // by block - 1, then by cut
 };
 
-// Sums of the costs, where none counts more than an equal share of what they
-// all count then, and none nothing.
+// Returns prefix sums of adjusted costs: no cost is larger than an equal share
+// of the adjusted total, and none is 0.
 Sums tamed(const Sums& sums, int64_t partitions) {
   const auto layers = static_cast<int64_t>(sums.size()) - 1;
   Sums result(sums.size(), 0);
@@ -107,8 +107,8 @@ Sums tamed(const Sums& sums, int64_t partitions) {
                   std::min(std::max(sums[c] - sums[c - 1], least), most);
     }
   };
-  // A few rounds are enough: after the first a share is about right, and how it
-  // is rounded matters to nobody.
+  // A few rounds are enough. After the first one the share is about right, and
+  // exact rounding is not needed.
   constexpr int kRounds = 8;
   int64_t share = sums.back();
   for (int round = 0; round < kRounds; ++round) {
@@ -120,9 +120,9 @@ Sums tamed(const Sums& sums, int64_t partitions) {
   return result;
 }
 
-// The rule for many pairs. It never leaves a block empty, and never gets stuck:
-// from a cut in the range of block k - 1 some allowed block of one layer or
-// more ends in the range of block k.
+// The rule for many pairs. It never leaves a block empty and never fails: from
+// each cut in the range of block k - 1, some allowed block of one or more
+// layers ends in the range of block k.
 std::vector<int64_t> about_even(const Sums& sums, const Caps& caps,
                                 const Ranges& ranges) {
   const auto partitions = static_cast<int64_t>(ranges.latest.size()) - 1;

@@ -1,5 +1,5 @@
-// The most even of the cuttings that respect caps. Internal to balancing.
-// No LibTorch.
+// The most even of the cuts that respect caps. Internal to balancing. No
+// LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace gpipe::balancing::detail {
 
-// What makes one of two cuttings the more even: the smaller sum of squared
-// block costs, then the smaller sum of squared block lengths.
+// The measure of how uneven a cut is. The cut with the smaller sum of squared
+// block costs is more even; if these are equal, the one with the smaller sum of
+// squared block lengths.
 struct Unevenness {
   unsigned __int128 squared_costs = 0;  // < 2^124
   int64_t squared_lengths = 0;
@@ -26,29 +27,31 @@ struct Unevenness {
   }
 };
 
-// Whether of two cuttings `a` is the more even; or it is as even, and of the
-// last blocks that differ it has the longer one.
+// Returns whether `a` is the more even of two cuts. If both are equally even,
+// returns whether `a` has the longer block at the last place where they differ.
 bool is_more_even(const Unevenness& unevenness_a, const std::vector<int64_t>& a,
                   const Unevenness& unevenness_b,
                   const std::vector<int64_t>& b);
 
-// Of one cutting. O(p).
+// Returns the unevenness of one cut. O(p).
 Unevenness unevenness(const Sums& sums, const std::vector<int64_t>& lengths);
 
-// Up to so many pairs of a block and a place where it may end are looked
-// through for the most even cutting, at some 20 microseconds per thousand. Up
-// to that many layers times partitions, there are never more.
+// The largest number of pairs, of a block and a possible end of it, for which
+// most_even() searches exactly. Each thousand pairs takes about 20
+// microseconds. The number of pairs never exceeds layers times partitions.
 constexpr int64_t kEveningWork = 32768;
 
-// Layers per block, each > 0, of the most even cutting into `partitions` blocks
-// that respect the caps; "even" is as `sums` counts. Such a cutting must exist.
-// Of several the one whose last block is longest, and so on towards the front.
+// Returns the layers per block, each > 0, of the most even cut into
+// `partitions` blocks that respects the caps; "even" is measured by `sums`.
+// Such a cut must exist. Among equally even cuts, the one with the longest last
+// block is returned, then with the longest block before it, and so on.
 //
-// If there are more than kEveningWork pairs to look through, it is a cutting
-// that respects the caps and is about even: block after block takes its share
-// of what is left, as nearly as the caps and a layer per block allow. A layer
-// that is larger than a share counts no more than a share there, or the blocks
-// around it would come out small; and one that costs nothing counts a little.
+// If there are more than kEveningWork pairs to search, the result respects the
+// caps but is only approximately even. Block after block takes its share of the
+// rest, as nearly as the caps and one layer per block allow. In this
+// computation a layer larger than a share counts as one share, since otherwise
+// the blocks around it would be too small, and a layer that costs nothing
+// counts a little.
 //
 // Complexity: O(p n log n) time and O(p n) memory up to kEveningWork, by
 // dynamic programming; O(n + p log n) beyond.

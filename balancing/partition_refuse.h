@@ -1,4 +1,5 @@
-// std::invalid_argument with a text of several parts. Internal to balancing.
+// Throws std::invalid_argument with a text made of several parts. Internal to
+// balancing.
 #pragma once
 
 #include <sstream>

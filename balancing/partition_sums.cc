@@ -57,7 +57,7 @@ void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
       refuse("partition ", j, " has ", balance[j],
              " layers: each needs a layer of its own");
     }
-    // Subtracted and not added up, so that no list of numbers overflows.
+    // Subtracts instead of adding up, so that no list of numbers overflows.
     if (balance[j] > left) {
       refuse("the partitions have more than the ", layers,
              " layers that there are: partition ", j, " has ", balance[j],

@@ -38,7 +38,8 @@ std::vector<double> block_costs(const Costs& costs,
   return sums;
 }
 
-// Largest block, squared block costs, squared lengths: what is minimised.
+// Returns the minimized values: the largest block, the squared block costs, the
+// squared lengths.
 std::vector<double> objective(const Costs& costs,
                               const std::vector<int64_t>& lengths) {
   const std::vector<double> blocks = block_costs(costs, lengths);
@@ -51,7 +52,7 @@ std::vector<double> objective(const Costs& costs,
           squares(lengths)};
 }
 
-// The best objective, by looking at every cutting.
+// Returns the best objective of all cuts, by exhaustive search.
 std::vector<double> best_objective(const Costs& costs, int64_t partitions) {
   std::vector<double> best(3, std::numeric_limits<double>::infinity());
   for_each_balance(static_cast<int64_t>(costs.size()), partitions,
@@ -90,8 +91,8 @@ TEST(PartitionTest, EvensOutWhatIsLeftBesideAnUnavoidableBlock) {
 }
 
 TEST(PartitionTest, HandlesListsThatBlockPartitionDoesNot) {
-  // torchgpipe's heuristic does not end on the first and leaves a block empty
-  // on the second.
+  // torchgpipe's heuristic does not end on the first list and leaves a block
+  // empty on the second.
   const Costs endless = {5, 1, 1, 1, 1, 1, 8, 1, 420, 504, 3};
   EXPECT_EQ(objective(endless, balance_cost(endless, 8)),
             best_objective(endless, 8));
@@ -129,7 +130,7 @@ TEST(PartitionTest, LeavesNoBlockEmpty) {
   for (int trial = 0; trial < 100000; ++trial) {
     Costs costs(1 + random() % 20);
     for (double& cost : costs) {
-      // Over many orders of magnitude, now and then nothing.
+      // Costs over many orders of magnitude, some of them 0.
       cost = random() % 5 == 0 ? 0.0 : std::exp(random() % 1000 * 0.02 - 10);
     }
     const auto partitions = static_cast<int64_t>(1 + random() % costs.size());
@@ -141,7 +142,8 @@ TEST(PartitionTest, LeavesNoBlockEmpty) {
   }
 }
 
-// Whether blocks of whole numbers up to `limit` are few enough, the simple way.
+// Returns whether `partitions` blocks of whole numbers up to `limit` are
+// enough, in the simple way.
 bool is_enough(const Costs& costs, int64_t partitions, double limit) {
   double block = 0;
   int64_t blocks = 1;

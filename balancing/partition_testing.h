@@ -1,4 +1,4 @@
-// What tests of the solvers share.
+// Functions that the tests of the solvers share.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace gpipe::balancing {
 
-// The text of the std::invalid_argument that `function` throws, or "no error".
+// Returns the text of the std::invalid_argument that `function` throws, or "no
+// error".
 template <typename Function>
 std::string error_of(const Function& function) {
   try {
@@ -20,8 +21,8 @@ std::string error_of(const Function& function) {
   return "no error";
 }
 
-// For an exhaustive search: calls visit(balance) for each way to cut `layers`
-// layers into `partitions` blocks of at least one layer.
+// Calls visit(balance) for each way to cut `layers` layers into `partitions`
+// blocks of at least one layer. For exhaustive searches.
 inline void for_each_balance(
     int64_t layers, int64_t partitions,
     const std::function<void(const std::vector<int64_t>&)>& visit) {

@@ -27,8 +27,9 @@ bool is_positive(double number) { return std::isfinite(number) && number > 0; }
 
 void check(int64_t rows, const std::vector<PlanDevice>& devices,
            const PlanOptions& options) {
-  TORCH_CHECK_VALUE(!devices.empty(), "plan: there must be a device at least");
-  TORCH_CHECK_VALUE(rows >= 1, "plan: a mini-batch needs a row, but has ",
+  TORCH_CHECK_VALUE(!devices.empty(), "plan: there must be at least 1 device");
+  TORCH_CHECK_VALUE(rows >= 1,
+                    "plan: a mini-batch must have at least 1 row, but it has ",
                     rows);
   for (std::size_t j = 0; j < devices.size(); ++j) {
     TORCH_CHECK_VALUE(is_positive(devices[j].speed()),
@@ -36,14 +37,14 @@ void check(int64_t rows, const std::vector<PlanDevice>& devices,
                       devices[j].speed(), ", but must be above 0");
     TORCH_CHECK_VALUE(devices[j].memory_bytes() >= 0, "plan: device ", j,
                       " has ", devices[j].memory_bytes(),
-                      " bytes of memory, but must have 0 at least");
+                      " bytes of memory, but must have at least 0");
   }
   for (const int64_t chunks : options.chunks()) {
     TORCH_CHECK_VALUE(chunks >= 1,
                       "plan: chunks must be at least 1, but there is ", chunks);
   }
   TORCH_CHECK_VALUE(!options.checkpoints().empty(),
-                    "plan: there must be a checkpoint mode to try");
+                    "plan: there must be at least 1 checkpoint mode");
   TORCH_CHECK_VALUE(
       std::isfinite(options.param_scale()) && options.param_scale() >= 0,
       "plan: param_scale must be a number >= 0, but is ",
@@ -68,7 +69,8 @@ std::vector<int64_t> chunks_to_try(const PlanOptions& options, int64_t rows,
       given.push_back(chunks);
     }
   }
-  // As many as there will be: 5 rows in 4 chunks are 2, 2 and 1.
+  // The actual number of micro-batches can be smaller: 5 rows in 4 chunks give
+  // 2, 2 and 1.
   std::set<int64_t> actual;
   for (const int64_t chunks : given) {
     const int64_t each = (rows + chunks - 1) / chunks;
@@ -83,7 +85,7 @@ std::vector<c10::Device> places(const std::vector<PlanDevice>& devices) {
   return result;
 }
 
-// How many of the partitions can work at the same time.
+// Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
                    const PlanOptions& options) {
   const auto all = static_cast<int64_t>(devices.size());
@@ -106,10 +108,10 @@ ChainCheckpoint for_chain(Checkpoint checkpoint) {
   return ChainCheckpoint::kNever;
 }
 
-// One number of micro-batches and one mode.
+// One number of micro-batches with one checkpoint mode.
 class Candidate {
  public:
-  // `scale`: rows of a micro-batch by those of the profile.
+  // `scale`: rows of a micro-batch divided by the rows of the profile.
   Candidate(const Profile& profile, double scale,
             const std::vector<PlanDevice>& devices, const PlanOptions& options,
             int64_t chunks, Checkpoint checkpoint)
@@ -120,7 +122,7 @@ class Candidate {
         chunks_(chunks),
         checkpoint_(checkpoint) {}
 
-  // Throws InfeasibleError.
+  // Throws InfeasibleError if no cut fits.
   Plan plan() const {
     const Chain chain = make_chain();
     Plan plan;
@@ -177,7 +179,7 @@ class Candidate {
         [count = recomputed()](int microbatch) { return microbatch < count; });
   }
 
-  // `copies`: seconds from each partition to the next.
+  // Simulates a step. `copies`: seconds from each partition to the next.
   Timeline run(const Costs& costs, const std::vector<double>& copies) const {
     const auto workers = static_cast<double>(workers_of(devices_, options_));
     Timeline shared = simulate_on_cores(schedule(), costs, workers);
@@ -189,7 +191,8 @@ class Candidate {
     with_copies.boundary_bytes = copies;
     with_copies.bandwidth = 1;  // so that bytes are seconds
     Timeline timeline = simulate(schedule(), with_copies);
-    // It is not known what the two cost together.
+    // The combined effect of shared cores and copies is not known, so the
+    // slower of both predictions is used.
     return timeline.makespan < shared.makespan ? shared : timeline;
   }
 
@@ -220,8 +223,8 @@ class Candidate {
       layer.resident_bytes = resident(static_cast<int64_t>(k));
       chain.layers.push_back(layer);
     }
-    // Of what several layers keep, the first counts: to the others in another
-    // partition it comes in from outside, and is counted there as input.
+    // A tensor that several layers keep counts for the first of them. In
+    // another partition it arrives from outside and is counted there as input.
     for (const SavedTensor& saved : profile_.memory.saved) {
       if (saved.savers.empty()) continue;
       chain.layers[saved.savers[0]].saved_bytes += scaled(saved.bytes);
@@ -238,7 +241,7 @@ class Candidate {
     return chain;
   }
 
-  // For the cut, a recompute is a part of its backward.
+  // When the cut is chosen, a recompute counts as part of its backward.
   Chain with_recomputes(Chain chain) const {
     if (recomputed() == 0) return chain;
     for (ChainLayer& layer : chain.layers) layer.backward += layer.forward;
@@ -266,7 +269,7 @@ class Candidate {
   const Checkpoint checkpoint_;
 };
 
-// Keeps the best of what is tried.
+// Tries candidates and keeps the best one.
 class Planner {
  public:
   Planner(const std::vector<PlanDevice>& devices, const PlanOptions& options)
@@ -328,8 +331,8 @@ Plan plan(const Profile& profile, int64_t rows,
           const std::vector<PlanDevice>& devices, const PlanOptions& options) {
   check(rows, devices, options);
   check_layers(profile.times.size(), devices);
-  TORCH_CHECK_VALUE(profile.rows >= 1, "plan: the profile is of ", profile.rows,
-                    " rows, but must be of 1 at least");
+  TORCH_CHECK_VALUE(profile.rows >= 1, "plan: the profile has ", profile.rows,
+                    " rows, but must have at least 1");
   Planner planner(devices, options);
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {
     const int64_t each = (rows + chunks - 1) / chunks;
@@ -351,7 +354,8 @@ Plan plan(const torch::nn::Sequential& model, const Value& input,
   const ThreadsScope threads(options.profile().device().is_cpu()
                                  ? share_of_threads(places(devices))
                                  : at::get_num_threads());
-  // As it will be: the other partitions are at work meanwhile.
+  // Profile under the conditions of training: the other partitions are busy at
+  // the same time.
   TimeOptions profiled = options.profile();
   if (profiled.company() == 0 && profiled.device().is_cpu()) {
     const auto cores =

@@ -1,5 +1,5 @@
-// Public: how to run a model as a pipeline: the cut, the number of
-// micro-batches and the checkpoints that take the least time and fit.
+// Public: plan() chooses the cut, the number of micro-batches and the
+// checkpoint mode with the smallest predicted step time that fits the memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,77 +20,87 @@
 
 namespace gpipe::balancing {
 
-// One per partition.
+// The device of one partition.
 struct PlanDevice {
   /* implicit */ PlanDevice(torch::Device device = torch::kCPU)
       : device_(device) {}
   TORCH_ARG(torch::Device, device);
-  // Of the device that is profiled on: 2 is twice as fast. > 0.
+  // Speed relative to the device that is profiled on, > 0: 2 is twice as fast.
   TORCH_ARG(double, speed) = 1;
-  // That training may take; >= 0.
+  // Bytes that training may use on the device, >= 0.
   TORCH_ARG(double, memory_bytes) = std::numeric_limits<double>::infinity();
 };
 
-// Of a step: forward() and backward, or train_step() by
-// one_forward_one_backward(), which takes as long and holds less.
+// The schedule of a step. kFillDrain stands for forward() and backward().
+// kOneForwardOneBackward stands for train_step() with
+// one_forward_one_backward(), which takes as long and needs less memory.
 enum class PlanSchedule { kFillDrain, kOneForwardOneBackward };
 
-// What plan() tries, and what it reckons with.
+// The candidates that plan() tries, and the assumptions of its prediction.
 struct PlanOptions {
   TORCH_ARG(PlanSchedule, schedule) = PlanSchedule::kFillDrain;
-  // What to try. No chunks: 1, 2, 4, ... up to 8 per partition and to the rows
-  // of the mini-batch.
+  // The numbers of micro-batches and the checkpoint modes to try. If `chunks`
+  // is empty, plan() tries 1, 2, 4, ... up to 8 per partition and up to the
+  // rows of the mini-batch.
   TORCH_ARG(std::vector<int64_t>, chunks);
   TORCH_ARG(std::vector<Checkpoint>, checkpoints) = {
       Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways};
-  // Bytes in all for each byte of trained parameters: see SizeOptions in
+  // Total bytes per byte of trained parameters: see SizeOptions in
   // balancing/balancing.h.
   TORCH_ARG(double, param_scale) = 2.0;
-  // Of a copy from device to device: seconds, and bytes per second.
+  // A copy from device to device takes `latency` seconds plus its bytes divided
+  // by `bandwidth` (bytes per second).
   TORCH_ARG(double, latency) = 0;
   TORCH_ARG(double, bandwidth) = std::numeric_limits<double>::infinity();
-  // How many partitions can work at the same time. 0: all on accelerators; on
-  // CPUs as many as there are cores for the threads of each.
+  // How many partitions can compute at the same time. 0: all on accelerators;
+  // on CPUs, as many as the cores allow if each partition uses its share of
+  // threads.
   TORCH_ARG(int64_t, workers) = 0;
-  // Of each profile, for every number of micro-batches one.
+  // Options of each profile. plan() makes one profile per number of
+  // micro-batches.
   TORCH_ARG(TimeOptions, profile) = TimeOptions();
 };
 
-// What is predicted for a partition of the chosen cut.
+// The prediction for one partition of the chosen cut.
 struct PlannedPartition {
   torch::Device device = torch::kCPU;
   int64_t first_layer = 0, layers = 0;
   double forward = 0, backward = 0;  // seconds per micro-batch
-  double memory_bytes = 0;           // at most, by LayerMemory and param_scale
+  double memory_bytes = 0;           // peak, from LayerMemory and param_scale
   double memory_limit = 0;
-  double idle = 0;  // part of the step, 0 to 1
-  // Of the idle time of all partitions, 0 to 1; 0 if none is idle.
+  double idle = 0;  // fraction of the step, 0 to 1
+  // Fraction of the idle time of all partitions, 0 to 1; 0 if no partition is
+  // idle.
   double bubble_share = 0;
 };
 
-// One that was tried.
+// A number of micro-batches and a checkpoint mode that plan() tried.
 struct PlanCandidate {
   int64_t chunks = 1;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
-  double step_seconds = 0;  // infinite if it does not fit
-  std::string remark;       // why not, if so
+  double step_seconds = 0;  // infinity if it does not fit
+  std::string remark;       // why it does not fit, or empty
 };
 
-// What plan() has chosen, and why.
+// The choice of plan(), with the predictions behind it.
 struct Plan {
   std::vector<int64_t> balance;
   int64_t chunks = 1;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
-  double step_seconds = 0;  // forward and backward of a mini-batch, predicted
+  double step_seconds = 0;  // predicted: forward and backward of a mini-batch
   std::vector<PlannedPartition> partitions;
   std::vector<PlanCandidate> candidates;
 
-  // For GPipe's constructor. Threads: several may call it at once.
+  // Returns the options for GPipe's constructor.
+  //
+  // Threads: several threads may call this at once.
   GPipeOptions options() const;
 };
 
-// A table of the partitions under a line with the choice, and one of all that
-// was tried. Threads: any that may use the stream.
+// Prints a line with the choice, a table of the partitions, and a table of all
+// candidates.
+//
+// Threads: as for the stream.
 std::ostream& operator<<(std::ostream& stream, const Plan& plan);
 
 namespace detail {
@@ -98,34 +108,36 @@ Plan plan(const torch::nn::Sequential& model, const Value& input,
           const std::vector<PlanDevice>& devices, const PlanOptions& options);
 }  // namespace detail
 
-// Of all cuts, and of all chunks and checkpoint modes in `options`, the one
-// with the least predicted time of a step that respects the devices' memory:
+// Returns the cut, number of micro-batches and checkpoint mode with the
+// smallest predicted step time among `options`, such that each partition fits
+// the memory of its device:
 //
-//   auto plan = gpipe::balancing::plan(model, input, {torch::kCPU,
-//   torch::kCPU}); std::cout << plan; gpipe::GPipe pipeline(model,
-//   plan.options());
+//   auto plan =
+//       gpipe::balancing::plan(model, input, {torch::kCPU, torch::kCPU});
+//   std::cout << plan;
+//   gpipe::GPipe pipeline(model, plan.options());
 //
-// For each number of micro-batches the layers are profiled with one of them
-// (see balancing/profile.h), on CPUs with the threads that a partition will
-// have and with copies of the model at work beside it (TimeOptions::company),
-// as many as partitions can work at a time. The cut is exact for GPipe's
-// schedule with copies beside the computing (balancing/chain.h), where a
-// recompute counts as a part of its backward; then the schedule with its
-// recomputes is simulated on the cores that there are (gpipe/simulation.h).
-// What is not in a prediction: the optimizer, the loss, memory that operators
-// take for themselves.
+// For each number of micro-batches, one micro-batch is profiled
+// (balancing/profile.h). On CPUs the profile runs with the number of threads
+// that a partition will have, beside copies of the model
+// (TimeOptions::company), as many as partitions can compute at the same time.
+// The cut is exact for GPipe's schedule with copies beside the computation
+// (balancing/chain.h), where a recompute counts as part of its backward. Then
+// the schedule with its recomputes is simulated on the cores of the machine
+// (gpipe/simulation.h). A prediction does not include the optimizer, the loss,
+// or temporary memory of operators.
 //
-// `input`: a whole mini-batch; see profile_times for types and what is left
-// unchanged.
+// `input`: a whole mini-batch; see profile_times() for its types and for what
+// stays unchanged.
 //
-// Errors: InfeasibleError (balancing/infeasible.h) if nothing fits, with what
-// the best of all modes would need; c10::ValueError for a model that is null,
-// without rows, devices or layers for each, for chunks, workers or numbers that
-// cannot be; those of profiling.
-// Complexity: a profile for each number of micro-batches, and for each of them
-// and each mode a balance_chain and a simulate in O(chunks * devices).
-// Threads: as for profile_times. Profiling on CPUs sets the calling thread's
-// at::set_num_threads() meanwhile, and puts it back.
+// Throws InfeasibleError (balancing/infeasible.h) if nothing fits, with what
+// the mode with the smallest need would need. Throws c10::ValueError if `model`
+// is null, if `input` has no rows, if there are no devices or fewer layers than
+// devices, or if an option is out of its range, and whatever profile() throws.
+// Complexity: one profile per number of micro-batches; for each of them and
+// each mode, one balance_chain() and one simulation in O(chunks * devices).
+// Threads: as for profile_times(). Profiling on CPUs changes
+// at::set_num_threads() of the calling thread meanwhile, and restores it.
 template <typename Input>
 Plan plan(torch::nn::Sequential model, Input input,
           const std::vector<PlanDevice>& devices,
@@ -133,14 +145,16 @@ Plan plan(torch::nn::Sequential model, Input input,
   return detail::plan(model, Value::wrap(std::move(input)), devices, options);
 }
 
-// The same from a profile of `profile.rows` rows for a mini-batch of `rows`:
-// times and memory of a micro-batch are taken to be proportional to its rows.
-// `options.profile` is not used.
+// Plans from an existing profile of `profile.rows` rows, for a mini-batch of
+// `rows` rows. Times and memory of a micro-batch are assumed to be proportional
+// to its rows. `options.profile` is not used.
 //
-// Errors: as above, but for those of profiling; c10::ValueError for a profile
-// without rows; std::invalid_argument for times or bytes that cannot be.
-// Threads: any; but for workers = 0 on CPUs, where the calling thread's
-// at::get_num_threads() and the cores count, a function of its arguments.
+// Throws the errors above except those of profiling, c10::ValueError if the
+// profile has no rows, and std::invalid_argument if one of its times or bytes
+// is negative or not finite.
+// Threads: may be called from any thread. A pure function, except if `workers`
+// is 0 on CPUs: then the result also depends on at::get_num_threads() of the
+// calling thread and on the number of cores.
 Plan plan(const Profile& profile, int64_t rows,
           const std::vector<PlanDevice>& devices,
           const PlanOptions& options = {});

@@ -25,8 +25,8 @@ using ::testing::SizeIs;
 
 constexpr double kMany = 1e18;
 
-// Of one row: seconds per layer, backwards twice as long; 10 bytes saved, 4
-// bytes of parameters and 6 bytes returned by each.
+// Returns a profile of one row. Per layer: `forward` seconds, a backward twice
+// as long, 10 bytes saved, 4 bytes of parameters and 6 bytes of output.
 Profile profile_of(const std::vector<double>& forward) {
   Profile profile;
   profile.rows = 1;
@@ -72,8 +72,8 @@ TEST(PlanTest, OneForwardOneBackwardTakesAsLongAndHoldsLess) {
       plan(profile, 8, devices(4),
            PlanOptions(options).schedule(PlanSchedule::kOneForwardOneBackward));
   EXPECT_EQ(in_turns.step_seconds, gpipe.step_seconds);
-  // 8 bytes for the parameter and its gradient; 10 saved, and 6 that come in,
-  // for each micro-batch that is under way.
+  // 8 bytes for the parameter and its gradient, and for each micro-batch in
+  // flight 10 bytes saved and 6 bytes of input.
   for (int64_t j = 0; j < 4; ++j) {
     const double each = j > 0 ? 10 + 6 : 10;
     EXPECT_EQ(gpipe.partitions[j].memory_bytes, 8 + 8 * each) << j;
@@ -82,7 +82,7 @@ TEST(PlanTest, OneForwardOneBackwardTakesAsLongAndHoldsLess) {
 }
 
 TEST(PlanTest, CopiesAreBesideTheWork) {
-  // 6 bytes a row, of which one second brings 2: a third stage of 3 s.
+  // 6 bytes a row, at 2 bytes per second: the copy is a third stage of 3 s.
   const Plan result =
       plan(profile_of({1, 1}), 4, devices(2), quiet().chunks({4}).bandwidth(2));
   EXPECT_EQ(result.step_seconds, (1 + 3 + 1) + (2 + 3 + 2) + 3 * (3 + 3));
@@ -123,8 +123,8 @@ TEST(PlanTest, TriesChunksThatThereCanBe) {
 TEST(PlanTest, CountsMemoryByModeAndTakesTheFastestThatFits) {
   const auto profile = profile_of({1, 1, 1, 1});
   const auto all = PlanOptions().workers(8).chunks({8});
-  // Parameters 2 x 8 bytes each. Never: 8 graphs of 20, and 8 inputs of 6 on
-  // the second.
+  // Parameters: 2 x 8 bytes each. kNever: 8 graphs of 20 bytes, and 8 inputs of
+  // 6 bytes on the second partition.
   const Plan never = plan(profile, 8, devices(2), all);
   EXPECT_EQ(never.checkpoint, Checkpoint::kNever);
   EXPECT_EQ(never.partitions[0].memory_bytes, 16 + 8 * 20);
@@ -159,7 +159,7 @@ TEST(PlanTest, KnowsSpeedsAndWorkers) {
   unequal[1].speed(3);
   EXPECT_THAT(plan(profile, 8, unequal, quiet().chunks({8})).balance,
               ElementsAre(1, 3));
-  // Two partitions that share one core work one after the other.
+  // Two partitions that share one core run one after the other.
   const Plan shared =
       plan(profile, 8, devices(2), quiet().chunks({8}).workers(1));
   EXPECT_EQ(shared.step_seconds, 8 * 12);

@@ -1,4 +1,4 @@
-// A Plan as tables.
+// The text form of a Plan: two tables.
 #include <algorithm>
 #include <cmath>
 #include <ostream>
@@ -21,7 +21,8 @@ void print(std::ostream& stream, const Table& table) {
   }
 }
 
-// What keeps the step from being faster, or the partition from being larger.
+// Returns what limits the partition: "time" if it is about as slow as the
+// slowest one, "memory" if its memory is almost full, both, or nothing.
 std::string bound_of(const Plan& plan, const PlannedPartition& partition) {
   double slowest = 0;
   for (const PlannedPartition& each : plan.partitions) {

@@ -5,7 +5,8 @@ namespace gpipe::balancing::detail {
 Profile profile(const torch::nn::Sequential& module, const Value& sample,
                 const TimeOptions& options) {
   Profile result;
-  // First what takes no time, and finds a model that does not work.
+  // The memory profile comes first: it is fast, and finds a model that does not
+  // work.
   result.memory = profile_memory(module, sample);
   result.times = profile_times(module, sample, options);
   result.names = module->named_children().keys();

@@ -1,4 +1,4 @@
-// Times and memory of a model's layers, together and as a file.
+// Times and memory of a model's layers in one struct, and its JSON file format.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -14,10 +14,10 @@
 
 namespace gpipe::balancing {
 
-// What a cut of a model is chosen by. `names`, `times` and `memory.layers` are
-// of the same size.
+// The measurements from which a cut of a model is chosen. `names`, `times` and
+// `memory.layers` have one entry per layer.
 struct Profile {
-  std::string device;  // where the times were measured: "cpu", "cuda:0"
+  std::string device;  // on which the times were measured: "cpu", "cuda:0"
   int64_t rows = 0;    // of the sample, along dimension 0
   std::vector<std::string> names;  // of the layers in the Sequential
   std::vector<LayerTime> times;
@@ -29,17 +29,20 @@ Profile profile(const torch::nn::Sequential& module, const Value& sample,
                 const TimeOptions& options);
 }  // namespace detail
 
-// Both profiles of one sample; see profile_times() and profile_memory() for
-// what is measured, left unchanged and refused. c10::ValueError for a module
-// that is null. Threads: as for profile_times().
+// Profiles the times and the memory of `module` for one sample. See
+// profile_times() and profile_memory() for what is measured, what stays
+// unchanged and which errors are thrown.
+//
+// Throws c10::ValueError if `module` is null.
+// Threads: as for profile_times().
 template <typename Sample>
 Profile profile(torch::nn::Sequential module, Sample sample,
                 const TimeOptions& options = {}) {
   return detail::profile(module, Value::wrap(std::move(sample)), options);
 }
 
-// As JSON, made to be read and changed by a person: an object per layer, all
-// that concerns it in it, seconds and bytes as plain numbers.
+// Returns `profile` as JSON that a person can read and edit: one object per
+// layer, with seconds and bytes as plain numbers.
 //
 //   {"format": "gpipe profile 1", "device": "cpu", "rows": 8,
 //    "input_bytes": 4816896,
@@ -52,25 +55,33 @@ Profile profile(torch::nn::Sequential module, Sample sample,
 //               "popped_by": "layer1_0_residual", "bytes": 6422528}, ...],
 //    "saved_by_several": [{"bytes": 25690112, "layers": ["bn1", "relu"]}, ...]}
 //
-// "saved_bytes" is what the layer alone keeps for backward; what other layers
-// keep too is in "saved_by_several". Of a layer only its name is needed: what
-// is left out is 0, and so are the lists.
+// "saved_bytes" counts the tensors that only this layer saves for backward.
+// Tensors that several layers save are in "saved_by_several". A layer must have
+// a "name". Its other members default to 0, and the lists default to empty.
 //
-// Errors: std::out_of_range for a skip or a saved tensor of a layer that there
-// is not; nlohmann::json::type_error for a name that is not UTF-8.
+// Throws std::out_of_range if a skip or a saved tensor refers to a layer that
+// does not exist, and nlohmann::json::type_error if a name is not UTF-8.
 // Threads: pure function.
 std::string to_json(const Profile& profile);
 
-// The reverse, to the bit. c10::ValueError naming `source`, the place and the
-// value: no JSON (with line and column), another format, a name that is
-// missing, doubled or unknown, an unknown member, a negative or infinite
-// number, something else than a number, or a tensor saved by several that fewer
-// than two layers save. Threads: pure function.
+// Parses the output of to_json(). The numbers are equal to the bit.
+//
+// `source`: the name of the text in error messages, for example the file's
+// path.
+//
+// Throws c10::ValueError if `text` is not JSON (with line and column), if its
+// format is a different one, if a name is missing, repeated or unknown, if a
+// member is unknown, if a number is negative or infinite or the value is not a
+// number, or if fewer than two layers share an entry of "saved_by_several". The
+// text names `source`, the place and the value.
+// Threads: pure function.
 Profile profile_from_json(const std::string& text, const std::string& source);
 
-// To and from a file. c10::ValueError, naming it, if it cannot be written or
-// read; and those of to_json() and profile_from_json(). Threads: any; the file
-// is not locked.
+// Write a profile to a file and read it from one.
+//
+// Throw c10::ValueError naming `path` if the file cannot be written or read,
+// and whatever to_json() and profile_from_json() throw.
+// Threads: may be called from any thread. The file is not locked.
 void write_profile(const Profile& profile, const std::string& path);
 Profile read_profile(const std::string& path);
 

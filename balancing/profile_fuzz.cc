@@ -1,4 +1,4 @@
-// Any bytes as the JSON of a profile.
+// Fuzz target: arbitrary bytes as the JSON of a profile.
 #include <c10/util/Exception.h>
 
 #include "balancing/profile.h"

@@ -1,4 +1,4 @@
-// A Profile as text.
+// The JSON form of a Profile.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -16,15 +16,15 @@
 namespace gpipe::balancing {
 namespace {
 
-// With members in the order in which they were added.
+// Keeps members in the order in which they were added.
 using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "gpipe profile 1";
 
-// The names of "saved_by_several": {"": [{"": [""]}]}.
+// The deepest nesting is that of "saved_by_several": {"": [{"": [""]}]}.
 constexpr int kDepth = 4;
 
-// The bytes of a layer that are plain members of LayerMemory.
+// A byte count of a layer that is a plain member of LayerMemory.
 struct ByteMember {
   const char* name;
   int64_t LayerMemory::*member;
@@ -40,17 +40,18 @@ constexpr ByteMember kBytes[] = {
 
 // ---- Reading
 
-// Reads the members of a JSON object, each of which must be asked for.
+// Reads the members of a JSON object, and reports members that were not asked
+// for.
 class Reader {
  public:
-  // `place`: of the object, for messages ("profile.json: layer 'conv1'").
+  // `place`: the object's name in messages ("profile.json: layer 'conv1'").
   Reader(const Json& object, std::string place)
       : object_(object), place_(std::move(place)) {
     TORCH_CHECK_VALUE(object_.is_object(), place_, ": is ", object_.dump(),
                       ", but should be an object, {...}");
   }
 
-  // Null if it is left out.
+  // Returns null if the member is missing.
   const Json* find(const std::string& name) {
     asked_for_.push_back(name);
     const auto found = object_.find(name);
@@ -87,7 +88,7 @@ class Reader {
     return value->get<int64_t>();
   }
 
-  // Empty if it is left out.
+  // Returns an empty list if the member is missing.
   Json list(const std::string& name) {
     const Json* value = find(name);
     if (!value) return Json::array();
@@ -96,7 +97,7 @@ class Reader {
     return *value;
   }
 
-  // All have been read.
+  // Throws c10::ValueError if the object has a member that was not asked for.
   void end() const {
     for (const auto& [name, value] : object_.items()) {
       TORCH_CHECK_VALUE(std::find(asked_for_.begin(), asked_for_.end(), name) !=
@@ -137,12 +138,11 @@ class ProfileReader {
 
  private:
   Json parse(const std::string& text) const {
-    // What is nested deeper would be copied and written into messages by
-    // functions that call themselves, and some 50,000 of these are too many for
-    // a thread's stack.
+    // Deeper values would be copied and printed into messages by recursive
+    // functions, and about 50,000 levels are too many for a thread's stack.
     const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
-      TORCH_CHECK_VALUE(depth <= kDepth, source_, ": is nested more than ",
-                        kDepth, " deep, which nothing in a profile is");
+      TORCH_CHECK_VALUE(depth <= kDepth, source_, ": has more than ", kDepth,
+                        " levels of nesting, but a profile needs no more");
       return true;
     };
     try {

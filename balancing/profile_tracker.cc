@@ -18,7 +18,7 @@ void ProfileTracker::save(const SkipKey& key,
 }
 
 std::optional<at::Tensor> ProfileTracker::load(const SkipKey& key) {
-  // Stashed within the same layer: not cut.
+  // Stashed within the same layer: the graph is not cut.
   if (auto own = stashed_.extract(key)) {
     return none_if_undefined(std::move(own.mapped()));
   }

@@ -13,23 +13,25 @@
 
 namespace gpipe::balancing {
 
-// Cuts the autograd graph between the layer that stashes a tensor and the one
-// that pops it, so that each layer's backward is its own.
+// Holds skip tensors between layers. Cuts the autograd graph between the layer
+// that stashes a tensor and the layer that pops it, so that the backward of
+// each layer runs alone.
 class ProfileTracker : public SkipTracker {
  public:
   void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
   std::optional<at::Tensor> load(const SkipKey& key) override;
 
-  // What the layer at work has stashed: outputs of its graph.
+  // Returns what the current layer has stashed: outputs of its graph.
   std::vector<at::Tensor> stashed() const;
-  // Where the gradients of what it has popped arrive.
+  // Returns the edges at which the gradients of the popped tensors arrive.
   const std::vector<torch::autograd::Edge>& popped() const { return popped_; }
 
-  // The layer is done: what it has stashed goes to later layers.
+  // Ends the current layer: the tensors it stashed become available to later
+  // layers.
   void end_layer();
 
  private:
-  std::map<SkipKey, at::Tensor> stashed_;  // undefined for none
+  std::map<SkipKey, at::Tensor> stashed_;  // undefined: no tensor
   std::map<SkipKey, Crossing> travelling_;
   std::vector<torch::autograd::Edge> popped_;
 };

@@ -53,10 +53,12 @@ void check(const Starts& starts, const RefineOptions& options) {
   }
 }
 
-// Whether there are at most `most` ways to cut `layers` into `partitions`.
+// Returns whether there are at most `most` ways to cut `layers` into
+// `partitions`.
 bool at_most(int64_t most, int64_t layers, int64_t partitions) {
-  // (layers - 1) over (partitions - 1), by factors of which the products are
-  // whole and grow; as a double, which does not overflow before it is too much.
+  // Computes the binomial coefficient of (layers - 1) over (partitions - 1) by
+  // factors whose products are whole and grow. A double does not overflow
+  // before the product exceeds `most`.
   const int64_t places = layers - 1;
   const int64_t cuts = std::min(partitions - 1, layers - partitions);
   double ways = 1;
@@ -74,7 +76,7 @@ class Refining {
 
   const Balance& best() const { return best_; }
 
-  // Scores a balance, unless that has been done.
+  // Returns the score of a balance, and calls score_ only for a new one.
   double score(const Balance& balance) {
     const auto known = scores_.find(balance);
     if (known != scores_.end()) return known->second;
@@ -91,14 +93,14 @@ class Refining {
     return score;
   }
 
-  // Scores all cuts, from the one with the shortest first blocks on.
+  // Scores all cuts, starting with the one that has the shortest first blocks.
   void exhaust(int64_t layers, int64_t partitions) {
     Balance balance(partitions, 1);
     balance.back() = layers - partitions + 1;
     for (;;) {
       score(balance);
-      // The last partition of which something can be taken gives a layer to
-      // the one before it, and what is left of it to the end.
+      // The last partition that has more than one layer gives one to the
+      // partition before it, and the rest of its layers to the last partition.
       std::size_t giver = balance.size() - 1;
       while (giver > 0 && balance[giver] == 1) --giver;
       if (giver == 0) return;
@@ -109,14 +111,14 @@ class Refining {
     }
   }
 
-  // Moves from `at` to something better as long as there is a move to it, and
-  // no more than so many calls of the score are made. Returns how many were.
+  // Moves from `at` to better cuts until no move helps or `calls` calls of the
+  // score have been made. Returns the number of calls made.
   int64_t climb(Balance at, int64_t calls) {
     calls_left_ = calls;
     int64_t largest = 1;
     while (2 * largest < layers_of(at)) largest *= 2;
     double at_score = score(at);
-    // After a move the larger steps may pay off again.
+    // After a move, larger steps may help again.
     for (int64_t step = largest; step >= 1;) {
       step = improve(at, at_score, step) ? largest : step / 2;
     }
@@ -124,7 +126,7 @@ class Refining {
   }
 
  private:
-  // Each move that is better is made at once. Whether there was one.
+  // Applies each move that is better at once. Returns whether there was one.
   bool improve(Balance& at, double& at_score, int64_t step) {
     bool improved = false;
     const std::size_t partitions = at.size();
@@ -135,16 +137,16 @@ class Refining {
       moved[to] += layers;
       improved |= try_balance(moved, at, at_score);
     };
-    // The cuts first to last go together: a partition gives layers to another,
-    // and those between them stay as long as they are.
+    // Several neighbouring cut positions move together: one partition gives
+    // layers to another, and the partitions between them keep their lengths.
     for (std::size_t apart = 1; apart < partitions; ++apart) {
       for (std::size_t j = 0; j + apart < partitions; ++j) {
         try_move(j, j + apart, step);
         try_move(j + apart, j, step);
       }
     }
-    // Two cuts go apart, or towards each other: a partition takes from both
-    // its neighbours, or gives to them.
+    // Two cut positions move apart or towards each other: a partition takes
+    // layers from both neighbours, or gives to both.
     for (std::size_t j = 1; j + 1 < partitions; ++j) {
       for (int64_t layers : {step, -step}) {
         Balance moved = at;
@@ -194,7 +196,7 @@ std::vector<int64_t> refine(const Starts& starts, const BalanceScore& score,
   int64_t left = options.score_calls;
   auto climbs = static_cast<int64_t>(starts.size());
   for (const Balance& start : starts) {
-    // An equal share each, and what the ones before have not used.
+    // Each start gets an equal share of the calls that are left.
     left -= refining.climb(start, left / climbs--);
   }
   return refining.best();

@@ -1,5 +1,5 @@
-// Cuts for schedules that no formula describes: a search that asks what a cut
-// costs. No LibTorch.
+// A local search for cuts, for schedules without a formula. A function scores
+// each cut. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,33 @@
 
 namespace gpipe::balancing {
 
-// What a cut costs, in any unit; infinity if it is not allowed.
+// Returns the cost of a cut, in any unit; infinity if the cut is not allowed.
 using BalanceScore = std::function<double(const std::vector<int64_t>& balance)>;
 
-// How long refine() may look.
+// The limit of the search of refine().
 struct RefineOptions {
-  // Cuts to be scored at most, apart from those given; >= 0.
+  // The largest number of cuts to score, apart from the starts; >= 0.
   int64_t score_calls = 2000;
 };
 
-// Layers per partition, of the best cut that a local search finds: never worse
-// than any of those given, and the first of these if none is better.
+// Returns the layers per partition of the best cut that a local search finds.
+// It is never worse than any of the `starts`. If nothing better is found, the
+// best start is returned, and the first of equal ones.
 //
-// If there are no more cuts than score_calls, all are scored, and the result is
-// exact. If there are more, each start is improved in turn until no move makes
-// it better: neighbouring cuts go by 1, 2, 4, ... layers together, any number
-// of them, or two go apart or towards each other. No cut is scored twice.
+// If there are at most `score_calls` cuts, all are scored and the result is
+// exact. Otherwise each start is improved in turn until no move makes it
+// better. In a move, any number of neighbouring cut positions shift together by
+// 1, 2, 4, ... layers, or two neighbouring ones move apart or towards each
+// other. No cut is scored twice.
 //
-// `score` is called on this thread; equal scores give equal results.
+// `score` is called on the calling thread. Equal scores give equal results.
 //
-// Errors: std::invalid_argument for no start, a start with an empty partition
-// or none, starts with different numbers of partitions or layers, score_calls <
-// 0, and a score that is NaN. What `score` throws is passed on. Complexity:
-// score_calls and one call per start, each with O(p) besides, and O(p) of
-// memory per call.
+// Throws std::invalid_argument if there is no start, if a start has no
+// partitions or an empty one, if the starts differ in their number of
+// partitions or layers, if `score_calls` < 0, or if a score is NaN. Exceptions
+// of `score` are passed on.
+// Complexity: `score_calls` plus one call per start. Each call takes O(p) more
+// time and O(p) memory.
 std::vector<int64_t> refine(const std::vector<std::vector<int64_t>>& starts,
                             const BalanceScore& score,
                             const RefineOptions& options = {});
@@ -41,22 +44,23 @@ std::vector<int64_t> refine(const std::vector<int64_t>& start,
                             const BalanceScore& score,
                             const RefineOptions& options = {});
 
-// Seconds of one mini-batch, by what the partitions cost per micro-batch: for
-// instance a simulation of a schedule.
+// Returns the seconds of one mini-batch from the costs of the partitions per
+// micro-batch, for example by simulating a schedule.
 using Makespan = std::function<double(const std::vector<StageCost>& stages)>;
 
-// Layers per partition, of a cut with a small makespan that respects
-// memory_bytes of every device: refine of what balance_cost (balancing/
-// partition.h), balance_fill_drain (balancing/fill_drain.h) and balance_chain
-// (balancing/chain.h) return for the chain. So it is never worse than any of
-// these that respects the limits. Of chain.microbatches only those solvers
-// know.
+// Returns the layers per partition of a cut with a small makespan that respects
+// `memory_bytes` of every device. It runs refine() with three starts: the
+// results of balance_cost() (balancing/partition.h), balance_fill_drain()
+// (balancing/fill_drain.h) and balance_chain() (balancing/chain.h) for the
+// chain. The result is never worse than any of these that respects the limits.
+// `chain.microbatches` is used by these solvers only.
 //
 //   balance_by_makespan(chain, [&](const std::vector<StageCost>& stages) {
 //     return makespan(stages, chain.microbatches);  // or any other schedule's
 //   });
 //
-// Errors: those of balance_chain, InfeasibleError among them, and of refine.
+// Throws InfeasibleError and std::invalid_argument as balance_chain() and
+// refine() do.
 std::vector<int64_t> balance_by_makespan(const Chain& chain,
                                          const Makespan& makespan,
                                          const RefineOptions& options = {});

@@ -30,7 +30,7 @@ using Balance = std::vector<int64_t>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A number for each balance that has nothing to do with those of others.
+// Returns a number for each balance that is independent of the others.
 double noise(const Balance& balance) {
   uint64_t hash = 14695981039346656037u;  // FNV-1a, with a multiply at the end
   for (int64_t length : balance) {
@@ -65,8 +65,9 @@ Balance random_balance(std::mt19937& random, int64_t layers,
   return balance;
 }
 
-// The length of 1F1B: partition j begins with p - j forwards, and goes on with
-// a backward and a forward in turns. A copy delays what comes over a link.
+// Returns the length of 1F1B: partition j starts with p - j forwards and
+// continues with a backward and a forward in turns. A copy delays what crosses
+// a link.
 double one_forward_one_backward(const std::vector<StageCost>& stages,
                                 int64_t microbatches) {
   const auto partitions = static_cast<int64_t>(stages.size());
@@ -175,8 +176,8 @@ TEST(RefineTest, KeepsTheFirstOfEqualStarts) {
 }
 
 TEST(RefineTest, TriesAllCutsIfTheyAreFew) {
-  // 126 cuts; with a call less it is a local search, which finds the best of
-  // such scores by chance only.
+  // There are 126 cuts. With one call fewer it is a local search, which finds
+  // the best of such scores only by chance.
   RefineOptions all, less;
   all.score_calls = 126;
   less.score_calls = 125;
@@ -201,7 +202,7 @@ TEST(RefineTest, TriesAllCutsIfTheyAreFew) {
 TEST(RefineTest, NoSingleMoveIsBetterThanTheResult) {
   std::mt19937 random(2);
   RefineOptions options;
-  options.score_calls = 20000;  // fewer than cuts, and enough
+  options.score_calls = 20000;  // fewer than there are cuts, and enough
   for (int trial = 0; trial < 20; ++trial) {
     const Balance best = refine(random_balance(random, 60, 6), noise, options);
     for (std::size_t j = 0; j + 1 < best.size(); ++j) {
@@ -228,13 +229,13 @@ TEST(RefineTest, ComesFromAnywhereToAnEvenCut) {
         [&](const Balance& balance) { return squares(costs, balance); },
         options);
     const double sum = std::accumulate(costs.begin(), costs.end(), 0.0);
-    // The least that could be if layers could be cut.
+    // The smallest possible value if layers could be divided.
     EXPECT_LE(squares(costs, best), 1.01 * sum * sum / 8);
   }
 }
 
 TEST(RefineTest, LeavesStartsThatAreNotAllowed) {
-  // Only cuts with a long first partition.
+  // Allows only cuts with a long first partition.
   const auto score = [](const Balance& balance) {
     return balance[0] < 15 ? kInfinity : static_cast<double>(balance[0]);
   };

@@ -12,8 +12,8 @@ namespace {
 
 using torch::nn::AnyModule;
 
-// None if the layer cannot be copied. Whatever the reason is, it is no error
-// here, since the layer itself can be used.
+// Returns a copy of the layer, or nothing if it cannot be copied. The reason
+// does not matter, since the layer itself can be used instead.
 std::optional<AnyModule> try_clone(const AnyModule& layer) {
   const auto original = layer.ptr();
   AnyModule copy;
@@ -22,14 +22,14 @@ std::optional<AnyModule> try_clone(const AnyModule& layer) {
   } catch (const std::exception&) {
     return std::nullopt;
   }
-  // A class derived from a cloneable one inherits a clone() that makes the
-  // base class only.
+  // A class derived from a cloneable one inherits a clone() that creates only
+  // the base class.
   const auto copied = copy.ptr();
   if (!copied) return std::nullopt;
   const torch::nn::Module &made = *copied, &given = *original;
   if (typeid(made) != typeid(given)) return std::nullopt;
 
-  // clone() makes every parameter anew, so that a frozen one is no longer.
+  // clone() creates every parameter anew, so a frozen one is no longer frozen.
   const auto from = original->parameters();
   const auto to = copied->parameters();
   if (to.size() != from.size()) return std::nullopt;
@@ -59,7 +59,8 @@ Sandbox::Sandbox(const AnyModule& layer) {
 
 Sandbox::~Sandbox() {
   c10::NoGradGuard no_grad;
-  // A module's children come after it, so that theirs is the last word.
+  // modules() lists children after their parent, so the children's own modes
+  // win.
   for (const auto& [module, training] : modes_) module->train(training);
   for (auto& [buffer, contents] : buffers_) buffer.copy_(contents);
 }

@@ -1,4 +1,4 @@
-// Runs a layer for trial without leaving a trace in the model.
+// Runs of single layers that leave no trace in the model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +12,13 @@
 
 namespace gpipe::balancing {
 
-// A layer in training mode whose run changes nothing of the original: a deep
-// copy, where the layer can be cloned. A layer that cannot (LibTorch's clone()
-// is opt-in, see torch/nn/cloneable.h) is lent instead: its mode and the
-// contents of its buffers are put back in the destructor. Members that are not
-// registered with the module then keep what a run made of them.
+// A layer in training mode whose runs do not change the original. It is a deep
+// copy if the layer can be cloned. A layer that cannot (LibTorch's clone() is
+// opt-in, see torch/nn/cloneable.h) is used itself: the destructor restores its
+// mode and the contents of its buffers. Members that are not registered with
+// the module then keep the values that a run gave them.
 //
-// Gradients are left to the caller: do not accumulate any.
+// The caller must not accumulate gradients.
 class Sandbox {
  public:
   explicit Sandbox(const torch::nn::AnyModule& layer);
@@ -32,13 +32,13 @@ class Sandbox {
  private:
   torch::nn::AnyModule layer_;
   bool is_copy_;
-  // Of a lent layer.
+  // The state of a layer that is not a copy, for the destructor to restore.
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and its contents
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and contents
 };
 
-// While in scope, the parameters and buffers of `module` are on `device`; then
-// they are the same memory as before.
+// Moves the parameters and buffers of `module` to `device` while in scope.
+// Afterwards they have the same memory as before.
 class Visit {
  public:
   Visit(const torch::nn::Module& module, c10::Device device);
@@ -49,7 +49,7 @@ class Visit {
  private:
   void bring(const at::Tensor& tensor, c10::Device device);
 
-  std::vector<std::pair<at::Tensor, at::Tensor>> moved_;  // and its old data
+  std::vector<std::pair<at::Tensor, at::Tensor>> moved_;  // and old data
 };
 
 }  // namespace gpipe::balancing

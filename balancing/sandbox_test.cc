@@ -14,7 +14,7 @@ using torch::nn::AnyModule;
 using torch::nn::Linear;
 using torch::nn::LinearImpl;
 
-// No clone() of its own.
+// A layer without a clone() of its own.
 struct UncloneableImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     count += 1;
@@ -25,7 +25,7 @@ struct UncloneableImpl : torch::nn::Module {
 };
 TORCH_MODULE(Uncloneable);
 
-// The clone() that it inherits makes a Linear.
+// The inherited clone() makes a Linear.
 struct DerivedImpl : LinearImpl {
   DerivedImpl() : LinearImpl(1, 1) {}
   torch::Tensor forward(torch::Tensor x) { return LinearImpl::forward(x) + 1; }

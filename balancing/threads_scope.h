@@ -7,7 +7,7 @@
 
 namespace gpipe::balancing {
 
-// LibTorch's number of threads while in scope.
+// Sets LibTorch's number of threads while in scope.
 class ThreadsScope {
  public:
   explicit ThreadsScope(int64_t threads) : outer_(at::get_num_threads()) {

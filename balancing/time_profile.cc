@@ -32,8 +32,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Puts the state of a default generator back: copying a layer and running
-// dropout draw from it.
+// Restores the state of a default generator in its destructor. Copying a layer
+// and running dropout draw from the generator.
 class KeepRandomState {
  public:
   explicit KeepRandomState(c10::Device device)
@@ -53,7 +53,7 @@ class KeepRandomState {
   at::Tensor state_;
 };
 
-// A value between two layers, without graph.
+// The value between two layers, without a graph.
 struct Boundary {
   Value::Kind kind;
   std::vector<Crossing> crossings;
@@ -67,7 +67,7 @@ Boundary leave(const Value& value) {
   return boundary;
 }
 
-// Copies, since a layer may work in place.
+// Copies the sample, since a layer may change it in place.
 Boundary copy_to(const Value& sample, c10::Device device) {
   Boundary boundary = leave(sample);
   for (Crossing& crossing : boundary.crossings) {
@@ -98,8 +98,8 @@ struct LayerStamps {
   }
 };
 
-// Forward and backward of one layer. Replaces `boundary`, its input, by its
-// output.
+// Runs forward and backward of one layer. Replaces `boundary`, the layer's
+// input, by the layer's output.
 LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
                       ProfileTracker& tracker, c10::Device device) {
   Entry entry(boundary.crossings, /*leaf=*/false);
@@ -133,8 +133,8 @@ LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
   return stamps;
 }
 
-// Runs all layers in order and adds the times of each to its list. An
-// accelerator is waited for at the end only.
+// Runs all layers in order and appends the times of each to its list. Waits for
+// an accelerator at the end only.
 void sweep(std::vector<Sandbox>& sandboxes, const Value& sample,
            c10::Device device, std::vector<std::vector<LayerTime>>& times,
            const std::atomic<bool>* stop = nullptr) {
@@ -183,7 +183,7 @@ class Company {
                 sweep(*sandboxes, sample, c10::kCPU, ignored, &stop_);
               }
             } catch (...) {
-              // The measured model throws it too, to the caller.
+              // The measured model throws the same error, to the caller.
             }
           });
     }
@@ -200,7 +200,8 @@ class Company {
   std::vector<std::thread> threads_;
 };
 
-// Of a list with an even number of values the mean of the middle two.
+// Returns the median. For an even number of values, that is the mean of the two
+// in the middle.
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
@@ -250,7 +251,7 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
   const c10::Device device = with_index(options.device());
   const KeepRandomState keep_host{c10::Device(c10::kCPU)};
   const KeepRandomState keep_device(device);
-  // Whatever the caller has switched off: training records a graph.
+  // Training records a graph, even if the caller is in inference mode.
   const c10::InferenceMode normal_mode(false);
 
   std::vector<Sandbox> sandboxes = sandboxes_of(module);

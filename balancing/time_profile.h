@@ -1,4 +1,4 @@
-// How long the layers of a model take.
+// The time that each layer of a model takes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,33 +13,35 @@
 
 namespace gpipe::balancing {
 
-// Where layers are timed, and for how long.
+// Options of profile_times(): how long layers are timed, and on which device.
 struct TimeOptions {
-  // Seconds to go on measuring, >= 0. At least one sweep through the model is
-  // measured, after one that is not.
+  // Seconds to keep measuring, >= 0. One warm-up sweep through the model is not
+  // measured. After it, at least one sweep is.
   TORCH_ARG(double, timeout) = 1.0;
-  // Is told, on the calling thread, what part of the time has gone by, from 0
-  // to 1, after each sweep.
+  // Called on the calling thread after each sweep, with the elapsed fraction of
+  // `timeout`, from 0 to 1.
   TORCH_ARG(std::function<void(double)>, progress);
-  // How many other threads run copies of the model meanwhile, on a CPU, as the
-  // workers of a pipeline do: they take caches and memory bandwidth from each
-  // other. Costs the memory of as many models; without effect where a layer
-  // cannot be copied.
+  // Number of other threads that run copies of the model at the same time, >=
+  // 0, on a CPU only. They compete for caches and memory bandwidth, as the
+  // workers of a pipeline do. Each thread needs the memory of one more model.
+  // Ignored if a layer cannot be cloned.
   TORCH_ARG(int64_t, company) = 0;
-  // Where to measure. Layers that live elsewhere are brought there one at a
-  // time, so that the whole model need not fit.
+  // The device to measure on. Layers on other devices are moved to it one at a
+  // time, so the whole model need not fit.
   TORCH_ARG(torch::Device, device) = torch::Device(torch::kCPU);
 };
 
-// Seconds.
+// Seconds that one layer takes.
 struct LayerTime {
   double forward = 0, backward = 0;
 
-  // Of both.
+  // Returns the sum of both.
   double total() const { return forward + backward; }
 };
 
-// The sums of both, as balance_cost() takes them. Threads: pure function.
+// Returns the total() of each layer, for balance_cost().
+//
+// Threads: pure function.
 std::vector<double> totals(const std::vector<LayerTime>& times);
 
 namespace detail {
@@ -48,33 +50,36 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
                                      const TimeOptions& options);
 }  // namespace detail
 
-// The seconds that each layer of `module` takes for a forward and a backward
-// in training mode: the medians over sweeps through the model, each of which
-// starts from `sample`. The first sweep warms up (memory pools, code that is
-// loaded on first use) and does not count: it would make the first layers look
-// like a quarter of the model.
+// Measures the seconds that each layer of `module` takes for one forward and
+// one backward in training mode. Returns the medians over sweeps through the
+// model, each of which starts from `sample`. The first sweep is a warm-up
+// (memory pools, code that is loaded on first use) and does not count: with it,
+// the first layers would seem to take a quarter of the model's time.
 //
-// Each layer is run by itself on the calling thread (and those of `company`),
-// with the values that the layers before it have made, skip tensors included.
-// Its backward starts from ones for each output that requires a gradient, and
-// computes the gradients of the layer's parameters and of those inputs that had
-// a gradient to pass on; those of the sample only if it requires one.
+// Each layer runs by itself on the calling thread (and on those of `company`).
+// Its input is the output of the layers before it, skip tensors included. Its
+// backward starts from ones for each output that requires a gradient. It
+// computes the gradients of the layer's parameters and of those inputs whose
+// producers need a gradient. The gradient of `sample` is computed only if
+// `sample` requires one.
 //
 // `sample`: a torch::Tensor, a std::vector<torch::Tensor> or a std::tuple of 1
-// to 8 of them; best of the size of one micro-batch. It is not changed.
-// `module` is unchanged afterwards, also when a layer throws: copies of the
-// layers are run (of one that has no clone(): itself, with mode, buffers and
-// device put back), no gradient is accumulated, and LibTorch's default
-// generators have the state that they had.
+// to 8 of them. Give it the size of one micro-batch. It is not changed.
 //
-// Errors: c10::ValueError if a parameter already has a gradient, the timeout
-// is no time or the company negative; c10::TypeError for a sample or an output
-// that is no tensor; c10::Error for a module that is null; and whatever a layer
-// throws. Threads: any, while no other one uses `module`, or random numbers of
-// LibTorch's default generators, which would come again. What others compute
-// meanwhile makes layers look slower.
-// The idea is that of torchgpipe's balance_by_time, which counts the first
-// sweep too and sums forward and backward.
+// `module` is unchanged afterwards, also if a layer throws. Copies of the
+// layers are run. A layer that has no clone() is run itself, and its mode,
+// buffers and device are restored. No gradient is accumulated. The states of
+// LibTorch's default random number generators are restored.
+//
+// Throws c10::ValueError if a parameter already has a gradient, if `timeout` is
+// negative, infinite or NaN, or if `company` is negative. Throws c10::TypeError
+// if the sample or an output is not a tensor, c10::Error if `module` is null,
+// and whatever a layer throws.
+// Threads: any thread may call this while no other thread uses `module` or
+// LibTorch's default random number generators; restoring their states would
+// repeat numbers. Other work on the machine makes layers look slower.
+// The idea is that of torchgpipe's balance_by_time, which also counts the first
+// sweep and sums forward and backward.
 template <typename Sample>
 std::vector<LayerTime> profile_times(torch::nn::Sequential module,
                                      Sample sample,

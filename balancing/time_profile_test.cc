@@ -39,10 +39,10 @@ using ::testing::ElementsAre;
 using ::testing::SizeIs;
 using torch::nn::Sequential;
 
-// One sweep is enough to see what profiling does.
+// Returns options for one sweep, which is enough to observe profiling.
 TimeOptions once() { return TimeOptions().timeout(0); }
 
-// Records what profiling does to a layer. Has no clone().
+// A layer without clone() that records what profiling does to it.
 struct ProbeImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     inputs.push_back(x);
@@ -56,7 +56,7 @@ struct ProbeImpl : torch::nn::Module {
 };
 TORCH_MODULE(Probe);
 
-// Calls a function that is given on construction.
+// A layer that calls the function given to its constructor.
 struct CallImpl : torch::nn::Module {
   using Function = std::function<torch::Tensor(torch::Tensor)>;
   explicit CallImpl(Function function) : function(std::move(function)) {}
@@ -69,7 +69,7 @@ void sleep_ms(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
 
-// The identity, with a backward that takes a while.
+// The identity, with a slow backward.
 struct SlowBackward : torch::autograd::Function<SlowBackward> {
   static torch::Tensor forward(torch::autograd::AutogradContext*,
                                torch::Tensor x) {
@@ -102,7 +102,8 @@ TEST(ProfileTimesTest, GivesSecondsOfForwardAndBackward) {
               ElementsAre(seconds[0].total(), seconds[1].total()));
 }
 
-// A layer that sleeps for long in its call number `slow`, counted from 0.
+// Returns a layer that sleeps for a long time in call number `slow`, counted
+// from 0.
 Call slow_once(int slow, int* calls) {
   return Call([=](torch::Tensor x) {
     sleep_ms((*calls)++ == slow ? 400 : 1);
@@ -153,7 +154,7 @@ TEST(ProfileTimesTest, RunsLayersInTrainingModeAndLeavesTheMode) {
 }
 
 TEST(ProfileTimesTest, LeavesBuffersParametersAndGradients) {
-  // The same for a layer that is copied and for one that is lent.
+  // One layer is copied, the other, `lent`, is run itself.
   struct Uncloneable : torch::nn::Module {
     torch::nn::BatchNorm1d norm =
         register_module("norm", torch::nn::BatchNorm1d(3));
@@ -315,7 +316,7 @@ TEST(ProfileTimesTest, RefusesASampleThatIsNoTensor) {
                c10::TypeError);
 }
 
-// Waits until layers of three threads have met, copies of one another.
+// A layer that waits until three copies of it, on three threads, run at once.
 struct MeetingImpl : torch::nn::Cloneable<MeetingImpl> {
   void reset() override {}
   torch::Tensor forward(torch::Tensor x) {

@@ -34,11 +34,12 @@ using torch::nn::Sequential;
 
 constexpr char kName[] = "amoebanetd";
 constexpr int64_t kImageChannels = 3;
-// Halved once by the stem, four times by cells.
+// The stem halves the size once, cells halve it four times.
 constexpr int64_t kReduction = 32;
 constexpr int64_t kPoolSize = 7;
 
-// Whether the stem, which rounds up, leaves a size that can be halved further.
+// Returns whether the stem, which rounds up, leaves a size that can be halved
+// further.
 bool is_allowed(int64_t size) {
   return size >= kReduction - 1 && (size + 1) % kReduction <= 1;
 }
@@ -99,7 +100,7 @@ class ClassifyImpl : public torch::nn::Cloneable<ClassifyImpl> {
   }
 
  private:
-  // Whether the pool makes a single value of it.
+  // Returns whether the pool gives a single value.
   static bool fits(int64_t size) { return size / kPoolSize == 1; }
 
   int64_t channels_, num_classes_;
@@ -109,7 +110,7 @@ class ClassifyImpl : public torch::nn::Cloneable<ClassifyImpl> {
 };
 TORCH_MODULE(Classify);
 
-// Appends the layers in order and keeps account of channels.
+// Appends the layers in order and keeps track of channels.
 class Builder {
  public:
   explicit Builder(const AmoebaNetOptions& options) : options_(options) {
@@ -149,7 +150,7 @@ class Builder {
 
   AmoebaNetOptions options_;
   Sequential model_;
-  Cell cell_;  // the last one, or what is known of the next
+  Cell cell_;  // the last cell, or the known part of the next
 };
 
 void check(const AmoebaNetOptions& options) {

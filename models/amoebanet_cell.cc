@@ -39,7 +39,7 @@ OperationLayer make_operation(const Cell& cell, const Edge& edge) {
   OperationOptions options;
   options.operation = edge.operation;
   options.channels = cell.channels;
-  // States of the cell's own have been reduced already.
+  // The cell's own states are already at the reduced size.
   options.stride = cell.reduction && edge.state < 2 ? 2 : 1;
   options.true_max_pool = cell.true_max_pool;
   return OperationLayer(options);
@@ -48,8 +48,8 @@ OperationLayer make_operation(const Cell& cell, const Edge& edge) {
 States to_states(Tensor x) { return {x, x}; }
 States to_states(States states) { return states; }
 
-// `Input` is Tensor for the first cell and States for the others: a layer has
-// one forward().
+// `Input` is Tensor for the first cell and States for the others, since a layer
+// has one forward().
 template <typename Input>
 class CellImpl : public torch::nn::Cloneable<CellImpl<Input>> {
  public:

@@ -1,4 +1,4 @@
-// What the cells of AmoebaNet-D compute, as data.
+// The operations in the cells of AmoebaNet-D, as data.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace gpipe::models::amoebanet {
 
-// From a tensor of `channels` channels to one of as many.
+// An operation on a tensor that keeps the number of channels.
 enum class Operation {
   kNone,
   kAvgPool3x3,
@@ -17,31 +17,34 @@ enum class Operation {
   kConv1x7Then7x1,
 };
 
-// An operation, and the state that it reads: 0 is the previous cell's output,
-// 1 that of the cell before it, 2 is the sum of the first pair, and so on.
+// An operation and the state that it reads: 0 is the previous cell's output, 1
+// the output of the cell before it, 2 the sum of the first pair, and so on.
 struct Edge {
   std::size_t state;
   Operation operation;
 };
 
-// Gives one state: the sum of what the two compute.
+// Two operations whose sum is a new state.
 struct Pair {
   Edge first, second;
 };
 
 struct Genotype {
   std::vector<Pair> pairs;
-  std::vector<std::size_t> concat;  // states that together are the output
+  std::vector<std::size_t> concat;  // states that form the output
 };
 
-// Real et al., "Regularized evolution for image classifier architecture search"
-// (arXiv 1802.01548), appendix D, as in the authors' TensorFlow code and in
-// torchgpipe: the normal cell there puts out states 0, 3, 4 and 6, where the
-// paper has 4, 5 and 6. The model sizes of the GPipe paper (arXiv 1811.06965)
-// are those of the code. Threads: these are pure functions.
+// Returns the normal cell of Real et al., "Regularized evolution for image
+// classifier architecture search" (arXiv 1802.01548), appendix D, as in the
+// authors' TensorFlow code and in torchgpipe. There the cell's output is states
+// 0, 3, 4 and 6; the paper has 4, 5 and 6. The model sizes in the GPipe paper
+// (arXiv 1811.06965) are those of the code.
+//
+// Threads: the functions of this header are pure.
 Genotype normal_genotype();
 
-// Halves height and width and doubles the channels.
+// Returns the reduction cell, which halves height and width and doubles the
+// channels.
 Genotype reduction_genotype();
 
 }  // namespace gpipe::models::amoebanet

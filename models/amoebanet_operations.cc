@@ -37,7 +37,7 @@ AnyModule conv_1x1(int64_t channels, int64_t stride) {
   return AnyModule(chain);
 }
 
-// The wide kernels work on a quarter of the channels.
+// Wide kernels use a quarter of the channels.
 AnyModule conv_3x3(int64_t channels, int64_t stride) {
   const int64_t quarter = channels / 4;
   Chain chain;
@@ -142,7 +142,7 @@ FactorizedReduceImpl::FactorizedReduceImpl(int64_t in_channels,
 
 torch::Tensor FactorizedReduceImpl::forward(torch::Tensor x) {
   x = at::relu(x);
-  // One column and one row of zeros stand in for those shifted out.
+  // A column and a row of zeros replace those that are shifted out.
   const auto shifted = at::constant_pad_nd(
       x.slice(/*dim=*/2, /*start=*/1).slice(/*dim=*/3, /*start=*/1),
       {0, 1, 0, 1});

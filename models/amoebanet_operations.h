@@ -1,9 +1,11 @@
-// The operations of AmoebaNet's cells as layers: a torch::Tensor in and out,
-// [batch, channels, height, width]; see amoebanet_genotype.h for their source.
+// The operations of AmoebaNet's cells as layers, from a torch::Tensor to a
+// torch::Tensor of [batch, channels, height, width]; see amoebanet_genotype.h
+// for their source.
 //
-// Errors: c10::Error from forward() for an input of another shape.
-// Threads: any may make a layer, with weights from LibTorch's default
-// generator; one at a time may call it, since BatchNorm writes to its buffers.
+// forward() throws c10::Error if the input has another shape.
+// Threads: any thread may construct a layer, which draws weights from
+// LibTorch's default generator. Only one thread at a time may call a layer,
+// since BatchNorm writes to its buffers.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -22,8 +24,8 @@
 
 namespace gpipe::models::amoebanet {
 
-// Layers in a row that an AnyModule can hold, which Sequential itself, whose
-// forward() is a template, is not.
+// A sequence of layers that an AnyModule can hold. It cannot hold a Sequential,
+// whose forward() is a template.
 class ChainImpl : public torch::nn::SequentialImpl {
  public:
   using torch::nn::SequentialImpl::SequentialImpl;
@@ -35,12 +37,13 @@ class ChainImpl : public torch::nn::SequentialImpl {
 };
 TORCH_MODULE(Chain);
 
-// ReLU, a 1x1 convolution without bias, BatchNorm.
+// Returns ReLU, a 1x1 convolution without bias, and BatchNorm.
 Chain relu_conv_bn(int64_t in_channels, int64_t out_channels);
 
-// Halves height and width, rounded up, without dropping a pixel: one half of
-// the output's channels sees every other pixel, the other half sees those one
-// further down and to the right. `out_channels` is even.
+// Halves height and width, rounded up, without losing whole rows or columns of
+// pixels. One half of the output channels reads every other pixel of every
+// other row; the other half reads the pixels one further down and to the right.
+// `out_channels` must be even.
 class FactorizedReduceImpl : public torch::nn::Cloneable<FactorizedReduceImpl> {
  public:
   FactorizedReduceImpl(int64_t in_channels, int64_t out_channels);
@@ -60,11 +63,11 @@ TORCH_MODULE(FactorizedReduce);
 struct OperationOptions {
   Operation operation;
   int64_t channels;            // of input and output, a multiple of 4
-  int64_t stride = 1;          // of the output's pixels, in pixels of the input
-  bool true_max_pool = false;  // whether kMaxPool3x3 is one
+  int64_t stride = 1;          // distance in input pixels between output pixels
+  bool true_max_pool = false;  // whether kMaxPool3x3 is a maximum pool
 };
 
-// An operation of a genotype.
+// One operation of a genotype, as a layer.
 class OperationLayerImpl : public torch::nn::Cloneable<OperationLayerImpl> {
  public:
   explicit OperationLayerImpl(const OperationOptions& options);

@@ -53,7 +53,7 @@ struct Setting {
   int64_t layers, parameters;
 };
 
-// The GPipe paper's table 1 has (18,208), (18,416), (18,544).
+// Table 1 of the GPipe paper has (18,208), (18,416), (18,544).
 constexpr Setting kSettings[] = {
     {10, 3, 32, 9, 391354},          {10, 3, 64, 9, 1541066},
     {10, 6, 64, 12, 2686346},        {10, 12, 64, 18, 5067018},
@@ -74,7 +74,7 @@ TEST(AmoebaNetTest, HasTheSizesOfThePapers) {
   }
 }
 
-// Of its memory benchmark.
+// The partitions of torchgpipe's memory benchmark.
 TEST(AmoebaNetTest, HasThePartitionsOfTorchgpipesLargeModels) {
   const auto parameters_of = [](int64_t num_layers, int64_t num_filters,
                                 const std::vector<int64_t>& balance) {
@@ -119,7 +119,7 @@ TEST(AmoebaNetTest, HasTheModulesAndParametersOfTorchgpipe) {
                   905472, 1956096, 2826752, 3351040, 3613184, 3613184, 3613184,
                   3613184, 7811584, 11289600, 13386752, 14435328, 14435328,
                   14435328, 14435328, 4097000));
-  // The lists of torchgpipe's speed benchmark.
+  // The balances of torchgpipe's speed benchmark.
   EXPECT_THAT(parameters_by(model, {7, 17}), ElementsAre(3746304, 118723816));
   EXPECT_THAT(parameters_by(model, {9, 15}), ElementsAre(5557248, 116912872));
   EXPECT_THAT(parameters_by(model, {3, 6, 7, 8}),
@@ -135,8 +135,8 @@ TEST(AmoebaNetTest, CanTakeTheMaximumForTheSameParameters) {
   const auto options = AmoebaNetOptions().num_layers(3).num_filters(32);
   const Sequential model =
       amoebanetd(AmoebaNetOptions(options).true_max_pool(true));
-  // Of the seven cells, each has two pools of 3x3 that change, and one that
-  // does not; the four reduction cells have two of 2x2.
+  // Each of the seven cells has two 3x3 pools that change and one that does
+  // not. The four reduction cells have two 2x2 pools each.
   EXPECT_EQ(count_modules<MaxPool2d>(model), 8 + 14);
   EXPECT_EQ(count_modules<AvgPool2d>(model), 7 + 1);
   EXPECT_EQ(count_modules<MaxPool2d>(amoebanetd(options)), 8);
@@ -146,8 +146,8 @@ TEST(AmoebaNetTest, CanTakeTheMaximumForTheSameParameters) {
   EXPECT_EQ(count_parameters(*model), 391354);
 }
 
-// The numbers of the next three tests are those of the same model in Python
-// (torch 2.11.0, CPU), with torchgpipe's benchmarks/models on the path:
+// The numbers of the next three tests come from the same model in Python (torch
+// 2.11.0, CPU), with torchgpipe's benchmarks/models on the path:
 //
 //   torch.manual_seed(0); model = amoebanetd(10, 3, 32)
 //   [f(p.double()) for p in model.parameters()], summed, for f = torch.sum and
@@ -202,7 +202,7 @@ TEST(AmoebaNetTest, ComputesWhatThePythonModelComputes) {
   EXPECT_NEAR(sum_of(model->buffers()), 3248.55351543889, 1e-8);
 }
 
-// The output of the last cell for an image of `height` x `width`.
+// Returns the output of the last cell for an image of `height` x `width`.
 Tensor features_of(Sequential& model, int64_t height, int64_t width) {
   torch::NoGradGuard no_grad;
   torch::nn::AnyValue value{ramp({1, 3, height, width})};

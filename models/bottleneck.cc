@@ -56,7 +56,7 @@ class ResidualImpl : public torch::nn::Cloneable<ResidualImpl>,
     return x + identity;
   }
 
-  // Called by clone() on a copy that still holds its original's projection.
+  // clone() calls this on a copy that still holds the original's projection.
   void reset() override {
     projection_ = Sequential(
         std::dynamic_pointer_cast<SequentialImpl>(projection_->clone()));

@@ -1,6 +1,5 @@
-// What really goes from device to device when a model runs in a pipeline,
-// counted on simulated accelerators: what gpipe::summary() says, and nothing
-// else.
+// Counts, on simulated accelerators, the bytes that are copied between devices
+// when a model runs in a pipeline. They must equal those of gpipe::summary().
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/types.h>
@@ -30,7 +29,7 @@ using testing::kMiB;
 using torch::Tensor;
 using torch::nn::Sequential;
 
-// Bytes by the devices that they go from and to.
+// Bytes by source and destination device.
 using Bytes = std::map<std::pair<int64_t, int64_t>, int64_t>;
 
 struct Case {
@@ -38,15 +37,16 @@ struct Case {
   Sequential (*model)();
   Tensor (*input)();
   std::vector<int64_t> balance;
-  // In MiB per sample, by the layout of torchgpipe's model, which is `scale`
-  // times as wide; unknown if 0.
+  // MiB per sample from the layout of torchgpipe's model, which is `scale`
+  // times as wide; 0 if unknown.
   double boundary = 0, skips = 0;
   double scale = 1;
 };
 
 void PrintTo(const Case& test, std::ostream* stream) { *stream << test.name; }
 
-// Also checks that nothing comes from the host or goes there.
+// Returns the bytes copied since the last call. Expects no copy to or from the
+// host.
 Bytes copied_since() {
   simulated::synchronize();
   Bytes bytes;
@@ -81,7 +81,7 @@ TEST_P(Edges, CarryWhatTheSummarySaysThereAndBack) {
   for (const auto& each : summary(pipeline, input).crossings) {
     const auto from = pipeline->devices()[each.from].index();
     const auto to = pipeline->devices()[each.to].index();
-    ASSERT_NE(from, to);  // else it would not be seen
+    ASSERT_NE(from, to);  // otherwise the copy would not be counted
     expected[{from, to}] += *each.bytes;
     (each.skip ? skips : boundary) += static_cast<double>(*each.bytes);
   }
@@ -94,7 +94,7 @@ TEST_P(Edges, CarryWhatTheSummarySaysThereAndBack) {
   simulated::take_trace();
   const Tensor output = pipeline->forward(input);
   EXPECT_EQ(copied_since(), expected);
-  // A gradient is as large as what it is of.
+  // A gradient is as large as its tensor.
   const Tensor loss = output.sum();
   simulated::take_trace();
   loss.backward();
@@ -111,8 +111,8 @@ Tensor image() {
   return torch::rand({1, 3, side, side});
 }
 
-// On four devices in turn; of the lists of the reference, those whose ends are
-// never on the same one.
+// Stages run on four devices in turn. Of the reference's balances, only those
+// are used whose copies are always between different devices.
 INSTANTIATE_TEST_SUITE_P(
     Models, Edges,
     ::testing::Values(Case{"UNet2",

@@ -1,4 +1,4 @@
-// The check that a model for images begins with.
+// The input check of the models for images.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,8 +7,10 @@
 
 namespace gpipe::models {
 
-// c10::ValueError naming `model` unless `input` is [batch, `channels`, height,
-// width]. Threads: pure function.
+// Throws c10::ValueError, naming `model`, unless `input` is [batch, `channels`,
+// height, width].
+//
+// Threads: pure function.
 void check_images(const char* model, const at::Tensor& input, int64_t channels);
 
 }  // namespace gpipe::models

@@ -1,4 +1,5 @@
-// A pipeline without memory takes the bytes that one on the CPU does.
+// A pipeline without memory counts the same bytes as a pipeline on the CPU
+// takes.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -77,7 +78,7 @@ struct Bytes {
   int64_t after_forward, peak, after_backward;
 };
 
-// `live` and `peak`: above what there is before.
+// `live` and `peak`: functions that return bytes above those before the step.
 Bytes step(GPipe& pipeline, const Tensor& input,
            const std::function<int64_t()>& live,
            const std::function<int64_t()>& peak) {
@@ -96,8 +97,9 @@ class ModelMemory
     : public ::testing::TestWithParam<std::tuple<Model, int64_t, Checkpoint>> {
 };
 
-// What oneDNN's convolutions take for themselves, while they run, is foretold
-// for its kernels of AVX-512 (gpipe/meta/convolution.h); others take more.
+// Returns whether the temporary memory of oneDNN's convolutions is predicted.
+// The prediction is for its AVX-512 kernels (gpipe/meta/convolution.h); other
+// kernels take more.
 bool workspaces_are_known() {
 #ifdef __x86_64__
   return __builtin_cpu_supports("avx512f") &&
@@ -125,7 +127,7 @@ TEST_P(ModelMemory, IsForetoldWithoutMemory) {
       pipeline, input, [=] { return CountingAllocator::live_bytes() - before; },
       [=] { return CountingAllocator::peak_bytes() - before; });
 
-  // By name: clang 14 captures no structured binding.
+  // Captured by name, because clang 14 captures no structured binding.
   GPipe dry = [&, &model = model, partitions = partitions, mode = mode] {
     const MetaGuard meta;
     return GPipe(model.make(), options(layers, partitions, mode, torch::kMeta));

@@ -1,4 +1,5 @@
-// A pipeline does to each model what a plain loop over its micro-batches does.
+// A pipeline computes for each model what a plain loop over its micro-batches
+// computes.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
@@ -42,7 +43,8 @@ struct Case {
   std::vector<std::vector<int64_t>> balances;
   bool has_dropout = true;
   testing::Loss loss = testing::sum_of_squares;
-  // A step takes a second on the CPU and several on simulated accelerators.
+  // Whether a step takes a second on the CPU and several on simulated
+  // accelerators.
   bool is_large = false;
 
   std::vector<int64_t> chunks() const {
@@ -50,8 +52,8 @@ struct Case {
         is_large && (!testing::is_thorough() || !testing::device().is_cpu());
     return few ? std::vector<int64_t>{3} : std::vector<int64_t>{1, 3, 8};
   }
-  // Without GPIPE_THOROUGH=1 a large model has one cut on accelerators: the
-  // last.
+  // Returns the first balance to test. Without GPIPE_THOROUGH=1, a large model
+  // has only one cut on accelerators, the last.
   std::size_t first_balance() const {
     const bool one =
         is_large && !testing::is_thorough() && !testing::device().is_cpu();
@@ -64,15 +66,15 @@ void PrintTo(const Case& test, std::ostream* stream) { *stream << test.name; }
 class ModelTransparency : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    // Tests run beside each other: more threads would wait for each other.
+    // Tests run in parallel: more threads would wait for each other.
     torch::set_num_threads(1);
-    // Else cuDNN may take kernels that add up in any order.
+    // Otherwise cuDNN may choose kernels that add in arbitrary order.
     at::globalContext().setDeterministicCuDNN(true);
     torch::manual_seed(2);
     input_ = GetParam().input();
   }
 
-  // One model with the same weights each time.
+  // Returns the same model with the same weights on each call.
   static Sequential make(bool dropout) {
     torch::manual_seed(1);
     Sequential model = GetParam().model(dropout);
@@ -97,7 +99,7 @@ class ModelTransparency : public ::testing::TestWithParam<Case> {
         GetParam().loss);
   }
 
-  // That of the input is there if it can have one.
+  // Expects all gradients. The input has one only if it is floating point.
   void expect_all_gradients(const StepState& state) const {
     for (std::size_t k = 0; k < state.grads.size(); ++k) {
       EXPECT_EQ(state.grads[k].defined(), k > 0 || input_.is_floating_point())
@@ -128,7 +130,7 @@ TEST_P(ModelTransparency, EqualsThePlainModelForAnyCutAndMode) {
               << static_cast<int>(mode) << ", dropout " << dropout;
         }
       }
-      // A pipeline's dropout is not the plain model's.
+      // A pipeline's dropout differs from the plain model's.
       if (dropout) continue;
       const auto plain =
           plain_step(make(/*dropout=*/false), input_, chunks, GetParam().loss);
@@ -160,7 +162,7 @@ Sequential small_transformer(bool dropout) {
 
 Tensor tokens() { return torch::randint(kVocabulary, {8, 6}, torch::kLong); }
 
-// Each token from those before it.
+// Returns the loss of predicting each token from those before it.
 Tensor token_loss(const Tensor& logits, const Tensor& input) {
   const int64_t last = input.size(1) - 1;
   return torch::nn::functional::cross_entropy(
@@ -192,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
                            {{29}, {8, 10, 11}, {3, 6, 10, 10}}},
                       Case{"Transformer", small_transformer<false>, tokens,
                            kTransformerBalances, true, token_loss},
-                      // Also where the matrix is used on two devices.
+                      // Some cuts use the matrix on two devices.
                       Case{"TiedTransformer", small_transformer<true>, tokens,
                            kTransformerBalances, true, token_loss}),
     [](const auto& info) { return info.param.name; });

@@ -1,6 +1,6 @@
-// The models of the papers in a pipeline of processes have the bits of one
-// process: skip tensors over ranks (U-Net), tuples (AmoebaNet-D), dropout, and
-// statistics of BatchNorm.
+// The models of the papers give the same bits in a pipeline of processes as in
+// one process. This covers skip tensors across ranks (U-Net), tuples
+// (AmoebaNet-D), dropout, and BatchNorm statistics.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/types.h>

@@ -21,8 +21,8 @@ using namespace torch::nn;  // NOLINT: the layers' names, and nothing else
 constexpr int64_t kStemChannels = 64;
 
 // Appends the bottlenecks of one stage and returns their output channels. The
-// projection is made before the layers of its block, though it is used after
-// them: that is the order in which the Python models draw random numbers.
+// projection is made before the layers of its block, although it is used after
+// them, because the Python models draw random numbers in that order.
 int64_t append_stage(Sequential& model, std::size_t stage, int64_t blocks,
                      int64_t in_channels) {
   Bottleneck block;
@@ -42,8 +42,9 @@ int64_t append_stage(Sequential& model, std::size_t stage, int64_t blocks,
   return block.in_channels;
 }
 
-// He et al., "Delving deep into rectifiers" (arXiv 1502.01852), equation 14.
-// BatchNorm layers start at weight 1 and bias 0 by themselves.
+// Sets the weights of He et al., "Delving deep into rectifiers" (arXiv
+// 1502.01852), equation 14. BatchNorm layers already start at weight 1 and bias
+// 0.
 void initialize(Sequential& model) {
   for (const auto& module : model->modules(/*include_self=*/false)) {
     if (auto* conv = module->as<Conv2d>()) {

@@ -9,7 +9,7 @@
 namespace gpipe::models {
 namespace {
 
-// Adds layers one by one, with the tensors that their kind has.
+// Adds layers one by one, with the tensors of their type.
 class Table {
  public:
   void conv(const std::string& ours, const std::string& theirs) {
@@ -39,8 +39,8 @@ class Table {
   NameTable table_;
 };
 
-// The bottlenecks of models/bottleneck.h, of which the first one of each stage
-// has a projection: it changes the number of channels.
+// Returns the names for the bottlenecks of models/bottleneck.h. The first one
+// of each stage has a projection, because it changes the number of channels.
 NameTable names(const std::array<int, 4>& blocks) {
   Table table;
   table.conv("conv1", "conv1");

@@ -1,15 +1,15 @@
-// The names of ResNet's tensors elsewhere.
+// The names of ResNet's tensors in torchvision.
 #pragma once
 
 #include "weights/names.h"
 
 namespace gpipe::models {
 
-// From the names in the state dict of our resnet101() (or resnet50()) to those
-// of torchvision's model of the same name, in the order of both:
-// "layer1_0_conv1.weight" is "layer1.0.conv1.weight" there,
+// Return a table from the names in the state dict of resnet101() or resnet50()
+// to the names in torchvision's model, in the order of both:
+// "layer1_0_conv1.weight" is "layer1.0.conv1.weight" in torchvision, and
 // "layer1_0_residual.downsample.0.weight" is "layer1.0.downsample.0.weight".
-// 626 (320) names. To read torchvision's weights:
+// The tables have 626 and 320 names. To read torchvision's weights:
 //
 //   load_state_dict(*model, rename(read_torch_file(path),
 //                                  inverse(torchvision_resnet101_names())));

@@ -35,7 +35,7 @@ using testing::sum_of;
 using testing::sum_of_squares;
 using torch::nn::Sequential;
 
-// Building the model takes a second: the tests that only read share one.
+// Building the model takes a second, so the tests that only read it share one.
 class ResNet101Test : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -103,7 +103,8 @@ TEST_F(ResNet101Test, HasTheParametersOfTorchvision) {
   EXPECT_EQ(model()->parameters().size() + model()->buffers().size(), 626);
 }
 
-// The lists of torchgpipe's speed benchmark, and an even number of layers.
+// The balances of torchgpipe's speed benchmark, and {140, 230} of its accuracy
+// benchmark.
 TEST_F(ResNet101Test, HasTheParametersOfTorchgpipesPartitions) {
   EXPECT_THAT(parameters_by(model(), {140, 230}),
               ElementsAre(7688768, 36860392));
@@ -116,7 +117,7 @@ TEST_F(ResNet101Test, HasTheParametersOfTorchgpipesPartitions) {
                           6703104, 20365288));
 }
 
-// Bytes per sample at 224 x 224, for the same lists.
+// Bytes per sample at 224 x 224, for the same balances.
 TEST_F(ResNet101Test, MovesTheBytesOfTorchgpipe) {
   const auto mib_of = [&](const std::vector<int64_t>& balance) {
     const auto crossings =
@@ -134,7 +135,7 @@ TEST_F(ResNet101Test, SkipsMatch) {
   EXPECT_NO_THROW(verify_skippables(model()));
 }
 
-// The numbers are those of the same model in Python (torch 2.11.0, CPU):
+// The numbers come from the same model in Python (torch 2.11.0, CPU):
 // torch.manual_seed(0), torchgpipe's build_resnet([3, 4, 23, 3]), sums and
 // norms of parameters as float64.
 TEST_F(ResNet101Test, DrawsTheWeightsOfThePythonModel) {

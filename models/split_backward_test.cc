@@ -1,4 +1,4 @@
-// Backwards in two parts, of real models: ZB-H1 against 1F1B, which runs the
+// Backwards of real models in two parts: ZB-H1 against 1F1B, which runs the
 // same backwards in the same order.
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -29,7 +29,7 @@ Tensor loss(const Tensor& output, const Tensor&) {
   return output.to(torch::kDouble).pow(2).mean();
 }
 
-// Gradients and buffers after a step.
+// Returns the gradients and buffers after a step.
 std::vector<Tensor> after_a_step(Sequential (*make)(), const Tensor& input,
                                  const Schedule& schedule) {
   torch::manual_seed(1);
@@ -50,7 +50,8 @@ std::vector<Tensor> after_a_step(Sequential (*make)(), const Tensor& input,
   return result;
 }
 
-// By the largest value of each; 0 for equal bits.
+// Returns the largest difference relative to the largest value of each tensor;
+// 0 for equal bits.
 double largest_difference(Sequential (*make)(), const Tensor& input) {
   const auto whole = after_a_step(
       make, input, one_forward_one_backward(kPartitions, kMicrobatches));
@@ -110,8 +111,9 @@ TEST_F(SplitBackwardOfModels, TransformerHasEqualBits) {
             0);
 }
 
-// The first partition uses the matrix twice: it looks tokens up, and sends it
-// to the last one. What comes back is added to the sum at another time.
+// The first partition uses the matrix twice: it looks up tokens, and sends the
+// matrix to the last partition. With a split backward, the gradient that
+// returns is added to the sum at a different time.
 TEST_F(SplitBackwardOfModels, TiedTransformerDiffersInLastBits) {
   EXPECT_LT(
       largest_difference(

@@ -37,7 +37,7 @@ Tensor dropped(const Tensor& x, double probability, bool training) {
   return probability > 0 ? at::dropout(x, probability, training) : x;
 }
 
-// `change`: what is added to x.
+// `change`: a function that computes what is added to x.
 template <typename Change>
 Tensor add(const Tensor& x, const ResidualOptions& options, LayerNorm& norm,
            bool training, Change change) {
@@ -48,7 +48,7 @@ Tensor add(const Tensor& x, const ResidualOptions& options, LayerNorm& norm,
   return norm(x + changed(x));
 }
 
-// [sequence, width]: sine and cosine in turns, of ever lower frequency
+// Returns [sequence, width]: sine and cosine in turns, with falling frequency
 // (arXiv 1706.03762, section 3.5).
 Tensor sinusoids(const TransformerSizes& sizes) {
   const Tensor place = at::arange(sizes.sequence, at::kDouble);
@@ -113,7 +113,7 @@ void TokenEmbeddingImpl::check(const Tensor& tokens) const {
       tokens.size(1) >= 1 && tokens.size(1) <= sizes_.sequence,
       "transformer: the input's length must be 1 to ", sizes_.sequence,
       " (TransformerOptions::sequence), but its shape is ", tokens.sizes());
-  // Elsewhere to look would be to wait.
+  // On an accelerator, reading the values would block until they are computed.
   if (!tokens.is_cpu() || tokens.numel() == 0) return;
   const auto [least, most] = tokens.aminmax();
   const auto low = least.item<int64_t>(), high = most.item<int64_t>();

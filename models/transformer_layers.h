@@ -1,10 +1,11 @@
-// The layers of a Transformer, after Vaswani et al. (arXiv 1706.03762), whose
-// sections are named below.
+// The layers of a Transformer, after Vaswani et al. (arXiv 1706.03762).
+// Comments below name the sections of that paper.
 //
-// Errors: c10::Error for an input of another width. What an option may be is
-// checked in transformer.h, and not here.
-// Threads: any may make a layer, with weights from LibTorch's default
-// generator; several may run forward() at once, which changes nothing in it.
+// forward() throws c10::Error if the input has another width. Options are not
+// checked here, but in transformer.h.
+// Threads: any thread may construct a layer, which draws weights from
+// LibTorch's default generator. Several threads may run forward() at once,
+// since it does not change the layer.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -21,7 +22,8 @@
 
 namespace gpipe::models {
 
-// kPost is that of the paper; kPre that of Xiong et al. (arXiv 2002.04745).
+// Position of LayerNorm: kPost is that of the paper, kPre that of Xiong et al.
+// (arXiv 2002.04745).
 enum class NormPlace { kPre, kPost };
 enum class Positions { kSinusoidal, kLearned, kNone };
 enum class Activation { kRelu, kGelu };
@@ -31,16 +33,18 @@ struct TransformerSizes {
   int64_t width, feed_forward, heads, vocabulary, sequence;
 };
 
-// What is put around attention and feed-forward.
+// The options of the residual sums around attention and feed-forward.
 struct ResidualOptions {
   NormPlace norm;
   double dropout;
 };
 
-// Tokens [batch, length] to [batch, length, width]: rows of "weight" times
-// sqrt(width), plus the positions (3.4, 3.5). Given a namespace, stashes the
-// weight as "weight" in it for a TiedOutput. c10::ValueError from forward() for
-// what are no tokens, for too many of them, or, on a CPU, unknown ones.
+// Maps tokens [batch, length] to [batch, length, width]: rows of "weight" times
+// sqrt(width), plus the positions (3.4, 3.5). With a namespace `tied`, also
+// stashes the weight in it as "weight", for a TiedOutput.
+//
+// forward() throws c10::ValueError if the input is not tokens, if there are too
+// many, or, on a CPU, if one is out of range.
 class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl>,
                            public Skippable {
  public:
@@ -59,12 +63,12 @@ class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl>,
   Positions positions_kind_;
   double dropout_;
   bool tied_;
-  torch::Tensor weight_, positions_;  // the second one undefined for kNone
+  torch::Tensor weight_, positions_;  // the second one is undefined for kNone
 };
 TORCH_MODULE(TokenEmbedding);
 
-// x plus what several heads of causal self-attention make of it (3.2):
-// [batch, length, width] to the same.
+// Adds to x the result of causal self-attention with several heads (3.2). Maps
+// [batch, length, width] to the same shape.
 class SelfAttentionImpl : public torch::nn::Cloneable<SelfAttentionImpl> {
  public:
   SelfAttentionImpl(const TransformerSizes& sizes,
@@ -87,8 +91,8 @@ class SelfAttentionImpl : public torch::nn::Cloneable<SelfAttentionImpl> {
 };
 TORCH_MODULE(SelfAttention);
 
-// x plus what two layers make of each token by itself (3.3): [batch, length,
-// width] to the same.
+// Adds to x the result of two layers on each token by itself (3.3). Maps
+// [batch, length, width] to the same shape.
 class FeedForwardImpl : public torch::nn::Cloneable<FeedForwardImpl> {
  public:
   FeedForwardImpl(const TransformerSizes& sizes,
@@ -108,9 +112,10 @@ class FeedForwardImpl : public torch::nn::Cloneable<FeedForwardImpl> {
 };
 TORCH_MODULE(FeedForward);
 
-// A Linear with a bias of its own and the weight that a TokenEmbedding has
-// stashed as "weight" in `tied` (3.4; Press and Wolf, arXiv 1608.05859).
-// c10::Error from forward() if none has.
+// A Linear with its own bias and the weight that a TokenEmbedding has stashed
+// as "weight" in `tied` (3.4; Press and Wolf, arXiv 1608.05859).
+//
+// forward() throws c10::Error if nothing was stashed.
 class TiedOutputImpl : public torch::nn::Cloneable<TiedOutputImpl>,
                        public Skippable {
  public:

@@ -51,7 +51,7 @@ TransformerOptions small() {
       .dropout(0);
 }
 
-// Tokens in an order that is the same in every language.
+// Returns tokens in an order that is equal in every language.
 Tensor tokens(int64_t batch, int64_t length, int64_t vocabulary) {
   return (torch::arange(batch * length, torch::kLong) * 7 % vocabulary)
       .view({batch, length});
@@ -59,7 +59,7 @@ Tensor tokens(int64_t batch, int64_t length, int64_t vocabulary) {
 
 Tensor loss_of(const Tensor& logits) { return logits.square().sum(); }
 
-// The GPipe paper's table 1.
+// Table 1 of the GPipe paper.
 TEST(TransformerTest, HasTheSizesOfThePaper) {
   const std::vector<std::pair<int64_t, int64_t>> settings = {
       {3, 282182912},     {13, 785765632},     {103, 5318010112},
@@ -98,7 +98,7 @@ TEST(TransformerTest, NamesLayersByBlock) {
                           "block_1_feed_forward", "norm", "output"));
 }
 
-// The numbers of the next two tests are those of Python (torch 2.11.0, CPU):
+// The numbers of the next two tests come from Python (torch 2.11.0, CPU):
 //
 //   torch.manual_seed(0)
 //   embedding = torch.empty(V, D).normal_(0, 1 / math.sqrt(D))
@@ -106,8 +106,8 @@ TEST(TransformerTest, NamesLayersByBlock) {
 //       activation=..., norm_first=..., batch_first=True) for _ in range(L)]
 //   norm, output = nn.LayerNorm(D), nn.Linear(D, V)
 //
-// with a causal mask, and x = embedding[tokens] * math.sqrt(D) + positions;
-// sums and sums of squares over all of their parameters as double.
+// with a causal mask, and x = embedding[tokens] * math.sqrt(D) + positions.
+// They are sums and sums of squares over all parameters as double.
 TEST(TransformerTest, DrawsTheWeightsOfThePythonModules) {
   torch::manual_seed(0);
   const Sequential model = transformer(small());
@@ -204,7 +204,7 @@ TEST(TransformerTest, DropsInTrainingAlone) {
 
 TransformerOptions tied() { return small().tied_embeddings(true); }
 
-// The same model with the matrix as two parameters.
+// Returns the same model with the matrix as two parameters.
 Sequential untied_copy(const Sequential& model) {
   Sequential copy = transformer(small());
   copy->to(torch::kDouble);

@@ -29,10 +29,11 @@ using namespace torch::nn;  // NOLINT: the layers' names, and nothing else
 using torch::Tensor;
 
 constexpr char kName[] = "unet";
-// Images of a million pixels a side, and channels that still fit an int64_t.
+// Enough for images with a million pixels per side. The number of channels
+// still fits an int64_t.
 constexpr int64_t kMaxDepth = 20;
 
-// The first layer, which sees the input of the model and checks it.
+// The first layer, which checks the input of the model.
 class FirstConvImpl : public Conv2dImpl {
  public:
   FirstConvImpl(const Conv2dOptions& options, int64_t depth)
@@ -49,7 +50,7 @@ class FirstConvImpl : public Conv2dImpl {
     return Conv2dImpl::forward(x);
   }
 
-  // Conv2dImpl's own would give a Conv2dImpl.
+  // Conv2dImpl::clone() would return a Conv2dImpl.
   std::shared_ptr<Module> clone(const std::optional<torch::Device>& device =
                                     std::nullopt) const override {
     auto copy = std::make_shared<FirstConvImpl>(*this);
@@ -63,8 +64,8 @@ class FirstConvImpl : public Conv2dImpl {
 };
 TORCH_MODULE(FirstConv);
 
-// The convolutions of one level, made before the layers around them: they are
-// not used in the order in which the Python model draws their weights.
+// The convolutions of one level. They are made before the layers around them,
+// because the Python model does not draw their weights in the order of use.
 using Convs = std::vector<AnyModule>;
 
 class ConvMaker {
@@ -72,7 +73,8 @@ class ConvMaker {
   ConvMaker(int64_t depth, int64_t num_convs)
       : depth_(depth), num_convs_(num_convs) {}
 
-  // From `in` to `out` channels, with `middle` between the convolutions.
+  // Makes the convolutions from `in` to `out` channels, with `middle` channels
+  // between them.
   Convs make(int64_t in, int64_t middle, int64_t out) {
     Convs convs;
     for (int64_t k = 0; k < num_convs_; ++k) {
@@ -157,7 +159,7 @@ Sequential unet(int64_t depth, int64_t num_convs, int64_t base_channels,
   }
   const Convs bottleneck =
       maker.make(width(depth - 1), width(depth), width(depth - 1));
-  // What comes in is the output of the level below and the skip.
+  // The input of a level is the output of the level below and the skip tensor.
   for (int64_t i = 0; i < depth; ++i) {
     decoder.push_back(maker.make(width(i + 1), width(i) / 2, width(i) / 2));
   }

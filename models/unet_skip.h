@@ -1,5 +1,7 @@
-// The two ends of U-Net's long skip connections, as layers. Threads: they have
-// no state but their names, and stash and pop on the thread that calls them.
+// The two ends of U-Net's long skip connections, as layers.
+//
+// Threads: the layers have no state except their names. They stash and pop on
+// the thread that calls them.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -12,7 +14,7 @@
 
 namespace gpipe::models {
 
-// Stashes its input under "skip" in `ns`, and returns it.
+// Stashes its input as "skip" in `ns`, and returns it.
 class UNetStashImpl : public torch::nn::Cloneable<UNetStashImpl>,
                       public Skippable {
  public:
@@ -25,10 +27,13 @@ class UNetStashImpl : public torch::nn::Cloneable<UNetStashImpl>,
 };
 TORCH_MODULE(UNetStash);
 
-// Pops "skip" from `ns` and returns [batch, channels of input + of skip,
-// height of skip, width of skip]. An input that is smaller than the skip, as
-// it is when an odd size was halved and doubled, gets zeros at the bottom and
-// on the right. c10::Error if nothing was stashed, or the batches differ.
+// Pops "skip" from `ns` and returns [batch, channels of input + channels of
+// skip, height of skip, width of skip]. An input smaller than the skip, which
+// happens when an odd size was halved and doubled, is padded with zeros at the
+// bottom and right.
+//
+// forward() throws c10::Error if nothing was stashed or if the batch sizes
+// differ.
 class UNetPopCatImpl : public torch::nn::Cloneable<UNetPopCatImpl>,
                        public Skippable {
  public:

@@ -107,7 +107,7 @@ TEST(UNetTest, HasTheLayersOfTorchgpipe) {
   EXPECT_NO_THROW(verify_skippables(model));
 }
 
-// The lists of torchgpipe's speed benchmark.
+// The balances of torchgpipe's speed benchmark.
 TEST(UNetTest, HasTheParametersOfTorchgpipesPartitions) {
   const Sequential model = on_meta([] { return unet(); });
   EXPECT_THAT(parameters_by(model, {104, 137}),
@@ -121,7 +121,8 @@ TEST(UNetTest, HasTheParametersOfTorchgpipesPartitions) {
                           12976128, 331776, 36896));
 }
 
-// Those of its memory benchmark, which are up to 15,822,206,000 in sum.
+// The balances of its memory benchmark, with up to 15,822,206,000 parameters in
+// total.
 TEST(UNetTest, HasTheParametersOfTorchgpipesLargePartitions) {
   const auto parameters_of = [](int64_t num_convs, int64_t base_channels,
                                 const std::vector<int64_t>& balance) {
@@ -162,8 +163,8 @@ TEST(UNetTest, MovesTheBytesOfTorchgpipe) {
   }
 }
 
-// The numbers of the next three tests are those of the same model in Python
-// (torch 2.11.0, CPU), with torchgpipe and its benchmarks/models on the path:
+// The numbers of the next three tests come from the same model in Python (torch
+// 2.11.0, CPU), with torchgpipe and its benchmarks/models on the path:
 //
 //   torch.manual_seed(0); model = unet(3, 2, 8, 3, 1)
 //   [f(p.double()) for p in model.parameters()], summed, for f = torch.sum and
@@ -254,7 +255,7 @@ TEST(UNetTest, TrainsInAPlainSequential) {
 TEST(UNetTest, GivesACloneItsOwnWeights) {
   Sequential model = unet(2, 2, 4);
   testing::expect_clone_with_own_weights(model, ramp({1, 3, 9, 9}));
-  // The checks are cloned too.
+  // The clone has the checks, too.
   Sequential copy(
       std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
   EXPECT_THROW(copy->forward(torch::zeros({1, 3, 2, 2})), c10::ValueError);

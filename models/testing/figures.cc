@@ -92,7 +92,7 @@ void expect_clone_with_own_weights(Sequential model, const Tensor& input) {
   model->eval();
   copy->eval();
   EXPECT_TRUE(copy->forward(input).equal(model->forward(input)));
-  // What the copy computes with is what it has registered.
+  // The copy must compute with the parameters that it has registered.
   {
     torch::NoGradGuard no_grad;
     for (auto& parameter : copy->parameters()) parameter.zero_();

@@ -1,4 +1,4 @@
-// What the tests of the models count and add up.
+// Numbers that the tests of the models compare.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -13,26 +13,28 @@
 
 namespace gpipe::models::testing {
 
-// What `make` builds, without memory.
+// Returns the model that `make` builds, without memory.
 template <typename Make>
 torch::nn::Sequential on_meta(Make make) {
   const MetaGuard meta;
   return make();
 }
 
-// An image of [1, 3, side, side] without memory.
+// Returns an image of [1, 3, side, side] without memory.
 torch::Tensor meta_image(int64_t side);
 
 int64_t count_parameters(const torch::nn::Module& module);
 
-// Parameters of each partition. The balance must add up to the layers.
+// Returns the number of parameters of each partition. The balance must add up
+// to the number of layers.
 std::vector<int64_t> parameters_by(const torch::nn::Sequential& model,
                                    const std::vector<int64_t>& balance);
 
-// Parameters of each layer.
+// Returns the number of parameters of each layer.
 std::vector<int64_t> parameters_by_layer(const torch::nn::Sequential& model);
 
-// Modules of a type (an Impl) among the layers, or among all modules.
+// Return the number of modules of a type (an Impl) among the layers, or among
+// all modules.
 template <typename Type>
 int count_layers(const torch::nn::Sequential& model) {
   int count = 0;
@@ -52,22 +54,22 @@ int count_modules(const torch::nn::Sequential& model) {
 
 std::vector<std::string> layer_names(const torch::nn::Sequential& model);
 
-// As float64, whatever the type of the tensors.
+// Return sums computed in float64, whatever the dtype of the tensors.
 double sum_of(const std::vector<torch::Tensor>& tensors);
 double sum_of_squares(const std::vector<torch::Tensor>& tensors);
 
-// Of one parameter.
+// Returns the norm of one parameter.
 double norm_of(const torch::nn::Sequential& model,
                const std::string& parameter);
 
-// Gradients of all parameters; an undefined one is a failure of the test.
+// Returns the gradients of all parameters. An undefined one fails the test.
 std::vector<torch::Tensor> gradients_of(const torch::nn::Sequential& model);
 
-// Values from -1 to 1 in order, the same in every language.
+// Returns values from -1 to 1 in ascending order, equal in every language.
 torch::Tensor ramp(const std::vector<int64_t>& shape,
                    torch::Dtype dtype = torch::kFloat);
 
-// That a clone computes the same with weights of its own.
+// Expects that a clone computes the same as `model`, with weights of its own.
 void expect_clone_with_own_weights(torch::nn::Sequential model,
                                    const torch::Tensor& input);
 
