@@ -23,8 +23,8 @@ class Needs {
   std::size_t size_ = 0;
 };
 
-// Returns the actions that must have ended before `action` may start, for those
-// of them that are in the schedule. All are of the same micro-batch:
+// Returns the actions that must have ended before `action` may start. An action
+// that is not in the schedule counts as ended. All are of the same micro-batch:
 //
 //   F     F of the previous stage
 //   R     F of the same stage

@@ -22,10 +22,11 @@ enum class RecomputePlacement {
   kWithBackward,
   // As early as possible: right after the previous backward (or W) on the rank,
   // or after the micro-batch's own forward if that is later, and not inside a
-  // block. R also fills idle time before the forwards in between. The rank then
-  // holds one more graph than with the other placements, beside those of these
-  // forwards. R may delay one of these forwards, so it saves time with some
-  // costs and loses time with others: compare with simulate().
+  // block. R also fills idle time before the forwards in between. The rank
+  // holds the recomputed graph together with the graphs of these forwards: one
+  // more than with the other placements. R may delay one of these forwards, so
+  // it saves time with some costs and loses time with others: compare by
+  // simulate().
   kAhead,
 };
 
