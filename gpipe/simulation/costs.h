@@ -5,8 +5,8 @@
 
 namespace gpipe {
 
-// The costs by which simulate() and others compute times and memory. Lists have
-// one entry per stage. All numbers are finite and >= 0.
+// Seconds and bytes of actions and copies. Lists have one entry per stage. All
+// numbers are finite and >= 0.
 struct Costs {
   // Seconds per micro-batch. A list may be empty if the schedule has no such
   // action.
