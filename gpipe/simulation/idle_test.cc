@@ -157,8 +157,8 @@ TEST(Idle, SpansSayWhenEachCauseWas) {
   expect(spans[1][1], 1, 1.25, IdleCause::kTransfer);
 }
 
-// Rank 0 waits for 4 before its second forward, which no schedule of equal
-// stages has it do, and for 3 at the end.
+// Rank 0 waits for 4 s before each of its two forwards of stage 2. With equal
+// stages it would wait for 2 s there.
 TEST(Idle, TheSchedulesWaitingIsWhereTheScheduleWaits) {
   const Schedule schedule = {
       {{{0, Kind::kForward, 0},
