@@ -36,7 +36,7 @@ struct Block {
 };
 
 Block building_block(int ranks, const Steps& steps) {
-  // Which units of each rank, modulo the interval, are taken.
+  // For each rank: whether each unit of the interval is taken.
   std::vector<std::array<bool, kInterval>> used(ranks);
   Block block{std::vector<int>(2 * ranks), std::vector<int>(2 * ranks)};
   int time = 0;

@@ -66,7 +66,7 @@ std::vector<Sizes> grid() {
   return result;
 }
 
-// How often each action (rank, stage, kind, micro-batch) occurs.
+// The number of times that each action (rank, stage, kind, micro-batch) occurs.
 using Counts = std::map<std::tuple<int, int, Kind, int>, int>;
 
 Counts counts(const Schedule& schedule) {

@@ -18,9 +18,10 @@ namespace gpipe {
 //
 // With equal stages (f and b are the seconds of one stage) and m >= p, the
 // makespan is (mv + p - 1)(f + b). Each rank is idle for (p - 1)(f + b) of it:
-// 1/v of the idle time with one stage per rank. At most min(mv, 2(p - 1 - r) +
-// (v - 1) g + 1) micro-batches (each on one stage) are in flight on rank r. A
-// short latency c between ranks adds 2(pv - 1) c if p divides m and g = p.
+// 1/v of the idle time with one stage per rank. At most
+// min(mv, 2(p - 1 - r) + (v - 1) g + 1) micro-batches (each on one stage) are
+// in flight on rank r. A short latency c between ranks adds 2(pv - 1) c if p
+// divides m and g = p.
 //
 // `group`: g, or 0 for default_group(), which works for any m. A group, also
 // the last one with m mod g micro-batches, must have at least p micro-batches,

@@ -11,10 +11,10 @@ namespace gpipe {
 // runs F of micro-batches 0..m-1 on its first stage, then on its next stage,
 // and so on. Then it runs B of m-1..0, from its last stage to its first.
 //
-// With equal stages (f and b are the seconds of one stage) the makespan is ((v
-// - 1) max(m, p) + m + p - 1)(f + b). If m >= p, each rank is idle for (p -
-// 1)(f + b) of it. A latency c between ranks adds 2(pv - 1) c if m <= p. If m >
-// p, it adds only 2(p - 1) c as long as pc <= (m - p) min(f, b). All mv
+// With equal stages (f and b are the seconds of one stage) the makespan is
+// ((v - 1) max(m, p) + m + p - 1)(f + b). If m >= p, each rank is idle for
+// (p - 1)(f + b) of it. A latency c between ranks adds 2(pv - 1) c if m <= p.
+// If m > p, it adds only 2(p - 1) c as long as pc <= (m - p) min(f, b). All mv
 // micro-batches (each on one stage) of a rank are in flight together.
 //
 // Throws std::invalid_argument unless all three are at least 1.

@@ -12,11 +12,11 @@ namespace gpipe {
 // backward, then runs the remaining backwards. Both take micro-batches in
 // ascending order.
 //
-// With equal stages, where F takes f and B takes b seconds, the makespan is (m
-// + n - 1)(f + b). Each rank is idle for (n - 1)(f + b) of it. At most min(m, n
-// - s) micro-batches are in flight on rank s. A latency c between ranks adds 2c
-// (k - floor(k / n)) for k = m + n - 2: in the steady state, a rank waits for
-// two copies per micro-batch.
+// With equal stages, where F takes f and B takes b seconds, the makespan is
+// (m + n - 1)(f + b). Each rank is idle for (n - 1)(f + b) of it. At most
+// min(m, n - s) micro-batches are in flight on rank s. A latency c between
+// ranks adds 2c (k - floor(k / n)) for k = m + n - 2: in the steady state, a
+// rank waits for two copies per micro-batch.
 //
 // Throws std::invalid_argument unless stages >= 1 and microbatches >= 1.
 Schedule one_forward_one_backward(int stages, int microbatches);

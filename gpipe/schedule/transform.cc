@@ -22,8 +22,8 @@ std::size_t block_begin(const std::vector<Action>& actions, std::size_t k) {
 }
 
 // Returns the earliest position for the recompute of the backward actions[k].
-// It is after the previous backward and after its own forward, and not inside a
-// block.
+// That is after the previous backward, after the micro-batch's own forward, and
+// not inside a block.
 std::size_t ahead_of(const std::vector<Action>& actions, std::size_t k) {
   const Action& backward = actions[k];
   std::size_t place = block_begin(actions, k);

@@ -221,7 +221,7 @@ Schedule any_schedule(Random& random) {
   schedule.ranks.resize(ranks);
   for (bool left = true; left;) {
     left = false;
-    // With probability 1/2, a cell goes on with its next action at once.
+    // With probability 1/2, the next action of the same cell follows at once.
     std::shuffle(cells.begin(), cells.end(), random);
     for (auto& cell : cells) {
       while (!cell.empty()) {

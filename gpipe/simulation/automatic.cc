@@ -228,7 +228,7 @@ void check_memory(const Problem& problem) {
 }
 
 // Returns the best result of local search from `candidates`. The search begins
-// from all of them, then goes on from the better half of the results, and so
+// from all of them, then continues from the better half of the results, and so
 // on: successive halving (Jamieson and Talwalkar, "Non-stochastic best arm
 // identification and hyperparameter optimization", 2016). Each round has the
 // same part of the budget.

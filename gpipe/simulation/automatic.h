@@ -18,8 +18,8 @@ struct AutomaticSchedule {
   // The result of simulate(). If the costs have only I and W, a B takes as long
   // as both.
   Timeline timeline;
-  // How the schedule was found, for people: the named schedule that it was made
-  // from, or "list scheduling", and the changes made to it.
+  // A text for people that says how the schedule was found: the named schedule
+  // that it was made from, or "list scheduling", and the changes made to it.
   std::string origin;
   // Seconds. No schedule of these stages is shorter, with any memory limit. The
   // shortest possible schedule may be longer.

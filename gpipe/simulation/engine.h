@@ -72,7 +72,7 @@ class Engine {
 
   // The state of an action for which others may wait.
   struct Entry {
-    // When its output arrives at the neighbouring stage, in seconds. 0 if the
+    // The time at which its output arrives at the neighbouring stage. 0 if the
     // action is not in the schedule, which counts as done. kPending if it has
     // not run.
     double arrival = 0;

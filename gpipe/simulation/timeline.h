@@ -38,16 +38,18 @@ struct MemoryPoint {
 
 // The times of one step of a schedule. Made by simulate() or timeline_of().
 struct Timeline {
-  // As Schedule::ranks. In a simulation, the two actions of an overlapped pair
-  // have the same span, that of their block.
+  // The spans of each rank, in the form of Schedule::ranks. In a simulation,
+  // the two actions of an overlapped pair have the same span, that of their
+  // block.
   std::vector<std::vector<Span>> ranks;
   // The number of the rank ranks[0]. Not 0 if a process knows only its own
   // rank; then `transfers` has the copies from and to other ranks.
   int first_rank = 0;
   double makespan = 0;       // seconds: the end of the last action
   std::vector<double> idle;  // seconds of each rank: makespan minus work
-  // Of each rank, the most micro-batches (each on one stage) in flight at a
-  // time, from the start of the forward to the end of the backward with its W.
+  // For each rank, the largest number of micro-batches (each on one stage) in
+  // flight: from the start of the forward to the end of the backward with its
+  // W.
   std::vector<int> peak_in_flight;
 
   // The two usual definitions of the bubble; 0 if no rank works. A recompute
@@ -66,7 +68,8 @@ struct Timeline {
   // The copies that take time. Those of one link are in the order in which they
   // are sent. An action may have several.
   std::vector<Transfer> transfers;
-  // Of each rank; empty if no bytes are known. See memory.h.
+  // The memory of each rank over time, and its peak. Both are empty if no bytes
+  // are known. See memory.h.
   std::vector<std::vector<MemoryPoint>> memory;
   std::vector<double> peak_bytes;
 };
