@@ -26,7 +26,8 @@ namespace gpipe {
 //
 // Times are in microseconds. Names may be any text; invalid UTF-8 is replaced.
 //
-// Errors and complexity: as idle_spans(). Threads: pure functions.
+// Throw std::invalid_argument in the cases of idle_spans(). Complexity: as
+// idle_spans(). Threads: pure functions.
 std::string to_chrome_trace(const std::vector<NamedTimeline>& timelines);
 std::string to_chrome_trace(const Timeline& timeline);
 

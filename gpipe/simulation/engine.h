@@ -19,7 +19,7 @@ struct Link {
   int from = 0, to = 0;
 };
 
-// The way of a stage's output to a neighbouring stage.
+// The path of a stage's output to a neighbouring stage.
 struct Route {
   // The number of the link; -1 if both stages are on one rank, or if there is
   // no such stage.

@@ -74,7 +74,9 @@ std::vector<IdleParts> idle_parts(const Timeline& timeline);
 // `imbalance`. Before each action, `schedule` gets as long as the rank would
 // wait there if all stages took equally long. If the rank waits for less, the
 // rest of `schedule` goes to its first waits that are longer.
-// Errors, complexity and threads: as idle_parts().
+//
+// Throws std::invalid_argument in the cases of idle_parts(). Complexity: as
+// idle_parts(). Threads: pure function.
 std::vector<std::vector<IdleSpan>> idle_spans(const Timeline& timeline);
 
 // Returns a table as text: a line for each rank, numbered from `first_rank`,
