@@ -6,7 +6,7 @@
 namespace gpipe {
 namespace {
 
-// The actions of one kind of a rank, in their order.
+// Returns all actions of `kind` of a rank, in the order of Loop.
 std::vector<Action> all(const Loop& loop, int rank, Kind kind) {
   std::vector<Action> actions;
   for (int first = 0; first < loop.microbatches; first += loop.group) {
@@ -22,7 +22,8 @@ std::vector<Action> all(const Loop& loop, int rank, Kind kind) {
   return actions;
 }
 
-// A W of `weights` follows each backward but the first `lag`.
+// Returns the actions of one rank. The next W of `weights` follows each
+// backward, except the first `lag` ones.
 std::vector<Action> row(const std::vector<Action>& forwards,
                         const std::vector<Action>& backwards,
                         const std::vector<Action>& weights, int warm_up,

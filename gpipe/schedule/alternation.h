@@ -1,6 +1,7 @@
-// What 1F1B, interleaved 1F1B and the zero-bubble schedules made from them have
-// in common: a rank begins with some forwards, then does one forward and one
-// backward in turn, and ends with the backwards that are left.
+// The common part of 1F1B, interleaved 1F1B and the zero-bubble schedules made
+// from them. A rank begins with some forwards (warm-up), then alternates one
+// forward and one backward (steady state), and ends with the remaining
+// backwards (drain). Used by the generators in this folder only.
 #pragma once
 
 #include <functional>
@@ -9,10 +10,13 @@
 
 namespace gpipe {
 
-// Rank r has the stages r, r + ranks, r + 2 ranks, ... It comes to the
-// micro-batches in groups: to a whole group on its first stage, then on the
-// next one, and so on; then to the next group. The last group may be smaller.
-// Backwards are in the same order of micro-batches, the last stage first.
+// The stages of each rank, and the order of their forwards and backwards.
+//
+// Rank r has the stages r, r + ranks, r + 2 ranks, ... It takes micro-batches
+// in groups of `group`. Forwards: one group on the rank's first stage, the same
+// group on its next stage, and so on; then the next group. The last group may
+// be smaller. Backwards: the same groups, from the rank's last stage to its
+// first.
 struct Loop {
   int ranks = 1;
   int microbatches = 1;
@@ -20,15 +24,17 @@ struct Loop {
   int group = 1;
 };
 
-// A number for each rank.
+// A function that returns a number for each rank.
 using PerRank = std::function<int(int rank)>;
 
-// Each rank does `warm_up` forwards (all that there are, if they are fewer),
-// then pairs of a forward and a B, then the rest of the Bs.
+// Returns a schedule in which rank r runs `warm_up(r)` forwards (or all of its
+// forwards, if there are fewer), then pairs of a forward and a B, then the
+// remaining Bs.
 Schedule alternate(const Loop& loop, const PerRank& warm_up);
 
-// The same with I in place of B. A W follows each I but the first `lag` ones,
-// the oldest first, and the rest of the Ws come last.
+// Returns the schedule of alternate() with I instead of B. On rank r the oldest
+// pending W follows each I, except the first `lag(r)` ones. The remaining Ws
+// come last.
 Schedule alternate_split(const Loop& loop, const PerRank& warm_up,
                          const PerRank& lag);
 

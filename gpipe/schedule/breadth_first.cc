@@ -16,7 +16,7 @@ Schedule breadth_first(const std::vector<int>& rank_of_stage,
     if (rank_of_stage[s] >= 0 && rank_of_stage[s] < stages) continue;
     throw std::invalid_argument("stage " + std::to_string(s) + " is on rank " +
                                 std::to_string(rank_of_stage[s]) +
-                                ": ranks count from 0, and have a stage each");
+                                ": number ranks from 0, each with a stage");
   }
   Schedule schedule;
   schedule.ranks.resize(

@@ -9,33 +9,34 @@
 namespace gpipe {
 namespace {
 
-// F, I and W of two stages: a rank's work for a micro-batch.
+// Units of time of a rank's work for one micro-batch: F, I and W of two stages.
 constexpr int kInterval = 6;
 
-// A micro-batch goes down the ranks (F), up (F), down (I) and up (I): units
-// from one rank to the next on each leg, and more of them at each turn.
+// Units of time between the actions of one micro-batch. It passes the ranks in
+// four legs: F from rank 0 to p - 1, F back to rank 0, I to p - 1, I back to 0.
 struct Steps {
-  std::array<int, 4> legs;
-  std::array<int, 3> turns;
+  std::array<int, 4> legs;   // from one rank to the next
+  std::array<int, 3> turns;  // additional units between two legs
 };
 
 int rank_of(int stage, int ranks) {
   return stage < ranks ? stage : 2 * ranks - 1 - stage;
 }
 
-// When micro-batch 0 is on each stage; micro-batch i is there i intervals
-// later.
+// The start times of F and I of micro-batch 0 on each stage. Those of
+// micro-batch i are i * kInterval later.
 struct Block {
   std::vector<int> forward, input;
 
-  // Micro-batches that are between the beginning of F and the end of I at once.
+  // Returns how many micro-batches are between the start of F and the end of I
+  // at the same time.
   int limit(int stage) const {
     return (input[stage] - forward[stage]) / kInterval + 1;
   }
 };
 
 Block building_block(int ranks, const Steps& steps) {
-  // Units of a rank, modulo the interval, that are in use.
+  // For each rank: whether each unit of the interval is taken.
   std::vector<std::array<bool, kInterval>> used(ranks);
   Block block{std::vector<int>(2 * ranks), std::vector<int>(2 * ranks)};
   int time = 0;
@@ -54,13 +55,13 @@ Block building_block(int ranks, const Steps& steps) {
   return block;
 }
 
-// How many Fs, Is and Ws of each stage have been done. On a stage, each kind
-// takes the micro-batches in their order.
+// The number of completed Fs, Is and Ws of each stage. Each kind takes the
+// micro-batches of a stage in ascending order.
 struct Done {
   std::vector<int> forwards, inputs, weights;
 };
 
-// Lets all ranks work, one action per unit of time.
+// A simulation of all ranks, which run one action per unit of time.
 class Run {
  public:
   Run(int ranks, int microbatches, const Steps& steps, int capacity)
@@ -77,8 +78,9 @@ class Run {
     const auto sum = [](const std::vector<int>& counts) {
       return std::accumulate(counts.begin(), counts.end(), 0);
     };
-    // The oldest micro-batch can always go on: the limits of a rank's stages
-    // add up to no more than its capacity, so a rank that is full has a W.
+    // Terminates: the limits of a rank's stages add up to no more than its
+    // capacity, so a full rank has a W to run, and the oldest micro-batch can
+    // always continue.
     while (sum(done_.weights) < 2 * ranks_ * microbatches_) {
       const Done before = done_;
       for (int rank = 0; rank < ranks_; ++rank) {
@@ -131,7 +133,8 @@ class Run {
     out->push_back(next);
   }
 
-  // Any W that is left; stage -1 if there is none.
+  // Returns the oldest pending W of the first stage that has one. Its stage is
+  // -1 if there is none.
   static Action weight(const Done& before, const std::array<int, 2>& stages) {
     for (const int stage : stages) {
       const int i = before.weights[stage];

@@ -11,8 +11,9 @@
 namespace gpipe {
 namespace {
 
-// The actions of one rank. Forwards and backwards of each chunk (0: the first
-// of the rank's stages, 1: the second) come in the order of micro-batches.
+// The actions of one rank. A chunk is one of its two stages (0: the first, 1:
+// the second). Forwards, and backwards, of a chunk take micro-batches in
+// ascending order.
 class Row {
  public:
   Row(int ranks, int rank) : stages_{rank, 2 * ranks - 1 - rank} {}
@@ -28,13 +29,13 @@ class Row {
     forward(forward_chunk, /*with_next=*/true);
     backward(backward_chunk);
   }
-  // The W is for later.
+  // Adds an I and keeps its W for weight().
   void input(int chunk) {
     const int i = backwards_[chunk]++;
     actions_.push_back({stages_[chunk], Kind::kBackwardInput, i});
     weights_.push_back({stages_[chunk], Kind::kBackwardWeight, i});
   }
-  // The oldest W that is left, if any.
+  // Adds the oldest pending W, if there is one.
   void weight() {
     if (weights_.empty()) return;
     actions_.push_back(weights_.front());
@@ -52,8 +53,8 @@ class Row {
 
 std::vector<Action> row(int ranks, int rank, int microbatches) {
   Row row(ranks, rank);
-  const int below = ranks - 1 - rank;  // ranks between this one and the turn
-  // Fill.
+  const int below = ranks - 1 - rank;  // ranks after this one
+  // Warm-up.
   for (int k = 0; k < 2 * below; ++k) row.forward(0);
   for (int k = 0; k <= rank; ++k) {
     row.forward(0);
@@ -64,8 +65,8 @@ std::vector<Action> row(int ranks, int rank, int microbatches) {
     row.weight();
     row.forward(1);
   }
-  // Blocks. The last rank would keep the others waiting for its first
-  // backward, so it does not begin with a block.
+  // Steady state, in blocks. The last rank does not begin with a block, since
+  // the other ranks would wait for its first backward.
   for (int k = 0; k < microbatches - 2 * ranks + rank + 1; ++k) {
     if (k == 0 && below == 0) {
       row.forward(0);
@@ -79,7 +80,7 @@ std::vector<Action> row(int ranks, int rank, int microbatches) {
     row.backward(1);
     row.forward_and_backward(1, 0);
   }
-  // Drain. From the middle on, Ws are kept for when there is nothing else.
+  // Drain. From the middle on, Ws wait until there is no other action.
   for (int k = 0; k < 2 * (rank + 1); ++k) {
     const int chunk = 1 - k % 2;
     if (k <= rank) {

@@ -1,25 +1,28 @@
-// DualPipeV: DualPipe of DeepSeek-V3 (arXiv 2412.19437) folded into a V, as in
-// github.com/deepseek-ai/DualPipe. A forward of one chunk and a backward of the
-// other are one block, so that each may send while the other one computes.
+// The schedule DualPipeV: DualPipe of DeepSeek-V3 (arXiv 2412.19437) folded
+// into a V, as in github.com/deepseek-ai/DualPipe. A forward of one of the
+// rank's stages and a backward of its other stage form one block, so that one
+// can communicate while the other computes.
 #pragma once
 
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
 
-// Rank r of p has the stages r and 2p - 1 - r. Blocks are a forward and a B
-// (Action::with_next); where idle time remains at both ends, backwards are in
-// two parts.
+// Returns DualPipeV. Rank r of p has the stages r and 2p - 1 - r. A block is a
+// forward and a B (Action::with_next). Near the beginning and the end, where
+// ranks would be idle, backwards are in two parts (I and W).
 //
-// With equal stages (times of one stage, b = i + w, and FB for a block), m >=
-// 2p, i = f and w <= f, all is done (p - 1)(FB + b - 3w) after what the busiest
-// rank works. At most 2p + 1 micro-batches (of a stage) are in flight on any
-// rank.
+// Let f, b, i, w be the seconds of the actions of one stage, b = i + w, and FB
+// those of a block; m is `microbatches`. With equal stages, m >= 2p, i = f and
+// w <= f, the makespan is the work of the busiest rank plus
+// (p - 1)(FB + b - 3w). At most 2p + 1 micro-batches (each on one stage) are in
+// flight on any rank.
 //
-// With fewer than 2p micro-batches the order is that of 2p, without those that
-// are not there; what was in a block with one of them is left alone.
+// With fewer than 2p micro-batches the order is the one for 2p, without the
+// missing micro-batches. If one action of a block is missing, the other one
+// stays as a single action.
 //
-// std::invalid_argument unless ranks >= 1 and microbatches >= 1.
+// Throws std::invalid_argument unless ranks >= 1 and microbatches >= 1.
 Schedule dual_pipe_v(int ranks, int microbatches);
 
 }  // namespace gpipe

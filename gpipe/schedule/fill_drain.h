@@ -5,14 +5,15 @@
 
 namespace gpipe {
 
-// Stage s runs on rank s: F of micro-batches 0..m-1, then B of m-1..0. The
-// backwards go in reverse, as autograd would, so that the micro-batch that
-// was computed last, and alone may have kept its graph, is used first.
+// Returns GPipe's schedule. Stage s is on rank s. Each rank runs F of
+// micro-batches 0..m-1, then B of m-1..0, where m is `microbatches`. Backwards
+// run in reverse order, as in autograd. So the last micro-batch comes first,
+// which is the one that keeps its graph if all others are checkpointed.
 //
-// With equal stages all is done after (m + n - 1)(f + b), of which a rank is
-// idle for (n - 1)(f + b).
+// With n equal stages, where F takes f and B takes b seconds, the makespan is
+// (m + n - 1)(f + b). Each rank is idle for (n - 1)(f + b) of it.
 //
-// std::invalid_argument unless stages >= 1 and microbatches >= 1.
+// Throws std::invalid_argument unless stages >= 1 and microbatches >= 1.
 Schedule fill_drain(int stages, int microbatches);
 
 }  // namespace gpipe

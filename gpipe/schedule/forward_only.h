@@ -5,10 +5,11 @@
 
 namespace gpipe {
 
-// Stage s runs on rank s: F of micro-batches 0..m-1, and no backward. With
-// equal stages all is done after (m + n - 1) f.
+// Returns the schedule without backwards. Stage s is on rank s and runs F of
+// micro-batches 0..m-1, where m is `microbatches`. With n equal stages, where F
+// takes f seconds, the makespan is (m + n - 1) f.
 //
-// std::invalid_argument unless stages >= 1 and microbatches >= 1.
+// Throws std::invalid_argument unless stages >= 1 and microbatches >= 1.
 Schedule forward_only(int stages, int microbatches);
 
 }  // namespace gpipe

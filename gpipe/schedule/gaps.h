@@ -1,13 +1,14 @@
-// How much a schedule may leave out.
+// A limit on gaps in the numbers of stages and micro-batches.
 #pragma once
 
 #include <cstddef>
 
 namespace gpipe {
 
-// The most cells (stages, or stages times micro-batches) that a list of so many
-// actions may count: a part of a schedule, say one stage of many, may leave
-// much out, but a slip of the pen must not take all memory.
+// Returns the largest accepted number of cells (stages, or stages times
+// micro-batches) for a schedule of `actions` actions. A part of a schedule, for
+// example one stage of many, may leave out many numbers. The limit keeps a
+// mistyped number from allocating all memory.
 inline double most_cells(std::size_t actions) {
   return 1e6 + 1e3 * static_cast<double>(actions);
 }

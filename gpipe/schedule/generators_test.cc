@@ -1,4 +1,5 @@
-// The orders of all schedules: some in full, the others by their rules.
+// Tests of the orders of all schedules: some in full, the others by their
+// rules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,12 +31,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Ranks on lines, actions separated by blanks, blocks with + in between.
+// Returns one line per rank. A '+' joins the actions of a block, and a blank
+// follows every other action.
 std::string text(const Schedule& schedule) {
   std::string result;
   for (const auto& actions : schedule.ranks) {
     for (const Action& action : actions) {
-      // Not all of an action is in to_string().
+      // to_string() does not contain `with_next`.
       const Action plain{action.stage, action.kind, action.microbatch};
       result += to_string(plain) + (action.with_next ? "+" : " ");
     }
@@ -64,7 +66,7 @@ std::vector<Sizes> grid() {
   return result;
 }
 
-// Which actions there are, how often, and on which rank.
+// The number of times that each action (rank, stage, kind, micro-batch) occurs.
 using Counts = std::map<std::tuple<int, int, Kind, int>, int>;
 
 Counts counts(const Schedule& schedule) {
@@ -77,7 +79,8 @@ Counts counts(const Schedule& schedule) {
   return result;
 }
 
-// With W in place of I and W in place of the second half of B.
+// Returns the counts with a B for each I and W. Expects that each I has a W on
+// its rank, and each W an I.
 Counts wholes(const Counts& all) {
   Counts result;
   for (const auto& [key, count] : all) {
@@ -147,13 +150,14 @@ TEST(ForwardOnly, RunsMicrobatchesInOrder) {
   EXPECT_EQ(text(forward_only(2, 3)), "0F0 0F1 0F2 \n1F0 1F1 1F2 \n");
 }
 
-// The family of 1F1B. A rank goes forward whenever it may hold another
-// micro-batch, otherwise backward; W follows `lag` behind I.
+// The rule of the schedules of the 1F1B family. A rank runs a forward if it
+// holds fewer than `holds` micro-batches, otherwise a backward. W follows `lag`
+// Is behind its own I.
 struct Rule {
   Sizes sizes;
   int group;
   std::function<int(int rank)> holds;
-  std::function<int(int rank)> lag;  // none: backwards are whole
+  std::function<int(int rank)> lag;  // empty: backwards are whole
 };
 
 std::vector<Action> row(const Rule& rule, int rank) {
@@ -232,7 +236,7 @@ TEST(Interleaved, TakesGroupsChunkByChunk) {
             "\n");
   for (const auto& [p, m, v] : grid()) {
     for (int g = 1; g <= m; ++g) {
-      // Megatron-LM's condition (m < p it does not take).
+      // The condition of Megatron-LM, which does not accept m < p.
       if (g < std::min(p, m) || (m % g > 0 && m % g < p)) {
         EXPECT_THROW(interleaved(p, m, v, g), std::invalid_argument);
         continue;
@@ -253,7 +257,7 @@ TEST(Interleaved, TakesGroupsChunkByChunk) {
 
 TEST(Interleaved, ChoosesTheSmallestGroupThatDoesNotWait) {
   EXPECT_EQ(default_group(4, 8), 4);
-  EXPECT_EQ(default_group(4, 7), 7);   // 4 + 3, 5 + 2 and 6 + 1 wait
+  EXPECT_EQ(default_group(4, 7), 7);   // with 4 + 3, 5 + 2, 6 + 1, ranks wait
   EXPECT_EQ(default_group(4, 9), 5);   // 5 + 4
   EXPECT_EQ(default_group(4, 10), 5);  // 5 + 5
   EXPECT_EQ(default_group(4, 11), 6);  // 6 + 5
@@ -279,7 +283,7 @@ TEST(LoopedBfs, GoesChunkByChunk) {
   EXPECT_EQ(text(looped_bfs(2, 2, 2)),
             "0F0 0F1 2F0 2F1 2B1 2B0 0B1 0B0 \n"
             "1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0 \n");
-  // Ascending forwards by stage, and the same backwards: a palindrome.
+  // Forwards are in ascending order of stages. Backwards mirror the forwards.
   for (const auto& [p, m, v] : grid()) {
     const Schedule schedule = looped_bfs(p, m, v);
     for (const auto& actions : schedule.ranks) {
@@ -346,7 +350,7 @@ TEST(DualPipeV, FollowsItsPhases) {
 }
 
 TEST(DualPipeV, LeavesOutMicrobatchesThatAreNotThere) {
-  // Of 0F3+3B1, 3F2+0B0 and 3F3+0B1 one action is left.
+  // One action is left of each of the blocks 0F3+3B1, 3F2+0B0 and 3F3+0B1.
   EXPECT_EQ(text(dual_pipe_v(2, 2)),
             "0F0 0F1 3F0 3I0 3W0 3F1 3B1 0B0 0B1 \n"
             "1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1 \n");
@@ -370,16 +374,17 @@ TEST(DualPipeV, PutsForwardsOfAChunkWithBackwardsOfTheOther) {
         EXPECT_FALSE(actions[k + 1].with_next);
         EXPECT_EQ(actions[k].stage + actions[k + 1].stage, 2 * p - 1);
       }
-      // Phases 4 and 5 of the rule; the last rank's first pair is no block.
+      // Phases 4 and 5 of DualPipeV. The last rank's first pair is no block.
       const int last = r == p - 1 ? 1 : 0;
       EXPECT_EQ(blocks, 2 * (m - 2 * p + r + 1) + (p - 1 - r) - last);
-      // In two parts: p - 1 - r at either end and half of phase 6.
+      // Backwards in two parts: p - 1 - r at each end, and half of phase 6.
       EXPECT_EQ(whole, 2 * m - 2 * (p - 1 - r) - (r + 1));
     }
   }
 }
 
-// Most chunks that any rank holds from their F to their W.
+// Returns the largest number of chunks that a rank holds at a time. A rank
+// holds a chunk from its F to its W.
 int most_held(const Schedule& schedule) {
   int most = 0;
   for (const auto& actions : schedule.ranks) {
@@ -411,7 +416,7 @@ TEST(ControllableMemory, HoldsNoMoreThanPromised) {
   EXPECT_EQ(most_held(v_min(8, 16)), 8);
 }
 
-// Ticks of all ranks that nobody works in, less those of one rank.
+// Compares the makespan in ticks, minus the 6m ticks of work of a rank.
 TEST(ControllableMemory, IsIdleAsLongAsTheReference) {
   const auto idle = [](const Schedule& schedule, int p, int m) {
     int64_t ticks = 0;

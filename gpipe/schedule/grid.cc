@@ -13,7 +13,7 @@ namespace {
 
 using Ticks = std::vector<std::vector<int64_t>>;
 
-// From `begin` to before `end`.
+// The half-open range [begin, end).
 struct Range {
   int64_t begin, end;
 
@@ -21,7 +21,8 @@ struct Range {
   bool has(int64_t place) const { return begin <= place && place < end; }
 };
 
-// `size` places of `all` with `middle` as near to their middle as it can be.
+// Returns `size` places of `all`, or all if there are fewer. `middle` is as
+// near as possible to the middle of the result.
 Range around(int64_t middle, int64_t size, Range all) {
   if (all.size() <= size) return all;
   const int64_t begin =
@@ -29,12 +30,12 @@ Range around(int64_t middle, int64_t size, Range all) {
   return {begin, begin + size};
 }
 
-// The tick after the last action of the rank that can run.
+// Returns the tick after the last action of a rank that can run.
 int64_t end_of(const std::vector<int64_t>& ticks) {
   return ticks.empty() ? 0 : ticks.back() + 1;
 }
 
-// All ticks, with those at which ranks get stuck.
+// Returns the range of all ticks, including those at which ranks get stuck.
 Range ticks_of(const Schedule& schedule, const Ticks& ticks) {
   int64_t end = 0;
   for (std::size_t rank = 0; rank < ticks.size(); ++rank) {
@@ -51,7 +52,7 @@ std::string cell(const std::vector<Action>& actions, std::size_t k) {
          (ends && !begins ? ")" : "");
 }
 
-// The row of a rank.
+// Returns the cells of one rank for the ticks `shown`.
 std::vector<std::string> row(const std::vector<Action>& actions,
                              const std::vector<int64_t>& ticks, Range shown) {
   std::vector<std::string> cells(shown.size(), ".");
@@ -66,7 +67,8 @@ std::vector<std::string> row(const std::vector<Action>& actions,
   return cells;
 }
 
-// Columns as wide as what they hold; no blanks at the end of a line.
+// Returns the rows as lines. A column is as wide as its widest cell. Lines have
+// no trailing blanks.
 std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const auto& row : rows) {

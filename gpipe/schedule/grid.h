@@ -1,4 +1,4 @@
-// A schedule as a grid of text, ranks by time.
+// A schedule as a grid of text: one line per rank, one column per tick.
 #pragma once
 
 #include <cstddef>
@@ -8,22 +8,25 @@
 
 namespace gpipe {
 
-// One line per rank and one column per tick, by start_ticks() (order.h): every
-// action takes one. '.' is an idle tick, and parentheses hold a block:
+// Returns the grid of `schedule`. Every action takes one tick and starts at the
+// tick that start_ticks() (order.h) gives. '.' is an idle tick. Parentheses
+// enclose a block (Action::with_next):
 //
 //   tick    0   1   2   3    4    5   6
 //   rank 0  0F0 .   .   (0F1 0B0) .   0B1
 //   rank 1  .   1F0 1B0 .    1F1  1B1 .
 //
-// A rank that gets stuck ends with the action that it waits at, as "0B0?". A
-// schedule need not be valid for this.
+// If a rank gets stuck, its line ends with the action that cannot start, for
+// example "0B0?". The schedule need not be valid.
 //
 // Complexity: linear in the size of the grid. Threads: pure function.
 std::string to_grid(const Schedule& schedule);
 
-// The part of the grid around ranks[rank][position], or what it has instead of
-// it where the rank gets stuck before: at most 16 ticks and 8 ranks, and a line
-// that says which ones, if these are not all. For messages.
+// Returns the part of the grid around the action `ranks[rank][position]`, for
+// error texts. If the rank gets stuck before that action, returns the part
+// around the action where it gets stuck. The part has at most 16 ticks and 8
+// ranks. If it is not the whole grid, a last line says which ticks and ranks it
+// shows. Threads: pure function.
 std::string grid_around(const Schedule& schedule, std::size_t rank,
                         std::size_t position);
 

@@ -37,7 +37,7 @@ TEST(ToGrid, BeginsABlockWhenTheNeedsOfAllItsActionsAreDone) {
             "tick    0   1   2   3    4    5   6\n"
             "rank 0  0F0 .   .   (0F1 0B0) .   0B1\n"
             "rank 1  .   1F0 1B0 .    1F1  1B1 .\n");
-  // As it is without the block.
+  // The same actions without the block.
   EXPECT_EQ(grid_of("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
             "tick    0   1   2   3   4   5\n"
             "rank 0  0F0 0F1 .   0B0 .   0B1\n"
@@ -61,7 +61,7 @@ TEST(ToGrid, MarksWhereRanksGetStuck) {
             "rank 0  0F0 0B0? .    .\n"
             "rank 1  .   1F0  1F1? .\n"
             "rank 2  .   .    2F0  2F1?\n");
-  // At the first action of a block, whichever of them has to wait.
+  // The mark is at the first action of a block, whichever of them has to wait.
   EXPECT_EQ(grid_of("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n"),
             "tick    0   1    2\n"
             "rank 0  0F0 0F1? .\n"
@@ -69,8 +69,8 @@ TEST(ToGrid, MarksWhereRanksGetStuck) {
 }
 
 TEST(ToGrid, ShowsWhatIsNoValidSchedule) {
-  // A backward before its forward, a forward twice, one of a missing stage, and
-  // a block without an end.
+  // A backward before its forward, a forward that occurs twice, a forward whose
+  // previous stage is missing, and a block without an end.
   EXPECT_EQ(grid_of("0B0,0F0\n1F1,1F1\n3F0\n"),
             "tick    0    1\n"
             "rank 0  0B0? .\n"
@@ -94,7 +94,7 @@ TEST(GridAround, ShowsAllThatIsSmall) {
 }
 
 TEST(GridAround, CutsToSomeTicksAndRanks) {
-  // In the middle, and at the end.
+  // A part in the middle, and a part at the end.
   EXPECT_THAT(grid_around(fill_drain(1, 20), 0, 20),
               HasSubstr("\n(ranks 0 to 0 of 1, ticks 12 to 27 of 40)\n"));
   EXPECT_EQ(
@@ -104,7 +104,7 @@ TEST(GridAround, CutsToSomeTicksAndRanks) {
       "rank 0  0F4 0F5 0F6 0F7 0F8 0F9 0B9 0B8 0B7 0B6 0B5 0B4 0B3 0B2 0B1 "
       "0B0\n"
       "(ranks 0 to 0 of 1, ticks 4 to 19 of 20)\n");
-  // The last 8 of 9 ranks.
+  // A part with the last 8 of 9 ranks.
   EXPECT_EQ(grid_around(parse_schedule("0F0\n1F0\n2F0\n3F0\n4F0\n5F0\n6F0\n"
                                        "7F0\n8F0\n"),
                         5, 0),

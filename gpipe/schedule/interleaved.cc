@@ -10,8 +10,8 @@
 namespace gpipe {
 namespace {
 
-// Whether all groups, the last one included, have `ranks` micro-batches; or are
-// one group of all.
+// Returns whether each group, including the last one, has at least `ranks`
+// micro-batches, or is the only one.
 bool fits(int ranks, int microbatches, int group) {
   if (group == microbatches) return true;
   const int last = microbatches % group;
@@ -28,10 +28,10 @@ Schedule interleaved(int ranks, int microbatches, int stages_per_rank,
     throw std::invalid_argument(
         "micro-batches cannot be interleaved in groups of " +
         std::to_string(group) +
-        ": each group, the last one included, needs at least as many as there "
+        ": each group, including the last one, needs at least as many as there "
         "are ranks; " +
         std::to_string(default_group(ranks, microbatches)) +
-        " is possible, or 0 to choose (ranks: " + std::to_string(ranks) +
+        " is possible, or 0 for the default (ranks: " + std::to_string(ranks) +
         ", micro-batches: " + std::to_string(microbatches) + ")");
   }
   return alternate(
@@ -43,7 +43,8 @@ Schedule interleaved(int ranks, int microbatches, int stages_per_rank,
 int default_group(int ranks, int microbatches) {
   check_sizes(ranks, microbatches);
   int group = std::min(ranks, microbatches);
-  while (!fits(ranks, microbatches, group)) ++group;  // at the latest: all
+  // Ends at `microbatches` at the latest, which is one group of all.
+  while (!fits(ranks, microbatches, group)) ++group;
   return group;
 }
 

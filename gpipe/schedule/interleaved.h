@@ -1,39 +1,45 @@
-// Interleaved 1F1B (arXiv 2104.04473): several stages per rank, so that the
-// pipeline is filled in smaller steps.
+// Interleaved 1F1B (arXiv 2104.04473): 1F1B with several stages per rank, which
+// shortens the warm-up and the drain.
 #pragma once
 
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
 
-// Rank r of p has the stages r, r + p, ..., r + (v - 1) p. It takes the
-// micro-batches in groups of g: a whole group on its first stage, then on the
-// next, and so on, then the next group; backwards alike, from the last stage.
-// It does 2(p - 1 - r) + (v - 1) g forwards (all, if there are fewer), then a
-// forward and a backward in turn, then the backwards that are left.
+// Returns interleaved 1F1B for p `ranks`, m `microbatches`, v `stages_per_rank`
+// and groups of g micro-batches.
 //
-// With equal stages (f and b of one stage) and m >= p, all is done after
-// (mv + p - 1)(f + b), of which a rank is idle for (p - 1)(f + b): 1/v of what
-// it is with one stage per rank. Rank r has at most
-// min(mv, 2(p - 1 - r) + (v - 1) g + 1) micro-batches (of a stage) in flight. A
-// short latency c between ranks adds 2(pv - 1) c if p divides m and g = p.
+// Rank r has the stages r, r + p, ..., r + (v - 1) p. It runs the forwards of
+// one group on its first stage, then of the same group on its next stage, and
+// so on; then the next group. Backwards take the same groups, from the rank's
+// last stage to its first. The rank runs 2(p - 1 - r) + (v - 1) g forwards (or
+// all, if there are fewer), then alternates one forward and one backward, then
+// runs the remaining backwards.
 //
-// A group has at least p micro-batches, or all, if there are fewer: of smaller
-// ones the first rank would be done before the last one has begun. The last
-// group, with m mod g of them, may be no exception: ranks would wait, some of
-// them for each other. group = 0 takes default_group(), so any m works.
+// With equal stages (f and b are the seconds of one stage) and m >= p, the
+// makespan is (mv + p - 1)(f + b). Each rank is idle for (p - 1)(f + b) of it:
+// 1/v of the idle time with one stage per rank. At most
+// min(mv, 2(p - 1 - r) + (v - 1) g + 1) micro-batches (each on one stage) are
+// in flight on rank r. A short latency c between ranks adds 2(pv - 1) c if p
+// divides m and g = p.
 //
-// std::invalid_argument unless ranks, microbatches and stages_per_rank are at
-// least 1 and the group is as above.
+// `group`: g, or 0 for default_group(), which works for any m. A group, also
+// the last one with m mod g micro-batches, must have at least p micro-batches,
+// or be the only one. If a group were smaller, the first rank would finish it
+// before the last rank begins it. If only the last group were smaller, ranks
+// would wait, and some would wait for each other.
+//
+// Throws std::invalid_argument unless `ranks`, `microbatches` and
+// `stages_per_rank` are at least 1, and `group` is 0 or follows the rule above.
 Schedule interleaved(int ranks, int microbatches, int stages_per_rank,
                      int group = 0);
 
-// The smallest group, which is the one that takes the least memory, with which
-// no rank has to wait: `ranks` if it divides `microbatches`; all micro-batches
-// if they are fewer than ranks. Where torch.distributed.pipelining takes these
-// numbers it is the same.
+// Returns the smallest group with which no rank has to wait; smaller groups
+// take less memory. This is `ranks` if it divides `microbatches`, and
+// `microbatches` if there are fewer of them than ranks. The result is that of
+// torch.distributed.pipelining for all numbers that torch accepts.
 //
-// std::invalid_argument unless both are at least 1.
+// Throws std::invalid_argument unless both are at least 1.
 int default_group(int ranks, int microbatches);
 
 }  // namespace gpipe

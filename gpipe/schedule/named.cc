@@ -19,7 +19,7 @@ namespace {
 
 struct Entry {
   const char* name;
-  int stages_per_rank;  // 0: any
+  int stages_per_rank;  // 0: any number
   Schedule (*make)(int ranks, int microbatches, int stages_per_rank);
 };
 
@@ -51,7 +51,8 @@ constexpr Entry kSchedules[] = {
     {"forward-only", 1, fixed<forward_only>},
 };
 
-// The names of those that take `stages_per_rank`; of all for 0.
+// Returns the names of the schedules that can have `stages_per_rank`; all names
+// if it is 0.
 std::string list(int stages_per_rank) {
   std::string names;
   for (const Entry& entry : kSchedules) {
@@ -92,8 +93,8 @@ Schedule named_schedule(const std::string& name, int ranks, int microbatches,
     throw std::invalid_argument(
         name + " has " + std::to_string(takes) +
         (takes == 1 ? " stage" : " stages") + " per rank, not " +
-        std::to_string(stages_per_rank) + "; those that can have as many are " +
-        list(stages_per_rank));
+        std::to_string(stages_per_rank) +
+        "; these schedules can have that many: " + list(stages_per_rank));
   }
   return entry.make(ranks, microbatches, stages_per_rank);
 }

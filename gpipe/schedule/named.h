@@ -1,4 +1,4 @@
-// The schedules by name, for programs that let their users choose.
+// Schedules by name, for programs whose users choose one.
 #pragma once
 
 #include <optional>
@@ -9,20 +9,23 @@
 
 namespace gpipe {
 
-// fill-drain, 1f1b, eager-1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2,
-// zb-interleaved, zbv, v-half, v-min, dualpipe-v, forward-only.
+// Returns all names: fill-drain, 1f1b, eager-1f1b, interleaved-1f1b,
+// looped-bfs, zb-h1, zb-h2, zb-interleaved, zbv, v-half, v-min, dualpipe-v,
+// forward-only.
 std::vector<std::string> schedule_names();
 
-// The number of stages per rank that the schedule has; none if it takes any.
+// Returns the number of stages per rank that the schedule needs, or nullopt if
+// it takes any number.
 //
-// std::invalid_argument, with all names, for a name that is not one.
+// Throws std::invalid_argument, with all names, if there is no schedule `name`.
 std::optional<int> fixed_stages_per_rank(const std::string& name);
 
-// What the function of that name returns.
+// Returns the schedule that the generator called `name` makes, for example
+// fill_drain(ranks, microbatches) for "fill-drain".
 //
-// std::invalid_argument, with all names, for a name that is not one; for a
-// number of stages per rank that the schedule cannot have, with the one that it
-// has; and unless all three numbers are at least 1.
+// Throws std::invalid_argument, with all names, if there is no schedule `name`;
+// if the schedule cannot have `stages_per_rank` (the text gives the number that
+// it needs); and unless all three numbers are at least 1.
 Schedule named_schedule(const std::string& name, int ranks, int microbatches,
                         int stages_per_rank);
 

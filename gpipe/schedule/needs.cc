@@ -6,7 +6,7 @@ namespace gpipe {
 
 Needs needs(const Action& action) {
   const int stage = action.stage, i = action.microbatch;
-  // In schedules that nobody has validated, the neighbour may be no number.
+  // In a schedule that is not validated, stage - 1 or stage + 1 may overflow.
   const bool has_before = stage > std::numeric_limits<int>::min();
   const bool has_after = stage < std::numeric_limits<int>::max();
   Needs needs;

@@ -1,4 +1,4 @@
-// What an action of a schedule waits for.
+// The actions that an action of a schedule waits for.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 
 namespace gpipe {
 
-// A few actions, without memory of their own from the heap: schedules of
-// millions of actions are gone through one action after the other.
+// A list of at most 4 actions that uses no heap memory. Loops over schedules
+// with millions of actions make one for each action.
 class Needs {
  public:
   void add(int stage, Kind kind, int microbatch) {
@@ -23,10 +23,16 @@ class Needs {
   std::size_t size_ = 0;
 };
 
-// The actions that must have ended before `action` may start, if they are in
-// the schedule: F of the stage before, B (or I) of the stage after, its own F
-// and recompute and, for W, its own I. Two actions in one block
-// (Action::with_next) wait for what either of them needs from others.
+// Returns the actions that must have ended before `action` may start. An action
+// that is not in the schedule counts as ended. All are of the same micro-batch:
+//
+//   F     F of the previous stage
+//   R     F of the same stage
+//   B, I  F and R of the same stage, B or I of the next stage
+//   W     I of the same stage
+//
+// Each action of a block (Action::with_next) also waits for what the other one
+// needs from outside the block; the result does not include that.
 Needs needs(const Action& action);
 
 }  // namespace gpipe

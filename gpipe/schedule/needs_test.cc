@@ -29,7 +29,7 @@ TEST(NeedsTest, AreOfTheNeighboursAndItsOwn) {
   EXPECT_THAT(texts({3, Kind::kBackwardWeight, 5}), ElementsAre("3I5"));
 }
 
-// Found by validate_fuzz: an overflow in what is refused later.
+// validate_fuzz found an overflow here, for a schedule that is refused later.
 TEST(NeedsTest, HaveNoNeighboursBeyondTheNumbers) {
   constexpr int kMost = std::numeric_limits<int>::max();
   constexpr int kLeast = std::numeric_limits<int>::min();

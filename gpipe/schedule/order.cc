@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kKinds = 5;
 constexpr int kNobody = -1;
 
-// The run of a schedule by the clock.
+// A simulation of a schedule in which every action takes one tick.
 class Run {
  public:
   explicit Run(const Schedule& schedule)
@@ -29,8 +29,8 @@ class Run {
   std::vector<std::vector<int64_t>> ticks() {
     const int ranks = static_cast<int>(schedule_.ranks.size());
     next_waiting_.assign(ranks, kNobody);
-    // Each rank runs until it has to wait. Then it is in the queue of the
-    // action that it waits for, until that one ends.
+    // Each rank runs until it has to wait. Then it is in the list of ranks that
+    // wait for an action, until that action ends.
     for (int rank = ranks - 1; rank >= 0; --rank) runnable_.push_back(rank);
     while (!runnable_.empty()) {
       const int rank = runnable_.back();
@@ -43,16 +43,16 @@ class Run {
 
  private:
   struct Slot {
-    bool present = false;        // is in the schedule
-    std::optional<int64_t> end;  // once it has run
-    // The first of the ranks that wait for it; the others are behind it in
-    // next_waiting_.
+    bool present = false;        // whether the action is in the schedule
+    std::optional<int64_t> end;  // set when the action has run
+    // Head of the linked list of ranks that wait for the action. The other
+    // ranks are in `next_waiting_`.
     int waiting = kNobody;
-    // The first action of the block that was last found to have it.
+    // The first action of the block in which run_block() last saw the action.
     const Action* block = nullptr;
   };
 
-  // Slots by stage and micro-batch.
+  // Returns the slot of an action, which it makes at the first call.
   Slot& slot(const Action& action) {
     return cells_[key(action)][static_cast<std::size_t>(action.kind)];
   }
@@ -67,8 +67,8 @@ class Run {
            static_cast<uint32_t>(action.microbatch);
   }
 
-  // Runs the next action of the rank, or block of actions. False if there is
-  // none, or if it has to wait.
+  // Runs the next action, or block, of the rank. Returns false if there is none
+  // or if it has to wait.
   bool run_block(int rank) {
     const auto& actions = schedule_.ranks[rank];
     auto& ticks = ticks_[rank];
@@ -82,7 +82,7 @@ class Run {
     for (std::size_t k = begin; k < end; ++k) {
       for (const Action& need : needs(actions[k])) {
         Slot* needed = find(need);
-        // What comes earlier in the block is no reason to wait with it.
+        // A block does not wait for its own earlier actions.
         if (needed == nullptr || needed->block == block) continue;
         if (!needed->end.has_value()) {
           next_waiting_[rank] = std::exchange(needed->waiting, rank);

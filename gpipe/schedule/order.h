@@ -1,4 +1,4 @@
-// The one order of all actions of a schedule, over all ranks.
+// One order of all actions of a schedule, over all ranks.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +8,31 @@
 
 namespace gpipe {
 
-// result[r][k] is the tick at which action k of rank r starts when every
+// Returns the tick result[r][k] at which action k of rank r starts. Every
 // action takes one tick of a common clock and starts as early as it can: after
-// the one before it on its rank and all that it needs (needs.h), where what is
-// not in the schedule is taken as done. A block (Action::with_next) starts when
-// the needs of all its actions are done, and has no tick between them.
+// the previous action of its rank and after all actions that it needs
+// (needs.h). A needed action that is not in the schedule counts as done. A
+// block (Action::with_next) starts when the needs of all its actions are done,
+// and its actions have consecutive ticks.
 //
-// result[r] ends early where rank r gets stuck: ranks[r][result[r].size()] can
-// never start, or begins a block that cannot. Of an action that comes more than
-// once on a rank, others wait for the first.
+// If rank r gets stuck, result[r] is shorter than ranks[r]: the action
+// ranks[r][result[r].size()] can never start, or it begins a block that can
+// never start. If an action occurs several times, others wait for the first
+// one that runs.
 //
 // Complexity: linear. Threads: pure function.
 std::vector<std::vector<int64_t>> start_ticks(const Schedule& schedule);
 
-// positions[r][k] is the place of action k of rank r among all actions, by
-// start_ticks(); ties go to the lower rank. Along a rank the positions grow,
-// and an action comes after all that it needs.
+// Returns the position result[r][k] of action k of rank r among all actions:
+// start_ticks() * (number of ranks) + r. Positions have gaps. They increase
+// along a rank, and an action comes after all actions that it needs.
 //
-// This is what "first" means when several actions fail: for fill-drain the
-// forward of micro-batch i on stage j is at clock i + j, as in torchgpipe.
+// If several actions fail, this order defines which one is the first. For
+// fill-drain the forward of micro-batch i on stage j has tick i + j, as in
+// torchgpipe.
 //
-// std::invalid_argument if some action can never start, naming one of them.
+// Throws std::invalid_argument if an action can never start; the text names one
+// such action. Complexity: linear. Threads: pure function.
 std::vector<std::vector<int64_t>> clock_order(const Schedule& schedule);
 
 }  // namespace gpipe

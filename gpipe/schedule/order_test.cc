@@ -32,7 +32,7 @@ TEST(StartTicks, HoldsABlockUntilAllOfItsNeedsAreDone) {
 TEST(StartTicks, DoesNotWaitForWhatIsEarlierInTheBlock) {
   EXPECT_THAT(start_ticks(parse_schedule("0F0,(0R0;0B0)\n")),
               ElementsAre(ElementsAre(0, 1, 2)));
-  // But for ever for what is later in it.
+  // A block waits forever for its own later actions.
   EXPECT_THAT(start_ticks(parse_schedule("0F0,(0B0;0R0)\n")),
               ElementsAre(ElementsAre(0)));
 }
@@ -48,7 +48,7 @@ TEST(StartTicks, WaitsForTheFirstOfEqualActions) {
 }
 
 TEST(StartTicks, WakesAllRanksThatWaitForTheSame) {
-  // 1F0 three times, on ranks that get to it before 0F0 is done.
+  // Three ranks reach 1F0 before 0F0 is done.
   EXPECT_THAT(start_ticks(parse_schedule("1F0\n1F0\n0F1,0F0\n1F0\n")),
               ElementsAre(ElementsAre(2), ElementsAre(2), ElementsAre(0, 1),
                           ElementsAre(2)));

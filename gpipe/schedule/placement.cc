@@ -15,11 +15,11 @@ int count(const Schedule& schedule, int Action::*number) {
   int result = 0;
   for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
     for (const Action& action : schedule.ranks[r]) {
-      // In schedules that nobody has validated, one more may be no number.
+      // In a schedule that is not validated, one more may overflow.
       if (action.*number == std::numeric_limits<int>::max()) {
         throw std::invalid_argument(
             to_string(action) + " of rank " + std::to_string(r) +
-            " has the largest number that there is: stages and micro-batches "
+            " has a number that is too large: stages and micro-batches "
             "are numbered from 0 without a gap");
       }
       result = std::max(result, action.*number + 1);
@@ -34,7 +34,7 @@ void check_gaps(const Schedule& schedule, int stages) {
   if (stages <= most_cells(actions)) return;
   throw std::invalid_argument(
       "a schedule of " + std::to_string(actions) + " actions has a stage " +
-      std::to_string(stages - 1) + ": number them from 0 without a gap");
+      std::to_string(stages - 1) + ": number stages from 0 without a gap");
 }
 
 }  // namespace
@@ -67,7 +67,8 @@ std::vector<int> rank_of_stage(const Schedule& schedule) {
       if (action.stage < 0) {
         throw std::invalid_argument(to_string(action) + " of rank " +
                                     std::to_string(rank) +
-                                    " has no stage: stages count from 0");
+                                    " has a negative stage: stages count "
+                                    "from 0");
       }
       int& known = result[action.stage];
       if (known >= 0 && known != rank) {

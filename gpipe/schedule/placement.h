@@ -1,4 +1,4 @@
-// Where the stages of a schedule are.
+// The rank of each stage of a schedule.
 #pragma once
 
 #include <vector>
@@ -7,29 +7,31 @@
 
 namespace gpipe {
 
-// Where the stages of several per rank are.
+// A rule that places several stages on each of n ranks.
 enum class Placement {
   kLoop,  // stage s on rank s modulo n: interleaved(), looped_bfs()
-  kV,     // 0 to n - 1, then back from n - 1 to 0: zero_bubble_v()
+  kV,     // ranks 0 to n - 1, then n - 1 to 0, and so on: zero_bubble_v()
 };
 
-// The rank of each of `stages` stages on `ranks` ranks, > 0.
+// Returns the rank of each of `stages` stages. `ranks` must be above 0.
+// Complexity: linear.
 std::vector<int> place_stages(int stages, int ranks, Placement placement);
 
-// One more than the largest stage, and than the largest micro-batch, that
-// occurs; 0 if there is no action. Of any schedule, valid or not.
+// Return one more than the largest stage, or micro-batch, in the schedule; 0 if
+// it has no action. The schedule need not be valid.
 //
-// std::invalid_argument where that is no int: for a stage, or a micro-batch, of
-// 2147483647.
+// Throw std::invalid_argument if that number is no int: if there is a stage, or
+// a micro-batch, 2147483647. Complexity: linear.
 int num_stages(const Schedule& schedule);
 int num_microbatches(const Schedule& schedule);
 
-// The rank of each of the num_stages() stages, -1 for one that does not occur.
+// Returns the rank of each of the num_stages() stages; -1 for a stage that does
+// not occur. The schedule may be a part of another one (for example one rank of
+// many) and may then leave stages out.
 //
-// std::invalid_argument as above, for a stage below 0 or on two ranks, and for
-// one that is far beyond the number of actions. (A part of a schedule, of one
-// rank of many, may leave stages out.)
-// Complexity of all: linear.
+// Throws std::invalid_argument if num_stages() does, if a stage is below 0 or
+// on two ranks, or if num_stages() is far larger than the number of actions
+// (see most_cells() in gaps.h). Complexity: linear.
 std::vector<int> rank_of_stage(const Schedule& schedule);
 
 }  // namespace gpipe

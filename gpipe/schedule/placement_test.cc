@@ -53,7 +53,7 @@ TEST(RankOfStage, RefusesAStageOnTwoRanks) {
       ThrowsMessage<std::invalid_argument>(HasSubstr("-1F0")));
 }
 
-// Of what nobody has validated.
+// The schedules here are not valid.
 TEST(PlacementTest, NumbersBeyondWhichNobodyCanCountAreRefused) {
   constexpr int kMost = std::numeric_limits<int>::max();
   const Schedule stage = {
@@ -75,14 +75,14 @@ TEST(PlacementTest, NumbersBeyondWhichNobodyCanCountAreRefused) {
   EXPECT_EQ(num_microbatches({{{{0, Kind::kForward, kLeast}}}}), 0);
 }
 
-// A list of them would be 8 GB.
+// A list of so many stages would take 8 GB.
 TEST(RankOfStage, RefusesStagesFarBeyondTheNumberOfActions) {
   const Schedule far = {{{{2000000000, Kind::kForward, 0}}}};
   EXPECT_EQ(num_stages(far), 2000000001);
   EXPECT_THAT([&] { rank_of_stage(far); },
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("1 actions has a stage 2000000000")));
-  // One stage of many is a part of a schedule.
+  // One stage of many is accepted, as a part of a schedule.
   EXPECT_EQ(rank_of_stage({{{{99999, Kind::kForward, 0}}}}).size(), 100000);
 }
 

@@ -1,5 +1,5 @@
-// A pipeline schedule as data: what every rank does, in which order.
-// No LibTorch.
+// A pipeline schedule as data: the actions of every rank, in their order.
+// Does not depend on LibTorch.
 #pragma once
 
 #include <string>
@@ -7,26 +7,27 @@
 
 namespace gpipe {
 
-// What is done with a micro-batch: forward; backward as a whole, or its input
-// and weight parts; recompute of a checkpointed forward.
+// The kind of work that an action does for one micro-batch on one stage.
 enum class Kind {
   kForward,         // F
-  kBackward,        // B
-  kBackwardInput,   // I
-  kBackwardWeight,  // W
-  kRecompute,       // R
+  kBackward,        // B: the whole backward
+  kBackwardInput,   // I: the part that gives the gradients of the stage's input
+  kBackwardWeight,  // W: the part that gives the gradients of the parameters
+  kRecompute,       // R: repeats the forward of a checkpointed micro-batch
 };
 
-// One entry of a schedule.
+// One entry of a schedule: one kind of work for one micro-batch on one stage.
 struct Action {
   int stage = 0;
   Kind kind = Kind::kForward;
   int microbatch = 0;
 
-  // Makes one block with the next action of its rank: neither begins before
-  // what both need from others is there. A forward with a backward: DualPipe's
-  // overlapped pair. A recompute with its backward: a late recompute, which
-  // waits for the gradient.
+  // True if this action and the next one of its rank form a block. Neither
+  // begins before the inputs that both need from other ranks have arrived.
+  // There are two sorts of blocks:
+  // - a forward and a backward: DualPipe's overlapped pair;
+  // - a recompute and its backward: a late recompute, which waits for the
+  //   gradient.
   bool with_next = false;
 
   friend bool operator==(const Action& a, const Action& b) {
@@ -35,12 +36,13 @@ struct Action {
   }
 };
 
-// "2F0" is stage 2, forward, micro-batch 0: the notation of
-// torch.distributed.pipelining.
+// Returns the action in the notation of torch.distributed.pipelining: "2F0" is
+// stage 2, forward, micro-batch 0. The text does not contain `with_next`.
 std::string to_string(const Action& action);
 
-// ranks[r] are the actions of rank r, one after the other. An action waits
-// for those that it needs, so two ranks meet only through these.
+// The actions of all ranks: `ranks[r]` lists those of rank r, which runs them
+// one after the other. An action waits for the actions that it needs (needs.h).
+// Ranks synchronize in no other way.
 struct Schedule {
   std::vector<std::vector<Action>> ranks;
 };

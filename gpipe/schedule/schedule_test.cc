@@ -11,7 +11,7 @@
 namespace gpipe {
 namespace {
 
-// The schedule as text: ranks on lines, actions separated by blanks.
+// Returns the schedule as text: one line per rank, a blank after each action.
 std::string text(const Schedule& schedule) {
   std::string result;
   for (const auto& actions : schedule.ranks) {
@@ -46,13 +46,13 @@ TEST(ClockOrder, TakesMissingForwardsAsDone) {
   const auto backward =
       select(fill_drain(2, 2), [](const Action& a) { return !is_forward(a); });
   const auto order = clock_order(backward);
-  // 1B1 at clock 0; 0B1 and 1B0 at 1; 0B0 at 2.
+  // 1B1 is at tick 0, 0B1 and 1B0 at tick 1, 0B0 at tick 2.
   EXPECT_EQ(order[1], (std::vector<int64_t>{0 * 2 + 1, 1 * 2 + 1}));
   EXPECT_EQ(order[0], (std::vector<int64_t>{1 * 2 + 0, 2 * 2 + 0}));
 }
 
 TEST(ClockOrder, LastsAsLongAsTheClosedForm) {
-  // (m + n - 1) forwards and as many backwards, one tick each.
+  // The makespan is m + n - 1 forwards and as many backwards, one tick each.
   for (int n = 1; n <= 5; ++n) {
     for (int m = 1; m <= 7; ++m) {
       const auto order = clock_order(fill_drain(n, m));

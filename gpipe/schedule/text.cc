@@ -38,13 +38,13 @@ bool overlaps(const Action& a, const Action& b) {
   return (is_forward(a) && is_backward(b)) || (is_backward(a) && is_forward(b));
 }
 
-// Not <cctype>'s, which ask the locale.
+// The functions of <cctype> depend on the locale; these do not.
 bool is_digit(char c) { return '0' <= c && c <= '9'; }
 bool is_letter(char c) {
   return ('A' <= c && c <= 'Z') || ('a' <= c && c <= 'z') || c == '_';
 }
 
-// Reads one line from left to right.
+// A parser of one line, which reads it from left to right.
 class Line {
  public:
   Line(std::string_view text, int number) : text_(text), number_(number) {}
@@ -95,7 +95,7 @@ class Line {
   int read_number(std::string_view what) {
     const char* begin = text_.data() + at_;
     const char* end = text_.data() + text_.size();
-    // from_chars would take a minus.
+    // from_chars would accept a minus sign.
     if (begin == end || !is_digit(*begin)) {
       fail(std::string(what) + ", a number from 0");
     }
@@ -119,13 +119,13 @@ class Line {
     std::string expected = "F, B, I, W or R";
     if (std::count(kNotComputation.begin(), kNotComputation.end(), letters)) {
       expected +=
-          " (a schedule is computation only, from which the rest follows: "
-          "leave this cell out)";
+          " (a schedule lists only computation, and communication follows "
+          "from it: leave this cell out)";
     }
     fail(expected);
   }
 
-  // The letters that come next.
+  // Returns the letters at the current position.
   std::string_view word() const {
     std::size_t end = at_;
     while (end < text_.size() && is_letter(text_[end])) ++end;
@@ -144,7 +144,7 @@ class Line {
     }
   }
 
-  // What is at this place: a word, a number, or a character.
+  // Returns the word, number or character at the current position, for errors.
   std::string found() const {
     if (at_ == text_.size()) return "the end of the line";
     std::size_t end = at_;
@@ -177,7 +177,7 @@ class Line {
 std::string to_csv(const Schedule& schedule) {
   std::string csv;
   for (const auto& actions : schedule.ranks) {
-    std::size_t first = 0;  // of the block
+    std::size_t first = 0;  // the block's first action
     for (std::size_t k = 0; k < actions.size(); ++k) {
       const bool begins = k == 0 || !actions[k - 1].with_next;
       const bool ends = !actions[k].with_next;

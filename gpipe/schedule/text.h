@@ -1,4 +1,4 @@
-// Schedules as text: the CSV of torch.distributed.pipelining.
+// Schedules as text, in the CSV format of torch.distributed.pipelining.
 #pragma once
 
 #include <string>
@@ -8,32 +8,34 @@
 
 namespace gpipe {
 
-// One line per rank, in their order, each with a line end; cells with commas
-// between them:
+// Returns the schedule as CSV: one line per rank, each with a line end, and
+// commas between cells:
 //
 //   0F0,0F1,0B0,(0F2;1B1)OVERLAP_F_B,(0R2;0B2)
 //
-// A cell is an action, or in parentheses the actions of one block. A forward
-// with a backward (B or I) has OVERLAP_F_B behind it, as in torch. Recomputes,
-// and any other block, are ours: torch does not read them.
+// A cell is an action, or the actions of one block in parentheses. OVERLAP_F_B
+// follows a block of a forward and a backward (B or I), as in torch. Recomputes
+// and other blocks are an extension, which torch does not read.
 //
-// Any schedule can be written. What cannot be read again: one without ranks,
-// negative numbers, and a last action of a rank that is marked with_next.
+// Accepts any schedule. But parse_schedule() cannot read a schedule without
+// ranks, with negative numbers, or in which the last action of a rank has
+// `with_next`.
+// Complexity: linear. Threads: pure function.
 std::string to_csv(const Schedule& schedule);
 
-// The schedule that `csv` says. parse_schedule(to_csv(s)) is s.
+// Returns the schedule that `csv` describes: parse_schedule(to_csv(s)) is s.
 //
-// Reads what to_csv and torch 2.11 write as "compute_only": cells without an
-// action, which torch has for idle time, are dropped, and lines may end in
-// CRLF. Blanks around actions are dropped as well, and the last line needs no
-// end. A line with nothing on it is a rank with nothing to do.
+// Reads the output of to_csv() and the "compute_only" format of torch 2.11.
+// Ignores cells without an action, which torch writes for idle time, and blanks
+// around actions. Lines may end in CRLF, and the last line needs no line end. A
+// line without actions is a rank with nothing to do.
 //
-// This reads, and no more: see validate() for whether a schedule can be run.
+// Only parses; validate() checks that a schedule can be run.
 //
-// Errors: std::invalid_argument with the line and column (in bytes, from 1) of
-// the first character that does not fit, and what was expected there. Among
-// these is what torch has besides computation (SEND_F, UNSHARD, REDUCE_GRAD
-// ...): a schedule here does not say it.
+// Throws std::invalid_argument if a character does not fit. The text gives the
+// line and column (in bytes, from 1) of the first such character, and what was
+// expected there. Actions of torch that are not computation (SEND_F, UNSHARD,
+// REDUCE_GRAD, ...) are errors, since a schedule here does not contain them.
 // Complexity: linear. Threads: pure function.
 Schedule parse_schedule(std::string_view csv);
 

@@ -1,4 +1,4 @@
-// Any bytes as the text of a schedule.
+// A fuzz target that parses any bytes as the text of a schedule.
 #include <stdexcept>
 
 #include "gpipe/schedule/text.h"
@@ -7,7 +7,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace gpipe;  // NOLINT: parser and checks
   const std::string_view text = testing::fuzz_text(data, size);
-  // A line end makes a rank, of 24 bytes.
+  // Each line end makes a rank, which takes 24 bytes.
   testing::FuzzLimits limits;
   limits.largest.per_byte = 48;
   testing::fuzz_parser<std::invalid_argument>(

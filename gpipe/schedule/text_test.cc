@@ -21,7 +21,7 @@ using ::testing::ThrowsMessage;
 constexpr Kind kForward = Kind::kForward;
 constexpr Kind kBackward = Kind::kBackward;
 
-// What comes back, without empty cells and with our line ends.
+// Parses and writes `csv`: the result has no empty cells, and line ends "\n".
 std::string reread(const std::string& csv) {
   return to_csv(parse_schedule(csv));
 }
@@ -109,7 +109,7 @@ TEST(ParseSchedule, TakesALineWithoutActionsAsARankWithNothingToDo) {
   EXPECT_EQ(reread("\n0F0\n\n"), "\n0F0\n\n");
 }
 
-// What torch 2.11 writes, for 2 ranks.
+// The following tests read the output of torch 2.11 for 2 ranks.
 
 TEST(ParseSchedule, ReadsInterleaved1F1BOfTorch) {
   EXPECT_EQ(
@@ -144,8 +144,7 @@ TEST(ParseSchedule, ReadsDualPipeVOfTorch) {
 }
 
 TEST(ParseSchedule, Reads1F1BOfTorchButForItsReductions) {
-  // Rank 1 has the forwards 1 to 3 for the backwards 0 to 2: that is for
-  // validate() to say.
+  // Rank 1 has forwards 1 to 3 but backwards 0 to 2. validate() reports that.
   const std::string rank0 = "0F0,0F1,0B0,0F2,0B1,0B2";
   const std::string rank1 = "1F1,1B0,1F2,1B1,1F3,1B2";
   EXPECT_EQ(reread(rank0 + "\r\n" + rank1 + "\r\n"),
@@ -155,8 +154,9 @@ TEST(ParseSchedule, Reads1F1BOfTorchButForItsReductions) {
   EXPECT_THAT([&] { parse_schedule(whole); },
               ThrowsMessage<std::invalid_argument>(
                   "line 1, column 26 of a schedule: expected F, B, I, W or R "
-                  "(a schedule is computation only, from which the rest "
-                  "follows: leave this cell out); found 'REDUCE_GRAD'"));
+                  "(a schedule lists only computation, and communication "
+                  "follows from it: leave this cell out); found "
+                  "'REDUCE_GRAD'"));
 }
 
 struct Refused {
@@ -171,8 +171,8 @@ TEST(ParseSchedule, SaysWhereAndWhatItExpected) {
   const std::string kind = "F, B, I, W or R";
   const std::string no_computation =
       kind +
-      " (a schedule is computation only, from which the rest follows: leave "
-      "this cell out)";
+      " (a schedule lists only computation, and communication follows from "
+      "it: leave this cell out)";
   const std::string next = "a comma or the end of the line";
   const std::string end = "the end of the line";
   const std::vector<Refused> cases = {
@@ -195,7 +195,7 @@ TEST(ParseSchedule, SaysWhereAndWhatItExpected) {
       {"0", 1, 2, kind, end},
       {"0 F0", 1, 2, kind, "the byte 0x20"},
       {"0F0,1OVERLAP_F_B", 1, 6, kind, "'OVERLAP_F_B'"},
-      // What is not computation.
+      // Actions that are not computation.
       {"0F0\n0F1,0SEND_F0", 2, 6, no_computation, "'SEND_F'"},
       {"1RECV_F0", 1, 2, no_computation, "'RECV_F'"},
       {"1SEND_B0", 1, 2, no_computation, "'SEND_B'"},

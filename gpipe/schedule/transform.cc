@@ -15,15 +15,15 @@ bool is_backward(const Action& action) {
   return begins_backward(action) || action.kind == Kind::kBackwardWeight;
 }
 
-// Where the block that actions[k] is in begins.
+// Returns the position of the first action of the block that has actions[k].
 std::size_t block_begin(const std::vector<Action>& actions, std::size_t k) {
   while (k > 0 && actions[k - 1].with_next) --k;
   return k;
 }
 
-// The first place to which actions[k], a backward, may have its recompute
-// brought forward without passing another backward or its own forward, or the
-// block that these are in.
+// Returns the earliest position for the recompute of the backward actions[k].
+// That is after the previous backward, after the micro-batch's own forward, and
+// not inside a block.
 std::size_t ahead_of(const std::vector<Action>& actions, std::size_t k) {
   const Action& backward = actions[k];
   std::size_t place = block_begin(actions, k);
@@ -47,7 +47,7 @@ Schedule with_recompute(const Schedule& schedule,
                         RecomputePlacement placement) {
   Schedule result;
   for (const auto& actions : schedule.ranks) {
-    // before[k]: the recomputes that go right before actions[k].
+    // before[k] has the recomputes that are inserted right before actions[k].
     std::vector<std::vector<Action>> before(actions.size());
     for (std::size_t k = 0; k < actions.size(); ++k) {
       const Action& action = actions[k];

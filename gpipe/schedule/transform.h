@@ -1,4 +1,4 @@
-// Schedules made from schedules.
+// Functions that make a schedule from another one.
 #pragma once
 
 #include <functional>
@@ -7,40 +7,41 @@
 
 namespace gpipe {
 
-// Where the recompute (R) of a checkpointed micro-batch goes. It has to be
-// between the forward and the backward of the same stage and micro-batch, and
-// needs nothing else, so it may fill time in which the rank would wait. From
-// its R to its backward, a micro-batch holds a graph in full.
+// The position of the recompute (R) of a checkpointed micro-batch. R must be
+// between the forward and the backward of the same stage and micro-batch. It
+// needs nothing else, so it can fill time in which the rank would wait. From R
+// to the backward, the rank holds the whole graph of the micro-batch.
 enum class RecomputePlacement {
-  // Right before its backward: fills the time in which the rank would wait for
-  // the gradient. Each graph is used up before the next R, so a rank holds one
-  // at a time, but may hold it for as long as it waits.
+  // Right before the backward. R fills the time in which the rank would wait
+  // for the gradient. Each graph is freed before the next R, so a rank holds
+  // one recomputed graph at a time, also while it waits.
   kBeforeBackward,
-  // In one block with its backward (Action::with_next): begins when the
-  // gradient is there. A rank holds a graph only while it works on it, and
-  // saves no time.
+  // In one block with the backward (Action::with_next), so R begins when the
+  // gradient arrives. A rank holds the graph only while it computes. R fills no
+  // idle time.
   kWithBackward,
-  // Right after the backward (or W) that comes before its own on the rank, or
-  // after its own forward if that is later, and after the block that this one
-  // is in: fills the time before forwards in between, too. The graph is held
-  // beside those of these forwards: one more than with the others. It may keep
-  // one of these forwards waiting, so it gains time with some costs and loses
-  // some with others: see simulate().
+  // As early as possible: right after the previous backward (or W) on the rank,
+  // or after the micro-batch's own forward if that is later, and not inside a
+  // block. R also fills idle time before the forwards in between. The rank
+  // holds the recomputed graph together with the graphs of these forwards: one
+  // more than with the other placements. R may delay one of these forwards, so
+  // it saves time with some costs and loses time with others: compare by
+  // simulate().
   kAhead,
 };
 
-// Adds an R for every backward (B or I) of a micro-batch that is
-// `checkpointed`. A backward that is in a block with a forward, be it the first
-// or the second of the two, has its R right before that block even with
-// kWithBackward, since a block has two actions. So what is valid (validate.h)
-// stays valid, if it had no R before.
+// Returns `schedule` with an R for every backward (B or I) of each micro-batch
+// for which `checkpointed` returns true. If a backward is in a block with a
+// forward (as its first or second action), its R is right before that block
+// even with kWithBackward, since a block has two actions. The result is valid
+// (validate.h) if `schedule` is valid and has no R.
 Schedule with_recompute(
     const Schedule& schedule,
     const std::function<bool(int microbatch)>& checkpointed,
     RecomputePlacement placement = RecomputePlacement::kBeforeBackward);
 
-// Only the actions of which `keep` is true, in their order. What is left of a
-// block when one of its actions is not kept is no block.
+// Returns the actions for which `keep` returns true, in their order. If only
+// one action of a block is kept, it becomes a single action.
 Schedule select(const Schedule& schedule,
                 const std::function<bool(const Action&)>& keep);
 

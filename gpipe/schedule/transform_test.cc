@@ -19,7 +19,7 @@ constexpr Kind F = Kind::kForward, B = Kind::kBackward,
 
 bool always(int) { return true; }
 
-// Of one rank; blocks with + in between.
+// Returns the actions of the first rank. A '+' joins the actions of a block.
 std::string text(const Schedule& schedule) {
   std::string result;
   for (const Action& action : schedule.ranks.at(0)) {
@@ -30,7 +30,7 @@ std::string text(const Schedule& schedule) {
   return result;
 }
 
-// The second rank of 1F1B with three, and of a zero-bubble schedule.
+// The second of three ranks of 1F1B, and a rank of a zero-bubble schedule.
 const Schedule kWhole = {
     {{{1, F, 0}, {1, F, 1}, {1, B, 0}, {1, F, 2}, {1, B, 1}, {1, B, 2}}}};
 const Schedule kParts = {
@@ -68,7 +68,7 @@ TEST(WithRecompute, GoesAheadOfForwardsButNotOfItsOwn) {
   const auto odd = [](int i) { return i % 2 == 1; };
   EXPECT_EQ(text(with_recompute(kWhole, odd, ahead)),
             "1F0 1F1 1B0 1R1 1F2 1B1 1B2");
-  // A W holds it back as well.
+  // R does not move ahead of a W either.
   const Schedule weights = {
       {{{0, F, 0}, {0, F, 1}, {0, I, 0}, {0, W, 0}, {0, F, 2}, {0, I, 1}}}};
   EXPECT_EQ(text(with_recompute(weights, odd, ahead)),
@@ -85,8 +85,8 @@ TEST(WithRecompute, StaysOutOfBlocks) {
       "0F2 3F1 3R1 0F3+3B1 0R0 3F2+0B0 3R2+3B2");
 }
 
-// The block begins with the backward: R may neither join it, as a third, nor go
-// into its middle.
+// The block begins with the backward. R may not join the block as a third
+// action, nor be inside it.
 TEST(WithRecompute, StaysOutOfBlocksThatBeginWithTheBackward) {
   const Schedule schedule =
       parse_schedule("0F0,0F1,(0B0;0F2)OVERLAP_F_B,0B1,0B2\n");
@@ -131,7 +131,7 @@ TEST(WithRecompute, AddsOneForEachBackwardOfAnySchedule) {
       }
       EXPECT_EQ(recomputes, name == "forward-only" ? 0 : 3 * v * 6) << name;
       EXPECT_NO_THROW(clock_order(out)) << name;
-      // Nothing else has changed.
+      // The other actions are the same.
       const Schedule without = select(
           out, [](const Action& a) { return a.kind != Kind::kRecompute; });
       EXPECT_EQ(without.ranks, schedule.ranks) << name;

@@ -26,8 +26,8 @@ struct Place {
   }
 };
 
-// Tells which number from 0 to count - 1 is the first that is missing among at
-// most `most`, in memory for these, however large `count` is.
+// A finder of the first missing number from 0 to `count` - 1. At most `most`
+// numbers will be seen, so the memory is O(most), however large `count` is.
 class Missing {
  public:
   Missing(int64_t count, int64_t most) : seen_(std::min(count, most + 1)) {}
@@ -49,7 +49,7 @@ class Validation {
  public:
   explicit Validation(const Schedule& schedule) : schedule_(schedule) {}
 
-  // Each check relies on those before it.
+  // Runs all checks. Each relies on the ones before it.
   void run() {
     check_numbers();
     check_gaps("stage", stages_, &Action::stage);
@@ -94,9 +94,10 @@ class Validation {
     });
   }
 
-  // A stage belongs to the rank that has most of it, so that the one action
-  // that has gone astray is the one that is refused (the majority vote of
-  // Boyer and Moore, 1991; without a majority it is any of the ranks).
+  // Throws if a stage is on two ranks. The stage belongs to the rank with most
+  // of its actions, so that the error names the misplaced action and not the
+  // others (majority vote of Boyer and Moore, 1991; without a majority it is
+  // any of the ranks).
   void check_stages_on_ranks() {
     rank_of_.assign(stages_, 0);
     std::vector<int64_t> lead(stages_, 0);
@@ -134,7 +135,7 @@ class Validation {
   }
 
   void check_doubles() {
-    // All forwards are there, so this is not larger than the schedule.
+    // All forwards are present, so this size is linear in the schedule.
     positions_.assign(stages_ * microbatches_ * kKinds, kAbsent);
     for_each([&](const Action& action, Place place) {
       int64_t& position = positions_[index(action)];
@@ -180,7 +181,7 @@ class Validation {
       const Action forward = {stage, Kind::kForward, i};
       refuse(place(forward), to_string(whole),
              " is missing: ", to_string(forward), " (", place(forward),
-             ") has no backward, as others have; add it, or ", to_string(input),
+             ") has no backward, but others do; add it, or ", to_string(input),
              " and ", to_string(weight));
     } else if (!has(input) || !has(weight)) {
       const auto& [present, missing] =
@@ -228,11 +229,12 @@ class Validation {
                "actions; clear a with_next");
       }
       if (!is_overlap(action, next) && !is_late_recompute(action, next)) {
-        refuse(here, to_string(action), " and ", to_string(next), " (", here,
-               ") cannot be a block: that is a forward and a backward of two "
-               "micro-batches, or a recompute and its backward; clear the "
-               "with_next of ",
-               to_string(action));
+        refuse(
+            here, to_string(action), " and ", to_string(next), " (", here,
+            ") cannot be a block: a block is a forward and a backward of two "
+            "micro-batches, or a recompute and its backward; clear the "
+            "with_next of ",
+            to_string(action));
       }
     });
   }
@@ -253,7 +255,7 @@ class Validation {
 
   void check_deadlock() {
     const auto ticks = start_ticks(schedule_);
-    std::vector<std::size_t> done;  // of each rank
+    std::vector<std::size_t> done;  // number of actions, of each rank
     for (const auto& ran : ticks) done.push_back(ran.size());
     std::size_t rank = 0;
     while (rank < done.size() && done[rank] == schedule_.ranks[rank].size()) {
@@ -261,7 +263,7 @@ class Validation {
     }
     if (rank == done.size()) return;
 
-    // From any rank that is stuck the way leads to a circle.
+    // Following what each rank waits for, from any stuck rank, ends in a cycle.
     std::vector<bool> seen(done.size(), false);
     const auto next = [&](std::size_t r) {
       return place(awaited(done, r)).rank;
@@ -291,7 +293,8 @@ class Validation {
            "where it waits");
   }
 
-  // What a rank waits for that is stuck after `done[rank]` actions.
+  // Returns the action that a rank waits for, if the rank is stuck after
+  // `done[rank]` actions.
   Action awaited(const std::vector<std::size_t>& done, std::size_t rank) {
     const auto& actions = schedule_.ranks[rank];
     std::size_t end = done[rank];
@@ -307,7 +310,7 @@ class Validation {
                            " of a schedule is stuck for no reason");
   }
 
-  // f(action, place) for all actions, rank by rank.
+  // Calls f(action, place) for all actions, rank by rank.
   template <typename F>
   void for_each(const F& f) const {
     for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
@@ -349,7 +352,7 @@ class Validation {
   const Schedule& schedule_;
   int64_t actions_ = 0, stages_ = 0, microbatches_ = 0;
   std::vector<std::size_t> rank_of_;  // of each stage
-  std::vector<int64_t> positions_;    // on the rank, of all actions
+  std::vector<int64_t> positions_;    // of each action, on its rank
 };
 
 }  // namespace

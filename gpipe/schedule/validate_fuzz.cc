@@ -1,4 +1,4 @@
-// Any schedule that can be read.
+// A fuzz target that validates any schedule that can be parsed.
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -11,7 +11,8 @@
 
 namespace {
 
-// Takes what nobody has validated.
+// Calls `function` with a schedule that is not validated. std::invalid_argument
+// is an accepted result.
 template <typename Function>
 void call(const Function& function, const gpipe::Schedule& schedule) {
   try {
@@ -54,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
                                              (all.rbegin()->second + 1ul),
         "every cell of a valid schedule has a forward");
   };
-  // An error shows a part of the schedule.
+  // Error texts take memory too, since they show a part of the schedule.
   testing::FuzzLimits limits;
   limits.largest = {64, 1 << 14};
   limits.held = {512, 1 << 16};

@@ -1,4 +1,5 @@
-// validate() against brute force, on valid schedules that were spoilt.
+// Compares validate() with a brute-force check, on mutations of valid
+// schedules.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ bool is_backward(const Action& action) {
 
 // ---- Brute force: counts the work, then lets ranks send messages.
 
-// Whether every stage is on one rank and does all that it has to, once.
+// Returns whether every stage is on one rank and has each of its actions once.
 bool work_is_complete(const Schedule& schedule) {
   std::map<int, std::set<std::size_t>> ranks_of;
   std::set<int> microbatches;
@@ -70,8 +71,8 @@ bool work_is_complete(const Schedule& schedule) {
 
 using Block = std::vector<Action>;
 
-// The blocks of a rank, of one action each where there is no with_next; none
-// if some block is not allowed.
+// Fills `blocks` with the blocks of a rank; an action without with_next is a
+// block of its own. Returns false if a block is not allowed.
 bool split_into_blocks(const std::vector<Action>& actions,
                        std::vector<Block>& blocks) {
   bool open = false;
@@ -93,10 +94,11 @@ bool split_into_blocks(const std::vector<Action>& actions,
   return !open;
 }
 
-// 'a' is an activation and 'g' a gradient, for a stage and a micro-batch.
+// A message to a stage: 'a' (activation) or 'g' (gradient), stage, micro-batch.
 using Message = std::tuple<char, int, int>;
 
-// Whether all actions get done if ranks wait for messages, which are buffered.
+// Returns whether all actions run if ranks wait for messages. Sends are
+// buffered.
 bool ranks_get_done(const Schedule& schedule) {
   const std::size_t ranks = schedule.ranks.size();
   std::vector<std::vector<Block>> blocks(ranks);
@@ -128,7 +130,7 @@ bool ranks_get_done(const Schedule& schedule) {
     }
     return true;
   };
-  // False if the rank has not got what it needs, and never will.
+  // Returns false if an action of its own rank that it needs is not done.
   const auto run = [&](const Action& action) {
     const int stage = action.stage, i = action.microbatch;
     const auto did = [&](Kind kind) {
@@ -189,15 +191,16 @@ bool brute_force(const Schedule& schedule) {
 
 // ---- Valid schedules.
 
-// Any stage on any rank, backwards in one or two parts, some recomputed; the
-// actions in any order in which one processor could do them.
+// Returns a random valid schedule: any stage on any rank, backwards in one or
+// two parts, some recomputed. The order is one in which a single processor
+// could run all actions.
 Schedule any_schedule(Random& random) {
   const int ranks = 1 + below(random, 4), stages = 1 + below(random, 5);
   const int microbatches = 1 + below(random, 6);
   const bool trains = below(random, 8) > 0;
   std::vector<int> rank_of;
   for (int s = 0; s < stages; ++s) rank_of.push_back(below(random, ranks));
-  // What each stage has yet to do with each micro-batch, the next at the back.
+  // The remaining actions of each stage and micro-batch, the next one last.
   std::vector<std::vector<Action>> cells;
   for (int s = 0; s < stages; ++s) {
     for (int i = 0; i < microbatches; ++i) {
@@ -218,7 +221,7 @@ Schedule any_schedule(Random& random) {
   schedule.ranks.resize(ranks);
   for (bool left = true; left;) {
     left = false;
-    // As often as chance has it, a rank goes on with what it has just done.
+    // With probability 1/2, the next action of the same cell follows at once.
     std::shuffle(cells.begin(), cells.end(), random);
     for (auto& cell : cells) {
       while (!cell.empty()) {
@@ -242,7 +245,7 @@ Schedule any_schedule(Random& random) {
   return schedule;
 }
 
-// Some neighbours made one block, where all still get done.
+// Makes blocks of some neighbouring actions if the schedule stays valid.
 void add_blocks(Schedule& schedule, Random& random) {
   for (auto& actions : schedule.ranks) {
     for (std::size_t k = 0; k + 1 < actions.size(); ++k) {
@@ -272,7 +275,7 @@ Schedule valid_schedule(Random& random) {
   return schedule;
 }
 
-// ---- Spoiling them.
+// ---- Mutations.
 
 enum Mutation {
   kDrop,
@@ -319,7 +322,7 @@ void mutate(Schedule& schedule, Mutation mutation, Random& random) {
   }
 }
 
-// What validate() has to say; "" if nothing.
+// Returns the error text of validate(); "" if there is no error.
 std::string objection(const Schedule& schedule) {
   try {
     validate(schedule);
@@ -329,7 +332,7 @@ std::string objection(const Schedule& schedule) {
   }
 }
 
-// The ranks of a deadlock wait for each other, as told.
+// Expects that the ranks in the text of a deadlock do wait for each other.
 void check_circle(const Schedule& schedule, const std::string& message) {
   static const std::regex waits(
       R"(waits at (\w+) \(position (\d+)\) for (\w+) of rank (\d+) )"
@@ -385,8 +388,7 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
       check_circle(mutant, message);
     }
   }
-  // Both answers are tried, for all mutations but a double, which is never
-  // right.
+  // Both results occur, for all mutations except kDouble, which is never valid.
   for (int mutation = 0; mutation < kMutations; ++mutation) {
     EXPECT_GT(refused[static_cast<Mutation>(mutation)], wanted / 100)
         << mutation;
@@ -398,11 +400,11 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
   EXPECT_GT(blocks, wanted * 3 / 100);
 }
 
-// Blocks of either order, and backwards in one or two parts.
+// The schedules have blocks of either order, and backwards in one or two parts.
 TEST(ValidateMutants, RecomputesMayBeAddedToWhateverIsValid) {
   Random random(1);
   const int64_t schedules = testing::rounds(500, 2000);
-  std::map<Kind, int> first;  // of blocks
+  std::map<Kind, int> first;  // number of blocks, by kind of the first action
   for (int64_t k = 0; k < schedules; ++k) {
     const Schedule schedule =
         select(valid_schedule(random),

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// What validate() has to say; "" if nothing.
+// Returns the error text of validate(); "" if there is no error.
 std::string objection(const Schedule& schedule) {
   try {
     validate(schedule);
@@ -35,7 +35,7 @@ std::string objection(const char* csv) {
   return objection(parse_schedule(csv));
 }
 
-// Without the grid.
+// Returns the error text without the grid.
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -70,11 +70,11 @@ TEST(Validate, AcceptsWhatIsNotUsualButCanBeDone) {
            "0F0,1F0,1B0,0B0\n",                 // all on one rank
            "\n0F0,0B0\n\n",                     // ranks with nothing to do
            "1F0,1B0\n0F0,0B0\n",                // ranks in another order
-           "0F0,0I0,0W0\n1F0,1B0\n",            // a stage in parts, one not
-           "0F0,0F1,0B1,0I0,0W0\n",             // and so for micro-batches
+           "0F0,0I0,0W0\n1F0,1B0\n",            // B in parts on one stage only
+           "0F0,0F1,0B1,0I0,0W0\n",             // ... for one micro-batch only
            "0F0,0R0,0F1,0B0,0B1\n",             // an early recompute
-           "0F0,(0R0;0I0),0W0\n",               // a late one
-           "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n",    // overlapped, either order
+           "0F0,(0R0;0I0),0W0\n",               // a late recompute
+           "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n",    // a block, in either order
            "0F0,(0B0;0F1)OVERLAP_F_B,0B1\n",    //
            "0F0,(0F1;0I0)OVERLAP_F_B,0W0,0B1",  //
        }) {
@@ -82,11 +82,11 @@ TEST(Validate, AcceptsWhatIsNotUsualButCanBeDone) {
   }
 }
 
-// One message in full: what is wrong, where, the remedy, and a grid.
+// One whole text: what is wrong, where, what to do, and a grid.
 TEST(Validate, ShowsAGrid) {
   EXPECT_EQ(objection("0F0,0F1,0B1\n1F0,1F1,1B1,1B0\n"),
-            "0B0 is missing: 0F0 (rank 0, position 0) has no backward, as "
-            "others have; add it, or 0I0 and 0W0\n"
+            "0B0 is missing: 0F0 (rank 0, position 0) has no backward, but "
+            "others do; add it, or 0I0 and 0W0\n"
             "tick    0   1   2   3   4\n"
             "rank 0  0F0 0F1 .   .   0B1\n"
             "rank 1  .   1F0 1F1 1B1 1B0\n");
@@ -101,7 +101,7 @@ TEST(Validate, TellsADeadlockAsTheCircleOfWaiting) {
             "tick    0   1    2\n"
             "rank 0  0F0 0B0? .\n"
             "rank 1  .   1F0  1F1?\n");
-  // Rank 0 waits for rank 1, but only ranks 1 and 2 for each other.
+  // Rank 0 waits for rank 1. Only ranks 1 and 2 wait for each other.
   EXPECT_THAT(
       objection("0F0,0B0,0F1,0B1\n1F0,1B0,1F1,1B1\n2F1,2B1,2F0,2B0\n"),
       StartsWith("deadlock: rank 1 waits at 1B0 (position 1) for 2B0 of rank 2 "
@@ -116,7 +116,7 @@ TEST(Validate, TellsADeadlockOfARankWithItself) {
 }
 
 TEST(Validate, FindsTheDeadlockThatABlockMakes) {
-  // Without the block 0F1 would go ahead of 0B0, and 1F1 would get it.
+  // Without the block, 0F1 runs before 0B0, and 1F1 gets its input.
   EXPECT_EQ(objection("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"), "");
   EXPECT_THAT(objection("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n"),
               StartsWith("deadlock: rank 0 waits at 0F1 (position 1) for 1B0 "
@@ -125,7 +125,7 @@ TEST(Validate, FindsTheDeadlockThatABlockMakes) {
 }
 
 TEST(Validate, FindsTheDeadlockOfALateRecompute) {
-  // The recompute itself is nothing to wait for.
+  // The block waits for the gradient, not for its own recompute.
   EXPECT_THAT(objection("0F0,(0R0;0B0),0F1,0B1\n1F0,1F1,1B0,1B1\n"),
               StartsWith("deadlock: rank 0 waits at 0R0 (position 1) for 1B0 "
                          "of rank 1 (position 2), which waits at 1F1 "
@@ -133,7 +133,7 @@ TEST(Validate, FindsTheDeadlockOfALateRecompute) {
 }
 
 TEST(Validate, TellsOnlyTheBeginningOfALargeCircle) {
-  // Stages s and s + 12 on rank s, the later one first.
+  // Rank s has the stages s and s + 12, and runs the later one first.
   std::string csv;
   for (int s = 0; s < 12; ++s) {
     csv += std::to_string(s + 12) + "F0," + std::to_string(s) + "F0\n";
@@ -168,8 +168,8 @@ TEST(Validate, SaysWhatIsWrongWhereAndWhatToDo) {
       {"0F0,0F1,1F0\n1F1\n1F2,1F3,0F2,0F3,1B0\n",
        "1F0 (rank 0, position 2) is not on rank 2 with the rest of stage 1: a "
        "stage is on one rank; move it there"},
-      // Forwards. torch 2.11's 1F1B for 2 ranks and 3 micro-batches has them
-      // off by one on the last rank.
+      // Forwards. In 1F1B of torch 2.11, for 2 ranks and 3 micro-batches, their
+      // numbers are off by one on the last rank.
       {"0F0,0F1,0B0,0F2,0B1,0B2\n1F1,1B0,1F2,1B1,1F3,1B2\n",
        "0F3 is missing: there is 1F3 (rank 1, position 4), and every stage "
        "needs a forward of every micro-batch; "
@@ -185,8 +185,8 @@ TEST(Validate, SaysWhatIsWrongWhereAndWhatToDo) {
        "0R0 comes twice, at positions 1 and 3 of rank 0: take one out"},
       // Backwards.
       {"0F0,0B0,0F1\n",
-       "0B1 is missing: 0F1 (rank 0, position 2) has no backward, as others "
-       "have; add it, or 0I1 and 0W1"},
+       "0B1 is missing: 0F1 (rank 0, position 2) has no backward, but others "
+       "do; add it, or 0I1 and 0W1"},
       {"0F0,0I0\n",
        "0W0 is missing: 0I0 (rank 0, position 1) is one part of a backward "
        "and needs the other; add it to rank 0"},
@@ -219,21 +219,21 @@ TEST(Validate, SaysWhatIsWrongWhereAndWhatToDo) {
        "needs: move it behind that"},
       // Blocks.
       {"(0F0;0F1)\n",
-       "0F0 and 0F1 (rank 0, position 0) cannot be a block: that is a forward "
-       "and a backward of two micro-batches, or a recompute and its backward; "
-       "clear the with_next of 0F0"},
+       "0F0 and 0F1 (rank 0, position 0) cannot be a block: a block is a "
+       "forward and a backward of two micro-batches, or a recompute and its "
+       "backward; clear the with_next of 0F0"},
       {"(0F0;0B0)OVERLAP_F_B\n",
-       "0F0 and 0B0 (rank 0, position 0) cannot be a block: that is a forward "
-       "and a backward of two micro-batches, or a recompute and its backward; "
-       "clear the with_next of 0F0"},
+       "0F0 and 0B0 (rank 0, position 0) cannot be a block: a block is a "
+       "forward and a backward of two micro-batches, or a recompute and its "
+       "backward; clear the with_next of 0F0"},
       {"0F0,0F1,0R0,(0R1;0B0),0B1\n",
-       "0R1 and 0B0 (rank 0, position 3) cannot be a block: that is a forward "
-       "and a backward of two micro-batches, or a recompute and its backward; "
-       "clear the with_next of 0R1"},
+       "0R1 and 0B0 (rank 0, position 3) cannot be a block: a block is a "
+       "forward and a backward of two micro-batches, or a recompute and its "
+       "backward; clear the with_next of 0R1"},
       {"0F0,1F0,(0R0;1B0),0B0\n",
-       "0R0 and 1B0 (rank 0, position 2) cannot be a block: that is a forward "
-       "and a backward of two micro-batches, or a recompute and its backward; "
-       "clear the with_next of 0R0"},
+       "0R0 and 1B0 (rank 0, position 2) cannot be a block: a block is a "
+       "forward and a backward of two micro-batches, or a recompute and its "
+       "backward; clear the with_next of 0R0"},
       {"0F0,(0F1;0B0;0B1)\n",
        "0B0 (rank 0, position 2) makes a block with both its neighbours: a "
        "block has two actions; clear a with_next"},
@@ -244,7 +244,7 @@ TEST(Validate, SaysWhatIsWrongWhereAndWhatToDo) {
   }
 }
 
-// What text cannot say.
+// These schedules have no text form.
 TEST(Validate, RefusesNegativeNumbersEndlessBlocksAndNothing) {
   EXPECT_EQ(first_line(objection(Schedule{{{{0, Kind::kForward, -1}}}})),
             "0F-1 (rank 0, position 0) has a negative number: stages and "
@@ -268,14 +268,14 @@ TEST(Validate, NamesWhatIsMissingBelowVeryLargeNumbers) {
     schedule.ranks[0].push_back({i, Kind::kForward, 0});
     schedule.ranks[0].push_back({0, Kind::kBackward, i});
   }
-  // 10^6 forwards would be needed.
+  // A valid schedule with these numbers would need 10^6 forwards.
   EXPECT_THAT(objection(schedule), StartsWith("0F1 is missing"));
   schedule.ranks[0][0] = {kLargest, Kind::kForward, kLargest};
   EXPECT_THAT(objection(schedule),
               StartsWith("there is 2147483647F2147483647"));
 }
 
-// ---- The right action is named, wherever it is.
+// ---- The error names the right action, wherever it is.
 
 class ValidateEach : public ::testing::TestWithParam<const char*> {
  protected:

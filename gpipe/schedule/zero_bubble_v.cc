@@ -10,8 +10,8 @@
 namespace gpipe {
 namespace {
 
-// The actions of one rank. Of each kind and chunk (0: the first of the rank's
-// stages, 1: the second) the micro-batches come in their order.
+// The actions of one rank. A chunk is one of its two stages (0: the first, 1:
+// the second). Each kind takes the micro-batches of a chunk in ascending order.
 class Row {
  public:
   Row(int ranks, int rank) : stages_{rank, 2 * ranks - 1 - rank} {}
@@ -41,8 +41,9 @@ class Row {
 
 std::vector<Action> row(int ranks, int rank, int microbatches) {
   Row row(ranks, rank);
-  // Fill: until micro-batch 0 has come down the V and up again to this rank;
-  // then, with one forward of each chunk, until it has been to rank 0 and back.
+  // Warm-up: forwards of the first chunk until the activations of micro-batch 0
+  // come back from rank p - 1; then a forward of each chunk in turn, until the
+  // gradient of micro-batch 0 comes back from rank 0.
   for (int k = 0; k < 2 * (ranks - rank) - 1; ++k) row.forward(0);
   for (int k = 0; k < rank; ++k) {
     row.forward(1);
@@ -58,7 +59,7 @@ std::vector<Action> row(int ranks, int rank, int microbatches) {
     row.forward(1);
     row.backward(1);
   }
-  // Drain: others wait for Is, so Ws are kept for when there is no I.
+  // Drain: other ranks wait for Is, so Ws run only when there is no I.
   for (int k = 0; k < rank; ++k) {
     row.input(0);
     row.input(1);

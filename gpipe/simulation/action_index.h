@@ -1,4 +1,4 @@
-// Numbers for the actions of a schedule, for dense arrays.
+// Numbers for the actions of a schedule, as indices of dense arrays.
 #pragma once
 
 #include <array>
@@ -12,23 +12,25 @@
 
 namespace gpipe {
 
-// Gives each action that may be in a schedule a number below size(): there is a
-// number for each stage, micro-batch and kind that comes at all, together or
-// not. Actions of one cell lie beside each other.
+// A map from actions to numbers below size(). It has a number for every
+// combination of a stage, a micro-batch and a kind that occur in the schedule,
+// also for combinations that do not occur. Actions of one stage and micro-batch
+// have consecutive numbers.
 class ActionIndex {
  public:
   static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 
-  // std::invalid_argument for a negative stage or micro-batch, and for numbers
-  // that are far beyond the number of actions.
+  // Throws std::invalid_argument if a stage or micro-batch is negative, or if
+  // stages times micro-batches are far more than the actions (see most_cells()
+  // in schedule/gaps.h).
   explicit ActionIndex(const Schedule& schedule);
   explicit ActionIndex(const std::vector<std::vector<Span>>& ranks);
 
   std::size_t size() const { return size_; }
-  // One more than the largest stage.
+  // Returns one more than the largest stage.
   std::size_t stages() const { return static_cast<std::size_t>(stages_); }
 
-  // kNone for what cannot be in the schedule.
+  // Returns the number of `action`; kNone if it cannot be in the schedule.
   std::size_t find(const Action& action) const {
     const int column = columns_[static_cast<std::size_t>(action.kind)];
     if (column < 0 || action.stage < 0 || action.stage >= stages_ ||

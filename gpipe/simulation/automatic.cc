@@ -22,22 +22,24 @@
 namespace gpipe {
 namespace {
 
-// How many candidates the local search begins from. Then half of them go on,
-// again and again, until one is left.
+// The number of candidates from which the local search begins. After each round
+// half of them remain, until one is left.
 constexpr std::size_t kStarts = 16;
 
+// A possible result.
 struct Candidate {
   Order order;
-  double makespan = 0;
-  std::string start;
-  bool searched = false;
+  double makespan = 0;    // seconds
+  std::string start;      // how its first order was made
+  bool searched = false;  // whether local search has improved it
 };
 
 bool is_shorter(const Candidate& a, const Candidate& b) {
   return a.makespan < b.makespan;
 }
 
-// I in place of B, and W right after it; or B in place of I, and no W.
+// Returns `schedule` with I and W instead of each B. W is right after I, or
+// after the block of I.
 Schedule in_parts(const Schedule& schedule) {
   Schedule result;
   for (const auto& actions : schedule.ranks) {
@@ -58,6 +60,7 @@ Schedule in_parts(const Schedule& schedule) {
   return result;
 }
 
+// Returns `schedule` with B instead of each I, and without W.
 Schedule in_one(const Schedule& schedule) {
   Schedule result = select(schedule, [](const Action& action) {
     return action.kind != Kind::kBackwardWeight;
@@ -79,11 +82,14 @@ bool has_parts(const Schedule& schedule) {
   return false;
 }
 
+// The candidates that are within the memory limits.
 class Candidates {
  public:
   explicit Candidates(const Problem& problem)
       : problem_(problem), stopwatch_(problem) {}
 
+  // Adds the named schedules with this placement, and the schedules that exist
+  // for any placement.
   void add_named() {
     const int v = problem_.stages / problem_.ranks;
     for (const std::string& name : schedule_names()) {
@@ -101,7 +107,8 @@ class Candidates {
     add(one_at_a_time(problem_), "one micro-batch at a time");
   }
 
-  // Returns the number of candidates.
+  // Adds the results of list scheduling with up to `most` rules. Returns the
+  // number of rules that were tried.
   int add_listed(int most) {
     using Recompute = ListRule::Recompute;
     std::vector<Recompute> recomputes = {Recompute::kNever};
@@ -129,7 +136,8 @@ class Candidates {
     return count;
   }
 
-  // The best first, each makespan once.
+  // Returns up to `count` candidates, the shortest first, one for each
+  // makespan. No candidate is left in this object.
   std::vector<Candidate> best(std::size_t count) {
     std::stable_sort(candidates_.begin(), candidates_.end(), is_shorter);
     const auto last = std::unique(candidates_.begin(), candidates_.end(),
@@ -161,7 +169,8 @@ class Candidates {
     }
   }
 
-  // With as few recomputes as it needs to fit: of the first micro-batches.
+  // Adds `schedule`. If it does not fit, adds it with recompute of the first
+  // micro-batches, as few as necessary.
   void add_recomputed(const Schedule& schedule, const std::string& name) {
     if (add(order_of(schedule, problem_), name)) return;
     if (!problem_.may_recompute) return;
@@ -188,7 +197,7 @@ class Candidates {
     }
   }
 
-  // False if it does not fit.
+  // Adds an order that fits and can be run. Returns false if it does not fit.
   bool add(Order order, const std::string& start) {
     if (!fits(order, problem_)) return false;
     if (stopwatch_.run(order, &times_)) {
@@ -203,7 +212,8 @@ class Candidates {
   std::vector<Candidate> candidates_;
 };
 
-// What fits is a candidate, so from here on there is one.
+// Throws if a rank cannot run even the leanest order within its limit.
+// Otherwise that order fits, so there is at least one candidate.
 void check_memory(const Problem& problem) {
   const Order leanest = one_at_a_time(problem);
   for (int r = 0; r < problem.ranks; ++r) {
@@ -217,10 +227,11 @@ void check_memory(const Problem& problem) {
   }
 }
 
-// Local search from all of `candidates`, then from the better half of what was
-// found, and so on: successive halving (Jamieson and Talwalkar, "Non-stochastic
-// best arm identification and hyperparameter optimization", 2016). Each round
-// has the same part of the budget.
+// Returns the best result of local search from `candidates`. The search begins
+// from all of them, then continues from the better half of the results, and so
+// on: successive halving (Jamieson and Talwalkar, "Non-stochastic best arm
+// identification and hyperparameter optimization", 2016). Each round has the
+// same part of the budget.
 Candidate best_of(const Problem& problem, std::vector<Candidate> candidates,
                   int budget, uint64_t seed) {
   int rounds = 1;

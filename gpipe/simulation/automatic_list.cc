@@ -18,19 +18,22 @@ std::size_t size(int number) { return static_cast<std::size_t>(number); }
 
 using Recompute = ListRule::Recompute;
 
-// How far a micro-batch is on a stage.
+// The last completed action of a micro-batch on a stage.
 enum class Progress : char { kNone, kForward, kRecompute, kInput, kDone };
 
+// The state of a micro-batch on a stage.
 struct Cell {
   Progress progress = Progress::kNone;
   bool recomputed = false;
-  // When what it needs is there, as soon as that is known.
+  // The times at which the input of F and the gradient for B or I arrive;
+  // kUnknown if their producer has not been scheduled.
   double input = kUnknown, gradient = kUnknown;
 };
 
-// ---- What a rank holds
+// ---- The memory of a rank
 
-// Tells whether the micro-batches of a rank can be finished.
+// A check that the micro-batches of a rank can finish within its memory limit
+// (banker's algorithm).
 class Bank {
  public:
   Bank(const Problem& problem, const ListRule& rule)
@@ -48,14 +51,15 @@ class Bank {
     }
   }
 
-  // Of micro-batch i on a rank.
+  // The bytes of one micro-batch on a rank.
   struct Claim {
     double held = 0;
-    // The most that it takes beside that on the way that takes least: pending
-    // Ws, forwards, then backwards with a recompute right before and a W right
-    // after each.
+    // The most bytes that it takes in addition until it is done, in the order
+    // that takes least: pending Ws, forwards, then backwards, each with its
+    // recompute right before and its W right after it.
     double most = 0;
   };
+  // Returns the bytes of micro-batch i on `rank`.
   Claim claim(const std::vector<Cell>& cells, int rank, int i) const {
     const auto& own = problem_.stages_of[size(rank)];
     const auto& modes = modes_[size(rank)].recomputed;
@@ -104,8 +108,8 @@ class Bank {
     return claim;
   }
 
-  // Can the micro-batches first..last finish in this order? The others hold
-  // nothing.
+  // Returns whether micro-batches first..last of `rank` can finish in this
+  // order. Other micro-batches hold no memory.
   bool is_safe(const std::vector<Cell>& cells, int rank, int first,
                int last) const {
     const double limit = problem_.limit[size(rank)];
@@ -116,8 +120,9 @@ class Bank {
       claims.push_back(claim(cells, rank, i));
       held += claims.back().held;
     }
-    // The sums of peak_bytes() are in another order: rounding must not stop the
-    // oldest micro-batch. What is too much by that is found out later.
+    // peak_bytes() adds up in another order, and rounding must not stop the
+    // oldest micro-batch. The caller's check with fits() catches an order that
+    // exceeds the limit by this tolerance.
     const double most = limit + 1e-9 * std::abs(limit);
     for (const Claim& claim : claims) {
       if (held + claim.most > most) return false;
@@ -126,7 +131,7 @@ class Bank {
     return true;
   }
 
-  // A rank that holds nothing else can do a micro-batch.
+  // Returns whether every rank can run a single micro-batch.
   bool can_begin() const {
     const std::vector<Cell> cells(size(problem_.cells()));
     for (int r = 0; r < problem_.ranks; ++r) {
@@ -139,17 +144,19 @@ class Bank {
  private:
   const Problem& problem_;
   const bool splits_;
-  std::vector<Lean> modes_;  // of the forwards to come
+  std::vector<Lean> modes_;  // of each rank, for forwards not yet scheduled
 };
 
-// ---- What a rank does
+// ---- The actions of a rank
 
+// The next action of a rank.
 struct Choice {
   Action action;
-  bool recomputed = false;  // of a forward
-  double start = kInfinite;
+  bool recomputed = false;   // only for a forward
+  double start = kInfinite;  // seconds; infinite: there is no action
 };
 
+// One run of list_schedule().
 class ListScheduling {
  public:
   ListScheduling(const Problem& problem, const ListRule& rule)
@@ -168,8 +175,9 @@ class ListScheduling {
     set_times();
   }
 
-  // Always the choice that starts first goes next, so nothing that comes later
-  // can start before it.
+  // Returns the order, or nullopt if the rule needs more memory than the
+  // limits. Of the next actions of all ranks, the one that starts first is
+  // always scheduled next, so no later one can start before it.
   std::optional<Order> run() {
     if (!bank_.can_begin()) return std::nullopt;
     std::vector<Choice> choices;
@@ -196,10 +204,12 @@ class ListScheduling {
   }
 
  private:
-  // The next micro-batch of each kind; R belongs to the next B or I.
+  // The state of a stage: the next micro-batch of each kind. A recompute is
+  // always for the next B or I.
   struct Stage {
     int forward = 0, backward = 0, weight = 0;
-    double forward_time = 0, backward_time = 0;  // see ListRule::spacing
+    // The planned times of micro-batch 0; see ListRule::spacing.
+    double forward_time = 0, backward_time = 0;
   };
 
   Cell& cell(const Action& action) {
@@ -244,7 +254,8 @@ class ListScheduling {
                                                : stage.backward_time);
   }
 
-  // If `cell` were as far as that.
+  // Returns whether all micro-batches of `rank` could finish if `cell` had this
+  // progress. `cell` is changed only during the call.
   bool would_be_safe(int rank, Cell* cell, Progress progress, bool recomputed) {
     const Cell before = *cell;
     cell->progress = progress;
@@ -261,9 +272,10 @@ class ListScheduling {
     return safe;
   }
 
-  // What to do on a free rank; an infinite start if there is nothing.
+  // Returns the next action of a free rank; its start is infinite if there is
+  // none.
   Choice choose(int rank) {
-    std::vector<Choice> wanted;  // by others
+    std::vector<Choice> wanted;  // others wait for these
     Choice filler;
     const double free = free_[size(rank)];
     const auto fill = [&](const Action& action) {
@@ -315,7 +327,7 @@ class ListScheduling {
 
   Choice best_of(const std::vector<Choice>& wanted,
                  const Choice& filler) const {
-    double until = kInfinite;  // candidates start before, or at this
+    double until = kInfinite;  // latest start of a candidate
     for (const Choice& choice : wanted) {
       const double wait =
           rule_.waits ? problem_.durations.of(choice.action) : 0;

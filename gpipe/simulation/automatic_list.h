@@ -1,5 +1,5 @@
-// List scheduling: what automatic_schedule() begins with where no named
-// schedule is good. Not for users: automatic.h is.
+// List scheduling, which makes candidates for automatic_schedule().
+// Internal: users include automatic.h.
 #pragma once
 
 #include <optional>
@@ -9,42 +9,46 @@
 
 namespace gpipe {
 
-// How a free rank chooses from what can begin.
+// The rule by which a free rank chooses among the actions that can begin.
 struct ListRule {
-  // A micro-batch that met no other one would be at each action at some time.
-  // Micro-batch i has these times, later by i * spacing * the work of the
-  // busiest rank for one micro-batch; what is first by them goes first. With 0
-  // this is forwards first, as long as there are any; with more and more
-  // spacing the older micro-batch goes first, that is its backward. In between
-  // it is the repeated block of Controllable Memory (arXiv 2405.15362).
+  // Defines a planned time for each action; the earliest one goes first. For
+  // micro-batch 0 it is when the action would start if no other micro-batch
+  // were in the pipeline. For micro-batch i it is later by i * `spacing` *
+  // (seconds of work of the busiest rank for one micro-batch).
+  //
+  // With 0, forwards go first as long as there are any. With large values the
+  // older micro-batch goes first, that is, its backward. In between, the order
+  // is the repeated block of Controllable Memory (arXiv 2405.15362).
   double spacing = 1;
-  // What nobody waits for, a W or a recompute that is early, fills a gap that
-  // is at least `filler` times as long.
+  // A W, or a recompute before the gradient arrives, blocks no other rank. It
+  // fills a gap whose length is at least `filler` times its own.
   double filler = 1;
-  // Rather than begin at once with what is there, wait for what is earlier by
-  // the times above, if it comes before the first of the others would end.
+  // Whether the rank waits for an action with an earlier planned time, instead
+  // of beginning one that is ready. It waits only if that action can start
+  // before the first of the others would end.
   bool waits = false;
-  bool splits = false;  // I and W in place of B
+  bool splits = false;  // whether I and W replace B
 
   enum class Recompute {
-    kNever,  // rather wait for memory
+    kNever,  // waits for memory instead
     kIfFull,
     kAlways,
   };
   Recompute recompute = Recompute::kNever;
 };
 
-// Each stage has its micro-batches in their order. None if that rule cannot do
-// with the memory.
+// Returns the order that `rule` gives, or nullopt if that rule needs more
+// memory than the limits. Each stage takes its micro-batches in ascending
+// order.
 //
-// It does not get stuck, since it is a banker (Dijkstra's algorithm, 1965): it
-// only takes memory if on that rank afterwards all micro-batches that are under
-// way could be finished, one after the other, the oldest first. The oldest one
-// of all ranks may then always go on to its end; and when it is there, it has
-// given back what it held, on which the next one counted.
+// The algorithm does not get stuck, since it is a banker's algorithm (Dijkstra,
+// 1965). A rank takes memory only if afterwards all its micro-batches in flight
+// could still finish, one after the other, the oldest first. So the oldest
+// micro-batch of all ranks can always continue to its end. Then it frees its
+// memory, which the next one needs.
 //
-// Complexity: O(n * (stages per rank)), times the micro-batches in flight if
-// there is a limit.
+// Complexity: O(n * (stages per rank)) for n actions, times the number of
+// micro-batches in flight if there is a limit.
 std::optional<Order> list_schedule(const Problem& problem,
                                    const ListRule& rule);
 

@@ -31,7 +31,7 @@ class ListTest : public testing::Test {
     return list;
   }
 
-  // Up to three stages on a rank, in any places.
+  // Returns a random placement with one to three stages on each rank.
   std::vector<int> place() {
     const int ranks = number(1, 4);
     std::vector<int> place;
@@ -62,7 +62,7 @@ class ListTest : public testing::Test {
   std::mt19937 random_{0};
 };
 
-// With the least memory, and little more.
+// The limits are the least memory, or a little more.
 TEST_F(ListTest, NeverGetsStuckInTheMemoryThatARankNeeds) {
   for (int k = 0; k < 3000; ++k) {
     const auto place = this->place();
@@ -101,12 +101,13 @@ TEST_F(ListTest, HasNothingWhereItsRuleNeedsMore) {
   EXPECT_FALSE(list_schedule(problem, rule).has_value());
   rule.recompute = Recompute::kIfFull;
   EXPECT_TRUE(list_schedule(problem, rule).has_value());
-  // Both stages: 1 + (1 + 10).
+  // With recompute of both stages the rank needs 1 + (1 + 10) bytes.
   rule.recompute = Recompute::kAlways;
   EXPECT_FALSE(list_schedule(problem, rule).has_value());
 }
 
-// 1F1B is what comes out where each rank has the memory that it has there.
+// The makespan is that of 1F1B if each rank has the memory that it needs in
+// 1F1B.
 TEST_F(ListTest, IsAsShortAsOneForwardOneBackwardInItsMemory) {
   for (const int p : {1, 2, 4, 8}) {
     for (const int m : {1, 3, 8, 20}) {

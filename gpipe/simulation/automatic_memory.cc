@@ -6,8 +6,8 @@
 
 namespace gpipe {
 
-// From the first stage on: a recompute leaves more to the stages after it, so
-// it is right wherever its own stage can bear it.
+// Goes from the rank's first stage to its last. A recompute leaves more memory
+// to later stages, so a stage is recomputed if its own backward fits with it.
 Lean lean(const Problem& problem, int rank, double bytes) {
   Lean result;
   result.next = std::numeric_limits<double>::infinity();
@@ -21,7 +21,8 @@ Lean lean(const Problem& problem, int rank, double bytes) {
   for (const int stage : problem.stages_of[r]) {
     const auto s = static_cast<std::size_t>(stage);
     const double full = problem.activation[s], input = problem.input[s];
-    // In its backward a stage holds this, and what the stages before it hold.
+    // During its backward a recomputed stage holds input and activations, in
+    // addition to the memory of the stages before it.
     const bool recomputed =
         problem.may_recompute && input < full && is_within(held + input + full);
     if (!recomputed && !is_within(held + full)) return result;

@@ -1,5 +1,5 @@
-// The least memory that a rank can do with.
-// Not for users: automatic.h is.
+// The least memory with which a rank can run a schedule.
+// Internal: users include automatic.h.
 #pragma once
 
 #include <vector>
@@ -9,24 +9,28 @@
 
 namespace gpipe {
 
-// Which stages of a rank to recompute so that one micro-batch alone, from its
-// first forward to its last backward, fits into `bytes`.
+// The result of lean().
 struct Lean {
   bool fits = false;
-  std::vector<char> recomputed;  // of each of the rank's stages, upwards
-  // If it does not fit, the next larger number of bytes that may change this.
+  // For each of the rank's stages, in ascending order: whether to recompute it.
+  std::vector<char> recomputed;
+  // If it does not fit: the next larger number of bytes with which it may fit.
   double next = 0;
 };
+
+// Chooses the stages of a rank to recompute so that a single micro-batch, from
+// its first forward to its last backward, fits into `bytes`.
 Lean lean(const Problem& problem, int rank, double bytes);
 
-// The fewest bytes with which any schedule can be run on the rank. When the
-// forward of its last stage begins, no other stage of the rank has given back
-// what it holds of that micro-batch; so every schedule holds as much at least
+// Returns the fewest bytes with which a rank can run any schedule. When the
+// forward of the rank's last stage begins, its other stages still hold all
+// their memory for that micro-batch. So every schedule holds at least as much
 // as one_at_a_time() with the best choice of recomputes.
 double least_bytes(const Problem& problem, int rank);
 
-// Every micro-batch goes all the way before the next one begins. Within the
-// limits if that is possible, else with the least that each rank needs.
+// Returns the order in which each micro-batch finishes before the next one
+// begins. It is within the memory limits if possible; otherwise each rank needs
+// its least_bytes().
 Order one_at_a_time(const Problem& problem);
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// What automatic_schedule() may do, and how long it looks.
+// Options of automatic_schedule().
 #pragma once
 
 #include <cstdint>
@@ -6,20 +6,21 @@
 
 namespace gpipe {
 
-// Which schedules automatic_schedule() may look at, and for how long.
+// The schedules that automatic_schedule() may consider, and how many.
 struct AutomaticOptions {
   // The most bytes that each rank may hold (Timeline::peak_bytes): one number
   // for each rank, or one for all; empty for no limit.
   std::vector<double> memory_bytes;
-  // May a backward be in two parts, I and W? It also takes the costs of both.
+  // Whether backwards may be in two parts, I and W. Needs the costs of both.
   bool split_backward = true;
-  // May micro-batches be recomputed? It also takes their cost. As this takes
-  // time and saves memory, it is only done where a limit asks for it.
+  // Whether micro-batches may be recomputed. Needs the cost of recompute. It
+  // takes time and saves memory, so it helps only if memory is limited.
   bool recompute = true;
-  // The candidates that are simulated, beside those that are made from named
-  // schedules: a number, not seconds, so that results can be reproduced.
+  // The number of candidates to simulate, in addition to those made from named
+  // schedules. It is a number and not a time, so that results are reproducible.
+  // Must not be negative.
   int budget = 30000;
-  uint64_t seed = 0;
+  uint64_t seed = 0;  // of the local search
 };
 
 }  // namespace gpipe

@@ -80,13 +80,15 @@ Stopwatch::Stopwatch(const Problem& problem)
       slots_(2 * size(problem.cells())),
       link_free_(problem.links) {}
 
-// Where F of a cell is noted, or its B or I. kNone: nobody waits for it.
+// Returns the slot of an F, or of a B or I. Returns kNone for other actions,
+// for which no other stage waits.
 int Stopwatch::slot_of(const Action& action) const {
   if (action.kind == Kind::kForward) return 2 * problem_.cell(action);
   return begins_backward(action) ? 2 * problem_.cell(action) + 1 : kNone;
 }
 
-// Of what an action needs from another stage.
+// Returns the slot of the action that `action` needs from another stage; kNone
+// if it needs none.
 int Stopwatch::slot_of_need(const Action& action) const {
   Action need = action;
   if (action.kind == Kind::kForward) {
@@ -98,7 +100,9 @@ int Stopwatch::slot_of_need(const Action& action) const {
   return exists ? slot_of(need) : kNone;
 }
 
-// What an action needs from its own stage is before it on its rank.
+// Adds the input from another stage to `time`. Returns false, and lets `rank`
+// wait, if that input has not been made. Inputs from the action's own stage
+// need no check, since they are earlier on the same rank.
 bool Stopwatch::wait_for(const Action& action, int rank, StepTime* time) {
   const int found = slot_of_need(action);
   if (found == kNone) return true;
@@ -114,6 +118,8 @@ bool Stopwatch::wait_for(const Action& action, int rank, StepTime* time) {
   return true;
 }
 
+// Records that `action` ends at `end`, sends its output and wakes the rank that
+// waits for it.
 void Stopwatch::finish(const Action& action, Place place, double end) {
   const int found = slot_of(action);
   if (found == kNone) return;

@@ -1,5 +1,5 @@
-// A schedule while it is being searched for, and how long it takes.
-// Not for users: automatic.h is.
+// The form of a schedule that the search changes, and a fast simulator of it.
+// Internal: users include automatic.h.
 #pragma once
 
 #include <vector>
@@ -9,60 +9,69 @@
 
 namespace gpipe {
 
-// An action, or an overlapped pair of a forward and a backward; first.with_next
-// says which.
+// One action, or an overlapped pair of a forward and a backward.
 struct Step {
-  Action first, second;
+  Action first, second;  // `second`: only of a pair
 
   bool is_pair() const { return first.with_next; }
 };
 
+// A schedule as lists of steps.
 struct Order {
   std::vector<std::vector<Step>> ranks;
-  std::vector<char> recomputed;  // of each cell: is there an R?
+  std::vector<char> recomputed;  // by Problem::cell(): whether there is an R
 };
 
-// A late recompute (a block of R and its backward) becomes two actions: as
-// simulated, R then fills time in which its rank would wait, and what the rank
-// holds at most depends on the order of its actions alone.
+// Converts a schedule to an order. A late recompute (a block of R and its
+// backward) becomes two steps. Then R can fill time in which its rank would
+// wait, and the peak memory of a rank depends only on the order of its actions.
 Order order_of(const Schedule& schedule, const Problem& problem);
+
+// Converts an order to a schedule.
 Schedule schedule_of(const Order& order);
 
-// The most bytes that a rank holds, by the sums of with_memory().
+// Returns the most bytes that a rank holds at a time, as with_memory() counts
+// them.
 double peak_bytes(const Order& order, int rank, const Problem& problem);
-// Is every rank within its limit?
+
+// Returns whether every rank is within its memory limit.
 bool fits(const Order& order, const Problem& problem);
 
-// A step of an order.
+// The place of a step in an order.
 struct Place {
   int rank = -1, position = -1;
 };
 
+// The times of a step, in seconds.
 struct StepTime {
-  double ready = 0;  // all that it needs from other stages is there
+  double ready = 0;  // when all inputs from other stages have arrived
   double start = 0, end = 0;
-  Place last;  // of what it needs, what came last; rank -1: it needs nothing
+  Place last;  // the step whose output arrived last; rank -1: needs no input
 };
 
+// The times of all steps of an order.
 struct Times {
   std::vector<std::vector<StepTime>> ranks;  // as Order::ranks
-  double makespan = 0;
+  double makespan = 0;                       // seconds
 };
 
-// Simulates orders of one problem: simulate() without looking anything up, and
-// without memory from the heap after the first run.
+// A simulator of the orders of one problem. It is as exact as simulate(), but
+// uses the tables of Problem, and no heap memory after its first run.
+// Not thread-safe.
 class Stopwatch {
  public:
+  // `problem` must outlive this object.
   explicit Stopwatch(const Problem& problem);
 
-  // False if some step can never start. The makespan is that of simulate().
-  // Complexity: linear.
+  // Fills `times` and returns true; returns false if a step can never start.
+  // The makespan is that of simulate(). Complexity: linear.
   bool run(const Order& order, Times* times);
 
  private:
-  struct Slot {  // of what others wait for
-    double arrival = 0;
-    int waiter = 0;  // rank
+  // The output of an action for a neighbouring stage.
+  struct Slot {
+    double arrival = 0;  // seconds
+    int waiter = 0;      // the rank that waits for it
     Place made_by;
   };
 

@@ -16,7 +16,7 @@
 namespace gpipe {
 namespace {
 
-// The search would be misled if its short cut were another simulator.
+// The search relies on Stopwatch to give the same results as simulate().
 TEST(AutomaticOrderTest, TakesTheTimeAndMemoryThatSimulateSays) {
   std::mt19937 random(0);
   const auto list = [&](std::size_t stages) {

@@ -25,7 +25,7 @@ std::vector<double> list_of(const char* name, const std::vector<double>& list,
 
 std::vector<double> limits(const std::vector<double>& given, int ranks) {
   for (std::size_t k = 0; k < given.size(); ++k) {
-    // A comparison with NaN is false.
+    // This comparison is false for NaN, so NaN is refused.
     if (given[k] >= 0) continue;
     refuse("memory limit ", k, " is ", given[k],
            ": it is a number of bytes, 0 or more");
@@ -39,7 +39,8 @@ std::vector<double> limits(const std::vector<double>& given, int ranks) {
   return given;
 }
 
-// All kinds that have costs, of all stages.
+// Returns a schedule with an action of each stage and each kind that has costs,
+// so that Engine makes the durations of all of them.
 Schedule probe(const Problem& problem) {
   std::vector<Kind> kinds = {Kind::kForward, Kind::kBackward};
   if (problem.may_recompute) kinds.push_back(Kind::kRecompute);
@@ -67,7 +68,7 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
       costs(given) {
   if (stages < 1 || microbatches < 1) {
     refuse("there are ", stages, " stages and ", microbatches,
-           " micro-batches: a schedule needs one of each at least");
+           " micro-batches: a schedule needs at least one of each");
   }
   if (options.budget < 0) {
     refuse("the budget is ", options.budget,
@@ -78,7 +79,7 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
     const int rank = rank_of[size(s)];
     if (rank < 0 || rank >= stages) {
       refuse("stage ", s, " is on rank ", rank,
-             ": ranks count from 0, and have a stage each");
+             ": number ranks from 0, each with a stage");
     }
     ranks = std::max(ranks, rank + 1);
   }
@@ -160,7 +161,9 @@ double Problem::lower_bound() const {
   };
   const auto copy = [](const Route& route) { return route.wire + route.delay; };
 
-  // Until a stage has its first input; from the end of its last gradient on.
+  // `head`: seconds until the first input of each stage arrives. `tail`:
+  // seconds from the end of its last B or I until the first stage's backward
+  // has ended.
   std::vector<double> head(size(stages)), tail(size(stages));
   double there = 0, back = 0;
   for (int s = 0; s < stages; ++s) {
@@ -182,7 +185,7 @@ double Problem::lower_bound() const {
       backward += microbatches * b;
     }
     const double hidden = durations.overlap * std::min(forward, backward);
-    // The last action may be a W, for which nobody waits.
+    // The last action may be a W, for which no other action waits.
     const double last = may_split ? 0 : tail[size(own.front())];
     bound = std::max(
         bound, head[size(own.front())] + forward + backward - hidden + last);

@@ -1,5 +1,5 @@
-// What the parts of automatic_schedule() look up again and again.
-// Not for users: automatic.h is.
+// The input of automatic_schedule(), as tables for its parts.
+// Internal: users include automatic.h.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +12,26 @@
 
 namespace gpipe {
 
+// The stages, ranks, costs and limits for which a schedule is searched.
 struct Problem {
-  // Errors: those of automatic_schedule(), but for limits that are too low.
+  // Throws std::invalid_argument in the cases of automatic_schedule(), except
+  // that it accepts memory limits that are too low.
   Problem(const std::vector<int>& rank_of_stage, int microbatches,
           const Costs& costs, const AutomaticOptions& options);
 
   int stages = 0, ranks = 0, microbatches = 0;
   std::vector<int> rank_of;                 // of each stage
-  std::vector<std::vector<int>> stages_of;  // of each rank, upwards
-  Costs costs;                              // with `backward` in any case
+  std::vector<std::vector<int>> stages_of;  // of each rank, ascending
+  Costs costs;                              // always with `backward`
   Durations durations;
   std::size_t links = 0;
-  bool may_split = false;      // I and W, in place of B
-  bool may_recompute = false;  // R
+  bool may_split = false;      // whether I and W may replace B
+  bool may_recompute = false;  // whether there may be an R
 
-  // Bytes, of each rank.
+  // Bytes of each rank.
   std::vector<double> limit;  // infinite if there is none
   std::vector<double> resident;
-  // Bytes, of each stage; see Costs.
+  // Bytes of each stage; see Costs.
   std::vector<double> activation, input, weight;
 
   int cell(const Action& action) const {
@@ -37,13 +39,15 @@ struct Problem {
   }
   int cells() const { return stages * microbatches; }
 
-  // Bytes that a rank takes when an action starts, and gives back when it ends.
+  // Return the bytes that a rank takes when an action starts, and frees when it
+  // ends. `recomputed`: whether its cell (stage and micro-batch) has an R.
   double taken_by(const Action& action, bool recomputed) const;
   double freed_by(const Action& action, bool recomputed) const;
 
-  // No schedule of any order is shorter: a rank has to wait for its first
-  // micro-batch, work, and wait for its last one to come back to the first
-  // stage; and a micro-batch has to go through all stages and back.
+  // Returns a lower bound on the makespan, in seconds. Each rank has to wait
+  // for its first micro-batch and do all its work, and then its last gradient
+  // has to reach the first stage. Also, one micro-batch has to pass all stages
+  // forward and backward.
   double lower_bound() const;
 };
 

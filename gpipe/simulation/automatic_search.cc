@@ -20,8 +20,8 @@ bool is_same_cell(const Action& a, const Action& b) {
   return a.stage == b.stage && a.microbatch == b.microbatch;
 }
 
-// Do two steps have actions of one micro-batch on one stage? These have an
-// order.
+// Returns whether two steps have actions of one micro-batch on one stage. The
+// order of such steps is fixed.
 bool share_cell(const Step& x, const Step& y) {
   return is_same_cell(x.first, y.first) ||
          (x.is_pair() && is_same_cell(x.second, y.first)) ||
@@ -29,6 +29,7 @@ bool share_cell(const Step& x, const Step& y) {
                           (x.is_pair() && is_same_cell(x.second, y.second))));
 }
 
+// One local search.
 class Search {
  public:
   Search(const Problem& problem, const Order& order, uint64_t seed)
@@ -37,13 +38,14 @@ class Search {
     follow_critical_path();
   }
 
+  // Returns the shortest order found by simulating `budget` moves.
   Order best(int budget) {
     const double bound = problem_.lower_bound();
     Order best = now_;
     double least = times_.makespan;
     std::vector<double> late(kLate, least);
-    // Many proposals are not possible and are not counted, so they are limited
-    // too.
+    // Many proposals are not possible and do not count as moves. This limits
+    // their number too.
     int64_t proposals = 16 * static_cast<int64_t>(budget);
     for (int k = 0; k < budget && proposals > 0 && least > bound;) {
       --proposals;
@@ -71,9 +73,9 @@ class Search {
  private:
   static constexpr std::size_t kLate = 100;
 
-  // ---- Where to move
+  // ---- Critical path
 
-  // One of the critical paths.
+  // Sets `path_` to the steps of one critical path, from the last to the first.
   void follow_critical_path() {
     path_.clear();
     Place here;
@@ -88,7 +90,7 @@ class Search {
       const auto& times = times_.ranks[size(here.rank)];
       const StepTime& time = times[size(here.position)];
       if (time.start > time.ready || time.last.rank < 0) {
-        --here.position;  // what its rank did before
+        --here.position;  // the previous step of its rank
       } else {
         here = time.last;
       }
@@ -97,13 +99,14 @@ class Search {
 
   // ---- Moves
 
+  // Returns a random number below `count`.
   std::size_t draw(std::size_t count) { return random_() % count; }
 
-  // Changes now_, on one rank, so that it can still be run and fits; false, and
-  // nothing is changed, if what was drawn is not possible.
+  // Makes a random change of `now_` on one rank, after which it still fits.
+  // Returns false, without a change, if the drawn move is not possible.
   bool propose() {
     Place here = path_[draw(path_.size())];
-    if (draw(8) == 0) {  // anywhere, for what is to become possible later
+    if (draw(8) == 0) {  // off the critical path, to prepare later moves
       here.rank = static_cast<int>(draw(now_.ranks.size()));
       here.position =
           static_cast<int>(draw(now_.ranks[size(here.rank)].size()));
@@ -121,6 +124,7 @@ class Search {
     return false;
   }
 
+  // Undoes the last move.
   void undo() {
     std::swap(now_.ranks[rank_], steps_);
     if (changed_cell_ >= 0) {
@@ -129,7 +133,8 @@ class Search {
     }
   }
 
-  // To another place on its rank, as near to one that is drawn as can be.
+  // Moves the step at `from` on its rank, as near as possible to a drawn place.
+  // Returns false if it does not move.
   bool shift(std::size_t from) {
     auto& steps = now_.ranks[rank_];
     const std::size_t reach =
@@ -150,16 +155,19 @@ class Search {
     return to != from;
   }
 
-  // Steps a < b of rank_. What b waits for is there before a ends, so no way
-  // leads from a to b over other ranks, and there will be no circle. (If it
-  // comes later, b would not begin earlier, so nothing would be won.)
+  // Returns whether steps a < b of `rank_` may change their order. All inputs
+  // of b arrive before a ends, so b does not depend on a through other ranks,
+  // and the swap makes no deadlock. (If an input of b arrives later, b would
+  // not begin earlier, so the swap would gain nothing.)
   bool may_swap(std::size_t a, std::size_t b) const {
     const auto& steps = steps_;
     const auto& times = times_.ranks[rank_];
     return times[b].ready < times[a].end && !share_cell(steps[a], steps[b]);
   }
 
-  // What the step is, in place of where it is.
+  // Changes the kind of a step, not its place: pairs or separates, splits or
+  // merges, or adds or removes a recompute. Returns false if that is not
+  // possible.
   bool change(std::size_t k) {
     const Step& step = steps_[k];
     if (step.is_pair() || (problem_.durations.overlap > 0 && draw(2) == 0)) {
@@ -179,6 +187,7 @@ class Search {
     }
   }
 
+  // Makes two steps of a pair.
   bool part(std::size_t k) {
     auto& steps = now_.ranks[rank_];
     const Action second = steps[k].second;
@@ -187,6 +196,7 @@ class Search {
     return true;
   }
 
+  // Makes a pair of step k and the next one.
   bool pair(std::size_t k) {
     auto& steps = now_.ranks[rank_];
     if (k + 1 == steps.size() || steps[k + 1].is_pair()) return false;
@@ -204,6 +214,7 @@ class Search {
     return true;
   }
 
+  // Replaces a B by an I with its W right after it.
   bool split(std::size_t k) {
     auto& steps = now_.ranks[rank_];
     Action& action = steps[k].first;
@@ -214,6 +225,7 @@ class Search {
     return true;
   }
 
+  // Replaces an I by a B, and removes its W.
   bool merge(std::size_t k) {
     auto& steps = now_.ranks[rank_];
     Action weight = steps[k].first;
@@ -223,7 +235,7 @@ class Search {
     return true;
   }
 
-  // Takes out the recompute of a cell, or puts one right before its backward.
+  // Removes the recompute of a cell, or adds one right before its backward.
   bool toggle_recompute(const Action& action) {
     if (!problem_.may_recompute) return false;
     auto& steps = now_.ranks[rank_];
@@ -252,6 +264,7 @@ class Search {
     return true;
   }
 
+  // Returns the step of `rank_` whose first action is `action`.
   std::vector<Step>::iterator find(const Action& action) {
     auto& steps = now_.ranks[rank_];
     return std::find_if(steps.begin(), steps.end(), [&](const Step& step) {
@@ -266,8 +279,8 @@ class Search {
   std::vector<Place> path_;
   std::mt19937_64 random_;
 
-  // What undo() needs: the rank that was changed, as it was, and the cell that
-  // got or lost a recompute.
+  // For undo(): the changed rank, its steps before the change, and the cell
+  // whose recompute was added or removed (-1: none).
   std::size_t rank_ = 0;
   std::vector<Step> steps_;
   int changed_cell_ = -1;

@@ -1,5 +1,5 @@
-// Local search: what automatic_schedule() ends with.
-// Not for users: automatic.h is.
+// Local search, the last part of automatic_schedule().
+// Internal: users include automatic.h.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace gpipe {
 
-// The shortest of `budget` orders, one made from the other, from `order` on,
-// which fits; all of them are within the limits. Ends early when the lower
-// bound is reached.
+// Returns the shortest order found by `budget` moves from `order`. `order` must
+// be within the memory limits, and so are all orders that the search tries. The
+// same `seed` gives the same result. Ends early at the lower bound.
 //
-// What shortens an order changes a critical path, so moves begin there (van
-// Laarhoven, Aarts and Lenstra, "Job shop scheduling by simulated annealing",
-// 1992). A move is accepted if the makespan becomes no longer than it is, or
-// than it was some moves ago (Burke and Bykov, "The late acceptance
-// Hill-Climbing heuristic", 2017).
+// Only a change on a critical path can shorten an order, so most moves begin
+// there (van Laarhoven, Aarts and Lenstra, "Job shop scheduling by simulated
+// annealing", 1992). A move is accepted if the new makespan is not longer than
+// the current one, or than the one some moves ago (Burke and Bykov, "The late
+// acceptance Hill-Climbing heuristic", 2017).
 //
-// Complexity: O(budget * n).
+// Complexity: O(budget * n) for n actions.
 Order improved(const Problem& problem, const Order& order, int budget,
                uint64_t seed);
 

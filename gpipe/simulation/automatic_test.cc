@@ -54,7 +54,7 @@ Costs equal_parts(std::size_t stages) {
   return costs;
 }
 
-// The costs by which results are simulated.
+// Returns the costs with which automatic_schedule() simulates its result.
 Costs completed(Costs costs) {
   if (!costs.backward.empty()) return costs;
   for (std::size_t s = 0; s < costs.backward_input.size(); ++s) {
@@ -64,6 +64,7 @@ Costs completed(Costs costs) {
   return costs;
 }
 
+// A source of random costs and placements.
 class Draw {
  public:
   explicit Draw(unsigned seed) : random_(seed) {}
@@ -81,7 +82,7 @@ class Draw {
     return list;
   }
 
-  // Whole numbers, so that sums are exact.
+  // Returns costs that are whole numbers, so that sums are exact.
   Costs costs(std::size_t stages) {
     Costs costs;
     costs.forward = list(stages, 1, 9);
@@ -105,7 +106,7 @@ class Draw {
     return costs;
   }
 
-  // Stages in any places, each rank with one at least.
+  // Returns a random placement in which each rank has at least one stage.
   std::vector<int> place(int ranks, int stages) {
     std::vector<int> place = in_line(ranks);
     while (static_cast<int>(place.size()) < stages) {
@@ -123,9 +124,9 @@ class Draw {
 
 // ---- The best of all schedules
 
-// Tries everything, in the order of starts. On each stage a forward or backward
-// may take any micro-batch that is there; the first stage has them in their
-// order, as they are all alike.
+// A search of all schedules, in the order of starts. On each stage, a forward
+// or backward may take any micro-batch that has arrived. The first stage takes
+// them in ascending order, since they are all equal.
 class Everything {
  public:
   Everything(const std::vector<int>& place, int microbatches,
@@ -143,8 +144,7 @@ class Everything {
     }
   }
 
-  // Infinite if nothing fits. Nothing that is as long as `known` is looked
-  // into.
+  // Returns the shortest makespan below `known`, or `known` if there is none.
   double makespan(double known) {
     best_ = known;
     go_on(0);
@@ -156,12 +156,13 @@ class Everything {
   struct Cell {
     State state = kNothing;
     bool recomputed = false;
-    double forward = kInfinite, backward = kInfinite;  // ends
+    double forward = kInfinite,
+           backward = kInfinite;  // when F, and B or I, end
   };
 
   Cell& cell(std::size_t s, int i) { return cells_[s * size(m_) + size(i)]; }
 
-  // When something from another stage is there.
+  // Returns when the output of stage `from`, made at `end`, arrives at `to`.
   double there(std::size_t from, std::size_t to, double end) const {
     return end + (place_[from] == place_[to] ? 0 : costs_.latency);
   }
@@ -258,7 +259,7 @@ class Everything {
   double best_ = kInfinite;
 };
 
-// ---- What every result has
+// ---- Checks of every result
 
 void expect_sound(const AutomaticSchedule& result,
                   const std::vector<int>& place, int microbatches,
@@ -272,8 +273,8 @@ void expect_sound(const AutomaticSchedule& result,
   for (std::size_t r = 0; r < limits.size(); ++r) {
     EXPECT_LE(again.peak_bytes[r], limits[r]) << "rank " << r;
   }
-  // A rank's own work, with the shorter form of each backward, and a
-  // micro-batch's way through all stages and back.
+  // Two lower bounds: the work of each rank with the shorter form of each
+  // backward, and the time of one micro-batch through all stages and back.
   double way = 0;
   std::vector<double> work(result.schedule.ranks.size());
   for (std::size_t s = 0; s < place.size(); ++s) {
@@ -289,8 +290,8 @@ void expect_sound(const AutomaticSchedule& result,
   EXPECT_THAT(work, Each(Le(result.timeline.makespan)));
 }
 
-// The shortest of all named schedules of that placement that fit; infinite if
-// none does.
+// Returns the makespan of the shortest named schedule with that placement that
+// fits; infinite if none fits.
 double best_named(const std::vector<int>& place, int microbatches,
                   const Costs& costs, const std::vector<double>& limits) {
   const int ranks = static_cast<int>(limits.size());
@@ -334,7 +335,8 @@ double best_named(const std::vector<int>& place, int microbatches,
 
 // ---- Tests
 
-// In all 200 cases, with and without limits, or it is right that none fits.
+// Cases with and without limits. If automatic_schedule() throws, no schedule
+// fits.
 TEST(AutomaticTest, FindsTheShortestOfAllSmallSchedules) {
   Draw draw(1);
   int feasible = 0;
@@ -357,7 +359,7 @@ TEST(AutomaticTest, FindsTheShortestOfAllSmallSchedules) {
     }
     ++feasible;
     expect_sound(result, place, m, costs, options.memory_bytes);
-    // Times are whole numbers, so this has to find one that is as short.
+    // Times are whole numbers, so this finds a schedule of the same length.
     EXPECT_EQ(everything.makespan(result.timeline.makespan + 1),
               result.timeline.makespan)
         << k;
@@ -365,8 +367,8 @@ TEST(AutomaticTest, FindsTheShortestOfAllSmallSchedules) {
   EXPECT_GE(feasible, testing::rounds(37, 150));
 }
 
-// 3 m v + p - 1 units: the last rank waits for its first micro-batch, and no
-// more. No named schedule has its ranks in reverse.
+// The makespan is 3 m v + p - 1 units: the last rank waits only for its first
+// micro-batch. No named schedule has its ranks in reverse order.
 TEST(AutomaticTest, EqualStagesAreIdleOnlyUntilTheyBegin) {
   for (const int p : {1, 2, 4, 6}) {
     const int m = 2 * p;
@@ -383,7 +385,7 @@ TEST(AutomaticTest, EqualStagesAreIdleOnlyUntilTheyBegin) {
   }
 }
 
-// With i = 2 ZB-H1 would be idle for longer; nothing can be shorter than ZB-H2.
+// With i = 2, ZB-H1 is idle for longer, and ZB-H2 is the shortest possible.
 TEST(AutomaticTest, SaysWhichNamedScheduleItIs) {
   Costs costs = equal_parts(4);
   costs.backward_input.assign(4, 2);
@@ -428,8 +430,9 @@ TEST(AutomaticTest, IsNeverLongerThanANamedScheduleThatFits) {
   EXPECT_GE(shorter, testing::rounds(75, 375));
 }
 
-// The least that a rank with one stage needs is one micro-batch; with two, it
-// may recompute the first one while the second has its input only.
+// Returns the least memory that a rank needs, in bytes. With one stage it holds
+// the activations of one micro-batch. With two stages, the first one may keep
+// only its input until its recompute.
 double least_bytes(const std::vector<int>& place, int rank,
                    const Costs& costs) {
   std::vector<std::size_t> own;
@@ -531,7 +534,7 @@ TEST(AutomaticTest, SplitsBackwardsOnlyIfItMayAndCan) {
   options.split_backward = false;
   const auto whole = automatic_schedule(in_line(3), 6, costs, options);
   EXPECT_FALSE(has(whole, Kind::kBackwardInput));
-  // (m + p - 1)(f + i + w), the best that there is with whole backwards.
+  // The shortest possible with whole backwards is (m + p - 1)(f + i + w).
   EXPECT_EQ(whole.timeline.makespan, 8 * 3);
   EXPECT_EQ(whole.lower_bound, 8 * 3);
 
@@ -542,7 +545,8 @@ TEST(AutomaticTest, SplitsBackwardsOnlyIfItMayAndCan) {
       has(automatic_schedule(in_line(3), 6, costs), Kind::kBackwardInput));
 }
 
-// One rank: all but the first forward and the last backward are in pairs.
+// On a single rank, all actions except the first forward and the last backward
+// are in pairs.
 TEST(AutomaticTest, OverlapsForwardsAndBackwards) {
   Costs costs;
   costs.forward = {1};

@@ -14,11 +14,12 @@
 namespace gpipe {
 namespace {
 
-// With members in the order in which they were added.
+// JSON objects keep their members in the order in which they were added.
 using Json = nlohmann::ordered_json;
 
 double microseconds(double seconds) { return 1e6 * seconds; }
 
+// The events of a trace, as text.
 class Trace {
  public:
   void add(const NamedTimeline& named) {
@@ -42,8 +43,9 @@ class Trace {
   }
 
  private:
+  // The track and the time of an action.
   struct Place {
-    int track = 0;  // 0: not in the timeline
+    int track = 0;  // 0: the action is not in the timeline
     double start = 0, end = 0;
   };
 
@@ -128,8 +130,10 @@ class Trace {
            {"cname", "grey"}});
   }
 
-  // An arrow belongs to the event that is on its track at its time: so it
-  // begins in the middle, since another event may begin at the end.
+  // Adds an arrow from the output of `of` to the action that needs it. A viewer
+  // attaches an end of an arrow to the event at that time on its track. So the
+  // arrow begins in the middle of an event, since another one may begin at its
+  // end.
   void add_arrow(const Action& of, const Place& from, const Place& to) {
     const char* name = of.kind == Kind::kForward ? "activation" : "gradient";
     const int64_t id = ++arrows_;
@@ -150,8 +154,8 @@ class Trace {
            {"ts", microseconds(to.start)}});
   }
 
-  // The time on the link; until it has arrived is an argument, since copies may
-  // be under way together.
+  // Adds the copies. A copy's event is the time in which it occupies the link.
+  // Its arrival is an argument, since the latencies of copies may overlap.
   void add_transfers(const Timeline& timeline) {
     std::map<std::pair<int, int>, int> tracks;
     for (const Transfer& transfer : timeline.transfers) {

@@ -1,4 +1,4 @@
-// Timelines for chrome://tracing and ui.perfetto.dev.
+// Timelines as traces for chrome://tracing and ui.perfetto.dev.
 #pragma once
 
 #include <string>
@@ -9,24 +9,25 @@
 
 namespace gpipe {
 
-// JSON in the Trace Event Format (JSON object form), an event per line:
+// Return JSON in the Trace Event Format (JSON object form), with one event per
+// line:
 //
-// - a process per timeline, and in it a track per rank and one per link over
-//   which copies take time; a rank with overlapped pairs has a second track,
-//   for the second action of each;
-// - an action is a complete event, named as in to_string(Action), with its
-//   stage, kind and micro-batch as arguments; a copy is another one, with its
-//   bytes if they are known;
-// - so is the time between actions, of category "idle", named by its cause (see
-//   idle.h);
-// - an arrow goes from each F to that of the next stage, and from each B or I
-//   to that of the stage before;
-// - a counter of each rank's bytes, where the timeline has its memory.
+// - Each timeline is a process. It has a track for each rank, and for each link
+//   over which copies take time. A rank with overlapped pairs has a second
+//   track, for the second action of each pair.
+// - An action is a complete event, named as in to_string(Action). Its arguments
+//   are stage, kind and micro-batch.
+// - A copy is a complete event, with its bytes if they are known.
+// - Idle time is a complete event of category "idle", named by its cause (see
+//   idle.h).
+// - An arrow goes from each F to the F of the next stage, and from each B or I
+//   to the B or I of the previous stage.
+// - If the timeline has memory, a counter shows the bytes of each rank.
 //
-// Times are in microseconds. Names may be any text; what is not UTF-8 in them
-// is replaced.
+// Times are in microseconds. Names may be any text; invalid UTF-8 is replaced.
 //
-// Errors and complexity: those of idle_spans(). Threads: pure functions.
+// Throw std::invalid_argument in the cases of idle_spans(). Complexity: as
+// idle_spans(). Threads: pure functions.
 std::string to_chrome_trace(const std::vector<NamedTimeline>& timelines);
 std::string to_chrome_trace(const Timeline& timeline);
 

@@ -37,7 +37,7 @@ bool is_idle(const Json& event) {
   return event.contains("cat") && event.at("cat") == "idle";
 }
 
-// Of one phase, without idle time.
+// Returns the events of one phase, without idle time.
 std::vector<Json> events_of(const std::string& trace, const std::string& ph) {
   std::vector<Json> events;
   const Json json = Json::parse(trace);
@@ -56,7 +56,7 @@ std::map<std::string, Json> by_name(const std::vector<Json>& events) {
   return result;
 }
 
-// Names of tracks or processes.
+// Returns the names of tracks ("thread_name") or processes ("process_name").
 std::vector<std::string> names(const std::string& trace,
                                const std::string& kind) {
   std::vector<std::string> names;
@@ -85,7 +85,7 @@ TEST(ChromeTraceTest, ActionsAreEventsInMicroseconds) {
 TEST(ChromeTraceTest, ArrowsGoToTheNeighbouringStages) {
   const std::string trace =
       to_chrome_trace(simulate(fill_drain(3, 1), costs_of(3)));
-  // The event that an end of an arrow is in.
+  // Returns the name of the event that contains the end of an arrow.
   const auto at = [&](const Json& end) -> std::string {
     for (const Json& event : events_of(trace, "X")) {
       const double from = event.at("ts"), dur = event.at("dur");

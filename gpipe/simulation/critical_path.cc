@@ -15,7 +15,7 @@
 namespace gpipe {
 namespace {
 
-// Goes back along a timeline.
+// A search for the critical path, from the last action back.
 class Tracer {
  public:
   explicit Tracer(const Timeline& timeline)
@@ -56,16 +56,20 @@ class Tracer {
   }
 
  private:
+  // The place of an action in the timeline.
   struct Found {
-    int rank = -1;  // -1: not in the timeline
+    int rank = -1;  // -1: the action is not in the timeline
     std::size_t position = 0;
   };
-  // Of copies: whether of a forward, of which micro-batch, to which rank.
+  // A key for copies: whether the output is of a forward, its micro-batch, and
+  // the rank to which it goes.
   using Way = std::tuple<bool, int, int>;
 
+  // Adds a step. Throws if the path is longer than all actions and copies,
+  // which happens only in a cycle.
   void add(const CriticalStep& step) {
     if (path_.size() > found_.size() + before_.size()) {
-      refuse("the timeline cannot be: ", to_string(step.action),
+      refuse("the timeline is not possible: ", to_string(step.action),
              " waits for itself");
     }
     path_.push_back(step);
@@ -95,21 +99,22 @@ class Tracer {
     return last;
   }
 
-  // The action that the one at `place` waited for longest, after the copies in
-  // between have been added; none if there is none, or in another process.
+  // Adds the copies for which the action at `place` waited, and returns the
+  // action before them: the one that ended last of those for which it waited.
+  // Returns nullopt if there is none, or if it is in another process.
   std::optional<Found> before(const Found& place) {
     const auto& spans = timeline_.ranks[place.rank];
     std::size_t first = place.position, end = place.position + 1;
     if (first > 0 && spans[first - 1].action.with_next) --first;
     if (spans[place.position].action.with_next && end < spans.size()) ++end;
-    // Late recompute: the backward comes after it, not beside it.
+    // In a late recompute the backward runs after R, not beside it.
     if (first < place.position &&
         spans[first].action.kind == Kind::kRecompute) {
       return Found{place.rank, first};
     }
 
     std::optional<Found> action;
-    int copy = -1;  // if the last of all is one
+    int copy = -1;  // set if a copy ended last
     double time = -1;
     const auto wait_for = [&](const Found& found) {
       const double there = span_of(found).end;
@@ -127,7 +132,7 @@ class Tracer {
         if (!found) continue;
         if (found->rank == place.rank && found->position >= first &&
             found->position < end) {
-          continue;  // in the block
+          continue;  // in the same block
         }
         const bool copied =
             std::any_of(copies.begin(), copies.end(), [&](int number) {
@@ -145,8 +150,8 @@ class Tracer {
     return copy >= 0 ? along_link(copy) : action;
   }
 
-  // The copies to its rank that `action` may have waited for: those that were
-  // there when it, or its block, began at `start`.
+  // Returns the copies to `rank` for which `action` may have waited: those that
+  // had arrived at `start`, when the action, or its block, began.
   std::vector<int> copies_for(const Action& action, int rank,
                               double start) const {
     std::vector<int> numbers;
@@ -166,8 +171,9 @@ class Tracer {
     return numbers;
   }
 
-  // Adds a transfer, and those before it that it waited for; the action that
-  // made the first of them, unless that is in another process.
+  // Adds a copy, and the previous copies on its link for which it waited.
+  // Returns the action whose output the first of them carries, or nullopt if
+  // that action is in another process.
   std::optional<Found> along_link(int number) {
     const Transfer* transfer = &timeline_.transfers[number];
     double end = transfer->end;
@@ -188,8 +194,8 @@ class Tracer {
   const Timeline& timeline_;
   const ActionIndex index_;
   std::vector<Found> found_;
-  std::vector<int> before_;  // of each transfer, the one before on its link
-  std::map<Way, std::vector<int>> arrivals_;  // numbers of transfers
+  std::vector<int> before_;  // of each copy, the previous one on its link
+  std::map<Way, std::vector<int>> arrivals_;  // indices of `transfers`
   std::vector<CriticalStep> path_;
 };
 

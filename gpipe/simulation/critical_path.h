@@ -1,4 +1,4 @@
-// Which actions and copies make a timeline as long as it is.
+// The actions and copies that determine the makespan of a timeline.
 #pragma once
 
 #include <vector>
@@ -7,38 +7,42 @@
 
 namespace gpipe {
 
-// One link of the chain that makes the makespan.
+// One action or copy of a critical path.
 struct CriticalStep {
-  // An action on `from`, which is `to`; or the copy of what it made, `from` one
-  // rank `to` another. The timeline's first rank is Timeline::first_rank.
+  // The action, or the action whose output is copied.
   Action action;
+  // Ranks. Of an action, both are its rank. Of a copy, they are its link. The
+  // first rank of the timeline is Timeline::first_rank.
   int from = 0, to = 0;
   double start = 0, end = 0;  // seconds
 
-  // Whether it is a copy.
+  // Returns whether this is a copy.
   bool is_transfer() const { return from != to; }
 };
 
-// The actions and transfers, one after the other, that make the makespan: from
-// the last action back, each time to what ended last of all that it waited for;
-// the action before on its rank, if there are several. A copy that waited for
-// its link waited for the one before, up to the time when that left the link.
+// Returns the actions and copies that determine the makespan, in the order of
+// time. The search goes back from the last action. Each step is preceded by the
+// one that ended last among those for which it waited. If several ended at the
+// same time, that is the previous action on its rank. A copy that waited for
+// its link is preceded by the previous copy on that link, up to the time at
+// which that copy left the link.
 //
-// A forward waited for all copies to its rank of what earlier stages made of
-// its micro-batch, and a backward for those of later stages, that were there
-// when it began: which of a rank's stages a skip tensor is for, no timeline
-// says.
+// A timeline does not say which stage of a rank a skip tensor is for. So a
+// forward counts as waiting for all copies of its micro-batch from earlier
+// stages to its rank that had arrived when it began. A backward counts as
+// waiting for those from later stages.
 //
-// Of one process of several, the path begins with the last copy on it that came
-// from another one, if there is any: what went on there is not known.
+// The timeline of one process of several does not know what other processes
+// did. There the path begins with the last copy on it that came from another
+// process, if there is one.
 //
-// In a simulated timeline each step ends where the next one starts, from 0 to
-// the makespan. In a measured one there may be gaps, in which something went on
-// that a schedule does not know.
+// In a simulated timeline each step ends when the next one starts, from 0 to
+// the makespan. In a measured one there may be gaps: work that is not in the
+// schedule.
 //
-// Errors: std::invalid_argument for a timeline in which an action waits for
-// itself, over others, and for stages or micro-batches below 0 or far beyond
-// the number of actions. Complexity: O(n log n), if ranks have few stages each.
+// Throws std::invalid_argument if actions of the timeline wait for each other
+// in a cycle, or if stages or micro-batches are below 0 or far more than the
+// actions. Complexity: O(n log n) for n actions, if ranks have few stages each.
 // Threads: pure function.
 std::vector<CriticalStep> critical_path(const Timeline& timeline);
 

@@ -48,7 +48,7 @@ TEST(CriticalPathTest, GoesThroughTheSlowestStage) {
                           "2B1 12-13", "1B1 13-18", "1B0 18-23", "0B0 23-24"));
 }
 
-// The rank's own action before, if both end at the same time.
+// If two actions end at the same time, the path takes the one on the same rank.
 TEST(CriticalPathTest, StaysOnARankIfItCan) {
   EXPECT_THAT(steps(simulate(fill_drain(2, 2), equal_costs(2, 1, 2))),
               ElementsAre("0F0 0-1", "1F0 1-2", "1F1 2-3", "1B1 3-5", "0B1 5-7",
@@ -75,7 +75,7 @@ TEST(CriticalPathTest, ALateRecomputeIsBetweenTheGradientAndItsBackward) {
                           "0B0 6-8"));
 }
 
-// What follows 0F1 on stage 1 waits for the whole block, and that for 1B0.
+// 1F1 waits for the whole block of 0F1, and the block waits for 1B0.
 TEST(CriticalPathTest, EnteringAPairByItsOtherAction) {
   const Schedule schedule = {{{{0, Kind::kForward, 0},
                                {0, Kind::kForward, 1, /*with_next=*/true},
@@ -99,8 +99,9 @@ TEST(CriticalPathTest, AMeasuredOneMayHaveGaps) {
               ElementsAre("0F0 0.5-1", "0F1 1.5-2", "1F1 2.5-3"));
 }
 
-// 0F0 goes to both other ranks: to stage 1, and as a skip tensor to stage 2,
-// where it arrives at `skip`.
+// Returns a timeline in which the output of 0F0 is copied to stage 1, and as a
+// skip tensor to stage 2. The skip tensor arrives at `skip`. 2F0 begins at
+// `last`.
 Timeline with_skip(double skip, double last) {
   Timeline timeline = timeline_of({{{{0, Kind::kForward, 0}, 0, 1}},
                                    {{{1, Kind::kForward, 0}, 1.2, 2.2}},
@@ -133,7 +134,7 @@ TEST(CriticalPathTest, ASkipTensorsGradientMayBeWhatIsWaitedFor) {
               ElementsAre("2I0 0-1", "2I0 2>0 1-3", "0I0 3-4"));
 }
 
-// Stages 1 and 3 are on one rank; the second copy of 0F0 is for stage 3.
+// Stages 1 and 3 are on one rank. The second copy of 0F0 is for stage 3.
 TEST(CriticalPathTest, NothingWaitsForACopyThatComesLater) {
   Timeline timeline = timeline_of(
       {{{{0, Kind::kForward, 0}, 0, 1}, {{2, Kind::kForward, 0}, 3.5, 6.5}},
@@ -147,8 +148,8 @@ TEST(CriticalPathTest, NothingWaitsForACopyThatComesLater) {
                           "2F0 3.5-6.5", "2F0 0>1 6.5-7", "3F0 7-8"));
 }
 
-// Rank 1 of three. A gradient is of a whole backward there, since what others
-// do is not known.
+// The timeline of rank 1 of three. The copy of a gradient names a whole
+// backward, since the process does not know the actions of other ranks.
 TEST(CriticalPathTest, OfOneProcessBeginsWithWhatCameFromAnother) {
   Timeline timeline = timeline_of({{{{1, Kind::kForward, 0}, 3.5, 4},
                                     {{1, Kind::kForward, 1}, 4, 5},

@@ -22,7 +22,7 @@ bool may_be_block(const Action& first, const Action& second) {
          (is_backward(first.kind) && second.kind == Kind::kForward);
 }
 
-// The seconds of a kind of action, with the name of the list.
+// Returns the costs of a kind of action, with the name of their list.
 std::pair<const char*, const std::vector<double>*> seconds_of(
     const Costs& costs, Kind kind) {
   switch (kind) {
@@ -54,7 +54,8 @@ Engine::Engine(const Schedule& schedule, const Costs& costs)
   connect(costs);
 }
 
-// Says of all that is in the schedule that it has not been done, and where.
+// Marks all actions of the schedule as pending, and finds the rank of each
+// stage.
 void Engine::place() {
   for (std::size_t r = 0; r < schedule_.ranks.size(); ++r) {
     for (const Action& action : schedule_.ranks[r]) {
@@ -68,7 +69,7 @@ void Engine::place() {
       if (rank >= 0 && rank != static_cast<int>(r)) {
         refuse("stage ", action.stage, " is on rank ", rank, " and, with ",
                to_string(action), ", on rank ", r,
-               ": a stage lives on one rank");
+               ": a stage must be on one rank");
       }
       rank = static_cast<int>(r);
     }
@@ -145,7 +146,8 @@ int Engine::link_between(int from, int to) {
 
 // ---- One run
 
-// A rank runs until it waits for an action of another one, which wakes it.
+// One run of an Engine. A rank runs until it waits for an action of another
+// rank. That action wakes it.
 class Engine::Run {
  public:
   Run(const Engine& engine, const Durations& durations, Record* record)
@@ -180,15 +182,15 @@ class Engine::Run {
 
  private:
   struct Rank {
-    std::size_t done = 0;  // actions
-    double end = 0;        // of the last one
+    std::size_t done = 0;  // number of completed actions
+    double end = 0;        // end of the last one
   };
 
   const std::vector<Action>& actions_of(std::size_t rank) const {
     return engine_.schedule_.ranks[rank];
   }
 
-  // Runs the next action of `rank`, or block; false if it has to wait.
+  // Runs the next action, or block, of `rank`. Returns false if it has to wait.
   bool step(std::size_t rank) {
     const Action& first = actions_of(rank)[ranks_[rank].done];
     double start = ranks_[rank].end;
@@ -217,8 +219,9 @@ class Engine::Run {
     return true;
   }
 
-  // Moves `start` to the time when all that `action` needs is there. What is
-  // not done yet, if anything. `first`: of its block.
+  // Delays `start` until all inputs of `action` have arrived. Returns an action
+  // that it needs and that has not run, or null. `first`: the first action of
+  // its block.
   Entry* wait_for(const Action& action, const Action& first, double* start) {
     for (const Action& need : needs(action)) {
       const std::size_t found = engine_.index_.find(need);
@@ -230,7 +233,7 @@ class Engine::Run {
         if (!in_block) return &entry;
       } else if (need.stage != action.stage) {
         *start = std::max(*start, entry.arrival);
-      }  // Else it was on this rank, before.
+      }  // Otherwise it ran earlier on this rank.
     }
     return nullptr;
   }
@@ -245,7 +248,7 @@ class Engine::Run {
     if (entry.waiter >= 0) awake_.push_back(entry.waiter);
   }
 
-  // When what `action` made is at the neighbouring stage.
+  // Returns when the output of `action` arrives at the neighbouring stage.
   double arrival(const Action& action, double end) {
     const bool forward = action.kind == Kind::kForward;
     if (!forward && !is_backward(action.kind)) return end;
@@ -264,7 +267,7 @@ class Engine::Run {
     return there;
   }
 
-  // Does a neighbouring stage use what `action` makes?
+  // Returns whether a neighbouring stage uses the output of `action`.
   bool is_needed(const Action& action) const {
     const int i = action.microbatch;
     if (action.kind == Kind::kForward) {
@@ -301,7 +304,7 @@ class Engine::Run {
   Record* const record_;
   std::vector<Entry> entries_;
   std::vector<Rank> ranks_;
-  std::vector<double> link_free_;  // when each link is free again
+  std::vector<double> link_free_;  // when each link is free, in seconds
   std::vector<std::size_t> awake_;
 };
 

@@ -1,5 +1,5 @@
-// A schedule that is run again and again, with costs that change in between.
-// Not for users: simulate.h and improve.h are.
+// A simulator that runs one schedule repeatedly, with different costs.
+// Internal: users include simulate.h and improve.h.
 #pragma once
 
 #include <cstddef>
@@ -14,26 +14,28 @@
 
 namespace gpipe {
 
-// Between two ranks.
+// A link from one rank to another.
 struct Link {
   int from = 0, to = 0;
 };
 
-// How what a stage makes gets to a neighbouring one.
+// The path of a stage's output to a neighbouring stage.
 struct Route {
-  int link = -1;     // none: both are on one rank, or there is no such stage
-  double wire = 0;   // seconds that a copy holds the link
-  double delay = 0;  // seconds from there until it has arrived
+  // The number of the link; -1 if both stages are on one rank, or if there is
+  // no such stage.
+  int link = -1;
+  double wire = 0;   // seconds for which a copy occupies the link
+  double delay = 0;  // seconds from then until the copy has arrived
 };
 
-// Costs, looked up.
+// The costs of one schedule, as tables.
 struct Durations {
   static constexpr std::size_t kKinds = 5;
 
   std::vector<double> seconds;  // [stage * kKinds + kind]
-  std::vector<Route> forward,
-      backward;  // from each stage to the next, and back
-  double overlap = 0;
+  // From each stage to the next one, and to the previous one.
+  std::vector<Route> forward, backward;
+  double overlap = 0;  // Costs::overlap
 
   double of(const Action& action) const {
     return seconds[static_cast<std::size_t>(action.stage) * kKinds +
@@ -41,10 +43,12 @@ struct Durations {
   }
 };
 
+// A simulator of one schedule.
 class Engine {
  public:
-  // Keeps `schedule`, which must stay. Errors: those of simulate(), but for an
-  // action that can never start.
+  // Keeps a reference to `schedule`, which must outlive the engine. Throws
+  // std::invalid_argument in the cases of simulate(), except that run() reports
+  // an action that can never start.
   Engine(const Schedule& schedule, const Costs& costs);
 
   const Durations& durations() const { return durations_; }
@@ -52,28 +56,32 @@ class Engine {
   std::size_t stages() const { return index_.stages(); }
   bool has_stage(std::size_t stage) const { return stage_rank_[stage] >= 0; }
 
+  // The spans and copies of a run, as in Timeline.
   struct Record {
     std::vector<std::vector<Span>> ranks;
     std::vector<Transfer> transfers;
   };
 
-  // Returns the makespan, and fills an empty `record` unless it is null.
-  // std::invalid_argument if some action can never start. Complexity: O(n).
+  // Returns the makespan in seconds. `record`: empty, to be filled, or null.
+  // Throws std::invalid_argument if an action can never start.
+  // Complexity: O(n) for n actions. Thread-safe.
   double run(const Durations& durations, Record* record) const;
 
  private:
   class Run;
 
-  // Of an action that others may wait for.
+  // The state of an action for which others may wait.
   struct Entry {
-    // When what it made is at the neighbouring stage. What is not in the
-    // schedule is taken as done from the beginning.
+    // The time at which its output arrives at the neighbouring stage. 0 if the
+    // action is not in the schedule, which counts as done. kPending if it has
+    // not run.
     double arrival = 0;
-    // The rank that waits for it. There is one at most that it can wake: its
-    // own rank waits only for what comes later there, in vain.
+    // The rank that waits for the action. At most one can be woken, that of the
+    // neighbouring stage. The action's own rank would only wait for an action
+    // that is later on the same rank, and so never runs.
     int waiter = -1;
   };
-  static constexpr double kPending = -1;  // an Entry::arrival
+  static constexpr double kPending = -1;
 
   void place();
   void check_blocks() const;
@@ -83,7 +91,7 @@ class Engine {
 
   const Schedule& schedule_;
   const ActionIndex index_;
-  std::vector<Entry> entries_;   // at the beginning
+  std::vector<Entry> entries_;   // before a run
   std::vector<int> stage_rank_;  // -1: not in the schedule
   std::vector<Link> links_;
   std::map<std::pair<int, int>, int> link_numbers_;

@@ -22,13 +22,13 @@ namespace {
 // One action, or two that run together.
 struct Block {
   double start = 0, end = 0;
-  std::size_t first = 0, last = 0;  // of the rank's spans, both inclusive
+  std::size_t first = 0, last = 0;  // indices of spans, both inclusive
 };
 
 std::vector<Block> blocks_of(const std::vector<Span>& spans) {
   std::vector<Block> blocks;
   for (std::size_t k = 0; k < spans.size(); ++k) {
-    // Measured ones have a span each.
+    // The two actions of a measured pair have a span each, and do not join.
     const bool joins = k > 0 && is_overlapped(spans[k - 1].action) &&
                        spans[k].start == spans[k - 1].start &&
                        spans[k].end == spans[k - 1].end;
@@ -41,24 +41,26 @@ std::vector<Block> blocks_of(const std::vector<Span>& spans) {
   return blocks;
 }
 
-// What a block waited for: an action, on this rank or on another one, and then
-// its copy.
+// The input for which a block waited: the output of an action, and its copy.
 struct Awaited {
   static constexpr int kNothing = -1, kElsewhere = -2;
-  int rank = kNothing;
-  double made = 0, there = 0;
+  int rank = kNothing;         // the rank of the action
+  double made = 0, there = 0;  // when the action ended, and the copy arrived
 };
 
-// Before waiting for what others compute is told apart.
+// The cause of a wait. kComputing is divided into IdleCause::kSchedule and
+// IdleCause::kImbalance later.
 enum class Wait { kComputing, kTransfer, kOverhead, kElsewhere };
 
-// A part of the time before a rank's action, or after its last one.
+// A part of the idle time before an action, or after the last one.
 struct Piece {
   double start = 0, end = 0;
   Wait wait = Wait::kOverhead;
-  std::size_t before = 0;  // which of the rank's spans; their number: the end
+  // Index of the next span of the rank; the number of spans after the last one.
+  std::size_t before = 0;
 };
 
+// Finds the cause of each wait in a timeline.
 class Explainer {
  public:
   explicit Explainer(const Timeline& timeline)
@@ -84,7 +86,7 @@ class Explainer {
     }
   }
 
-  // In the order of time.
+  // Returns the idle time of a rank in pieces, in the order of time.
   std::vector<Piece> of_rank(std::size_t rank) {
     pieces_.clear();
     explain(rank, 0, timeline_.makespan, 0);
@@ -92,7 +94,7 @@ class Explainer {
   }
 
  private:
-  // Which action, for which rank.
+  // An action and the rank to which its output is copied.
   using Key = std::tuple<int, Kind, int, int>;
   static Key key_of(const Action& action, int to) {
     return {action.stage, action.kind, action.microbatch, to};
@@ -107,11 +109,12 @@ class Explainer {
     }
   }
 
-  // What goes on at `rank` between two times. What it computes is waited for,
-  // unless it is the rank in question, at depth 0.
+  // Explains the time between `from` and `to` on `rank`. At depth 0 it is the
+  // rank in question, and adds pieces for its idle time only. At other depths a
+  // rank waits for `rank`, so what `rank` computes is kComputing.
   void explain(std::size_t rank, double from, double to, std::size_t depth) {
     if (depth > timeline_.ranks.size()) {
-      refuse("the timeline cannot be: rank ", rank, " waits for itself");
+      refuse("the timeline is not possible: rank ", rank, " waits for itself");
     }
     const auto& blocks = blocks_[rank];
     auto block = std::lower_bound(
@@ -123,7 +126,7 @@ class Explainer {
             block == blocks.end() ? timeline_.ranks[rank].size() : block->first;
       }
       if (block == blocks.end()) {
-        // The step's end, as if it were another action.
+        // After its last action a rank waits for the last action of the step.
         const Awaited end{static_cast<int>(last_rank_), last_end_, last_end_};
         explain_gap(rank, end, from, to, depth);
         return;
@@ -142,6 +145,8 @@ class Explainer {
     }
   }
 
+  // Explains the idle time of `rank` between `from` and `to`, at whose end it
+  // had `awaited`.
   void explain_gap(std::size_t rank, const Awaited& awaited, double from,
                    double to, std::size_t depth) {
     const bool in_another_process = awaited.rank == Awaited::kElsewhere;
@@ -165,11 +170,11 @@ class Explainer {
     add(from, to, Wait::kOverhead);
   }
 
-  // The last to come of what the block needed from other ranks.
+  // Returns the input from another rank that arrived last for `block`.
   Awaited awaited(std::size_t rank, const Block& block) const {
     const auto& spans = timeline_.ranks[rank];
-    // A late recompute waits for what its backward needs, and the first of a
-    // pair for what the second one does.
+    // The first action of a late recompute, or of a measured pair, also waits
+    // for the inputs of the second action.
     const bool pair = spans[block.last].action.with_next;
     const std::size_t end = std::min(spans.size(), block.last + (pair ? 2 : 1));
     Awaited last;
@@ -185,7 +190,8 @@ class Explainer {
     return last;
   }
 
-  // Where what `rank` needs comes from, if that is another rank.
+  // Returns where and when `rank` got the output of `need`, if that is an
+  // action of another rank.
   Awaited source_of(const Action& need, std::size_t rank) const {
     const auto arrival = arrivals_.find(
         key_of(need, timeline_.first_rank + static_cast<int>(rank)));
@@ -207,11 +213,11 @@ class Explainer {
   double last_end_ = -1;
   std::size_t last_rank_ = 0;
   std::vector<Piece> pieces_;  // of the rank in question
-  std::size_t before_ = 0;     // of its next piece
+  std::size_t before_ = 0;     // Piece::before of its next piece
 };
 
-// How long each rank would be idle before each of its spans, and at the end, if
-// all stages took equally long.
+// Returns the seconds for which each rank would be idle before each of its
+// spans, and at the end, if all stages took equally long.
 std::vector<std::vector<double>> gaps_of_equal_stages(
     const Timeline& timeline) {
   Schedule schedule;
@@ -223,7 +229,7 @@ std::vector<std::vector<double>> gaps_of_equal_stages(
     for (const Block& block : blocks) {
       for (std::size_t k = block.first; k <= block.last; ++k) {
         const auto kind = static_cast<std::size_t>(spans[k].action.kind);
-        // Both of a pair have the time of the two.
+        // Both spans of a pair have the time of the whole block.
         seconds[kind] += (spans[k].end - spans[k].start) /
                          static_cast<double>(block.last - block.first + 1);
         ++counts[kind];
@@ -257,8 +263,9 @@ std::vector<std::vector<double>> gaps_of_equal_stages(
   return gaps;
 }
 
-// Gives each piece its cause. Waiting for computing is the schedule's as long
-// as `gaps` have it at the same place, then as long as they have it anywhere.
+// Returns the pieces with their causes. A wait for computing is kSchedule for
+// as long as `gaps` says at the same place. Gaps that are left over count at
+// the first places with a longer wait. The rest is kImbalance.
 std::vector<IdleSpan> with_causes(const std::vector<Piece>& pieces,
                                   const std::vector<double>& gaps) {
   std::vector<double> waits(gaps.size());
@@ -268,7 +275,7 @@ std::vector<IdleSpan> with_causes(const std::vector<Piece>& pieces,
     }
   }
   std::vector<double> of_schedule(gaps.size());
-  double left = 0;  // of the schedule's
+  double left = 0;  // seconds of `gaps` that are left over
   for (std::size_t k = 0; k < gaps.size(); ++k) {
     of_schedule[k] = std::min(waits[k], gaps[k]);
     left += gaps[k] - of_schedule[k];
@@ -287,7 +294,7 @@ std::vector<IdleSpan> with_causes(const std::vector<Piece>& pieces,
     switch (each.wait) {
       case Wait::kComputing: {
         double& budget = of_schedule[each.before];
-        // What rounding leaves is no span of its own.
+        // A rest that comes from rounding does not become a span.
         const bool all = each.end - each.start <= budget + 1e-12 * each.end;
         const double until = all ? each.end : each.start + budget;
         budget = std::max(0.0, budget - (until - each.start));
@@ -328,7 +335,7 @@ const char* name_of(IdleCause cause) {
 }
 
 std::vector<std::vector<IdleSpan>> idle_spans(const Timeline& timeline) {
-  Explainer explainer(timeline);  // refuses stages that there cannot be
+  Explainer explainer(timeline);  // throws if a stage is not possible
   const auto gaps = gaps_of_equal_stages(timeline);
   std::vector<std::vector<IdleSpan>> spans;
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {

@@ -1,4 +1,4 @@
-// Why the ranks of a timeline are idle.
+// The causes of the idle time of each rank of a timeline.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace gpipe {
 
-// What a rank waits for; see IdleParts.
+// The cause of idle time; see IdleParts.
 enum class IdleCause {
   kSchedule,
   kImbalance,
@@ -17,65 +17,71 @@ enum class IdleCause {
   kElsewhere
 };
 
-// "warm-up, drain", "imbalance", "transfer", "overhead", "other processes".
+// Returns "warm-up, drain", "imbalance", "transfer", "overhead" or "other
+// processes".
 const char* name_of(IdleCause cause);
 
-// Time of a rank in which it does no action.
+// An interval in which a rank runs no action, for one cause.
 struct IdleSpan {
   double start = 0, end = 0;  // seconds from the beginning of the step
   IdleCause cause = IdleCause::kOverhead;
 };
 
-// Seconds of a rank, by cause.
+// The idle seconds of a rank, by cause.
 struct IdleParts {
-  // It waited for what other ranks computed: as long as it would if all stages
-  // took equally long (the warm-up and the drain of the schedule) ...
+  // The rank waited while other ranks computed. This is the part for which it
+  // would also wait if all stages took equally long: warm-up and drain.
   double schedule = 0;
-  // ... and beyond that.
+  // The rest of the time for which it waited while other ranks computed.
   double imbalance = 0;
-  // For copies.
+  // The rank waited for copies.
   double transfer = 0;
-  // Nothing was missing: what goes on between actions.
+  // All inputs of the next action had arrived: time spent between actions.
   double overhead = 0;
-  // For what ranks computed that the timeline does not have.
+  // The rank waited while ranks computed that are not in the timeline.
   double elsewhere = 0;
 
-  // Seconds that are idle.
+  // Returns the sum of all parts.
   double total() const {
     return schedule + imbalance + transfer + overhead + elsewhere;
   }
 };
 
-// Of each rank, the sums of idle_spans(); total() is Timeline::idle but for
-// rounding. A rank that waits
-// for another one, which is idle too, waits for what that one waits for, at any
-// moment; after its last action a rank waits for the end of the step.
+// Returns, for each rank, the sums of idle_spans(). total() is Timeline::idle
+// except for rounding. If a rank waits for another rank that is idle too, the
+// cause is the cause of the other rank at that time. After its last action a
+// rank waits for the end of the step.
 //
-// "Equally long": the schedule is simulated with the mean of each kind of
-// action over all stages.
+// "Equally long" (IdleParts::schedule) means a simulation of the schedule in
+// which each kind of action takes its mean over all stages.
 //
-// The timeline is of a whole schedule, simulated or measured, or of one process
-// of several: then the time until another one sends what an action needs is
-// `elsewhere`, and from then on until it is here `transfer`. (What a timeline
-// does not know is overhead: waiting for the copy of a skip tensor alone, for
-// example.)
+// The timeline may be simulated or measured. It has all ranks, or only those of
+// one process of several. In the second case, the time until another process
+// sends an input is `elsewhere`, and the time from then until the input has
+// arrived is `transfer`. Waits that a timeline does not show are `overhead`,
+// for example a wait only for the copy of a skip tensor.
 //
-// Errors: std::invalid_argument for a timeline in which an action waits for
-// itself, over others, and for stages or micro-batches below 0 or far beyond
-// the number of actions. Complexity: O(n p) for n actions on p ranks, if few
-// ranks are idle together. Threads: pure function.
+// Throws std::invalid_argument if actions of the timeline wait for each other
+// in a cycle, or if stages or micro-batches are below 0 or far more than the
+// actions. Complexity: O(n p) for n actions on p ranks, if few ranks are idle
+// at the same time. Threads: pure function.
 std::vector<IdleParts> idle_parts(const Timeline& timeline);
 
-// The same as spans, by rank, in the order of time; together they are all of
-// the time that no span of the rank covers. Of the time that a rank waits for
-// what others compute, that belongs to the schedule which it would wait before
-// the same action if all stages took equally long; what the schedule would wait
-// elsewhere goes to the first spans that are left. Errors and threads: as
-// above.
+// Returns the idle spans of each rank, in the order of time. Together they
+// cover all of its time that no action covers.
+//
+// A wait while other ranks compute is divided between `schedule` and
+// `imbalance`. Before each action, `schedule` gets as long as the rank would
+// wait there if all stages took equally long. If the rank waits for less, the
+// rest of `schedule` goes to its first waits that are longer.
+//
+// Throws std::invalid_argument in the cases of idle_parts(). Complexity: as
+// idle_parts(). Threads: pure function.
 std::vector<std::vector<IdleSpan>> idle_spans(const Timeline& timeline);
 
-// A line for each rank, counted from `first_rank`, and one for all: the parts
-// in seconds, and as parts of the idle time.
+// Returns a table as text: a line for each rank, numbered from `first_rank`,
+// and one for their sum. It shows each cause in seconds and as a percentage of
+// the idle time.
 std::string to_text(const std::vector<IdleParts>& parts, int first_rank = 0);
 
 }  // namespace gpipe

@@ -38,7 +38,7 @@ void expect_parts(const IdleParts& parts, double schedule, double imbalance,
   EXPECT_DOUBLE_EQ(parts.overhead, overhead);
 }
 
-// Each rank of p waits for (p - 1) (f + b).
+// Each of p ranks waits for (p - 1)(f + b).
 TEST(Idle, OfEqualStagesIsTheSchedules) {
   for (const IdleParts& each :
        idle_parts(simulate(fill_drain(4, 5), equal_costs(4, 1, 2)))) {
@@ -46,8 +46,9 @@ TEST(Idle, OfEqualStagesIsTheSchedules) {
   }
 }
 
-// Stages that take 1, 5 and 1, twice, forward and backward: 24 in all. With 7/3
-// for each it would be (2 + 3 - 1) * 14/3, of which a rank works 2 * 14/3.
+// F and B take 1, 5 and 1 s on the three stages, so two micro-batches take 24
+// s. With 7/3 s on every stage the makespan would be (2 + 3 - 1) * 14/3, of
+// which each rank works for 2 * 14/3.
 TEST(Idle, BeyondThatIsImbalance) {
   Costs costs = equal_costs(3, 1, 1);
   costs.forward[1] = costs.backward[1] = 5;
@@ -58,8 +59,9 @@ TEST(Idle, BeyondThatIsImbalance) {
   expect_parts(parts[2], equal, 20 - equal, 0, 0);
 }
 
-// 0F0 0-1, a copy, 1F0 1.5-2.5, 1B0 2.5-3.5, a copy, 0B0 4-5. Rank 0 waits for
-// the first copy too, since rank 1 does; and so does rank 1 for the second one.
+// The times are 0F0 0-1, a copy, 1F0 1.5-2.5, 1B0 2.5-3.5, a copy, 0B0 4-5.
+// Rank 0 also waits for the first copy, since it waits for rank 1, which waits
+// for that copy. In the same way rank 1 waits for the second copy.
 TEST(Idle, WaitsForCopiesAreThoseOfOtherRanksToo) {
   Costs costs = equal_costs(2, 1, 1);
   costs.latency = 0.5;
@@ -68,8 +70,8 @@ TEST(Idle, WaitsForCopiesAreThoseOfOtherRanksToo) {
   }
 }
 
-// Nothing kept rank 0 from its second forward at 1, nor rank 1 from its first
-// one at 1.
+// Rank 0 could begin its second forward at 1, and rank 1 its first forward at
+// 1.
 TEST(Idle, WhereNothingWasMissingIsOverhead) {
   const auto timeline = timeline_of(
       {{{{0, Kind::kForward, 0}, 0, 1}, {{0, Kind::kForward, 1}, 1.25, 2.25}},
@@ -81,7 +83,7 @@ TEST(Idle, WhereNothingWasMissingIsOverhead) {
   expect_parts(parts[1], 1, 0, 0, 0.5);
 }
 
-// The gradient comes at 4; only then does rank 0 recompute.
+// Rank 0 recomputes only when the gradient has arrived.
 TEST(Idle, ALateRecomputeWaitsForTheGradient) {
   Costs costs = equal_costs(2, 1, 1);
   Schedule schedule = fill_drain(2, 1);
@@ -95,7 +97,7 @@ TEST(Idle, ALateRecomputeWaitsForTheGradient) {
   expect_parts(parts[1], 3, 0, 0, 0);
 }
 
-// Whatever the schedule and the costs.
+// The parts add up to the idle time, for all schedules and random costs.
 TEST(Idle, PartsAddUp) {
   std::mt19937 random(1);
   const auto seconds = [&] { return 0.1 + (random() % 1000) / 1000.0; };
@@ -129,8 +131,8 @@ TEST(Idle, PartsAddUp) {
   }
 }
 
-// F takes 1 on rank 0 and 3 on rank 1; equal stages, with 2 each, would have
-// rank 1 wait for 2 and rank 0, at the end, for 2 as well.
+// F takes 1 s on rank 0 and 3 s on rank 1. With equal stages of 2 s, rank 1
+// would wait for 2 s at the beginning, and rank 0 for 2 s at the end.
 TEST(Idle, SpansSayWhenEachCauseWas) {
   Costs costs = equal_costs(2, 1, 1);
   costs.forward[1] = 3;
@@ -146,7 +148,7 @@ TEST(Idle, SpansSayWhenEachCauseWas) {
     EXPECT_DOUBLE_EQ(span.end, end);
     EXPECT_STREQ(name_of(span.cause), name_of(cause));
   };
-  // It waits for what rank 1 waits for, too.
+  // Rank 0 waits for rank 1, which waits for the copy.
   expect(spans[0][0], 1, 1.25, IdleCause::kTransfer);
   expect(spans[0][1], 1.25, 3.25, IdleCause::kSchedule);
   expect(spans[0][2], 3.25, 4.25, IdleCause::kImbalance);
@@ -155,8 +157,8 @@ TEST(Idle, SpansSayWhenEachCauseWas) {
   expect(spans[1][1], 1, 1.25, IdleCause::kTransfer);
 }
 
-// Rank 0 waits for 4 before its second forward, which no schedule of equal
-// stages has it do, and for 3 at the end.
+// Rank 0 waits for 4 s before each of its two forwards of stage 2. With equal
+// stages it would wait for 2 s there.
 TEST(Idle, TheSchedulesWaitingIsWhereTheScheduleWaits) {
   const Schedule schedule = {
       {{{0, Kind::kForward, 0},
@@ -166,8 +168,8 @@ TEST(Idle, TheSchedulesWaitingIsWhereTheScheduleWaits) {
        {{1, Kind::kForward, 0}, {1, Kind::kForward, 1}}}};
   Costs costs = equal_costs(3, 1, 1);
   costs.forward = {1, 4, 1};
-  // 0F0 0-1, 1F0 1-5, 2F0 5-6, 0F1 6-7, 1F1 7-11, 2F1 11-12. With 2 each the
-  // same, from 2 to 2: rank 0 waits for 2 before each action of stage 2.
+  // The times are 0F0 0-1, 1F0 1-5, 2F0 5-6, 0F1 6-7, 1F1 7-11, 2F1 11-12. With
+  // equal stages each action takes 2, in the same order.
   const auto spans = idle_spans(simulate(schedule, costs));
   ASSERT_EQ(spans[0].size(), 4);
   for (const std::size_t k : {0, 2}) {
@@ -178,7 +180,8 @@ TEST(Idle, TheSchedulesWaitingIsWhereTheScheduleWaits) {
   }
 }
 
-// Its two actions have a span each, and the time between them is idle.
+// The two actions of a measured pair have a span each. The time between them is
+// idle.
 TEST(Idle, OfAMeasuredPairAddsUp) {
   const Timeline timeline =
       timeline_of({{{{0, Kind::kForward, 0}, 0, 1},
@@ -189,8 +192,8 @@ TEST(Idle, OfAMeasuredPairAddsUp) {
   expect_parts(idle_parts(timeline)[0], 0, 0, 0, 0.5);
 }
 
-// Of a process that knows its own rank: what others send says what it waited
-// for.
+// The timeline of a process that knows only its own rank. The copies from other
+// ranks show for what it waited.
 TEST(Idle, OfOneProcessIsElsewhereUntilSomethingComes) {
   Timeline timeline = timeline_of(
       {{{{1, Kind::kForward, 0}, 3.5, 4}, {{1, Kind::kBackward, 0}, 7, 8}}});
@@ -211,7 +214,7 @@ TEST(Idle, OfOneProcessIsElsewhereUntilSomethingComes) {
 }
 
 TEST(Idle, IsRefusedWhereActionsWaitForEachOther) {
-  // 0F0 at last, though all began with it.
+  // 0F0 runs last, although all other actions depend on it.
   const auto timeline = timeline_of(
       {{{{0, Kind::kBackward, 0}, 3, 4}, {{0, Kind::kForward, 0}, 5, 6}},
        {{{1, Kind::kForward, 0}, 3, 4}, {{1, Kind::kBackward, 0}, 5, 6}}});
@@ -219,7 +222,7 @@ TEST(Idle, IsRefusedWhereActionsWaitForEachOther) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("0B0")));
 }
 
-// Before a list of them all, of 16 GB, is made.
+// The error comes before a list of so many stages takes 16 GB.
 TEST(Idle, IsRefusedForStagesFarBeyondTheNumberOfActions) {
   const auto timeline =
       timeline_of({{{{2000000000, Kind::kForward, 0}, 0, 1}}});

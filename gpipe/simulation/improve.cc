@@ -9,7 +9,8 @@
 namespace gpipe {
 namespace {
 
-// Of one direction: true if a copy over `link` takes time.
+// Multiplies the times of copies over `link` by `factor`. Returns whether a
+// copy over it takes time.
 bool scale(std::vector<Route>* routes, int link, double factor) {
   bool takes_time = false;
   for (Route& route : *routes) {

@@ -1,4 +1,4 @@
-// What to make faster first.
+// The gain from making one stage or one link faster.
 #pragma once
 
 #include <vector>
@@ -8,24 +8,25 @@
 
 namespace gpipe {
 
-// Of a stage, or of the link from one rank to another.
+// The gain from a faster stage, or from a faster link between two ranks.
 struct Improvement {
-  int stage = -1;          // -1: of a link
-  int from = -1, to = -1;  // -1: of a stage
-  double seconds = 0;      // by which the makespan would be shorter
+  int stage = -1;          // -1: a link
+  int from = -1, to = -1;  // ranks; -1: a stage
+  double seconds = 0;      // by which the makespan becomes shorter
 };
 
-// For each stage of the schedule, and for each link over which copies take
-// time: what it would gain if everything on it took `part` less time, 0.1 being
-// 10 % less. The largest gain comes first, stages before links at equal gains,
-// then by their numbers. Found by simulating again, so what becomes critical
-// instead is accounted for; gains of several together are not the sum.
+// Returns the gain for each stage of the schedule, and for each link over which
+// copies take time, if everything on it took less time by `part` (0.1 is 10 %).
+// The largest gain comes first. At equal gains stages come before links, then
+// lower numbers before higher ones.
 //
-// No gain is negative: ranks and links keep their order, so nothing comes later
-// because something else takes less.
+// Each gain comes from a simulation, so it accounts for other actions that
+// become critical. Gains of several stages or links do not add up. No gain is
+// negative, since ranks and links keep their order.
 //
-// Errors: those of simulate(); std::invalid_argument unless 0 <= part <= 1.
-// Complexity: O((stages + links) * n). Threads: pure function.
+// Throws std::invalid_argument in the cases of simulate(), and unless
+// 0 <= part <= 1.
+// Complexity: O((stages + links) * n) for n actions. Threads: pure function.
 std::vector<Improvement> improve_first(const Schedule& schedule,
                                        const Costs& costs, double part = 0.1);
 

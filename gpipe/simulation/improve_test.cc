@@ -32,8 +32,8 @@ void expect(const Improvement& improvement, int stage, int from, int to,
   EXPECT_DOUBLE_EQ(improvement.seconds, seconds);
 }
 
-// The makespan is 2 * (sum + (m - 1) max): a quarter less of 8 on stage 1 is 2
-// off the sum and the maximum.
+// The makespan is 2 * (sum + (m - 1) max). A quarter of the 8 s of stage 1
+// takes 2 s off both the sum and the maximum.
 TEST(ImproveTest, TheSlowestStageComesFirst) {
   const auto result =
       improve_first(fill_drain(3, 5), costs_of({4, 8, 4}), 0.25);
@@ -43,13 +43,14 @@ TEST(ImproveTest, TheSlowestStageComesFirst) {
   expect(result[2], 2, -1, -1, 2);
 }
 
-// What becomes critical instead is accounted for: 8 halved leaves 6.
+// Half of stage 1's 8 s leaves stage 0, with 6 s, as the slowest stage.
 TEST(ImproveTest, AGainEndsAtTheNextSlowestStage) {
   const auto result = improve_first(fill_drain(2, 5), costs_of({6, 8}), 0.5);
   expect(result[0], 1, -1, -1, 2 * (4 + 4 * 2));
 }
 
-// 0F0, 2 copies of 4, 1F1, 1B1, 2 copies of 4, 0B0; see critical_path_test.
+// The critical path is 0F0, 2 copies of 4 s, 1F1, 1B1, 2 copies of 4 s, 0B0, as
+// in critical_path_test.
 TEST(ImproveTest, LinksAreAmongThem) {
   Costs costs = costs_of({1, 1});
   costs.latency = 1;

@@ -1,4 +1,4 @@
-// Kinds of actions in words.
+// Names of the kinds of actions.
 #pragma once
 
 #include <array>
@@ -11,7 +11,8 @@ constexpr std::array<Kind, 5> kAllKinds = {
     Kind::kForward, Kind::kRecompute, Kind::kBackward, Kind::kBackwardInput,
     Kind::kBackwardWeight};
 
-// "forward", "input backward", ...
+// Returns "forward", "backward", "input backward", "weight backward" or
+// "recompute".
 inline const char* name_of(Kind kind) {
   switch (kind) {
     case Kind::kForward:
@@ -28,7 +29,7 @@ inline const char* name_of(Kind kind) {
   return "recompute";
 }
 
-// 'F', 'B', 'I', 'W' or 'R', as in to_string(Action).
+// Returns 'F', 'B', 'I', 'W' or 'R', as in to_string(Action).
 inline char letter_of(Kind kind) {
   switch (kind) {
     case Kind::kForward:

@@ -10,7 +10,7 @@
 namespace gpipe {
 namespace {
 
-// The bytes of each stage in `list`, all of `otherwise` if it is empty.
+// Returns `list`, or `otherwise` if it is empty. Throws if it lacks a stage.
 std::vector<double> bytes_of(const char* name, const std::vector<double>& list,
                              const std::vector<double>& otherwise,
                              std::size_t stages) {
@@ -23,6 +23,7 @@ std::vector<double> bytes_of(const char* name, const std::vector<double>& list,
   return list;
 }
 
+// The bytes that actions take and free.
 class Memory {
  public:
   Memory(const std::vector<std::vector<Span>>& ranks, const Costs& costs)
@@ -42,7 +43,7 @@ class Memory {
     }
   }
 
-  // Fills `points` and returns the peak.
+  // Fills `points` for the spans of one rank, and returns its peak in bytes.
   double follow(const std::vector<Span>& spans,
                 std::vector<MemoryPoint>* points) const {
     double now = at_first(spans), peak = now;
@@ -58,6 +59,7 @@ class Memory {
   }
 
  private:
+  // Bytes that are taken, or freed if negative, at a time.
   struct Change {
     double time = 0, bytes = 0;
   };
@@ -73,8 +75,8 @@ class Memory {
     const auto earlier = [](const Change& a, const Change& b) {
       return a.time < b.time;
     };
-    // Stable: of one time, the end of a span comes before the start of the next
-    // one.
+    // The sort is stable: at the same time, the end of a span comes before the
+    // start of the next one.
     if (!std::is_sorted(changes.begin(), changes.end(), earlier)) {
       std::stable_sort(changes.begin(), changes.end(), earlier);
     }
@@ -86,7 +88,7 @@ class Memory {
     return found != ActionIndex::kNone && present_[found] != 0;
   }
 
-  // What a recomputed cell keeps besides its activations.
+  // Returns the bytes that a recomputed cell holds besides its activations.
   double input_of(const Action& cell) const {
     return has(cell, Kind::kRecompute) ? input_[cell.stage] : 0;
   }
@@ -119,8 +121,8 @@ class Memory {
     }
   }
 
-  // What is held for `action` from the beginning because the actions that took
-  // it are not in the schedule.
+  // Returns the bytes that are held for `action` from the beginning, because
+  // the actions that take them are not in the schedule.
   double left_for(const Action& action) const {
     if (has(action, Kind::kForward)) return 0;
     const bool recomputed = has(action, Kind::kRecompute);
@@ -139,6 +141,7 @@ class Memory {
     }
   }
 
+  // Returns the bytes that a rank holds at the beginning.
   double at_first(const std::vector<Span>& spans) const {
     double bytes = 0;
     std::vector<char> counted(index_.stages());

@@ -1,4 +1,4 @@
-// How many bytes each rank holds, over time.
+// The bytes that each rank holds over time.
 #pragma once
 
 #include "gpipe/simulation/costs.h"
@@ -6,19 +6,21 @@
 
 namespace gpipe {
 
-// `timeline`, a measured one perhaps, with the memory and the peak of each rank
-// by the bytes of `costs`; as it is if all of these lists are empty.
+// Returns `timeline` with `memory` and `peak_bytes`, computed from the bytes in
+// `costs`. The timeline may be simulated or measured. If all lists of bytes are
+// empty, returns it unchanged.
 //
-// Activations are held from the start of F (of R in a recomputed cell, whose F
-// keeps the input) to the end of B or W; I leaves weight_activation_bytes. A
-// cell without a backward is held to the end, one without a forward from the
-// beginning, since what is not in the schedule counts as done. At one time,
-// what ends frees before what starts takes.
+// A rank holds the activations of a cell (stage and micro-batch) from the start
+// of F to the end of B or W. If the cell has an R, F holds only the input, and
+// the activations are held from the start of R. After I, only
+// `weight_activation_bytes` are held. A cell without a backward is held to the
+// end, and a cell without a forward from the beginning, since actions that are
+// not in the schedule count as done. If an action ends when another one starts,
+// its memory is freed first.
 //
-// Errors: std::invalid_argument for costs that cannot be, and for a list that
-// is neither empty nor has the stage.
-// Complexity: O(n), O(n log n) if spans of a rank overlap. Threads: pure
-// function.
+// Throws std::invalid_argument if costs are invalid (check_costs()), or if a
+// list is not empty but lacks a stage. Complexity: O(n), O(n log n) if spans of
+// a rank overlap. Threads: pure function.
 Timeline with_memory(Timeline timeline, const Costs& costs);
 
 }  // namespace gpipe

@@ -30,7 +30,7 @@ std::vector<std::pair<double, double>> pairs(
   return result;
 }
 
-// f = 1, b = 2.
+// Returns costs with f = 1 and b = 2 = i + w.
 Costs costs_of(int stages) {
   Costs costs;
   costs.forward.assign(stages, 1);
@@ -52,7 +52,7 @@ TEST(MemoryTest, ActivationsAreHeldFromForwardToBackward) {
   costs.resident_bytes = {1000, 2000};
   costs.activation_bytes = {10, 20};
   const Timeline timeline = simulate(fill_drain(2, 2), costs);
-  // 0F0 0F1 . . . 0B1 0B0 | . 1F0 1F1 1B1 1B0
+  // Rank 0: 0F0 0F1 . . . 0B1 0B0. Rank 1: . 1F0 1F1 1B1 1B0.
   EXPECT_THAT(
       pairs(timeline.memory[0]),
       ElementsAre(Pair(0, 1010), Pair(1, 1020), Pair(7, 1010), Pair(9, 1000)));
@@ -68,14 +68,15 @@ TEST(MemoryTest, ARecomputedCellHoldsItsInputUntilItIsRecomputed) {
   costs.input_bytes = {1};
   const auto schedule =
       with_recompute(fill_drain(1, 2), [](int i) { return i == 0; });
-  // 0F0 0F1 0B1 0R0 0B0
+  // The order is 0F0 0F1 0B1 0R0 0B0.
   const Timeline timeline = simulate(schedule, costs);
   EXPECT_THAT(pairs(timeline.memory[0]),
               ElementsAre(Pair(0, 1), Pair(1, 101), Pair(4, 101), Pair(7, 0)));
   EXPECT_THAT(timeline.peak_bytes, ElementsAre(101));
 }
 
-// m inputs and one micro-batch's activations, instead of m activations.
+// With recompute a rank holds m inputs and the activations of one micro-batch,
+// instead of the activations of m micro-batches.
 TEST(MemoryTest, RecomputingLeavesInputsAndOneOfAll) {
   for (const int n : {1, 3}) {
     for (const int m : {1, 2, 7}) {
@@ -96,7 +97,7 @@ TEST(MemoryTest, ALateRecomputeTakesMemoryWhenTheGradientIsThere) {
   costs.input_bytes = {1, 1};
   Schedule schedule =
       with_recompute(fill_drain(2, 1), [](int) { return true; });
-  // 0F0 0R0 . . . 0B0 | . 1F0 1R0 1B0
+  // Rank 0: 0F0 0R0 . . . 0B0. Rank 1: . 1F0 1R0 1B0.
   EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
               ElementsAre(Pair(0, 1), Pair(1, 101), Pair(7, 0)));
   schedule.ranks[0][1].with_next = true;
@@ -136,7 +137,7 @@ TEST(MemoryTest, WhatIsNotInTheScheduleCountsAsDone) {
               ElementsAre(Pair(0, 11), Pair(2, 5), Pair(3, 0)));
 }
 
-// The forward takes before its partner frees.
+// The forward of a pair takes memory before the backward of the pair frees any.
 TEST(MemoryTest, AnOverlappedPairHoldsBoth) {
   const Schedule schedule = {{{{0, Kind::kForward, 0},
                                {0, Kind::kBackward, 0, /*with_next=*/true},

@@ -1,4 +1,4 @@
-// Timelines to be drawn beside each other.
+// A timeline with a name, for pictures of several timelines.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace gpipe {
 
-// One of several timelines in a picture.
+// One of the timelines of a picture.
 struct NamedTimeline {
   std::string name;  // any text: "predicted", "measured", ...
   Timeline timeline;

@@ -1,6 +1,6 @@
-// The simulator against another one, which is slow and plain, on schedules that
-// are drawn at random: stages in any place, backwards whole or in two parts,
-// recomputes early and late, overlapped pairs, links, and parts of schedules.
+// Compares the simulator with a slow and simple one on random schedules: stages
+// on any rank, backwards whole or in two parts, early and late recomputes,
+// overlapped pairs, links, and parts of schedules.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ bool is_backward(const Action& action) {
   return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
 }
 
-// Must `a` have ended before `b` starts?
+// Returns whether `a` must have ended before `b` starts.
 bool comes_before(const Action& a, const Action& b) {
   if (a.microbatch != b.microbatch) return false;
   const auto is = [](const Action& action, Kind kind) {
@@ -43,6 +43,7 @@ bool comes_before(const Action& a, const Action& b) {
          (is_backward(a) && is_backward(b) && a.stage == b.stage + 1);
 }
 
+// A source of random schedules and costs.
 class Draw {
  public:
   explicit Draw(int seed) : random_(seed) {}
@@ -53,7 +54,7 @@ class Draw {
 
   bool chance() { return number(0, 1) == 1; }
 
-  // Takes actions in an order that can be executed.
+  // Returns a schedule, or a part of one, in an order that can be executed.
   Schedule schedule() {
     Schedule schedule;
     schedule.ranks.resize(number(1, 4));
@@ -63,7 +64,7 @@ class Draw {
       rank_of.push_back(number(0, static_cast<int>(schedule.ranks.size()) - 1));
     }
     std::vector<Action> left = all_actions(stages, microbatches);
-    // Perhaps only a part, from the beginning or to the end.
+    // With some probability, drops actions at the beginning or at the end.
     std::size_t drop = chance() ? 0 : number(0, static_cast<int>(left.size()));
     const bool from_front = chance();
     while (!left.empty()) {
@@ -87,7 +88,7 @@ class Draw {
         }
       }
       if (action.kind == Kind::kRecompute) {
-        // Its backward, if it waits for nothing else.
+        // Adds its backward to the block, if that waits for nothing else.
         for (const Action& b : left) {
           if (!comes_before(action, b) || !chance()) continue;
           if (std::count_if(left.begin(), left.end(), [&](const Action& a) {
@@ -114,14 +115,14 @@ class Draw {
     return schedule;
   }
 
-  // Whole and half seconds and bytes, so that sums are exact.
+  // Returns multiples of 0.5 (seconds or bytes), so that sums are exact.
   std::vector<double> list(int least) {
     std::vector<double> list;
     for (int s = 0; s < 5; ++s) list.push_back(number(2 * least, 8) / 2.0);
     return list;
   }
 
-  // `least`: seconds of an action.
+  // Returns random costs. `least`: the least seconds of an action.
   Costs costs(int least) {
     Costs costs;
     costs.forward = list(least);
@@ -158,7 +159,7 @@ class Draw {
   std::mt19937 random_;
 };
 
-// Starts of all actions by going through all of them until nothing moves.
+// A simple simulator. It updates the times of all actions until none changes.
 class Reference {
  public:
   Reference(const Schedule& schedule, const Costs& costs)
@@ -181,7 +182,7 @@ class Reference {
   const std::vector<std::vector<double>>& starts() const { return starts_; }
   const std::vector<std::vector<double>>& ends() const { return ends_; }
 
-  // Of a rank, at a time and a little later.
+  // Returns the bytes that a rank holds from `time` on, until the next change.
   double bytes(std::size_t rank, double time) const {
     std::map<int, bool> stages;
     std::map<std::pair<int, int>, bool> cells;
@@ -198,7 +199,8 @@ class Reference {
                               : costs_.weight_activation_bytes;
     for (const auto& [cell, is_there] : cells) {
       const int s = cell.first, i = cell.second;
-      // The times of the cell's actions; none, and in which direction.
+      // Times of the cell's actions. `none`: the time if there is no such
+      // action.
       const double never = 1e9, always = -1;
       const auto begin = [&](Kind kind, double none) {
         const auto span = find(rank, {s, kind, i});
@@ -213,7 +215,7 @@ class Reference {
       const double activations =
           recomputed ? begin(Kind::kRecompute, 0) : forward;
       const bool splits = find(rank, {s, Kind::kBackwardWeight, i}).has_value();
-      // A weight part alone: the input part was done before.
+      // If there is a W without an I, I counts as done before the beginning.
       const double whole = splits ? end(Kind::kBackwardInput, always)
                                   : std::min(end(Kind::kBackward, never),
                                              end(Kind::kBackwardInput, never));
@@ -245,7 +247,7 @@ class Reference {
     return costs_.recompute[action.stage];
   }
 
-  // Start and end of an action, if it is there.
+  // Returns the start and end of an action, if the rank has it.
   std::optional<std::pair<double, double>> find(std::size_t rank,
                                                 const Action& action) const {
     for (std::size_t k = 0; k < schedule_.ranks[rank].size(); ++k) {
@@ -256,7 +258,8 @@ class Reference {
     return std::nullopt;
   }
 
-  // When all is there that `action` needs, but for what is in its block.
+  // Returns when all that `action` needs has arrived, except for actions
+  // first..last of the rank, which are in its block.
   double needed(const Action& action, std::size_t rank, std::size_t first,
                 std::size_t last) const {
     double time = 0;
@@ -296,7 +299,8 @@ class Reference {
     }
   }
 
-  // All that goes over a link, in the order in which it is made.
+  // Sets the arrivals of all copies over a link, in the order in which their
+  // actions end.
   void send(std::size_t from, std::size_t to) {
     if (from == to) return;
     double free = 0;
@@ -346,7 +350,7 @@ TEST(RandomScheduleTest, TimesAreThoseOfAPlainSimulation) {
       }
     }
   }
-  // The draws have what they are for.
+  // The random schedules have enough of each.
   EXPECT_GT(pairs, 1000);
   EXPECT_GT(late, 1000);
   EXPECT_GT(transfers, 5000);
@@ -356,7 +360,7 @@ TEST(RandomScheduleTest, MemoryIsThatOfTheCellsThatAreHeld) {
   for (int seed = 0; seed < kDraws / 4; ++seed) {
     Draw draw(seed);
     const Schedule schedule = draw.schedule();
-    // Actions of no time would take and free at once.
+    // An action of 0 seconds would take and free its memory at the same time.
     const Costs costs = draw.costs(/*least=*/1);
     const Reference reference(schedule, costs);
     const Timeline timeline = simulate(schedule, costs);
@@ -404,7 +408,7 @@ TEST(RandomScheduleTest, CriticalPathsOfOneRankBeginWithACopyFromAnother) {
     Draw draw(seed);
     const Schedule schedule = draw.schedule();
     Costs costs = draw.costs(/*least=*/0);
-    costs.latency += 0.5;  // nothing comes without a copy
+    costs.latency += 0.5;  // every input from another rank has a copy
     const Timeline whole = simulate(schedule, costs);
     for (std::size_t r = 0; r < whole.ranks.size(); ++r) {
       const int rank = static_cast<int>(r);

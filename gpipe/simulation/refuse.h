@@ -1,4 +1,4 @@
-// How this folder reports what cannot be.
+// The function by which this folder reports invalid arguments.
 #pragma once
 
 #include <sstream>
@@ -6,7 +6,7 @@
 
 namespace gpipe {
 
-// Throws std::invalid_argument with the parts as one text.
+// Throws std::invalid_argument with all `parts` as one text.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
   std::ostringstream text;

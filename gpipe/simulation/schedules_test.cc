@@ -1,6 +1,7 @@
-// The closed forms of all schedules, exactly, on random costs. They are those
-// of the papers that the headers of the schedules name, in the notation there:
-// p ranks, m micro-batches, v stages per rank; f, b = i + w of one stage.
+// Compares simulations with the closed forms of all schedules, exactly and on
+// random costs. The forms are from the papers that the headers of the schedules
+// name, in the same notation: p ranks, m micro-batches, v stages per rank; f
+// and b = i + w are the times of one stage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,10 +33,11 @@ using ::testing::Le;
 
 constexpr int kCases = 10'000;  // per schedule
 
-// Integers, so that all sums are exact. Every stage takes the same time.
+// The sizes and costs of a case. They are integers, so that all sums are exact.
+// Every stage takes the same time.
 struct Case {
   int p, m, v;
-  int f, i, w, r;  // forward, backward input and weight, recompute
+  int f, i, w, r;  // times of F, I, W and R
   int c;           // latency
   int b() const { return i + w; }
 };
@@ -57,11 +59,11 @@ Costs costs_of(const Case& k) {
   return costs;
 }
 
-// What a closed form says, of what it does.
+// A closed form of a schedule.
 struct Form {
-  std::function<int(const Case&)> idle;  // of each rank
+  std::function<int(const Case&)> idle;  // idle time of each rank
   std::function<int(const Case&, int rank)> in_flight = nullptr;
-  // Of one micro-batch on one stage; f + b unless given.
+  // The time of one micro-batch on one stage.
   std::function<int(const Case&)> work = [](const Case& k) {
     return k.f + k.b();
   };
@@ -104,7 +106,7 @@ void expect_closed_form(const std::function<Schedule(const Case&)>& schedule,
   }
 }
 
-// (p - 1)(f + b): the bubble of every schedule with whole backwards.
+// Returns the idle time of every schedule with whole backwards.
 int bubble(const Case& k) { return (k.p - 1) * (k.f + k.b()); }
 
 Schedule gpipe_of(const Case& k) { return fill_drain(k.p, k.m); }
@@ -187,7 +189,7 @@ TEST(ClosedForm, Interleaved) {
 TEST(ClosedForm, InterleavedInGroups) {
   const auto whole = [](Case& k) { k.m = std::max(k.m, k.p); };
   const auto group = [](const Case& k) {
-    // The largest that divides m, short of m itself, if it is large enough.
+    // The largest group below m that divides m, if there is one above p.
     for (int g = k.m / 2; g > k.p; --g) {
       if (k.m % g == 0) return g;
     }
@@ -225,8 +227,8 @@ TEST(ClosedForm, LoopedBfs) {
                       all_in_flight});
 }
 
-// With more micro-batches than ranks, a copy from the last rank to the first is
-// hidden by those that are before it.
+// With more micro-batches than ranks, the copy of a micro-batch from the last
+// rank to the first is hidden behind the compute of other micro-batches.
 TEST(ClosedForm, LoopedBfsWithShortCopies) {
   const auto short_copies = [](Case& k) {
     k.p = std::max(k.p, 2);
@@ -289,7 +291,7 @@ TEST(ClosedForm, ZeroBubbleV) {
        [](const Case& k, int) { return 2 * k.p; }});
 }
 
-// A block takes f + b.
+// Without Costs::overlap, a block takes f + b.
 TEST(ClosedForm, DualPipeV) {
   const auto hold = [](Case& k) {
     k.m = std::max(k.m, 2 * k.p);
@@ -304,8 +306,8 @@ TEST(ClosedForm, DualPipeV) {
                       [](const Case& k, int) { return 2 * k.p + 1; }});
 }
 
-// If all parts of a backward and a forward take as long: what the code of the
-// paper's authors gives. No random costs, since there is only one.
+// The idle times are those of the code of the paper's authors, for f = i = w.
+// So there are no random costs.
 TEST(ClosedForm, VHalfAndVMin) {
   static constexpr int kRanks[] = {2, 4, 6, 8};
   static constexpr int kIdleHalf[] = {1, 5, 11, 17};
@@ -343,8 +345,8 @@ TEST(Recompute, AheadMayGainOrLose) {
             82);
   EXPECT_EQ(makespan(interleaved(3, 3, 2), RecomputePlacement::kAhead, unequal),
             80);
-  // 2 ranks, 3 micro-batches; f = 1, b = 2, recompute 1, latency 1. Ahead, it
-  // delays the first rank's last forward, for which the other one waits.
+  // 2 ranks, 3 micro-batches, f = 1, b = 2, recompute 1, latency 1. With
+  // kAhead, R delays the last forward of rank 0, for which rank 1 waits.
   const Costs copies = costs_of({2, 3, 1, 1, 1, 1, 1, 1});
   const Schedule schedule = one_forward_one_backward(2, 3);
   EXPECT_EQ(makespan(schedule, RecomputePlacement::kBeforeBackward, copies),
@@ -353,7 +355,7 @@ TEST(Recompute, AheadMayGainOrLose) {
   EXPECT_EQ(makespan(schedule, RecomputePlacement::kWithBackward, copies), 20);
 }
 
-// A late recompute lengthens every backward.
+// A late recompute makes every backward longer.
 TEST(ClosedForm, FillDrainWithLateRecompute) {
   expect_closed_form(
       [](const Case& k) {
@@ -365,7 +367,7 @@ TEST(ClosedForm, FillDrainWithLateRecompute) {
        all_in_flight, [](const Case& k) { return k.f + k.b() + k.r; }});
 }
 
-// An early one is hidden p - 1 times.
+// An early recompute is hidden p - 1 times.
 TEST(ClosedForm, FillDrainWithEarlyRecompute) {
   const Form form = {bubble, all_in_flight,
                      [](const Case& k) { return k.f + k.b() + k.r; }};

@@ -17,6 +17,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
+// One simulation with shared cores.
 class Run {
  public:
   Run(const Schedule& schedule, const Costs& costs, double cores,
@@ -35,7 +36,8 @@ class Run {
     }
   }
 
-  // simulate() has found that it can be executed.
+  // Returns the spans of each rank. simulate() has checked that the schedule
+  // can be executed.
   std::vector<std::vector<Span>> spans() {
     std::vector<std::vector<Span>> spans(ranks_.size());
     double now = 0;
@@ -49,7 +51,7 @@ class Run {
         Rank& rank = ranks_[r];
         if (!rank.works) continue;
         rank.left -= step * (rank.shares ? speed : 1);
-        // What ends now ends exactly; sums of steps may leave a trace.
+        // An action that ends now may have a small rest, from rounding.
         if (rank.left > kTrace * (1 + now)) continue;
         const Action& action = schedule_.ranks[r][rank.next++];
         spans[r].push_back({action, rank.start, now});
@@ -66,9 +68,11 @@ class Run {
     bool shares = true;
     bool works = false;
     std::size_t next = 0;
-    double start = 0, left = 0;  // of the action at work
+    double start = 0, left = 0;  // seconds, of the current action
   };
 
+  // Returns whether all that `action` needs is done. `beside`: the first action
+  // of its block, for which it does not wait, or null.
   bool ready(const Action& action, const Action* beside) const {
     for (const Action& need : needs(action)) {
       if (beside && need.stage == beside->stage && need.kind == beside->kind &&
@@ -95,6 +99,7 @@ class Run {
     }
   }
 
+  // Returns the speed, 0 to 1, of the ranks that share the cores.
   double shared_speed() const {
     const auto busy = std::count_if(
         ranks_.begin(), ranks_.end(),
@@ -102,6 +107,7 @@ class Run {
     return busy > cores_ ? cores_ / static_cast<double>(busy) : 1;
   }
 
+  // Returns the seconds until the next action ends; kNever if no rank works.
   double until_next_end() const {
     const double speed = shared_speed();
     double least = kNever;
@@ -117,7 +123,7 @@ class Run {
   const Durations durations_;
   const double cores_;
   const ActionIndex index_;
-  std::vector<bool> done_;  // or not in the schedule
+  std::vector<bool> done_;  // also true for actions not in the schedule
   std::vector<Rank> ranks_;
 };
 

@@ -1,4 +1,4 @@
-// How long a schedule takes where ranks share the cores of a machine.
+// Simulation of a schedule whose ranks share the cores of one machine.
 #pragma once
 
 #include <vector>
@@ -9,18 +9,21 @@
 
 namespace gpipe {
 
-// As simulate(), for ranks that are threads of one machine with fewer `cores`
-// than ranks that want to work at a time: all that do go on, each slower by the
-// same factor (processor sharing). With as many cores as ranks it is
-// simulate(). `on_cores`: the ranks of which that is true; others have a device
-// of their own. Empty: all.
+// Simulates `schedule` on ranks that are threads of one machine with `cores`
+// cores. If more ranks work at a time than there are cores, all of them slow
+// down by the same factor (processor sharing). With as many cores as ranks the
+// result is that of simulate().
 //
-// Copies take no time here: the costs must be without latency and bandwidth.
-// Nor is there an overlap, or memory.
+// `on_cores`: for each rank, whether it shares the cores; other ranks have a
+// device of their own. Empty: all ranks share the cores.
 //
-// Errors: those of simulate(); std::invalid_argument unless cores > 0, and for
-// costs that are not considered. Complexity: O(n p) for n actions of p ranks.
-// Threads: pure function.
+// Copies take no time and blocks do not overlap: the costs must have no
+// latency, no bandwidth and no overlap. If there are fewer cores than ranks
+// that share them, the result has no memory.
+//
+// Throws std::invalid_argument in the cases of simulate(), unless cores > 0, if
+// `on_cores` has the wrong size, and if latency, bandwidth or overlap are above
+// 0. Complexity: O(n p) for n actions of p ranks. Threads: pure function.
 Timeline simulate_on_cores(const Schedule& schedule, const Costs& costs,
                            double cores,
                            const std::vector<bool>& on_cores = {});

@@ -40,11 +40,11 @@ TEST(SharedCoresTest, WithACoreForEachItIsSimulate) {
 }
 
 TEST(SharedCoresTest, RanksThatWorkAtATimeShareEqually) {
-  // One micro-batch, two stages: never two at a time.
+  // With one micro-batch, only one of the two ranks works at a time.
   EXPECT_EQ(
       simulate_on_cores(fill_drain(2, 1), equal_costs(2, 1, 1), 1).makespan, 4);
-  // Two micro-batches on one core: stage 0 from 0 to 1, then 0F1 and 1F0 share
-  // it until 3, then 1F1 until 4.
+  // Two micro-batches on one core: 0F0 runs from 0 to 1, then 0F1 and 1F0 share
+  // the core until 3, then 1F1 runs until 4.
   const auto timeline = simulate_on_cores(
       select(
           fill_drain(2, 2),
@@ -58,7 +58,8 @@ TEST(SharedCoresTest, RanksThatWorkAtATimeShareEqually) {
 }
 
 TEST(SharedCoresTest, RanksWithADeviceOfTheirOwnTakeNoCore) {
-  // The rank in the middle is a copy.
+  // The rank in the middle has its own device and uses no core, as a copy
+  // would.
   const Costs costs = equal_costs(3, 1, 1);
   const auto timeline =
       simulate_on_cores(fill_drain(3, 6), costs, 2, {true, false, true});
@@ -89,7 +90,7 @@ TEST(SharedCoresTest, IsBetweenTheBoundsAndFallsWithMoreCores) {
     for (const double idle : alone.idle) work += alone.makespan - idle;
     for (int cores = 1; cores < ranks; ++cores) {
       const double shared = simulate_on_cores(schedule, costs, cores).makespan;
-      if (name != "dualpipe-v") {  // its pairs are blocks in simulate() only
+      if (name != "dualpipe-v") {  // only simulate() runs its pairs as blocks
         EXPECT_GE(shared, alone.makespan * (1 - 1e-9)) << name;
       }
       EXPECT_GE(shared, work / cores * (1 - 1e-9)) << name;

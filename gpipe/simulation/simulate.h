@@ -1,4 +1,4 @@
-// How long a schedule takes, where its ranks wait, and what they hold.
+// Simulation of a schedule: its makespan, where ranks wait, and their memory.
 #pragma once
 
 #include "gpipe/schedule/schedule.h"
@@ -7,16 +7,17 @@
 
 namespace gpipe {
 
-// Runs each rank's actions one after the other, each as soon as the one before
-// and those that it needs (schedule/needs.h) have ended and, if they are on
-// another rank, what they made has been copied. What is not in the schedule is
-// taken as done. If the costs have bytes, the timeline has the memory of each
-// rank (memory.h).
+// Returns the timeline of `schedule` with the times of `costs`. Each rank runs
+// its actions one after the other. An action starts as soon as the previous one
+// and all that it needs (schedule/needs.h) have ended, and outputs from other
+// ranks have been copied. A needed action that is not in the schedule counts as
+// done. If the costs have bytes, the timeline has the memory of each rank
+// (memory.h).
 //
-// Errors: std::invalid_argument for an action that comes twice, that is in a
-// block that cannot be, or that can never start, naming it; for a stage on two
-// ranks; and for costs that are missing, negative, infinite or NaN, with their
-// place.
+// Throws std::invalid_argument if an action occurs twice, is in an invalid
+// block, or can never start (the text names it); if a stage is on two ranks; if
+// a stage or micro-batch is below 0, or far more than the actions; and if costs
+// are missing, negative, infinite or NaN (the text names them).
 // Complexity: O(n) for n actions. Threads: pure function.
 Timeline simulate(const Schedule& schedule, const Costs& costs);
 

@@ -1,5 +1,5 @@
-// Time to simulate a schedule, per action ("items_per_second"), and what asking
-// more about it takes.
+// Benchmarks of simulate(), critical_path() and improve_first(), in actions per
+// second ("items_per_second").
 //
 //   bazel run -c opt //gpipe/simulation:simulate_benchmark
 
@@ -21,8 +21,8 @@ using gpipe::Costs;
 using gpipe::Kind;
 using gpipe::Schedule;
 
-// Forwards and backwards in turn (PipeDream's order), so that ranks wait for
-// each other all the time.
+// Returns a schedule that alternates forwards and backwards (PipeDream's
+// order), so that ranks often wait for each other.
 Schedule in_turn(int stages, int microbatches) {
   Schedule schedule;
   for (int s = 0; s < stages; ++s) {
@@ -76,7 +76,7 @@ void BM_Simulate_InTurn(benchmark::State& state) {
                costs_of(stages));
 }
 
-// With recomputes, links and memory.
+// Simulates a schedule with recomputes, links and memory.
 void BM_Simulate_InTurnWithEverything(benchmark::State& state) {
   const int stages = static_cast<int>(state.range(0));
   Costs costs = costs_of(stages);
@@ -103,7 +103,7 @@ void BM_CriticalPath(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * size_of(schedule));
 }
 
-// A simulation for each stage.
+// improve_first() runs a simulation for each stage.
 void BM_ImproveFirst(benchmark::State& state) {
   const int stages = static_cast<int>(state.range(0));
   const Schedule schedule = in_turn(stages, static_cast<int>(state.range(1)));

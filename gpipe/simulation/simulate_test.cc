@@ -28,7 +28,8 @@ Costs equal_costs(int stages, double forward, double backward) {
   return costs;
 }
 
-// (m + n - 1)(f + b), of which each rank is idle for (n - 1)(f + b).
+// The makespan is (m + n - 1)(f + b), of which each rank is idle for
+// (n - 1)(f + b).
 TEST(SimulateTest, GivesTheClosedFormOfFillDrain) {
   for (const int n : {1, 2, 4, 7}) {
     for (const int m : {1, 2, 8, 31}) {
@@ -42,7 +43,8 @@ TEST(SimulateTest, GivesTheClosedFormOfFillDrain) {
   }
 }
 
-// Sum of all stages + (m - 1)(largest forward + largest backward).
+// The makespan is the sum over all stages plus
+// (m - 1)(largest forward + largest backward).
 TEST(SimulateTest, GivesTheProportionateFlowShopOfUnequalStages) {
   std::mt19937 random(0);
   std::uniform_int_distribution<int> seconds(0, 9), sizes(1, 6);
@@ -67,8 +69,7 @@ TEST(SimulateTest, RecomputesWhileItWaits) {
   costs.recompute = {1, 1};
   const auto schedule =
       with_recompute(fill_drain(2, 2), [](int) { return true; });
-  // 0F0 0F1 . 0R1 . . | 1F0 1F1 1R1 1B1 1R0 1B0: stage 0's first recompute is
-  // hidden, its second one is not.
+  // Rank 0 runs 0R1 while it waits for the gradient. 0R0 is not hidden.
   const Timeline timeline = simulate(schedule, costs);
   EXPECT_EQ(timeline.ranks[0][2].action, (Action{0, Kind::kRecompute, 1}));
   EXPECT_EQ(timeline.ranks[0][2].start, 2);
@@ -81,7 +82,7 @@ TEST(SimulateTest, WaitsForWhatComesFromOtherRanks) {
   Costs costs = equal_costs(3, 1, 1);
   costs.latency = 0.5;
   EXPECT_EQ(simulate(fill_drain(3, 1), costs).makespan, 6 + 4 * 0.5);
-  // All stages on one rank: nothing is sent.
+  // If all stages are on one rank, there are no copies.
   const Schedule one = {{{{0, Kind::kForward, 0},
                           {1, Kind::kForward, 0},
                           {1, Kind::kBackward, 0},
@@ -105,7 +106,8 @@ TEST(SimulateTest, RunsBackwardsInTwoParts) {
   EXPECT_THAT(timeline.peak_in_flight, ElementsAre(2));
 }
 
-// (m + n - 1)(f + b) + m r while it waits, (m + n - 1)(f + r + b) if not.
+// The makespan is (m + n - 1)(f + b) + m r if R runs while the rank waits, and
+// (m + n - 1)(f + r + b) if R is in a block with its backward.
 TEST(SimulateTest, ARecomputeInABlockWaitsForTheGradient) {
   for (const int n : {1, 2, 5}) {
     for (const int m : {1, 2, 9}) {
@@ -161,7 +163,7 @@ TEST(SimulateTest, APairBeginsWhenWhatBothNeedIsThere) {
                                {1, Kind::kBackward, 0},
                                {1, Kind::kForward, 1},
                                {1, Kind::kBackward, 1}}}};
-  // 0F0 . . . 0F1&0B0 . . . 0B1 | . 1F0 1B0 . . . 1F1 1B1
+  // Rank 0: 0F0 . . . 0F1&0B0 . . . 0B1. Rank 1: . 1F0 1B0 . . . 1F1 1B1.
   const Timeline timeline = simulate(schedule, equal_costs(2, 1, 2));
   EXPECT_EQ(timeline.ranks[0][1].start, 4);
   EXPECT_EQ(timeline.ranks[0][2].end, 7);
@@ -192,12 +194,13 @@ TEST(SimulateTest, CopiesOfALinkGoOneAfterTheOther) {
   expect(timeline.transfers[3], "1B0", 1, 9.5, 11.5, 12);  // made at 8.5
   EXPECT_EQ(timeline.makespan, 13);
 
-  // Without a limit they go beside each other.
+  // With unlimited bandwidth, copies do not wait for each other.
   costs.bandwidth = 0;
   EXPECT_EQ(simulate(fill_drain(2, 2), costs).makespan, 7);
 }
 
-// Stages 0 and 2 on rank 0, 1 on rank 1: 2B and 0F both go from 0 to 1.
+// Stages 0 and 2 are on rank 0, stage 1 is on rank 1. The outputs of 2B0 and
+// 0F1 are both copied from rank 0 to rank 1.
 TEST(SimulateTest, ActivationsAndGradientsShareALink) {
   const Schedule schedule = {
       {{{2, Kind::kForward, 0},
@@ -267,7 +270,7 @@ TEST(SimulateTest, NamesBlocksThatCannotBe) {
   refuse({f0, f1, paired(b0), b1}, "0B0 of rank 0", "with 0B1");
   refuse({f0, f1, paired(b0), paired({1, Kind::kForward, 0}), b1},
          "0B0 of rank 0", "with 1F0");
-  // A backward cannot run beside its own forward.
+  // A backward cannot be in a block with its own forward.
   refuse({paired(f0), b0}, "0B0 of rank 0 waits for 0F0", "never ends");
 }
 

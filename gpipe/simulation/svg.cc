@@ -17,14 +17,14 @@
 namespace gpipe {
 namespace {
 
-// All in pixels.
-constexpr double kLeft = 70, kRight = 130;  // of the lanes: names, idle parts
+// Sizes in pixels.
+constexpr double kLeft = 70, kRight = 130;  // margins: names, idle times
 constexpr double kLane = 28, kGap = 4;
 constexpr double kTitle = 30, kAxis = 26, kMemory = 36, kLegend = 34;
-constexpr double kLetter = 7.2;  // width of one, at most
+constexpr double kLetter = 7.2;  // largest width of a letter
 
-// Colours that people who see fewer colours can tell apart (after Okabe and
-// Ito), all of them light enough for black letters.
+// The colours are distinguishable with colour blindness (after Okabe and Ito),
+// and light enough for black letters.
 constexpr char kStyle[] =
     "<style>\n"
     "text { font: 11px sans-serif; fill: #000 }\n"
@@ -50,7 +50,8 @@ std::string number(double value) {
   return text.data();
 }
 
-// 1, 2 or 5 times a power of ten: some eight of them in `span`.
+// Returns the distance of ticks: 1, 2 or 5 times a power of ten, for at most
+// about eight ticks in `span`.
 double tick_step(double span) {
   const double rough = span / 8;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -64,6 +65,7 @@ std::string number_of(const Timeline& timeline, std::size_t rank) {
   return std::to_string(timeline.first_rank + static_cast<int>(rank));
 }
 
+// An SVG document of timelines.
 class Picture {
  public:
   Picture(const std::vector<NamedTimeline>& timelines, int width)
@@ -110,7 +112,7 @@ class Picture {
       const auto is_here = [&](int rank) {
         return rank < static_cast<int>(timeline.ranks.size());
       };
-      // Of one process, there is but one end.
+      // A timeline of one process has only one end of a copy.
       if (timeline.first_rank == 0 && is_here(transfer.from) &&
           is_here(transfer.to)) {
         draw_copy(transfer);
@@ -140,7 +142,7 @@ class Picture {
 
     std::set<int> stages;
     for (const Span& span : spans) stages.insert(span.action.stage);
-    bool second = false;  // of an overlapped pair
+    bool second = false;  // whether the span is the second of a pair
     for (const Span& span : spans) {
       const bool first = is_overlapped(span.action);
       const double height = first || second ? kLane / 2 : kLane;
@@ -161,7 +163,7 @@ class Picture {
     const std::string place = "\" x=\"" + number(x) + "\" y=\"" + number(y) +
                               "\" width=\"" + number(width) + "\" height=\"" +
                               number(height);
-    // The colour lies on white, not on the hatching.
+    // A white box below hides the hatching.
     if (opacity < 1) text_ += "<rect fill=\"#fff" + place + "\"/>";
     text_ += std::string("<rect class=\"box ") + letter + place;
     if (opacity < 1) text_ += "\" fill-opacity=\"" + number(opacity);
@@ -188,7 +190,7 @@ class Picture {
   void draw_axis() {
     if (makespan_ > 0) {
       const double step = tick_step(makespan_);
-      // Not beyond the end, but for rounding.
+      // Ticks are up to the end; the factor is for rounding.
       for (int k = 0; k * step <= makespan_ * (1 + 1e-9); ++k) {
         const double x = x_of(k * step);
         text_ += "<line class=\"tick\" x1=\"" + number(x) + "\" y1=\"" +
@@ -243,10 +245,10 @@ class Picture {
   }
 
   const double plot_;                // width of the lanes
-  double makespan_ = 0, bytes_ = 0;  // the largest ones
-  double y_ = 0;                     // how far down the picture goes
-  double lanes_ = 0;                 // where those of the timeline begin
-  std::set<Kind> kinds_;             // that come
+  double makespan_ = 0, bytes_ = 0;  // the largest of all timelines
+  double y_ = 0;                     // height of the picture so far
+  double lanes_ = 0;                 // y of the timeline's first lane
+  std::set<Kind> kinds_;             // kinds of the drawn actions
   std::string text_;
 };
 

@@ -1,4 +1,4 @@
-// Timelines as a picture.
+// Timelines as an SVG picture.
 #pragma once
 
 #include <string>
@@ -9,21 +9,22 @@
 
 namespace gpipe {
 
-// An SVG document, `width` pixels wide, that needs no other file: below each
-// other, on one scale of time, each timeline with
+// Return an SVG document, `width` pixels wide, that needs no other file. All
+// timelines have the same scale of time, one below the other. Each has:
 //
-// - a lane per rank (from Timeline::first_rank on), where an action is a box in
-//   the colour of its kind (paler for the later stages of a rank), with its
-//   name, if there is room, and its times as a tooltip; an overlapped pair has
-//   half of the height each; what is hatched is idle;
-// - a line per copy, from rank to rank;
-// - below, if the timeline has it, the memory of each rank on one scale.
+// - A lane per rank (from Timeline::first_rank on). An action is a box in the
+//   colour of its kind, paler for later stages of a rank. The box shows the
+//   action's name, if there is room, and its times as a tooltip. The two
+//   actions of an overlapped pair have half of the height each. Idle time is
+//   hatched.
+// - A line per copy between ranks of the timeline, if its first_rank is 0.
+// - The memory of each rank, all on one scale, if the timeline has it.
 //
-// Names may be any UTF-8. An empty one is left out.
+// Names may be any UTF-8. An empty name is not drawn.
 //
-// Errors: std::invalid_argument unless width >= 400.
-// Complexity: linear; a box takes some 200 bytes, so pictures of more than
-// some 10^5 actions are for to_chrome_trace(). Threads: pure functions.
+// Throws std::invalid_argument unless width >= 400.
+// Complexity: linear. A box takes about 200 bytes, so use to_chrome_trace() for
+// more than about 10^5 actions. Threads: pure functions.
 std::string to_svg(const std::vector<NamedTimeline>& timelines,
                    int width = 1200);
 std::string to_svg(const Timeline& timeline, int width = 1200);

@@ -35,8 +35,9 @@ int count(const std::string& text, const std::string& part) {
   return count;
 }
 
-// What is wrong with it as XML; empty if nothing is. Knows what to_svg writes:
-// elements, attributes in double quotes, text.
+// Returns the first part of `xml` that is not well-formed; empty if there is
+// none. It knows only what to_svg() writes: elements, attributes in double
+// quotes, and text.
 std::string fault_of(const std::string& xml) {
   std::vector<std::string> open;
   for (std::size_t at = 0; at < xml.size(); ++at) {
@@ -71,7 +72,7 @@ TEST(SvgTest, HasABoxForEachActionToScale) {
   EXPECT_EQ(count(svg, "class=\"box F\""), 4);
   EXPECT_EQ(count(svg, "class=\"box B\""), 4);
   EXPECT_EQ(count(svg, "url(#idle)"), 2);
-  // 900 pixels for 9 s, from 70 on.
+  // 900 pixels show 9 s, and begin at x = 70.
   EXPECT_THAT(svg, HasSubstr("class=\"box B\" x=\"570.00\" y=\"62.00\" "
                              "width=\"200.00\" height=\"28.00\"><title>1B0: "
                              "backward of micro-batch 0, stage 1\n"
@@ -95,7 +96,7 @@ TEST(SvgTest, APairSharesItsLane) {
                                {0, Kind::kBackward, 1}}}};
   const std::string svg = to_svg(simulate(schedule, costs_of(1)), 800);
   EXPECT_EQ(fault_of(svg), "");
-  // 600 pixels for 6 s.
+  // 600 pixels show 6 s.
   EXPECT_THAT(svg, HasSubstr("F\" x=\"170.00\" y=\"30.00\" width=\"300.00\" "
                              "height=\"14.00\"><title>0F1"));
   EXPECT_THAT(svg, HasSubstr("B\" x=\"170.00\" y=\"44.00\" width=\"300.00\" "
@@ -123,7 +124,8 @@ TEST(SvgTest, HasMemoryAndCopiesIfTheTimelineDoes) {
   svg = to_svg(simulate(fill_drain(2, 1), costs), 800);
   EXPECT_EQ(fault_of(svg), "");
   EXPECT_EQ(count(svg, "<line class=\"copy\""), 2);
-  // 600 pixels for 12 s: 0F0 0-1, 1F0 4-5, 1B0 5-7, 0B0 10-12; 36 for 1024 B.
+  // 600 pixels show 12 s: 0F0 0-1, 1F0 4-5, 1B0 5-7, 0B0 10-12. A height of 36
+  // pixels shows 1024 bytes.
   EXPECT_THAT(svg, HasSubstr("d=\"M70.00 156.00H70.00V120.00H670.00V156.00"
                              "H670.00V156.00Z\""));
   EXPECT_THAT(svg, HasSubstr("d=\"M70.00 196.00H70.00V196.00H270.00V178.00"

@@ -13,7 +13,7 @@ namespace {
 void check_spans(const std::vector<Span>& spans, std::size_t rank) {
   double last = 0;
   for (const Span& span : spans) {
-    // A comparison with NaN is false.
+    // These comparisons are false for NaN, so NaN is refused.
     if (!(span.start >= last && span.end >= span.start &&
           std::isfinite(span.end))) {
       refuse("the span of ", to_string(span.action), " on rank ", rank,
@@ -26,7 +26,8 @@ void check_spans(const std::vector<Span>& spans, std::size_t rank) {
   }
 }
 
-// Time that is in some span; what two of them share counts once.
+// Returns the seconds that spans cover; where spans overlap, the time counts
+// once.
 double covered(const std::vector<Span>& spans) {
   double sum = 0, until = 0;
   for (const Span& span : spans) {

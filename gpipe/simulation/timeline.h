@@ -1,4 +1,4 @@
-// When each action of a schedule starts and ends, predicted or measured.
+// The start and end of each action of a schedule, predicted or measured.
 #pragma once
 
 #include <vector>
@@ -7,73 +7,79 @@
 
 namespace gpipe {
 
-// Whether `action` is the first of an overlapped pair, whose two actions have
-// the same span. (A late recompute and its backward have one each.)
+// Returns whether `action` is the first of an overlapped pair. The two actions
+// of a simulated pair have the same span. (A late recompute and its backward
+// have one span each.)
 inline bool is_overlapped(const Action& action) {
   return action.with_next && action.kind != Kind::kRecompute;
 }
 
-// When an action ran.
+// The time in which an action ran.
 struct Span {
   Action action;
   double start = 0, end = 0;  // seconds from the beginning of the step
 };
 
-// A copy of what `action` made, to another rank: that of a neighbouring stage,
-// or of one that a skip tensor goes to.
+// A copy of the output of `action` to the rank of a neighbouring stage, or of a
+// stage that pops a skip tensor.
 struct Transfer {
   Action action;
   int from = 0, to = 0;  // ranks: the link
-  // Seconds: it starts, leaves the link to the next one, and is there.
+  // Seconds from the beginning of the step: the copy starts, the link is free
+  // for the next copy, the copy has arrived.
   double start = 0, sent = 0, end = 0;
   double bytes = 0;  // 0: not known
 };
 
-// A step of a rank's memory over time.
+// The memory of a rank from `time` until the time of the next point.
 struct MemoryPoint {
-  double time = 0, bytes = 0;  // from this time to that of the next point
+  double time = 0, bytes = 0;  // seconds from the beginning of the step; bytes
 };
 
-// Made by simulate() or timeline_of().
+// The times of one step of a schedule. Made by simulate() or timeline_of().
 struct Timeline {
-  // As Schedule::ranks. The two actions of an overlapped pair have the same
-  // span, that of their block.
+  // The spans of each rank, in the form of Schedule::ranks. In a simulation,
+  // the two actions of an overlapped pair have the same span, that of their
+  // block.
   std::vector<std::vector<Span>> ranks;
-  // Which rank ranks[0] is, where a process knows of its own one only: then
-  // what comes from others and goes there is in `transfers`.
+  // The number of the rank ranks[0]. Not 0 if a process knows only its own
+  // rank; then `transfers` has the copies from and to other ranks.
   int first_rank = 0;
-  double makespan = 0;       // the end of the last action
-  std::vector<double> idle;  // of each rank: makespan less what it works
-  // Of each rank, most micro-batches (of a stage) at any one time of which the
-  // forward has begun and the backward, with its weight part, has not ended.
+  double makespan = 0;       // seconds: the end of the last action
+  std::vector<double> idle;  // seconds of each rank: makespan minus work
+  // For each rank, the largest number of micro-batches (each on one stage) in
+  // flight: from the start of the forward to the end of the backward with its
+  // W.
   std::vector<int> peak_in_flight;
 
   // The two usual definitions of the bubble; 0 if no rank works. A recompute
   // counts as work.
   //
-  // The part of all ranks' time that is idle, 0 to 1: (p - 1) / (m + p - 1) for
-  // p equal stages and m micro-batches in GPipe (Huang et al., arXiv
-  // 1811.06965, section 2.3); also the "bubble rate" of Zero Bubble (Qi et al.,
-  // arXiv 2401.10241).
+  // The idle part of the time of all ranks, 0 to 1: (p - 1) / (m + p - 1) for p
+  // equal stages and m micro-batches in GPipe (Huang et al., arXiv 1811.06965,
+  // section 2.3); also the "bubble rate" of Zero Bubble (Qi et al., arXiv
+  // 2401.10241).
   double bubble_fraction = 0;
-  // Idle time over working time, 0 and more, without end: (p - 1) / m for the
-  // same, the "pipeline bubble size" of Megatron-LM (Narayanan et al., arXiv
-  // 2104.04473, section 2.2).
+  // Idle time divided by working time, 0 or more, without an upper limit:
+  // (p - 1) / m in the same case; the "pipeline bubble size" of Megatron-LM
+  // (Narayanan et al., arXiv 2104.04473, section 2.2).
   double bubble_ratio = 0;
 
-  // Those that take time; the ones of a link in the order in which they go,
-  // perhaps several of an action.
+  // The copies that take time. Those of one link are in the order in which they
+  // are sent. An action may have several.
   std::vector<Transfer> transfers;
-  // Of each rank; empty if no bytes are known. See memory.h.
+  // The memory of each rank over time, and its peak. Both are empty if no bytes
+  // are known. See memory.h.
   std::vector<std::vector<MemoryPoint>> memory;
   std::vector<double> peak_bytes;
 };
 
-// A timeline of spans, measured ones for example: the actions of each rank in
-// the order of their starts. Transfers and memory are empty.
+// Returns the timeline of given spans, for example of measured ones. The spans
+// of each rank must be in the order of their starts. `transfers` and `memory`
+// of the result are empty.
 //
-// Errors: std::invalid_argument for a span that starts before 0 or before the
-// one in front of it, ends before it starts or is not finite, naming it.
+// Throws std::invalid_argument if a span starts before 0 or before the previous
+// one, ends before it starts, or is not finite (the text names it).
 // Complexity: O(n). Threads: pure function.
 Timeline timeline_of(std::vector<std::vector<Span>> ranks);
 

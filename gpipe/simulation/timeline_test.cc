@@ -22,7 +22,7 @@ const Action kForward0 = {0, Kind::kForward, 0};
 const Action kForward1 = {0, Kind::kForward, 1};
 
 TEST(TimelineTest, IdleTimeIsOutsideOfAllSpans) {
-  // From 1 to 6 without a gap, where spans overlap and lie in each other.
+  // The first three spans overlap and cover the time from 1 to 6.
   const Timeline timeline = timeline_of({{{kForward0, 1, 5},
                                           {kForward1, 2, 3},
                                           {{0, Kind::kForward, 2}, 4, 6},
@@ -35,7 +35,7 @@ TEST(TimelineTest, IdleTimeIsOutsideOfAllSpans) {
   EXPECT_DOUBLE_EQ(timeline.bubble_ratio, 14.0 / 16);
 }
 
-// (p - 1) / (m + p - 1) and (p - 1) / m.
+// The bubbles are (p - 1) / (m + p - 1) and (p - 1) / m.
 TEST(TimelineTest, BubblesAreThoseOfThePapers) {
   for (const int p : {1, 2, 8}) {
     for (const int m : {1, 4, 32}) {

@@ -1,12 +1,12 @@
-// Timelines that several tests draw.
+// Timelines for several tests.
 #pragma once
 
 #include "gpipe/simulation/timeline.h"
 
 namespace gpipe {
 
-// Rank 1 of two, with the rank before in another process: its input arrives
-// from 2 to 3, and is looked at at 3.5.
+// Returns the timeline of rank 1 of two. Rank 0 is in another process. The
+// input is copied from 2 to 3 s, and the forward begins at 3.5 s.
 inline Timeline second_of_two() {
   Timeline timeline = timeline_of({{{{1, Kind::kForward, 0}, 3.5, 4}}});
   timeline.first_rank = 1;

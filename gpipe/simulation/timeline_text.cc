@@ -16,7 +16,7 @@ namespace {
 void draw(std::string* line, std::size_t begin, std::size_t end,
           std::string name, char letter) {
   if (begin >= end) return;
-  // One dash at least, so that names do not run into each other.
+  // At least one dash separates two names.
   if (name.size() >= end - begin) name = letter;
   name.resize(end - begin, '-');
   line->replace(begin, name.size(), name);
@@ -50,7 +50,8 @@ std::string line_of(const std::vector<Span>& spans, double makespan,
 
 std::string to_text(const Timeline& timeline, int columns) {
   if (columns < 1) {
-    refuse("to_text: there are ", columns, " columns, but must be 1 at least");
+    refuse("to_text: there are ", columns,
+           " columns, but at least 1 is needed");
   }
   const auto width = static_cast<std::size_t>(columns);
   const std::string rank = "rank ";
