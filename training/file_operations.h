@@ -28,8 +28,8 @@ class FileWriter {
   // there yet: see sync_folder(). No other function may be called afterwards.
   void finish();
 
-  uint64_t size() const { return size_; }
   // Returns the number of bytes written so far.
+  uint64_t size() const { return size_; }
 
  private:
   const std::string path_;

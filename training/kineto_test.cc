@@ -116,7 +116,7 @@ TEST(KinetoTest, ASecondProfilerIsRefusedAndLeavesNoFile) {
   const std::string folder = new_folder();
   const KinetoTrace trace(folder + "first.json");
   EXPECT_THAT(error_of([&] { const KinetoTrace second(folder + "b.json"); }),
-              HasSubstr("at work on this thread already"));
+              HasSubstr("already runs on this thread"));
   for (const std::string& name : names_in(folder)) {
     EXPECT_EQ(name.rfind("first.json", 0), 0) << name;
   }

@@ -204,7 +204,7 @@ TEST_F(MetricsLogTest, LeavesAFileWithOtherColumnsAlone) {
                 AllOf(StartsWith(path_ + ": has the columns \"" +
                                  other.substr(0, other.find('\n')) +
                                  "\", and not \"step,seconds,train/loss,lr\""),
-                      EndsWith("Move it away, or take another folder")));
+                      EndsWith("Move it away, or use another folder")));
     EXPECT_EQ(csv(), other);
   }
 }
@@ -244,14 +244,14 @@ TEST_F(MetricsLogTest, RefusesColumnsThatCannotBe) {
   EXPECT_THAT(value_error_of([&] { MetricsLog(folder_, {""}, 0); }),
               HasSubstr("no name"));
   EXPECT_THAT(value_error_of([&] { MetricsLog(folder_, {"a"}, -1); }),
-              HasSubstr("step -1"));
+              HasSubstr("it is -1"));
   EXPECT_THAT(names_in(folder_), SizeIs(0));
 }
 
 TEST_F(MetricsLogTest, NamesAFolderThatCannotBeMade) {
   write_bytes(folder_ + "file", "");
   EXPECT_THAT(error_of([&] { MetricsLog(folder_ + "file", columns_, 0); }),
-              HasSubstr(folder_ + "file: is no folder"));
+              HasSubstr(folder_ + "file: is not a folder"));
 }
 
 }  // namespace

@@ -232,7 +232,7 @@ TEST(OptimizerStateTest, EachGroupGetsTheOptionsOfItsParameters) {
                    optim::SGDOptions(3));
   EXPECT_EQ(value_error_of([&] { load_optimizer_state(mixed, state, names); }),
             "the state does not fit the optimizer:\n"
-            "2 in one group that had different options:\n"
+            "2 in one group with different saved options:\n"
             "  group 0: '0.weight' and '0.bias'\n"
             "  group 1: '1.weight' and '1.bias'");
 }
@@ -275,7 +275,7 @@ TEST(OptimizerStateTest, OneErrorForAllThatIsWrongAndNothingIsChanged) {
             "  '1.bias'\n"
             "1 unexpected (in the state, not in the optimizer):\n"
             "  'extra'\n"
-            "1 of another shape:\n"
+            "1 with another shape:\n"
             "  momentum_buffer of '0.weight' is [7] in the state, but the "
             "parameter is [4, 3]");
   EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.1);
@@ -289,13 +289,13 @@ TEST(OptimizerStateTest, AnotherTypeIsAnError) {
   EXPECT_EQ(value_error_of([&] {
               load_optimizer_state(adam, optimizer_state(sgd, names), names);
             }),
-            "the state is that of SGD, and the optimizer is Adam");
+            "the state is that of SGD, but the optimizer is Adam");
   optim::LBFGS lbfgs(model->parameters(), optim::LBFGSOptions(1));
   EXPECT_THROW(optimizer_state(lbfgs, names), c10::TypeError);
   EXPECT_EQ(
       error_of([&] { optimizer_state(lbfgs, names); }),
-      "the state of a torch::optim::LBFGS cannot be saved or loaded; that "
-      "of torch::optim::SGD, Adam, AdamW, RMSprop and Adagrad can");
+      "the state of a torch::optim::LBFGS cannot be saved or loaded; only "
+      "torch::optim::SGD, Adam, AdamW, RMSprop and Adagrad are supported");
 }
 
 TEST(OptimizerStateTest, AParameterWithoutNameIsAnError) {

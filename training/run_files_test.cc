@@ -210,7 +210,7 @@ TEST(RunFilesTest, SaysWhatIsDamagedAndWhatItTriesNext) {
                   std::to_string(bytes.size() + 1) + " bytes, " + size +
                   " expected; trying step 100"});
   EXPECT_EQ(lines_with(damaged(20)),
-            Lines{"step 120 is damaged: model.safetensors has changed in its "
+            Lines{"step 120 is damaged: model.safetensors has a changed "
                   "header; trying step 100"});
   EXPECT_EQ(lines_with(damaged(bytes.size() - 1)),
             Lines{"step 120 is damaged: model.safetensors has changed in "
@@ -226,7 +226,7 @@ TEST(RunFilesTest, SaysWhatIsDamagedAndWhatItTriesNext) {
              "step 100 is damaged: " + run.files.folder_of(100) +
                  "/manifest.json: cannot be read: No such file or directory; "
                  "trying step 80",
-             "step 80 is damaged: manifest.json has 2 bytes, and so no end; "
+             "step 80 is damaged: manifest.json has 2 bytes and is cut off; "
              "there is none before it"}));
 }
 
@@ -327,12 +327,12 @@ TEST(RunFilesTest, ResumesAsAFlagSays) {
   EXPECT_EQ(run.files.resume("auto")->step, 40);
   EXPECT_EQ(run.files.resume("3")->step, 3);
   EXPECT_EQ(value_error_of([&] { run.files.resume("4"); }),
-            run.folder + " has no step 4, but [3, 40]");
+            run.folder + " has no step 4; its steps are [3, 40]");
   EXPECT_EQ(value_error_of([&] { run.files.resume("newest"); }),
             "resume is 'newest', should be auto, none or the number of a step");
   write_bytes(run.files.folder_of(40) + "/manifest.json", "");
   EXPECT_EQ(value_error_of([&] { run.files.resume("40"); }),
-            "step 40 is damaged: manifest.json has 0 bytes, and so no end; the "
+            "step 40 is damaged: manifest.json has 0 bytes and is cut off; the "
             "steps in " +
                 run.folder + " are [3, 40]");
 }
@@ -351,7 +351,7 @@ TEST(RunFilesTest, ALaterVersionOfTheFormatIsAnErrorAndNotPassedOver) {
   write_bytes(path, text);
   EXPECT_EQ(value_error_of([&] { run.files.load_latest(); }),
             path +
-                " is of version 2 of the format; this gpipe knows those up to "
+                " has version 2 of the format; this gpipe reads versions up to "
                 "1");
 }
 
@@ -794,28 +794,30 @@ TEST(RunFilesTest, ProcessesThatDoNotFitTogetherAreAnError) {
     return result[0];
   };
   EXPECT_EQ(errors([](int) { return part_of_state(0, 2); }),
-            "process 0 of 2: the optimizers of two processes have '0.weight'; "
-            "of replicas, one saves its state, and the others give none");
+            "process 0 of 2: the optimizers of two processes both have "
+            "'0.weight'; with replicas, only one of them may save an "
+            "optimizer");
   EXPECT_EQ(errors([](int k) {
               RunState state = part_of_state(0, 2);
               if (k > 0) state.optimizer.reset();
               return state;
             }),
-            "process 0 of 2: processes 0 and 1 both save '0.weight'; of "
-            "replicas, one saves the model, and the others give an empty one");
+            "process 0 of 2: processes 0 and 1 both save '0.weight'; with "
+            "replicas, only one of them may save a model");
   EXPECT_EQ(errors([](int k) {
               RunState state = part_of_state(k, 2);
               state.step += k;
               return state;
             }),
-            "process 0 of 2: process 0 saves step 10, and process 1 step 11");
+            "process 0 of 2: process 0 saves step 10, but process 1 saves step "
+            "11");
   EXPECT_EQ(errors([](int k) {
               RunState state = part_of_state(k, 2);
               if (k > 0) state.optimizer->type = "Adam";
               return state;
             }),
-            "process 0 of 2: the optimizer of one process is SGD, and that of "
-            "another one Adam");
+            "process 0 of 2: the optimizer of one process is SGD, but that of "
+            "another is Adam");
   EXPECT_EQ(names_in(folder), Lines());
 }
 
