@@ -32,9 +32,9 @@ using Print = std::function<void(const std::string& line)>;
 
 // The training loop of a run.
 //
-// Each step sums the gradients of LoopOptions::accumulate mini-batches, clips
-// them, and runs the optimizer with the learning rate of the step. When they
-// are due, the loop then evaluates, writes the log and saves the step.
+// Each step averages the gradients of LoopOptions::accumulate mini-batches,
+// clips them, and runs the optimizer with the learning rate of the step. When
+// they are due, the loop then evaluates, writes the log and saves the step.
 //
 // SIGINT and SIGTERM end the run: the current step is finished and saved. The
 // run also ends if the loss or the norm of the gradients is not finite. Then it

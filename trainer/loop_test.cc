@@ -194,19 +194,19 @@ TEST(LoopTest, AStepIsTraced) {
   options.loop.trace = file;
   options.loop.trace_step = 2;
   const Ran ran = run_here(options);
-  EXPECT_NE(ran.line_with("the schedule of step 2 is in " + file), "");
+  EXPECT_NE(ran.line_with("the timeline of step 2 is in " + file), "");
   EXPECT_NE(gpipe::testing::read_bytes(file).find("traceEvents"),
             std::string::npos);
-  EXPECT_EQ(ran.line_with("nothing is traced"), "");
+  EXPECT_EQ(ran.line_with("no step was traced"), "");
 }
 
 TEST(LoopTest, AStepThatIsNotReachedIsNotTracedWhichIsSaid) {
   Options options = text_options();
   options.loop.trace = new_folder() + "trace.json";
   options.loop.trace_step = 4;
-  EXPECT_EQ(run_here(options).line_with("nothing is traced"),
-            "nothing is traced: --trace_step=4 counts from the program's "
-            "start, which has made 3 steps");
+  EXPECT_EQ(run_here(options).line_with("no step was traced"),
+            "no step was traced: --trace_step=4 counts from the start of this "
+            "program, which has run 3 steps");
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST(OptimizerTest, ThereAreFive) {
   options.name = "lion";
   EXPECT_NE(gpipe::testing::value_error_of([&] {
               make_optimizer(options, *of);
-            }).find("there are sgd, adam, adamw, rmsprop, adagrad"),
+            }).find("must be sgd, adam, adamw, rmsprop or adagrad"),
             std::string::npos);
 }
 

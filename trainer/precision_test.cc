@@ -35,7 +35,7 @@ TEST(PrecisionTest, Bfloat16IsForAllThatIsNoCounter) {
   write_safetensors(path, dict);
   auto other = model();
   EXPECT_EQ(load_initial_weights(other, "", path, "").line,
-            "7 of 7 tensors begin as those in " + path);
+            "7 of 7 tensors loaded from " + path);
 }
 
 }  // namespace

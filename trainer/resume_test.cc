@@ -67,7 +67,7 @@ void expect_goes_on(Options options) {
   EXPECT_EQ(state_in(options.loop.run_dir).step, 3);
   const Ran second = run_here(options);
   EXPECT_EQ(second.code, kDone);
-  EXPECT_NE(second.line_with("goes on from step 3"), "");
+  EXPECT_NE(second.line_with("resumes at step 3"), "");
   gpipe::testing::expect_equal(state_in(options.loop.run_dir), expected);
 }
 
@@ -157,7 +157,7 @@ TEST(ResumeTest, AFinishedRunHasNothingToDo) {
   run_here(options);
   const Ran ran = run_here(options);
   EXPECT_EQ(ran.code, kDone);
-  EXPECT_NE(ran.line_with("nothing to do: 1 of 1 steps"), "");
+  EXPECT_NE(ran.line_with("nothing to do: 1 of 1 steps are done"), "");
 }
 
 TEST(ResumeTest, ABeginningBeforeStepsThatAreThereIsRefused) {
@@ -196,8 +196,9 @@ TEST(ResumeTest, WhereEachStepIsDamagedNothingBeginsAnew) {
       write_bytes(path, bytes);
     }
     const std::string error = value_error_of([&] { run_here(options); });
-    EXPECT_NE(error.find("no step in " + options.loop.run_dir + " is whole"),
-              std::string::npos)
+    EXPECT_NE(
+        error.find("all steps in " + options.loop.run_dir + " are damaged"),
+        std::string::npos)
         << error;
     EXPECT_EQ(read_bytes(options.loop.run_dir + "/metrics.csv"), log);
   }
@@ -254,7 +255,7 @@ void expect_test_is_made_up(Options options, int64_t stop) {
   EXPECT_EQ(first.code, kSignal + SIGINT);
   EXPECT_NE(first.line_with("SIGINT: ends after step " + std::to_string(stop) +
                             " of " + std::to_string(options.loop.steps) +
-                            ", without its test, saved in "),
+                            ", before its evaluation, saved in "),
             "");
   EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), "");
   const std::string step_loss = logged(options.loop.run_dir, stop, "loss");
