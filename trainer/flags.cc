@@ -98,7 +98,8 @@ DEFINE_bool(deferred_batch_norm, kDefaults.engine.deferred_batch_norm,
 DEFINE_string(devices, kDefaults.engine.devices,
               "One device per worker, for example cuda:0,cuda:1 or cpu,cpu. A "
               "device may appear several times. '': all accelerators, or the "
-              "CPU. With --distributed: one device per process of a machine.");
+              "CPU. With --distributed: the processes of a machine use the "
+              "devices in turn.");
 DEFINE_int64(threads, kDefaults.engine.threads,
              "Number of threads per worker for operators on a CPU. 0: an equal "
              "share of the cores. Results are bitwise equal only for equal "
@@ -193,11 +194,11 @@ DEFINE_string(weights_skip, kDefaults.loop.weights_skip,
               "list of prefixes of their names, for example 'fc.' if the "
               "number of classes differs.");
 DEFINE_string(trace, kDefaults.loop.trace,
-              "A file to write with the timeline of all actions in one step, "
-              "for ui.perfetto.dev.");
+              "The file for a timeline of all actions in one step, for "
+              "ui.perfetto.dev.");
 DEFINE_string(kineto, kDefaults.loop.kineto,
-              "A file to write with the timeline of all operators in one step, "
-              "recorded by LibTorch's profiler.");
+              "The file for a timeline of all operators in one step, recorded "
+              "by LibTorch's profiler.");
 DEFINE_int64(trace_step, kDefaults.loop.trace_step,
              "The step that --trace and --kineto record. The first step of "
              "this program is 1.");
@@ -235,7 +236,7 @@ const std::vector<Group>& groups() {
 }
 
 constexpr char kIntroduction[] =
-    R"(train: trains a model of the zoo through a pipeline.
+    R"(train: trains one of gpipe's models through a pipeline.
 
 These commands run without data, since the program generates some:
   train
