@@ -412,21 +412,23 @@ TEST(LaunchTest, RefusesFlagsThatHaveNoSense) {
   };
   EXPECT_EQ(error_of({"--nprocs=2"}),
             "launch: unknown flag '--nprocs=2': see --help; flags of the "
-            "program go behind --\n");
+            "program come after --\n");
   // gflags has one of that name.
   EXPECT_EQ(error_of({"--version"}),
             "launch: unknown flag '--version': see --help; flags of the "
-            "program go behind --\n");
+            "program come after --\n");
   EXPECT_EQ(error_of({"--nonproc"}),
             "launch: unknown flag '--nonproc': see --help; flags of the "
-            "program go behind --\n");
-  EXPECT_EQ(error_of({"program"}),
-            "launch: unexpected 'program': the program and its flags go behind "
-            "--, as in launch --nproc=4 -- program --its_flags\n");
+            "program come after --\n");
+  EXPECT_EQ(
+      error_of({"program"}),
+      "launch: unexpected 'program': the program and its flags come after "
+      "--, for example launch --nproc=4 -- program --its_flags\n");
   EXPECT_EQ(error_of({"--nproc"}), "launch: --nproc has no value\n");
   EXPECT_EQ(error_of({"--nproc=x"}),
-            "launch: --nproc=x: 'x' is no whole number\n");
-  EXPECT_EQ(error_of({"--grace=x"}), "launch: --grace=x: 'x' is no number\n");
+            "launch: --nproc=x: 'x' is not a whole number\n");
+  EXPECT_EQ(error_of({"--grace=x"}),
+            "launch: --grace=x: 'x' is not a number\n");
   EXPECT_EQ(error_of({"--tag_output=x"}),
             "launch: --tag_output=x: 'x' is neither true nor false\n");
   EXPECT_EQ(error_of({"--nproc=0"}), "launch: --nproc=0: must be at least 1\n");
@@ -442,8 +444,8 @@ TEST(LaunchTest, RefusesFlagsThatHaveNoSense) {
             "launch: --grace=-1: must be from 0 to 1000000 seconds\n");
   for (const char* flag : {"--master_addr=node0", "--master_port=1234"}) {
     EXPECT_EQ(error_of({"--nnodes=2", flag}),
-              "launch: --nnodes=2 needs --master_addr and --master_port, where "
-              "the ranks of all machines meet: the same on each\n");
+              "launch: --nnodes=2 needs --master_addr and --master_port, with "
+              "the same values on all machines\n");
   }
 }
 
@@ -451,9 +453,10 @@ TEST(LaunchTest, NeedsAProgram) {
   for (const Strings& words : {Strings{}, Strings{"--nproc=2", "--"}}) {
     Launch launch(words);
     EXPECT_EQ(launch.code(), 2);
-    EXPECT_THAT(launch.err(),
-                ElementsAre("launch: no program: it goes behind --, as in "
-                            "launch --nproc=4 -- program --its_flags"));
+    EXPECT_THAT(
+        launch.err(),
+        ElementsAre("launch: no program: it comes after --, for example "
+                    "launch --nproc=4 -- program --its_flags"));
   }
 }
 
