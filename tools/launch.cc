@@ -192,7 +192,7 @@ Examples:
   The environment of a rank:
     launch --nproc=2 -- env
 
-A program without a slash is searched in PATH. Under `bazel run`, paths are
+A program without a slash is searched for in PATH. Under `bazel run`, paths are
 relative to the folder in which you typed the command.
 
 Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
