@@ -28,7 +28,7 @@ TaskOptions options_of(const std::string& model, const std::string& data) {
   return options;
 }
 
-// Empty, and of the test that is running.
+// Returns an empty folder for the running test.
 std::string folder_for(const std::string& kind) {
   const auto* const test =
       ::testing::UnitTest::GetInstance()->current_test_info();
@@ -57,7 +57,8 @@ std::string masks() {
   return folder;
 }
 
-// Ten images of each of two classes, of which image `broken` cannot be read.
+// Returns a folder with ten images in each of two classes. Image `broken` of
+// class a cannot be read.
 std::string images(int broken = -1) {
   const std::string folder = folder_for("images");
   for (const char* name : {"a", "b"}) {

@@ -70,7 +70,7 @@ std::vector<std::pair<std::string, Make>> optimizers() {
          return std::make_unique<optim::SGD>(
              p, optim::SGDOptions(0.1).momentum(0.9).nesterov(true));
        }},
-      {"SGD",  // without anything to remember
+      {"SGD",  // without momentum, so it has no state
        [](Parameters p) {
          return std::make_unique<optim::SGD>(
              p, optim::SGDOptions(0.1).weight_decay(0.01));
@@ -115,7 +115,7 @@ TEST(OptimizerStateTest, AnotherOptimizerGoesOnWithTheSameBits) {
         copy_of(optimizer_state(*optimizer, model->named_parameters()));
     EXPECT_EQ(state.type, type);
 
-    // Of other values, with the parameters in another order, and a past.
+    // The second optimizer has other values, reversed parameters, and a state.
     Sequential again = small_model();
     Parameters reversed = again->parameters();
     std::reverse(reversed.begin(), reversed.end());
@@ -184,7 +184,7 @@ TEST(OptimizerStateTest, HasNumbersAndTensorsByName) {
   ASSERT_EQ(weight.tensors.size(), 2u);
   EXPECT_EQ(weight.tensors.at("exp_avg").sizes(), (at::IntArrayRef{1, 2}));
   EXPECT_TRUE(weight.tensors.count("exp_avg_sq"));
-  // It has had no gradient.
+  // This parameter has had no gradient.
   EXPECT_TRUE(state.parameters.at("0.bias").tensors.empty());
   EXPECT_TRUE(state.parameters.at("0.bias").counts.empty());
 }
@@ -214,7 +214,7 @@ TEST(OptimizerStateTest, EachGroupGetsTheOptionsOfItsParameters) {
                        optim::SGDOptions(1));
   const auto state = optimizer_state(optimizer, names);
 
-  // Groups the other way round, and cut.
+  // The groups are in reverse order and split.
   optim::SGD other({optim::OptimizerParamGroup({biases[1]}),
                     optim::OptimizerParamGroup({weights[1]}),
                     optim::OptimizerParamGroup({biases[0]}),
