@@ -1,5 +1,5 @@
-// The flags that a run stores in its run checkpoints. They prevent that it
-// resumes with flags of another run.
+// The flags that a run stores in its run checkpoints. They prevent a run from
+// resuming with the flags of another run.
 #pragma once
 
 #include <map>
@@ -21,8 +21,8 @@ Words changeable_words(const Options& options);
 
 // Returns the flags that must be equal in all processes of a run: the fixed and
 // the changeable flags, those that control the loop, and a checksum of the
-// data. Paths may differ between machines. For most of them it only says
-// whether they are given.
+// data. Instead of a path, which may differ between machines, it contains only
+// whether one is given.
 Words shared_words(const Options& options, const Task& task);
 
 // Convert words to a text for all_gather() and back.

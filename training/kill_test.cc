@@ -229,8 +229,8 @@ TEST_P(KillTest, AtRandomMomentsLosesNothing) {
     std::filesystem::remove_all(folder);
   }
   std::printf(
-      "killed %d times in %d runs, %d times with a step to go on from\n", kills,
-      runs, resumed);
+      "killed %d times in %d runs, %d times with a step to resume from\n",
+      kills, runs, resumed);
 }
 
 INSTANTIATE_TEST_SUITE_P(, KillTest, ::testing::Values("SGD", "AdamW"),
