@@ -203,7 +203,7 @@ int main(int argc, char** argv) {
       return 0;
     if (argc > 1) refuse(argv[1], ": options are --name=value");
     run();
-  } catch (const c10::ValueError& error) {  // a wrong flag or a wrong file
+  } catch (const c10::ValueError& error) {  // a wrong flag or file
     std::cerr << "plan: " << error.what_without_backtrace() << "\n";
     return 1;
   } catch (const balancing::InfeasibleError& error) {

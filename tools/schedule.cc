@@ -544,8 +544,7 @@ int main(int argc, char** argv) {
     if (!gpipe::read_flags(&argc, &argv, usage(), "tools/schedule")) return 0;
     if (argc > 1) refuse(argv[1], ": options are --name=value");
     run();
-  } catch (
-      const std::invalid_argument& error) {  // a wrong flag or a wrong file
+  } catch (const std::invalid_argument& error) {  // a wrong flag or file
     std::cerr << "schedule: " << error.what() << "\n";
     return 1;
   } catch (const std::exception& error) {

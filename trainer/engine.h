@@ -31,7 +31,8 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // This process and its replica of the pipeline, among all processes.
+  // Return the rank of this process and the number of processes, and the index
+  // of its replica of the pipeline and the number of replicas.
   virtual int rank() const { return 0; }
   virtual int ranks() const { return 1; }
   virtual int replica() const { return 0; }

@@ -41,9 +41,9 @@ class SavedRun {
   bool saves() const { return files_.has_value(); }
 
   // Returns the words of the step to resume from, or nullopt if there is none.
-  // Loads no tensors. Throws c10::ValueError if the wanted step does not exist,
-  // if later steps exist than the one to begin with (unless --resume=auto), or
-  // if all steps are damaged.
+  // Loads no tensors of the model. Throws c10::ValueError if the wanted step
+  // does not exist or is damaged, if all steps are damaged, or if there are
+  // steps after the one to begin with (unless --resume=auto).
   std::optional<Words> words();
 
   // Loads the step to resume from, if there is one, and returns its position.
@@ -54,7 +54,8 @@ class SavedRun {
   Standing load(Engine& engine, torch::optim::Optimizer& optimizer,
                 GradScaler* scaler);
 
-  // Saves the state of the first replica, with the words of the run.
+  // Saves a step, with the words of the run. The model and the optimizer are
+  // those of the first replica. The random states are those of each process.
   void save(const Standing& standing, Engine& engine,
             const torch::optim::Optimizer& optimizer, const GradScaler* scaler,
             Words words);

@@ -21,9 +21,9 @@ struct GradScalerOptions {
   TORCH_ARG(double, growth_factor) = 2;
   TORCH_ARG(double, backoff_factor) = 0.5;
   TORCH_ARG(int64_t, growth_interval) = 2000;
-  // Needed if there are several processes. Returns true if the argument is true
-  // on any process. All processes call it at the same point of each step, for
-  // example with DistributedPipeline::any().
+  // Returns whether its argument is true on any process. Needed if there are
+  // several processes, for example DistributedPipeline::any(). All processes
+  // call it at the same point of each step.
   TORCH_ARG(std::function<bool(bool)>, any) = nullptr;
 };
 
