@@ -2,10 +2,10 @@
 
     count.py EVENTS BAZEL_STATUS [NAME=STATUS...]
 
-Prints what failed and, as the last line, `N passed, N failed`; exits with 1 if
-anything failed. A target that failed as a whole (it does not compile, it ran
-out of time) counts as one, and so does each NAME, a check outside of //... with its
-exit status; one that Bazel skips, since it is not for this machine, as none.
+Prints the failures and, as the last line, `N passed, N failed`. Exits with 1 if
+anything failed. A target that fails as a whole (a compile error or a timeout) counts
+as one failure. Each NAME is a check outside of //... with its exit status, and counts as
+one. A target that Bazel skips on this machine counts as none.
 """
 
 import json
@@ -16,7 +16,7 @@ import xml.etree.ElementTree as ElementTree
 
 
 def cases(uri):
-    """(names passed, names failed) of a test.xml; skipped ones are neither."""
+    """Returns (names passed, names failed) of a test.xml, without skipped cases."""
     path = urllib.request.url2pathname(urllib.parse.urlparse(uri).path)
     passed, failed = [], []
     try:
@@ -46,14 +46,14 @@ def main():
             if event["configured"].get("targetKind", "").endswith("_test rule"):
                 wanted.add(identity["targetConfigured"]["label"])
         elif event.get("aborted", {}).get("reason") == "SKIPPED":
-            # A variant for devices that this build has not (see
+            # A variant for devices that this build does not support (see
             # gpipe_device_test).
             skipped.add(identity.get("targetCompleted", {}).get("label"))
         elif "testSummary" in identity and "testSummary" in event:
             label = identity["testSummary"]["label"]
             outcome[label] = event["testSummary"]["overallStatus"]
         elif "testResult" in identity and "testResult" in event:
-            # One per run and shard; of several attempts the last counts.
+            # One report per run and shard. The last attempt replaces earlier ones.
             result = identity["testResult"]
             key = (result["label"], result.get("run"), result.get("shard"))
             for output in event["testResult"].get("testActionOutput", []):
@@ -72,7 +72,7 @@ def main():
         if status not in ("PASSED", "FLAKY"):
             failed += [f"{label} {name}" for name in bad] or [f"{label}: {status}"]
         else:
-            # A test that writes no report of cases is one case.
+            # A test without a report of cases counts as one case.
             good = good or [label]
         passed += len(good)
 
@@ -82,8 +82,8 @@ def main():
             passed += 1
         else:
             failed.append(name)
-    # Bazel can fail without a test that fails: a broken BUILD file, no test at
-    # all. That must not look like success.
+    # Bazel can fail without a failed test, for example because of a broken BUILD file.
+    # That must count as a failure.
     if int(bazel_status) != 0 and not any(name.startswith("//") for name in failed):
         failed.append(f"bazel test //... ended with status {bazel_status}")
 

@@ -1,5 +1,5 @@
-// Trains a small Transformer as one of several processes, each of which has
-// some of its layers. Every process runs this same program:
+// Trains a small Transformer in several processes, each of which holds some of
+// its layers. Every process runs this program:
 //
 //   ./bazelw build //examples:distributed
 //   ./bazelw run //tools:launch -- --nproc=2 -- bazel-bin/examples/distributed
@@ -27,44 +27,47 @@
 #include "gpipe/schedule.h"
 #include "models/transformer.h"
 
-DEFINE_int64(steps, 20, "Training steps.");
-DEFINE_int64(batch_size, 32, "Sequences per step, of all replicas together.");
-DEFINE_int64(chunks, 8, "Micro-batches that a replica's part is split into.");
+DEFINE_int64(steps, 20, "Number of training steps.");
+DEFINE_int64(batch_size, 32, "Sequences per step, over all replicas.");
+DEFINE_int64(chunks, 8,
+             "Number of micro-batches per replica's part of a batch.");
 DEFINE_string(schedule, "1f1b",
-              "Who does what when: fill-drain, 1f1b, zb-h1, interleaved-1f1b, "
-              "zbv, ...");
+              "The schedule: fill-drain, 1f1b, zb-h1, interleaved-1f1b, zbv, "
+              "...");
 DEFINE_int64(stages_per_rank, 2,
-             "Parts of the model that each process has, where the schedule "
-             "leaves the choice (interleaved-1f1b, looped-bfs, "
-             "zb-interleaved).");
+             "Number of stages per process, for schedules with a choice "
+             "(interleaved-1f1b, looped-bfs, zb-interleaved).");
 DEFINE_int64(data_parallel, 1,
-             "Copies of the pipeline, each training on its part of the batch. "
-             "The number of processes must be a multiple.");
-DEFINE_int64(layers, 4, "Blocks of attention and feed-forward.");
-DEFINE_int64(width, 64, "Of the blocks; feed-forward has four times that.");
-DEFINE_int64(length, 16, "Tokens of a sequence.");
+             "Number of replicas of the pipeline. Each trains on its part of "
+             "the batch. The number of processes must be a multiple of it.");
+DEFINE_int64(layers, 4,
+             "Number of blocks, each with attention and feed-forward layers.");
+DEFINE_int64(width, 64,
+             "Width of the blocks. The feed-forward layers have four times "
+             "this width.");
+DEFINE_int64(length, 16, "Tokens per sequence.");
 DEFINE_double(lr, 0.003, "Learning rate of Adam.");
-DEFINE_double(clip, 1, "The largest norm that the gradient may have.");
-DEFINE_uint64(seed, 0, "Of the weights, the data and dropout.");
+DEFINE_double(clip, 1, "Largest norm of the gradients.");
+DEFINE_uint64(seed, 0, "The seed for weights, data and dropout.");
 DEFINE_int64(threads, 1,
-             "Of each process, inside of operators. Losses have the same bits "
-             "for any number of processes if this is the same.");
+             "Number of threads per process for operators. If it is equal, "
+             "losses are bitwise equal for any number of processes.");
 DEFINE_double(timeout, 60,
               "Seconds to wait for the other processes, and for any message.");
 DEFINE_double(heartbeat_timeout, 10,
-              "Seconds after which a process that says nothing counts as "
-              "frozen.");
+              "Seconds after which a process that sends no heartbeat is "
+              "reported as frozen.");
 DEFINE_string(transfers, "auto",
-              "The way of tensors between accelerators: 'host', through its "
-              "memory, 'direct', by NCCL, or 'auto', which is 'host'.");
+              "The transport of tensors between accelerators. 'host' copies "
+              "through host memory, 'direct' uses NCCL, 'auto' means 'host'.");
 DEFINE_string(own_address, "",
-              "The address of this machine that the others connect to. '': "
-              "the one that packets to MASTER_ADDR leave from.");
+              "The address of this machine to which other ranks connect. '': "
+              "the address from which this machine reaches MASTER_ADDR.");
 
 constexpr char kUsage[] = R"(trains a small Transformer in several processes.
 
-Start it once for each process. Which one it is, and where rank 0 listens, is
-read from the variables of whoever started it; without any it is alone:
+Start it once per process. The rank and the address of rank 0 come from the
+environment variables of the launcher. Without them the program runs alone:
 
   distributed --steps=20
   launch --nproc=4 -- distributed --schedule=zb-h1
@@ -74,8 +77,8 @@ read from the variables of whoever started it; without any it is alone:
   mpirun -n 2 distributed
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 distributed
 
-Rank 0 prints the losses, and every process its own errors, on stderr. Exit code
-1 if anything went wrong, wherever it was. docs/distributed.md says more.)";
+Rank 0 prints the losses. Every process prints its own errors on stderr. The
+exit code is 1 if any process failed. See docs/distributed.md.)";
 
 constexpr int64_t kVocabulary = 32;
 
@@ -83,8 +86,8 @@ struct Batch {
   torch::Tensor inputs, targets;  // int64, [rows, length]
 };
 
-// Sequences that count by a step of their own, modulo kVocabulary; targets are
-// the tokens that come next. The same on all ranks.
+// Returns sequences that count modulo kVocabulary, each with its own step. The
+// targets are the next tokens. All ranks get the same sequences.
 Batch draw_batch(int64_t step) {
   auto generator = at::detail::createCPUGenerator(
       gpipe::data::mix_seed(FLAGS_seed, static_cast<uint64_t>(step)));
@@ -105,13 +108,13 @@ torch::Tensor loss_of(const torch::Tensor& logits,
       logits.flatten(0, 1), targets.to(logits.device()).flatten());
 }
 
-// Of all processes that train one copy of the model.
+// Returns the schedule for the processes of one replica.
 gpipe::Schedule make_schedule(const gpipe::World& world) {
   TORCH_CHECK_VALUE(
       FLAGS_data_parallel > 0 && world.size() % FLAGS_data_parallel == 0,
       world.size(),
-      " processes cannot be --data_parallel=", FLAGS_data_parallel,
-      " copies of a pipeline");
+      " processes cannot be divided into --data_parallel=", FLAGS_data_parallel,
+      " replicas of the pipeline");
   const int ranks = static_cast<int>(world.size() / FLAGS_data_parallel);
   const auto fixed = gpipe::fixed_stages_per_rank(FLAGS_schedule);
   return gpipe::named_schedule(
@@ -122,8 +125,8 @@ gpipe::Schedule make_schedule(const gpipe::World& world) {
 gpipe::DistributedPipeline make_pipeline(
     const std::shared_ptr<gpipe::World>& world,
     const gpipe::Schedule& schedule) {
-  // The same weights everywhere, of which each process keeps its part. A model
-  // that is too large for that is built in parts: gpipe::LayerBuilder.
+  // All processes build the same weights and each keeps its part. For models
+  // that are too large for one process, see gpipe::LayerBuilder.
   torch::manual_seed(FLAGS_seed);
   const auto model =
       gpipe::models::transformer(gpipe::models::TransformerOptions()
@@ -134,7 +137,7 @@ gpipe::DistributedPipeline make_pipeline(
                                      .vocabulary(kVocabulary)
                                      .sequence(FLAGS_length)
                                      .tied_embeddings(true));
-  // Counted, not measured, so that all processes find the same cut.
+  // Cuts by size, not by time, so that all processes find the same cut.
   const std::vector<int> rank_of_stage = gpipe::rank_of_stage(schedule);
   const auto balance = gpipe::balancing::balance_by_size(
       static_cast<int64_t>(rank_of_stage.size()), model, draw_batch(0).inputs,
@@ -160,12 +163,12 @@ gpipe::DistributedPipeline make_pipeline(
 void train(const std::shared_ptr<gpipe::World>& world) {
   const gpipe::Schedule schedule = make_schedule(*world);
   gpipe::DistributedPipeline pipeline = make_pipeline(world, schedule);
-  // Of this process's parameters; the others have optimizers of their own.
+  // Optimizes the parameters of this process. Other processes do the same.
   torch::optim::Adam optimizer(pipeline->parameters(), FLAGS_lr);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t step = 1; step <= FLAGS_steps; ++step) {
     const Batch batch = draw_batch(step);
-    // This replica's rows.
+    // Returns this replica's rows.
     const auto rows = [&](const torch::Tensor& all) {
       return all.tensor_split(FLAGS_data_parallel)[pipeline->layout().replica];
     };

@@ -12,16 +12,16 @@
 #include "gpipe/schedule.h"
 
 DEFINE_bool(distributed, false,
-            "Every partition in a process of its own. Start as many processes "
-            "as partitions, by //tools:launch, torchrun, srun or mpirun, each "
-            "with the same flags. See docs/distributed.md.");
-DEFINE_int64(
-    partitions, 2,
-    "Partitions of the pipeline; with --distributed, one per process.");
-DEFINE_int64(chunks, 4, "Micro-batches that a batch is split into.");
+            "Run each partition in a process of its own. Start as many "
+            "processes as partitions, with //tools:launch, torchrun, srun or "
+            "mpirun, each with the same flags. See docs/distributed.md.");
+DEFINE_int64(partitions, 2,
+             "Number of partitions of the pipeline. With --distributed, it is "
+             "the number of processes.");
+DEFINE_int64(chunks, 4, "Number of micro-batches per mini-batch.");
 DEFINE_double(timeout, 60,
-              "Of --distributed: seconds to wait for another process, and for "
-              "any message.");
+              "With --distributed: seconds to wait for another process, and "
+              "for any message.");
 
 namespace examples {
 namespace {
@@ -43,7 +43,7 @@ torch::Device device_of_input(const gpipe::DistributedPipeline& pipeline) {
   return pipeline->device();
 }
 
-// What rank 0 finds. The others need not look.
+// Calls `find` on rank 0 and returns its result on all ranks.
 std::vector<int64_t> of_first(
     gpipe::World& world, const std::function<std::vector<int64_t>()>& find) {
   std::ostringstream mine;
@@ -114,7 +114,7 @@ double EitherPipeline::run(torch::Tensor input, torch::Tensor target,
                            Function function,
                            gpipe::Schedule (*schedule)(int stages,
                                                        int microbatches)) {
-  // The last batch of an epoch may be too small for --chunks.
+  // The last mini-batch of an epoch may have fewer rows than --chunks.
   const auto microbatches = static_cast<int>(input.chunk(FLAGS_chunks).size());
   const auto result = std::visit(
       [&](auto& pipeline) {

@@ -1,6 +1,5 @@
-// The pipeline of an example: all of it in this process, or, with
-// --distributed, in several processes, each of which runs the example and has
-// one partition.
+// The pipeline of an example. It runs in this process or, with --distributed,
+// in several processes. Each of them runs the example and holds one partition.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -21,42 +20,46 @@
 
 namespace examples {
 
-// Flags: --distributed, --partitions, --chunks, --timeout. The processes make
-// the same calls; what they give is looked at where it is needed, and is the
-// same in all of them.
+// A GPipe or a DistributedPipeline, as the flags say: --distributed,
+// --partitions, --chunks, --timeout. With several processes, all make the same
+// calls. Only the first partition uses an input and only the last one a target.
+// Results are the same in all processes unless a comment says otherwise.
+// Not thread-safe.
 class EitherPipeline {
  public:
   using Function =
       std::function<torch::Tensor(torch::Tensor output, torch::Tensor target)>;
 
-  // `balance`: layers per partition, for so many partitions. Where there are
-  // several processes, rank 0's counts: two that measure find two.
+  // `balance`: returns the layers per partition for a number of partitions.
+  // With several processes only rank 0 calls it, since each process could
+  // measure different times.
   EitherPipeline(
       torch::nn::Sequential model,
       const std::function<std::vector<int64_t>(int64_t partitions)>& balance);
 
-  // The layers that are in this process.
+  // Returns the layers of this process.
   torch::nn::Module& module();
 
-  // Forward, loss and backward by 1F1B; returns the loss, a mean over rows.
+  // Runs forward, loss and backward with the 1F1B schedule. Returns the loss, a
+  // mean over the rows.
   double train_step(torch::Tensor input, torch::Tensor target, Function loss);
-  // The mean over rows of what `score` returns for some of them, a mean too;
-  // without gradients.
+  // Returns the mean of `score` over all rows, computed without gradients.
+  // `score` must return a mean over the rows of a micro-batch.
   double evaluate(torch::Tensor input, torch::Tensor target, Function score);
-  // What the model returns, without gradients, on the CPU; where the last
-  // partition is.
+  // Returns the model's output on the CPU, computed without gradients, or
+  // nullopt if this process does not hold the last partition.
   std::optional<torch::Tensor> forward(torch::Tensor input);
 
-  // Of one process: the one that speaks.
+  // Returns whether this process prints. It is true in one process only.
   bool first() const { return !world_ || world_->rank() == 0; }
-  // What the process with the last partition gives, in all of them.
+  // Returns, in all processes, the text of the process with the last partition.
   std::string of_last(const std::string& mine);
 
  private:
   double run(torch::Tensor input, torch::Tensor target, Function function,
              gpipe::Schedule (*schedule)(int stages, int microbatches));
 
-  std::shared_ptr<gpipe::World> world_;  // null: this process alone
+  std::shared_ptr<gpipe::World> world_;  // null if there is one process
   std::variant<gpipe::GPipe, gpipe::DistributedPipeline> pipeline_ =
       gpipe::GPipe(nullptr);
 };

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The examples run, and --distributed changes none of the numbers that they print."""
+"""Runs the examples, and checks that --distributed changes no number that they print."""
 
 import os
 import pathlib
@@ -8,13 +8,13 @@ import subprocess
 import tempfile
 import unittest
 
-# One thread per process: sums have the same bits only for the same number.
+# One thread per process, since results are bitwise equal only for equal numbers.
 ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
 TEXT = "The quick brown fox jumps over the lazy dog. " * 40
 
 
 def run(*command, **environment):
-    """What a program prints."""
+    """Runs a program and returns its stdout. Raises AssertionError if it fails."""
     done = subprocess.run(
         command,
         env=dict(ENVIRONMENT, **environment),
@@ -28,13 +28,13 @@ def run(*command, **environment):
 
 
 def in_processes(count, *command):
-    """The same with --distributed, without the ranks that the launcher puts before lines."""
+    """Runs a program with --distributed, and removes the launcher's rank prefixes."""
     printed = run("tools/launch", f"--nproc={count}", "--", *command, "--distributed")
     return re.sub(r"^\[\d+\] ", "", printed, flags=re.MULTILINE)
 
 
 def lines(printed, beginning):
-    """Those that begin so, without times and cuts, which are measured."""
+    """Returns the lines with this beginning, without the measured times at their ends."""
     found = [line for line in printed.splitlines() if line.startswith(beginning)]
     return [re.sub(r", [\d.e-]+ s$", "", line) for line in found]
 
@@ -61,7 +61,7 @@ class Examples(unittest.TestCase):
         )
 
     def test_schedules_lose_the_same_in_processes(self):
-        for name in "1f1b", "zbv":  # stages go around; there and back
+        for name in "1f1b", "zbv":  # both placements, kLoop and kV
             alone = run("examples/schedules", name)
             self.assertEqual(len(lines(alone, "step")), 5)
             self.assertIn("simulated:", alone)
@@ -76,7 +76,7 @@ class Examples(unittest.TestCase):
     def test_the_u_net_learns_the_same_in_processes(self):
         command = (
             "examples/train_unet --size=16 --depth=2 --base_channels=4 --epochs=2 "
-            "--batch=24 --chunks=5"  # and 8 images at the end of an epoch
+            "--batch=24 --chunks=5"  # the last batch of an epoch has 8 images
         ).split()
         alone = lines(run(*command), "epoch")
         self.assertEqual(len(alone), 2)
@@ -118,7 +118,7 @@ class Examples(unittest.TestCase):
             ).split()
             run(*command, **where)
             self.assertTrue((here / "run" / "metrics.csv").exists())
-            # These find what is there, and that it will not do.
+            # These programs find the data, but cannot use it.
             command = "examples/train_transformer --data_file=text.txt --length=2000"
             with self.assertRaisesRegex(AssertionError, "has [0-9]+ tokens"):
                 run(*command.split(), **where)

@@ -1,5 +1,5 @@
-// A model in parts on several devices, which it knows nothing about. Without
-// accelerators all of them are the CPU.
+// Places the parts of a model on several devices. The model's code contains
+// nothing about devices. Without accelerators all devices are the CPU.
 //
 //   ./bazelw run //examples:placement
 #include "gpipe/placement.h"
@@ -9,7 +9,7 @@
 #include <iostream>
 #include <string>
 
-// Nothing in here is about devices.
+// These modules contain nothing about devices.
 struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(int64_t size)
       : norm(torch::nn::LayerNormOptions({size})),
@@ -76,7 +76,7 @@ int main() {
               << " of 64\n";
   }
 
-  // One module again, on one device.
+  // Moves the whole module to one device again.
   gpipe::unparallelize_pipeline(net, "cpu");
   std::cout << net << "\n"
             << net->forward(x).argmax(1).eq(target).sum() << "\n";

@@ -1,9 +1,9 @@
-// Trains a small network by a schedule of one's choice, and draws a step: what
-// the simulator says of it, and what was measured.
+// Trains a small network with a given schedule. Prints one step as a timeline,
+// measured and simulated.
 //
 //   ./bazelw run //examples:schedules -- zb-h1
 //
-// or, with each of its two ranks in a process (see docs/distributed.md),
+// or with each of the two ranks in a process (see docs/distributed.md):
 //
 //   launch --nproc=2 -- schedules zb-h1 --distributed
 #include <torch/torch.h>
@@ -33,12 +33,12 @@ torch::nn::Sequential network() {
   return model;
 }
 
-// Trains for five steps and returns the last step's timeline. `device` is where
-// the input goes; `speaks` says whether this process prints the losses.
+// Trains for five steps and returns the last step's timeline. `device`: where
+// the input goes. `speaks`: whether this process prints the losses.
 template <typename Pipeline>
 gpipe::Timeline train(Pipeline& pipeline, torch::Device device,
                       const gpipe::Schedule& schedule, bool speaks) {
-  // Is a point inside of a ring?
+  // The task: is a point inside a ring?
   const auto points = torch::rand({2048, 2}) * 2 - 1;
   const auto radius = points.norm(2, /*dim=*/1);
   const auto labels = (radius > 0.4).logical_and(radius < 0.8).to(torch::kLong);
@@ -67,7 +67,8 @@ void run(const std::string& name, bool distributed) {
   const gpipe::Schedule schedule =
       gpipe::named_schedule(name, kRanks, kMicrobatches, stages_per_rank);
   const int stages = kRanks * stages_per_rank;
-  // Do stages go from rank to rank and around again, or there and back?
+  // Finds the placement of stages on ranks: kLoop is 0, 1, 0, 1 and kV is
+  // 0, 1, 1, 0.
   const std::vector<int> ranks = gpipe::rank_of_stage(schedule);
   const auto placement = stages > kRanks && ranks.back() == 0
                              ? gpipe::Placement::kV
@@ -98,11 +99,11 @@ void run(const std::string& name, bool distributed) {
                                      .checkpoint(gpipe::Checkpoint::kNever));
     measured = train(pipeline, pipeline->devices().front(), schedule, speaks);
   }
-  // Of several processes, each has measured itself.
+  // With several processes, each measures itself.
   std::cout << "measured:\n" << gpipe::to_text(measured) << std::flush;
   if (!speaks) return;
 
-  // As if all stages took as long: backwards twice a forward.
+  // Simulates stages of equal length, with backward twice as long as forward.
   gpipe::Costs costs;
   costs.forward.assign(stages, 1);
   costs.backward_input = costs.backward_weight = costs.forward;

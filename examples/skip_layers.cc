@@ -1,11 +1,11 @@
-// A skip connection over many layers: the tensor goes from the partition that
-// stashes it straight to the one that pops it, and no layer in between knows.
-// Copy the two layers and change them.
+// A skip connection over many layers. The tensor is copied directly from the
+// partition that stashes it to the one that pops it. Layers in between need no
+// change. Use the two layers below as a template.
 //
 //   ./bazelw run //examples:skip_layers
 //
-// or, with each partition in a process, and the tensor sent from that of the
-// one layer to that of the other,
+// or with each partition in a process, which sends the tensor directly to the
+// other one:
 //
 //   launch --nproc=3 -- skip_layers --distributed
 #include <torch/torch.h>
@@ -22,7 +22,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/skip.h"
 
-// Keeps its input for an Add of the same namespace, and passes it on.
+// Stashes its input for the Add of the same namespace, and returns it.
 struct KeepImpl : torch::nn::Module, gpipe::Skippable {
   KeepImpl() : Skippable({/*stash=*/{"kept"}, /*pop=*/{}}) {}
 
@@ -33,7 +33,7 @@ struct KeepImpl : torch::nn::Module, gpipe::Skippable {
 };
 TORCH_MODULE(Keep);
 
-// Adds what was kept.
+// Adds the stashed tensor to its input.
 struct AddImpl : torch::nn::Module, gpipe::Skippable {
   AddImpl() : Skippable({/*stash=*/{}, /*pop=*/{"kept"}}) {}
 
@@ -45,7 +45,7 @@ void run(bool distributed) {
   torch::manual_seed(0);
   torch::nn::Sequential model;
   for (int block = 0; block < 2; ++block) {
-    // A namespace per pair, so that the second Keep is not taken for the first.
+    // Each pair needs a namespace, since both pairs use the name "kept".
     const gpipe::Namespace pair;
     Keep keep;
     keep->isolate(pair);
@@ -68,7 +68,7 @@ void run(bool distributed) {
     gpipe::DistributedPipeline pipeline(
         model, gpipe::DistributedOptions(balance).chunks(4), world);
     output = pipeline->forward(input.to(pipeline->device()));
-    if (!output) return;  // it is where the last partition is
+    if (!output) return;  // the last partition is in another process
   } else {
     gpipe::GPipe pipeline(model, gpipe::GPipeOptions(balance).chunks(4));
     output = pipeline->forward(input.to(pipeline->devices().front()));

@@ -1,5 +1,5 @@
-// Trains any model of the zoo on data of yours, or on some that it draws, with
-// all that such a run needs. See --help.
+// Trains any model of models/ on your data or on generated data. Can resume,
+// evaluate, log and trace, in one process or several. See --help.
 //
 //   ./bazelw run //examples:train -- --model=unet --data_dir=/folder
 #include <c10/util/Exception.h>
@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   namespace trainer = gpipe::trainer;
   try {
     gpipe::enter_working_directory();
-    gflags::SetUsageMessage("trains a model of the zoo; see --help");
+    gflags::SetUsageMessage("trains a model through a pipeline; see --help");
     gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
     if (FLAGS_help) {
       trainer::print_help(std::cout);

@@ -17,18 +17,18 @@ int main() {
   }
   model->push_back(torch::nn::Linear(256, 2));
 
-  // Is a point inside of a ring?
+  // The task: is a point inside a ring?
   const auto points = torch::rand({1024, 2}) * 2 - 1;
   const auto radius = points.norm(2, /*dim=*/1);
   const auto labels = (radius > 0.4).logical_and(radius < 0.8).to(torch::kLong);
 
-  // Where to cut, from measured times; then the pipeline.
+  // Partitions the layers by their measured times and builds the pipeline.
   const auto balance = gpipe::balancing::balance_by_time(2, model, points);
   gpipe::GPipe pipeline(model, gpipe::GPipeOptions(balance).chunks(8));
   const auto input = points.to(pipeline->devices().front());
   const auto target = labels.to(pipeline->devices().back());
 
-  // From here on, plain LibTorch.
+  // The rest is plain LibTorch.
   torch::optim::Adam optimizer(pipeline->parameters(), /*lr=*/1e-3);
   for (int step = 1; step <= 60; ++step) {
     optimizer.zero_grad();

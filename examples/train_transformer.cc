@@ -1,9 +1,9 @@
-// Trains a Transformer to say, character by character, how a text goes on, and
-// lets it write some.
+// Trains a Transformer to predict a text character by character, then generates
+// text with it.
 //
 //   ./bazelw run //examples:train_transformer -- --data_file=/folder/text.txt
 //
-// or, with each partition in a process (see docs/distributed.md),
+// or with each partition in a process (see docs/distributed.md):
 //
 //   launch --nproc=2 -- train_transformer --distributed --data_file=TEXT
 #include <gflags/gflags.h>
@@ -30,17 +30,23 @@
 #include "models/transformer.h"
 
 DECLARE_int64(chunks);
-DEFINE_string(data_file, "", "A text, of some 100 kB at least.");
-DEFINE_double(held_out, 0.05, "The part of it, at its end, for testing.");
-DEFINE_int64(length, 128, "Characters that the network sees at once.");
-DEFINE_int64(layers, 4, "Blocks of attention and feed-forward.");
-DEFINE_int64(width, 128, "Of the blocks; feed-forward has four times that.");
-DEFINE_int64(heads, 4, "Of the attention.");
+DEFINE_string(data_file, "", "A text file of at least some 100 kB.");
+DEFINE_double(held_out, 0.05,
+              "The fraction of the text, at its end, that is used for "
+              "testing.");
+DEFINE_int64(length, 128, "Sequence length in characters.");
+DEFINE_int64(layers, 4,
+             "Number of blocks, each with attention and feed-forward layers.");
+DEFINE_int64(width, 128,
+             "Width of the blocks. The feed-forward layers have four times "
+             "this width.");
+DEFINE_int64(heads, 4, "Number of attention heads.");
 DEFINE_int64(batch, 16, "Windows of --length characters per step.");
-DEFINE_int64(epochs, 6, "How often to train for --steps and test.");
+DEFINE_int64(epochs, 6,
+             "Number of epochs. Each trains for --steps and then tests.");
 DEFINE_int64(steps, 100, "Steps per epoch.");
 DEFINE_double(lr, 0.002, "Learning rate of Adam.");
-DEFINE_uint64(seed, 0, "Of the weights and of all else that is random.");
+DEFINE_uint64(seed, 0, "The seed for weights and all other random numbers.");
 
 namespace data = gpipe::data;
 using examples::EitherPipeline;
@@ -61,14 +67,14 @@ EitherPipeline make_pipeline(const data::Text& text) {
   });
 }
 
-// The mean cross entropy per character, in nats.
+// Returns the mean cross entropy per character, in nats.
 torch::Tensor loss_of(const torch::Tensor& logits,
                       const torch::Tensor& targets) {
   return torch::nn::functional::cross_entropy(
       logits.flatten(0, 1), targets.to(logits.device()).flatten());
 }
 
-// One epoch; returns the mean loss.
+// Trains for one epoch and returns the mean loss.
 double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
              const data::TextPart& text, uint64_t seed) {
   pipeline.module().train();
@@ -83,8 +89,8 @@ double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
   return sum / static_cast<double>(FLAGS_steps);
 }
 
-// Perplexity: exp of the mean cross entropy per character. That is the number
-// of characters among which a guess would be as good.
+// Returns the perplexity: exp of the mean cross entropy per character. A
+// uniform guess among this number of characters would have the same loss.
 double test(EitherPipeline& pipeline, const data::TextWindows& windows) {
   pipeline.module().eval();
   const auto inputs = windows.inputs.split(FLAGS_batch);
@@ -97,8 +103,8 @@ double test(EitherPipeline& pipeline, const data::TextWindows& windows) {
   return std::exp(sum / static_cast<double>(windows.inputs.size(0)));
 }
 
-// `size` characters, each drawn with the probability that the network gives it
-// after those before it, from the text's first one on.
+// Returns `size` characters that start with the text's first one. Each is drawn
+// with the probability that the model predicts after the previous characters.
 std::string write(EitherPipeline& pipeline, const data::Text& text,
                   int64_t size) {
   pipeline.module().eval();
@@ -127,14 +133,14 @@ void run() {
   const auto for_test = text.test(FLAGS_held_out).all_windows(FLAGS_length);
 
   EitherPipeline pipeline = make_pipeline(text);
-  torch::manual_seed(
-      FLAGS_seed);  // of several processes one alone has measured
+  // Seeds again, since only one of several processes has measured.
+  torch::manual_seed(FLAGS_seed);
   if (pipeline.first()) {
     std::cout << for_train.size() << " characters for training, "
               << for_test.targets.numel() << " for testing, "
-              << text.vocabulary().size() << " different ones" << std::endl;
+              << text.vocabulary().size() << " distinct" << std::endl;
   }
-  // Of this process's parameters.
+  // Optimizes the parameters of this process.
   torch::optim::Adam optimizer(pipeline.module().parameters(), FLAGS_lr);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t epoch = 1; epoch <= FLAGS_epochs; ++epoch) {
@@ -162,11 +168,11 @@ int main(int argc, char** argv) {
       return 0;
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     run();
-  } catch (const c10::ValueError& error) {  // a flag, or what it names
+  } catch (const c10::ValueError& error) {  // a wrong flag or wrong data
     std::cerr << "train_transformer: " << error.what_without_backtrace()
               << "\n";
     return 1;
-  } catch (const gpipe::PeerError& error) {  // another process
+  } catch (const gpipe::PeerError& error) {  // an error in another process
     std::cerr << "train_transformer: " << error.what_without_backtrace()
               << "\n";
     return 2;

@@ -1,11 +1,11 @@
-// Trains a U-Net, whose long skips cross the partitions, to tell for each pixel
-// of an image whether it is inside of something.
+// Trains a U-Net, whose long skips cross the partitions, to find for each pixel
+// of an image whether it is inside an object.
 //
 //   ./bazelw run //examples:train_unet -- --data_dir=/folder
 //
-// where the mask of /folder/images/NAME.png is /folder/masks/NAME.png, white
-// inside. Without --data_dir the program draws images. With each partition in a
-// process (see docs/distributed.md):
+// The mask of /folder/images/NAME.png is /folder/masks/NAME.png, white inside
+// the object. Without --data_dir the program generates images. With each
+// partition in a process (see docs/distributed.md):
 //
 //   launch --nproc=2 -- train_unet --distributed --data_dir=/folder
 #include <gflags/gflags.h>
@@ -36,17 +36,19 @@
 
 DECLARE_int64(chunks);
 DEFINE_string(data_dir, "",
-              "A folder of images/NAME.png (or .jpg) and masks/NAME.png, white "
-              "inside. '': discs on noise, drawn by the program.");
-DEFINE_double(held_out, 0.2, "The part of the images that is for testing.");
-DEFINE_int64(size, 64, "Images are brought to this height and width.");
-DEFINE_int64(depth, 3, "Levels of the U-Net.");
-DEFINE_int64(num_convs, 2, "Convolutions per level.");
-DEFINE_int64(base_channels, 16, "Channels of the first level.");
+              "A folder with images/NAME.png (or .jpg) and masks/NAME.png, "
+              "where masks are white inside the object. '': the program "
+              "generates discs on noise.");
+DEFINE_double(held_out, 0.2,
+              "The fraction of the images that is used for testing.");
+DEFINE_int64(size, 64, "Height and width to which images are resized.");
+DEFINE_int64(depth, 3, "Number of levels of the U-Net.");
+DEFINE_int64(num_convs, 2, "Number of convolutions per level.");
+DEFINE_int64(base_channels, 16, "Number of channels in the first level.");
 DEFINE_int64(batch, 16, "Images per step.");
-DEFINE_int64(epochs, 30, "How often all training images are seen.");
+DEFINE_int64(epochs, 30, "Number of passes over the training images.");
 DEFINE_double(lr, 0.005, "Learning rate of Adam.");
-DEFINE_uint64(seed, 0, "Of the weights and of all else that is random.");
+DEFINE_uint64(seed, 0, "The seed for weights and all other random numbers.");
 
 namespace data = gpipe::data;
 using examples::EitherPipeline;
@@ -58,7 +60,7 @@ struct Images {
 
 Images open_images() {
   if (FLAGS_data_dir.empty()) {
-    std::cout << "no --data_dir: 160 images of discs on noise, drawn here\n";
+    std::cout << "no --data_dir: generates 160 images of discs on noise\n";
     return {160, [](int64_t index) {
               return data::draw_disc(data::mix_seed(FLAGS_seed, index));
             }};
@@ -67,8 +69,8 @@ Images open_images() {
   return {folder.size(), [folder](int64_t index) { return folder.get(index); }};
 }
 
-// The images `indices` (int64, [rows]) as one batch: for training, with windows
-// and flips that `seed` decides on; or for testing.
+// Returns the images `indices` (int64, [rows]) as one batch. With `seed`, the
+// images are cropped and flipped at random, for training.
 data::MaskedSample load(const Images& images, const torch::Tensor& indices,
                         std::optional<uint64_t> seed = std::nullopt) {
   data::AugmentMaskOptions options;
@@ -96,7 +98,7 @@ EitherPipeline make_pipeline() {
   });
 }
 
-// One epoch; returns the mean loss per pixel.
+// Trains for one epoch and returns the mean loss per pixel.
 double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
              const Images& images, const torch::Tensor& indices,
              uint64_t seed) {
@@ -118,9 +120,9 @@ double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
   return sum / static_cast<double>(indices.size(0));
 }
 
-// The mean over images of Dice's coefficient of what the network takes for
-// inside (logits above 0) and what is: 2 |A and B| / (|A| + |B|), or 1 if both
-// are empty.
+// Returns the mean Dice coefficient of the images. For the pixels A with
+// positive logits and the pixels B inside the mask, it is
+// 2 |A and B| / (|A| + |B|), or 1 if both are empty.
 torch::Tensor dice(const torch::Tensor& logits, const torch::Tensor& mask) {
   const auto found = logits.gt(0).to(torch::kDouble).flatten(1);
   const auto is = mask.to(found).flatten(1);
@@ -156,9 +158,9 @@ void run() {
   const auto for_train = indices.slice(0, held_out);
 
   EitherPipeline pipeline = make_pipeline();
-  torch::manual_seed(
-      FLAGS_seed);  // of several processes one alone has measured
-  // Of this process's parameters.
+  // Seeds again, since only one of several processes has measured.
+  torch::manual_seed(FLAGS_seed);
+  // Optimizes the parameters of this process.
   torch::optim::Adam optimizer(pipeline.module().parameters(), FLAGS_lr);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t epoch = 1; epoch <= FLAGS_epochs; ++epoch) {
@@ -183,10 +185,10 @@ int main(int argc, char** argv) {
       return 0;
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     run();
-  } catch (const c10::ValueError& error) {  // a flag, or what it names
+  } catch (const c10::ValueError& error) {  // a wrong flag or wrong data
     std::cerr << "train_unet: " << error.what_without_backtrace() << "\n";
     return 1;
-  } catch (const gpipe::PeerError& error) {  // another process
+  } catch (const gpipe::PeerError& error) {  // an error in another process
     std::cerr << "train_unet: " << error.what_without_backtrace() << "\n";
     return 2;
   } catch (const std::exception& error) {

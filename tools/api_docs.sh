@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 #
-# Makes pages of the comments in the public headers, by Doxygen:
+# Makes HTML pages of the comments in the public headers, with Doxygen:
 #
 #   tools/api_docs.sh
 #
-# into api_docs/html (git ignores it). Fails if a public name has no comment, but for what
-# the comment of its class speaks of: fields, constructors, operators, and LibTorch's
-# virtual functions. Public are the headers of targets that everybody may depend on, and
-# those that they include from outside of models/. Doxygen is installed where that is
-# allowed (root and apt-get).
+# The pages are in api_docs/html, which git ignores. Fails if a public name has no
+# comment. Fields, constructors, operators and LibTorch's virtual functions need none,
+# since the comment of their class describes them. Public headers are those of targets
+# with public visibility, and the headers that these include, except from models/.
+# Installs Doxygen if that is possible (root and apt-get).
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,7 +26,7 @@ fi
 public='attr(visibility, "//visibility:public", kind(cc_library, //...))'
 mapfile -t headers < <(./bazelw query --noshow_progress "labels(hdrs, $public)" 2>/dev/null |
   sed 's|^//||; s|:|/|')
-((${#headers[@]})) || { echo "api_docs: Bazel has named no public header" >&2; exit 1; }
+((${#headers[@]})) || { echo "api_docs: Bazel listed no public header" >&2; exit 1; }
 mapfile -t included < <(sed -n 's|^#include "\(.*\)"|\1|p' "${headers[@]}" | grep -v '^models/')
 mapfile -t headers < <(printf '%s\n' "${headers[@]}" "${included[@]}" | sort -u)
 

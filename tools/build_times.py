@@ -108,7 +108,7 @@ def parse_profile(data):
 
 
 def count_targets(events):
-    """Returns the numbers of test targets by what became of them."""
+    """Returns the numbers of test targets by result."""
     targets, skipped, status = set(), set(), {}
     for event in events:
         label = next(iter(event["id"].values()), {}).get("label")
@@ -154,7 +154,7 @@ def seconds_of(result):
 
 
 def is_cached(result):
-    """Returns whether Bazel had a testResult already and did not run the test."""
+    """Returns whether a testResult is from Bazel's cache, so that no test ran."""
     remote = result.get("executionInfo", {}).get("cachedRemotely", False)
     return remote or result.get("cachedLocally", False)
 

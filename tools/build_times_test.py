@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""build_times.py prints the right tables for small builds, and names wrong files."""
+"""Checks the tables of build_times.py for small builds, and its errors for wrong files."""
 
 import gzip
 import json
@@ -193,13 +193,13 @@ class BuildTimesTest(unittest.TestCase):
         return path
 
     def run_program(self, *arguments):
-        """Returns exit status, stdout and stderr."""
+        """Runs the tool and returns its exit status, stdout and stderr."""
         command = [sys.executable, "-B", PROGRAM, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         return done.returncode, done.stdout, done.stderr
 
     def output(self, *arguments):
-        """Returns stdout of a run without an error."""
+        """Runs the tool, expects no error, and returns stdout."""
         status, printed, errors = self.run_program(*arguments)
         self.assertEqual((status, errors), (0, ""))
         return printed

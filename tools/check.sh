@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 #
-# Runs the checks before a release, one step after the other:
+# Runs the checks before a release, one after the other:
 #
 #   format    tools/check_format.sh
 #   tests     ./bazelw test //...
 #   consumer  tools/check_consumer.sh
 #   thorough  the tests again with all rounds of sweeps and random tests
 #             (GPIPE_THOROUGH=1), and a million inputs per fuzz target
-#   layering  every include needs a direct dependency, without precompiled headers;
-#             locks
-#   gcc       everything built by g++, which most projects use
+#   layering  a build without precompiled headers that checks that each include has a
+#             direct dependency, and that locks are used correctly
+#   gcc       a build of everything with g++, which most projects use
 #   asan      all tests with ASan, LSan and UBSan
 #   tsan      all tests with TSan
 #   fuzz      libFuzzer, three minutes per target
@@ -18,10 +18,10 @@
 #   tools/check.sh --quick                      # the first three, and fuzz for 20 s
 #   tools/check.sh asan tsan                    # these steps
 #   tools/check.sh --targets=//gpipe/runtime/... asan tsan
-#   tools/check.sh -- --jobs=1                  # options of Bazel's come last
+#   tools/check.sh -- --jobs=1                  # Bazel's options come last
 #
-# Goes on after a step that fails. Says at the end what each has come to, where
-# its output is, and what it took; exits with 1 if one has failed. With a
+# Continues after a step that fails. At the end prints the outcome of each step, the
+# file with its output, and its duration. Exits with 1 if a step has failed. With a
 # --disk_cache (user.bazelrc) a second run builds only what has changed.
 set -euo pipefail
 
@@ -65,7 +65,7 @@ logs=${TMPDIR:-/tmp}/gpipe-check
 mkdir -p "$logs"
 
 run() {
-  # shellcheck disable=SC2086  # several targets
+  # shellcheck disable=SC2086  # $targets can be several words
   case $1 in
     format) tools/check_format.sh ;;
     tests) ./bazelw test "${options[@]}" $targets ;;
@@ -91,7 +91,7 @@ for step in "${steps[@]}"; do
   outcome=passed
   run "$step" 2>&1 | tee "$logs/$step" || outcome=FAILED
   if [[ $outcome == FAILED ]]; then status=1; fi
-  # How many, of steps that are tests.
+  # The number of tests, for steps that run tests.
   tests=$(grep -aE '^Executed [0-9]+ out of ' "$logs/$step" | tail -n 1) || true
   summary+=("$(printf '%-9s %-6s %6d s  %s' "$step" "$outcome" \
     $((SECONDS - begin)) "$logs/$step${tests:+: $tests}")")

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 #
-# Builds and runs examples/consumer, a Bazel project of its own that depends on
-# this one, and checks what it prints. Options are Bazel's:
+# Builds and runs examples/consumer, a separate Bazel project that depends on this
+# one, and checks its output. Accepts Bazel's options:
 #
 #   tools/check_consumer.sh --jobs=2
 #
-# --compile_only analyses the whole project and compiles only its main.cc, so that
-# labels, visibility and included files are checked in half a minute. //examples:
-# examples_test links and runs the same main.cc.
+# --compile_only analyses the whole project and compiles only its main.cc. That checks
+# labels, visibility and included files in half a minute. //examples:examples_test
+# links and runs the same main.cc.
 #
-# Not a target of //...: a Bazel inside a test of Bazel would start from nothing
-# each time, and fight for the cores with the tests beside it. Here it has its
-# own server and output folder, since its workspace is another one.
+# This is not a target of //... because a Bazel inside of a Bazel test would start
+# without a cache each time, and would compete for cores with other tests. Here it has
+# its own server and output folder, since its workspace is another one.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -25,7 +25,7 @@ for option; do
     *) options+=("$option") ;;
   esac
 done
-# Without bazel-* links in the checkout.
+# Creates no bazel-* links in the checkout.
 options+=(--symlink_prefix=/ --repo_env=CC=clang --copt=-O0 --noshow_progress
   --ui_event_filters=-info)
 
@@ -34,7 +34,7 @@ if ((compile_only)); then
     --output_groups=compilation_outputs //:main
 fi
 
-# Precompiled headers save most of the time; a project on gpipe does not need them.
+# Precompiled headers save most of the time. A project that uses gpipe does not need them.
 output=$("$root/bazelw" --max_idle_secs=60 run "${options[@]}" \
   --@gpipe//tools/precompiled:compiler=clang --linkopt=-fuse-ld=lld //:main)
 echo "$output"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
-# Says which C++ files differ from what clang-format makes of them; with --fix,
-# makes it so. Debian: apt-get install clang-format.
+# Lists C++ files that clang-format would change. With --fix, formats them.
+# Debian: apt-get install clang-format.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,7 +10,7 @@ if ! type -P clang-format >/dev/null; then
   exit 1
 fi
 
-# Files of git and new ones, not what is ignored.
+# Files known to git and new files, without ignored ones.
 mapfile -t files < <(git ls-files --cached --others --exclude-standard -- '*.h' '*.cc' |
   while read -r file; do if [[ -e $file ]]; then echo "$file"; fi; done)
 if ((${#files[@]} == 0)); then exit 0; fi

@@ -1,5 +1,5 @@
-// Converts weights between PyTorch's files (.pt, .pth) and .safetensors, makes
-// initial ones, checks that they fit a model, and shows what is in a file.
+// Converts weights between PyTorch's files (.pt, .pth) and .safetensors. Can
+// also create initial weights, check that weights fit a model, and list a file.
 //
 //   ./bazelw run //tools:convert_weights -- --in=/a/w.pt --out=/a/w.safetensors
 //   ./bazelw run //tools:convert_weights -- --in=/a/w.pt --list
@@ -33,21 +33,24 @@ DEFINE_string(out, "", "The file to write: .pt, .pth or .safetensors.");
 DEFINE_bool(list, false, "Print names, dtypes and shapes.");
 DEFINE_string(
     model, "",
-    "resnet101, resnet50, amoebanetd, unet or transformer: what is "
-    "read has to fit it; without --in, its initial weights are taken.");
+    "resnet101, resnet50, amoebanetd, unet or transformer. The tensors of --in "
+    "must fit this model. Without --in, its initial weights are used.");
 DEFINE_string(in_names, "",
-              "torchvision: --in has its names (--model=resnet101, resnet50).");
-DEFINE_string(out_names, "", "torchvision: --out gets its names.");
-DEFINE_uint64(seed, 0, "Of the initial weights.");
-DEFINE_int64(classes, 1000, "Of resnet101, resnet50 and amoebanetd.");
-DEFINE_int64(layers, 6, "Of amoebanetd and transformer.");
+              "torchvision: --in has torchvision's names (for "
+              "--model=resnet101 and resnet50).");
+DEFINE_string(out_names, "", "torchvision: --out gets torchvision's names.");
+DEFINE_uint64(seed, 0, "The seed for initial weights.");
+DEFINE_int64(classes, 1000,
+             "Number of classes of resnet101, resnet50 and amoebanetd.");
+DEFINE_int64(layers, 6, "Number of layers of amoebanetd and transformer.");
 DEFINE_int64(width, 64,
              "Filters of amoebanetd, base channels of unet, width of "
-             "transformer, which has a quarter of that as heads.");
-DEFINE_int64(depth, 5, "Levels of unet.");
-DEFINE_int64(convolutions, 2, "Per level of unet.");
-DEFINE_int64(vocabulary, 1000, "Of transformer.");
-DEFINE_bool(tied_embeddings, false, "Of transformer.");
+             "transformer. The number of heads of transformer is a quarter of "
+             "the width.");
+DEFINE_int64(depth, 5, "Number of levels of unet.");
+DEFINE_int64(convolutions, 2, "Convolutions per level of unet.");
+DEFINE_int64(vocabulary, 1000, "Vocabulary size of transformer.");
+DEFINE_bool(tied_embeddings, false, "Tie the embeddings of transformer.");
 
 namespace models = gpipe::models;
 
@@ -74,7 +77,8 @@ torch::nn::Sequential make_model() {
                     "transformer");
 }
 
-// From our names to those that `flag` is about; empty without one.
+// Returns the table from gpipe's names to those in the flag, or an empty one if
+// the flag has no value.
 gpipe::NameTable table(const char* flag, const std::string& value) {
   if (value.empty()) return {};
   TORCH_CHECK_VALUE(value == "torchvision", flag, " is '", value,
@@ -129,10 +133,10 @@ void print(const gpipe::Safetensors& file) {
 
 void convert() {
   TORCH_CHECK_VALUE(!FLAGS_in.empty() || !FLAGS_model.empty(),
-                    "give a file to read, --in, or a --model");
+                    "give a file to read with --in, or a --model");
   TORCH_CHECK_VALUE(!FLAGS_out.empty() || FLAGS_list,
-                    "give a file to write, --out, or --list");
-  if (!FLAGS_out.empty()) format_of(FLAGS_out);  // before hours of work
+                    "give a file to write with --out, or --list");
+  if (!FLAGS_out.empty()) format_of(FLAGS_out);  // throws before long work
   const gpipe::NameTable in_names = table("--in_names", FLAGS_in_names);
   const gpipe::NameTable out_names = table("--out_names", FLAGS_out_names);
 

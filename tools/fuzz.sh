@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 #
-# Runs fuzz targets by libFuzzer, with ASan and UBSan:
+# Runs fuzz targets with libFuzzer, ASan and UBSan:
 #
-#   tools/fuzz.sh                                   # all, 60 s each
-#   tools/fuzz.sh //weights:pickle_fuzz             # one
-#   tools/fuzz.sh //weights:pickle_fuzz 1000        # 1000 s
-#   tools/fuzz.sh //weights:pickle_fuzz 1000000runs # as many inputs
-#   tools/fuzz.sh all 10 --jobs=1                   # then options of Bazel's
+#   tools/fuzz.sh                                   # all targets, 60 s each
+#   tools/fuzz.sh //weights:pickle_fuzz             # one target
+#   tools/fuzz.sh //weights:pickle_fuzz 1000        # for 1000 s
+#   tools/fuzz.sh //weights:pickle_fuzz 1000000runs # with 1000000 inputs
+#   tools/fuzz.sh all 10 --jobs=1                   # Bazel's options come last
 #
-# Begins with the corpus in the tree and what earlier runs have found in
-# ${TMPDIR:-/tmp}/gpipe-fuzz, where it also leaves the inputs of failures. Such an
-# input belongs into the target's corpus, with the mend of the bug. Exits with 1
-# if there was one.
+# Starts from the corpus in the tree and from inputs that earlier runs have found,
+# which are in ${TMPDIR:-/tmp}/gpipe-fuzz. Inputs that fail are stored there, too. Add
+# such an input to the target's corpus together with the fix. Exits with 1 if an input
+# failed.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -29,7 +29,7 @@ if [[ $targets == all ]]; then
 else
   targets=${targets}_libfuzzer
 fi
-# shellcheck disable=SC2086  # several targets
+# shellcheck disable=SC2086  # $targets can be several words
 ./bazelw build --config=fuzz "${quiet[@]}" --show_result=0 $targets "$@"
 bin=$(./bazelw info --config=fuzz "${quiet[@]}" "$@" bazel-bin)
 
@@ -49,7 +49,7 @@ for target in $targets; do
     status=1
     echo "FAILED, see $folder/log; the input is in $folder/failures" >&2
   fi
-  # From the corpus to the end: coverage and how fast.
+  # Prints coverage at the start and at the end, and the speed.
   grep -E 'INITED|DONE|ERROR|SUMMARY|^stat::(number|average)' "$folder/log" || true
 done
 exit $status

@@ -1,5 +1,5 @@
-// Starts the ranks of a distributed job on this machine, shows what they write,
-// and ends them all when one fails. See --help.
+// Starts the ranks of a distributed job on this machine, prints their output,
+// and ends all of them when one fails. See --help.
 //
 //   ./bazelw run //tools:launch -- --nproc=4 -- path/to/binary --its_flags
 #include <gflags/gflags.h>
@@ -34,21 +34,22 @@
 #include "gpipe/program/working_directory.h"
 #include "gpipe/text/units.h"
 
-DEFINE_int32(nproc, 1, "Ranks on this machine.");
+DEFINE_int32(nproc, 1, "Number of ranks on this machine.");
 DEFINE_int32(nnodes, 1,
-             "Machines. Start the launcher on each, with the same --nproc, "
-             "--master_addr and --master_port.");
-DEFINE_int32(node_rank, 0, "Which of the machines this one is, from 0.");
+             "Number of machines. Start the launcher on each of them, with the "
+             "same --nproc, --master_addr and --master_port.");
+DEFINE_int32(node_rank, 0, "Index of this machine, from 0.");
 DEFINE_string(master_addr, "",
               "Host name or address of machine 0. '': 127.0.0.1, for one "
               "machine.");
 DEFINE_int32(master_port, 0,
-             "A free TCP port of machine 0. 0: any, for one machine.");
-DEFINE_bool(tag_output, true, "Writes the rank before each line, as [2].");
+             "A free TCP port of machine 0. 0: any port, for one machine.");
+DEFINE_bool(tag_output, true,
+            "Print the rank before each line, for example "
+            "[2].");
 DEFINE_double(grace, 5,
-              "Seconds that the others have to notice, report and end when a "
-              "rank has failed; then they get SIGTERM, and SIGKILL after as "
-              "many again.");
+              "When a rank has failed: seconds for the others to report and "
+              "end. Then they get SIGTERM, and after the same time SIGKILL.");
 
 namespace {
 
@@ -57,15 +58,17 @@ using gpipe::Processes;
 using gpipe::Stream;
 using Clock = Processes::Clock;
 
-// Exit codes of its own; else it is that of the first rank that failed.
+// The launcher's own exit codes. Otherwise it returns that of the first rank
+// that failed.
 constexpr int kUsage = 2;
 constexpr int kCannotStart = 127;
-constexpr int kSignal = 128;  // and the signal's number
+constexpr int kSignal = 128;  // plus the number of the signal
 
-constexpr std::size_t kLastLines = 20;  // of a failed rank, shown again
+// Lines of stderr of a failed rank that are repeated at the end.
+constexpr std::size_t kLastLines = 20;
 constexpr std::size_t kLastLineBytes = 2000;
 
-// A usage error.
+// Throws a usage error.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
   std::ostringstream text;
@@ -75,7 +78,7 @@ template <typename... Parts>
 
 // ---- The command line
 
-// What stands before and behind the first "--".
+// The command-line arguments before and after the first "--".
 struct Words {
   std::vector<std::string> flags, program;
 };
@@ -102,17 +105,17 @@ std::optional<Flag> find_flag(const std::string& name) {
 
 std::string type_text(const Flag& flag) {
   if (flag.type == "bool") return "neither true nor false";
-  return flag.type == "double" ? "no number" : "no whole number";
+  return flag.type == "double" ? "not a number" : "not a whole number";
 }
 
-// As gflags reads them, but that it ends the program with 1 for what is wrong.
-// Here 1 is an exit code of ranks.
+// Sets the flags as gflags does. gflags itself would end the program with exit
+// code 1 for a wrong flag, which is an exit code of ranks here.
 void read_flags(const std::vector<std::string>& words) {
   for (std::size_t k = 0; k < words.size(); ++k) {
     const std::size_t begin = words[k].find_first_not_of('-');
     if (begin != 1 && begin != 2) {
       refuse("unexpected '", words[k],
-             "': the program and its flags go behind --, as in launch "
+             "': the program and its flags come after --, for example launch "
              "--nproc=4 -- program --its_flags");
     }
     const std::size_t equals = std::min(words[k].find('='), words[k].size());
@@ -128,7 +131,7 @@ void read_flags(const std::vector<std::string>& words) {
     }
     if (!flag) {
       refuse("unknown flag '", words[k],
-             "': see --help; flags of the program go behind --");
+             "': see --help; flags of the program come after --");
     }
     if (!value && flag->type == "bool") value = "true";
     if (!value) {
@@ -161,8 +164,8 @@ void check_flags() {
   if (FLAGS_nnodes > 1 &&
       (FLAGS_master_addr.empty() || FLAGS_master_port == 0)) {
     refuse("--nnodes=", FLAGS_nnodes,
-           " needs --master_addr and --master_port, where the ranks of all "
-           "machines meet: the same on each");
+           " needs --master_addr and --master_port, with the same values on "
+           "all machines");
   }
 }
 
@@ -186,19 +189,19 @@ Examples:
         --master_port=29500 -- ./train
     launch --nproc=8 --nnodes=2 --node_rank=1 --master_addr=node0 \
         --master_port=29500 -- ./train
-  What a rank gets to see:
+  The environment of a rank:
     launch --nproc=2 -- env
 
-A program without a slash is looked for in PATH. Under `bazel run`, files are
-those of the folder in which that was typed.
+A program without a slash is searched for in PATH. Under `bazel run`, paths are
+relative to the folder in which you typed the command.
 
 Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT, as from torchrun, and OMP_NUM_THREADS, its share of the cores, if
-that is not set. Its stdin is empty. Its lines come out whole, stdout's on
-stdout and stderr's on stderr; lines of more than 64 KiB are cut.
+MASTER_PORT, as with torchrun. If OMP_NUM_THREADS is not set, each rank gets it
+with an equal share of the cores. The stdin of a rank is empty. Its lines are
+printed whole, to stdout or stderr. Lines of more than 64 KiB are split.
 
-SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks. When one
-fails, the others have --grace seconds to end by themselves. No rank outlives the
+SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are forwarded to all ranks. When a
+rank fails, the others have --grace seconds to end. No rank outlives the
 launcher.
 
 Flags:
@@ -212,27 +215,28 @@ Flags:
               << "\n      " << flag.description << "\n";
   }
   std::cout << R"(
-Exit codes: 0 all ranks returned 0; else that of the rank that failed first, 128
-+ n if signal n ended it; 2 a flag is wrong; 127 the program cannot be started.
+Exit codes: 0 if all ranks returned 0; the exit code of the rank that failed
+first, or 128 + n if signal n ended it; 2 if a flag is wrong; 127 if the program
+cannot be started.
 )";
 }
 
-// ---- What it writes
+// ---- Output
 
 void write_all(int fd, const std::string& text) {
   for (std::size_t at = 0; at < text.size();) {
     const ssize_t size = write(fd, text.data() + at, text.size() - at);
     if (size > 0) at += static_cast<std::size_t>(size);
     if (size >= 0 || errno == EINTR) continue;
-    if (errno == EAGAIN) {  // somebody else has made the terminal so
+    if (errno == EAGAIN) {  // another program made the terminal non-blocking
       pollfd ready = {fd, POLLOUT, 0};
       poll(&ready, 1, -1);
       continue;
     }
-    // Nobody reads, as behind `| head`: end as SIGPIPE would have it, which
-    // this thread does not get. The kernel ends the ranks.
+    // The reader has ended, as with `| head`. Exits as SIGPIPE would do, which
+    // this thread does not receive. The kernel then ends the ranks.
     if (errno == EPIPE) std::_Exit(kSignal + SIGPIPE);
-    return;  // a full disk is no reason to end a training
+    return;  // ignores other errors: a full disk should not end a training
   }
 }
 
@@ -244,12 +248,12 @@ void say(const Parts&... parts) {
   write_all(STDERR_FILENO, text.str());
 }
 
-// Of the number on this machine.
+// Returns the rank of a process of this machine.
 int rank_of(int local_rank) {
   return FLAGS_node_rank * FLAGS_nproc + local_rank;
 }
 
-// Writes what ranks write, and remembers the end of it.
+// Prints the output of the ranks and remembers the last lines of stderr.
 class Screen {
  public:
   void write(int local_rank, Stream stream, std::string_view line) {
@@ -257,7 +261,7 @@ class Screen {
     std::string text;
     if (FLAGS_tag_output) {
       const std::string tag = "[" + std::to_string(rank_of(local_rank)) + "]";
-      // Six colours that show on dark and on bright.
+      // Six colours that are readable on dark and bright backgrounds.
       text = isatty(fd) ? "\033[3" + std::to_string(1 + local_rank % 6) + "m" +
                               tag + "\033[0m "
                         : tag + " ";
@@ -271,7 +275,7 @@ class Screen {
     if (last.size() > kLastLines) last.pop_front();
   }
 
-  // Of stderr.
+  // Returns the last lines of stderr.
   const std::deque<std::string>& last_lines(int local_rank) const {
     return last_lines_[local_rank];
   }
@@ -299,8 +303,8 @@ std::vector<gpipe::Command> commands(const std::vector<std::string>& program) {
         {"LOCAL_WORLD_SIZE", std::to_string(FLAGS_nproc)},
         {"MASTER_ADDR", address},
         {"MASTER_PORT", std::to_string(port)},
-        // Of a torchrun that has started this launcher, whose store is not
-        // ours.
+        // Overrides the value of a torchrun that started this launcher. Its
+        // store is not for these ranks.
         {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
     if (!std::getenv("OMP_NUM_THREADS")) {
       command.environment.emplace_back(
@@ -313,7 +317,8 @@ std::vector<gpipe::Command> commands(const std::vector<std::string>& program) {
 
 constexpr std::array<int, 4> kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
-// Passes signals on, from a thread. They must be blocked, in all threads.
+// Forwards signals to the ranks, on a thread. They must be blocked on all
+// threads.
 class Forwarder {
  public:
   explicit Forwarder(Processes& processes)
@@ -338,7 +343,8 @@ class Forwarder {
   }
 
  private:
-  // By whoever started us, as nohup does with SIGHUP.
+  // Returns whether the parent process ignores the signal, as nohup does with
+  // SIGHUP.
   static bool is_ignored(int number) {
     struct sigaction action;
     return sigaction(number, nullptr, &action) == 0 &&
@@ -363,7 +369,7 @@ std::string how(const Exit& exit) {
          gpipe::seconds_text(exit.seconds);
 }
 
-// Until all have ended. Which one has failed first, -1 if none has.
+// Blocks until all ranks have ended. Returns the first one that failed, or -1.
 int wait_for(Processes& processes) {
   const auto grace = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(FLAGS_grace));
@@ -391,7 +397,7 @@ int wait_for(Processes& processes) {
   }
 }
 
-// What there is to know about a failure, the cause at the very end.
+// Prints what is known about a failure, with the cause last.
 int report(int first, const std::vector<Exit>& exits, const Screen& screen) {
   for (std::size_t k = 0; k < exits.size(); ++k) {
     if (static_cast<int>(k) == first || exits[k].ok()) continue;
@@ -423,7 +429,7 @@ int launch(const std::vector<std::string>& program) {
     for (int k = 0; k < processes.size(); ++k) {
       exits.push_back(*processes.exit_of(k));
     }
-  }  // and now nobody writes any more
+  }  // from here on no other thread prints
   return first < 0 ? 0 : report(first, exits, screen);
 }
 
@@ -432,7 +438,7 @@ void block_signals() {
   sigemptyset(&signals);
   for (const int number : kForwarded) sigaddset(&signals, number);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  // Ignored, it would keep exit codes from us.
+  // If SIGCHLD were ignored, exit codes would be lost.
   std::signal(SIGCHLD, SIG_DFL);
 }
 
@@ -449,8 +455,8 @@ int main(int argc, char** argv) {
     check_flags();
     if (words.program.empty()) {
       refuse(
-          "no program: it goes behind --, as in launch --nproc=4 -- program "
-          "--its_flags");
+          "no program: it comes after --, for example launch --nproc=4 -- "
+          "program --its_flags");
     }
     gpipe::enter_working_directory();
     block_signals();

@@ -1,4 +1,4 @@
-// Runs tools/launch, whose path is in the variable LAUNCH.
+// Tests of tools/launch. The environment variable LAUNCH contains its path.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,10 +38,11 @@ using ::testing::UnorderedElementsAre;
 using Clock = Processes::Clock;
 using Strings = std::vector<std::string>;
 
-// For what happens within milliseconds: only a failure waits for it.
+// Returns a deadline for events that take milliseconds. Only a failure waits so
+// long.
 Clock::time_point soon() { return Clock::now() + std::chrono::seconds(30); }
 
-// Of `condition`, which nobody reports.
+// Polls `condition`. Returns whether it became true before the deadline.
 bool comes_true(const std::function<bool()>& condition) {
   for (const auto deadline = soon(); Clock::now() < deadline;) {
     if (condition()) return true;
@@ -50,7 +51,8 @@ bool comes_true(const std::function<bool()>& condition) {
   return false;
 }
 
-// A zombie does not: it may be somebody else's to reap.
+// Returns whether a process runs. A zombie does not: its parent, which may be
+// another process, has not waited for it yet.
 bool runs(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
@@ -59,7 +61,7 @@ bool runs(pid_t pid) {
   return state != 'Z' && state != 'X';
 }
 
-// An absolute path, since the launcher may be told to go to another folder.
+// Returns an absolute path, since tests run the launcher in other folders.
 std::string launcher() {
   const char* const path = std::getenv("LAUNCH");
   char absolute[PATH_MAX] = "";
@@ -68,10 +70,10 @@ std::string launcher() {
   return absolute;
 }
 
-// A launcher with flags, and what goes behind them; `before` goes in front of
-// it: NAME=value, or a program that runs the rest.
+// Returns a command that runs the launcher with the arguments `words`. `before`
+// precedes the launcher: NAME=value, or a program that runs the rest.
 Command command(const Strings& words, const Strings& before) {
-  // Whoever has started this test may ignore some.
+  // The parent of this test may ignore some signals.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     std::signal(number, SIG_DFL);
   }
@@ -84,10 +86,10 @@ Command command(const Strings& words, const Strings& before) {
   return command;
 }
 
-// A launcher that runs, and what it has written.
+// A running launcher and its output.
 class Launch {
  public:
-  // As command().
+  // The arguments are those of command().
   explicit Launch(const Strings& words, const Strings& before = {})
       : processes_({command(words, before)}, [this](int, Stream stream,
                                                     std::string_view line) {
@@ -95,7 +97,8 @@ class Launch {
           (stream == Stream::kStdout ? out_ : err_).emplace_back(line);
         }) {}
 
-  // When it has ended by itself; 1000 + the signal if one has ended it.
+  // Waits for the launcher to end. Returns its exit code, 1000 + n if signal n
+  // ended it, or -1 if it still runs.
   int code() {
     EXPECT_TRUE(processes_.wait_all(soon()));
     const auto exit = processes_.exit_of(0);
@@ -120,10 +123,10 @@ class Launch {
  private:
   mutable std::mutex mutex_;
   Strings out_, err_;
-  Processes processes_;  // the last one: its thread writes into the others
+  Processes processes_;  // last member: its thread uses the other members
 };
 
-// Flags, and a script that all ranks run.
+// Returns arguments with `flags` and a shell script that all ranks run.
 Strings script(Strings flags, const std::string& text) {
   for (const char* word : {"--", "sh", "-c"}) flags.push_back(word);
   flags.push_back(text);
@@ -206,7 +209,7 @@ TEST(LaunchTest, ColoursTagsOnATerminalOnly) {
   if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) {
     GTEST_SKIP() << "no terminal here";
   }
-  // Keeps what is written until it is read.
+  // An open other end keeps the output until it is read.
   const std::string path = ptsname(terminal);
   const int other_end = open(path.c_str(), O_RDWR | O_NOCTTY);
   Launch launch(script({}, "echo out; echo err >&2"),
@@ -238,7 +241,7 @@ TEST(LaunchTest, TellsASignalAsAShellDoes) {
 }
 
 TEST(LaunchTest, EndsWithTheLastLinesOfTheRankThatFailedFirst) {
-  // Both streams in one, as on a screen.
+  // Redirects both streams to one, as on a screen.
   Launch launch(script({"--nproc=3", "--grace=0.2"},
                        "case $RANK in "
                        "1) echo 'not this'; seq 1 25 >&2; exit 3;; "
@@ -259,7 +262,7 @@ TEST(LaunchTest, EndsWithTheLastLinesOfTheRankThatFailedFirst) {
 }
 
 TEST(LaunchTest, LetsTheOthersEndByThemselves) {
-  // Rank 0 has all the time it wants, and says so at its end.
+  // Rank 0 has enough time to end, and then prints "done".
   const std::string text =
       "[ $RANK = 1 ] && exit 3; "
       "trap 'echo terminated' TERM; sleep 0.2; echo done; exit 5";
@@ -352,7 +355,7 @@ TEST(LaunchTest, SaysInOneLineWhatCannotBeStarted) {
                           "file or directory"));
 }
 
-// A folder with an executable file, program.
+// A folder that contains an executable file "program".
 class Folder {
  public:
   Folder() {
@@ -391,7 +394,7 @@ TEST(LaunchTest, RunsInTheFolderWhereBazelRunWasTyped) {
 
 TEST(LaunchTest, KnowsWhatAMissingSlashMeans) {
   const Folder folder;
-  // Bazel puts "." into a test's PATH.
+  // Sets PATH because Bazel adds "." to that of a test.
   Launch launch(
       {"--", "program"},
       {"PATH=/usr/bin:/bin", "BUILD_WORKING_DIRECTORY=" + folder.path()});
@@ -412,21 +415,23 @@ TEST(LaunchTest, RefusesFlagsThatHaveNoSense) {
   };
   EXPECT_EQ(error_of({"--nprocs=2"}),
             "launch: unknown flag '--nprocs=2': see --help; flags of the "
-            "program go behind --\n");
-  // gflags has one of that name.
+            "program come after --\n");
+  // gflags has a flag of this name, but the launcher must reject it.
   EXPECT_EQ(error_of({"--version"}),
             "launch: unknown flag '--version': see --help; flags of the "
-            "program go behind --\n");
+            "program come after --\n");
   EXPECT_EQ(error_of({"--nonproc"}),
             "launch: unknown flag '--nonproc': see --help; flags of the "
-            "program go behind --\n");
-  EXPECT_EQ(error_of({"program"}),
-            "launch: unexpected 'program': the program and its flags go behind "
-            "--, as in launch --nproc=4 -- program --its_flags\n");
+            "program come after --\n");
+  EXPECT_EQ(
+      error_of({"program"}),
+      "launch: unexpected 'program': the program and its flags come after "
+      "--, for example launch --nproc=4 -- program --its_flags\n");
   EXPECT_EQ(error_of({"--nproc"}), "launch: --nproc has no value\n");
   EXPECT_EQ(error_of({"--nproc=x"}),
-            "launch: --nproc=x: 'x' is no whole number\n");
-  EXPECT_EQ(error_of({"--grace=x"}), "launch: --grace=x: 'x' is no number\n");
+            "launch: --nproc=x: 'x' is not a whole number\n");
+  EXPECT_EQ(error_of({"--grace=x"}),
+            "launch: --grace=x: 'x' is not a number\n");
   EXPECT_EQ(error_of({"--tag_output=x"}),
             "launch: --tag_output=x: 'x' is neither true nor false\n");
   EXPECT_EQ(error_of({"--nproc=0"}), "launch: --nproc=0: must be at least 1\n");
@@ -442,8 +447,8 @@ TEST(LaunchTest, RefusesFlagsThatHaveNoSense) {
             "launch: --grace=-1: must be from 0 to 1000000 seconds\n");
   for (const char* flag : {"--master_addr=node0", "--master_port=1234"}) {
     EXPECT_EQ(error_of({"--nnodes=2", flag}),
-              "launch: --nnodes=2 needs --master_addr and --master_port, where "
-              "the ranks of all machines meet: the same on each\n");
+              "launch: --nnodes=2 needs --master_addr and --master_port, with "
+              "the same values on all machines\n");
   }
 }
 
@@ -451,9 +456,10 @@ TEST(LaunchTest, NeedsAProgram) {
   for (const Strings& words : {Strings{}, Strings{"--nproc=2", "--"}}) {
     Launch launch(words);
     EXPECT_EQ(launch.code(), 2);
-    EXPECT_THAT(launch.err(),
-                ElementsAre("launch: no program: it goes behind --, as in "
-                            "launch --nproc=4 -- program --its_flags"));
+    EXPECT_THAT(
+        launch.err(),
+        ElementsAre("launch: no program: it comes after --, for example "
+                    "launch --nproc=4 -- program --its_flags"));
   }
 }
 

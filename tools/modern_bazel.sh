@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 #
-# Builds and tests this tree with the Bazel and the g++ of Debian's unstable
-# release, with MODULE.bazel and with WORKSPACE, and examples/consumer as well:
+# Builds and tests this tree and examples/consumer with the Bazel and the g++ of
+# Debian's unstable release, with MODULE.bazel and with WORKSPACE:
 #
 #   tools/modern_bazel.sh [--root=FOLDER] [--mode=MODE] [--no-consumer] [COMMAND...]
 #
-# COMMAND is Bazel's, `test //...` unless given; MODE is bzlmod or workspace, both
-# unless given. The release lies in a folder of its own (1.7 GB, made by debootstrap
-# the first time): FOLDER, or GPIPE_SID, or ~/.cache/gpipe/sid. It is entered in
-# mount and process namespaces of this command's own, so that nothing stays mounted
-# or running. LibTorch is the host's: LIBTORCH, or the pinned wheel that is
-# downloaded once. user.bazelrc, which is for this machine, is not seen there.
+# COMMAND is a Bazel command; the default is `test //...`. MODE is bzlmod or workspace;
+# the default is both. debootstrap installs the release into a folder (1.7 GB) the first
+# time: FOLDER, or GPIPE_SID, or ~/.cache/gpipe/sid. The command uses its own mount and
+# process namespaces, so that nothing stays mounted or running. LibTorch is that of the
+# host: LIBTORCH, or the pinned wheel, which is downloaded once. user.bazelrc, which is
+# for the host, is hidden.
 #
-# Root only, on Debian. The folder may be removed at any time.
+# Needs root and Debian. The folder may be removed at any time.
 set -euo pipefail
 
 die() {
@@ -34,16 +34,16 @@ while (($#)); do
     --root=*) root=${1#*=} ;;
     --mode=bzlmod | --mode=workspace) modes=("${1#*=}") ;;
     --no-consumer) consumer= ;;
-    -*) die "there is no option $1; Bazel's come after its command (see --help)" ;;
+    -*) die "unknown option $1; Bazel's options come after its command (see --help)" ;;
     *) break ;;
   esac
   shift
 done
 (($#)) || set -- test //...
-((EUID == 0)) || die "only root can make and enter the other Debian; use sudo"
-type -P apt-get >/dev/null || die "this is no Debian: no apt-get"
+((EUID == 0)) || die "creating and entering the other Debian needs root; use sudo"
+type -P apt-get >/dev/null || die "this needs Debian, but there is no apt-get"
 
-# The mirror that this machine's apt takes Debian from.
+# Prints the Debian mirror that this machine's apt uses.
 mirror() {
   apt-get indextargets --format '$(LABEL) $(REPO_URI)' | sed -n '/^Debian /{s///p;q}'
 }
@@ -54,34 +54,35 @@ make_root() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap
   fi
   [[ -n $(mirror) ]] || apt-get update -qq
-  [[ -n $(mirror) ]] || die "apt knows no mirror of Debian"
+  [[ -n $(mirror) ]] || die "apt has no mirror of Debian; check /etc/apt/sources.list"
 
-  # Under another name until it is whole.
+  # Uses another name until the folder is complete.
   local part=$root.part
   rm -rf --one-file-system "$part"
   mkdir -p "$part"
   debootstrap --variant=minbase --include=ca-certificates sid "$part" "$(mirror)"
-  # A mirror may be some weeks old, and a clock wrong: signatures count.
+  # Ignores dates, since a mirror may be some weeks old and a clock may be wrong.
+  # Signatures are still checked.
   printf '%s "%s";\n' \
     APT::Install-Recommends false Acquire::Languages none \
     Acquire::Check-Valid-Until false Acquire::Check-Date false \
     >"$part/etc/apt/apt.conf.d/99lean"
   printf 'path-exclude=/usr/share/%s/*\n' man doc locale >"$part/etc/dpkg/dpkg.cfg.d/lean"
   echo force-unsafe-io >>"$part/etc/dpkg/dpkg.cfg.d/lean"
-  # No package starts a service.
+  # Prevents packages from starting services.
   printf '#!/bin/sh\nexit 101\n' >"$part/usr/sbin/policy-rc.d"
   chmod +x "$part/usr/sbin/policy-rc.d"
   mv "$part" "$root"
 }
 
-# enter MODE COMMAND...: runs it in the root, in this tree, which has its own path
-# there too. pivot_root and not chroot, in which user namespaces, and so Bazel's
-# sandbox, are refused. A HOME per mode keeps the modes' output folders apart.
+# enter MODE COMMAND...: runs a command inside the root, in this tree, which has the
+# same path there. Uses pivot_root because chroot forbids user namespaces, which
+# Bazel's sandbox needs. Each mode has its own HOME and so its own output folder.
 enter() {
   local mode=$1
   shift
   mkdir -p "$root"/{.host,root/"$mode"} "$cache"
-  # The network is the host's, with its proxies and their certificates.
+  # Uses the network of the host, with its proxies and their certificates.
   cp -L /etc/resolv.conf "$root/etc/resolv.conf"
   cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" 2>/dev/null || true
   local environment=("HOME=/root/$mode" USER=root LANG=C.UTF-8 "GPIPE_CACHE=$cache"
@@ -123,7 +124,7 @@ done
 
 results=()
 failed=0
-# try MODE NAME COMMAND...: runs the command and notes how it ended.
+# try MODE NAME COMMAND...: runs the command and stores its result.
 try() {
   local mode=$1 name=$2 status=0
   shift 2

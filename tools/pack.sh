@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 #
-# Packs the tests and benchmarks for a machine that has a GPU and LibTorch, such
-# as pip's torch, but neither Bazel nor a network:
+# Packs the tests and benchmarks for a machine that has a GPU and LibTorch, for
+# example pip's torch, but neither Bazel nor a network:
 #
 #   tools/pack.sh [--output FILE.tar.gz] [BAZEL OPTIONS...]
 #
-# Builds under --config=cuda every test tagged `cuda` and every benchmark, and
-# writes a folder with them, the shared libraries that they need but for those
-# of LibTorch, CUDA and the C++ runtime, and the scripts of tools/packed. Its
-# programs know no folder of this machine: `run`, in it, finds LibTorch. FILE is
-# gpipe-cuda.tar.gz in TMPDIR or /tmp unless given.
+# Builds every test tagged `cuda` and every benchmark with --config=cuda. The archive
+# contains them, the scripts of tools/packed, and the shared libraries that the programs
+# need, except those of LibTorch, CUDA and the C++ runtime. The programs contain no paths
+# of this machine: the script `run` finds LibTorch. The default FILE is gpipe-cuda.tar.gz
+# in TMPDIR or /tmp.
 set -euo pipefail
 
 die() {
@@ -27,7 +27,7 @@ while (($#)); do
       exit
       ;;
     --output)
-      output=${2:?pack: --output wants a file}
+      output=${2:?pack: --output needs a file}
       shift
       ;;
     --output=*) output=${1#*=} ;;
@@ -36,7 +36,7 @@ while (($#)); do
   shift
 done
 [[ $output == /* ]] || output=$PWD/$output
-[[ -d $(dirname "$output") ]] || die "there is no folder $(dirname "$output")"
+[[ -d $(dirname "$output") ]] || die "the folder $(dirname "$output") does not exist"
 options+=(--config=cuda --define=gpipe_pack=1)
 quiet=(--noshow_progress --ui_event_filters=-info)
 cd "$root"
@@ -46,8 +46,8 @@ trap 'rm -rf "$scratch"' EXIT
 folder=$scratch/gpipe-cuda
 mkdir -p "$folder"/{tests,benchmarks,lib}
 
-# look EXPRESSION STARLARK: a line for each target. (cquery, unlike query, takes
-# the options of `build`.)
+# look EXPRESSION STARLARK: prints a line for each target. Uses cquery because, unlike
+# query, it accepts the options of `build`.
 look() {
   ./bazelw cquery "${options[@]}" "${quiet[@]}" --output=starlark \
     --starlark:expr="$2" "$1"
@@ -74,7 +74,7 @@ programs=()
 for kind in tests benchmarks; do
   while read -r label path; do
     copy=$folder/$kind/${path##*/}
-    [[ ! -e $copy ]] || die "$label: there is another ${path##*/} already"
+    [[ ! -e $copy ]] || die "$label: another target is also named ${path##*/}"
     cp "$execution_root/$path" "$copy"
     programs+=("$copy")
   done <"$scratch/$kind"
@@ -82,18 +82,18 @@ done
 ((${#programs[@]})) || die "nothing to pack"
 chmod 755 "${programs[@]}"
 
-# What the programs need, and what those libraries need; LibTorch is not found
-# here, and so its needs do not appear.
+# Copies the libraries that the programs need, directly or indirectly. ldd does not find
+# LibTorch here, so the libraries that LibTorch needs are not listed.
 for program in "${programs[@]}"; do
   if readelf -d "$program" | grep -qE '\((RPATH|RUNPATH)\)'; then
-    die "${program##*/} has a folder of this machine in it (readelf -d: RPATH)"
+    die "${program##*/} contains a folder of this machine (readelf -d: RPATH)"
   fi
   while read -r name _ file _; do
     case $name in
-      # The system's.
+      # Libraries of the system.
       linux-vdso.so.* | */ld-linux* | libc.so.* | libdl.so.* | libm.so.*) ;;
       libpthread.so.* | librt.so.* | libutil.so.* | libgcc_s.so.* | libstdc++.so.*) ;;
-      # LibTorch's and CUDA's. libgomp is in LibTorch's folder.
+      # Libraries of LibTorch and CUDA. libgomp is in LibTorch's folder.
       libtorch*.so* | libc10*.so* | libgomp.so.*) ;;
       libcublas*.so* | libcuda*.so* | libcudnn*.so* | libcupti.so* | libnccl.so* | libnv*.so*) ;;
       *)
@@ -104,7 +104,7 @@ for program in "${programs[@]}"; do
   done < <(env -u LD_LIBRARY_PATH ldd "$program")
 done
 
-# version PREFIX: the newest of those versions that anything packed asks for.
+# version PREFIX: prints the newest version of the symbols that a packed file needs.
 version() {
   readelf -VW "${programs[@]}" "$folder"/lib/* | grep -oE "\<$1_[0-9.]+[0-9]" |
     sort -Vu | tail -n 1

@@ -1,5 +1,5 @@
-// Says how to run a model as a pipeline: where to cut it, into how many
-// micro-batches, with which checkpoints; and what that will take.
+// Plans how to run a model as a pipeline: partitions, number of micro-batches
+// and checkpointing, with the predicted time and memory.
 //
 //   ./bazelw run //tools:plan -- --model=resnet101 --partitions=4 --batch=128
 //   ./bazelw run //tools:plan -- --profile=/folder/profile.json --batch=128
@@ -30,46 +30,50 @@
 #include "models/transformer.h"
 #include "models/unet.h"
 
-DEFINE_string(model, "", "resnet101, amoebanetd, unet or transformer.");
+DEFINE_string(model, "",
+              "The model: resnet101, amoebanetd, unet or transformer.");
 DEFINE_string(profile, "",
-              "A profile in the place of a model: a JSON file as written by "
+              "A profile instead of a model: a JSON file written by "
               "--write_profile.");
 DEFINE_string(write_profile, "",
-              "Measures --model with a micro-batch of --batch rows, writes its "
-              "profile to this file, and plans nothing.");
+              "Measure --model with a micro-batch of --batch rows, write its "
+              "profile to this file, and do not plan.");
 DEFINE_int64(batch, 32, "Rows of a mini-batch.");
-DEFINE_int64(size, 64, "Height and width of images, or tokens of a sample.");
+DEFINE_int64(size, 64, "Height and width of images, or tokens per sequence.");
 DEFINE_int64(layers, 0,
-             "Of amoebanetd (default 6) and transformer (3), convolutions per "
-             "level of unet (2).");
+             "Number of layers of amoebanetd (default 6) and transformer (3), "
+             "convolutions per level of unet (2).");
 DEFINE_int64(width, 0,
              "Filters of amoebanetd (default 64), base channels of unet (16), "
              "width of transformer (256).");
-DEFINE_int64(partitions, 2, "Partitions, one per device.");
+DEFINE_int64(partitions, 2, "Number of partitions, one per device.");
 DEFINE_double(memory_gib, std::numeric_limits<double>::infinity(),
-              "Of each device, in GiB.");
+              "Memory of each device, in GiB.");
 DEFINE_string(schedule, "fill-drain",
-              "fill-drain, for forward() and backward, or 1f1b, for "
-              "train_step(), which holds less.");
-DEFINE_string(chunks, "", "Numbers of micro-batches to try, as 4,8,16.");
+              "fill-drain, for forward() and backward(), or 1f1b, for "
+              "train_step(), which needs less memory.");
+DEFINE_string(chunks, "",
+              "Numbers of micro-batches to try, for example 4,8,16.");
 DEFINE_string(checkpoint, "",
-              "Only this mode: always, except_last or never. '': all three.");
+              "Only this checkpointing mode: always, except_last or never. '': "
+              "try all three.");
 DEFINE_double(
     param_scale, 2,
-    "Bytes in all per byte of parameters: 2 for SGD, 3 with momentum, "
+    "Total bytes per byte of parameters: 2 for SGD, 3 for SGD with momentum, "
     "4 for Adam.");
-DEFINE_double(latency, 0, "Seconds that a copy to another device takes more.");
+DEFINE_double(latency, 0, "Latency of a copy to another device, in seconds.");
 DEFINE_double(bandwidth_gb, std::numeric_limits<double>::infinity(),
-              "Of copies to another device, in 10^9 bytes per second.");
+              "Bandwidth of copies to another device, in 10^9 bytes per "
+              "second.");
 DEFINE_int64(workers, 0,
-             "Partitions that can work at the same time; 0: as many as there "
-             "are cores for.");
+             "Number of partitions that can run at the same time. 0: the "
+             "number for which this machine has cores.");
 DEFINE_double(timeout, 1, "Seconds to measure, for each number of chunks.");
 
 namespace balancing = gpipe::balancing;
 namespace models = gpipe::models;
 
-// A usage error.
+// Throws a usage error.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
   std::ostringstream text;
@@ -119,14 +123,14 @@ std::vector<int64_t> numbers(const std::string& list) {
   for (const absl::string_view item : absl::StrSplit(list, ',')) {
     int64_t number = 0;
     if (!absl::SimpleAtoi(item, &number)) {
-      refuse("--chunks=", list, ": '", item, "' is no number");
+      refuse("--chunks=", list, ": '", item, "' is not a number");
     }
     result.push_back(number);
   }
   return result;
 }
 
-// With a line of progress for whoever is there to read it.
+// Returns options that print the progress if stderr is a terminal.
 balancing::TimeOptions time_options() {
   auto options = balancing::TimeOptions().timeout(FLAGS_timeout);
   if (isatty(STDERR_FILENO)) {
@@ -199,7 +203,7 @@ int main(int argc, char** argv) {
       return 0;
     if (argc > 1) refuse(argv[1], ": options are --name=value");
     run();
-  } catch (const c10::ValueError& error) {  // a flag, or what it names
+  } catch (const c10::ValueError& error) {  // a wrong flag or file
     std::cerr << "plan: " << error.what_without_backtrace() << "\n";
     return 1;
   } catch (const balancing::InfeasibleError& error) {

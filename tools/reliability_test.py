@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""docs/reliability.md names tests that exist.
+"""Checks that the tests which docs/reliability.md names exist.
 
-Each case has a paragraph that begins with its number, `**12. ...`, and names the
-tests in backquotes: a target, then tests of it (none of a fuzz test). Every one must be in the sources,
-and every number from 1 to 56 be there once, with a test or the words "No test".
+Each case has a paragraph that begins with its number, `**12. ...`, and names its
+tests in backquotes: a target, then tests of it (none for a fuzz test). All of them
+must be in the sources. Each number from 1 to 56 must appear once, with a test or the
+words "No test".
 
-The sources are found beside the page, behind Bazel's link to it: run it by Bazel
-(which does so every time, as it cannot see what it depends on) or alone.
+Run it with Bazel or alone. It follows Bazel's link to the page to find the sources.
+Bazel does not know these dependencies and so runs the test every time.
 """
 
 import pathlib
@@ -18,7 +19,7 @@ PAGE = "docs/reliability.md"
 
 
 def attributes(build, kinds, name):
-    """The text of the attributes of a target of one of `kinds`; None if there is none."""
+    """Returns the text of a target's attributes. None if no target of `kinds` has the name."""
     rule = re.search(
         r"^(%s)\(\n    name = \"%s\",\n(.*?)^\)" % (kinds, re.escape(name)),
         build,
@@ -28,7 +29,7 @@ def attributes(build, kinds, name):
 
 
 def sources_of(root, target):
-    """The text of the sources of a test target; None if there is no such."""
+    """Returns the text of a test target's sources, or None if there is no such target."""
     package, name = target[2:].split(":")
     build = root / package / "BUILD"
     if not build.is_file():
@@ -39,7 +40,7 @@ def sources_of(root, target):
     )
     if test is None:
         return None
-    if "srcs = []" in test:  # they are those of a library
+    if "srcs = []" in test:  # a library of tests has the sources
         name = re.search(r'":(\w+)"', test).group(1)
         test = attributes(build, "gpipe_cc_test_library", name)
     listed = re.search(r"srcs = \[(.*?)\]|main = (\S+)", test, re.DOTALL)
@@ -56,7 +57,7 @@ def has_test(text, suite, name):
 
 
 def problems(root, page):
-    """What is wrong with the page, a line for each."""
+    """Returns a line for each problem of the page, and the number of tests it names."""
     found = []
     cases = []
     named = set()

@@ -1,5 +1,5 @@
-// Says what a pipeline schedule takes: time, bubble, memory, what it hangs on;
-// draws it; and compares schedules.
+// Simulates pipeline schedules: prints time, bubble, memory, idle time and the
+// critical path of one, draws it, or compares several.
 //
 //   ./bazelw run //tools:schedule -- --schedule=1f1b --stages=8
 //       --microbatches=32 --svg=/folder/a.svg
@@ -38,62 +38,70 @@
 
 DEFINE_string(schedule, "1f1b", "The name of a schedule, see above.");
 DEFINE_string(csv, "",
-              "A schedule of your own in the place of a named one: a file as "
-              "written by --write_csv or torch.distributed.pipelining.");
+              "A schedule from a file instead of a named one. --write_csv or "
+              "torch.distributed.pipelining writes such files.");
 DEFINE_string(compare, "",
-              "Names of schedules, as 1f1b,zb-h1, or all: prints a table.");
-DEFINE_int32(ranks, 0, "Ranks; 0: 4, or as many as --stages makes.");
-DEFINE_int32(stages, 0, "Stages of all ranks together, instead of --ranks.");
+              "Compare schedules in a table: a list of names, for example "
+              "1f1b,zb-h1, or all.");
+DEFINE_int32(ranks, 0, "Number of ranks. 0: 4, or as --stages implies.");
+DEFINE_int32(stages, 0, "Number of stages of all ranks, instead of --ranks.");
 DEFINE_int32(stages_per_rank, 0,
-             "0: what the schedule has; 2 if it takes any number.");
-DEFINE_int32(microbatches, 8, "Micro-batches.");
+             "Number of stages per rank. 0: what the schedule requires, or 2 "
+             "if it allows any number.");
+DEFINE_int32(microbatches, 8, "Number of micro-batches.");
 DEFINE_string(placement, "loop",
-              "Of --schedule=automatic with several stages per rank: loop (in "
-              "rounds) or v (there and back).");
+              "For --schedule=automatic with several stages per rank: loop "
+              "(ranks 0, 1, 0, 1) or v (ranks 0, 1, 1, 0).");
 DEFINE_string(
     memory_limit_mib, "",
-    "Of --schedule=automatic: what each rank may hold; one number, or "
-    "a list with one for each rank. '': no limit.");
+    "For --schedule=automatic: memory limit of each rank, one number or a "
+    "list with a number per rank. '': no limit.");
 DEFINE_string(recompute, "none",
               "Micro-batches that are recomputed: none, all or except_last.");
 DEFINE_string(recompute_placement, "before_backward",
-              "before_backward, with_backward (waits for the gradient) or "
-              "ahead (earlier, if there is time).");
+              "When to recompute: before_backward, with_backward (after the "
+              "gradient has arrived) or ahead (earlier, if there is time).");
 
 DEFINE_string(forward, "1", "Seconds of a forward, see above.");
-DEFINE_string(backward, "2", "Of a backward that is not split.");
-DEFINE_string(backward_input, "", "Of its input part; '': half of --backward.");
-DEFINE_string(backward_weight, "", "Of its weight part; '': half, too.");
-DEFINE_string(recompute_seconds, "", "Of a recompute; '': as --forward.");
+DEFINE_string(backward, "2", "Seconds of a backward that is not split.");
+DEFINE_string(backward_input, "",
+              "Seconds of a backward-input. '': half of --backward.");
+DEFINE_string(backward_weight, "",
+              "Seconds of a backward-weight. '': half of --backward.");
+DEFINE_string(recompute_seconds, "",
+              "Seconds of a recompute. '': as --forward.");
 DEFINE_double(overlap, 0,
-              "Of an overlapped forward and backward, the part of the shorter "
-              "one that is hidden, 0 to 1.");
-DEFINE_double(latency, 0, "Seconds that a copy to another rank takes more.");
+              "When a forward and a backward overlap: the fraction of the "
+              "shorter one that is hidden, 0 to 1.");
+DEFINE_double(latency, 0, "Latency of a copy to another rank, in seconds.");
 DEFINE_double(bandwidth_gb, 0,
-              "Of each link, in 10^9 bytes per second; 0: unlimited.");
+              "Bandwidth of each link, in 10^9 bytes per second. 0: "
+              "unlimited.");
 DEFINE_string(boundary_mib, "",
-              "What a stage sends to the next one per micro-batch. One number: "
-              "of each stage, and so for --input_mib.");
-DEFINE_string(resident_mib, "", "Parameters and all else that stays.");
+              "Size of what a stage sends to the next one per micro-batch. One "
+              "number means this size for each stage, also in --input_mib.");
+DEFINE_string(resident_mib, "",
+              "Memory that is always in use, for example for parameters.");
 DEFINE_string(activation_mib, "",
-              "What a forward keeps for its backward, per micro-batch; "
-              "nothing without backwards.");
+              "Activations that a forward keeps for its backward, per "
+              "micro-batch. Not kept by schedules without backwards.");
 DEFINE_string(input_mib, "",
-              "What it keeps instead if the micro-batch is recomputed.");
+              "Memory kept instead of --activation_mib if the micro-batch is "
+              "recomputed.");
 DEFINE_string(weight_activation_mib, "",
-              "What an input backward leaves of --activation_mib for the "
-              "weight backward; '': all.");
+              "The part of --activation_mib that is kept from backward-input "
+              "to backward-weight. '': all.");
 
-DEFINE_int32(columns, 100, "Width of the picture in text; 0: none.");
+DEFINE_int32(columns, 100, "Width of the text picture. 0: no picture.");
 DEFINE_double(faster, 0.1,
-              "What would be gained if each stage, or link, took this part "
-              "less time; 0: is not asked.");
-DEFINE_string(svg, "", "Writes a picture to this file.");
-DEFINE_int32(width, 1200, "Of the picture, in pixels.");
+              "Print what is gained if a stage or link takes this fraction "
+              "less time. 0: do not print.");
+DEFINE_string(svg, "", "Write a picture to this file.");
+DEFINE_int32(width, 1200, "Width of the --svg picture, in pixels.");
 DEFINE_string(trace, "",
-              "Writes a trace for ui.perfetto.dev or chrome://tracing to this "
-              "file.");
-DEFINE_string(write_csv, "", "Writes the schedule to this file.");
+              "Write a trace to this file, for ui.perfetto.dev or "
+              "chrome://tracing.");
+DEFINE_string(write_csv, "", "Write the schedule to this file.");
 
 namespace {
 
@@ -102,9 +110,10 @@ using gpipe::Timeline;
 using Table = std::vector<std::vector<std::string>>;
 
 constexpr char kAutomatic[] = "automatic";
-constexpr std::size_t kMost = 6;  // lines of a list whose rest matters little
+// Length of lists whose other entries are of little interest.
+constexpr std::size_t kMost = 6;
 
-// A usage error.
+// Throws a usage error.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
   std::ostringstream text;
@@ -120,14 +129,15 @@ int ranks_of(int stages_per_rank) {
   }
   if (FLAGS_stages == 0) return FLAGS_ranks == 0 ? 4 : FLAGS_ranks;
   if (FLAGS_stages % stages_per_rank != 0) {
-    refuse("--stages=", FLAGS_stages, " cannot be dealt out with ",
-           stages_per_rank, " to each rank: take a multiple, or --ranks");
+    refuse("--stages=", FLAGS_stages, " is not a multiple of ", stages_per_rank,
+           " stages per rank: use a multiple, or --ranks");
   }
   const int ranks = FLAGS_stages / stages_per_rank;
   if (FLAGS_ranks != 0 && FLAGS_ranks != ranks) {
     refuse("--stages=", FLAGS_stages, " with ", stages_per_rank,
-           " to each rank are ", ranks, " ranks, but --ranks=", FLAGS_ranks,
-           ": leave one of the two out");
+           " stages per rank needs ", ranks,
+           " ranks, but --ranks=", FLAGS_ranks,
+           ": remove one of the two flags");
   }
   return ranks;
 }
@@ -158,7 +168,7 @@ Schedule from_file(const std::string& path) {
   }
 }
 
-// As --recompute says.
+// Returns `schedule` with the recomputes that --recompute asks for.
 Schedule recomputing(const Schedule& schedule) {
   if (FLAGS_recompute == "none") return schedule;
   int count = gpipe::num_microbatches(schedule);
@@ -185,8 +195,8 @@ Schedule recomputing(const Schedule& schedule) {
 
 gpipe::Costs costs_of(const Schedule& schedule);
 
-// The best that a search finds for the costs, with the stages that the flags
-// say, by --placement.
+// Returns the best schedule that a search finds for the costs and the number of
+// stages in the flags, with --placement.
 Schedule automatic() {
   const int stages_per_rank = std::max(1, FLAGS_stages_per_rank);
   const int ranks = ranks_of(stages_per_rank);
@@ -195,8 +205,8 @@ Schedule automatic() {
   }
   if (FLAGS_recompute != "none") {
     refuse(
-        "--schedule=automatic recomputes where --memory_limit_mib asks for "
-        "it: leave --recompute out");
+        "--schedule=automatic recomputes only to meet --memory_limit_mib: "
+        "remove --recompute");
   }
   const std::vector<int> rank_of_stage = gpipe::place_stages(
       ranks * stages_per_rank, ranks,
@@ -209,7 +219,7 @@ Schedule automatic() {
     double mib = 0;
     if (!absl::SimpleAtod(item, &mib) || !(mib >= 0)) {
       refuse("--memory_limit_mib=", FLAGS_memory_limit_mib, ": '",
-             std::string(item), "' is no number of 0 or more");
+             std::string(item), "' is not a number of 0 or more");
     }
     options.memory_bytes.push_back(mib * 0x1p20);
   }
@@ -231,12 +241,13 @@ Schedule make(const std::string& name) {
 
 // ---- Its costs
 
+// The meaning of a single number in a flag.
 enum class Share {
-  kOfRank,  // one number is dealt out to the stages of each rank
-  kOfStage  // one number is of each stage
+  kOfRank,  // divided among the stages of each rank
+  kOfStage  // used for each stage
 };
 
-// An entry per stage from a flag: one number, or a list.
+// A parser of flags that have one number or a list with a number per stage.
 class PerStage {
  public:
   explicit PerStage(const Schedule& schedule) {
@@ -247,7 +258,7 @@ class PerStage {
     }
   }
 
-  // Empty if `text` is.
+  // Returns one number per stage, in stage order, or none if `text` is empty.
   std::vector<double> numbers(const std::string& flag, const std::string& text,
                               Share share, double unit = 1) const {
     std::vector<double> list;
@@ -257,7 +268,7 @@ class PerStage {
       if (!absl::SimpleAtod(item, &number) || !std::isfinite(number) ||
           number < 0) {
         refuse("--", flag, "=", text, ": '", std::string(item),
-               "' is no number of 0 or more");
+               "' is not a number of 0 or more");
       }
       list.push_back(number * unit);
     }
@@ -278,7 +289,7 @@ class PerStage {
   }
 
  private:
-  std::map<int, std::size_t> on_its_rank_;  // stage: how many there are
+  std::map<int, std::size_t> on_its_rank_;  // stages on the rank of each stage
 };
 
 std::vector<double> or_else(std::vector<double> list,
@@ -328,19 +339,19 @@ gpipe::Costs costs_of(const Schedule& schedule) {
   costs.input_bytes = bytes("input_mib", FLAGS_input_mib, Share::kOfStage);
   costs.weight_activation_bytes = bytes(
       "weight_activation_mib", FLAGS_weight_activation_mib, Share::kOfRank);
-  // Nothing is kept for backwards that never come.
+  // Without backwards, nothing is kept for them.
   if (is_forward_only(schedule) && !costs.activation_bytes.empty()) {
     costs.activation_bytes.assign(costs.forward.size(), 0);
   }
   if (costs.bandwidth > 0 && costs.boundary_bytes.empty()) {
-    refuse("--bandwidth_gb needs --boundary_mib, what a stage sends");
+    refuse("--bandwidth_gb needs --boundary_mib, the size of what is sent");
   }
   return costs;
 }
 
 // ---- What it takes
 
-// The first column holds names.
+// Prints a table whose first column holds names.
 void print(const Table& table) {
   std::string sides(table[0].size(), 'r');
   sides[0] = 'l';
@@ -439,7 +450,8 @@ void describe(const std::string& name, const Schedule& schedule,
   }
 }
 
-// Those that cannot be have a remark in the place of numbers.
+// Prints a table of the schedules in --compare, and a remark for each one that
+// is impossible. Returns the timelines of the others.
 std::vector<gpipe::NamedTimeline> compare() {
   std::vector<std::string> names;
   if (FLAGS_compare == "all") {
@@ -452,7 +464,7 @@ std::vector<gpipe::NamedTimeline> compare() {
                   "of the work", "peak in flight", "peak memory"}};
   std::string remarks;
   for (const std::string& name : names) {
-    // Throws if there is none of that name.
+    // Throws if there is no schedule of this name.
     if (name != kAutomatic) gpipe::fixed_stages_per_rank(name);
     try {
       const Schedule schedule = make(name);
@@ -476,7 +488,7 @@ std::vector<gpipe::NamedTimeline> compare() {
   }
   print(table);
   std::cout << remarks;
-  if (timelines.empty()) refuse("none of these schedules can be");
+  if (timelines.empty()) refuse("none of these schedules is possible");
   return timelines;
 }
 
@@ -492,8 +504,7 @@ void run() {
   std::vector<gpipe::NamedTimeline> timelines;
   if (!FLAGS_compare.empty()) {
     if (!FLAGS_csv.empty() || !FLAGS_write_csv.empty()) {
-      refuse(
-          "--compare is of named schedules: leave --csv and --write_csv out");
+      refuse("--compare needs named schedules: remove --csv and --write_csv");
     }
     timelines = compare();
   } else {
@@ -518,11 +529,11 @@ std::string usage() {
   return "simulates a pipeline schedule, one of\n"
          "  " +
          absl::StrJoin(gpipe::schedule_names(), ", ") +
-         ",\nor automatic, the best that a search finds for the costs.\n\n"
-         "Seconds and bytes are a list with a number for each stage, as "
-         "1,2,1.5; or one number for what each rank does, which its stages "
-         "share equally, so that schedules with one and with several stages "
-         "per rank can be compared";
+         ",\nor automatic, the best one that a search finds for the costs.\n\n"
+         "Flags with seconds and bytes take a list with a number per stage, "
+         "for example 1,2,1.5, or one number per rank, which is divided "
+         "equally among its stages. So schedules with one and with several "
+         "stages per rank can be compared";
 }
 
 }  // namespace
@@ -533,7 +544,7 @@ int main(int argc, char** argv) {
     if (!gpipe::read_flags(&argc, &argv, usage(), "tools/schedule")) return 0;
     if (argc > 1) refuse(argv[1], ": options are --name=value");
     run();
-  } catch (const std::invalid_argument& error) {  // a flag, or what it names
+  } catch (const std::invalid_argument& error) {  // a wrong flag or file
     std::cerr << "schedule: " << error.what() << "\n";
     return 1;
   } catch (const std::exception& error) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rules for all C++ sources of this tree that no compiler checks."""
+"""Checks rules for the C++ sources of this tree that no compiler checks."""
 
 import pathlib
 import re
@@ -8,12 +8,12 @@ import unittest
 
 FOLDER = "gpipe/libtorch/"
 
-# A condition of the preprocessor on LibTorch's version.
+# A preprocessor condition on LibTorch's version.
 VERSION_CONDITION = re.compile(r"^\s*#\s*(el)?if.*\bTORCH_VERSION", re.MULTILINE)
 
 
 def sources(root):
-    """The C++ files of this tree, relative to `root`, without Bazel's outputs."""
+    """Returns the C++ files of this tree, relative to `root`, without Bazel's outputs."""
     folders = [folder for folder in root.iterdir() if folder.is_dir() and
                not folder.name.startswith((".", "bazel-"))]
     return sorted(str(file.relative_to(root)) for folder in folders
@@ -27,10 +27,10 @@ class SourcesTest(unittest.TestCase):
         found = [name for name in sources(ROOT)
                  if VERSION_CONDITION.search((ROOT / name).read_text())]
         self.assertEqual([name for name in found if not name.startswith(FOLDER)], [])
-        self.assertTrue(found)  # so that the expression finds what it looks for
+        self.assertTrue(found)  # checks that the expression can match
 
 
 if __name__ == "__main__":
-    # The link to the header leads to the checkout.
+    # Bazel's link to the header leads to the checkout.
     ROOT = pathlib.Path(FOLDER + "node.h").resolve().parents[2]
     sys.exit(not unittest.main(exit=False).result.wasSuccessful())

@@ -8,16 +8,16 @@
 #   tools/torch_matrix.sh --targets="//gpipe/... //models/..." 2.13.0
 #   tools/torch_matrix.sh --build_only --targets=//gpipe/runtime/... 2.11.0
 #
-# Versions are those of torch on PyPI. Their wheels are downloaded into the cache where
-# the build keeps its own (GPIPE_CACHE or ~/.cache/gpipe, 1.5 GB each). --build_only
-# runs no tests and leaves the consumer out. Other options are Bazel's.
+# Versions are those of torch on PyPI. Downloads their wheels into the cache that the
+# build uses (GPIPE_CACHE or ~/.cache/gpipe, 1.5 GB each). --build_only runs no tests and
+# skips the consumer. Other options are passed to Bazel.
 #
-# Bazel's outputs are in a folder of their own, so that the checkout's stay as they are.
+# Bazel's outputs go to a separate folder, so that those of the checkout do not change.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The last patch of each minor version; the oldest one is the first that was supported.
+# The last patch of each minor version. The first version is the oldest supported one.
 versions=(2.11.0 2.12.1 2.13.0 2.14.1 2.15.0)
 targets=(//...)
 action=test
@@ -46,7 +46,7 @@ for version in "${versions[@]}"; do
   python3 third_party/libtorch/fetch_wheel.py "torch==$version" "$arch" unknown \
     "$folder" torch/include/ torch/lib/ torch/version.py
 
-  # The wheel is found by --repo_env, and the consumer by the same option.
+  # --repo_env selects the wheel, for this project and for the consumer.
   with=(${options[@]+"${options[@]}"} "--repo_env=LIBTORCH=$folder/torch")
   SECONDS=0
   status=0

@@ -1,15 +1,14 @@
-"""Exchanges weights between convert_weights and Python, and compares the bits.
+"""Exchanges weights between convert_weights and Python, and compares them bitwise.
 
     weights_python_check.py CONVERT_WEIGHTS EMPTY_FOLDER
 
 For each model:
-- what C++ writes as .pt and as .safetensors is read by
-  torch.load(weights_only=True) and by safetensors, and both are the same;
-- tensors of random bits with the same names, from Python, in both formats, are
-  read into the model in C++ and written in the other format, and come back as
-  they were.
-For ResNets the same with torchvision's names, into torchvision's own models.
-Then dtypes, strides, shared memory, nested dicts and pickle protocols.
+- C++ writes a .pt and a .safetensors file. torch.load(weights_only=True) and
+  safetensors read equal tensors from them.
+- Python writes tensors of random bits with the same names in both formats. C++ loads
+  them into the model and writes them in the other format. Python reads equal tensors.
+For ResNets, also exchanges torchvision's own models with torchvision's names.
+Finally checks dtypes, strides, shared memory, nested dicts and pickle protocols.
 """
 
 import collections
@@ -61,7 +60,7 @@ def same(a, b):
 
 
 def random_bits(like):
-    """Also NaNs of all sorts, infinities and denormals."""
+    """Returns tensors of random bits: also NaNs, infinities and denormals."""
     result = collections.OrderedDict()
     for name, tensor in like.items():
         size = tensor.numel() * tensor.element_size()

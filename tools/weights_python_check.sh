@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 #
-# Exchanges weights with Python in both directions, for every model here, and
-# demands the same bits (tools/weights_python_check.py says what exactly).
+# Exchanges weights with Python in both directions, for every model of models/, and
+# checks that they are bitwise equal (details: tools/weights_python_check.py).
 #
 #   tools/weights_python_check.sh
 #   CONVERT=bazel-bin/tools/convert_weights tools/weights_python_check.sh
 #   PYTHON=/some/venv/bin/python tools/weights_python_check.sh
 #   TORCH=2.12.1 tools/weights_python_check.sh
 #
-# Not a target of //...: Python's torch, torchvision and safetensors are no
-# dependencies of the build. Without PYTHON they are installed into a folder
-# that is deleted afterwards, which takes a few GB. TORCH is the version, by default
-# the one that the build downloads (third_party/libtorch/libtorch.bzl). Without
-# CONVERT, Bazel builds it.
+# This is not a target of //... because Python's torch, torchvision and safetensors are
+# not dependencies of the build. Without PYTHON they are installed into a temporary
+# folder, which takes a few GB. TORCH is the version of torch; the default is the one
+# that the build downloads (third_party/libtorch/libtorch.bzl). Without CONVERT, Bazel
+# builds convert_weights.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -27,7 +27,7 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-// What cross_entropy leaves out.
+// The label that cross_entropy() ignores.
 constexpr int64_t kNoLabel = -100;
 
 std::vector<int64_t> range(int64_t begin, int64_t end) {
@@ -110,7 +110,7 @@ class Classification : public Task {
     return {at::stack(images), at::tensor(labels)};
   }
 
-  // An image that cannot be read is black, and has no label.
+  // Represents an unreadable image by a black one without a label.
   Sample test_batch(int64_t index) override {
     const int64_t begin = index * options_.batch;
     const int64_t end = std::min(begin + options_.batch, split_.test->size());
@@ -152,7 +152,7 @@ class Classification : public Task {
     data::AugmentOptions augment;
     augment.size = options_.size;
     if (augment.size == 0) {
-      // Small images (CIFAR-10) as they are.
+      // Keeps the size of small images (CIFAR-10).
       const auto side = readable_.read(0, [&](int64_t k) {
         const at::Tensor image = split_.train->get(k).image;
         return std::min(image.size(1), image.size(2));

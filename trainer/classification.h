@@ -1,4 +1,4 @@
-// Images and what is on them.
+// The task of image classification.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace gpipe::trainer {
 
-// resnet50, resnet101 or amoebanetd on the images of a folder
-// (data/open.h), or on drawn shapes. Items are images, the metric is their
-// accuracy in percent.
+// Returns a task that trains resnet50, resnet101 or amoebanetd on the images of
+// a folder (data/open.h), or on generated shapes if there is no folder. An item
+// of a Score is an image. The metric is the accuracy in percent.
 //
-// c10::ValueError for options and data that do not fit.
+// Throws c10::ValueError if the options and the data do not fit.
 std::unique_ptr<Task> classification(const TaskOptions& options);
 
-// Logits [rows, classes] and labels [rows]; those below 0 do not count.
-// Threads: pure function.
+// Returns the score of logits [rows, classes] for labels [rows]. Rows whose
+// label is negative do not count. Thread-safe.
 Score score_of_labels(const at::Tensor& output, const at::Tensor& target);
 
 }  // namespace gpipe::trainer

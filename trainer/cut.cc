@@ -16,8 +16,8 @@ std::vector<int64_t> balance_of(const EngineOptions& options,
                                 int64_t micro_rows) {
   const auto layers = static_cast<int64_t>(sources.model->size());
   TORCH_CHECK_VALUE(stages <= layers, stages,
-                    " stages cannot be made of the model's ", layers,
-                    " layers; take fewer --partitions or --stages_per_rank");
+                    " stages are more than the model's ", layers,
+                    " layers; use fewer --partitions or --stages_per_rank");
   const bool listed = options.balance != "time" && options.balance != "size";
   if (listed) {
     const auto balance = parse_numbers("balance", options.balance);
@@ -27,7 +27,7 @@ std::vector<int64_t> balance_of(const EngineOptions& options,
         static_cast<int64_t>(balance.size()) == stages && sum == layers,
         "--balance=", options.balance, " is ", balance.size(), " stages with ",
         sum, " layers; there are ", stages, " stages and ", layers,
-        " layers (or say time or size)");
+        " layers (or use time or size)");
     return balance;
   }
   if (static_cast<int64_t>(sources.before.size()) == stages) {

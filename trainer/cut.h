@@ -1,4 +1,4 @@
-// How a model is cut, and who does what when.
+// The partitioning of a model into stages, with the schedule that runs them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +15,7 @@
 
 namespace gpipe::trainer {
 
+// A schedule, with the stages that it runs.
 struct Cut {
   Schedule schedule;
   std::vector<int64_t> balance;  // layers per stage
@@ -22,24 +23,27 @@ struct Cut {
   Placement placement = Placement::kLoop;
 };
 
+// The inputs of make_cut() beside the options.
 struct CutSources {
   const torch::nn::Sequential& model;
   int64_t ranks;
-  int64_t rows;  // of a mini-batch, of this replica
-  // So many rows of input, on the device to measure on.
+  int64_t rows;  // of this replica's part of a mini-batch
+  // Returns input with this number of rows, on the device used for profiling.
   std::function<at::Tensor(int64_t rows)> input;
-  // If there is one: of a run that goes on. Taken unless the flag lists numbers
-  // or there are other stages now.
+  // The layers per stage of the run that resumes; empty in a new run. Used
+  // unless --balance is a list or the number of stages has changed.
   std::vector<int64_t> before;
   const Precision& precision;
-  // What the first process finds, for all of them: two would measure two
-  // things.
+  // Calls its argument on the first process and returns the result on all
+  // processes. Otherwise each process could measure different times.
   std::function<std::string(const std::function<std::string()>&)> of_first;
 };
 
-// EngineOptions::balance is "time" (measured), "size" (counted) or a list.
+// Returns the schedule and the balance for `options`. EngineOptions::balance is
+// "time" (layers are timed), "size" (their memory is counted) or a list of
+// layers per stage.
 //
-// c10::ValueError and std::invalid_argument for options that do not fit.
+// Throws c10::ValueError or std::invalid_argument if the options do not fit.
 Cut make_cut(const EngineOptions& options, const CutSources& sources);
 
 }  // namespace gpipe::trainer

@@ -30,7 +30,7 @@ std::string parameters_text(Engine& engine) {
 }
 
 std::string gradients_text(Engine& engine) {
-  return "Gradients that are not finite are those of: " +
+  return "Parameters whose gradients are not finite: " +
          list(non_finite_gradients(engine.module().named_parameters()));
 }
 
@@ -40,8 +40,9 @@ std::string place_text(const Failure& failure, const LayerNames& names) {
       found != names.end()    ? found->second
       : failure.layer.empty() ? "partition " + std::to_string(failure.partition)
                               : "'" + failure.layer + "'";
-  return "The first was " + layer + " in micro-batch " +
-         std::to_string(failure.microbatch) + ", " + to_string(failure.phase);
+  return "The first layer that returned such numbers is " + layer +
+         " in micro-batch " + std::to_string(failure.microbatch) + ", " +
+         to_string(failure.phase);
 }
 
 }  // namespace
@@ -64,7 +65,7 @@ std::string find_non_finite(
     return std::string("Found in another process: ") +
            error.what_without_backtrace();
   }
-  return "Made again, the step has no layer that returns such numbers. " +
+  return "When the step was repeated, all layers returned finite numbers. " +
          gradients_text(engine) + ". " + parameters_text(engine) + ".";
 }
 

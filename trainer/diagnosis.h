@@ -1,4 +1,4 @@
-// Where numbers that are not finite come from.
+// A search for the source of NaN and infinite values.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,14 @@
 
 namespace gpipe::trainer {
 
-// Makes a step again, from the random numbers that it began with: `again` is
-// called with options that have every layer looked at. Says which layer was the
-// first, in which micro-batch, and which parameters and gradients are not
-// finite. Gradients are those of the new step afterwards; of several processes,
-// none can go on if a layer was found.
+// Repeats a step to find the layer that first returned a NaN or an infinity.
+// Restores `generators`, the random states at the beginning of the step, and
+// clears all gradients. Then calls `again` with options that check every layer.
+// Returns a text that names the layer, the micro-batch, and all parameters and
+// gradients that are not finite.
+//
+// Afterwards the gradients are those of the repeated step. With several
+// processes, training cannot continue if a layer was found.
 std::string find_non_finite(
     Engine& engine, const LayerNames& names, const GeneratorStates& generators,
     const std::function<void(const TrainOptions&)>& again);

@@ -1,5 +1,4 @@
-// A pipeline that trains, in one process or over several: the same for whoever
-// uses it.
+// A common interface to the pipelines that train: in one process or in several.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,65 +21,68 @@
 
 namespace gpipe::trainer {
 
+// The loss of a micro-batch: the mean over its rows, on the output's device.
 using LossOf = std::function<at::Tensor(const at::Tensor& output,
                                         const at::Tensor& target)>;
 
-// Of several processes, all make the same calls at the same time.
-// Threads: one at a time.
+// A pipeline. With several processes, all make the same calls at the same time.
+// Not thread-safe.
 class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Of the processes: which one this is, and of the copies of the pipeline.
+  // Return the rank of this process and the number of processes, and the index
+  // of its replica of the pipeline and the number of replicas.
   virtual int rank() const { return 0; }
   virtual int ranks() const { return 1; }
   virtual int replica() const { return 0; }
   virtual int replicas() const { return 1; }
-  // Whether samples are looked at here; anything may stand for others.
+  // Returns whether this process uses the values of a Sample. If not, it may
+  // pass an empty Sample.
   virtual bool takes_samples() const { return true; }
 
-  // The layers that are here, under their names in the whole model.
+  // Returns the layers of this process, under their names in the whole model.
   virtual torch::nn::Module& module() = 0;
   virtual const std::vector<int64_t>& balance() const = 0;
-  // Where inputs go.
+  // Returns the device that inputs are copied to.
   virtual c10::Device device() const = 0;
 
-  // One mini-batch, whose gradients are added to those that are there.
-  // See GPipeImpl::train_step.
+  // Runs forward and backward for one mini-batch and adds its gradients to the
+  // existing ones. See GPipeImpl::train_step.
   virtual StepResult train(const Sample& sample, const LossOf& loss,
                            const TrainOptions& options) = 0;
 
-  // What the model returns, without gradients, on the CPU; none where the last
-  // stage is not.
+  // Returns the model's output on the CPU, computed without gradients, or
+  // nullopt if this process does not hold the last stage.
   virtual std::optional<at::Tensor> forward(const at::Tensor& input) = 0;
 
-  // Where this process's own exception in the last train() came from.
+  // Returns where this process's exception in the last train() came from.
   virtual std::optional<Failure> last_failure() const = 0;
 
-  // Scales the gradients of all parameters, as one vector, to a norm of at most
-  // `max_norm`; returns what it was.
+  // Scales all gradients so that their norm, as one vector over all processes,
+  // is at most `max_norm`. Returns the norm before that.
   virtual double clip(double max_norm) = 0;
 
-  // Whether it is true in any process.
+  // Returns whether `here` is true in any process.
   virtual bool any(bool here) { return here; }
 
-  // What each process gives, by rank.
+  // Returns the texts of all processes, by rank.
   virtual std::vector<std::string> all_gather(const std::string& mine) {
     return {mine};
   }
 };
 
-// What make_engine() needs beside the options.
+// The inputs of make_engine() beside the options.
 struct EngineParts {
   torch::nn::Sequential model;
-  int64_t batch;  // rows of a mini-batch, of all replicas together
-  // So many rows of input, on the CPU.
+  int64_t batch;  // rows of a mini-batch, over all replicas
+  // Returns input with this number of rows, on the CPU.
   std::function<at::Tensor(int64_t rows)> input;
-  std::vector<int64_t> balance_before;  // see CutSources
-  Precision precision;                  // in which layers are timed
+  std::vector<int64_t> balance_before;  // CutSources::before
+  Precision precision;                  // used when layers are timed
 };
 
-// Where the processes meet, before there is a pipeline.
+// The group of processes that will share an engine.
 class Meeting {
  public:
   virtual ~Meeting() = default;
@@ -88,7 +90,7 @@ class Meeting {
   virtual int ranks() const = 0;
   virtual std::vector<std::string> all_gather(const std::string& mine) = 0;
 
-  // Once. `parts` may be moved from.
+  // Builds the engine. Call it once. It may move from `parts`.
   virtual std::unique_ptr<Engine> make_engine(const EngineOptions& options,
                                               EngineParts parts) = 0;
 };

@@ -10,7 +10,7 @@ Epochs::Epochs(int64_t items, int64_t batch, uint64_t seed)
     : items_(items), batch_(batch), seed_(seed) {
   TORCH_CHECK_VALUE(batch > 0, "--batch=", batch, ": must be at least 1");
   TORCH_CHECK_VALUE(items >= batch, "--batch=", batch, " is more than the ",
-                    items, " items that there are for training");
+                    items, " items of the training data");
 }
 
 Epochs::Items Epochs::at(int64_t index, Rows rows) {

@@ -1,4 +1,4 @@
-// Which items of a data set are in which mini-batch.
+// The items of a data set that form each mini-batch.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,22 @@
 
 namespace gpipe::trainer {
 
-// All items once per epoch, in an order of its own for each, in mini-batches of
-// equal size; a remainder is left out, another one in each epoch.
-// Threads: one at a time.
+// A shuffled order of the items for each epoch, cut into mini-batches of equal
+// size. Each epoch skips the remainder of its own order. Not thread-safe.
 class Epochs {
  public:
-  // c10::ValueError for a batch that is below 1, or more than there is.
+  // Throws c10::ValueError if `batch` is below 1 or above `items`.
   Epochs(int64_t items, int64_t batch, uint64_t seed);
 
+  // Returns the number of mini-batches per epoch.
   int64_t batches() const { return items_ / batch_; }
 
+  // The items of some rows of a mini-batch.
   struct Items {
-    uint64_t seed = 0;  // of the epoch
+    uint64_t seed = 0;  // the seed of the epoch
     std::vector<int64_t> indices;
   };
-  // Of mini-batch 0, 1, ... over all epochs.
+  // Returns the items of mini-batch `index`, counted from 0 over all epochs.
   Items at(int64_t index, Rows rows);
 
  private:

@@ -20,7 +20,7 @@ std::string text_of(const Score& score) {
   return text.str();
 }
 
-// std::stod reads "nan" and "inf", which streams do not.
+// Reads with std::stod, since streams cannot read "nan" and "inf".
 Score score_of(const std::string& text) {
   std::istringstream stream(text);
   std::string items, loss, value;
@@ -32,7 +32,7 @@ Score score_of(const std::string& text) {
   return score;
 }
 
-// Of the buffers that are here.
+// Returns a checksum of the buffers of this process.
 uint32_t checksum(const torch::nn::Module& module) {
   uint32_t sum = 0;
   for (const at::Tensor& buffer : module.buffers()) {
@@ -41,10 +41,12 @@ uint32_t checksum(const torch::nn::Module& module) {
   return sum;
 }
 
-// Whether replicas have other buffers: running statistics are each one's own.
+// Returns whether the buffers of the replicas differ. Running statistics, for
+// example, are not shared between replicas.
 bool replicas_differ(Engine& engine) {
   if (engine.replicas() == 1) return false;
-  // By replica, those of its processes; these are in the order of the stages.
+  // For each replica, the checksums of its processes in the order of the
+  // stages.
   std::map<std::string, std::string> sums;
   for (const std::string& each :
        engine.all_gather(std::to_string(engine.replica()) + " " +
@@ -65,11 +67,12 @@ std::optional<Score> evaluate(Engine& engine, Task& task,
   const EvalScope scope(engine.module());
   const auto autocast = precision.scope(engine.device().type());
   const int64_t batches = task.test_batches();
-  // The score is that of what is saved, which the first replica has.
+  // The score must belong to the saved buffers, those of the first replica.
   const bool first_counts = replicas_differ(engine);
   const int64_t shares = first_counts ? 1 : engine.replicas();
   const bool counts = !first_counts || engine.replica() == 0;
-  // All replicas make as many steps; what is beyond the end does not count.
+  // All replicas run the same number of rounds. Those beyond the end repeat the
+  // last mini-batch and do not count.
   const int64_t rounds = (batches + shares - 1) / shares;
   const auto batch_of = [&](int64_t round) {
     return round * shares + (first_counts ? 0 : engine.replica());

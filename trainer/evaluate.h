@@ -1,4 +1,4 @@
-// How good a model is on the data that it was not trained on.
+// The evaluation of a model on held-out data.
 #pragma once
 
 #include <functional>
@@ -10,12 +10,15 @@
 
 namespace gpipe::trainer {
 
-// The whole test, in evaluation mode, in which the module is only meanwhile.
-// Replicas share the mini-batches, unless they differ in their buffers, as with
-// BatchNorm: the first one's score counts then, whose buffers are saved. The
-// same result in all processes.
+// Returns the score on the whole test set, the same in all processes. The
+// module is in evaluation mode during the call and returns to its mode after.
 //
-// `stop`: asked before each mini-batch; nullopt if it is true in any process.
+// Replicas share the mini-batches if their buffers are equal. With BatchNorm
+// the buffers may differ. Then only the score of the first replica counts,
+// since a run checkpoint contains the buffers of that replica.
+//
+// `stop`: a function that is called before each mini-batch. If it returns true
+// in any process, the result is nullopt in all.
 std::optional<Score> evaluate(Engine& engine, Task& task,
                               const Precision& precision,
                               const std::function<bool()>& stop);

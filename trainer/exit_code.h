@@ -1,12 +1,12 @@
-// How a run ends, as the exit code of its process. No LibTorch.
+// The exit codes of a training run. No LibTorch.
 #pragma once
 
 namespace gpipe::trainer {
 
 constexpr int kDone = 0;
-constexpr int kWrongFlags = 1;  // or data
+constexpr int kWrongFlags = 1;  // a flag or the data is wrong
 constexpr int kFailed = 2;
-constexpr int kNotFinite = 3;  // a loss or a gradient
-constexpr int kSignal = 128;   // and the signal's number
+constexpr int kNotFinite = 3;  // a loss or a gradient is NaN or infinite
+constexpr int kSignal = 128;   // plus the number of the signal
 
 }  // namespace gpipe::trainer

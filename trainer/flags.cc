@@ -14,177 +14,194 @@ const gpipe::trainer::Options kDefaults;
 // ---- The model and its data
 
 DEFINE_string(model, kDefaults.task.model,
-              "What to train: resnet50, resnet101 or amoebanetd on labelled "
-              "images, unet on images with masks, transformer on a text.");
+              "The model: resnet50, resnet101 or amoebanetd for labelled "
+              "images, unet for images with masks, transformer for a text.");
 DEFINE_string(data_dir, kDefaults.task.data,
-              "A folder with images/NAME.png and masks/NAME.png (or .jpg), "
-              "white inside; a folder of labelled images: train/CLASS/ and "
-              "test/CLASS/, or CLASS/ alone, with .jpg and .png files, or "
-              "CIFAR-10's or MNIST's files; or a text file itself. '': data "
-              "that the program draws.");
+              "The data. For unet: a folder with images/NAME.png and "
+              "masks/NAME.png (or .jpg), where masks are white inside the "
+              "object. For labelled images: a folder with train/CLASS/ and "
+              "test/CLASS/, or with CLASS/ only, which contain .jpg and .png "
+              "files, or a folder with the files of CIFAR-10 or MNIST. For "
+              "transformer: a text file. '': the program generates data.");
 DEFINE_double(held_out, kDefaults.task.held_out,
-              "The part of the data that is for testing, where it does not "
-              "say itself.");
+              "The fraction of the data that is used for testing, if the data "
+              "has no test part of its own.");
 DEFINE_int64(size, kDefaults.task.size,
-             "Height and width that images are brought to. 0: those that they "
-             "have if that is at most 64, else 224; 64 with masks.");
+             "Height and width to which images are resized. 0: 64 for images "
+             "with masks; for labelled images their own size if it is at most "
+             "64, else 224.");
 DEFINE_string(crop, kDefaults.task.crop,
-              "What training sees of a labelled image: none (all of it), "
-              "padded (a place at random in it with a border, as usual for "
-              "CIFAR-10), resized (a part of random area, as for ImageNet), "
-              "auto (padded up to 64 pixels).");
+              "How training crops labelled images: none, padded (adds a border "
+              "and crops at a random position, as usual for CIFAR-10), resized "
+              "(crops a random area and resizes it, as for ImageNet), or auto "
+              "(padded for sizes up to 64, else resized).");
 DEFINE_bool(flip, kDefaults.task.flip,
-            "Whether training sees every second image mirrored: not for "
-            "digits.");
+            "Whether training mirrors images at random, each with probability "
+            "0.5. Not useful for digits.");
 DEFINE_bool(skip_broken, kDefaults.task.skip_broken,
-            "Go on without image files that cannot be read, naming each once. "
-            "In training the next one takes its place, in testing none does.");
+            "Skip image files that cannot be read, and print each once. "
+            "Training uses the next image instead, testing uses none.");
 DEFINE_uint64(seed, kDefaults.task.seed,
-              "Of weights, order, crops and dropout.");
+              "The seed for initial weights, order of the data, crops and "
+              "dropout.");
 
 DEFINE_int64(amoebanet_layers, kDefaults.task.amoebanet_layers,
-             "Normal cells of amoebanetd, a multiple of 3.");
+             "Number of normal cells of amoebanetd, a multiple of 3.");
 DEFINE_int64(amoebanet_filters, kDefaults.task.amoebanet_filters,
-             "Filters of amoebanetd, a multiple of 8.");
-DEFINE_int64(unet_depth, kDefaults.task.unet_depth, "Levels of unet.");
+             "Number of filters of amoebanetd, a multiple of 8.");
+DEFINE_int64(unet_depth, kDefaults.task.unet_depth,
+             "Number of levels of unet.");
 DEFINE_int64(unet_convs, kDefaults.task.unet_convs,
-             "Convolutions per level of unet.");
+             "Number of convolutions per level of unet.");
 DEFINE_int64(unet_channels, kDefaults.task.unet_channels,
-             "Channels of the first level of unet.");
+             "Number of channels in the first level of unet.");
 DEFINE_int64(transformer_layers, kDefaults.task.transformer_layers,
-             "Blocks of attention and feed-forward.");
+             "Number of blocks of transformer, each with attention and "
+             "feed-forward layers.");
 DEFINE_int64(transformer_width, kDefaults.task.transformer_width,
-             "Of the blocks; feed-forward has four times that.");
+             "Width of the blocks of transformer. The feed-forward layers have "
+             "four times this width.");
 DEFINE_int64(transformer_heads, kDefaults.task.transformer_heads,
-             "Of the attention.");
+             "Number of attention heads of transformer.");
 DEFINE_double(transformer_dropout, kDefaults.task.transformer_dropout,
-              "Probability, 0 to below 1.");
+              "Dropout probability of transformer, at least 0 and below 1.");
 DEFINE_int64(length, kDefaults.task.length,
-             "Characters that transformer sees at once.");
+             "Sequence length of transformer, in characters.");
 
 // ---- The pipeline
 
 DEFINE_int64(partitions, kDefaults.engine.partitions,
-             "Workers that share the model in this process, each with a "
-             "device (on a CPU a share of the cores).");
+             "Number of workers in this process. Each runs a part of the model "
+             "on a device (on a CPU with a share of the cores).");
 DEFINE_string(balance, kDefaults.engine.balance,
-              "How the layers are cut: time (they are timed), size (their "
-              "memory is counted), or layers per stage, as in 100,83. A run "
-              "that goes on keeps its cut if it has as many stages.");
+              "How layers are assigned to stages: time (by measured time), "
+              "size (by memory), or a list of layers per stage, for example "
+              "100,83. With time and size, a run that resumes with the same "
+              "number of stages keeps its layers per stage.");
 DEFINE_int64(chunks, kDefaults.engine.chunks,
-             "Micro-batches that a mini-batch is split into (with "
-             "--data_parallel: a copy's part of it).");
+             "Number of micro-batches per mini-batch (with --data_parallel: "
+             "per replica's part of a mini-batch).");
 DEFINE_string(schedule, kDefaults.engine.schedule,
-              "Who does what when: fill-drain (GPipe), 1f1b, eager-1f1b, "
+              "The schedule: fill-drain (GPipe), 1f1b, eager-1f1b, "
               "interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-interleaved, "
               "zbv, v-half, v-min, dualpipe-v.");
 DEFINE_int64(stages_per_rank, kDefaults.engine.stages_per_rank,
-             "Parts of the model that each worker has, where the schedule "
-             "leaves the choice (interleaved-1f1b, looped-bfs, "
-             "zb-interleaved).");
+             "Number of stages that each worker runs, for schedules with a "
+             "choice (interleaved-1f1b, looped-bfs, zb-interleaved).");
 DEFINE_string(checkpoint, kDefaults.engine.checkpoint,
-              "Micro-batches whose activations are computed again in the "
-              "backward, to save memory: never, except_last, always.");
+              "Which micro-batches recompute their activations in the "
+              "backward pass, to save memory: never (none), except_last (all "
+              "but the last), always (all).");
 DEFINE_bool(deferred_batch_norm, kDefaults.engine.deferred_batch_norm,
-            "Running statistics of BatchNorm are those of mini-batches and "
-            "not of micro-batches.");
+            "Compute running statistics of BatchNorm from mini-batches "
+            "instead of micro-batches.");
 DEFINE_string(devices, kDefaults.engine.devices,
-              "One per worker, as in cuda:0,cuda:1 or cpu,cpu; one may come "
-              "several times. '': all accelerators, or the CPU. With "
-              "--distributed: of the processes of a machine, in turn.");
+              "One device per worker, for example cuda:0,cuda:1 or cpu,cpu. A "
+              "device may appear several times. '': all accelerators, or the "
+              "CPU. With --distributed: the processes of a machine use the "
+              "devices in turn.");
 DEFINE_int64(threads, kDefaults.engine.threads,
-             "Of each worker on a CPU, inside of operators. 0: an equal share "
-             "of the cores. Equal numbers give equal bits.");
+             "Number of threads per worker for operators on a CPU. 0: an equal "
+             "share of the cores. Results are bitwise equal only for equal "
+             "numbers of threads.");
 DEFINE_bool(distributed, kDefaults.engine.distributed,
-            "Each worker is a process; which one this is, is read from the "
-            "variables of torchrun, Slurm, MPI or tools/launch. --partitions "
-            "does not count then.");
+            "Run each worker in a process of its own. The rank of this process "
+            "comes from the environment variables of torchrun, Slurm, MPI or "
+            "tools/launch. --partitions is ignored then.");
 DEFINE_int64(data_parallel, kDefaults.engine.data_parallel,
-             "With --distributed: copies of the pipeline, which share each "
-             "mini-batch. The number of processes is a multiple.");
+             "With --distributed: number of replicas of the pipeline, which "
+             "share each mini-batch. The number of processes must be a "
+             "multiple of it.");
 DEFINE_string(transfers, kDefaults.engine.transfers,
-              "The way of tensors between accelerators: 'host', through its "
-              "memory, 'direct', by NCCL, or 'auto', which is 'host'.");
+              "With --distributed: the transport of tensors between "
+              "accelerators. 'host' copies through host memory, 'direct' uses "
+              "NCCL, 'auto' means 'host'.");
 DEFINE_string(own_address, kDefaults.engine.own_address,
-              "With --distributed: the address of this machine that others "
-              "connect to. '': the one that packets to MASTER_ADDR leave "
-              "from.");
+              "With --distributed: the address of this machine to which other "
+              "ranks connect. '': the address from which this machine reaches "
+              "MASTER_ADDR.");
 DEFINE_double(timeout, kDefaults.engine.timeout,
               "With --distributed: seconds to wait for another process or a "
-              "message; more than a step takes, or an evaluation.");
+              "message. Must be longer than a step and than an evaluation.");
 DEFINE_double(heartbeat_timeout, kDefaults.engine.heartbeat_timeout,
-              "With --distributed: seconds after which a process that says "
-              "nothing counts as frozen.");
+              "With --distributed: seconds after which a process that sends no "
+              "heartbeat is reported as frozen.");
 
 // ---- Steps
 
 DEFINE_int64(epochs, kDefaults.loop.epochs,
-             "How often all of the training data is seen.");
-DEFINE_int64(steps, kDefaults.loop.steps,
-             "Optimizer steps, in place of --epochs. 0: by --epochs.");
+             "Number of passes over the training data.");
+DEFINE_int64(
+    steps, kDefaults.loop.steps,
+    "Number of optimizer steps, instead of --epochs. 0: use --epochs.");
 DEFINE_int64(batch, kDefaults.task.batch,
-             "Images (or windows of a text) per mini-batch, of all copies "
-             "together.");
+             "Mini-batch size: number of images or of text windows, over all "
+             "replicas.");
 DEFINE_int64(accumulate, kDefaults.loop.accumulate,
-             "Mini-batches whose gradients make one optimizer step.");
+             "Number of mini-batches per optimizer step. Their gradients are "
+             "averaged.");
 DEFINE_string(optimizer, kDefaults.optimizer.name,
-              "sgd, adam, adamw, rmsprop or adagrad.");
+              "The optimizer: sgd, adam, adamw, rmsprop or adagrad.");
 DEFINE_double(lr, kDefaults.optimizer.lr, "The base learning rate.");
 DEFINE_string(lr_schedule, kDefaults.loop.lr_schedule,
-              "What --lr is multiplied by, as a function of the step: "
-              "constant, cosine:N, linear:N, polynomial:N:P or step:N:G, with "
-              "N in steps; before it warmup:N, after it floor:F, with commas, "
-              "as in warmup:500,cosine:10000,floor:0.1.");
-DEFINE_double(momentum, kDefaults.optimizer.momentum, "Of sgd and rmsprop.");
+              "The factor of --lr at each step: constant, cosine:N, linear:N, "
+              "polynomial:N:P or step:N:G, with N in steps. Optional: warmup:N "
+              "before it and floor:F after it, separated by commas, for "
+              "example warmup:500,cosine:10000,floor:0.1.");
+DEFINE_double(momentum, kDefaults.optimizer.momentum,
+              "Momentum of sgd and rmsprop.");
 DEFINE_double(weight_decay, kDefaults.optimizer.weight_decay,
-              "Of the weights of layers; decoupled with adamw.");
+              "Weight decay for parameters with two or more dimensions (see "
+              "--decay_norms). It is decoupled with adamw.");
 DEFINE_bool(decay_norms, kDefaults.optimizer.decay_norms,
-            "Weight decay of biases and of the weights of normalisations, "
-            "too.");
+            "Apply weight decay also to biases and to the weights of "
+            "normalization layers.");
 DEFINE_double(clip, kDefaults.loop.clip,
-              "The largest norm that the gradient of all parameters, as one "
-              "vector, may have; longer ones are shortened. 0: any.");
+              "Largest norm of the gradients of all parameters as one vector. "
+              "Longer gradients are scaled down. 0: no limit.");
 DEFINE_string(precision, kDefaults.loop.precision,
-              "float32; amp-float16 or amp-bfloat16 (parameters in float32, "
-              "operators in half precision where that is safe; losses are "
-              "scaled for float16); bfloat16 (all of it).");
+              "float32; amp-float16 or amp-bfloat16 (autocast: parameters in "
+              "float32, operators in half precision where it is safe, with "
+              "loss scaling for float16); bfloat16 (everything).");
 DEFINE_bool(deterministic, kDefaults.loop.deterministic,
-            "The same bits in each run on the same machines: LibTorch's "
-            "deterministic operators (an error where there is none), and sums "
-            "in the order of the micro-batches.");
+            "Give bitwise equal results in each run on the same machines. Uses "
+            "LibTorch's deterministic operators (an operator without such an "
+            "implementation is an error), and sums gradients in the order of "
+            "the micro-batches.");
 DEFINE_int64(eval_every, kDefaults.loop.eval_every,
-             "Steps between tests on the data that was held out. 0: once an "
+             "Steps between evaluations on the held-out data. 0: once per "
              "epoch, -1: never.");
 
 // ---- The run
 
 DEFINE_string(run_dir, kDefaults.loop.run_dir,
-              "A folder for this run: saved steps, metrics.csv, and the same "
-              "for TensorBoard. '': nothing is kept.");
+              "The folder of this run, for run checkpoints, metrics.csv and "
+              "TensorBoard's event files. '': nothing is saved.");
 DEFINE_string(
     resume, kDefaults.loop.resume,
-    "auto: go on from the newest step in --run_dir that is whole, or begin "
-    "where there is no step; none: begin anew, in a folder without any; or "
-    "the number of a step.");
+    "auto: resume from the newest undamaged step in --run_dir, or start a new "
+    "run if it has no steps. none: start a new run in a folder without steps. "
+    "A number: resume from this step.");
 DEFINE_int64(save_every, kDefaults.loop.save_every,
-             "Steps between those that are saved. 0: at the end only, or when "
-             "it is stopped.");
-DEFINE_int64(keep, kDefaults.loop.keep, "How many saved steps are kept.");
+             "Steps between run checkpoints. 0: save only at the end, or when "
+             "the run is stopped.");
+DEFINE_int64(keep, kDefaults.loop.keep, "Number of run checkpoints to keep.");
 DEFINE_string(weights, kDefaults.loop.weights,
-              "Weights to begin with: a .pt, .pth or .safetensors file, for "
-              "resnet50 and resnet101 also with torchvision's names.");
+              "Initial weights: a .pt, .pth or .safetensors file. For resnet50 "
+              "and resnet101 it may use torchvision's names.");
 DEFINE_string(weights_skip, kDefaults.loop.weights_skip,
-              "Tensors that --weights is not asked for, by the beginnings of "
-              "their names, with commas: 'fc.' where the number of classes "
-              "differs.");
+              "Tensors that are not loaded from --weights: a comma-separated "
+              "list of prefixes of their names, for example 'fc.' if the "
+              "number of classes differs.");
 DEFINE_string(trace, kDefaults.loop.trace,
-              "A file that shows when each worker did what in one step, for "
+              "The file for a timeline of all actions in one step, for "
               "ui.perfetto.dev.");
 DEFINE_string(kineto, kDefaults.loop.kineto,
-              "The same for all operators, by LibTorch's profiler.");
+              "The file for a timeline of all operators in one step, recorded "
+              "by LibTorch's profiler.");
 DEFINE_int64(trace_step, kDefaults.loop.trace_step,
-             "Which step of --trace and --kineto, counted from the program's "
-             "start; from 1.");
+             "The step that --trace and --kineto record. The first step of "
+             "this program is 1.");
 
 namespace gpipe::trainer {
 namespace {
@@ -219,14 +236,14 @@ const std::vector<Group>& groups() {
 }
 
 constexpr char kIntroduction[] =
-    R"(train: trains a model of the zoo through a pipeline.
+    R"(train: trains one of gpipe's models through a pipeline.
 
-Any of these runs as it stands, on data that it draws:
+These commands run without data, since the program generates some:
   train
   train --model=unet
   train --model=transformer
 
-Labelled images, a folder per class, or CIFAR-10's or MNIST's files:
+Labelled images, in one folder per class or as the files of CIFAR-10 or MNIST:
   train --model=resnet50 --data_dir=/data/cifar10 --run_dir=/runs/1 \
       --batch=128 --epochs=20 --optimizer=sgd --lr=0.1 \
       --lr_schedule=warmup:300,cosine:7500
@@ -235,23 +252,24 @@ Images with masks:
       --precision=amp-bfloat16
 A text:
   train --model=transformer --data_dir=/data/book.txt --clip=1 --accumulate=4
-From other weights, for other classes:
+Fine-tuning of pretrained weights for other classes:
   train --model=resnet101 --data_dir=/data/flowers --weights=resnet101.pth \
       --weights_skip=fc.
-By another schedule, in four processes, of which two share each mini-batch:
+Another schedule, in four processes: two replicas with two stages each:
   launch --nproc=4 -- train --distributed --data_parallel=2 --schedule=zb-h1
 
-With --run_dir the same command goes on where it was, whatever has ended it.
-Ctrl-C (or SIGTERM) ends it after the step that is being made, which is saved; a
-second one at once.
+With --run_dir, the same command resumes a run that has ended for any reason.
+Ctrl-C (or SIGTERM) ends the run after the current step, which is saved. A
+second Ctrl-C ends it at once.
 
-Exit codes: 0 all steps are made, 1 a flag or the data is wrong, 2 it failed, 3
-the loss or a gradient was not finite, 130 and 143 stopped by Ctrl-C or SIGTERM.
+Exit codes: 0 all steps are done, 1 a flag or the data is wrong, 2 the run
+failed, 3 the loss or a gradient is not finite, 130 and 143 stopped by Ctrl-C or
+SIGTERM.
 )";
 
 constexpr std::size_t kWidth = 80;
 
-// `text` in lines that begin with `indent`.
+// Prints `text` in lines that begin with `indent`.
 void print_wrapped(std::ostream& out, const std::string& text,
                    const std::string& indent) {
   std::istringstream words(text);
@@ -266,7 +284,7 @@ void print_wrapped(std::ostream& out, const std::string& text,
   out << line << "\n";
 }
 
-// gflags writes 0.1 with all its digits.
+// Returns the default with few digits. gflags prints all digits of 0.1.
 std::string default_of(const gflags::CommandLineFlagInfo& flag) {
   if (flag.type != "double") return flag.default_value;
   std::ostringstream text;

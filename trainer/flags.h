@@ -1,4 +1,4 @@
-// The flags of a training program.
+// The command-line flags of a training program.
 #pragma once
 
 #include <ostream>
@@ -9,14 +9,14 @@
 
 namespace gpipe::trainer {
 
-// What the flags say, once they have been parsed.
+// Returns the values of the flags. Call it after they have been parsed.
 Options options_of_flags();
 
-// All flags in groups, with their defaults, after examples for each kind of
-// data.
+// Prints examples for each kind of data, then all flags in groups, with their
+// defaults.
 void print_help(std::ostream& out);
 
-// Every flag that is defined here, in the order of the help.
+// Returns the names of all flags defined in flags.cc, in the order of the help.
 std::vector<std::string> flags_in_help();
 
 }  // namespace gpipe::trainer

@@ -13,7 +13,7 @@
 namespace gpipe::trainer {
 namespace {
 
-// Those that are defined in the file of our flags.
+// Returns the flags that trainer/flags.cc defines.
 std::vector<gflags::CommandLineFlagInfo> all_flags() {
   std::vector<gflags::CommandLineFlagInfo> all, ours;
   gflags::GetAllFlags(&all);
@@ -35,7 +35,7 @@ TEST(FlagsTest, EachIsInTheHelpOnce) {
   }
 }
 
-// What comes after `flag` in the help's first example that has it.
+// Returns the number after `flag` in the help's first example that has it.
 int64_t in_example(const std::string& flag) {
   std::ostringstream help;
   print_help(help);
@@ -59,7 +59,7 @@ TEST(FlagsTest, LinesOfTheHelpFitATerminal) {
   }
 }
 
-// A value that is not the default.
+// Returns a value that is not the default.
 std::string another(const gflags::CommandLineFlagInfo& flag) {
   if (flag.type == "bool") {
     return flag.default_value == "true" ? "false" : "true";
@@ -103,7 +103,7 @@ TEST(FlagsTest, EachChangesOneOption) {
     gflags::SetCommandLineOption(flag.name.c_str(), another(flag).c_str());
     const std::string text = text_of(options_of_flags());
     EXPECT_TRUE(texts.insert(text).second) << flag.name;
-    // One line, and no other.
+    // The flag must change exactly one line.
     std::istringstream a(defaults), b(text);
     int changed = 0;
     for (std::string x, y; std::getline(a, x) && std::getline(b, y);) {

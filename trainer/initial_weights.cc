@@ -26,7 +26,7 @@ StateDict read(const std::string& path) {
   return read_torch_file(path);
 }
 
-// Names that the table does not have stay as they are.
+// Renames torchvision's names to those of the model. Keeps unknown names.
 StateDict in_our_names(const StateDict& dict, const std::string& model_name) {
   if (model_name == "resnet50") {
     return rename(dict, inverse(models::torchvision_resnet50_names()));
@@ -41,7 +41,8 @@ bool begins_with(const std::string& name, const std::string& beginning) {
   return name.compare(0, beginning.size(), beginning) == 0;
 }
 
-// Of those that the model has, in its order, and of their names.
+// Returns a checksum of the tensors in `dict` that the model has, and of their
+// names, in the model's order.
 uint32_t checksum(const StateDict& dict, const StateDict& of_model) {
   uint32_t sum = 0;
   for (const std::string& name : of_model.keys()) {
@@ -78,8 +79,7 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
   }
   load_state_dict(*model, wanted);
   return {std::to_string(before.size() - skipped) + " of " +
-              std::to_string(before.size()) + " tensors begin as those in " +
-              path,
+              std::to_string(before.size()) + " tensors loaded from " + path,
           sum};
 }
 

@@ -1,4 +1,4 @@
-// Weights that a model begins with.
+// The weights that a model starts with.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -8,17 +8,20 @@
 
 namespace gpipe::trainer {
 
+// A summary of the weights that were loaded.
 struct InitialWeights {
-  std::string line;       // what was loaded, for people
-  uint32_t checksum = 0;  // of that
+  std::string line;       // a line to print
+  uint32_t checksum = 0;  // over the loaded tensors and their names
 };
 
-// Copies the tensors of a .pt, .pth or .safetensors file into `model`. Those of
-// torchvision's resnet50 and resnet101 may have torchvision's names. `skip`: of
-// tensors that are left as they are, the beginnings of their names in the
-// model, with commas ("fc." for another number of classes).
+// Copies the tensors of a .pt, .pth or .safetensors file into `model`. For
+// resnet50 and resnet101 the file may use torchvision's names.
 //
-// c10::ValueError for a file that cannot be read, or tensors that do not fit.
+// `skip`: a comma-separated list of prefixes. Tensors of the model whose names
+// begin with one of them stay unchanged, for example "fc." if the number of
+// classes differs.
+//
+// Throws c10::ValueError if the file cannot be read or a tensor does not fit.
 InitialWeights load_initial_weights(torch::nn::Sequential& model,
                                     const std::string& model_name,
                                     const std::string& path,

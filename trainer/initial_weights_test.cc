@@ -70,7 +70,7 @@ TEST(InitialWeightsTest, TorchvisionsNamesWillDoAndSomeMayBeSkipped) {
             }).find("fc.weight"),
             std::string::npos);
   const auto loaded = load_initial_weights(to, "resnet50", path, "fc.");
-  EXPECT_EQ(loaded.line, "318 of 320 tensors begin as those in " + path);
+  EXPECT_EQ(loaded.line, "318 of 320 tensors loaded from " + path);
   const StateDict expected = state_dict(*from), after = state_dict(*to);
   EXPECT_TRUE(bit_equal(after["layer3_0_conv1.weight"],
                         expected["layer3_0_conv1.weight"]));

@@ -26,7 +26,7 @@ struct Parts {
   int64_t vocabulary;
 };
 
-// "47+8=55;" and so on.
+// Generates a text of sums: "47+8=55;" and so on.
 Parts draw_sums(const TaskOptions& options) {
   constexpr int64_t kSums = 20000;
   const std::string vocabulary = "+0123456789;=";
@@ -63,7 +63,7 @@ class Language : public Task {
         test_(parts_.test.all_windows(options.length)) {
     TORCH_CHECK_VALUE(options.batch > 0, "--batch=", options.batch,
                       ": must be at least 1");
-    // That there is one window at least.
+    // Throws if the training part is shorter than one window.
     (void)parts_.train.random_windows(1, options.length, 0);
   }
 
@@ -105,7 +105,8 @@ class Language : public Task {
     return (test_.inputs.size(0) + options_.batch - 1) / options_.batch;
   }
 
-  // A seed per row, so that rows do not depend on which others are asked for.
+  // Uses one seed per row, so that a row does not depend on the range in
+  // `rows`.
   Sample train_batch(int64_t index, Rows rows) override {
     std::vector<at::Tensor> inputs, targets;
     for (int64_t row = rows.begin; row < rows.end; ++row) {

@@ -1,4 +1,4 @@
-// A text, and how it goes on.
+// The task of language modelling by characters.
 #pragma once
 
 #include <memory>
@@ -8,16 +8,17 @@
 
 namespace gpipe::trainer {
 
-// transformer on the characters of a file (data/text.h), or on drawn sums. Rows
-// are windows of TaskOptions::length characters, items are characters, the
-// metric is the perplexity: the number of characters among which a guess would
-// be as good.
+// Returns a task that trains transformer on the characters of a file
+// (data/text.h), or on generated sums if there is no file. A row is a window of
+// TaskOptions::length characters. An item of a Score is a character. The metric
+// is the perplexity, exp(loss): a uniform guess among this number of characters
+// would have the same loss.
 //
-// c10::ValueError for options and data that do not fit.
+// Throws c10::ValueError if the options and the data do not fit.
 std::unique_ptr<Task> language(const TaskOptions& options);
 
-// Logits [rows, length, vocabulary] and tokens [rows, length].
-// Threads: pure function.
+// Returns the score of logits [rows, length, vocabulary] for tokens
+// [rows, length]. Thread-safe.
 Score score_of_tokens(const at::Tensor& output, const at::Tensor& target);
 
 }  // namespace gpipe::trainer

@@ -1,4 +1,4 @@
-// The layers of a model by name, for messages.
+// Descriptions of a model's layers for messages.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -8,11 +8,12 @@
 
 namespace gpipe::trainer {
 
-// By its name in the Sequential, what a layer is: "layer 17 (BatchNorm2d
-// 'layer3_0_bn1')". Layers are counted from 0.
+// Descriptions by the layer's name in the Sequential: "layer 17 (BatchNorm2d
+// 'layer3_0_bn1')". Layers count from 0.
 using LayerNames = std::map<std::string, std::string>;
 
-// Threads: any, while no other one changes the model.
+// Returns the descriptions of all layers of `model`. Threads: may be called
+// from any thread while no other thread changes the model.
 LayerNames layer_names(const torch::nn::Sequential& model);
 
 }  // namespace gpipe::trainer

@@ -86,7 +86,7 @@ class Alone : public Meeting {
 std::unique_ptr<Meeting> meet_alone(const EngineOptions& options) {
   TORCH_CHECK_VALUE(options.data_parallel == 1,
                     "--data_parallel=", options.data_parallel,
-                    " is for several processes: with --distributed");
+                    " needs several processes, with --distributed");
   TORCH_CHECK_VALUE(options.partitions > 0, "--partitions=", options.partitions,
                     ": must be at least 1");
   return std::make_unique<Alone>();

@@ -1,4 +1,4 @@
-// The engine of one process: a GPipe.
+// An Engine in one process, which uses GPipe.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,8 @@
 
 namespace gpipe::trainer {
 
-// c10::ValueError for options of several processes.
+// Returns a group of only this process. Throws c10::ValueError if the options
+// need several processes.
 std::unique_ptr<Meeting> meet_alone(const EngineOptions& options);
 
 }  // namespace gpipe::trainer

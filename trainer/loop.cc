@@ -26,7 +26,8 @@
 namespace gpipe::trainer {
 namespace {
 
-// From 65536 down to a sixteenth: what is infinite then is so at any scale.
+// After 20 skipped steps the scale has fallen from 65536 to 1/16. A gradient
+// that is still infinite would be infinite at any scale.
 constexpr int64_t kMostLeftOut = 20;
 
 using Clock = std::chrono::steady_clock;
@@ -36,7 +37,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 std::string number(double value) {
-  if (std::isnan(value)) return "nan";  // and not "-nan"
+  if (std::isnan(value)) return "nan";  // not "-nan"
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.4g", value);
   return text.data();
@@ -47,7 +48,7 @@ int64_t steps_of(const LoopOptions& options, const Task& task) {
                     ": must be at least 1");
   TORCH_CHECK_VALUE(options.steps >= 0 && options.epochs > 0,
                     "--steps=", options.steps, " and --epochs=", options.epochs,
-                    ": must not be negative, nor the latter 0");
+                    ": --steps must be at least 0 and --epochs at least 1");
   if (options.steps > 0) return options.steps;
   return std::max<int64_t>(
       1, options.epochs * task.train_batches() / options.accumulate);
@@ -65,7 +66,8 @@ std::optional<GradScaler> make_scaler(const Precision& precision,
       [&engine](bool here) { return engine.any(here); }));
 }
 
-// "trace.json" of process 2 is "trace-2.json".
+// Returns the path for this process: "trace-2.json" for "trace.json" and
+// rank 2.
 std::string path_of(const std::string& path, const Engine& engine) {
   if (engine.ranks() == 1) return path;
   const std::filesystem::path whole(path);
@@ -75,7 +77,7 @@ std::string path_of(const std::string& path, const Engine& engine) {
       .string();
 }
 
-// Until the work is done that was given to accelerators.
+// Blocks until the accelerators have finished all work.
 void wait_for_devices(Engine& engine) {
   std::set<c10::DeviceIndex> waited;
   for (const at::Tensor& parameter : engine.module().parameters()) {
@@ -115,7 +117,7 @@ void Loop::begin() {
   step_ = first_ = standing.step;
   if (eval_every_ > 0) untested_ = std::move(standing.untested);
   if (first_ > 0) {
-    say("goes on from step " + std::to_string(first_) + ", saved in " +
+    say("resumes at step " + std::to_string(first_) + ", saved in " +
         saved_.folder_of(first_));
   }
   if (engine_.rank() > 0 || options_.run_dir.empty()) return;
@@ -123,10 +125,10 @@ void Loop::begin() {
   std::vector<std::string> columns{"epoch", "loss", "lr", "grad_norm",
                                    task_.rows_name() + "_per_second"};
   if (scaler_) columns.push_back("scale");
-  // Whatever --eval_every is, which may change.
+  // Always present, so that --eval_every can change when the run resumes.
   columns.push_back("test_loss");
   columns.push_back("test_" + task_.metric_name());
-  // The row of a step that is tested now is written again.
+  // If the last step is evaluated now, its row is written again.
   log_ = std::make_unique<MetricsLog>(options_.run_dir, std::move(columns),
                                       untested_ ? first_ - 1 : first_);
 }
@@ -148,7 +150,7 @@ StepResult Loop::train(const Sample& sample, const TrainOptions& options) {
     }
     return scaler_ ? scaler_->scale(mean) : mean;
   };
-  // Any schedule gives the same bits if sums have an order.
+  // A fixed order of sums gives the same bits for any schedule.
   TrainOptions all = options;
   all.fixed_sum_order(options_.deterministic);
   return engine_.train(sample, loss, all);
@@ -157,7 +159,7 @@ StepResult Loop::train(const Sample& sample, const TrainOptions& options) {
 void Loop::write_trace_of(const StepResult& result) {
   const std::string path = path_of(options_.trace, engine_);
   const std::string summary = write_trace(path, result.timeline.value());
-  say("the schedule of step " + std::to_string(step_ + 1) + " is in " + path +
+  say("the timeline of step " + std::to_string(step_ + 1) + " is in " + path +
       "\n" + summary);
 }
 
@@ -208,7 +210,7 @@ int Loop::stop_for(const Step& step) {
           train(load(step_ * options_.accumulate + k), options);
         }
       });
-  // In any process: the one that has found it knows it best.
+  // Any process prints this, since the one that found the cause knows the most.
   line_.say("step " + std::to_string(step_ + 1) + ": the loss is " +
             number(step.loss) + ", the norm of the gradients " +
             number(step.norm) + ". " + where +
@@ -316,7 +318,7 @@ int Loop::make_up_test() {
   const bool made = evaluate_now(values);
   if (log_) log_->write(step_, values);
   if (!made) return stop_signal();
-  save();  // so that it is made once
+  save();  // so that the next process does not evaluate again
   return 0;
 }
 
@@ -324,17 +326,19 @@ int Loop::end_for(int signal) {
   const std::string made =
       std::to_string(step_) + " of " + std::to_string(steps_);
   say(std::string(signal == SIGINT ? "SIGINT" : "SIGTERM") +
-      ": ends after step " + made + (untested_ ? ", without its test" : "") +
+      ": ends after step " + made +
+      (untested_ ? ", before its evaluation" : "") +
       (saved_.saves() ? ", saved in " + saved_.folder_of(step_) +
-                            "; the same command goes on from there"
+                            "; run the same command to resume"
                       : "; nothing is saved without --run_dir"));
   return kSignal + signal;
 }
 
 void Loop::say_if_not_traced() {
   if (traced_ || (options_.trace.empty() && options_.kineto.empty())) return;
-  say("nothing is traced: --trace_step=" + std::to_string(options_.trace_step) +
-      " counts from the program's start, which has made " +
+  say("no step was traced: --trace_step=" +
+      std::to_string(options_.trace_step) +
+      " counts from the start of this program, which has run " +
       std::to_string(step_ - first_) + " steps");
 }
 
@@ -350,7 +354,7 @@ int Loop::train_all() {
     if (const int signal = make_up_test(); signal != 0) return end_for(signal);
   } else if (step_ >= steps_) {
     say("nothing to do: " + std::to_string(step_) + " of " +
-        std::to_string(steps_) + " steps have been made");
+        std::to_string(steps_) + " steps are done");
     return kDone;
   }
   std::optional<Prefetch> samples(
@@ -360,7 +364,7 @@ int Loop::train_all() {
     const auto start = Clock::now();
     const Step step = make_step([&] { return samples->next(); });
     if (!step.finite) {
-      samples.reset();  // it is loading
+      samples.reset();  // waits for the loading thread, which uses the task
       return stop_for(step);
     }
     ++step_;
@@ -372,7 +376,7 @@ int Loop::train_all() {
     const int signal = finish_step(values_of(step, seconds));
     if (signal != 0 && (untested_ || step_ < steps_)) return end_for(signal);
   }
-  say("all " + std::to_string(steps_) + " steps have been made" +
+  say("all " + std::to_string(steps_) + " steps are done" +
       (saved_.saves() ? ", saved in " + saved_.folder_of(step_) : ""));
   return kDone;
 }

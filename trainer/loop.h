@@ -1,4 +1,4 @@
-// Training, from the first step to the last, or from where it was.
+// The training loop, from the first step or the resumed one to the last.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -27,35 +27,43 @@
 
 namespace gpipe::trainer {
 
+// A function that prints a line.
 using Print = std::function<void(const std::string& line)>;
 
-// Each step: gradients of LoopOptions::accumulate mini-batches; clipping; the
-// optimizer, at the step's rate. After it: evaluation, the log and a saved step
-// when it is time for them. SIGINT and SIGTERM end the run after the step that
-// is being made, which is saved. A loss or a gradient norm that is not finite
-// ends it, too: what has caused it is said, and nothing saved. With float16,
-// whose scaler leaves such steps out, only many of them in a row do.
+// The training loop of a run.
 //
-// Of several processes, all run the same; the first one prints and logs.
-// Threads: one; it changes the process's signal handlers meanwhile.
+// Each step averages the gradients of LoopOptions::accumulate mini-batches,
+// clips them, and runs the optimizer with the learning rate of the step. When
+// they are due, the loop then evaluates, writes the log and saves the step.
+//
+// SIGINT and SIGTERM end the run: the current step is finished and saved. The
+// run also ends if the loss or the norm of the gradients is not finite. Then it
+// prints the cause and saves nothing. With float16 the GradScaler skips such
+// steps, and only 20 of them in a row end the run.
+//
+// With several processes, all run the same loop. Only the first one prints and
+// logs. Not thread-safe. run() changes the signal handlers of the process until
+// it returns.
 class Loop {
  public:
-  // All live as long as this. `words`: for saved steps. `print`: for lines that
-  // stay, also of what is wrong in this process.
+  // All references must stay valid while this object exists. `words`: saved
+  // with each step. `print`: a function for lines of output, which also gets
+  // the problems of this process.
   Loop(const LoopOptions& options, int64_t batch, Task& task, Engine& engine,
        torch::optim::Optimizer& optimizer, SavedRun& saved, Words words,
        LayerNames names, Print print);
 
-  // An exit code, see exit_code.h: kDone, kNotFinite or kSignal + number. A run
-  // that a signal keeps from a test begins with that when it goes on.
-  // Errors: what the task, the engine or a file throws.
+  // Runs the loop and returns an exit code (exit_code.h): kDone, kNotFinite or
+  // kSignal plus the signal's number. If a signal prevents an evaluation, the
+  // resumed run starts with it. Throws what the task, the engine or the file
+  // system throws.
   int run();
 
  private:
   struct Step {
     double loss = 0;
-    double norm = 0;   // of the gradients, before they were clipped
-    bool made = true;  // not left out for an infinite gradient
+    double norm = 0;   // of the gradients, before clipping
+    bool made = true;  // false if the scaler skipped the step
     bool finite = true;
   };
 
@@ -68,11 +76,14 @@ class Loop {
   void write_trace_of(const StepResult& result);
   std::map<std::string, double> values_of(const Step& step,
                                           double seconds) const;
-  // Evaluates, logs and saves if it is time. The signal to stop for, or 0.
+  // Evaluates, logs and saves if they are due. Returns the signal that ends the
+  // run, or 0.
   int finish_step(std::map<std::string, double> values);
-  // The test that a signal has kept an earlier process from making.
+  // Runs the evaluation that a signal prevented in an earlier process. Returns
+  // the signal that ends the run, or 0.
   int make_up_test();
-  // Whether it has come to its end; else untested_ has `values`.
+  // Evaluates and adds the results to `values`. Returns false if a signal ended
+  // the evaluation. `untested_` keeps the values of the step then.
   bool evaluate_now(std::map<std::string, double>& values);
   int end_for(int signal);
   int stop_signal();
@@ -84,7 +95,7 @@ class Loop {
   double epoch() const;
 
   const LoopOptions options_;
-  const int64_t batch_;  // rows, of all replicas together
+  const int64_t batch_;  // rows of a mini-batch, over all replicas
   Task& task_;
   Engine& engine_;
   torch::optim::Optimizer& optimizer_;
@@ -100,15 +111,16 @@ class Loop {
   std::unique_ptr<MetricsLog> log_;
   StopSignals signals_;
 
-  int64_t first_ = 0;                                      // of this process
-  int64_t step_ = 0;                                       // have been made
-  std::optional<std::map<std::string, double>> untested_;  // see Standing
-  bool traced_ = false;         // LoopOptions::trace_step has come
-  int64_t left_out_ = 0;        // in a row
-  GeneratorStates generators_;  // before the step
-  double seconds_ = 0;          // of training, since first_
-  double losses_ = 0;           // of steps, since the last evaluation
-  int64_t losses_of_ = 0;
+  int64_t first_ = 0;  // steps done before this process started
+  int64_t step_ = 0;   // steps done
+  // See Standing::untested.
+  std::optional<std::map<std::string, double>> untested_;
+  bool traced_ = false;         // LoopOptions::trace_step was reached
+  int64_t left_out_ = 0;        // skipped steps in a row
+  GeneratorStates generators_;  // at the beginning of the step
+  double seconds_ = 0;          // training time since `first_`
+  double losses_ = 0;           // sum over the steps since the last evaluation
+  int64_t losses_of_ = 0;       // the number of these steps
 };
 
 }  // namespace gpipe::trainer

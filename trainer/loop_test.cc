@@ -38,7 +38,8 @@ void expect_same_weights(const StateDict& a, const StateDict& b) {
   }
 }
 
-// The same micro-batches, and a sum of two, which has no order.
+// Both runs have the same micro-batches. A sum of two does not depend on their
+// order.
 TEST(LoopTest, TwoHalvesOfABatchAreTheBatch) {
   Options options = text_options();
   options.engine.chunks = 2;
@@ -92,8 +93,7 @@ TEST(LoopTest, ClippingBoundsTheStepOfPlainSgd) {
   EXPECT_NEAR(std::sqrt(squares), 1e-3, 1e-5);
 }
 
-// Returns what comes in, but in the third training step, in which it returns
-// numbers that are none.
+// A layer that returns its input, but NaN from the third training step on.
 class BreaksImpl : public torch::nn::Cloneable<BreaksImpl> {
  public:
   explicit BreaksImpl(std::shared_ptr<std::atomic<int>> calls)
@@ -153,13 +153,13 @@ TEST(LoopTest, Float16LeavesOutManyStepsBeforeItGivesUp) {
 
 TEST(LoopTest, EvaluationIsOfAllThatWasHeldOut) {
   Options options = text_options();
-  options.task.batch = 7;                  // does not divide the test
-  options.task.transformer_dropout = 0.2;  // not in evaluation
+  options.task.batch = 7;                  // does not divide the test set
+  options.task.transformer_dropout = 0.2;  // must not act in evaluation
   const auto task = make_task(options.task);
   options.loop.eval_every = 3;
   const Ran ran = run_here(options, *task);
   EXPECT_NE(ran.line_with("test perplexity"), "");
-  // The same by the plain model, which has the weights of step 3.
+  // Compares with the plain model, which loads the weights of step 3.
   const Score score = plain_score(options.loop.run_dir, *task, task->model());
   char expected[64];
   std::snprintf(expected, sizeof(expected), "test perplexity %.4g",
@@ -194,19 +194,19 @@ TEST(LoopTest, AStepIsTraced) {
   options.loop.trace = file;
   options.loop.trace_step = 2;
   const Ran ran = run_here(options);
-  EXPECT_NE(ran.line_with("the schedule of step 2 is in " + file), "");
+  EXPECT_NE(ran.line_with("the timeline of step 2 is in " + file), "");
   EXPECT_NE(gpipe::testing::read_bytes(file).find("traceEvents"),
             std::string::npos);
-  EXPECT_EQ(ran.line_with("nothing is traced"), "");
+  EXPECT_EQ(ran.line_with("no step was traced"), "");
 }
 
 TEST(LoopTest, AStepThatIsNotReachedIsNotTracedWhichIsSaid) {
   Options options = text_options();
   options.loop.trace = new_folder() + "trace.json";
   options.loop.trace_step = 4;
-  EXPECT_EQ(run_here(options).line_with("nothing is traced"),
-            "nothing is traced: --trace_step=4 counts from the program's "
-            "start, which has made 3 steps");
+  EXPECT_EQ(run_here(options).line_with("no step was traced"),
+            "no step was traced: --trace_step=4 counts from the start of this "
+            "program, which has run 3 steps");
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ DataKind data_kind_of_model(const std::string& model) {
     if (name == model) return kind;
     names += (names.empty() ? "" : ", ") + name;
   }
-  TORCH_CHECK_VALUE(false, "--model=", model, ": there are ", names);
+  TORCH_CHECK_VALUE(false, "--model=", model, ": must be one of ", names);
 }
 
 DataKind data_kind_at(const std::string& path) {
@@ -75,7 +75,7 @@ std::unique_ptr<Task> make_task(const TaskOptions& options) {
   const DataKind kind = data_kind_of_model(options.model);
   if (!options.data.empty()) {
     const DataKind here = data_kind_at(options.data);
-    TORCH_CHECK_VALUE(here == kind, "--model=", options.model, " wants ",
+    TORCH_CHECK_VALUE(here == kind, "--model=", options.model, " needs ",
                       what_is(kind), ", but --data_dir=", options.data, " is ",
                       what_is(here),
                       ", which is for --model=", models_for(here));

@@ -1,4 +1,4 @@
-// The task that a model and a path make.
+// The choice of the task by model and data.
 #pragma once
 
 #include <memory>
@@ -10,20 +10,25 @@
 
 namespace gpipe::trainer {
 
+// The kinds of data: labelled images, images with masks, or a text.
 enum class DataKind { kImages, kMasks, kText };
 
-// resnet50, resnet101, amoebanetd, unet, transformer.
+// Returns the names of all models: resnet50, resnet101, amoebanetd, unet,
+// transformer.
 std::vector<std::string> model_names();
 
-// c10::ValueError, with all names, for another one.
+// Returns the kind of data that a model needs. Throws c10::ValueError, which
+// lists all models, if there is no such model.
 DataKind data_kind_of_model(const std::string& model);
 
-// What is at a path: a file is a text, a folder with images/ and masks/ has
-// masks, any other folder is one of images. c10::ValueError if nothing is.
+// Returns the kind of data at a path. A file is a text. A folder that contains
+// images/ and masks/ holds images with masks. Any other folder holds labelled
+// images. Throws c10::ValueError if the path does not exist.
 DataKind data_kind_at(const std::string& path);
 
-// c10::ValueError for a model that there is not, data that the model cannot be
-// trained on (it says which models can), and options that do not fit.
+// Returns the task for a model and its data. Throws c10::ValueError if there is
+// no such model, if it cannot be trained on this data (the text says which
+// models can), or if the options do not fit.
 std::unique_ptr<Task> make_task(const TaskOptions& options);
 
 }  // namespace gpipe::trainer

@@ -28,7 +28,7 @@ TaskOptions options_of(const std::string& model, const std::string& data) {
   return options;
 }
 
-// Empty, and of the test that is running.
+// Returns an empty folder for the running test.
 std::string folder_for(const std::string& kind) {
   const auto* const test =
       ::testing::UnitTest::GetInstance()->current_test_info();
@@ -57,7 +57,8 @@ std::string masks() {
   return folder;
 }
 
-// Ten images of each of two classes, of which image `broken` cannot be read.
+// Returns a folder with ten images in each of two classes. Image `broken` of
+// class a cannot be read.
 std::string images(int broken = -1) {
   const std::string folder = folder_for("images");
   for (const char* name : {"a", "b"}) {
@@ -118,13 +119,13 @@ TEST(MakeTaskTest, WhatDoesNotFitIsAnErrorThatSaysWhatWould) {
   const std::string folder = masks();
   const std::string error =
       error_of([&] { make_task(options_of("resnet50", folder)); });
-  EXPECT_NE(error.find("--model=resnet50 wants a folder of labelled images"),
+  EXPECT_NE(error.find("--model=resnet50 needs a folder of labelled images"),
             std::string::npos)
       << error;
   EXPECT_NE(error.find("which is for --model=unet"), std::string::npos);
   EXPECT_NE(error_of([&] {
               make_task(options_of("transformer", folder));
-            }).find("wants a text file"),
+            }).find("needs a text file"),
             std::string::npos);
   EXPECT_NE(error_of([&] {
               make_task(options_of("unet", text_file()));
@@ -135,7 +136,7 @@ TEST(MakeTaskTest, WhatDoesNotFitIsAnErrorThatSaysWhatWould) {
             }).find("no such file or folder"),
             std::string::npos);
   EXPECT_NE(error_of([&] { make_task(options_of("vgg", "")); })
-                .find("there are resnet50, resnet101, amoebanetd, unet, "
+                .find("must be one of resnet50, resnet101, amoebanetd, unet, "
                       "transformer"),
             std::string::npos);
 }
@@ -196,7 +197,7 @@ TEST(MakeTaskTest, OrLeftOutAndNamedOnce) {
   }
   const auto warnings = task->take_warnings();
   ASSERT_EQ(warnings.size(), 1);
-  EXPECT_NE(warnings[0].find("left out, number 1: "), std::string::npos);
+  EXPECT_NE(warnings[0].find("skipped, number 1: "), std::string::npos);
   EXPECT_NE(warnings[0].find("a/3.png"), std::string::npos);
   EXPECT_TRUE(task->take_warnings().empty());
   EXPECT_GE(labels, 1);

@@ -1,4 +1,4 @@
-// Which engine the options ask for.
+// The choice of the engine by the options.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,12 @@
 
 namespace gpipe::trainer {
 
-// With EngineOptions::distributed: found by the variables of a launcher, see
-// docs/distributed.md; else this process alone.
+// Connects the processes of a run. With EngineOptions::distributed, finds them
+// by the environment variables of a launcher (see docs/distributed.md).
+// Otherwise returns a group of only this process.
 //
-// Errors: c10::ValueError and std::invalid_argument for options that do not
-// fit, those of World::connect, GPipe and DistributedPipeline.
+// Throws c10::ValueError or std::invalid_argument if the options do not fit,
+// and what World::connect() throws.
 std::unique_ptr<Meeting> meet(const EngineOptions& options);
 
 }  // namespace gpipe::trainer

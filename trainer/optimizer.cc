@@ -73,7 +73,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
         options, module, optim::AdagradOptions(lr).weight_decay(decay));
   }
   TORCH_CHECK_VALUE(false, "--optimizer=", options.name,
-                    ": there are sgd, adam, adamw, rmsprop, adagrad");
+                    ": must be sgd, adam, adamw, rmsprop or adagrad");
 }
 
 }  // namespace gpipe::trainer

@@ -1,4 +1,4 @@
-// The optimizers of torch::optim by name, with two groups of parameters.
+// The optimizers of torch::optim by name, with two parameter groups.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -10,13 +10,13 @@
 
 namespace gpipe::trainer {
 
-// Of the module's parameters, of which those of at most one dimension (biases,
-// and the weights of normalisations) have a group without weight decay of their
-// own, unless OptimizerOptions::decay_norms. A group that would be empty is
-// left out, but for the last one.
+// Returns an optimizer for the parameters of `module`. Parameters with at most
+// one dimension (biases and the weights of normalization layers) form a group
+// without weight decay, unless OptimizerOptions::decay_norms is true. The other
+// group has the rest. An empty group is omitted if the other one is not empty.
 //
-// c10::ValueError for a name that is none of sgd, adam, adamw, rmsprop and
-// adagrad, and for numbers that cannot be.
+// Throws c10::ValueError if the name is not sgd, adam, adamw, rmsprop or
+// adagrad, or if a number is out of range.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const OptimizerOptions& options, const torch::nn::Module& module);
 

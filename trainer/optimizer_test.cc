@@ -25,7 +25,8 @@ TEST(OptimizerTest, BiasesAndNormsHaveNoWeightDecay) {
   const auto optimizer = make_optimizer(options, *of);
   const auto& groups = optimizer->param_groups();
   ASSERT_EQ(groups.size(), 2);
-  ASSERT_EQ(groups[0].params().size(), 3);  // bias; weight and bias of the norm
+  // A bias, and the weight and bias of the normalization.
+  ASSERT_EQ(groups[0].params().size(), 3);
   for (const at::Tensor& parameter : groups[0].params()) {
     EXPECT_EQ(parameter.dim(), 1);
   }
@@ -57,7 +58,7 @@ TEST(OptimizerTest, ThereAreFive) {
   options.name = "lion";
   EXPECT_NE(gpipe::testing::value_error_of([&] {
               make_optimizer(options, *of);
-            }).find("there are sgd, adam, adamw, rmsprop, adagrad"),
+            }).find("must be sgd, adam, adamw, rmsprop or adagrad"),
             std::string::npos);
 }
 

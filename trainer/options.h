@@ -1,5 +1,5 @@
-// What a run can be told; flags.cc has a flag for each of these, with its
-// meaning. No LibTorch.
+// The options of a training run. flags.cc defines a flag for each of them and
+// explains it. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,12 @@
 
 namespace gpipe::trainer {
 
+// Options of the model and its data.
 struct TaskOptions {
   std::string model = "resnet50";
-  std::string data;  // a path; "": drawn
+  std::string data;  // a path; "" generates data
   double held_out = 0.1;
-  int64_t size = 0;  // 0: by the data
+  int64_t size = 0;  // 0: depends on the data
   std::string crop = "auto";
   bool flip = true;
   bool skip_broken = false;
@@ -30,6 +31,7 @@ struct TaskOptions {
   int64_t length = 128;
 };
 
+// Options of the pipeline.
 struct EngineOptions {
   int64_t partitions = 2;
   std::string balance = "time";
@@ -38,7 +40,7 @@ struct EngineOptions {
   int64_t stages_per_rank = 1;
   std::string checkpoint = "except_last";
   bool deferred_batch_norm = false;
-  std::string devices;  // "": the library's choice
+  std::string devices;  // "": all accelerators, or the CPU
   int64_t threads = 0;
   bool distributed = false;
   int64_t data_parallel = 1;
@@ -48,6 +50,7 @@ struct EngineOptions {
   double heartbeat_timeout = 30;
 };
 
+// Options of the optimizer.
 struct OptimizerOptions {
   std::string name = "adamw";
   double lr = 0.001;
@@ -56,15 +59,16 @@ struct OptimizerOptions {
   bool decay_norms = false;
 };
 
+// Options of the training loop.
 struct LoopOptions {
   int64_t epochs = 10;
-  int64_t steps = 0;  // 0: by the epochs
+  int64_t steps = 0;  // 0: set by `epochs`
   int64_t accumulate = 1;
   std::string lr_schedule = "constant";
   double clip = 0;
   std::string precision = "float32";
   bool deterministic = false;
-  int64_t eval_every = 0;  // 0: once an epoch; -1: never
+  int64_t eval_every = 0;  // 0: once per epoch; -1: never
   std::string run_dir;
   std::string resume = "auto";
   int64_t save_every = 500;
@@ -76,6 +80,7 @@ struct LoopOptions {
   int64_t trace_step = 3;
 };
 
+// All options of a run.
 struct Options {
   TaskOptions task;
   EngineOptions engine;

@@ -27,7 +27,7 @@ std::vector<int64_t> parse_numbers(const std::string& flag,
     const char* const end = part.data() + part.size();
     const auto [stop, error] = std::from_chars(part.data(), end, number);
     TORCH_CHECK_VALUE(error == std::errc() && stop == end, "--", flag, "=",
-                      text, ": '", part, "' is no whole number");
+                      text, ": '", part, "' is not a whole number");
     numbers.push_back(number);
   }
   return numbers;
@@ -39,7 +39,7 @@ std::string text_of(const std::vector<int64_t>& numbers) {
 
 namespace {
 
-// "cpu", "cuda:0", ...: of this machine.
+// Returns the devices of this machine: "cpu", "cuda:0", ...
 std::vector<std::string> device_names() {
   std::vector<std::string> names{"cpu"};
   const auto accelerator = at::getAccelerator();
@@ -60,8 +60,8 @@ std::vector<c10::Device> parse_devices(const std::string& text) {
     const bool there = std::count(names.begin(), names.end(), part) +
                            std::count(names.begin(), names.end(), part + ":0") >
                        0;
-    TORCH_CHECK_VALUE(there, "--devices=", text, ": there is no '", part,
-                      "' here; there are ", c10::Join(", ", names));
+    TORCH_CHECK_VALUE(there, "--devices=", text, ": this machine has no '",
+                      part, "'; it has ", c10::Join(", ", names));
     devices.emplace_back(part);
   }
   return devices;

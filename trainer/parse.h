@@ -1,4 +1,4 @@
-// Lists and names in flags.
+// Parsers for lists and names in flags.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,25 +11,27 @@
 
 namespace gpipe::trainer {
 
-// "10,12,9". c10::ValueError, naming the flag, for what are no whole numbers.
+// Returns the numbers of a list like "10,12,9". Throws c10::ValueError, which
+// names the flag, if a part is not an integer.
 std::vector<int64_t> parse_numbers(const std::string& flag,
                                    const std::string& text);
 
-// "10,12,9".
+// Returns a list like "10,12,9".
 std::string text_of(const std::vector<int64_t>& numbers);
 
-// "cuda:0,cuda:1,cpu"; nothing in "". c10::ValueError for what is no device, or
-// is not there.
+// Returns the devices of a list like "cuda:0,cuda:1,cpu", or none for "".
+// Throws c10::ValueError if a part is not a device of this machine.
 std::vector<c10::Device> parse_devices(const std::string& text);
 
-// The first of them; if there are none, the first accelerator, or the CPU on a
-// machine without any.
+// Returns the first of `devices`. If there are none, returns the first
+// accelerator, or the CPU if the machine has no accelerator.
 c10::Device first_device(const std::vector<c10::Device>& devices);
 
-// never, except_last, always. c10::ValueError.
+// Returns the mode for never, except_last or always. Throws c10::ValueError for
+// any other name.
 Checkpoint parse_checkpoint(const std::string& name);
 
-// The parts between commas; none in "".
+// Returns the parts between commas, or none for "".
 std::vector<std::string> split(const std::string& text);
 
 }  // namespace gpipe::trainer

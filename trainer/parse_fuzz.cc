@@ -1,4 +1,4 @@
-// Any bytes as a list in a flag, or as a name.
+// Parses arbitrary bytes as a list in a flag and as a name.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using gpipe::testing::fuzz_parser;
   const std::string text(gpipe::testing::fuzz_text(data, size));
 
-  // A comma makes a string, of 32 bytes; lists grow twofold.
+  // A comma creates a string of 32 bytes, and a vector doubles when it grows.
   gpipe::testing::FuzzLimits limits;
   limits.largest.per_byte = 64;
 

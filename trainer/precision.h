@@ -1,4 +1,4 @@
-// In which numbers a model computes.
+// The number formats in which a model computes.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -14,28 +14,32 @@
 
 namespace gpipe::trainer {
 
+// A choice of number formats.
 struct Precision {
-  // What operators compute in where they may, with parameters in float32.
+  // The dtype for operators that autocast runs in lower precision.
   std::optional<at::ScalarType> autocast;
-  // What parameters are in, and all else.
+  // The dtype of the parameters and of everything that autocast does not cast.
   at::ScalarType parameters = at::kFloat;
 
-  // Whether gradients want their losses scaled.
+  // Returns whether the loss must be scaled (see GradScaler).
   bool scales() const { return autocast == at::kHalf; }
 
-  // Gives a model parameters and buffers of that type, but leaves integers.
+  // Converts the floating-point parameters and buffers of `model` to
+  // `parameters`.
   void convert(torch::nn::Sequential& model) const;
 
-  // A mini-batch for that model.
+  // Converts the input of a mini-batch for the converted model, if it has
+  // floating-point values.
   Sample prepare(Sample sample) const;
 
-  // For the calling thread and the pipeline's workers, as long as it lives;
-  // null without autocast.
+  // Returns an autocast scope for the calling thread and the pipeline's
+  // workers, or null if autocast is not used.
   std::unique_ptr<AutocastScope> scope(c10::DeviceType device) const;
 };
 
-// float32; amp-float16, amp-bfloat16: autocast; bfloat16: all of it.
-// c10::ValueError, with all names, for another one.
+// Returns the precision for a name. float32 and bfloat16 use this dtype for
+// everything. amp-float16 and amp-bfloat16 use autocast with parameters in
+// float32. Throws c10::ValueError, which lists all names, for any other name.
 Precision precision_of(const std::string& name);
 
 }  // namespace gpipe::trainer

@@ -30,12 +30,12 @@ TEST(PrecisionTest, Bfloat16IsForAllThatIsNoCounter) {
   EXPECT_EQ(weight.scalar_type(), at::kBFloat16);  // the same tensor
   EXPECT_TRUE(weight.requires_grad());
 
-  // As --weights of a run in float32.
+  // A run in float32 can load these weights.
   const std::string path = gpipe::testing::new_folder() + "w.safetensors";
   write_safetensors(path, dict);
   auto other = model();
   EXPECT_EQ(load_initial_weights(other, "", path, "").line,
-            "7 of 7 tensors begin as those in " + path);
+            "7 of 7 tensors loaded from " + path);
 }
 
 }  // namespace

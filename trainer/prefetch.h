@@ -1,4 +1,4 @@
-// Mini-batches, loaded ahead of their use.
+// A loader of mini-batches that works ahead.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace gpipe::trainer {
 
-// load(first), load(first + 1), ... up to `last`, itself left out. While one
-// is in use the next is loaded, on a thread of its own.
+// The results of load(first), load(first + 1), ..., load(last - 1) in order.
+// While the caller uses one, another thread loads the next. Not thread-safe.
 class Prefetch {
  public:
   Prefetch(std::function<Sample(int64_t)> load, int64_t first, int64_t last)
@@ -19,7 +19,8 @@ class Prefetch {
     start();
   }
 
-  // The next one; none is asked for after the last. Throws what loading threw.
+  // Returns the next sample, or throws what load() threw. Must not be called
+  // after the last sample.
   Sample next() {
     Sample sample = loading_.get();
     start();
@@ -34,7 +35,7 @@ class Prefetch {
 
   std::function<Sample(int64_t)> load_;
   int64_t next_, last_;
-  std::future<Sample> loading_;  // last: its end is awaited first
+  std::future<Sample> loading_;  // last member: its destructor waits for load_
 };
 
 }  // namespace gpipe::trainer

@@ -92,11 +92,11 @@ class Processes : public Meeting {
                                       EngineParts parts) override {
     const int64_t copies = options.data_parallel;
     TORCH_CHECK_VALUE(copies > 0 && ranks() % copies == 0, ranks(),
-                      " processes cannot be --data_parallel=", copies,
-                      " copies of a pipeline");
+                      " processes cannot be divided into --data_parallel=",
+                      copies, " replicas of the pipeline");
     TORCH_CHECK_VALUE(parts.batch % copies == 0, "--batch=", parts.batch,
-                      " cannot be shared by --data_parallel=", copies,
-                      " copies");
+                      " cannot be divided among --data_parallel=", copies,
+                      " replicas");
     const auto devices = parse_devices(options.devices);
     const Cut cut = make_cut(
         options, {parts.model, ranks() / copies, parts.batch / copies,

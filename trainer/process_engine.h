@@ -1,4 +1,4 @@
-// The engine of a process among others: a DistributedPipeline.
+// An Engine for one of several processes, which uses DistributedPipeline.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,8 @@
 
 namespace gpipe::trainer {
 
-// Waits for the others.
+// Connects the processes of a run. Blocks until all are there. Throws what
+// World::connect() throws.
 std::unique_ptr<Meeting> meet_processes(const EngineOptions& options);
 
 }  // namespace gpipe::trainer

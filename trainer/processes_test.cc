@@ -1,4 +1,4 @@
-// Runs over several processes.
+// Tests of runs over several processes.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 
@@ -29,7 +29,7 @@ using gpipe::testing::world_options;
 Options options_of(const std::string& folder) {
   Options options = small_options("transformer");
   options.task.transformer_dropout = 0.2;
-  options.engine.checkpoint = "never";  // a loss is computed once
+  options.engine.checkpoint = "never";  // computes each loss only once
   options.loop.steps = 4;
   options.loop.clip = 0.5;
   options.loop.eval_every = 2;
@@ -37,7 +37,8 @@ Options options_of(const std::string& folder) {
   return options;
 }
 
-// Its statistics are of what a copy has seen last.
+// Adds a BatchNorm with momentum 1, whose statistics are those of the last
+// micro-batch of a replica.
 torch::nn::Sequential with_batch_norm(const torch::nn::Sequential& model) {
   torch::nn::Sequential with;
   const auto names = model->named_children().keys();
@@ -54,7 +55,7 @@ torch::nn::Sequential with_batch_norm(const torch::nn::Sequential& model) {
 
 const RankProgramEntry kTrain("train", [] {
   Options options = options_of(argument("folder"));
-  // As a launcher would say it.
+  // Sets the environment variables that a launcher would set.
   const WorldOptions world = world_options();
   setenv("RANK", std::to_string(world.rank).c_str(), 1);
   setenv("WORLD_SIZE", std::to_string(world.size).c_str(), 1);
@@ -72,7 +73,7 @@ const RankProgramEntry kTrain("train", [] {
   }
   const auto task = make_task(options.task);
   const int64_t stop = std::stoll(argument("stop"));
-  // In one of them only.
+  // Only the process that computes losses gets the signal.
   TaskWith stopped(*task, [&, losses = std::make_shared<int64_t>(0)](
                               const at::Tensor& output) {
     if (++*losses == 2 * (stop - 1) + 1) raise(SIGTERM);
@@ -83,7 +84,9 @@ const RankProgramEntry kTrain("train", [] {
              [](const std::string& line) { std::cout << line << std::endl; });
 });
 
-// `more`: arguments of kTrain's.
+// Runs kTrain in `count` processes and expects exit code `code`. `copies`: the
+// number of replicas. `stop`: the step in which the run gets SIGTERM. `more`:
+// other arguments of kTrain.
 void train_in_processes(const std::string& folder, int count, int copies,
                         int64_t stop, int code,
                         int64_t chunks = options_of("").engine.chunks,
@@ -136,13 +139,13 @@ TEST(ProcessesTest, CopiesShareABatch) {
   const std::string there = new_folder() + "there";
   train_in_processes(there, 2, 2, /*stop=*/100, kDone);
   EXPECT_EQ(state_in(there).step, 4);
-  // Goes on in one process, of which the mini-batches are the same.
+  // Resumes in one process, which has the same mini-batches.
   Options options = options_of(there);
   options.loop.steps = 5;
   EXPECT_EQ(run_here(options).code, kDone);
 }
 
-// With more, sums are of the same numbers in another order.
+// With more micro-batches per replica, sums would have another order.
 TEST(ProcessesTest, CopiesWithAMicroBatchEachHaveTheBitsOfOneCopy) {
   const std::string folder = new_folder();
   const std::string here = folder + "here", there = folder + "there";
@@ -159,7 +162,7 @@ TEST(ProcessesTest, WithBatchNormTheTestIsOfTheCopyThatIsSaved) {
                      options_of("").engine.chunks, {{"batch_norm", "true"}});
   const auto task = make_task(options_of(there).task);
   const Score score = plain_score(there, *task, with_batch_norm(task->model()));
-  // In micro-batches, so sums may be rounded in another way.
+  // The run sums over micro-batches, which may round differently.
   EXPECT_NEAR(std::stod(logged(there, 4, "test_loss")),
               score.loss / score.items, 1e-6);
 }

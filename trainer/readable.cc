@@ -11,13 +11,13 @@ Readable::Readable(bool skip, int64_t size)
 void Readable::rethrow(const c10::ValueError& error) {
   throw c10::ValueError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                         std::string(error.what_without_backtrace()) +
-                            "; --skip_broken goes on without such files");
+                            "; --skip_broken skips such files");
 }
 
 void Readable::note(const std::string& broken) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++left_out_;
-  warnings_.push_back("left out, number " + std::to_string(left_out_) + ": " +
+  warnings_.push_back("skipped, number " + std::to_string(left_out_) + ": " +
                       broken);
 }
 

@@ -1,4 +1,4 @@
-// --skip_broken: what becomes of files that cannot be read.
+// The handling of files that cannot be read (--skip_broken).
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -13,13 +13,14 @@
 
 namespace gpipe::trainer {
 
-// Without `skip` an error is an error. Threads: any.
+// A reader of files that skips broken ones or throws. Thread-safe.
 class Readable {
  public:
-  // Of a set of `size` files.
+  // `skip`: whether to skip broken files. Otherwise reading one throws
+  // c10::ValueError. `size`: the number of files in the data set.
   Readable(bool skip, int64_t size);
 
-  // As those of data::BrokenFiles.
+  // Read as the functions of data::BrokenFiles with the same names.
   template <typename Get>
   auto read(int64_t index, const Get& get) {
     if (skip_) return broken_.read(index, get);
@@ -32,7 +33,7 @@ class Readable {
     return with_advice([&] { return get(index); });
   }
 
-  // A line for each file that has been left out since the last call.
+  // Returns one line for each file skipped since the last call.
   std::vector<std::string> take_warnings();
 
  private:
@@ -44,7 +45,7 @@ class Readable {
       rethrow(error);
     }
   }
-  // With the flag that goes on.
+  // Throws `error` again and adds the advice to use --skip_broken.
   [[noreturn]] static void rethrow(const c10::ValueError& error);
   void note(const std::string& broken);
 

@@ -1,4 +1,5 @@
-// A run that was stopped and goes on is the run that was not, to the bit.
+// Tests that a run which was stopped and resumed is bitwise equal to an
+// uninterrupted run.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -23,11 +24,11 @@ using gpipe::testing::read_bytes;
 using gpipe::testing::value_error_of;
 using gpipe::testing::write_bytes;
 
-// All that may go wrong at once.
+// Returns options that use everything that a resumed run could get wrong.
 Options options_of(const std::string& model) {
   Options options = small_options(model);
   options.task.batch = 4;
-  options.engine.checkpoint = "never";  // a loss is computed once
+  options.engine.checkpoint = "never";  // computes each loss only once
   options.loop.steps = 6;
   options.loop.accumulate = 2;
   options.loop.clip = 0.5;
@@ -35,7 +36,8 @@ Options options_of(const std::string& model) {
   return options;
 }
 
-// Sends itself a signal in the loss of step `stop` (from 1).
+// A task that raises signal `number` in the first loss of step `stop`, counted
+// from 1.
 class StoppedTask : public TaskWith {
  public:
   StoppedTask(Task& task, int64_t losses_per_step, int64_t stop, int number)
@@ -67,7 +69,7 @@ void expect_goes_on(Options options) {
   EXPECT_EQ(state_in(options.loop.run_dir).step, 3);
   const Ran second = run_here(options);
   EXPECT_EQ(second.code, kDone);
-  EXPECT_NE(second.line_with("goes on from step 3"), "");
+  EXPECT_NE(second.line_with("resumes at step 3"), "");
   gpipe::testing::expect_equal(state_in(options.loop.run_dir), expected);
 }
 
@@ -105,7 +107,7 @@ TEST(ResumeTest, SigtermDoesTheSameAndASignalWhileABatchIsLoadedCounts) {
   options.loop.run_dir = new_folder() + "run";
   const auto task = make_task(options.task);
   TaskWith stopped(*task, nullptr, [](int64_t index) {
-    if (index == 5) raise(SIGTERM);  // for step 3, ahead of it
+    if (index == 5) raise(SIGTERM);  // when data of step 3 is loaded ahead
   });
   EXPECT_EQ(run_here(options, stopped).code, kSignal + SIGTERM);
   const int64_t step = state_in(options.loop.run_dir).step;
@@ -157,7 +159,7 @@ TEST(ResumeTest, AFinishedRunHasNothingToDo) {
   run_here(options);
   const Ran ran = run_here(options);
   EXPECT_EQ(ran.code, kDone);
-  EXPECT_NE(ran.line_with("nothing to do: 1 of 1 steps"), "");
+  EXPECT_NE(ran.line_with("nothing to do: 1 of 1 steps are done"), "");
 }
 
 TEST(ResumeTest, ABeginningBeforeStepsThatAreThereIsRefused) {
@@ -178,7 +180,8 @@ TEST(ResumeTest, ABeginningBeforeStepsThatAreThereIsRefused) {
   EXPECT_EQ(run_here(options).code, kDone);
 }
 
-// A header that is damaged is found at once, a tensor when it is loaded.
+// A damaged header is found when the step is opened, a damaged tensor only when
+// it is loaded.
 TEST(ResumeTest, WhereEachStepIsDamagedNothingBeginsAnew) {
   Options options = options_of("transformer");
   options.loop.run_dir = new_folder() + "run";
@@ -196,8 +199,9 @@ TEST(ResumeTest, WhereEachStepIsDamagedNothingBeginsAnew) {
       write_bytes(path, bytes);
     }
     const std::string error = value_error_of([&] { run_here(options); });
-    EXPECT_NE(error.find("no step in " + options.loop.run_dir + " is whole"),
-              std::string::npos)
+    EXPECT_NE(
+        error.find("all steps in " + options.loop.run_dir + " are damaged"),
+        std::string::npos)
         << error;
     EXPECT_EQ(read_bytes(options.loop.run_dir + "/metrics.csv"), log);
   }
@@ -226,19 +230,20 @@ TEST(ResumeTest, TheLogHasEachStepOnce) {
   }
 }
 
-// Sends itself a signal in a test.
+// A task that raises SIGINT in an evaluation.
 class StoppedInTest : public TaskWith {
  public:
   explicit StoppedInTest(Task& task) : TaskWith(task, nullptr) {}
   Sample test_batch(int64_t index) override {
     raise(SIGINT);
-    // The second one would end the process.
+    // A second signal would end the process.
     std::signal(SIGINT, SIG_IGN);
     return TaskWith::test_batch(index);
   }
 };
 
-// Of a step at whose end a test is due.
+// Stops a run in step `stop`, at whose end an evaluation is due. Expects that
+// the resumed run first does this evaluation.
 void expect_test_is_made_up(Options options, int64_t stop) {
   options.loop.run_dir = new_folder() + "whole";
   EXPECT_EQ(run_here(options).code, kDone);
@@ -254,13 +259,13 @@ void expect_test_is_made_up(Options options, int64_t stop) {
   EXPECT_EQ(first.code, kSignal + SIGINT);
   EXPECT_NE(first.line_with("SIGINT: ends after step " + std::to_string(stop) +
                             " of " + std::to_string(options.loop.steps) +
-                            ", without its test, saved in "),
+                            ", before its evaluation, saved in "),
             "");
   EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), "");
   const std::string step_loss = logged(options.loop.run_dir, stop, "loss");
   EXPECT_NE(step_loss, "");
 
-  // And cut off once more.
+  // Interrupts the evaluation once more.
   StoppedInTest again(*task);
   EXPECT_EQ(run_here(options, again).code, kSignal + SIGINT);
   EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), "");

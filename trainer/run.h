@@ -1,4 +1,4 @@
-// A whole training run, from its options to its exit code.
+// A whole training run, from options to exit code.
 #pragma once
 
 #include <functional>
@@ -11,22 +11,22 @@
 
 namespace gpipe::trainer {
 
-// Makes the task, meets the other processes, builds and cuts the model, goes on
-// from where a run in LoopOptions::run_dir was, and trains. Returns an exit
-// code, see exit_code.h. `print`: see Loop.
+// Runs a training run and returns its exit code (exit_code.h). Creates the
+// task, connects the processes, builds and partitions the model, resumes an
+// earlier run in LoopOptions::run_dir, and trains. `print`: see Loop.
 //
-// Seeds LibTorch's default generators, and with LoopOptions::deterministic
-// changes LibTorch's global switches.
+// Seeds LibTorch's default generators. With LoopOptions::deterministic, changes
+// LibTorch's global settings.
 //
-// Errors: c10::ValueError and std::invalid_argument for options and data that
-// do not fit; what training throws.
+// Throws c10::ValueError or std::invalid_argument if the options and the data
+// do not fit, and what training throws.
 int run(const Options& options, const Print& print);
 
-// The same with a task of the caller's.
+// Does the same with a given task.
 int run(const Options& options, Task& task, const Print& print);
 
-// kWrongFlags for those that a user's flags or data cause, else kFailed; and
-// the text without a backtrace.
+// The exit code and the text for an exception. The code is kWrongFlags if the
+// user's flags or data caused it, else kFailed. The text has no backtrace.
 struct Ending {
   int code;
   std::string text;

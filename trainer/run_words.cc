@@ -30,7 +30,7 @@ Words fixed_words(const Options& options, const Task& task) {
       {"--momentum", text_of(options.optimizer.momentum)},
       {"--weight_decay", text_of(options.optimizer.weight_decay)},
       {"--decay_norms", text_of(options.optimizer.decay_norms)},
-      // What is there, and not where, which may have moved.
+      // The description of the data, not its path, since data may be moved.
       {"--data_dir", task.data()},
   };
   if (of_task.model == "amoebanetd") {
@@ -136,8 +136,8 @@ void check_fixed_words(const Words& saved, const Words& now,
              "' and is '" + value + "'";
   }
   TORCH_CHECK_VALUE(wrong.empty(), folder,
-                    " has a run that this one cannot go on from: ", wrong,
-                    ". Give the flags that it had, or another --run_dir");
+                    " contains a run with other flags: ", wrong,
+                    ". Use the flags of that run, or another --run_dir");
 }
 
 std::vector<std::string> changes(const Words& saved, const Words& now) {

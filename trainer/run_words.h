@@ -1,5 +1,5 @@
-// What a run says of itself in its saved steps, so that it does not go on as
-// another one.
+// The flags that a run stores in its run checkpoints. They prevent a run from
+// resuming with the flags of another run.
 #pragma once
 
 #include <map>
@@ -11,33 +11,35 @@
 
 namespace gpipe::trainer {
 
+// Flags ("--lr") and their values.
 using Words = std::map<std::string, std::string>;
 
-// The flags that a run must keep, and those that it may change ("--lr"), with
-// their values.
+// Return the flags that a run must keep when it resumes, and those that it may
+// change.
 Words fixed_words(const Options& options, const Task& task);
 Words changeable_words(const Options& options);
 
-// What all processes of a run must have been given alike, whatever they may
-// change from run to run: those, those that steer the loop, and a checksum of
-// the data. Of paths, which may be others on other machines, whether there is
-// one.
+// Returns the flags that must be equal in all processes of a run: the fixed and
+// the changeable flags, those that control the loop, and a checksum of the
+// data. Instead of a path, which may differ between machines, it contains only
+// whether one is given.
 Words shared_words(const Options& options, const Task& task);
 
-// As a text without its own meaning, for all_gather(), and back.
+// Convert words to a text for all_gather() and back.
 std::string bytes_of(const Words& words);
 Words words_of(const std::string& bytes);
 
-// `all`: of each process. c10::ValueError that names each flag of which one has
-// another value than the first, with both.
+// Throws c10::ValueError if a flag differs between processes. `all`: the words
+// of each process, by rank. The text names each such flag, with its value in
+// process 0 and in another process.
 void check_same_words(const std::vector<Words>& all);
 
-// c10::ValueError that names each flag of which a saved step (`saved`, in
-// `folder`) has another value than `now`, with both.
+// Throws c10::ValueError if a flag in `saved` differs from `now`. The text
+// names each such flag with both values. `folder`: where `saved` comes from.
 void check_fixed_words(const Words& saved, const Words& now,
                        const std::string& folder);
 
-// A line for each flag that has been changed.
+// Returns one line for each flag that differs between `saved` and `now`.
 std::vector<std::string> changes(const Words& saved, const Words& now);
 
 }  // namespace gpipe::trainer

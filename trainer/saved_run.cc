@@ -13,7 +13,7 @@
 namespace gpipe::trainer {
 namespace {
 
-constexpr char kScaler[] = "grad_scaler";  // the scale, and the steps since
+constexpr char kScaler[] = "grad_scaler";  // GradScaler::State
 constexpr char kUntested[] = "untested";   // Standing::untested
 
 std::string text_of(const GradScaler::State& state) {
@@ -36,7 +36,7 @@ std::string text_of(const std::map<std::string, double>& values) {
   return text.str();
 }
 
-// std::stod reads "nan" and "inf", which streams do not.
+// Reads with std::stod, since streams cannot read "nan" and "inf".
 std::map<std::string, double> values_of(const std::string& text) {
   std::map<std::string, double> values;
   std::istringstream stream(text);
@@ -67,24 +67,25 @@ std::optional<Words> SavedRun::words() {
   if (!files_) return std::nullopt;
   const auto state = files_->resume(how_, RunFiles::Names());
   const auto steps = files_->steps();
-  // The next "auto" would take it for this run's.
+  // Otherwise a later --resume=auto would load the other run's step.
   TORCH_CHECK_VALUE(
       how_ == "auto" || steps.empty() ||
           steps.back() <= (state ? state->step : 0),
       "--resume=", how_, ": ", folder_of(steps.back()),
-      " is of an earlier run, and later than where this one begins; move it "
-      "away, or give another --run_dir");
+      " is of an earlier run, and later than the start of this one; move it "
+      "away, or use another --run_dir");
   found_ = state.has_value();
   if (!steps.empty()) check_found(found_);
   if (!state) return std::nullopt;
   return state->words;
 }
 
-// To begin anew in its place would empty the log, and leave --weights out.
+// Throws if no step is complete. Starting a new run in the same folder would
+// empty the log and ignore --weights.
 void SavedRun::check_found(bool found) const {
-  TORCH_CHECK_VALUE(found, "--resume=", how_, ": no step in ", folder_,
-                    " is whole (the lines above say what is damaged). Move "
-                    "them away to begin anew, or give another --run_dir");
+  TORCH_CHECK_VALUE(found, "--resume=", how_, ": all steps in ", folder_,
+                    " are damaged (see the lines above). To start a new run, "
+                    "move them away or use another --run_dir");
 }
 
 Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,

@@ -1,4 +1,4 @@
-// The saved steps of a run: the training's state in, and out.
+// The run checkpoints of a training run.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -18,41 +18,44 @@
 
 namespace gpipe::trainer {
 
-// Where a run stands.
+// The position of a run.
 struct Standing {
-  int64_t step = 0;  // how many have been made
-  // What was measured in the last one, if a test of it is still to be made.
+  int64_t step = 0;  // steps done
+  // The metrics of the last step if its evaluation has not been done yet.
   std::optional<std::map<std::string, double>> untested;
 };
 
-// Of several processes, all make the same calls at the same time.
+// A reader and writer of the run checkpoints in LoopOptions::run_dir. With
+// several processes, all make the same calls at the same time. Not thread-safe.
 class SavedRun {
  public:
   using AllGather =
       std::function<std::vector<std::string>(const std::string& mine)>;
 
-  // LoopOptions::run_dir "": nothing is saved, and there is nothing to go on
-  // from. `report`: is told what is damaged and passed over.
+  // If LoopOptions::run_dir is empty, nothing is saved or resumed. `report`:
+  // called with a line about each damaged step that is skipped.
   SavedRun(const LoopOptions& options, int rank, int ranks,
            AllGather all_gather,
            std::function<void(const std::string&)> report);
 
   bool saves() const { return files_.has_value(); }
 
-  // What the step to go on from says of itself, before anything of it is
-  // loaded; nothing if there is none. c10::ValueError for a step that is not
-  // there, or after which there are others, or if all are damaged.
+  // Returns the words of the step to resume from, or nullopt if there is none.
+  // Loads no tensors of the model. Throws c10::ValueError if the wanted step
+  // does not exist or is damaged, if all steps are damaged, or if there are
+  // steps after the one to begin with (unless --resume=auto).
   std::optional<Words> words();
 
-  // Puts that step in, if there is one, and returns where it stands. `scaler`
-  // may be null.
+  // Loads the step to resume from, if there is one, and returns its position.
+  // `scaler` may be null.
   //
-  // Errors: those of RunFiles, load_state_dict() and load_optimizer_state();
-  // c10::ValueError if words() has found one, and all turn out damaged.
+  // Throws what RunFiles, load_state_dict() and load_optimizer_state() throw.
+  // Throws c10::ValueError if words() found a step but all are damaged.
   Standing load(Engine& engine, torch::optim::Optimizer& optimizer,
                 GradScaler* scaler);
 
-  // Of the first replica; with the words of the run.
+  // Saves a step, with the words of the run. The model and the optimizer are
+  // those of the first replica. The random states are those of each process.
   void save(const Standing& standing, Engine& engine,
             const torch::optim::Optimizer& optimizer, const GradScaler* scaler,
             Words words);
@@ -64,7 +67,7 @@ class SavedRun {
 
   const std::string how_;
   const std::string folder_;
-  bool found_ = false;  // by words()
+  bool found_ = false;  // set by words()
   std::optional<RunFiles> files_;
 };
 

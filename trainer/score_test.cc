@@ -1,4 +1,4 @@
-// How good a model is, on outputs made by hand.
+// Tests of the scores of tasks, on outputs written by hand.
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -27,19 +27,19 @@ TEST(ScoreTest, LabelsThatAreFoundAreCountedAndMissingOnesAreNot) {
 }
 
 TEST(ScoreTest, DiceIsThatOfEachImage) {
-  // Found: 2 pixels, of which 1 is inside, where 1 is: 2 * 1 / 3.
+  // Found are 2 pixels. The mask has 1, which is among them: 2 * 1 / 3.
   const at::Tensor first = at::tensor({1., 1., -1., -1.}).view({1, 2, 2});
   const at::Tensor first_mask = at::tensor({1., 0., 0., 0.}).view({1, 2, 2});
-  // Nothing found, and there is nothing: 1.
+  // Both are empty: 1.
   const at::Tensor none = at::tensor({-1., -1., -1., -1.}).view({1, 2, 2});
   const at::Tensor empty = at::zeros({1, 2, 2});
-  // Does not count.
+  // A negative mask does not count.
   const at::Tensor missing = at::tensor({-1., -1., -1., -1.}).view({1, 2, 2});
   const Score score = score_of_masks(at::stack({first, none, first}),
                                      at::stack({first_mask, empty, missing}));
   EXPECT_EQ(score.items, 2);
   EXPECT_DOUBLE_EQ(score.value, 2. / 3 + 1);
-  // ln(1 + 1/e) where it is right, and one more where not.
+  // ln(1 + 1/e) per correct pixel, and 1 more for the wrong one of 4 pixels.
   EXPECT_NEAR(score.loss, 2 * std::log1p(std::exp(-1.)) + 0.25, 1e-6);
 }
 

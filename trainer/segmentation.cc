@@ -47,7 +47,7 @@ int64_t held_out_of(int64_t images, double part) {
       static_cast<int64_t>(std::llround(part * static_cast<double>(images)));
   TORCH_CHECK_VALUE(part > 0 && count > 0 && count < images,
                     "--held_out=", part, " of ", images, " images is ", count,
-                    "; neither training nor testing may be without");
+                    "; training and testing each need at least one");
   return count;
 }
 
@@ -101,7 +101,7 @@ class Segmentation : public Task {
     return {at::stack(inputs), at::stack(masks)};
   }
 
-  // An image that cannot be read is grey, and its mask negative.
+  // Represents an unreadable image by a grey one with a negative mask.
   Sample test_batch(int64_t index) override {
     const int64_t begin = index * options_.batch;
     const int64_t end = std::min(begin + options_.batch, held_out_);
@@ -142,7 +142,7 @@ class Segmentation : public Task {
  private:
   const TaskOptions options_;
   const Images images_;
-  const int64_t held_out_;  // those that are first in order_
+  const int64_t held_out_;  // number of test images, the first in `order_`
   const std::vector<int64_t> order_;
   Readable readable_, readable_for_test_;
   Epochs epochs_;

@@ -1,4 +1,4 @@
-// Images and what of them is inside of something.
+// The task of binary image segmentation.
 #pragma once
 
 #include <memory>
@@ -8,16 +8,17 @@
 
 namespace gpipe::trainer {
 
-// unet on a folder of images and masks (data/mask_folder.h), or on drawn discs.
-// Items are images, the metric is the mean of their Dice coefficients.
+// Returns a task that trains unet on a folder of images and masks
+// (data/mask_folder.h), or on generated discs if there is no folder. An item of
+// a Score is an image. The metric is the mean Dice coefficient of the images.
 //
-// c10::ValueError for options and data that do not fit.
+// Throws c10::ValueError if the options and the data do not fit.
 std::unique_ptr<Task> segmentation(const TaskOptions& options);
 
-// Logits and masks [rows, 1, height, width]; an image whose mask is negative
-// does not count. Dice's coefficient of what has logits above 0, A, and what is
-// inside, B, is 2 |A and B| / (|A| + |B|), or 1 if both are empty.
-// Threads: pure function.
+// Returns the score of logits for masks, both [rows, 1, height, width]. Images
+// with a negative mask do not count. The Dice coefficient of A, the pixels with
+// positive logits, and B, the pixels inside the mask, is
+// 2 |A and B| / (|A| + |B|), or 1 if both are empty. Thread-safe.
 Score score_of_masks(const at::Tensor& output, const at::Tensor& target);
 
 }  // namespace gpipe::trainer

@@ -1,19 +1,21 @@
-// Ctrl-C: asks a program to come to an end; a second one ends it at once.
+// Signals that stop a program. The first one is only recorded, so that the
+// program can end in order. The second one ends it at once.
 #pragma once
 
 namespace gpipe::trainer {
 
-// While in scope, SIGINT and SIGTERM are noted, each signal after the first one
-// that comes does what it does by default. One at a time in a process.
+// A handler for SIGINT and SIGTERM, from construction to destruction. It only
+// records the first signal. Later signals have their default effect. Only one
+// object may exist in a process at any time.
 class StopSignals {
  public:
   StopSignals();
-  // What was done with these signals before is done again.
+  // Restores the previous handlers.
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The number of the signal that has come; 0 if none has. Threads: any.
+  // Returns the number of the recorded signal, or 0. Thread-safe.
   int received() const;
 
  private:

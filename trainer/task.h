@@ -1,4 +1,4 @@
-// What is trained: a model, data, a loss, and how good it is.
+// A task: a model, data, a loss and a metric.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,20 +10,21 @@
 
 namespace gpipe::trainer {
 
-// Of a mini-batch: `begin` to `end`, but for the last.
+// A range of the rows of a mini-batch, without `end`.
 struct Rows {
   int64_t begin = 0, end = 0;
 };
 
+// Some rows of a mini-batch. Both tensors have the same number of rows.
 struct Sample {
-  at::Tensor input, target;  // on the CPU, with a row for each other's
+  at::Tensor input, target;  // on the CPU
 };
 
-// Sums over items (images, or characters), which may be added up.
+// Sums over items (images or characters). Scores can be added.
 struct Score {
   double items = 0;
   double loss = 0;
-  double value = 0;  // whatever metric() makes of it
+  double value = 0;  // meaning depends on Task::metric()
 
   Score& operator+=(const Score& other) {
     items += other.items;
@@ -33,50 +34,59 @@ struct Score {
   }
 };
 
-// Threads: train_batch() is called by one at a time, test_batch() by one at a
-// time, loss() by any number, and all of these at the same time.
+// A task that a run trains.
+//
+// Threads: train_batch() is called by one thread at a time, and so is
+// test_batch(). loss() is called by any number of threads. All three may run at
+// the same time.
 class Task {
  public:
   virtual ~Task() = default;
 
-  // Its weights come from LibTorch's default generator. Called once, maybe.
+  // Returns a model with weights drawn from LibTorch's default generator.
+  // Called at most once.
   virtual torch::nn::Sequential model() const = 0;
 
-  // Which images, how many, ...: a line. A run that goes on wants the same.
+  // Returns one line that describes the data: which items, and how many. A run
+  // checkpoint contains it, and the resumed run must have the same line.
   virtual std::string data() const = 0;
 
-  // Of what that is: names and labels, in order, or what is read already. The
-  // same for a copy in another place. 0 for what is drawn.
+  // Returns a checksum of the data: of names and labels in order, or of the
+  // content if it is loaded. Does not depend on the folder. 0 for generated
+  // data.
   virtual uint32_t checksum() const = 0;
 
-  // What a row is called, "images".
+  // Returns the name of a row in the plural: "images".
   virtual std::string rows_name() const = 0;
 
-  // Mini-batches per epoch, at least 1, and of the test. A mini-batch of
-  // training has the same number of rows each time.
+  // Return the number of mini-batches per epoch, at least 1, and of the test
+  // set. All training mini-batches have the same number of rows.
   virtual int64_t train_batches() const = 0;
   virtual int64_t test_batches() const = 0;
 
-  // Some rows of mini-batch 0, 1, 2, ..., over all epochs: a function of the
-  // seed and the number, so that a run that goes on sees what it would have
-  // seen. c10::ValueError, naming the file, for one that is broken.
+  // Returns some rows of mini-batch `index`, counted from 0 over all epochs.
+  // The result depends only on the seed and the arguments, so that a resumed
+  // run sees the same data. Throws c10::ValueError, which names the file, if a
+  // file is broken.
   virtual Sample train_batch(int64_t index, Rows rows) = 0;
   virtual Sample test_batch(int64_t index) = 0;
 
-  // Of the rows of a micro-batch, the mean. On the output's device.
+  // Returns the mean loss over the rows of a micro-batch, on the output's
+  // device.
   virtual at::Tensor loss(const at::Tensor& output,
                           const at::Tensor& target) const = 0;
 
-  // Both on the CPU.
+  // Returns the score of some rows. Both tensors are on the CPU.
   virtual Score score(const at::Tensor& output,
                       const at::Tensor& target) const = 0;
 
-  // "accuracy", and its value for what has been summed up.
+  // Return the name of the metric, for example "accuracy", and its value for a
+  // sum of scores.
   virtual std::string metric_name() const = 0;
   virtual double metric(const Score& score) const = 0;
 
-  // What there was to say, in lines, since the last call: files that are left
-  // out. Threads: any.
+  // Returns lines about files that were skipped since the last call.
+  // Thread-safe.
   virtual std::vector<std::string> take_warnings() { return {}; }
 };
 

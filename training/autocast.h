@@ -1,4 +1,4 @@
-// Mixed precision in a scope; LibTorch's C++ has only the switches.
+// Mixed precision in a scope. LibTorch's C++ API has only the switches.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -7,22 +7,24 @@
 
 namespace gpipe {
 
-// While in scope, operators on this type of device compute in `dtype` where
-// torch.autocast in Python has them do so (bfloat16 and float16 on a CPU, too).
-// A GPipe's workers take the caller's state over, in forward, recompute and
-// train_step(), and leave it again:
+// Turns autocast on (or off, if `enabled` is false) from construction to
+// destruction. Operators on `device` then compute in `dtype` wherever
+// torch.autocast in Python does so. A CPU supports bfloat16 and float16.
+//
+// A GPipe's workers use the autocast state of the thread that calls the
+// pipeline, in forward, recompute and train_step(), and reset it afterwards:
 //
 //   {
 //     const gpipe::AutocastScope autocast(torch::kCUDA, torch::kBFloat16);
 //     result = pipeline->train_step(input, target, loss, schedule);
 //   }
 //
-// They keep no copies of weights in `dtype` from one operator to the next, as
-// LibTorch does for other threads until the outermost scope ends: a recompute
-// may come after that.
+// On other threads LibTorch caches copies of weights in `dtype` until the
+// outermost scope ends. Workers do not: a recompute may run after that scope
+// has ended, when the copies are gone.
 //
-// Scopes may be nested; the state before comes back at the end of each.
-// Threads: the calling one.
+// Scopes may be nested. The end of each scope restores the previous state.
+// Threads: affects only the thread that creates the scope.
 class AutocastScope {
  public:
   AutocastScope(c10::DeviceType device, at::ScalarType dtype,
@@ -35,7 +37,7 @@ class AutocastScope {
     at::autocast::increment_nesting();
   }
   ~AutocastScope() {
-    // Copies of weights in `dtype` are kept up to the end of the outermost one.
+    // LibTorch caches copies of weights in `dtype` while any scope is open.
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(device_, enabled_before_);
     at::autocast::set_autocast_dtype(device_, dtype_before_);

@@ -44,8 +44,8 @@ nn::Sequential model() {
                         nn::ReLU(), nn::Linear(8, 4));
 }
 
-// A step in bfloat16 in micro-batches, as plain LibTorch's autocast computes
-// it: one scope for all of the forwards, whose gradients are added up.
+// Compares a step in bfloat16 with plain LibTorch: one autocast scope per
+// micro-batch, whose gradients are added up.
 TEST(AutocastScopeTest, AStepOfThePipelineHasTheBitsOfPlainAutocast) {
   const Tensor input = torch::randn({8, 6}), target = torch::randn({8, 4});
   const auto loss = [](const Tensor& output, const Tensor& target) {
@@ -61,7 +61,7 @@ TEST(AutocastScopeTest, AStepOfThePipelineHasTheBitsOfPlainAutocast) {
         piece = loss(plain->forward(input.narrow(0, 2 * k, 2)),
                      target.narrow(0, 2 * k, 2));
       }
-      // Each micro-batch by itself, so that sums are those of the pipeline.
+      // One backward per micro-batch, in the pipeline's order of summation.
       plain->zero_grad();
       (piece * 0.25).backward();
       std::size_t n = 0;

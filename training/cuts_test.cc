@@ -1,5 +1,5 @@
-// A run that goes on with another cut, or in another number of processes, is
-// the run that was never interrupted, to the bit.
+// Tests that a run which resumes with another partitioning, or with another
+// number of processes, is bitwise equal to an uninterrupted run.
 #include <ATen/Context.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
@@ -42,8 +42,8 @@ using testing::world_options;
 
 constexpr int64_t kChunks = 4;
 
-// Of values that depend on whether the run has begun: what the state does not
-// bring will be other than it was.
+// Returns a model whose initial weights depend on whether the run has started.
+// So a tensor that is missing in the state makes a resumed run differ.
 nn::Sequential make_model(const std::string& folder) {
   at::manual_seed(RunFiles(folder).steps().empty() ? 1 : 2);
   return nn::Sequential(nn::Linear(6, 16), nn::BatchNorm1d(16),
@@ -59,7 +59,8 @@ at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
   return at::mse_loss(output, target);
 }
 
-// The state of a run is all that a new process has of an old one.
+// A training program. All that it gets from an earlier process is the state in
+// the run's folder.
 template <typename Pipeline>
 class Trainer {
  public:
@@ -79,11 +80,11 @@ class Trainer {
     step_ = state->step;
   }
 
-  // Up to step `last`, and saves it.
+  // Trains up to step `last` and saves the state.
   void train(int64_t last, const Schedule& schedule) {
     for (; step_ < last; ++step_) {
       rates_.set(optimizer_, step_);
-      // The same on all ranks, whose generators are at the same place.
+      // Equal on all ranks, since their generators have equal states.
       const at::Tensor input = at::randn({12, 6}), target = at::randn({12, 2});
       optimizer_.zero_grad();
       pipeline_->train_step(input, target, loss_of, schedule);
@@ -106,7 +107,7 @@ class Trainer {
   int64_t step_ = 0;
 };
 
-// Goes on to step `last` in this process, with so many partitions.
+// Resumes and trains to step `last` in this process.
 void train_here(const std::string& folder, int64_t partitions, int64_t last) {
   GPipe pipeline(make_model(folder),
                  GPipeOptions(balance_of(partitions))
@@ -117,7 +118,7 @@ void train_here(const std::string& folder, int64_t partitions, int64_t last) {
       .train(last, fill_drain(static_cast<int>(partitions), kChunks));
 }
 
-// The same, where each partition is a process.
+// Resumes and trains to step `last` with one process per partition.
 const RankProgramEntry kTrain("train", [] {
   const auto world = World::connect(world_options());
   RunShard shard;

@@ -1,4 +1,4 @@
-// What is wrong with something that was read from a disk.
+// The error for a file whose content is not what was written.
 #pragma once
 
 #include <stdexcept>
@@ -6,6 +6,7 @@
 
 namespace gpipe {
 
+// A file that is missing, incomplete or changed. Example of what():
 // "model.safetensors has 1024 bytes, 2048 expected".
 class Damage : public std::runtime_error {
  public:

@@ -17,7 +17,7 @@ namespace {
 constexpr char kPrefix[] = "events.out.tfevents.";
 constexpr char kSuffix[] = ".gpipe";
 
-// The low bytes of a number, smallest first, whatever the processor.
+// Appends the bytes of a number in little-endian order, on any processor.
 template <typename Number>
 void put(std::string& bytes, Number number) {
   for (std::size_t k = 0; k < sizeof(Number); ++k) {
@@ -25,8 +25,8 @@ void put(std::string& bytes, Number number) {
   }
 }
 
-// Protobuf's wire format: a field is its number and how it is written, and then
-// its value (https://protobuf.dev/programming-guides/encoding).
+// The types in protobuf's wire format. A field is its number and type, then its
+// value (https://protobuf.dev/programming-guides/encoding).
 enum class Wire { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 void put_varint(std::string& bytes, uint64_t number) {
@@ -60,7 +60,7 @@ void put_float(std::string& bytes, int field, float number) {
   put(bytes, bits);
 }
 
-// Texts, and messages in messages.
+// Appends a field that holds a text or a nested message.
 void put_bytes(std::string& bytes, int field, const std::string& content) {
   put_key(bytes, field, Wire::kBytes);
   put_varint(bytes, content.size());
@@ -87,7 +87,7 @@ std::string new_path(const std::string& folder, double seconds) {
     if (name.rfind(kPrefix, 0) != 0) continue;
     const int64_t there =
         std::strtoll(name.c_str() + sizeof kPrefix - 1, nullptr, 10);
-    // Not one of a century to come, which nobody could follow.
+    // Ignores names with a second so late that no new file could follow them.
     if (there < 9'999'999'999) second = std::max(second, there + 1);
   }
   char digits[32];
@@ -144,7 +144,7 @@ void EventFile::write_event(double seconds, int64_t step,
                             const std::string& content) {
   std::string event;
   put_double(event, 1, seconds);
-  if (step != 0) put_int(event, 2, step);  // 0 is what a missing one means
+  if (step != 0) put_int(event, 2, step);  // a missing step means 0
   event += content;
   const std::string bytes = record(event);
   file_.write(bytes.data(), bytes.size());

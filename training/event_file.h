@@ -1,11 +1,11 @@
-// TensorBoard's event files, as far as numbers need them.
+// TensorBoard's event files, with only the parts that scalars need.
 //
-// A file is a sequence of records, each framed as TensorFlow's TFRecord: the
-// length of its data (8 bytes, smallest first), the masked CRC-32C of these 8
-// bytes, the data, the masked CRC-32C of the data. Masked is a CRC that is
-// rotated right by 15 bits and then increased by 0xa282ead8
-// (tensorflow/core/lib/hash/crc32c.h). The data is a protobuf message Event
-// (tensorboard/compat/proto/event.proto), of which these fields are used:
+// A file is a sequence of records in TensorFlow's TFRecord format. A record is
+// the length of its data (8 bytes, little-endian), the masked CRC-32C of these
+// 8 bytes, the data, and the masked CRC-32C of the data. To mask a CRC, rotate
+// it right by 15 bits and add 0xa282ead8 (tensorflow/core/lib/hash/crc32c.h).
+// The data is a protobuf message Event
+// (tensorboard/compat/proto/event.proto), with these fields:
 //
 //   1 double wall_time     3 string file_version ("brain.Event:2")
 //   2 int64 step           5 Summary summary { 1 repeated Value
@@ -22,30 +22,33 @@
 
 namespace gpipe {
 
-// A new event file, from its first record on. What a call has written is in the
-// file when it returns, whole; a process that dies leaves a last record that
-// TensorBoard passes over.
+// A writer of one new event file. When a function returns, its whole record is
+// in the file. If the process dies during a call, the file ends in an
+// incomplete record, which TensorBoard ignores.
 //
-// Errors: c10::Error with the path and the system's reason; after that the
-// object can only be destroyed. Threads: one at a time.
+// All functions throw c10::Error, with the path and the system's reason, if the
+// file cannot be written. After that the object can only be destroyed.
+// Not thread-safe.
 class EventFile {
  public:
-  // Makes FOLDER/events.out.tfevents.<seconds>.<host>.gpipe and begins it with
-  // the version of the format. `seconds`: Unix time. The folder must be there.
-  // Since TensorBoard reads the files of a folder in the order of their names,
-  // the name gets a later second than those of all event files that are there.
+  // Creates FOLDER/events.out.tfevents.<seconds>.<host>.gpipe and writes the
+  // version of the format. `seconds`: Unix time. The folder must exist.
+  // TensorBoard reads the files of a folder in the order of their names, so the
+  // name gets a later second than the names of all event files in the folder.
   EventFile(const std::string& folder, double seconds);
 
-  // The paths of the files of a folder that this class has written, in order.
+  // Returns the paths of the files in `folder` that this class has written, in
+  // the order of their names.
   static std::vector<std::string> all_in(const std::string& folder);
 
-  // TensorBoard forgets what it has read, from other files too, of steps from
-  // `step` on. (That which serves from Python does. The faster one forgets, of
-  // each tag for itself, the steps from one on that it reads again.)
+  // Tells TensorBoard to drop the data that it has read for `step` and all
+  // later steps, also from other files. TensorBoard's Python reader does so.
+  // Its faster reader (rustboard) drops data tag by tag: from the first step
+  // that it reads again for this tag.
   void restart(double seconds, int64_t step);
 
-  // Numbers of a step, by tag ("train/loss"; what is before the slash groups
-  // them). They are stored as float.
+  // Writes the values of one step by tag, for example "train/loss". TensorBoard
+  // groups tags by the part before the slash. Values are stored as float.
   void scalars(double seconds, int64_t step,
                const std::vector<std::pair<std::string, double>>& values);
 

@@ -32,7 +32,7 @@ std::string hex(const std::string& bytes) {
   return text;
 }
 
-// What TensorBoard 2.21 itself writes for these events.
+// The bytes that TensorBoard 2.21 writes for these events.
 constexpr char kVersion[] =
     "1800000000000000a37f4b22"
     "0900002040fc54d9411a0d627261696e2e4576656e743a32"
@@ -52,7 +52,7 @@ TEST(EventFileTest, WritesTheBytesThatTensorBoardDoes) {
   EventFile file(folder, 1700000000.5);
   ASSERT_THAT(names_in(folder), SizeIs(1));
   const std::string path = folder + names_in(folder)[0];
-  // Each is in the file as soon as it has been written.
+  // Each record is in the file as soon as its call returns.
   EXPECT_EQ(hex(read_bytes(path)), kVersion);
   file.restart(1700000001.5, 8);
   EXPECT_EQ(hex(read_bytes(path)), std::string(kVersion) + kRestart);

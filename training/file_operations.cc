@@ -27,7 +27,7 @@ namespace {
 FileWriter::FileWriter(std::string path) : path_(std::move(path)) {
   descriptor_ =
       open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail(path_, "cannot be made", errno);
+  if (descriptor_ < 0) fail(path_, "cannot be created", errno);
 }
 
 FileWriter::~FileWriter() {
@@ -40,7 +40,7 @@ void FileWriter::write(const void* bytes, std::size_t size) {
 }
 
 void FileWriter::finish() {
-  // Disks may be found to be full, or broken, as late as here.
+  // A full or broken disk may be detected only here.
   if (fsync(descriptor_) != 0) {
     fail(path_, "cannot be written to the disk", errno);
   }
@@ -55,7 +55,7 @@ FileReader::FileReader(std::string path) : path_(std::move(path)) {
   struct stat status;
   if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     close(descriptor_);
-    TORCH_CHECK(false, path_, ": is no file");
+    TORCH_CHECK(false, path_, ": is not a regular file");
   }
   size_ = static_cast<uint64_t>(status.st_size);
 }
@@ -96,7 +96,7 @@ bool is_folder(const std::string& path) {
 }
 
 void make_folder(const std::string& path) {
-  if (mkdir(path.c_str(), 0777) != 0) fail(path, "cannot be made", errno);
+  if (mkdir(path.c_str(), 0777) != 0) fail(path, "cannot be created", errno);
 }
 
 void make_folders(const std::string& path) {
@@ -105,11 +105,11 @@ void make_folders(const std::string& path) {
   while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
   const std::string parent = folder_of(plain);
   if (parent != plain) make_folders(parent);
-  // Somebody else may just have made it.
+  // Another process may have created the folder just now.
   if (mkdir(plain.c_str(), 0777) != 0 && errno != EEXIST) {
-    fail(path, "cannot be made", errno);
+    fail(path, "cannot be created", errno);
   }
-  TORCH_CHECK(is_folder(plain), path, ": is no folder");
+  TORCH_CHECK(is_folder(plain), path, ": is not a folder");
   sync_folder(parent);
 }
 
@@ -125,7 +125,7 @@ void sync_folder(const std::string& path) {
 
 void move_folder(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) != 0) {
-    fail(to, "cannot be given its name", errno);
+    fail(to, "cannot be renamed to this name", errno);
   }
 }
 
@@ -134,7 +134,7 @@ bool exchange_folder(const std::string& from, const std::string& to,
   bool was_there = false;
   if (rename(from.c_str(), to.c_str()) != 0) {
     if (errno != EEXIST && errno != ENOTEMPTY) {
-      fail(to, "cannot be given its name", errno);
+      fail(to, "cannot be renamed to this name", errno);
     }
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(),
                   RENAME_EXCHANGE) == 0) {
@@ -143,7 +143,7 @@ bool exchange_folder(const std::string& from, const std::string& to,
       move_folder(to, aside);
       move_folder(from, to);
     } else {
-      fail(to, "cannot be given its name", errno);
+      fail(to, "cannot be renamed to this name", errno);
     }
   }
   sync_folder(folder_of(to));

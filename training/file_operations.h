@@ -1,6 +1,7 @@
-// What run files ask of the file system, with errors that say what and where.
+// File system operations for run checkpoints, with errors that name the path.
 //
-// Errors: c10::Error with the path and the system's reason, of all of them.
+// Each function throws c10::Error, with the path and the system's reason, if
+// its operation fails.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +11,24 @@
 
 namespace gpipe {
 
-// A new file, written from its beginning. Threads: one at a time.
+// A writer of one new file. Not thread-safe.
 class FileWriter {
  public:
-  // Also an error: there is something of this name.
+  // Creates the file. Also throws c10::Error if `path` exists.
   explicit FileWriter(std::string path);
-  ~FileWriter();  // what has not been finished may be lost
+  ~FileWriter();  // without finish(), what was written may be lost
 
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
+  // Appends `size` bytes.
   void write(const void* bytes, std::size_t size);
 
-  // Returns when the bytes are on the disk. (The name in the folder need not
-  // be; see sync_folder().) Nothing can be done afterwards.
+  // Returns when all bytes are on the disk. The name in its folder may not be
+  // there yet: see sync_folder(). No other function may be called afterwards.
   void finish();
 
+  // Returns the number of bytes written so far.
   uint64_t size() const { return size_; }
 
  private:
@@ -34,9 +37,10 @@ class FileWriter {
   uint64_t size_ = 0;
 };
 
-// A file that is there. Threads: any.
+// A reader of an existing file. Thread-safe.
 class FileReader {
  public:
+  // Opens the file. Also throws c10::Error if `path` is not a regular file.
   explicit FileReader(std::string path);
   ~FileReader();
 
@@ -45,7 +49,8 @@ class FileReader {
 
   uint64_t size() const { return size_; }
 
-  // Also an error: the file ends before.
+  // Reads `size` bytes that start at `offset`. Also throws c10::Error if the
+  // file ends before that.
   void read_at(uint64_t offset, void* to, std::size_t size) const;
 
  private:
@@ -54,31 +59,33 @@ class FileReader {
   uint64_t size_ = 0;
 };
 
-// The names in a folder, in order; none if there is no such folder.
+// Returns the names in a folder, sorted. Returns none if there is no such
+// folder.
 std::vector<std::string> names_in_folder(const std::string& path);
 
 bool is_folder(const std::string& path);
 
-// Makes a folder; also an error: there is something of this name.
+// Creates a folder. Also throws c10::Error if `path` exists.
 void make_folder(const std::string& path);
 
-// Makes those that are missing on the way to `path`, and `path`, for good.
+// Creates `path` and its missing parents, and syncs their names to the disk.
 void make_folders(const std::string& path);
 
 // Returns when the names in the folder are on the disk.
 void sync_folder(const std::string& path);
 
-// Gives a folder another name, which nothing has.
+// Renames a folder. `to` must not exist.
 void move_folder(const std::string& from, const std::string& to);
 
-// Gives the folder `from` the name `to`, in one step, for good. If `to` is
-// there, it is under the name `from` afterwards: true. On file systems that
-// cannot exchange names (NFS, for one) it is moved to `aside` before, so that
-// there is no `to` for a moment.
+// Renames the folder `from` to `to` atomically, and syncs the name to the disk.
+// If `to` exists, exchanges the two names and returns true: the previous `to`
+// is then named `from`. Some file systems, for example NFS, cannot exchange
+// names. There the previous `to` is first moved to `aside`, so that `to` is
+// missing for a short time, and the result is false.
 bool exchange_folder(const std::string& from, const std::string& to,
                      const std::string& aside);
 
-// With everything in it. That there is none is no error.
+// Removes a folder with all its contents. Does nothing if it does not exist.
 void remove_folder(const std::string& path);
 
 }  // namespace gpipe

@@ -29,7 +29,7 @@ std::vector<Default> default_generators() {
     try {
       result.push_back({device.str(), context.defaultGenerator(device)});
     } catch (const c10::Error&) {
-      break;  // an accelerator without generators
+      break;  // the accelerator has no generators
     }
   }
   return result;

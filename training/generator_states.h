@@ -8,17 +8,17 @@
 
 namespace gpipe {
 
-// By device: "cpu", "cuda:0", ... Tensors of bytes on the CPU, whose length and
-// meaning are LibTorch's.
+// States by device: "cpu", "cuda:0", ... A state is a byte tensor on the CPU.
+// LibTorch defines its length and its meaning.
 using GeneratorStates = std::map<std::string, at::Tensor>;
 
-// Of the CPU, and of every device of the accelerator if there is one with
-// generators. Threads: any.
+// Returns the states of the CPU's default generator and, if the accelerator has
+// generators, of that of each of its devices. Thread-safe.
 GeneratorStates generator_states();
 
-// The generators go on from there. States of devices that are not here are left
-// out. Errors: c10::Error if LibTorch does not take a state. Threads: any,
-// while nobody draws.
+// Sets the default generators to `states`. Ignores states of devices that this
+// machine does not have. Throws c10::Error if LibTorch rejects a state.
+// Threads: may be called from any thread while no thread draws random numbers.
 void set_generator_states(const GeneratorStates& states);
 
 }  // namespace gpipe

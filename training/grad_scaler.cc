@@ -11,11 +11,11 @@
 namespace gpipe {
 namespace {
 
-// The values of a gradient, to be changed in place.
+// Returns the values of a gradient. The caller changes them in place.
 at::Tensor values_of(at::Tensor& grad) {
   if (!grad.is_sparse()) return grad;
-  // Equal indices are added up first, or an infinity would come of two numbers
-  // afterwards.
+  // Adds up values of equal indices first. Otherwise two finite numbers could
+  // add up to an infinity after the check.
   grad = grad.coalesce();
   return grad._values();
 }
@@ -46,11 +46,11 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   for (const auto& [each, finite] : seen_) {
     TORCH_CHECK(each != &optimizer,
-                "the gradients of this optimizer have been unscaled since the "
-                "last update()");
+                "the gradients of this optimizer are already unscaled; call "
+                "update() before unscaling them again");
   }
   const c10::AutoGradMode no_graph(false);
-  // The operator takes tensors of one device and type.
+  // The operator requires tensors of one device and dtype.
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>>
       groups;
   for (const auto& group : optimizer.param_groups()) {
@@ -59,8 +59,8 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
       if (!grad.defined()) continue;
       TORCH_CHECK(grad.scalar_type() != at::kHalf, "a gradient of sizes ",
                   grad.sizes(),
-                  " is float16, in which what the scale has kept is lost when "
-                  "it is divided by; keep the parameters in float32");
+                  " is float16, so unscaling would lose small gradients; keep "
+                  "the parameters in float32");
       groups[{grad.device().str(), grad.scalar_type()}].push_back(
           values_of(grad));
     }
@@ -105,7 +105,7 @@ void GradScaler::update() {
     scale_ *= options_.backoff_factor();
     steps_since_ = 0;
   } else if (++steps_since_ == options_.growth_interval()) {
-    // An infinite scale would never end.
+    // An infinite scale would stay infinite.
     const double grown = scale_ * options_.growth_factor();
     if (grown < 1e38) scale_ = grown;
     steps_since_ = 0;
@@ -113,9 +113,10 @@ void GradScaler::update() {
 }
 
 void GradScaler::set_state(const State& state) {
-  TORCH_CHECK_VALUE(state.scale > 0 && state.steps_since >= 0, "a scale of ",
-                    state.scale, " after ", state.steps_since,
-                    " steps cannot be");
+  TORCH_CHECK_VALUE(
+      state.scale > 0 && state.steps_since >= 0,
+      "the scale must be positive and steps_since at least 0 (scale: ",
+      state.scale, ", steps_since: ", state.steps_since, ")");
   scale_ = state.scale;
   steps_since_ = state.steps_since;
 }

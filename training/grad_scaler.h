@@ -12,48 +12,54 @@
 
 namespace gpipe {
 
-// How the scale begins and changes.
+// How the scale starts and changes.
 struct GradScalerOptions {
   TORCH_ARG(double, init_scale) = 65536;
-  // After growth_interval steps in a row without an infinity the scale is
-  // multiplied by growth_factor (> 1); after a step with one, by backoff_factor
-  // (0 to 1).
+  // After `growth_interval` steps in a row with finite gradients, the scale is
+  // multiplied by `growth_factor` (> 1). After a step with an infinite or NaN
+  // gradient it is multiplied by `backoff_factor` (between 0 and 1).
   TORCH_ARG(double, growth_factor) = 2;
   TORCH_ARG(double, backoff_factor) = 0.5;
   TORCH_ARG(int64_t, growth_interval) = 2000;
-  // Of many processes: whether it is true on any of them, called by all at the
-  // same point of each step. DistributedPipeline::any() is one.
+  // Returns whether its argument is true on any process. Needed if there are
+  // several processes, for example DistributedPipeline::any(). All processes
+  // call it at the same point of each step.
   TORCH_ARG(std::function<bool(bool)>, any) = nullptr;
 };
 
-// As torch.amp.GradScaler in Python: small gradients, which half precision
-// would round to zero, are kept by multiplying the loss with a large scale; the
-// gradients are divided by it before the optimizer sees them, and a step in
-// which one of them is infinite or no number is left out, whichever partition,
-// device or process it is on. (float16 needs this; bfloat16 does not.)
+// A loss scaler, as torch.amp.GradScaler in Python. float16 needs one, bfloat16
+// does not.
+//
+// Half precision rounds small gradients to zero. The scaler multiplies the loss
+// with a large scale to keep them, and divides the gradients by the scale
+// before the optimizer sees them. If any gradient is infinite or NaN, on any
+// partition, device or process, the optimizer's step is skipped.
 //
 //   gpipe::GradScaler scaler;
 //   auto result = pipeline->train_step(input, target, scaler.scaled(loss),
 //                                      schedule);
-//   scaler.unscale_(optimizer);              // if something is to clip them
+//   scaler.unscale_(optimizer);              // only needed before clipping
 //   pipeline->clip_grad_norm_(1.0);
 //   scaler.step(optimizer);
 //   scaler.update();
 //
-// With powers of two as factors scaling changes no bit of a finite gradient
-// (but of those that would be denormal).
+// If the factors are powers of two, scaling changes no bit of a finite
+// gradient, unless the gradient is denormal.
 //
-// Threads: one at a time.
+// Not thread-safe.
 class GradScaler {
  public:
-  // c10::ValueError for factors or an interval that cannot be.
+  // Throws c10::ValueError if `init_scale` or `growth_interval` is not
+  // positive, `growth_factor` is not above 1, or `backoff_factor` is not
+  // between 0 and 1.
   explicit GradScaler(GradScalerOptions options = {});
 
-  // What losses are multiplied by now.
+  // Returns the current scale.
   double scale() const { return scale_; }
 
-  // A loss times the scale that there is when it is computed. Results of the
-  // pipeline are of the scaled loss: divide by scale() before update().
+  // Returns `loss` times the current scale. scaled() returns a loss function
+  // that does so. The pipeline's results then contain the scaled loss: divide
+  // them by scale() before calling update().
   at::Tensor scale(const at::Tensor& loss) const;
   template <typename Loss>
   auto scaled(Loss loss) const {
@@ -64,26 +70,31 @@ class GradScaler {
   }
 
   // Divides the gradients of the optimizer's parameters by the scale, in place.
-  // Once between updates for an optimizer, and before its step().
-  // Errors: c10::Error if it is called again; for float16 gradients, which
-  // lose what the scale has kept: keep parameters in float32, and have autocast
+  // Call it at most once per optimizer between updates, and before step().
+  // Throws c10::Error if it is called twice for an optimizer between updates.
+  // Throws c10::Error if a gradient is float16, since the division would lose
+  // the small gradients again: keep parameters in float32 and let autocast
   // compute in float16.
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  // unscale_() if that has not been, then the optimizer's step, unless a
-  // gradient of this optimizer is not finite anywhere. Whether it stepped.
+  // Calls unscale_() unless the caller has done so, then the optimizer's
+  // step(). Skips the step if a gradient of this optimizer is infinite or NaN
+  // on any process. Returns whether the optimizer stepped.
   bool step(torch::optim::Optimizer& optimizer);
 
-  // At the end of each step: a new scale. c10::Error without unscale_() or
-  // step() before.
+  // Computes the scale of the next step. Call it at the end of each step.
+  // Throws c10::Error if neither unscale_() nor step() was called since the
+  // last update().
   void update();
 
-  // What a checkpoint has to keep.
+  // The part of the scaler that a run checkpoint must contain.
   struct State {
     double scale = 0;
-    int64_t steps_since = 0;  // without infinities, since it has changed
+    int64_t steps_since = 0;  // finite steps since the scale last changed
   };
-  // To be saved, and put back after resuming.
+  // Returns the state to save. set_state() restores it when a run resumes, and
+  // throws c10::ValueError if the scale is not positive or `steps_since` is
+  // negative.
   State state() const { return {scale_, steps_since_}; }
   void set_state(const State& state);
 
@@ -91,8 +102,8 @@ class GradScaler {
   GradScalerOptions options_;
   double scale_;
   int64_t steps_since_ = 0;
-  // Those that have been unscaled since the last update(), and whether all was
-  // finite.
+  // The optimizers that have been unscaled since the last update(), and whether
+  // all gradients of each were finite.
   std::vector<std::pair<const torch::optim::Optimizer*, bool>> seen_;
 };
 

@@ -47,7 +47,7 @@ bool equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return result;
 }
 
-// A gradient of `value` for all parameters.
+// Sets all gradients to `value`.
 void set_grads(Model& model, float value) {
   for (const Tensor& each : model.parameters()) {
     each.mutable_grad() = torch::full_like(each.detach(), value);

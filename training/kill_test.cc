@@ -1,8 +1,8 @@
-// Training that is killed, at any moment and at every file operation, and goes
-// on: the parameters in the end are those of the run that nobody disturbed, to
-// the bit.
+// Kills a training run at random times and at every file operation, and resumes
+// it. Its final parameters must be bitwise equal to those of an uninterrupted
+// run.
 //
-// This process never trains: its children do, which are forks of it.
+// This process never trains. It forks children that train.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/mse_loss.h>
@@ -68,9 +68,9 @@ std::unique_ptr<optim::Optimizer> make_optimizer(
   return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions(0.05));
 }
 
-// Trains to the end from wherever `folder` says, and writes the parameters and
-// buffers to `result`. Dropout, buffers, the data and the learning rate depend
-// on everything that is in a state.
+// Trains to the end from the newest step in `folder`, and writes parameters and
+// buffers to `result`. The result depends on every part of the state, because
+// of dropout, buffers, random data and a learning rate schedule.
 void train(const Setting& setting, const std::string& folder,
            const std::string& result) {
   at::set_num_threads(1);
@@ -83,7 +83,7 @@ void train(const Setting& setting, const std::string& folder,
   RunFiles files(
       folder,
       RunFilesOptions().keep(setting.keep).report([](const std::string& line) {
-        // A kill damages nothing, so there is nothing to report.
+        // A kill must not damage any step, so nothing may be reported.
         std::fprintf(stderr, "%s\n", line.c_str());
         std::_Exit(3);
       }));
@@ -114,7 +114,7 @@ void train(const Setting& setting, const std::string& folder,
   write_safetensors(result, state_dict(*model));
 }
 
-// A child that trains; what it throws is exit code 2.
+// Starts a child that runs `body`. The exit code is 2 if `body` throws.
 pid_t start(const std::function<void()>& body) {
   const pid_t child = fork();
   if (child != 0) return child;
@@ -127,7 +127,7 @@ pid_t start(const std::function<void()>& body) {
   std::_Exit(0);
 }
 
-// How it has ended, as waitpid tells.
+// Waits for a child and returns its status from waitpid().
 int wait_for(pid_t child) {
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
@@ -142,7 +142,7 @@ bool finished(int status) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// The bytes of the undisturbed run's result, and the seconds that it took.
+// Returns the result file of an uninterrupted run, and its duration in seconds.
 std::pair<std::string, double> undisturbed(const Setting& setting) {
   const std::string folder = new_folder();
   const auto before = std::chrono::steady_clock::now();
@@ -205,7 +205,7 @@ TEST_P(KillTest, AtRandomMomentsLosesNothing) {
   const auto [expected, seconds] = undisturbed(setting);
   ASSERT_FALSE(expected.empty());
   std::mt19937 random(5);
-  // Shorter than the whole, so that most runs are killed several times.
+  // Shorter than a run, so that most runs are killed several times.
   std::uniform_real_distribution<double> moment(0, 0.7 * seconds);
   int kills = 0, runs = 0, resumed = 0;
   while (kills < wanted_kills) {
@@ -229,8 +229,8 @@ TEST_P(KillTest, AtRandomMomentsLosesNothing) {
     std::filesystem::remove_all(folder);
   }
   std::printf(
-      "killed %d times in %d runs, %d times with a step to go on from\n", kills,
-      runs, resumed);
+      "killed %d times in %d runs, %d times with a step to resume from\n",
+      kills, runs, resumed);
 }
 
 INSTANTIATE_TEST_SUITE_P(, KillTest, ::testing::Values("SGD", "AdamW"),

@@ -33,10 +33,10 @@ const std::unordered_set<at::RecordScope>& scopes() {
   return kScopes;
 }
 
-// LibTorch itself would mix up the two.
+// LibTorch itself does not detect this case and would mix up both profilers.
 void check_alone() {
   TORCH_CHECK(!torch::profiler::impl::profilerEnabled(),
-              "a profiler is at work on this thread already; stop it first");
+              "a profiler already runs on this thread; stop it first");
 }
 
 [[noreturn]] void fail(const std::string& path, int error) {
@@ -47,7 +47,8 @@ void check_alone() {
 }  // namespace
 
 bool KinetoTrace::is_available() {
-  // Headers do not know it: the flag that they ask is that of LibTorch's build.
+  // The headers cannot tell: they test a macro that only LibTorch's own build
+  // defines.
   return dlsym(RTLD_DEFAULT, "libkineto_init") != nullptr;
 }
 
@@ -56,9 +57,9 @@ KinetoTrace::KinetoTrace(std::string path)
       part_(path_ + ".tmp." + std::to_string(getpid())) {
   TORCH_CHECK(is_available(),
               "this LibTorch has been built without Kineto; "
-              "TrainOptions().timeline(true) with training/trace.h needs none");
+              "use TrainOptions().timeline(true) and training/trace.h instead");
   check_alone();
-  // Kineto itself says on stderr only that it could not write.
+  // Kineto itself reports only on stderr that it could not write.
   const int file = open(part_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) fail(path_, errno);
   close(file);
@@ -79,7 +80,7 @@ KinetoTrace::~KinetoTrace() {
   try {
     stop();
   } catch (const std::exception&) {
-    // As announced.
+    // The header says that the destructor ignores errors.
   }
 }
 
@@ -107,8 +108,8 @@ bool NvtxRanges::is_available() {
 NvtxRanges::NvtxRanges() {
   TORCH_CHECK(
       is_available(),
-      "NVTX ranges need a LibTorch with CUDA, which this program is not "
-      "linked to (--config=cuda)");
+      "NVTX ranges need a LibTorch with CUDA, but this program is not linked "
+      "to one; build it with --config=cuda");
   check_alone();
   profiler::enableProfiler(ProfilerConfig(ProfilerState::NVTX), {}, scopes());
 }
@@ -117,7 +118,7 @@ NvtxRanges::~NvtxRanges() {
   try {
     profiler::disableProfiler();
   } catch (const std::exception&) {
-    // Somebody else has ended it.
+    // Other code has already stopped the profiler.
   }
 }
 

@@ -1,43 +1,46 @@
-// LibTorch's own profilers, for programs in C++.
+// LibTorch's own profilers for programs in C++.
 #pragma once
 
 #include <string>
 
 namespace gpipe {
 
-// Kineto, what torch.profiler is in Python, while this lives: each operator, on
-// whichever thread, and each action of a pipeline as a range "gpipe 1F0" around
-// its operators; with CUDA also the kernels.
+// A run of Kineto, the profiler behind torch.profiler in Python, from
+// construction to stop(). It records each operator on any thread, and each
+// action of a pipeline as a range "gpipe 1F0" around the action's operators.
+// With CUDA it also records the kernels.
 //
 //   {
 //     gpipe::KinetoTrace trace("kineto.json");
 //     pipeline->train_step(data, target, loss, schedule);
 //   }
 //
-// It costs some microseconds for every operator, so times of small operators
-// are not to be believed: for the times of a step, and why ranks wait, see
+// Each operator takes some microseconds longer, so the times of small operators
+// are not reliable. For the times of a step, and why ranks wait, see
 // training/trace.h.
 //
-// Threads: made and stopped on one thread, which is the one that calls the
-// pipeline. There is one profiler at a time.
+// Threads: create and stop it on the thread that calls the pipeline. Only one
+// profiler can run at a time.
 class KinetoTrace {
  public:
-  // Whether this LibTorch has Kineto; its own builds have.
+  // Returns whether this LibTorch was built with Kineto. Official builds are.
   static bool is_available();
 
-  // Starts. c10::Error if there is no Kineto, if the file cannot be written,
-  // with the path and the reason, and if a profiler is at work already.
+  // Starts the profiler. Throws c10::Error if LibTorch has no Kineto, if the
+  // file cannot be written (with the path and the reason), or if a profiler
+  // already runs.
   explicit KinetoTrace(std::string path);
 
-  // As stop(), without a word about errors.
+  // Calls stop() and ignores errors.
   ~KinetoTrace();
 
   KinetoTrace(const KinetoTrace&) = delete;
   KinetoTrace& operator=(const KinetoTrace&) = delete;
 
-  // Ends it and writes the file, for ui.perfetto.dev and chrome://tracing. Work
-  // that accelerators still have to do is not in it: synchronize them first.
-  // Nothing the second time. c10::Error if the file cannot be written.
+  // Stops the profiler and writes the file, for ui.perfetto.dev and
+  // chrome://tracing. The file lacks the work that accelerators have not
+  // finished: synchronize them first. A second call does nothing. Throws
+  // c10::Error if the file cannot be written.
   void stop();
 
  private:
@@ -45,15 +48,16 @@ class KinetoTrace {
   bool running_ = false;
 };
 
-// Ranges in NVTX, for Nsight Systems, while this lives: of each operator and of
-// each action, with names as above. What torch.autograd.profiler.emit_nvtx is
-// in Python; has not been run on a GPU yet. Threads: as above.
+// NVTX ranges for Nsight Systems from construction to destruction: one for each
+// operator and each action, named as in KinetoTrace. Does the same as
+// torch.autograd.profiler.emit_nvtx in Python. Not tried on a GPU yet.
+// Threads: create and destroy it on the thread that calls the pipeline.
 class NvtxRanges {
  public:
-  // Whether LibTorch has CUDA, and the program is linked to that.
+  // Returns whether the program is linked to a LibTorch with CUDA.
   static bool is_available();
 
-  // c10::Error if it is not available, or if a profiler is at work already.
+  // Throws c10::Error if NVTX is not available or if a profiler already runs.
   NvtxRanges();
   ~NvtxRanges();
   NvtxRanges(const NvtxRanges&) = delete;

@@ -49,7 +49,7 @@ TEST(KinetoTest, ActionsAreRangesAroundTheirOperatorsOnTheWorkers) {
     const KinetoTrace trace(path);
     train(schedule);
   }
-  train(schedule);  // which is not seen
+  train(schedule);  // after the trace, so not in it
   const auto json = nlohmann::json::parse(read_bytes(path));
 
   struct Range {
@@ -97,7 +97,7 @@ TEST(KinetoTest, StopWritesTheFileOnceAndLeavesNothingElse) {
   trace.stop();
   EXPECT_EQ(names_in(folder), std::vector<std::string>{"kineto.json"});
   trace.stop();
-  // Another one can begin.
+  // Another profiler can start.
   KinetoTrace(folder + "again.json").stop();
   EXPECT_EQ(names_in(folder),
             (std::vector<std::string>{"again.json", "kineto.json"}));
@@ -116,7 +116,7 @@ TEST(KinetoTest, ASecondProfilerIsRefusedAndLeavesNoFile) {
   const std::string folder = new_folder();
   const KinetoTrace trace(folder + "first.json");
   EXPECT_THAT(error_of([&] { const KinetoTrace second(folder + "b.json"); }),
-              HasSubstr("at work on this thread already"));
+              HasSubstr("already runs on this thread"));
   for (const std::string& name : names_in(folder)) {
     EXPECT_EQ(name.rfind("first.json", 0), 0) << name;
   }

@@ -23,7 +23,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   }
 }
 
-// One item of a spec: "polynomial:1000:2".
+// One item of a specification: "polynomial:1000:2".
 class Item {
  public:
   Item(const std::string& spec, const std::string& text)
@@ -62,7 +62,7 @@ class Item {
     const auto [end, error] =
         std::from_chars(text.data(), text.data() + text.size(), value);
     check(error == std::errc() && end == text.data() + text.size(),
-          "has '" + text + "' for a number");
+          "has '" + text + "' instead of a number");
     return value;
   }
 
@@ -83,11 +83,11 @@ LearningRateSchedule::LearningRateSchedule(const std::string& spec)
     const std::string& name = item.name();
     if (name == "warmup") {
       item.check_numbers(1, "warmup:STEPS");
-      item.check(first, "is to be the first item");
+      item.check(first, "must be the first item");
       warmup_ = item.steps(1);
     } else if (name == "floor") {
       item.check_numbers(1, "floor:FACTOR");
-      item.check(!has_floor, "is there twice");
+      item.check(!has_floor, "appears twice");
       has_floor = true;
       floor_ = item.real(1, 0, 1);
     } else {
@@ -116,17 +116,20 @@ LearningRateSchedule::LearningRateSchedule(const std::string& spec)
                    "is none of warmup, constant, cosine, linear, polynomial, "
                    "step, floor");
       }
-      item.check(!has_decay, "is a second way to go on after the warm-up");
+      item.check(!has_decay,
+                 "is a second schedule after the warm-up; give one");
       has_decay = true;
     }
     first = false;
   }
   TORCH_CHECK_VALUE(!has_floor || decay_ != Decay::kConstant, "learning rate '",
-                    spec_, "': a floor needs a rate that falls");
+                    spec_,
+                    "': a floor needs cosine, linear, polynomial or step");
 }
 
 double LearningRateSchedule::factor(int64_t step) const {
-  TORCH_CHECK_VALUE(step >= 0, "step ", step, " has no learning rate");
+  TORCH_CHECK_VALUE(step >= 0, "step ", step,
+                    " is negative and has no learning rate");
   if (step < warmup_) {
     return static_cast<double>(step + 1) / static_cast<double>(warmup_);
   }
@@ -155,7 +158,8 @@ void LearningRates::set(torch::optim::Optimizer& optimizer,
                         int64_t step) const {
   auto& groups = optimizer.param_groups();
   TORCH_CHECK_VALUE(groups.size() == base_.size(), "the optimizer has ",
-                    groups.size(), " parameter groups, and had ", base_.size());
+                    groups.size(), " parameter groups, expected ",
+                    base_.size());
   const double factor = schedule_.factor(step);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     groups[g].options().set_lr(base_[g] * factor);

@@ -1,5 +1,5 @@
-// Learning rates as functions of the step alone: nothing to save, nothing to
-// restore, and the same whether a run has been resumed or not.
+// Learning rates that depend on the step alone. They need no saved state, and a
+// resumed run gets the same rates as an uninterrupted one.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +12,41 @@ class Optimizer;
 
 namespace gpipe {
 
-// What the base rate is multiplied by at each step, from a text with commas:
+// The factor of the base learning rate at each step. A comma-separated text
+// defines it:
 //
 //   warmup:500,cosine:10000,floor:0.1
 //
-//   warmup:N          first, for N steps: 1/N, 2/N, ..., 1 (Goyal et al. 2017,
-//                     arXiv 1706.02677, gradual warmup)
+//   warmup:N          the first N steps have 1/N, 2/N, ..., 1 (Goyal et al.
+//                     2017, arXiv 1706.02677, gradual warmup)
 //
-// and then one of these, with x = (steps after the warm-up) / N, at most 1, and
-// f the floor:
+// One of these follows. x is (steps after the warm-up) / N, at most 1, and f is
+// the floor:
 //
-//   constant          1; also if none is given
+//   constant          1; the default
 //   cosine:N          f + (1 - f) (1 + cos(pi x)) / 2 (Loshchilov, Hutter 2017,
 //                     arXiv 1608.03983)
 //   linear:N          f + (1 - f) (1 - x)
-//   polynomial:N:P    f + (1 - f) (1 - x)^P
-//   step:N:G          G to the power of how many times N steps have passed, but
-//                     at least f
+//   polynomial:N:P    f + (1 - f) (1 - x)^P, with P from 0 to 100
+//   step:N:G          multiplied by G (0 to 1) after every N steps, but at
+//                     least f
 //
-//   floor:F           f, from 0 to 1; without it 0
+//   floor:F           sets f, from 0 to 1; the default is 0
 //
-// N is a number of steps, greater than 0, that follow those of the warm-up.
+// N is a number of steps after the warm-up, greater than 0.
 //
-// Threads: pure functions.
+// Thread-safe.
 class LearningRateSchedule {
  public:
-  // c10::ValueError that says what is wrong with which item.
+  // Throws c10::ValueError, which names the wrong item and what is wrong with
+  // it, if `spec` is not valid.
   explicit LearningRateSchedule(const std::string& spec = "constant");
 
-  // For step 0, 1, ... (the first optimizer.step() is that of step 0).
-  // c10::ValueError for a negative one.
+  // Returns the factor of a step. Steps count from 0: the first
+  // optimizer.step() is step 0. Throws c10::ValueError if `step` is negative.
   double factor(int64_t step) const;
 
-  // The text that it was made of.
+  // Returns the text that this object was made from.
   const std::string& spec() const { return spec_; }
 
  private:
@@ -59,7 +61,8 @@ class LearningRateSchedule {
   double floor_ = 0;
 };
 
-// The rates that an optimizer's groups have in the beginning.
+// The base learning rates of an optimizer's parameter groups, and the schedule
+// that changes them.
 //
 //   LearningRates rates(LearningRateSchedule("warmup:500,cosine:10000"),
 //                       optimizer);
@@ -69,18 +72,19 @@ class LearningRateSchedule {
 //     optimizer.step();
 //   }
 //
-// Made before a saved state is loaded into the optimizer, which has the rates
-// of some step in it.
+// Create this object before a saved state is loaded into the optimizer: that
+// state contains the rates of the step at which it was saved.
 class LearningRates {
  public:
+  // Copies the current rates of `optimizer`'s groups as the base rates.
   LearningRates(LearningRateSchedule schedule,
                 const torch::optim::Optimizer& optimizer);
 
-  // Gives each group its base rate times the factor of the step.
-  // c10::ValueError if the optimizer has another number of groups now.
+  // Sets the rate of each group to its base rate times the factor of the step.
+  // Throws c10::ValueError if the number of groups has changed.
   void set(torch::optim::Optimizer& optimizer, int64_t step) const;
 
-  // What multiplies the base rates.
+  // Returns the schedule.
   const LearningRateSchedule& schedule() const { return schedule_; }
 
  private:

@@ -61,17 +61,18 @@ TEST(LearningRateTest, SaysWhatIsWrongWithASpec) {
             "polynomial, step, floor");
   EXPECT_EQ(error("cosine"),
             "learning rate 'cosine': 'cosine' should be cosine:STEPS");
-  EXPECT_EQ(error("cosine:1e3"),
-            "learning rate 'cosine:1e3': 'cosine:1e3' has '1e3' for a number");
+  EXPECT_EQ(
+      error("cosine:1e3"),
+      "learning rate 'cosine:1e3': 'cosine:1e3' has '1e3' instead of a number");
   EXPECT_EQ(error("cosine:0"),
             "learning rate 'cosine:0': 'cosine:0' needs a number of steps "
             "greater than 0");
   EXPECT_EQ(error("cosine:5,warmup:5"),
-            "learning rate 'cosine:5,warmup:5': 'warmup:5' is to be the first "
+            "learning rate 'cosine:5,warmup:5': 'warmup:5' must be the first "
             "item");
   EXPECT_EQ(error("cosine:5,linear:5"),
-            "learning rate 'cosine:5,linear:5': 'linear:5' is a second way to "
-            "go on after the warm-up");
+            "learning rate 'cosine:5,linear:5': 'linear:5' is a second "
+            "schedule after the warm-up; give one");
   EXPECT_EQ(
       error("cosine:5,floor:1.5"),
       "learning rate 'cosine:5,floor:1.5': 'floor:1.5' 1.5 is not between "
@@ -81,10 +82,10 @@ TEST(LearningRateTest, SaysWhatIsWrongWithASpec) {
       "learning rate 'floor:nan,cosine:5': 'floor:nan' nan is not between "
       "0 and 1");
   EXPECT_EQ(error("warmup:5,floor:0.1"),
-            "learning rate 'warmup:5,floor:0.1': a floor needs a rate that "
-            "falls");
+            "learning rate 'warmup:5,floor:0.1': a floor needs cosine, linear, "
+            "polynomial or step");
   EXPECT_EQ(value_error_of([] { LearningRateSchedule().factor(-1); }),
-            "step -1 has no learning rate");
+            "step -1 is negative and has no learning rate");
 }
 
 TEST(LearningRateTest, IsRelativeToEachGroupsBaseRate) {
@@ -106,7 +107,7 @@ TEST(LearningRateTest, IsRelativeToEachGroupsBaseRate) {
   EXPECT_EQ(at(1), (std::vector<double>{4, 0.25}));
   optimizer.add_param_group(OptimizerParamGroup({at::zeros({1})}));
   EXPECT_EQ(value_error_of([&] { rates.set(optimizer, 2); }),
-            "the optimizer has 3 parameter groups, and had 2");
+            "the optimizer has 3 parameter groups, expected 2");
 }
 
 }  // namespace

@@ -32,12 +32,12 @@ uint32_t number_of(const std::string& hexadecimal) {
   return static_cast<uint32_t>(std::stoul(hexadecimal, nullptr, 16));
 }
 
-// What follows the bytes with this checksum.
+// Returns the end of a manifest. `checksum` covers all bytes before it.
 std::string ending(uint32_t checksum) {
   return ",\n \"crc32c\": \"" + hexadecimal(checksum) + "\"\n}\n";
 }
 
-// JSON has no numbers for these.
+// Writes values that are not finite as strings, since JSON lacks them.
 Json json_of(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
@@ -167,12 +167,12 @@ OptimizerState optimizer_of(const Json& json) {
   return state;
 }
 
-// Adds what another process has of the optimizer.
+// Adds the optimizer state of another process to `to`.
 void add(const OptimizerState& more, OptimizerState& to) {
   TORCH_CHECK_VALUE(more.type == to.type, "the optimizer of one process is ",
-                    to.type, ", and that of another one ", more.type);
+                    to.type, ", but that of another is ", more.type);
   for (const auto& [name, parameter] : more.parameters) {
-    // Groups of equal options are one: restoring does not tell them apart.
+    // Merges groups with equal options. Restoring treats them alike.
     const auto& options = more.groups.at(parameter.group);
     const auto found = std::find(to.groups.begin(), to.groups.end(), options);
     OptimizerState::Parameter moved = parameter;
@@ -180,9 +180,8 @@ void add(const OptimizerState& more, OptimizerState& to) {
     if (found == to.groups.end()) to.groups.push_back(options);
     TORCH_CHECK_VALUE(
         to.parameters.emplace(name, std::move(moved)).second,
-        "the optimizers of two processes have '", name,
-        "'; of replicas, one saves its state, and the others give "
-        "none");
+        "the optimizers of two processes both have '", name,
+        "'; with replicas, only one of them may save an optimizer");
   }
 }
 
@@ -219,7 +218,8 @@ std::string manifest_text(const Manifest& manifest) {
     text = json.dump(/*indent=*/1);
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(
-        false, "a name or a word of a run state is not UTF-8: ", error.what());
+        false, "a name or an entry of `words` in a run state is not UTF-8: ",
+        error.what());
   }
   text.resize(text.size() - 2);  // without "\n}"
   return text + ending(crc32c(text.data(), text.size()));
@@ -229,22 +229,22 @@ Manifest parse_manifest(std::string_view text) {
   const std::size_t end = ending(0).size();
   if (text.size() < end) {
     throw Damage("has " + std::to_string(text.size()) +
-                 " bytes, and so no end");
+                 " bytes and is cut off");
   }
   const std::size_t size = text.size() - end;
   if (text.substr(size) != ending(crc32c(text.data(), size))) {
-    throw Damage("is not what was written");
+    throw Damage("has changed since it was written");
   }
   Json json;
   try {
     json = Json::parse(text);
-    if (json.at("format") != kFormat) throw Damage("is of another format");
+    if (json.at("format") != kFormat) throw Damage("has another format");
     const auto version = json.at("version").get<int>();
-    TORCH_CHECK_VALUE(version <= kVersion, "is of version ", version,
-                      " of the format; this gpipe knows those up to ",
+    TORCH_CHECK_VALUE(version <= kVersion, "has version ", version,
+                      " of the format; this gpipe reads versions up to ",
                       kVersion);
     return manifest_of(json);
-  } catch (const std::logic_error& error) {  // std::stoul's
+  } catch (const std::logic_error& error) {  // from std::stoul
     throw Damage(std::string("cannot be understood: ") + error.what());
   } catch (const Json::exception& error) {
     throw Damage(std::string("cannot be understood: ") + error.what());
@@ -256,7 +256,8 @@ Manifest merge(std::vector<Manifest> parts) {
   for (std::size_t k = 1; k < parts.size(); ++k) {
     Manifest& each = parts[k];
     TORCH_CHECK_VALUE(each.step == result.step, "process 0 saves step ",
-                      result.step, ", and process ", k, " step ", each.step);
+                      result.step, ", but process ", k, " saves step ",
+                      each.step);
     std::move(each.parts.begin(), each.parts.end(),
               std::back_inserter(result.parts));
     if (!each.optimizer) continue;
@@ -273,8 +274,7 @@ Manifest merge(std::vector<Manifest> parts) {
       const auto [at, added] = owner.emplace(each.name, k);
       TORCH_CHECK_VALUE(added, "processes ", at->second, " and ", k,
                         " both save '", each.name,
-                        "'; of replicas, one saves the model, and the others "
-                        "give an empty one");
+                        "'; with replicas, only one of them may save a model");
     }
   }
   return result;

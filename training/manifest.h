@@ -1,4 +1,5 @@
-// The last file of a saved step: what the others are to be, to the byte.
+// The manifest: the last file of a run checkpoint to be written. It records the
+// size and the checksums of the other files.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +15,12 @@
 
 namespace gpipe {
 
+// The name of the manifest's file in a step's folder.
 constexpr char kManifestName[] = "manifest.json";
 
+// The content of a run checkpoint without the values of its tensors.
 struct Manifest {
-  // What one process has written.
+  // The files of one process. A missing one had no tensors to hold.
   struct Part {
     std::optional<TensorFileRecord> model, optimizer, generators;
   };
@@ -26,28 +29,29 @@ struct Manifest {
   std::map<std::string, std::string> words;
   std::vector<Part> parts;
 
-  // As in the state, but instead of tensors only what they are called: each is
-  // in one of the files under tensor_key(what, parameter).
+  // The optimizer's state with undefined tensors. The value of each tensor is
+  // in one of the optimizer files under tensor_key(what, parameter).
   std::optional<OptimizerState> optimizer;
 };
 
-// "exp_avg:0.weight".
+// Returns the name of an optimizer's tensor in its file: "exp_avg:0.weight".
 std::string tensor_key(const std::string& what, const std::string& parameter);
 
-// JSON, whose last line but one is a checksum of all bytes before that line.
-// Errors: c10::ValueError for texts that are not UTF-8. Threads: pure function.
+// Returns the manifest as JSON. The last line but one is the CRC-32C of all
+// bytes before that line. Throws c10::ValueError if a text is not UTF-8.
+// Thread-safe.
 std::string manifest_text(const Manifest& manifest);
 
-// The reverse. Errors: Damage for anything that manifest_text() has not written
-// to the last byte; c10::ValueError if it is whole, but of a later version of
-// the format. Threads: pure function.
+// Returns the manifest in `text`, which manifest_text() has written. Throws
+// Damage if any byte of `text` has changed. Throws c10::ValueError if `text` is
+// complete but has a later version of the format. Thread-safe.
 Manifest parse_manifest(std::string_view text);
 
-// `part` is what one process has, with the same step: one manifest of all of
-// them, with the words of the first.
+// Returns one manifest for all processes. Each of `parts` is the manifest of
+// one process for the same step. `words` is that of the first.
 //
-// Errors: c10::ValueError if they differ in the step or the optimizer's type,
-// or if two have a tensor of the same name. Threads: pure function.
+// Throws c10::ValueError if the steps or the optimizers' types differ, or if
+// two processes have a tensor of the same name. Thread-safe.
 Manifest merge(std::vector<Manifest> parts);
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// Any bytes as a manifest.
+// Parses arbitrary bytes as a manifest.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   const auto parse = [&] {
     try {
       return gpipe::parse_manifest(text);
-    } catch (const c10::ValueError&) {  // of a later version
+    } catch (const c10::ValueError&) {  // a later version of the format
       throw gpipe::Damage("version");
     }
   };
@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   return 0;
 }
 
-// Puts the right checksum at the end, but for one in eight.
+// Writes a correct checksum at the end, except for one in eight inputs.
 extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,
                                                std::size_t max_size,
                                                unsigned int seed) {

@@ -54,7 +54,7 @@ std::string header_of(const std::vector<std::string>& columns) {
   return line + "\n";
 }
 
-// Shortest, so that it is read as the same number again.
+// Returns the shortest text that reads back as the same number.
 std::string to_text(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
@@ -88,7 +88,8 @@ bool read_number(std::string_view text, Number& number) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
-// None if it is no row of so many columns, as what a machine leaves that dies.
+// Returns nullopt if `line` is not a row with this number of columns. A crash
+// of the machine can leave such a line.
 std::optional<Row> read_row(std::string_view line, std::size_t columns) {
   std::vector<std::string_view> fields;
   for (std::size_t begin = 0; begin <= line.size();) {
@@ -114,14 +115,14 @@ std::optional<Row> read_row(std::string_view line, std::size_t columns) {
   return row;
 }
 
-// What a log goes on from.
+// The part of an existing log that a new log keeps.
 struct Beginning {
-  std::string csv;  // the header, and the rows as they were written
+  std::string csv;  // the header and the rows, byte for byte
   std::vector<Row> rows;
 };
 
-// The whole rows at the beginning of the file whose steps ascend up to
-// `last_step`.
+// Reads the complete rows at the beginning of the file whose steps ascend and
+// are at most `last_step`.
 Beginning read_beginning(const std::string& path,
                          const std::vector<std::string>& columns,
                          int64_t last_step) {
@@ -129,13 +130,13 @@ Beginning read_beginning(const std::string& path,
   Beginning kept{header, {}};
   if (!exists(path)) return kept;
   const std::string there = read_all(path);
-  // Where no row is kept, those of another run may go, but no file of others.
+  // A new log may replace the rows of another run, but no other kind of file.
   const std::string wanted = last_step == 0 ? kFirstColumns : header;
   const std::size_t compared = std::min(there.size(), wanted.size());
   TORCH_CHECK_VALUE(there.compare(0, compared, wanted, 0, compared) == 0, path,
                     ": has the columns \"", there.substr(0, there.find('\n')),
                     "\", and not \"", header.substr(0, header.size() - 1),
-                    "\". Move it away, or take another folder");
+                    "\". Move it away, or use another folder");
   if (last_step == 0) return kept;
   for (std::size_t begin = header.size(); begin < there.size();) {
     const std::size_t end = there.find('\n', begin);
@@ -151,9 +152,9 @@ Beginning read_beginning(const std::string& path,
   return kept;
 }
 
-// Of files that another one has taken the place of, ascending. A TensorBoard
-// that is running reads the last of them, and may not find its way on from a
-// file that is gone.
+// Removes old event files. `paths` is in ascending order. The last file is only
+// emptied: a running TensorBoard reads it, and may not continue with a newer
+// file if it is gone.
 void retire(const std::vector<std::string>& paths) {
   for (std::size_t k = 0; k < paths.size(); ++k) {
     const bool last = k + 1 == paths.size();
@@ -175,7 +176,7 @@ MetricsLog::MetricsLog(const std::string& folder,
       columns_(std::move(columns)),
       clock_(clock ? std::move(clock) : unix_time),
       last_step_(last_step) {
-  TORCH_CHECK_VALUE(last_step >= 0, "a log cannot go on behind step ",
+  TORCH_CHECK_VALUE(last_step >= 0, "last_step must be at least 0; it is ",
                     last_step);
   make_folders(folder);
   const Beginning kept = read_beginning(csv_path_, columns_, last_step);

@@ -1,5 +1,5 @@
-// Public: what a run measures at its steps, in FOLDER/metrics.csv and in
-// TensorBoard's event files. docs/training.md shows it.
+// Public: a log of a run's metrics by step, in FOLDER/metrics.csv and in
+// TensorBoard's event files. docs/training.md shows an example.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +13,39 @@
 
 namespace gpipe {
 
-// The CSV file has a line of names, "step,seconds,<columns>", and a row for
-// each write(). Seconds are Unix time. Names are quoted where RFC 4180 says so;
-// lines end with "\n". Numbers have as many digits as it takes to read the same
-// double again; those that are none are nan, inf and -inf. TensorBoard gets
-// them as float.
+// A writer of a CSV file and a TensorBoard event file with the same numbers.
 //
-// A run that is resumed from a checkpoint writes on where that was made: what
-// an earlier process has written of later steps is dropped from the CSV file,
-// and so is a last row that a killed process has not finished. The event file
-// is made anew of the rows that are left, and those of earlier processes are
-// removed (the last one is emptied), so that TensorBoard, started now or
-// already running, shows what the CSV file has.
+// The CSV file has a header line, "step,seconds,<columns>", and one row per
+// write(). Seconds are Unix time. Names are quoted where RFC 4180 requires it,
+// and lines end with "\n". Numbers have the fewest digits that read back as the
+// same double. Other values are written as nan, inf and -inf. TensorBoard gets
+// all values as float.
 //
-// One log at a time may have a folder: that of one rank, if there are several.
-// Threads: one at a time.
+// A run that resumes from a run checkpoint continues the log at the
+// checkpoint's step. Rows of later steps, which an earlier process wrote, are
+// removed from the CSV file. So is an incomplete last row. A new event file
+// repeats the rows that remain. The event files of earlier processes are
+// removed, except for the last one, which is emptied. So TensorBoard shows what
+// the CSV file contains, even if TensorBoard is already running.
+//
+// Only one log may use a folder at any time. With several ranks, one rank
+// writes the log. Not thread-safe.
 class MetricsLog {
  public:
-  // `columns`: the names of the metrics, e.g. "train/loss"; what is before the
-  // slash groups them in TensorBoard. `last_step`: the one that is resumed
-  // from, whose row is the last to be kept; 0: begins anew, without rows. Makes
-  // the folder. `clock`: Unix time in seconds; for tests.
+  // Creates the folder and both files, or continues an existing CSV file.
   //
-  // Errors: c10::ValueError for a last_step below 0, a name that is empty or
-  // there twice (as "step" and "seconds" are), or a metrics.csv that has other
-  // columns, which is left as it is (where a log begins anew: one that is no
-  // log); c10::Error with the path and the system's reason for what cannot be
-  // read or written.
+  // `columns`: the names of the metrics, for example "train/loss". TensorBoard
+  // groups them by the part before the slash.
+  // `last_step`: the step that the run resumes from, the last to keep its row.
+  // 0 starts a new log without rows.
+  // `clock`: a function that returns Unix time in seconds, for tests.
+  //
+  // Throws c10::ValueError if `last_step` is below 0, or if a name is empty,
+  // appears twice, or is "step" or "seconds". Throws c10::ValueError, and
+  // leaves metrics.csv unchanged, if that file has other columns. With
+  // `last_step` 0 it throws only if metrics.csv is not a log. Throws
+  // c10::Error, with the path and the system's reason, if a file cannot be read
+  // or written.
   MetricsLog(const std::string& folder, std::vector<std::string> columns,
              int64_t last_step, std::function<double()> clock = nullptr);
   ~MetricsLog();
@@ -47,15 +53,17 @@ class MetricsLog {
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
-  // A row with a value for each column that is named, nothing for the others.
-  // It is in both files when this returns, though not yet on the disk for sure.
+  // Writes a row with the given values. Columns without a value stay empty.
+  // Both files contain the row when this returns, but it may not be on the disk
+  // yet.
   //
-  // Errors: c10::ValueError for an unknown name, or a step that is not above
-  // last_step and the one before; nothing is written then. c10::Error with the
-  // path and the system's reason; after that the log can only be destroyed.
+  // Throws c10::ValueError, and writes nothing, if a name is unknown or if
+  // `step` is not above all earlier steps and `last_step`. Throws c10::Error,
+  // with the path and the system's reason, if a file cannot be written. After
+  // that the log can only be destroyed.
   void write(int64_t step, const std::map<std::string, double>& values);
 
-  // "FOLDER/metrics.csv".
+  // Returns "FOLDER/metrics.csv".
   const std::string& csv_path() const { return csv_path_; }
 
  private:

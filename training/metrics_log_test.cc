@@ -26,7 +26,7 @@ using ::testing::StartsWith;
 using testing::value_error_of;
 using testing::write_bytes;
 
-// Half a second goes by between two looks.
+// Returns a clock that advances half a second per call.
 std::function<double()> clock_from(double seconds) {
   return [seconds]() mutable { return seconds += 0.5; };
 }
@@ -34,7 +34,7 @@ std::function<double()> clock_from(double seconds) {
 class MetricsLogTest : public ::testing::Test {
  protected:
   std::string csv() const { return read_bytes(path_); }
-  // All event files, in the order in which TensorBoard reads them.
+  // Returns the content of all event files, in TensorBoard's reading order.
   std::string events() const {
     std::string bytes;
     for (const std::string& name : names_in(folder_)) {
@@ -100,7 +100,7 @@ TEST_F(MetricsLogTest, DropsWhatComesAfterTheStepThatIsResumed) {
             "4,101,,40\n");
 }
 
-// A tag in an event file, the key of what follows it, and that.
+// Returns the bytes of a tag and its value in an event file.
 std::string value_of(const std::string& tag, float value) {
   std::string bytes = tag + "\x15";
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -121,7 +121,7 @@ TEST_F(MetricsLogTest, HasTensorBoardShowWhatTheCsvFileHas) {
   }
   MetricsLog log(folder_, columns_, 3, clock_from(100));
   log.write(4, {{"lr", 40.0}});
-  // The file of others, two of ours, of which one is empty, and the CSV file.
+  // The foreign event file, two of this class (one is empty), the CSV file.
   EXPECT_THAT(names_in(folder_), SizeIs(4));
   EXPECT_EQ(read_bytes(folder_ + names_in(folder_)[1]), "");
   const std::string after = events();
@@ -132,10 +132,10 @@ TEST_F(MetricsLogTest, HasTensorBoardShowWhatTheCsvFileHas) {
   for (const float lr : {14.F, 15.F}) {
     EXPECT_THAT(after, Not(HasSubstr(value_of("lr", lr))));
   }
-  // A TensorBoard that is running forgets what it has read of steps from 1 on.
+  // A running TensorBoard drops the data of all steps from 1 on.
   EXPECT_THAT(after, HasSubstr(std::string("\x10\1\x3A\2\x8\1", 6)));
   // Rows keep the time at which they were written.
-  const double then = 2;  // of step 3
+  const double then = 2;  // the time of step 3
   std::string row(reinterpret_cast<const char*>(&then), sizeof then);
   row += std::string("\x10\3\x2A", 3);
   EXPECT_THAT(after, HasSubstr(row));
@@ -204,7 +204,7 @@ TEST_F(MetricsLogTest, LeavesAFileWithOtherColumnsAlone) {
                 AllOf(StartsWith(path_ + ": has the columns \"" +
                                  other.substr(0, other.find('\n')) +
                                  "\", and not \"step,seconds,train/loss,lr\""),
-                      EndsWith("Move it away, or take another folder")));
+                      EndsWith("Move it away, or use another folder")));
     EXPECT_EQ(csv(), other);
   }
 }
@@ -244,14 +244,14 @@ TEST_F(MetricsLogTest, RefusesColumnsThatCannotBe) {
   EXPECT_THAT(value_error_of([&] { MetricsLog(folder_, {""}, 0); }),
               HasSubstr("no name"));
   EXPECT_THAT(value_error_of([&] { MetricsLog(folder_, {"a"}, -1); }),
-              HasSubstr("step -1"));
+              HasSubstr("it is -1"));
   EXPECT_THAT(names_in(folder_), SizeIs(0));
 }
 
 TEST_F(MetricsLogTest, NamesAFolderThatCannotBeMade) {
   write_bytes(folder_ + "file", "");
   EXPECT_THAT(error_of([&] { MetricsLog(folder_ + "file", columns_, 0); }),
-              HasSubstr(folder_ + "file: is no folder"));
+              HasSubstr(folder_ + "file: is not a folder"));
 }
 
 }  // namespace

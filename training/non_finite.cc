@@ -15,7 +15,8 @@ using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
 std::vector<std::string> non_finite(const Named& named) {
   const c10::NoGradGuard no_grad;
-  // Whether all of a tensor is finite, as a tensor on its device; and whose.
+  // For each tensor of one device: a tensor that says whether all its values
+  // are finite, and its index in `named`.
   struct Asked {
     std::vector<at::Tensor> finite;
     std::vector<std::size_t> places;

@@ -1,4 +1,4 @@
-// Public: which tensors hold what is no number any more.
+// Public: a search for tensors that contain NaN or infinity.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,15 +9,15 @@
 
 namespace gpipe {
 
-// The names of the tensors that hold a NaN or an infinity, in their order.
-// Those that are undefined, or of integers, hold none. For parameters:
-// non_finite_names(model->named_parameters()); for their gradients see
-// non_finite_gradients(). Waits for an accelerator once per device. Threads:
-// any.
+// Returns the names of the tensors that contain a NaN or an infinity, in the
+// order of `named`. Undefined tensors and integer tensors contain neither.
+// Waits once for each device of the tensors. Thread-safe.
+//
+//   gpipe::non_finite_names(model->named_parameters());
 std::vector<std::string> non_finite_names(
     const torch::OrderedDict<std::string, at::Tensor>& named);
 
-// The same of their `.grad`.
+// Does the same for the gradients (`.grad`) of `parameters`.
 std::vector<std::string> non_finite_gradients(
     const torch::OrderedDict<std::string, at::Tensor>& parameters);
 

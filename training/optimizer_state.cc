@@ -24,7 +24,7 @@ namespace {
 namespace optim = torch::optim;
 using Names = torch::OrderedDict<std::string, at::Tensor>;
 
-// ---- What there is to remember: each member, with its name
+// ---- The members that make up a state, with their names
 
 template <typename Visit>
 void visit(optim::SGDOptions& of, const Visit& visit) {
@@ -133,7 +133,7 @@ struct CollectState {
   }
 };
 
-// What the options lack is left as it is.
+// Sets the members that `options` has, and leaves others unchanged.
 struct Restore {
   const OptimizerState::Options& options;
   void operator()(const char* name, double& value) const {
@@ -174,10 +174,10 @@ struct Kind {
   const char* name;
 };
 
-// body(Kind) for the kind of `optimizer`.
+// Calls body(Kind) with the kind of `optimizer`.
 template <typename Body>
 void with_kind(const optim::Optimizer& optimizer, const Body& body) {
-  // Not a dynamic_cast: who derives may remember more.
+  // Not dynamic_cast: a derived class may have more state.
   const std::type_info& type = typeid(optimizer);
   if (type == typeid(optim::SGD)) {
     body(Kind<optim::SGDOptions, optim::SGDParamState>{"SGD"});
@@ -191,8 +191,8 @@ void with_kind(const optim::Optimizer& optimizer, const Body& body) {
     body(Kind<optim::AdagradOptions, optim::AdagradParamState>{"Adagrad"});
   } else {
     TORCH_CHECK_TYPE(false, "the state of a ", c10::demangle(type.name()),
-                     " cannot be saved or loaded; that of torch::optim::SGD, "
-                     "Adam, AdamW, RMSprop and Adagrad can");
+                     " cannot be saved or loaded; only torch::optim::SGD, "
+                     "Adam, AdamW, RMSprop and Adagrad are supported");
   }
 }
 
@@ -203,7 +203,7 @@ Options options_of(const optim::OptimizerParamGroup& group,
       group.has_options() ? group.options() : optimizer.defaults());
 }
 
-// ---- Names
+// ---- Names of parameters
 
 using NamesOf = std::map<void*, std::vector<std::string>>;
 
@@ -215,7 +215,7 @@ NamesOf by_tensor(const Names& names) {
   return result;
 }
 
-// ---- What is wrong
+// ---- Error texts
 
 constexpr std::size_t kListed = 20;
 
@@ -292,19 +292,19 @@ void load_optimizer_state(optim::Optimizer& optimizer,
     using Options = typename decltype(kind)::Options;
     using State = typename decltype(kind)::State;
     TORCH_CHECK_VALUE(state.type == kind.name, "the state is that of ",
-                      state.type, ", and the optimizer is ", kind.name);
+                      state.type, ", but the optimizer is ", kind.name);
 
     const NamesOf names_of = by_tensor(names);
     std::vector<std::string> nameless, missing, unexpected, misfits, apart;
     std::set<std::string> known;
     auto& groups = optimizer.param_groups();
-    // By group, for each parameter.
+    // For each group, the saved state of each parameter.
     std::vector<std::vector<const OptimizerState::Parameter*>> found(
         groups.size());
     std::vector<const OptimizerState::Options*> options(groups.size());
 
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      std::string first;  // whose options the group has
+      std::string first;  // the parameter that `options` of the group are from
       for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
         const at::Tensor& tensor = groups[g].params()[k];
         const auto its = names_of.find(tensor.unsafeGetTensorImpl());
@@ -350,8 +350,8 @@ void load_optimizer_state(optim::Optimizer& optimizer,
     list(text, kNameless, nameless);
     list(text, "missing (in the optimizer, not in the state)", missing);
     list(text, "unexpected (in the state, not in the optimizer)", unexpected);
-    list(text, "of another shape", misfits);
-    list(text, "in one group that had different options", apart);
+    list(text, "with another shape", misfits);
+    list(text, "in one group with different saved options", apart);
     const std::string wrong = text.str();
     TORCH_CHECK_VALUE(wrong.empty(),
                       "the state does not fit the optimizer:", wrong);

@@ -1,5 +1,5 @@
-// What an optimizer remembers, by the names of the parameters: it does not
-// depend on their order, nor on which process has which of them.
+// The state of an optimizer by names of parameters. It depends neither on the
+// order of the parameters nor on which process holds which of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,18 +18,18 @@ class Optimizer;
 
 namespace gpipe {
 
-// An optimizer's state by the names of parameters.
+// The state of an optimizer by names of parameters.
 struct OptimizerState {
-  // A parameter group's numbers: "lr", "momentum", "beta1", ... A bool is 0 or
-  // 1.
+  // The options of a parameter group: "lr", "momentum", "beta1", ... A bool is
+  // 0 or 1.
   using Options = std::map<std::string, double>;
 
-  // What is kept for one parameter.
+  // The state of one parameter.
   struct Parameter {
-    std::size_t group = 0;                  // in `groups`
+    std::size_t group = 0;                  // index into `groups`
     std::map<std::string, int64_t> counts;  // "step"
-    // "momentum_buffer", "exp_avg", ..., of the parameter's shape. None as long
-    // as the parameter has had no gradient.
+    // "momentum_buffer", "exp_avg", ..., each with the parameter's shape. Empty
+    // until the optimizer has first used a gradient of the parameter.
     std::map<std::string, at::Tensor> tensors;
   };
 
@@ -38,31 +38,33 @@ struct OptimizerState {
   std::map<std::string, Parameter> parameters;  // by name
 };
 
-// The state of an SGD, Adam, AdamW, RMSprop or Adagrad of torch::optim. Tensors
-// are detached and share the optimizer's memory: they change with it.
+// Returns the state of an SGD, Adam, AdamW, RMSprop or Adagrad optimizer of
+// torch::optim. Its tensors are detached and share the optimizer's memory, so
+// they change with it.
 //
-// `names`: module->named_parameters(), of which the optimizer may have a part.
-// A parameter with several names is there under each of them.
+// `names`: module->named_parameters(). The optimizer may have only some of
+// them. A parameter with several names appears under each of them.
 //
-// Errors: c10::TypeError for any other optimizer, one derived from these too;
-// c10::ValueError for parameters that have no name.
-// Threads: any, while no other one uses the optimizer.
+// Throws c10::TypeError if the optimizer has any other type, also if it derives
+// from one of these. Throws c10::ValueError if a parameter has no name.
+// Threads: may be called from any thread while no other thread uses the
+// optimizer.
 OptimizerState optimizer_state(
     const torch::optim::Optimizer& optimizer,
     const torch::OrderedDict<std::string, at::Tensor>& names);
 
-// Has the optimizer go on where another one of the same type was: its
-// parameters get the state that is there under their names, on their device, in
-// new memory, and each group the options that its parameters had. So a group
-// need not have the parameters that it had, as long as they had the same
-// options.
+// Restores a state of an optimizer of the same type. Each parameter gets the
+// state under its name, copied to the parameter's device. Each group gets the
+// options that its parameters had when the state was saved. So a group may have
+// other parameters than at that time, if all of them had the same options.
 //
-// Errors: one c10::ValueError for all that is wrong, before anything is
-// changed: another type, parameters without a name, or whose names the state
-// has not, names that are none of the optimizer's parameters, other shapes,
-// groups that were apart with different options. A list ends after 20.
-// c10::TypeError as above.
-// Threads: any, while no other one uses the optimizer.
+// Throws c10::ValueError, before anything changes, if anything does not fit:
+// the type differs, a parameter has no name, the state lacks a name, the state
+// has a name that no parameter has, a shape differs, or parameters of one group
+// had different options. The text lists all problems, but at most 20 of a kind.
+// Throws c10::TypeError if the optimizer's type is not one of those above.
+// Threads: may be called from any thread while no other thread uses the
+// optimizer.
 void load_optimizer_state(
     torch::optim::Optimizer& optimizer, const OptimizerState& state,
     const torch::OrderedDict<std::string, at::Tensor>& names);

@@ -70,7 +70,7 @@ std::vector<std::pair<std::string, Make>> optimizers() {
          return std::make_unique<optim::SGD>(
              p, optim::SGDOptions(0.1).momentum(0.9).nesterov(true));
        }},
-      {"SGD",  // without anything to remember
+      {"SGD",  // without momentum, so it has no state
        [](Parameters p) {
          return std::make_unique<optim::SGD>(
              p, optim::SGDOptions(0.1).weight_decay(0.01));
@@ -115,7 +115,7 @@ TEST(OptimizerStateTest, AnotherOptimizerGoesOnWithTheSameBits) {
         copy_of(optimizer_state(*optimizer, model->named_parameters()));
     EXPECT_EQ(state.type, type);
 
-    // Of other values, with the parameters in another order, and a past.
+    // The second optimizer has other values, reversed parameters, and a state.
     Sequential again = small_model();
     Parameters reversed = again->parameters();
     std::reverse(reversed.begin(), reversed.end());
@@ -184,7 +184,7 @@ TEST(OptimizerStateTest, HasNumbersAndTensorsByName) {
   ASSERT_EQ(weight.tensors.size(), 2u);
   EXPECT_EQ(weight.tensors.at("exp_avg").sizes(), (at::IntArrayRef{1, 2}));
   EXPECT_TRUE(weight.tensors.count("exp_avg_sq"));
-  // It has had no gradient.
+  // This parameter has had no gradient.
   EXPECT_TRUE(state.parameters.at("0.bias").tensors.empty());
   EXPECT_TRUE(state.parameters.at("0.bias").counts.empty());
 }
@@ -214,7 +214,7 @@ TEST(OptimizerStateTest, EachGroupGetsTheOptionsOfItsParameters) {
                        optim::SGDOptions(1));
   const auto state = optimizer_state(optimizer, names);
 
-  // Groups the other way round, and cut.
+  // The groups are in reverse order and split.
   optim::SGD other({optim::OptimizerParamGroup({biases[1]}),
                     optim::OptimizerParamGroup({weights[1]}),
                     optim::OptimizerParamGroup({biases[0]}),
@@ -232,7 +232,7 @@ TEST(OptimizerStateTest, EachGroupGetsTheOptionsOfItsParameters) {
                    optim::SGDOptions(3));
   EXPECT_EQ(value_error_of([&] { load_optimizer_state(mixed, state, names); }),
             "the state does not fit the optimizer:\n"
-            "2 in one group that had different options:\n"
+            "2 in one group with different saved options:\n"
             "  group 0: '0.weight' and '0.bias'\n"
             "  group 1: '1.weight' and '1.bias'");
 }
@@ -275,7 +275,7 @@ TEST(OptimizerStateTest, OneErrorForAllThatIsWrongAndNothingIsChanged) {
             "  '1.bias'\n"
             "1 unexpected (in the state, not in the optimizer):\n"
             "  'extra'\n"
-            "1 of another shape:\n"
+            "1 with another shape:\n"
             "  momentum_buffer of '0.weight' is [7] in the state, but the "
             "parameter is [4, 3]");
   EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.1);
@@ -289,13 +289,13 @@ TEST(OptimizerStateTest, AnotherTypeIsAnError) {
   EXPECT_EQ(value_error_of([&] {
               load_optimizer_state(adam, optimizer_state(sgd, names), names);
             }),
-            "the state is that of SGD, and the optimizer is Adam");
+            "the state is that of SGD, but the optimizer is Adam");
   optim::LBFGS lbfgs(model->parameters(), optim::LBFGSOptions(1));
   EXPECT_THROW(optimizer_state(lbfgs, names), c10::TypeError);
   EXPECT_EQ(
       error_of([&] { optimizer_state(lbfgs, names); }),
-      "the state of a torch::optim::LBFGS cannot be saved or loaded; that "
-      "of torch::optim::SGD, Adam, AdamW, RMSprop and Adagrad can");
+      "the state of a torch::optim::LBFGS cannot be saved or loaded; only "
+      "torch::optim::SGD, Adam, AdamW, RMSprop and Adagrad are supported");
 }
 
 TEST(OptimizerStateTest, AParameterWithoutNameIsAnError) {

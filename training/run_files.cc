@@ -24,7 +24,7 @@ namespace {
 
 constexpr char kStep[] = "step-";
 constexpr char kTemporary[] = ".tmp-";
-constexpr char kAside[] = ".old";  // after a temporary name
+constexpr char kAside[] = ".old";  // appended to a temporary name
 
 bool starts_with(const std::string& text, const std::string& start) {
   return text.compare(0, start.size(), start) == 0;
@@ -49,7 +49,7 @@ std::string step_name(int64_t step) {
 std::optional<int64_t> step_of(const std::string& name) {
   if (!starts_with(name, kStep)) return std::nullopt;
   const auto step = number_of(name.substr(sizeof kStep - 1));
-  // Not "step-7": nobody should wonder which of two is step 7.
+  // Rejects "step-7", so that each step has only one name.
   if (!step || step_name(*step) != name) return std::nullopt;
   return step;
 }
@@ -61,8 +61,9 @@ std::string temporary_name(int64_t step) {
          std::to_string(getpid());
 }
 
-// Whether nobody writes there any more. That of another machine cannot be
-// known; but a run that saves `step`, or a later one, has left it behind.
+// Returns whether a temporary folder has no writer any more. For a process of
+// this machine, asks the system. The state of another machine is unknown, but
+// its folder is left over if it is for `step` or an earlier one.
 bool is_leftover(const std::string& name, int64_t step) {
   const std::size_t at = name.find(kTemporary);
   if (!starts_with(name, std::string(".") + kStep) || at == std::string::npos) {
@@ -81,7 +82,7 @@ bool is_leftover(const std::string& name, int64_t step) {
   return kill(static_cast<pid_t>(*process), 0) != 0 && errno == ESRCH;
 }
 
-// Removes the folder when it goes out of scope, unless it has got its name.
+// A temporary folder that the destructor removes unless release() was called.
 class Temporary {
  public:
   Temporary() = default;
@@ -90,7 +91,7 @@ class Temporary {
     try {
       remove_folder(path_);
     } catch (const c10::Error&) {
-      // The next save will try again.
+      // The next save tries again.
     }
   }
   Temporary(const Temporary&) = delete;
@@ -115,14 +116,14 @@ std::string file_name(const char* kind, const RunShard& shard) {
   return kind + std::string(part) + ".safetensors";
 }
 
-// Writes the files of this process.
+// Writes the files of this process and returns their manifest.
 Manifest write_part(const std::string& folder, const RunState& state,
                     const RunShard& shard) {
   Manifest manifest;
   manifest.step = state.step;
   manifest.words = state.words;
   Manifest::Part& part = manifest.parts.emplace_back();
-  // No file for nothing.
+  // Writes no file if there is no tensor.
   const auto write = [&](const char* kind, const StateDict& tensors,
                          std::optional<TensorFileRecord>& record) {
     if (tensors.is_empty()) return;
@@ -158,7 +159,7 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
 
 // ---- Reading
 
-// Errors: Damage.
+// Throws Damage if the manifest is missing, damaged or of another step.
 Manifest read_manifest(const std::string& folder, int64_t step) {
   std::string text;
   try {
@@ -193,7 +194,7 @@ void for_each_file(const Manifest& manifest, const Visit& visit) {
   }
 }
 
-// Whether it looks whole, without reading the tensors.
+// Returns whether a step looks complete. Does not read the tensors.
 bool has_all_files(const std::string& folder, int64_t step) {
   try {
     const auto none = [](const std::string&) { return false; };
@@ -205,7 +206,7 @@ bool has_all_files(const std::string& folder, int64_t step) {
   } catch (const Damage&) {
     return false;
   } catch (const c10::ValueError&) {
-    return true;  // of a later version: not ours to judge
+    return true;  // a later version, which this code cannot check
   }
 }
 
@@ -220,7 +221,8 @@ RunState read_state(const std::string& folder, int64_t step,
   state.step = manifest.step;
   state.words = std::move(manifest.words);
 
-  // Everything is looked at, if only for its size, whoever asks for it.
+  // Opens every file, at least to check its size and header, even if `names`
+  // needs none of its tensors.
   StateDict of_optimizer;
   for (const Manifest::Part& part : manifest.parts) {
     if (part.model) {
@@ -271,13 +273,17 @@ RunState read_state(const std::string& folder, int64_t step,
 RunFiles::RunFiles(std::string folder, RunFilesOptions options)
     : folder_(std::move(folder)), options_(std::move(options)) {
   const RunShard& shard = options_.shard();
-  TORCH_CHECK_VALUE(!folder_.empty(), "a run needs a folder");
+  TORCH_CHECK_VALUE(!folder_.empty(),
+                    "the folder of a run is an empty text; give a path");
   TORCH_CHECK_VALUE(options_.keep() >= 1, "keep is ", options_.keep(),
                     ", should be at least 1");
-  TORCH_CHECK_VALUE(0 <= shard.index && shard.index < shard.count, "shard ",
-                    shard.index, " of ", shard.count);
-  TORCH_CHECK_VALUE(shard.count == 1 || shard.all_gather,
-                    "several processes need an all_gather");
+  TORCH_CHECK_VALUE(
+      0 <= shard.index && shard.index < shard.count,
+      "the index of a shard must be at least 0 and below its count; it is ",
+      shard.index, " of ", shard.count);
+  TORCH_CHECK_VALUE(
+      shard.count == 1 || shard.all_gather,
+      "a RunShard of several processes needs an all_gather function");
 }
 
 void RunFiles::save(const RunState& state) {
@@ -305,7 +311,7 @@ void RunFiles::save(const RunState& state) {
     for (const auto& each : parts) manifests.push_back(parse_manifest(each));
     write_manifest(path, merge(std::move(manifests)));
     sync_folder(path);
-    // If there was one, it is under the temporary name now.
+    // An earlier save of this step now has the temporary name.
     if (!exchange_folder(path, folder_of(state.step), path + kAside)) {
       temporary.release();
     }
@@ -332,7 +338,7 @@ std::optional<RunState> RunFiles::load_latest(
 RunState RunFiles::load(int64_t step, const std::optional<Names>& names) {
   const std::vector<int64_t> steps = common_steps();
   TORCH_CHECK_VALUE(std::find(steps.begin(), steps.end(), step) != steps.end(),
-                    folder_, " has no step ", step, ", but ",
+                    folder_, " has no step ", step, "; its steps are ",
                     c10::IntArrayRef(steps));
   std::optional<RunState> state;
   const std::string damage = damage_of(step, names, state);
@@ -369,7 +375,7 @@ std::vector<std::string> RunFiles::together(
     const std::function<std::string()>& body) {
   const RunShard& shard = options_.shard();
   if (shard.count == 1) return {body()};
-  // A sign before it: + for a result, - for an error.
+  // The first character tells a result (+) from an error (-).
   std::string word;
   try {
     word = "+" + body();
@@ -380,7 +386,7 @@ std::vector<std::string> RunFiles::together(
   }
   std::vector<std::string> all = shard.all_gather(word);
   TORCH_CHECK(all.size() == static_cast<std::size_t>(shard.count),
-              "all_gather has returned ", all.size(), " words of ", shard.count,
+              "all_gather returned ", all.size(), " texts for ", shard.count,
               " processes");
   for (std::size_t k = 0; k < all.size(); ++k) {
     TORCH_CHECK(starts_with(all[k], "+"), "process ", k, " of ", shard.count,
@@ -394,8 +400,8 @@ void RunFiles::report(const std::string& line) const {
   if (options_.report()) options_.report()(line);
 }
 
-// As the first process sees them: file systems of a network show others what
-// they remember.
+// Returns the steps that the first process sees. In a network file system,
+// other processes may see an older list.
 std::vector<int64_t> RunFiles::common_steps() {
   const std::string text = together([&] {
     std::string text;
@@ -412,7 +418,7 @@ std::vector<int64_t> RunFiles::common_steps() {
   return steps;
 }
 
-// "" if all processes have read what they want of it.
+// Returns "" if all processes could read what they asked for.
 std::string RunFiles::damage_of(int64_t step, const std::optional<Names>& names,
                                 std::optional<RunState>& state) {
   const RunShard& shard = options_.shard();
@@ -433,17 +439,17 @@ std::string RunFiles::damage_of(int64_t step, const std::optional<Names>& names,
 void RunFiles::remove_old_steps(int64_t saved, const std::string& temporary) {
   const std::string aside = temporary + kAside;
   try {
-    remove_folder(aside);  // what exchange_folder() may have left
+    remove_folder(aside);  // exchange_folder() may have left it
     std::vector<int64_t> old = steps();
     old.erase(std::lower_bound(old.begin(), old.end(), saved), old.end());
-    int64_t kept = 1;  // the one that has just been saved
+    int64_t kept = 1;  // the step that was just saved
     for (auto step = old.rbegin(); step != old.rend(); ++step) {
       const std::string path = folder_of(*step);
       if (kept < options_.keep()) {
         if (has_all_files(path, *step)) ++kept;
         continue;
       }
-      // Nobody is to find half of one.
+      // Renames first, so that no process finds a half-removed step.
       move_folder(path, aside);
       remove_folder(aside);
     }
@@ -459,8 +465,8 @@ void RunFiles::remove_leftovers(int64_t step) {
     try {
       remove_folder(folder_ + "/" + name);
     } catch (const c10::Error& error) {
-      // If it is in the way, that will be an error.
-      report(std::string("what a dead process has left cannot be removed: ") +
+      // If the folder prevents the save, the save throws an error.
+      report(std::string("the files of a dead process cannot be removed: ") +
              error.what_without_backtrace());
     }
   }

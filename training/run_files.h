@@ -1,5 +1,5 @@
-// Public: the folder in which a training run keeps its states, a folder for
-// each of the last steps. docs/checkpoints.md tells what is in one.
+// Public: run checkpoints. One folder holds a run, with a sub-folder for each
+// of the last steps that were saved. docs/checkpoints.md lists their files.
 #pragma once
 
 #include <torch/arg.h>
@@ -15,105 +15,112 @@
 
 namespace gpipe {
 
-// Which of the processes of a run this is, if there are several.
+// The place of this process among those that save and load together.
 struct RunShard {
   int index = 0;
   int count = 1;
 
-  // Called by all of them at the same time: what each gives, by index. For
-  // gpipe's ranks: gpipe::all_gather (gpipe/distributed/gather.h).
+  // Exchanges a text with all processes, which call this at the same time, and
+  // returns the texts of all, by index. gpipe's ranks can use
+  // gpipe::all_gather() (gpipe/distributed/gather.h).
   std::function<std::vector<std::string>(const std::string& mine)> all_gather;
 };
 
-// How many states are kept, and who saves with whom.
+// How many steps to keep, and which processes save together.
 struct RunFilesOptions {
-  // How many steps are kept, at least 1. Two, so that there is one left if the
-  // newest turns out to be damaged.
+  // The number of steps to keep, at least 1. With 2, one is left if the newest
+  // turns out to be damaged.
   TORCH_ARG(int64_t, keep) = 2;
 
-  // Is told, in a line, what went wrong without being an error: a step that is
-  // damaged and passed over, an old one that could not be removed.
+  // Called with one line about a problem that is not an error: a damaged step
+  // was skipped, or an old step could not be removed.
   TORCH_ARG(std::function<void(const std::string&)>, report);
 
   TORCH_ARG(RunShard, shard);
 };
 
-// The states of one run.
+// The run checkpoints in one folder.
 //
 //   gpipe::RunFiles files("/data/run7");
-//   if (auto state = files.resume("auto")) { ... }  // put it in
+//   if (auto state = files.resume("auto")) { ... }  // load it
 //   for (...) {
 //     ...
 //     files.save(state);
 //   }
 //
-// Whenever the process or the machine dies, the steps that were there are
-// there, whole, and the one being saved is whole or not there: it is written
-// under a temporary name, checksums last, and gets its own when all of it is on
-// the disk. Whatever has become of the files since is noticed when they are
-// loaded, and an older step is taken.
+// If the process or the machine dies at any time, earlier steps stay complete,
+// and the step that was being saved is either complete or absent. A step is
+// written under a temporary name, with checksums last, and is renamed when all
+// its data is on the disk. Later damage to the files is detected when they are
+// loaded. Then an older step is used.
 //
-// Several processes share a folder (on one machine, or in a file system that
-// all of them see). Each saves the names that it has, and loads those it asks
-// for, which may be others: a state does not depend on how many processes have
-// saved it. All of them make the same calls, and all of them return or all
-// throw the same error.
+// Several processes can share a folder, on one machine or in a file system that
+// all of them see. Each saves the names that it holds, and loads the names that
+// it asks for. These may differ, since a state does not depend on the number of
+// processes that saved it. All processes make the same calls. Each call returns
+// on all processes or throws the same error on all of them.
 //
-// One run at a time may save into a folder. Threads: one at a time.
+// Only one run at a time may save into a folder. Not thread-safe.
 class RunFiles {
  public:
-  // Of tensors: which of them to load.
+  // The names of the tensors to load.
   using Names = std::set<std::string>;
 
-  // Makes nothing yet. c10::ValueError for options that cannot be.
+  // Creates no files. Throws c10::ValueError if an option is not valid.
   explicit RunFiles(std::string folder, RunFilesOptions options = {});
 
-  // Saves a step; one that is there already is replaced. Then removes the steps
-  // before it but for the last `keep`, itself included; damaged ones do not
-  // count. Steps after it, which an earlier run may have left, stay.
+  // Saves a step and replaces an earlier save of the same step. Then removes
+  // older steps until `keep` complete steps are left, this one included.
+  // Damaged steps do not count. Keeps later steps, which an earlier run may
+  // have left.
   //
-  // With several processes: `model` and `optimizer` are what this process has,
-  // names that no other one has; `generators` those of each; `words` those of
-  // the first.
+  // With several processes, `model` and `optimizer` contain what this process
+  // holds, and no two processes may have the same name. `generators` are saved
+  // for each process, `words` for the first one only.
   //
-  // Errors: c10::ValueError for what cannot be written (see
-  // weights/safetensors.h) or does not belong together; c10::Error with path
-  // and reason if the disk is full or fails. The steps that were there are
-  // untouched then, and nothing is left of the new one. With several processes
-  // a c10::Error on all of them, which says whose it is.
+  // Throws c10::ValueError if the state cannot be written (see
+  // weights/safetensors.h) or if the states of the processes do not fit
+  // together. Throws c10::Error, with the path and the reason, if the disk is
+  // full or fails. After an error the earlier steps are unchanged and nothing
+  // is left of the new one. With several processes, all of them throw
+  // c10::Error, which names the process that failed.
   void save(const RunState& state);
 
-  // The newest step that is whole; nullopt if none is. What is loaded is
-  // compared with its checksums, and what is passed over is reported.
+  // Returns the newest complete step, or nullopt if there is none. Compares all
+  // data that it loads with the checksums, and reports the steps that it skips.
   //
-  // `names`: the parameters and buffers to load, and the optimizer's state for
-  // these; nullopt: all. Those that are not there are left out. Of generators,
-  // what the process with the same index has saved, if they were as many, else
-  // what the first has. Tensors are on the CPU.
+  // `names`: the parameters and buffers to load, with the optimizer's state of
+  // these parameters. nullopt loads all. Names that the step lacks are ignored.
   //
-  // Errors: c10::ValueError if a step is of a later version of the format;
+  // `generators` are those that the process with the same index has saved. If
+  // the number of processes has changed, they are those of the first process.
+  // All tensors are on the CPU.
+  //
+  // Throws c10::ValueError if a step has a later version of the format. Throws
   // c10::Error if the folder cannot be listed.
   std::optional<RunState> load_latest(
       const std::optional<Names>& names = std::nullopt);
 
-  // This step. c10::ValueError if it is not there or is damaged; it says how,
-  // and which steps there are.
+  // Returns the given step. Throws c10::ValueError if it does not exist or is
+  // damaged. The text says what is damaged and lists the existing steps.
   RunState load(int64_t step, const std::optional<Names>& names = std::nullopt);
 
-  // For a flag --resume: "auto" is load_latest(), "none" or "" is nullopt, a
-  // number is that step. c10::ValueError for anything else.
+  // Returns the state for a flag --resume. "auto" means load_latest(), "none"
+  // and "" mean nullopt, and a number means load() of that step. Throws
+  // c10::ValueError for any other text.
   std::optional<RunState> resume(
       const std::string& how, const std::optional<Names>& names = std::nullopt);
 
-  // Those that have a folder, whole or not, ascending.
+  // Returns the steps that have a folder, complete or damaged, in ascending
+  // order.
   std::vector<int64_t> steps() const;
 
-  // "/data/run7/step-000000000123".
+  // Returns the folder of a step: "/data/run7/step-000000000123".
   std::string folder_of(int64_t step) const;
 
  private:
-  // body() on each process, then what all have returned, by index; or the error
-  // of the first that has thrown, on all.
+  // Runs body() on each process and returns the results of all, by index. If it
+  // throws on any process, throws the error of the first of these on all.
   std::vector<std::string> together(const std::function<std::string()>& body);
   void report(const std::string& line) const;
 

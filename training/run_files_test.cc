@@ -53,7 +53,7 @@ at::Tensor numbers(int64_t count, double first) {
                     at::TensorOptions(at::kFloat));
 }
 
-// A few hundred bytes, which differ from step to step.
+// Returns a state of a few hundred bytes that differs for each step.
 RunState small_state(int64_t step) {
   const auto real = static_cast<double>(step);
   RunState state;
@@ -72,7 +72,7 @@ RunState small_state(int64_t step) {
   return state;
 }
 
-// Run files that remember what they report.
+// RunFiles that store the lines that they report.
 struct Trial {
   explicit Trial(std::string path, int64_t keep = 2)
       : folder(std::move(path)),
@@ -83,7 +83,8 @@ struct Trial {
 
   Lines take_lines() { return std::exchange(lines, {}); }
 
-  // The step that is loaded, -1 for none; of equal bits as when it was saved.
+  // Loads the newest step and returns its number, or -1 if there is none.
+  // Expects that the state is bitwise equal to the saved one.
   int64_t latest() {
     const auto state = files.load_latest();
     if (!state) return -1;
@@ -96,11 +97,11 @@ struct Trial {
   RunFiles files;
 };
 
-// Without a "/" at the end.
+// Returns a new path without a "/" at its end.
 std::string run_folder() { return new_folder() + "run"; }
 
 TEST(RunFilesTest, GivesBackEveryBit) {
-  Trial run(run_folder() + "/a/b");  // folders are made
+  Trial run(run_folder() + "/a/b");  // creates the missing folders
   RunState state = small_state(7);
   state.model = testing::every_kind_of_tensor(/*for_safetensors=*/true);
   const double infinity = std::numeric_limits<double>::infinity();
@@ -124,7 +125,7 @@ TEST(RunFilesTest, GivesBackEveryBit) {
 
 TEST(RunFilesTest, HasAFolderForAStepWithFilesThatOthersRead) {
   Trial run(run_folder());
-  EXPECT_EQ(run.latest(), -1);  // there is not even a folder
+  EXPECT_EQ(run.latest(), -1);  // the folder does not exist
   run.files.save(small_state(120));
   EXPECT_EQ(names_in(run.folder), Lines{"step-000000000120"});
   const std::string step = run.folder + "/step-000000000120";
@@ -139,7 +140,7 @@ TEST(RunFilesTest, HasAFolderForAStepWithFilesThatOthersRead) {
             Lines{"exp_avg:0.weight"});
 }
 
-// In place: to write a file anew takes a disk much longer.
+// Writes in place, which is much faster than writing a new file.
 void write_byte(const std::string& path, std::size_t at, int byte) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(static_cast<std::streamoff>(at)).put(static_cast<char>(byte));
@@ -210,7 +211,7 @@ TEST(RunFilesTest, SaysWhatIsDamagedAndWhatItTriesNext) {
                   std::to_string(bytes.size() + 1) + " bytes, " + size +
                   " expected; trying step 100"});
   EXPECT_EQ(lines_with(damaged(20)),
-            Lines{"step 120 is damaged: model.safetensors has changed in its "
+            Lines{"step 120 is damaged: model.safetensors has a changed "
                   "header; trying step 100"});
   EXPECT_EQ(lines_with(damaged(bytes.size() - 1)),
             Lines{"step 120 is damaged: model.safetensors has changed in "
@@ -226,7 +227,7 @@ TEST(RunFilesTest, SaysWhatIsDamagedAndWhatItTriesNext) {
              "step 100 is damaged: " + run.files.folder_of(100) +
                  "/manifest.json: cannot be read: No such file or directory; "
                  "trying step 80",
-             "step 80 is damaged: manifest.json has 2 bytes, and so no end; "
+             "step 80 is damaged: manifest.json has 2 bytes and is cut off; "
              "there is none before it"}));
 }
 
@@ -300,7 +301,7 @@ TEST(RunFilesTest, ASavedStepIsReplacedWhereNamesCannotBeExchanged) {
 
   state.words["epoch"] = "4";
   arm_fault(run.folder, exchange - operations.begin(), Fault::kErrorOnce,
-            EINVAL);  // as NFS says
+            EINVAL);  // the error on NFS
   run.files.save(state);
   disarm_fault();
   EXPECT_EQ(names_in(run.folder), Lines{"step-000000000003"});
@@ -327,12 +328,12 @@ TEST(RunFilesTest, ResumesAsAFlagSays) {
   EXPECT_EQ(run.files.resume("auto")->step, 40);
   EXPECT_EQ(run.files.resume("3")->step, 3);
   EXPECT_EQ(value_error_of([&] { run.files.resume("4"); }),
-            run.folder + " has no step 4, but [3, 40]");
+            run.folder + " has no step 4; its steps are [3, 40]");
   EXPECT_EQ(value_error_of([&] { run.files.resume("newest"); }),
             "resume is 'newest', should be auto, none or the number of a step");
   write_bytes(run.files.folder_of(40) + "/manifest.json", "");
   EXPECT_EQ(value_error_of([&] { run.files.resume("40"); }),
-            "step 40 is damaged: manifest.json has 0 bytes, and so no end; the "
+            "step 40 is damaged: manifest.json has 0 bytes and is cut off; the "
             "steps in " +
                 run.folder + " are [3, 40]");
 }
@@ -351,7 +352,7 @@ TEST(RunFilesTest, ALaterVersionOfTheFormatIsAnErrorAndNotPassedOver) {
   write_bytes(path, text);
   EXPECT_EQ(value_error_of([&] { run.files.load_latest(); }),
             path +
-                " is of version 2 of the format; this gpipe knows those up to "
+                " has version 2 of the format; this gpipe reads versions up to "
                 "1");
 }
 
@@ -394,7 +395,7 @@ TEST(RunFilesTest, SyncsEachFileAndFolderBeforeTheNameAndTheFolderAfterIt) {
     if (at != std::string::npos) each.replace(at, temporary.size(), "T");
   }
   const Lines expected = {
-      "open .",  // to see what the dead have left
+      "open .",  // searches for files of dead processes
       "mkdir T",
       "create T/model.safetensors",
       "write T/model.safetensors",
@@ -425,14 +426,14 @@ TEST(RunFilesTest, SyncsEachFileAndFolderBeforeTheNameAndTheFolderAfterIt) {
       "fsync .",
       "close .",
   };
-  // After that, the old one is removed.
+  // The operations after these remove the old step.
   ASSERT_GE(operations.size(), expected.size());
   operations.resize(expected.size());
   EXPECT_EQ(operations, expected);
   EXPECT_EQ(run.files.steps(), Steps{2});
 }
 
-// What becomes of a save with the fault at each of its operations.
+// The results of saves, each with a fault at another operation.
 struct Outcomes {
   int64_t operations = 0, errors = 0, reports = 0;
 };
@@ -455,7 +456,7 @@ Outcomes with_each_operation(Fault fault, int error, bool replace) {
     if (at >= operations) return outcomes;
     ++outcomes.operations;
 
-    // Nothing is damaged, and what has been saved is there.
+    // No step is damaged, and the newest complete one can be loaded.
     const Lines lines = run.take_lines();
     EXPECT_EQ(run.latest(),
               text == "no error" || replace || run.files.steps().back() == step
@@ -474,7 +475,7 @@ Outcomes with_each_operation(Fault fault, int error, bool replace) {
     }
     if (!lines.empty()) ++outcomes.reports;
 
-    // And it goes on when the disk does; no temporary folder stays for good.
+    // The next save succeeds without the fault, and removes temporary folders.
     run.files.save(small_state(step));
     EXPECT_EQ(names_in(run.folder),
               (Lines{"step-000000000002", "step-000000000003"}));
@@ -561,22 +562,22 @@ TEST(RunFilesTest, RemovesWhatTheDeadHaveLeft) {
   leave("000000000004", here + std::to_string(dead));
   leave("000000000009", here + std::to_string(dead) + ".old");
   leave("000000000004", here + std::to_string(getpid()));
-  leave("000000000004", here + "1");       // alive
-  leave("000000000005", "other-host-77");  // a run that got no further
-  leave("000000000006", "other-host-77");  // who knows
+  leave("000000000004", here + "1");       // a process that is alive
+  leave("000000000005", "other-host-77");  // left over, as this run is later
+  leave("000000000006", "other-host-77");  // unknown
   run.files.save(small_state(5));
   EXPECT_EQ(names_in(run.folder), (Lines{".step-000000000004.tmp-" + here + "1",
                                          ".step-000000000006.tmp-other-host-77",
                                          "step-000000000005"}));
 }
 
-// ---- Several processes, which are threads here
+// ---- Several processes, simulated by threads
 
 class Meeting {
  public:
   explicit Meeting(int count) : words_(count) {}
 
-  // From now on all are told that somebody has died.
+  // Makes all calls throw, as if a process had died.
   void end() {
     std::lock_guard<std::mutex> lock(mutex_);
     ended_ = true;
@@ -596,7 +597,7 @@ class Meeting {
     }
     all_here_.wait(lock, [&] { return round_ > round || ended_; });
     TORCH_CHECK(round_ > round, "a process has died");
-    return result_;  // nobody can change it before all have called again
+    return result_;  // does not change before all have called again
   }
 
  private:
@@ -608,7 +609,7 @@ class Meeting {
   bool ended_ = false;
 };
 
-// body(files, index) on `count` threads; the errors, by index.
+// Runs body(files, index) on `count` threads. Returns the errors by index.
 Lines in_processes(int count, const std::string& folder,
                    const std::function<void(RunFiles&, int)>& body) {
   Meeting meeting(count);
@@ -632,7 +633,7 @@ Lines in_processes(int count, const std::string& folder,
 
 std::string parameter_name(int k) { return std::to_string(k) + ".weight"; }
 
-// Of 8 parameters, those that process `index` of `count` has.
+// Returns the part of process `index` of `count` in a state of 8 parameters.
 RunState part_of_state(int index, int count) {
   RunState state;
   state.step = 10;
@@ -680,7 +681,7 @@ TEST(RunFilesTest, AnotherNumberOfProcessesLoadsTheSame) {
       for (int k = 0; k < readers; ++k) {
         RunState expected = part_of_state(k, readers);
         expected.words = {{"epoch", "2"}};
-        // Its own generator, or the first one's.
+        // The process's own generator, or that of the first process.
         expected.generators =
             part_of_state(readers == writers ? k : 0, writers).generators;
         expect_equal(loaded[k], expected);
@@ -747,7 +748,7 @@ TEST(RunFilesTest, TheFullDiskOfOneProcessIsTheErrorOfAll) {
 }
 
 TEST(RunFilesTest, AProcessThatDiesLosesNothing) {
-  // Before it has said a word, after the first one, ...
+  // Process 1 dies at its all_gather number `words`, counted from 0.
   for (int words = 0; words <= 3; ++words) {
     SCOPED_TRACE(words);
     const std::string folder = run_folder();
@@ -775,7 +776,7 @@ TEST(RunFilesTest, AProcessThatDiesLosesNothing) {
     const std::string error = error_of([&] { save(0); });
     other.join();
     EXPECT_EQ(error, words < 3 ? "a process has died" : "no error");
-    // It may have been complete just before.
+    // The new step may have been complete just before.
     RunFiles files(folder);
     EXPECT_EQ(files.load_latest()->step, files.steps().back());
     EXPECT_EQ(files.steps().front(), 10);
@@ -794,28 +795,30 @@ TEST(RunFilesTest, ProcessesThatDoNotFitTogetherAreAnError) {
     return result[0];
   };
   EXPECT_EQ(errors([](int) { return part_of_state(0, 2); }),
-            "process 0 of 2: the optimizers of two processes have '0.weight'; "
-            "of replicas, one saves its state, and the others give none");
+            "process 0 of 2: the optimizers of two processes both have "
+            "'0.weight'; with replicas, only one of them may save an "
+            "optimizer");
   EXPECT_EQ(errors([](int k) {
               RunState state = part_of_state(0, 2);
               if (k > 0) state.optimizer.reset();
               return state;
             }),
-            "process 0 of 2: processes 0 and 1 both save '0.weight'; of "
-            "replicas, one saves the model, and the others give an empty one");
+            "process 0 of 2: processes 0 and 1 both save '0.weight'; with "
+            "replicas, only one of them may save a model");
   EXPECT_EQ(errors([](int k) {
               RunState state = part_of_state(k, 2);
               state.step += k;
               return state;
             }),
-            "process 0 of 2: process 0 saves step 10, and process 1 step 11");
+            "process 0 of 2: process 0 saves step 10, but process 1 saves step "
+            "11");
   EXPECT_EQ(errors([](int k) {
               RunState state = part_of_state(k, 2);
               if (k > 0) state.optimizer->type = "Adam";
               return state;
             }),
-            "process 0 of 2: the optimizer of one process is SGD, and that of "
-            "another one Adam");
+            "process 0 of 2: the optimizer of one process is SGD, but that of "
+            "another is Adam");
   EXPECT_EQ(names_in(folder), Lines());
 }
 

@@ -1,4 +1,4 @@
-// What a training run needs to go on as if it had not been interrupted.
+// The state with which a training run resumes as if it had not stopped.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace gpipe {
 
-// By names of parameters, so that it does not depend on the partitions or the
-// processes. Nothing is copied: tensors may share the memory of the module and
-// of the optimizer.
+// A run's state by names of parameters. It depends neither on the partitions
+// nor on the processes. Nothing is copied: the tensors may share the memory of
+// the module and of the optimizer.
 struct RunState {
-  int64_t step = 0;  // how many have been made, at least 0
+  int64_t step = 0;  // steps done so far, at least 0
   StateDict model;   // state_dict(*module)
   std::optional<OptimizerState> optimizer;
   GeneratorStates generators;
-  // Whatever else: "learning_rate", "epoch", "best accuracy", ... UTF-8.
+  // Other values, in UTF-8: "learning_rate", "epoch", "best accuracy", ...
   std::map<std::string, std::string> words;
 };
 

@@ -23,8 +23,9 @@ namespace {
   throw Damage(name + " " + what);
 }
 
-// What cannot be read, or is no header, is damaged. Not around what allocates:
-// that there is no memory says nothing of the file.
+// Runs `body` and reports its c10::Error as Damage: a file that cannot be read,
+// or that has no valid header, is damaged. `body` must not allocate tensors,
+// since lack of memory is not damage.
 template <typename Body>
 auto reading(const Body& body) {
   try {
@@ -39,7 +40,7 @@ SafetensorsHeader read_header(const FileReader& file,
   std::string bytes(record.header_size, '\0');
   reading([&] { file.read_at(0, bytes.data(), bytes.size()); });
   if (crc32c(bytes.data(), bytes.size()) != record.header_checksum) {
-    damage(record.name, "has changed in its header");
+    damage(record.name, "has a changed header");
   }
   return reading([&] {
     return parse_safetensors_header(
@@ -91,7 +92,7 @@ StateDict read_tensor_file(
     const auto found = records.find(entry.name);
     if (found == records.end() || found->second->dtype != entry.dtype ||
         found->second->sizes != entry.sizes) {
-      damage(record.name, "has another '" + entry.name + "'");
+      damage(record.name, "has a different '" + entry.name + "'");
     }
     at::Tensor tensor = at::empty(entry.sizes, at::TensorOptions(entry.dtype));
     void* const bytes = tensor.mutable_data_ptr();

@@ -1,4 +1,4 @@
-// Tensors in a safetensors file, with checksums kept elsewhere.
+// Safetensors files whose checksums are kept outside of the file.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -12,15 +12,17 @@
 
 namespace gpipe {
 
+// A tensor in a file.
 struct TensorRecord {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes;
-  uint32_t checksum = 0;  // of its bytes, contiguous
+  uint32_t checksum = 0;  // CRC-32C of the contiguous bytes
 };
 
-// A file's header, with the length before it, and its tensors follow each other
-// without a gap: so all of the file is in the size or in one of the checksums.
+// A file of tensors. It consists of the header, including the 8 bytes of its
+// length, and of the tensors, without gaps. So the size and the checksums cover
+// every byte.
 struct TensorFileRecord {
   std::string name;  // without the folder
   uint64_t size = 0;
@@ -29,22 +31,25 @@ struct TensorFileRecord {
   std::vector<TensorRecord> tensors;
 };
 
-// Writes `folder`/`name`, a new file, which is on the disk afterwards; its name
-// need not be (training/file_operations.h). Tensors may be strided and on any
-// device. One at a time is copied to the CPU, if it has to be.
+// Writes the new file `folder`/`name`. When this returns, the data is on the
+// disk, but its name may not be (see training/file_operations.h). Tensors may
+// be strided and on any device. Copies to the CPU, if needed, are made one at a
+// time.
 //
-// Errors: c10::ValueError, naming the tensor, for what the format cannot take
-// (see weights/safetensors.h), before there is a file; c10::Error if the file
-// cannot be written.
-// Threads: any, while no other one changes the tensors.
+// Throws c10::ValueError, which names the tensor, if the format cannot store a
+// tensor (see weights/safetensors.h). No file exists then. Throws c10::Error if
+// the file cannot be written.
+// Threads: may be called from any thread while no other thread changes the
+// tensors.
 TensorFileRecord write_tensor_file(const std::string& folder,
                                    const std::string& name,
                                    const StateDict& tensors);
 
-// The tensors whose names are `wanted`, on the CPU, in the order of the file.
+// Returns the tensors for whose names `wanted` is true, on the CPU, in the
+// order of the file.
 //
-// Errors: Damage (training/damage.h) if there is no such file, or if its size,
-// header or one of these tensors is not as recorded. Threads: any.
+// Throws Damage (training/damage.h) if the file does not exist, or if its size,
+// its header or one of the returned tensors differs from `record`. Thread-safe.
 StateDict read_tensor_file(
     const std::string& folder, const TensorFileRecord& record,
     const std::function<bool(const std::string&)>& wanted);

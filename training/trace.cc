@@ -15,7 +15,7 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-// The first column to the left, and the others to the right.
+// Returns the rows as aligned text: the first column left, the others right.
 std::string table(const Rows& rows) {
   const std::string sides = "l" + std::string(rows[0].size() - 1, 'r');
   std::string text;

@@ -1,4 +1,4 @@
-// A step's timeline in a file, and in words.
+// A file and a text summary of a step's timeline.
 #pragma once
 
 #include <string>
@@ -7,28 +7,30 @@
 
 namespace gpipe {
 
-// What `timeline` says, some lines: how long the step took; how long each rank
-// was busy, how much of that was recomputing, and how long it was idle; why it
-// was idle (see idle_parts()), in parts that add up to that; what was copied
-// over each link, and the most memory, where these are known.
+// Returns a summary of some lines. It has the duration of the step and, for
+// each rank, the busy time, the part of it that is recompute, and the idle
+// time. It splits the idle time by cause (see idle_parts()). If `timeline` has
+// them, it also has the copies over each link and the peak memory.
 //
 //   timeline: 41.5 ms, 2 ranks, bubble 20.5 %
 //              busy          recompute           idle         peak memory
 //     rank 0  33 ms  79.5 %       0 us  0.0 %  8.5 ms  20.5 %      96 MiB
 //   ...
 //
-// Errors: std::invalid_argument as idle_parts(). Threads: pure function.
+// Throws std::invalid_argument if idle_parts() does. Thread-safe.
 std::string timeline_summary(const Timeline& timeline);
 
-// Writes to_chrome_trace(timeline), for ui.perfetto.dev and chrome://tracing,
-// in place of what the file held, and returns timeline_summary(timeline):
+// Writes to_chrome_trace(timeline) to a file for ui.perfetto.dev and
+// chrome://tracing. Replaces the file if it exists. Returns
+// timeline_summary(timeline):
 //
 //   const auto result = pipeline->train_step(
 //       data, target, loss, schedule, gpipe::TrainOptions().timeline(true));
 //   std::cout << gpipe::write_trace("step.json", *result.timeline);
 //
-// Errors: c10::Error with the path and the reason if it cannot be written; the
-// file is as it was then. Of processes each has a file of its own.
+// With several processes, each needs a path of its own. Throws c10::Error, with
+// the path and the reason, if the file cannot be written. An existing file is
+// unchanged then.
 std::string write_trace(const std::string& path, const Timeline& timeline);
 
 }  // namespace gpipe

@@ -19,7 +19,7 @@ using testing::new_folder;
 using testing::read_bytes;
 using testing::write_bytes;
 
-// 0F0, a copy, 1F0, 1B0, a copy, a late recompute, 0B0.
+// Returns a timeline of 0F0, a copy, 1F0, 1B0, a copy, a late recompute, 0B0.
 Timeline example() {
   Timeline timeline = timeline_of(
       {{{{0, Kind::kForward, 0}, 0, 2},
@@ -34,8 +34,8 @@ Timeline example() {
 }
 
 TEST(TraceTest, TheSummaryIsATableOfRanksCausesAndLinks) {
-  // Rank 1 waits for 2 s until there is an input and 1 s for its copy; both
-  // wait for 0.5 s for the gradient's, and for 0.5 s of which nobody knows.
+  // Rank 1 waits 2 s until its input exists and 1 s for the copy of it. Both
+  // ranks wait 0.5 s for the copy of the gradient, and 0.5 s without a cause.
   EXPECT_EQ(timeline_summary(example()),
             "timeline: 16 s, 2 ranks, bubble 56.2 %\n"
             "          busy          recompute          id"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program of another Bazel project: its own model, in a pipeline of two
-// partitions that is planned; the same as one of several processes; its layers
-// on devices without a pipeline; and one of gpipe's models, without memory.
+// A program of another Bazel project. It trains its own model with a planned
+// pipeline of two partitions, then in several processes. It places layers on
+// devices without a pipeline, and builds one of gpipe's models without memory.
 
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -45,7 +45,7 @@ int main() {
   }
   std::cout << "output " << y.sizes() << "\n";
 
-  // The same by 1F1B, with the loss in the pipeline.
+  // Trains by 1F1B, with the loss computed in the pipeline.
   const gpipe::Schedule schedule = gpipe::one_forward_one_backward(2, 4);
   gpipe::validate(schedule);
   gpipe::Costs costs;
@@ -60,8 +60,8 @@ int main() {
   const auto result = model->train_step(x, target, mean_square, schedule);
   std::cout << "loss of " << result.losses.size() << " micro-batches\n";
 
-  // And in as many processes as this is started in (by //tools:launch, say),
-  // which is one without a launcher. Each has a stage.
+  // Trains in as many processes as the launcher (for example //tools:launch)
+  // has started, with one stage each. Without a launcher there is one process.
   const auto world =
       gpipe::World::connect(gpipe::WorldOptions::from_environment());
   std::vector<int64_t> balance(world->size(), 1);
@@ -75,8 +75,8 @@ int main() {
             << ", loss of " << distributed_result.losses.size()
             << " micro-batches\n";
 
-  // A module tree in parts on devices, without a pipeline; with the weights of
-  // another one.
+  // Places the parts of a module on devices, without a pipeline, and loads the
+  // weights of another module.
   auto placed =
       gpipe::parallelize_pipeline(consumer::classifier(), {{"", "cpu"}});
   gpipe::load_state_dict(*placed, gpipe::state_dict(*layers));

@@ -2,8 +2,8 @@
 
     load("//tools/build_defs:gpipe.bzl", "gpipe_cc_library", "gpipe_cc_test")
 
-They are the rules of @rules_cc with our compile options, which .bazelrc cannot
-give: a project that depends on gpipe has a .bazelrc of its own.
+They are the rules of @rules_cc with gpipe's compile options. The options are not in
+.bazelrc, since a project that depends on gpipe has a .bazelrc of its own.
 """
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
@@ -22,8 +22,8 @@ _TEST_COPTS = _COPTS + ["-O0"]
 
 _LIBTORCH_CUDA = "@libtorch//:cuda"
 
-# The header of //tools/precompiled for targets that depend on LibTorch by one of these
-# names, or by none of them (None).
+# The header of //tools/precompiled for each name of LibTorch in a target's deps. None is
+# a target without any of these names.
 _FOR_LIBRARIES = {
     "@libtorch//:torch": "modules",
     "@libtorch//:aten": "tensors",
@@ -54,10 +54,11 @@ def precompiled_for_tests(name, deps):
     precompiled_header(name = name, copts = _TEST_COPTS, deps = deps)
 
 def _attributes(ours, copts, deps, precompiled = None):
-    """Returns `copts` after `ours` and `deps`, with a precompiled header if wanted.
+    """Returns the attributes copts (`ours`, then `copts`) and deps of a target.
 
-    The default is the header of LibTorch's name in `deps`. A target with copts of
-    its own, or whose deps are a select(), gets none.
+    Adds a precompiled header if `precompiled` is true, or None and possible. A target
+    with copts of its own, or whose deps are a select(), then gets none. The header is
+    chosen by LibTorch's name in `deps`.
     """
     headers = _FOR_TESTS if ours == _TEST_COPTS else _FOR_LIBRARIES
     libtorch = _libtorch(deps)
@@ -87,22 +88,23 @@ def gpipe_cc_library(
         linkstatic = True,
         precompiled = None,
         **kwargs):
-    """cc_library with our options.
+    """cc_library with gpipe's options.
 
     Args:
       name: as in cc_library.
-      copts: added to ours.
+      copts: added to gpipe's options.
       deps: as in cc_library.
-      linkstatic: no shared library of its own, so that a test is one file
-        with everything but LibTorch in it, as a binary is.
-      precompiled: whether LibTorch's headers are read precompiled; if it is in
-        `deps`, unless given. For a target that gets them by way of others.
+      linkstatic: True builds no shared library, so that a test is a single file
+        that contains everything except LibTorch.
+      precompiled: whether LibTorch's headers are precompiled. The default is true
+        if LibTorch is in `deps`. Set it for a target that gets LibTorch's headers
+        through other deps.
       **kwargs: as in cc_library.
     """
     _library(_COPTS, name, copts, deps, precompiled, linkstatic = linkstatic, **kwargs)
 
 def gpipe_cc_test_library(name, linkstatic = True, **kwargs):
-    """gpipe_cc_library for tests alone, compiled as they are: -O0.
+    """gpipe_cc_library that only tests use, compiled with their options (-O0).
 
     Args:
       name: as in gpipe_cc_library.
@@ -116,14 +118,14 @@ def _library(ours, name, copts = [], deps = [], precompiled = None, **kwargs):
     cc_library(name = name, **kwargs)
 
 def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None, **kwargs):
-    """cc_binary with our options; `srcs` is [name].cc unless given.
+    """cc_binary with gpipe's options.
 
-    One that has LibTorch in `deps` sees the GPUs under --config=cuda.
+    A binary with LibTorch in `deps` can use GPUs under --config=cuda.
 
     Args:
       name: as in cc_binary.
-      copts: added to ours.
-      srcs: as in cc_binary.
+      copts: added to gpipe's options.
+      srcs: [name].cc unless given.
       deps: as in cc_binary.
       precompiled: as in gpipe_cc_library.
       **kwargs: as in cc_binary.
@@ -145,14 +147,14 @@ def gpipe_cc_test(
         precompiled = None,
         size = "small",
         **kwargs):
-    """cc_test with our options, on GoogleTest's main unless a dep is GoogleTest.
+    """cc_test with gpipe's options and GoogleTest.
 
     Args:
       name: as in cc_test.
-      copts: added to ours.
+      copts: added to gpipe's options.
       srcs: [name].cc unless given.
-      deps: a label of @com_google_googletest here (:gtest for a test with a main
-        of its own) stands in for the default, :gtest_main.
+      deps: as in cc_test. A label of @com_google_googletest in it replaces the
+        default, :gtest_main. Use :gtest for a test with a main() of its own.
       precompiled: as in gpipe_cc_library.
       size: "small", that is 60 s, unless given.
       **kwargs: as in cc_test.
@@ -174,17 +176,17 @@ def gpipe_cc_test(
     )
 
 def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], **kwargs):
-    """Tests that run on the devices of each variant.
+    """A test for each kind of device.
 
-    [name]_cpu; [name]_simulated, on four simulated accelerators; and
-    [name]_cuda, which is skipped but under --config=cuda. [name] is all of them.
-    The sources are compiled once. They ask gpipe/testing/devices.h where to put
-    things, and are linked with an answer per variant.
+    The variants are [name]_cpu, [name]_simulated (four simulated accelerators) and
+    [name]_cuda, which is skipped unless --config=cuda is given. [name] is a suite of
+    all of them. The sources are compiled once. They get their devices from
+    gpipe/testing/devices.h, whose implementation each variant links.
 
     Args:
       name: the common part of the variants' names.
       srcs: [name].cc unless given.
-      deps: of the source; GoogleTest and devices.h are there already.
+      deps: deps of the source, in addition to GoogleTest and devices.h.
       size: as in cc_test.
       tags: as in cc_test.
       **kwargs: as in cc_library, for the source.
@@ -229,13 +231,13 @@ def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], *
     )
 
 def gpipe_sanitized_test(name, test, sanitizers, size = "small", **kwargs):
-    """A test of this package once more, with sanitizers.
+    """A second build of a test of this package, with sanitizers.
 
-    Costs the compiling of all that it is linked with.
+    Compiles everything that the test links a second time.
 
     Args:
-      name: of the second one.
-      test: the label of the first one.
+      name: the name of the test with sanitizers.
+      test: the label of the test without them.
       sanitizers: "address", "undefined", "thread".
       size: as in cc_test.
       **kwargs: as in any test.
@@ -254,24 +256,23 @@ def gpipe_fuzz_test(
         runs = 100000,
         sanitized = True,
         **kwargs):
-    """A fuzz target, run for a while by a driver of ours, and by libFuzzer.
+    """A fuzz target, with a short test of it and a program for libFuzzer.
 
-    [name].cc defines libFuzzer's LLVMFuzzerTestOneInput(), and, if it likes,
-    LLVMFuzzerCustomMutator(); what it demands of its parser is said with
-    gpipe/testing/fuzz/check.h. The files of [name]_corpus are what inputs begin
-    as, and [name].dict, if it is there, has words of the format. An input that
-    has found a bug becomes a file of the corpus.
+    [name].cc defines libFuzzer's LLVMFuzzerTestOneInput() and, optionally,
+    LLVMFuzzerCustomMutator(). It checks its parser with gpipe/testing/fuzz/check.h.
+    [name]_corpus contains the inputs to start from. [name].dict, which is optional,
+    contains words of the format. Add each input that found a bug to the corpus.
 
-    [name] is a test: each file of the corpus, and `runs` inputs made of them,
-    the same ones every time (gpipe/testing/fuzz/driver.cc). [name]_libfuzzer is
-    a program for clang, see tools/fuzz.sh.
+    [name] is a test that runs each file of the corpus and `runs` inputs derived from
+    them. It uses the same inputs every time (gpipe/testing/fuzz/driver.cc).
+    [name]_libfuzzer is a program for clang, see tools/fuzz.sh.
 
     Args:
       name: the source is [name].cc.
-      deps: of the source; check.h is there already.
-      runs: how many inputs.
-      sanitized: whether the test is built with ASan and UBSan, which costs the
-        compiling of all that it is linked with. Else it is as other tests are.
+      deps: deps of the source, in addition to check.h.
+      runs: the number of derived inputs.
+      sanitized: whether the test is built with ASan and UBSan. Then everything that
+        it links is compiled a second time. Otherwise it is built as other tests.
       **kwargs: as in cc_library, for the source.
     """
     folder = name + "_corpus"

@@ -1,16 +1,16 @@
-"""Compiles a header once for all files that begin with it.
+"""Precompiled headers: compiled once for all files that start with them.
 
-Without this, most of a build's time is the parsing of LibTorch's headers: 8 of 10 s
-a file with g++.
+Without them, most of a build's time is the parsing of LibTorch's headers: 8 of 10 s
+per file with g++.
 """
 
 load("@rules_cc//cc:defs.bzl", "cc_library")
 
-# What clang needs to write a precompiled header, beside -xc++-header:
-#   -fpch-instantiate-templates: templates are instantiated in the header, not in
-#     every file that opens it (5.8 -> 3.5 s for gpipe/runtime/cell.cc).
-#   -fno-pch-timestamp, -relocatable-pch: neither times nor absolute paths in the
-#     result, so that a disk cache serves every checkout. Bazel tells clang that its
+# Options to write a precompiled header, in addition to -xc++-header:
+#   -fpch-instantiate-templates: instantiates templates in the header, not in every
+#     file that opens it (5.8 -> 3.5 s for gpipe/runtime/cell.cc).
+#   -fno-pch-timestamp, -relocatable-pch: leaves times and absolute paths out of the
+#     result, so that a disk cache works for every checkout. Bazel tells clang that its
 #     folder is /proc/self/cwd.
 _WRITE = {
     "clang": [
@@ -24,14 +24,14 @@ _WRITE = {
     "gcc": [],
 }
 
-# To open one: the folder where its relative paths begin.
+# Options to open a precompiled header: the folder that its relative paths start from.
 _OPEN = {
     "clang": ["-isysroot", "."],
     "gcc": [],
 }
 
 def _select(values):
-    """The list of `values` for the compiler in use; an empty one without precompiled headers."""
+    """Returns the list for the compiler in use, or [] without precompiled headers."""
     choices = {
         "//tools/precompiled:by_" + compiler: value
         for compiler, value in values.items()
@@ -40,12 +40,12 @@ def _select(values):
     return select(choices)
 
 def with_precompiled(header):
-    """Attributes for a target whose files begin with a precompiled header.
+    """Returns attributes for a target whose files start with a precompiled header.
 
     Args:
       header: the label of a precompiled_header.
     Returns:
-      (copts, deps) to be added to the target's own.
+      (copts, deps) to add to those of the target.
     """
     repository = native.repository_name().lstrip("@")
     folder = "$(BINDIR)/" + ("external/" + repository + "/" if repository else "")
@@ -57,20 +57,20 @@ def with_precompiled(header):
     return _select(copts), _select({compiler: [header] for compiler in _OPEN})
 
 def precompiled_header(name, deps, copts):
-    """Compiles [name].cc to [name].h.gch, beside [name].h with the text.
+    """Compiles [name].cc to [name].h.gch, and copies its text to [name].h.
 
-    A target with the attributes of with_precompiled() gets everything that [name].cc
-    includes. The compiler opens [name].h.gch instead of [name].h.
+    A target with the attributes of with_precompiled() includes everything that
+    [name].cc includes. The compiler opens [name].h.gch instead of [name].h.
 
     Args:
       name: the name of the target and of the header.
       deps: the targets that provide the included files.
-      copts: all copts of the targets that open it. g++ refuses a header of other
-        options, or crashes (-O1 for -O2).
+      copts: all copts of the targets that open the header. With other options g++
+        rejects the header or crashes (-O1 for -O2).
     """
 
-    # Compiled as any other file, so that all other options are the same too. Bazel
-    # takes the precompiled header for an object file.
+    # Compiled as any other file, so that all options are equal. Bazel treats the
+    # precompiled header as an object file.
     cc_library(
         name = name + "_object",
         srcs = [name + ".cc"],
@@ -100,7 +100,7 @@ def precompiled_header(name, deps, copts):
     cc_library(
         name = name,
         hdrs = [name + ".h", name + ".h.gch"],
-        # clang names it among the files that were read.
+        # clang lists it among the files that it has read.
         textual_hdrs = [name + ".cc"],
         tags = ["manual"],
         visibility = ["//visibility:public"],

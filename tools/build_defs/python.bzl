@@ -2,9 +2,9 @@
 
     load("//tools/build_defs:python.bzl", "python_test")
 
-py_test is built into Bazel 4 to 7, and to be loaded from rules_python in later
-ones, which Bazel 4 cannot read. All that our tests need is python3 (3.9 or later,
-see bazelw) and the files beside them.
+py_test is built into Bazel 4 to 7. Later versions need rules_python, which Bazel 4
+cannot read. The tests of this repository need only python3 (3.9 or later, see bazelw)
+and the files in their folders.
 """
 
 def _python_test_impl(ctx):
@@ -21,9 +21,9 @@ python_test = rule(
     implementation = _python_test_impl,
     test = True,
     attrs = {
-        "data": attr.label_list(allow_files = True, doc = "what it reads; `args` may name it by $(rootpaths ...)"),
-        "main": attr.label(allow_single_file = [".py"], mandatory = True, doc = "what python3 runs"),
-        "srcs": attr.label_list(allow_files = [".py"], doc = "modules in the same folder that it imports"),
+        "data": attr.label_list(allow_files = True, doc = "files that it reads; `args` can name them with $(rootpaths ...)"),
+        "main": attr.label(allow_single_file = [".py"], mandatory = True, doc = "the script that python3 runs"),
+        "srcs": attr.label_list(allow_files = [".py"], doc = "modules of the same folder that it imports"),
     },
-    doc = "Passes if `main` ends with 0. Its modules are found since they lie beside it.",
+    doc = "A test that passes if `main` ends with exit status 0.",
 )

@@ -1,17 +1,17 @@
-"""A test that is built and run with sanitizers, whatever the rest is built with.
+"""A test that is always built and run with sanitizers.
 
-In //... without a --config, so that they are part of every run of the tests.
+It needs no --config, so that every run of //... includes these tests.
 """
 
 _COPT = "//command_line_option:copt"
 _LINKOPT = "//command_line_option:linkopt"
 _PRECOMPILE = "//tools/precompiled:compiler"
 
-# As in .bazelrc, where the reasons are.
+# The options of .bazelrc, which explains them.
 _COPTS = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 
-# quarantine_size_mb: memory that is given back is used again after so much, not
-# after 256 MB; a fuzz target would get new pages all the time.
+# quarantine_size_mb: ASan reuses freed memory after 16 MB instead of 256 MB. With 256 MB
+# a fuzz target would get new pages all the time.
 _ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_leaks=1:quarantine_size_mb=16",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:ignore_noninstrumented_modules=1",
@@ -21,16 +21,16 @@ def _with_sanitizers(settings, attr):
     copts, linkopts = settings[_COPT], settings[_LINKOPT]
     precompile = settings[_PRECOMPILE]
 
-    # Of a --config: two of them need not get along.
+    # A --config with a sanitizer takes precedence, since two may not be compatible.
     if not [copt for copt in copts if copt.startswith("-fsanitize=")]:
         flags = ["-fsanitize=" + name for name in attr.sanitizers]
         copts = copts + _COPTS + flags
         linkopts = linkopts + flags
         if "undefined" in attr.sanitizers:
-            # Bazel links with clang, not clang++.
+            # Needed because Bazel links with clang, not clang++.
             linkopts = linkopts + ["-fsanitize-link-c++-runtime"]
 
-        # Of too few files to be worth a precompiled header with these options.
+        # There are too few files for a precompiled header with these options.
         precompile = "none"
     return {_COPT: copts, _LINKOPT: linkopts, _PRECOMPILE: precompile}
 
@@ -52,10 +52,10 @@ def _impl(ctx):
 
 sanitized_test = rule(
     implementation = _impl,
-    doc = """Runs `test`, which is built with `sanitizers`, and so is all that it
-is linked with but for what is prebuilt (LibTorch, the system's libraries).
+    doc = """Builds `test` and everything that it links with `sanitizers`, and runs it.
 
-With a --config of a sanitizer it is built with that one instead.""",
+Prebuilt libraries (LibTorch, the system's libraries) are used as they are. With a
+--config that has a sanitizer, that sanitizer is used instead.""",
     attrs = {
         "test": attr.label(
             mandatory = True,
@@ -67,7 +67,7 @@ With a --config of a sanitizer it is built with that one instead.""",
             ),
         ),
         "sanitizers": attr.string_list(
-            doc = "As in gcc's -fsanitize=.",
+            doc = "Names as in gcc's -fsanitize=.",
             mandatory = True,
         ),
         "_allowlist_function_transition": attr.label(

@@ -1,3 +1,3 @@
-// For tests without LibTorch.
+// Headers for tests without LibTorch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// For tests. See modules.cc.
+// Headers for tests of files with modules. See modules.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>

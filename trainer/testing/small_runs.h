@@ -1,4 +1,4 @@
-// Runs that take a second.
+// Training runs that take about a second, for tests.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@
 
 namespace gpipe::trainer {
 
-// A small model of the name, on drawn data; two partitions on the CPU with a
-// thread each, without evaluation, without a folder.
+// Returns options for a small model on generated data: two partitions on the
+// CPU with one thread each, no evaluation and no folder.
 Options small_options(const std::string& model);
 
-// The same task, but that something else happens, too.
+// A task that calls functions of a test before it forwards to another task.
 class TaskWith : public Task {
  public:
-  // `at_loss(output)` gives what the loss is computed of.
+  // `at_loss`: maps the output to the tensor from which the loss is computed.
+  // `at_batch`: called with the index before a mini-batch is loaded.
   TaskWith(Task& task,
            std::function<at::Tensor(const at::Tensor& output)> at_loss,
            std::function<void(int64_t index)> at_batch = nullptr)
@@ -53,6 +54,7 @@ class TaskWith : public Task {
     return task_.metric(score);
   }
 
+  // If set, replaces the model.
   std::function<torch::nn::Sequential(torch::nn::Sequential)> change_model;
 
  private:
@@ -61,26 +63,26 @@ class TaskWith : public Task {
   const std::function<void(int64_t)> at_batch_;
 };
 
-// A run and what it has printed.
+// The exit code and the printed lines of a run.
 struct Ran {
   int code = 0;
   std::vector<std::string> lines;
 
-  // The first line with this in it; "" if there is none.
+  // Returns the first line that contains `part`, or "".
   std::string line_with(const std::string& part) const;
 };
 Ran run_here(const Options& options);
 Ran run_here(const Options& options, Task& task);
 
-// The newest saved step.
+// Returns the newest saved step.
 RunState state_in(const std::string& folder);
 
-// Of the whole test, by `model`, which is given the weights of the newest saved
-// step: without a pipeline, and so without micro-batches.
+// Returns the score of `model` on the whole test set. Loads the weights of the
+// newest saved step into it. Runs without a pipeline and without micro-batches.
 Score plain_score(const std::string& folder, Task& task,
                   torch::nn::Sequential model);
 
-// Of a step, in its metrics.csv; "" if there is nothing.
+// Returns a value of a step in metrics.csv, or "" if there is none.
 std::string logged(const std::string& folder, int64_t step,
                    const std::string& column);
 

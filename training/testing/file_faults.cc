@@ -18,7 +18,7 @@ namespace {
 
 std::atomic<bool> armed{false};
 std::mutex mutex;
-// All under the mutex.
+// `mutex` guards all of these.
 std::string folder;
 int64_t fault_at = 0;
 Fault fault = Fault::kNone;
@@ -36,7 +36,7 @@ std::string path_of(int descriptor) {
 
 std::string path_at(int directory, const char* path) {
   if (path[0] == '/') return path;
-  if (directory == AT_FDCWD) return "";  // nobody in a test does
+  if (directory == AT_FDCWD) return "";  // no test uses such a path
   return path_of(directory) + "/" + path;
 }
 
@@ -45,8 +45,8 @@ void kill_self() {
   std::abort();
 }
 
-// What is to become of an operation that is about to be done. `frees`: it needs
-// no room on the disk.
+// Counts an operation and decides what happens to it. `frees`: the operation
+// needs no space on the disk.
 Verdict judge(const char* operation, const std::string& path,
               bool frees = false) {
   if (!armed.load()) return Verdict::kGoOn;
@@ -109,7 +109,7 @@ std::vector<std::string> disarm_fault() {
 
 }  // namespace gpipe::testing
 
-// ---- The functions of the C library, by the system calls below them
+// ---- Replacements for the C library's functions, made of system calls
 
 namespace {
 
@@ -121,7 +121,7 @@ using gpipe::testing::path_of;
 using gpipe::testing::Verdict;
 
 int open_at(int directory, const char* path, int flags, mode_t mode) {
-  // Reading a file changes nothing; /proc is asked by judge() itself.
+  // Not for files that are only read. judge() itself reads /proc.
   if (gpipe::testing::armed.load() &&
       (flags & (O_CREAT | O_DIRECTORY | O_WRONLY | O_RDWR)) != 0 &&
       judge((flags & O_CREAT) != 0 ? "create" : "open",
@@ -181,12 +181,13 @@ int fsync(int descriptor) {
       judge("fsync", path_of(descriptor)) == Verdict::kFail) {
     return fail();
   }
-  // What a dead process has written stays, and tests need not wait for disks.
+  // Data that a killed process has written stays readable, and tests need not
+  // wait for the disk.
   return fcntl(descriptor, F_GETFD) < 0 ? -1 : 0;
 }
 
 int close(int descriptor) {
-  // As the kernel, which closes it even when it fails.
+  // As the kernel does, closes the descriptor even if the call fails.
   const bool fails =
       gpipe::testing::armed.load() &&
       judge("close", path_of(descriptor), true) == Verdict::kFail;

@@ -1,9 +1,9 @@
-// File operations that fail, or are the last thing a process does.
+// File operations that fail or kill the process, for tests.
 //
-// The functions of the C library that change files are replaced in the binary
-// that links this, so that whatever code calls them is counted, that of other
-// libraries too. As long as nothing is armed they do what they always do, but
-// that fsync does not wait for a disk.
+// A binary that links this target gets replacements for the C library functions
+// that change files. So operations of all code are counted, also those of other
+// libraries. While no fault is armed, the functions work as usual, except that
+// fsync does not wait for the disk.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,26 @@
 
 namespace gpipe::testing {
 
+// The effect on the operation that arm_fault() selects.
 enum class Fault {
-  kNone,       // only count
+  kNone,       // nothing; operations are only counted
   kKill,       // SIGKILL before the operation
-  kKillHalf,   // of a write, the first half is done before that
-  kError,      // it fails, and all after it that write do, with `error`
-  kErrorOnce,  // it fails, and no other one
-  kShort,      // of a write, the first half is done, without an error
+  kKillHalf,   // as kKill, but a write first writes half of its bytes
+  kError,      // it and all later operations that need space fail with `error`
+  kErrorOnce,  // only this operation fails, with `error`
+  kShort,      // a write writes half of its bytes and reports no error
 };
 
-// From now on, counts operations on what is in `folder` and below (open to
-// write or of a folder, mkdir, write, fsync, close of what was open, rename,
-// unlink, rmdir), and has the fault happen at operation number `at`, from 0.
-// `folder` is an absolute path without links.
+// Starts to count the operations on files in `folder` and below, and makes
+// `fault` happen at operation number `at`, counted from 0. `folder` is an
+// absolute path without symbolic links. Operations are: open for writing or of
+// a folder, mkdir, write, fsync, close of a file that was opened in this way,
+// rename, unlink, rmdir.
 void arm_fault(const std::string& folder, int64_t at, Fault fault,
                int error = 0);
 
-// Ends that. The operations since, in order: "mkdir .step-...", with paths
-// relative to the folder.
+// Stops counting and injecting faults. Returns the operations since arm_fault()
+// in order, with paths relative to the folder: "mkdir .step-...".
 std::vector<std::string> disarm_fault();
 
 }  // namespace gpipe::testing

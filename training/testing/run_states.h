@@ -1,4 +1,4 @@
-// States of a run, compared.
+// A comparison of run states for tests.
 #pragma once
 
 #include "training/run_state.h"
@@ -6,7 +6,7 @@
 
 namespace gpipe::testing {
 
-// That everything in both is the same, to the bit.
+// Expect that `a` and `b` are equal, bit by bit.
 void expect_equal(const StateDict& a, const StateDict& b);
 void expect_equal(const RunState& a, const RunState& b);
 

@@ -9,7 +9,7 @@
 
 namespace consumer {
 
-// Four layers, [batch, 16] to [batch, 10].
+// Returns a model of four layers, [batch, 16] to [batch, 10].
 inline torch::nn::Sequential classifier() {
   return torch::nn::Sequential(torch::nn::Linear(16, 32), torch::nn::ReLU(),
                                torch::nn::Linear(32, 32),
