@@ -82,7 +82,7 @@ std::string seed_note(const Settings& settings) {
          (settings.deterministic ? ", deterministic kernels only." : ".");
 }
 
-// Whether a figure stands in the table; see outcome_table().
+// Returns true if the table shows a published figure; see outcome_table().
 bool shows_published(const Benchmark& benchmark, bool speed) {
   return std::any_of(benchmark.published.begin(), benchmark.published.end(),
                      [speed](const PublishedColumn& column) {

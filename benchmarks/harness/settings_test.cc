@@ -103,7 +103,8 @@ TEST_F(SettingsTest, ABalanceHasToAddUpToTheLayers) {
     } catch (const std::invalid_argument& error) {
       EXPECT_EQ(error.what(), "--balance=3,4: the model has " +
                                   std::to_string(layers) +
-                                  " layers, which the numbers must add up to");
+                                  " layers, and the numbers must add up to "
+                                  "that");
     }
   }
   // The sum of these is 2 in 64 bits.

@@ -22,7 +22,7 @@ std::string format(const char* pattern, Numbers... numbers) {
   return text;
 }
 
-// Of the first column that says so.
+// Returns the figure of the first published column with samples per second.
 std::optional<double> published_speed(const Benchmark& benchmark,
                                       const Experiment& experiment) {
   for (std::size_t k = 0; k < benchmark.published.size(); ++k) {
@@ -33,8 +33,8 @@ std::optional<double> published_speed(const Benchmark& benchmark,
   return std::nullopt;
 }
 
-// The experiment that says how fast the devices are: the base, else the first
-// with a published speed, else none.
+// Returns the experiment whose published speed sets the speed of the devices:
+// the base, otherwise the first with a published speed, otherwise nullptr.
 const Experiment* yardstick(const Benchmark& benchmark,
                             const Workload& workload) {
   const Experiment* first = nullptr;
@@ -54,7 +54,7 @@ Simulator::Simulator(const Benchmark& benchmark, const Workload& workload,
 
 Outcome Simulator::simulate(const Experiment& experiment) {
   Outcome outcome;
-  const double speed = device_speed();  // first: a cut may depend on it
+  const double speed = device_speed();  // before with_balance(), which uses it
   outcome.mode = Mode::kSimulate;
   outcome.experiment = with_balance(experiment);
   outcome.timeline =
