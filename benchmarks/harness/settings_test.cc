@@ -36,7 +36,7 @@ std::string error_of_settings() {
 
 class SettingsTest : public ::testing::Test {
  private:
-  gflags::FlagSaver saver_;  // gives the flags back after each test
+  gflags::FlagSaver saver_;  // restores the flags after each test
 };
 
 Experiment make_experiment() {
@@ -107,7 +107,7 @@ TEST_F(SettingsTest, ABalanceHasToAddUpToTheLayers) {
                                   "that");
     }
   }
-  // The sum of these is 2 in 64 bits.
+  // The sum of these numbers is 2 in 64 bits.
   FLAGS_balance = "9223372036854775807,9223372036854775807,4";
   EXPECT_THROW(check_layers(parse_settings(), 2), std::invalid_argument);
 }

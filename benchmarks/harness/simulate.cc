@@ -72,8 +72,8 @@ std::vector<std::string> Simulator::notes() const {
                ? format(" and %g GB/s", 1e-9 * options_.bandwidth)
                : " and no limit to their bandwidth";
   notes.push_back(links +
-                  ", copies beside the computing; times are proportional to "
-                  "rows.");
+                  "; copies overlap with computation. Times are proportional "
+                  "to rows.");
   return notes;
 }
 
@@ -120,21 +120,21 @@ double Simulator::device_speed() {
   device_speed_ = options_.device_speed;
   if (device_speed_ > 0) {
     notes_.push_back(
-        format("Devices are taken to be %g times as fast as the "
+        format("Devices are assumed to be %g times as fast as the "
                "profiled one.",
                device_speed_));
     return device_speed_;
   }
   if (&workload_ != &benchmark_.paper) {
     notes_.emplace_back(
-        "Devices are taken to be as fast as the profiled one: published speeds "
-        "are of other sizes.");
+        "Devices are assumed to be as fast as the profiled one: published "
+        "speeds are of other sizes.");
     return device_speed_ = 1;
   }
   const Experiment* const known = yardstick(benchmark_, workload_);
   if (!known) {
     notes_.push_back(
-        "Devices are taken to be as fast as the profiled one, since no "
+        "Devices are assumed to be as fast as the profiled one, since no "
         "published figure says how fast they were.");
     return device_speed_ = 1;
   }
@@ -143,8 +143,8 @@ double Simulator::device_speed() {
   device_speed_ = speed_for(profile_of(*known), with_balance(*known), link,
                             static_cast<double>(known->batch_size) / published);
   notes_.push_back(
-      format("Devices are taken to be %.4g times as fast as the profiled one, "
-             "with which %s has its published %g samples/s.",
+      format("Devices are assumed to be %.4g times as fast as the profiled "
+             "one: then %s has its published %g samples/s.",
              device_speed_, known->name.c_str(), published));
   return device_speed_;
 }
