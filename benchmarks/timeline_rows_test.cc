@@ -20,7 +20,7 @@ int count_of_off(const Mechanisms& on) {
          !on.ordered_backward;
 }
 
-// Of each row of `rows`.
+// Returns the number of mechanisms that are off in each row.
 std::vector<int> counts_of_off(const std::vector<Experiment>& rows) {
   std::vector<int> counts;
   for (const Experiment& row : rows) {

@@ -183,7 +183,7 @@ class Rank {
     return {took.wall_seconds, sum(took.cpu_seconds), loss};
   }
 
-  // Of all ranks.
+  // Return sums over all ranks.
   double parameters() { return sum(elements_of(pipeline_->parameters())); }
   double peak_mib() { return sum(memory_.peak_mib()); }
   int64_t layers() const { return pipeline_->size(); }
