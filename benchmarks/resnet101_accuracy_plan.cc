@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/devices.h"

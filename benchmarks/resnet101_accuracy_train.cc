@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <glog/logging.h>
 
 #include "benchmarks/harness/checksum.h"

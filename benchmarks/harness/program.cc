@@ -13,7 +13,7 @@
 
 #include "gpipe/program/working_directory.h"
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 #include <glog/logging.h>
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "gpipe/distributed/bytes.h"
