@@ -231,8 +231,7 @@ void run(const Kind& kind, Table& table) {
 int measure() {
   check_format();
   if (FLAGS_microbatches <= 0 || FLAGS_rounds <= 0) {
-    throw std::invalid_argument(
-        "--microbatches and --rounds need to be above 0");
+    throw std::invalid_argument("--microbatches and --rounds must be above 0");
   }
   at::set_num_threads(1);
   Table table;

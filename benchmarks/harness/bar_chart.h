@@ -8,6 +8,7 @@
 
 namespace gpipe::benchmarks {
 
+// The data of a bar chart.
 struct BarChart {
   std::string title;
   std::string axis;  // the quantity that the heights show

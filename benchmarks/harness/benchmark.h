@@ -26,6 +26,7 @@ enum class Figure {
   kTotalBytes,       // sum of DeviceMemory::peak over all devices
 };
 
+// A column of published figures.
 struct PublishedColumn {
   std::string name;  // "torchgpipe samples/s"
   Figure figure = Figure::kSpeed;

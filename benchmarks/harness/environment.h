@@ -7,6 +7,7 @@
 
 namespace gpipe::benchmarks {
 
+// The machine, the build and the flags of a run.
 struct Environment {
   // Names and values in display order:
   // - cpu, cores, threads

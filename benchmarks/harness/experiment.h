@@ -10,6 +10,7 @@
 
 namespace gpipe::benchmarks {
 
+// The settings of one row of a table, with its published figures.
 struct Experiment {
   std::string name;        // the name in the paper
   int64_t partitions = 0;  // 0: the plain model, without a pipeline

@@ -14,6 +14,7 @@
 
 namespace gpipe::benchmarks {
 
+// The profile of a model's layers.
 struct LayerProfile {
   balancing::Profile profile;
   std::string note;  // a sentence for readers: what was timed, and where
@@ -21,7 +22,8 @@ struct LayerProfile {
 
 // Profiles the layers of the experiment's model.
 //
-// Times: Layers of one kind (layer_kinds.h) get the median of their times. If
+// Times: Layers of one kind (layer_kinds.h) get the median time of that kind.
+// If
 // Experiment::size is not empty, its first number is a depth. The function then
 // times the shallowest model that has all kinds of layers: one block of a
 // Transformer is enough for 48. On a CPU it uses one thread, since several

@@ -15,6 +15,7 @@
 
 namespace gpipe::benchmarks {
 
+// The options of measure().
 struct MeasureOptions {
   // A device that is listed several times is shared by partitions.
   std::vector<c10::Device> devices;

@@ -5,6 +5,7 @@
 
 namespace gpipe::benchmarks {
 
+// A way to get the numbers of a table.
 enum class Mode {
   kMeasure,   // training on the devices of this machine
   kSimulate,  // layers timed on one device, and a simulated schedule

@@ -48,6 +48,7 @@ struct Duration {
   double cpu_seconds = 0;  // sum over all threads of the process
 };
 
+// A row of a table.
 struct Row {
   std::string name;
   std::vector<Cell> cells;  // one per column; missing cells are nothing
@@ -55,6 +56,7 @@ struct Row {
   std::string error;  // the reason why there is no result; "" if there is one
 };
 
+// A table with its notes.
 struct Table {
   std::string title;
   std::string name_column = "experiment";
