@@ -1,5 +1,5 @@
-// How large an AmoebaNet-D (L, D) fits into how many devices: Table 1 of GPipe
-// (arXiv 1811.06965), and torchgpipe's table of the same.
+// The memory of AmoebaNets-D (L, D) that grow with the number of devices: table
+// 1 of GPipe (arXiv 1811.06965) and torchgpipe's version of that table.
 
 #include "benchmarks/amoebanetd_memory_rows.h"
 #include "benchmarks/harness/run.h"

@@ -15,14 +15,14 @@ namespace {
 
 constexpr int64_t kBatch = 128;
 
-// Parameters in millions, the model's memory and that of activations in the
-// publisher's unit.
+// Published figures: parameters in millions; the memory of the model and of
+// activations in the unit of the paper.
 struct Published {
   double millions, model;
   std::optional<double> activations;
 };
 
-// Micro-batches are of one row.
+// Returns a row in which a micro-batch is one sample.
 Experiment row(int64_t partitions, const std::vector<int64_t>& size,
                const std::vector<int64_t>& balance, Published torchgpipe,
                Published gpipe) {
@@ -51,7 +51,7 @@ std::vector<Experiment> experiments() {
   };
 }
 
-// The same for a few CPU cores.
+// Returns the rows at reduced size, for a few CPU cores.
 std::vector<Experiment> small_experiments() {
   return reduced(experiments(), 16, 8,
                  {{3, 16}, {3, 32}, {3, 48}, {6, 48}, {12, 48}});
@@ -65,8 +65,8 @@ Benchmark amoebanetd_memory_benchmark() {
       "amoebanetd_memory",
       "memory of training AmoebaNet-D (L, D) that grow with\nthe number of "
       "devices (RMSprop, cross entropy), beside the published figures of "
-      "GPipe\n(table 1) and torchgpipe. Without that many accelerators it is a "
-      "dry run, which takes\nno memory.",
+      "GPipe\n(table 1) and torchgpipe. If there are fewer accelerators it is "
+      "a dry run, which\nallocates no memory.",
       {"", "--experiment=pipeline-1,pipeline-2 --checkpoint=never",
        "--mode=measure --devices=cpu", "--plot=/tmp/memory.svg"}};
   benchmark.title = "AmoebaNet-D, memory";
@@ -81,10 +81,11 @@ Benchmark amoebanetd_memory_benchmark() {
                          {"GPipe model memory", Figure::kLastingBytes},
                          {"GPipe activations", Figure::kActivationBytes}};
   benchmark.notes = {
-      "torchgpipe's activations are what PyTorch's allocator had reserved on "
-      "Tesla P40 beyond the model's memory; its baseline ran out of memory.",
-      "GPipe's figures are of accelerators with 8 GB; GB are 10^9 bytes. Its "
-      "model memory of pipeline-8 is more than 12 bytes for each parameter."};
+      "torchgpipe's activations are the memory that PyTorch's allocator had "
+      "reserved on Tesla P40, minus the model's memory. Its baseline ran out "
+      "of memory.",
+      "GPipe's figures are of accelerators with 8 GB; a GB is 10^9 bytes. Its "
+      "model memory of pipeline-8 is more than 12 bytes per parameter."};
   benchmark.model = amoebanetd_of;
   benchmark.loss = cross_entropy;
 

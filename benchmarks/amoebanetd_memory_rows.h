@@ -1,14 +1,15 @@
-// The rows of the tables on the memory of AmoebaNets.
+// The rows of the tables about the memory of AmoebaNets.
 #pragma once
 
 #include "benchmarks/harness/benchmark.h"
 
 namespace gpipe::benchmarks {
 
-// AmoebaNet-D (L, D) that grows with the devices, without a pipeline and in 1,
-// 2, 4 and 8 partitions: torchgpipe's benchmark amoebanetd-memory (Kim et al.,
-// arXiv 2004.09910) and table 1 of GPipe (arXiv 1811.06965). Published, of each
-// of the two: parameters, the bytes of the model, and of activations.
+// Returns the benchmark of AmoebaNets-D (L, D) that grow with the number of
+// devices: without a pipeline, and in 1, 2, 4 and 8 partitions. It is
+// torchgpipe's benchmark amoebanetd-memory (Kim et al., arXiv 2004.09910) and
+// table 1 of GPipe (arXiv 1811.06965). The published columns are, for both
+// papers: parameters, bytes of the model, and bytes of activations.
 Benchmark amoebanetd_memory_benchmark();
 
 }  // namespace gpipe::benchmarks

@@ -1,4 +1,4 @@
-// What the tables on AmoebaNets have in common.
+// The common parts of the tables about AmoebaNets.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -7,11 +7,12 @@
 
 namespace gpipe::benchmarks {
 
-// The name of the column of Experiment::size, whose numbers amoebanetd_of()
-// takes.
+// The name of the column for Experiment::size. Its numbers are the arguments of
+// amoebanetd_of().
 constexpr char kAmoebaNetSize[] = "(L, D)";
 
-// AmoebaNet-D of L normal cells and D filters, for the classes of ImageNet.
+// Returns an AmoebaNet-D of L normal cells and D filters for ImageNet's
+// classes. (L, D) is `experiment.size`.
 torch::nn::Sequential amoebanetd_of(const Experiment& experiment);
 
 }  // namespace gpipe::benchmarks

@@ -1,6 +1,6 @@
-// Training speed of AmoebaNet-D against the number of partitions (n) and of
-// micro-batches (m): Tables 2 and 3 of GPipe (arXiv 1811.06965), and
-// torchgpipe's table of the former.
+// The training speed of AmoebaNet-D for numbers of partitions (n) and
+// micro-batches (m): tables 2 and 3 of GPipe (arXiv 1811.06965), and
+// torchgpipe's version of table 2.
 
 #include "benchmarks/amoebanetd_speed_rows.h"
 #include "benchmarks/harness/run.h"

@@ -12,8 +12,9 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Published: torchgpipe's samples per second (8 Tesla P40) and speed-up by
-// n2m1, and GPipe's speed-up (TPUs).
+// Returns a row of table 2 with its published figures: torchgpipe's samples per
+// second (8 Tesla P40) and speed-up, and GPipe's speed-up (TPUs), both relative
+// to n2m1.
 Experiment table_2(int64_t partitions, int64_t chunks, int64_t batch_size,
                    const std::vector<int64_t>& balance, double torchgpipe,
                    double torchgpipe_speed_up, double gpipe_speed_up) {
@@ -25,9 +26,9 @@ Experiment table_2(int64_t partitions, int64_t chunks, int64_t batch_size,
   return row;
 }
 
-// Published: GPipe's speed-up on P100s by two of them, on one host without
-// NVLink. It gives neither batch nor balance: these are those of torchgpipe's
-// rows with 32 micro-batches.
+// Returns a row of table 3 with its published figure: GPipe's speed-up relative
+// to two P100s, on one host without NVLink. The paper gives neither mini-batch
+// nor balance: these are those of torchgpipe's rows with 32 micro-batches.
 Experiment table_3(int64_t partitions, int64_t batch_size,
                    const std::vector<int64_t>& balance, double gpipe_speed_up) {
   Experiment row = table_3_row(partitions);
@@ -57,8 +58,9 @@ std::vector<Experiment> experiments() {
   };
 }
 
-// For a few CPU cores: one mini-batch for all, with as many micro-batches as
-// there, so that a row is the smallest of them; cut by measured time.
+// Returns the rows at reduced size, for a few CPU cores: the same mini-batch
+// for all rows, cut by measured time. The numbers of micro-batches stay, so the
+// smallest micro-batch has one sample.
 std::vector<Experiment> small_experiments() {
   auto experiments = gpipe::benchmarks::experiments();
   for (auto& experiment : experiments) {
@@ -88,9 +90,9 @@ Benchmark amoebanetd_speed_benchmark() {
                          {"torchgpipe speed-up", Figure::kSpeedUp},
                          {"GPipe speed-up", Figure::kSpeedUp}};
   benchmark.notes = {
-      "Speed-ups are by n2m1, those of the rows p100 by p100-n2. torchgpipe's "
-      "figures are of 8 Tesla P40, GPipe's of TPUs and of P100s without "
-      "NVLink."};
+      "Speed-ups are relative to n2m1, in the rows p100 relative to p100-n2. "
+      "torchgpipe's figures are of 8 Tesla P40, GPipe's of TPUs and of P100s "
+      "without NVLink."};
   benchmark.model = amoebanetd_of;
   benchmark.loss = cross_entropy;
 

@@ -1,6 +1,6 @@
-// Whether copies between devices overlap what the devices compute, on simulated
-// accelerators whose layers and copies take a time that is set: no GPU is
-// needed to see it, and nothing else is measured.
+// Measures whether copies between devices overlap with computation. It runs on
+// simulated accelerators, whose layers and copies take a given time. So it
+// needs no GPU, and no other effect is measured.
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/environment.h"
@@ -23,16 +23,18 @@
 #include "gpipe/runtime/ordering.h"
 #include "gpipe/testing/simulated/simulated.h"
 
-DEFINE_int64(partitions, 4, "Simulated accelerators, 1 to 4, one layer each.");
+DEFINE_int64(partitions, 4,
+             "Number of simulated accelerators, 1 to 4, with one layer each.");
 DEFINE_double(cell_ms, 10,
-              "What a layer takes for a micro-batch in forward; in backward it "
-              "takes twice that.");
-DEFINE_double(copy_ms, 5, "What a copy to another device takes.");
-DEFINE_int64(rounds, 5, "Measurements; the median counts.");
+              "Milliseconds of a layer's forward for a micro-batch. Its "
+              "backward takes twice as long.");
+DEFINE_double(copy_ms, 5, "Milliseconds of a copy to another device.");
+DEFINE_int64(rounds, 5, "Number of measurements; the table shows the median.");
 
 namespace gpipe::benchmarks {
 namespace {
 
+// An identity that keeps its stream busy, in forward and in backward.
 struct Work : torch::autograd::Function<Work> {
   static at::Tensor forward(torch::autograd::AutogradContext*,
                             const at::Tensor& input) {
@@ -53,7 +55,8 @@ struct WorkerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Worker);
 
-// Copies without streams of their own.
+// Returns true for the scopes that give copies their own streams. Without these
+// scopes, copies run on the streams that compute.
 bool leave_out_copy_streams(Ordering ordering, const Site& site) {
   return ordering == Ordering::kScope &&
          std::strstr(site.file, "transport.cc") != nullptr;
@@ -71,7 +74,7 @@ std::vector<Duration> time_steps(GPipe& pipeline, int64_t chunks,
     const Stopwatch watch(devices);
     pipeline->forward(input).backward(grad);
     const Duration step = watch.elapsed();
-    if (round >= 0) steps.push_back(step);  // threads have started
+    if (round >= 0) steps.push_back(step);  // the first step starts threads
   }
   return steps;
 }
@@ -84,8 +87,8 @@ int measure() {
   if (FLAGS_partitions <= 0 || FLAGS_partitions > 4 || FLAGS_rounds <= 0 ||
       FLAGS_cell_ms <= 0 || FLAGS_copy_ms < 0) {
     throw std::invalid_argument(
-        "--partitions needs to be 1 to 4, --rounds and --cell_ms above 0, "
-        "--copy_ms not below 0");
+        "--partitions must be 1 to 4, --rounds and --cell_ms above 0, "
+        "--copy_ms 0 or above");
   }
   simulated::set_copy_cost({FLAGS_copy_ms * 1e-3, 0});
   torch::nn::Sequential layers;
@@ -104,8 +107,8 @@ int measure() {
   auto in_turn = time_steps(pipeline, chunks, devices);
   set_leave_out(nullptr);
 
-  // Fill-drain: every stage is late by a cell and a copy per stage before it,
-  // and from then on busy without a gap.
+  // Fill-drain: a stage starts one cell and one copy later than the stage
+  // before it, and is then busy without a gap.
   const auto stages = static_cast<double>(FLAGS_partitions - 1);
   const double ideal =
       ((static_cast<double>(chunks) + stages) * 3 * FLAGS_cell_ms +
@@ -137,10 +140,10 @@ int measure() {
   add("on the streams that compute", std::move(in_turn), false);
   table.notes.push_back(
       "Medians of " + std::to_string(FLAGS_rounds) +
-      " rounds. Ideal: (M + P - 1) x 3 cells + 2 (P - 1) copies, which is what "
-      "a step takes when copies hold nobody up.");
+      " rounds. Ideal: (M + P - 1) x 3 cells + 2 (P - 1) copies, the time of a "
+      "step in which no device waits for a copy longer than necessary.");
   if (checkpoint != Checkpoint::kNever) {
-    table.notes.push_back("The ideal is that without recomputing.");
+    table.notes.push_back("The ideal does not include recomputing.");
   }
   print_table(table, "copy_overlap", describe_environment());
   return kOk;
@@ -152,9 +155,8 @@ int measure() {
 int main(int argc, char** argv) {
   const gpipe::benchmarks::Program program{
       "copy_overlap",
-      "seconds that a step takes on simulated accelerators, with copies "
-      "beside\n"
-      "the computing and in turn with it.",
+      "seconds of a step on simulated accelerators, with copies that\n"
+      "overlap with computation and with copies that do not.",
       {"", "--cell_ms=4 --copy_ms=2 --chunks=32"}};
   return gpipe::benchmarks::run_program(argc, argv, program,
                                         gpipe::benchmarks::measure);

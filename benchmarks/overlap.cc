@@ -1,5 +1,6 @@
-// Whether partitions work at the same time, with layers that only sleep: no
-// core and no accelerator is needed to see it, and nothing else is measured.
+// Measures whether partitions work at the same time. The layers only sleep, so
+// it needs neither many cores nor accelerators, and no other effect is
+// measured.
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -10,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/environment.h"
@@ -21,9 +22,11 @@
 #include "benchmarks/harness/throughput.h"
 #include "gpipe/gpipe.h"
 
-DEFINE_int64(partitions, 4, "CPU partitions, each of one layer.");
-DEFINE_int64(sleep_ms, 20, "What a layer takes for a micro-batch, each way.");
-DEFINE_int64(rounds, 5, "Measurements; the median counts.");
+DEFINE_int64(partitions, 4, "Number of CPU partitions, with one layer each.");
+DEFINE_int64(sleep_ms, 20,
+             "Milliseconds of a layer for a micro-batch, in forward and in "
+             "backward.");
+DEFINE_int64(rounds, 5, "Number of measurements; the table shows the median.");
 
 namespace gpipe::benchmarks {
 namespace {
@@ -32,6 +35,7 @@ void nap() {
   std::this_thread::sleep_for(std::chrono::milliseconds(FLAGS_sleep_ms));
 }
 
+// An identity that sleeps in forward and in backward.
 struct Nap : torch::autograd::Function<Nap> {
   static at::Tensor forward(torch::autograd::AutogradContext*,
                             const at::Tensor& input) {
@@ -72,7 +76,7 @@ int measure() {
   const auto checkpoint = settings.checkpoint.value_or(Checkpoint::kNever);
   if (FLAGS_partitions <= 0 || FLAGS_rounds <= 0 || FLAGS_sleep_ms <= 0) {
     throw std::invalid_argument(
-        "--partitions, --rounds and --sleep_ms need to be above 0");
+        "--partitions, --rounds and --sleep_ms must be above 0");
   }
   torch::nn::Sequential layers;
   for (int64_t i = 0; i < FLAGS_partitions; ++i) layers->push_back(Sleeper());
@@ -96,12 +100,13 @@ int measure() {
     const at::Tensor output = pipeline->forward(input);
     const Duration after_forward = watch.elapsed();
     output.sum().backward();
-    if (round < 0) continue;  // threads start, memory is allocated
+    if (round < 0) continue;  // the first round starts threads
     forward.push_back(after_forward);
     both.push_back(watch.elapsed());
   }
 
-  // Each way takes as many turns as the last micro-batch needs to get through.
+  // Each pass takes chunks + partitions - 1 slots: until the last micro-batch
+  // has left the last partition.
   const double ideal = static_cast<double>(chunks + FLAGS_partitions - 1) *
                        static_cast<double>(FLAGS_sleep_ms) * 1e-3;
   Table table;
@@ -111,12 +116,12 @@ int measure() {
       std::to_string(FLAGS_sleep_ms) + " ms, checkpoint " + name_of(checkpoint);
   table.name_column = "pass";
   table.columns = {"seconds", "ideal", "goal", "met"};
-  // 0.24 s for an ideal of 0.22 s, 0.47 s for one of 0.44 s.
+  // The goals are 0.24 s for an ideal of 0.22 s, and 0.47 s for 0.44 s.
   table.rows.push_back(
       make_row("forward", std::move(forward), ideal, 0.24 / 0.22));
   table.rows.push_back(make_row("forward and backward", std::move(both),
                                 2 * ideal, 0.47 / 0.44));
-  // On a busy machine a sleeper is woken late, whatever the pipeline does.
+  // On a busy machine every sleep ends late, whether or not in a pipeline.
   char text[160];
   std::snprintf(text, sizeof(text),
                 "Medians of %lld rounds. A sleep of %lld ms by itself took "
@@ -125,7 +130,7 @@ int measure() {
                 static_cast<long long>(FLAGS_sleep_ms), median(naps) * 1e3);
   table.notes.emplace_back(text);
   if (checkpoint != Checkpoint::kNever) {
-    table.notes.push_back("The ideal is that without recomputing.");
+    table.notes.push_back("The ideal does not include recomputing.");
   }
   print_table(table, "overlap", describe_environment());
   return kOk;
@@ -137,7 +142,7 @@ int measure() {
 int main(int argc, char** argv) {
   const gpipe::benchmarks::Program program{
       "overlap",
-      "seconds that partitions of sleeping layers take, beside those of\n"
+      "seconds of a step with layers that sleep, beside the seconds of\n"
       "perfect overlap.",
       {"", "--partitions=8 --chunks=32 --sleep_ms=5"}};
   return gpipe::benchmarks::run_program(argc, argv, program,

@@ -1,4 +1,4 @@
-// Rows as the papers name them, without their figures.
+// Rows with the names of the papers, without published figures.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace gpipe::benchmarks {
 
-// Of torchgpipe's tables and of GPipe's table 1: "baseline", the plain model,
-// for 0 partitions, else "pipeline-4". All micro-batches but the last are
-// recomputed.
+// Returns a row of torchgpipe's tables or of GPipe's table 1. Its name is
+// "baseline" for 0 partitions (the plain model), otherwise "pipeline-4". All
+// micro-batches but the last are recomputed.
 Experiment pipeline_row(int64_t partitions, int64_t batch_size, int64_t chunks,
                         const std::vector<int64_t>& balance);
 
-// Of GPipe's table 2: "n2m32", partitions and micro-batches. As in torchgpipe's
-// table of the same, the micro-batch is recomputed where there is one, and else
-// all but the last.
+// Returns a row of GPipe's table 2. Its name consists of the partitions and
+// micro-batches: "n2m32". As in torchgpipe's version of the table, a single
+// micro-batch is recomputed; of several, all but the last are.
 Experiment table_2_row(int64_t partitions, int64_t chunks);
 
-// Of GPipe's table 3: "p100-n4", in 32 micro-batches, with speed-ups by
-// "p100-n2".
+// Returns a row of GPipe's table 3: "p100-n4", in 32 micro-batches. Its
+// speed-up is relative to "p100-n2".
 Experiment table_3_row(int64_t partitions);
 
 }  // namespace gpipe::benchmarks

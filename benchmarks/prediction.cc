@@ -1,10 +1,10 @@
-// What gpipe::balancing::plan() says of a step, beside what it takes: seconds,
-// and bytes, which a run of the same pipeline on the meta device foretells.
+// Compares predicted and measured steps. gpipe::balancing::plan() predicts the
+// seconds. A run of the same pipeline on the meta device predicts the bytes.
 //
 //   ./bazelw run //benchmarks:prediction
 //
-// One thread per partition; the machine should have a core for each of 2, and
-// is shared by 4.
+// Each partition has one thread. The machine should have two cores: one for
+// each of 2 partitions, shared by 4 partitions.
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -59,7 +59,7 @@ double median_seconds(gpipe::GPipe& pipeline, const Tensor& input) {
   return seconds[seconds.size() / 2];
 }
 
-// Without what there is before the step.
+// Returns the peak of a step in bytes, without the bytes held before the step.
 int64_t counted_peak(gpipe::GPipe& pipeline, const Tensor& input) {
   pipeline->zero_grad();
   const int64_t before = CountingAllocator::live_bytes();
@@ -68,6 +68,7 @@ int64_t counted_peak(gpipe::GPipe& pipeline, const Tensor& input) {
   return CountingAllocator::peak_bytes() - before;
 }
 
+// Returns the peak of a step on the meta device, in bytes.
 int64_t foretold_peak(const Subject& subject,
                       const gpipe::GPipeOptions& options, const Tensor& input) {
   auto on_meta = options;
@@ -106,8 +107,8 @@ void run(const Subject& subject, int64_t partitions) {
   std::fflush(stdout);
 }
 
-// Cuts by one profile and by another one. Is the first cut a good one for the
-// second profile?
+// Profiles the model twice, cuts it by each profile, and prints how good the
+// first cut is for the second profile.
 void repeat(const Subject& subject, int64_t partitions) {
   namespace balancing = gpipe::balancing;
   const Sequential model = subject.model();

@@ -1,4 +1,4 @@
-// Profiles of models whose skip tensors go from partition to partition.
+// Profiles of models with relayed skip tensors (harness/relay.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,19 +11,22 @@
 
 namespace gpipe::benchmarks {
 
+// The profile of a model with relayed skip tensors.
 struct RelayedProfile {
   balancing::Profile profile;
-  std::vector<int64_t> balance;  // of the model with relays
+  std::vector<int64_t> balance;  // layers per partition, with the relays
 };
 
-// That of relay_skips(model, balance), from a profile of `model` itself: a
-// relay takes no time, all other layers the time that they have there, by their
-// names. Bytes are counted for `input`, a sample of the profile's rows, without
-// memory if model and input are on the meta device. `model` does not work any
-// more afterwards.
+// Returns the profile of relay_skips(model, balance), computed from a profile
+// of `model`. A relay takes no time. All other layers keep their times; they
+// are found by name. Bytes are counted for `input`. No memory is allocated if
+// the model and the input are on the meta device. `model` no longer works
+// afterwards.
 //
-// Errors: those of relay_skips() and balancing::profile_memory(). Threads: as
-// for these.
+// `input`: a mini-batch with as many rows as the profile.
+//
+// Throws what relay_skips() and balancing::profile_memory() throw. Threads: The
+// rules of these functions apply.
 RelayedProfile relayed_profile(const balancing::Profile& profile,
                                const torch::nn::Sequential& model,
                                const at::Tensor& input,

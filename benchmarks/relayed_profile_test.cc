@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// 3 numbers per row, from end to end.
+// Returns a model with 3 numbers per row in each activation.
 torch::nn::Sequential model() {
   torch::nn::Sequential model;
   model->push_back("first", Stash());
@@ -37,7 +37,7 @@ RelayedProfile relayed(const std::vector<int64_t>& balance) {
 
 TEST(RelayedProfile, RelaysTakeNoTimeAndOthersTheirOwn) {
   const RelayedProfile result = relayed({1, 1, 1});
-  // The skip goes past the second partition: two layers hand it on.
+  // The skip bypasses the second partition, so two relay layers are added.
   EXPECT_THAT(result.balance, ElementsAre(1, 3, 1));
   EXPECT_THAT(result.profile.names,
               ElementsAre("first", "third_relay1_in", "third_relay1_out",
@@ -56,7 +56,7 @@ TEST(RelayedProfile, RelaysTakeNoTimeAndOthersTheirOwn) {
 TEST(RelayedProfile, TheSkipComesIntoEachPartitionOnItsWay) {
   constexpr int64_t kBytes = 5 * 3 * 4;
   const auto memory = relayed({1, 1, 1}).profile.memory;
-  // With what the layer before returns.
+  // The skip tensor and the output of the layer before come in.
   EXPECT_EQ(memory.incoming_bytes(1, 4), 2 * kBytes);
   EXPECT_EQ(memory.incoming_bytes(4, 5), 2 * kBytes);
 }

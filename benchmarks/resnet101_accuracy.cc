@@ -1,5 +1,6 @@
-// Trains ResNet-101 on images through a pipeline and tells the error on images
-// that it has not seen: what the papers show for ImageNet, at any size.
+// Trains ResNet-101 on images through a pipeline and prints the error on
+// held-out images. The papers show this for ImageNet; this program runs at any
+// size.
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include <string>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <glog/logging.h>
 
 #include "benchmarks/harness/devices.h"
@@ -39,24 +40,25 @@ data::Split open_data(const AccuracyOptions& options, int64_t image_size) {
   if (!options.data_dir.empty()) {
     return data::open_images(options.data_dir, options.held_out, seed);
   }
-  // Seeds that differ: the test images are other ones.
+  // The seeds differ, so that the test images differ from the training images.
   return {
       std::make_shared<data::Shapes>(512, image_size, data::mix_seed(seed, 0)),
       std::make_shared<data::Shapes>(128, image_size, data::mix_seed(seed, 1))};
 }
 
-// A sentence.
+// Returns a sentence that describes the images.
 std::string data_note(const AccuracyOptions& options, const data::Split& split,
                       int64_t image_size) {
   const std::string side = std::to_string(image_size);
-  return (options.data_dir.empty() ? "Drawn shapes: " : "Images: ") +
+  return (options.data_dir.empty() ? "Generated shapes: " : "Images: ") +
          std::to_string(split.train->size()) + " for training, " +
          std::to_string(split.test->size()) + " for testing, " +
          std::to_string(split.train->classes().size()) + " classes, " + side +
          "x" + side + ".";
 }
 
-// All that are run have images of one size.
+// Returns the image size of the plans that are run, or 0 if none is. It is the
+// same for all of them.
 int64_t image_size_of(const std::vector<AccuracyPlan>& plans) {
   const auto runs = std::find_if(
       plans.begin(), plans.end(),
@@ -64,7 +66,8 @@ int64_t image_size_of(const std::vector<AccuracyPlan>& plans) {
   return runs == plans.end() ? 0 : runs->augment.size;
 }
 
-// A row that fails, or that is left out, leaves the others.
+// Trains one row of --experiment. If the row fails or is left out, sets its
+// error, so that the other rows go on.
 AccuracyOutcome run_row(const AccuracyPlan& plan, const data::Split& split,
                         Balancer* balancer) {
   AccuracyOutcome outcome;
@@ -85,7 +88,7 @@ AccuracyOutcome run_row(const AccuracyPlan& plan, const data::Split& split,
   return outcome;
 }
 
-// Without --experiment what goes wrong is not a row's, but the program's.
+// Trains without --experiment. Errors are not caught: they end the program.
 AccuracyOutcome run_by_flags(const AccuracyPlan& plan, const data::Split& split,
                              Balancer* balancer) {
   AccuracyOutcome outcome;
@@ -94,8 +97,8 @@ AccuracyOutcome run_by_flags(const AccuracyPlan& plan, const data::Split& split,
   return outcome;
 }
 
-// As in run_benchmark(): rows that are left out are no failure, unless there
-// are no others.
+// Returns the exit code, as in run_benchmark(): rows that are left out are not
+// a failure, unless no row ran.
 int exit_code(const std::vector<AccuracyOutcome>& outcomes) {
   bool ran = false;
   bool failed = false;
@@ -154,10 +157,10 @@ int main(int argc, char** argv) {
   gpipe::benchmarks::Program program{
       gpipe::benchmarks::kProgram,
       "trains ResNet-101 on images through a pipeline (SGD\nwith Nesterov's "
-      "momentum), tells the top-1 error on held-out images per epoch and\na "
+      "momentum), prints the top-1 error on held-out images per epoch and\na "
       "checksum of the result, which is the same for any number of partitions. "
-      "With\n--experiment it trains as rows of the papers' tables do, beside "
-      "their figures.",
+      "With\n--experiment it trains rows of the papers' tables and shows the "
+      "published figures.",
       {"", "--data_dir=$HOME/cifar-10-batches-bin --epochs=30",
        "--data_dir=$HOME/photos --image_size=224 --batch_size=32 --chunks=8",
        "--partitions=4 --balance=92,92,93,93",

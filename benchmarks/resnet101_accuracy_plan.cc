@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/devices.h"
@@ -15,46 +15,50 @@
 #include "models/resnet.h"
 
 DEFINE_string(experiment, "",
-              "Which rows of the papers' tables, separated by commas, or all "
-              "of those above: flags that are given change them. '': none, but "
-              "what the flags describe.");
+              "Rows of the papers' tables to train, separated by commas: names "
+              "from the list above, or all. Other flags replace the values of "
+              "the rows. '': train once, with the values of the flags.");
 DEFINE_string(scale, "auto",
-              "Of --experiment. paper: the published sizes; small: minutes on "
-              "a CPU; auto: paper where there are accelerators and a "
-              "--data_dir, else small.");
+              "With --experiment. paper: the published sizes; small: sizes "
+              "that take minutes on a CPU; auto: paper if there are "
+              "accelerators and a --data_dir, otherwise small.");
 DEFINE_bool(dry_run, false,
-            "Print what would be run and how, and run nothing.");
-DEFINE_bool(env, false, "Print what this machine and this build are, and end.");
+            "Print the trainings and their settings, and run nothing.");
+DEFINE_bool(env, false, "Print a description of the machine and the build.");
 DEFINE_string(data_dir, "",
-              "A folder with CIFAR-10's binary files, with train/<class>/ and "
+              "Folder with CIFAR-10's binary files, with train/<class>/ and "
               "test/<class>/ (or val/), or with class folders. '': shapes that "
-              "the program draws.");
+              "the program generates.");
 DEFINE_double(held_out, 0.2,
-              "The part of a --data_dir of class folders that is for testing.");
-DEFINE_int64(image_size, 32, "Images are brought to this height and width.");
+              "Part of the images for testing, if --data_dir has only class "
+              "folders.");
+DEFINE_int64(image_size, 32, "Height and width that images are scaled to.");
 DEFINE_string(crop, "auto",
-              "How training images are cut: padded (CIFAR), resized "
-              "(ImageNet), none; auto: padded up to 64 pixels, else resized.");
+              "Crop of training images: padded (CIFAR), resized (ImageNet) or "
+              "none; auto: padded up to 64 pixels, otherwise resized.");
 DEFINE_int64(limit, 0, "Training images per epoch. 0: all.");
 DEFINE_int64(partitions, 2, "Partitions of the pipeline.");
 DEFINE_int64(threads_per_partition, 1,
-             "Intra-op threads of a CPU partition. Results are bit-equal "
-             "between partition counts where this and --chunks are equal.");
-// The papers' rate wants ImageNet's number of steps: ResNet-101 with random
-// weights does not get over it in the few that a small set has.
+             "Intra-op threads of a CPU partition. With the same value and the "
+             "same --chunks, results are bit-equal for any --partitions.");
+// The papers' learning rate needs the number of steps of ImageNet. With the few
+// steps of a small data set, ResNet-101 with random weights does not recover
+// from that rate.
 DEFINE_double(lr, 0.001,
-              "Learning rate. 0: the papers', 0.1 x max(1, batch / 256).");
+              "Learning rate. 0: that of the papers, 0.1 x max(1, batch / "
+              "256).");
 DEFINE_double(warmup_epochs, 1,
-              "Epochs in which the rate grows from --warmup_lr to --lr (the "
-              "papers: 4 of 90).");
+              "Number of epochs in which the rate grows from --warmup_lr to "
+              "--lr (papers: 4 of 90).");
 DEFINE_double(warmup_lr, -1,
-              "Where the warm-up begins (the papers: 0.1). -1: a tenth of --lr "
-              "or, where that is the papers', 0.1.");
+              "Learning rate at the start of the warm-up (papers: 0.1). -1: a "
+              "tenth of --lr, or 0.1 if --lr is that of the papers.");
 DEFINE_string(milestones, "auto",
-              "Epochs after which the rate falls to a tenth, counted from the "
-              "start (the papers: 30,60,80 of 90). auto: in that proportion.");
-DEFINE_double(momentum, 0.9, "Of SGD, in Nesterov's form.");
-DEFINE_double(weight_decay, 1e-4, "Of SGD.");
+              "Epochs after which the rate is divided by 10, counted from the "
+              "start (papers: 30,60,80 of 90). auto: in the papers' "
+              "proportion.");
+DEFINE_double(momentum, 0.9, "Nesterov momentum of SGD.");
+DEFINE_double(weight_decay, 1e-4, "Weight decay of SGD.");
 DEFINE_bool(published, true,
             "Add torchgpipe's results on ImageNet to the table.");
 
@@ -65,38 +69,39 @@ void check(bool sound, const std::string& text) {
   if (!sound) throw std::invalid_argument(text);
 }
 
-// Whether the flag is on the command line, and not at its default.
+// Returns true if the flag is on the command line.
 bool given(const char* flag) {
   return !gflags::GetCommandLineFlagInfoOrDie(flag).is_default;
 }
 
 void check_flags() {
-  check(FLAGS_image_size > 0, "--image_size needs to be above 0");
-  check(FLAGS_partitions > 0, "--partitions needs to be above 0");
+  check(FLAGS_image_size > 0, "--image_size must be above 0");
+  check(FLAGS_partitions > 0, "--partitions must be above 0");
   check(FLAGS_threads_per_partition >= 0 && FLAGS_limit >= 0 && FLAGS_lr >= 0 &&
             FLAGS_warmup_epochs >= 0,
-        "--threads_per_partition, --limit, --lr and --warmup_epochs cannot be "
-        "below 0");
+        "--threads_per_partition, --limit, --lr and --warmup_epochs must be 0 "
+        "or above");
   check(FLAGS_held_out > 0 && FLAGS_held_out < 1,
-        "--held_out is a part: above 0 and below 1");
+        "--held_out is a fraction: it must be above 0 and below 1");
   if (FLAGS_experiment.empty()) {
     check(!given("scale"),
-          "--scale is the size of the papers' rows; name some with "
-          "--experiment, or leave it out");
+          "--scale is the size of the papers' rows; select some with "
+          "--experiment, or omit --scale");
   } else {
     check(!given("partitions"),
           "--partitions=" + std::to_string(FLAGS_partitions) +
-              ": the rows of --experiment have theirs; leave out one of the "
-              "two flags");
+              ": the rows of --experiment have their own partitions; omit one "
+              "of the two flags");
   }
 }
 
-// What the flags describe without --experiment, as a table of one row.
+// Returns a table with one row: the training that the flags describe if
+// --experiment is not given.
 AccuracyTable own_table(const Settings& settings) {
   check(settings.balance.empty() ||
             static_cast<int64_t>(settings.balance.size()) == FLAGS_partitions,
         "--balance=" + join(settings.balance) +
-            " is not for --partitions=" + std::to_string(FLAGS_partitions));
+            " does not fit --partitions=" + std::to_string(FLAGS_partitions));
   AccuracyTable table;
   AccuracyRow& row = table.rows.emplace_back();
   row.experiment.name = "by flags";
@@ -122,8 +127,9 @@ data::AugmentOptions augment_options(int64_t image_size) {
   return options;
 }
 
-// `batch_size` and `epochs`: with what the flags say. 0 for --lr is the papers'
-// rate.
+// Returns the learning rate of a row. If --lr is 0, it is that of the papers.
+//
+// `batch_size`, `epochs`: the values after the flags have been applied.
 LearningRate rate_of(const AccuracyTable& table, const AccuracyRow& row,
                      int64_t batch_size, int64_t epochs) {
   const double lr = given("lr") ? FLAGS_lr : row.rate.value();
@@ -145,7 +151,8 @@ LearningRate rate_of(const AccuracyTable& table, const AccuracyRow& row,
   return rate;
 }
 
-// Of a row that is left out, only what the paper says.
+// Returns the plan of a row that is left out, with only the values of the
+// paper.
 AccuracyPlan plan_left_out(const AccuracyRow& row) {
   AccuracyPlan plan;
   plan.experiment = row.experiment;
@@ -155,7 +162,8 @@ AccuracyPlan plan_left_out(const AccuracyRow& row) {
   return plan;
 }
 
-// `experiment`: that of the row, with what the flags say.
+// Returns the plan of a row. `experiment`: the row's experiment after the flags
+// have been applied.
 AccuracyPlan make_plan(const AccuracyTable& table, const AccuracyRow& row,
                        const Experiment& experiment, const Settings& settings) {
   AccuracyPlan plan;

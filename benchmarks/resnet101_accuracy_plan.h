@@ -1,4 +1,4 @@
-// What the flags of resnet101_accuracy ask for.
+// The trainings that the flags of resnet101_accuracy ask for.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,9 +15,9 @@
 
 namespace gpipe::benchmarks {
 
-// One training, with the meaning of the flags worked out.
+// The settings of one training.
 struct AccuracyPlan {
-  Experiment experiment;  // an empty balance: cut by measured time
+  Experiment experiment;  // if its balance is empty: cut by measured time
   std::vector<c10::Device> devices;
   int64_t threads_per_partition = 1;
   int64_t epochs = 0;
@@ -27,26 +27,28 @@ struct AccuracyPlan {
   double momentum = 0;
   double weight_decay = 0;
   uint64_t seed = 0;
-  std::string left_out;  // why it is not to be run; "" if it is
-  std::optional<int64_t> published_devices;  // as AccuracyRow::devices
+  std::string left_out;  // the reason not to run it; "" if it is run
+  std::optional<int64_t> published_devices;  // see AccuracyRow::devices
 };
 
+// The values of the flags.
 struct AccuracyOptions {
   Settings settings;
-  // As many as --experiment chooses; without it one, which the other flags
-  // describe.
+  // The plans of the rows that --experiment selects. Without --experiment, one
+  // plan that the other flags describe.
   std::vector<AccuracyPlan> plans;
-  bool rows_of_papers = false;  // whether --experiment was given
-  bool small = false;           // --scale, of the rows of the papers
-  std::string data_dir;         // "": drawn shapes
-  double held_out = 0;
-  bool published = true;
+  bool rows_of_papers = false;    // true if --experiment is given
+  bool small = false;             // --scale: the size of the papers' rows
+  std::string data_dir;           // "": generated shapes
+  double held_out = 0;            // part of the images for testing, 0 to 1
+  bool published = true;          // add the published figures to the table
   bool plan_only = false;         // --dry_run
   bool environment_only = false;  // --env
 };
 
-// A flag that is on the command line takes the place of what the row of a
-// paper says. std::invalid_argument for a value without sense.
+// Returns the values of the flags. A flag on the command line replaces the
+// value of the paper's row. Throws std::invalid_argument if a flag has an
+// invalid value.
 AccuracyOptions parse_accuracy_options();
 
 }  // namespace gpipe::benchmarks

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 namespace gpipe::benchmarks {
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// As on a command line, on a machine without accelerators.
+// Parses the flags as on a machine without accelerators.
 AccuracyOptions parse(
     const std::vector<std::pair<std::string, std::string>>& flags) {
   const gflags::FlagSaver saver;
@@ -129,7 +129,7 @@ TEST(AccuracyPlan, FlagsChangeRows) {
   EXPECT_DOUBLE_EQ(plan.rate.warmup_from, 0.003);
   EXPECT_EQ(plan.rate.warmup_epochs, 2);
   EXPECT_THAT(plan.rate.milestones, ElementsAre(5));
-  // The plain model.
+  // The first plan is that of the plain model.
   EXPECT_EQ(options.plans[0].experiment.partitions, 0);
   EXPECT_EQ(options.plans[0].experiment.batch_size, 96);
   EXPECT_EQ(options.plans[0].experiment.chunks, 1);
@@ -155,12 +155,12 @@ TEST(AccuracyPlan, FlagsWithoutSenseAreToldWithTheRemedy) {
                     HasSubstr("pipeline-256"), HasSubstr("and all")));
   EXPECT_THAT(
       error_of({{"experiment", "all"}, {"partitions", "4"}}),
-      HasSubstr("--partitions=4: the rows of --experiment have theirs"));
+      HasSubstr("--partitions=4: the rows of --experiment have their own"));
   EXPECT_THAT(error_of({{"scale", "small"}}), HasSubstr("--experiment"));
   EXPECT_THAT(error_of({{"batch_size", "10"}}),
               HasSubstr("--batch_size=10 is not a multiple of --chunks=4"));
   EXPECT_THAT(error_of({{"balance", "100,100,170"}}),
-              HasSubstr("--balance=100,100,170 is not for --partitions=2"));
+              HasSubstr("--balance=100,100,170 does not fit --partitions=2"));
   EXPECT_THAT(error_of({{"balance", "100,100"}}), HasSubstr("370 layers"));
   EXPECT_THAT(error_of({{"experiment", "naive-128"}, {"balance", "100,270"}}),
               HasSubstr("no chosen experiment has 2 partitions"));

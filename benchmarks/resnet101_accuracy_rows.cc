@@ -5,15 +5,16 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Images of a mini-batch of "1k".
+// The number of images in a mini-batch of "1k".
 constexpr int64_t kK = 1024;
 
-// Published: torchgpipe's samples per second and speed-up by dataparallel-256.
+// The published speed: torchgpipe's samples per second, and the speed-up
+// relative to dataparallel-256.
 struct Speed {
   std::optional<double> samples_per_second, speed_up;
 };
 
-// Published: the top-1 error and its deviation, in percent.
+// The published top-1 error and its deviation, in percent.
 struct Error {
   std::optional<double> percent, deviation;
 };
@@ -30,7 +31,8 @@ AccuracyRow row(const std::string& name, std::optional<int64_t> devices,
   return row;
 }
 
-// torchgpipe's code has it, and its table does not: the plain model.
+// Returns a row for the plain model. torchgpipe's code has such a row, its
+// table does not.
 AccuracyRow naive(int64_t batch_size, double rate) {
   return row("naive-" + std::to_string(batch_size), /*devices=*/std::nullopt,
              batch_size, rate, {}, {});
@@ -47,8 +49,8 @@ AccuracyRow pipeline(const std::string& name, int64_t batch_size, double rate,
   return pipeline;
 }
 
-// On copies of the model, by torchgpipe's authors or by Goyal et al. (arXiv
-// 1706.02677).
+// Returns a row for copies of the model, measured by torchgpipe's authors or by
+// Goyal et al. (arXiv 1706.02677).
 AccuracyRow data_parallel(const std::string& name, int64_t devices,
                           int64_t batch_size, double rate, Error error,
                           Speed speed) {
@@ -58,8 +60,9 @@ AccuracyRow data_parallel(const std::string& name, int64_t devices,
   return copies;
 }
 
-// Of GPipe's table 4, which says neither batch nor rate: AmoebaNet-B (18, 512)
-// on images of 480 x 480 in 4 partitions, for ImageNet, and then for others.
+// Returns a row of GPipe's table 4: AmoebaNet-B (18, 512) on images of 480 x
+// 480 in 4 partitions, trained for ImageNet and then for another data set. The
+// paper gives neither mini-batch nor learning rate.
 AccuracyRow amoebanet(const std::string& set, double accuracy_percent) {
   AccuracyRow row;
   row.experiment.name = "amoebanet-b-" + set;

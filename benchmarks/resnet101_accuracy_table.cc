@@ -14,8 +14,8 @@ namespace {
 
 constexpr char kReduced[] =
     "Reduced: small images, an eighth of each published mini-batch, a "
-    "hundredth of each learning rate. The published figures are of ImageNet; "
-    "they stand here for comparison with each other.";
+    "hundredth of each learning rate. The published figures are of ImageNet: "
+    "compare them only with each other.";
 
 std::string hexadecimal(uint64_t value) {
   char buffer[32];
@@ -24,7 +24,7 @@ std::string hexadecimal(uint64_t value) {
   return buffer;
 }
 
-// As many as the papers give.
+// Returns a learning rate with as many decimals as the papers give.
 Cell rate_cell(double rate) { return {rate, 5}; }
 
 Cell unless_zero(int64_t number) { return number == 0 ? Cell() : Cell(number); }
@@ -39,7 +39,8 @@ const std::vector<std::string>& plan_columns() {
   return *columns;
 }
 
-// Chunks and what follows are of a pipeline.
+// Returns the cells for plan_columns(). Chunks, balance and checkpoint mode are
+// empty for the plain model.
 std::vector<Cell> plan_cells(const AccuracyPlan& plan,
                              const std::vector<int64_t>& balance) {
   const Experiment& experiment = plan.experiment;
@@ -64,7 +65,8 @@ std::vector<double> speeds_after_first(const AccuracyResult& result) {
   return speeds;
 }
 
-// torchgpipe's own rows that have a result, the error at the end and the speed.
+// Adds torchgpipe's rows that have a result: the error after the last epoch,
+// and the speed.
 void add_torchgpipe_epochs(Table* table) {
   for (const AccuracyRow& row : accuracy_table(/*small=*/false).rows) {
     const auto& published = row.experiment.published;
@@ -95,7 +97,7 @@ Table accuracy_plan_table(const AccuracyOptions& options) {
     Row& row = table.rows.emplace_back();
     row.name = plan.experiment.name;
     row.error = plan.left_out;
-    // Nothing to train with what the paper alone says.
+    // A row that is left out has no epochs, only the values of the paper.
     row.cells = {plan.epochs > 0 ? Cell(plan.experiment.partitions) : Cell()};
     for (auto& cell : plan_cells(plan, plan.experiment.balance)) {
       row.cells.push_back(std::move(cell));
@@ -107,7 +109,7 @@ Table accuracy_plan_table(const AccuracyOptions& options) {
     row.cells.emplace_back(plan.augment.size);
   }
   table.notes = {options.data_dir.empty()
-                     ? "On drawn shapes: there is no --data_dir."
+                     ? "On generated shapes: there is no --data_dir."
                      : "On the images of --data_dir."};
   if (options.small) table.notes.emplace_back(kReduced);
   return table;
@@ -141,15 +143,15 @@ Table epochs_table(const AccuracyOutcome& outcome, bool published) {
           join(result.balance) + "], checkpoint " +
           name_of(experiment.checkpoint) + ", seed " +
           std::to_string(outcome.plan.seed) + ".",
-      "The learning rate is that at the beginning of an epoch; the training "
-      "error is of the augmented images, while the weights change.",
+      "The learning rate is that at the start of an epoch. The training error "
+      "is that of the augmented images, while the weights change.",
       "Checksum of parameters and buffers: " + hexadecimal(result.checksum)};
   if (!published) return table;
   add_torchgpipe_epochs(&table);
   table.notes.emplace_back(
-      "torchgpipe's rows are of ImageNet at the end of 90 epochs, means of "
-      "several runs, on 2 (256) and 8 Tesla P40; its rate is that after the "
-      "warm-up.");
+      "torchgpipe's rows are of ImageNet after 90 epochs, means of several "
+      "runs, on 2 (256) and 8 Tesla P40; their learning rate is that after "
+      "the warm-up.");
   return table;
 }
 
@@ -195,17 +197,17 @@ Table accuracy_rows_table(const AccuracyOptions& options,
     row.cells.push_back(devices_cell(outcome.plan.published_devices));
   }
   table.notes = {
-      "Errors are those of the last epoch. Samples/s: the median of the "
-      "epochs, without the first where there are several.",
+      "Errors are those of the last epoch. Samples/s: the median over the "
+      "epochs, without the first one if there are several.",
       "Seed " + std::to_string(options.settings.seed) + "."};
   if (options.small) table.notes.emplace_back(kReduced);
   if (options.published) {
     table.notes.emplace_back(
-        "Published: torchgpipe's figures of 90 epochs on ImageNet, means of "
-        "several runs on Tesla P40, with speed-ups by dataparallel-256; its "
-        "dataparallel-4k ran out of memory. reference-*: Goyal et al., by "
-        "torchgpipe's table. amoebanet-b-*: GPipe's table 4, of AmoebaNet-B "
-        "(18, 512) on images of 480x480.");
+        "Published: torchgpipe's figures after 90 epochs on ImageNet, means of "
+        "several runs on Tesla P40, with speed-ups relative to "
+        "dataparallel-256; its dataparallel-4k ran out of memory. reference-*: "
+        "Goyal et al., from torchgpipe's table. amoebanet-b-*: GPipe's table "
+        "4, AmoebaNet-B (18, 512) on images of 480x480.");
   }
   return table;
 }

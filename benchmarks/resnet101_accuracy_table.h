@@ -1,4 +1,4 @@
-// Plans and results of resnet101_accuracy as tables.
+// The plans and results of resnet101_accuracy as tables.
 #pragma once
 
 #include <string>
@@ -10,23 +10,24 @@
 
 namespace gpipe::benchmarks {
 
-// A row, and what came of it.
+// The plan of a training with its result.
 struct AccuracyOutcome {
   AccuracyPlan plan;
   AccuracyResult result;
-  std::string error;  // why there is no result; "" if there is one
+  std::string error;  // the reason why there is no result; "" if there is one
 };
 
-// What is to be run and how.
+// Returns a table of the plans, for --dry_run.
 Table accuracy_plan_table(const AccuracyOptions& options);
 
-// Of a run without --experiment, a row per epoch, and with --published those of
-// torchgpipe at the end of its 90.
+// Returns the table of a run without --experiment: a row per epoch and, if
+// `published` is true, torchgpipe's rows with their results after 90 epochs.
 Table epochs_table(const AccuracyOutcome& outcome, bool published);
 
-// Of a run with --experiment: a row per experiment, what it had after its last
-// epoch and, with --published, the papers' figures. Samples per second are the
-// median of the epochs but the first, where there are several.
+// Returns the table of a run with --experiment: a row per experiment with its
+// results after the last epoch and, with --published, the papers' figures.
+// Samples per second are the median over the epochs. The first epoch counts
+// only if there is no other one.
 Table accuracy_rows_table(const AccuracyOptions& options,
                           const std::vector<AccuracyOutcome>& outcomes);
 

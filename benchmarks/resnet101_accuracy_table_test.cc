@@ -35,7 +35,7 @@ EpochResult epoch(double seconds) {
   return epoch;
 }
 
-// 12, 6 and 3 samples per second.
+// Returns an outcome with 12, 6 and 3 samples per second.
 AccuracyOutcome outcome() {
   AccuracyOutcome outcome;
   for (const AccuracyRow& row : accuracy_table(/*small=*/false).rows) {
@@ -123,7 +123,7 @@ TEST(AccuracyTable, APlanHasNoResults) {
   EXPECT_EQ(table.rows.at(1).error, "another model");
   EXPECT_THAT(texts(table.rows.at(1)), ElementsAre("", "", "", "", "", "", ""));
   EXPECT_THAT(table.notes,
-              ElementsAre("On drawn shapes: there is no --data_dir."));
+              ElementsAre("On generated shapes: there is no --data_dir."));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <glog/logging.h>
 
 #include "benchmarks/harness/checksum.h"
@@ -93,7 +93,7 @@ class Trainer {
                        .nesterov(plan.momentum > 0)),
         progress_(plan.experiment.name, plan.epochs) {}
 
-  // One epoch (from 0) of training, then the test.
+  // Trains for one epoch, then tests. `epoch`: counted from 0.
   EpochResult run_epoch(int64_t epoch) {
     EpochResult result;
     result.rate = plan_.rate.at(static_cast<double>(epoch));
@@ -129,7 +129,7 @@ class Trainer {
     if (plan_.limit > 0 && plan_.limit < split_.train->size()) {
       order.resize(plan_.limit);
     }
-    // Equal batches, for micro-batches of equal size.
+    // Whole mini-batches only, so that all micro-batches have the same size.
     const int64_t batch_size = plan_.experiment.batch_size;
     const auto images = static_cast<int64_t>(order.size());
     const int64_t steps = images / batch_size;

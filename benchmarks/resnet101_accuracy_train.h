@@ -14,47 +14,50 @@
 
 namespace gpipe::benchmarks {
 
-// Sums over images.
+// The loss and the error, as sums over images.
 struct Score {
   double loss = 0;
   int64_t wrong = 0;
   int64_t images = 0;
 
   double mean_loss() const { return loss / static_cast<double>(images); }
-  // Top-1.
+  // Returns the top-1 error in percent.
   double error_percent() const {
     return 100 * static_cast<double>(wrong) / static_cast<double>(images);
   }
 };
 
+// The result of one epoch.
 struct EpochResult {
-  double rate = 0;    // of learning, at its beginning
-  Score train;        // of the augmented images, while the weights change
-  Score test;         // after it
-  Duration duration;  // of the training
+  double rate = 0;    // the learning rate at the start of the epoch
+  Score train;        // on the augmented images, while the weights change
+  Score test;         // after the epoch
+  Duration duration;  // of the training, without the test
 
   double samples_per_second() const {
     return static_cast<double>(train.images) / duration.wall_seconds;
   }
 };
 
+// The result of a training.
 struct AccuracyResult {
-  std::vector<int64_t> balance;  // that was used
+  std::vector<int64_t> balance;  // the balance that was used
   std::vector<EpochResult> epochs;
-  // Of parameters and buffers at the end: equal for all balances where chunks
-  // and threads per partition are.
+  // The checksum of parameters and buffers after the training. It is the same
+  // for all balances with the same chunks and threads per partition.
   uint64_t checksum = 0;
 };
 
-// A new model for images of so many classes, with random weights.
+// Makes a new model with random weights for images of `classes` classes.
 using ImageModel = std::function<torch::nn::Sequential(int64_t classes)>;
 
-// Trains `model` as `plan` says, and tests it after each epoch. Without
-// partitions it is the plain model: in one, of one micro-batch, which is not
-// recomputed. Tells the progress.
+// Trains `model` with the settings of `plan`, tests it after each epoch, shows
+// the progress and returns the result. Without partitions it trains the plain
+// model: one partition and one micro-batch that is not recomputed.
 //
-// std::invalid_argument for a mini-batch of more images than an epoch has;
-// std::runtime_error for a loss that is not finite.
+// Throws std::invalid_argument if a mini-batch has more images than an epoch,
+// and std::runtime_error if the loss is not finite. Threads: Only one call may
+// run at a time, since the seed is set for the whole process.
 AccuracyResult train_accuracy(const AccuracyPlan& plan, const ImageModel& model,
                               const data::Split& split, Balancer* balancer);
 

@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Six layers.
+// Returns a model with six layers.
 torch::nn::Sequential tiny_model(int64_t classes) {
   return torch::nn::Sequential(
       torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).stride(2)),
@@ -32,7 +32,7 @@ torch::nn::Sequential tiny_model(int64_t classes) {
       torch::nn::Linear(8, classes));
 }
 
-// Two epochs of two steps on the CPU.
+// Returns a plan for two epochs of two steps on the CPU.
 AccuracyPlan plan_of(std::vector<int64_t> balance) {
   AccuracyPlan plan;
   plan.experiment.name = "toy";
@@ -79,7 +79,7 @@ TEST(AccuracyTrain, EndsInTheSameBitsHoweverTheModelIsCut) {
 TEST(AccuracyTrain, EpochsAreOfWholeMiniBatchesAndTestedOnAllImages) {
   const AccuracyResult result = train(plan_of({4, 2}));
   const EpochResult& first = result.epochs.at(0);
-  EXPECT_EQ(first.train.images, 8);  // of 9
+  EXPECT_EQ(first.train.images, 8);  // of 9 images
   EXPECT_EQ(first.test.images, 6);
   EXPECT_DOUBLE_EQ(first.rate, 0.0001);
   EXPECT_DOUBLE_EQ(result.epochs.at(1).rate, 0.001);

@@ -1,5 +1,5 @@
-// Training speed of ResNet-101 against the number of partitions: Figure 3(b) of
-// GPipe (arXiv 1811.06965v4), and torchgpipe's table of the same.
+// The training speed of ResNet-101 for numbers of partitions: figure 3(b) of
+// GPipe (arXiv 1811.06965v4), and torchgpipe's table for that figure.
 
 #include "benchmarks/harness/run.h"
 #include "benchmarks/resnet101_speed_rows.h"

@@ -11,8 +11,8 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Published: torchgpipe's samples per second and speed-up, and GPipe's
-// speed-up.
+// Returns a row with its published figures: torchgpipe's samples per second and
+// speed-up, and GPipe's speed-up.
 Experiment row(int64_t partitions, int64_t batch_size, int64_t chunks,
                const std::vector<int64_t>& balance, double torchgpipe,
                double torchgpipe_speed_up, double gpipe_speed_up) {
@@ -50,8 +50,8 @@ Benchmark resnet101_speed_benchmark() {
                          {"torchgpipe speed-up", Figure::kSpeedUp},
                          {"GPipe speed-up", Figure::kSpeedUp}};
   benchmark.notes = {
-      "torchgpipe's figures are of 8 Tesla P40, GPipe's speed-ups as "
-      "torchgpipe's authors read them off figure 3(b)."};
+      "torchgpipe's figures are of 8 Tesla P40. GPipe's speed-ups are those "
+      "that torchgpipe's authors read off figure 3(b)."};
   benchmark.model = [](const Experiment&) {
     return models::resnet101(kImageNetClasses);
   };
@@ -63,8 +63,8 @@ Benchmark resnet101_speed_benchmark() {
   benchmark.paper.skip_epochs = 1;
   benchmark.paper.experiments = experiments();
 
-  // Much smaller images would show how LibTorch's CPU kernels take a few rows
-  // of 4x4 pixels, and not how a pipeline does.
+  // With much smaller images the table would show the speed of LibTorch's CPU
+  // kernels on a few rows of 4x4 pixels, not that of a pipeline.
   benchmark.small = images_of_classes(128, kImageNetClasses);
   benchmark.small.samples_per_epoch = 64;
   benchmark.small.epochs = 4;

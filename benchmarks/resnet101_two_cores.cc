@@ -1,6 +1,7 @@
-// What a pipeline makes of two cores, judged against what they can give: the
-// same work on one thread, half of it on each of two threads that never meet,
-// and a pipeline of two partitions, in turns within one run.
+// Measures how well a pipeline uses two cores. It compares three ways to do the
+// same work, in turns within one run: one thread; two independent threads with
+// half of the work each, which is the best that two cores can reach; and a
+// pipeline of two partitions.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/rand.h>
@@ -18,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 #include <glog/logging.h>
 
@@ -34,7 +35,9 @@
 #include "gpipe/gpipe.h"
 #include "models/resnet.h"
 
-DEFINE_int64(rounds, 7, "Rounds of one step of each kind; medians count.");
+DEFINE_int64(rounds, 7,
+             "Number of rounds. Each runs one step of each kind; the table "
+             "shows medians.");
 DEFINE_int64(image_size, 64, "Height and width of the images.");
 
 namespace gpipe::benchmarks {
@@ -43,8 +46,8 @@ namespace {
 constexpr int64_t kPartitions = 2;
 constexpr int64_t kClasses = 1000;
 
-// A thread with one intra-op thread that lives through the run, since LibTorch
-// and oneDNN keep caches per thread.
+// A thread with one intra-op thread, for tasks one after the other. It lives as
+// long as the run, since LibTorch and oneDNN keep caches per thread.
 class Lane {
  public:
   Lane() : thread_([this] { work(); }) {}
@@ -55,12 +58,14 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
+  // Starts `task` on the thread and returns. Null ends the thread.
   void start(std::function<void()> task) {
     const std::lock_guard<std::mutex> lock(mutex_);
     task_ = std::move(task);
     busy_ = true;
     changed_.notify_all();
   }
+  // Blocks until the task has ended.
   void wait() {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return !busy_; });
@@ -85,13 +90,14 @@ class Lane {
   std::condition_variable changed_;
   bool busy_ = false;
   std::function<void()> task_;
-  std::thread thread_;  // last: uses the others
+  std::thread thread_;  // the last member, since it uses the others
 };
 
+// The data of a step.
 struct Problem {
-  std::vector<at::Tensor> inputs;  // a micro-batch each
+  std::vector<at::Tensor> inputs;  // one per micro-batch
   std::vector<at::Tensor> targets;
-  at::Tensor input;  // all of them
+  at::Tensor input;  // the mini-batch
   at::Tensor target;
 };
 
@@ -104,7 +110,8 @@ torch::nn::Sequential make_model(uint64_t seed) {
   return models::resnet101(kClasses);
 }
 
-// Micro-batches first, first + stride, ...: forward and backward each.
+// Runs forward and backward of the micro-batches `first`, `first` + `stride`,
+// ... one after the other.
 void accumulate(torch::nn::Sequential model, const Problem& problem,
                 size_t first, size_t stride) {
   const auto count = static_cast<double>(problem.inputs.size());
@@ -114,8 +121,8 @@ void accumulate(torch::nn::Sequential model, const Problem& problem,
   }
 }
 
-// The largest difference of two models' gradients, relative to the largest
-// gradient.
+// Returns the largest difference between the gradients of two models, relative
+// to the largest gradient.
 double difference(const std::vector<at::Tensor>& left,
                   const std::vector<at::Tensor>& right) {
   double difference = 0;
@@ -142,7 +149,8 @@ struct Times {
   std::vector<Duration> alone, halves, pipeline;
 };
 
-// One step of each in turn, so that what else the machine does meets all.
+// Runs one step of each kind in turn, so that other work on the machine affects
+// all kinds equally.
 Times run_rounds(const Problem& problem, uint64_t seed,
                  const std::vector<int64_t>& balance,
                  double* gradient_difference) {
@@ -178,7 +186,7 @@ Times run_rounds(const Problem& problem, uint64_t seed,
     loss_of(pipeline->forward(problem.input), problem.target).backward();
     const Duration pipeline_time = pipeline_watch.elapsed();
 
-    if (round < 0) {  // warms up, and shows that all do the same work
+    if (round < 0) {  // warms up, and compares the gradients
       *gradient_difference =
           difference(alone->parameters(), pipeline->parameters());
       continue;
@@ -200,7 +208,7 @@ std::vector<double> seconds(const std::vector<Duration>& durations) {
   return seconds;
 }
 
-// Of the ratios within each round.
+// Returns the median of the ratios within each round.
 double median_ratio(const std::vector<Duration>& above,
                     const std::vector<Duration>& below) {
   std::vector<double> ratios;
@@ -228,12 +236,12 @@ int measure() {
   const int64_t batch_size = settings.batch_size.value_or(32);
   const int64_t chunks = settings.chunks.value_or(4);
   if (FLAGS_rounds <= 0 || FLAGS_image_size <= 0) {
-    throw std::invalid_argument("--rounds and --image_size need to be above 0");
+    throw std::invalid_argument("--rounds and --image_size must be above 0");
   }
   if (chunks % 2 != 0 || batch_size % chunks != 0) {
     throw std::invalid_argument(
-        "--chunks needs to be even, for two halves, and to divide "
-        "--batch_size; got " +
+        "--chunks must be even, for two halves, and must divide --batch_size; "
+        "got " +
         std::to_string(chunks) + " and " + std::to_string(batch_size));
   }
   const Environment environment = describe_environment();
@@ -251,7 +259,7 @@ int measure() {
   const Times times =
       run_rounds(problem, settings.seed, balance, &gradient_difference);
 
-  // A pipeline of two works on M micro-batches in the time of M + 1.
+  // A pipeline of two partitions takes M + 1 slots for M micro-batches.
   const double bubble =
       static_cast<double>(chunks + 1) / static_cast<double>(chunks);
   Table table;
@@ -274,8 +282,8 @@ int measure() {
                 static_cast<long long>(FLAGS_rounds));
   table.notes = {
       text,
-      "Forward, loss and backward, one intra-op thread each; ratios "
-      "are medians over the rounds.",
+      "Forward, loss and backward, with one intra-op thread each. Ratios are "
+      "medians over the rounds.",
       "Goals for ours: below 0.8 of A, at most 1.10 of C x (M+1)/M."};
   std::snprintf(text, sizeof(text),
                 "Gradients of ours and A differ by %.1e of the largest.",
@@ -294,9 +302,9 @@ int measure() {
 int main(int argc, char** argv) {
   const gpipe::benchmarks::Program program{
       "resnet101_two_cores",
-      "seconds of a training step on one thread (A), as two\nunconnected "
-      "halves "
-      "(C) and as a pipeline of two partitions, in turns.",
+      "seconds of a training step on one thread (A), as two\nindependent "
+      "halves on two threads (C) and as a pipeline of two partitions, in "
+      "turns.",
       {"", "--batch_size=16 --image_size=48 --rounds=15"}};
   return gpipe::benchmarks::run_program(argc, argv, program,
                                         gpipe::benchmarks::measure);

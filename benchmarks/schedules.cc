@@ -1,6 +1,6 @@
-// Whether a training step takes as long as the simulator says, for every
-// schedule, with stages that only sleep: no core is needed to see it, and
-// nothing else is measured.
+// Measures whether a training step takes as long as the simulator predicts, for
+// every schedule. The stages only sleep, so it needs few cores, and no other
+// effect is measured.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/environment.h"
@@ -30,18 +30,19 @@
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 
-DEFINE_int64(microbatches, 16, "Micro-batches of a step.");
+DEFINE_int64(microbatches, 16, "Micro-batches per step.");
 DEFINE_double(sleep_ms, 10,
-              "What a rank takes for the forward of a micro-batch, and for "
-              "each part of its backward, on average: stages differ by up to a "
-              "third.");
-DEFINE_int64(rounds, 3, "Steps that are measured; the median counts.");
+              "Average milliseconds of a rank for the forward of a "
+              "micro-batch, and for each of the two parts of its backward. "
+              "Stages differ by up to a third.");
+DEFINE_int64(rounds, 3,
+             "Number of measured steps; the table shows the median.");
 DEFINE_string(svg, "",
-              "A file for a picture of the last schedule: predicted and "
-              "measured beside each other.");
+              "File for a picture of the last schedule: the predicted and the "
+              "measured timeline.");
 DEFINE_string(schedules, "",
-              "Names, separated by commas, instead of all; see "
-              "//tools:schedule --help.");
+              "Names of schedules, separated by commas; see //tools:schedule "
+              "--help. '': all.");
 
 namespace gpipe::benchmarks {
 namespace {
@@ -53,7 +54,8 @@ void nap(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-// Sleeps one time on the way forward, another on the way back.
+// An identity that sleeps for `forth` seconds in forward and for `back` seconds
+// in backward.
 struct Nap : torch::autograd::Function<Nap> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             double forth, double back) {
@@ -67,7 +69,8 @@ struct Nap : torch::autograd::Function<Nap> {
   }
 };
 
-// A product sleeps for the gradient of its input, and for that of its weight.
+// A layer that sleeps in forward, for the gradient of its input, and for the
+// gradient of its weight. It is a product, so that its backward can be split.
 struct SleeperImpl : torch::nn::Module {
   SleeperImpl(double forward, double input, double weight)
       : seconds{forward, input, weight} {}
@@ -120,7 +123,8 @@ std::vector<Case> cases(int ranks) {
   return result;
 }
 
-// What a rank has to do in all is the same for any number of stages.
+// Returns random costs. The expected work of a rank is the same for any number
+// of stages per rank.
 Costs random_costs(int stages, int stages_per_rank, std::mt19937& random) {
   std::uniform_real_distribution<double> around(2.0 / 3, 4.0 / 3);
   Costs costs;
@@ -194,7 +198,7 @@ int measure() {
   check_format();
   if (FLAGS_microbatches <= 0 || FLAGS_rounds <= 0 || FLAGS_sleep_ms <= 0) {
     throw std::invalid_argument(
-        "--microbatches, --rounds and --sleep_ms need to be above 0");
+        "--microbatches, --rounds and --sleep_ms must be above 0");
   }
   std::mt19937 random(0);
   Table table;
@@ -223,8 +227,8 @@ int measure() {
 int main(int argc, char** argv) {
   const gpipe::benchmarks::Program program{
       "schedules",
-      "seconds that steps of sleeping layers take by every schedule, beside\n"
-      "those that gpipe::simulate() says.",
+      "milliseconds of steps with layers that sleep, for every schedule,\n"
+      "beside those that gpipe::simulate() predicts.",
       {"", "--schedules=1f1b,zb-h1 --svg=/folder/zb.svg",
        "--microbatches=32 --sleep_ms=20"}};
   return gpipe::benchmarks::run_program(argc, argv, program,

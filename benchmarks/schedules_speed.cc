@@ -1,6 +1,6 @@
-// What schedules make of two cores, beside the plain model on one of them and,
-// if asked for, beside torch.distributed.pipelining on two processes: a step of
-// each in turn.
+// The time of a step with several schedules on two cores, compared with the
+// plain model on one core and, if asked for, with torch.distributed.pipelining
+// in two processes. The steps take turns.
 
 #include <ATen/Parallel.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/environment.h"
@@ -32,13 +32,15 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 
-DEFINE_int64(rounds, 9, "Rounds of one step of each kind; medians count.");
-DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
+DEFINE_int64(rounds, 9,
+             "Number of rounds. Each runs one step of each kind; the table "
+             "shows medians.");
+DEFINE_int64(microbatches, 4, "Micro-batches per step.");
 DEFINE_string(python, "",
-              "A Python that has torch: adds the peer's rows, from "
-              "benchmarks/peers/worker.py.");
+              "Path of a Python with torch. Adds rows for "
+              "torch.distributed.pipelining, run by --peer.");
 DEFINE_string(peer, "benchmarks/peers/worker.py",
-              "The peer's program, from this project's folder.");
+              "The peer's program, relative to this project's folder.");
 
 namespace gpipe::benchmarks {
 namespace {
@@ -46,12 +48,13 @@ namespace {
 constexpr int64_t kPartitions = 2;
 constexpr uint64_t kSeed = 0;
 
+// A model and its sizes.
 struct Kind {
-  std::string model;  // a subject's name
+  std::string model;  // one of subject_names()
   SubjectSizes sizes;
 };
 
-// The peer, which makes a step for every line that it gets.
+// A process of the peer's program. It runs a step for every line that it reads.
 class Peer {
  public:
   Peer(const Kind& kind, int64_t layers, const std::string& schedule) {
@@ -73,13 +76,15 @@ class Peer {
       arguments.push_back(const_cast<char*>(word.c_str()));
     }
     arguments.push_back(nullptr);
-    // Closed in the other peers, which else would keep this one from its end.
+    // Close-on-exec: if another peer inherited these pipes, this one would
+    // never read the end of its input.
     int to[2], from[2];
     if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) {
-      throw std::runtime_error("no pipe for the peer");
+      throw std::runtime_error("cannot make a pipe for the peer");
     }
     child_ = fork();
-    if (child_ < 0) throw std::runtime_error("no process for the peer");
+    if (child_ < 0)
+      throw std::runtime_error("cannot start a process for the peer");
     if (child_ == 0) {
       dup2(to[0], STDIN_FILENO);
       dup2(from[1], STDOUT_FILENO);
@@ -90,16 +95,17 @@ class Peer {
     close(from[1]);
     to_ = fdopen(to[1], "w");
     from_ = fdopen(from[0], "r");
-    answer();  // it is ready
+    answer();  // blocks until the peer is ready
   }
   ~Peer() {
-    std::fclose(to_);  // it ends when it has nothing more to read
+    std::fclose(to_);  // the peer exits at the end of its input
     std::fclose(from_);
     waitpid(child_, nullptr, 0);
   }
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
+  // Runs a step and returns its seconds.
   double step() {
     std::fputs("step\n", to_);
     std::fflush(to_);
@@ -107,7 +113,7 @@ class Peer {
   }
 
  private:
-  // A line.
+  // Blocks until the peer has written a line, and returns it.
   std::string answer() {
     std::string line;
     for (int c = 0; (c = std::fgetc(from_)) != '\n';
@@ -115,7 +121,7 @@ class Peer {
       if (c == EOF) {
         throw std::runtime_error("the peer (" + FLAGS_python + " " +
                                  FLAGS_peer +
-                                 ") gave no answer; see what it said above");
+                                 ") gave no answer; see its output above");
       }
     }
     return line;
@@ -225,8 +231,7 @@ void run(const Kind& kind, Table& table) {
 int measure() {
   check_format();
   if (FLAGS_microbatches <= 0 || FLAGS_rounds <= 0) {
-    throw std::invalid_argument(
-        "--microbatches and --rounds need to be above 0");
+    throw std::invalid_argument("--microbatches and --rounds must be above 0");
   }
   at::set_num_threads(1);
   Table table;
@@ -237,8 +242,8 @@ int measure() {
   run({"mlp", {512, 32, 512, 0}}, table);
   run({"transformer", {16, 8, 256, 64}}, table);
   table.notes.push_back(
-      "Every thread or process with one intra-op thread; steps in turn, " +
-      std::to_string(FLAGS_rounds) + " rounds after two.");
+      "Every thread or process has one intra-op thread. Steps take turns, " +
+      std::to_string(FLAGS_rounds) + " rounds after two to warm up.");
   print_table(table, "schedules_speed", describe_environment());
   return kOk;
 }
@@ -249,7 +254,7 @@ int measure() {
 int main(int argc, char** argv) {
   const gpipe::benchmarks::Program program{
       "schedules_speed",
-      "milliseconds that steps by several schedules take on two CPU\n"
+      "milliseconds of a step with several schedules on two CPU\n"
       "partitions, beside the plain model on one core.",
       {"", "--python=/folder/venv/bin/python --rounds=15"}};
   return gpipe::benchmarks::run_program(argc, argv, program,

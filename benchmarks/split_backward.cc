@@ -1,5 +1,6 @@
-// What a backward in two parts costs, and what it changes: the same step of one
-// partition by 1F1B and by ZB-H1, which differ in nothing else.
+// Measures the cost of a backward in two parts, and whether it changes the
+// gradients. It runs the same step of one partition with 1F1B and with ZB-H1,
+// which differ only in that.
 
 #include <ATen/Parallel.h>
 #include <torch/types.h>
@@ -11,7 +12,7 @@
 #include <string>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/environment.h"
@@ -24,8 +25,9 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 
-DEFINE_int64(rounds, 9, "Steps of each kind, in turn; medians count.");
-DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
+DEFINE_int64(rounds, 9,
+             "Number of steps of each kind, in turn; the table shows medians.");
+DEFINE_int64(microbatches, 4, "Micro-batches per step.");
 
 namespace gpipe::benchmarks {
 namespace {
@@ -33,7 +35,7 @@ namespace {
 double seconds_of(GPipe& pipeline, const at::Tensor& input,
                   const Schedule& schedule) {
   pipeline->zero_grad();
-  torch::manual_seed(1);  // the same dropout
+  torch::manual_seed(1);  // the same dropout masks in every step
   const Stopwatch watch({at::Device(at::kCPU)});
   pipeline->train_step(input, input, mean_square, schedule);
   return watch.elapsed().wall_seconds;
@@ -47,7 +49,8 @@ std::vector<at::Tensor> gradients(const GPipe& pipeline) {
   return result;
 }
 
-// The largest difference of a gradient by its largest value; 0 for equal bits.
+// Returns the largest difference between two gradients, relative to the largest
+// value of the gradient. Returns 0 if the bits are equal.
 double difference(const std::vector<at::Tensor>& a,
                   const std::vector<at::Tensor>& b) {
   double largest = 0;
@@ -95,8 +98,7 @@ Row run(const StepSubject& subject) {
 int measure() {
   check_format();
   if (FLAGS_microbatches <= 0 || FLAGS_rounds <= 0) {
-    throw std::invalid_argument(
-        "--microbatches and --rounds need to be above 0");
+    throw std::invalid_argument("--microbatches and --rounds must be above 0");
   }
   at::set_num_threads(1);
   Table table;

@@ -1,4 +1,4 @@
-// What the benchmarks of single mechanisms make steps of: the papers' models,
+// The models that benchmarks of single mechanisms train: the papers' models,
 // small enough for a CPU.
 #pragma once
 
@@ -11,17 +11,18 @@
 
 namespace gpipe::benchmarks {
 
+// A model with its input.
 struct StepSubject {
   std::string name;
   std::function<torch::nn::Sequential()> model;
   at::Tensor input;
 };
 
-// ResNet-101, AmoebaNet-D, U-Net and Transformer, with 16 rows each. Seeds
-// LibTorch's default generator.
+// Returns ResNet-101, AmoebaNet-D, U-Net and Transformer, with inputs of 16
+// rows. Seeds LibTorch's default generator.
 std::vector<StepSubject> step_subjects();
 
-// Of the output alone.
+// Returns a loss: the mean of the squared outputs. Ignores `target`.
 at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target);
 
 }  // namespace gpipe::benchmarks

@@ -1,5 +1,5 @@
-// The rows of all tables of the papers: what holds for each of them, and a few
-// published figures.
+// Tests of the rows of all tables of the papers: properties that all tables
+// have, and a few published figures.
 
 #include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
@@ -61,11 +61,11 @@ void expect_names_of_their_own(const std::vector<Experiment>& rows) {
   for (const auto& [name, count] : counts) {
     EXPECT_EQ(count, 1) << "'" << name << "'";
     EXPECT_NE(name, "");
-    EXPECT_NE(name, "all");  // of --experiment
+    EXPECT_NE(name, "all");  // a value of --experiment
   }
 }
 
-// Whether each row with a pipeline says how it is cut, or none does.
+// Returns true if no row has a balance, so that all are cut by time.
 bool cut_by_time(const std::vector<Experiment>& rows) {
   for (const Experiment& row : rows) {
     if (row.partitions > 0 && !row.balance.empty()) return false;
@@ -83,7 +83,8 @@ void expect_balance_of(const Experiment& row, int64_t layers) {
   EXPECT_EQ(sum(row.balance), layers);
 }
 
-// A model per size, since a Transformer-1663 takes a moment.
+// The models of a benchmark on the meta device. It makes one model per size,
+// since making a Transformer-1663 takes time.
 class Models {
  public:
   explicit Models(const Benchmark& benchmark) : benchmark_(benchmark) {}
@@ -132,7 +133,8 @@ TEST_P(TablesTest, RowsOfThePaperSayHowTheWholeModelIsCut) {
   }
 }
 
-// Or else are compared on cuts of two kinds.
+// All rows of a table must be cut in the same way, so that they can be
+// compared.
 TEST_P(TablesTest, SmallRowsAreAllCutByTimeOrAllSayHow) {
   Models models(benchmark_);
   const auto& rows = benchmark_.small.experiments;
@@ -168,8 +170,8 @@ TEST_P(TablesTest, RowsHaveMiniBatchesOfAnEpochAtMost) {
   }
 }
 
-// So that a slip of the pen in one of the two is seen. As the papers, with
-// three decimals at most.
+// Finds typing errors in published speeds and speed-ups. The papers give at
+// most three decimals.
 TEST_P(TablesTest, PublishedSpeedUpsAreThoseOfThePublishedSpeeds) {
   const auto& rows = benchmark_.paper.experiments;
   std::optional<size_t> speed;
@@ -182,7 +184,7 @@ TEST_P(TablesTest, PublishedSpeedUpsAreThoseOfThePublishedSpeeds) {
       const std::string base = row.base.empty() ? benchmark_.base : row.base;
       const Experiment& one = find(rows, base);
       EXPECT_EQ(one.published.at(i).value_or(1), 1);
-      if (column.name.rfind("GPipe", 0) == 0) continue;  // it tells no speeds
+      if (column.name.rfind("GPipe", 0) == 0) continue;  // publishes no speeds
       ASSERT_TRUE(speed);
       const auto& of_row = row.published.at(*speed);
       EXPECT_EQ(of_row.has_value(), row.published.at(i).has_value());
@@ -193,7 +195,7 @@ TEST_P(TablesTest, PublishedSpeedUpsAreThoseOfThePublishedSpeeds) {
   }
 }
 
-// Papers round to two digits or more, GPipe's 1.845 billion to 1.8.
+// The papers round to two digits or more: GPipe rounds 1.845 billion to 1.8.
 TEST_P(TablesTest, ModelsHaveThePublishedNumberOfParameters) {
   Models models(benchmark_);
   for (size_t i = 0; i < benchmark_.published.size(); ++i) {
@@ -267,7 +269,7 @@ TEST(AmoebaNetSpeedRows, AreTorchgpipesAndGPipesFigures) {
   EXPECT_THAT(p100.published, ElementsAre(std::nullopt, std::nullopt, 2.7));
 }
 
-// GPipe's GB are 10^9 bytes, torchgpipe's GiB 2^30.
+// A GB of GPipe is 10^9 bytes, a GiB of torchgpipe 2^30 bytes.
 TEST(AmoebaNetMemoryRows, AreTorchgpipesAndGPipesFiguresInBytes) {
   const auto rows = amoebanetd_memory_benchmark().paper.experiments;
   EXPECT_THAT(find(rows, "baseline").published,

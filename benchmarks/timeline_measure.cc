@@ -36,7 +36,7 @@ bool is_scope_of_a_copy(Ordering ordering, const Site& site) {
          std::strstr(site.file, "transport.cc") != nullptr;
 }
 
-// While it lives, copies have no streams of their own.
+// A scope in which copies have no streams of their own.
 class WithoutCopyStreams {
  public:
   WithoutCopyStreams() { set_leave_out(is_scope_of_a_copy); }
@@ -59,7 +59,7 @@ Schedule schedule_of(const Experiment& row, uint64_t seed) {
       mechanisms_of(row), seed);
 }
 
-// The pipeline of the rows with direct skips, or of those without.
+// The pipeline for the rows with direct skips, or for the rows without them.
 class Trial {
  public:
   Trial(const Benchmark& benchmark, const RunOptions& options,
@@ -71,7 +71,7 @@ class Trial {
     if (!mechanisms_of(row).direct_skips) {
       made = relay_skips(made.model, made.balance);
     }
-    // What is checkpointed is in the schedules.
+    // The schedules contain the recomputes.
     pipeline_ = GPipe(
         made.model,
         GPipeOptions(made.balance)
@@ -83,13 +83,15 @@ class Trial {
     target_ = workload.target(row.batch_size).to(devices_.back());
   }
 
-  // A step into `row`: its time and, if asked for, its timeline.
+  // Runs a step and adds its duration and, if `timeline` is true, its timeline
+  // to `row`.
   void step(const Schedule& schedule, bool timeline, Outcome* row) {
     for (at::Tensor& parameter : pipeline_->parameters()) {
       parameter.mutable_grad() = at::Tensor();
     }
     const Stopwatch watch(devices_);
-    // Bytes of devices that ranks share are not those of the ranks.
+    // Reads no memory: if ranks share a device, its bytes are not those of one
+    // rank.
     StepResult result = pipeline_->train_step(
         input_, target_, loss_, schedule,
         TrainOptions().timeline(timeline).memory(MemoryReader()));
@@ -131,7 +133,7 @@ void plan_devices(const std::vector<c10::Device>& devices,
 
 void measure_rows(const Benchmark& benchmark, const RunOptions& options,
                   bool timelines, std::vector<Outcome>* rows) {
-  std::map<bool, Trial> trials;  // by whether skips are direct
+  std::map<bool, Trial> trials;  // by Mechanisms::direct_skips
   const auto step = [&](Outcome* row) {
     const Experiment& experiment = row->experiment;
     const Mechanisms on = mechanisms_of(experiment);

@@ -1,4 +1,4 @@
-// Steps with and without a mechanism, on the devices that there are.
+// Measurement of steps with and without a mechanism.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,22 +11,29 @@
 
 namespace gpipe::benchmarks {
 
-// Says in each of `rows`, which are rows of timeline_benchmark(), what it will
-// be measured on: its devices and their threads; or, as its error, why it is
-// left out. That is for too few devices, and without copy streams where nothing
-// is copied, since all partitions are on one device.
+// Sets the devices and threads of each row, or sets its error if the row cannot
+// be measured. The error says that there are too few devices, or that the row
+// is without copy streams and nothing is copied, since all its partitions are
+// on one device.
+//
+// `rows`: rows of timeline_benchmark().
 void plan_devices(const std::vector<c10::Device>& devices,
                   std::vector<Outcome>* rows);
 
-// Trains each of `rows`, which are as plan_devices() left them and have one
-// size, balance and mini-batch, for options.epochs epochs of one step: forward,
-// loss and backward, without an optimizer. Rows take turns, so that whatever
-// else the machine does is in all of them. Fills in a duration per epoch that
-// is not skipped, with all devices idle at its start and end, and the timeline
-// of the last one if `timelines`. Rows with an error stay as they are. A row
-// that fails gets one, and the others go on.
+// Trains each row for `options.epochs` epochs. An epoch is one step: forward,
+// loss and backward, without an optimizer. Rows take turns in each epoch, so
+// that other work on the machine affects all of them equally.
 //
-// Threads: one at a time; the seed is set for the whole process.
+// Sets a duration for each epoch that is not skipped; all devices are idle at
+// its start and end. Sets the timeline of the last step if `timelines` is true.
+// Rows that have an error are not trained. If a row fails, its error is set and
+// the other rows go on.
+//
+// `rows`: the rows after plan_devices(), all with the same size, balance and
+// mini-batch.
+//
+// Threads: Only one call may run at a time, since the seed is set for the whole
+// process.
 void measure_rows(const Benchmark& benchmark, const RunOptions& options,
                   bool timelines, std::vector<Outcome>* rows);
 

@@ -19,7 +19,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// A skip that goes past the second of three partitions.
+// Returns a benchmark with a skip that bypasses the second of three partitions.
 Benchmark make_benchmark() {
   Benchmark benchmark;
   benchmark.program.name = "toy_timeline";
@@ -68,7 +68,7 @@ TEST(PlanDevices, LeavesOutRowsWithoutCopyStreamsWhereNothingIsCopied) {
   EXPECT_EQ(rows[0].error, "");
   EXPECT_EQ(rows[1].error,
             "left out: nothing is copied, since all partitions are on cpu");
-  // Devices are only named here.
+  // plan_devices() does not use the devices, so they need not exist.
   const c10::Device gpu(c10::kCUDA, 0), other(c10::kCUDA, 1);
   rows = {row("no copy streams"), row("no copy streams")};
   plan_devices({gpu, gpu, gpu}, &rows);

@@ -16,11 +16,12 @@ struct Case {
   std::string name;
   Mechanisms on;
   std::optional<double> torchgpipe_speed;  // samples/s
-  std::optional<double> torchgpipe_gib;    // of all devices together
+  std::optional<double> torchgpipe_gib;    // sum over all devices
 };
 
 const std::vector<Case>& cases() {
-  // In the order of Mechanisms: skips, copies, recompute, order.
+  // The booleans are in the order of Mechanisms: skips, copies, recompute,
+  // order.
   static const auto* const cases = new std::vector<Case>{
       {"all on", {true, true, true, true}, 58.477, 23.5},
       {"no direct skips", {false, true, true, true}, 55.191, 30.0},
@@ -74,9 +75,9 @@ Benchmark timeline_benchmark() {
       "copy\n"
       "streams, early recomputes and ordered backwards switched off in turn, "
       "beside the\n"
-      "published figures of torchgpipe. --mode=auto measures where there are "
+      "published figures of torchgpipe. --mode=auto measures if there are "
       "four\n"
-      "accelerators, and simulates elsewhere.",
+      "accelerators, and simulates otherwise.",
       {"--mode=simulate", "--mode=measure --epochs=16",
        "--mode=simulate --link_bandwidth=3e9 --timeline=/tmp/steps.svg"}};
   benchmark.title = "U-Net, what mechanisms are worth";
@@ -100,7 +101,8 @@ Mechanisms mechanisms_of(const Experiment& row) {
   for (const Case& each : cases()) {
     if (each.name == row.name) return each.on;
   }
-  throw std::invalid_argument("'" + row.name + "' is no row of unet_timeline");
+  throw std::invalid_argument("'" + row.name +
+                              "' is not a row of unet_timeline");
 }
 
 Experiment timeline_yardstick() {

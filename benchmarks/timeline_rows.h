@@ -1,4 +1,4 @@
-// The rows of torchgpipe's table on what its mechanisms are worth.
+// The rows of torchgpipe's table about the gain from its mechanisms.
 #pragma once
 
 #include "benchmarks/harness/ablation.h"
@@ -7,18 +7,22 @@
 
 namespace gpipe::benchmarks {
 
-// U-Net in four partitions, with each of the mechanisms (ablation.h) switched
-// off, and with the sets of them of torchgpipe's benchmark unet-timeline (Kim
-// et al., arXiv 2004.09910). Published: samples per second, their ratio to
-// those of "all on", bytes of all devices together. An epoch is a step.
+// Returns the benchmark of U-Net in four partitions. In its rows each mechanism
+// (ablation.h) is switched off alone, and the sets of mechanisms of
+// torchgpipe's benchmark unet-timeline are switched off together (Kim et al.,
+// arXiv 2004.09910). The published columns are samples per second, their ratio
+// to those of "all on", and the sum of the bytes of all devices. An epoch is
+// one step.
 Benchmark timeline_benchmark();
 
-// What is on in a row of it. std::invalid_argument for another row.
+// Returns the mechanisms that are switched on in a row of timeline_benchmark().
+// Throws std::invalid_argument for another row.
 Mechanisms mechanisms_of(const Experiment& row);
 
-// The plain model at the published size, with the samples per second that it
-// has on one of torchgpipe's devices (its unet-speed). A simulation takes the
-// devices' speed from here, so that no row of the table is fitted.
+// Returns the plain model at the published size, with its samples per second on
+// one of torchgpipe's devices (from unet-speed). A simulation computes the
+// speed of the devices from this experiment, so that no row of the table is
+// fitted.
 Experiment timeline_yardstick();
 
 }  // namespace gpipe::benchmarks

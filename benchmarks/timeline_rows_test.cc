@@ -20,7 +20,7 @@ int count_of_off(const Mechanisms& on) {
          !on.ordered_backward;
 }
 
-// Of each row of `rows`.
+// Returns the number of mechanisms that are off in each row.
 std::vector<int> counts_of_off(const std::vector<Experiment>& rows) {
   std::vector<int> counts;
   for (const Experiment& row : rows) {
@@ -62,8 +62,8 @@ TEST(TimelineRows, BalancesAreOfTheWholeModelAtBothSizes) {
   }
 }
 
-// Without dependency, streams and portals 30.662 samples/s and 52.2 GiB, with
-// all of them 58.477 samples/s: 52 % of it.
+// torchgpipe has 30.662 samples/s and 52.2 GiB without dependency, streams and
+// portals. That is 52 % of its 58.477 samples/s with all of them.
 TEST(TimelineRows, PublishedFiguresAreSpeedRatioAndBytes) {
   const Experiment row = timeline_benchmark().paper.experiments.at(6);
   ASSERT_EQ(row.name, "nor order");

@@ -21,20 +21,21 @@ std::string format(const char* pattern, Numbers... numbers) {
   return text;
 }
 
-// Of the devices, by the profiled one.
+// Returns the speed of the simulated devices, relative to the profiled one.
 double device_speed(const balancing::Profile& profile,
                     const RunOptions& options, const Link& link,
                     std::vector<std::string>* notes) {
   if (options.simulate.device_speed > 0) {
     notes->push_back(
-        format("Devices are taken to be %g times as fast as the profiled one.",
+        format("Devices are assumed to be %g times as fast as the profiled "
+               "one.",
                options.simulate.device_speed));
     return options.simulate.device_speed;
   }
   if (options.small) {
     notes->emplace_back(
-        "Devices are taken to be as fast as the profiled one: published speeds "
-        "are of other sizes.");
+        "Devices are assumed to be as fast as the profiled one: published "
+        "speeds are of other sizes.");
     return 1;
   }
   const Experiment plain = timeline_yardstick();
@@ -42,8 +43,8 @@ double device_speed(const balancing::Profile& profile,
   const double speed = speed_for(
       profile, plain, link, static_cast<double>(plain.batch_size) / published);
   notes->push_back(
-      format("Devices are taken to be %.4g times as fast as the profiled one, "
-             "with which %s has torchgpipe's %g samples/s.",
+      format("Devices are assumed to be %.4g times as fast as the profiled "
+             "one: then %s has torchgpipe's %g samples/s.",
              speed, plain.name.c_str(), published));
   return speed;
 }
@@ -76,8 +77,7 @@ void simulate_rows(const Benchmark& benchmark, const RunOptions& options,
   const double speed = device_speed(profile, options, link, notes);
   notes->push_back(links_note(link));
   notes->emplace_back(
-      "Memory is that of plain SGD, without what operators need for "
-      "themselves.");
+      "Memory is that of plain SGD, without the workspaces of operators.");
   notes->push_back("Orders of backwards are drawn from the seed " +
                    std::to_string(options.settings.seed) + ".");
   for (Outcome& row : *rows) {

@@ -1,4 +1,4 @@
-// Steps with and without a mechanism, on devices that there are not.
+// Simulation of steps with and without a mechanism.
 #pragma once
 
 #include <string>
@@ -10,17 +10,21 @@
 
 namespace gpipe::benchmarks {
 
-// Gives each of `rows`, whose experiments are rows of timeline_benchmark() with
-// one size and one balance, the timeline of a simulated step (see
-// simulate_ablated() in ablation.h) and its duration; and `notes` sentences on
-// how. The layers are profiled once, as in layer_profile.h. Rows without direct
-// skips are of the model with relays. Devices are as fast as
-// options.simulate.device_speed says; 0: such that timeline_yardstick() has its
-// published speed or, at reduced sizes, as fast as the profiled one.
-// options.settings.seed draws the orders of backwards that have none.
+// Sets the timeline of a simulated step (see simulate_ablated() in ablation.h)
+// and its duration in each row, and adds sentences about the simulation to
+// `notes`. The layers are profiled once (see layer_profile.h). Rows without
+// direct skips use the model with relays.
 //
-// Errors: those of profiling and of simulate_ablated(); std::invalid_argument
-// for a row of another benchmark. Threads: as for profile_layers().
+// The speed of the devices is `options.simulate.device_speed`. If that is 0,
+// timeline_yardstick() has its published speed; at reduced sizes, devices are
+// as fast as the profiled one. In rows without ordered backwards,
+// `options.settings.seed` draws the orders.
+//
+// `rows`: rows of timeline_benchmark(), all with the same size and balance.
+//
+// Throws std::invalid_argument for a row of another benchmark, and what
+// profile_layers() and simulate_ablated() throw. Threads: The rules of
+// profile_layers() apply.
 void simulate_rows(const Benchmark& benchmark, const RunOptions& options,
                    std::vector<Outcome>* rows, std::vector<std::string>* notes);
 

@@ -16,7 +16,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-// The reduced table with convolutions of two channels.
+// The reduced table, with convolutions of two channels.
 class SimulateRows : public ::testing::Test {
  protected:
   SimulateRows() : benchmark_(timeline_benchmark()) {
@@ -38,7 +38,7 @@ class SimulateRows : public ::testing::Test {
     }
     throw std::out_of_range(name);
   }
-  // Of the first rank, in the order of time.
+  // Returns the actions of the first rank in a row, in the order of time.
   std::vector<Action> actions(const std::string& name) const {
     std::vector<Action> actions;
     for (const Span& span : row(name).timeline->ranks.at(0)) {
@@ -69,15 +69,15 @@ TEST_F(SimulateRows, EachRowHasATimelineOfItsMiniBatch) {
   }
 }
 
-// Layers that take nearly nothing, and a second for each copy.
+// Layers take almost no time, and each copy takes one second.
 TEST_F(SimulateRows, WithoutStreamsCopiesStopBothOfTheirEnds) {
   options_.simulate.device_speed = 1e12;
   options_.simulate.latency = 1;
   options_.simulate.bandwidth = 0;
   simulate();
-  // There and back, over three links.
+  // Three links, in forward and in backward.
   EXPECT_NEAR(seconds("all on"), 6, 1e-6);
-  // 8 micro-batches in 4 stages of 1, 2, 2 and 1 s, there and back.
+  // 8 micro-batches in 4 stages of 1, 2, 2 and 1 s, in forward and in backward.
   EXPECT_NEAR(seconds("no copy streams"), 2 * (6 + 7 * 2), 1e-6);
   EXPECT_THAT(notes_, Contains(HasSubstr("1e+12 times as fast")));
   EXPECT_THAT(notes_, Contains("Links: 1e+06 us and no limit to their "
@@ -89,7 +89,7 @@ TEST_F(SimulateRows, RelayedSkipsAreHeldInMorePartitions) {
   const auto& direct = row("all on").timeline->peak_bytes;
   const auto& relayed = row("no direct skips").timeline->peak_bytes;
   ASSERT_EQ(relayed.size(), 4u);
-  // Skips go past the second and the third.
+  // Skip tensors bypass the second and the third partition.
   EXPECT_EQ(relayed[0], direct[0]);
   EXPECT_GT(relayed[1], direct[1]);
   EXPECT_GT(relayed[2], direct[2]);

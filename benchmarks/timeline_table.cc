@@ -40,7 +40,8 @@ Cell range_of(const std::vector<double>& speeds) {
   return text;
 }
 
-// A measured timeline knows no bytes.
+// Returns the peak in GiB, or nothing for a measured timeline, which has no
+// bytes.
 Cell peak_of(const std::optional<Timeline>& timeline) {
   if (!timeline || timeline->peak_bytes.empty()) return {};
   const auto& peaks = timeline->peak_bytes;

@@ -1,4 +1,4 @@
-// What mechanisms are worth, as a table.
+// The gain from mechanisms, as a table.
 #pragma once
 
 #include <vector>
@@ -9,12 +9,15 @@
 
 namespace gpipe::benchmarks {
 
-// A row per outcome, of one mode, mini-batch and cut, which the title tells:
-// the median of samples per second with the smallest and the largest, where
-// there are several; its ratio to the benchmark's base; of timelines the peak
-// of what all devices hold together, where that is known, and the idle part of
-// their time; and the published columns. Nothing stands where a figure is not
-// known. Notes are left to the caller. There must be a row.
+// Returns a table with a row per outcome. The columns are: the mode; the median
+// of the samples per second; their range, if there are several; the ratio to
+// the benchmark's base; the peak memory as a sum over all devices; the idle
+// part of the devices' time; and the published columns. Memory and idle time
+// come from the timeline. The cell of an unknown figure is empty. The title
+// shows the mode, the mini-batch and the balance. The table has no notes; the
+// caller adds them.
+//
+// `rows`: outcomes with the same mode, mini-batch and balance; at least one.
 Table timeline_table(const Benchmark& benchmark,
                      const std::vector<Outcome>& rows);
 

@@ -21,13 +21,13 @@ Benchmark make_benchmark() {
   return benchmark;
 }
 
-// 10 samples in each of `seconds`.
+// Returns an outcome with 10 samples in each of `seconds`.
 Outcome measured(const std::string& name, const std::vector<double>& seconds) {
   Outcome row;
   row.experiment.name = name;
   row.experiment.partitions = 2;
   row.experiment.batch_size = 10;
-  row.experiment.chunks = 6;  // of 2 rows: there are 5
+  row.experiment.chunks = 6;  // torch::chunk makes 5 of 2 rows
   row.experiment.balance = {1, 2};
   row.experiment.size = {3, 4};
   row.mode = Mode::kMeasure;

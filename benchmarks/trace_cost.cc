@@ -1,5 +1,5 @@
-// What it costs to record a step's timeline: the same step with and without, in
-// turn.
+// Measures the cost of recording the timeline of a step: it runs the same step
+// with and without recording, in turn.
 
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/environment.h"
@@ -26,14 +26,15 @@
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 
-DEFINE_int64(rounds, 15, "Steps of each kind, in turn; medians count.");
-DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
-DEFINE_int64(partitions, 2, "CPU partitions, of one thread each.");
+DEFINE_int64(rounds, 15,
+             "Number of steps of each kind, in turn; the table shows medians.");
+DEFINE_int64(microbatches, 4, "Micro-batches per step.");
+DEFINE_int64(partitions, 2, "Number of CPU partitions, with one thread each.");
 
 namespace gpipe::benchmarks {
 namespace {
 
-// Layers in parts of about the same number.
+// Returns a balance with about the same number of layers per partition.
 std::vector<int64_t> balance_of(int64_t layers) {
   std::vector<int64_t> balance;
   for (int64_t j = 0; j < FLAGS_partitions; ++j) {
@@ -54,10 +55,10 @@ Row run(const StepSubject& subject) {
       static_cast<int>(FLAGS_partitions), static_cast<int>(FLAGS_microbatches));
   std::vector<double> wall[2], cpu[2], drawing;
   for (int64_t round = -1; round < FLAGS_rounds; ++round) {
-    // What comes second may find caches warmer.
+    // The order alternates, since the second step may find warmer caches.
     for (const bool traced : {round % 2 == 0, round % 2 != 0}) {
       pipeline->zero_grad();
-      torch::manual_seed(1);  // the same dropout
+      torch::manual_seed(1);  // the same dropout masks in every step
       const Stopwatch watch({at::Device(at::kCPU)});
       const StepResult result =
           pipeline->train_step(subject.input, subject.input, mean_square,
@@ -83,7 +84,7 @@ Row run(const StepSubject& subject) {
       ""};
 }
 
-// Of an action's parts of the recording, in microseconds.
+// Returns the mean time of `part` in microseconds.
 double microseconds_of(const std::function<void()>& part) {
   constexpr int kCount = 20000;
   const Stopwatch watch({at::Device(at::kCPU)});
@@ -95,7 +96,7 @@ int measure() {
   check_format();
   if (FLAGS_microbatches <= 0 || FLAGS_rounds <= 0 || FLAGS_partitions <= 0) {
     throw std::invalid_argument(
-        "--microbatches, --rounds and --partitions need to be above 0");
+        "--microbatches, --rounds and --partitions must be above 0");
   }
   at::set_num_threads(1);
   Table table;
@@ -114,10 +115,11 @@ int measure() {
       microseconds_of([] { TrainOptions().memory()(at::Device(at::kCPU)); });
   const double range = microseconds_of(
       [] { const at::RecordFunction range(at::RecordScope::USER_SCOPE); });
-  table.notes.push_back(
-      "Around each action: the memory is read twice, " +
-      Cell(memory, 2).text() + " us each. Without a timeline: a range for " +
-      "profilers of which there are none, " + Cell(range, 3).text() + " us.");
+  table.notes.push_back("The recording reads the memory twice per action, " +
+                        Cell(memory, 2).text() +
+                        " us each. Without a timeline, an action has " +
+                        "a range for profilers: " + Cell(range, 3).text() +
+                        " us if there is no profiler.");
   print_table(table, "trace_cost", describe_environment());
   return kOk;
 }
@@ -128,7 +130,7 @@ int measure() {
 int main(int argc, char** argv) {
   const gpipe::benchmarks::Program program{
       "trace_cost",
-      "milliseconds of steps whose timeline is recorded, beside plain ones.",
+      "milliseconds of steps with and without a recorded timeline.",
       {"", "--rounds=31 --partitions=4"}};
   return gpipe::benchmarks::run_program(argc, argv, program,
                                         gpipe::benchmarks::measure);

@@ -1,5 +1,5 @@
-// How large a Transformer fits into how many devices: Table 1 of GPipe (arXiv
-// 1811.06965), up to 83.9 billion parameters on 128.
+// The memory of Transformers that grow with the number of devices: table 1 of
+// GPipe (arXiv 1811.06965), up to 83.9 billion parameters on 128 devices.
 
 #include "benchmarks/harness/run.h"
 #include "benchmarks/transformer_memory_rows.h"

@@ -12,16 +12,16 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// GPipe gives the mini-batch, and not how many micro-batches there are: here a
-// row each.
+// The mini-batch in GPipe's paper. The paper does not give the number of
+// micro-batches: here each has one row.
 constexpr int64_t kBatch = 32;
 
 constexpr char kBase[] = "naive-1";  // the plain model
 
 constexpr TransformerShape kSmallShape{64, 64, 1000};
 
-// Published: parameters, in millions, model memory and peak activation memory,
-// in GiB. The balance is ours.
+// Returns a row with its published figures: parameters in millions; model
+// memory and peak activation memory in GiB. The balance is ours.
 Experiment row(int64_t partitions, int64_t blocks, double millions,
                double model, double activations) {
   Experiment row = pipeline_row(partitions, kBatch,
@@ -39,7 +39,8 @@ std::vector<Experiment> experiments() {
           row(128, 1663, 83900, 937.9, 796.1)};
 }
 
-// Of as many partitions, with a block for each.
+// Returns the rows at reduced size: with the same partitions, and one block per
+// partition.
 std::vector<Experiment> small_experiments() {
   auto rows = gpipe::benchmarks::experiments();
   for (auto& row : rows) {
@@ -58,26 +59,26 @@ Benchmark transformer_memory_benchmark() {
       "transformer_memory",
       "memory of training Transformers that grow with the\nnumber of devices "
       "(RMSprop, cross entropy), up to 83.9 billion parameters on 128,\nbeside "
-      "the published figures of GPipe (table 1). Without that many "
-      "accelerators it\nis a dry run, which takes no memory.",
+      "the published figures of GPipe (table 1). If there are fewer "
+      "accelerators it is a\ndry run, which allocates no memory.",
       {"", "--experiment=pipeline-128", "--mode=measure --devices=cpu",
        "--plot=/tmp/memory.svg"}};
   benchmark.title = "Transformer, memory";
   benchmark.subject = Subject::kMemory;
   benchmark.size_column = kTransformerSize;
   benchmark.base = kBase;
-  // With an average of squares beside the gradient a parameter takes 12 bytes,
-  // as in GPipe's model memory: 83.88e9 x 12 bytes are 937.4 GiB.
+  // With its gradient and RMSprop's average of squares, a parameter takes 12
+  // bytes, as in GPipe's model memory: 83.88e9 x 12 bytes are 937.4 GiB.
   benchmark.optimizer = Optimizer::kRmsprop;
   benchmark.learning_rate = 0.001;
   benchmark.published = {{"GPipe parameters", Figure::kParameters},
                          {"GPipe model memory", Figure::kLastingBytes},
                          {"GPipe activations", Figure::kActivationBytes}};
   benchmark.notes = {
-      "GPipe's figures are of Cloud TPUv3 with 16 GB each. Its G are taken as "
-      "GiB, of which its model memory is 12 bytes for each parameter, but for "
-      "naive-1 (44.5). The paper gives neither the micro-batches nor the "
-      "balances: these are ours."};
+      "GPipe's figures are of Cloud TPUv3 with 16 GB each. Its G are assumed "
+      "to be GiB: then its model memory is 12 bytes per parameter, except in "
+      "naive-1 (44.5). The paper gives neither micro-batches nor balances: "
+      "these are ours."};
   benchmark.model = transformer_of;
   benchmark.loss = cross_entropy;
 
@@ -85,9 +86,9 @@ Benchmark transformer_memory_benchmark() {
   benchmark.paper.epochs = 2;
   benchmark.paper.experiments = experiments();
   benchmark.paper.notes = {
-      "The loss is of the whole mini-batch on the last device, where the "
-      "logits of 32 texts of 1024 tokens take 3.9 GiB, and as much again in "
-      "the loss and its backward."};
+      "The loss of the whole mini-batch is computed on the last device. There "
+      "the logits of 32 texts of 1024 tokens take 3.9 GiB, and as much again "
+      "in the loss and its backward."};
 
   benchmark.small = tokens(kSmallShape.tokens, kSmallShape.vocabulary);
   benchmark.small.epochs = 2;

@@ -21,7 +21,7 @@ torch::nn::Sequential transformer_of(const Experiment& experiment) {
 }
 
 std::vector<int64_t> even_balance(int64_t blocks, int64_t partitions) {
-  // A block is two layers: its attention and what feeds forward.
+  // A block has two layers: attention and feed-forward.
   const int64_t layers = partitions > blocks ? 1 : 2;
   const int64_t pieces = 2 * blocks / layers;
   std::vector<int64_t> balance;

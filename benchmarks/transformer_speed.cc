@@ -1,5 +1,5 @@
-// Training speed of Transformers against the number of partitions (n) and of
-// micro-batches (m): Tables 2 and 3 of GPipe (arXiv 1811.06965).
+// The training speed of Transformers for numbers of partitions (n) and
+// micro-batches (m): tables 2 and 3 of GPipe (arXiv 1811.06965).
 
 #include "benchmarks/harness/run.h"
 #include "benchmarks/transformer_speed_rows.h"

@@ -13,16 +13,17 @@ namespace {
 
 constexpr TransformerShape kSmallShape{128, 64, 1000};
 
-// GPipe adjusted the mini-batch to the memory and does not say to what; here it
-// is that of table 1 for all, so that 32 micro-batches have a row each. Nor
-// does it give the balance: blocks are cut evenly.
+// The mini-batch of all rows. GPipe adjusted it to the memory and does not give
+// it; here it is that of table 1, so that each of 32 micro-batches has one row.
+// GPipe does not give the balance either; here blocks are cut evenly.
 constexpr int64_t kBatch = 32;
 
+// The numbers of blocks.
 struct Depth {
-  int64_t tpu, p100;  // blocks, of table 2 and of table 3
+  int64_t tpu, p100;  // in table 2 and in table 3
 };
 
-// Published: GPipe's speed-up.
+// Returns `row` with its mini-batch, balance, size and published speed-up.
 Experiment with(Experiment row, int64_t blocks, const TransformerShape& shape,
                 double speed_up) {
   row.batch_size = kBatch;
@@ -63,9 +64,9 @@ Benchmark transformer_speed_benchmark() {
   benchmark.base = "n2m1";
   benchmark.published = {{"GPipe speed-up", Figure::kSpeedUp}};
   benchmark.notes = {
-      "Speed-ups are by n2m1, those of the rows p100 by p100-n2. GPipe's "
-      "figures are of TPUs and of P100s without NVLink; the paper gives "
-      "neither the mini-batches nor the balances: these are ours."};
+      "Speed-ups are relative to n2m1, in the rows p100 relative to p100-n2. "
+      "GPipe's figures are of TPUs and of P100s without NVLink. The paper "
+      "gives neither mini-batches nor balances: these are ours."};
   benchmark.model = transformer_of;
   benchmark.loss = cross_entropy;
 

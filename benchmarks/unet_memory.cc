@@ -1,5 +1,5 @@
-// How large a U-Net (B, C) fits into how many devices, as in torchgpipe's
-// benchmark unet-memory.
+// The memory of U-Nets (B, C) that grow with the number of devices, as in
+// torchgpipe's benchmark unet-memory.
 
 #include "benchmarks/harness/run.h"
 #include "benchmarks/unet_memory_rows.h"

@@ -13,14 +13,14 @@ namespace {
 
 constexpr int64_t kBatch = 32;
 
-// Published: torchgpipe's parameters, in millions, and the memory of all
-// devices, in GiB.
+// Returns a row with torchgpipe's figures: parameters in millions, and the
+// memory of all devices in GiB.
 Experiment row(int64_t partitions, const std::vector<int64_t>& size,
                int64_t chunks, const std::vector<int64_t>& balance,
                double millions, double gib) {
   Experiment row = pipeline_row(partitions, kBatch, chunks, balance);
-  // The last of more micro-batches than rows is none, and torchgpipe recomputes
-  // all that there are.
+  // If there are more chunks than rows, the last chunk does not exist, so
+  // torchgpipe recomputes all micro-batches.
   if (chunks > kBatch) row.checkpoint = Checkpoint::kAlways;
   row.published = {millions * 1e6, gib * kGiB};
   row.size = size;
@@ -38,7 +38,7 @@ std::vector<Experiment> experiments() {
   };
 }
 
-// The same for a few CPU cores.
+// Returns the rows at reduced size, for a few CPU cores.
 std::vector<Experiment> small_experiments() {
   return reduced(experiments(), 8, 8,
                  {{1, 8}, {2, 8}, {2, 16}, {3, 16}, {3, 24}});
@@ -52,8 +52,8 @@ Benchmark unet_memory_benchmark() {
       "unet_memory",
       "memory of training U-Nets (B, C) that grow with the\nnumber of devices, "
       "up to 15.8 billion parameters on 8, beside the published figures\nof "
-      "torchgpipe. Without that many accelerators it is a dry run, which takes "
-      "no memory.",
+      "torchgpipe. If there are fewer accelerators it is a dry run, which "
+      "allocates no memory.",
       {"", "--experiment=pipeline-8 --format=csv",
        "--checkpoint=never --experiment=baseline,pipeline-1",
        "--mode=measure --devices=cpu", "--plot=/tmp/memory.svg"}};
@@ -63,8 +63,8 @@ Benchmark unet_memory_benchmark() {
   benchmark.published = {{"torchgpipe parameters", Figure::kParameters},
                          {"torchgpipe total memory", Figure::kTotalBytes}};
   benchmark.notes = {
-      "torchgpipe's memory is what PyTorch's allocator had reserved on Tesla "
-      "P40, which is more than what tensors held."};
+      "torchgpipe's memory is the memory that PyTorch's allocator had reserved "
+      "on Tesla P40. That is more than its tensors used."};
   benchmark.model = unet_of;
   benchmark.loss = mask_loss;
 

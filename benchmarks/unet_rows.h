@@ -1,4 +1,4 @@
-// What the tables on U-Nets have in common.
+// The common parts of the tables about U-Nets.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -7,11 +7,12 @@
 
 namespace gpipe::benchmarks {
 
-// The name of the column of Experiment::size, whose numbers unet_of() takes.
+// The name of the column for Experiment::size. Its numbers are the arguments of
+// unet_of().
 constexpr char kUnetSize[] = "(B, C)";
 
-// U-Net of depth 5 with B convolutions per cell and C channels at its top, as
-// in torchgpipe's benchmarks.
+// Returns a U-Net of depth 5 with B convolutions per cell and C channels at the
+// first level, as in torchgpipe's benchmarks. (B, C) is `experiment.size`.
 torch::nn::Sequential unet_of(const Experiment& experiment);
 
 }  // namespace gpipe::benchmarks

@@ -1,5 +1,5 @@
-// Training speed of U-Net against the number of partitions, as in torchgpipe's
-// benchmark unet-speed: a model with long skip connections.
+// The training speed of U-Net, a model with long skip connections, for numbers
+// of partitions, as in torchgpipe's benchmark unet-speed.
 
 #include "benchmarks/harness/run.h"
 #include "benchmarks/unet_speed_rows.h"

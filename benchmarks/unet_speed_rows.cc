@@ -11,7 +11,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Published: torchgpipe's samples per second and speed-up.
+// Returns a row with torchgpipe's samples per second and speed-up.
 Experiment row(int64_t partitions, int64_t batch_size, int64_t chunks,
                const std::vector<int64_t>& balance, double torchgpipe,
                double speed_up) {

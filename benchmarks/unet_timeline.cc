@@ -1,5 +1,5 @@
-// What each of torchgpipe's mechanisms (Kim et al., arXiv 2004.09910) is worth:
-// U-Net in four partitions, with one or the other switched off.
+// The gain from each mechanism of torchgpipe (Kim et al., arXiv 2004.09910):
+// U-Net in four partitions, with mechanisms switched off.
 
 #include <c10/core/Device.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 #include <glog/logging.h>
 
@@ -32,13 +32,14 @@
 #include "benchmarks/timeline_simulate.h"
 #include "benchmarks/timeline_table.h"
 
-DECLARE_string(mode);  // of run_options.h
+DECLARE_string(mode);  // defined in run_options.cc
 
 namespace gpipe::benchmarks {
 namespace {
 
-// Measured, half of the rows need devices with copies between them, and the
-// others tell little on fewer. So auto simulates there.
+// Makes --mode=auto simulate if there are fewer accelerators than partitions.
+// Half of the measured rows need copies between devices, and the other rows
+// show little on fewer devices.
 void choose_mode(int64_t partitions) {
   const auto devices = parse_settings().devices;
   const bool enough = !devices.front().is_cpu() &&
@@ -46,26 +47,27 @@ void choose_mode(int64_t partitions) {
   if (FLAGS_mode == "auto" && !enough) FLAGS_mode = "simulate";
 }
 
-// What other programs of the harness can do, and this one cannot.
+// Throws std::invalid_argument for options that other programs of the harness
+// support, but this one does not.
 void check(const RunOptions& options) {
   if (options.mode == Mode::kDryRun) {
     throw std::invalid_argument(
-        "--mode=dry_run says nothing about mechanisms: use simulate, which "
-        "tells memory too, or the dry run of unet_memory");
+        "--mode=dry_run shows nothing about mechanisms: use simulate, which "
+        "shows memory, too, or the dry run of unet_memory");
   }
   if (options.rows.control) {
     throw std::invalid_argument(
-        "--control: rows differ in mechanisms here, not in partitions; "
-        "unet_speed has it");
+        "--control: the rows of this program differ in mechanisms, not in "
+        "partitions; use unet_speed --control");
   }
   if (options.settings.balance_by_time) {
     throw std::invalid_argument(
-        "--balance=auto: rows are compared on one cut here; give four numbers, "
-        "or none for torchgpipe's");
+        "--balance=auto: this program compares its rows on one cut; give four "
+        "numbers, or omit --balance for torchgpipe's cut");
   }
 }
 
-// What is to be found out.
+// Returns the rows before they are run.
 std::vector<Outcome> plan(const RunOptions& options) {
   std::vector<Outcome> rows;
   for (const Experiment& experiment : options.experiments) {
@@ -95,7 +97,7 @@ int run_table(Benchmark benchmark) {
   }
   const Pictures pictures;
   check(options);
-  // An epoch is a step, whatever --batch_size says.
+  // An epoch is one step, for any --batch_size.
   (options.small ? benchmark.small : benchmark.paper).samples_per_epoch =
       options.experiments.front().batch_size;
   auto notes = notes_for(benchmark, options);
@@ -117,7 +119,7 @@ int run_table(Benchmark benchmark) {
   } else {
     measure_rows(benchmark, options, pictures.wants_timelines(), &rows);
     notes.emplace_back(
-        "An epoch is a step with the loss, without the optimizer; rows take "
+        "An epoch is one step with the loss, without the optimizer. Rows take "
         "turns.");
   }
   const std::string warning = environment.warning();

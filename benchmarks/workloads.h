@@ -1,4 +1,4 @@
-// What the papers' tables train on: made up data of the right shapes, and its
+// The workloads of the papers' tables: random data of the right shapes, and the
 // losses.
 #pragma once
 
@@ -12,35 +12,42 @@
 
 namespace gpipe::benchmarks {
 
-// Units of published memory.
+// The units of published memory, in bytes.
 constexpr double kGB = 1e9;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-// Of all tables on images of classes.
+// The number of classes in all tables with images and classes.
 constexpr int64_t kImageNetClasses = 1000;
 
-// Random images, [rows, 3, size, size], and their classes, [rows].
+// Returns a workload of random images [rows, 3, size, size] and classes [rows].
+// It has no experiments and epochs; the caller adds them.
 Workload images_of_classes(int64_t size, int64_t classes);
 
-// Random images as before, and of each pixel whether it belongs to a thing,
-// [rows, 1, size, size]: always (torchgpipe's unet-speed), or by a random
-// probability (its unet-memory).
+// The mask of an image: the probability that a pixel belongs to an object. It
+// is 1 (torchgpipe's unet-speed) or random (torchgpipe's unet-memory).
 enum class Mask { kOnes, kRandom };
+
+// Returns a workload of random images [rows, 3, size, size] and masks [rows, 1,
+// size, size].
 Workload images_with_masks(int64_t size, Mask mask);
 
-// Random tokens, [rows, length], and random ones that come next, of the same
-// shape.
+// Returns a workload of random tokens [rows, length] and random next tokens of
+// the same shape.
 Workload tokens(int64_t length, int64_t vocabulary);
 
-// The mean of the cross entropy of logits [..., classes] and classes [...].
+// Returns the mean cross entropy of logits [..., classes] and classes [...].
 at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target);
 
-// The mean over pixels of the cross entropy of logits and probabilities.
+// Returns the mean binary cross entropy over all pixels, of logits and
+// probabilities.
 at::Tensor mask_loss(const at::Tensor& output, const at::Tensor& target);
 
-// The experiments for a few CPU cores: one mini-batch for all, in `chunks`
-// unless it is in one, so that rows differ in nothing but the pipeline, and cut
-// by measured time. `sizes`, if there are any: Experiment::size of each.
+// Returns the experiments at reduced size, for a few CPU cores: all with the
+// same `batch_size`, and in `chunks` micro-batches if they had several. So rows
+// differ only in the pipeline. Balances are removed: the layers are cut by
+// measured time.
+//
+// `sizes`: the Experiment::size of each experiment, or empty.
 std::vector<Experiment> reduced(
     std::vector<Experiment> experiments, int64_t batch_size, int64_t chunks,
     const std::vector<std::vector<int64_t>>& sizes = {});

@@ -11,7 +11,8 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Each rank's backwards, which are at its end.
+// Shuffles the backwards of each rank. A fill-drain schedule has all of them at
+// the end of the rank's actions.
 void shuffle_backwards(Schedule& schedule, uint64_t seed) {
   std::mt19937_64 random(seed);
   for (auto& actions : schedule.ranks) {
@@ -22,7 +23,8 @@ void shuffle_backwards(Schedule& schedule, uint64_t seed) {
   }
 }
 
-// Bytes of a micro-batch of `scale` times the profiled rows.
+// Adds the bytes that each partition holds to `costs`, for micro-batches of
+// `scale` times the profiled rows.
 void add_memory(Costs& costs, const balancing::Profile& profile,
                 const std::vector<int64_t>& balance, double scale) {
   const balancing::MemoryProfile& memory = profile.memory;

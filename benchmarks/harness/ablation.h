@@ -1,5 +1,5 @@
-// What each of torchgpipe's mechanisms (Kim et al., arXiv 2004.09910, section
-// 3) is worth: steps in which one or the other is missing.
+// The gain from each mechanism of torchgpipe (Kim et al., arXiv 2004.09910,
+// section 3): simulated steps in which single mechanisms are switched off.
 #pragma once
 
 #include <cstdint>
@@ -12,36 +12,44 @@
 
 namespace gpipe::benchmarks {
 
-// What is on.
+// The mechanisms that are switched on.
 struct Mechanisms {
-  // Skip tensors go straight to where they are used ("portals"). What is there
-  // instead is in relay.h: it is a matter of the model.
+  // Skip tensors go directly to the partition that uses them ("portals"). The
+  // schedule and the costs do not depend on this member: to switch it off, the
+  // caller passes the profile of a model made by relay_skips() (relay.h).
   bool direct_skips = true;
-  // Copies run beside what both ends compute.
+  // Copies overlap with the computation on both devices.
   bool copy_streams = true;
-  // A recompute begins before the gradient is there.
+  // A recompute may start before the gradient has arrived.
   bool early_recompute = true;
-  // All ranks do the backwards in the same order ("deterministic clock-cycle").
+  // All ranks run the backwards in the same order ("deterministic
+  // clock-cycle").
   bool ordered_backward = true;
 };
 
-// GPipe's schedule, with recomputes of the first `checkpointed` micro-batches,
-// less what is off. Without ordered_backward each rank has an order of its own,
-// drawn from `seed`. std::invalid_argument for sizes below 1.
+// Returns GPipe's schedule without the mechanisms that are switched off. The
+// first `checkpointed` micro-batches are recomputed. Without `ordered_backward`
+// each rank runs its backwards in a random order of its own, drawn from `seed`.
+//
+// Throws std::invalid_argument if a size is below 1.
 Schedule ablated_schedule(int partitions, int microbatches, int checkpointed,
                           const Mechanisms& mechanisms, uint64_t seed);
 
-// `costs` with copies that stop both of their ends for as long as they take:
-// the stage that sends has the time in the action that makes what is sent, and
-// the one that receives in the action that takes it.
+// Returns `costs` for copies that do not overlap with computation. The time of
+// a copy is added to the action that produces the tensor on the sending stage
+// and to the action that uses it on the receiving stage.
 Costs with_copies_in_turn(Costs costs);
 
-// The experiment's step (its partitions, batch, chunks, checkpoint, balance) on
-// devices as in step_costs.h, less what is off; with what each rank holds, for
-// plain SGD: parameters and gradients, graphs, and what came in. `profile` is
-// of the relayed model for steps without direct_skips.
+// Simulates one step of the experiment (its partitions, batch, chunks,
+// checkpoint mode and balance) without the mechanisms that are switched off.
+// The devices and links are those of step_costs.h. The timeline includes the
+// memory of each rank for plain SGD: parameters and gradients, graphs, and
+// inputs.
 //
-// Errors: those of simulate_step().
+// `profile`: the layers of the model; the relayed model if `direct_skips` is
+// off.
+//
+// Throws what simulate_step() throws.
 Timeline simulate_ablated(const balancing::Profile& profile,
                           const Experiment& experiment, const Link& link,
                           double device_speed, const Mechanisms& mechanisms,

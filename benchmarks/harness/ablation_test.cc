@@ -50,7 +50,7 @@ TEST(AblatedSchedule, WithoutOrderHasEveryBackwardOnceInAnOrderPerRank) {
 }
 
 TEST(AblatedSchedule, LateRecomputesWaitForTheGradient) {
-  // Each of the other ranks is later by a recompute.
+  // Late recomputes delay each rank but the last by one recompute.
   const Costs costs = [] {
     Costs c = equal_stages(4);
     c.latency = c.bandwidth = 0;
@@ -68,7 +68,7 @@ TEST(AblatedSchedule, LateRecomputesWaitForTheGradient) {
 
 TEST(WithCopiesInTurn, GivesTheTimeOfACopyToBothOfItsEnds) {
   const Costs costs = with_copies_in_turn(equal_stages(3));
-  // 0.25 s + 10 / 40 s: the middle stage has two boundaries.
+  // A copy takes 0.25 s + 10 / 40 s. The middle stage has two boundaries.
   EXPECT_EQ(costs.forward, (std::vector<double>{1.5, 2, 1.5}));
   EXPECT_EQ(costs.backward, (std::vector<double>{2.5, 3, 2.5}));
   EXPECT_EQ(costs.recompute, (std::vector<double>{1, 1, 1}));
@@ -95,7 +95,7 @@ TEST(SimulateAblated, HoldsGradientsGraphsAndInputs) {
   EXPECT_DOUBLE_EQ(timeline.makespan, (3 + 2 - 1) * 3);
   EXPECT_EQ(timeline.peak_bytes,
             (std::vector<double>{200 + 3 * 1000, 200 + 3 * 2000}));
-  // Checkpointed: the inputs of all, and one graph.
+  // With checkpointing: the inputs of all micro-batches, and one graph.
   experiment.checkpoint = Checkpoint::kAlways;
   EXPECT_EQ(simulate_ablated(profile, experiment, {}, 1, {}, 0).peak_bytes,
             (std::vector<double>{200 + 3 * 4 + 1000, 200 + 3 * 10 + 2000}));

@@ -11,13 +11,13 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// All in pixels.
-constexpr double kLeft = 80, kRight = 24;  // of the bars
-constexpr double kTop = 64;                // of the tallest: title, its value
+// Sizes in pixels.
+constexpr double kLeft = 80, kRight = 24;  // margins beside the bars
+constexpr double kTop = 64;  // above the tallest bar: title and value
 constexpr double kBar = 34, kBetween = 26;
 constexpr double kFoot = 28, kLegendLine = 22;
 
-// Colours that people who see fewer colours can tell apart (Okabe and Ito).
+// Colours that colour-blind readers can tell apart (Okabe and Ito).
 constexpr std::array<const char*, 7> kColours = {
     "#0072b2", "#e69f00", "#009e73", "#cc79a7",
     "#56b4e9", "#d55e00", "#f0e442"};
@@ -61,7 +61,8 @@ std::string box(const char* style, double x, double y, double width,
          "\"><title>" + xml_escaped(tooltip) + "</title></rect>\n";
 }
 
-// 1, 2 or 5 times a power of ten, or a power of two: two to six steps.
+// Returns the distance of grid lines: 1, 2 or 5 times a power of ten, or a
+// power of two if `base` is 2. The chart gets two to six steps.
 double tick_step(double tallest, int base) {
   if (base == 2) return std::exp2(std::floor(std::log2(tallest / 2)));
   const double power = std::pow(10, std::floor(std::log10(tallest)));

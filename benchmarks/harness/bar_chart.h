@@ -1,4 +1,4 @@
-// Bars in groups, as a picture. No LibTorch.
+// A bar chart with groups of bars, as SVG. Does not include LibTorch.
 #pragma once
 
 #include <functional>
@@ -8,30 +8,32 @@
 
 namespace gpipe::benchmarks {
 
+// The data of a bar chart.
 struct BarChart {
   std::string title;
-  std::string axis;  // what the heights are
-  // One per bar of a group, in the legend.
+  std::string axis;  // the quantity that the heights show
+  // The legend: one name per bar of a group.
   std::vector<std::string> series;
   struct Group {
     std::string name;
     std::vector<std::optional<double>> values;  // one per series, each >= 0
   };
   std::vector<Group> groups;
-  // A height as text, above its bar and at the axis.
+  // Formats a value, for the text above its bar and at the axis.
   std::function<std::string(double)> text;
-  // Of the steps between lines: 10 or, for bytes, 2.
+  // The base of the steps between grid lines: 10, or 2 for bytes.
   int base = 10;
 };
 
-// Of all bars together: the height of the largest, in pixels.
+// The height of the tallest bar of a chart, in pixels.
 constexpr double kTallestBar = 240;
 
-// An SVG document that needs no other file. Heights are proportional to the
-// values; a value that is not known has no bar. Names may be any UTF-8.
+// Returns the chart as an SVG document that needs no other file. Heights are
+// proportional to the values. An unknown value has no bar. Names may be any
+// UTF-8.
 //
-// Errors: std::invalid_argument for a value that is negative or not finite, or
-// a group with more values than there are series. Threads: pure function.
+// Throws std::invalid_argument if a value is negative or not finite, or if a
+// group has more values than there are series. Thread-safe.
 std::string to_svg(const BarChart& chart);
 
 }  // namespace gpipe::benchmarks

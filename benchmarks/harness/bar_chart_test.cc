@@ -40,7 +40,7 @@ std::vector<std::string> bar_heights(const std::string& svg) {
   return matches(svg, "<rect class=\"bar\"[^>]* height=\"([0-9.]+)\"");
 }
 
-// Every tag is closed, in order.
+// Expects that every tag is closed, in the right order.
 void expect_well_formed(const std::string& xml) {
   std::vector<std::string> open;
   const std::regex tag("<(/?)([a-z]+)[^>]*?(/?)>");

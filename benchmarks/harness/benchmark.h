@@ -1,4 +1,4 @@
-// A table of a paper as data, and the main() that fills it.
+// A table of a paper as data: its rows, model, loss and published figures.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,49 +16,52 @@
 
 namespace gpipe::benchmarks {
 
-// What a published figure (Experiment::published) says.
+// The quantity in a column of figures, such as Experiment::published.
 enum class Figure {
   kSpeed,            // samples per second
-  kSpeedUp,          // by the benchmark's base
-  kParameters,       // how many
-  kLastingBytes,     // DeviceMemory::lasting(), of all devices together
-  kActivationBytes,  // DeviceMemory::activations(), of all devices together
-  kTotalBytes,       // both
+  kSpeedUp,          // relative to the base experiment
+  kParameters,       // number of parameters
+  kLastingBytes,     // sum of DeviceMemory::lasting() over all devices
+  kActivationBytes,  // sum of DeviceMemory::activations() over all devices
+  kTotalBytes,       // sum of DeviceMemory::peak over all devices
 };
 
+// A column of published figures.
 struct PublishedColumn {
   std::string name;  // "torchgpipe samples/s"
   Figure figure = Figure::kSpeed;
 };
 
-// The experiments at one size.
+// The experiments of a table at one size: as published, or reduced.
 struct Workload {
-  std::string text;  // of the data: "3x224x224 images"
+  std::string text;  // describes the data: "3x224x224 images"
   int64_t samples_per_epoch = 0;
   int64_t epochs = 0;
-  int64_t skip_epochs = 0;  // they warm up
+  int64_t skip_epochs = 0;  // number of warm-up epochs that do not count
   std::vector<Experiment> experiments;
   std::vector<std::string> notes;  // sentences that hold at this size only
-  // A mini-batch of `rows` samples and its target, made on no device in
-  // particular, so that there is a way to make it without memory.
+  // Make a mini-batch of `rows` samples and its target. They name no device, so
+  // that a dry run can make both on the meta device.
   std::function<at::Tensor(int64_t rows)> input;
   std::function<at::Tensor(int64_t rows)> target;
 };
 
+// A table: how to run its experiments, and how to present the results.
 struct Benchmark {
   Program program;
   std::string title;
-  Subject subject = Subject::kSpeed;  // says how it is filled by default
-  std::string size_column;  // of Experiment::size, "(L, D)"; "": all are equal
+  Subject subject = Subject::kSpeed;  // decides the default mode
+  // The column name for Experiment::size, "(L, D)"; "" if all sizes are equal.
+  std::string size_column;
   std::vector<PublishedColumn> published;
   std::string base = "baseline";  // the experiment with a speed-up of 1
   std::function<torch::nn::Sequential(const Experiment&)> model;
   std::function<at::Tensor(at::Tensor output, at::Tensor target)> loss;
   Optimizer optimizer = Optimizer::kSgd;
   double learning_rate = 0.1;
-  Workload paper;                  // as published
-  Workload small;                  // minutes on a CPU
-  std::vector<std::string> notes;  // sentences on the published figures
+  Workload paper;                  // the published sizes
+  Workload small;                  // sizes that take minutes on a CPU
+  std::vector<std::string> notes;  // sentences about the published figures
 };
 
 }  // namespace gpipe::benchmarks

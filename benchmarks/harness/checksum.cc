@@ -3,7 +3,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// http://www.isthe.com/chongo/tech/comp/fnv
+// The 64-bit FNV-1a hash: http://www.isthe.com/chongo/tech/comp/fnv
 class Fnv1a {
  public:
   void add(const void* data, size_t bytes) {

@@ -1,4 +1,4 @@
-// A number that tells whether two models are the same, bit for bit.
+// A checksum that shows whether two models are equal bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +9,9 @@
 
 namespace gpipe::benchmarks {
 
-// FNV-1a, 64 bits, over names, dtypes, shapes and bytes in the order of names.
-// Not against malice. Tensors may be on any device.
+// Returns the 64-bit FNV-1a hash of the tensors' names, dtypes, shapes and
+// bytes, in the order of the names. Not a cryptographic hash. Tensors may be on
+// any device. Thread-safe while no other thread changes the tensors.
 uint64_t checksum(const std::map<std::string, at::Tensor>& tensors);
 
 }  // namespace gpipe::benchmarks

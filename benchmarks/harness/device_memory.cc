@@ -62,7 +62,7 @@ DeviceMemory lasting_on(const c10::Device& device,
 
 MemoryWatch::MemoryWatch(const std::vector<c10::Device>& devices)
     : devices_(each_once(devices)) {
-  // What an earlier model has left in caches would count as reserved.
+  // Cached memory of an earlier model would count as reserved.
   release_memory();
   for (const auto& device : devices_) {
     if (device.is_cpu()) {

@@ -1,4 +1,4 @@
-// What training takes of the memory of the devices.
+// The device memory that training uses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,46 +12,50 @@
 
 namespace gpipe::benchmarks {
 
-// The tensors that stay from step to step.
+// The tensors that are kept from step to step.
 struct LastingTensors {
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> buffers;
   std::vector<at::Tensor> optimizer_state;
 };
 
-// What of them is on `device`, without what comes and goes. Gradients count as
-// held although they are given back between steps; a tensor that comes twice
-// counts once.
+// Returns the bytes of the lasting tensors that are on `device`, by kind.
+// `peak` and the other members for temporary memory are not set. Gradients
+// count with the bytes of the trainable parameters, although steps free them. A
+// tensor that is listed twice counts once.
 DeviceMemory lasting_on(const c10::Device& device,
                         const LastingTensors& lasting);
 
-// Counts from when it is made, above what the devices hold then. On an
-// accelerator the figures are those of LibTorch's caching allocator, which
-// rounds each tensor up to its blocks; on the CPU an allocator that counts
-// takes the place of LibTorch's, for the rest of the process.
+// A measurement of memory that starts when the object is made. Bytes that the
+// devices held before do not count. On an accelerator, the figures come from
+// LibTorch's caching allocator, which rounds each tensor up to its block size.
+// On the CPU, a counting allocator replaces LibTorch's for the rest of the
+// process.
 //
-// One at a time; its methods are for the thread that made it, while no other
-// one uses the devices.
+// Only one may exist at a time. Threads: Only the thread that made the object
+// may call its methods, while no other thread uses the devices.
 class MemoryWatch {
  public:
-  // Devices may repeat.
+  // `devices`: the devices to measure; one may be listed several times.
   explicit MemoryWatch(const std::vector<c10::Device>& devices);
 
-  // Begins the peaks anew: before the steps, when a model has been built.
+  // Resets the peaks to the bytes held now. Call it after the model has been
+  // built and before the steps.
   void reset_peaks() const;
 
-  // An entry per device, in the order in which they first came: partitions
-  // that share a device, as all on the CPU do, share an entry. `boundary` is
-  // not known. What stays is lasting_on().
+  // Waits for the devices and returns an entry per device, in the order in
+  // which the constructor's `devices` first list them. Partitions on one device
+  // share an entry; all partitions on the CPU do. `boundary` and `transient`
+  // are not set. The lasting memory is that of lasting_on().
   std::vector<DeviceMemory> read(const LastingTensors& lasting) const;
 
  private:
   std::vector<c10::Device> devices_;  // each once
-  std::vector<int64_t> base_;         // bytes that were held before
+  std::vector<int64_t> base_;         // bytes held by each at construction
 };
 
-// "cuda:0 x 2, cuda:1": how many partitions each has, in the order of the
-// devices; "cpu" for a lone one.
+// Returns the devices with the number of partitions on each, in order: "cuda:0
+// x 2, cuda:1". A device with one partition has no number: "cpu".
 std::string devices_text(const std::vector<c10::Device>& devices);
 
 }  // namespace gpipe::benchmarks

@@ -34,10 +34,10 @@ c10::Device parse_device(const std::string& text) {
       if (found.type() == device.type()) return found;
     }
   } catch (const c10::Error&) {
-    // Not a device's name: told below.
+    // `text` is not the name of a device: reported below.
   }
   throw std::invalid_argument("--devices: '" + text +
-                              "' is no device of this machine; expected "
+                              "' is not a device of this machine; expected "
                               "numbers of accelerators (0,1), or cpu");
 }
 
@@ -65,8 +65,8 @@ std::vector<c10::Device> devices_for(int64_t partitions,
   if (available < partitions) {
     throw MissingDevices("left out: needs " + std::to_string(partitions) +
                          " devices, there are " + std::to_string(available) +
-                         "; --devices may name one several times (0,0), which "
-                         "partitions share then");
+                         "; to share a device among partitions, list it "
+                         "several times (--devices=0,0)");
   }
   return {devices.begin(), devices.begin() + partitions};
 }

@@ -1,4 +1,4 @@
-// Which devices a run uses. Knows accelerators, but none by name.
+// The devices of a run. Accelerators of any type that LibTorch knows.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,26 +10,32 @@
 
 namespace gpipe::benchmarks {
 
-// An experiment asks for more devices than there are: it is left out.
+// The error of an experiment that needs more devices than the machine has. The
+// table skips the experiment and goes on.
 class MissingDevices : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// "0,1" (accelerators), "cuda:0,cuda:1", "cpu"; "" for those of the machine:
-// every accelerator or, without one, the CPU. One may come several times, for
-// partitions that share it. std::invalid_argument for a text
-// that is none of these, or an accelerator that does not exist.
+// Parses a list of devices: "0,1" (accelerators), "cuda:0,cuda:1" or "cpu". ""
+// means every accelerator of the machine or, if there is none, the CPU. A
+// device may be listed several times: partitions then share it.
+//
+// Throws std::invalid_argument if an entry is not a device, or if the
+// accelerator does not exist.
 std::vector<c10::Device> parse_devices(const std::string& text);
 
-// One per partition, the first of `devices`; a lone CPU serves them all.
+// Returns a device per partition: the first ones of `devices`. If `devices` is
+// a single CPU, all partitions get it.
+//
+// Throws MissingDevices if there are fewer devices than partitions.
 std::vector<c10::Device> devices_for(int64_t partitions,
                                      const std::vector<c10::Device>& devices);
 
-// Waits for all work given to the accelerators among `devices`.
+// Blocks until the accelerators among `devices` have finished all their work.
 void synchronize(const std::vector<c10::Device>& devices);
 
-// Gives memory that LibTorch keeps for later back to the accelerators.
+// Returns the memory in LibTorch's caches to the accelerators.
 void release_memory();
 
 }  // namespace gpipe::benchmarks

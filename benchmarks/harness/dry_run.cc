@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <glog/logging.h>
 
 #include "benchmarks/harness/device_memory.h"
@@ -29,15 +29,15 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// One for each partition; the plain model has LibTorch's own.
+// Returns `count` meta devices with an index each, or LibTorch's own meta
+// device, without an index, if `count` is 0 (the plain model).
 std::vector<c10::Device> meta_devices(int64_t count) {
   if (count == 0) return {c10::Device(c10::kMeta)};
   constexpr int64_t kMost = std::numeric_limits<c10::DeviceIndex>::max() + 1;
   if (count > kMost) {
-    throw std::invalid_argument(
-        "a dry run of " + std::to_string(count) +
-        " partitions: LibTorch can number no more than " +
-        std::to_string(kMost) + " devices");
+    throw std::invalid_argument("a dry run of " + std::to_string(count) +
+                                " partitions: LibTorch can number at most " +
+                                std::to_string(kMost) + " devices");
   }
   std::vector<c10::Device> devices;
   for (int64_t index = 0; index < count; ++index) {
@@ -46,7 +46,7 @@ std::vector<c10::Device> meta_devices(int64_t count) {
   return devices;
 }
 
-// A training run without memory: the plain model, or a pipeline.
+// A training run on meta devices, of the plain model or of a pipeline.
 class DryRun {
  public:
   DryRun(const Benchmark& benchmark, const Workload& workload,
@@ -71,11 +71,12 @@ class DryRun {
     ledger_.reset_peaks();
   }
 
-  // As it is when training has begun.
+  // Runs one training step. The optimizer's state exists already, as in any
+  // step but the first.
   void step() {
     const auto [input, target] = mini_batch();
-    // Of several meta devices the current one is where tensors are made; what
-    // happens outside of the pipeline happens on the last.
+    // New tensors are made on the current meta device. Outside of the pipeline
+    // that is the last device.
     const c10::DeviceGuard last(devices_.back());
     const at::Tensor output =
         pipeline_ ? pipeline_->forward(input) : plain_->forward(input);
@@ -104,7 +105,8 @@ class DryRun {
   }
 
  private:
-  // Which optimizers do in their first step.
+  // Makes the optimizer's state by one update with zero gradients, since
+  // optimizers allocate it in their first step.
   void make_optimizer_state() {
     for (const at::Tensor& each : module_->parameters()) {
       if (!each.requires_grad()) continue;
@@ -139,8 +141,8 @@ class DryRun {
     module_ = pipeline_.ptr();
   }
 
-  // Says what the memory is for that there is already. The gradients of the
-  // plain model are told by hooks; a pipeline tells of its own.
+  // Labels the parameters and buffers for the ledger. In the plain model, hooks
+  // label the gradients; a pipeline labels its own gradients.
   void label() {
     for (const at::Tensor& parameter : module_->parameters()) {
       label_memory(parameter, MemoryKind::kParameter);
@@ -169,7 +171,7 @@ class DryRun {
   const Workload& workload_;
   const Experiment& experiment_;
   const std::vector<c10::Device> devices_;
-  const MetaLedger ledger_;  // before what it counts
+  const MetaLedger ledger_;  // declared before everything that it counts
   torch::nn::Sequential plain_{nullptr};
   GPipe pipeline_{nullptr};
   std::shared_ptr<torch::nn::Module> module_;

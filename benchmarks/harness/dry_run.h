@@ -1,4 +1,4 @@
-// Memory of a training step, without memory.
+// The memory that a training step would use, counted without allocating it.
 #pragma once
 
 #include "benchmarks/harness/benchmark.h"
@@ -6,14 +6,18 @@
 
 namespace gpipe::benchmarks {
 
-// Builds the experiment's model on the meta device, with a device for each
-// partition, and trains it for a step: LibTorch's operators, autograd graph
-// and optimizer, on tensors that have a shape and no memory, and are counted by
-// device. The balance must be given. Cells run one at a time in the schedule's
-// order, so that the figures repeat to the byte.
+// Builds the experiment's model on meta devices, one per partition, trains it
+// for one step and returns the memory of each device. LibTorch's operators,
+// autograd graph and optimizer run as usual, on tensors that have a shape but
+// no memory. Cells run one at a time in the schedule's order, so the figures
+// are the same to the byte in every run. `experiment` must have a balance,
+// unless it has 0 partitions.
 //
-// Bytes are what tensors ask for on a CPU: what an accelerator's kernels use
-// for themselves, and what its allocator rounds up, comes on top.
+// Bytes are those that tensors request on a CPU. The workspaces of an
+// accelerator's kernels and the rounding of its allocator are not included.
+//
+// Throws std::invalid_argument if the experiment has more than 128 partitions,
+// and what building and training the model throw.
 Outcome dry_run(const Benchmark& benchmark, const Workload& workload,
                 const Experiment& experiment);
 

@@ -27,7 +27,8 @@ using torch::Tensor;
 constexpr int64_t kWidth = 64;
 constexpr int64_t kFloat = 4;
 
-// A chain of square products, which keep their inputs and nothing else.
+// Returns a chain of products with square matrices. Their graphs keep the
+// inputs and nothing else.
 Benchmark products(int64_t layers) {
   Benchmark benchmark;
   benchmark.model = [layers](const Experiment&) {
@@ -79,7 +80,7 @@ TEST(DryRunTest, CountsWhatStays) {
       const int64_t matrices = (j == 0 ? 1 : 3) * kMatrix;
       EXPECT_EQ(devices[j].parameters, matrices);
       EXPECT_EQ(devices[j].gradients, matrices);
-      // RMSprop keeps a number for each parameter, and the number of steps.
+      // RMSprop keeps one number per parameter.
       const int64_t expected = optimizer == Optimizer::kRmsprop ? matrices : 0;
       EXPECT_EQ(devices[j].optimizer_state, expected);
       EXPECT_GE(devices[j].peak, devices[j].lasting());
@@ -87,8 +88,8 @@ TEST(DryRunTest, CountsWhatStays) {
   }
 }
 
-// Each partition has the micro-batches that it got, from the forward of each to
-// its backward, and a gradient for a moment.
+// Each partition holds every micro-batch that it received from its forward to
+// its backward, and one gradient at a time.
 TEST(DryRunTest, CountsWhatCrossesBoundaries) {
   constexpr int64_t kRows = 32, kChunks = 8;
   const auto devices =
@@ -97,7 +98,7 @@ TEST(DryRunTest, CountsWhatCrossesBoundaries) {
           .memory;
   constexpr int64_t kBatch = kRows * kWidth * kFloat;
   ASSERT_EQ(devices.size(), 3u);
-  // Takes gradients alone, one micro-batch at a time.
+  // The first partition receives only gradients, one micro-batch at a time.
   EXPECT_EQ(devices[0].boundary, kBatch / kChunks);
   EXPECT_EQ(devices[1].boundary, kBatch + kBatch / kChunks);
   EXPECT_EQ(devices[2].boundary, kBatch);
@@ -157,7 +158,7 @@ int64_t sum(const std::vector<DeviceMemory>& devices,
                          });
 }
 
-// torchgpipe's largest U-Net, at its true size.
+// The largest U-Net of torchgpipe's table, at its published size.
 TEST(DryRunTest, CountsTheLargestUNet) {
   Benchmark benchmark;
   benchmark.model = [](const Experiment&) { return models::unet(5, 48, 160); };

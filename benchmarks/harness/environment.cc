@@ -16,7 +16,7 @@
 #include <fstream>
 #include <thread>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/git.h"
@@ -36,7 +36,8 @@ std::string cpu_model() {
   return "unknown";
 }
 
-// Fewer than the machine's in a container with a CPU set.
+// Returns the number of cores that this process may use. In a container with a
+// CPU set they are fewer than the machine has.
 int usable_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
@@ -53,12 +54,12 @@ std::string accelerators() {
     const auto total = at::accelerator::getMemoryInfo(0).second;
     text += ", " + std::to_string(total >> 20) + " MiB";
   } catch (const std::exception&) {
-    // Not every backend tells its memory.
+    // Not every backend reports its memory.
   }
   return text;
 }
 
-// Ticks that all cores together have spent on work and on nothing, since the
+// Returns the ticks that all cores together have spent busy and idle since the
 // machine started.
 std::pair<double, double> busy_and_idle_ticks() {
   std::ifstream file("/proc/stat");
@@ -72,8 +73,8 @@ std::pair<double, double> busy_and_idle_ticks() {
   return {busy, idle};
 }
 
-// The cores that are at work while this program sleeps. (The load average
-// would still tell of the build that has just ended.)
+// Returns the number of cores that are busy while this program sleeps. The load
+// average would still include a build that has just ended.
 double busy_cores() {
   const auto [busy, idle] = busy_and_idle_ticks();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -84,7 +85,7 @@ double busy_cores() {
              : 0;
 }
 
-// As the compiler tells them to the code.
+// Returns the build options that the compiler defines as macros.
 std::string build() {
 #ifdef __OPTIMIZE__
   std::string text = "optimised";
@@ -102,15 +103,16 @@ std::string build() {
   return text;
 }
 
-// Of the checkout that `bazel run` was started in, or the program itself. Read
-// when the program runs: a stamp in the binary would rebuild it at every
-// commit.
+// Returns the commit of the checkout in which `bazel run`, or else the program
+// itself, was started. Reads it at run time: a stamp in the binary would
+// rebuild it at every commit.
 std::string commit() {
   const char* workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
   return commit_of(workspace ? workspace : ".");
 }
 
-// Those of ours that are not as by default. Paths do not name the user.
+// Returns this project's flags that differ from their defaults. Replaces the
+// home folder in paths by "~", so that they do not name the user.
 std::string flags() {
   std::vector<gflags::CommandLineFlagInfo> all;
   gflags::GetAllFlags(&all);
@@ -130,8 +132,9 @@ std::string flags() {
   return text;
 }
 
-// Of what LibTorch has been built for; its versions are 1000 times the major
-// one plus 10 (CUDA) or 100 (cuDNN) times the minor one.
+// Adds the versions of CUDA and cuDNN that LibTorch was built for. CUDA's
+// number is 1000 times the major version plus 10 times the minor one. cuDNN's
+// number is added as it is.
 void add_cuda(std::vector<std::pair<std::string, std::string>>* facts) {
   if (!at::hasCUDA()) return;
   const auto& hooks = at::detail::getCUDAHooks();

@@ -1,4 +1,4 @@
-// What a result was measured on.
+// A description of the machine and the build that a result was measured on.
 #pragma once
 
 #include <string>
@@ -7,30 +7,39 @@
 
 namespace gpipe::benchmarks {
 
+// The machine, the build and the flags of a run.
 struct Environment {
-  // Names and values in the order to show them: cpu, cores, threads, load
-  // (cores that were at work while this program slept for a moment),
-  // accelerators, gpu and driver (if NVIDIA's), libtorch, cuda and cudnn (if
-  // LibTorch has them), cpu kernels (the instructions that LibTorch's use),
-  // compiler, build, kernel, commit (if the program was started by `bazel run`
-  // in a git checkout, or in its top folder), flags (those that differ from
-  // their defaults, if any), date. Nothing names the host or the user.
+  // Names and values in display order:
+  // - cpu, cores, threads
+  // - load: the number of cores that were busy while this program slept
+  // - accelerators; gpu and driver if there is an NVIDIA driver
+  // - libtorch; cuda and cudnn if LibTorch was built with them
+  // - cpu kernels: the instruction set that LibTorch's kernels use
+  // - compiler, build, kernel
+  // - commit, if `bazel run` started the program in a git checkout, or if the
+  //   current folder is the top folder of one
+  // - flags: those that differ from their defaults, if any
+  // - date
+  //
+  // No fact names the host or the user.
   std::vector<std::pair<std::string, std::string>> facts;
-  int cores = 0;  // that this process may use
-  double load = 0;
+  int cores = 0;    // the number of cores that this process may use
+  double load = 0;  // the number of cores that other work kept busy
 
-  // A sentence for the reader of a table if others were using the machine; ""
-  // if not. OpenMP's threads wait for each other many times per layer, so that
-  // the plain model suffers far more from company than a pipeline does.
+  // Returns a warning for readers of the table if other programs were using the
+  // machine (more than a quarter of the cores), otherwise "". The threads of
+  // OpenMP wait for each other many times per layer, so other work slows the
+  // plain model down far more than a pipeline.
   std::string warning() const;
 
-  // "cpu: ..., cores: ..." one per line.
+  // Returns the facts, one per line: "cpu: ...", "cores: ...".
   std::string to_string() const;
 
-  // The same in one line: "cpu: ...; cores: ...".
+  // Returns the facts in one line: "cpu: ...; cores: ...".
   std::string sentence() const;
 };
 
+// Collects the facts. Sleeps for 0.3 s to measure the load.
 Environment describe_environment();
 
 }  // namespace gpipe::benchmarks

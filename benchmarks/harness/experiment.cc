@@ -8,7 +8,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// In the order of the enumeration.
+// Returns the names of the checkpoint modes, in the order of the enumeration.
 const std::vector<std::string>& checkpoint_names() {
   static const auto* const names = new std::vector<std::string>{
       name_of(Checkpoint::kAlways), name_of(Checkpoint::kExceptLast),

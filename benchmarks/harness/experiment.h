@@ -1,4 +1,4 @@
-// An experiment is a row of data.
+// An experiment: one row of a table, as data.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,35 @@
 
 namespace gpipe::benchmarks {
 
+// The settings of one row of a table, with its published figures.
 struct Experiment {
-  std::string name;        // as in the paper
+  std::string name;        // the name in the paper
   int64_t partitions = 0;  // 0: the plain model, without a pipeline
-  int64_t batch_size = 0;
-  int64_t chunks = 1;
-  std::vector<int64_t> balance;  // empty: by balance_by_time
+  int64_t batch_size = 0;  // samples per mini-batch
+  int64_t chunks = 1;      // micro-batches per mini-batch
+  // Layers per partition. Empty: chosen by the mode of the run (measured or
+  // profiled times, or bytes of parameters in a dry run).
+  std::vector<int64_t> balance;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
-  // Of others, in the order of the benchmark's columns for them.
+  // Published figures, in the order of Benchmark::published.
   std::vector<std::optional<double>> published;
-  // Of the model, where the experiments of a table differ in it: (L, D).
+  // The size of the model, such as (L, D), if the experiments of the table
+  // differ in it.
   std::vector<int64_t> size;
-  // The experiment with a speed-up of 1; "": the benchmark's.
+  // The experiment whose speed-up is 1; "": Benchmark::base.
   std::string base;
 };
 
-// Of `all`, those that `names` ("a, b") lists, in the order of `all`; "all",
-// alone or among others, is every one. std::invalid_argument, with the names
-// that exist, for one that does not.
+// Returns the experiments that `names` ("a, b") lists, in the order of `all`.
+// The name "all", alone or among others, selects every experiment.
+//
+// Throws std::invalid_argument with the known names if a name is unknown, or if
+// `names` is empty.
 std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
                                            const std::string& names);
 
-// "always", "except_last", "never".
+// Parses "always", "except_last" or "never". Throws std::invalid_argument,
+// naming --checkpoint, for another text.
 Checkpoint parse_checkpoint(const std::string& text);
 
 }  // namespace gpipe::benchmarks

@@ -8,7 +8,8 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Where memory was looked at.
+// Returns the sum of `part` over all devices, or none if memory was not
+// measured.
 std::optional<double> sum(const Outcome& outcome,
                           int64_t (*part)(const DeviceMemory&)) {
   if (outcome.memory.empty()) return std::nullopt;

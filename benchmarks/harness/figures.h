@@ -1,4 +1,4 @@
-// The figures of a table, worked out of what runs found.
+// The figures of a table, computed from the outcomes of its experiments.
 #pragma once
 
 #include <optional>
@@ -10,29 +10,36 @@
 
 namespace gpipe::benchmarks {
 
-// Samples per second of each duration, and their median; none without one.
+// Returns the samples per second of each duration.
 std::vector<double> speeds(const Outcome& outcome);
+
+// Returns the median of speeds(), or none if there are no durations.
 std::optional<double> median_speed(const Outcome& outcome);
 
-// Of `outcomes`, the one whose speed-up is 1 for `outcome`; nullptr if it was
-// not run.
+// Returns the element of `outcomes` that the speed-up of `outcome` is relative
+// to, or nullptr if that experiment was not run.
 const Outcome* base_of(const Benchmark& benchmark, const Outcome& outcome,
                        const std::vector<Outcome>& outcomes);
 
-// None if it is not known. `base`: may be nullptr. Parameters are told from
-// their gradients: all of them are trained, as float32.
+// Returns the value of `figure` for `outcome`, or none if it is not known. The
+// number of parameters is computed from the bytes of the gradients: all
+// parameters are assumed to be trainable and float32.
+//
+// `base`: the outcome that a speed-up is relative to; may be nullptr.
 std::optional<double> figure_of(Figure figure, const Outcome& outcome,
                                 const Outcome* base);
 
-// Whether it tells of time rather than of memory; whether it is bytes.
+// Returns true if `figure` is a speed, and not an amount of memory.
 bool is_speed(Figure figure);
+
+// Returns true if the unit of `figure` is bytes.
 bool is_bytes(Figure figure);
 
-// "speed-up", "samples/s", "parameters", "model memory", "activations",
-// "total memory".
+// Returns "speed-up", "samples/s", "parameters", "model memory", "activations"
+// or "total memory".
 std::string name_of(Figure figure);
 
-// Sums over devices.
+// Returns the sum of `part` over all devices.
 int64_t total(const std::vector<DeviceMemory>& memory,
               int64_t (*part)(const DeviceMemory&));
 

@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// 12 samples in each of the times.
+// Returns an outcome with 12 samples in each of the durations.
 Outcome make_outcome(const std::string& name, std::vector<Duration> durations) {
   Outcome outcome;
   outcome.experiment.name = name;
@@ -18,7 +18,7 @@ Outcome make_outcome(const std::string& name, std::vector<Duration> durations) {
   return outcome;
 }
 
-// Without buffers and with nothing that an allocator tells.
+// Returns memory without buffers and without reserved memory.
 DeviceMemory make_memory(int64_t parameters, int64_t gradients,
                          int64_t optimizer_state, int64_t peak) {
   DeviceMemory memory;

@@ -15,19 +15,21 @@ std::string first_line(const Path& path) {
   return line;
 }
 
-// What stands behind `name` in the first line of a file; "" if nothing does.
+// Returns the rest of the file's first line if the line begins with `name`,
+// otherwise "".
 std::string value_of(const std::string& name, const Path& path) {
   const std::string line = first_line(path);
   return line.rfind(name, 0) == 0 ? line.substr(name.size()) : "";
 }
 
 Path git_folder(const Path& folder) {
-  // A path that is absolute replaces the one in front of the slash.
+  // operator/ returns the right path if that one is absolute.
   const std::string elsewhere = value_of("gitdir: ", folder / ".git");
   return elsewhere.empty() ? folder / ".git" : folder / elsewhere;
 }
 
-// Of `ref`, in the list of those that have no file of their own.
+// Returns the hash of `ref` in packed-refs, the list of refs that have no file
+// of their own, or "".
 std::string packed_hash(const Path& git, const std::string& ref) {
   std::ifstream packed(git / "packed-refs");
   for (std::string line; std::getline(packed, line);) {
@@ -45,7 +47,7 @@ std::string commit_of(const std::string& folder) {
   const Path git = git_folder(folder);
   const std::string ref = value_of("ref: ", git / "HEAD");
   if (ref.empty()) return first_line(git / "HEAD").substr(0, 12);
-  // Branches are of the repository, which a worktree shares with others.
+  // Branches are in the folder of the repository that all worktrees share.
   const Path shared = git / first_line(git / "commondir");
   std::string hash = first_line(git / ref);
   if (hash.empty()) hash = first_line(shared / ref);

@@ -13,7 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Whole numbers without a point. What is not finite becomes null.
+// Returns integral values as integers. Values that are not finite become null
+// in the JSON text.
 Json number(double value) {
   constexpr double kExact = 9007199254740992;  // 2^53
   if (std::nearbyint(value) == value && std::abs(value) < kExact) {
@@ -60,7 +61,7 @@ void add_row(Json* entries, const Table& table, const Row& row,
     return;
   }
   if (row.durations.empty()) {
-    // Readers want a time in every entry.
+    // Readers of the format require a time in every entry.
     Json timeless = entry(name, name, "iteration");
     timeless["iterations"] = 1;
     add_times(&timeless, 0, 0);
@@ -115,7 +116,7 @@ std::string to_json(const Table& table, const std::string& program,
   for (const Row& row : table.rows) add_row(&entries, table, row, program);
   const Json all = {{"context", std::move(context)},
                     {"benchmarks", std::move(entries)}};
-  // What is not UTF-8 must not cost a run.
+  // A text that is not UTF-8 must not lose the result of the run.
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

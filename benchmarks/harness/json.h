@@ -1,4 +1,4 @@
-// Results in Google Benchmark's JSON, so that its compare.py reads them.
+// Results in the JSON format of Google Benchmark, for its compare.py.
 #pragma once
 
 #include <string>
@@ -8,12 +8,13 @@
 
 namespace gpipe::benchmarks {
 
-// Every duration of a row is an entry "<program>/<row>" (run_type
-// "iteration"); rows with several have entries for mean, median and standard
-// deviation too. A row without any, as those about memory may be, is an entry
-// with a time of 0. Times are in milliseconds. Cells are further members, named
-// as their columns (bytes: plain_columns()): numbers are counters to readers of
-// the format.
+// Returns the table as JSON. Each duration of a row becomes an entry
+// "<program>/<row>" with the run_type "iteration". A row with several durations
+// also gets entries for mean, median and standard deviation. A row without
+// durations, such as one about memory, becomes an entry with a time of 0. Times
+// are in milliseconds. Each cell becomes a member of the entry, named as its
+// column in plain_columns(); readers of the format treat numbers as counters.
+// Bytes that are not UTF-8 are replaced.
 std::string to_json(const Table& table, const std::string& program,
                     const Environment& environment);
 

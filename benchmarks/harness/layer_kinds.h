@@ -1,5 +1,5 @@
-// Which layers of a model are alike, so that a profile of a part of them is one
-// of all.
+// Kinds of layers: layers of one kind take the same time, so it is enough to
+// profile one of each kind.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,22 +12,29 @@
 
 namespace gpipe::benchmarks {
 
-// A text for each layer, equal for those that do the same on the same shapes:
-// what the layer prints of itself, its parameters and skip tensors, and what
-// comes in and goes out. The first layer is like no other, since it computes no
-// gradient of its input. Takes no memory: `model` and `input` may be on the
-// meta device. Errors: those of gpipe::summary().
+// Returns a text for each layer. The texts of two layers are equal if the
+// layers do the same on the same shapes. A text contains the layer's printed
+// form, its parameters and skip tensors, and the shapes of its inputs and
+// outputs. The first layer is a kind of its own, since it computes no gradient
+// of its input. Allocates no memory: `model` and `input` may be on the meta
+// device.
+//
+// Throws what gpipe::summary() throws.
 std::vector<std::string> layer_kinds(const torch::nn::Sequential& model,
                                      const at::Tensor& input);
 
-// Whether each of `kinds` is among `of_others`.
+// Returns true if each of `kinds` is among `of_others`.
 bool covers(const std::vector<std::string>& of_others,
             const std::vector<std::string>& kinds);
 
-// The time of a layer of each of `kinds`: the medians, of forwards and of
-// backwards, of those of `times` that are of its kind, which `timed` says.
-// std::invalid_argument, with the kind, for one that was not timed, and for
-// lists of unequal length.
+// Returns the time of a layer of each of `kinds`: the medians of the forward
+// and of the backward times of the timed layers of that kind.
+//
+// `timed`: the kinds of the layers that were timed.
+// `times`: the times of those layers, in the same order.
+//
+// Throws std::invalid_argument, with the kind, if one of `kinds` was not timed,
+// or if `timed` and `times` have different lengths.
 std::vector<balancing::LayerTime> times_by_kind(
     const std::vector<std::string>& kinds,
     const std::vector<std::string>& timed,

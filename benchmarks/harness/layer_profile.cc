@@ -21,17 +21,19 @@ namespace {
 using balancing::LayerTime;
 using Kinds = std::vector<std::string>;
 
-// One to warm up, one to measure, and time for some more of small models.
+// The sweeps over the layers that must fit into the time: one to warm up, one
+// to measure, and one more.
 constexpr double kSweeps = 3;
 
-// The kinds of the layers of the experiment's model. Takes no memory.
+// Returns the kinds of the layers of the experiment's model. Allocates no
+// memory.
 Kinds kinds_of(const Benchmark& benchmark, const Workload& workload,
                const Experiment& experiment) {
   const MetaGuard meta;
   return layer_kinds(benchmark.model(experiment), workload.input(1));
 }
 
-// The experiment with the smallest depth of which the model has all `kinds`.
+// Returns the experiment with the smallest depth whose model has all `kinds`.
 Experiment most_shallow(const Benchmark& benchmark, const Workload& workload,
                         const Experiment& experiment, const Kinds& kinds) {
   if (experiment.size.empty()) return experiment;
@@ -43,7 +45,7 @@ Experiment most_shallow(const Benchmark& benchmark, const Workload& workload,
         return shallow;
       }
     } catch (const c10::ValueError&) {
-      // A depth that the model cannot have.
+      // The model does not support this depth.
     }
   }
   return experiment;
@@ -104,7 +106,7 @@ LayerProfile profile_layers(const Benchmark& benchmark,
           balancing::TimeOptions().timeout(timeout).device(device));
       profile.rows = rows;
       profile.times = times_by_kind(kinds, timed, times);
-      return total(times).total();  // of one sweep
+      return total(times).total();  // seconds of one sweep
     };
     const double affordable = seconds / (kSweeps * time(1, 0));
     rows = std::min(rows, static_cast<int64_t>(affordable));

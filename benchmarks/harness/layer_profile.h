@@ -1,4 +1,5 @@
-// The profile of an experiment's model, which need not fit into memory.
+// The profile of an experiment's model, even if the model is larger than the
+// memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,24 +14,32 @@
 
 namespace gpipe::benchmarks {
 
+// The profile of a model's layers.
 struct LayerProfile {
   balancing::Profile profile;
-  std::string note;  // a sentence for the reader: what was timed, and where
+  std::string note;  // a sentence for readers: what was timed, and where
 };
 
-// Of the experiment's model, timed on `device`, or this machine's first: with
-// as many rows as take about `seconds`, but at most `rows` and at least one,
-// since a layer's time for a row falls with their number (weights are fetched
-// once for all of them) and micro-batches of the papers have dozens. On a CPU
-// with one thread, since several wait for each other whenever something else is
-// at work there. Layers of a kind (layer_kinds.h) take the median of their
-// times. What is timed is the model or, where the first number of
-// Experiment::size is a depth, the most shallow one that has all of its kinds
-// of layers: a Transformer of 48 blocks has those of one with a single block.
-// Bytes are those of the model itself, counted without memory.
+// Profiles the layers of the experiment's model.
 //
-// Errors: those of balancing::profile_times() and profile_memory(), and what
-// making the model throws. Threads: as for profile_times().
+// Times: Layers of one kind (layer_kinds.h) get the median time of that kind.
+// If
+// Experiment::size is not empty, its first number is a depth. The function then
+// times the shallowest model that has all kinds of layers: one block of a
+// Transformer is enough for 48. On a CPU it uses one thread, since several
+// threads wait for each other whenever another program is running.
+//
+// Rows: It times as many rows as take about `seconds`, but at least 1 and at
+// most `rows`. More rows are more realistic: the time per row falls with their
+// number, since weights are fetched once for all rows, and the papers'
+// micro-batches have dozens of rows.
+//
+// Bytes: Those of the whole model, counted on the meta device.
+//
+// `device`: the device to time on; if absent, the first of this machine.
+//
+// Throws what balancing::profile_times(), balancing::profile_memory() and
+// Benchmark::model throw. Threads: The rules of profile_times() apply.
 LayerProfile profile_layers(const Benchmark& benchmark,
                             const Workload& workload,
                             const Experiment& experiment, int64_t rows,

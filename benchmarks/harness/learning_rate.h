@@ -1,4 +1,4 @@
-// Warm-up and steps. No LibTorch.
+// A learning rate with warm-up and steps. Does not include LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -6,19 +6,21 @@
 
 namespace gpipe::benchmarks {
 
-// Goyal et al. (arXiv 1706.02677): a line from `warmup_from` to `base` over the
-// first `warmup_epochs`, then a tenth at every milestone that has been passed.
+// The learning rate of Goyal et al. (arXiv 1706.02677). It grows linearly from
+// `warmup_from` to `base` over the first `warmup_epochs`. Then each milestone
+// divides it by 10.
 struct LearningRate {
   double base = 0.1;
   double warmup_from = 0.1;
   double warmup_epochs = 0;
   std::vector<int64_t> milestones;  // epochs, counted from 0
 
-  // After `epochs` epochs, which may be a fraction.
+  // Returns the rate after `epochs` epochs, which may be fractional.
   double at(double epochs) const;
 };
 
-// 30, 60 and 80 of 90 epochs, scaled to `epochs`.
+// Returns the milestones 30, 60 and 80 of 90 epochs, scaled to `epochs` and
+// rounded up.
 std::vector<int64_t> usual_milestones(int64_t epochs);
 
 }  // namespace gpipe::benchmarks

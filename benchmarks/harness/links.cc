@@ -42,7 +42,7 @@ Link measure_link(c10::Device from, c10::Device to) {
   if (from == to || (from.is_cpu() && to.is_cpu())) return {};
   const double few = seconds_of_copy(from, to, kFew);
   const double many = seconds_of_copy(from, to, kMany);
-  // A clock too coarse for the difference sees no limit.
+  // The clock is too coarse to measure the bandwidth.
   if (many <= few) return {few, 0};
   return {few, static_cast<double>(kMany - kFew) / (many - few)};
 }

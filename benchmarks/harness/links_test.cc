@@ -14,7 +14,7 @@ TEST(MeasureLink, NothingIsCopiedBetweenPartitionsOnCpus) {
 }
 
 TEST(MeasureLink, NothingIsCopiedFromAnAcceleratorToItself) {
-  // It is not even looked for.
+  // The device need not exist.
   const c10::Device device(c10::kCUDA, 5);
   EXPECT_EQ(measure_link(device, device).bandwidth, 0);
 }

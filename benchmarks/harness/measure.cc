@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <glog/logging.h>
 
 #include "benchmarks/harness/device_memory.h"
@@ -25,7 +25,7 @@ void set_balance(Experiment* experiment, const torch::nn::Sequential& model,
     experiment->balance = {static_cast<int64_t>(model->size())};
     return;
   }
-  // Of ceil(batch / chunks) rows, as torch::chunk makes them.
+  // torch::chunk makes micro-batches of ceil(batch / chunks) rows.
   const int64_t rows =
       (experiment->batch_size + experiment->chunks - 1) / experiment->chunks;
   experiment->balance = (*balancers)[experiment->size].balance(
@@ -33,7 +33,7 @@ void set_balance(Experiment* experiment, const torch::nn::Sequential& model,
       threads_per_partition(experiment->partitions));
 }
 
-// Of this process.
+// Returns the devices that this process uses.
 std::vector<c10::Device> devices_of(const Experiment& experiment,
                                     const MeasureOptions& options) {
   const int64_t partitions = std::max<int64_t>(1, experiment.partitions);
@@ -42,9 +42,9 @@ std::vector<c10::Device> devices_of(const Experiment& experiment,
   }
   const int ranks = options.ranks->size();
   if (partitions != ranks) {
-    throw MissingDevices(std::to_string(partitions) + " partitions want " +
+    throw MissingDevices(std::to_string(partitions) + " partitions need " +
                          std::to_string(partitions) +
-                         " processes, and there are " + std::to_string(ranks));
+                         " processes, but there are " + std::to_string(ranks));
   }
   return {
       options.devices[options.ranks->local_rank() % options.devices.size()]};

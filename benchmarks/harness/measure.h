@@ -1,4 +1,4 @@
-// Training steps on the devices that there are.
+// Measurement of training steps on the devices of this machine.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,31 +15,38 @@
 
 namespace gpipe::benchmarks {
 
+// The options of measure().
 struct MeasureOptions {
-  std::vector<c10::Device> devices;  // one may come several times: it is shared
+  // A device that is listed several times is shared by partitions.
+  std::vector<c10::Device> devices;
   int64_t epochs = 1;
-  int64_t skip_epochs = 0;  // from the front: they warm up; < epochs
+  // The number of warm-up epochs at the start that do not count; < epochs.
+  int64_t skip_epochs = 0;
   uint64_t seed = 0;
-  // If a row with partitions takes a process for each.
+  // The processes of a job that runs each partition in a process of its own;
+  // null for partitions in one process.
   std::shared_ptr<Ranks> ranks;
 };
 
-// One per size of the model.
+// A Balancer for each size of the model.
 using Balancers = std::map<std::vector<int64_t>, Balancer>;
 
-// Builds the experiment's model from the seed and trains it on one mini-batch,
-// made once: an epoch is as many samples as the workload says or, of a memory
-// table, one mini-batch. The outcome has a duration per epoch that was not
-// skipped, with all devices idle at its start and end, and the memory that the
-// devices held at most in any of the epochs, the mini-batch with it. An empty
-// balance becomes the cut by measured time.
+// Builds the experiment's model from the seed, trains it and returns the
+// outcome. All steps use the same mini-batch. An epoch has `samples_per_epoch`
+// of the workload or, for a memory table, one mini-batch.
 //
-// With ranks, all of them call; of a row without partitions the outcome of rank
-// 0 counts, and the others' is empty.
+// The outcome has a duration for each epoch that was not skipped; all devices
+// are idle at its start and end. Its memory is the peak over all epochs,
+// including the mini-batch. If the balance is empty, the layers are cut by
+// measured time.
 //
-// Errors: MissingDevices for more partitions than devices, or other than ranks;
-// whatever training throws, running out of memory among it. Threads: one at a
-// time; the seed is set for the whole process.
+// With `ranks`, all ranks must call the function. An experiment without
+// partitions runs on rank 0; the other ranks return an empty outcome.
+//
+// Throws MissingDevices if there are more partitions than devices, or if there
+// are `ranks` and their number differs from the partitions. Throws what
+// training throws, such as running out of memory. Threads: Only one call may
+// run at a time, since the seed is set for the whole process.
 Outcome measure(const Benchmark& benchmark, const Workload& workload,
                 Experiment experiment, const MeasureOptions& options,
                 Balancers* balancers);

@@ -13,7 +13,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-// Three layers of 4 x 4 weights without biases, 4 floats per sample.
+// Returns a benchmark with three layers of 4 x 4 weights without biases. A
+// sample has 4 floats.
 Benchmark make_benchmark() {
   Benchmark benchmark;
   benchmark.model = [](const Experiment&) {
@@ -70,7 +71,7 @@ TEST(MeasureTest, MemoryIsByKind) {
   EXPECT_EQ(outcome.memory[0].parameters, kWeights);
   EXPECT_EQ(outcome.memory[0].gradients, kWeights);
   EXPECT_EQ(outcome.memory[0].optimizer_state, kWeights);
-  // With the input and the target, 8 samples of 4 floats each, and more.
+  // Activations include the input and the target: 8 samples of 4 floats each.
   EXPECT_GT(outcome.memory[0].activations(), 2 * 8 * 4 * 4);
 }
 

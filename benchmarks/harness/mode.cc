@@ -30,8 +30,8 @@ Mode parse_mode(const std::string& text, Subject subject,
     case 2:
       if (memory) {
         throw std::invalid_argument(
-            "--mode=simulate tells times, and this table is about memory: use "
-            "--mode=dry_run or --mode=measure");
+            "--mode=simulate computes times, but this table is about memory: "
+            "use --mode=dry_run or --mode=measure");
       }
       return Mode::kSimulate;
     default:

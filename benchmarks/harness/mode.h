@@ -1,31 +1,37 @@
-// Ways to fill a table: where its numbers come from. No LibTorch.
+// Modes: the ways to get the numbers of a table. Does not include LibTorch.
 #pragma once
 
 #include <string>
 
 namespace gpipe::benchmarks {
 
+// A way to get the numbers of a table.
 enum class Mode {
-  kMeasure,   // trained on the devices that there are
-  kSimulate,  // times of layers on one device, and the simulator
-  kDryRun,    // trained without memory, where all that is asked for is counted
+  kMeasure,   // training on the devices of this machine
+  kSimulate,  // layers timed on one device, and a simulated schedule
+  kDryRun,    // training on meta devices, which count the bytes
 };
 
-// Of a number that was found that way: "measured", "simulated", "dry-run".
+// Returns the adjective for numbers of this mode: "measured", "simulated" or
+// "dry-run".
 std::string name_of(Mode mode);
 
-// What a table is about.
+// The subject of a table.
 enum class Subject { kSpeed, kMemory };
 
-// --mode=auto|measure|simulate|dry_run. auto is kMeasure, but for a memory
-// table without `enough_accelerators`, whose sizes are the point of it:
-// kDryRun. std::invalid_argument for another text, and for simulate on a memory
-// table: the simulator tells times.
+// Parses --mode=auto|measure|simulate|dry_run. auto means kDryRun for a memory
+// table if there are not `enough_accelerators`, since such a table needs its
+// published sizes. In all other cases auto means kMeasure.
+//
+// Throws std::invalid_argument for another text, and for simulate on a memory
+// table, since the simulator computes times only.
 Mode parse_mode(const std::string& text, Subject subject,
                 bool enough_accelerators);
 
-// --scale=auto|paper|small: whether it is small. auto is small where it is
-// measured without `accelerators`. std::invalid_argument for another text.
+// Parses --scale=auto|paper|small and returns true for small. auto means small
+// if the mode is kMeasure and there are no `accelerators`.
+//
+// Throws std::invalid_argument for another text.
 bool parse_scale(const std::string& text, Mode mode, bool accelerators);
 
 }  // namespace gpipe::benchmarks

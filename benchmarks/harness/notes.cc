@@ -35,7 +35,7 @@ std::string measured_note(const Benchmark& benchmark,
                              std::to_string(options.epochs);
   if (benchmark.subject == Subject::kMemory) {
     return "Measured over " + std::to_string(options.epochs) +
-           " training steps: the peak of what tensors held.";
+           " training steps: the peak memory of all tensors.";
   }
   return "Measured: median, smallest and largest of " + epochs + ", of " +
          std::to_string(options.workload(benchmark).samples_per_epoch) +
@@ -47,8 +47,8 @@ void add_devices_notes(const RunOptions& options, bool tells_speed,
   const auto& devices = options.settings.devices;
   if (options.ranks) {
     notes->push_back(
-        "Each partition is a process with a memory of its own; memory is that "
-        "of all of them.");
+        "Each partition is a process with its own memory; memory is the sum "
+        "over all processes.");
     return;
   }
   if (devices.front().is_cpu()) {
@@ -56,10 +56,9 @@ void add_devices_notes(const RunOptions& options, bool tells_speed,
         tells_speed
             ? "On CPUs: all partitions share the " +
                   std::to_string(at::get_num_threads()) +
-                  " threads that the baseline has for itself, so that a "
-                  "speed-up of 1 would be a pipeline without cost; recomputing "
-                  "alone takes about a third more work. They share one "
-                  "memory, too."
+                  " threads that the baseline has alone, so a speed-up of 1 "
+                  "would be a pipeline without any cost. Recomputing adds "
+                  "about a third of the work. All partitions share one memory."
             : "On CPUs: all partitions share one memory.");
     return;
   }
@@ -68,12 +67,12 @@ void add_devices_notes(const RunOptions& options, bool tells_speed,
         return std::count(devices.begin(), devices.end(), device) > 1;
       });
   if (shared) {
-    notes->push_back(
-        "Partitions share a device: " +
-        std::string(tells_speed ? "speeds do not tell what more devices would "
-                                  "bring, and "
-                                : "") +
-        "its memory is that of all of them.");
+    notes->push_back("Partitions share a device: " +
+                     std::string(tells_speed
+                                     ? "speeds do not show the gain of more "
+                                       "devices, and "
+                                     : "") +
+                     "its memory is the sum over its partitions.");
   }
 }
 
@@ -82,7 +81,7 @@ std::string seed_note(const Settings& settings) {
          (settings.deterministic ? ", deterministic kernels only." : ".");
 }
 
-// Whether a figure stands in the table; see outcome_table().
+// Returns true if the table shows a published figure; see outcome_table().
 bool shows_published(const Benchmark& benchmark, bool speed) {
   return std::any_of(benchmark.published.begin(), benchmark.published.end(),
                      [speed](const PublishedColumn& column) {
@@ -105,31 +104,32 @@ std::vector<std::string> notes_for(const Benchmark& benchmark,
       break;
     case Mode::kSimulate:
       notes.emplace_back(
-          "Simulated: a step on as many devices as a row has partitions, "
-          "without the loss and the optimizer.");
+          "Simulated: one step with a device per partition, without the loss "
+          "and the optimizer.");
       break;
     case Mode::kDryRun:
       notes.emplace_back(
-          "Dry-run: a training step on tensors that have a shape and no "
-          "memory, a device per partition, cells one at a time; what a CPU's "
-          "tensors ask for, convolutions' workspaces as with AVX-512. What an "
-          "accelerator's kernels use for themselves, "
-          "and its allocator keeps and rounds up, comes on top.");
+          "Dry-run: one training step on tensors that have a shape but no "
+          "memory, with a device per partition and one cell at a time. Bytes "
+          "are those that tensors request on a CPU, with the workspaces of "
+          "convolutions as with AVX-512. The workspaces of an accelerator's "
+          "kernels, and the cache and rounding of its allocator, are not "
+          "included.");
       break;
   }
   if (!speed) {
     notes.emplace_back(
-        "Memory is that of all devices together, but for the largest one. "
-        "Model memory: parameters, gradients, the optimizer's state; "
-        "total: the most of all at any one time; activations: what it has "
-        "beyond the model's memory and buffers.");
+        "Memory is the sum over all devices, except for \"largest device\". "
+        "Model memory: parameters, gradients and the optimizer's state. Total "
+        "memory: the peak of everything. Activations: the total memory without "
+        "model memory and buffers.");
   }
   notes.insert(notes.end(), workload.notes.begin(), workload.notes.end());
   if (!shows_published(benchmark, speed)) return notes;
   if (options.small) {
     notes.emplace_back(
-        "Published figures are of other machines and sizes; they stand here "
-        "for comparison of the ratios.");
+        "Published figures are of other machines and sizes: compare only the "
+        "ratios.");
   }
   notes.insert(notes.end(), benchmark.notes.begin(), benchmark.notes.end());
   return notes;

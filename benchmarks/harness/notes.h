@@ -1,4 +1,4 @@
-// What the reader of a table has to know.
+// The notes under a table: what its readers must know.
 #pragma once
 
 #include <string>
@@ -9,9 +9,10 @@
 
 namespace gpipe::benchmarks {
 
-// Sentences: the sizes, how the numbers were found and what they leave out,
-// which devices partitions share, the workload's own and, if the table has
-// published figures, the benchmark's on them.
+// Returns the notes as sentences: the sizes, how the numbers were obtained and
+// what they leave out, the devices that partitions share, and the notes of the
+// workload. If the table shows published figures, the notes of the benchmark
+// follow.
 std::vector<std::string> notes_for(const Benchmark& benchmark,
                                    const RunOptions& options);
 

@@ -59,7 +59,7 @@ TEST(NotesTest, TellsThatRowsHaveOneBatch) {
   EXPECT_THAT(notes_for(make_benchmark(), options), one_batch);
   options.experiments[1].batch_size = 8;
   EXPECT_THAT(notes_for(make_benchmark(), options), Not(one_batch));
-  // Of bases that differ.
+  // Rows with different bases have different mini-batches.
   options.rows.same_batch = true;
   EXPECT_THAT(notes_for(make_benchmark(), options),
               AllOf(Not(one_batch),
@@ -73,7 +73,7 @@ TEST(NotesTest, AMemoryTableSaysNothingOnSpeeds) {
   EXPECT_THAT(notes,
               AllOf(Contains("On CPUs: all partitions share one memory."),
                     Not(Contains(HasSubstr("speed")))));
-  // The published speeds are not in it.
+  // A memory table does not show the published speeds.
   EXPECT_THAT(notes, Not(Contains("GB are 10^9 bytes.")));
   benchmark.published = {{"theirs", Figure::kTotalBytes}};
   EXPECT_THAT(notes_for(benchmark, make_options(Mode::kMeasure)),

@@ -8,11 +8,11 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Of nvml.h: functions return 0 for success, a device is a pointer. Texts are
-// 96 bytes long at most.
+// A buffer for the texts of NVML, which have at most 96 bytes. As nvml.h says,
+// NVML's functions return 0 for success and a device is a pointer.
 using Text = std::array<char, 96>;
 
-// NVML, from open to close.
+// NVML: loaded by the constructor, closed by the destructor.
 class Nvml {
  public:
   Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW)) {
@@ -34,7 +34,7 @@ class Nvml {
     return known ? text.data() : "";
   }
 
-  // How many there are of each name.
+  // Returns the number of GPUs with each name.
   std::map<std::string, int> gpus() const {
     std::map<std::string, int> gpus;
     auto* const get_count = find<int(unsigned*)>("nvmlDeviceGetCount_v2");

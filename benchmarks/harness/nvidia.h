@@ -1,4 +1,4 @@
-// What NVIDIA's driver tells about itself and its GPUs. No LibTorch.
+// The version of NVIDIA's driver and its GPUs. Does not include LibTorch.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace gpipe::benchmarks {
 
-// {"gpu", "2 x NVIDIA P40"} (a fact for each model that there is) and
-// {"driver", "550.54"}; nothing on a machine without the driver. Asks the
-// driver's library (NVML) if there is one, so that no program has to be linked
-// with it. All GPUs count, also those that CUDA_VISIBLE_DEVICES hides.
+// Returns {"gpu", "2 x NVIDIA P40"} for each model of GPU and {"driver",
+// "550.54"}, or nothing on a machine without the driver. Loads the driver's
+// library (NVML) at run time, so that no program is linked with it. Counts all
+// GPUs, including those that CUDA_VISIBLE_DEVICES hides.
 std::vector<std::pair<std::string, std::string>> nvidia_facts();
 
 }  // namespace gpipe::benchmarks

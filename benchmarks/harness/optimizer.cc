@@ -22,7 +22,7 @@ std::vector<at::Tensor> state_of(const torch::optim::Optimizer& optimizer) {
   for (const auto& [parameter, state] : optimizer.state()) {
     const auto* of_rmsprop =
         dynamic_cast<const torch::optim::RMSpropParamState*>(state.get());
-    if (of_rmsprop == nullptr) continue;  // SGD's, without momentum: empty
+    if (of_rmsprop == nullptr) continue;  // SGD without momentum has no state
     tensors.push_back(of_rmsprop->square_avg());
   }
   return tensors;

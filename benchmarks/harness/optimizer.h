@@ -10,17 +10,18 @@
 
 namespace gpipe::benchmarks {
 
-// Plain; with LibTorch's defaults for all but the learning rate.
+// The optimizers, with LibTorch's defaults for all but the learning rate.
 enum class Optimizer {
-  kSgd,      // keeps nothing: 8 bytes per parameter, with its gradient
-  kRmsprop,  // keeps an average of squares: 12
+  kSgd,      // no state: 8 bytes per parameter, with its gradient
+  kRmsprop,  // an average of squares: 12 bytes per parameter
 };
 
+// Makes an optimizer for `parameters`.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     Optimizer kind, std::vector<at::Tensor> parameters, double learning_rate);
 
-// What it keeps from step to step; before the first one nothing. For those
-// that make_optimizer() makes.
+// Returns the tensors that an optimizer of make_optimizer() keeps from step to
+// step. There are none before its first step.
 std::vector<at::Tensor> state_of(const torch::optim::Optimizer& optimizer);
 
 }  // namespace gpipe::benchmarks

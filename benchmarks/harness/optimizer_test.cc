@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// A parameter of ones with a gradient of 2.
+// Returns a parameter of ones with gradients of 2.
 at::Tensor make_parameter() {
   at::Tensor parameter = at::ones({3}).requires_grad_();
   parameter.mutable_grad() = at::full({3}, 2.0);
@@ -32,7 +32,7 @@ TEST(OptimizerTest, RmspropKeepsATensorPerParameter) {
   optimizer->step();
   const auto state = state_of(*optimizer);
   ASSERT_EQ(state.size(), 1U);
-  // (1 - 0.99) of the square of the gradient, by LibTorch's default.
+  // LibTorch's default alpha is 0.99: (1 - 0.99) times the squared gradient.
   EXPECT_FLOAT_EQ(state[0][2].item<float>(), 0.04F);
 }
 

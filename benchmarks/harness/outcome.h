@@ -1,4 +1,4 @@
-// What a run found out about an experiment, however it did.
+// The outcome of an experiment, in any mode.
 #pragma once
 
 #include <cstdint>
@@ -13,39 +13,45 @@
 
 namespace gpipe::benchmarks {
 
-// Of a device in training. Bytes.
+// The memory of one device during training, in bytes.
 struct DeviceMemory {
-  // What stays from step to step. Gradients are as large as what is trained.
+  // Memory that is kept from step to step. `gradients` is the size of the
+  // trainable parameters.
   int64_t parameters = 0, gradients = 0, optimizer_state = 0;
-  int64_t buffers = 0;  // BatchNorm's statistics and the like
-  // At most at any one time, all in all, as tensors ask for it.
+  int64_t buffers = 0;  // such as the statistics of BatchNorm
+  // The peak of all memory together, as requested by tensors.
   int64_t peak = 0;
-  // What has been copied from other devices, at most; and all that is none of
-  // those above, at most. Only dry runs know.
+  // The peak of the tensors that were copied from other devices. Only dry runs
+  // know it.
   int64_t boundary = 0;
+  // The peak of the memory that is not lasting: activations, temporary tensors
+  // and boundary tensors together. Only dry runs know it.
   std::optional<int64_t> transient;
-  // What a caching allocator held at most; none where there is none.
+  // The peak of the memory that the caching allocator reserved; none if the
+  // device has no caching allocator.
   std::optional<int64_t> reserved;
 
-  // The papers' "model memory", which is without buffers.
+  // Returns the papers' "model memory", which does not include buffers.
   int64_t lasting() const { return parameters + gradients + optimizer_state; }
-  // The papers' "peak activation memory": what the peak has beyond that. Less
-  // than `transient` where the peak comes before the last gradients.
+  // Returns the papers' "peak activation memory": the peak minus the model
+  // memory and the buffers. It is less than `transient` if the peak comes
+  // before the last gradients exist.
   int64_t activations() const { return peak - lasting() - buffers; }
 };
 
+// The result of an experiment, or the reason why there is none.
 struct Outcome {
   Experiment experiment;       // with the balance that was used
-  Mode mode = Mode::kMeasure;  // how it was found out
+  Mode mode = Mode::kMeasure;  // the way in which the result was obtained
   std::string devices;         // "cuda:0 x 2", if measured
-  std::string threads;         // "2 x 1" on CPUs; "" elsewhere
-  int64_t samples = 0;         // in each of the durations
+  std::string threads;         // "2 x 1" on CPUs; "" on other devices
+  int64_t samples = 0;         // the samples in each of the durations
   std::vector<Duration> durations;
-  // By device; empty if not looked at. Partitions that share a device, as all
-  // on the CPU do, share an entry.
+  // The memory per device; empty if not measured. Partitions on one device
+  // share an entry; all partitions on the CPU do.
   std::vector<DeviceMemory> memory;
-  std::optional<Timeline> timeline;  // of a step, if there is one
-  std::string error;                 // why there is no result
+  std::optional<Timeline> timeline;  // of a step, if simulated
+  std::string error;                 // the reason why there is no result
 };
 
 }  // namespace gpipe::benchmarks

@@ -10,7 +10,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Fills a table a column after the other.
+// A builder that fills a table column by column.
 class Columns {
  public:
   explicit Columns(const std::vector<Outcome>& outcomes) : outcomes_(outcomes) {
@@ -22,7 +22,7 @@ class Columns {
     }
   }
 
-  // `cell` gets an outcome.
+  // Adds a column. `cell`: called with each outcome, returns its cell.
   template <typename ToCell>
   void add(const std::string& name, const ToCell& cell) {
     table_.columns.push_back(name);
@@ -49,7 +49,7 @@ Cell cell_of(Figure figure, std::optional<double> value) {
   return {value, figure == Figure::kParameters ? 0 : 3};
 }
 
-// Of all devices.
+// Returns a cell with the sum of `part` over all devices.
 Cell sum_cell(const Outcome& outcome, int64_t (*part)(const DeviceMemory&)) {
   return outcome.memory.empty() ? Cell::bytes(std::nullopt)
                                 : Cell::bytes(total(outcome.memory, part));
@@ -57,7 +57,7 @@ Cell sum_cell(const Outcome& outcome, int64_t (*part)(const DeviceMemory&)) {
 
 int64_t peak_of(const DeviceMemory& device) { return device.peak; }
 
-// 0 for none; see has_reserved().
+// Returns 0 if there is no caching allocator; see has_reserved().
 int64_t reserved_of(const DeviceMemory& device) {
   return device.reserved.value_or(0);
 }

@@ -1,4 +1,4 @@
-// Outcomes as a table, beside the published figures.
+// Outcomes as a table, with the published figures.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,36 @@
 
 namespace gpipe::benchmarks {
 
-// A row per outcome, all found in `mode`: what was run and how, then
+// Returns a table with a row per outcome. All outcomes were obtained in `mode`.
+// The columns are, in this order:
 //
-// - of a speed table that was not dry-run: the median of samples per second
-//   with the smallest and the largest, where there are several, and the ratio
-//   to the base of the same run;
-// - of the others: parameters, model memory (with gradients and the
-//   optimizer's state), activations (the peak less that), and the peak, of all
-//   devices together; the peak of the largest device, and what it was of
-//   copies from other devices;
-// - what a measured step took of memory at most, and an allocator reserved;
+// - the settings of the experiment;
+// - in a speed table that was not dry-run: the median of the samples per
+//   second, with the minimum and maximum if there are several durations; the
+//   speed-up relative to the base experiment; the bubble, if simulated; and the
+//   peak memory, if measured;
+// - in other tables, as sums over all devices: the parameters, the model memory
+//   (with gradients and the optimizer's state), the activations and the peak;
+//   then the peak of the largest device, and in dry runs the peak of copies
+//   from other devices;
+// - the memory that the caching allocator reserved, if there is one;
+// - the published figures of the same kind, speed or memory.
 //
-// and the published figures of the same kind. Nothing stands where a figure is
-// not known. Notes are left to the caller.
+// The cell of an unknown figure is empty. The table has no notes; the caller
+// adds them.
 Table outcome_table(const Benchmark& benchmark, Mode mode,
                     const std::vector<Outcome>& outcomes);
 
-// Only what is to be run and how, of outcomes that are still to be found.
+// Returns a table with only the settings of experiments that have not been run.
 Table plan_table(const Benchmark& benchmark, Mode mode,
                  const std::vector<Outcome>& outcomes);
 
-// Whether outcome_table() has speeds, or else memory by kind.
+// Returns true if outcome_table() shows speeds, false if it shows memory by
+// kind.
 bool tells_speed(const Benchmark& benchmark, Mode mode);
 
-// "3,4,5"; of more than 16 partitions shorter, "13 x 127, 12".
+// Returns the balance as text: "3,4,5". Shortens the text of more than 16
+// partitions: "13 x 127, 12".
 std::string balance_text(const std::vector<int64_t>& balance);
 
 }  // namespace gpipe::benchmarks

@@ -10,7 +10,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Without buffers and with nothing that an allocator tells.
+// Returns memory without buffers and without reserved memory.
 DeviceMemory make_memory(int64_t parameters, int64_t gradients,
                          int64_t optimizer_state, int64_t peak) {
   DeviceMemory memory;
@@ -41,7 +41,7 @@ Outcome make_outcome(const std::string& name, int64_t partitions) {
   return outcome;
 }
 
-// One that took three times, and one that failed.
+// Returns an outcome with three durations, and one that failed.
 std::vector<Outcome> make_measured() {
   Outcome baseline = make_outcome("baseline", 0);
   baseline.devices = "cpu";

@@ -10,7 +10,7 @@
 #include "benchmarks/harness/parse.h"
 
 DEFINE_string(format, "text",
-              "How the table is printed: text, markdown, json (Google "
+              "The format of the printed table: text, markdown, json (Google "
               "Benchmark's schema) or csv.");
 
 namespace gpipe::benchmarks {
@@ -21,7 +21,8 @@ size_t chosen_format() {
                       {"text", "markdown", "json", "csv"});
 }
 
-// A full disk or a closed pipe is noticed when the buffer is written.
+// Writes the buffer of stdout, since an error such as a full disk or a closed
+// pipe shows only then.
 void finish() {
   if (!std::cout.flush()) {
     throw std::runtime_error(
@@ -35,7 +36,7 @@ void check_format() { chosen_format(); }
 
 void print_table(const Table& table, const std::string& program,
                  const Environment& environment) {
-  // JSON has a place of its own for the environment.
+  // JSON shows the environment in its context, not as a note.
   Table with_environment = table;
   with_environment.notes.push_back(environment.sentence());
   switch (chosen_format()) {

@@ -1,4 +1,4 @@
-// --format: how a result is printed.
+// Printing of results, in the format that --format selects.
 #pragma once
 
 #include <string>
@@ -8,17 +8,21 @@
 
 namespace gpipe::benchmarks {
 
-// std::invalid_argument for a --format that there is not. Call it before the
-// work, so that a slip of the pen does not cost a run.
+// Throws std::invalid_argument if --format is unknown. Call it before the work,
+// so that a typing error does not lose the result of a run.
 void check_format();
 
-// Prints `table` to stdout as --format says, with the environment: as the last
-// note, or as the context of JSON. std::runtime_error if it cannot be written;
-// so does print_environment().
+// Prints `table` to stdout in the format of --format. The environment becomes
+// the last note or, in JSON, the context.
+//
+// Throws std::runtime_error if stdout cannot be written.
 void print_table(const Table& table, const std::string& program,
                  const Environment& environment);
 
-// The environment alone, a fact per line, or as --format says otherwise.
+// Prints the environment alone in the format of --format; as text, one fact per
+// line.
+//
+// Throws std::runtime_error if stdout cannot be written.
 void print_environment(const std::string& program,
                        const Environment& environment);
 

@@ -29,7 +29,7 @@ OutputFile::OutputFile(const std::string& flag, std::string path,
     throw std::invalid_argument(
         told + "cannot be written; does the folder exist, and is it yours?");
   }
-  // The run may not come to write it.
+  // The run may end before it writes the file: leave no empty file behind.
   if (!existed) std::filesystem::remove(path_, ignored);
 }
 

@@ -1,4 +1,4 @@
-// A file that a flag names. No LibTorch.
+// An output file whose path is given by a flag. Does not include LibTorch.
 #pragma once
 
 #include <string>
@@ -6,19 +6,26 @@
 
 namespace gpipe::benchmarks {
 
-// Finds out before the work whether the result can be written after it.
+// An output file that is checked before the work and written after it.
 class OutputFile {
  public:
-  // "": none. std::invalid_argument, naming `flag`, for a path that does not
-  // end in one of `endings` or cannot be written. What is in the file stays
-  // until write(); one that is not there yet is made by write().
+  // Checks that the file can be written. Does not change or create it.
+  //
+  // `flag`: the name of the flag, for errors.
+  // `path`: the value of the flag; "" for no file.
+  // `endings`: the allowed endings of the path.
+  //
+  // Throws std::invalid_argument, naming `flag`, if `path` does not end in one
+  // of `endings` or cannot be written.
   OutputFile(const std::string& flag, std::string path,
              const std::vector<std::string>& endings);
 
+  // Returns true if the flag gives a path.
   bool is_wanted() const { return !path_.empty(); }
   bool ends_in(const std::string& ending) const;
 
-  // In place of what the file held. std::runtime_error if it cannot.
+  // Replaces the content of the file by `text`. Throws std::runtime_error if
+  // the file cannot be written.
   void write(const std::string& text) const;
 
  private:

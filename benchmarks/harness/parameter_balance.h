@@ -1,4 +1,4 @@
-// A cut of a model without any times.
+// A cut of a model that needs no measured times.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -8,13 +8,13 @@
 
 namespace gpipe::benchmarks {
 
-// Layers per partition, such that the largest sum of the bytes of parameters is
-// as small as can be (balancing/partition.h). Each layer counts a byte more
-// than it has, so that those without parameters are spread, too. `model` may be
-// on the meta device.
+// Returns the number of layers per partition that minimizes the largest sum of
+// parameter bytes in a partition (balancing/partition.h). Each layer counts one
+// byte more than its parameters have, so that layers without parameters are
+// spread, too. `model` may be on the meta device.
 //
-// Errors: std::invalid_argument for partitions < 1 and for fewer layers than
-// partitions. Threads: any, while no other one changes the model.
+// Throws std::invalid_argument if `partitions` < 1 or if there are fewer layers
+// than partitions. Thread-safe while no other thread changes the model.
 std::vector<int64_t> balance_by_parameters(const torch::nn::Sequential& model,
                                            int64_t partitions);
 

@@ -21,10 +21,10 @@ torch::nn::Sequential relus(int count) {
 }
 
 TEST(ParameterBalance, CutsByBytesOfParameters) {
-  const MetaGuard meta;  // there are no values to look at
+  const MetaGuard meta;  // meta tensors have no values to read
   const torch::nn::Sequential model(
       torch::nn::Linear(4, 4), torch::nn::Linear(4, 4), torch::nn::Linear(4, 4),
-      torch::nn::Linear(12, 4));  // 20, 20, 20 and 52
+      torch::nn::Linear(12, 4));  // 20, 20, 20 and 52 parameters
   EXPECT_THAT(balance_by_parameters(model, 1), ElementsAre(4));
   EXPECT_THAT(balance_by_parameters(model, 2), ElementsAre(3, 1));
   EXPECT_THAT(balance_by_parameters(model, 4), ElementsAre(1, 1, 1, 1));

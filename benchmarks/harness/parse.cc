@@ -32,7 +32,7 @@ std::vector<int64_t> parse_positive_list(std::string_view flag,
     if (error != std::errc() || stop != end || value <= 0) {
       throw std::invalid_argument("--" + std::string(flag) + "=" +
                                   std::string(text) + ": '" + entry +
-                                  "' is no whole number above 0");
+                                  "' is not a whole number above 0");
     }
     values.push_back(value);
   }

@@ -1,4 +1,4 @@
-// The texts of flags to values. No LibTorch.
+// Parsers for the texts of flags. Does not include LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,24 @@
 
 namespace gpipe::benchmarks {
 
-// "a,b" to {"a", "b"}; "" to {}. Blanks around an entry are dropped.
+// Splits "a,b" into {"a", "b"}, and "" into {}. Removes the spaces around an
+// entry.
 std::vector<std::string> split_list(std::string_view text);
 
-// "3,4" to {3, 4}. std::invalid_argument, naming `flag`, for an entry that is
-// no whole number above 0.
+// Parses "3,4" as {3, 4}. Throws std::invalid_argument, naming `flag`, if an
+// entry is not a positive whole number or exceeds 64 bits.
 std::vector<int64_t> parse_positive_list(std::string_view flag,
                                          std::string_view text);
 
-// {3, 4} to "3,4".
+// Joins {3, 4} to "3,4".
 std::string join(const std::vector<int64_t>& values);
+
+// Joins the values with `separator` between them.
 std::string join(const std::vector<std::string>& values,
                  std::string_view separator);
 
-// The place of `text` in `choices`. std::invalid_argument that names the flag
-// and the choices if it has none.
+// Returns the index of `text` in `choices`. Throws std::invalid_argument, with
+// the flag and the choices, if `text` is not among them.
 size_t parse_choice(std::string_view flag, std::string_view text,
                     const std::vector<std::string>& choices);
 

@@ -1,4 +1,4 @@
-// Any bytes as a list in a flag, or as a choice.
+// Fuzz target: parses any bytes as a list in a flag, and as a choice.
 #include <algorithm>
 #include <stdexcept>
 
@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using gpipe::testing::fuzz_parser;
   const std::string_view text = gpipe::testing::fuzz_text(data, size);
 
-  // A comma makes a string, of 32 bytes; lists grow twofold.
+  // Each comma adds a string of 32 bytes; a growing list doubles its capacity.
   gpipe::testing::FuzzLimits limits;
   limits.largest.per_byte = 64;
 

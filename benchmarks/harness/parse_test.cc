@@ -38,9 +38,9 @@ TEST(ParseTest, NamesTheFlagAndTheEntryThatIsNoPositiveNumber) {
   for (const char* entry :
        {"x", "0", "-1", "1.5", "1x", "", "99999999999999999999"}) {
     const std::string text = std::string("1,") + entry;
-    EXPECT_EQ(
-        error_of([&] { parse_positive_list("balance", text); }),
-        "--balance=" + text + ": '" + entry + "' is no whole number above 0");
+    EXPECT_EQ(error_of([&] { parse_positive_list("balance", text); }),
+              "--balance=" + text + ": '" + entry +
+                  "' is not a whole number above 0");
   }
 }
 

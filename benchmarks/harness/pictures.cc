@@ -7,11 +7,11 @@
 #include "gpipe/simulation.h"
 
 DEFINE_string(plot, "",
-              "A file (.svg) for a bar chart of the speed-ups or of the memory "
+              "File (.svg) for a bar chart of the speed-ups or of the memory, "
               "beside the published figures.");
 DEFINE_string(timeline, "",
-              "A file for the timelines of simulated steps: a picture (.svg), "
-              "or a trace (.json) for ui.perfetto.dev.");
+              "File for the timelines of simulated steps: a picture (.svg), or "
+              "a trace (.json) for ui.perfetto.dev.");
 
 namespace gpipe::benchmarks {
 

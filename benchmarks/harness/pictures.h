@@ -1,4 +1,4 @@
-// --plot and --timeline: a result as pictures.
+// Pictures of a result: --plot and --timeline.
 #pragma once
 
 #include <vector>
@@ -10,16 +10,18 @@
 
 namespace gpipe::benchmarks {
 
+// The pictures that --plot and --timeline ask for.
 class Pictures {
  public:
-  // Of the flags. std::invalid_argument for a path that cannot be written, so
-  // make one before the work.
+  // Reads the flags. Construct it before the work: it throws
+  // std::invalid_argument if a path has a wrong ending or cannot be written.
   Pictures();
 
   bool wants_timelines() const { return timeline_.is_wanted(); }
 
-  // Writes what was asked for: the chart of plot.h, and the timelines of the
-  // outcomes that have one, on one scale of time.
+  // Writes the pictures that were asked for: the chart of plot.h, and the
+  // timelines of the outcomes that have one, on a common time scale. Throws
+  // std::runtime_error if a file cannot be written.
   void write(const Benchmark& benchmark, Mode mode,
              const std::vector<Outcome>& outcomes) const;
 

@@ -1,4 +1,4 @@
-// A table's main figure as a chart.
+// A chart of the main figure of a table.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,10 @@
 
 namespace gpipe::benchmarks {
 
-// A group per outcome: ours, named by its mode, beside each published column of
-// the same figure. That is the speed-up; for memory the total or, where only
-// its parts are published, the activations.
+// Returns a chart with a group of bars per outcome: gpipe's figure, labelled
+// with its mode, and each published column of the same figure. The figure is
+// the speed-up. For memory it is the total, or the activations if only these
+// are published.
 BarChart chart_of(const Benchmark& benchmark, Mode mode,
                   const std::vector<Outcome>& outcomes);
 

@@ -13,7 +13,7 @@
 
 #include "gpipe/program/working_directory.h"
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 #include <glog/logging.h>
 
@@ -29,7 +29,8 @@ bool asks_for_help(int argc, char** argv) {
   return false;
 }
 
-// gflags writes a double with all of its digits, 1.0000000000000001e-05.
+// Returns the default of the flag for --help. gflags would print a double with
+// all of its digits, such as 1.0000000000000001e-05.
 std::string default_of(const gflags::CommandLineFlagInfo& flag) {
   if (flag.default_value.empty()) return "''";
   if (flag.type != "double") return flag.default_value;
@@ -39,7 +40,7 @@ std::string default_of(const gflags::CommandLineFlagInfo& flag) {
   return text;
 }
 
-// In lines of up to 80 characters.
+// Prints the names in lines of up to 80 characters.
 void print_experiments(const std::vector<std::string>& names) {
   if (names.empty()) return;
   std::cout << "\nExperiments:\n";
@@ -54,7 +55,8 @@ void print_experiments(const std::vector<std::string>& names) {
   std::cout << line << "\n";
 }
 
-// gflags has a --help too, but shows every library's flags and exits with 1.
+// Prints the help of `program`. The --help of gflags is not used: it shows the
+// flags of every library and exits with 1.
 void print_help(const Program& program) {
   std::cout << program.name << ": " << program.about << "\n\nExamples:\n";
   for (const auto& example : program.examples) {
@@ -68,15 +70,15 @@ void print_help(const Program& program) {
   std::sort(flags.begin(), flags.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   for (const auto& flag : flags) {
-    // The others are of gflags and glog.
+    // The other flags belong to gflags and glog.
     if (flag.filename.find("benchmarks/") == std::string::npos) continue;
     std::cout << "  --" << flag.name << "=" << default_of(flag) << "\n      "
               << flag.description << "\n";
   }
-  std::cout << "\nThe result goes to stdout, all else to stderr. Also: "
-               "--flagfile=FILE, glog's flags\n(--v, --minloglevel, ...) and "
-               "--helpfull, which lists them.\n"
-               "Exit codes: 0 all well, 1 a flag is wrong, 2 the run or a row "
+  std::cout << "\nThe result goes to stdout, everything else to stderr. Also: "
+               "--flagfile=FILE, the flags\nof glog (--v, --minloglevel, ...) "
+               "and --helpfull, which lists them.\n"
+               "Exit codes: 0 success, 1 a flag is wrong, 2 the run or a row "
                "of it failed.\n";
 }
 
@@ -106,7 +108,8 @@ int run_program(int argc, char** argv, const Program& program,
   gflags::SetUsageMessage(program.about);
   try {
     enter_working_directory();
-    // Exits with 1 and a line for an unknown flag or a value of a wrong type.
+    // Prints a line and exits with 1 if a flag is unknown or has a value of a
+    // wrong type.
     gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
     google::InitGoogleLogging(argv[0]);
     if (argc > 1) {

@@ -1,4 +1,4 @@
-// What every benchmark's main() does around its work.
+// The common part of every benchmark's main(): flags, --help, logs, errors.
 #pragma once
 
 #include <functional>
@@ -9,26 +9,31 @@ namespace gpipe::benchmarks {
 
 // Exit codes of every program here.
 constexpr int kOk = 0;
-constexpr int kUsage = 1;   // a flag that is unknown or has no sense
-constexpr int kFailed = 2;  // the run, or a row of its table
+constexpr int kUsage = 1;   // a flag is unknown or has an invalid value
+constexpr int kFailed = 2;  // the run, or a row of its table, failed
 
+// The texts of a program's --help.
 struct Program {
-  std::string name;                   // of the Bazel target
-  std::string about;                  // lines for --help
+  std::string name;                   // the name of the Bazel target
+  std::string about;                  // a description, may have several lines
   std::vector<std::string> examples;  // flags, without the program's name
-  // For --help: what --experiment chooses from; empty if there is no such flag.
+  // The choices for --experiment; empty if the program has no such flag.
   std::vector<std::string> experiments = {};
 };
 
-// Reads flags, answers --help (status 0, on stdout), starts glog on stderr and
-// runs `body`, whose result is the exit code. std::invalid_argument from it is
-// a usage error, any other exception a failed run; both are told in a line on
-// stderr. Everything but results goes to stderr.
+// Parses the flags, starts glog on stderr, runs `body` and returns its result,
+// the exit code. Prints --help to stdout and returns kOk instead, if asked for.
+// Changes to the folder in which `bazel run` was started, so that relative
+// paths in flags work.
+//
+// If `body` throws std::invalid_argument, the function returns kUsage; for
+// other exceptions it returns kFailed. It prints both errors as one line on
+// stderr. Only results go to stdout.
 int run_program(int argc, char** argv, const Program& program,
                 const std::function<int()>& body);
 
-// One line for people: without LibTorch's stack traces, and "out of memory: "
-// in front where it is that.
+// Returns the first line of the error, without LibTorch's stack trace. Puts
+// "out of memory: " in front if the error is one of memory.
 std::string describe(const std::exception& error);
 
 }  // namespace gpipe::benchmarks

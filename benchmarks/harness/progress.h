@@ -1,4 +1,4 @@
-// How far a run is, on stderr.
+// The progress of a run, on stderr.
 #pragma once
 
 #include <chrono>
@@ -9,22 +9,28 @@
 
 namespace gpipe::benchmarks {
 
-// "pipeline-2 | 00:01:05 | epoch 2/3 (50%) | 21.3 samples/s | 00:01:05 left".
-// The time left is judged from the part that is done; "" while that is none.
+// Returns "pipeline-2 | 00:01:05 | epoch 2/3 (50%) | 21.3 samples/s | 00:01:05
+// left". The remaining time is estimated from the part that is done. It is
+// missing as long as nothing is done.
+//
+// `seconds`: the time since the start.
+// `epoch`: the current epoch, counted from 1.
+// `done_of_epoch`: the finished part of it, in [0, 1].
 std::string progress_line(const std::string& label, double seconds,
                           int64_t epoch, int64_t epochs, double done_of_epoch,
                           double samples_per_second);
 
-// On a terminal a line that is written over; else, so that logs stay short, a
-// line every ten seconds.
+// A display of the progress. On a terminal it is one line that is overwritten.
+// In a log file it is a new line every ten seconds, so that logs stay short.
 class Progress {
  public:
   Progress(std::string label, int64_t epochs);
 
-  // In epoch `epoch` (from 1), of which `done` in [0, 1] is behind us.
+  // Shows the progress. `epoch`: the current epoch, counted from 1. `done`: the
+  // finished part of the epoch, in [0, 1].
   void update(int64_t epoch, double done, double samples_per_second);
 
-  // A line that stays.
+  // Prints a line that is not overwritten.
   void say(const std::string& text);
 
  private:

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "gpipe/distributed/bytes.h"
@@ -14,13 +14,13 @@
 
 DEFINE_bool(
     distributed, false,
-    "Of --mode=measure: every partition in a process of its own. Start "
-    "as many processes as partitions, by //tools:launch, torchrun, srun "
-    "or mpirun, each with the same flags.");
+    "With --mode=measure: run every partition in a process of its own. Start "
+    "as many processes as partitions with //tools:launch, torchrun, srun "
+    "or mpirun, all with the same flags.");
 DEFINE_double(timeout, 60,
-              "Of --distributed: seconds to wait for another process. The "
-              "slowest step of a row takes less; so does a row that rank 0 "
-              "measures alone.");
+              "With --distributed: seconds to wait for another process. It "
+              "must be longer than the slowest step of a row, and longer than "
+              "a row that rank 0 measures alone.");
 
 namespace gpipe::benchmarks {
 std::shared_ptr<Ranks> Ranks::connect() {
@@ -28,7 +28,7 @@ std::shared_ptr<Ranks> Ranks::connect() {
   const auto timeout = milliseconds_of(FLAGS_timeout);
   if (timeout.count() <= 0) {
     throw std::invalid_argument("--timeout=" + std::to_string(FLAGS_timeout) +
-                                ": expected seconds, above 0");
+                                ": expected a number of seconds above 0");
   }
   WorldOptions options = WorldOptions::from_environment();
   options.timeout = timeout;

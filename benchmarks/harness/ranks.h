@@ -1,4 +1,4 @@
-// --distributed: a table whose rows are measured by several processes.
+// The processes that measure a table together (--distributed).
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,20 @@
 
 namespace gpipe::benchmarks {
 
-// All processes of a job run the same program with the same flags; a row with a
-// pipeline takes a partition in each, and a row without one is rank 0's alone,
-// while the others wait. Rank 0 prints.
+// The ranks of a job. All processes run the same program with the same flags. A
+// row with a pipeline has one partition in each process. A row without a
+// pipeline runs on rank 0 alone, while the other ranks wait. Rank 0 prints the
+// table.
+//
+// Not thread-safe.
 class Ranks {
  public:
-  // By --distributed and --timeout: null without the former. Waits for the
-  // other ranks. The errors of World::connect; std::invalid_argument for a
-  // timeout without sense.
+  // Connects to the other ranks and returns the job, or returns null without
+  // --distributed. Blocks until all ranks are there; --timeout limits the
+  // waits.
+  //
+  // Throws std::invalid_argument if --timeout is not above 0, and what
+  // World::connect() throws.
   static std::shared_ptr<Ranks> connect();
 
   explicit Ranks(std::shared_ptr<World> world);
@@ -28,16 +34,26 @@ class Ranks {
   int local_rank() const { return world_->local_rank(); }
   const std::shared_ptr<World>& world() const { return world_; }
 
-  // All ranks call these, and wait for each other. PeerError.
+  // All ranks must call the following functions, except fail(), in the same
+  // order. Each call blocks until all ranks have called, and throws PeerError
+  // if another rank has failed.
+
+  // Blocks until all ranks have called.
   void meet();
+
+  // Returns the numbers that rank 0 passed.
   std::vector<int64_t> of_first(const std::vector<int64_t>& numbers);
-  // A row has failed here. All others fail too, and so will all rows to come: a
-  // rank that is out of step cannot come back.
+
+  // Reports that a row has failed on this rank. The row fails on all other
+  // ranks, too, and so do all later rows, since the ranks are no longer at the
+  // same row.
   void fail(const std::string& what);
-  // Of all ranks, in their order.
+
+  // Returns the entries of all ranks, in the order of the ranks.
   std::vector<DeviceMemory> gather(const std::vector<DeviceMemory>& own);
 
  private:
+  // Returns the texts of all ranks, in the order of the ranks.
   std::vector<std::string> exchange(const std::string& own);
 
   std::shared_ptr<World> world_;

@@ -18,8 +18,8 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Takes a skip tensor on under another key: one half of a relay, which needs
-// two, since a layer cannot pop and stash the same name.
+// A layer that pops a skip tensor and stashes it under another key. A relay
+// needs two such layers, since a layer cannot pop and stash the same name.
 class HandOverImpl : public torch::nn::Cloneable<HandOverImpl>,
                      public Skippable {
  public:
@@ -46,7 +46,8 @@ class HandOverImpl : public torch::nn::Cloneable<HandOverImpl>,
 };
 TORCH_MODULE(HandOver);
 
-// Modules inside of a layer may pop, too.
+// Makes `layer`, and the modules inside of it, pop `key` from the namespace
+// `ns`.
 void pop_from(torch::nn::Module& layer, const SkipKey& key,
               const Namespace& ns) {
   for (const auto& module : layer.modules()) {
@@ -70,12 +71,13 @@ Relayed relay_skips(const torch::nn::Sequential& model,
   const std::vector<LayerSkips> declared = declared_skips(model);
   const auto children = model->named_children();
 
-  // Where each skip tensor that is under way is to be popped.
+  // The index of the layer that pops each skip tensor.
   std::map<SkipKey, int64_t> popped_by;
   for (int64_t k = 0; k < layers; ++k) {
     for (const SkipKey& key : declared[k].pop) popped_by[key] = k;
   }
-  // By its first name: what it is called by now.
+  // The current key of each skip tensor that is stashed and not yet popped, by
+  // its original key.
   std::map<SkipKey, SkipKey> under_way;
   Relayed relayed;
   int64_t first = 0;

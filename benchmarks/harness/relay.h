@@ -1,5 +1,5 @@
-// Skip tensors that go from partition to partition, as if there were no way
-// past those between.
+// Relayed skip tensors: they go through every partition between their producer
+// and their consumer, instead of directly.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -9,22 +9,24 @@
 
 namespace gpipe::benchmarks {
 
+// A model with relayed skip tensors.
 struct Relayed {
   torch::nn::Sequential model;
-  std::vector<int64_t> balance;  // of it
+  std::vector<int64_t> balance;  // layers per partition of `model`
 };
 
-// `model`, whose layers it takes over, with two more layers at the start of a
-// partition for each skip tensor (gpipe/skip.h) that goes past it: they pop the
-// tensor and stash it again. So it crosses each boundary on its way, and lives
-// in each partition. What the model computes is the same.
+// Returns a model with the layers of `model` in which skip tensors
+// (gpipe/skip.h) are relayed. For each skip tensor that would bypass a
+// partition, two layers are added at the start of that partition. They pop the
+// tensor and stash it again, so it crosses each boundary and occupies memory in
+// each partition. The model computes the same values.
 //
-// Layers at these places get and give one tensor. The layers that pop such a
-// tensor look for it in another namespace afterwards, so that `model` itself
-// does not work any more.
+// The input of a partition with added layers must be a single tensor. The
+// layers that pop a relayed tensor are changed to use another namespace, so
+// `model` itself no longer works.
 //
-// Errors: c10::TypeError for skips that do not match; c10::ValueError for a
-// balance that does not fit.
+// Throws c10::TypeError if stashes and pops do not match, and c10::ValueError
+// if the sum of the balance is not the number of layers.
 Relayed relay_skips(const torch::nn::Sequential& model,
                     const std::vector<int64_t>& balance);
 

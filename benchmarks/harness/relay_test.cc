@@ -24,7 +24,8 @@ TEST(RelaySkips, TakesEachCrossingSkipThroughEveryPartitionBetween) {
   EXPECT_EQ(relayed.balance, (std::vector<int64_t>{1, 3, 3, 2}));
   const auto described =
       summary(relayed.model, relayed.balance, at::zeros({4, 3}));
-  // A boundary and the skip, of 4 x 3 float32 each, over each of three.
+  // An activation and a skip tensor of 4 x 3 float32 cross each of the three
+  // boundaries.
   ASSERT_EQ(described.crossings.size(), 6u);
   for (const CrossingSummary& crossing : described.crossings) {
     EXPECT_EQ(crossing.to, crossing.from + 1);

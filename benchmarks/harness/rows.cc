@@ -36,7 +36,8 @@ void check_balance(const Settings& settings,
   }
 }
 
-// What has to be equal for a ratio to be of the pipeline alone.
+// Returns the members that must be equal in two rows, so that the pipeline is
+// the only cause of their ratio.
 auto work_of(const Experiment& row) {
   return std::tie(row.batch_size, row.chunks, row.checkpoint, row.size);
 }

@@ -1,4 +1,4 @@
-// Which rows a run has: experiments chosen and changed by flags.
+// The rows of a run: experiments that flags select and change.
 #pragma once
 
 #include <string>
@@ -9,33 +9,44 @@
 
 namespace gpipe::benchmarks {
 
+// The options that choose the rows of a run.
 struct RowOptions {
-  std::string names = "all";  // as in select_experiments()
-  // Papers give each row the largest mini-batch that fits, so that a ratio of
-  // speeds has two reasons. True: each has that of the base experiment, unless
-  // the settings name one for all.
+  std::string names = "all";  // see select_experiments()
+  // If true, each row gets the mini-batch of its base experiment, unless the
+  // settings give a mini-batch for all rows. Papers give each row the largest
+  // mini-batch that fits; the ratio of two speeds then has two causes, the
+  // pipeline and the mini-batch.
   bool same_batch = false;
-  // Adds the rows of with_controls().
+  // If true, the rows of with_controls() are added.
   bool control = false;
 };
 
-// Of `all`, in this order: selected, the settings applied, and with `options`.
-// `base`: a name in `all`, for same_batch, also if it is not selected.
-// std::invalid_argument: see select_experiments(); a balance in the settings
-// that fits no row; same_batch without an experiment `base`.
+// Returns the rows of a run: selects experiments from `all` and applies the
+// options and the settings. Keeps the order of `all`.
+//
+// `base`: the name of the base experiment for `same_batch`. It must be in `all`
+// and need not be selected.
+//
+// Throws std::invalid_argument if select_experiments() does, if no selected row
+// has as many partitions as the balance in the settings has entries, or if
+// `same_batch` is set and there is no experiment `base`.
 std::vector<Experiment> choose_rows(const std::vector<Experiment>& all,
                                     const std::string& base,
                                     const Settings& settings,
                                     const RowOptions& options);
 
-// The rows, and for each kind of mini-batch and checkpointing among those with
-// several partitions one with a single partition and the rest as there, unless
-// there is such a row already:
-// recomputing and small micro-batches, without a pipeline. So the ratio of the
-// two tells what the pipeline brings, and the ratio of the new row to the base
-// what checkpointing costs. They are called "checkpoint-only", or
-// "checkpoint-only (pipeline-2)" where there are several, and come behind the
-// rows without a pipeline.
+// Returns the rows with added control rows. A control row has one partition,
+// and otherwise the mini-batch, chunks, checkpoint mode and size of a row with
+// several partitions. Equal rows share a control row, and no control row is
+// added if such a row exists already.
+//
+// So a control row recomputes and has small micro-batches, but has no pipeline.
+// The ratio of a pipeline row to its control row is the gain of the pipeline.
+// The ratio of a control row to the base is the cost of checkpointing.
+//
+// A single control row is named "checkpoint-only"; several are named
+// "checkpoint-only (pipeline-2)" and so on. They are inserted after the rows
+// without a pipeline.
 std::vector<Experiment> with_controls(std::vector<Experiment> rows);
 
 }  // namespace gpipe::benchmarks

@@ -115,7 +115,7 @@ TEST(RowsTest, ARowWithOnePartitionAndEqualWorkIsAControl) {
   EXPECT_THAT(names_of(with_controls(rows)),
               ElementsAre("baseline", "checkpoint-only", "pipeline-2",
                           "pipeline-3", "pipeline-1"));
-  rows.back().checkpoint = Checkpoint::kNever;  // other work
+  rows.back().checkpoint = Checkpoint::kNever;  // different work
   EXPECT_EQ(with_controls(rows).size(), 6U);
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <glog/logging.h>
 
 #include "benchmarks/harness/device_memory.h"
@@ -32,7 +32,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Experiments to outcomes, in the chosen mode.
+// A run of experiments in the selected mode.
 class Run {
  public:
   Run(const Benchmark& benchmark, const RunOptions& options)
@@ -60,7 +60,7 @@ class Run {
         &balancers_);
   }
 
-  // What is known only afterwards.
+  // Returns the notes that are known only after all experiments have run.
   std::vector<std::string> notes() const {
     if (simulator_) return simulator_->notes();
     if (!cut_by_parameters_) return {};
@@ -70,7 +70,8 @@ class Run {
   }
 
  private:
-  // For a dry run.
+  // Returns the experiment with a balance for a dry run: its own, or a cut by
+  // parameters.
   Experiment with_balance(Experiment experiment) {
     if (experiment.partitions == 0 || !experiment.balance.empty()) {
       return experiment;
@@ -87,10 +88,10 @@ class Run {
   const Workload& workload_;
   std::optional<Simulator> simulator_;
   Balancers balancers_;
-  bool cut_by_parameters_ = false;  // any row
+  bool cut_by_parameters_ = false;  // true if any row was
 };
 
-// For a row whose outcome is not known (yet).
+// Returns the outcome of an experiment that has not run or has failed.
 Outcome unknown(const Experiment& experiment, Mode mode) {
   Outcome outcome;
   outcome.experiment = experiment;

@@ -1,17 +1,19 @@
-// The main() of every table.
+// The main() function of every table.
 #pragma once
 
 #include "benchmarks/harness/benchmark.h"
 
 namespace gpipe::benchmarks {
 
-// The whole of main(): reads the flags, finds an outcome for each chosen
-// experiment in the chosen mode, prints them as a table (outcome_table.h) with
-// notes and the environment, and draws the pictures that were asked for.
+// Runs a whole program and returns its exit code. Parses the flags and gets the
+// outcome of each selected experiment in the selected mode. Prints the outcomes
+// as a table (outcome_table.h) with notes and the environment, and writes the
+// pictures that were asked for. With --dry_run or --env it only prints.
 //
-// An experiment that throws is a row that says so (exit code 2 at the end), and
-// one for which there are not enough devices a row that says that; the others
-// go on. Exit code 2 also if none was run. --dry_run and --env only print.
+// If an experiment throws, its row shows the error, the other experiments run,
+// and the exit code is 2 (kFailed). If there are not enough devices for an
+// experiment, its row says so, and this is not a failure. The exit code is also
+// 2 if no experiment ran.
 int run_benchmark(int argc, char** argv, const Benchmark& benchmark);
 
 }  // namespace gpipe::benchmarks

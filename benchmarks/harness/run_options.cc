@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/links.h"
@@ -17,47 +17,51 @@
 DECLARE_bool(distributed);
 
 DEFINE_string(experiment, "all",
-              "Which experiments, separated by commas, or all of those above.");
+              "The experiments to run, separated by commas: names from the "
+              "list above, or all.");
 DEFINE_string(mode, "auto",
-              "Where the numbers come from. measure: training on --devices; "
-              "simulate: times of the layers on one device, and the simulator; "
-              "dry_run: training without memory, where all that is asked for "
-              "is counted; auto: dry_run for a memory table that there are too "
-              "few accelerators for, else measure.");
+              "The way to get the numbers. measure: train on --devices; "
+              "simulate: time the layers on one device and simulate the "
+              "schedule; dry_run: train on meta tensors, which have no memory, "
+              "and count the bytes; auto: dry_run for a memory table if there "
+              "are too few accelerators, otherwise measure.");
 DEFINE_string(scale, "auto",
-              "paper: the published sizes; small: minutes on a CPU; auto: "
-              "small where it is measured without an accelerator, else paper.");
+              "paper: the published sizes; small: sizes that take minutes on a "
+              "CPU; auto: small if measured without an accelerator, otherwise "
+              "paper.");
 DEFINE_int64(skip_epochs, -1,
-             "Epochs at the beginning that warm up and do not count. -1: the "
-             "experiment's, as far as --epochs leaves one to measure.");
+             "Number of warm-up epochs at the start that do not count. -1: the "
+             "experiment's number, but at most --epochs minus 1.");
 DEFINE_bool(same_batch, false,
             "Give every row the mini-batch of the base (or --batch_size), so "
-            "that speeds differ by the pipeline alone. Papers give each row "
-            "the largest that fits.");
+            "that the pipeline is the only cause of a speed-up. Papers give "
+            "each row the largest mini-batch that fits.");
 DEFINE_bool(control, false,
-            "Add rows that work as those with a pipeline do, in micro-batches "
-            "with recomputing, but have one partition: what a pipeline adds, "
-            "apart from what checkpointing costs.");
+            "Add control rows: one partition, with the micro-batches and the "
+            "recomputing of a pipeline row. They separate the gain of the "
+            "pipeline from the cost of checkpointing.");
 DEFINE_bool(dry_run, false,
-            "Print what would be run and how, and run nothing. (The mode that "
-            "needs no memory is --mode=dry_run.)");
-DEFINE_bool(env, false, "Print what this machine and this build are, and end.");
+            "Print the experiments and their settings, and run nothing. (The "
+            "mode that needs no memory is --mode=dry_run.)");
+DEFINE_bool(env, false, "Print a description of the machine and the build.");
 DEFINE_double(link_latency, gpipe::benchmarks::SimulateOptions().latency,
-              "Of --mode=simulate: seconds until a copy begins to arrive.");
+              "With --mode=simulate: seconds until a copy begins to arrive.");
 DEFINE_double(link_bandwidth, gpipe::benchmarks::SimulateOptions().bandwidth,
-              "Of --mode=simulate: bytes per second between two devices. 0: "
-              "unlimited. The default is of PCI Express 3.0.");
+              "With --mode=simulate: bytes per second between two devices. 0: "
+              "unlimited. The default is that of PCI Express 3.0.");
 DEFINE_bool(measure_links, false,
-            "Of --mode=simulate: measure the link between the first two "
-            "--devices in place of the two flags.");
+            "With --mode=simulate: measure the link between the first two of "
+            "--devices, instead of using --link_latency and --link_bandwidth.");
 DEFINE_double(device_speed, gpipe::benchmarks::SimulateOptions().device_speed,
-              "Of --mode=simulate: how much faster a simulated device is than "
-              "the first of --devices. 0: as fast as published.");
+              "With --mode=simulate: the speed of a simulated device, relative "
+              "to the first of --devices. 0: the speed at which the base "
+              "experiment is as fast as published.");
 DEFINE_int64(profile_rows, gpipe::benchmarks::SimulateOptions().profile_rows,
-             "Of --mode=simulate: samples to time the layers with, at most.");
+             "With --mode=simulate: the largest number of samples to time the "
+             "layers with.");
 DEFINE_double(profile_seconds,
               gpipe::benchmarks::SimulateOptions().profile_seconds,
-              "Of --mode=simulate: about how long to time them.");
+              "With --mode=simulate: approximate seconds to time the layers.");
 
 namespace gpipe::benchmarks {
 namespace {
@@ -70,7 +74,8 @@ int64_t most_partitions(const std::vector<Experiment>& experiments) {
   return most;
 }
 
-// So that a wrong --balance is told before the work, and in every mode.
+// Throws std::invalid_argument if --balance does not fit the model. Reports it
+// before the work, and in every mode.
 void check_balance(const Benchmark& benchmark, const RunOptions& options) {
   const auto& balance = options.settings.balance;
   if (balance.empty()) return;
@@ -82,7 +87,7 @@ void check_balance(const Benchmark& benchmark, const RunOptions& options) {
   }
 }
 
-// -1 for the workload's.
+// Returns --skip_epochs or, if it is -1, the workload's number.
 int64_t parse_skip_epochs(int64_t of_workload, const RunOptions& options) {
   if (FLAGS_skip_epochs < -1) {
     throw std::invalid_argument(
@@ -99,7 +104,7 @@ int64_t parse_skip_epochs(int64_t of_workload, const RunOptions& options) {
   return FLAGS_skip_epochs;
 }
 
-// Neither below 0 nor infinite nor NaN.
+// Throws std::invalid_argument if `value` is negative, infinite or NaN.
 void check_number(const char* flag, double value) {
   if (std::isfinite(value) && value >= 0) return;
   throw std::invalid_argument("--" + std::string(flag) + "=" +
@@ -107,7 +112,7 @@ void check_number(const char* flag, double value) {
                               ": expected a number, 0 or above");
 }
 
-// Without measuring anything.
+// Returns the options of a simulation. Measures nothing.
 SimulateOptions parse_simulate_options(const Settings& settings) {
   SimulateOptions options;
   options.latency = FLAGS_link_latency;
@@ -127,8 +132,8 @@ SimulateOptions parse_simulate_options(const Settings& settings) {
   }
   if (FLAGS_measure_links && settings.devices.size() < 2) {
     throw std::invalid_argument(
-        "--measure_links wants two devices, and there is one; give "
-        "--link_latency and --link_bandwidth");
+        "--measure_links needs two devices, but there is one; give "
+        "--link_latency and --link_bandwidth instead");
   }
   return options;
 }

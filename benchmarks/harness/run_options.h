@@ -1,4 +1,4 @@
-// The flags of run_benchmark().
+// The options of run_benchmark(), from its flags.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,31 @@
 
 namespace gpipe::benchmarks {
 
+// The values of the flags. Flags at their defaults take the values of the
+// benchmark.
 struct RunOptions {
   Settings settings;
   RowOptions rows;
   Mode mode = Mode::kMeasure;
   bool small = false;
-  std::vector<Experiment> experiments;  // chosen, with what the flags say
+  std::vector<Experiment> experiments;  // selected and changed by the flags
   int64_t epochs = 1;
   int64_t skip_epochs = 0;
   SimulateOptions simulate;
   bool plan_only = false;         // --dry_run
   bool environment_only = false;  // --env
-  std::shared_ptr<Ranks> ranks;   // --distributed, if anything is to be run
+  std::shared_ptr<Ranks> ranks;   // --distributed, if an experiment will run
 
   const Workload& workload(const Benchmark& benchmark) const {
     return small ? benchmark.small : benchmark.paper;
   }
 };
 
-// std::invalid_argument for a value without sense.
+// Returns the options. With --measure_links it measures the links of a
+// simulation; with --distributed it blocks until all ranks are connected.
+//
+// Throws std::invalid_argument if a flag has an invalid value, and what
+// Ranks::connect() throws.
 RunOptions parse_run_options(const Benchmark& benchmark);
 
 }  // namespace gpipe::benchmarks

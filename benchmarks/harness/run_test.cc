@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 namespace gpipe::benchmarks {
@@ -32,7 +32,8 @@ struct BadLayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(BadLayer);
 
-// 30 parameters, in three layers.
+// Returns a benchmark whose model has 30 parameters in three layers. The second
+// layer fails for three rows.
 Benchmark make_benchmark() {
   Benchmark benchmark;
   benchmark.program = {"toy_speed", "a toy.", {"--epochs=2"}};
@@ -70,11 +71,11 @@ Benchmark make_memory_benchmark() {
   return benchmark;
 }
 
-// The exit code; `output` gets what was printed to stdout.
+// Runs the benchmark with `flags` and returns the exit code. Sets `output` to
+// the text on stdout. Flags can be parsed and glog can be started only once per
+// process, so each run needs a process of its own: see the death tests.
 int run(const Benchmark& benchmark, std::vector<std::string> flags,
         std::string* output) {
-  // Programs parse once and glog starts once, so each run is a process: see
-  // the death tests. Here the flags are set as a command line would.
   const gflags::FlagSaver saver;
   flags.insert(flags.begin(), "toy_speed");
   std::vector<char*> argv;
@@ -103,7 +104,7 @@ std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A forked child would have lost LibTorch's threads.
+// Death tests in new processes: a forked child would lack LibTorch's threads.
 class RunDeathTest : public ::testing::Test {
  protected:
   RunDeathTest() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
@@ -132,7 +133,7 @@ TEST_F(RunDeathTest, TheControlComesBehindTheBaseline) {
 }
 
 TEST_F(RunDeathTest, MemoryIsDryRunWithoutAccelerators) {
-  // A partition's first step has 4 x 4 + 4 parameters, the other 4 x 2 + 2.
+  // The partitions have 4 x 4 + 4 and 4 x 2 + 2 parameters.
   EXPECT_EXIT(run_and_exit(
                   make_memory_benchmark(),
                   {"--devices=cpu", "--experiment=pipeline-2", "--format=csv"}),
@@ -162,7 +163,7 @@ TEST_F(RunDeathTest, SimulatedRowsHaveTimelines) {
 }
 
 TEST_F(RunDeathTest, ADryRunCutsByParametersWhereNoBalanceIsGiven) {
-  // 20, 0 and 10 parameters.
+  // The layers have 20, 0 and 10 parameters.
   EXPECT_EXIT(
       run_and_exit({"--devices=cpu", "--experiment=pipeline-2",
                     "--balance=auto", "--mode=dry_run", "--format=csv"}),
@@ -247,7 +248,7 @@ TEST(RunTest, HelpTeachesAndSucceeds) {
 }
 
 TEST_F(RunDeathTest, ThePlanIsPrintedAndNothingRun) {
-  // "bad" would fail.
+  // If the experiment "bad" ran, it would fail.
   EXPECT_EXIT(run_and_exit({"--devices=cpu", "--dry_run", "--format=csv"}),
               ExitedWithCode(kOk),
               "bad,2,6,2,\"1,2\",never,measured,cpu x 2,,\n");

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/devices.h"
@@ -13,7 +13,7 @@
 
 DEFINE_string(devices, "",
               "Devices of the partitions: numbers of accelerators (0,1,2), or "
-              "cpu. '': every accelerator or, without one, the CPU.");
+              "cpu. '': every accelerator or, if there is none, the CPU.");
 DEFINE_int64(batch_size, 0,
              "Samples per mini-batch, the same in every row. 0: the "
              "experiment's.");
@@ -22,13 +22,13 @@ DEFINE_string(balance, "",
               "Layers per partition (3,4), or auto: cut by measured time. '': "
               "the experiment's.");
 DEFINE_string(checkpoint, "",
-              "Which micro-batches are recomputed: always, except_last or "
-              "never. '': the experiment's.");
-DEFINE_int64(epochs, 0, "How many epochs. 0: the experiment's.");
-DEFINE_uint64(seed, 0, "Of weights, data and their order.");
+              "The micro-batches to recompute: always, except_last or never. "
+              "'': the experiment's.");
+DEFINE_int64(epochs, 0, "Number of epochs. 0: the experiment's.");
+DEFINE_uint64(seed, 0, "Seed of the weights, the data and their order.");
 DEFINE_bool(deterministic, false,
-            "Only kernels that give the same bits each time (slower on GPUs); "
-            "an operator that has none is an error.");
+            "Use only kernels that give the same bits each time (slower on "
+            "GPUs). An operator without such a kernel is an error.");
 
 namespace gpipe::benchmarks {
 namespace {
@@ -66,14 +66,14 @@ Settings parse_settings() {
 void check_layers(const Settings& settings, int64_t layers) {
   int64_t left = layers;
   for (const int64_t entry : settings.balance) {
-    // Not a sum, which large entries could bring to overflow.
+    // Subtracts instead of adding, since a sum of large entries could overflow.
     left -= entry;
     if (left < 0) break;
   }
   if (settings.balance.empty() || left == 0) return;
   throw std::invalid_argument("--balance=" + join(settings.balance) +
                               ": the model has " + std::to_string(layers) +
-                              " layers, which the numbers must add up to");
+                              " layers, and the numbers must add up to that");
 }
 
 void use_kernels(const Settings& settings) {

@@ -1,4 +1,4 @@
-// Flags of every program that trains through a pipeline.
+// The flags that are common to all programs that train a pipeline.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,10 +12,10 @@
 
 namespace gpipe::benchmarks {
 
-// What the command line says; nothing where it leaves the choice to an
+// The values of the flags. A member without a value leaves the choice to the
 // experiment.
 struct Settings {
-  std::vector<c10::Device> devices;  // --devices, or the machine's
+  std::vector<c10::Device> devices;  // --devices, or those of the machine
   std::optional<int64_t> batch_size;
   std::optional<int64_t> chunks;
   bool balance_by_time = false;  // --balance=auto
@@ -26,19 +26,21 @@ struct Settings {
   bool deterministic = false;
 };
 
-// std::invalid_argument for a value without sense.
+// Returns the values of the flags. Throws std::invalid_argument if a flag has
+// an invalid value.
 Settings parse_settings();
 
-// std::invalid_argument, with the number of `layers` of a model, for a
-// --balance that does not add up to it.
+// Throws std::invalid_argument if the entries of --balance do not add up to
+// `layers`, the number of layers of the model.
 void check_layers(const Settings& settings, int64_t layers);
 
-// With `deterministic`: has LibTorch use the kernels that give the same bits
-// each time, and throw where there is none; for the rest of the process.
+// If `deterministic` is set, makes LibTorch use deterministic kernels for the
+// rest of the process. An operator without one throws.
 void use_kernels(const Settings& settings);
 
-// `experiment` with what the command line says in place of its own. A balance
-// goes to experiments with as many partitions as it has entries.
+// Returns `experiment` with its values replaced by those of `settings`. A
+// balance applies only if it has as many entries as the experiment has
+// partitions. If the experiment has 0 partitions, only its batch size changes.
 Experiment apply(const Settings& settings, Experiment experiment);
 
 }  // namespace gpipe::benchmarks

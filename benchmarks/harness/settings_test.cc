@@ -6,7 +6,7 @@
 
 #include <stdexcept>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/devices.h"
@@ -36,7 +36,7 @@ std::string error_of_settings() {
 
 class SettingsTest : public ::testing::Test {
  private:
-  gflags::FlagSaver saver_;  // gives the flags back after each test
+  gflags::FlagSaver saver_;  // restores the flags after each test
 };
 
 Experiment make_experiment() {
@@ -103,10 +103,11 @@ TEST_F(SettingsTest, ABalanceHasToAddUpToTheLayers) {
     } catch (const std::invalid_argument& error) {
       EXPECT_EQ(error.what(), "--balance=3,4: the model has " +
                                   std::to_string(layers) +
-                                  " layers, which the numbers must add up to");
+                                  " layers, and the numbers must add up to "
+                                  "that");
     }
   }
-  // The sum of these is 2 in 64 bits.
+  // The sum of these numbers is 2 in 64 bits.
   FLAGS_balance = "9223372036854775807,9223372036854775807,4";
   EXPECT_THROW(check_layers(parse_settings(), 2), std::invalid_argument);
 }

@@ -22,7 +22,7 @@ std::string format(const char* pattern, Numbers... numbers) {
   return text;
 }
 
-// Of the first column that says so.
+// Returns the figure of the first published column with samples per second.
 std::optional<double> published_speed(const Benchmark& benchmark,
                                       const Experiment& experiment) {
   for (std::size_t k = 0; k < benchmark.published.size(); ++k) {
@@ -33,8 +33,8 @@ std::optional<double> published_speed(const Benchmark& benchmark,
   return std::nullopt;
 }
 
-// The experiment that says how fast the devices are: the base, else the first
-// with a published speed, else none.
+// Returns the experiment whose published speed sets the speed of the devices:
+// the base, otherwise the first with a published speed, otherwise nullptr.
 const Experiment* yardstick(const Benchmark& benchmark,
                             const Workload& workload) {
   const Experiment* first = nullptr;
@@ -54,7 +54,7 @@ Simulator::Simulator(const Benchmark& benchmark, const Workload& workload,
 
 Outcome Simulator::simulate(const Experiment& experiment) {
   Outcome outcome;
-  const double speed = device_speed();  // first: a cut may depend on it
+  const double speed = device_speed();  // before with_balance(), which uses it
   outcome.mode = Mode::kSimulate;
   outcome.experiment = with_balance(experiment);
   outcome.timeline =
@@ -72,8 +72,8 @@ std::vector<std::string> Simulator::notes() const {
                ? format(" and %g GB/s", 1e-9 * options_.bandwidth)
                : " and no limit to their bandwidth";
   notes.push_back(links +
-                  ", copies beside the computing; times are proportional to "
-                  "rows.");
+                  "; copies overlap with computation. Times are proportional "
+                  "to rows.");
   return notes;
 }
 
@@ -120,21 +120,21 @@ double Simulator::device_speed() {
   device_speed_ = options_.device_speed;
   if (device_speed_ > 0) {
     notes_.push_back(
-        format("Devices are taken to be %g times as fast as the "
+        format("Devices are assumed to be %g times as fast as the "
                "profiled one.",
                device_speed_));
     return device_speed_;
   }
   if (&workload_ != &benchmark_.paper) {
     notes_.emplace_back(
-        "Devices are taken to be as fast as the profiled one: published speeds "
-        "are of other sizes.");
+        "Devices are assumed to be as fast as the profiled one: published "
+        "speeds are of other sizes.");
     return device_speed_ = 1;
   }
   const Experiment* const known = yardstick(benchmark_, workload_);
   if (!known) {
     notes_.push_back(
-        "Devices are taken to be as fast as the profiled one, since no "
+        "Devices are assumed to be as fast as the profiled one, since no "
         "published figure says how fast they were.");
     return device_speed_ = 1;
   }
@@ -143,8 +143,8 @@ double Simulator::device_speed() {
   device_speed_ = speed_for(profile_of(*known), with_balance(*known), link,
                             static_cast<double>(known->batch_size) / published);
   notes_.push_back(
-      format("Devices are taken to be %.4g times as fast as the profiled one, "
-             "with which %s has its published %g samples/s.",
+      format("Devices are assumed to be %.4g times as fast as the profiled "
+             "one: then %s has its published %g samples/s.",
              device_speed_, known->name.c_str(), published));
   return device_speed_;
 }

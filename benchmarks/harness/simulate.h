@@ -1,4 +1,5 @@
-// Speed of a training step on devices that there are not.
+// The simulated speed of a training step on devices that this machine does not
+// have.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,48 +16,51 @@
 
 namespace gpipe::benchmarks {
 
-// The links between devices, and how the profiled device compares with them.
+// The simulated links and devices, and the profile that they are based on.
 struct SimulateOptions {
-  // Seconds of a copy, and bytes per second of a link; 0: unlimited. The
-  // defaults are for GPUs on PCIe 3.0 with 16 lanes and no NVLink, as in
-  // torchgpipe's machine (Tesla P40) and GPipe's table 3 (P100): 15.75e9 in
-  // theory, some 10e9 for copies from GPU to GPU, and 10 us to start one.
+  // The latency (seconds) and the bandwidth (bytes per second, 0: unlimited) of
+  // each link. The defaults are for GPUs on PCIe 3.0 with 16 lanes and without
+  // NVLink, as in torchgpipe's machine (Tesla P40) and GPipe's table 3 (P100).
+  // Such a link has 15.75e9 bytes/s in theory and about 10e9 bytes/s for copies
+  // from GPU to GPU; a copy takes 10 us to start.
   double latency = 10e-6;
   double bandwidth = 10e9;
-  // Of a profile: its device, or this machine's first; rows at most, and about
-  // how long it may take (see layer_profile.h). Times are taken to be
-  // proportional to rows.
+  // The device to profile on; if absent, the first of this machine.
   std::optional<c10::Device> device;
+  // The largest number of rows to profile with. Times are assumed to be
+  // proportional to rows.
   int64_t profile_rows = 8;
+  // The approximate time of a profile in seconds (see layer_profile.h).
   double profile_seconds = 90;
-  // Of the simulated devices, by the profiled one; 0: such that the benchmark's
-  // base experiment (or, if that has no published samples per second, the first
-  // that has) is as fast as published, so that links and devices are of one
-  // kind. 1 if none is published, or the workload is not the published one.
+  // The speed of a simulated device relative to the profiled device. With 0 the
+  // simulator computes it, so that the benchmark's base experiment is as fast
+  // as published. Then devices and links are those of the same machine. If the
+  // base has no published samples per second, the first experiment that has
+  // them is used. The speed is 1 if no experiment has them, or if the workload
+  // is not of the published size.
   double device_speed = 0;
 };
 
-// Keeps the profiles of a run: one per size of the model. Threads: one at a
-// time; profiling sets LibTorch's default generators back afterwards.
+// A simulator that keeps the profiles of a run: one per size of the model. Not
+// thread-safe. Profiling restores LibTorch's default generators afterwards.
 class Simulator {
  public:
-  // The two must outlive the simulator; the workload is one of the benchmark's.
+  // `benchmark` and `workload` must outlive the simulator. `workload` is one of
+  // the benchmark's.
   Simulator(const Benchmark& benchmark, const Workload& workload,
             SimulateOptions options);
 
-  // A step of the experiment by GPipe's schedule, with the recomputes of its
-  // checkpoint mode, as the simulator (gpipe/simulation.h) says, from a profile
-  // of the layers on a device of this machine. An empty balance becomes the
-  // exact cut for this profile (balancing/plan.h).
+  // Profiles the layers on a device of this machine (see layer_profile.h) and
+  // simulates a step of the experiment (gpipe/simulation.h), with GPipe's
+  // schedule and the recomputes of its checkpoint mode. An empty balance
+  // becomes the best cut for this profile (balancing/plan.h).
   //
-  // See layer_profile.h for what is profiled.
-  //
-  // Errors: std::invalid_argument if the published speed cannot be reached with
-  // these links; those of profiling, balancing and of the model.
+  // Throws std::invalid_argument if no device speed reaches the published speed
+  // with these links. Throws what profiling, balancing and the model throw.
   Outcome simulate(const Experiment& experiment);
 
-  // Sentences for the reader: how the profiles were made, and with which links
-  // and device_speed the steps were simulated.
+  // Returns sentences for readers: how the profiles were made, and with which
+  // links and device speed the steps were simulated.
   std::vector<std::string> notes() const;
 
  private:

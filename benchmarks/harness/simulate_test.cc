@@ -23,7 +23,8 @@ Experiment row(std::string name, int64_t partitions, int64_t chunks) {
   return experiment;
 }
 
-// Linear and ReLU in turn, as many pairs as Experiment::size says: at least 2.
+// Returns a benchmark whose model alternates Linear and ReLU. Experiment::size
+// is the number of pairs, which must be even.
 Benchmark towers() {
   Benchmark benchmark;
   benchmark.published = {{"speed-up", Figure::kSpeedUp},
@@ -86,7 +87,7 @@ TEST(Simulator, PublishedSpeedsSayNothingOnReducedSizes) {
   Benchmark benchmark = towers();
   benchmark.small = benchmark.paper;
   auto& experiments = benchmark.small.experiments;
-  // Out of any machine's reach: it would be refused.
+  // No machine reaches this speed: if it were used, simulate() would throw.
   experiments[0].published = {1, 1e15};
   Simulator simulator(benchmark, benchmark.small, quick());
   const double profiled =
@@ -120,8 +121,8 @@ TEST(Simulator, KeepsABalanceThatIsGiven) {
 }
 
 TEST(Simulator, TimesTheMostShallowModelWithAllKindsOfLayers) {
-  // A depth of 1 is refused by the model, and 2 has all: the first layer is a
-  // kind of its own.
+  // The model refuses a depth of 1. A depth of 2 has all kinds, since the first
+  // layer is a kind of its own.
   Benchmark benchmark = towers();
   Simulator simulator(benchmark, benchmark.paper, quick());
   simulator.simulate(benchmark.paper.experiments[0]);

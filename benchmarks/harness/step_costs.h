@@ -1,4 +1,4 @@
-// From a profile of layers to the time of a step.
+// The simulated time of a training step, computed from a profile of layers.
 #pragma once
 
 #include <cstdint>
@@ -11,41 +11,45 @@
 
 namespace gpipe::benchmarks {
 
-// The micro-batches that torch::chunk makes, as equal ones: 5 rows in 4 chunks
-// are 2, 2 and 1, here 3 of 5/3. So all have the rows of the mini-batch, and
-// the time of filling and draining is late by less than a micro-batch.
+// Micro-batches of equal size, as an approximation.
 struct Microbatches {
   int64_t count = 1;
-  double rows = 0;  // of each
+  double rows = 0;  // rows of each micro-batch
 };
+
+// Returns as many micro-batches as torch::chunk makes, but of equal size. For
+// example, 5 rows in 4 chunks are 2, 2 and 1, here 3 micro-batches of 5/3 rows.
+// So the number of rows is exact, and the error of the warm-up and drain times
+// is less than a micro-batch.
 Microbatches microbatches_of(int64_t batch_size, int64_t chunks);
 
-// Of a micro-batch of `rows` rows on devices that are `device_speed` times as
-// fast as the profiled one: times are proportional to rows, a partition takes
-// the sum of its layers, a recompute as long as a forward. Over the link into a
-// partition goes all that it gets from others, skip tensors included: the
-// device at its end receives one thing at a time.
+// Returns the costs of a micro-batch of `rows` rows on devices that are
+// `device_speed` times as fast as the profiled one. Times are proportional to
+// rows. A partition takes the sum of the times of its layers, and a recompute
+// takes as long as a forward. The link into a partition transfers everything
+// that the partition receives, including skip tensors, one transfer at a time.
 //
-// std::invalid_argument unless the balance is that of the profile's layers,
-// there are rows and the speed is above 0. Threads: pure function.
+// Throws std::invalid_argument if the balance does not add up to the layers of
+// the profile, or if the rows or the speed are not above 0. Thread-safe.
 Costs costs_of(const balancing::Profile& profile,
                const std::vector<int64_t>& balance, double rows,
                const Link& link, double device_speed);
 
-// The experiment's step by GPipe's schedule, with a recompute before the
-// backward of each micro-batch that its checkpoint mode says: as soon as the
-// rank is free, whether or not the gradient has come (as in GPipe::forward).
-// 0 partitions: one forward and backward of the mini-batch, without recompute.
-// Neither the loss nor the optimizer is in it.
+// Simulates a step of the experiment with GPipe's schedule. The checkpoint mode
+// decides which micro-batches are recomputed. A recompute starts as soon as the
+// rank is free, even if the gradient has not arrived (as in GPipe::forward).
+// With 0 partitions the step is one forward and backward of the mini-batch,
+// without recompute. The loss and the optimizer are not included.
 //
-// The balance must be given, unless there are 0 partitions. Errors: as above.
+// The experiment must have a balance, unless it has 0 partitions. Throws what
+// costs_of() throws.
 Timeline simulate_step(const balancing::Profile& profile,
                        const Experiment& experiment, const Link& link,
                        double device_speed);
 
-// The device_speed with which simulate_step() takes `seconds`, > 0, to a part
-// in 10^9. std::invalid_argument if there is none, since the copies alone take
-// longer.
+// Returns the `device_speed` with which simulate_step() takes `seconds` (above
+// 0), to a relative error of 1e-9. Throws std::invalid_argument if the copies
+// alone take longer.
 double speed_for(const balancing::Profile& profile,
                  const Experiment& experiment, const Link& link,
                  double seconds);

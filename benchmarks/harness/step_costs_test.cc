@@ -7,8 +7,8 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// `layers` layers of 1 s forward and 2 s backward for 2 rows; 80 bytes go in,
-// 40 from each to the next.
+// Returns the profile of `layers` equal layers: 1 s forward and 2 s backward
+// for 2 rows. The input has 80 bytes, each output 40.
 balancing::Profile equal_layers(std::size_t layers) {
   balancing::Profile profile;
   profile.rows = 2;
@@ -34,7 +34,7 @@ Experiment experiment(std::vector<int64_t> balance, int64_t batch_size,
 TEST(MicrobatchesOf, AreAsManyAsChunkMakesOfEqualRows) {
   EXPECT_EQ(microbatches_of(8, 4).count, 4);
   EXPECT_EQ(microbatches_of(8, 4).rows, 2);
-  EXPECT_EQ(microbatches_of(5, 4).count, 3);  // of 2, 2 and 1
+  EXPECT_EQ(microbatches_of(5, 4).count, 3);  // 2, 2 and 1 rows
   EXPECT_DOUBLE_EQ(microbatches_of(5, 4).rows, 5.0 / 3);
   EXPECT_EQ(microbatches_of(2, 4).count, 2);
   EXPECT_EQ(microbatches_of(25000, 1667).count, 1667);
@@ -65,7 +65,7 @@ TEST(CostsOf, RefusesABalanceOfOtherLayersAndNumbersThatCannotBe) {
 }
 
 TEST(SimulateStep, TakesFillDrainsSlotsOnEqualPartitions) {
-  // (m + n - 1)(f + b)
+  // Fill-drain takes (m + n - 1)(f + b) for m micro-batches on n partitions.
   const auto timeline =
       simulate_step(equal_layers(4),
                     experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kNever), {}, 1);
@@ -73,13 +73,13 @@ TEST(SimulateStep, TakesFillDrainsSlotsOnEqualPartitions) {
 }
 
 TEST(SimulateStep, RecomputesAheadOfTheGradient) {
-  // The backwards take f + b each, but the first recompute of a rank is done
-  // while the gradient is under way: only the last rank is late by it.
+  // Each backward takes f + b with its recompute. The first recompute of a rank
+  // runs before the gradient arrives, so it delays only the last rank.
   const auto always = simulate_step(
       equal_layers(4), experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kAlways), {},
       1);
   EXPECT_DOUBLE_EQ(always.makespan, (8 + 4 - 1) * 3 + 8);
-  // The last micro-batch, whose backward is the first, is not recomputed.
+  // The last micro-batch has the first backward and is not recomputed.
   const auto except_last = simulate_step(
       equal_layers(4), experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kExceptLast),
       {}, 1);
@@ -87,8 +87,8 @@ TEST(SimulateStep, RecomputesAheadOfTheGradient) {
 }
 
 TEST(SimulateStep, HasACopyPerBoundaryOnTheWayInAndOut) {
-  // 2 rows are 40 bytes: 0.5 s of latency and 0.25 s on the link, which is less
-  // than a cell, so that only filling and draining see it.
+  // 2 rows are 40 bytes, so a copy takes 0.5 s of latency and 0.25 s on the
+  // link. That is less than a cell, so copies delay only warm-up and drain.
   const auto timeline = simulate_step(
       equal_layers(4), experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kNever),
       {0.5, 160}, 1);
@@ -104,8 +104,7 @@ TEST(SimulateStep, OfThePlainModelIsAForwardAndABackwardOfTheMiniBatch) {
 }
 
 TEST(SimulateStep, HasAllRowsOfAnUnevenMiniBatch) {
-  // 5 rows in 4 chunks are 2, 2 and 1: on one partition all that counts is how
-  // many there are.
+  // 5 rows in 4 chunks are 2, 2 and 1. On one partition only their sum matters.
   const auto timeline = simulate_step(
       equal_layers(1), experiment({1}, 5, 4, Checkpoint::kNever), {}, 1);
   EXPECT_DOUBLE_EQ(timeline.makespan, 3 * 5 / 2.0);

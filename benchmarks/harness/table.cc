@@ -8,11 +8,11 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// A table as texts: a header and rows of equal length.
+// The texts of a table: a header and rows of equal length.
 struct Grid {
   std::vector<std::string> header;
   std::vector<std::vector<std::string>> rows;
-  std::vector<bool> is_numeric;  // per column: holds nothing but numbers
+  std::vector<bool> is_numeric;  // per column: true if it has no texts
 };
 
 enum class Reader { kPerson, kProgram };

@@ -1,5 +1,5 @@
-// The result of a benchmark: rows of named cells, which every output format
-// is a rendering of. No LibTorch.
+// The result of a benchmark as a table, and its output formats. Does not
+// include LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace gpipe::benchmarks {
 
-// A text, a number or nothing.
+// A cell of a table: a text, a number or nothing.
 class Cell {
  public:
-  // A number of bytes: "1.5 GiB" to people, all of its digits to programs.
+  // Makes a number of bytes. People see "1.5 GiB", programs all digits.
   static Cell bytes(std::optional<int64_t> number);
 
   Cell() = default;
@@ -26,12 +26,14 @@ class Cell {
   }
 
   bool is_nothing() const { return value_.index() == 0; }
-  // None for a text and for nothing.
+  // Returns the number, or none for a text and for nothing.
   std::optional<double> number() const;
   bool is_bytes() const { return is_bytes_; }
-  // With the decimals that were asked for, or a unit; "" for nothing.
+  // Returns the text for people: a number with its decimals, bytes with a unit,
+  // "" for nothing.
   std::string text() const;
-  // The same, but bytes in digits.
+  // Returns the text for programs: as text(), but bytes in digits without a
+  // unit.
   std::string plain_text() const;
 
  private:
@@ -40,19 +42,21 @@ class Cell {
   bool is_bytes_ = false;
 };
 
-// One measurement: an epoch, a step.
+// The duration of one measurement, such as an epoch or a step.
 struct Duration {
   double wall_seconds = 0;
-  double cpu_seconds = 0;  // of all threads of the process
+  double cpu_seconds = 0;  // sum over all threads of the process
 };
 
+// A row of a table.
 struct Row {
   std::string name;
-  std::vector<Cell> cells;  // one per column; missing ones are nothing
+  std::vector<Cell> cells;  // one per column; missing cells are nothing
   std::vector<Duration> durations;
-  std::string error;  // why there is no result; empty if there is one
+  std::string error;  // the reason why there is no result; "" if there is one
 };
 
+// A table with its notes.
 struct Table {
   std::string title;
   std::string name_column = "experiment";
@@ -61,21 +65,22 @@ struct Table {
   std::vector<std::string> notes;  // sentences under the table
 };
 
-// The columns' names for programs: with " bytes" at the end of those that hold
-// bytes, whose cells have no unit then.
+// Returns the names of the columns for programs. Names of columns with bytes
+// end in " bytes", since Cell::plain_text() has no unit.
 std::vector<std::string> plain_columns(const Table& table);
 
-// Aligned columns for a terminal: numbers to the right, "-" for nothing. A row
-// that failed tells why at its end.
+// Returns the table as text with aligned columns, for a terminal. Columns of
+// numbers are right-aligned, and "-" stands for nothing. If a row failed, the
+// last column shows the error.
 std::string to_text(const Table& table);
 
-// The same for a document. Bars within cells are escaped.
+// Returns the same in Markdown. "|" in cells is escaped.
 std::string to_markdown(const Table& table);
 
-// A line of names and a line per row (RFC 4180, but with plain newlines), with
-// a last column "error". In front the title and the notes, as comments: lines
-// that begin with "# ", which pandas.read_csv(comment="#") and R's read.csv(
-// comment.char="#") pass over.
+// Returns the table as CSV (RFC 4180, but with plain newlines): a line of
+// column names and a line per row. The last column is "error". The title and
+// the notes come first, as comments: lines that begin with "# ". Both
+// pandas.read_csv(comment="#") and read.csv(comment.char="#") of R skip them.
 std::string to_csv(const Table& table);
 
 }  // namespace gpipe::benchmarks

@@ -15,7 +15,7 @@ Table make_table() {
   return table;
 }
 
-// With a row that failed before anything was known.
+// Returns a table with a row that failed and has no cells.
 Table make_failed_table() {
   Table table = make_table();
   table.rows.push_back({"pipeline-4", {}, {}, "out of memory: 1 | 2"});
@@ -72,7 +72,7 @@ TEST(TableTest, CsvQuotesWhatNeedsIt) {
             "pipeline-4,,,,out of memory: 1 | 2\n");
 }
 
-// Sizes of which one is not known.
+// Returns a table of sizes in bytes, one of which is unknown.
 Table make_table_of_bytes() {
   Table table;
   table.columns = {"peak memory"};

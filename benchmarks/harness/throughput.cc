@@ -52,7 +52,7 @@ std::vector<Duration> time_epochs(const std::string& label,
       step(rows);
       done += rows;
       if (!progress) continue;
-      // Without waiting for the devices: an estimate.
+      // The speed is an estimate, since the devices may still be working.
       progress->update(
           epoch + 1,
           static_cast<double>(done) / static_cast<double>(epochs.samples),

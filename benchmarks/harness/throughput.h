@@ -1,4 +1,4 @@
-// Samples per second over epochs.
+// Measurement of samples per second over epochs.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,10 +12,13 @@
 
 namespace gpipe::benchmarks {
 
-// Start and now, with all devices idle at both.
+// A stopwatch that waits until the devices are idle before it reads the time.
 class Stopwatch {
  public:
+  // Blocks until all devices are idle, then starts.
   explicit Stopwatch(std::vector<c10::Device> devices);
+
+  // Blocks until all devices are idle, then returns the time since the start.
   Duration elapsed() const;
 
  private:
@@ -24,16 +27,20 @@ class Stopwatch {
   double cpu_;
 };
 
+// The epochs of a measurement.
 struct Epochs {
   int64_t samples = 0;     // per epoch
-  int64_t batch_size = 0;  // the last of an epoch may be smaller
-  int64_t count = 0;
-  int64_t skipped = 0;  // from the front: they warm up; < count
-  bool silent = false;  // no progress is told: another process does it
+  int64_t batch_size = 0;  // the last mini-batch of an epoch may be smaller
+  int64_t count = 0;       // number of epochs
+  int64_t skipped = 0;  // number of warm-up epochs that do not count; < count
+  bool silent = false;  // show no progress, since another process does
 };
 
-// Runs `step(rows)` for every mini-batch of every epoch, tells the progress,
-// and returns the times of the epochs that were not skipped.
+// Runs `step(rows)` for every mini-batch of every epoch, shows the progress,
+// and returns the durations of the epochs that were not skipped. All devices
+// are idle at the start and end of each duration.
+//
+// `label`: the name of the experiment, for the progress.
 std::vector<Duration> time_epochs(const std::string& label,
                                   const Epochs& epochs,
                                   const std::vector<c10::Device>& devices,

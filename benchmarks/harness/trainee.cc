@@ -16,7 +16,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// By one after the other.
+// Returns a function that runs forward, loss and backward.
 std::function<void(at::Tensor, at::Tensor)> train_by(
     std::function<at::Tensor(at::Tensor)> forward, LossOf loss) {
   return [forward = std::move(forward), loss = std::move(loss)](
@@ -84,7 +84,7 @@ Trainee make_distributed_trainee(torch::nn::Sequential model,
   trainee.buffers = pipeline->buffers();
   trainee.train = [pipeline, loss, chunks = experiment.chunks](
                       at::Tensor input, at::Tensor target) mutable {
-    // As many as torch::chunk makes.
+    // The number of micro-batches that torch::chunk makes.
     const int64_t count = num_pieces(input.size(0), chunks);
     pipeline->train_step(
         std::move(input), std::move(target), loss,

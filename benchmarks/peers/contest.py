@@ -1,4 +1,4 @@
-"""Engines that make steps in turn, each in a process of its own."""
+"""Runs engines that take turns with their steps, each in a process of its own."""
 
 import os
 import select
@@ -10,11 +10,11 @@ SECONDS_TO_WAIT = 600
 
 
 class Failure(Exception):
-    """An engine gave no answer; the text says why."""
+    """The error of an engine that gave no answer; the text says why."""
 
 
 class Contestant:
-    """A process that answers lines with lines, see worker.py."""
+    """A process that answers each line with a line; see worker.py."""
 
     def __init__(self, command, environ):
         self.errors = tempfile.TemporaryFile()
@@ -25,10 +25,11 @@ class Contestant:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            start_new_session=True,  # so that its children end with it
+            start_new_session=True,  # so that close() can kill its children, too
         )
 
     def ask(self, line):
+        """Sends a line and returns the words of the answer. Raises Failure."""
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
@@ -37,6 +38,7 @@ class Contestant:
         return self.answer()
 
     def answer(self):
+        """Returns the words of the next line. Raises Failure if there is none."""
         ready = select.select([self.process.stdout], [], [], SECONDS_TO_WAIT)[0]
         if not ready:
             raise Failure(self._why(f"gave no answer in {SECONDS_TO_WAIT} s"))
@@ -46,12 +48,13 @@ class Contestant:
         return line.split()
 
     def _why(self, what):
+        """Returns `what` with the last line of the process's stderr."""
         self.errors.seek(0)
         told = self.errors.read().decode(errors="replace").strip().splitlines()
         return what + (": " + told[-1] if told else "")
 
     def close(self):
-        """Ends the process: by itself if it answers, else at once."""
+        """Ends the process: waits 10 s for it to exit, then kills it."""
         try:
             self.process.stdin.close()
             self.process.wait(timeout=10)
@@ -67,7 +70,7 @@ class Contestant:
 
 
 class Result:
-    """What an engine did. By round: seconds, CPU seconds, losses."""
+    """The result of an engine: lists of seconds, CPU seconds and losses per round."""
 
     def __init__(self):
         self.seconds, self.cpu_seconds, self.losses = [], [], []
@@ -77,13 +80,17 @@ class Result:
 
 
 def compete(commands, rounds, warm_up, check, say):
-    """A Result for each key of `commands`: key to (command, environ).
+    """Runs all engines and returns a Result for each key.
 
-    Every process is started; in each round each makes a step, beginning with
-    another one each time, so that none always follows the same. The first `warm_up`
-    rounds leave only the first loss behind. An engine that fails has its `error` set
-    and takes no further part. So does one that check(results) names, a dictionary of
-    key to error; it is called after the start and after the first round.
+    Starts a process per engine. In each round each engine runs one step. The order
+    rotates by one in each round, so that the first engine changes. The seconds of the
+    first `warm_up` rounds are dropped; their losses stay. If an engine fails, its
+    `error` is set and it takes no further part.
+
+    `commands`: key to (command, environ).
+    `check`: called with the results after the start and after the first round.
+    Returns a dictionary of key to error; the engines in it are dropped, too.
+    `say`: called with a text for people in each round.
     """
     results = {key: Result() for key in commands}
     running = {}

@@ -1,8 +1,8 @@
-"""Engines of one process: how they make a step of a subject (models.py).
+"""The engines that run in one process.
 
-An engine is a function from flags to a step, which does forward, backward and
-optimizer and returns the loss. Micro-batches, balance and checkpoint mode are in
-the flags.
+An engine is a function from flags to a subject (models.py) and a step. The step runs
+forward, backward and optimizer and returns the loss. The flags contain the number of
+micro-batches, the balance and the checkpoint mode.
 """
 
 import importlib
@@ -15,14 +15,14 @@ import plain_skips
 
 
 def optimizer_of(parameters, flags):
-    """Plain SGD; None if there is nothing to learn at."""
+    """Returns plain SGD, or None if the learning rate is 0."""
     if flags.learning_rate == 0:
         return None
     return torch.optim.SGD(parameters, lr=flags.learning_rate)
 
 
 def learn(parameters, optimizer):
-    """The end of a step."""
+    """Ends a step: runs the optimizer, if any, and drops the gradients."""
     if optimizer is not None:
         optimizer.step()
     for parameter in parameters:
@@ -30,7 +30,7 @@ def learn(parameters, optimizer):
 
 
 def stepper(subject, forward, flags):
-    """A step by `forward`, from the input of a mini-batch to its output."""
+    """Returns a step that computes the output of a mini-batch by `forward`(input)."""
     parameters = [p for layer in subject.layers for p in layer.parameters()]
     optimizer = optimizer_of(parameters, flags)
 
@@ -44,13 +44,13 @@ def stepper(subject, forward, flags):
 
 
 def sequential(flags):
-    """The plain model on the whole mini-batch."""
+    """Makes the engine that runs the plain model on the whole mini-batch."""
     subject = models.Subject(flags.model, flags, flags.seed, plain_skips)
     return subject, stepper(subject, nn.Sequential(*subject.layers), flags)
 
 
 def accumulation(flags):
-    """The plain model on one micro-batch after the other."""
+    """Makes the engine that runs the plain model on one micro-batch after the other."""
     subject = models.Subject(flags.model, flags, flags.seed, plain_skips)
     model = nn.Sequential(*subject.layers)
     optimizer = optimizer_of(model.parameters(), flags)
@@ -71,7 +71,11 @@ def accumulation(flags):
 
 
 def piped(flags, engine, skips):
-    """`engine` takes torchgpipe's arguments; `skips` is its module for skips."""
+    """Makes an engine from a pipeline class.
+
+    `engine`: a class with the arguments of torchgpipe's GPipe.
+    `skips`: its module for skip tensors.
+    """
     subject = models.Subject(flags.model, flags, flags.seed, skips)
     pipe = engine(
         nn.Sequential(*subject.layers),

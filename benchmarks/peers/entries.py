@@ -1,19 +1,19 @@
-"""What takes part: models with their sizes, and engines with their modes."""
+"""The entries of the comparison: models with their sizes, engines with their modes."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    flags: tuple  # sizes and balance, of every worker
-    # By how much first losses may differ, relative to the loss: nothing but the
-    # order of sums, or the masks of dropout, which each engine draws in its way.
+    flags: tuple  # sizes and balance, the same for every worker
+    # The allowed relative difference between first losses. They differ only by the
+    # order of sums, and by the masks of dropout, which each engine draws differently.
     tolerance: float = 1e-4
-    subject: str = None  # its name in models.py and subject.cc, if another
-    default: bool = True  # takes part unless others are asked for
+    subject: str = None  # the name in models.py and subject.cc, if different
+    default: bool = True  # takes part by default
 
 
-# Two partitions, cut by //tools:plan on 2 cores.
+# Cut into two partitions by //tools:plan on 2 cores.
 MODELS = {
     "resnet101": Model(("--batch=8", "--side=48", "--balance=294,76")),
     "unet": Model(
@@ -27,7 +27,7 @@ MODELS = {
     "transformer": Model(
         ("--batch=16", "--side=64", "--depth=8", "--width=256", "--balance=8,8")
     ),
-    # Next to no work, so that what is left is what engines cost.
+    # Has almost no work, so that its time is the cost of the engines.
     "tiny": Model(
         ("--batch=64", "--depth=8", "--width=64", "--balance=8,8"),
         subject="mlp",
@@ -41,12 +41,12 @@ DEFAULT_MODELS = [name for name, model in MODELS.items() if model.default]
 @dataclasses.dataclass(frozen=True)
 class Engine:
     flags: tuple
-    against: str  # the engine of ours that it is compared with
-    threads: int = 1  # of each worker, process or plain model
-    # False if it is the plain model on the whole mini-batch, whose BatchNorm has
-    # other statistics and its loss another value.
+    against: str  # our engine that it is compared with
+    threads: int = 1  # intra-op threads of each worker, process or plain model
+    # False for the plain model on the whole mini-batch. Its BatchNorm has other
+    # statistics, so its loss has another value.
     by_microbatch: bool = True
-    default: bool = True  # takes part unless others are asked for
+    default: bool = True  # takes part by default
 
 
 def _engines():
@@ -75,7 +75,7 @@ def _engines():
     add("1f1b", "never", "1f1b")
     add("1f1b", "except_last", "1f1b", default=False)
     add("1f1b", "always", "1f1b")
-    # Ours with a process for each partition, as pipelining has them.
+    # Our engines with a process per partition, as in torch.distributed.pipelining.
     for schedule, against in [("fill-drain", "gpipe"), ("1f1b", "1f1b")]:
         for mode in ["never", "always"]:
             entries[f"processes-{schedule}/{mode}"] = Engine(
@@ -98,9 +98,11 @@ def is_ours(name):
 
 
 def select_engines(texts):
-    """Those named, "torchgpipe" for all of "torchgpipe/...", with those of ours
-    that they are compared with, in the order of ENGINES. "default" and "all" are
-    names too. ValueError for a name that there is not.
+    """Returns the names of the selected engines, in the order of ENGINES.
+
+    A text is the name of an engine, the first part of names ("torchgpipe" for all of
+    "torchgpipe/..."), "default" or "all". Our engines that the selected ones are
+    compared with are added. Raises ValueError if a text selects no engine.
     """
     chosen = set()
     for text in texts:

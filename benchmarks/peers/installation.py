@@ -1,4 +1,4 @@
-"""A Python environment with the peers in it, outside of the repository."""
+"""The installation of the peers in a Python environment outside of the repository."""
 
 import os
 import pathlib
@@ -8,7 +8,8 @@ import sys
 import venv
 
 REQUIREMENTS = pathlib.Path(__file__).with_name("requirements.txt")
-# A file in the folder: the line by which it is known, then what has been installed.
+# A file that marks folders of this program. Its first line is FIRST_LINE; the others
+# list what has been installed.
 MARK = "gpipe-compare-peers.txt"
 FIRST_LINE = "# tools/compare_peers makes and deletes venv/ and packages/ here.\n"
 
@@ -19,7 +20,7 @@ def default_folder():
 
 
 class Installation:
-    """`python`, and the `environ`ment variables under which it finds the peers."""
+    """A path of Python, and the environment variables with which it finds the peers."""
 
     def __init__(self, python, packages=None):
         self.python = str(python)
@@ -27,13 +28,14 @@ class Installation:
 
 
 def install(folder, python, say):
-    """The peers in `folder`, as an Installation; what is there stays.
+    """Installs the peers into `folder`, unless they are there; returns an Installation.
 
-    Without a `python`, a virtual environment with PyTorch in it: some gigabytes,
-    since PyTorch for Linux loads NVIDIA's libraries though no GPU is used, unless
-    pip is told, as it reads it from PIP_INDEX_URL or pip.conf, of an index with
-    builds for CPUs. With a `python` that has torch, that one, and a folder with
-    what it lacks.
+    `python`: a Python with torch. Then only the missing packages are installed, into a
+    folder beside it. If it is empty, a virtual environment with PyTorch is made. That
+    takes some gigabytes, since PyTorch for Linux includes NVIDIA's libraries even if
+    no GPU is used. To avoid them, set PIP_INDEX_URL or pip.conf to an index with builds
+    for CPUs.
+    `say`: called with a text for people.
     """
     wanted = REQUIREMENTS.read_text(encoding="utf-8") + f"python: {python}\n"
     if _installed(folder) != wanted:
@@ -46,7 +48,7 @@ def install(folder, python, say):
 
 
 def _installed(folder):
-    """What has been installed there; None if this program has not made the folder."""
+    """Returns what is installed, or None if the folder is not this program's."""
     try:
         with open(folder / MARK, encoding="utf-8", errors="replace") as mark:
             return mark.read() if mark.readline() == FIRST_LINE else None
@@ -59,12 +61,15 @@ def _record(folder, installed):
 
 
 def _clear(folder):
-    """Takes away what this program put there, and nothing else."""
+    """Deletes what this program installed, and nothing else.
+
+    Raises RuntimeError if the folder has other content.
+    """
     vacant = not folder.exists() or folder.is_dir() and not any(folder.iterdir())
     if not vacant and _installed(folder) is None:
         raise RuntimeError(
-            f"{folder} is neither absent, nor an empty folder, nor one with this "
-            f"program's {MARK}; choose another one by --venv"
+            f"{folder} exists, is not empty and has no {MARK} of this program; choose "
+            "another folder with --venv"
         )
     folder.mkdir(parents=True, exist_ok=True)
     _record(folder, "not complete\n")

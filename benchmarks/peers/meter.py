@@ -1,4 +1,4 @@
-"""Seconds and memory of this process."""
+"""Measurements of the time and the memory of this process."""
 
 import time
 
@@ -6,7 +6,7 @@ CLEAR_PEAK = "5"  # see proc(5)
 
 
 def status(field):
-    """A field of /proc/self/status in MiB."""
+    """Returns a field of /proc/self/status in MiB."""
     with open("/proc/self/status", encoding="ascii") as lines:
         for line in lines:
             if line.startswith(field + ":"):
@@ -15,7 +15,7 @@ def status(field):
 
 
 class Memory:
-    """What this process holds more, at most, than when this was made."""
+    """The peak memory of this process in MiB, above the memory at construction."""
 
     def __init__(self):
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
@@ -31,5 +31,5 @@ class Stopwatch:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def elapsed(self):
-        """Seconds by the clock, and of all threads on cores."""
+        """Returns the wall seconds and the CPU seconds of all threads."""
         return time.perf_counter() - self.wall, time.process_time() - self.cpu

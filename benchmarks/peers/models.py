@@ -1,7 +1,7 @@
-"""The models of the comparison, layer for layer those of //models in C++.
+"""The models of the comparison. Their layers are those of //models in C++.
 
-make() draws weights from PyTorch's generator in the order in which the C++ models
-do, so that one seed gives one model.
+Weights are drawn from PyTorch's generator in the same order as in the C++ models, so
+one seed gives the same model in both.
 """
 
 import torch
@@ -14,7 +14,7 @@ CLASSES = {"resnet101": 1000, "amoebanetd": 10}
 
 
 class Subject:
-    """`layers`, the data of a step, and loss(output, target)."""
+    """A model as a list of `layers`, the data of a step, and `loss`(output, target)."""
 
     def __init__(self, name, sizes, seed, skips):
         torch.manual_seed(seed)
@@ -88,7 +88,7 @@ class FeedForward(nn.Module):
 
 
 def transformer(sizes, _):
-    torch.randn(1, sizes.width)  # the C++ model's embedding, which is left out
+    torch.randn(1, sizes.width)  # draws as the C++ embedding, which is left out here
     layers = []
     for _ in range(sizes.depth):
         layers += [SelfAttention(sizes.width), FeedForward(sizes.width)]
@@ -168,8 +168,8 @@ def resnet101(_, skips):
     return layers
 
 
-# ---- U-Net of `depth` levels, `width` channels at the first (torchgpipe's, after
-# Ronneberger et al., arXiv 1505.04597).
+# ---- U-Net of `depth` levels with `width` channels at the first level (that of
+# torchgpipe, after Ronneberger et al., arXiv 1505.04597).
 
 
 def unet(sizes, skips):
@@ -222,11 +222,11 @@ def unet(sizes, skips):
 
 
 # ---- AmoebaNet-D of `depth` normal cells and `width` filters (Real et al., arXiv
-# 1802.01548). Layers pass on a cell's output and that of the cell before it.
+# 1802.01548). A layer returns the output of its cell and that of the cell before it.
 
 
 def relu_convs(*convs):
-    """ReLU, convolution and BatchNorm for each."""
+    """Returns ReLU, convolution and BatchNorm for each of `convs`."""
     layers = []
     for each in convs:
         layers += [nn.ReLU(), each, nn.BatchNorm2d(each.out_channels)]
@@ -281,8 +281,9 @@ def conv_1x7_7x1(channels, stride):
     )
 
 
-# Pairs of (state, operation) whose sums are further states; states of the output.
-# What the papers call a 3x3 maximum is an average in torchgpipe, and here.
+# First, pairs of (state, operation): the sum of each pair is a further state. Then, the
+# states that form the output. The 3x3 maximum of the papers is an average in
+# torchgpipe, and therefore here, too.
 NORMAL = [
     [(1, conv_1x1), (1, average_pool)],
     [(1, none), (0, conv_1x7_7x1)],

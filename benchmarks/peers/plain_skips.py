@@ -1,18 +1,18 @@
-"""Skip tensors for a plain nn.Sequential, behind torchgpipe's interface.
+"""Skip tensors for a plain nn.Sequential, with torchgpipe's interface.
 
-The layers of models.py that stash and pop are written once, for whichever module
-with `skippable`, `stash`, `pop` and `Namespace` they are given: torchgpipe.skip,
-fairscale's, or this one, which keeps tensors in a dictionary of the process.
+The layers of models.py that stash and pop are written once, for any module with
+`skippable`, `stash`, `pop` and `Namespace`: torchgpipe.skip, that of fairscale, or this
+module, which keeps the tensors in a dictionary of the process.
 """
 
 from torch import nn
 
-# (namespace, name) to tensor, from where it is stashed to where it is popped.
+# The tensors that are stashed and not yet popped, by (namespace, name).
 store = {}
 
 
 class Namespace:
-    """Tells the skip tensors of one name apart."""
+    """Separates skip tensors of the same name."""
 
 
 class stash:  # pylint: disable=invalid-name
@@ -26,7 +26,7 @@ class pop:  # pylint: disable=invalid-name
 
 
 class Skippable(nn.Module):
-    """Runs a layer whose forward() yields `stash`es and `pop`s."""
+    """A module that runs a layer whose forward() yields `stash` and `pop` requests."""
 
     def __init__(self, layer, stashes, pops):
         super().__init__()
@@ -39,7 +39,7 @@ class Skippable(nn.Module):
         return self
 
     def keys(self, kind):
-        """What the layer stashes ("stash") or pops ("pop")."""
+        """Returns the keys that the layer stashes (`kind` "stash") or pops ("pop")."""
         return [(self.namespace, name) for name in self.names[kind]]
 
     def forward(self, x):

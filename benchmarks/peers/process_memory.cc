@@ -8,7 +8,8 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// "VmRSS:     1234 kB"
+// Returns a field of /proc/self/status in MiB. Its lines are "VmRSS:     1234
+// kB".
 double status_mib(const std::string& field) {
   std::ifstream lines("/proc/self/status");
   for (std::string line; std::getline(lines, line);) {
@@ -18,14 +19,14 @@ double status_mib(const std::string& field) {
     if (words >> name >> kib && name == field + ":") return kib / 1024;
   }
   throw std::runtime_error("no " + field +
-                           " in /proc/self/status: memory is told on Linux "
+                           " in /proc/self/status: memory is measured on Linux "
                            "only");
 }
 
 }  // namespace
 
 ProcessMemory::ProcessMemory() {
-  // See proc(5): 5 resets the highest mark.
+  // 5 resets the peak (VmHWM), see proc(5).
   std::ofstream("/proc/self/clear_refs") << 5;
   start_mib_ = status_mib("VmRSS");
 }

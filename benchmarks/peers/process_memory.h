@@ -1,16 +1,20 @@
-// How much a process grows. Linux.
+// The memory by which a process grows. Linux only.
 #pragma once
 
 namespace gpipe::benchmarks {
 
-// What this process holds more, at most, than when this was made. Pages count,
-// those of libraries included, as they do for the peers in Python.
+// A measurement of the peak memory of this process, relative to the memory at
+// construction. It counts resident pages, including those of libraries, as
+// benchmarks/peers/meter.py does for the peers.
 //
-// One at a time: the highest mark, which the constructor takes back to now, is
-// the process's. Threads: any. std::runtime_error without /proc.
+// Only one may exist at a time: the constructor resets the peak of the whole
+// process. Threads: Any thread may call the methods.
 class ProcessMemory {
  public:
+  // Resets the peak. Throws std::runtime_error if there is no /proc.
   ProcessMemory();
+
+  // Returns the peak in MiB, relative to the memory at construction.
   double peak_mib() const;
 
  private:

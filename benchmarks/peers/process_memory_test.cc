@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMib = 1 << 20;
 
-// Pages from the kernel, which sanitizers add nothing to.
+// Allocates and frees pages of the kernel. Sanitizers add no memory to them.
 void hold(std::size_t mib) {
   void* const pages =
       mmap(nullptr, mib * kMib, PROT_READ | PROT_WRITE,

@@ -1,4 +1,4 @@
-"""Results of contests as rows, and rows as text."""
+"""Reports of the comparison: results as rows, and rows as text."""
 
 import csv
 import io
@@ -15,10 +15,13 @@ MEMORY = ["peak MiB", "peak by ours"]
 
 
 def rows_of(model, results, against):
-    """A dictionary for each engine, with "error" alone for one that failed.
+    """Returns a row, a dictionary, for each engine.
 
-    `results`: engine to contest.Result; `against`: engine to the engine of ours.
-    Ratios of seconds are medians over rounds of those within a round.
+    The row of an engine that failed has an "error" and no figures. The ratio "by ours"
+    is the median over rounds of the ratios within a round.
+
+    `results`: engine to contest.Result.
+    `against`: engine to our engine that it is compared with.
     """
     rows = []
     for engine, result in results.items():
@@ -47,7 +50,7 @@ def _text(row, column):
 
 
 def to_markdown(rows, columns, environment):
-    """A table, and the environment in the lines under it."""
+    """Returns a table in Markdown, with the environment in the lines below it."""
     columns = ["model", "engine", *columns]
     failed = any("error" in row for row in rows)
     if failed:
@@ -75,14 +78,14 @@ def to_csv(rows, columns, _):
 
 
 def to_json(rows, columns, environment):
-    """Google Benchmark's format: an entry for the median of each row."""
+    """Returns Google Benchmark's format: an entry for the median of each row."""
     entries = []
     for row in rows:
         name = f"{row['model']}/{row['engine']}"
         entry = {"name": name, "run_name": name, "run_type": "iteration"}
         entry.update(repetitions=1, iterations=1, threads=1, time_unit="ms")
         if "error" in row:
-            # compare.py reads times of failed entries too.
+            # compare.py reads the times of failed entries, too.
             entry.update(real_time=0.0, cpu_time=0.0)
             entry.update(error_occurred=True, error_message=row["error"])
         else:
@@ -96,9 +99,9 @@ FORMATS = {"markdown": to_markdown, "csv": to_csv, "json": to_json}
 
 
 def check_writable(path):
-    """OSError unless `path`, a pathlib.Path, can be written; leaves it as it is."""
+    """Raises OSError if `path` (pathlib.Path) cannot be written. Does not change it."""
     if path.is_fifo():
-        return  # to open one is to wait for its reader
+        return  # opening a FIFO would block until it has a reader
     existed = path.exists()
     with path.open("a", encoding="utf-8"):
         pass
@@ -107,8 +110,10 @@ def check_writable(path):
 
 
 def split_page(page, mark):
-    """What is before and after the table of `page`, a pathlib.Path: the text up to
-    "<!-- `mark`: begin -->" and from "<!-- `mark`: end -->" on, with these lines.
+    """Returns the texts before and after the table of `page`, a pathlib.Path.
+
+    The first text ends with the line "<!-- `mark`: begin -->", the second one begins
+    with "<!-- `mark`: end -->". Raises RuntimeError if these lines are missing.
     """
     begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->"
     before, found, rest = page.read_text(encoding="utf-8").partition(begin)
@@ -119,13 +124,13 @@ def split_page(page, mark):
 
 
 def put_into_page(page, mark, text):
-    """Replaces the table, see split_page()."""
+    """Replaces the table of `page` by `text`; see split_page()."""
     before, after = split_page(page, mark)
     page.write_text(before + text + after, encoding="utf-8")
 
 
 def environment_of(rounds, seed):
-    """Names and values; nothing that names the host or the user."""
+    """Returns names and values of the environment. None names the host or the user."""
     return {
         "cpu": _cpu(),
         "cores": str(len(os.sched_getaffinity(0))),
@@ -140,7 +145,7 @@ def environment_of(rounds, seed):
 
 
 def _commit():
-    """Of the checkout, with a + if it has been changed since; "" without git."""
+    """Returns the commit, with a + if there are changes; "" without git."""
     command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
     folder = pathlib.Path(__file__).parent
     try:
@@ -161,7 +166,7 @@ def _cpu():
 
 
 def busy_cores():
-    """Cores at work while this program sleeps for a second."""
+    """Returns the number of busy cores while this program sleeps for a second."""
 
     def busy():
         with open("/proc/stat", encoding="ascii") as lines:

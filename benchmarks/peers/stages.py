@@ -1,8 +1,9 @@
-"""torch.distributed.pipelining: a process per stage, over gloo.
+"""The engines of torch.distributed.pipelining: a process per stage, over gloo.
 
-It has no skip tensors, so that a stage takes those that it needs, or that later
-ones need, as further inputs, and returns them as further outputs. It has no
-checkpointing either: "always" recomputes a stage by torch.utils.checkpoint.
+torch.distributed.pipelining has no skip tensors. So a stage receives the skip tensors
+that it or later stages need as further inputs, and returns those for later stages as
+further outputs. It has no checkpointing either: "always" recomputes a stage with
+torch.utils.checkpoint.
 """
 
 import os
@@ -34,13 +35,14 @@ def keys_of(layers, kind):
 
 
 class Stage(nn.Module):
-    """Layers `begin` to `end` of `layers`."""
+    """A stage: the layers `begin` to `end` (exclusive) of `layers`."""
 
     def __init__(self, layers, begin, end, recomputes):
         super().__init__()
         self.layers = nn.Sequential(*layers[begin:end])
         self.recomputes = recomputes
-        # Those that cross a cut, in the order of the layers that stash them.
+        # The keys of the skip tensors that cross the cut, in the order of the layers
+        # that stash them.
         self.incoming = self._crossing(layers, begin)
         self.outgoing = self._crossing(layers, end)
 
@@ -50,8 +52,8 @@ class Stage(nn.Module):
         return [key for key in keys_of(layers[:cut], "stash") if key in popped]
 
     def forward(self, *tensors):
-        # PyTorch 2.15 refuses to send a gradient that is not contiguous, such as a
-        # skip tensor's, which is a slice.
+        # PyTorch 2.15 refuses to send a gradient that is not contiguous. The gradient
+        # of a skip tensor is a slice.
         for tensor in tensors:
             if tensor.requires_grad:
                 tensor.register_hook(torch.Tensor.contiguous)
@@ -70,7 +72,7 @@ class Stage(nn.Module):
 
 
 class Rank:
-    """One process. All ranks call the same methods in the same order."""
+    """One process. All ranks must call the same methods in the same order."""
 
     def __init__(self, rank, flags, port):
         world = len(flags.balance)
@@ -95,7 +97,7 @@ class Rank:
         self.memory = meter.Memory()
 
     def step(self):
-        """Seconds of wall and, of all ranks, CPU; the loss."""
+        """Runs a step. Returns wall seconds, CPU seconds of all ranks, and the loss."""
         watch = meter.Stopwatch()
         losses = []
         self.schedule.step(*self.data, **self.target, losses=losses)
@@ -106,11 +108,11 @@ class Rank:
         return [wall, *self._sum(cpu, loss)]
 
     def peak(self):
-        """MiB of all ranks."""
+        """Returns the sum of the peak memory of all ranks, in MiB."""
         return self._sum(self.memory.peak())[0]
 
     def command(self, code=STOP):
-        """Rank 0 says, and all learn, what comes next."""
+        """Sends `code` on rank 0; the other ranks ignore it. Returns rank 0's code."""
         code = torch.tensor([code])
         dist.broadcast(code, 0)
         return code.item()
@@ -123,7 +125,7 @@ class Rank:
 
 
 def follow(rank, flags, port):
-    """The life of a process that is not rank 0."""
+    """Runs a process that is not rank 0: follows rank 0 until it stops."""
     torch.set_num_threads(1)
     me = Rank(rank, flags, port)
     while (code := me.command()) != STOP:
@@ -132,7 +134,7 @@ def follow(rank, flags, port):
 
 
 class Ranks:
-    """All of them, for the process that is rank 0."""
+    """All ranks, controlled by the process that is rank 0."""
 
     def __init__(self, flags):
         with socket.socket() as probe:

@@ -34,7 +34,7 @@ torch::nn::Sequential mlp(const SubjectSizes& sizes) {
   return layers;
 }
 
-// The blocks of a Transformer, without what is before and after them.
+// Returns the blocks of a Transformer, without embedding, last norm and output.
 torch::nn::Sequential blocks(const SubjectSizes& sizes) {
   const auto model = models::transformer(models::TransformerOptions()
                                              .num_layers(sizes.depth)
@@ -63,6 +63,7 @@ Tensor pixel_entropy(const Tensor& output, const Tensor& target) {
   return F::binary_cross_entropy_with_logits(output, target);
 }
 
+// The functions that make a subject.
 struct Maker {
   std::string name;
   std::function<torch::nn::Sequential(const SubjectSizes&)> model;
@@ -75,7 +76,7 @@ std::vector<int64_t> images(const SubjectSizes& sizes) {
   return {sizes.batch, 3, sizes.side, sizes.side};
 }
 
-// A class for each row.
+// Returns a function that makes a target: one of `count` classes per row.
 auto classes(int64_t count) {
   return [count](const SubjectSizes& sizes, const Tensor&) {
     return torch::randint(count, {sizes.batch}, torch::kLong);

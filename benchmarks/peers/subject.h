@@ -1,4 +1,4 @@
-// What all engines of a comparison train: models.py in C++.
+// The models that all engines of a comparison train: models.py in C++.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,29 +11,33 @@
 
 namespace gpipe::benchmarks {
 
+// The sizes of a model and its data.
 struct SubjectSizes {
-  int64_t batch = 0;  // rows of a mini-batch
-  int64_t depth = 0;  // U-Net's levels, AmoebaNet's L, blocks, layers
-  int64_t width = 0;  // U-Net's and AmoebaNet's channels, features
-  int64_t side = 0;   // of images, pixels; of sequences, tokens
+  int64_t batch = 0;  // rows per mini-batch
+  int64_t depth = 0;  // levels of U-Net, L of AmoebaNet, blocks, or layers
+  int64_t width = 0;  // channels of U-Net and AmoebaNet, or features
+  int64_t side = 0;   // pixels per side of an image, or tokens per sequence
 };
 
+// A model with its data and its loss.
 struct Subject {
   torch::nn::Sequential model;
   at::Tensor input, target;
   std::function<at::Tensor(at::Tensor output, at::Tensor target)> loss;
 };
 
-// The names that make_subject() knows: "resnet101" (whose depth and width are
-// given), "unet" (2 convolutions per level), "amoebanetd", "mlp" (Linear and
-// ReLU, `depth` of each) and "transformer" (blocks with 4 heads, without an
-// embedding).
+// Returns the names that make_subject() accepts: "resnet101" (`depth` and
+// `width` are ignored), "unet" (2 convolutions per level), "amoebanetd", "mlp"
+// (`depth` pairs of Linear and ReLU) and "transformer" (blocks with 4 heads,
+// without an embedding).
 std::vector<std::string> subject_names();
 
-// Weights and data are drawn from LibTorch's default generator, which is seeded
-// for that, as models.py draws them from Python's: one seed gives the same
-// values in both. std::invalid_argument for another name or no
-// rows; the errors of //models for other sizes.
+// Makes the model and the data of a step. Seeds LibTorch's default generator
+// with `seed` for the weights and with `seed` + 1 for the data, in the same
+// order as models.py. So one seed gives the same values in C++ and in Python.
+//
+// Throws std::invalid_argument if the name is unknown or if there are no rows,
+// and what //models throw for invalid sizes.
 Subject make_subject(const std::string& name, const SubjectSizes& sizes,
                      uint64_t seed);
 

@@ -23,7 +23,7 @@ double loss_of(Subject& subject) {
       .item<double>();
 }
 
-// w: width. A Linear is w w + w; a block 12 w w + 13 w.
+// With a width w, a Linear has w w + w parameters, and a block 12 w w + 13 w.
 TEST(Subject, HasTheParametersOfItsSizes) {
   const Subject mlp = make_subject("mlp", {2, 3, 8, 0}, 0);
   EXPECT_EQ(mlp.model->size(), 6U);
@@ -33,7 +33,7 @@ TEST(Subject, HasTheParametersOfItsSizes) {
   EXPECT_EQ(blocks.model->size(), 6U);
   EXPECT_EQ(parameters_of(blocks), 3 * (12 * 8 * 8 + 13 * 8));
 
-  // torchgpipe's counts.
+  // The counts of torchgpipe's models.
   const Subject unet = make_subject("unet", {1, 5, 8, 64}, 0);
   EXPECT_EQ(unet.model->size(), 109U);
   EXPECT_EQ(parameters_of(unet), 1129900);
@@ -44,10 +44,10 @@ TEST(Subject, HasTheParametersOfItsSizes) {
 
 TEST(Subject, OneSeedGivesOneLoss) {
   for (const std::string& name : subject_names()) {
-    if (name == "resnet101") continue;  // has one size, which takes long
+    if (name == "resnet101") continue;  // its only size takes long
     const SubjectSizes sizes = {2, 3, 32, 64};
     Subject one = make_subject(name, sizes, 1);
-    // Dropout draws from the same generator.
+    // Dropout draws from the same generator, so the loss is computed at once.
     const double loss = loss_of(one);
     Subject same = make_subject(name, sizes, 1);
     EXPECT_EQ(loss_of(same), loss) << name;

@@ -1,5 +1,6 @@
-// Our side of tools/compare_peers: a training step for every line that comes,
-// as worker.py, where the protocol is, makes them with the peers' engines.
+// Our side of tools/compare_peers: runs a training step for every line on its
+// input. worker.py does the same with the peers' engines and describes the
+// protocol.
 
 #include <ATen/Parallel.h>
 #include <torch/optim/sgd.h>
@@ -18,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-// After LibTorch's headers, which define the same macros unless glog has.
+// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/experiment.h"
@@ -33,22 +34,24 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 
-DEFINE_string(model, "mlp", "resnet101, unet, amoebanetd, mlp, transformer.");
-DEFINE_int64(batch, 512, "Rows of a mini-batch.");
-DEFINE_int64(depth, 32, "Levels, cells, blocks or layers.");
-DEFINE_int64(width, 512, "Channels or features.");
-DEFINE_int64(side, 64, "Pixels of images' sides, tokens of sequences.");
+DEFINE_string(model, "mlp",
+              "Model: resnet101, unet, amoebanetd, mlp or transformer.");
+DEFINE_int64(batch, 512, "Rows per mini-batch.");
+DEFINE_int64(depth, 32, "Levels, cells, blocks or layers of the model.");
+DEFINE_int64(width, 512, "Channels or features of the model.");
+DEFINE_int64(side, 64, "Pixels per side of an image, or tokens per sequence.");
 DEFINE_string(engine, "gpipe",
-              "gpipe: forward(), loss, backward(). Else train_step() by a "
-              "schedule: 1f1b, zb-h1, ...");
+              "gpipe: forward(), loss, backward(). Otherwise train_step() with "
+              "this schedule: 1f1b, zb-h1, ...");
 DEFINE_bool(processes, false,
-            "Every partition in a process of its own, over Gloo; --engine is a "
-            "schedule.");
+            "Run every partition in a process of its own, over Gloo. --engine "
+            "must be a schedule.");
 DEFINE_string(balance, "32,32", "Layers per partition.");
-DEFINE_int64(microbatches, 4, "Micro-batches of a step.");
-DEFINE_string(checkpoint, "never", "always, except_last, never.");
-DEFINE_double(learning_rate, 0.01, "Of plain SGD.");
-DEFINE_uint64(seed, 0, "Of weights and data.");
+DEFINE_int64(microbatches, 4, "Micro-batches per step.");
+DEFINE_string(checkpoint, "never",
+              "The micro-batches to recompute: always, except_last or never.");
+DEFINE_double(learning_rate, 0.01, "Learning rate of plain SGD.");
+DEFINE_uint64(seed, 0, "Seed of the weights and the data.");
 
 namespace gpipe::benchmarks {
 namespace {
@@ -70,20 +73,24 @@ torch::optim::SGD optimizer_of(const std::vector<at::Tensor>& parameters) {
                            torch::optim::SGDOptions(FLAGS_learning_rate));
 }
 
+// The times and the loss of a step.
 struct Took {
   double wall_seconds = 0, cpu_seconds = 0, loss = 0;
 };
 
+// An engine that trains a subject.
 class Engine {
  public:
   virtual ~Engine() = default;
   virtual int64_t parameters() const = 0;
   virtual int64_t layers() const = 0;
+  // Runs forward, backward and optimizer of a mini-batch.
   virtual Took step() = 0;
+  // Returns the peak memory of all processes; see ProcessMemory.
   virtual double peak_mib() = 0;
 };
 
-// A pipeline of threads.
+// A pipeline in one process, with a thread per partition.
 class Threads : public Engine {
  public:
   explicit Threads(const std::vector<int64_t>& balance)
@@ -136,7 +143,8 @@ class Threads : public Engine {
   const ProcessMemory memory_;
 };
 
-// This process's part of a pipeline of processes. All make the same calls.
+// This process's part of a pipeline with a process per partition. All ranks
+// must make the same calls.
 class Rank {
  public:
   explicit Rank(std::shared_ptr<World> world)
@@ -154,7 +162,8 @@ class Rank {
         optimizer_(optimizer_of(pipeline_->parameters())) {}
 
   enum class Word : int64_t { kStop, kStep, kPeak };
-  // What rank 0 says.
+  // Sends `word` on rank 0; the other ranks ignore it. Returns the word of rank
+  // 0 on all ranks.
   Word hear(Word word = Word::kStop) {
     std::vector<at::Tensor> words{at::tensor(static_cast<int64_t>(word))};
     world_->group().broadcast(words)->wait();
@@ -169,12 +178,12 @@ class Rank {
                             .loss.item<double>();
     optimizer_.step();
     optimizer_.zero_grad();
-    sum(0);  // until all have
+    sum(0);  // blocks until all ranks have finished
     const Duration took = watch.elapsed();
     return {took.wall_seconds, sum(took.cpu_seconds), loss};
   }
 
-  // Of all ranks.
+  // Return sums over all ranks.
   double parameters() { return sum(elements_of(pipeline_->parameters())); }
   double peak_mib() { return sum(memory_.peak_mib()); }
   int64_t layers() const { return pipeline_->size(); }
@@ -196,13 +205,13 @@ class Rank {
 
 WorldOptions world_options() {
   WorldOptions options = WorldOptions::from_environment();
-  // Other engines make their steps in between.
+  // Long timeouts, since the ranks wait while other engines run their steps.
   options.timeout = std::chrono::hours(1);
   options.heartbeat_timeout = std::chrono::minutes(10);
   return options;
 }
 
-// The life of a process that is not rank 0.
+// Runs a process that is not rank 0: follows rank 0 until it stops.
 void follow() {
   Rank rank(World::connect(world_options()));
   rank.parameters();
@@ -220,7 +229,8 @@ void follow() {
   }
 }
 
-// All ranks, for the process that is rank 0: the others are this program again.
+// All ranks, controlled by the process that is rank 0. It starts the others as
+// further processes of this program.
 class Ranks : public Engine {
  public:
   explicit Ranks(int size) : others_(start(size)) {
@@ -293,8 +303,8 @@ void serve() {
     } else if (line == "peak") {
       std::cout << engine->peak_mib() << std::endl;
     } else {
-      throw std::runtime_error("neither 'step' nor 'peak' on the input: " +
-                               line);
+      throw std::runtime_error(
+          "expected 'step' or 'peak' on the input, but got: " + line);
     }
   }
 }
@@ -305,8 +315,8 @@ void serve() {
 int main(int argc, char** argv) {
   const gpipe::benchmarks::Program program{
       "worker",
-      "makes a training step for each line 'step' on its input and\n"
-      "says how long it took; for tools/compare_peers.",
+      "runs a training step for each line 'step' on its input and\n"
+      "prints how long it took; for tools/compare_peers.",
       {"--model=mlp --engine=1f1b", "--model=mlp --engine=1f1b --processes"}};
   return gpipe::benchmarks::run_program(argc, argv, program, [] {
     gpipe::benchmarks::serve();

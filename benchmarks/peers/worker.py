@@ -1,11 +1,11 @@
-"""An engine that makes a training step for every line that it is sent.
+"""Runs an engine: a training step for every line "step" on its input.
 
     > (start)    READY <parameters> <layers> <version of torch>
     > step       <seconds> <CPU seconds of all threads and ranks> <loss>
     > peak       <MiB that the process grew by, at most, since READY>
 
-and ends with its input. //benchmarks/peers:worker speaks the same. Needs PyTorch
-(2.15 was used) and, for their engines, torchgpipe or fairscale.
+It exits at the end of its input. //benchmarks/peers:worker has the same protocol. It
+needs PyTorch (2.15 was used) and, for their engines, torchgpipe or fairscale.
 """
 
 import argparse
@@ -22,7 +22,7 @@ PIPELINING = ["pipelining-gpipe", "pipelining-1f1b"]
 
 
 class Worker:
-    """An engine of this process alone."""
+    """An engine that runs in this process alone."""
 
     def __init__(self, flags):
         torch.set_num_threads(flags.threads)
@@ -44,7 +44,7 @@ class Worker:
 
 def make_worker(flags):
     if flags.engine in PIPELINING:
-        import stages  # which the others are not to carry with them
+        import stages  # only here, so that other engines do not load it
 
         return stages.Ranks(flags)
     return Worker(flags)
@@ -56,7 +56,7 @@ def read_flags():
     )
     parser.add_argument("--engine", choices=[*engines.ENGINES, *PIPELINING])
     parser.add_argument("--model", choices=list(models.MAKERS))
-    parser.add_argument("--batch", type=int, help="rows of a mini-batch")
+    parser.add_argument("--batch", type=int, help="rows per mini-batch")
     parser.add_argument("--depth", type=int, default=0, help="levels, cells, blocks")
     parser.add_argument("--width", type=int, default=0, help="channels, features")
     parser.add_argument("--side", type=int, default=0, help="pixels, tokens")
@@ -65,7 +65,9 @@ def read_flags():
     parser.add_argument(
         "--checkpoint", choices=["always", "except_last", "never"], default="never"
     )
-    parser.add_argument("--threads", type=int, default=1, help="of the plain model")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="intra-op threads of the plain model"
+    )
     parser.add_argument(
         "--learning_rate", type=float, default=0.01, help="0: no optimizer"
     )
@@ -76,7 +78,8 @@ def read_flags():
 
 
 def main():
-    # The answers, where no library's print() gets between them.
+    # Answers go to a copy of stdout; stdout itself becomes stderr, so that a print() of
+    # a library does not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     worker = make_worker(read_flags())
@@ -87,9 +90,9 @@ def main():
         elif line.strip() == "peak":
             print(worker.peak(), file=answers)
         else:
-            sys.exit(f"worker.py: neither 'step' nor 'peak': {line!r}")
+            sys.exit(f"worker.py: expected 'step' or 'peak', but got: {line!r}")
     worker.close()
-    # A live fairscale Pipe waits in its destructor for threads that are gone.
+    # Skips destructors: that of fairscale's Pipe waits for threads that have ended.
     os._exit(0)
 
 

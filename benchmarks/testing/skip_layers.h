@@ -9,7 +9,7 @@
 
 namespace gpipe::benchmarks {
 
-// Stashes what it gets, as "skip", and passes it on.
+// A layer that stashes its input as "skip" and returns it.
 struct StashImpl : torch::nn::Module, Skippable {
   StashImpl() : Skippable({{"skip"}, {}}) {}
   at::Tensor forward(at::Tensor x) {
@@ -19,7 +19,7 @@ struct StashImpl : torch::nn::Module, Skippable {
 };
 TORCH_MODULE(Stash);
 
-// Adds what was stashed.
+// A layer that adds the stashed tensor to its input.
 struct AddImpl : torch::nn::Module, Skippable {
   AddImpl() : Skippable({{}, {"skip"}}) {}
   at::Tensor forward(at::Tensor x) { return x + *pop("skip"); }
