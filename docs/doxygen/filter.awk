@@ -1,8 +1,8 @@
-# Makes Doxygen's comments of ours. In our headers
-# - the comment at the top of a file is about the file,
-# - a comment is about all declarations of its paragraph: up to the next empty line, or
+# Turns the comments of our headers into Doxygen's. In our headers
+# - the comment at the top of a file describes the file,
+# - a comment describes all declarations of its paragraph: up to the next empty line or
 #   the next comment,
-# - what stands behind a member is about that member.
+# - a trailing comment after a member describes that member.
 
 function depth(line) {
   match(line, /^ */)
@@ -13,14 +13,14 @@ function depth(line) {
   text = $0
   sub(/^ *\/\/ ?/, "", text)
   if (text ~ /^SPDX-License-Identifier/) { print ""; next }
-  # No commands and tags.
+  # Escape the characters that begin Doxygen commands and HTML tags.
   if (text !~ /`/) gsub(/[@<\\]/, "\\\\&", text)
-  # Two blanks more than the text is an example; for Markdown it is four.
+  # An example is indented by two blanks more than the text; Markdown needs four.
   if (text ~ /^  /) text = "    " text
   line = "/// " text
   if (!begun) {
     begun = top = 1
-    line = "/// \\file\n" line  # from here on, lines count one too many
+    line = "/// \\file\n" line  # from here on, line numbers are too high by one
   }
   if (!in_comment) { comment = ""; of = depth($0) }
   in_comment = 1
@@ -30,7 +30,7 @@ function depth(line) {
 }
 
 /^ *$/ {
-  # Not followed by a declaration: about none.
+  # No declaration follows the comment, so it describes none.
   comment = top = ""
   in_comment = 0
   print

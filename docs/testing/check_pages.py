@@ -1,13 +1,14 @@
-"""Checks what the pages of the documentation name: does it exist?
+"""Checks that everything that the documentation's pages name exists.
 
     check_pages.py PAGE...
 
-Targets (//x:y), tests (Suite.Name), flags of our programs and options of our scripts
-in commands, configurations (--config=x), links between pages with their headings; and
-that no block of C++ goes without its language, and so without being compiled.
+It checks targets (//x:y), tests (Suite.Name), configurations (--config=x), links between
+pages with their headings, and in commands the flags of our programs and the options of
+our scripts. It also checks that no block of C++ lacks its language: such a block would
+not be compiled.
 
-The pages are read where the tree is, with all of its BUILD files, which Bazel
-cannot give to a test: so the test is never taken from a cache.
+It reads the pages and all BUILD files in the source tree. Bazel cannot declare these
+files as inputs of a test, so Bazel never uses a cached result of this test.
 """
 
 import pathlib
@@ -20,19 +21,21 @@ _LABEL = re.compile(r"(?<![\w:/.])(?:@gpipe)?//((?:[\w.-]+/)*[\w.-]*)(:[\w.-]*)?
 _TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)", re.MULTILINE)
 _DEFINE = re.compile(r"\bDEFINE_\w+\(\s*(\w+)\s*,")
 _GFLAGS = {"help", "helpfull", "helpshort", "version", "flagfile"}
-# glog's, in programs that log.
+# Flags of glog, in programs that log.
 _GLOG = {"v", "vmodule", "logtostderr", "minloglevel", "stderrthreshold"}
 
 
 class Tree:
-    """The folders and files that pages speak of."""
+    """The source tree: its targets, tests, flags and files."""
 
     def __init__(self, root):
         self.root = root
         self._sources = None
 
     def has_target(self, package, name):
-        """Is there a rule, a file or one of all targets (`...`, `:all`)?"""
+        """Returns whether a rule or a file has this name, or the name means all targets
+        (`...`, `:all`).
+        """
         if package == "..." or package.endswith("/..."):
             return (self.root / package[:-3]).is_dir()
         build = self.root / package / "BUILD"
@@ -42,14 +45,14 @@ class Tree:
             return True
         text = build.read_text(encoding="utf-8")
         if name == ":":
-            return True  # `//package:`, and names in a table
-        # A gpipe_device_test makes a test for each kind of device.
+            return True  # `//package:`, whose names are in a table
+        # gpipe_device_test makes one test for each kind of device.
         stem = re.sub(r"_(cpu|simulated|cuda)$", "", name)
         return (re.search(rf'\bname = "({re.escape(name)}|{re.escape(stem)})"', text)
                 is not None or (self.root / package / name).is_file())
 
     def sources(self):
-        """(flags that are defined, tests as Suite.Name) of all C++ files."""
+        """Returns (defined flags, tests as Suite.Name) of all C++ files. Reads them once."""
         if self._sources is None:
             flags, tests = set(_GFLAGS | _GLOG), set()
             for path in self.root.glob("*/**/*.cc"):
@@ -71,7 +74,10 @@ class Tree:
 
 
 def code_of(text):
-    """Lines of blocks and of indented ones, and words in `...`, with line numbers."""
+    """Yields (line number, code) of each code line and of each text in `...`.
+
+    Code lines are those of fenced and of indented blocks.
+    """
     fence, before = False, ""
     for number, line in enumerate(text.split("\n"), 1):
         if line.lstrip().startswith("```"):
@@ -87,7 +93,7 @@ def code_of(text):
 def check_labels(text, tree):
     for number, line in code_of(text):
         if "::" in line or line.lstrip().startswith("//") and " " in line.strip():
-            continue  # C++, or a comment of its
+            continue  # C++ or a C++ comment
         for package, name in _LABEL.findall(line):
             if not package and not name:
                 continue
@@ -103,7 +109,7 @@ def check_tests(text, tree):
 
 
 def commands_of(text):
-    """Commands, with lines that end in a backslash put together."""
+    """Yields (line number, command). Joins lines that end in a backslash."""
     whole, start = "", 0
     for number, line in code_of(text):
         start = start if whole else number
@@ -120,13 +126,13 @@ def check_options(text, tree):
         for name in re.findall(r"--config=(\w+)", command):
             if not re.search(rf"^\w+:{name} ", tree.text(".bazelrc"), re.MULTILINE):
                 yield number, f".bazelrc has no config {name}"
-        # What follows `--` goes to a program of ours; so does what follows its path.
+        # Arguments after `--`, or after the path of a program, go to one of our programs.
         program = re.search(r"bazelw run .*?//\S+ -- (.*)", command)
         path = re.search(r"bazel-bin/((?:examples|tools|benchmarks)/\w+) ?(.*)", command)
         given = program.group(1) if program else path.group(2) if path else ""
         for name in re.findall(r"(?<!\S)--(\w+)", given):
             if name not in tree.flags():
-                yield number, f"no program of ours has the flag --{name}"
+                yield number, f"none of our programs has the flag --{name}"
         script = re.match(r"\s*((?:tools|\.ci)/\w+(?:\.sh)?) (.*)", command)
         if script and (tree.root / script.group(1)).is_file():
             for name in re.findall(r"(?<!\S)--([\w-]+)", script.group(2)):
@@ -136,7 +142,7 @@ def check_options(text, tree):
 
 
 def anchors(text):
-    """What GitHub calls the headings of a page."""
+    """Returns the anchors that GitHub makes of the headings of a page."""
     _, prose = pages.parse("", text)
     found = set()
     for line in prose:
@@ -149,7 +155,7 @@ def anchors(text):
 
 def check_links(name, text, tree):
     _, prose = pages.parse(name, text)
-    # A link may be broken over two lines.
+    # A link may span two lines.
     for match in re.finditer(r"\]\(([^)\s]+)\)", "\n".join(prose)):
         number = "\n".join(prose).count("\n", 0, match.start()) + 1
         target, _, anchor = match.group(1).partition("#")
@@ -164,7 +170,7 @@ def check_links(name, text, tree):
 
 
 def check_languages(name, text):
-    """C++ is known by its semicolons and includes."""
+    """Finds C++ in blocks of another language, by its semicolons and includes."""
     blocks, prose = pages.parse(name, text)
     for block in blocks:
         if isinstance(block, pages.Block) and block.language in ("", "text"):
@@ -172,14 +178,14 @@ def check_languages(name, text):
                 if re.search(r";\s*(//.*)?$|^#include", line):
                     yield number, "this looks like C++, in a block that is not ```cpp"
         elif isinstance(block, pages.Block) and block.language in ("c++", "c", "C++"):
-            yield block.line, f"call it ```cpp, not {block.language}: so it is compiled"
+            yield block.line, f"write ```cpp instead of {block.language}, so that it is compiled"
     for number, line in enumerate(prose, 1):
         if re.match(r"    .*;\s*(//.*)?$", line):
             yield number, "this looks like C++, but is no ```cpp block"
 
 
 def check(name, text, tree):
-    """(line, what is wrong) of everything that is."""
+    """Yields (line number, problem) for each problem of a page."""
     yield from check_languages(name, text)
     yield from check_labels(text, tree)
     yield from check_tests(text, tree)
@@ -188,7 +194,7 @@ def check(name, text, tree):
 
 
 def main():
-    # Out of Bazel's folders of links, to where the tree is.
+    # Bazel runs this file through a link; resolve() returns its path in the source tree.
     tree = Tree(pathlib.Path(__file__).resolve().parents[2])
     wrong = 0
     for name in sys.argv[1:]:
@@ -196,7 +202,7 @@ def main():
             print(f"{name}:{number}: {problem}")
             wrong += 1
     if len(sys.argv) < 2:
-        raise SystemExit("check_pages: no page was given")
+        raise SystemExit("check_pages: no page was given; usage: check_pages.py PAGE...")
     print(f"{len(sys.argv) - 1} pages, {wrong} problems")
     return 1 if wrong else 0
 

@@ -2,24 +2,25 @@
 
     code_blocks.py OUTPUT PAGE...
 
-Every ```cpp block becomes a function, in a namespace of its page; what it may
-take for granted (model, input, optimizer, ...) is in context.h. Its #include
-lines go to the top. Comments that no reader sees say what else there is:
+Every ```cpp block becomes a function, in a namespace of its page. context.h declares
+the names that all blocks may use (model, input, optimizer, ...). The #include lines of
+a block go to the top of the file. HTML comments, which readers do not see, add more:
 
     <!-- cpp            C++ outside of functions, for the blocks after it
     struct Batch { ... };
     -->
-    <!-- cpp: global -->      the next block is outside of functions too: the ones
-                              after it see what it declares
-    <!-- cpp: continued -->   it goes on in the function of the one before it
-    <!-- cpp: run -->         it is a test as well, and runs. In a whole program,
+    <!-- cpp: global -->      the next block is outside of functions, so that later
+                              blocks can use its declarations
+    <!-- cpp: continued -->   the next block continues the function of the block
+                              before it
+    <!-- cpp: run -->         the next block also runs, as a test. In a whole program,
                               `int main()` runs
-    <!-- cpp: then            C++ at the end of the block before it, such as what a
-    EXPECT_EQ(...);           test of it expects
+    <!-- cpp: then            C++ at the end of the block before it, for example the
+    EXPECT_EQ(...);           expectations of its test
     -->
 
-A block that is not C++ has another language, or none. So that none is forgotten,
-check_pages.py looks for those that seem to be C++.
+A block that is not C++ has another language, or none. check_pages.py reports blocks
+without `cpp` that look like C++.
 """
 
 import pathlib
@@ -32,11 +33,12 @@ _NOTES = ("", "global", "continued", "run")
 
 
 def identifier(name):
+    """Returns the name of a page as a C++ identifier, without its `.md`."""
     return re.sub(r"\W", "_", name.removesuffix(".md"))
 
 
 def split_includes(text):
-    """The #include lines, and the text with empty lines in their place."""
+    """Returns the #include lines, and the text with these lines emptied."""
     includes, rest = [], []
     for line in text.split("\n"):
         is_include = line.lstrip().startswith("#include")
@@ -46,19 +48,19 @@ def split_includes(text):
 
 
 class Page:
-    """C++ of one page."""
+    """The C++ of one page."""
 
     def __init__(self, name, text):
         self.name = name
         self.includes = []
         self.out = []
         self.blocks = 0
-        self.open = None  # the name of the test to be made of the open function
+        self.open = None  # (function, line, note) of the function that is not closed yet
         items, _ = pages.parse(name, text)
         for item in items:
             if isinstance(item, pages.Hidden):
                 if item.then and not self.open:
-                    raise pages.PageError(f"{name}:{item.line}: no block is before this")
+                    raise pages.PageError(f"{name}:{item.line}: no block precedes `cpp: then`")
                 if not item.then:
                     self.close()
                 self.add(item)
@@ -74,19 +76,19 @@ class Page:
     def block(self, item):
         if item.note not in _NOTES:
             raise pages.PageError(
-                f"{self.name}:{item.line}: `cpp: {item.note}` is none of {_NOTES[1:]}")
+                f"{self.name}:{item.line}: `cpp: {item.note}` is not one of {_NOTES[1:]}")
         self.blocks += 1
         whole = re.search(r"^int main\(", item.text, re.MULTILINE)
         if item.note == "continued":
             if not self.open:
-                raise pages.PageError(f"{self.name}:{item.line}: nothing to continue")
+                raise pages.PageError(f"{self.name}:{item.line}: no block precedes `cpp: continued`")
             self.add(item)
         elif whole:
             self.close()
             space = f"line_{item.line}"
             self.out.append(f"namespace {space} {{")
             item.text = item.text.replace("int main(", "int example(")
-            # As in main(), the end is a return of 0.
+            # Unlike main(), example() must return 0 explicitly.
             body = item.text.rstrip()
             if body.endswith("}") and "return 0;" not in body:
                 item.text = body[:-1] + " return 0; }\n"
@@ -120,13 +122,13 @@ class Page:
 
 
 def generate(texts):
-    """The C++ file for {name of a page: its text}."""
+    """Returns the text of the C++ file. `texts`: page name -> text."""
     result = [Page(name, text) for name, text in texts.items()]
     includes = {line: None for page in result for line in page.includes}
     lines = ['#include <gtest/gtest.h>', '#include "docs/testing/context.h"', *includes]
     lines += [page.cpp() for page in result if page.out]
     blocks = sum(page.blocks for page in result)
-    # So that a file without any block does not pass for one with all of them.
+    # This test fails if no block was found.
     lines.append(f"TEST(docs, compiles_the_blocks_of_all_pages) {{ EXPECT_GT({blocks}, 0); }}")
     return "\n".join(lines) + "\n"
 

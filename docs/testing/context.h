@@ -1,6 +1,7 @@
-// What the C++ of the documentation's pages takes for granted: their headers,
-// and names such as `model` and `loader`. Declared and never defined, since
-// most blocks are compiled and not run; see code_blocks.py.
+// Headers and names, such as `model` and `loader`, that the C++ blocks of the
+// documentation's pages use without declaring them. Most names are declared
+// and never defined, because most blocks are compiled and do not run; see
+// code_blocks.py.
 #pragma once
 
 #include <glog/logging.h>
@@ -34,7 +35,7 @@ namespace docs {
 
 extern torch::nn::Sequential model;
 extern torch::Tensor target, sample, data, x;
-inline torch::Tensor input = torch::randn({8, 4});  // of the blocks that run
+inline torch::Tensor input = torch::randn({8, 4});  // for blocks that run
 extern std::vector<int64_t> balance;
 extern std::vector<torch::Device> devices;
 extern gpipe::GPipe pipeline;

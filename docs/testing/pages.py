@@ -1,6 +1,6 @@
-"""What a page of the documentation is made of: text, and blocks of code.
+"""Splits a page of the documentation into prose and blocks of code.
 
-For the tests of the pages; Markdown as far as these pages use it.
+Used by the tests of the pages. Supports the part of Markdown that the pages use.
 """
 
 import dataclasses
@@ -11,20 +11,20 @@ _FENCE = re.compile(r"^(\s*)(`{3,})\s*([\w+-]*)\s*$")
 
 @dataclasses.dataclass
 class Block:
-    """Lines between two fences. `line` is that of the first of them, from 1."""
+    """The lines between two fences. `line`: number of the first of them, from 1."""
 
     language: str
     line: int
     text: str
-    # What a hidden comment `<!-- cpp: WORD -->` says of the block after it.
+    # The WORD of the hidden comment `<!-- cpp: WORD -->` before the block.
     note: str = ""
 
 
 @dataclasses.dataclass
 class Hidden:
-    """`<!-- cpp` and more lines: C++ for the blocks of the page, not shown.
+    """A hidden comment `<!-- cpp` with lines of C++ for the blocks of the page.
 
-    `then`: the comment begins with `<!-- cpp: then`.
+    `then`: whether the comment begins with `<!-- cpp: then`.
     """
 
     line: int
@@ -33,13 +33,14 @@ class Hidden:
 
 
 class PageError(Exception):
-    """What is wrong with a page, with its name and line."""
+    """An error in a page. Its text has the page's name and the line."""
 
 
 def parse(name, text):
-    """The blocks and hidden C++ of a page, in order, and its lines without them.
+    """Returns the blocks and hidden C++ of a page, in order, and its other lines.
 
-    Lines keep their numbers: those of a block or a comment are empty.
+    Lines keep their numbers: the lines of a block or a comment are empty. Raises
+    PageError if a block or a comment has no end, or a note has no block.
     """
     lines = text.split("\n")
     prose = list(lines)

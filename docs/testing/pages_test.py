@@ -1,4 +1,4 @@
-"""Do the checks of the pages find what they are for?"""
+"""Tests of check_pages.py, code_blocks.py and pages.py."""
 
 import pathlib
 import tempfile
