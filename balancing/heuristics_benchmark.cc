@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "balancing/heuristics.h"
-#include "balancing/partition.h"
+#include "balancing/solver/partition.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "balancing/partition.h"
+#include "balancing/solver/partition.h"
 
 namespace gpipe::balancing {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "gpipe/meta.h"
 #include "gpipe/skip.h"
-#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/instruments/counting_allocator.h"
 
 namespace gpipe::balancing {
 namespace {

@@ -10,10 +10,10 @@
 #include <set>
 #include <thread>
 
-#include "balancing/chain.h"
+#include "balancing/chain/chain.h"
 #include "balancing/threads_scope.h"
-#include "gpipe/runtime/microbatch.h"
-#include "gpipe/runtime/threads.h"
+#include "gpipe/runtime/step/microbatch.h"
+#include "gpipe/runtime/device/threads.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 

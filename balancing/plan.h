@@ -16,7 +16,7 @@
 
 #include "balancing/profile.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/runtime/value.h"
+#include "gpipe/runtime/cell/value.h"
 
 namespace gpipe::balancing {
 
@@ -122,7 +122,7 @@ Plan plan(const torch::nn::Sequential& model, const Value& input,
 // that a partition will have, beside copies of the model
 // (TimeOptions::company), as many as partitions can compute at the same time.
 // The cut is exact for GPipe's schedule with copies beside the computation
-// (balancing/chain.h), where a recompute counts as part of its backward. Then
+// (balancing/chain/chain.h), where a recompute counts as part of its backward. Then
 // the schedule with its recomputes is simulated on the cores of the machine
 // (gpipe/simulation.h). A prediction does not include the optimizer, the loss,
 // or temporary memory of operators.
@@ -130,7 +130,7 @@ Plan plan(const torch::nn::Sequential& model, const Value& input,
 // `input`: a whole mini-batch; see profile_times() for its types and for what
 // stays unchanged.
 //
-// Throws InfeasibleError (balancing/infeasible.h) if nothing fits, with what
+// Throws InfeasibleError (balancing/solver/infeasible.h) if nothing fits, with what
 // the mode with the smallest need would need. Throws c10::ValueError if `model`
 // is null, if `input` has no rows, if there are no devices or fewer layers than
 // devices, or if an option is out of its range, and whatever profile() throws.

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "balancing/infeasible.h"
+#include "balancing/solver/infeasible.h"
 #include "gpipe/gpipe.h"
 
 namespace gpipe::balancing {

@@ -10,7 +10,7 @@
 
 #include "balancing/memory_profile.h"
 #include "balancing/time_profile.h"
-#include "gpipe/runtime/value.h"
+#include "gpipe/runtime/cell/value.h"
 
 namespace gpipe::balancing {
 

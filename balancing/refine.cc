@@ -8,8 +8,8 @@
 #include <numeric>
 #include <string>
 
-#include "balancing/chain_plain.h"
-#include "balancing/partition_refuse.h"
+#include "balancing/chain/plain.h"
+#include "balancing/solver/refuse.h"
 
 namespace gpipe::balancing {
 namespace {

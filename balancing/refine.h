@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "balancing/chain.h"
+#include "balancing/chain/chain.h"
 
 namespace gpipe::balancing {
 
@@ -50,8 +50,8 @@ using Makespan = std::function<double(const std::vector<StageCost>& stages)>;
 
 // Returns the layers per partition of a cut with a small makespan that respects
 // `memory_bytes` of every device. It runs refine() with three starts: the
-// results of balance_cost() (balancing/partition.h), balance_fill_drain()
-// (balancing/fill_drain.h) and balance_chain() (balancing/chain.h) for the
+// results of balance_cost() (balancing/solver/partition.h), balance_fill_drain()
+// (balancing/solver/fill_drain.h) and balance_chain() (balancing/chain/chain.h) for the
 // chain. The result is never worse than any of these that respects the limits.
 // `chain.microbatches` is used by these solvers only.
 //

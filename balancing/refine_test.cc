@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "balancing/partition.h"
-#include "balancing/partition_testing.h"
+#include "balancing/solver/partition.h"
+#include "balancing/solver/testing.h"
 
 namespace gpipe::balancing {
 namespace {

@@ -18,10 +18,10 @@
 #include "balancing/profile_tracker.h"
 #include "balancing/sandbox.h"
 #include "balancing/threads_scope.h"
-#include "gpipe/runtime/graph.h"
-#include "gpipe/runtime/layer.h"
-#include "gpipe/runtime/stamp.h"
-#include "gpipe/runtime/stream.h"
+#include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/cell/layer.h"
+#include "gpipe/runtime/device/stamp.h"
+#include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::balancing {
 namespace {

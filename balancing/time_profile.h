@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/value.h"
+#include "gpipe/runtime/cell/value.h"
 
 namespace gpipe::balancing {
 

@@ -20,7 +20,7 @@
 #include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/throughput.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/runtime/ordering.h"
+#include "gpipe/runtime/device/ordering.h"
 #include "gpipe/testing/simulated/simulated.h"
 
 DEFINE_int64(partitions, 4,

@@ -25,7 +25,7 @@
 #include "benchmarks/harness/trainee.h"
 #include "benchmarks/timeline_rows.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/runtime/ordering.h"
+#include "gpipe/runtime/device/ordering.h"
 #include "gpipe/schedule.h"
 
 namespace gpipe::benchmarks {

@@ -10,9 +10,9 @@
 #include <string>
 
 #include "gpipe/program/working_directory.h"
-#include "trainer/exit_code.h"
-#include "trainer/flags.h"
-#include "trainer/run.h"
+#include "train_program/exit_code.h"
+#include "train_program/flags.h"
+#include "train_program/run.h"
 
 DECLARE_bool(help);  // gflags' own
 

@@ -7,13 +7,13 @@
 #include <ostream>
 #include <utility>
 
-#include "gpipe/assembly.h"
-#include "gpipe/runtime/grad_norm.h"
-#include "gpipe/runtime/microbatch.h"
-#include "gpipe/runtime/partition.h"
-#include "gpipe/runtime/pipeline.h"
-#include "gpipe/runtime/stream.h"
-#include "gpipe/runtime/threads.h"
+#include "gpipe/runtime/step/assembly.h"
+#include "gpipe/runtime/cell/grad_norm.h"
+#include "gpipe/runtime/step/microbatch.h"
+#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/step/pipeline.h"
+#include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/device/threads.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe {

@@ -29,7 +29,7 @@
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
-#include "gpipe/testing_options.h"
+#include "gpipe/system_tests/options.h"
 
 namespace gpipe {
 namespace {

@@ -9,8 +9,8 @@
 //   std::cout << timeline.makespan << "\n" << gpipe::to_text(timeline);
 #pragma once
 
-#include "gpipe/simulation/automatic.h"
-#include "gpipe/simulation/automatic_options.h"
+#include "gpipe/simulation/search/automatic.h"
+#include "gpipe/simulation/search/options.h"
 #include "gpipe/simulation/chrome_trace.h"
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/critical_path.h"

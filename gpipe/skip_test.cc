@@ -22,7 +22,7 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
-#include "gpipe/testing_options.h"
+#include "gpipe/system_tests/options.h"
 
 namespace gpipe {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "gpipe/meta/scope.h"
-#include "gpipe/runtime/layer.h"
+#include "gpipe/runtime/cell/layer.h"
 #include "gpipe/skip/layout.h"
 #include "gpipe/skip/tracker.h"
 #include "gpipe/skip/verify.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/runtime/value.h"
+#include "gpipe/runtime/cell/value.h"
 
 namespace gpipe {
 

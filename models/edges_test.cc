@@ -15,7 +15,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/summary.h"
 #include "gpipe/testing/simulated/simulated.h"
-#include "gpipe/testing_options.h"
+#include "gpipe/system_tests/options.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/testing/crossings.h"

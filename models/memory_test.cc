@@ -15,7 +15,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
-#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/testing/rounds.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"

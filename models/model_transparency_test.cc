@@ -19,7 +19,7 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/rounds.h"
-#include "gpipe/testing_options.h"
+#include "gpipe/system_tests/options.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/transformer.h"

@@ -11,7 +11,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/testing_options.h"
+#include "gpipe/system_tests/options.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/transformer.h"

@@ -12,8 +12,8 @@ import unittest
 PROGRAM = pathlib.Path(__file__).parent / "build_times.py"
 
 ACTIONS = [
-    ("Compiling gpipe/runtime/cell.cc", 4.0),
-    ("Compiling gpipe/runtime/cell.cc [for tool]", 2.0),
+    ("Compiling gpipe/runtime/cell/cell.cc", 4.0),
+    ("Compiling gpipe/runtime/cell/cell.cc [for tool]", 2.0),
     ("Compiling gpipe/skip.cc", 3.0),
     ("Linking gpipe/skip_test_cpu", 1.0),
     ("Testing //gpipe:skip_test_cpu (shard 1 of 2)", 2.0),
@@ -60,7 +60,7 @@ ONE_BUILD = """\
 
 | File | Actions | Seconds |
 | --- | ---: | ---: |
-| gpipe/runtime/cell.cc | 2 | 6.0 |
+| gpipe/runtime/cell/cell.cc | 2 | 6.0 |
 
 ## Slowest tests
 

@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/processes.h"
+#include "gpipe/processes/processes.h"
 #include "gpipe/program/working_directory.h"
 #include "gpipe/text/units.h"
 

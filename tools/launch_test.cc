@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/distributed/processes.h"
+#include "gpipe/processes/processes.h"
 
 namespace gpipe {
 namespace {

@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "benchmarks/harness/devices.h"
-#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/instruments/counting_allocator.h"
 
 namespace gpipe::benchmarks {
 namespace {

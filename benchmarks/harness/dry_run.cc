@@ -23,7 +23,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
-#include "gpipe/runtime/memory_kind.h"
+#include "gpipe/runtime/device/memory_kind.h"
 #include "gpipe/text/units.h"
 
 namespace gpipe::benchmarks {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/instruments/counting_allocator.h"
 #include "models/amoebanet.h"
 #include "models/unet.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/runtime/checkpoint.h"
+#include "gpipe/runtime/cell/checkpoint.h"
 
 namespace gpipe::benchmarks {
 

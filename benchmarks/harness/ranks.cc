@@ -7,9 +7,9 @@
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
-#include "gpipe/distributed/bytes.h"
+#include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/gather.h"
-#include "gpipe/distributed/tags.h"
+#include "gpipe/distributed/world/tags.h"
 #include "gpipe/program/milliseconds.h"
 
 DEFINE_bool(

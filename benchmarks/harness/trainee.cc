@@ -10,7 +10,7 @@
 #include "benchmarks/harness/devices.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/runtime/microbatch.h"
+#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/schedule.h"
 
 namespace gpipe::benchmarks {

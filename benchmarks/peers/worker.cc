@@ -29,7 +29,7 @@
 #include "benchmarks/peers/process_memory.h"
 #include "benchmarks/peers/subject.h"
 #include "gpipe/distributed/pipeline.h"
-#include "gpipe/distributed/processes.h"
+#include "gpipe/processes/processes.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "gpipe/distributed/bytes.h"
+#include "gpipe/distributed/world/bytes.h"
 
 namespace gpipe {
 namespace {

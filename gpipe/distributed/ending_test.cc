@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gpipe/distributed/bytes.h"
+#include "gpipe/distributed/world/bytes.h"
 #include "gpipe/testing/errors.h"
 
 namespace gpipe {

@@ -47,12 +47,12 @@
 #include <vector>
 
 #include "gpipe/bytes/crc32c.h"
-#include "gpipe/distributed/gather.h"
-#include "gpipe/distributed/link.h"
+#include "gpipe/distributed/world/gather.h"
+#include "gpipe/distributed/channel/link.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/wire.h"
-#include "gpipe/runtime/fault_point.h"
+#include "gpipe/distributed/channel/wire.h"
+#include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/rounds.h"
 

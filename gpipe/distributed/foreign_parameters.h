@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpipe/runtime/step.h"
+#include "gpipe/runtime/step/step.h"
 
 namespace gpipe {
 

@@ -14,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/error.h"
+#include "gpipe/distributed/world/error.h"
 #include "gpipe/distributed/layout.h"
-#include "gpipe/distributed/transfers.h"
-#include "gpipe/distributed/world.h"
-#include "gpipe/runtime/checkpoint.h"
-#include "gpipe/runtime/failure.h"
-#include "gpipe/runtime/train.h"
-#include "gpipe/runtime/value.h"
+#include "gpipe/distributed/channel/transfers.h"
+#include "gpipe/distributed/world/world.h"
+#include "gpipe/runtime/cell/checkpoint.h"
+#include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/step/train.h"
+#include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/skip/keeps_devices.h"

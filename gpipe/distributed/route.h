@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "gpipe/runtime/border.h"
-#include "gpipe/runtime/step.h"
+#include "gpipe/runtime/step/remote_stages.h"
+#include "gpipe/runtime/step/step.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {

@@ -14,30 +14,30 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/carrier.h"
+#include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/foreign_parameters.h"
 #include "gpipe/distributed/layout.h"
-#include "gpipe/distributed/link.h"
-#include "gpipe/distributed/replica_sums.h"
+#include "gpipe/distributed/channel/link.h"
+#include "gpipe/distributed/replicas/replica_sums.h"
 #include "gpipe/distributed/route.h"
-#include "gpipe/distributed/transfers.h"
-#include "gpipe/distributed/world.h"
-#include "gpipe/runtime/border.h"
-#include "gpipe/runtime/checkpoint.h"
-#include "gpipe/runtime/executor.h"
-#include "gpipe/runtime/failure.h"
-#include "gpipe/runtime/partition.h"
-#include "gpipe/runtime/recent_plans.h"
-#include "gpipe/runtime/recording.h"
-#include "gpipe/runtime/step.h"
-#include "gpipe/runtime/train.h"
-#include "gpipe/runtime/train_step.h"
-#include "gpipe/runtime/value.h"
+#include "gpipe/distributed/channel/transfers.h"
+#include "gpipe/distributed/world/world.h"
+#include "gpipe/runtime/step/remote_stages.h"
+#include "gpipe/runtime/cell/checkpoint.h"
+#include "gpipe/runtime/run/executor.h"
+#include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/step/recent_plans.h"
+#include "gpipe/runtime/run/recording.h"
+#include "gpipe/runtime/step/step.h"
+#include "gpipe/runtime/step/train.h"
+#include "gpipe/runtime/step/train_step.h"
+#include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
 
-// The counterpart of runtime/pipeline.h where each rank is a process. Cells,
+// The counterpart of runtime/step/pipeline.h where each rank is a process. Cells,
 // schedules and checkpoint modes are the same. Activations and gradients for
 // other ranks go to an Outlet; those from other ranks come from an Inlet.
 //

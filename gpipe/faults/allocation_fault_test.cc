@@ -13,7 +13,7 @@
 #include "gpipe/faults/sweep.h"
 #include "gpipe/faults/trial.h"
 #include "gpipe/faults/watchdog.h"
-#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/text/columns.h"
 
 namespace gpipe::faults {

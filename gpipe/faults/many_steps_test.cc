@@ -15,12 +15,12 @@
 #include "gpipe/faults/places.h"
 #include "gpipe/faults/trial.h"
 #include "gpipe/faults/watchdog.h"
-#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/rounds.h"
-#include "gpipe/testing_options.h"
+#include "gpipe/system_tests/options.h"
 
 namespace gpipe::faults {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/runtime/fault_point.h"
+#include "gpipe/runtime/device/fault_point.h"
 
 namespace gpipe::faults {
 namespace {

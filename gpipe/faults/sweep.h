@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gpipe/faults/trial.h"
-#include "gpipe/testing/fail_nth.h"
+#include "gpipe/instruments/fail_nth.h"
 
 namespace gpipe::faults {
 

@@ -18,11 +18,11 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/runtime/fault_point.h"
-#include "gpipe/runtime/phase.h"
+#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/cell/phase.h"
 #include "gpipe/schedule/named.h"
 #include "gpipe/skip.h"
-#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/engine.h"

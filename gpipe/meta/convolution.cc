@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/memory_kind.h"
+#include "gpipe/runtime/device/memory_kind.h"
 
 namespace gpipe {
 namespace {

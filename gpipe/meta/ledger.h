@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "gpipe/runtime/memory_kind.h"
+#include "gpipe/runtime/device/memory_kind.h"
 
 namespace gpipe {
 
@@ -22,7 +22,7 @@ namespace gpipe {
 // allocator.
 //
 // A tensor counts as the kind of memory that MemoryKindScope has set when it is
-// made, until label_memory() changes its kind: see runtime/memory_kind.h.
+// made, until label_memory() changes its kind: see runtime/device/memory_kind.h.
 //
 // Thread-safe.
 class MetaLedger {

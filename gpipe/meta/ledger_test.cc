@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "gpipe/meta/scope.h"
-#include "gpipe/runtime/memory_kind.h"
-#include "gpipe/testing/counting_allocator.h"
+#include "gpipe/runtime/device/memory_kind.h"
+#include "gpipe/instruments/counting_allocator.h"
 
 namespace gpipe {
 namespace {

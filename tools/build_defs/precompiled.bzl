@@ -8,7 +8,7 @@ load("@rules_cc//cc:defs.bzl", "cc_library")
 
 # Options to write a precompiled header, in addition to -xc++-header:
 #   -fpch-instantiate-templates: instantiates templates in the header, not in every
-#     file that opens it (5.8 -> 3.5 s for gpipe/runtime/cell.cc).
+#     file that opens it (5.8 -> 3.5 s for gpipe/runtime/cell/cell.cc).
 #   -fno-pch-timestamp, -relocatable-pch: leaves times and absolute paths out of the
 #     result, so that a disk cache works for every checkout. Bazel tells clang that its
 #     folder is /proc/self/cwd.

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/transfers.h"
-#include "gpipe/distributed/world.h"
-#include "gpipe/runtime/checkpoint.h"
+#include "gpipe/distributed/channel/transfers.h"
+#include "gpipe/distributed/world/world.h"
+#include "gpipe/runtime/cell/checkpoint.h"
 #include "gpipe/schedule.h"
 
 namespace gpipe::testing {

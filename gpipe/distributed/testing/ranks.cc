@@ -18,7 +18,7 @@
 #include <system_error>
 #include <thread>
 
-#include "gpipe/distributed/environment.h"
+#include "gpipe/distributed/world/environment.h"
 
 namespace gpipe::testing {
 namespace {

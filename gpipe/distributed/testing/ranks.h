@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/processes.h"
-#include "gpipe/distributed/world.h"
+#include "gpipe/processes/processes.h"
+#include "gpipe/distributed/world/world.h"
 
 namespace gpipe::testing {
 

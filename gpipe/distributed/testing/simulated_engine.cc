@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/direct.h"
-#include "gpipe/runtime/stream.h"
+#include "gpipe/distributed/channel/device_transport.h"
+#include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::testing {
 namespace {

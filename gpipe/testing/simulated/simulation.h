@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/testing/fail_nth.h"
+#include "gpipe/instruments/fail_nth.h"
 #include "gpipe/testing/simulated/happens_before.h"
 #include "gpipe/testing/simulated/queue.h"
 

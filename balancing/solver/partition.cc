@@ -1,0 +1,34 @@
+#include "balancing/solver/partition.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "balancing/solver/caps.h"
+#include "balancing/solver/evening.h"
+#include "balancing/solver/sums.h"
+
+namespace gpipe::balancing {
+
+std::vector<int64_t> balance_cost(const std::vector<double>& costs,
+                                  int64_t partitions) {
+  detail::check_partitions(static_cast<int64_t>(costs.size()), partitions);
+  detail::check_costs(costs, "cost");
+  const detail::Sums sums =
+      detail::prefix_sums(costs, detail::common_shift({&costs}));
+  const int64_t limit = detail::smallest_limit(sums, partitions);
+  return detail::most_even(sums, {{&sums, limit}}, partitions);
+}
+
+double bottleneck(const std::vector<double>& costs,
+                  const std::vector<int64_t>& lengths) {
+  detail::check_balance(lengths, static_cast<int64_t>(costs.size()));
+  double largest = 0;
+  auto at = costs.begin();
+  for (const int64_t length : lengths) {
+    largest = std::max(largest, std::accumulate(at, at + length, 0.0));
+    at += length;
+  }
+  return largest;
+}
+
+}  // namespace gpipe::balancing

@@ -1,0 +1,215 @@
+#include "gpipe/distributed/channel/device_transport.h"
+
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/gather.h"
+
+namespace gpipe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Engines = std::map<c10::DeviceType, std::unique_ptr<DirectEngine>>;
+
+// The pause between two checks whether a transfer is complete. It is shorter
+// than a transfer, and long enough to use little of a core.
+constexpr std::chrono::microseconds kLook{20};
+
+Engines& engines() {
+  static auto* const engines = new Engines();
+  return *engines;
+}
+
+const DirectEngine* engine_of(const c10::Device& device) {
+  const auto found = engines().find(device.type());
+  return found == engines().end() ? nullptr : found->second.get();
+}
+
+DirectEngine::Offer offer_of(const c10::Device& device) {
+  const DirectEngine* const engine = engine_of(device);
+  if (engine) return engine->offer(device);
+  return {"the program has no engine for direct transfers from " +
+              device.str() +
+              (device.is_cuda()
+                   ? " (build it with --config=cuda and with nccl.h, which is "
+                     "found in NCCL_HOME or in the nvidia-nccl-cu13 wheel "
+                     "beside torch)"
+                   : ""),
+          "", ""};
+}
+
+// Work whose wait() blocks the host until the device has done the transfer.
+// Then later work on any stream finds the bytes. And if a peer is gone, the
+// host's deadline ends the wait, and no stream waits without a deadline.
+class HostWork final : public c10d::Work {
+ public:
+  explicit HostWork(c10::intrusive_ptr<c10d::Work> inner)
+      : inner_(std::move(inner)) {}
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    const auto deadline = Clock::now() + timeout;
+    while (!inner_->isCompleted()) {
+      if (aborted_) throw std::runtime_error("it was aborted");
+      if (Clock::now() >= deadline)
+        throw std::runtime_error("it took too long");
+      std::this_thread::sleep_for(kLook);
+    }
+    if (inner_->exception()) std::rethrow_exception(inner_->exception());
+    inner_->synchronize();
+    return true;
+  }
+
+  void abort() override {
+    aborted_ = true;
+    inner_->abort();
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Work> inner_;
+  std::atomic<bool> aborted_{false};
+};
+
+// The direct transport. Each direction between two ranks has a group of its
+// own. In a group for both directions, a rank's transfers would run one after
+// the other, in the order in which it starts them. Two ranks that both start
+// with a send would then wait forever.
+class DirectCarrier final : public Carrier {
+ public:
+  DirectCarrier(World& world, const DirectEngine& engine,
+                const c10::Device& device, std::string name)
+      : world_(world),
+        engine_(engine),
+        device_(device),
+        name_(std::move(name)),
+        callback_(world.on_failure([this] { abort(); })) {}
+
+  ~DirectCarrier() override {
+    world_.forget(callback_);
+    if (world_.failure()) return;
+    for (const auto& [ends, group] : groups_) group->shutdown();
+  }
+
+  c10::Device device() const override { return device_; }
+
+  Work send(const at::Tensor& bytes, int to, int,
+            const World::Action& action) override {
+    return world_.begin(to, action, [&] {
+      std::vector<at::Tensor> list{bytes};
+      return hosted(group(world_.rank(), to).send(list, 1, 0));
+    });
+  }
+
+  Work receive(const at::Tensor& bytes, int from, int,
+               const World::Action& action) override {
+    return world_.begin(from, action, [&] {
+      std::vector<at::Tensor> list{bytes};
+      return hosted(group(from, world_.rank()).recv(list, 0, 0));
+    });
+  }
+
+ private:
+  static Work hosted(Work work) {
+    return c10::make_intrusive<HostWork>(std::move(work));
+  }
+
+  // Returns the group for the direction; connects if there is none. Only one
+  // thread at a time may call it for each direction.
+  c10d::Backend& group(int from, int to) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = groups_.find({from, to});
+      if (found != groups_.end()) return *found->second;
+    }
+    // Without the lock, because connect() may wait for the other end while
+    // other directions go on. The store is a clone, because a client of the
+    // store that waits for a key blocks its other callers.
+    const auto client = world_.store().clone();
+    client->setTimeout(world_.timeout());
+    auto group =
+        engine_.connect(c10::make_intrusive<c10d::PrefixStore>(
+                            c10::str(name_, "/", from, ">", to), client),
+                        world_.rank() == to, device_, world_.timeout());
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      groups_.emplace(std::pair(from, to), group);
+    }
+    if (world_.failure()) group->abort();  // abort() ran before emplace()
+    return *group;
+  }
+
+  // Aborts transfers that no thread waits for; World aborts the others.
+  void abort() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [ends, group] : groups_) group->abort();
+  }
+
+  World& world_;
+  const DirectEngine& engine_;
+  const c10::Device device_;
+  const std::string name_;
+
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, c10::intrusive_ptr<c10d::Backend>> groups_;
+  const int callback_;  // last: may be called at once
+};
+
+}  // namespace
+
+void register_direct_engine(c10::DeviceType type,
+                            std::unique_ptr<DirectEngine> engine) {
+  engines()[type] = std::move(engine);
+}
+
+Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
+                             Transfers asked) {
+  if (asked != Transfers::kDirect) return Transfers::kHost;
+  const DirectEngine::Offer mine = offer_of(device);
+  std::string bytes;
+  put_text(bytes, mine.why_not);
+  put_text(bytes, mine.version);
+  put_text(bytes, mine.device);
+  const auto all = all_gather(world, tag, bytes, "agreeing on the transport");
+
+  std::string why_not, version;
+  std::map<std::string, int> ranks;  // by device
+  for (int rank = 0; rank < world.size() && why_not.empty(); ++rank) {
+    std::size_t at = 0;
+    why_not = take_text(all[rank], at);
+    const std::string theirs = take_text(all[rank], at);
+    const std::string its_device = take_text(all[rank], at);
+    if (rank == 0) version = theirs;
+    const auto [same, is_new] = ranks.emplace(its_device, rank);
+    if (why_not.empty() && theirs != version) {
+      why_not = c10::str("it has ", theirs, ", but rank 0 has ", version);
+    }
+    if (why_not.empty() && !is_new) {
+      why_not =
+          c10::str("rank ", same->second, " has the same device, ", its_device);
+    }
+    if (!why_not.empty()) why_not = c10::str("rank ", rank, ": ", why_not);
+  }
+  TORCH_CHECK_VALUE(why_not.empty(), "direct transfers are not possible here (",
+                    why_not, "); choose Transfers::kHost");
+  return Transfers::kDirect;
+}
+
+std::unique_ptr<Carrier> make_carrier(World& world, const c10::Device& device,
+                                      Transfers transfers,
+                                      const std::string& name) {
+  if (transfers != Transfers::kDirect) {
+    return std::make_unique<HostCarrier>(world);
+  }
+  return std::make_unique<DirectCarrier>(world, *engine_of(device), device,
+                                         name);
+}
+
+}  // namespace gpipe

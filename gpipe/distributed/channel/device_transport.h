@@ -1,0 +1,68 @@
+// Direct transfers from accelerator to accelerator.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/channel/transfers.h"
+#include "gpipe/distributed/world/world.h"
+
+namespace gpipe {
+
+// A backend of c10d that transfers directly between devices of one type. A
+// source file that is linked into the program registers it (nccl.cc).
+class DirectEngine {
+ public:
+  // The abilities of one rank, compared among all ranks.
+  struct Offer {
+    std::string why_not;  // reason if it cannot transfer; empty if it can
+    std::string version;  // must be the same on all ranks
+    std::string device;   // a name that no device of another rank has
+  };
+  virtual ~DirectEngine() = default;
+
+  // Returns what this rank can do with `device`.
+  virtual Offer offer(const c10::Device& device) const = 0;
+
+  // Returns one end of a connection between two ranks. The other end calls this
+  // with the other `rank` (0 or 1) and the same `store`, which nothing else
+  // uses. A transfer starts after the work that the current stream of the
+  // device already has. It is complete when its work says so
+  // (Work::isCompleted()).
+  // `timeout`: for each operation of the returned group.
+  virtual c10::intrusive_ptr<c10d::Backend> connect(
+      c10::intrusive_ptr<c10d::Store> store, int rank,
+      const c10::Device& device, std::chrono::milliseconds timeout) const = 0;
+};
+
+// Registers `engine` for devices of `type`, for the life of the program. Call
+// it before any pipeline is made. Not thread-safe.
+void register_direct_engine(c10::DeviceType type,
+                            std::unique_ptr<DirectEngine> engine);
+
+// Returns the transport that all ranks use: kDirect if `asked` is kDirect, else
+// kHost. All ranks call this with the same `asked`. If it is kDirect, blocks
+// until all ranks have called.
+// `device`: the device of this rank.
+//
+// Throws c10::ValueError on all ranks if one of them cannot transfer directly;
+// it names the rank and the reason. Throws PeerError if the world has failed.
+Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
+                             Transfers asked);
+
+// Returns a transport for this rank's `device`.
+// `transfers`: the result of agree_on_transfers().
+// `name`: a name for this transport, the same on all ranks and different from
+// those of other transports in the world.
+std::unique_ptr<Carrier> make_carrier(World& world, const c10::Device& device,
+                                      Transfers transfers,
+                                      const std::string& name);
+
+}  // namespace gpipe

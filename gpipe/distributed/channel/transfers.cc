@@ -1,0 +1,16 @@
+#include "gpipe/distributed/channel/transfers.h"
+
+#include <c10/util/Exception.h>
+
+namespace gpipe {
+
+Transfers transfers_named(const std::string& name) {
+  for (const Transfers each :
+       {Transfers::kAuto, Transfers::kHost, Transfers::kDirect}) {
+    if (name == name_of(each)) return each;
+  }
+  TORCH_CHECK_VALUE(false, "transfers must be auto, host or direct, not '",
+                    name, "'");
+}
+
+}  // namespace gpipe

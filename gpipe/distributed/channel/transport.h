@@ -1,0 +1,66 @@
+// Transports: how the bytes of tensors get from rank to rank.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "gpipe/distributed/world/world.h"
+
+namespace gpipe {
+
+// A transport between the memories of devices of one type, on different ranks.
+//
+// Threads: any thread may call. At most one thread at a time sends to a given
+// rank, and at most one receives from it.
+class Carrier {
+ public:
+  using Work = c10::intrusive_ptr<c10d::Work>;
+
+  virtual ~Carrier() = default;
+
+  // Returns the device where the bytes to send or to receive must be.
+  virtual c10::Device device() const = 0;
+
+  // send() starts to send `bytes` to rank `to`; receive() starts to receive
+  // `bytes` from rank `from`. Both return the started work, which is complete
+  // when World::wait() has returned. The first call for a rank and a direction
+  // may block until the other rank makes its call, too (direct transfers).
+  //
+  // `bytes`: a uint8 tensor of one dimension on device(). It must live until
+  // World::wait() has returned. The transfer starts after the work that this
+  // thread's current stream already has; after the wait, any stream may use the
+  // bytes.
+  // `action`: a description for error texts.
+  //
+  // Between two ranks and in one direction, receives must match sends in order,
+  // tag and length. Throws PeerError if the connection is broken.
+  virtual Work send(const at::Tensor& bytes, int to, int tag,
+                    const World::Action& action) = 0;
+  virtual Work receive(const at::Tensor& bytes, int from, int tag,
+                       const World::Action& action) = 0;
+};
+
+// The host transport: from CPU to CPU, over the connections of the world
+// (Gloo).
+class HostCarrier final : public Carrier {
+ public:
+  explicit HostCarrier(World& world) : world_(world) {}
+
+  c10::Device device() const override { return c10::Device(c10::kCPU); }
+  Work send(const at::Tensor& bytes, int to, int tag,
+            const World::Action& action) override {
+    return world_.send(bytes, to, tag, action);
+  }
+  Work receive(const at::Tensor& bytes, int from, int tag,
+               const World::Action& action) override {
+    return world_.receive(bytes, from, tag, action);
+  }
+
+ private:
+  World& world_;
+};
+
+}  // namespace gpipe

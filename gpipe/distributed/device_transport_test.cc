@@ -1,0 +1,231 @@
+// Tensors between simulated accelerators of several ranks, by direct and by
+// host transport, have the same bits as in one process on the CPU.
+#include "gpipe/distributed/channel/device_transport.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <csignal>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/testing/comparison.h"
+#include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/channel/transfers.h"
+#include "gpipe/schedule.h"
+#include "gpipe/testing/cuts.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/models.h"
+#include "gpipe/testing/simulated/simulated.h"
+
+namespace gpipe {
+namespace {
+
+using testing::argument;
+using testing::check;
+using testing::mean_square;
+using testing::RankProgramEntry;
+using testing::RankResult;
+using testing::Ranks;
+using testing::Setting;
+using testing::Subject;
+using testing::world_options;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+void check_no_races() {
+  simulated::synchronize();
+  for (const std::string& race : simulated::take_races()) check(false, race);
+}
+
+const RankProgramEntry kTrain("train", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const std::vector<std::pair<std::string, Subject>> subjects{
+      {"linear", {testing::linear_model, {6}, {3}}},
+      {"skip", {testing::skip_model, {4}, {4}}},
+  };
+  for (const Transfers transfers : {Transfers::kDirect, Transfers::kHost}) {
+    for (const auto& [model, subject] : subjects) {
+      for (auto& [name, setting] : testing::settings(world->size(), 6, {4})) {
+        setting.device = testing::device(world->rank());
+        setting.transfers = transfers;
+        // Five steps of one size, which is predicted; then another size, for
+        // which the prediction is wrong.
+        testing::train(
+            world, subject, setting, 6,
+            std::string(name_of(transfers)) + ", " + model + ", " + name);
+      }
+    }
+  }
+  check_no_races();
+  return 0;
+});
+
+// Returns the parameters of this rank after some steps of two replicas.
+std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
+                                   Transfers transfers) {
+  const Subject subject{testing::linear_model, {6}, {3}};
+  nn::Sequential layers = testing::make(subject);
+  DistributedPipeline pipeline(
+      layers,
+      DistributedOptions(testing::cut(layers->size(), world->size() / 2))
+          .data_parallel(2)
+          .device(testing::device(world->rank()))
+          .transfers(transfers)
+          .threads(1),
+      world);
+  check(pipeline->transfers() == transfers, "transfers");
+  auto optimizer = testing::optimizer_of(pipeline);
+  const auto& layout = pipeline->layout();
+  const Schedule schedule = one_forward_one_backward(layout.ranks, 3);
+  for (int step = 0; step < 4; ++step) {
+    torch::manual_seed(100 * step + layout.replica);
+    const Tensor input = torch::randn({6, 6}, torch::kDouble);
+    const Tensor target = torch::randn({6, 3}, torch::kDouble);
+    optimizer.zero_grad();
+    pipeline->train_step(input.to(pipeline->device()),
+                         target.to(pipeline->device()), mean_square, schedule);
+    optimizer.step();
+  }
+  std::vector<Tensor> parameters;
+  for (const Tensor& each : pipeline->parameters()) {
+    parameters.push_back(each.cpu());
+  }
+  return parameters;
+}
+
+const RankProgramEntry kReplicas("replicas", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const auto host = train_replicas(world, Transfers::kHost);
+  const auto direct = train_replicas(world, Transfers::kDirect);
+  check(!host.empty() && host.size() == direct.size(), "parameters");
+  for (std::size_t k = 0; k < host.size(); ++k) {
+    check(host[k].equal(direct[k]), "parameter " + std::to_string(k));
+  }
+  check_no_races();
+  return 0;
+});
+
+const RankProgramEntry kAgree("agree", [] {
+  const auto world = World::connect(world_options());
+  const auto agreed = [&](const c10::Device& device, Transfers asked) {
+    try {
+      std::cout << name_of(agree_on_transfers(*world, 1, device, asked))
+                << std::endl;
+    } catch (const c10::ValueError& error) {
+      std::cout << error.what_without_backtrace() << std::endl;
+    }
+  };
+  const c10::Device own = testing::device(world->rank());
+  const c10::Device cpu(c10::kCPU);
+  agreed(own, Transfers::kAuto);
+  agreed(own, Transfers::kDirect);
+  agreed(own, Transfers::kHost);
+  agreed(testing::device(0), Transfers::kAuto);
+  agreed(testing::device(0), Transfers::kDirect);
+  agreed(world->rank() == 1 ? cpu : own, Transfers::kAuto);
+  agreed(world->rank() == 1 ? cpu : own, Transfers::kDirect);
+  return 0;
+});
+
+// A layer that ends the process in the third step.
+struct DieImpl : nn::Module {
+  Tensor forward(Tensor x) {
+    if (++calls == 9) std::raise(SIGKILL);
+    return x;
+  }
+  int calls = 0;
+};
+TORCH_MODULE(Die);
+
+const RankProgramEntry kDie("die", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  nn::Sequential layers(nn::Linear(4, 4), Die(), nn::Linear(4, 4));
+  DistributedPipeline pipeline(layers,
+                               DistributedOptions({1, 1, 1})
+                                   .checkpoint(Checkpoint::kNever)
+                                   .device(testing::device(world->rank()))
+                                   .transfers(Transfers::kDirect)
+                                   .threads(1),
+                               world);
+  const Tensor input = torch::randn({8, 4}, pipeline->device());
+  try {
+    for (int step = 0; step < 4; ++step) {
+      pipeline->train_step(input, input, mean_square,
+                           one_forward_one_backward(3, 4));
+    }
+  } catch (const PeerError& error) {
+    std::cout << error.what() << std::endl;
+    return 3;
+  }
+  return 0;
+});
+
+void expect_success(const std::vector<RankResult>& results) {
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    EXPECT_TRUE(results[rank].ended);
+    EXPECT_EQ(results[rank].exit.code, 0)
+        << "rank " << rank << ": " << results[rank].err;
+  }
+}
+
+TEST(Direct, GivesTheBitsOfOneProcessByEverySchedule) {
+  for (const int ranks : {2, 4}) expect_success(Ranks("train", ranks).wait());
+}
+
+TEST(Direct, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
+  expect_success(Ranks("replicas", 4).wait());
+}
+
+TEST(Direct, IsForThoseWhoAskIfAllRanksCan) {
+  const auto results = Ranks("agree", 2).wait();
+  expect_success(results);
+  for (const RankResult& each : results) {
+    EXPECT_EQ(each.out,
+              "host\ndirect\nhost\n"
+              "host\ndirect transfers are not possible here (rank 1: rank 0 "
+              "has the same device, hpu:0); choose Transfers::kHost\n"
+              "host\ndirect transfers are not possible here (rank 1: the "
+              "program has no engine for direct transfers from cpu); choose "
+              "Transfers::kHost\n");
+  }
+}
+
+TEST(Direct, HasANameForEachWay) {
+  for (const Transfers each :
+       {Transfers::kAuto, Transfers::kHost, Transfers::kDirect}) {
+    EXPECT_EQ(transfers_named(name_of(each)), each);
+  }
+  try {
+    transfers_named("nccl");
+    ADD_FAILURE();
+  } catch (const c10::ValueError& error) {
+    EXPECT_STREQ(error.what_without_backtrace(),
+                 "transfers must be auto, host or direct, not 'nccl'");
+  }
+}
+
+TEST(Direct, EndsOnAllRanksWhenOneDies) {
+  const auto results = Ranks("die", 3).wait();
+  EXPECT_EQ(results[1].exit.signal, SIGKILL);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[rank].exit.code, 3) << results[rank].err;
+    EXPECT_NE(results[rank].out.find("rank 1"), std::string::npos)
+        << results[rank].out;
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

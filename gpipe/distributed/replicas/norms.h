@@ -1,0 +1,29 @@
+// The norm of gradients that are spread over ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/world/world.h"
+
+namespace gpipe {
+
+// Scales the gradients of the parameters of all `members` so that their norm is
+// at most `max_norm`; returns the norm before. Gives the same bits as
+// torch::nn::utils::clip_grad_norm_() on all these parameters in the order of
+// their layers, because it runs the same operators on the same numbers.
+//
+// `own`: this rank's parameters, each with the index of its layer. Parameters
+// without a gradient are skipped.
+// `members`, `tag`: see all_gather().
+//
+// Throws PeerError if the world has failed. Threads: one call at a time for
+// each `tag`.
+double clip_grad_norm(World& world, const std::vector<int>& members, int tag,
+                      const std::vector<std::pair<int64_t, at::Tensor>>& own,
+                      double max_norm, double norm_type);
+
+}  // namespace gpipe

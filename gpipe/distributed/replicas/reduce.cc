@@ -1,0 +1,185 @@
+#include "gpipe/distributed/replicas/reduce.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/gather.h"
+#include "gpipe/distributed/channel/wire.h"
+
+namespace gpipe {
+namespace {
+
+std::string action() { return "adding up the gradients of the replicas"; }
+
+int64_t bytes_in(const at::Tensor& like) {
+  return like.numel() * static_cast<int64_t>(like.element_size());
+}
+
+// Describes the dtype and the sizes. If they are equal, all members cut the
+// same buckets, and each message has the length that its receiver expects.
+std::string describe(const at::Tensor& like) {
+  std::string bytes;
+  put(bytes, static_cast<int8_t>(like.scalar_type()));
+  for (const int64_t size : like.sizes()) put(bytes, size);
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
+                                     int64_t bucket_bytes) {
+  std::vector<std::size_t> ends;
+  int64_t bytes = 0;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const at::Tensor& like = all[k].like;
+    if (k > 0 && (bytes >= bucket_bytes ||
+                  like.scalar_type() != all[k - 1].like.scalar_type())) {
+      ends.push_back(k);
+      bytes = 0;
+    }
+    bytes += bytes_in(like);
+  }
+  if (!all.empty()) ends.push_back(all.size());
+  return ends;
+}
+
+Reducer::Reducer(World& world, Carrier& carrier, std::vector<int> members,
+                 int tag)
+    : world_(world),
+      carrier_(carrier),
+      members_(std::move(members)),
+      tag_(tag) {
+  const auto own = std::find(members_.begin(), members_.end(), world.rank());
+  TORCH_INTERNAL_ASSERT(members_.size() > 1 && own != members_.end());
+  own_ = own - members_.begin();
+}
+
+void Reducer::agree(const std::vector<Summand>& all) {
+  std::string mine;
+  for (const Summand& each : all) put_text(mine, describe(each.like));
+  const auto texts = all_gather(world_, members_, tag_, mine, action());
+  const auto split = [](const std::string& text) {
+    std::vector<std::string> parts;
+    for (std::size_t at = 0; at < text.size();) {
+      parts.push_back(take_text(text, at));
+    }
+    return parts;
+  };
+  const std::vector<std::string> first = split(texts.front());
+  for (std::size_t k = 1; k < texts.size(); ++k) {
+    if (texts[k] == texts.front()) continue;
+    const std::vector<std::string> theirs = split(texts[k]);
+    TORCH_CHECK(theirs.size() == first.size(), "rank ", members_[k], " has ",
+                theirs.size(), " gradients, but rank ", members_.front(), " ",
+                first.size());
+    for (std::size_t n = 0; n < first.size(); ++n) {
+      TORCH_CHECK(theirs[n] == first[n], "gradient ", n,
+                  " has other sizes or another dtype on rank ", members_[k],
+                  " than on rank ", members_.front());
+    }
+  }
+}
+
+void Reducer::add_up(Summand* begin, Summand* end) {
+  const c10::AutoGradMode no_graph(false);
+  // The gradients are followed by one number for each: 1 if it is defined here.
+  std::vector<at::Tensor> parts;
+  const c10::Device device = carrier_.device();
+  const auto options = begin->like.options().device(device);
+  const at::Tensor present = at::zeros({end - begin}, options.device(at::kCPU));
+  for (Summand* each = begin; each != end; ++each) {
+    if (each->grad.defined()) {
+      if (each->grad.layout() != at::kStrided) {
+        each->grad = each->grad.to_dense();
+      }
+      present[each - begin].fill_(1);
+      parts.push_back(each->grad.to(device).reshape({-1}));
+    } else {
+      parts.push_back(at::zeros({each->like.numel()}, options));
+    }
+  }
+  parts.push_back(present.to(device));
+  const at::Tensor flat = at::cat(parts);
+  parts.clear();
+  add_up_flat(flat);
+  int64_t at = 0;
+  const at::Tensor counts =
+      flat.narrow(0, flat.numel() - present.numel(), present.numel()).cpu();
+  for (Summand* each = begin; each != end; ++each) {
+    const int64_t count = each->like.numel();
+    const at::Tensor sum = flat.narrow(0, at, count).view(each->like.sizes());
+    at += count;
+    if (!counts[each - begin].is_nonzero()) continue;
+    const at::Tensor& same_strides =
+        each->grad.defined() ? each->grad : each->like;
+    each->grad = at::empty_like(same_strides).copy_(sum);
+  }
+}
+
+// Adds up `flat`, which has one dimension and is on the device of `carrier_`.
+void Reducer::add_up_flat(const at::Tensor& flat) {
+  const auto count = static_cast<int64_t>(members_.size());
+  const int64_t part = (flat.numel() + count - 1) / count;
+  const auto part_of = [&](std::size_t k) {
+    const int64_t begin =
+        std::min(flat.numel(), static_cast<int64_t>(k) * part);
+    return flat.narrow(0, begin, std::min(part, flat.numel() - begin));
+  };
+  // Receives this member's part from all others, and sends them theirs.
+  const at::Tensor mine = part_of(own_);
+  std::vector<at::Tensor> theirs(members_.size());
+  for (std::size_t k = 0; k < members_.size(); ++k) {
+    if (k != own_) theirs[k] = at::empty_like(mine);
+  }
+  exchange(part_of, [&](std::size_t k) { return theirs[k]; });
+  at::Tensor sum;
+  for (std::size_t k = 0; k < members_.size(); ++k) {
+    const at::Tensor& each = k == own_ ? mine : theirs[k];
+    sum = sum.defined() ? sum.add_(each) : each.clone();
+  }
+  // Sends the sum of this part to all others, and receives theirs.
+  exchange([&](std::size_t) { return sum; }, part_of);
+  part_of(own_).copy_(sum);
+}
+
+void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
+                       const std::function<at::Tensor(std::size_t)>& in) {
+  std::vector<std::pair<int, Carrier::Work>> works;  // with the peer
+  const auto begin = [&](std::size_t from, std::size_t to) {
+    const bool sends = from == own_;
+    const std::size_t other = sends ? to : from;
+    const at::Tensor bytes = bytes_of(sends ? out(to) : in(from));
+    if (bytes.numel() == 0) return;
+    const int peer = members_[other];
+    works.emplace_back(peer, sends
+                                 ? carrier_.send(bytes, peer, tag_, action)
+                                 : carrier_.receive(bytes, peer, tag_, action));
+  };
+  // Every member uses this order, which Carrier requires.
+  for (std::size_t from = 0; from < members_.size(); ++from) {
+    for (std::size_t to = 0; to < members_.size(); ++to) {
+      if (from != to && (from == own_ || to == own_)) begin(from, to);
+    }
+  }
+  for (const auto& [peer, work] : works) world_.wait(*work, peer, action);
+}
+
+void all_reduce(World& world, Carrier& carrier, const std::vector<int>& members,
+                int tag, std::vector<Summand>& all, int64_t bucket_bytes) {
+  if (members.size() == 1) return;
+  Reducer reducer(world, carrier, members, tag);
+  reducer.agree(all);
+  std::size_t begin = 0;
+  for (const std::size_t end : cut_buckets(all, bucket_bytes)) {
+    reducer.add_up(all.data() + begin, all.data() + end);
+    begin = end;
+  }
+}
+
+}  // namespace gpipe

@@ -1,0 +1,81 @@
+// Sums of gradients over replicas.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/world/world.h"
+
+namespace gpipe {
+
+// One tensor of a sum over ranks. `like` gives its sizes and dtype. `grad` is
+// this rank's part, on any device; undefined counts as zero.
+struct Summand {
+  at::Tensor like, grad;
+};
+
+// The default size of a bucket in bytes: 16 MiB. One bucket is added up at a
+// time.
+constexpr int64_t kBucketBytes = int64_t{1} << 24;
+
+// Cuts a list into buckets and returns where they end, ascending; the last end
+// is the size of the list. All tensors of a bucket have one dtype. A bucket
+// ends with the tensor that brings it to at least `bucket_bytes`. Linear time.
+std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
+                                     int64_t bucket_bytes = kBucketBytes);
+
+// A sum of tensors over ranks (an all-reduce). Parts are added in the order of
+// `members`, so all members get the same bits, in every run.
+//
+// Each member adds up one part of each bucket: it receives this part from all
+// others and sends them the sum (a reduce-scatter and an all-gather). With n
+// members each one sends 2 (n - 1) / n of the bytes, as many as in a ring. But
+// a ring would begin the sums of different parts at different members.
+//
+// Threads: one thread at a time for each `tag`.
+class Reducer {
+ public:
+  // `members`: ranks of the world, at least two, this rank among them; the same
+  // list on all of them. Sums are computed on the device of `carrier`.
+  Reducer(World& world, Carrier& carrier, std::vector<int> members, int tag);
+
+  // Checks that all members have lists of the same sizes and dtypes. Blocks
+  // until all have called. Throws c10::Error on all members if the lists
+  // differ; throws PeerError if the world has failed.
+  void agree(const std::vector<Summand>& all);
+
+  // Replaces the gradients of one bucket by their sums over all members.
+  // `begin`, `end`: the bucket, with one dtype. Blocks until all members have
+  // called.
+  //
+  // A gradient that is undefined on all members stays undefined. Others are
+  // replaced by new tensors and never written to, since other code may share
+  // them. Sparse gradients become dense. Throws PeerError if the world has
+  // failed.
+  void add_up(Summand* begin, Summand* end);
+
+ private:
+  void add_up_flat(const at::Tensor& flat);
+  // Sends out(k) to and receives in(k) from each other member k.
+  void exchange(const std::function<at::Tensor(std::size_t)>& out,
+                const std::function<at::Tensor(std::size_t)>& in);
+
+  World& world_;
+  Carrier& carrier_;
+  const std::vector<int> members_;
+  const int tag_;
+  std::size_t own_ = 0;  // this rank's index in `members_`
+};
+
+// Runs agree(), then add_up() for each bucket. Does nothing for a single
+// member.
+void all_reduce(World& world, Carrier& carrier, const std::vector<int>& members,
+                int tag, std::vector<Summand>& all,
+                int64_t bucket_bytes = kBucketBytes);
+
+}  // namespace gpipe

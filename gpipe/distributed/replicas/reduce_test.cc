@@ -1,0 +1,229 @@
+#include "gpipe/distributed/replicas/reduce.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iostream>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/testing/ranks.h"
+
+namespace gpipe {
+namespace {
+
+using at::Tensor;
+using testing::RankProgramEntry;
+using testing::Ranks;
+using testing::world_options;
+
+constexpr int kTag = 6;
+constexpr int64_t kBuckets[] = {1, 8, 100, int64_t{1} << 24};
+
+// Returns numbers whose sum depends on the order of addition.
+Tensor numbers(at::IntArrayRef sizes, at::ScalarType type, int rank,
+               int number) {
+  const int64_t count = c10::multiply_integers(sizes);
+  const Tensor k = at::arange(count, at::kDouble);
+  return (k.add(1.7 * number + 0.3).mul(1 + rank).sin() *
+          at::exp(k.remainder(9) - 3.0 * rank))
+      .reshape(sizes)
+      .to(type);
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         a.contiguous().view(-1).view(at::kByte).equal(
+             b.contiguous().view(-1).view(at::kByte));
+}
+
+// Returns the tensors of a rank. All ranks have the same sizes and dtypes, but
+// other values and other undefined tensors.
+std::vector<Tensor> tensors_of(int rank, int ranks) {
+  std::vector<Tensor> all;
+  const auto add = [&](at::IntArrayRef sizes, at::ScalarType type) {
+    all.push_back(numbers(sizes, type, rank, static_cast<int>(all.size()) + 1));
+  };
+  add({5, 7}, at::kFloat);
+  add({3}, at::kDouble);  // dtypes alternate, so buckets end
+  add({1000}, at::kFloat);
+  add({}, at::kFloat);
+  add({0}, at::kFloat);
+  add({2, 0, 3}, at::kFloat);
+  add({1}, at::kFloat);  // fewer elements than ranks
+  add({17}, at::kBFloat16);
+  add({0}, at::kDouble);  // an empty bucket
+  add({17, 3}, at::kBFloat16);
+  add({2, 3, 4, 5}, at::kFloat);
+  all.back() = all.back().contiguous(at::MemoryFormat::ChannelsLast);
+  add({4, 6}, at::kDouble);
+  all.back() = all.back().t();
+  // Undefined on all ranks but one, on one, on all.
+  for (int who = 0; who < ranks; ++who) {
+    add({6}, at::kFloat);
+    if (rank != who) all.back() = Tensor();
+    add({3, 2}, at::kDouble);
+    if (rank == who) all.back() = Tensor();
+    all.emplace_back();
+  }
+  return all;
+}
+
+// Returns a parameter for a gradient; any tensor if no member has the gradient.
+Tensor like(const std::vector<std::vector<Tensor>>& by_member,
+            std::size_t number) {
+  for (const auto& each : by_member) {
+    if (each[number].defined()) return at::zeros_like(each[number]);
+  }
+  return at::zeros({2});
+}
+
+// Returns the expected sum: undefined counts as zero; first to last member.
+Tensor sum_of(const std::vector<std::vector<Tensor>>& by_member,
+              std::size_t number) {
+  Tensor sum;
+  bool any = false;
+  for (const auto& each : by_member) {
+    any = any || each[number].defined();
+    const Tensor value =
+        each[number].defined() ? each[number] : like(by_member, number);
+    sum = sum.defined() ? sum + value : value;
+  }
+  return any ? sum : Tensor();
+}
+
+void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
+  HostCarrier carrier(world);
+  const int rank = world.rank();
+  if (std::find(members.begin(), members.end(), rank) == members.end()) return;
+  std::vector<std::vector<Tensor>> by_member;
+  for (const int each : members) {
+    by_member.push_back(tensors_of(each, world.size()));
+  }
+  const std::vector<Tensor> before = tensors_of(rank, world.size());
+  std::vector<Summand> tensors;
+  std::vector<Tensor> copies;
+  for (std::size_t n = 0; n < before.size(); ++n) {
+    tensors.push_back({like(by_member, n), before[n]});
+    copies.push_back(before[n].defined() ? before[n].clone() : before[n]);
+  }
+  all_reduce(world, carrier, members, kTag, tensors, bucket);
+  for (std::size_t n = 0; n < tensors.size(); ++n) {
+    const Tensor& sum = tensors[n].grad;
+    const std::string where = std::to_string(members.size()) +
+                              " members, tensor " + std::to_string(n) +
+                              ", buckets of " + std::to_string(bucket);
+    const auto check = [&](bool holds, const char* what) {
+      if (!holds) throw std::runtime_error(where + ": " + what);
+    };
+    const Tensor expected = sum_of(by_member, n);
+    check(sum.defined() == expected.defined(), "defined");
+    if (!expected.defined()) continue;
+    check(same_bits(sum, expected), "sum");
+    if (!before[n].defined()) continue;
+    check(sum.strides() == before[n].strides(), "strides");
+    // The old gradient must not change, because other code may share it.
+    check(same_bits(before[n], copies[n]), "written in place");
+  }
+}
+
+const RankProgramEntry kSums("sums", [] {
+  const auto world = World::connect(world_options());
+  at::set_num_threads(1);
+  std::vector<int> everybody(world->size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  for (const int64_t bucket : kBuckets) {
+    check_sums(*world, everybody, bucket);
+    // The replicas of a pipeline of two ranks.
+    std::vector<int> same_stage;
+    for (int k = world->rank() % 2; k < world->size(); k += 2) {
+      same_stage.push_back(k);
+    }
+    check_sums(*world, same_stage, bucket);
+  }
+  std::vector<Summand> none;
+  HostCarrier carrier(*world);
+  all_reduce(*world, carrier, everybody, kTag, none);
+  return 0;
+});
+
+const RankProgramEntry kDiffer("differ", [] {
+  const auto world = World::connect(world_options());
+  HostCarrier carrier(*world);
+  const bool last = world->rank() == world->size() - 1;
+  std::vector<int> everybody(world->size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const auto try_with = [&](std::vector<Tensor> tensors) {
+    std::vector<Summand> all;
+    for (const Tensor& each : tensors) all.push_back({each, each});
+    try {
+      all_reduce(*world, carrier, everybody, kTag, all);
+      std::cout << "no error" << std::endl;
+    } catch (const c10::Error& error) {
+      std::cout << error.what_without_backtrace() << std::endl;
+    }
+  };
+  const Tensor four = at::ones({4});
+  try_with(last ? std::vector<Tensor>{four} : std::vector<Tensor>{four, four});
+  try_with({four, last ? at::ones({2, 2}) : four});
+  try_with({four, last ? at::ones({4}, at::kDouble) : four});
+  try_with({four, four});  // works again
+  return 0;
+});
+
+class Reduce : public ::testing::TestWithParam<int> {};
+
+TEST_P(Reduce, AddsInTheOrderOfTheMembersToTheBit) {
+  for (const auto& each : Ranks("sums", GetParam()).wait()) {
+    EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Reduce, ::testing::Values(1, 2, 3, 4));
+
+// Otherwise the test above would not notice a wrong order.
+TEST(Reduce, NumbersOfTheTestDependOnTheOrder) {
+  for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const Tensor a = numbers({1000}, type, 0, 1),
+                 b = numbers({1000}, type, 1, 1),
+                 c = numbers({1000}, type, 2, 1);
+    EXPECT_FALSE(same_bits(a + b + c, b + c + a)) << type;
+    EXPECT_FALSE(same_bits(a + b + c, c + a + b)) << type;
+  }
+}
+
+TEST(Reduce, SaysOnAllMembersWhatDiffers) {
+  for (const auto& each : Ranks("differ", 3).wait()) {
+    EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
+    EXPECT_EQ(each.out,
+              "rank 2 has 1 gradients, but rank 0 2\n"
+              "gradient 1 has other sizes or another dtype on rank 2 than on "
+              "rank 0\n"
+              "gradient 1 has other sizes or another dtype on rank 2 than on "
+              "rank 0\n"
+              "no error\n");
+  }
+}
+
+TEST(Reduce, BucketsEndWithATypeOrWhenTheyAreFull) {
+  const auto of = [](int64_t elements, at::ScalarType type) {
+    return Summand{at::zeros({elements}, type), Tensor()};
+  };
+  const std::vector<Summand> all = {of(4, at::kFloat),  of(1, at::kFloat),
+                                    of(9, at::kFloat),  of(1, at::kDouble),
+                                    of(1, at::kDouble), of(0, at::kDouble),
+                                    of(7, at::kFloat)};
+  EXPECT_EQ(cut_buckets(all, 17), (std::vector<std::size_t>{2, 3, 6, 7}));
+  EXPECT_EQ(cut_buckets(all, 16), (std::vector<std::size_t>{1, 3, 5, 6, 7}));
+  EXPECT_EQ(cut_buckets(all, 1 << 20), (std::vector<std::size_t>{3, 6, 7}));
+  EXPECT_TRUE(cut_buckets({}, 1).empty());
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,151 @@
+#include "gpipe/distributed/world/gather.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+
+#include "gpipe/bytes/crc32c.h"
+#include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/tags.h"
+
+namespace gpipe {
+namespace {
+
+// A text is sent as a packet of a fixed size, which both sides know: a checksum
+// of the rest of the packet, the number of bytes, the action, and as many bytes
+// as fit. Further bytes follow in a second message.
+constexpr int64_t kPacket = 512;
+constexpr int64_t kChecksum = 4, kLength = 8, kAction = 64;
+constexpr int64_t kHead = kChecksum + kLength + kAction;
+constexpr int64_t kMost = int64_t{1} << 30;
+
+uint32_t checksum_of(const std::string& packet) {
+  return crc32c(packet.data() + kChecksum, kPacket - kChecksum);
+}
+
+// The texts that one call of all_gather() sends and receives.
+class Mail {
+ public:
+  Mail(World& world, int tag, const std::string& action)
+      : world_(world), tag_(tag), action_(action) {}
+
+  void send(int to, const std::string& text) {
+    const auto size = static_cast<int64_t>(text.size());
+    const int64_t first = std::min(size, kPacket - kHead);
+    std::string packet(kChecksum, '\0');
+    put(packet, static_cast<uint64_t>(size));
+    packet += action_.substr(0, kAction);
+    packet.resize(kHead);
+    packet.append(text, 0, first);
+    packet.resize(kPacket);
+    std::string checksum;
+    put(checksum, checksum_of(packet));
+    post(to, packet.replace(0, kChecksum, checksum));
+    if (first == size) return;
+    post(to, text.substr(first));
+  }
+
+  void flush() {
+    for (auto& [to, work] : sends_) wait(*work, to);
+    sends_.clear();
+  }
+
+  std::string receive(int from) {
+    const std::string packet = take_bytes(from, kPacket);
+    std::size_t at = 0;
+    const auto checksum = take<uint32_t>(packet, at);
+    const auto length = take<uint64_t>(packet, at);
+    if (checksum != checksum_of(packet) ||
+        length > static_cast<uint64_t>(kMost)) {
+      disagree(from, "it sent something that is not a message of gpipe");
+    }
+    const std::string theirs = packet.substr(at, kAction).c_str();
+    if (theirs != action_.substr(0, kAction)) {
+      disagree(from, "it is at '" + theirs + "', but rank " +
+                         std::to_string(world_.rank()) + " is at '" + action_ +
+                         "'; call the same functions on all ranks");
+    }
+    const auto size = static_cast<int64_t>(length);
+    const int64_t first = std::min(size, kPacket - kHead);
+    std::string text = packet.substr(kHead, first);
+    if (size > first) text += take_bytes(from, size - first);
+    return text;
+  }
+
+ private:
+  void post(int to, const std::string& text) {
+    const at::Tensor bytes =
+        at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+    std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+    sends_.emplace_back(to, world_.send(bytes, to, tag_, say_action_));
+  }
+  std::string take_bytes(int from, int64_t size) {
+    const at::Tensor bytes = at::empty({size}, at::kByte);
+    wait(*world_.receive(bytes, from, tag_, say_action_), from);
+    return {static_cast<const char*>(bytes.const_data_ptr()),
+            static_cast<std::size_t>(size)};
+  }
+  void wait(c10d::Work& work, int peer) {
+    const World::WaitsFor waits(world_, peer);
+    world_.wait(work, peer, say_action_);
+  }
+  void disagree(int from, const std::string& what) {
+    world_.fail({Fault::kDisagree, from, world_.rank(), action_, what});
+    world_.check();
+  }
+
+  World& world_;
+  const int tag_;
+  const std::string& action_;
+  const World::Action say_action_ = [this] { return action_; };
+  std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> sends_;
+};
+
+}  // namespace
+
+std::vector<std::string> all_gather(World& world,
+                                    const std::vector<int>& members, int tag,
+                                    const std::string& mine,
+                                    const std::string& action) {
+  if (members.size() == 1) return {mine};
+  Mail mail(world, tag, action);
+  const int first = members.front();
+  std::vector<std::string> all;
+  if (world.rank() != first) {
+    mail.send(first, mine);
+    for (std::size_t k = 0; k < members.size(); ++k) {
+      all.push_back(mail.receive(first));
+    }
+    mail.flush();
+    return all;
+  }
+  for (const int member : members) {
+    all.push_back(member == first ? mine : mail.receive(member));
+  }
+  for (const int member : members) {
+    if (member == first) continue;
+    for (const std::string& each : all) mail.send(member, each);
+  }
+  mail.flush();
+  return all;
+}
+
+std::vector<std::string> all_gather(World& world, const std::string& mine,
+                                    const std::string& action) {
+  return all_gather(world, Tags(0).words, mine, action);
+}
+
+std::vector<std::string> all_gather(World& world, int tag,
+                                    const std::string& mine,
+                                    const std::string& action) {
+  std::vector<int> everybody(world.size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  return all_gather(world, everybody, tag, mine, action);
+}
+
+}  // namespace gpipe

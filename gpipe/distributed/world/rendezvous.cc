@@ -1,0 +1,364 @@
+#include "gpipe/distributed/world/rendezvous.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/world/throw.h"
+
+namespace gpipe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLook = std::chrono::milliseconds(20);
+// Extra time after the deadline, for the error of the inner thread to arrive.
+constexpr auto kGrace = std::chrono::milliseconds(500);
+// How long rank 0 keeps the store after a failure, so that others can read why.
+constexpr auto kLinger = std::chrono::seconds(2);
+
+std::string place(const std::string& address, int port) {
+  return address + ":" + std::to_string(port);
+}
+
+// The addresses of a host name.
+class Addresses {
+ public:
+  Addresses(const std::string& name, int port, int flags, int type) {
+    addrinfo hints{};
+    hints.ai_socktype = type;
+    hints.ai_flags = flags;
+    const int error = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(),
+                                    &hints, &first_);
+    TORCH_CHECK_WITH(DistNetworkError, error == 0, "the address '", name,
+                     "' cannot be found: ", ::gai_strerror(error));
+  }
+  ~Addresses() { ::freeaddrinfo(first_); }
+  Addresses(const Addresses&) = delete;
+  Addresses& operator=(const Addresses&) = delete;
+
+  const addrinfo* first() const { return first_; }
+
+ private:
+  addrinfo* first_ = nullptr;
+};
+
+std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string size_key(int rank) { return "size/" + std::to_string(rank); }
+
+// A key of the store's server: its first world is complete.
+constexpr char kComplete[] = "gpipe/complete";
+// A key of a world: the failure because of which it is given up.
+constexpr char kFailure[] = "failure";
+
+// One rank's part of a rendezvous. Calls that wait for other ranks run on a
+// separate thread, which run() leaves behind after the deadline. LibTorch's
+// store waits without a deadline for a server that does not answer.
+class Joining : public std::enable_shared_from_this<Joining> {
+ public:
+  explicit Joining(const WorldOptions& options)
+      : options_(options), deadline_(Clock::now() + options.timeout) {}
+
+  Meeting run(int listening) {
+    std::promise<Outcome> promise;
+    auto answer = promise.get_future();
+    std::thread([self = shared_from_this(), listening,
+                 promise = std::move(promise)]() mutable {
+      Outcome outcome;
+      try {
+        outcome.meeting = self->join(listening);
+      } catch (...) {
+        outcome.error = std::current_exception();
+      }
+      promise.set_value(std::move(outcome));
+    }).detach();
+    // The inner thread has deadlines, too, and its errors say more.
+    bool ready =
+        answer.wait_until(deadline_ + kGrace) == std::future_status::ready;
+    if (!ready && connected_) {
+      ready = answer.wait_until(deadline_ + options_.timeout) ==
+              std::future_status::ready;
+    }
+    if (ready) {
+      auto [meeting, error] = answer.get();
+      if (error) std::rethrow_exception(std::move(error));
+      return meeting;
+    }
+    fail(Fault::kTimeout, 0,
+         "no answer from the store at " +
+             place(options_.address, options_.port) +
+             "; is it rank 0 that listens there?");
+  }
+
+ private:
+  // Moved to the waiting thread. If both threads held the exception, the last
+  // one would free it; TSan would report that, since it does not see
+  // libstdc++'s reference counts.
+  struct Outcome {
+    Meeting meeting;
+    std::exception_ptr error;
+  };
+
+  RankFailure failure_of(Fault fault, int rank, const std::string& what) const {
+    return {fault, rank, options_.rank, "the rendezvous", what};
+  }
+
+  [[noreturn]] void raise(const RankFailure& failure) const {
+    throw_peer_error(failure, options_.rank);
+  }
+
+  [[noreturn]] void fail(Fault fault, int rank, const std::string& what) const {
+    raise(failure_of(fault, rank, what));
+  }
+
+  // Throws the same failure on all ranks: the first one that any rank has
+  // found.
+  [[noreturn]] void fail_all(c10d::Store& store, Fault fault, int rank,
+                             const std::string& what) const {
+    const std::string mine = encode_failure(failure_of(fault, rank, what));
+    raise(decode_failure(
+        text_of(store.compareSet(kFailure, {}, bytes_of(mine)))));
+  }
+
+  Meeting join(int listening) {
+    Meeting meeting;
+    meeting.store = connect(listening);
+    connected_ = true;
+    try {
+      wait_for_all(*meeting.store);
+      if (server_) server_->set(kComplete, bytes_of("yes"));
+      server_.reset();
+    } catch (const PeerError&) {
+      // Keeps the store for a while, so that the other ranks find the reason.
+      if (listening >= 0) std::this_thread::sleep_for(kLinger);
+      throw;
+    }
+    const std::string own =
+        options_.own_address.empty()
+            ? address_towards(options_.address, options_.port)
+            : options_.own_address;
+    try {
+      meeting.data = group(meeting.store, "data", own, options_.timeout);
+      // The failure detector's receives wait until something happens.
+      meeting.control =
+          group(meeting.store, "control", own, std::chrono::hours(24 * 365));
+    } catch (const std::exception& error) {
+      fail(Fault::kTimeout, options_.rank,
+           "no connection from " + own +
+               " to all other ranks: " + reason_of(error));
+    }
+    return meeting;
+  }
+
+  c10::intrusive_ptr<c10d::Store> connect(int listening) {
+    if (options_.size == 1) return c10::make_intrusive<c10d::HashStore>();
+    while (true) {
+      RankFailure failure;
+      try {
+        if (auto store = enter(listening, failure)) return store;
+      } catch (const PeerError&) {
+        throw;
+      } catch (const std::exception& error) {
+        failure = failure_of(Fault::kTimeout, 0,
+                             "no connection to the store at " +
+                                 place(options_.address, options_.port) + ": " +
+                                 reason_of(error));
+        if (listening >= 0) raise(failure);
+      }
+      if (Clock::now() >= deadline_) raise(failure);
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+
+  // Returns the store of the world to join. Returns null and sets `failure` if
+  // this server belongs to an earlier world.
+  c10::intrusive_ptr<c10d::Store> enter(int listening, RankFailure& failure) {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(options_.port);
+    options.isServer = listening >= 0;
+    options.waitWorkers = false;
+    options.timeout =
+        std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                     deadline_ - Clock::now()),
+                 std::chrono::milliseconds(1));
+    if (listening >= 0) options.masterListenFd = listening;
+    server_ = c10::make_intrusive<c10d::TCPStore>(options_.address, options);
+    const int64_t world = server_->add(
+        "gpipe/rank/" + options_.session + "/" + std::to_string(options_.rank),
+        1);
+    const auto store_of = [this](int64_t number) {
+      return c10::make_intrusive<c10d::PrefixStore>(
+          "gpipe/world/" + options_.session + "/" + std::to_string(number),
+          server_);
+    };
+    // A launcher's server may have served earlier worlds.
+    if (options_.store_is_served || world == 1) return store_of(world);
+    // Rank 0 serves only one world. If that world is complete or has failed, it
+    // may be the previous world of this process, which rank 0 has not left yet.
+    const auto first = store_of(1);
+    const std::string twice = "there are two processes with rank " +
+                              std::to_string(options_.rank) + " at " +
+                              place(options_.address, options_.port) +
+                              "; give each a RANK of its own";
+    if (!server_->check({kComplete}) && !first->check({kFailure})) {
+      fail_all(*first, Fault::kDisagree, options_.rank, twice);
+    }
+    failure = failure_of(Fault::kDisagree, options_.rank, twice);
+    server_.reset();
+    return nullptr;
+  }
+
+  void wait_for_all(c10d::Store& store) {
+    const int size = options_.size;
+    store.set(size_key(options_.rank), bytes_of(std::to_string(size)));
+    std::vector<int> missing;
+    for (int rank = 0; rank < size; ++rank) missing.push_back(rank);
+    while (true) {
+      if (store.check({kFailure})) {
+        raise(decode_failure(text_of(store.get(kFailure))));
+      }
+      std::vector<int> still;
+      for (const int rank : missing) {
+        if (!store.check({size_key(rank)})) {
+          still.push_back(rank);
+          continue;
+        }
+        const std::string theirs = text_of(store.get(size_key(rank)));
+        if (theirs != std::to_string(size)) {
+          fail_all(store, Fault::kDisagree, rank,
+                   "it says that there are " + theirs + " ranks, but rank " +
+                       std::to_string(options_.rank) + " says that there are " +
+                       std::to_string(size) + "; give all the same WORLD_SIZE");
+        }
+      }
+      missing = std::move(still);
+      if (missing.empty()) return;
+      if (Clock::now() >= deadline_) break;
+      std::this_thread::sleep_for(kLook);
+    }
+    std::string list;
+    for (const int rank : missing) {
+      list += (list.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    fail_all(store, Fault::kTimeout, missing.front(),
+             std::to_string(size - static_cast<int>(missing.size())) + " of " +
+                 std::to_string(size) + " ranks came to " +
+                 place(options_.address, options_.port) + " in " +
+                 std::to_string(options_.timeout.count()) +
+                 " ms; missing: " + list);
+  }
+
+  c10::intrusive_ptr<c10d::Backend> group(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
+      const std::string& own, std::chrono::milliseconds timeout) {
+    auto options = c10d::ProcessGroupGloo::Options::create(options_.timeout);
+    options->devices.push_back(
+        c10d::ProcessGroupGloo::createDeviceForHostname(own));
+    options->threads = 1;  // for collectives
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>(name, store), options_.rank,
+        options_.size, options);
+    group->setTimeout(timeout);
+    return group;
+  }
+
+  const WorldOptions options_;
+  const Clock::time_point deadline_;
+  // Used by the inner thread only.
+  c10::intrusive_ptr<c10d::Store> server_;
+  std::atomic<bool> connected_{false};
+};
+
+}  // namespace
+
+int listen_on(const std::string& address, int port) {
+  const Addresses addresses(address, port, AI_PASSIVE, SOCK_STREAM);
+  std::string reason = "it has no address";
+  for (const addrinfo* each = addresses.first(); each; each = each->ai_next) {
+    const int socket =
+        ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0);
+    if (socket < 0) {
+      reason = std::strerror(errno);
+      continue;
+    }
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (::bind(socket, each->ai_addr, each->ai_addrlen) == 0 &&
+        ::listen(socket, SOMAXCONN) == 0) {
+      return socket;
+    }
+    reason = std::strerror(errno);
+    ::close(socket);
+  }
+  TORCH_CHECK_WITH(DistNetworkError, false, "rank 0 cannot listen on ",
+                   place(address, port), ": ", reason,
+                   "; give a free port (MASTER_PORT), and an address of rank "
+                   "0's machine (MASTER_ADDR)");
+}
+
+std::string address_towards(const std::string& address, int port) {
+  // Connecting a datagram socket sends nothing; the system just chooses its
+  // address.
+  const Addresses addresses(address, port, 0, SOCK_DGRAM);
+  for (const addrinfo* each = addresses.first(); each; each = each->ai_next) {
+    const int socket =
+        ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0);
+    if (socket < 0) continue;
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    char text[NI_MAXHOST];
+    const bool found =
+        ::connect(socket, each->ai_addr, each->ai_addrlen) == 0 &&
+        ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) ==
+            0 &&
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text,
+                      sizeof text, nullptr, 0, NI_NUMERICHOST) == 0;
+    ::close(socket);
+    if (found) return text;
+  }
+  TORCH_CHECK_WITH(
+      DistNetworkError, false, "there is no route to ", address,
+      "; name this machine's address in WorldOptions::own_address");
+}
+
+Meeting meet(const WorldOptions& options) {
+  TORCH_CHECK_VALUE(
+      options.size >= 1 && options.rank >= 0 && options.rank < options.size,
+      "rank ", options.rank, " is not one of ", options.size,
+      " ranks: ranks count from 0");
+  TORCH_CHECK_VALUE(options.port > 0 && options.port < 65536,
+                    "the port must be in 1..65535 (port: ", options.port, ")");
+  TORCH_CHECK_VALUE(
+      options.timeout.count() > 0 && options.heartbeat_timeout.count() > 0,
+      "timeouts must be positive (timeout: ", options.timeout.count(),
+      " ms, heartbeat_timeout: ", options.heartbeat_timeout.count(), " ms)");
+  const bool serves =
+      options.rank == 0 && options.size > 1 && !options.store_is_served;
+  const int listening = serves ? listen_on(options.address, options.port) : -1;
+  return std::make_shared<Joining>(options)->run(listening);
+}
+
+}  // namespace gpipe

@@ -1,0 +1,305 @@
+#include "gpipe/distributed/world/world.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+
+#include "gpipe/distributed/world/rendezvous.h"
+#include "gpipe/distributed/world/throw.h"
+#include "gpipe/distributed/world/failure_detector.h"
+#include "gpipe/runtime/device/origin.h"
+
+namespace gpipe {
+namespace {
+
+// Ignores SIGPIPE, unless it has a handler. Gloo writes to its sockets such
+// that a peer that has just closed its connection ends this process by SIGPIPE,
+// instead of causing an error. (Python, for which Gloo was made, ignores the
+// signal.)
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 &&
+      (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) {
+    ::signal(SIGPIPE, SIG_IGN);
+  }
+}
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// How long to wait after a connection is closed for the failure detector to
+// learn the reason, which the closed connection does not tell.
+constexpr milliseconds kVerdict{1000};
+// How long to wait for reports of a failure to be sent.
+constexpr milliseconds kLastWords{100};
+// How long to wait for other ranks that leave at the same time, before the
+// connections are closed. Ranks that leave later find that this one has left.
+constexpr milliseconds kPatience{1000};
+// 24 days, the maximum of poll(), which takes milliseconds as an int. The
+// largest possible number of milliseconds would overflow to a deadline in the
+// past.
+constexpr milliseconds kForever{std::numeric_limits<int>::max()};
+
+WorldOptions with_an_end(WorldOptions options) {
+  options.timeout = std::min(options.timeout, kForever);
+  options.heartbeat_timeout = std::min(options.heartbeat_timeout, kForever);
+  return options;
+}
+
+}  // namespace
+
+class World::Impl {
+ public:
+  using Action = World::Action;
+
+  explicit Impl(const WorldOptions& options)
+      : options_(with_an_end(options)), meeting_(meet(options_)) {
+    watch_ = std::make_unique<Watch>(
+        meeting_.control, options_.rank, options_.size,
+        options_.heartbeat_timeout,
+        [this](RankFailure failure) { fail(std::move(failure)); });
+    announcer_ = watch_.get();
+  }
+
+  ~Impl() {
+    // An exception unwinds the stack, wherever it was thrown. Report it, so
+    // that the other ranks need not wait for a timeout.
+    if (std::uncaught_exceptions() > exceptions_) {
+      fail({Fault::kFailed, options_.rank, options_.rank, "",
+            "an exception outside of the pipeline has ended it"});
+    }
+    if (failure()) {
+      std::this_thread::sleep_for(kLastWords);
+    } else {
+      watch_->leave(std::min(kPatience, options_.timeout));
+    }
+    watch_.reset();
+  }
+
+  bool forked() const { return origin_.forked(); }
+  const WorldOptions& options() const { return options_; }
+  const Meeting& meeting() const { return meeting_; }
+
+  std::optional<RankFailure> failure() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return failure_;
+  }
+
+  void check() const {
+    TORCH_CHECK(!forked(),
+                "a World cannot be used in a fork of the process that made it: "
+                "its connections belong to the parent; start a program (exec, "
+                "posix_spawn) instead of using fork() alone");
+    if (!failed_) return;
+    throw_peer_error(*failure(), options_.rank);
+  }
+
+  void fail(RankFailure failure) {
+    if (forked()) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) return;
+      if (failure.reporter == options_.rank && failure.action.empty()) {
+        failure.action = waiting_for(failure.rank);
+      }
+      failure_ = failure;
+      failed_ = true;
+      for (const auto& [work, waiting] : waiting_) work->abort();
+    }
+    changed_.notify_all();
+    // Each rank that learns of the failure tells all others once. So it also
+    // reaches ranks whose own connection to the failed rank still works.
+    if (Watch* const watch = announcer_) watch->announce(failure);
+    std::lock_guard<std::mutex> lock(callback_mutex_);
+    for (const auto& [number, callback] : callbacks_) callback();
+  }
+
+  c10::intrusive_ptr<c10d::Work> post(
+      int peer, const Action& action,
+      const std::function<c10::intrusive_ptr<c10d::Work>()>& post) {
+    check();
+    std::string error;
+    try {
+      return post();
+    } catch (const std::exception& thrown) {
+      error = reason_of(thrown);
+    }
+    connection_broke(peer, action, error);
+    return nullptr;
+  }
+
+  void wait(c10d::Work& work, int peer, const Action& action) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) work.abort();
+      waiting_[&work] = {peer, &action};
+    }
+    const auto begin = Clock::now();
+    std::string error;
+    bool done = false;
+    try {
+      done = work.wait(options_.timeout);
+    } catch (const std::exception& thrown) {
+      error = reason_of(thrown);
+    }
+    const bool late = Clock::now() - begin >= options_.timeout;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      waiting_.erase(&work);
+    }
+    if (done) return;
+    if (!late) {
+      connection_broke(peer, action, error);
+      return;
+    }
+    std::string what =
+        "nothing came for " + std::to_string(options_.timeout.count()) + " ms";
+    const int at_fault = watch_->end_of_waiting(peer);
+    if (at_fault != peer) {
+      what += " from rank " + std::to_string(peer) + ", which waits for rank " +
+              std::to_string(at_fault);
+    }
+    fail({Fault::kTimeout, at_fault, options_.rank, action(), what});
+    check();
+  }
+
+  int on_failure(std::function<void()> callback) {
+    std::lock_guard<std::mutex> lock(callback_mutex_);
+    const int number = next_callback_++;
+    if (failed_) {
+      callback();
+    } else {
+      callbacks_.emplace(number, std::move(callback));
+    }
+    return number;
+  }
+
+  void forget(int callback) {
+    std::lock_guard<std::mutex> lock(callback_mutex_);
+    callbacks_.erase(callback);
+  }
+
+  int next_channel() { return next_channel_++; }
+
+  Watch& watch() { return *watch_; }
+
+ private:
+  struct Waiting {
+    int peer = 0;
+    const Action* action = nullptr;  // of the waiting thread
+  };
+
+  // Throws the failure that the failure detector reports within kVerdict; if it
+  // reports none, one with the text `error`.
+  void connection_broke(int peer, const Action& action,
+                        const std::string& error) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait_for(lock, kVerdict, [this] { return failed_.load(); });
+    }
+    fail({watch_->has_left(peer) ? Fault::kLeft : Fault::kDied, peer,
+          options_.rank, action(), error});
+    check();
+  }
+
+  // Returns what this rank waits for from `rank`, or "". Call it with the
+  // mutex.
+  std::string waiting_for(int rank) const {
+    for (const auto& [work, waiting] : waiting_) {
+      if (waiting.peer == rank) return (*waiting.action)();
+    }
+    return "";
+  }
+
+  const Origin origin_;
+  const WorldOptions options_;
+  const int exceptions_ = std::uncaught_exceptions();
+  const Meeting meeting_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> failed_{false};
+  std::optional<RankFailure> failure_;
+  std::map<c10d::Work*, Waiting> waiting_;
+
+  std::mutex callback_mutex_;  // held while callbacks run
+  std::map<int, std::function<void()>> callbacks_;
+  int next_callback_ = 0;
+
+  std::atomic<int> next_channel_{1};  // 0: all_gather() of programs
+  std::unique_ptr<Watch> watch_;
+  // `watch_`, or null while it is constructed: its threads may report failures
+  // before.
+  std::atomic<Watch*> announcer_{nullptr};
+};
+
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+World::~World() {
+  // In a fork of the process, the connections belong to the parent, and there
+  // are no threads to join.
+  if (impl_->forked()) impl_.release();
+}
+
+std::shared_ptr<World> World::connect(const WorldOptions& options) {
+  ignore_broken_pipes();
+  return std::shared_ptr<World>(new World(std::make_unique<Impl>(options)));
+}
+
+int World::rank() const { return impl_->options().rank; }
+int World::size() const { return impl_->options().size; }
+int World::local_rank() const { return impl_->options().local_rank; }
+milliseconds World::timeout() const { return impl_->options().timeout; }
+std::optional<RankFailure> World::failure() const { return impl_->failure(); }
+void World::check() const { impl_->check(); }
+c10d::Backend& World::group() { return *impl_->meeting().data; }
+c10d::Store& World::store() { return *impl_->meeting().store; }
+c10::intrusive_ptr<c10d::Work> World::begin(
+    int peer, const Action& action,
+    const std::function<c10::intrusive_ptr<c10d::Work>()>& post) {
+  return impl_->post(peer, action, post);
+}
+c10::intrusive_ptr<c10d::Work> World::send(const at::Tensor& bytes, int to,
+                                           int tag, const Action& action) {
+  return begin(to, action, [&] {
+    std::vector<at::Tensor> list{bytes};
+    return group().send(list, to, tag);
+  });
+}
+c10::intrusive_ptr<c10d::Work> World::receive(const at::Tensor& bytes, int from,
+                                              int tag, const Action& action) {
+  return begin(from, action, [&] {
+    std::vector<at::Tensor> list{bytes};
+    return group().recv(list, from, tag);
+  });
+}
+void World::wait(c10d::Work& work, int peer, const Action& action) {
+  impl_->wait(work, peer, action);
+}
+void World::set_waits_for(int peer) { impl_->watch().set_waits_for(peer); }
+World::WaitsFor::WaitsFor(World& world, int peer)
+    : world_(world),
+      peer_(peer),
+      before_(world.impl_->watch().set_waits_for(peer)) {}
+World::WaitsFor::~WaitsFor() {
+  world_.impl_->watch().set_waits_for(peer_, before_);
+}
+void World::fail(RankFailure failure) { impl_->fail(std::move(failure)); }
+int World::on_failure(std::function<void()> callback) {
+  return impl_->on_failure(std::move(callback));
+}
+void World::forget(int callback) { impl_->forget(callback); }
+int World::next_channel() { return impl_->next_channel(); }
+
+}  // namespace gpipe

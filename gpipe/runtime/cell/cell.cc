@@ -1,0 +1,425 @@
+#include "gpipe/runtime/cell/cell.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "gpipe/runtime/cell/cell_tracker.h"
+#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/cell/layer.h"
+#include "gpipe/runtime/cell/non_finite.h"
+#include "gpipe/runtime/cell/norm_statistics.h"
+#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/runtime/cell/shared_memory.h"
+
+namespace gpipe {
+namespace {
+
+std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> versions;
+  versions.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    versions.push_back(version_of(tensor));
+  }
+  return versions;
+}
+
+std::vector<int64_t> versions_of(const std::vector<Crossing>& crossings) {
+  std::vector<int64_t> versions;
+  versions.reserve(crossings.size());
+  for (const Crossing& each : crossings) {
+    versions.push_back(version_of(each.tensor));
+  }
+  return versions;
+}
+
+std::vector<std::pair<at::Tensor, int64_t>> frozen_of(
+    const Partition& partition) {
+  std::vector<std::pair<at::Tensor, int64_t>> frozen;
+  for (const at::Tensor& each : partition.parameters) {
+    if (!each.requires_grad()) frozen.emplace_back(each, version_of(each));
+  }
+  return frozen;
+}
+
+std::vector<bool> training_of(const Partition& partition) {
+  std::vector<bool> training;
+  training.reserve(partition.modules.size());
+  for (const auto& module : partition.modules) {
+    training.push_back(module->is_training());
+  }
+  return training;
+}
+
+BufferValue value_of(const at::Tensor& buffer) {
+  c10::NoGradGuard no_grad;
+  return {buffer, version_of(buffer), buffer.clone()};
+}
+
+std::vector<Outline> outlines_of(const std::vector<at::Tensor>& outputs) {
+  std::vector<Outline> outlines;
+  outlines.reserve(outputs.size());
+  for (const at::Tensor& each : outputs) {
+    if (each.defined()) {
+      outlines.push_back({true,
+                          each.requires_grad(),
+                          each.scalar_type(),
+                          {each.sizes().begin(), each.sizes().end()}});
+    } else {
+      outlines.emplace_back();
+    }
+  }
+  return outlines;
+}
+
+// Copies saved values back into their buffers without raising versions.
+// Autograd may have saved a buffer for the backward of another cell and must
+// not see a change.
+void put_back(const std::vector<BufferValue>& values) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const BufferValue& each : values) {
+    at::Tensor target = each.buffer;
+    target.copy_(each.value);
+  }
+}
+
+}  // namespace
+
+Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
+  leaf_input_ = leaf_input;
+  input_kind_ = input.kind;
+  input_width_ = input.boundary.size();
+  std::vector<Crossing> crossings = std::move(input.boundary);
+  for (Crossing& skip : input.skips) crossings.push_back(std::move(skip));
+
+  if (checkpointed_) {
+    saved_.input = crossings;
+    saved_.versions = versions_of(crossings);
+    saved_.frozen = frozen_of(*partition_);
+    saved_.training = training_of(*partition_);
+    saved_.buffers = partition_->values_of_other_buffers();
+  }
+
+  const SharedInput shared(crossings);
+  const std::vector<at::Tensor> outputs =
+      run_layers(std::move(crossings), seed, /*again=*/false);
+  shared.check_unchanged(partition_->index);
+
+  std::vector<Crossing> leaving;
+  leaving.reserve(outputs.size());
+  for (const at::Tensor& each : outputs) leaving.push_back(leave(each));
+  mark_shared(leaving);
+  shared.mark(leaving);
+  Parcel output;
+  output.kind = output_kind_;
+  const auto skips = leaving.begin() + static_cast<int64_t>(output_width_);
+  output.skips.assign(std::make_move_iterator(skips),
+                      std::make_move_iterator(leaving.end()));
+  leaving.erase(skips, leaving.end());
+  output.boundary = std::move(leaving);
+  if (!c10::GradMode::is_enabled()) return output;
+
+  leaves_ = find_leaves(exits_, entry_);
+  if (checkpointed_) {
+    TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
+                "a layer of partition ", partition_->index,
+                " changes the partition's input in place, so that the "
+                "checkpointed forward cannot be computed again from it; let "
+                "the first layer of the partition work out of place "
+                "(such as ReLU without inplace), or use Checkpoint::kNever");
+    saved_.leaf_versions = versions_of(leaves_.tensors);
+    leaves_.ways.clear();
+    saved_.outputs = outlines_of(outputs);
+    exits_.clear();
+    entry_.clear();
+    inner_.clear();
+  }
+  return output;
+}
+
+std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
+                                         StepSeed& seed, bool again) {
+  Entry entry(input, leaf_input_);
+  std::vector<at::Tensor> boundary(
+      std::make_move_iterator(entry.tensors().begin()),
+      std::make_move_iterator(entry.tensors().begin() + input_width_));
+  std::vector<std::optional<at::Tensor>> imported;
+  for (std::size_t k = input_width_; k < input.size(); ++k) {
+    at::Tensor& skip = entry.tensors()[k];
+    imported.push_back(skip.defined() ? std::make_optional(std::move(skip))
+                                      : std::nullopt);
+  }
+  entry_ = entry.edges();
+  inner_.clear();
+  const bool seek_inner =
+      c10::GradMode::is_enabled() &&
+      std::none_of(entry_.begin(), entry_.end(),
+                   [](const auto& edge) { return edge.is_valid(); });
+  // From here on only the layers hold their input, so it is freed as early as
+  // in the plain model.
+  input.clear();
+
+  CellTracker tracker(*partition_, std::move(imported));
+  UseSkipTracker use_tracker(tracker);
+  RandomScope random(seed, random_stream_, partition_->device,
+                     checkpointed_ ? &saved_.draws : nullptr, again);
+  NormScope norms(partition_->norms.get(), /*record=*/!again);
+  Value value(input_kind_, std::move(boundary));
+  if (check_finite_ && partition_->index == 0) {
+    gpipe::check_finite(value.tensors(), "the pipeline's input");
+  }
+  for (Layer& layer : partition_->layers) {
+    layer_at_work_ = layer.name;
+    random.enter_layer(layer.index);
+    value = call_layer(layer.module, std::move(value));
+    if (check_finite_) check_output(layer, value, tracker);
+    tracker.check_done(layer.skips);
+    if (seek_inner && inner_.empty()) {
+      for (const at::Tensor& each : value.tensors()) {
+        const torch::autograd::Edge edge = exit_of(each);
+        if (edge.is_valid()) inner_.push_back(edge);
+      }
+    }
+  }
+  if (head_) {
+    layer_at_work_ = "loss";
+    random.enter_layer(partition_->layers.back().index + 1);
+    value = run_head(std::move(value));
+    if (check_finite_) gpipe::check_finite(value.tensors(), "the loss");
+  }
+  layer_at_work_.clear();
+
+  output_kind_ = value.kind();
+  std::vector<at::Tensor> outputs = std::move(value.tensors());
+  TORCH_CHECK_TYPE(output_kind_ == Value::Kind::kVector ||
+                       std::all_of(outputs.begin(), outputs.end(),
+                                   [](const at::Tensor& tensor) {
+                                     return tensor.defined();
+                                   }),
+                   "layer '", partition_->layers.back().name,
+                   "' returned an undefined tensor");
+  output_width_ = outputs.size();
+  for (auto& skip : tracker.take_exported()) {
+    outputs.push_back(skip ? std::move(*skip) : at::Tensor());
+  }
+  exits_.clear();
+  if (c10::GradMode::is_enabled()) {
+    for (const at::Tensor& each : outputs) exits_.push_back(exit_of(each));
+  }
+  return outputs;
+}
+
+void Cell::check_output(const Layer& layer, const Value& output,
+                        const CellTracker& tracker) const {
+  const std::string name =
+      "layer '" + layer.name + "' (" + layer.module.ptr()->name() + ")";
+  // Skip tensors are checked before the output, because other layers may use a
+  // skip tensor first.
+  for (const SkipKey& key : layer.skips.stash) {
+    const at::Tensor* const skip = tracker.find(key);
+    if (!skip) continue;
+    gpipe::check_finite(*skip, "the skip tensor '" + key.name + "' of " + name);
+  }
+  gpipe::check_finite(output.tensors(), "the output of " + name);
+}
+
+Value Cell::run_head(Value output) {
+  fault_point("loss", partition_->index, current_microbatch().value_or(-1));
+  if (head_->keep_output && head_->output.tensors().empty()) {
+    head_->output = output;
+    for (at::Tensor& each : head_->output.tensors()) {
+      if (each.defined()) each = each.detach();
+    }
+  }
+  std::vector<int64_t> versions;
+  if (checkpointed_) versions = versions_of(head_->target.tensors());
+  at::Tensor loss = (*head_->function)(std::move(output), head_->target);
+  // Checked here and not when the recompute begins: a cell without
+  // checkpointing may change its own target, and the targets of all cells share
+  // one version counter.
+  TORCH_CHECK(
+      !checkpointed_ || versions_of(head_->target.tensors()) == versions,
+      "the loss function changes its target in place, so that the "
+      "checkpointed forward cannot be computed again from it; let it "
+      "work on target.clone()");
+  TORCH_CHECK_VALUE(
+      loss.defined() && loss.numel() == 1 && loss.is_floating_point(),
+      "the loss of a micro-batch must be a floating-point tensor with one "
+      "element, but it is ",
+      loss.defined() ? loss.toString() : std::string("undefined"),
+      loss.defined() ? c10::str(" of sizes ", loss.sizes()) : std::string(),
+      "; reduce it, with a mean over the rows of the micro-batch");
+  return Value::wrap(std::move(loss));
+}
+
+void Cell::check_unchanged() const {
+  TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
+              "the input of partition ", partition_->index,
+              " has been changed in place between forward and backward; a "
+              "checkpointed forward cannot be computed again from it. Change a "
+              "copy instead, or use Checkpoint::kNever");
+  TORCH_CHECK(training_of(*partition_) == saved_.training,
+              "train() or eval() was called between forward and backward; a "
+              "checkpointed forward cannot be computed again in another mode");
+  for (std::size_t k = 0; k < leaves_.tensors.size(); ++k) {
+    check_unchanged(leaves_.tensors[k], saved_.leaf_versions[k]);
+  }
+  for (const auto& [parameter, version] : saved_.frozen) {
+    check_unchanged(parameter, version);
+  }
+}
+
+void Cell::check_unchanged(const at::Tensor& parameter, int64_t version) const {
+  TORCH_CHECK(version_of(parameter) == version, "parameter '",
+              partition_->name_of(parameter),
+              "' has been changed in place between forward and backward; a "
+              "checkpointed forward cannot be computed again with it. Call "
+              "backward first, or forward again; a tensor that a layer changes "
+              "itself must be a buffer");
+}
+
+void Cell::recompute(StepSeed& seed) {
+  check_unchanged();
+
+  // The layers must see the buffer values of the forward, even if other code
+  // has changed the buffers since. The layers change them again; then the
+  // present values are restored.
+  std::vector<BufferValue> now, changed;
+  for (const at::Tensor& buffer : partition_->norm_buffers) {
+    now.push_back(value_of(buffer));
+  }
+  for (const BufferValue& then : saved_.buffers) {
+    if (version_of(then.buffer) == then.version) continue;
+    now.push_back(value_of(then.buffer));
+    changed.push_back(then);
+  }
+  std::vector<Outline> outlines;
+  try {
+    put_back(changed);
+    outlines = outlines_of(run_layers(saved_.input, seed, /*again=*/true));
+    put_back(now);
+  } catch (...) {
+    try {
+      put_back(now);
+    } catch (...) {
+      // If the device has failed, the first error is more useful.
+    }
+    throw;
+  }
+  TORCH_CHECK(outlines == saved_.outputs, "the layers of partition ",
+              partition_->index,
+              " did not return the same in the recompute as in the "
+              "checkpointed forward (number, sizes, dtype or requires_grad "
+              "of the outputs differ); a layer must do the same in both");
+  find_ways_again();
+}
+
+// Leaves keep their order of the first forward, because leaf_numbers_ refers to
+// it.
+void Cell::find_ways_again() {
+  Leaves now = find_leaves(exits_, entry_);
+  const bool as_before = std::equal(
+      now.tensors.begin(), now.tensors.end(), leaves_.tensors.begin(),
+      leaves_.tensors.end(),
+      [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
+  if (as_before) {
+    leaves_.ways = std::move(now.ways);
+    return;
+  }
+  std::unordered_map<const at::TensorImpl*, std::size_t> places;
+  for (std::size_t k = 0; k < leaves_.tensors.size(); ++k) {
+    places.emplace(leaves_.tensors[k].unsafeGetTensorImpl(), k);
+  }
+  leaves_.ways.clear();
+  for (Leaves::Way way : now.ways) {
+    const auto place = places.find(now.tensors[way.leaf].unsafeGetTensorImpl());
+    if (place == places.end()) continue;  // not a leaf in the forward
+    way.leaf = place->second;
+    leaves_.ways.push_back(way);
+  }
+}
+
+void Cell::take_roots(GradParcel grads,
+                      std::vector<torch::autograd::Edge>& roots,
+                      std::vector<at::Tensor>& root_grads) {
+  // Roots are in the order in which the engine would reach them in the plain
+  // model, last consumer first, so that sums over them have the same bits.
+  for (std::size_t k = exits_.size(); k-- > output_width_;) {
+    roots.push_back(exits_[k]);
+    root_grads.push_back(std::move(grads.skips[k - output_width_]));
+  }
+  for (std::size_t k = 0; k < output_width_; ++k) {
+    roots.push_back(exits_[k]);
+    root_grads.push_back(std::move(grads.boundary[k]));
+  }
+}
+
+GradParcel Cell::parcel_of(std::vector<at::Tensor> input_grads) const {
+  GradParcel parcel;
+  for (std::size_t k = 0; k < input_grads.size(); ++k) {
+    auto& list = k < input_width_ ? parcel.boundary : parcel.skips;
+    list.push_back(std::move(input_grads[k]));
+  }
+  return parcel;
+}
+
+GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
+                          const std::vector<bool>& leaf_wanted,
+                          const LeafSink& sink) {
+  std::vector<torch::autograd::Edge> roots, targets;
+  std::vector<at::Tensor> root_grads;
+  take_roots(std::move(grads), roots, root_grads);
+  if (want_input) {
+    targets = entry_;
+  } else {
+    targets.resize(entry_.size());
+  }
+  std::vector<bool> wanted(leaves_.tensors.size(), true);
+  for (std::size_t k = 0; k < wanted.size() && !leaf_wanted.empty(); ++k) {
+    wanted[k] = leaf_wanted[leaf_numbers_[k]];
+  }
+
+  // The graph of a recompute serves one backward, even if the step's graph is
+  // kept.
+  const bool keep = keep_graph && !checkpointed_;
+  if (!keep) {
+    exits_.clear();
+    inner_.clear();
+  }
+  auto found = run_backward(roots, std::move(root_grads), targets, keep,
+                            leaves_, wanted, sink);
+  if (!keep) leaves_.ways.clear();
+  if (checkpointed_) entry_.clear();
+  return parcel_of(std::move(found));
+}
+
+GradParcel Cell::backward_input(GradParcel grads) {
+  std::vector<torch::autograd::Edge> roots;
+  std::vector<at::Tensor> root_grads;
+  take_roots(std::move(grads), roots, root_grads);
+  exits_.clear();
+  split_.emplace(std::move(roots), std::exchange(entry_, {}),
+                 std::exchange(inner_, {}), leaves_);
+  leaves_.ways.clear();
+  return parcel_of(split_->input_part(std::move(root_grads)));
+}
+
+void Cell::backward_weight(const LeafSink& sink) {
+  split_->weight_part(sink);
+  split_.reset();
+}
+
+void Cell::release() {
+  saved_ = Saved();
+  entry_.clear();
+  exits_.clear();
+  inner_.clear();
+  split_.reset();
+  leaves_ = Leaves();
+}
+
+}  // namespace gpipe

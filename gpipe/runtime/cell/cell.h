@@ -1,0 +1,211 @@
+// Cell (i, j): micro-batch i on partition j, forward and backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/cell/split_backward.h"
+#include "gpipe/runtime/cell/value.h"
+
+namespace gpipe {
+
+class CellTracker;
+
+// The activations that go from cell to cell in the forward: the tensors between
+// two layers (`boundary`), and skip tensors in the order of the partition's
+// imports or exports.
+struct Parcel {
+  Value::Kind kind = Value::Kind::kTensor;
+  std::vector<Crossing> boundary;
+  std::vector<Crossing> skips;
+};
+
+// The gradients of a Parcel, which go back from cell to cell. Undefined: no
+// gradient.
+struct GradParcel {
+  std::vector<at::Tensor> boundary;
+  std::vector<at::Tensor> skips;
+};
+
+// Computes the loss of a micro-batch from the last layer's output and the
+// target. Returns a floating-point tensor with one element.
+using LossFunction = std::function<at::Tensor(Value output, Value target)>;
+
+// The loss of one micro-batch. The last stage's cell runs it after its last
+// layer and outputs the loss.
+struct LossHead {
+  const LossFunction* function = nullptr;
+  Value target;
+  bool keep_output = false;
+  Value output;  // without graph; set if keep_output
+};
+
+// Shape, dtype and requires_grad of an output, compared between forward and
+// recompute.
+struct Outline {
+  bool defined = false;
+  bool requires_grad = false;
+  at::ScalarType type = at::kFloat;
+  c10::SmallVector<int64_t, 5> sizes;
+
+  friend bool operator==(const Outline& a, const Outline& b) {
+    return a.defined == b.defined && a.requires_grad == b.requires_grad &&
+           a.type == b.type && a.sizes == b.sizes;
+  }
+};
+
+// A function from tensors to tensors with its own piece of autograd graph. The
+// input tensors are detached from the graph of the cell that made them.
+// Backward is one run of the engine from the outputs to the inputs and the
+// leaves (parameters).
+//
+// The forward of a checkpointed cell also runs with gradients enabled. So it
+// uses the same operators, gives the same bits, and shows which outputs require
+// grad. Its graph is dropped at the end, and the cell keeps its inputs.
+// recompute() builds the graph again.
+//
+// Threads: used by the partition's worker; constructed and destroyed on any
+// thread.
+class Cell {
+ public:
+  // `random_stream`: selects the random numbers of the cell; unique among the
+  // micro-batches of the partition.
+  Cell(Partition& partition, int64_t random_stream, bool checkpointed)
+      : partition_(&partition),
+        random_stream_(random_stream),
+        checkpointed_(checkpointed) {}
+
+  bool checkpointed() const { return checkpointed_; }
+
+  // Sets the loss to run after the last layer. Call before forward(). `head`
+  // must live as long as the cell runs layers.
+  void set_head(LossHead* head) { head_ = head; }
+
+  // Enables checks for NaN and infinity. forward() then throws NonFiniteError
+  // if the pipeline's input, the output or a skip tensor of a layer, or the
+  // loss is not finite. Call before forward().
+  void check_finite(bool check) { check_finite_ = check; }
+
+  // Runs the layers and returns the outputs, without graph. `leaf_input`: the
+  // boundary tensors are leaves of the user's graph.
+  //
+  // Throws whatever layers throw. Throws c10::Error if a layer changes a tensor
+  // in place that others need (shared input, or the input of a checkpointed
+  // cell), and c10::ValueError if the loss is not a floating-point tensor with
+  // one element.
+  Parcel forward(Parcel input, StepSeed& seed, bool leaf_input);
+
+  // Runs the forward of a checkpointed cell again, before each backward. The
+  // values are those of the forward: random numbers and buffers are the same.
+  // Afterwards the buffers hold again what they held before the call. Throws
+  // c10::Error if the input, a parameter or the training mode has changed since
+  // the forward, or if the outputs differ from the forward's (see Outline).
+  void recompute(StepSeed& seed);
+
+  // Runs the backward and returns the gradients of the inputs. `grads`:
+  // gradients of the outputs. `want_input`: whether any gradient of the inputs
+  // is wanted. Gradients of leaves go to `sink`, with the leaf's index in
+  // leaves(), if `leaf_wanted` is true at the leaf's number in the partition
+  // (empty: all are wanted).
+  GradParcel backward(GradParcel grads, bool keep_graph, bool want_input,
+                      const std::vector<bool>& leaf_wanted,
+                      const LeafSink& sink);
+
+  // Run the backward in two parts, see split_backward.h. The first part returns
+  // the gradients of the inputs. The second part passes the gradients of all
+  // leaves to `sink`.
+  GradParcel backward_input(GradParcel grads);
+  void backward_weight(const LeafSink& sink);
+
+  // Returns the leaves that the outputs depend on: parameters, and other
+  // tensors that layers have captured.
+  const std::vector<at::Tensor>& leaves() const { return leaves_.tensors; }
+  // Moves out the graph nodes that were made outside of the cell; see
+  // Leaves::foreign.
+  std::vector<NodePtr> take_foreign() {
+    return std::exchange(leaves_.foreign, {});
+  }
+  // Returns the number of each of leaves() in the partition's list. Set by the
+  // step.
+  std::vector<int64_t>& leaf_numbers() { return leaf_numbers_; }
+
+  // Returns the name of the layer that runs now, for messages; empty outside of
+  // layers.
+  const std::string& layer_at_work() const { return layer_at_work_; }
+
+  // Drops the graph and all tensors.
+  void release();
+
+ private:
+  struct Saved {
+    std::vector<Crossing> input;
+    std::vector<int64_t> versions;       // of input
+    std::vector<int64_t> leaf_versions;  // of leaves_
+    // Frozen parameters, which are not in leaves_, with their versions.
+    std::vector<std::pair<at::Tensor, int64_t>> frozen;
+    std::vector<bool> training;  // of the partition's modules
+    std::vector<Outline> outputs;
+    std::vector<BufferValue> buffers;  // values before the forward
+    std::vector<GivenDraw> draws;      // from generators that layers passed
+  };
+
+  // Runs the layers on `input`, fills `entry_` and `exits_`, and returns the
+  // outputs: boundary tensors, then exported skips. `again`: this is a
+  // recompute.
+  std::vector<at::Tensor> run_layers(std::vector<Crossing> input,
+                                     StepSeed& seed, bool again);
+  Value run_head(Value output);
+  void check_output(const Layer& layer, const Value& output,
+                    const CellTracker& tracker) const;
+  void check_unchanged() const;
+  void check_unchanged(const at::Tensor& parameter, int64_t version) const;
+  // Finds the edges to the leaves in the graph of a recompute. The leaves keep
+  // their order of the first forward.
+  void find_ways_again();
+  // Moves the output gradients into `root_grads`, with the edges where they
+  // start in `roots`.
+  void take_roots(GradParcel grads, std::vector<torch::autograd::Edge>& roots,
+                  std::vector<at::Tensor>& root_grads);
+  // Splits gradients of the inputs into those of boundary and skip tensors.
+  GradParcel parcel_of(std::vector<at::Tensor> input_grads) const;
+
+  Partition* partition_;
+  int64_t random_stream_;
+  bool checkpointed_;
+  bool leaf_input_ = false;
+  bool check_finite_ = false;
+  LossHead* head_ = nullptr;
+
+  Value::Kind input_kind_ = Value::Kind::kTensor;
+  std::size_t input_width_ = 0;  // boundary tensors; imported skips follow
+  Value::Kind output_kind_ = Value::Kind::kTensor;
+  std::size_t output_width_ = 0;  // boundary tensors; exported skips follow
+
+  // The edges at which gradients of the inputs arrive.
+  std::vector<torch::autograd::Edge> entry_;
+  // The edges at which gradients of the outputs start. The cell does not hold
+  // the outputs themselves. An operator that needs one in its backward holds
+  // it.
+  std::vector<torch::autograd::Edge> exits_;
+  // The gradient edges of the first layer's outputs that have a graph. Used if
+  // no gradient of the input is wanted: then these edges separate
+  // backward_input() from backward_weight().
+  std::vector<torch::autograd::Edge> inner_;
+  std::optional<SplitBackward> split_;
+  Leaves leaves_;
+  std::vector<int64_t> leaf_numbers_;
+  Saved saved_;
+  std::string layer_at_work_;
+};
+
+}  // namespace gpipe

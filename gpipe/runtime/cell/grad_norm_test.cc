@@ -1,0 +1,96 @@
+#include "gpipe/runtime/cell/grad_norm.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "gpipe/testing/devices.h"
+
+namespace gpipe {
+namespace {
+
+using at::Tensor;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Returns parameters with gradients, except for the third one, on several
+// devices. The last two are on the first device again, as with stages placed in
+// a V.
+std::vector<Tensor> parameters(const std::vector<c10::Device>& devices) {
+  at::manual_seed(1);
+  std::vector<Tensor> all;
+  for (const int64_t size : {3, 50, 2, 700, 1, 31}) {
+    const c10::Device device = devices[std::min(all.size(), 5 - all.size())];
+    const Tensor grad = at::randn({size});
+    all.push_back(at::zeros({size}, device).set_requires_grad(true));
+    if (size != 2) all.back().mutable_grad() = grad.to(device);
+  }
+  return all;
+}
+
+std::vector<Tensor> on(const c10::Device& device) {
+  return parameters(std::vector<c10::Device>(3, device));
+}
+
+void expect_same_grads(const std::vector<Tensor>& mine,
+                       const std::vector<Tensor>& theirs) {
+  for (std::size_t k = 0; k < mine.size(); ++k) {
+    ASSERT_EQ(mine[k].grad().defined(), theirs[k].grad().defined());
+    if (!mine[k].grad().defined()) continue;
+    EXPECT_TRUE(mine[k].grad().cpu().equal(theirs[k].grad().cpu())) << k;
+  }
+}
+
+TEST(ClipGradNorm, OnSeveralDevicesHasTheBitsOfLibTorchOnOne) {
+  for (const double type : {2.0, 1.0, 0.0, 3.0, kInfinity, -kInfinity}) {
+    for (const double most : {0.5, 1e9}) {
+      const auto mine = parameters(testing::devices(3));
+      const auto theirs = on(testing::reference_device());
+      EXPECT_EQ(clip_grad_norm(mine, most, type),
+                torch::nn::utils::clip_grad_norm_(theirs, most, type))
+          << "norm " << type << ", at most " << most;
+      expect_same_grads(mine, theirs);
+    }
+  }
+}
+
+TEST(ClipGradNorm, OfMixedTypesHasTheBitsOfLibTorch) {
+  auto mine = on(testing::device()), theirs = on(testing::reference_device());
+  for (auto* const all : {&mine, &theirs}) {
+    const Tensor& first = all->front();
+    all->push_back(
+        at::zeros({5}, first.options().dtype(at::kDouble)).requires_grad_());
+    all->back().mutable_grad() = at::ones({5}, all->back().options()) / 3;
+  }
+  EXPECT_EQ(clip_grad_norm(mine, 0.5, 2),
+            torch::nn::utils::clip_grad_norm_(theirs, 0.5));
+  expect_same_grads(mine, theirs);
+}
+
+TEST(ClipGradNorm, AParameterThatIsThereTwiceCountsOnce) {
+  auto twice = on(testing::device());
+  const auto once = on(testing::device());
+  twice.push_back(twice.front());
+  EXPECT_EQ(clip_grad_norm(twice, 0.5, 2), clip_grad_norm(once, 0.5, 2));
+  expect_same_grads(once, twice);
+}
+
+TEST(ClipGradNorm, AnInfiniteMaximumLeavesEvenInfiniteGradientsAlone) {
+  auto clipped = on(testing::device()), before = on(testing::device());
+  clipped[1].mutable_grad()[7] = kInfinity;
+  before[1].mutable_grad()[7] = kInfinity;
+  EXPECT_EQ(clip_grad_norm(clipped, kInfinity, 2), kInfinity);
+  expect_same_grads(clipped, before);
+}
+
+TEST(ClipGradNorm, WithoutGradientsIsZero) {
+  EXPECT_EQ(clip_grad_norm({}, 1, 2), 0);
+  EXPECT_EQ(clip_grad_norm({at::zeros({2})}, 1, 2), 0);
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,291 @@
+#include "gpipe/runtime/cell/graph.h"
+
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// The node at which the graph of a cell begins. It is never run: the engine
+// returns the gradients that arrive here as results.
+struct Begin : public Node {
+  variable_list apply(variable_list&& grads) override {
+    return std::move(grads);
+  }
+  std::string name() const override { return "gpipe::Begin"; }
+  void take_inputs_of(const Node& other) {
+    for (uint32_t k = 0; k < other.num_inputs(); ++k) {
+      input_metadata_.push_back(other.input_metadata(k));
+    }
+  }
+};
+
+// Redirects edges to leaves to nodes of this thread while in scope. These nodes
+// pass the gradients to a sink. The engine runs them, because end() is among
+// its targets.
+//
+// The leaves' own nodes cannot be used, for two reasons. The engine calls the
+// hooks of a leaf whenever a gradient arrives, even if it only returns the
+// gradient as a result. And it runs a leaf's node on the stream on which the
+// node was made, which is the user's stream; workers of one device would wait
+// for each other there.
+class ToSink {
+ public:
+  ToSink(edge_list& roots, const Leaves& leaves,
+         const std::vector<bool>& wanted, const LeafSink& sink)
+      : end_(make_node<Begin>()) {
+    end_->add_input_metadata(Node::undefined_input());
+    std::vector<NodePtr> sinks(leaves.tensors.size());
+    for (const Leaves::Way& way : leaves.ways) {
+      if (!wanted[way.leaf]) continue;
+      empty_ = false;
+      NodePtr& node = sinks[way.leaf];
+      if (!node) {
+        node = make_node<Sink>(sink, way.leaf, end());
+        node->add_input_metadata(leaves.tensors[way.leaf]);
+      }
+      if (!way.node) {
+        const auto leaf =
+            torch::autograd::impl::gradient_edge(leaves.tensors[way.leaf]);
+        for (Edge& root : roots) {
+          if (root.function == leaf.function) root.function = node;
+        }
+        continue;
+      }
+      Edge& edge = way.node->next_edges()[way.edge];
+      if (!edge.is_valid()) continue;
+      diverted_.emplace_back(&edge, edge.function);
+      edge.function = node;
+    }
+  }
+  ~ToSink() {
+    for (auto& [edge, leaf] : diverted_) edge->function = std::move(leaf);
+  }
+  ToSink(const ToSink&) = delete;
+  ToSink& operator=(const ToSink&) = delete;
+
+  Edge end() const { return Edge(end_, 0); }
+  // Returns whether no leaf is wanted.
+  bool empty() const { return empty_; }
+
+ private:
+  struct Sink : public Node {
+    // Runs as early as the engine can, like the node of a leaf.
+    Sink(const LeafSink& sink, std::size_t leaf, Edge end)
+        : Node(std::numeric_limits<uint64_t>::max(), {std::move(end)}),
+          sink(sink),
+          leaf(leaf) {}
+    variable_list apply(variable_list&& grads) override {
+      if (grads[0].defined()) sink(leaf, std::move(grads[0]));
+      return {at::Tensor()};
+    }
+    std::string name() const override { return "gpipe::Sink"; }
+
+    const LeafSink& sink;
+    const std::size_t leaf;
+  };
+
+  const NodePtr end_;
+  bool empty_ = true;
+  std::vector<std::pair<Edge*, NodePtr>> diverted_;
+};
+
+// The nodes that a walk of a graph has visited, each with the number of its
+// leaf. Each cell walks its graph, so the table is kept from walk to walk.
+class Seen {
+ public:
+  static constexpr std::size_t kNoLeaf =
+      std::numeric_limits<std::size_t>::max();
+
+  void clear() {
+    ++walk_;
+    size_ = 0;
+  }
+
+  // Returns a pointer to the number of the node's leaf, valid until the next
+  // insert, and whether the node is new. The number is kNoLeaf for a new node.
+  std::pair<std::size_t*, bool> insert(const Node* node) {
+    if (2 * (size_ + 1) > slots_.size()) grow();
+    Slot& slot = slot_of(node);
+    if (slot.walk == walk_) return {&slot.leaf, false};
+    slot = {node, walk_, kNoLeaf};
+    ++size_;
+    return {&slot.leaf, true};
+  }
+
+ private:
+  struct Slot {
+    const Node* node = nullptr;
+    uint64_t walk = 0;
+    std::size_t leaf = kNoLeaf;
+  };
+
+  // Returns the slot of `node`, or a free slot for it.
+  Slot& slot_of(const Node* node) {
+    const std::size_t mask = slots_.size() - 1;
+    // Multiplication by the golden ratio spreads addresses, whose low bits are
+    // similar.
+    std::size_t k =
+        (reinterpret_cast<std::uintptr_t>(node) * 0x9e3779b97f4a7c15U) >> 32;
+    for (k &= mask; slots_[k].walk == walk_ && slots_[k].node != node;) {
+      k = (k + 1) & mask;
+    }
+    return slots_[k];
+  }
+
+  void grow() {
+    const std::vector<Slot> before = std::exchange(
+        slots_,
+        std::vector<Slot>(std::max<std::size_t>(256, 2 * slots_.size())));
+    for (const Slot& slot : before) {
+      if (slot.walk == walk_) slot_of(slot.node) = slot;
+    }
+  }
+
+  std::vector<Slot> slots_;  // size is a power of 2
+  std::size_t size_ = 0;
+  uint64_t walk_ = 1;  // slots of other walks are free
+};
+
+// Copies the exits that have a graph and a gradient to `roots`.
+void take_roots(const edge_list& exits, std::vector<at::Tensor> grads,
+                edge_list& roots, variable_list& root_grads) {
+  for (std::size_t k = 0; k < exits.size(); ++k) {
+    if (!exits[k].is_valid() || !grads[k].defined()) continue;
+    roots.push_back(exits[k]);
+    root_grads.push_back(std::move(grads[k]));
+  }
+}
+
+// Runs the engine. Returns the gradients that arrive at `targets`, which are
+// the first of `wanted`.
+std::vector<at::Tensor> execute(const edge_list& roots,
+                                const variable_list& root_grads,
+                                const edge_list& targets,
+                                const edge_list& wanted, bool keep_graph) {
+  auto found = torch::autograd::Engine::get_default_engine().execute(
+      roots, root_grads, keep_graph, /*create_graph=*/false,
+      /*accumulate_grad=*/false, wanted);
+  std::vector<at::Tensor> result(targets.size());
+  std::size_t next = 0;
+  for (std::size_t k = 0; k < targets.size(); ++k) {
+    if (targets[k].is_valid()) result[k] = std::move(found[next++]);
+  }
+  return result;
+}
+
+}  // namespace
+
+Entry::Entry(const std::vector<Crossing>& crossings, bool leaf) {
+  tensors_.reserve(crossings.size());
+  edges_.resize(crossings.size());
+  NodePtr begin;
+  for (std::size_t k = 0; k < crossings.size(); ++k) {
+    const Crossing& crossing = crossings[k];
+    if (!crossing.tensor.defined() || !c10::GradMode::is_enabled() ||
+        !crossing.requires_grad) {
+      tensors_.push_back(crossing.tensor.defined() ? crossing.tensor.detach()
+                                                   : crossing.tensor);
+      continue;
+    }
+    at::Tensor tensor = crossing.tensor.detach();
+    if (leaf) {
+      tensor.requires_grad_();
+    } else {
+      if (!begin) begin = make_node<Begin>();
+      torch::autograd::create_gradient_edge(tensor, begin);
+    }
+    edges_[k] = torch::autograd::impl::gradient_edge(tensor);
+    tensors_.push_back(std::move(tensor));
+  }
+}
+
+Crossing leave(const at::Tensor& output) {
+  if (!output.defined()) return {};
+  return {output.detach(), output.requires_grad(), /*shared=*/false};
+}
+
+Edge exit_of(const at::Tensor& output) {
+  return output.defined() && output.requires_grad()
+             ? torch::autograd::impl::gradient_edge(output)
+             : Edge();
+}
+
+NodePtr begin_like(const Node& node) {
+  auto begin = make_node<Begin>();
+  begin->take_inputs_of(node);
+  return begin;
+}
+
+Leaves find_leaves(const edge_list& exits, const edge_list& entry) {
+  Leaves leaves;
+  thread_local Seen seen;
+  thread_local std::vector<Node*> stack;
+  seen.clear();
+  stack.clear();
+  const uint64_t here = at::RecordFunction::currentThreadId();
+  for (const Edge& edge : entry) seen.insert(edge.function.get());
+  const auto visit = [&](const Edge& edge, Node* from, std::size_t index) {
+    Node* node = edge.function.get();
+    if (!node) return;
+    const auto [leaf, is_new] = seen.insert(node);
+    if (is_new) {
+      // dynamic_cast is expensive; only leaf nodes lack next edges.
+      auto* sink = node->num_outputs() == 0
+                       ? dynamic_cast<torch::autograd::AccumulateGrad*>(node)
+                       : nullptr;
+      if (sink) {
+        *leaf = leaves.tensors.size();
+        leaves.tensors.push_back(sink->variable);
+      } else {
+        stack.push_back(node);
+        if (node->thread_id() != here) leaves.foreign.push_back(edge.function);
+      }
+    }
+    if (*leaf != Seen::kNoLeaf) leaves.ways.push_back({from, index, *leaf});
+  };
+  for (std::size_t k = 0; k < exits.size(); ++k) visit(exits[k], nullptr, k);
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    const edge_list& edges = node->next_edges();
+    for (std::size_t k = 0; k < edges.size(); ++k) visit(edges[k], node, k);
+  }
+  return leaves;
+}
+
+std::vector<at::Tensor> run_backward(const edge_list& exits,
+                                     std::vector<at::Tensor> grads,
+                                     const edge_list& targets, bool keep_graph,
+                                     const Leaves& leaves,
+                                     const std::vector<bool>& leaf_wanted,
+                                     const LeafSink& sink) {
+  edge_list roots, wanted;
+  variable_list root_grads;
+  take_roots(exits, std::move(grads), roots, root_grads);
+  for (const Edge& edge : targets) {
+    if (edge.is_valid()) wanted.push_back(edge);
+  }
+  if (roots.empty()) return std::vector<at::Tensor>(targets.size());
+  const ToSink to_sink(roots, leaves, leaf_wanted, sink);
+  if (!to_sink.empty()) wanted.push_back(to_sink.end());
+  if (wanted.empty()) return std::vector<at::Tensor>(targets.size());
+  return execute(roots, root_grads, targets, wanted, keep_graph);
+}
+
+}  // namespace gpipe

@@ -1,0 +1,75 @@
+#include "gpipe/runtime/cell/layer.h"
+
+#include <optional>
+#include <tuple>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+using torch::nn::AnyModule;
+using torch::nn::AnyValue;
+
+// Calls `use` with each tuple size from 1 up as an integral constant, until
+// `use` returns true.
+template <typename Use, std::size_t... N>
+void for_tuple_sizes(Use&& use, std::index_sequence<N...>) {
+  (void)(use(std::integral_constant<std::size_t, N + 1>()) || ...);
+}
+
+AnyValue forward_tuple(AnyModule& layer, Value input) {
+  const std::size_t size = input.tensors().size();
+  std::optional<AnyValue> output;
+  for_tuple_sizes(
+      [&](auto n) {
+        if (size != n) return false;
+        output = layer.any_forward(
+            std::move(input).unwrap<detail::TensorTuple<n>>());
+        return true;
+      },
+      std::make_index_sequence<kMaxTupleSize>());
+  return std::move(*output);
+}
+
+AnyValue any_forward(AnyModule& layer, Value input) {
+  switch (input.kind()) {
+    case Value::Kind::kTensor:
+      return layer.any_forward(std::move(input.tensors()[0]));
+    case Value::Kind::kVector:
+      return layer.any_forward(std::move(input.tensors()));
+    case Value::Kind::kTuple:
+      break;
+  }
+  return forward_tuple(layer, std::move(input));
+}
+
+Value to_value(AnyValue output, const AnyModule& layer) {
+  if (auto* tensor = output.try_get<at::Tensor>()) {
+    return Value::wrap(std::move(*tensor));
+  }
+  if (auto* tensors = output.try_get<std::vector<at::Tensor>>()) {
+    return Value::wrap(std::move(*tensors));
+  }
+  std::optional<Value> value;
+  for_tuple_sizes(
+      [&](auto n) {
+        auto* tuple = output.try_get<detail::TensorTuple<n>>();
+        if (tuple) value = Value::wrap(std::move(*tuple));
+        return tuple != nullptr;
+      },
+      std::make_index_sequence<kMaxTupleSize>());
+  TORCH_CHECK_TYPE(value.has_value(),
+                   "a layer must return a torch::Tensor, a "
+                   "std::vector<torch::Tensor> or a std::tuple of 1 to ",
+                   kMaxTupleSize, " torch::Tensor, but ", layer.ptr()->name(),
+                   " returned ", c10::demangle(output.type_info().name()));
+  return std::move(*value);
+}
+
+}  // namespace
+
+Value call_layer(AnyModule& layer, Value input) {
+  return to_value(any_forward(layer, std::move(input)), layer);
+}
+
+}  // namespace gpipe

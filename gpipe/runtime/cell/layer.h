@@ -1,0 +1,16 @@
+// Calls one layer on a Value. No other code knows the types of AnyModule.
+#pragma once
+
+#include <torch/nn/modules/container/any.h>
+
+#include "gpipe/runtime/cell/value.h"
+
+namespace gpipe {
+
+// Returns layer.forward(input); `input` is passed as the type that it holds
+// (tensor, vector or tuple). Throws c10::TypeError if the layer returns
+// anything but tensors, c10::Error (as torch::nn::Sequential does) if the layer
+// takes another type, and whatever the layer throws.
+Value call_layer(torch::nn::AnyModule& layer, Value input);
+
+}  // namespace gpipe

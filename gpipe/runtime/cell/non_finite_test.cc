@@ -1,0 +1,81 @@
+#include "gpipe/runtime/cell/non_finite.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+
+namespace gpipe {
+namespace {
+
+using testing::device;
+using testing::error_of;
+
+const double kNan = std::nan(""), kInf = INFINITY;
+
+torch::Tensor numbers(std::vector<double> values) {
+  return torch::tensor(values, torch::kDouble).to(device());
+}
+
+TEST(NonFiniteTest, CountsWhatIsNotFinite) {
+  EXPECT_EQ(non_finite_part(numbers({1, -1e308, 0})), std::nullopt);
+  EXPECT_EQ(non_finite_part(numbers({kNan, 1, kNan})),
+            "2 of 3 elements are nan");
+  EXPECT_EQ(non_finite_part(numbers({kInf, 1, -kInf})),
+            "2 of 3 elements are inf");
+  EXPECT_EQ(non_finite_part(numbers({kNan, 1, kInf, -kInf})),
+            "1 of 4 elements are nan and 2 inf");
+  EXPECT_EQ(non_finite_part(numbers({kNan})), "1 of 1 element is nan");
+}
+
+TEST(NonFiniteTest, LooksAtNumbersThatCanBeOtherwiseOnly) {
+  EXPECT_EQ(non_finite_part(torch::Tensor()), std::nullopt);
+  EXPECT_EQ(non_finite_part(numbers({})), std::nullopt);
+  EXPECT_EQ(non_finite_part(torch::ones({2}, torch::kLong)), std::nullopt);
+  EXPECT_EQ(non_finite_part(torch::ones({2}, torch::kBool)), std::nullopt);
+  EXPECT_EQ(non_finite_part(torch::empty({2}, torch::kMeta)), std::nullopt);
+  EXPECT_EQ(non_finite_part(torch::full({2}, kInf, torch::kHalf)),
+            "2 of 2 elements are inf");
+}
+
+TEST(NonFiniteTest, TellsWhichOfSeveralTensors) {
+  check_finite({numbers({1}), torch::Tensor()}, "the input");
+  EXPECT_EQ(error_of([] { check_finite({numbers({kNan})}, "the input"); }),
+            "gpipe::NonFiniteError: the input is not finite: 1 of 1 element is "
+            "nan");
+  EXPECT_EQ(error_of([] {
+              check_finite({numbers({1}), numbers({kInf, 2})}, "the input");
+            }),
+            "gpipe::NonFiniteError: element 1 of the input is not finite: 1 of "
+            "2 elements are inf");
+}
+
+TEST(NonFiniteTest, TellsOfAllGradientsUpToEight) {
+  NonFiniteGradients grads;
+  grads.look_at(numbers({1}), "w0");
+  grads.look_at(torch::Tensor(), "w1");
+  grads.check();
+  grads.look_at(numbers({kNan}), "w2");
+  EXPECT_EQ(error_of([&] { grads.check(); }),
+            "gpipe::NonFiniteError: a gradient is not finite: that of w2 (1 of "
+            "1 element is nan)");
+  for (int k = 3; k < 12; ++k) {
+    grads.look_at(numbers({kInf, 0}), "w" + std::to_string(k));
+  }
+  std::string expected =
+      "gpipe::NonFiniteError: gradients are not finite (in order of arrival): "
+      "those of w2 (1 of 1 element is nan)";
+  for (int k = 3; k < 10; ++k) {
+    expected += ", w" + std::to_string(k) + " (1 of 2 elements are inf)";
+  }
+  EXPECT_EQ(error_of([&] { grads.check(); }), expected + " and 2 more");
+}
+
+}  // namespace
+}  // namespace gpipe

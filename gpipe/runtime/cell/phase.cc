@@ -1,0 +1,69 @@
+#include "gpipe/runtime/cell/phase.h"
+
+#include <memory>
+
+#include "gpipe/libtorch/debug_info.h"
+
+namespace gpipe {
+namespace {
+
+// The phase of a thread. `outer`: the phase of the layer that runs this
+// pipeline, or null. The workers receive it with the caller's thread-local
+// state.
+struct PhaseInfo : c10::DebugInfoBase {
+  PhaseInfo(Phase phase, int64_t microbatch, const PhaseInfo* outer)
+      : recomputing(phase == Phase::kRecomputing ||
+                    (outer && outer->recomputing)),
+        checkpointing(!recomputing && (phase == Phase::kCheckpointing ||
+                                       (outer && outer->checkpointing))),
+        microbatch(microbatch) {}
+  const bool recomputing, checkpointing;
+  const int64_t microbatch;
+};
+
+const PhaseInfo* here() {
+  return dynamic_cast<PhaseInfo*>(c10::ThreadLocalDebugInfo::get(kPhaseSlot));
+}
+
+}  // namespace
+
+bool is_checkpointing() {
+  const PhaseInfo* info = here();
+  return info && info->checkpointing;
+}
+
+bool is_recomputing() {
+  const PhaseInfo* info = here();
+  return info && info->recomputing;
+}
+
+std::optional<int64_t> current_microbatch() {
+  const PhaseInfo* info = here();
+  return info ? std::make_optional(info->microbatch) : std::nullopt;
+}
+
+const char* to_string(Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return "forward";
+    case Phase::kCheckpointing:
+      return "forward (checkpointed)";
+    case Phase::kRecomputing:
+      return "recompute";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kScatter:
+      return "scatter";
+    case Phase::kGather:
+      return "gather";
+    case Phase::kGradients:
+      return "gradients";
+  }
+  return "unknown phase";
+}
+
+PhaseScope::PhaseScope(Phase phase, int64_t microbatch)
+    : guard_(kPhaseSlot,
+             std::make_shared<PhaseInfo>(phase, microbatch, here())) {}
+
+}  // namespace gpipe

@@ -1,0 +1,264 @@
+#include "gpipe/runtime/cell/random.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+thread_local RandomScope* current_scope = nullptr;
+
+uint64_t random64(at::Generator generator) {
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
+
+at::Generator copy_of(at::Generator generator) {
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.clone();
+}
+
+// Returns a hash of `x`: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+// Each bit of the input changes about half of the bits of the output.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+// Returns the device on which an operator runs: that of its first tensor
+// argument, else its device argument, else the CPU.
+c10::Device device_of(const c10::IValue* arguments, std::size_t count,
+                      std::optional<std::size_t> device_argument) {
+  for (std::size_t k = 0; k < count; ++k) {
+    if (arguments[k].isTensor() && arguments[k].toTensor().defined()) {
+      return arguments[k].toTensor().device();
+    }
+  }
+  if (device_argument && arguments[*device_argument].isDevice()) {
+    return arguments[*device_argument].toDevice();
+  }
+  return c10::Device(c10::kCPU);
+}
+
+std::optional<std::size_t> argument(const c10::FunctionSchema& schema,
+                                    const std::string& name) {
+  const auto index = schema.argumentIndexWithName(name);
+  if (!index) return std::nullopt;
+  return static_cast<std::size_t>(*index);
+}
+
+// The interceptor of operators with a generator argument. It fills an empty
+// argument with the cell's generator. A given generator is replaced by
+// RandomScope::given().
+class FillGenerator : public c10::OperatorKernel {
+ public:
+  explicit FillGenerator(const c10::FunctionSchema& schema)
+      : count_(schema.arguments().size()),
+        generator_(*argument(schema, "generator")),
+        device_(argument(schema, "device")) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    c10::IValue* arguments = stack->data() + (stack->size() - count_);
+    if (current_scope && arguments[generator_].isGenerator()) {
+      arguments[generator_] =
+          current_scope->given(arguments[generator_].toGenerator());
+      // Operators called inside this one must use the same generator, as part
+      // of this draw.
+      return run_uncovered(Interceptor::kCell, op, stack);
+    }
+    if (current_scope && arguments[generator_].isNone()) {
+      const auto device = device_of(arguments, count_, device_);
+      if (auto generator = current_scope->generator(device)) {
+        arguments[generator_] = *generator;
+      }
+    }
+    run_intercepted(Interceptor::kCell, op, keys, stack);
+  }
+
+ private:
+  std::size_t count_, generator_;
+  std::optional<std::size_t> device_;
+};
+
+// The interceptor of operators that draw from the default generator of their
+// device and have no generator argument. During the call the default generator
+// has the state of the cell's generator.
+class LendState : public c10::OperatorKernel {
+ public:
+  explicit LendState(const c10::FunctionSchema& schema)
+      : count_(schema.arguments().size()) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    const auto device = device_of(stack->data() + (stack->size() - count_),
+                                  count_, std::nullopt);
+    std::optional<at::Generator> own;
+    if (current_scope && !device.is_cpu()) {
+      own = current_scope->generator(device);
+    }
+    if (!own) return run_intercepted(Interceptor::kCell, op, keys, stack);
+
+    // Workers of one device run one at a time here.
+    static std::mutex lending;
+    std::lock_guard<std::mutex> lock(lending);
+    at::Generator shared = at::globalContext().defaultGenerator(device);
+    const at::Tensor outer_state = shared.get_state();
+    shared.set_state(own->get_state());
+    struct Restore {
+      at::Generator &shared, &own;
+      const at::Tensor& outer_state;
+      ~Restore() {
+        own.set_state(shared.get_state());
+        shared.set_state(outer_state);
+      }
+    } restore{shared, *own, outer_state};
+    run_intercepted(Interceptor::kCell, op, keys, stack);
+  }
+
+ private:
+  std::size_t count_;
+};
+
+template <typename Kernel>
+void intercept_with(const c10::OperatorHandle& op) {
+  intercept(Interceptor::kCell, op,
+            c10::KernelFunction::makeFromBoxedFunctor(
+                std::make_unique<Kernel>(op.schema())),
+            "gpipe: random numbers of a cell");
+}
+
+[[maybe_unused]] const bool intercepted = [] {
+  const std::set<std::string> without_argument = {
+      "aten::native_dropout",
+      "aten::_scaled_dot_product_flash_attention",
+      "aten::_scaled_dot_product_efficient_attention",
+      "aten::_scaled_dot_product_cudnn_attention",
+      "aten::_flash_attention_forward",
+      "aten::_efficient_attention_forward",
+  };
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op) continue;
+    if (argument(op->schema(), "generator")) {
+      intercept_with<FillGenerator>(*op);
+    } else if (without_argument.count(name.name)) {
+      intercept_with<LendState>(*op);
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+
+StepSeed::StepSeed() : outer_(RandomScope::current()) {
+  // The outer layer waits for this pipeline, so the draw must be made here, on
+  // the layer's thread and from its generator.
+  if (outer_) seed_ = random64(*outer_->generator(c10::Device(c10::kCPU)));
+}
+
+uint64_t StepSeed::get() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!seed_) seed_ = random64(at::detail::getDefaultCPUGenerator());
+  used_ = true;
+  return *seed_;
+}
+
+void StepSeed::set(uint64_t seed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  seed_ = seed;
+}
+
+bool StepSeed::used() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return used_;
+}
+
+uint64_t StepSeed::peek() {
+  return random64(at::detail::getDefaultCPUGenerator().clone());
+}
+
+void StepSeed::draw() { random64(at::detail::getDefaultCPUGenerator()); }
+
+RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
+                         std::vector<GivenDraw>* draws, bool again)
+    : step_(step),
+      microbatch_(microbatch),
+      device_(device),
+      draws_(draws),
+      again_(again),
+      outer_(std::exchange(current_scope, this)) {}
+
+RandomScope::~RandomScope() { current_scope = outer_; }
+
+RandomScope* RandomScope::current() { return current_scope; }
+
+void RandomScope::enter_layer(int64_t layer) {
+  layer_ = layer;
+  cpu_.seeded = false;
+  accelerator_.seeded = false;
+}
+
+at::Generator& RandomScope::seeded(Lazy& lazy, const c10::Device& device) {
+  if (!lazy.generator.defined()) {
+    if (device.is_cpu()) {
+      lazy.generator = at::detail::createCPUGenerator();
+    } else {
+      at::Generator shared = at::globalContext().defaultGenerator(device);
+      std::lock_guard<std::mutex> lock(shared.mutex());
+      lazy.generator = shared.clone();
+    }
+  }
+  if (!lazy.seeded) {
+    lazy.generator.set_current_seed(
+        mix(mix(mix(step_.get()) ^ static_cast<uint64_t>(microbatch_)) ^
+            static_cast<uint64_t>(layer_)));
+    lazy.seeded = true;
+  }
+  return lazy.generator;
+}
+
+std::optional<at::Generator> RandomScope::generator(const c10::Device& device) {
+  if (device.is_meta()) return std::nullopt;  // nothing is drawn on it
+  if (device.is_cpu()) return seeded(cpu_, device);
+  if (device == device_) return seeded(accelerator_, device);
+  return std::nullopt;
+}
+
+at::Generator RandomScope::given(const at::Generator& generator) {
+  const bool of_this =
+      generator == cpu_.generator || generator == accelerator_.generator;
+  // Inside an operator that was called without a generator, or an undefined
+  // generator.
+  if (of_this || !generator.defined()) return generator;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (again_) return replayed(generator);
+  // The outer layer that runs this pipeline may be in a recompute, too.
+  const at::Generator found =
+      step_.outer_ ? step_.outer_->given(generator) : generator;
+  if (draws_) draws_->push_back({generator, copy_of(found)});
+  return found;
+}
+
+// A copy is kept for each draw, not only for the first, because a layer may
+// also seed its generator between draws.
+at::Generator RandomScope::replayed(const at::Generator& generator) {
+  std::size_t& next = next_[generator.unsafeGetGeneratorImpl()];
+  while (next < draws_->size()) {
+    const GivenDraw& draw = (*draws_)[next++];
+    if (draw.generator == generator) return draw.before.clone();
+  }
+  return generator;  // made by the layer during this call
+}
+
+}  // namespace gpipe

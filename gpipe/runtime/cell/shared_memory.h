@@ -1,0 +1,47 @@
+// Tensors at the boundary of a cell that share memory.
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/runtime/cell/graph.h"
+
+namespace gpipe {
+
+// A layer may return a tensor twice, or stash a tensor that it also returns. In
+// the plain model this is one variable in two places: in-place work on one
+// changes both, and their gradients add up. At the boundary of a cell the two
+// become separate variables, with the same memory, or with copies on another
+// device. So layers must not change a shared tensor in place.
+
+// Marks the tensors of `crossings` that share memory with each other
+// (Crossing::shared). Views of one tensor are marked if they overlap, or if
+// this is not known.
+void mark_shared(std::vector<Crossing>& crossings);
+
+// The shared input tensors of a cell, to be checked after its layers have run.
+// Does not keep the tensors alive.
+class SharedInput {
+ public:
+  explicit SharedInput(const std::vector<Crossing>& input);
+
+  // Throws c10::Error, with the partition's number, if one of the tensors was
+  // changed in place.
+  void check_unchanged(int64_t partition) const;
+  // Marks the tensors of `outputs` that share memory with one of the inputs.
+  void mark(std::vector<Crossing>& outputs) const;
+
+ private:
+  struct Tensor {
+    c10::VariableVersion counter;
+    uint32_t version;
+    c10::weak_intrusive_ptr<c10::StorageImpl> memory;
+  };
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace gpipe

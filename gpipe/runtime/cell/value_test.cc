@@ -1,0 +1,89 @@
+#include "gpipe/runtime/cell/value.h"
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/testing/errors.h"
+
+namespace gpipe {
+namespace {
+
+using at::Tensor;
+using testing::error_of;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Tensors = std::vector<Tensor>;
+using Single = std::tuple<Tensor>;
+using Pair = std::tuple<Tensor, Tensor>;
+
+TEST(Value, HoldsATensor) {
+  const Tensor x = at::ones({2});
+  Value value = Value::wrap(x);
+  EXPECT_EQ(value.kind(), Value::Kind::kTensor);
+  EXPECT_EQ(value.describe(), "a tensor");
+  ASSERT_EQ(value.tensors().size(), 1u);
+  EXPECT_TRUE(std::move(value).unwrap<Tensor>().is_same(x));
+}
+
+TEST(Value, HoldsAVectorOfAnyLength) {
+  for (const std::size_t size : {0, 1, 9}) {
+    Value value = Value::wrap(Tensors(size));
+    EXPECT_EQ(value.kind(), Value::Kind::kVector);
+    EXPECT_EQ(value.describe(),
+              "a vector of " + std::to_string(size) + " tensors");
+    EXPECT_EQ(std::move(value).unwrap<Tensors>().size(), size);
+  }
+}
+
+TEST(Value, HoldsATupleInOrder) {
+  const Tensor a = at::ones({2}), b = at::ones({3});
+  Value value = Value::wrap(Pair(a, b));
+  EXPECT_EQ(value.kind(), Value::Kind::kTuple);
+  EXPECT_EQ(value.describe(), "a tuple of 2 tensors");
+  const auto [first, second] = std::move(value).unwrap<Pair>();
+  EXPECT_TRUE(first.is_same(a));
+  EXPECT_TRUE(second.is_same(b));
+}
+
+TEST(Value, KeepsNoReferenceToWhatItGaveBack) {
+  Tensor x = at::ones({2});
+  Value value = Value::wrap(std::move(x));
+  EXPECT_EQ(std::move(value).unwrap<Tensor>().use_count(), 1);
+}
+
+TEST(Value, TellsATensorFromATupleAndAVectorOfOne) {
+  const Tensor x = at::ones({2});
+  EXPECT_THAT(error_of([&] { Value::wrap(x).unwrap<Single>(); }),
+              StartsWith("c10::TypeError: the value is a tensor, but "));
+  EXPECT_THAT(error_of([&] { Value::wrap(Single(x)).unwrap<Tensor>(); }),
+              StartsWith("c10::TypeError: the value is a tuple of 1 tensors"));
+  EXPECT_THAT(error_of([&] { Value::wrap(Tensors{x}).unwrap<Single>(); }),
+              StartsWith("c10::TypeError: the value is a vector of 1 tensors"));
+  EXPECT_THAT(error_of([&] { Value::wrap(Pair(x, x)).unwrap<Single>(); }),
+              HasSubstr("was asked for; name its type in forward<...>()"));
+}
+
+TEST(Value, RefusesEverythingElse) {
+  const auto error = error_of([] { Value::wrap(std::string("hello")); });
+  EXPECT_THAT(error, StartsWith("c10::TypeError: expected a torch::Tensor, a "
+                                "std::vector<torch::Tensor> or a std::tuple of "
+                                "1 to 8 torch::Tensor, but got "));
+  EXPECT_THAT(error_of([] { Value::wrap(std::tuple<>()); }),
+              StartsWith("c10::TypeError: expected"));
+  const Tensor x = at::ones({1});
+  EXPECT_THAT(error_of([&] {
+                Value::wrap(std::make_tuple(x, x, x, x, x, x, x, x, x));
+              }),
+              StartsWith("c10::TypeError: expected"));
+  EXPECT_THAT(error_of([&] { Value::wrap(x).unwrap<int>(); }),
+              HasSubstr("but got int"));
+}
+
+}  // namespace
+}  // namespace gpipe

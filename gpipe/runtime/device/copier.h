@@ -1,0 +1,39 @@
+// Brings tensors of other partitions to a partition's device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <unordered_map>
+
+#include "gpipe/runtime/device/copy_log.h"
+#include "gpipe/runtime/device/stream.h"
+
+namespace gpipe {
+
+// The copies to one partition's device. Used by the partition's worker only.
+//
+// Between devices, a copy runs on copy streams of both devices, so that it
+// overlaps with computation of producer and consumer. Each stream is kept as
+// long as the pipeline lives, because memory that a caching allocator holds for
+// a stream can only be used by that stream. On one device, and between CPU
+// partitions, the tensor is passed without a copy.
+class Transport {
+ public:
+  explicit Transport(c10::Device device) : device_(device) {}
+
+  // Returns `tensor`, complete at event `ready`, for use on this thread's
+  // current stream of the partition's device. An undefined tensor stays
+  // undefined. If there is a copy, `log` (may be null) receives its times.
+  at::Tensor bring(const at::Tensor& tensor, const Moment& ready,
+                   CopyLog* log = nullptr);
+
+ private:
+  std::optional<c10::Stream> copy_stream(const c10::Device& device);
+
+  c10::Device device_;
+  std::unordered_map<c10::Device, c10::Stream> copy_streams_;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,81 @@
+#include "gpipe/runtime/device/stream.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace gpipe {
+namespace {
+
+c10::impl::VirtualGuardImpl implementation(const c10::Device& device) {
+  return c10::impl::VirtualGuardImpl(device.type());
+}
+
+c10::Stream current_stream(const c10::Device& device) {
+  return implementation(device).getStream(device);
+}
+
+}  // namespace
+
+bool has_streams(const c10::Device& device) {
+  return !device.is_cpu() && !device.is_meta();
+}
+
+c10::Device with_index(const c10::Device& device) {
+  if (device.is_cpu()) return c10::Device(c10::kCPU);
+  if (device.has_index() || !has_streams(device)) return device;
+  return implementation(device).getDevice();
+}
+
+std::optional<c10::Stream> new_stream(const c10::Device& device) {
+  if (!has_streams(device)) return std::nullopt;
+  return implementation(device).getStreamFromGlobalPool(
+      device, /*isHighPriority=*/false);
+}
+
+StreamScope::StreamScope(std::optional<c10::Stream> stream, Site site) {
+  if (!stream || left_out(Ordering::kScope, site)) return;
+  const auto guard = implementation(stream->device());
+  outer_device_ = guard.exchangeDevice(stream->device());
+  outer_stream_ = guard.exchangeStream(*stream);
+}
+
+StreamScope::~StreamScope() {
+  if (!outer_stream_) return;
+  const auto guard = implementation(outer_stream_->device());
+  guard.exchangeStream(*outer_stream_);
+  guard.uncheckedSetDevice(*outer_device_);
+}
+
+Moment Moment::now(const c10::Device& device, Site site) {
+  Moment moment;
+  if (has_streams(device) && !left_out(Ordering::kEvent, site)) {
+    moment.event_ = std::make_shared<c10::Event>(device.type());
+    moment.event_->record(current_stream(device));
+  }
+  return moment;
+}
+
+void Moment::before(const c10::Device& device, Site site) const {
+  if (!event_ || left_out(Ordering::kWait, site)) return;
+  if (has_streams(device) && device.type() == event_->device_type()) {
+    event_->block(current_stream(device));
+  } else {
+    event_->synchronize();
+  }
+}
+
+void record_use(const at::Tensor& tensor, const c10::Device& device,
+                Site site) {
+  if (!tensor.defined() || !has_streams(tensor.device()) ||
+      tensor.device() != device || left_out(Ordering::kRecord, site)) {
+    return;
+  }
+  if (tensor.layout() == at::kSparse) {
+    record_use(tensor._indices(), device, site);
+    record_use(tensor._values(), device, site);
+    return;
+  }
+  implementation(device).recordDataPtrOnStream(tensor.storage().data_ptr(),
+                                               current_stream(device));
+}
+
+}  // namespace gpipe

@@ -1,0 +1,72 @@
+// Streams and events of any accelerator, without CUDA headers. Only this file
+// knows that a CPU has neither.
+//
+// `site` parameters name the caller for tests; leave them out.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <memory>
+#include <optional>
+
+#include "gpipe/runtime/device/ordering.h"
+
+namespace gpipe {
+
+// Returns whether `device` has streams. Without streams, an operator is done
+// when it returns.
+bool has_streams(const c10::Device& device);
+
+// Returns `device` with an index: the current device of its type if it has
+// none. A CPU has no index.
+c10::Device with_index(const c10::Device& device);
+
+// Returns a new stream of `device`; nullopt for a device without streams.
+std::optional<c10::Stream> new_stream(const c10::Device& device);
+
+// Makes `stream`, if there is one, the current stream of its device, and its
+// device the current device, on this thread while in scope.
+class StreamScope {
+ public:
+  explicit StreamScope(std::optional<c10::Stream> stream,
+                       Site site = Site::here());
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  std::optional<c10::Stream> outer_stream_;
+  std::optional<c10::Device> outer_device_;
+};
+
+// An event: the end of the work that a stream had when the event was recorded.
+// Copies share the same event. A default-constructed one has already happened.
+//
+// Threads: may be recorded on one thread and waited for on others, once it was
+// passed there.
+class Moment {
+ public:
+  Moment() = default;
+
+  // Records an event on the current stream of `device` on this thread.
+  static Moment now(const c10::Device& device, Site site = Site::here());
+
+  // Makes later work on the current stream of `device` on this thread wait for
+  // this event. The host does not wait. If `device` has no streams, blocks the
+  // host until the event has happened.
+  void before(const c10::Device& device, Site site = Site::here()) const;
+
+ private:
+  std::shared_ptr<c10::Event> event_;
+};
+
+// Keeps the memory of `tensor` from being reused before the current stream of
+// `device` has done the work that it has when the tensor is released. Needed
+// whenever a tensor is used on a stream other than the one it was allocated on.
+void record_use(const at::Tensor& tensor, const c10::Device& device,
+                Site site = Site::here());
+
+}  // namespace gpipe

@@ -1,0 +1,323 @@
+#include "gpipe/runtime/run/executor.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+#include <c10/util/thread_name.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "gpipe/runtime/run/new_worker.h"
+#include "gpipe/runtime/device/stream.h"
+#include "gpipe/schedule/order.h"
+#include "gpipe/schedule/placement.h"
+
+namespace gpipe {
+namespace {
+
+// Tests of a condition before a thread sleeps: about 0.1 ms, which is what
+// waking a thread takes on an otherwise idle machine.
+constexpr int kSpins = 300;
+
+// The run that this worker works for, while in scope. `outer`: the run of an
+// outer pipeline whose layer started this run; null if the caller is no worker.
+// The outer Work is on the stack of a worker that waits for this run.
+class Work {
+ public:
+  Work(const Executor* executor, const Work* outer)
+      : executor(executor), outer(outer) {
+    innermost = this;
+  }
+  ~Work() { innermost = nullptr; }
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
+  static thread_local const Work* innermost;
+
+  const Executor* const executor;
+  const Work* const outer;
+};
+thread_local const Work* Work::innermost = nullptr;
+
+// Counts down to zero and notifies a waiting thread. Owned jointly
+// (shared_ptr), because the waiting thread may have gone on before the last
+// ring() has returned.
+class Countdown {
+ public:
+  explicit Countdown(std::size_t count) : left_(count) {}
+
+  void count() {
+    if (left_.fetch_sub(1) == 1) bell_.ring();
+  }
+  void wait(int spins) {
+    bell_.wait([this] { return left_ == 0; }, spins);
+  }
+
+ private:
+  std::atomic<std::size_t> left_;
+  Bell bell_;
+};
+
+}  // namespace
+
+Plan::Plan(Schedule schedule_in)
+    : schedule(std::move(schedule_in)),
+      positions(clock_order(schedule)),
+      rank_of_stage(gpipe::rank_of_stage(schedule)) {}
+
+Plan Plan::of_rank(int rank) const {
+  Plan part;
+  part.schedule.ranks = {schedule.ranks[rank]};
+  part.positions = {positions[rank]};
+  for (const int each : rank_of_stage) {
+    part.rank_of_stage.push_back(each == rank ? 0 : -1);
+  }
+  return part;
+}
+
+// The state of one run, shared by the workers.
+struct Executor::Run {
+  Run(const Plan& plan, Actor& actor, Recording* recording,
+      std::vector<Bell>& bells)
+      : plan(plan), actor(actor), recording(recording), bells(bells) {}
+
+  const Plan& plan;
+  Actor& actor;
+  Recording* const recording;  // may be null
+  std::vector<Bell>& bells;    // by rank
+  const at::ThreadLocalState caller;
+  const Work* const outer = Work::innermost;  // of the caller's thread
+  std::vector<Moment> begin;  // of the caller's streams, by rank
+  std::vector<Moment> end;    // of the workers' streams, by rank
+  std::vector<char> thrown;   // whether an action has thrown, by rank
+
+  // With one_at_a_time: position and rank of each action in order, and the
+  // index of the action whose turn it is.
+  std::vector<std::pair<int64_t, int>> turns;
+  std::atomic<std::size_t> turn{0};
+
+  void take_turns() {
+    for (std::size_t r = 0; r < plan.positions.size(); ++r) {
+      for (const int64_t position : plan.positions[r]) {
+        turns.emplace_back(position, static_cast<int>(r));
+      }
+    }
+    std::sort(turns.begin(), turns.end());
+  }
+  bool has_turn(int64_t position) const {
+    return turns.empty() || turns[turn].first == position;
+  }
+  void end_turn() {
+    if (turn + 1 >= turns.size()) return;
+    bells[turns[++turn].second].ring();
+  }
+
+  // Position of the first failed action so far.
+  std::atomic<int64_t> failed{std::numeric_limits<int64_t>::max()};
+  std::mutex mutex;
+  ExecutorError error;  // of the action at `failed`
+
+  void fail(int64_t position, std::exception_ptr exception, Failure failure) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (position >= failed) return;
+      error = {std::move(exception), std::move(failure)};
+      failed = position;
+    }
+    for (Bell& bell : bells) bell.ring();
+  }
+
+  // Wakes the rank that may wait for the output of `action`.
+  void tell(const Action& action) {
+    if (action.kind == Kind::kRecompute ||
+        action.kind == Kind::kBackwardWeight) {
+      return;
+    }
+    const int stage =
+        action.kind == Kind::kForward ? action.stage + 1 : action.stage - 1;
+    if (stage < 0 || stage >= static_cast<int>(plan.rank_of_stage.size())) {
+      return;
+    }
+    const int rank = plan.rank_of_stage[stage];
+    if (rank >= 0) bells[rank].ring();
+  }
+
+  // Runs `part` of an action. If it throws, stores the error and returns false.
+  template <typename Part>
+  bool attempt(int rank, const Action& action, int64_t position, Part part) {
+    try {
+      part();
+      return true;
+    } catch (...) {
+      thrown[rank] = true;
+      fail(position, std::current_exception(), caught_at(actor.place(action)));
+      return false;
+    }
+  }
+
+  // Run `part` before the first or after the last action of a rank that has
+  // actions. An error counts as a failure of that action.
+  template <typename Part>
+  bool attempt_before(int rank, Part part) {
+    return attempt(rank, plan.schedule.ranks[rank].front(),
+                   plan.positions[rank].front(), part);
+  }
+  template <typename Part>
+  bool attempt_after(int rank, Part part) {
+    return attempt(rank, plan.schedule.ranks[rank].back(),
+                   plan.positions[rank].back(), part);
+  }
+};
+
+Executor::Executor(std::vector<c10::Device> devices, int threads,
+                   bool one_at_a_time)
+    : devices_(std::move(devices)),
+      threads_(threads),
+      one_at_a_time_(one_at_a_time),
+      bells_(devices_.size()) {
+  // Spinning before sleeping only helps if there is a core to spin on.
+  const auto cores = std::thread::hardware_concurrency();
+  worker_spins_ = devices_.size() <= cores ? kSpins : 0;
+  caller_spins_ = devices_.size() < cores ? kSpins : 0;
+
+  for (const c10::Device& device : devices_) {
+    streams_.push_back(new_stream(device));
+    workers_.push_back(new_worker(workers_.size()));
+  }
+}
+
+std::unique_ptr<Worker> Executor::new_worker(std::size_t rank) const {
+  return gpipe::new_worker(
+      [rank] {
+        // The name that debuggers and `top -H` show.
+        c10::setThreadName("gpipe " + std::to_string(rank));
+        // LibTorch keeps autocast's cast copy of a weight for all threads,
+        // until the user's autocast scope ends. A copy made in a recompute,
+        // after that scope, would be found by the next step, and two workers
+        // would share its graph.
+        at::autocast::set_autocast_cache_enabled(false);
+      },
+      devices_[rank].is_cpu() ? threads_ : 0, worker_spins_);
+}
+
+void Executor::check_caller() const {
+  TORCH_CHECK(!origin_.forked(),
+              "a pipeline cannot be used in a fork of the process that made "
+              "it: its workers are threads, which fork() does not copy, nor "
+              "those of LibTorch; start a program (exec, posix_spawn) "
+              "instead of fork() alone");
+  for (const Work* work = Work::innermost; work; work = work->outer) {
+    TORCH_CHECK(work->executor != this,
+                "a layer or the loss calls the pipeline that it is part of, "
+                "which would be a deadlock; call it between steps, or make a "
+                "second pipeline of the layers to be called");
+  }
+}
+
+std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
+                                           Recording* recording) {
+  Run run(plan, actor, recording, bells_);
+  if (one_at_a_time_) run.take_turns();
+  run.begin.resize(devices_.size());
+  run.end.resize(devices_.size());
+  run.thrown.resize(devices_.size());
+  const auto idle = [&](std::size_t r) {
+    return plan.schedule.ranks[r].empty();
+  };
+  auto done = std::make_shared<Countdown>(devices_.size());
+  if (recording) recording->begin();
+  for (std::size_t r = 0; r < devices_.size(); ++r) {
+    if (idle(r)) continue;
+    const bool taken = run.attempt_before(
+        static_cast<int>(r), [&] { run.begin[r] = Moment::now(devices_[r]); });
+    if (!taken) return std::move(run.error);
+  }
+  for (std::size_t r = 0; r < devices_.size(); ++r) {
+    workers_[r]->post([this, &run, done, r] {
+      work(run, static_cast<int>(r));
+      done->count();  // `run` may be destroyed after this
+    });
+  }
+  done->wait(caller_spins_);
+  // Note [A thread after an exception]
+  // LibTorch's engine keeps, for each thread that has called it, the work that
+  // is still to be done there. If a backward fails, this work is never done and
+  // never dropped. The gradients and the graph that it holds would stay until
+  // the thread ends. Also, if the exception is not a std::exception, the engine
+  // does not notice that the call has ended. After 60 such calls on a thread,
+  // the engine would run the next call on a thread of its own, where no code
+  // catches exceptions. So after an exception the worker thread is replaced.
+  for (std::size_t r = 0; r < devices_.size(); ++r) {
+    if (run.thrown[r]) workers_[r] = new_worker(r);
+  }
+  for (std::size_t r = 0; r < devices_.size(); ++r) {
+    if (idle(r)) continue;
+    run.attempt_after(static_cast<int>(r),
+                      [&] { run.end[r].before(devices_[r]); });
+  }
+  if (!run.error.exception) return std::nullopt;
+  // The failed action may be the one that orders the streams. After this wait
+  // all work is done, and the memory of the step can be freed in any order.
+  for (const auto& stream : streams_) {
+    try {
+      if (stream) stream->synchronize();
+    } catch (...) {
+      // The stream may report the same failure again. The first error is
+      // returned.
+    }
+  }
+  return std::move(run.error);
+}
+
+void Executor::work(Run& run, int rank) {
+  const Work this_work(this, run.outer);
+  at::ThreadLocalStateGuard caller(run.caller);
+  const auto& actions = run.plan.schedule.ranks[rank];
+  const auto& positions = run.plan.positions[rank];
+  if (actions.empty()) return;
+  c10::OptionalDeviceGuard device;
+  std::optional<StreamScope> stream;
+  const bool begun = run.attempt_before(rank, [&] {
+    // StreamScope also sets the device. Among devices without streams, the meta
+    // device may have an index.
+    if (!streams_[rank] && devices_[rank].has_index()) {
+      device.reset_device(devices_[rank]);
+    }
+    stream.emplace(streams_[rank], Site::here());
+    run.begin[rank].before(devices_[rank]);
+  });
+  if (!begun) return;
+  for (std::size_t k = 0; k < actions.size(); ++k) {
+    const Action& action = actions[k];
+    const auto cancelled = [&] { return run.failed < positions[k]; };
+    const auto ready = [&] {
+      return run.has_turn(positions[k]) && run.actor.ready(action) &&
+             (!action.with_next || run.actor.ready(actions[k + 1]));
+    };
+    const bool waited = run.attempt(rank, action, positions[k], [&] {
+      bells_[rank].wait([&] { return cancelled() || ready(); }, worker_spins_);
+    });
+    if (!waited || cancelled()) break;
+    CopyLog* const log = run.recording ? &run.recording->copies(rank) : nullptr;
+    run.attempt(rank, action, positions[k], [&] {
+      run.actor.fetch(action, log);
+      if (run.recording) run.recording->action_starts(rank, action);
+      at::RecordFunction range(at::RecordScope::USER_SCOPE);
+      if (range.isActive()) range.before("gpipe " + to_string(action));
+      run.actor.perform(action);
+      if (run.recording) run.recording->action_ends(rank);
+    });
+    run.tell(action);
+    run.end_turn();
+  }
+  run.attempt_after(rank, [&] { run.end[rank] = Moment::now(devices_[rank]); });
+}
+
+}  // namespace gpipe

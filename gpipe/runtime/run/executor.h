@@ -1,0 +1,116 @@
+// Executes a schedule on worker threads, one per rank.
+#pragma once
+
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "gpipe/runtime/run/notifier.h"
+#include "gpipe/runtime/device/copy_log.h"
+#include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/device/origin.h"
+#include "gpipe/runtime/run/recording.h"
+#include "gpipe/runtime/run/worker.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// A schedule, with data that the executor derives from it once.
+struct Plan {
+  // Throws std::invalid_argument if the schedule cannot be executed.
+  explicit Plan(Schedule schedule);
+
+  // Returns the part of one rank, as rank 0 of an executor that runs this rank
+  // only.
+  Plan of_rank(int rank) const;
+
+  Schedule schedule;
+  std::vector<std::vector<int64_t>> positions;  // see clock_order()
+  std::vector<int> rank_of_stage;               // -1: not in this plan
+
+ private:
+  Plan() = default;
+};
+
+// Performs the actions of a plan. Threads: each function is called by the
+// worker of the action's rank.
+class Actor {
+ public:
+  virtual ~Actor() = default;
+  // Returns whether all that the action needs from other ranks has arrived.
+  // Also called while other workers deliver. Throws if it can never arrive.
+  virtual bool ready(const Action& action) = 0;
+  // Brings the inputs of the action to the rank's device. Called before
+  // perform(). Adds the copies to `log`, which may be null. May throw.
+  virtual void fetch(const Action& /*action*/, CopyLog* /*log*/) {}
+  // Performs the action. May throw.
+  virtual void perform(const Action& action) = 0;
+  // Returns where in `action` an exception was thrown, without `what`. Called
+  // right after the exception.
+  virtual Failure place(const Action& action) = 0;
+};
+
+// An exception of an action, with its place.
+struct ExecutorError {
+  std::exception_ptr exception;
+  Failure failure;
+};
+
+// Runs plans on its own worker threads.
+class Executor {
+ public:
+  // Starts one worker per element of `devices`, that is, one per rank. Devices
+  // may repeat. The workers live as long as the executor. `threads`: intra-op
+  // threads of the worker of a CPU rank. `one_at_a_time`: only one worker runs
+  // at any time, in schedule order (clock_order()).
+  Executor(std::vector<c10::Device> devices, int threads, bool one_at_a_time);
+
+  // Runs all actions of `plan`, and returns when every worker is done. The
+  // thread-local state of the caller (grad mode, autocast, ...) applies on the
+  // workers. Work that is already on the caller's current streams runs before,
+  // and work that is added later runs after.
+  //
+  // If actions throw, returns the error of the first one in schedule order,
+  // independent of timing. Actions before it in this order are performed. No
+  // later action is started.
+  //
+  // `recording`: receives the time of every action; may be null. LibTorch's
+  // profilers show each action as a user range, such as "gpipe 1F0".
+  // Threads: one run at a time.
+  std::optional<ExecutorError> run(const Plan& plan, Actor& actor,
+                                   Recording* recording = nullptr);
+
+  // Wakes the worker of `rank` to check again whether its next action is ready.
+  // Call this when input arrives from another process. Thread-safe.
+  void ring(int rank) { bells_[rank].ring(); }
+
+  // Throws c10::Error if run() would deadlock on this thread: on a worker of
+  // this executor, on a worker of a pipeline that a layer of this executor's
+  // run has called, or in a forked process, which has no workers. Call this
+  // before taking a lock for run().
+  void check_caller() const;
+
+  const std::vector<c10::Device>& devices() const { return devices_; }
+
+ private:
+  struct Run;
+  void work(Run& run, int rank);
+  std::unique_ptr<Worker> new_worker(std::size_t rank) const;
+
+  const Origin origin_;
+  std::vector<c10::Device> devices_;
+  std::vector<std::optional<c10::Stream>> streams_;
+  const int threads_;
+  const bool one_at_a_time_;
+  int worker_spins_, caller_spins_;
+  std::vector<Bell> bells_;                       // by rank
+  std::vector<std::unique_ptr<Worker>> workers_;  // last: must end first
+};
+
+}  // namespace gpipe

@@ -1,0 +1,50 @@
+#include "gpipe/runtime/run/worker.h"
+
+#include <utility>
+
+namespace gpipe {
+
+Worker::Worker(std::function<void()> prepare, int spins)
+    : state_(std::make_unique<State>()),
+      thread_([state = state_.get(), spins, prepare = std::move(prepare)] {
+        prepare();
+        loop(*state, spins);
+      }) {}
+
+Worker::~Worker() {
+  if (origin_.forked()) {
+    // Destroying the Bell would wait for the thread that waits at it.
+    state_.release();
+    thread_.detach();
+    return;
+  }
+  ++state_->waiting;
+  state_->bell.ring();
+  thread_.join();
+}
+
+void Worker::post(std::function<void()> task) {
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->tasks.push_back(std::move(task));
+  }
+  ++state_->waiting;
+  state_->bell.ring();
+}
+
+void Worker::loop(State& state, int spins) {
+  for (;;) {
+    state.bell.wait([&] { return state.waiting > 0; }, spins);
+    --state.waiting;
+    std::function<void()> task;
+    {
+      std::lock_guard<std::mutex> lock(state.mutex);
+      if (state.tasks.empty()) return;  // the end was announced
+      task = std::move(state.tasks.front());
+      state.tasks.pop_front();
+    }
+    task();
+  }
+}
+
+}  // namespace gpipe

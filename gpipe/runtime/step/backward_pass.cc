@@ -1,0 +1,248 @@
+#include "gpipe/runtime/step/backward_pass.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/cell/phase.h"
+
+namespace gpipe {
+
+BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
+                           Border* border)
+    : stages_(stages),
+      step_(step),
+      options_(std::move(options)),
+      border_(border),
+      offers_gradients_(border && border->takes_gradients()),
+      inboxes_(stages.partitions.size()),
+      input_grads_(step.microbatches()) {
+  if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
+    while (first_wanted_ < stages.size()) {
+      const auto& wanted = options_.leaf_wanted[first_wanted_];
+      if (std::find(wanted.begin(), wanted.end(), true) != wanted.end()) break;
+      ++first_wanted_;
+    }
+  }
+  for (std::size_t j = 0; j < inboxes_.size(); ++j) {
+    sums_.emplace_back(options_.order, step.microbatches());
+    const std::size_t skips = stages.partitions[j].exports.size();
+    for (int64_t i = 0; i < step.microbatches(); ++i) {
+      Inbox& inbox = inboxes_[j].emplace_back();
+      inbox.missing = 1 + skips;
+      inbox.grads.skips.resize(skips);
+      inbox.skip_ready.resize(skips);
+    }
+  }
+}
+
+void BackwardPass::begin(int64_t microbatch, std::vector<at::Tensor> grads) {
+  deliver(
+      {/*backward=*/true, stages_.size(), stages_.size() - 1, -1, microbatch},
+      std::move(grads), Moment());
+}
+
+void BackwardPass::deliver(const Passage& passage,
+                           std::vector<at::Tensor> grads, const Moment& ready) {
+  Inbox& inbox = inboxes_[passage.to][passage.microbatch];
+  if (passage.link < 0) {
+    inbox.grads.boundary = std::move(grads);
+    inbox.boundary_ready = ready;
+  } else {
+    const int64_t k = stages_.links[passage.link].exported;
+    inbox.grads.skips[k] = std::move(grads.front());
+    inbox.skip_ready[k] = ready;
+  }
+  inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void BackwardPass::pass_on(const Passage& passage,
+                           std::vector<at::Tensor> grads, const Moment& made,
+                           std::vector<Outgoing>& leaving) {
+  if (!stages_.partitions[passage.to].elsewhere) {
+    deliver(passage, std::move(grads), made);
+    return;
+  }
+  std::vector<Crossing> content;
+  for (at::Tensor& grad : grads) content.push_back({std::move(grad), false});
+  leaving.push_back({passage, Value::Kind::kVector, std::move(content)});
+}
+
+bool BackwardPass::ready(const Action& action) {
+  // The weight part follows the input part on the same worker.
+  if (action.kind == Kind::kRecompute || action.kind == Kind::kBackwardWeight ||
+      action.stage < first_wanted_) {
+    return true;
+  }
+  const bool there = inboxes_[action.stage][action.microbatch].missing.load(
+                         std::memory_order_acquire) == 0;
+  if (border_) border_->waits_for(there ? -1 : action.stage + 1);
+  if (border_ && !there) border_->check();
+  return there;
+}
+
+void BackwardPass::fetch(const Action& action, CopyLog* log) {
+  const int64_t j = action.stage, i = action.microbatch;
+  const bool takes =
+      action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  if (!takes || j < first_wanted_) return;
+  const PhaseScope phase(Phase::kBackward, i);
+  fault_point("gradient copy-in", j, i);
+  Inbox& inbox = inboxes_[j][i];
+  Transport& transport = stages_.transports[j];
+  if (log) {
+    log->made_by = {action.stage + 1, Kind::kBackward, action.microbatch};
+  }
+  for (at::Tensor& grad : inbox.grads.boundary) {
+    grad = transport.bring(grad, inbox.boundary_ready, log);
+  }
+  for (std::size_t k = 0; k < inbox.grads.skips.size(); ++k) {
+    if (log) {
+      log->made_by.stage =
+          static_cast<int>(stages_.partitions[j].exports[k].to);
+    }
+    at::Tensor& grad = inbox.grads.skips[k];
+    grad = transport.bring(grad, inbox.skip_ready[k], log);
+  }
+}
+
+void BackwardPass::perform(const Action& action) {
+  const int64_t j = action.stage, i = action.microbatch;
+  Cell& cell = step_.cells[j][i];
+  const bool last =
+      action.kind == Kind::kBackward || action.kind == Kind::kBackwardWeight;
+  const bool release = last && !options_.keep_graph;
+  if (j < first_wanted_) {
+    if (release) cell.release();
+    return;
+  }
+  if (action.kind == Kind::kRecompute) {
+    // Same thread-local state (grad mode, autocast) as in the forward.
+    at::ThreadLocalStateGuard as_in_forward(step_.caller);
+    const PhaseScope phase(Phase::kRecomputing, i);
+    fault_point("recompute", j, i);
+    cell.recompute(step_.seed);
+    return;
+  }
+
+  const PhaseScope phase(Phase::kBackward, i);
+  fault_point(
+      action.kind == Kind::kBackwardWeight ? "weight gradient" : "backward", j,
+      i);
+  // A backward in two parts may add to a leaf more than once.
+  const bool each_is_complete =
+      offers_gradients_ && action.kind == Kind::kBackward && sums_[j].last(i);
+  NonFiniteGradients non_finite;
+  const LeafSink sink = [&](std::size_t leaf, at::Tensor grad) {
+    fault_point("gradient sum", j, i);
+    const auto number = cell.leaf_numbers()[leaf];
+    if (options_.check_finite) {
+      non_finite.look_at(grad, describe_leaf(j, cell.leaves()[leaf]));
+    }
+    sums_[j].add(i, number, std::move(grad));
+    if (each_is_complete) complete(j, number);
+  };
+  GradParcel back;
+  if (action.kind == Kind::kBackwardWeight) {
+    cell.backward_weight(sink);
+  } else if (action.kind == Kind::kBackwardInput) {
+    back = cell.backward_input(std::move(inboxes_[j][i].grads));
+  } else {
+    const bool want_input = j > first_wanted_ || options_.input_wanted;
+    static const std::vector<bool> kAll;
+    back = cell.backward(
+        std::move(inboxes_[j][i].grads), options_.keep_graph, want_input,
+        options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j], sink);
+  }
+  if (options_.check_finite) {
+    look_at(j, back, non_finite);
+    non_finite.check();
+  }
+  if (action.kind != Kind::kBackwardWeight) pass_back(j, i, std::move(back));
+  if (last) sums_[j].finish(i);
+  if (release) cell.release();
+  if (last && offers_gradients_ && sums_[j].complete()) complete(j);
+}
+
+std::string BackwardPass::describe_leaf(int64_t j,
+                                        const at::Tensor& leaf) const {
+  const std::string name = stages_.partitions[j].name_of(leaf);
+  return name.empty() ? "a tensor that a layer has captured"
+                      : "parameter '" + name + "'";
+}
+
+void BackwardPass::look_at(int64_t j, const GradParcel& back,
+                           NonFiniteGradients& non_finite) const {
+  const Partition& partition = stages_.partitions[j];
+  const std::string input =
+      "the input of partition " + std::to_string(partition.index);
+  for (const at::Tensor& grad : back.boundary) non_finite.look_at(grad, input);
+  for (std::size_t k = 0; k < back.skips.size(); ++k) {
+    non_finite.look_at(back.skips[k], "the skip tensor '" +
+                                          partition.imports[k].key.name +
+                                          "' that enters partition " +
+                                          std::to_string(partition.index));
+  }
+}
+
+void BackwardPass::complete(int64_t j, int64_t leaf) {
+  const at::Tensor& tensor = step_.leaves[j].list[leaf];
+  // All forwards have run before the last backward of a stage.
+  if (step_.is_shared(j, tensor)) return;
+  at::Tensor grad = sums_[j].take(leaf);
+  if (!grad.defined()) return;
+  border_->complete(j, tensor, grad, Moment::now(stages_.partitions[j].device));
+  sums_[j].put_back(leaf, std::move(grad));  // undefined if it was taken
+}
+
+void BackwardPass::complete(int64_t j) {
+  const auto leaves = static_cast<int64_t>(step_.leaves[j].list.size());
+  for (int64_t leaf = 0; leaf < leaves; ++leaf) complete(j, leaf);
+  border_->complete(j);
+}
+
+void BackwardPass::pass_back(int64_t j, int64_t i, GradParcel back) {
+  fault_point("gradient copy-out", j, i);
+  const Moment made = Moment::now(stages_.partitions[j].device);
+  std::vector<Outgoing> leaving;
+  for (std::size_t k = 0; k < stages_.links.size(); ++k) {
+    const SkipLink& link = stages_.links[k];
+    if (link.to != j) continue;
+    pass_on({/*backward=*/true, j, link.from, static_cast<int64_t>(k), i},
+            {std::move(back.skips[link.imported])}, made, leaving);
+  }
+  if (j == 0) {
+    input_grads_[i] = std::move(back.boundary);
+  } else {
+    pass_on({/*backward=*/true, j, j - 1, -1, i}, std::move(back.boundary),
+            made, leaving);
+  }
+  if (!leaving.empty()) border_->send(std::move(leaving), made);
+}
+
+Failure BackwardPass::place(const Action& action) {
+  return step_.failure_at(action, action.kind == Kind::kRecompute
+                                      ? Phase::kRecomputing
+                                      : Phase::kBackward);
+}
+
+std::vector<at::Tensor> BackwardPass::take_leaf_grads(
+    const std::vector<SharedLeaf>& leaves) {
+  fault_point("gradient total");
+  std::vector<at::Tensor> grads;
+  for (const SharedLeaf& leaf : leaves) {
+    GradSum over_partitions(1);
+    for (auto place = leaf.places.rbegin(); place != leaf.places.rend();
+         ++place) {
+      at::Tensor grad = sums_[place->first].take(place->second);
+      // The sum was computed on the partition's stream. It is used and freed on
+      // the caller's.
+      if (grad.defined()) record_use(grad, grad.device());
+      over_partitions.add(0, std::move(grad));
+    }
+    grads.push_back(over_partitions.take(0));
+  }
+  return grads;
+}
+
+}  // namespace gpipe

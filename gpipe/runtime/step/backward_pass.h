@@ -1,0 +1,108 @@
+// Performs the recomputes and backwards of a schedule on the cells of a step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "gpipe/runtime/step/remote_stages.h"
+#include "gpipe/runtime/cell/cell.h"
+#include "gpipe/runtime/device/copy_log.h"
+#include "gpipe/runtime/run/executor.h"
+#include "gpipe/runtime/cell/leaf_sums.h"
+#include "gpipe/runtime/cell/non_finite.h"
+#include "gpipe/runtime/step/step.h"
+#include "gpipe/runtime/device/stream.h"
+
+namespace gpipe {
+
+// The actor for the recomputes and backwards of one step.
+class BackwardPass : public Actor {
+ public:
+  struct Options {
+    // Whether any gradient of the pipeline's input is wanted.
+    bool input_wanted = true;
+    // Whether the gradient of a leaf is wanted, by partition and by the leaf's
+    // number there. Empty: all are wanted.
+    std::vector<std::vector<bool>> leaf_wanted;
+    // Whether backward may run again on the same cells. Not for schedules with
+    // backwards in two parts.
+    bool keep_graph = false;
+    SumOrder order = SumOrder::kAsTheyCome;
+    // Whether to check gradients. The backward of a cell then throws
+    // NonFiniteError if a gradient of its parameters, or one that leaves the
+    // cell, is not finite.
+    bool check_finite = false;
+  };
+
+  // `border`: handles remote stages (in other processes); null if there are
+  // none.
+  BackwardPass(Stages& stages, Step& step, Options options,
+               Border* border = nullptr);
+
+  // Provides the gradients of the last partition's outputs for one micro-batch.
+  // Threads: any, before the backward of the micro-batch on that partition.
+  void begin(int64_t microbatch, std::vector<at::Tensor> grads);
+
+  // Delivers gradients to a stage of this process; see ForwardPass::deliver().
+  void deliver(const Passage& passage, std::vector<at::Tensor> grads,
+               const Moment& ready);
+
+  bool ready(const Action& action) override;
+  void fetch(const Action& action, CopyLog* log) override;
+  void perform(const Action& action) override;
+  Failure place(const Action& action) override;
+
+  // Returns the gradients of the pipeline's input, by micro-batch and tensor.
+  std::vector<std::vector<at::Tensor>>& input_grads() { return input_grads_; }
+  // Moves out the gradient of each leaf, summed within every partition and then
+  // over partitions, last partition first. Undefined for a leaf without
+  // gradient.
+  std::vector<at::Tensor> take_leaf_grads(
+      const std::vector<SharedLeaf>& leaves);
+
+  // Returns a name for a leaf of partition `j`, for messages: "parameter
+  // '3.weight'" or "a tensor that a layer has captured".
+  std::string describe_leaf(int64_t j, const at::Tensor& leaf) const;
+
+ private:
+  // The gradients for one cell. `missing` counts what has not arrived: the
+  // boundary gradients are one delivery, and each skip tensor is another.
+  struct Inbox {
+    std::atomic<std::size_t> missing{0};
+    GradParcel grads;
+    Moment boundary_ready;
+    std::vector<Moment> skip_ready;
+  };
+
+  // Adds the gradients that leave cell (i, j) to `non_finite`.
+  void look_at(int64_t j, const GradParcel& back,
+               NonFiniteGradients& non_finite) const;
+  // Passes the gradients that leave cell (i, j) to the stages that need them.
+  void pass_back(int64_t j, int64_t i, GradParcel back);
+  // Offers the gradient sum of one leaf of partition `j` to `border_`.
+  void complete(int64_t j, int64_t leaf);
+  // Offers the sums of all leaves of partition `j`, and then reports its end.
+  void complete(int64_t j);
+  // Delivers to a stage of this process, or appends to `leaving` for a remote
+  // one.
+  void pass_on(const Passage& passage, std::vector<at::Tensor> grads,
+               const Moment& made, std::vector<Outgoing>& leaving);
+
+  Stages& stages_;
+  Step& step_;
+  const Options options_;
+  Border* const border_;
+  const bool offers_gradients_;
+  // first partition whose gradients are wanted; earlier ones are skipped
+  int64_t first_wanted_ = 0;
+  std::vector<std::deque<Inbox>> inboxes_;
+  std::vector<LeafSums> sums_;  // by partition
+  std::vector<std::vector<at::Tensor>> input_grads_;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,64 @@
+// Performs the forwards of a schedule on the cells of a step.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "gpipe/runtime/step/remote_stages.h"
+#include "gpipe/runtime/cell/cell.h"
+#include "gpipe/runtime/device/copy_log.h"
+#include "gpipe/runtime/run/executor.h"
+#include "gpipe/runtime/step/step.h"
+#include "gpipe/runtime/device/stream.h"
+
+namespace gpipe {
+
+// The actor for the forwards of one step.
+class ForwardPass : public Actor {
+ public:
+  // `inputs`: by micro-batch; empty if the first stage is remote. `leaf_input`:
+  // the input is a leaf of the user's graph. `border`: handles remote stages
+  // (in other processes); null if there are none.
+  ForwardPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
+              bool leaf_input, Border* border = nullptr);
+
+  // Delivers activations, complete at event `ready`, to a stage of this
+  // process. Threads: any; once for each passage.
+  void deliver(const Passage& passage, Value::Kind kind,
+               std::vector<Crossing> content, const Moment& ready);
+
+  bool ready(const Action& action) override;
+  void fetch(const Action& action, CopyLog* log) override;
+  void perform(const Action& action) override;
+  Failure place(const Action& action) override;
+
+  // Returns the outputs of the last partition, by micro-batch.
+  std::vector<Parcel>& outputs() { return outputs_; }
+
+ private:
+  // The activations for one cell. `missing` counts what has not arrived: the
+  // boundary tensors are one delivery, and each skip tensor is another.
+  struct Inbox {
+    std::atomic<std::size_t> missing{0};
+    Parcel parcel;
+    Moment boundary_ready;
+    std::vector<Moment> skip_ready;
+  };
+
+  // Delivers to a stage of this process, or appends to `leaving` for a remote
+  // one.
+  void pass_on(const Passage& passage, Value::Kind kind,
+               std::vector<Crossing> content, const Moment& made,
+               std::vector<Outgoing>& leaving);
+
+  Stages& stages_;
+  Step& step_;
+  const bool leaf_input_;
+  Border* const border_;
+  std::vector<std::deque<Inbox>> inboxes_;
+  std::vector<Parcel> outputs_;
+};
+
+}  // namespace gpipe

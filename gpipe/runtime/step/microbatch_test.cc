@@ -1,0 +1,130 @@
+#include "gpipe/runtime/step/microbatch.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <tuple>
+#include <vector>
+
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+
+namespace gpipe {
+namespace {
+
+using at::Tensor;
+using testing::error_of;
+using ::testing::StartsWith;
+using Tensors = std::vector<Tensor>;
+using Pair = std::tuple<Tensor, Tensor>;
+
+Tensor on_device(const Tensor& tensor) { return tensor.to(testing::device()); }
+Tensor ones(at::IntArrayRef sizes) { return on_device(at::ones(sizes)); }
+Tensor zeros(at::IntArrayRef sizes) { return on_device(at::zeros(sizes)); }
+
+TEST(CheckInput, PassesTensorsVectorsAndTuples) {
+  const Tensor x = ones({2, 1});
+  check_input(Value::wrap(x), testing::device());
+  check_input(Value::wrap(Tensors{Tensor(), x, ones({2})}), testing::device());
+  check_input(Value::wrap(Pair(x, ones({2, 5}))), testing::device());
+  check_input(Value::wrap(ones({0, 3})), testing::device());
+}
+
+TEST(CheckInput, RefusesUnequalSizesAndNamesThem) {
+  EXPECT_THAT(
+      error_of([] {
+        check_input(Value::wrap(Pair(ones({8}), ones({3, 8}))),
+                    testing::device());
+      }),
+      StartsWith("c10::ValueError: the tensors of the input differ in size "
+                 "along dimension 0, which is split into micro-batches (sizes: "
+                 "8 3)"));
+}
+
+TEST(Scatter, GivesViewsOfTheRows) {
+  const Tensor x = on_device(at::arange(10)).reshape({5, 2});
+  const auto pieces = scatter(Value::wrap(x), 2);
+  ASSERT_EQ(pieces.size(), 2u);
+  EXPECT_TRUE(at::equal(pieces[0].tensors()[0], x.narrow(0, 0, 3)));
+  EXPECT_TRUE(at::equal(pieces[1].tensors()[0], x.narrow(0, 3, 2)));
+  EXPECT_TRUE(pieces[1].tensors()[0].is_alias_of(x));
+}
+
+TEST(Scatter, KeepsTheKindAndWhatIsUndefined) {
+  const Tensor x = ones({2, 1});
+  const auto vectors = scatter(Value::wrap(Tensors{Tensor(), x}), 2);
+  ASSERT_EQ(vectors.size(), 2u);
+  for (const Value& piece : vectors) {
+    EXPECT_EQ(piece.kind(), Value::Kind::kVector);
+    ASSERT_EQ(piece.tensors().size(), 2u);
+    EXPECT_FALSE(piece.tensors()[0].defined());
+    EXPECT_EQ(piece.tensors()[1].size(0), 1);
+  }
+  EXPECT_EQ(scatter(Value::wrap(std::tuple<Tensor>(x)), 2)[0].kind(),
+            Value::Kind::kTuple);
+}
+
+TEST(Gather, ConcatenatesTensors) {
+  const Value gathered =
+      gather({Value::wrap(zeros({1, 1})), Value::wrap(ones({2, 1}))});
+  EXPECT_EQ(gathered.kind(), Value::Kind::kTensor);
+  EXPECT_TRUE(
+      at::equal(gathered.tensors()[0],
+                on_device(at::tensor({0.f, 1.f, 1.f})).reshape({3, 1})));
+}
+
+TEST(Gather, ConcatenatesTuplesByElement) {
+  const Pair pair(zeros({1, 1}), zeros({2, 2}));
+  const Value gathered = gather({Value::wrap(pair), Value::wrap(pair)});
+  EXPECT_EQ(gathered.kind(), Value::Kind::kTuple);
+  EXPECT_EQ(gathered.tensors()[0].sizes(), at::IntArrayRef({2, 1}));
+  EXPECT_EQ(gathered.tensors()[1].sizes(), at::IntArrayRef({4, 2}));
+}
+
+TEST(Gather, ReturnsASinglePieceAsItIs) {
+  const Tensor scalar = on_device(at::scalar_tensor(1));
+  EXPECT_TRUE(gather({Value::wrap(scalar)}).tensors()[0].is_same(scalar));
+}
+
+TEST(Gather, RefusesAnElementThatIsDefinedInSomePiecesOnly) {
+  const Value with = Value::wrap(Tensors{ones({1})});
+  const Value without = Value::wrap(Tensors{Tensor()});
+  EXPECT_EQ(error_of([&] {
+              gather({with, without});
+            }),
+            "c10::ValueError: element 0 of the output is undefined in some "
+            "micro-batches only (such as micro-batch 1)");
+  EXPECT_EQ(error_of([&] {
+              gather({without, with});
+            }),
+            "c10::ValueError: element 0 of the output is undefined in some "
+            "micro-batches only (such as micro-batch 0)");
+}
+
+TEST(Gather, RefusesPiecesOfOtherKinds) {
+  const Tensor x = ones({1});
+  EXPECT_EQ(error_of([&] {
+              gather({Value::wrap(x), Value::wrap(Tensors{x})});
+            }),
+            "c10::ValueError: the outputs of the micro-batches do not fit "
+            "together: micro-batch 0 gave a tensor, micro-batch 1 gave a "
+            "vector of 1 tensors");
+}
+
+TEST(Gather, ReversesScatter) {
+  for (int64_t rows = 0; rows < 10; ++rows) {
+    for (int64_t chunks = 1; chunks < 6; ++chunks) {
+      const Tensor x = on_device(at::arange(2 * rows)).reshape({rows, 2});
+      const Value value = Value::wrap(Tensors{x, Tensor(), x * 2});
+      const Value back = gather(scatter(value, chunks));
+      EXPECT_TRUE(at::equal(back.tensors()[0], x));
+      EXPECT_FALSE(back.tensors()[1].defined());
+      EXPECT_TRUE(at::equal(back.tensors()[2], x * 2));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,273 @@
+#include "gpipe/runtime/step/pipeline.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "gpipe/runtime/step/autograd_node.h"
+#include "gpipe/runtime/step/backward_pass.h"
+#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/step/forward_pass.h"
+#include "gpipe/runtime/step/microbatch.h"
+#include "gpipe/runtime/step/mini_batch.h"
+#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/runtime/device/stream.h"
+#include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/transform.h"
+
+namespace gpipe {
+namespace {
+
+// Returns the device of each rank.
+std::vector<c10::Device> devices_of(const std::vector<Partition>& partitions,
+                                    const std::vector<int>& rank_of_stage) {
+  const int ranks =
+      1 + *std::max_element(rank_of_stage.begin(), rank_of_stage.end());
+  std::vector<c10::Device> devices(ranks, c10::Device(c10::kCPU));
+  for (std::size_t stage = 0; stage < partitions.size(); ++stage) {
+    devices[rank_of_stage[stage]] = partitions[stage].device;
+  }
+  return devices;
+}
+
+}  // namespace
+
+// The backward of a step, called by the caller's autograd graph.
+class StepBackward : public OpaqueBackward {
+ public:
+  StepBackward(std::shared_ptr<Pipeline> pipeline, std::shared_ptr<Step> step,
+               const Pipeline::Plans& plans)
+      : pipeline_(std::move(pipeline)), step_(std::move(step)), plans_(plans) {}
+
+  // Ends the forward. Call after all other work of forward(), including the
+  // BatchNorm statistics, which recomputes read. Backward may be called on
+  // other streams than forward; the events recorded here make it run after the
+  // forward's work.
+  void end_forward() {
+    for (const Partition& each : pipeline_->stages_.partitions) {
+      if (has_streams(each.device) && !forward_done_.count(each.device)) {
+        forward_done_.emplace(each.device, Moment::now(each.device));
+      }
+    }
+  }
+
+  void add_leaves(std::vector<SharedLeaf> leaves) {
+    leaves_ = std::move(leaves);
+  }
+
+  // Adds an element of the input that needs a gradient.
+  void add_input(Element element) { inputs_.push_back(std::move(element)); }
+
+  // Adds element k of the output, which has a graph.
+  void add_output(std::size_t k, const std::vector<Value>& pieces) {
+    outputs_.emplace_back(k, pieces);
+    output_width_ = pieces.front().tensors().size();
+  }
+
+  std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
+                                   const std::vector<bool>& wanted,
+                                   bool keep_graph) override {
+    const auto running = pipeline_->enter();
+    // Without keep_graph the backward consumes the cells, even if it fails
+    // halfway.
+    const std::shared_ptr<Step> step =
+        keep_graph ? step_ : std::exchange(step_, nullptr);
+    TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+    const Failure place = whole(Failure::kAll, Phase::kGradients);
+    auto pieces = pipeline_->outside(place, [&] {
+      for (const auto& [device, moment] : forward_done_) moment.before(device);
+      return split(std::move(grads), step->microbatches());
+    });
+    const auto first_leaf = wanted.begin() + inputs_.size();
+    BackwardPass::Options options;
+    options.input_wanted =
+        std::find(wanted.begin(), first_leaf, true) != first_leaf;
+    options.keep_graph = keep_graph;
+    for (const auto& leaves : step->leaves) {
+      options.leaf_wanted.emplace_back(leaves.list.size());
+    }
+    for (std::size_t n = 0; n < leaves_.size(); ++n) {
+      if (!first_leaf[n]) continue;
+      for (const auto& [partition, number] : leaves_[n].places) {
+        options.leaf_wanted[partition][number] = true;
+      }
+    }
+    BackwardPass pass(pipeline_->stages_, *step, std::move(options));
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      pass.begin(i, std::move(pieces[i]));
+    }
+    pipeline_->run(plans_.backward, pass);
+
+    return pipeline_->outside(place, [&] {
+      std::vector<at::Tensor> result;
+      for (std::size_t n = 0; n < inputs_.size(); ++n) {
+        result.push_back(wanted[n] ? inputs_[n].join(pass.input_grads())
+                                   : at::Tensor());
+      }
+      for (at::Tensor& grad : pass.take_leaf_grads(leaves_)) {
+        result.push_back(std::move(grad));
+      }
+      return result;
+    });
+  }
+
+  void release() override { step_.reset(); }
+
+ private:
+  // Returns the gradients of the outputs, by micro-batch and element.
+  std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads,
+                                             std::size_t microbatches) {
+    std::vector<std::vector<at::Tensor>> pieces(
+        microbatches, std::vector<at::Tensor>(output_width_));
+    for (std::size_t n = 0; n < outputs_.size(); ++n) {
+      if (!grads[n].defined()) continue;
+      int64_t row = 0;
+      for (std::size_t i = 0; i < microbatches; ++i) {
+        at::Tensor& piece = pieces[i][outputs_[n].index];
+        if (microbatches == 1) {
+          piece = std::move(grads[n]);
+        } else {
+          piece = grads[n].narrow(0, row, outputs_[n].rows[i]);
+          row += outputs_[n].rows[i];
+        }
+      }
+    }
+    return pieces;
+  }
+
+  std::shared_ptr<Pipeline> pipeline_;
+  std::shared_ptr<Step> step_;
+  const Pipeline::Plans& plans_;
+  std::unordered_map<c10::Device, Moment> forward_done_;
+  std::vector<Element> inputs_, outputs_;
+  std::vector<SharedLeaf> leaves_;
+  std::size_t output_width_ = 0;
+};
+
+Pipeline::Pipeline(std::vector<Partition> partitions,
+                   std::vector<int> rank_of_stage, int threads_per_rank,
+                   bool one_at_a_time)
+    : stages_(std::move(partitions)),
+      rank_of_stage_(std::move(rank_of_stage)),
+      executor_(devices_of(stages_.partitions, rank_of_stage_),
+                threads_per_rank, one_at_a_time) {}
+
+Value Pipeline::forward(const Value& input, int64_t chunks,
+                        Checkpoint checkpoint) {
+  const auto running = enter();
+  const bool with_graph = c10::GradMode::is_enabled();
+  const auto& tensors = input.tensors();
+  const MiniBatch batch = outside(whole(0, Phase::kScatter), [&] {
+    return MiniBatch(input, chunks, with_graph);
+  });
+  const int64_t microbatches = batch.microbatches();
+  const int64_t checkpointed =
+      with_graph ? checkpointed_microbatches(checkpoint, microbatches) : 0;
+  const Plans& plans = this->plans(microbatches, checkpointed);
+
+  std::vector<torch::autograd::Edge> accumulators;
+  if (with_graph) accumulators = accumulators_of(stages_.partitions);
+  auto step = std::make_shared<Step>(
+      stages_, microbatches,
+      [&](int64_t, int64_t microbatch) { return microbatch < checkpointed; });
+  MiniBatchNorms norms(stages_.partitions);
+  ForwardPass pass(stages_, *step, batch.parcels(), batch.leaf);
+  run(plans.forward, pass);
+
+  return outside(whole(stages_.size() - 1, Phase::kGather), [&] {
+    fault_point("gather", stages_.size() - 1);
+    std::vector<Value> outputs;
+    std::vector<bool> has_graph;
+    for (const Parcel& parcel : pass.outputs()) {
+      std::vector<at::Tensor> output;
+      has_graph.resize(std::max(has_graph.size(), parcel.boundary.size()));
+      for (std::size_t k = 0; k < parcel.boundary.size(); ++k) {
+        const Crossing& each = parcel.boundary[k];
+        record_use(each.tensor, stages_.partitions.back().device);
+        output.push_back(each.tensor);
+        has_graph[k] = has_graph[k] || each.requires_grad;
+      }
+      outputs.emplace_back(parcel.kind, std::move(output));
+    }
+    Value output = gather(outputs);
+    norms.prepare();
+    if (!with_graph) {
+      norms.write();
+      norms.keep();
+      return output;
+    }
+
+    std::vector<SharedLeaf> leaves = step->shared_leaves();
+    std::vector<torch::autograd::Edge> edges;
+    auto backward =
+        std::make_shared<StepBackward>(shared_from_this(), step, plans);
+    for (std::size_t k = 0; k < tensors.size(); ++k) {
+      if (!batch.requires_grad[k]) continue;
+      backward->add_input(Element(k, batch.pieces));
+      edges.push_back(torch::autograd::impl::gradient_edge(tensors[k]));
+    }
+    for (const SharedLeaf& leaf : leaves) {
+      edges.push_back(torch::autograd::impl::gradient_edge(leaf.tensor));
+    }
+    backward->add_leaves(std::move(leaves));
+    std::vector<at::Tensor> with_edges;
+    for (std::size_t k = 0; k < has_graph.size(); ++k) {
+      if (!has_graph[k]) continue;
+      backward->add_output(k, outputs);
+      with_edges.push_back(output.tensors()[k]);
+    }
+    if (!with_edges.empty()) {
+      attach_graph(with_edges, std::move(edges), backward);
+    }
+    norms.write();
+    backward->end_forward();
+    norms.keep();
+    return output;
+  });
+}
+
+std::unique_lock<std::mutex> Pipeline::enter() {
+  executor_.check_caller();
+  return std::unique_lock<std::mutex>(running_);
+}
+
+const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
+                                       int64_t checkpointed) {
+  auto& plans = plans_[{microbatches, checkpointed}];
+  if (!plans) {
+    const Schedule schedule = with_recompute(
+        breadth_first(rank_of_stage_, static_cast<int>(microbatches)),
+        [&](int i) { return i < checkpointed; });
+    const auto is_forward = [](const Action& action) {
+      return action.kind == Kind::kForward;
+    };
+    plans.reset(new Plans{Plan(select(schedule, is_forward)),
+                          Plan(select(schedule, std::not_fn(is_forward)))});
+  }
+  return *plans;
+}
+
+void Pipeline::run(const Plan& plan, Actor& actor, Recording* recording) {
+  auto error = executor_.run(plan, actor, recording);
+  set_failure(error ? std::make_optional(std::move(error->failure))
+                    : std::nullopt);
+  if (error) std::rethrow_exception(error->exception);
+}
+
+void Pipeline::set_failure(std::optional<Failure> failure) {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  failure_ = std::move(failure);
+}
+
+std::optional<Failure> Pipeline::last_failure() const {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  return failure_;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,111 @@
+#include "gpipe/runtime/step/step.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+int64_t find_key(const std::vector<SkipRoute>& routes, const SkipKey& key) {
+  for (std::size_t k = 0; k < routes.size(); ++k) {
+    if (routes[k].key == key) return static_cast<int64_t>(k);
+  }
+  return -1;
+}
+
+}  // namespace
+
+Stages::Stages(std::vector<Partition> partitions_in)
+    : partitions(std::move(partitions_in)) {
+  for (const Partition& from : partitions) {
+    transports.emplace_back(from.device);
+    for (std::size_t k = 0; k < from.exports.size(); ++k) {
+      const SkipRoute& route = from.exports[k];
+      links.push_back({route.from, static_cast<int64_t>(k), route.to,
+                       find_key(partitions[route.to].imports, route.key)});
+    }
+  }
+}
+
+Step::Step(Stages& stages, int64_t microbatches,
+           const std::function<bool(int64_t, int64_t)>& checkpointed,
+           int64_t before)
+    : cells(stages.partitions.size()),
+      leaves(stages.partitions.size()),
+      microbatches_(microbatches) {
+  for (std::size_t j = 0; j < cells.size(); ++j) {
+    if (stages.partitions[j].elsewhere) continue;
+    for (int64_t i = 0; i < microbatches; ++i) {
+      cells[j].emplace_back(stages.partitions[j], before + i,
+                            checkpointed(static_cast<int64_t>(j), i));
+    }
+  }
+}
+
+void Step::number_leaves(int64_t j, int64_t i) {
+  Cell& cell = cells[j][i];
+  claim(j, cell.take_foreign());
+  auto& [list, numbers] = leaves[j];
+  for (const at::Tensor& leaf : cell.leaves()) {
+    const auto [entry, is_new] = numbers.emplace(
+        leaf.unsafeGetTensorImpl(), static_cast<int64_t>(list.size()));
+    if (is_new) list.push_back(leaf);
+    cell.leaf_numbers().push_back(entry->second);
+  }
+}
+
+// A running backward changes edges of its graph. Another worker would follow
+// the changed edges: in its own backward, or, with one micro-batch (whose
+// backwards wait for each other), in an early recompute or a weight part.
+void Step::claim(int64_t j, std::vector<NodePtr> nodes) {
+  if (nodes.empty()) return;
+  std::lock_guard<std::mutex> lock(claims_mutex_);
+  for (auto& node : nodes) {
+    const auto [claim, is_new] = claims_.emplace(std::move(node), j);
+    TORCH_CHECK(is_new || claim->second == j, "layers of partitions ",
+                std::min(claim->second, j), " and ", std::max(claim->second, j),
+                " use a tensor that has been computed outside of the pipeline "
+                "(by ",
+                claim->first->name(),
+                "), whose graph two workers cannot go through at the same "
+                "time; compute it in each of these layers, or choose a balance "
+                "that puts them into one partition");
+  }
+}
+
+bool Step::is_shared(int64_t j, const at::Tensor& leaf) const {
+  for (std::size_t k = 0; k < leaves.size(); ++k) {
+    if (static_cast<int64_t>(k) == j) continue;
+    if (leaves[k].numbers.count(leaf.unsafeGetTensorImpl()) > 0) return true;
+  }
+  return false;
+}
+
+std::vector<SharedLeaf> Step::shared_leaves() const {
+  std::vector<SharedLeaf> result;
+  std::unordered_map<at::TensorImpl*, std::size_t> indices;
+  for (std::size_t j = 0; j < leaves.size(); ++j) {
+    const auto& list = leaves[j].list;
+    for (std::size_t k = 0; k < list.size(); ++k) {
+      const auto [entry, is_new] =
+          indices.emplace(list[k].unsafeGetTensorImpl(), result.size());
+      if (is_new) result.push_back({list[k], {}});
+      result[entry->second].places.emplace_back(static_cast<int64_t>(j),
+                                                static_cast<int64_t>(k));
+    }
+  }
+  return result;
+}
+
+Failure Step::failure_at(const Action& action, Phase phase) const {
+  Failure failure;
+  failure.partition = action.stage;
+  failure.microbatch = action.microbatch;
+  failure.phase = phase;
+  failure.layer = cells[action.stage][action.microbatch].layer_at_work();
+  return failure;
+}
+
+}  // namespace gpipe

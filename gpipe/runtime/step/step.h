@@ -1,0 +1,104 @@
+// The state of one mini-batch.
+#pragma once
+
+#include <ATen/ThreadLocalState.h>
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "gpipe/runtime/cell/cell.h"
+#include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/device/copier.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// A route of a skip tensor: from export number `exported` of partition `from`
+// to import number `imported` of partition `to`.
+struct SkipLink {
+  int64_t from, exported, to, imported;
+};
+
+// The state that stays the same from step to step.
+// Threads: entry j of a list is used by partition j's worker while a pass runs.
+struct Stages {
+  std::vector<Partition> partitions;
+  std::vector<Transport> transports;
+  std::vector<SkipLink> links;
+
+  explicit Stages(std::vector<Partition> partitions);
+  int64_t size() const { return static_cast<int64_t>(partitions.size()); }
+};
+
+// A leaf, with its number in the list of each partition that uses it, in order
+// of partitions.
+struct SharedLeaf {
+  at::Tensor tensor;
+  std::vector<std::pair<int64_t, int64_t>> places;  // partition, number
+};
+
+// The state of one mini-batch, from forward to backward.
+struct Step {
+  // `checkpointed`: whether a cell is checkpointed, by stage and micro-batch.
+  // `before`: number of micro-batches that come before these in other pipelines
+  // that share the step's random numbers.
+  Step(Stages& stages, int64_t microbatches,
+       const std::function<bool(int64_t, int64_t)>& checkpointed,
+       int64_t before = 0);
+
+  int64_t microbatches() const { return microbatches_; }
+
+  // Numbers the leaves of cell (i, j). Call after its forward. Throws
+  // c10::Error if the cell's graph has nodes that are also in the graph of
+  // another partition.
+  // Threads: partition j's worker.
+  void number_leaves(int64_t j, int64_t i);
+
+  // Returns whether another partition also uses `leaf` of partition j.
+  // Threads: any, once all forwards have run.
+  bool is_shared(int64_t j, const at::Tensor& leaf) const;
+
+  // Returns the leaves of all partitions.
+  // Threads: any, while no pass runs.
+  std::vector<SharedLeaf> shared_leaves() const;
+
+  // Returns the place of an exception that `action` has just thrown, without
+  // `what`.
+  Failure failure_at(const Action& action, Phase phase) const;
+
+  StepSeed seed;
+  at::ThreadLocalState caller;  // of the thread that called forward
+  // cells[j][i] is micro-batch i on partition j; none for remote partitions.
+  // Cells do not move in memory.
+  std::vector<std::deque<Cell>> cells;
+
+  // The leaves of a partition, and the number of each.
+  struct Leaves {
+    std::vector<at::Tensor> list;
+    std::unordered_map<at::TensorImpl*, int64_t> numbers;
+  };
+  std::vector<Leaves> leaves;  // by partition
+
+ private:
+  // Assigns captured graph nodes to partition j. Throws c10::Error if another
+  // partition has one of them.
+  void claim(int64_t j, std::vector<NodePtr> nodes);
+
+  const int64_t microbatches_;
+
+  // The partition of each node of captured graphs.
+  std::mutex claims_mutex_;
+  std::unordered_map<NodePtr, int64_t> claims_;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,103 @@
+// The options and the result of a training step by a schedule; see
+// GPipeImpl::train_step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/arg.h>
+
+#include <optional>
+#include <vector>
+
+#include "gpipe/runtime/device/device_memory.h"
+#include "gpipe/runtime/cell/non_finite.h"
+#include "gpipe/runtime/cell/value.h"
+#include "gpipe/simulation/timeline.h"
+
+namespace gpipe {
+
+// Options of a training step. Each setter returns the options.
+struct TrainOptions {
+  // Whether the result contains the outputs of the last layer.
+  TORCH_ARG(bool, outputs) = false;
+
+  // Whether the result contains the times of all actions and of copies between
+  // devices (see StepResult::timeline).
+  TORCH_ARG(bool, timeline) = false;
+
+  // The function that returns the bytes in use on a rank's device, for the
+  // timeline. Called before and after each action, on the workers, at the same
+  // time. Not called if empty.
+  TORCH_ARG(MemoryReader, memory) = device_memory;
+
+  // Whether gradients are added from micro-batch 0 to the last, independent of
+  // the schedule. Then parameters have the same bits after any schedule.
+  // Otherwise gradients are added in the order of the schedule's backwards.
+  //
+  // Cost: memory, if the schedule runs backwards in another order. A gradient
+  // that comes early is held: with fill_drain() and m micro-batches up to m - 1
+  // for each parameter. Schedules that run backwards in order (1F1B,
+  // interleaved, zero-bubble) hold nothing more.
+  TORCH_ARG(bool, fixed_sum_order) = false;
+
+  // Whether to find the first place where a number is not finite (NaN or
+  // infinity). The step then throws NonFiniteError (a c10::Error) if one of
+  // these is not finite:
+  // - the input of the pipeline, the output or a stashed tensor of a layer, or
+  //   the loss;
+  // - in the backward of a cell, a gradient of a parameter, or one that leaves
+  //   the cell;
+  // - the sum of a parameter's gradients over all micro-batches.
+  //
+  // The error names the layer or the parameters. last_failure() returns the
+  // place, except for a sum, which has none. Masks with infinities between
+  // layers count too.
+  //
+  // Slow, because it waits for the device after each layer: use it to find a
+  // fault. If false, there is no cost.
+  TORCH_ARG(bool, check_finite) = false;
+};
+
+// The result of a training step.
+struct StepResult {
+  // The mean of `losses`, weighted by the rows of the micro-batches. All
+  // tensors of the result are without graph and on the last partition's device.
+  at::Tensor loss;
+  // The values of the loss function, by micro-batch.
+  std::vector<at::Tensor> losses;
+  // The outputs of the mini-batch; set with TrainOptions::outputs.
+  std::optional<Value> outputs;
+  // Times in seconds from the beginning of the step; set with
+  // TrainOptions::timeline. It is drawn like a simulated timeline: see
+  // simulation.h. On accelerators these are the times of the devices' work. The
+  // step then waits for the devices at its beginning and at its end. An action
+  // starts when all its inputs are on its device.
+  //
+  // Transfers are the copies from partition to partition, one entry per tensor.
+  // There are none on one device, and so none between CPU partitions. `start`
+  // and `sent` are by the clock of the source device. `end` is by the clock of
+  // the target device, which may differ by some microseconds. In a
+  // DistributedPipeline, transfers are this rank's messages. A sent message
+  // lasts from when it is passed to the sending thread until its last byte has
+  // left; a sender knows no more. A received message lasts from the arrival of
+  // its header to that of its last byte.
+  //
+  // Memory is that of the rank's whole device. If ranks share a device, each
+  // shows all of it. It is read when the host issues the work, and drawn at the
+  // time of the device's work. Allocations and frees within an action are not
+  // seen. See TrainOptions::memory.
+  std::optional<Timeline> timeline;
+
+  // Returns the outputs as the type that the last layer returns. Throws
+  // c10::TypeError for another type, and c10::Error if outputs were not
+  // requested.
+  template <typename Output = at::Tensor>
+  Output output() const {
+    TORCH_CHECK(outputs.has_value(),
+                "the outputs of a training step are kept with "
+                "TrainOptions().outputs(true) only");
+    return Value(*outputs).unwrap<Output>();
+  }
+};
+
+}  // namespace gpipe

@@ -1,0 +1,148 @@
+// A training step with the loss computed in the pipeline, on the stages of this
+// process.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/runtime/step/remote_stages.h"
+#include "gpipe/runtime/cell/cell.h"
+#include "gpipe/runtime/cell/checkpoint.h"
+#include "gpipe/runtime/step/mini_batch.h"
+#include "gpipe/runtime/step/step.h"
+#include "gpipe/runtime/step/train.h"
+#include "gpipe/runtime/step/train_pass.h"
+#include "gpipe/runtime/cell/value.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// Checks `schedule` and returns the rank of each stage. Throws
+// std::invalid_argument if the schedule is not valid, and c10::ValueError if it
+// does not have `stages` stages on `ranks` ranks. `options`: name of the
+// pipeline's options type, for the error.
+std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
+                                int64_t ranks, const std::string& options);
+
+// Returns `schedule` with the recomputes of `checkpoint` added. Returns it
+// unchanged if it has no backwards, or has recomputes of its own.
+Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint);
+
+// One training step. Order of calls: give_input() and give_target(), where the
+// first and the last stage are; start(), which makes the cells; the schedule is
+// run on pass(); result(), finish(), accumulate(). `.grad` and deferred
+// BatchNorm statistics do not change before accumulate().
+//
+// Threads: one, except for set_rows().
+class TrainStep {
+ public:
+  // `schedule`: the whole schedule, as it will be run. `border`: handles remote
+  // stages; null if there are none. Both must outlive the object. `before`: see
+  // Step. Throws c10::Error if the schedule has backwards and gradients are
+  // disabled.
+  TrainStep(Stages& stages, const Schedule& schedule,
+            const TrainOptions& options, Border* border = nullptr,
+            int64_t before = 0);
+  TrainStep(const TrainStep&) = delete;
+  TrainStep& operator=(const TrainStep&) = delete;
+
+  // Provides the input, if the first stage is in this process. `input` must
+  // have passed check_rows() (microbatch.h). Throws c10::ValueError if its rows
+  // do not split into as many micro-batches as the schedule has.
+  void give_input(const Value& input);
+
+  // Provides the target and the loss, if the last stage is in this process.
+  // Call after give_input(). `loss` must outlive the object. Throws
+  // c10::ValueError if a tensor of `target` does not have one row per row of
+  // the input.
+  void give_target(const Value& target, const LossFunction& loss);
+
+  // Makes the cells. Without a target the last stage returns its outputs, and
+  // no loss. `all_rows`: the number of rows that weights of losses refer to, if
+  // other pipelines have a share; by default the rows of the input.
+  void start(std::optional<int64_t> all_rows = std::nullopt);
+
+  // Returns whether any operator has drawn random numbers.
+  bool drew() const { return step_->seed.used(); }
+
+  // Returns the actor with which the schedule is run.
+  TrainPass& pass() { return *pass_; }
+  StepSeed& seed() { return step_->seed; }
+
+  int64_t microbatches() const { return microbatches_; }
+  bool with_backward() const { return with_backward_; }
+  // Returns the rows of each micro-batch, if the first stage is in this
+  // process.
+  const std::vector<int64_t>& rows() const { return rows_; }
+  // Returns the leaves of the cells in this process. Call after they have run.
+  std::vector<SharedLeaf> leaves() const { return step_->shared_leaves(); }
+  // Returns the weights of the losses, if the last stage is in this process.
+  // Call after all forwards have run.
+  const std::vector<double>& weights() const { return weights_; }
+
+  // Sets the rows of one micro-batch, and of all micro-batches together. Called
+  // if the first stage is remote, before the boundary tensors of the
+  // micro-batch are delivered. Throws c10::ValueError if the target has other
+  // rows.
+  // Threads: any, one at a time.
+  void set_rows(int64_t microbatch, int64_t rows, int64_t all_rows);
+
+  // Does the remaining work that can throw; on error no state has changed.
+  void finish();
+
+  // Returns the result, if the last stage is in this process. Call once.
+  StepResult result();
+
+  // The gradient that accumulate() will add to `leaf`, a leaf of this process.
+  struct LeafGrad {
+    at::Tensor leaf, grad;
+    int64_t partition = -1;  // first partition of this process that uses it
+    bool shared = false;     // used by several partitions of this process
+  };
+  // Returns the gradients of all leaves, summed on the first call. Callers may
+  // change them before accumulate().
+  std::vector<LeafGrad>& leaf_grads();
+
+  // Checks the sums over micro-batches, if TrainOptions::check_finite is set.
+  // Throws NonFiniteError if a sum is not finite although its parts are.
+  void check_sums();
+
+  // Updates deferred BatchNorm statistics. Then calls `let_go`. Then adds
+  // gradients to `.grad` of parameters and of the input, and calls hooks. Call
+  // after finish(). `let_go` must release the pipeline's lock, because hooks
+  // and the graph behind the input may call the pipeline.
+  void accumulate(const std::function<void()>& let_go);
+
+  Stages& stages_;
+  const Schedule& schedule_;
+  const TrainOptions options_;
+  Border* const border_;
+  const int64_t before_;
+  const int64_t microbatches_;
+  const bool with_backward_;
+  const c10::AutoGradMode grad_mode_;
+
+  Value input_;
+  std::optional<MiniBatch> batch_;
+  std::vector<int64_t> rows_;
+  const LossFunction* loss_ = nullptr;
+  std::vector<Value> targets_;  // by micro-batch
+
+  std::vector<torch::autograd::Edge> accumulators_;
+  std::optional<Step> step_;
+  std::deque<LossHead> heads_;
+  std::optional<MiniBatchNorms> norms_;
+  std::vector<double> weights_;  // of the losses, by micro-batch
+  std::optional<TrainPass> pass_;
+  std::optional<std::vector<LeafGrad>> leaf_grads_;
+};
+
+}  // namespace gpipe

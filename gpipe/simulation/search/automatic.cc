@@ -1,0 +1,277 @@
+#include "gpipe/simulation/search/automatic.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/placement.h"
+#include "gpipe/schedule/transform.h"
+#include "gpipe/schedule/validate.h"
+#include "gpipe/simulation/search/list.h"
+#include "gpipe/simulation/search/memory.h"
+#include "gpipe/simulation/search/order.h"
+#include "gpipe/simulation/search/problem.h"
+#include "gpipe/simulation/search/search.h"
+#include "gpipe/simulation/refuse.h"
+#include "gpipe/simulation/simulate.h"
+
+namespace gpipe {
+namespace {
+
+// The number of candidates from which the local search begins. After each round
+// half of them remain, until one is left.
+constexpr std::size_t kStarts = 16;
+
+// A possible result.
+struct Candidate {
+  Order order;
+  double makespan = 0;    // seconds
+  std::string start;      // how its first order was made
+  bool searched = false;  // whether local search has improved it
+};
+
+bool is_shorter(const Candidate& a, const Candidate& b) {
+  return a.makespan < b.makespan;
+}
+
+// Returns `schedule` with I and W instead of each B. W is right after I, or
+// after the block of I.
+Schedule in_parts(const Schedule& schedule) {
+  Schedule result;
+  for (const auto& actions : schedule.ranks) {
+    auto& out = result.ranks.emplace_back();
+    std::vector<Action> weights;
+    for (Action action : actions) {
+      if (action.kind == Kind::kBackward) {
+        action.kind = Kind::kBackwardInput;
+        weights.push_back(
+            {action.stage, Kind::kBackwardWeight, action.microbatch});
+      }
+      out.push_back(action);
+      if (action.with_next) continue;
+      out.insert(out.end(), weights.begin(), weights.end());
+      weights.clear();
+    }
+  }
+  return result;
+}
+
+// Returns `schedule` with B instead of each I, and without W.
+Schedule in_one(const Schedule& schedule) {
+  Schedule result = select(schedule, [](const Action& action) {
+    return action.kind != Kind::kBackwardWeight;
+  });
+  for (auto& actions : result.ranks) {
+    for (Action& action : actions) {
+      if (action.kind == Kind::kBackwardInput) action.kind = Kind::kBackward;
+    }
+  }
+  return result;
+}
+
+bool has_parts(const Schedule& schedule) {
+  for (const auto& actions : schedule.ranks) {
+    for (const Action& action : actions) {
+      if (action.kind == Kind::kBackwardWeight) return true;
+    }
+  }
+  return false;
+}
+
+// The candidates that are within the memory limits.
+class Candidates {
+ public:
+  explicit Candidates(const Problem& problem)
+      : problem_(problem), stopwatch_(problem) {}
+
+  // Adds the named schedules with this placement, and the schedules that exist
+  // for any placement.
+  void add_named() {
+    const int v = problem_.stages / problem_.ranks;
+    for (const std::string& name : schedule_names()) {
+      const int needed = fixed_stages_per_rank(name).value_or(v);
+      if (name == "forward-only" || v * problem_.ranks != problem_.stages ||
+          needed != v) {
+        continue;
+      }
+      const Schedule schedule =
+          named_schedule(name, problem_.ranks, problem_.microbatches, v);
+      if (rank_of_stage(schedule) == problem_.rank_of) add(schedule, name);
+    }
+    add(breadth_first(problem_.rank_of, problem_.microbatches),
+        "breadth-first");
+    add(one_at_a_time(problem_), "one micro-batch at a time");
+  }
+
+  // Adds the results of list scheduling with up to `most` rules. Returns the
+  // number of rules that were tried.
+  int add_listed(int most) {
+    using Recompute = ListRule::Recompute;
+    std::vector<Recompute> recomputes = {Recompute::kNever};
+    if (problem_.may_recompute && is_limited()) {
+      recomputes.push_back(Recompute::kIfFull);
+      recomputes.push_back(Recompute::kAlways);
+    }
+    int count = 0;
+    for (const bool splits : {true, false}) {
+      if (splits && !problem_.may_split) continue;
+      for (const Recompute recompute : recomputes) {
+        for (const double spacing : {1., 0.75, 1.25, 0.5, 1.5, 2., 0., 1e3}) {
+          for (const double filler : {1., 0.5, 0.}) {
+            for (const bool waits : {false, true}) {
+              if (count == most) return count;
+              ++count;
+              const auto order = list_schedule(
+                  problem_, {spacing, filler, waits, splits, recompute});
+              if (order) add(*order, "list scheduling");
+            }
+          }
+        }
+      }
+    }
+    return count;
+  }
+
+  // Returns up to `count` candidates, the shortest first, one for each
+  // makespan. No candidate is left in this object.
+  std::vector<Candidate> best(std::size_t count) {
+    std::stable_sort(candidates_.begin(), candidates_.end(), is_shorter);
+    const auto last = std::unique(candidates_.begin(), candidates_.end(),
+                                  [](const Candidate& a, const Candidate& b) {
+                                    return a.makespan == b.makespan;
+                                  });
+    candidates_.erase(last, candidates_.end());
+    candidates_.resize(std::min(count, candidates_.size()));
+    return std::move(candidates_);
+  }
+
+ private:
+  bool is_limited() const {
+    return std::any_of(problem_.limit.begin(), problem_.limit.end(),
+                       [](double bytes) {
+                         return bytes < std::numeric_limits<double>::infinity();
+                       });
+  }
+
+  void add(const Schedule& schedule, const std::string& name) {
+    if (has_parts(schedule)) {
+      if (problem_.may_split) add_recomputed(schedule, name);
+      add_recomputed(in_one(schedule), name + " with whole backwards");
+    } else {
+      add_recomputed(schedule, name);
+      if (problem_.may_split) {
+        add_recomputed(in_parts(schedule), name + " with backwards in parts");
+      }
+    }
+  }
+
+  // Adds `schedule`. If it does not fit, adds it with recompute of the first
+  // micro-batches, as few as necessary.
+  void add_recomputed(const Schedule& schedule, const std::string& name) {
+    if (add(order_of(schedule, problem_), name)) return;
+    if (!problem_.may_recompute) return;
+    for (const auto placement :
+         {RecomputePlacement::kBeforeBackward, RecomputePlacement::kAhead}) {
+      const auto made = [&](int count) {
+        return order_of(
+            with_recompute(
+                schedule, [&](int i) { return i < count; }, placement),
+            problem_);
+      };
+      int least = 1, most = problem_.microbatches;
+      if (!fits(made(most), problem_)) continue;
+      while (least < most) {
+        const int middle = least + (most - least) / 2;
+        if (fits(made(middle), problem_)) {
+          most = middle;
+        } else {
+          least = middle + 1;
+        }
+      }
+      add(made(most), name + " with recompute of " + std::to_string(most) +
+                          (most == 1 ? " micro-batch" : " micro-batches"));
+    }
+  }
+
+  // Adds an order that fits and can be run. Returns false if it does not fit.
+  bool add(Order order, const std::string& start) {
+    if (!fits(order, problem_)) return false;
+    if (stopwatch_.run(order, &times_)) {
+      candidates_.push_back({std::move(order), times_.makespan, start, false});
+    }
+    return true;
+  }
+
+  const Problem& problem_;
+  Stopwatch stopwatch_;
+  Times times_;
+  std::vector<Candidate> candidates_;
+};
+
+// Throws if a rank cannot run even the leanest order within its limit.
+// Otherwise that order fits, so there is at least one candidate.
+void check_memory(const Problem& problem) {
+  const Order leanest = one_at_a_time(problem);
+  for (int r = 0; r < problem.ranks; ++r) {
+    const double limit = problem.limit[static_cast<std::size_t>(r)];
+    const double least = peak_bytes(leanest, r, problem);
+    if (least <= limit) continue;
+    refuse("rank ", r, " may hold ", limit, " bytes, and needs ", least,
+           " at least, for its parameters and one micro-batch: give it more "
+           "memory, fewer layers, or smaller micro-batches",
+           problem.may_recompute ? "" : "; or allow recompute");
+  }
+}
+
+// Returns the best result of local search from `candidates`. The search begins
+// from all of them, then continues from the better half of the results, and so
+// on: successive halving (Jamieson and Talwalkar, "Non-stochastic best arm
+// identification and hyperparameter optimization", 2016). Each round has the
+// same part of the budget.
+Candidate best_of(const Problem& problem, std::vector<Candidate> candidates,
+                  int budget, uint64_t seed) {
+  int rounds = 1;
+  for (std::size_t k = candidates.size(); k > 1; k = (k + 1) / 2) ++rounds;
+  Stopwatch stopwatch(problem);
+  Times times;
+  for (int round = 0; round < rounds; ++round) {
+    const int share = budget / rounds / static_cast<int>(candidates.size());
+    for (Candidate& candidate : candidates) {
+      Order order = improved(problem, candidate.order, share, seed++);
+      stopwatch.run(order, &times);
+      if (times.makespan >= candidate.makespan) continue;
+      candidate = {std::move(order), times.makespan, candidate.start, true};
+    }
+    std::stable_sort(candidates.begin(), candidates.end(), is_shorter);
+    candidates.resize((candidates.size() + 1) / 2);
+  }
+  return candidates.front();
+}
+
+}  // namespace
+
+AutomaticSchedule automatic_schedule(const std::vector<int>& rank_of_stage,
+                                     int microbatches, const Costs& costs,
+                                     const AutomaticOptions& options) {
+  const Problem problem(rank_of_stage, microbatches, costs, options);
+  check_memory(problem);
+  Candidates candidates(problem);
+  candidates.add_named();
+  const int budget = options.budget - candidates.add_listed(options.budget);
+  const Candidate best =
+      best_of(problem, candidates.best(kStarts), budget, options.seed);
+
+  AutomaticSchedule result;
+  result.schedule = schedule_of(best.order);
+  validate(result.schedule);
+  result.timeline = simulate(result.schedule, problem.costs);
+  result.origin = best.start + (best.searched ? ", local search" : "");
+  result.lower_bound = problem.lower_bound();
+  return result;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,89 @@
+// The form of a schedule that the search changes, and a fast simulator of it.
+// Internal: users include automatic.h.
+#pragma once
+
+#include <vector>
+
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/simulation/search/problem.h"
+
+namespace gpipe {
+
+// One action, or an overlapped pair of a forward and a backward.
+struct Step {
+  Action first, second;  // `second`: only of a pair
+
+  bool is_pair() const { return first.with_next; }
+};
+
+// A schedule as lists of steps.
+struct Order {
+  std::vector<std::vector<Step>> ranks;
+  std::vector<char> recomputed;  // by Problem::cell(): whether there is an R
+};
+
+// Converts a schedule to an order. A late recompute (a block of R and its
+// backward) becomes two steps. Then R can fill time in which its rank would
+// wait, and the peak memory of a rank depends only on the order of its actions.
+Order order_of(const Schedule& schedule, const Problem& problem);
+
+// Converts an order to a schedule.
+Schedule schedule_of(const Order& order);
+
+// Returns the most bytes that a rank holds at a time, as with_memory() counts
+// them.
+double peak_bytes(const Order& order, int rank, const Problem& problem);
+
+// Returns whether every rank is within its memory limit.
+bool fits(const Order& order, const Problem& problem);
+
+// The place of a step in an order.
+struct Place {
+  int rank = -1, position = -1;
+};
+
+// The times of a step, in seconds.
+struct StepTime {
+  double ready = 0;  // when all inputs from other stages have arrived
+  double start = 0, end = 0;
+  Place last;  // the step whose output arrived last; rank -1: needs no input
+};
+
+// The times of all steps of an order.
+struct Times {
+  std::vector<std::vector<StepTime>> ranks;  // as Order::ranks
+  double makespan = 0;                       // seconds
+};
+
+// A simulator of the orders of one problem. It is as exact as simulate(), but
+// uses the tables of Problem, and no heap memory after its first run.
+// Not thread-safe.
+class Stopwatch {
+ public:
+  // `problem` must outlive this object.
+  explicit Stopwatch(const Problem& problem);
+
+  // Fills `times` and returns true; returns false if a step can never start.
+  // The makespan is that of simulate(). Complexity: linear.
+  bool run(const Order& order, Times* times);
+
+ private:
+  // The output of an action for a neighbouring stage.
+  struct Slot {
+    double arrival = 0;  // seconds
+    int waiter = 0;      // the rank that waits for it
+    Place made_by;
+  };
+
+  int slot_of(const Action& action) const;
+  int slot_of_need(const Action& action) const;
+  bool wait_for(const Action& action, int rank, StepTime* time);
+  void finish(const Action& action, Place place, double end);
+
+  const Problem& problem_;
+  std::vector<Slot> slots_;
+  std::vector<double> link_free_;
+  std::vector<int> awake_;
+};
+
+}  // namespace gpipe

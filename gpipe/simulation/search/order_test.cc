@@ -1,0 +1,91 @@
+#include "gpipe/simulation/search/order.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/placement.h"
+#include "gpipe/schedule/transform.h"
+#include "gpipe/simulation/search/problem.h"
+#include "gpipe/simulation/simulate.h"
+
+namespace gpipe {
+namespace {
+
+// The search relies on Stopwatch to give the same results as simulate().
+TEST(AutomaticOrderTest, TakesTheTimeAndMemoryThatSimulateSays) {
+  std::mt19937 random(0);
+  const auto list = [&](std::size_t stages) {
+    std::vector<double> list;
+    for (std::size_t s = 0; s < stages; ++s) {
+      list.push_back(static_cast<double>(random() % 100) / 7);
+    }
+    return list;
+  };
+  int compared = 0;
+  for (const std::string& name : schedule_names()) {
+    if (name == "forward-only") continue;
+    for (int k = 0; k < 40; ++k) {
+      const int ranks = 1 + static_cast<int>(random() % 4);
+      const int v = fixed_stages_per_rank(name).value_or(2);
+      Schedule schedule =
+          named_schedule(name, ranks, 1 + static_cast<int>(random() % 8), v);
+      if (k % 2) {
+        schedule = with_recompute(
+            schedule, [](int i) { return i % 3 > 0; },
+            k % 4 == 1 ? RecomputePlacement::kAhead
+                       : RecomputePlacement::kBeforeBackward);
+      }
+      const auto place = rank_of_stage(schedule);
+      Costs costs;
+      costs.forward = list(place.size());
+      costs.backward = list(place.size());
+      costs.backward_input = list(place.size());
+      costs.backward_weight = list(place.size());
+      costs.recompute = list(place.size());
+      costs.latency = k % 3;
+      costs.bandwidth = k % 5;
+      costs.boundary_bytes = list(place.size());
+      costs.overlap = k % 3 / 2.0;
+      costs.resident_bytes = list(place.size());
+      costs.activation_bytes = list(place.size());
+      costs.input_bytes = list(place.size());
+      costs.weight_activation_bytes = list(place.size());
+      const Problem problem(place, num_microbatches(schedule), costs, {});
+      const Order order = order_of(schedule, problem);
+      EXPECT_TRUE(schedule_of(order).ranks == schedule.ranks);
+
+      const Timeline timeline = simulate(schedule, costs);
+      Times times;
+      ASSERT_TRUE(Stopwatch(problem).run(order, &times));
+      EXPECT_EQ(times.makespan, timeline.makespan) << name;
+      for (int r = 0; r < ranks; ++r) {
+        EXPECT_EQ(peak_bytes(order, r, problem),
+                  timeline.peak_bytes[static_cast<std::size_t>(r)])
+            << name;
+      }
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 12 * 40);
+}
+
+TEST(AutomaticOrderTest, SaysThatAnOrderGetsStuck) {
+  Costs costs;
+  costs.forward = costs.backward = {1, 1};
+  const Problem problem({0, 0}, 1, costs, {});
+  const Order order = order_of({{{{1, Kind::kForward, 0},
+                                  {0, Kind::kForward, 0},
+                                  {1, Kind::kBackward, 0},
+                                  {0, Kind::kBackward, 0}}}},
+                               problem);
+  Times times;
+  EXPECT_FALSE(Stopwatch(problem).run(order, &times));
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,196 @@
+#include "gpipe/simulation/search/problem.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+
+#include "gpipe/simulation/refuse.h"
+
+namespace gpipe {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+std::size_t size(int number) { return static_cast<std::size_t>(number); }
+
+std::vector<double> list_of(const char* name, const std::vector<double>& list,
+                            const std::vector<double>& otherwise, int stages) {
+  if (list.empty()) return otherwise;
+  if (list.size() < size(stages)) {
+    refuse("there is no ", name, " cost of stage ", list.size(),
+           " (stages: ", stages, "): give one for each stage, or none at all");
+  }
+  return list;
+}
+
+std::vector<double> limits(const std::vector<double>& given, int ranks) {
+  for (std::size_t k = 0; k < given.size(); ++k) {
+    // This comparison is false for NaN, so NaN is refused.
+    if (given[k] >= 0) continue;
+    refuse("memory limit ", k, " is ", given[k],
+           ": it is a number of bytes, 0 or more");
+  }
+  if (given.empty()) return std::vector<double>(size(ranks), kInfinite);
+  if (given.size() == 1) return std::vector<double>(size(ranks), given[0]);
+  if (given.size() != size(ranks)) {
+    refuse("there are ", given.size(), " memory limits for ", ranks,
+           " ranks: give none, one for all, or one for each");
+  }
+  return given;
+}
+
+// Returns a schedule with an action of each stage and each kind that has costs,
+// so that Engine makes the durations of all of them.
+Schedule probe(const Problem& problem) {
+  std::vector<Kind> kinds = {Kind::kForward, Kind::kBackward};
+  if (problem.may_recompute) kinds.push_back(Kind::kRecompute);
+  if (problem.may_split) {
+    kinds.push_back(Kind::kBackwardInput);
+    kinds.push_back(Kind::kBackwardWeight);
+  }
+  Schedule schedule;
+  schedule.ranks.resize(size(problem.ranks));
+  for (int s = 0; s < problem.stages; ++s) {
+    for (const Kind kind : kinds) {
+      schedule.ranks[size(problem.rank_of[size(s)])].push_back({s, kind, 0});
+    }
+  }
+  return schedule;
+}
+
+}  // namespace
+
+Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
+                 const Costs& given, const AutomaticOptions& options)
+    : stages(static_cast<int>(rank_of_stage.size())),
+      microbatches(microbatches),
+      rank_of(rank_of_stage),
+      costs(given) {
+  if (stages < 1 || microbatches < 1) {
+    refuse("there are ", stages, " stages and ", microbatches,
+           " micro-batches: a schedule needs at least one of each");
+  }
+  if (options.budget < 0) {
+    refuse("the budget is ", options.budget,
+           " candidates: it must not be negative");
+  }
+  check_costs(costs);
+  for (int s = 0; s < stages; ++s) {
+    const int rank = rank_of[size(s)];
+    if (rank < 0 || rank >= stages) {
+      refuse("stage ", s, " is on rank ", rank,
+             ": number ranks from 0, each with a stage");
+    }
+    ranks = std::max(ranks, rank + 1);
+  }
+  stages_of.resize(size(ranks));
+  for (int s = 0; s < stages; ++s)
+    stages_of[size(rank_of[size(s)])].push_back(s);
+  for (int r = 0; r < ranks; ++r) {
+    if (!stages_of[size(r)].empty()) continue;
+    refuse("rank ", r, " has no stage; leave no rank out");
+  }
+
+  const auto& i = costs.backward_input;
+  const auto& w = costs.backward_weight;
+  const bool parts = i.size() >= size(stages) && w.size() >= size(stages);
+  if (costs.backward.empty() && parts) {
+    for (std::size_t s = 0; s < size(stages); ++s) {
+      costs.backward.push_back(i[s] + w[s]);
+    }
+  }
+  if (costs.backward.empty()) {
+    refuse(
+        "there is no backward cost of stage 0, nor both of its parts: give "
+        "one for each stage (for inference there is forward_only())");
+  }
+  may_split = options.split_backward && parts;
+  may_recompute = options.recompute && !costs.recompute.empty();
+
+  const Schedule all = probe(*this);
+  const Engine engine(all, costs);
+  durations = engine.durations();
+  links = engine.links().size();
+
+  const std::vector<double> none(size(stages));
+  limit = limits(options.memory_bytes, ranks);
+  activation =
+      list_of("activation_bytes", costs.activation_bytes, none, stages);
+  input = list_of("input_bytes", costs.input_bytes, none, stages);
+  weight = list_of("weight_activation_bytes", costs.weight_activation_bytes,
+                   activation, stages);
+  const auto parameters =
+      list_of("resident_bytes", costs.resident_bytes, none, stages);
+  resident.resize(size(ranks));
+  for (int s = 0; s < stages; ++s) {
+    resident[size(rank_of[size(s)])] += parameters[size(s)];
+  }
+}
+
+double Problem::taken_by(const Action& action, bool recomputed) const {
+  const auto s = size(action.stage);
+  if (action.kind == Kind::kForward) {
+    return recomputed ? input[s] : activation[s];
+  }
+  return action.kind == Kind::kRecompute ? activation[s] : 0;
+}
+
+double Problem::freed_by(const Action& action, bool recomputed) const {
+  const auto s = size(action.stage);
+  const double kept = recomputed ? input[s] : 0;
+  switch (action.kind) {
+    case Kind::kBackwardInput:
+      return activation[s] - weight[s];
+    case Kind::kBackward:
+      return activation[s] + kept;
+    case Kind::kBackwardWeight:
+      return weight[s] + kept;
+    default:
+      return 0;
+  }
+}
+
+double Problem::lower_bound() const {
+  const auto seconds = [&](int s, Kind kind) {
+    return durations.of({s, kind, 0});
+  };
+  const auto gradient = [&](int s) {
+    const double whole = seconds(s, Kind::kBackward);
+    return may_split ? std::min(whole, seconds(s, Kind::kBackwardInput))
+                     : whole;
+  };
+  const auto copy = [](const Route& route) { return route.wire + route.delay; };
+
+  // `head`: seconds until the first input of each stage arrives. `tail`:
+  // seconds from the end of its last B or I until the first stage's backward
+  // has ended.
+  std::vector<double> head(size(stages)), tail(size(stages));
+  double there = 0, back = 0;
+  for (int s = 0; s < stages; ++s) {
+    head[size(s)] = there;
+    there += seconds(s, Kind::kForward) + copy(durations.forward[size(s)]);
+    tail[size(s)] = back + copy(durations.backward[size(s)]);
+    back = tail[size(s)] + gradient(s);
+  }
+  double bound = there + back;
+  for (const auto& own : stages_of) {
+    double forward = 0, backward = 0;
+    for (const int s : own) {
+      double b = seconds(s, Kind::kBackward);
+      if (may_split) {
+        b = std::min(b, seconds(s, Kind::kBackwardInput) +
+                            seconds(s, Kind::kBackwardWeight));
+      }
+      forward += microbatches * seconds(s, Kind::kForward);
+      backward += microbatches * b;
+    }
+    const double hidden = durations.overlap * std::min(forward, backward);
+    // The last action may be a W, for which no other action waits.
+    const double last = may_split ? 0 : tail[size(own.front())];
+    bound = std::max(
+        bound, head[size(own.front())] + forward + backward - hidden + last);
+  }
+  return bound;
+}
+
+}  // namespace gpipe

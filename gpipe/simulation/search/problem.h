@@ -1,0 +1,54 @@
+// The input of automatic_schedule(), as tables for its parts.
+// Internal: users include automatic.h.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/simulation/search/options.h"
+#include "gpipe/simulation/costs.h"
+#include "gpipe/simulation/engine.h"
+
+namespace gpipe {
+
+// The stages, ranks, costs and limits for which a schedule is searched.
+struct Problem {
+  // Throws std::invalid_argument in the cases of automatic_schedule(), except
+  // that it accepts memory limits that are too low.
+  Problem(const std::vector<int>& rank_of_stage, int microbatches,
+          const Costs& costs, const AutomaticOptions& options);
+
+  int stages = 0, ranks = 0, microbatches = 0;
+  std::vector<int> rank_of;                 // of each stage
+  std::vector<std::vector<int>> stages_of;  // of each rank, ascending
+  Costs costs;                              // always with `backward`
+  Durations durations;
+  std::size_t links = 0;
+  bool may_split = false;      // whether I and W may replace B
+  bool may_recompute = false;  // whether there may be an R
+
+  // Bytes of each rank.
+  std::vector<double> limit;  // infinite if there is none
+  std::vector<double> resident;
+  // Bytes of each stage; see Costs.
+  std::vector<double> activation, input, weight;
+
+  int cell(const Action& action) const {
+    return action.stage * microbatches + action.microbatch;
+  }
+  int cells() const { return stages * microbatches; }
+
+  // Return the bytes that a rank takes when an action starts, and frees when it
+  // ends. `recomputed`: whether its cell (stage and micro-batch) has an R.
+  double taken_by(const Action& action, bool recomputed) const;
+  double freed_by(const Action& action, bool recomputed) const;
+
+  // Returns a lower bound on the makespan, in seconds. Each rank has to wait
+  // for its first micro-batch and do all its work, and then its last gradient
+  // has to reach the first stage. Also, one micro-batch has to pass all stages
+  // forward and backward.
+  double lower_bound() const;
+};
+
+}  // namespace gpipe

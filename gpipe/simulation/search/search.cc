@@ -1,0 +1,296 @@
+#include "gpipe/simulation/search/search.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+std::size_t size(int number) { return static_cast<std::size_t>(number); }
+
+bool begins_backward(const Action& action) {
+  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+}
+
+bool is_same_cell(const Action& a, const Action& b) {
+  return a.stage == b.stage && a.microbatch == b.microbatch;
+}
+
+// Returns whether two steps have actions of one micro-batch on one stage. The
+// order of such steps is fixed.
+bool share_cell(const Step& x, const Step& y) {
+  return is_same_cell(x.first, y.first) ||
+         (x.is_pair() && is_same_cell(x.second, y.first)) ||
+         (y.is_pair() && (is_same_cell(x.first, y.second) ||
+                          (x.is_pair() && is_same_cell(x.second, y.second))));
+}
+
+// One local search.
+class Search {
+ public:
+  Search(const Problem& problem, const Order& order, uint64_t seed)
+      : problem_(problem), stopwatch_(problem), now_(order), random_(seed) {
+    stopwatch_.run(now_, &times_);
+    follow_critical_path();
+  }
+
+  // Returns the shortest order found by simulating `budget` moves.
+  Order best(int budget) {
+    const double bound = problem_.lower_bound();
+    Order best = now_;
+    double least = times_.makespan;
+    std::vector<double> late(kLate, least);
+    // Many proposals are not possible and do not count as moves. This limits
+    // their number too.
+    int64_t proposals = 16 * static_cast<int64_t>(budget);
+    for (int k = 0; k < budget && proposals > 0 && least > bound;) {
+      --proposals;
+      if (!propose()) continue;
+      double& before = late[size(k) % kLate];
+      ++k;
+      const bool accepted =
+          stopwatch_.run(now_, &next_) &&
+          (next_.makespan <= times_.makespan || next_.makespan <= before);
+      if (accepted) {
+        std::swap(times_, next_);
+        follow_critical_path();
+        if (times_.makespan < least) {
+          least = times_.makespan;
+          best = now_;
+        }
+      } else {
+        undo();
+      }
+      before = std::min(before, times_.makespan);
+    }
+    return best;
+  }
+
+ private:
+  static constexpr std::size_t kLate = 100;
+
+  // ---- Critical path
+
+  // Sets `path_` to the steps of one critical path, from the last to the first.
+  void follow_critical_path() {
+    path_.clear();
+    Place here;
+    for (int r = 0; r < problem_.ranks; ++r) {
+      const auto& times = times_.ranks[size(r)];
+      if (times.empty() || times.back().end < times_.makespan) continue;
+      here = {r, static_cast<int>(times.size()) - 1};
+      break;
+    }
+    while (here.rank >= 0 && here.position >= 0) {
+      path_.push_back(here);
+      const auto& times = times_.ranks[size(here.rank)];
+      const StepTime& time = times[size(here.position)];
+      if (time.start > time.ready || time.last.rank < 0) {
+        --here.position;  // the previous step of its rank
+      } else {
+        here = time.last;
+      }
+    }
+  }
+
+  // ---- Moves
+
+  // Returns a random number below `count`.
+  std::size_t draw(std::size_t count) { return random_() % count; }
+
+  // Makes a random change of `now_` on one rank, after which it still fits.
+  // Returns false, without a change, if the drawn move is not possible.
+  bool propose() {
+    Place here = path_[draw(path_.size())];
+    if (draw(8) == 0) {  // off the critical path, to prepare later moves
+      here.rank = static_cast<int>(draw(now_.ranks.size()));
+      here.position =
+          static_cast<int>(draw(now_.ranks[size(here.rank)].size()));
+    }
+    rank_ = size(here.rank);
+    steps_ = now_.ranks[rank_];
+    changed_cell_ = -1;
+    const auto k = size(here.position);
+    const bool changed = draw(6) == 0 ? change(k) : shift(k);
+    if (!changed) return false;
+    if (peak_bytes(now_, here.rank, problem_) <= problem_.limit[rank_]) {
+      return true;
+    }
+    undo();
+    return false;
+  }
+
+  // Undoes the last move.
+  void undo() {
+    std::swap(now_.ranks[rank_], steps_);
+    if (changed_cell_ >= 0) {
+      char& recomputed = now_.recomputed[size(changed_cell_)];
+      recomputed = recomputed ? 0 : 1;
+    }
+  }
+
+  // Moves the step at `from` on its rank, as near as possible to a drawn place.
+  // Returns false if it does not move.
+  bool shift(std::size_t from) {
+    auto& steps = now_.ranks[rank_];
+    const std::size_t reach =
+        draw(2) == 0 ? 1 : 1 + draw(draw(4) == 0 ? steps.size() : 8);
+    std::size_t to = from;
+    if (draw(2) == 0) {
+      while (to + 1 < steps.size() && to < from + reach &&
+             may_swap(from, to + 1)) {
+        ++to;
+      }
+      std::rotate(steps.begin() + from, steps.begin() + from + 1,
+                  steps.begin() + to + 1);
+    } else {
+      while (to > 0 && from < to + reach && may_swap(to - 1, from)) --to;
+      std::rotate(steps.begin() + to, steps.begin() + from,
+                  steps.begin() + from + 1);
+    }
+    return to != from;
+  }
+
+  // Returns whether steps a < b of `rank_` may change their order. All inputs
+  // of b arrive before a ends, so b does not depend on a through other ranks,
+  // and the swap makes no deadlock. (If an input of b arrives later, b would
+  // not begin earlier, so the swap would gain nothing.)
+  bool may_swap(std::size_t a, std::size_t b) const {
+    const auto& steps = steps_;
+    const auto& times = times_.ranks[rank_];
+    return times[b].ready < times[a].end && !share_cell(steps[a], steps[b]);
+  }
+
+  // Changes the kind of a step, not its place: pairs or separates, splits or
+  // merges, or adds or removes a recompute. Returns false if that is not
+  // possible.
+  bool change(std::size_t k) {
+    const Step& step = steps_[k];
+    if (step.is_pair() || (problem_.durations.overlap > 0 && draw(2) == 0)) {
+      return step.is_pair() ? part(k) : pair(k);
+    }
+    switch (step.first.kind) {
+      case Kind::kBackward:
+        if (problem_.may_split && draw(2) == 0) return split(k);
+        return toggle_recompute(step.first);
+      case Kind::kBackwardInput:
+        if (draw(2) == 0) return merge(k);
+        return toggle_recompute(step.first);
+      case Kind::kBackwardWeight:
+        return false;
+      default:
+        return toggle_recompute(step.first);
+    }
+  }
+
+  // Makes two steps of a pair.
+  bool part(std::size_t k) {
+    auto& steps = now_.ranks[rank_];
+    const Action second = steps[k].second;
+    steps[k].first.with_next = false;
+    steps.insert(steps.begin() + k + 1, {second, {}});
+    return true;
+  }
+
+  // Makes a pair of step k and the next one.
+  bool pair(std::size_t k) {
+    auto& steps = now_.ranks[rank_];
+    if (k + 1 == steps.size() || steps[k + 1].is_pair()) return false;
+    const Action a = steps[k].first, b = steps[k + 1].first;
+    const bool forward_and_backward =
+        (a.kind == Kind::kForward && begins_backward(b)) ||
+        (b.kind == Kind::kForward && begins_backward(a));
+    if (!forward_and_backward || a.microbatch == b.microbatch ||
+        !may_swap(k, k + 1)) {
+      return false;
+    }
+    steps[k].first.with_next = true;
+    steps[k].second = b;
+    steps.erase(steps.begin() + k + 1);
+    return true;
+  }
+
+  // Replaces a B by an I with its W right after it.
+  bool split(std::size_t k) {
+    auto& steps = now_.ranks[rank_];
+    Action& action = steps[k].first;
+    action.kind = Kind::kBackwardInput;
+    Action weight = action;
+    weight.kind = Kind::kBackwardWeight;
+    steps.insert(steps.begin() + k + 1, {weight, {}});
+    return true;
+  }
+
+  // Replaces an I by a B, and removes its W.
+  bool merge(std::size_t k) {
+    auto& steps = now_.ranks[rank_];
+    Action weight = steps[k].first;
+    weight.kind = Kind::kBackwardWeight;
+    steps[k].first.kind = Kind::kBackward;
+    steps.erase(find(weight));
+    return true;
+  }
+
+  // Removes the recompute of a cell, or adds one right before its backward.
+  bool toggle_recompute(const Action& action) {
+    if (!problem_.may_recompute) return false;
+    auto& steps = now_.ranks[rank_];
+    const int cell = problem_.cell(action);
+    const Action recompute = {action.stage, Kind::kRecompute,
+                              action.microbatch};
+    char& recomputed = now_.recomputed[size(cell)];
+    if (recomputed) {
+      steps.erase(find(recompute));
+    } else {
+      if (problem_.input[size(action.stage)] >=
+          problem_.activation[size(action.stage)]) {
+        return false;
+      }
+      const auto backward =
+          std::find_if(steps.begin(), steps.end(), [&](const Step& step) {
+            const auto is_it = [&](const Action& a) {
+              return begins_backward(a) && is_same_cell(a, action);
+            };
+            return is_it(step.first) || (step.is_pair() && is_it(step.second));
+          });
+      steps.insert(backward, {recompute, {}});
+    }
+    recomputed = recomputed ? 0 : 1;
+    changed_cell_ = cell;
+    return true;
+  }
+
+  // Returns the step of `rank_` whose first action is `action`.
+  std::vector<Step>::iterator find(const Action& action) {
+    auto& steps = now_.ranks[rank_];
+    return std::find_if(steps.begin(), steps.end(), [&](const Step& step) {
+      return step.first.kind == action.kind && is_same_cell(step.first, action);
+    });
+  }
+
+  const Problem& problem_;
+  Stopwatch stopwatch_;
+  Order now_;
+  Times times_, next_;
+  std::vector<Place> path_;
+  std::mt19937_64 random_;
+
+  // For undo(): the changed rank, its steps before the change, and the cell
+  // whose recompute was added or removed (-1: none).
+  std::size_t rank_ = 0;
+  std::vector<Step> steps_;
+  int changed_cell_ = -1;
+};
+
+}  // namespace
+
+Order improved(const Problem& problem, const Order& order, int budget,
+               uint64_t seed) {
+  return Search(problem, order, seed).best(budget);
+}
+
+}  // namespace gpipe

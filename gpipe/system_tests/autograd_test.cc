@@ -1,0 +1,513 @@
+// Tests that the graph of a pipeline's output behaves as in plain LibTorch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <atomic>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
+#include "gpipe/system_tests/options.h"
+
+namespace gpipe {
+namespace {
+
+using testing::device;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::kModes;
+using testing::layer;
+using testing::options;
+using testing::reference_device;
+using torch::Tensor;
+using Tensors = std::vector<Tensor>;
+using Pair = std::tuple<Tensor, Tensor>;
+
+Tensor values(torch::IntArrayRef sizes) {
+  return torch::randn(sizes, torch::kDouble);
+}
+
+// Returns a leaf with the values of `tensor`.
+Tensor leaf(const Tensor& tensor, const torch::Device& where) {
+  return tensor.detach().clone().to(where).requires_grad_();
+}
+
+void expect_near(const Tensors& actual, const Tensors& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t k = 0; k < actual.size(); ++k) {
+    ASSERT_EQ(actual[k].defined(), expected[k].defined()) << "element " << k;
+    if (!actual[k].defined()) continue;
+    EXPECT_LE((actual[k].cpu() - expected[k].cpu()).abs().max().item<double>(),
+              1e-12)
+        << "element " << k;
+  }
+}
+
+Tensors grads_of(const Tensors& tensors) {
+  Tensors grads;
+  for (const Tensor& tensor : tensors) {
+    grads.push_back(tensor.grad().defined() ? tensor.grad().clone().cpu()
+                                            : Tensor());
+  }
+  return grads;
+}
+
+// A model and its input.
+template <typename Model>
+struct Twin {
+  Twin(Model model_in, const Tensor& x_in, const torch::Device& where)
+      : model(std::move(model_in)),
+        x(leaf(x_in, where)),
+        wanted(model->parameters()) {
+    wanted.push_back(x);
+  }
+  Tensor forward() { return model->forward(x); }
+  void zero_grad() {
+    for (Tensor& each : wanted) each.mutable_grad() = Tensor();
+  }
+
+  Model model;
+  Tensor x;
+  Tensors wanted;  // the parameters and x
+};
+
+// linear_model() and a pipeline with the same layers. A parameter is on one
+// device only, so model and pipeline have separate parameters with the same
+// values.
+struct Twins {
+  explicit Twins(Checkpoint mode, int64_t chunks = 3)
+      : plain(seeded(), input(), reference_device()),
+        pipeline(GPipe(seeded(), options({2, 2, 2}, chunks, mode)), input(),
+                 device()) {
+    plain.model->to(reference_device());
+  }
+
+  static torch::nn::Sequential seeded() {
+    torch::manual_seed(0);
+    return testing::linear_model();
+  }
+  static Tensor input() {
+    torch::manual_seed(1);
+    return values({7, 6});
+  }
+
+  Twin<torch::nn::Sequential> plain;
+  Twin<GPipe> pipeline;
+};
+
+TEST(Grad, OfParametersAndInputEqualsPlainAndLeavesDotGradAlone) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    const auto run = [](auto& twin) {
+      const auto grads =
+          torch::autograd::grad({twin.forward().sum()}, twin.wanted);
+      for (const Tensor& each : twin.wanted) {
+        EXPECT_FALSE(each.grad().defined());
+      }
+      return grads;
+    };
+    expect_near(run(twins.pipeline), run(twins.plain));
+  }
+}
+
+TEST(Grad, OfTheInputAloneEqualsPlain) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    const auto run = [](auto& twin) {
+      return torch::autograd::grad({twin.forward().sum()}, {twin.x});
+    };
+    expect_near(run(twins.pipeline), run(twins.plain));
+  }
+}
+
+TEST(Grad, OfANonLeafInputReachesWhatIsBeforeThePipeline) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    const auto run = [](auto& twin) {
+      return torch::autograd::grad({twin.model->forward(twin.x.exp()).sum()},
+                                   twin.wanted);
+    };
+    expect_near(run(twins.pipeline), run(twins.plain));
+  }
+}
+
+struct CountBackward : torch::autograd::Function<CountBackward> {
+  static std::atomic<int> count;
+  static Tensor forward(torch::autograd::AutogradContext*, Tensor x) {
+    return x.clone();
+  }
+  static Tensors backward(torch::autograd::AutogradContext*, Tensors grads) {
+    ++count;
+    return grads;
+  }
+};
+std::atomic<int> CountBackward::count{0};
+
+TEST(Grad, ComputesNoMoreThanAsked) {
+  for (const Checkpoint mode : kModes) {
+    torch::nn::Linear last(2, 2);
+    torch::nn::Sequential model;
+    model->push_back(torch::nn::Linear(2, 2));
+    model->push_back(layer([](Tensor x) { return CountBackward::apply(x); }));
+    model->push_back(last);
+    GPipe pipeline(model, options({1, 1, 1}, 2, mode));
+    CountBackward::count = 0;
+    const Tensor x = torch::randn({4, 2}).to(device());
+    torch::autograd::grad({pipeline->forward(x).sum()}, {last->weight});
+    EXPECT_EQ(CountBackward::count, 0);
+    pipeline->forward(x).sum().backward();
+    EXPECT_EQ(CountBackward::count, 2);
+  }
+}
+
+TEST(Grad, OfAnUnusedParameterIsAnErrorAsInPlain) {
+  Twins twins(Checkpoint::kAlways);
+  const auto run = [](const Tensor& output, const Tensor& x,
+                      bool allow_unused) {
+    return torch::autograd::grad({output.sum()},
+                                 {x, leaf(torch::ones({2}), x.device())},
+                                 /*grad_outputs=*/{}, /*retain_graph=*/true,
+                                 /*create_graph=*/false, allow_unused);
+  };
+  const auto ours = twins.pipeline.forward();
+  const auto plain = twins.plain.forward();
+  const auto error = error_of([&] { run(ours, twins.pipeline.x, false); });
+  EXPECT_THAT(error, HasSubstr("allow_unused"));
+  EXPECT_EQ(error, error_of([&] { run(plain, twins.plain.x, false); }));
+  expect_near(run(ours, twins.pipeline.x, true),
+              run(plain, twins.plain.x, true));
+}
+
+TEST(Backward, AccumulatesIntoDotGrad) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    twins.pipeline.forward().sum().backward();
+    const auto once = grads_of(twins.pipeline.wanted);
+    twins.pipeline.forward().sum().backward();
+    const auto twice = grads_of(twins.pipeline.wanted);
+    for (std::size_t k = 0; k < once.size(); ++k) {
+      EXPECT_TRUE(torch::equal(twice[k], 2 * once[k]));
+    }
+  }
+}
+
+TEST(Backward, TwiceWithRetainGraphDoublesGradients) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    auto loss = twins.pipeline.forward().sum();
+    loss.backward({}, /*retain_graph=*/true);
+    const auto once = grads_of(twins.pipeline.wanted);
+    loss.backward({}, /*retain_graph=*/true);
+    loss.backward();
+    const auto thrice = grads_of(twins.pipeline.wanted);
+    for (std::size_t k = 0; k < once.size(); ++k) {
+      EXPECT_TRUE(torch::equal(thrice[k], once[k] + once[k] + once[k]));
+    }
+  }
+}
+
+TEST(Backward, TwiceWithoutRetainGraphIsLibTorchsError) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    const auto twice = [](auto& twin) {
+      auto loss = twin.forward().sum();
+      loss.backward();
+      return error_of([&] { loss.backward(); });
+    };
+    const auto error = twice(twins.pipeline);
+    EXPECT_THAT(error, HasSubstr("Trying to backward through the graph a "
+                                 "second time"));
+    EXPECT_EQ(error, twice(twins.plain));
+  }
+}
+
+TEST(Backward, OfSeveralForwardsEqualsPlain) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    const Tensor other = values({4, 6});
+    const auto run = [&](auto& twin, auto backward) {
+      twin.zero_grad();
+      backward(twin.forward().sum(),
+               twin.model->forward(leaf(other, twin.x.device())).pow(2).sum());
+      return grads_of(twin.wanted);
+    };
+    const auto at_once = [](Tensor a, Tensor b) { (a + b).backward(); };
+    const auto in_order = [](Tensor a, Tensor b) {
+      a.backward();
+      b.backward();
+    };
+    const auto reversed = [](Tensor a, Tensor b) {
+      b.backward();
+      a.backward();
+    };
+    const auto expected = run(twins.plain, at_once);
+    expect_near(run(twins.pipeline, at_once), expected);
+    expect_near(run(twins.pipeline, in_order), expected);
+    expect_near(run(twins.pipeline, reversed), expected);
+  }
+}
+
+TEST(Backward, KeepsAGraphWhileAnotherForwardRuns) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    auto first = twins.pipeline.forward().sum();
+    first.backward({}, /*retain_graph=*/true);
+    const auto once = grads_of(twins.pipeline.wanted);
+    twins.pipeline.model->forward(leaf(values({3, 6}), device())).sum();
+    twins.pipeline.zero_grad();
+    first.backward();
+    const auto again = grads_of(twins.pipeline.wanted);
+    for (std::size_t k = 0; k < once.size(); ++k) {
+      EXPECT_TRUE(torch::equal(again[k], once[k]));
+    }
+  }
+}
+
+TEST(Backward, OfSomeRowsEqualsPlain) {
+  for (const Checkpoint mode : kModes) {
+    for (const int64_t row : {0, 3, 6}) {
+      Twins twins(mode);
+      const auto run = [&](auto& twin) {
+        twin.zero_grad();
+        twin.forward()[row].sum().backward();
+        return grads_of(twin.wanted);
+      };
+      expect_near(run(twins.pipeline), run(twins.plain));
+    }
+  }
+}
+
+// A model whose layers have captured modules. The pipeline does not know of
+// captured modules and does not move them. So they are on the device of their
+// layer from the beginning.
+struct TwoOutputs {
+  TwoOutputs(const torch::Device& where_first,
+             const torch::Device& where_second) {
+    first->to(where_first, torch::kDouble);
+    second->to(where_second, torch::kDouble);
+    model = torch::nn::Sequential(
+        layer<Pair>([first = first](Tensor x) mutable {
+          return Pair(first(x), x.sin());
+        }),
+        layer<Pair, Pair>([second = second](Pair pair) mutable {
+          const auto& [a, b] = pair;
+          return Pair(a * 2, second(b));
+        }));
+  }
+  torch::nn::Linear first{3, 3}, second{3, 3};
+  torch::nn::Sequential model;
+};
+
+TEST(Backward, OfOneOfTwoOutputsEqualsPlain) {
+  for (const Checkpoint mode : kModes) {
+    torch::manual_seed(0);
+    TwoOutputs plain(reference_device(), reference_device());
+    torch::manual_seed(0);
+    TwoOutputs ours(device(0), device(1));
+    GPipe pipeline(ours.model, options({1, 1}, 2, mode));
+    const Tensor x = values({4, 3});
+    for (const int wanted : {0, 1}) {
+      const auto run = [&](auto& model, const TwoOutputs& layers,
+                           const torch::Device& where) {
+        const Tensor input = leaf(x, where);
+        const Pair output = model->template forward<Pair>(input);
+        return torch::autograd::grad(
+            {(wanted == 0 ? std::get<0>(output) : std::get<1>(output)).sum()},
+            {input, layers.first->weight, layers.second->weight}, {}, false,
+            false, /*allow_unused=*/true);
+      };
+      expect_near(run(pipeline, ours, device()),
+                  run(plain.model, plain, reference_device()));
+    }
+  }
+}
+
+TEST(Backward, ReachesALeafThatALayerHasCaptured) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    const Tensor factor = values({3});
+    const Tensor x = values({5, 3});
+    const auto model_with = [](const Tensor& captured) {
+      return torch::nn::Sequential(
+          layer([](Tensor x) { return x.tanh(); }),
+          layer([captured](Tensor x) { return x * captured; }));
+    };
+    const Tensor plain = leaf(factor, reference_device());
+    const Tensor ours = leaf(factor, device(1));
+    GPipe pipeline(model_with(ours), options({1, 1}, 3, mode));
+    expect_near(
+        torch::autograd::grad({pipeline->forward(x.to(device())).sum()},
+                              {ours}),
+        torch::autograd::grad(
+            {model_with(plain)->forward(x.to(reference_device())).sum()},
+            {plain}));
+  }
+}
+
+// A captured tensor may have a graph of its own, which all micro-batches share.
+TEST(Backward, ReachesWhatIsBehindACapturedTensor) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    const Tensor exponent = values({3});
+    const Tensor x = values({5, 3});
+    const auto model_with = [](const Tensor& captured) {
+      return torch::nn::Sequential(
+          layer([captured](Tensor x) { return x * captured; }));
+    };
+    const Tensor plain = leaf(exponent, reference_device());
+    const Tensor ours = leaf(exponent, device());
+    const Tensor captured = ours.exp();
+    GPipe pipeline(model_with(captured), options({1}, 1, mode));
+    expect_near(
+        torch::autograd::grad({pipeline->forward(x.to(device())).sum()},
+                              {ours}),
+        torch::autograd::grad(
+            {model_with(plain.exp())->forward(x.to(reference_device())).sum()},
+            {plain}));
+    // The second micro-batch needs the captured graph, which the first one
+    // freed.
+    GPipe halves(model_with(captured), options({1}, 2, mode));
+    EXPECT_THAT(
+        error_of([&] { halves->forward(x.to(device())).sum().backward(); }),
+        HasSubstr("Trying to backward through the graph a second"));
+  }
+}
+
+// A graph without saved tensors may be used by many micro-batches, but not by
+// two workers at a time.
+TEST(Backward, OfACapturedGraphIsForOnePartition) {
+  torch::manual_seed(0);
+  const Tensor x = values({6, 3});
+  const auto model_with = [](const Tensor& captured) {
+    return torch::nn::Sequential(
+        layer([captured](Tensor x) { return x.mm(captured).tanh(); }),
+        layer([captured](Tensor x) { return x.mm(captured); }));
+  };
+  const Tensor plain = leaf(values({3, 3}), reference_device());
+  const auto expected = torch::autograd::grad(
+      {model_with(plain.t())->forward(x.to(reference_device())).sum()},
+      {plain});
+  for (const Checkpoint mode : kModes) {
+    const Tensor ours = leaf(plain, device());
+    const std::vector<torch::Device> here(2, device());
+    const auto grads = [&](std::vector<int64_t> balance, int64_t chunks) {
+      GPipe pipeline(model_with(ours.t()),
+                     options(balance, chunks, mode).devices(here));
+      return torch::autograd::grad({pipeline->forward(x.to(device())).sum()},
+                                   {ours});
+    };
+    expect_near(grads({2}, 3), expected);
+    // One micro-batch is refused, too: while one partition runs its backward,
+    // the other one may recompute its forward.
+    for (const int64_t chunks : {1, 3}) {
+      EXPECT_THAT(
+          error_of([&] {
+            grads({1, 1}, chunks);
+          }),
+          HasSubstr("layers of partitions 0 and 1 use a tensor that has "
+                    "been computed outside of the pipeline (by TBackward0)"));
+    }
+  }
+}
+
+TEST(Backward, WorksAfterThePipelineIsGone) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    auto loss = twins.pipeline.forward().sum();
+    twins.pipeline.model = nullptr;
+    loss.backward();
+    twins.plain.forward().sum().backward();
+    expect_near(grads_of(twins.pipeline.wanted), grads_of(twins.plain.wanted));
+  }
+}
+
+TEST(Backward, RefusesCreateGraph) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    EXPECT_THAT(error_of([&] {
+                  torch::autograd::grad(
+                      {twins.pipeline.forward().sum()}, {twins.pipeline.x}, {},
+                      /*retain_graph=*/true, /*create_graph=*/true);
+                }),
+                HasSubstr("c10::Error: a pipeline cannot be differentiated "
+                          "twice: create_graph = true is not supported"));
+  }
+}
+
+TEST(Hook, OfAParameterSeesTheSumOnce) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    Tensors seen;
+    Tensor weight = twins.pipeline.wanted[0];
+    weight.register_hook([&](Tensor grad) {
+      seen.push_back(grad.clone());
+      return 2 * grad;
+    });
+    twins.pipeline.forward().sum().backward();
+    ASSERT_EQ(seen.size(), 1u);
+    EXPECT_TRUE(torch::equal(weight.grad(), 2 * seen[0]));
+  }
+}
+
+TEST(Hook, OfTheInputSeesAllRowsOnce) {
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    Tensors seen;
+    twins.pipeline.x.register_hook([&](Tensor grad) { seen.push_back(grad); });
+    twins.pipeline.forward().sum().backward();
+    ASSERT_EQ(seen.size(), 1u);
+    EXPECT_TRUE(torch::equal(seen[0], twins.pipeline.x.grad()));
+  }
+}
+
+TEST(Hook, AfterAccumulationRunsOnce) {
+  struct Count : torch::autograd::PostAccumulateGradHook {
+    explicit Count(int& count) : count(count) {}
+    void operator()(const torch::autograd::Variable&) override { ++count; }
+    int& count;
+  };
+  for (const Checkpoint mode : kModes) {
+    Twins twins(mode);
+    int count = 0;
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        twins.pipeline.wanted[2], std::make_unique<Count>(count));
+    twins.pipeline.forward().sum().backward();
+    EXPECT_EQ(count, 1);
+  }
+}
+
+TEST(Hook, InsideALayerActsAsInPlain) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    torch::nn::Sequential model(
+        layer([](Tensor x) { return x.sin(); }), layer([](Tensor x) {
+          auto y = x.tanh();
+          y.register_hook([](Tensor grad) { return grad * 3; });
+          return y * y;
+        }));
+    GPipe pipeline(model, options({1, 1}, 2, mode));
+    const Tensor x = values({4, 3});
+    const auto run = [](auto& module, const Tensor& input) {
+      return torch::autograd::grad({module->forward(input).sum()}, {input});
+    };
+    expect_near(run(pipeline, leaf(x, device())),
+                run(model, leaf(x, reference_device())));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

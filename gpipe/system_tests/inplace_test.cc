@@ -1,0 +1,344 @@
+// Tests layers that work in place: results equal plain LibTorch, or it is an
+// error.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/skip.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+#include "gpipe/system_tests/options.h"
+
+namespace gpipe {
+namespace {
+
+using testing::device;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::kModes;
+using testing::layer;
+using testing::options;
+using testing::reference_device;
+using ::testing::StartsWith;
+using torch::Tensor;
+using torch::nn::Sequential;
+using Pair = std::tuple<Tensor, Tensor>;
+using Tensors = std::vector<Tensor>;
+
+constexpr char kChangesItsInput[] =
+    "changes the partition's input in place, so that the checkpointed forward "
+    "cannot be computed again from it";
+
+torch::nn::Linear linear() {
+  torch::nn::Linear module(3, 3);
+  module->to(torch::kDouble);
+  return module;
+}
+
+torch::nn::ReLU inplace_relu() {
+  return torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true));
+}
+
+Tensor leaf(const torch::Device& where = device()) {
+  return torch::randn({4, 3}, torch::kDouble).to(where).requires_grad_();
+}
+
+// Returns a leaf with the values of `tensor`.
+Tensor leaf_of(const Tensor& tensor, const torch::Device& where = device()) {
+  return tensor.detach().clone().to(where).requires_grad_();
+}
+
+GPipeOptions one_each(const Sequential& model) {
+  return options(std::vector<int64_t>(model->size(), 1), 2);
+}
+
+GPipe one_each(Sequential model, Checkpoint mode) {
+  return GPipe(model, one_each(model).checkpoint(mode));
+}
+
+// Expects equal gradients of the input and the parameters from a pipeline and
+// from the plain model.
+void expect_as_plain(Sequential model, const GPipeOptions& options,
+                     bool leaf_input) {
+  const Tensor values = leaf();
+  const auto grads = [&](auto& module, const torch::Device& where) {
+    const Tensor x = leaf_of(values, where);
+    auto wanted = model->parameters();
+    wanted.push_back(x);
+    // In-place work on the input would otherwise change a leaf.
+    const Tensor input = leaf_input ? x : x * 1;
+    Tensors result;
+    for (const Tensor& grad :
+         torch::autograd::grad({module->forward(input).pow(2).sum()}, wanted)) {
+      result.push_back(grad.cpu());
+    }
+    return result;
+  };
+  // The pipeline has moved the parameters.
+  model->to(reference_device());
+  const auto expected = grads(model, reference_device());
+  GPipe pipeline(model, options);
+  const auto actual = grads(pipeline, device());
+  for (std::size_t k = 0; k < expected.size(); ++k) {
+    EXPECT_LE((actual[k] - expected[k]).abs().max().item<double>(), 1e-12);
+  }
+}
+
+TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    expect_as_plain(
+        Sequential(linear(), inplace_relu(), linear(), inplace_relu()),
+        options({2, 2}, 2, mode),
+        /*leaf_input=*/true);
+  }
+}
+
+// The model is Linear, then ReLU in place on another partition. In torchgpipe
+// (test 61) its backward is an error.
+TEST(Inplace, AtTheStartOfAPartitionEqualsPlainWithoutCheckpointing) {
+  torch::manual_seed(0);
+  Sequential model(linear(), inplace_relu(), linear(), inplace_relu());
+  expect_as_plain(model, one_each(model).checkpoint(Checkpoint::kNever),
+                  /*leaf_input=*/true);
+}
+
+TEST(Inplace, AtTheStartOfThePipelineEqualsPlainForOneMicrobatch) {
+  torch::manual_seed(0);
+  Sequential model(inplace_relu(), linear());
+  for (const Checkpoint mode : {Checkpoint::kExceptLast, Checkpoint::kNever}) {
+    expect_as_plain(model, one_each(model).chunks(1).checkpoint(mode),
+                    /*leaf_input=*/false);
+  }
+}
+
+// Micro-batches are views of one tensor, and LibTorch counts changes of the
+// whole tensor. So a tensor saved for one micro-batch seems changed by the
+// next.
+TEST(Inplace, AtTheStartOfThePipelineIsDetectedForSeveralMicrobatches) {
+  auto pipeline =
+      one_each(Sequential(inplace_relu(), linear()), Checkpoint::kNever);
+  EXPECT_THAT(error_of([&] { pipeline->forward(leaf() * 1).sum().backward(); }),
+              HasSubstr("has been modified by an inplace operation"));
+}
+
+TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast}) {
+    auto pipeline = one_each(Sequential(linear(), inplace_relu()), mode);
+    const auto error = error_of([&] { pipeline->forward(leaf()); });
+    EXPECT_THAT(error, StartsWith("c10::Error: a layer of partition 1 "));
+    EXPECT_THAT(error, HasSubstr(kChangesItsInput));
+    EXPECT_THAT(error, HasSubstr("(in partition 1, micro-batch 0, forward "
+                                 "(checkpointed))"));
+  }
+}
+
+// If the input does not require grad, torchgpipe does not detect this (its
+// expected failure, test 62).
+TEST(Inplace, OnAnInputWithoutGradIsDetectedToo) {
+  auto pipeline =
+      one_each(Sequential(inplace_relu(), linear()), Checkpoint::kAlways);
+  EXPECT_THAT(
+      error_of([&] {
+        pipeline->forward(torch::ones({4, 3}, torch::kDouble).to(device()));
+      }),
+      HasSubstr(kChangesItsInput));
+}
+
+// In torchgpipe a checkpointed in-place change runs twice, and the gradient is
+// then 3 (its expected failure, test 63).
+TEST(Inplace, NeverGivesAWrongGradient) {
+  // Computes y = (x + 1) * x, with the addition in place on the second of a
+  // pair.
+  const auto make = [] {
+    return Sequential(
+        layer<Pair>([](Tensor x) { return Pair(x, torch::ones_like(x)); }),
+        layer<Tensor, Pair>([](Pair pair) {
+          auto& [foo, bar] = pair;
+          bar.add_(1);
+          return foo * bar;
+        }));
+  };
+  for (const Checkpoint mode : kModes) {
+    auto pipeline = one_each(make(), mode);
+    const Tensor x = torch::ones({4}).to(device()).requires_grad_();
+    const auto error = error_of([&] { pipeline->forward(x).sum().backward(); });
+    if (mode == Checkpoint::kNever) {
+      EXPECT_EQ(error, "");
+      EXPECT_TRUE(torch::equal(x.grad(), torch::full_like(x, 2)));
+    } else {
+      EXPECT_THAT(error, HasSubstr(kChangesItsInput));
+    }
+  }
+}
+
+TEST(Inplace, OnALeafThatRequiresGradIsLibTorchsError) {
+  for (const Checkpoint mode : kModes) {
+    Sequential model(inplace_relu(), linear());
+    model->to(reference_device());
+    const auto plain =
+        error_of([&] { model->forward(leaf(reference_device())); });
+    auto pipeline = one_each(model, mode);
+    EXPECT_THAT(plain, HasSubstr("a leaf Variable that requires grad is being "
+                                 "used in an in-place operation"));
+    EXPECT_EQ(error_of([&] { pipeline->forward(leaf()); }).rfind(plain, 0), 0u);
+  }
+}
+
+// The backward of sigmoid needs its output. Both partitions are on one device;
+// otherwise the second one would work on a copy.
+TEST(Inplace, OnWhatAnEarlierPartitionNeedsIsLibTorchsError) {
+  Sequential model(layer([](Tensor x) { return x.sigmoid(); }),
+                   layer([](Tensor x) { return x.add_(1); }));
+  GPipe pipeline(model, one_each(model)
+                            .checkpoint(Checkpoint::kNever)
+                            .devices({device(), device()}));
+  const auto changed = HasSubstr(
+      "one of the variables needed for gradient computation has been modified "
+      "by an inplace operation");
+  EXPECT_THAT(error_of([&] {
+                model->forward(leaf(reference_device())).sum().backward();
+              }),
+              changed);
+  EXPECT_THAT(error_of([&] { pipeline->forward(leaf()).sum().backward(); }),
+              changed);
+}
+
+TEST(Inplace, OnACopyOfWhatAnEarlierPartitionNeedsEqualsOutOfPlace) {
+  if (device(0) == device(1)) {
+    GTEST_SKIP() << "nothing is copied between partitions on one device";
+  }
+  Sequential model(layer([](Tensor x) { return x.sigmoid(); }),
+                   layer([](Tensor x) { return x.add_(1); }));
+  auto pipeline = one_each(model, Checkpoint::kNever);
+  const Tensor x = leaf();
+  pipeline->forward(x).sum().backward();
+  const Tensor y = leaf_of(x);
+  (y.sigmoid() + 1).sum().backward();
+  EXPECT_TRUE(torch::allclose(x.grad(), y.grad(), 1e-12, 1e-12));
+}
+
+// In the plain model both are one variable, so its gradient includes the
+// change.
+TEST(Inplace, OnATensorThatAnotherLayerGetsTooIsDetected) {
+  torch::manual_seed(0);
+  struct KeepImpl : torch::nn::Module, Skippable {
+    KeepImpl() : Skippable({{"kept"}, {}}) {}
+    Tensor forward(Tensor x) {
+      stash("kept", x);
+      return x;
+    }
+  };
+  struct AddImpl : torch::nn::Module, Skippable {
+    AddImpl() : Skippable({{}, {"kept"}}) {}
+    Tensor forward(const Tensor& x) { return x + *pop("kept"); }
+  };
+  const auto twice = [](Tensor x) { return Pair(x, x); };
+  const auto change = [](Pair pair) {
+    return std::get<0>(pair).relu_() + std::get<1>(pair);
+  };
+  const auto pass_on = [](Pair pair) { return pair; };
+  const auto models = [&] {
+    return std::vector<Sequential>{
+        Sequential(linear(), layer<Pair>(twice), layer<Tensor, Pair>(change)),
+        Sequential(linear(), layer<Pair>(twice), layer<Pair, Pair>(pass_on),
+                   layer<Tensor, Pair>(change)),
+        Sequential(linear(), std::make_shared<KeepImpl>(), inplace_relu(),
+                   std::make_shared<AddImpl>()),
+        Sequential(linear(), std::make_shared<KeepImpl>(),
+                   torch::nn::Identity(), inplace_relu(),
+                   std::make_shared<AddImpl>())};
+  };
+  for (const auto& devices :
+       {std::vector<torch::Device>(5, device()), testing::devices(5)}) {
+    for (Sequential& model : models()) {
+      const auto options = one_each(model).devices(devices);
+      GPipe pipeline(model,
+                     GPipeOptions(options).checkpoint(Checkpoint::kNever));
+      EXPECT_THAT(error_of([&] { pipeline->forward(leaf()); }),
+                  HasSubstr("changes a tensor in place that an earlier "
+                            "partition has given to more than one layer"));
+      const torch::NoGradGuard no_grad;
+      EXPECT_THAT(error_of([&] { pipeline->forward(leaf()); }),
+                  HasSubstr("has given to more than one layer"));
+    }
+  }
+}
+
+TEST(Inplace, OnOneOfTwoPartsOfATensorEqualsPlain) {
+  torch::manual_seed(0);
+  Sequential model(linear(), layer<Pair>([](Tensor x) {
+                     x = x + 1;
+                     return Pair(x.narrow(0, 0, 2), x.narrow(0, 2, 2));
+                   }),
+                   layer<Tensor, Pair>([](Pair pair) {
+                     return std::get<0>(pair).relu_() * std::get<1>(pair);
+                   }));
+  expect_as_plain(model,
+                  one_each(model).chunks(1).checkpoint(Checkpoint::kNever),
+                  /*leaf_input=*/true);
+}
+
+TEST(Inplace, OnTheOutputIsUpToTheUser) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    Sequential model(linear(), linear());
+    const Tensor values = leaf();
+    const auto run = [&](auto& module, const torch::Device& where) {
+      const Tensor x = leaf_of(values, where);
+      auto output = module->forward(x);
+      output.relu_();
+      return torch::autograd::grad({output.sum()}, {x})[0].cpu();
+    };
+    model->to(reference_device());
+    const Tensor expected = run(model, reference_device());
+    auto pipeline = one_each(model, mode);
+    EXPECT_TRUE(
+        torch::allclose(run(pipeline, device()), expected, 1e-12, 1e-12));
+  }
+}
+
+// torchgpipe's test_python_autograd_function: a tensor that crosses a boundary
+// is no longer the tensor that autograd recorded.
+struct ReturnsItsInput : torch::autograd::Function<ReturnsItsInput> {
+  static Tensor forward(torch::autograd::AutogradContext*, Tensor x) {
+    return x;
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+    return grads;
+  }
+};
+
+TEST(CustomFunction, MayReturnItsInputItself) {
+  for (const Checkpoint mode : kModes) {
+    auto pipeline = one_each(
+        Sequential(layer([](Tensor x) { return ReturnsItsInput::apply(x); }),
+                   layer([](Tensor x) { return ReturnsItsInput::apply(x); })),
+        mode);
+    const Tensor x = leaf();
+    const auto output = pipeline->forward(x);
+    EXPECT_TRUE(torch::equal(output.cpu(), x.cpu()));
+    output.sum().backward();
+    EXPECT_TRUE(torch::equal(x.grad(), torch::ones_like(x)));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,424 @@
+// Tests that every event, wait, record and scope of the runtime is needed:
+// without any one of them, a run fails.
+//
+// Runs on the simulated accelerators only. They detect an access that no wait
+// orders, whatever the timing was.
+#include "gpipe/runtime/device/ordering.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/testing/models.h"
+#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/simulated/simulated.h"
+
+namespace gpipe {
+namespace {
+
+using testing::difference;
+using testing::StepState;
+using torch::Tensor;
+
+// The sites that were reached, and the one that is left out.
+std::mutex mutex;
+std::set<std::string> seen;
+std::string omitted;
+
+bool leave_out(Ordering ordering, const Site& site) {
+  const std::string text = to_string(ordering, site);
+  std::lock_guard<std::mutex> lock(mutex);
+  seen.insert(text);
+  return text == omitted;
+}
+
+void omit(const std::string& site) {
+  std::lock_guard<std::mutex> lock(mutex);
+  omitted = site;
+}
+
+// A model with a layer that allocates memory on the current device.
+torch::nn::Sequential model_of_current_device() {
+  auto model = testing::linear_model();
+  torch::nn::Sequential with_layer;
+  for (const auto& each : *model) with_layer->push_back(each);
+  with_layer->push_back(testing::Lambda([](Tensor x) {
+    const auto here = x.options().device(x.device().type());
+    return x + torch::ones({1}, here);
+  }));
+  return with_layer;
+}
+
+struct Workload {
+  std::string name;
+  torch::nn::Sequential (*model)();
+  std::vector<int64_t> input;
+  std::vector<int64_t> balance;
+  std::vector<int> devices;  // -1 is the CPU
+  int64_t chunks;
+  Checkpoint mode;
+  // The schedule of train_step(); if empty, forward and backward run.
+  std::string schedule = {};
+  int64_t stages_per_rank = 1;
+};
+
+std::vector<torch::Device> devices_of(const Workload& workload) {
+  std::vector<torch::Device> devices;
+  for (const int index : workload.devices) {
+    devices.push_back(index < 0 ? torch::Device(torch::kCPU)
+                                : torch::Device(torch::kHPU, index));
+  }
+  return devices;
+}
+
+// A scope in which streams of the user are current on all devices.
+class OwnStreams {
+ public:
+  OwnStreams() {
+    const c10::impl::VirtualGuardImpl guard(torch::kHPU);
+    for (int k = 0; k < 4; ++k) {
+      guards_.push_back(std::make_unique<c10::StreamGuard>(
+          guard.getNewStream(torch::Device(torch::kHPU, k))));
+    }
+  }
+  ~OwnStreams() {
+    while (!guards_.empty()) guards_.pop_back();
+  }
+
+ private:
+  std::vector<std::unique_ptr<c10::StreamGuard>> guards_;
+};
+
+// Returns "" if copies between devices had their own streams at both ends.
+std::string trace_complaint() {
+  std::set<std::string> computing;
+  const auto trace = simulated::take_trace();
+  const auto name = [](const c10::Stream& stream) {
+    return stream.device().str() + " stream " + std::to_string(stream.id());
+  };
+  for (const simulated::Given& each : trace) {
+    if (each.name.rfind("aten::", 0) == 0) computing.insert(name(each.stream));
+  }
+  for (const simulated::Given& each : trace) {
+    if (!each.other) continue;
+    for (const auto& stream : {each.stream, *each.other}) {
+      if (stream.id() == 0 || computing.count(name(stream))) {
+        return "a copy shares " + name(stream) + " with other work";
+      }
+    }
+  }
+  return "";
+}
+
+// Runs forward and backward. Returns the output.
+Tensor forward_and_backward(GPipe& pipeline, const Tensor& x, int64_t rows,
+                            bool backward_on_other_streams) {
+  Tensor output = pipeline->forward(x);
+  Tensor result = output.detach().mul(1);
+  Tensor loss = output.pow(2).sum() / static_cast<double>(rows);
+  output.reset();
+  std::optional<OwnStreams> others;
+  if (backward_on_other_streams) others.emplace();
+  loss.backward();
+  loss.reset();
+  // LibTorch brings gradients to the streams of the forward, on whichever
+  // streams the backward was called.
+  others.reset();
+  return result;
+}
+
+// Runs a training step and returns its results, on the devices and without
+// waiting.
+StepState train(GPipe& pipeline, const Workload& workload, const Tensor& host,
+                bool backward_on_other_streams) {
+  pipeline->zero_grad();
+  Tensor x = host.to(pipeline->devices().front(), /*non_blocking=*/true);
+  // Makes a new tensor just before its use; it is freed just after.
+  x = x.mul(2).div(2).requires_grad_();
+  StepState state;
+  if (!workload.schedule.empty()) {
+    const Tensor target =
+        torch::ones({host.size(0)}, torch::kDouble)
+            .to(pipeline->devices().back(), /*non_blocking=*/true)
+            .mul(1);
+    const StepResult result = pipeline->train_step(
+        x, target,
+        [](const Tensor& output, const Tensor& target) {
+          return (output.flatten(1).sum(1) - target).pow(2).mean();
+        },
+        named_schedule(workload.schedule,
+                       static_cast<int>(workload.devices.size()),
+                       static_cast<int>(workload.chunks),
+                       static_cast<int>(workload.stages_per_rank)),
+        TrainOptions().outputs(true));
+    state.output = result.output() * result.loss;
+  } else {
+    state.output = forward_and_backward(pipeline, x, host.size(0),
+                                        backward_on_other_streams);
+  }
+  state.grads.push_back(x.grad().mul(1));
+  for (const Tensor& parameter : pipeline->parameters()) {
+    state.grads.push_back(parameter.grad().mul(1));
+  }
+  return state;
+}
+
+StepState on_cpu(StepState state) {
+  state.output = state.output.cpu();
+  for (Tensor& grad : state.grads) grad = grad.cpu();
+  for (Tensor& buffer : state.buffers) buffer = buffer.cpu();
+  return state;
+}
+
+GPipe pipeline_on(const Workload& workload,
+                  const std::vector<torch::Device>& devices) {
+  torch::manual_seed(0);
+  return GPipe(workload.model(), GPipeOptions(workload.balance)
+                                     .devices(devices)
+                                     .chunks(workload.chunks)
+                                     .checkpoint(workload.mode)
+                                     .stages_per_rank(workload.stages_per_rank)
+                                     .deferred_batch_norm(true)
+                                     .threads_per_partition(1));
+}
+
+// Runs two steps. Returns "" if their bits equal those of the same pipeline on
+// the CPU, no access was unordered, and copies had their own streams.
+std::string run(const Workload& workload) {
+  simulated::set_microbatch(current_microbatch);
+  const Tensor host = torch::randn(workload.input, torch::kDouble);
+  const auto two_steps = [&](GPipe& pipeline) {
+    torch::manual_seed(7);
+    std::vector<StepState> states;
+    for (const bool other_streams : {false, true}) {
+      states.push_back(train(pipeline, workload, host, other_streams));
+    }
+    for (const Tensor& buffer : pipeline->buffers()) {
+      states.back().buffers.push_back(buffer.clone());
+    }
+    return states;
+  };
+  GPipe on_the_cpu = pipeline_on(
+      workload,
+      std::vector<torch::Device>(workload.devices.size(), torch::kCPU));
+  const auto expected = two_steps(on_the_cpu);
+
+  std::string complaint;
+  try {
+    GPipe pipeline = pipeline_on(workload, devices_of(workload));
+    simulated::synchronize();  // until the model is on its devices
+    simulated::take_trace();
+    const OwnStreams forward_streams;
+    const auto states = two_steps(pipeline);
+    complaint = trace_complaint();
+    for (std::size_t k = 0; k < states.size(); ++k) {
+      if (!complaint.empty()) break;
+      complaint = difference(on_cpu(states[k]), expected[k]);
+    }
+    simulated::synchronize();
+  } catch (const c10::Error& error) {
+    complaint = error.what_without_backtrace();
+  }
+  const auto races = simulated::take_races();
+  if (!races.empty()) complaint = races.front();
+  simulated::empty_cache();
+  return complaint;
+}
+
+torch::nn::Sequential conv_model() { return testing::conv_model(0.4); }
+
+std::vector<Workload> workloads() {
+  using testing::linear_model;
+  using testing::skip_model;
+  const auto kAlways = Checkpoint::kAlways;
+  const auto kNever = Checkpoint::kNever;
+  const std::vector<int64_t> x{8, 6}, y{8, 4};
+  return {
+      {"one device", linear_model, x, {6}, {0}, 4, kNever},
+      {"four devices", linear_model, x, {2, 1, 1, 2}, {0, 1, 2, 3}, 4, kNever},
+      {"four devices, checkpointed",
+       linear_model,
+       x,
+       {2, 1, 1, 2},
+       {0, 1, 2, 3},
+       4,
+       kAlways},
+      {"four partitions on one device",
+       linear_model,
+       x,
+       {2, 1, 1, 2},
+       {1, 1, 1, 1},
+       4,
+       kNever},
+      {"four partitions on one device, checkpointed",
+       linear_model,
+       x,
+       {2, 1, 1, 2},
+       {1, 1, 1, 1},
+       4,
+       kAlways},
+      {"skips over four devices",
+       skip_model,
+       y,
+       {1, 2, 2, 2},
+       {0, 1, 2, 3},
+       4,
+       kNever},
+      {"skips on one device",
+       skip_model,
+       y,
+       {1, 2, 2, 2},
+       {2, 2, 2, 2},
+       4,
+       kAlways},
+      {"skips to and fro",
+       skip_model,
+       y,
+       {1, 2, 2, 2},
+       {0, 1, 0, 1},
+       4,
+       kNever},
+      {"one micro-batch", linear_model, x, {2, 2, 2}, {0, 1, 2}, 1, kNever},
+      {"one micro-batch on one device",
+       linear_model,
+       x,
+       {2, 2, 2},
+       {0, 0, 0},
+       1,
+       kNever},
+      {"the current device",
+       model_of_current_device,
+       x,
+       {2, 2, 3},
+       {3, 0, 2},
+       2,
+       kNever},
+      {"convolutions, BatchNorm and dropout",
+       conv_model,
+       {8, 3, 8, 8},
+       {2, 2, 2, 2},
+       {0, 1, 2, 3},
+       3,
+       Checkpoint::kExceptLast},
+      {"from the CPU and back",
+       linear_model,
+       x,
+       {2, 2, 2},
+       {-1, 1, -1},
+       4,
+       kNever},
+      {"over the CPU", linear_model, x, {2, 2, 2}, {1, -1, 1}, 4, kAlways},
+      {"1F1B over four devices",
+       linear_model,
+       x,
+       {2, 1, 1, 2},
+       {0, 1, 2, 3},
+       4,
+       kNever,
+       "1f1b"},
+      {"1F1B on one device, checkpointed",
+       linear_model,
+       x,
+       {3, 3},
+       {1, 1},
+       4,
+       kAlways,
+       "1f1b"},
+      {"zero bubble with skips, two stages per rank",
+       skip_model,
+       y,
+       {1, 2, 2, 2},
+       {0, 1},
+       4,
+       kNever,
+       "zb-interleaved",
+       2},
+      {"interleaved convolutions with dropout",
+       conv_model,
+       {8, 3, 8, 8},
+       {2, 2, 2, 2},
+       {2, 3},
+       3,
+       Checkpoint::kExceptLast,
+       "interleaved-1f1b",
+       2},
+  };
+}
+
+TEST(Ordering, NoWorkloadComplains) {
+  for (const Workload& each : workloads())
+    EXPECT_EQ(run(each), "") << each.name;
+}
+
+TEST(Ordering, DelaysChangeNothing) {
+  const auto all = workloads();
+  const auto seeds = static_cast<uint64_t>(testing::rounds(40, 200));
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
+    simulated::set_delays({seed, /*probability=*/0.2, /*seconds=*/300e-6});
+    const Workload& each = all[seed % all.size()];
+    ASSERT_EQ(run(each), "") << each.name << ", seed " << seed;
+  }
+}
+
+// The host never waits for the streams, so they always have work.
+TEST(Ordering, AStepDoesNotWaitOnTheHost) {
+  for (const Workload& each : workloads()) {
+    const auto devices = devices_of(each);
+    if (std::any_of(devices.begin(), devices.end(),
+                    [](const auto& device) { return device.is_cpu(); })) {
+      continue;  // a CPU computes on the host, which must wait for its inputs
+    }
+    GPipe pipeline = pipeline_on(each, devices);
+    const Tensor host = torch::randn(each.input, torch::kDouble);
+    train(pipeline, each, host, false);
+    const int64_t before = simulated::host_waits();
+    for (int step = 0; step < 3; ++step) train(pipeline, each, host, false);
+    EXPECT_EQ(simulated::host_waits() - before, 0) << each.name;
+    simulated::synchronize();
+  }
+}
+
+TEST(Ordering, NothingCanBeLeftOut) {
+  set_leave_out(leave_out);
+  for (const Workload& each : workloads()) run(each);
+  std::set<std::string> sites;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    sites = seen;
+  }
+  std::size_t caught = 0;
+  for (const std::string& site : sites) {
+    omit(site);
+    std::string by;
+    for (const Workload& each : workloads()) {
+      const std::string complaint = run(each);
+      if (complaint.empty()) continue;
+      by = "\"" + each.name + "\": " + complaint;
+      break;
+    }
+    std::cout << "without the " << site << ": "
+              << (by.empty() ? "NOT CAUGHT" : by) << "\n";
+    EXPECT_NE(by, "") << site;
+    caught += !by.empty();
+  }
+  omit("");
+  set_leave_out(nullptr);
+  std::cout << caught << " of " << sites.size() << " caught\n";
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,298 @@
+// Tests which outputs of a pipeline require grad: the same as in plain
+// LibTorch, in every checkpoint mode, with and without a graph.
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <atomic>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
+#include "gpipe/system_tests/options.h"
+
+namespace gpipe {
+namespace {
+
+using testing::device;
+using testing::kModes;
+using testing::layer;
+using testing::options;
+using testing::reference_device;
+using torch::Tensor;
+using torch::nn::Sequential;
+using Tensors = std::vector<Tensor>;
+using Pair = std::tuple<Tensor, Tensor>;
+using Triple = std::tuple<Tensor, Tensor, Tensor>;
+
+void freeze(torch::nn::Module& module) {
+  for (Tensor& each : module.parameters()) each.set_requires_grad(false);
+}
+
+// Returns a pipeline with one layer per partition and two micro-batches.
+GPipe one_each(Sequential model, Checkpoint mode) {
+  return GPipe(model, options(std::vector<int64_t>(model->size(), 1), 2, mode));
+}
+
+Tensor input(bool requires_grad, const torch::Device& where = device()) {
+  torch::manual_seed(0);
+  return torch::randn({4, 3}, torch::kDouble)
+      .to(where)
+      .set_requires_grad(requires_grad);
+}
+
+// Runs `model` plainly, and in every mode as a pipeline with one layer per
+// partition. Expects the same requires_grad and the same gradients of the input
+// and of all parameters.
+void expect_as_plain(Sequential model, bool input_requires_grad) {
+  const auto run = [&](auto& module, const torch::Device& where) {
+    auto wanted = model->parameters();
+    const Tensor x = input(input_requires_grad, where);
+    wanted.push_back(x);
+    for (Tensor& each : wanted) each.mutable_grad() = Tensor();
+    const Tensor output = module->forward(x);
+    if (output.requires_grad()) output.pow(2).sum().backward();
+    Tensors result;
+    for (const Tensor& each : wanted) {
+      const Tensor& grad = each.grad();
+      result.push_back(grad.defined() ? grad.cpu() : Tensor());
+    }
+    result.push_back(torch::tensor(output.requires_grad()));
+    return result;
+  };
+  model->to(reference_device());
+  const auto expected = run(model, reference_device());
+  for (const Checkpoint mode : kModes) {
+    auto pipeline = one_each(model, mode);
+    const auto actual = run(pipeline, device());
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      ASSERT_EQ(actual[k].defined(), expected[k].defined()) << k;
+      if (expected[k].defined()) {
+        EXPECT_TRUE(torch::allclose(actual[k].to(torch::kDouble),
+                                    expected[k].to(torch::kDouble), 1e-12,
+                                    1e-12))
+            << k;
+      }
+    }
+  }
+}
+
+torch::nn::Linear linear() {
+  torch::nn::Linear module(3, 3);
+  module->to(torch::kDouble);
+  return module;
+}
+
+TEST(RequiresGrad, WithAnInputThatDoes) {
+  expect_as_plain(Sequential(linear(), linear(), linear()),
+                  /*input_requires_grad=*/true);
+}
+
+TEST(RequiresGrad, WithAnInputThatDoesNot) {
+  expect_as_plain(Sequential(linear(), linear(), linear()),
+                  /*input_requires_grad=*/false);
+}
+
+TEST(RequiresGrad, WithFrozenPartitions) {
+  for (int frozen = 0; frozen < 8; ++frozen) {
+    for (const bool input_requires_grad : {true, false}) {
+      Sequential model(linear(), linear(), linear());
+      for (int k = 0; k < 3; ++k) {
+        if (frozen >> k & 1) freeze(*model[k]);
+      }
+      expect_as_plain(model, input_requires_grad);
+    }
+  }
+}
+
+TEST(RequiresGrad, WithoutAnyParameter) {
+  for (const bool input_requires_grad : {true, false}) {
+    expect_as_plain(Sequential(layer([](Tensor x) { return x.sin(); }),
+                               layer([](Tensor x) { return x.cos(); })),
+                    input_requires_grad);
+  }
+}
+
+TEST(RequiresGrad, WithDetachInsideALayer) {
+  const auto detach = [] { return layer([](Tensor x) { return x.detach(); }); };
+  expect_as_plain(Sequential(linear(), detach()), /*input_requires_grad=*/true);
+  expect_as_plain(Sequential(linear(), detach(), linear()),
+                  /*input_requires_grad=*/true);
+  expect_as_plain(Sequential(detach(), linear()), /*input_requires_grad=*/true);
+  expect_as_plain(
+      Sequential(linear(), layer([](Tensor x) { return x + x.detach(); })),
+      /*input_requires_grad=*/true);
+}
+
+TEST(RequiresGrad, WithNoGradInsideALayer) {
+  expect_as_plain(Sequential(linear(), layer([](Tensor x) {
+                               torch::NoGradGuard no_grad;
+                               return x * 2;
+                             }),
+                             linear()),
+                  /*input_requires_grad=*/true);
+}
+
+TEST(RequiresGrad, WithALayerThatMakesItsOutputRequireGrad) {
+  expect_as_plain(
+      Sequential(layer([](Tensor x) { return x.detach().requires_grad_(); }),
+                 linear()),
+      /*input_requires_grad=*/false);
+}
+
+TEST(RequiresGrad, WithAnOutputThatIsAParameter) {
+  const Tensor weight =
+      torch::ones({2, 3}, torch::kDouble).to(device()).requires_grad_();
+  for (const Checkpoint mode : kModes) {
+    Sequential model(layer([weight](Tensor) { return weight; }));
+    auto pipeline = one_each(model, mode);
+    const auto output = pipeline->forward(torch::ones({4, 1}).to(device()));
+    EXPECT_TRUE(output.requires_grad());
+    const auto grad = torch::autograd::grad({output.sum()}, {weight});
+    EXPECT_TRUE(torch::equal(grad[0], torch::full_like(weight, 2)));
+  }
+}
+
+// A pipeline does not know of modules that a layer has captured, so the tests
+// move these.
+TEST(RequiresGrad, OfEachOutputIsItsOwn) {
+  for (const Checkpoint mode : kModes) {
+    auto first = linear();
+    Sequential model(layer<Triple>([first](Tensor x) mutable {
+                       return Triple(first(x), x > 0, x.detach() * 2);
+                     }),
+                     layer<Triple, Triple>([](Triple in) {
+                       const auto& [a, b, c] = in;
+                       return Triple(a * b, b.to(torch::kLong), c + 1);
+                     }));
+    const auto run = [&](auto& module, const torch::Device& where) {
+      first->to(where);
+      const Tensor x = input(true, where);
+      const auto output = module->template forward<Triple>(x);
+      const auto grads = torch::autograd::grad({std::get<0>(output).sum()},
+                                               {x, first->weight});
+      return std::make_tuple(output, grads[0].cpu(), grads[1].cpu());
+    };
+    const auto [plain, expected_x, expected_weight] =
+        run(model, reference_device());
+    auto pipeline = one_each(model, mode);
+    const auto [output, actual_x, actual_weight] = run(pipeline, device());
+    EXPECT_TRUE(std::get<0>(output).requires_grad());
+    EXPECT_FALSE(std::get<1>(output).requires_grad());
+    EXPECT_FALSE(std::get<2>(output).requires_grad());
+    EXPECT_EQ(std::get<1>(output).scalar_type(), torch::kLong);
+    EXPECT_TRUE(
+        torch::equal(std::get<1>(output).cpu(), std::get<1>(plain).cpu()));
+    EXPECT_TRUE(torch::allclose(actual_x, expected_x));
+    EXPECT_TRUE(torch::allclose(actual_weight, expected_weight));
+  }
+}
+
+// A tensor that does not require grad crosses boundaries together with one that
+// does. torchgpipe refuses this with checkpointing.
+TEST(RequiresGrad, IntegersMayTravelBesideFloats) {
+  for (const Checkpoint mode : kModes) {
+    auto last = linear();
+    Sequential model(layer<Pair>([](Tensor x) { return Pair(x * 2, x > 0); }),
+                     layer<Pair, Pair>([](Pair in) { return in; }),
+                     layer<Tensor, Pair>([last](Pair in) mutable {
+                       return last(std::get<0>(in)) * std::get<1>(in);
+                     }));
+    const auto run = [](auto& module, const Tensor& x) {
+      return torch::autograd::grad({module->forward(x).sum()}, {x})[0].cpu();
+    };
+    last->to(reference_device());
+    const auto expected = run(model, input(true, reference_device()));
+    last->to(device(2));
+    auto pipeline = one_each(model, mode);
+    const auto actual = run(pipeline, input(true));
+    EXPECT_TRUE(torch::allclose(actual, expected));
+  }
+}
+
+// --- Without a graph ---------------------------------------------------------
+
+// A layer that counts its calls and whether gradients were enabled and the cell
+// was checkpointed.
+struct Probe {
+  std::atomic<int> calls{0}, with_grad{0}, checkpointing{0}, recomputing{0},
+      inference{0};
+  torch::nn::AnyModule make() {
+    return layer([this](Tensor x) {
+      ++calls;
+      with_grad += torch::GradMode::is_enabled();
+      inference += c10::InferenceMode::is_enabled();
+      checkpointing += is_checkpointing();
+      recomputing += is_recomputing();
+      return x * 2;
+    });
+  }
+};
+
+TEST(NoGrad, LeavesNoGraphAndChecksNoPoint) {
+  for (const Checkpoint mode : kModes) {
+    Probe probe;
+    Sequential model(linear(), probe.make());
+    auto pipeline = one_each(model, mode);
+    torch::NoGradGuard no_grad;
+    const auto output = pipeline->forward(input(true));
+    EXPECT_FALSE(output.requires_grad());
+    EXPECT_EQ(output.grad_fn(), nullptr);
+    EXPECT_EQ(probe.calls, 2);
+    EXPECT_EQ(probe.with_grad, 0);
+    EXPECT_EQ(probe.checkpointing, 0);
+  }
+}
+
+TEST(InferenceMode, ReachesTheWorkers) {
+  for (const Checkpoint mode : kModes) {
+    Probe probe;
+    Sequential model(linear(), probe.make());
+    model->to(reference_device());
+    const Tensor expected = model->forward(input(false, reference_device()));
+    auto pipeline = one_each(model, mode);
+    const Tensor x = input(false);
+    probe.inference = 0;
+    c10::InferenceMode inference;
+    const auto output = pipeline->forward(x);
+    EXPECT_TRUE(output.is_inference());
+    EXPECT_EQ(probe.inference, 2);
+    EXPECT_TRUE(torch::allclose(output.cpu(), expected.cpu()));
+    const Tensor ones = torch::ones({4, 3}, torch::kDouble).to(device());
+    EXPECT_TRUE(pipeline->forward(ones).is_inference());
+  }
+}
+
+TEST(Eval, NeverCheckpointsButKeepsTheGraph) {
+  for (const Checkpoint mode : kModes) {
+    Probe probe;
+    Sequential model(linear(), torch::nn::Dropout(0.5), probe.make());
+    auto pipeline = one_each(model, mode);
+    pipeline->eval();
+    const Tensor x = input(true);
+    pipeline->forward(x).sum().backward();
+    EXPECT_TRUE(x.grad().defined());
+    EXPECT_EQ(probe.calls, 2);
+    EXPECT_EQ(probe.with_grad, 2);
+    EXPECT_EQ(probe.checkpointing, 0);
+    EXPECT_EQ(probe.recomputing, 0);
+    pipeline->train();
+    probe.calls = 0;
+    pipeline->forward(x).sum().backward();
+    EXPECT_EQ(probe.calls, mode == Checkpoint::kAlways  ? 4
+                           : mode == Checkpoint::kNever ? 2
+                                                        : 3);
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

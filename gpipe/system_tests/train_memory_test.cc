@@ -1,0 +1,198 @@
+// Tests how many micro-batches each schedule holds, measured in bytes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/instruments/counting_allocator.h"
+
+namespace gpipe {
+namespace {
+
+using testing::CountingAllocator;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+// A micro-batch of this layer keeps kRows x kWidth numbers for its backward
+// until its weight's gradient has been computed. All other tensors are small.
+constexpr int64_t kRows = 2048, kWidth = 64;
+constexpr double kKept = kRows * kWidth * sizeof(double);
+
+struct LargeImpl : nn::Module {
+  Tensor forward(const Tensor& x) {
+    return product(x.expand({x.size(0), kWidth}).exp());
+  }
+  nn::Linear product = register_module(
+      "product", nn::Linear(nn::LinearOptions(kWidth, 1).bias(false)));
+};
+TORCH_MODULE(Large);
+
+Tensor mean(const Tensor& output, const Tensor&) { return output.mean(); }
+
+// Returns the memory at the peak of a step, in units of what a micro-batch
+// keeps on `stage`. Other stages keep almost nothing.
+double held(const Schedule& schedule, int stage) {
+  const int stages = num_stages(schedule);
+  nn::Sequential layers;
+  for (int s = 0; s < stages; ++s) {
+    if (s == stage) {
+      layers->push_back(Large());
+    } else {
+      layers->push_back(nn::Linear(1, 1));
+    }
+  }
+  layers->to(torch::kDouble);
+  GPipe pipeline(
+      layers,
+      GPipeOptions(std::vector<int64_t>(stages, 1))
+          .stages_per_rank(stages / static_cast<int>(schedule.ranks.size()))
+          .checkpoint(Checkpoint::kNever));
+  const Tensor input =
+      torch::rand({num_microbatches(schedule) * kRows, 1}, torch::kDouble);
+  const auto step = [&] {
+    pipeline->zero_grad();
+    pipeline->train_step(input, input, mean, schedule);
+  };
+  step();  // makes the allocations that stay
+  pipeline->zero_grad();
+  const int64_t before = CountingAllocator::live_bytes();
+  CountingAllocator::reset_peak();
+  step();
+  return static_cast<double>(CountingAllocator::peak_bytes() - before) / kKept;
+}
+
+// Returns the temporary tensors in a stage's backward, in the same unit. On the
+// way to the input's gradient it makes the gradient of the kept tensor twice.
+// The first stage computes no gradient of its input.
+int on_the_way(int stage) { return stage == 0 ? 0 : 2; }
+
+// Expects that a stage holds `microbatches` micro-batches and its temporary
+// tensors at the peak. All other tensors must take less than 0.9 of a
+// micro-batch.
+void expect_held(const Schedule& schedule, int stage, int microbatches,
+                 const std::string& name) {
+  const double found = held(schedule, stage);
+  EXPECT_GE(found, microbatches + on_the_way(stage))
+      << name << ", stage " << stage;
+  EXPECT_LT(found, microbatches + on_the_way(stage) + 0.9)
+      << name << ", stage " << stage;
+}
+
+class TrainMemory : public ::testing::Test {
+ protected:
+  TrainMemory() {
+    CountingAllocator::install();
+    torch::set_num_threads(1);
+  }
+};
+
+constexpr int kRanks = 4, kMicrobatches = 16;
+
+TEST_F(TrainMemory, FillDrainHoldsAllMicrobatches) {
+  const Schedule schedule = fill_drain(kRanks, kMicrobatches);
+  for (int r = 0; r < kRanks; ++r) {
+    expect_held(schedule, r, kMicrobatches, "fill-drain");
+  }
+}
+
+TEST_F(TrainMemory, OneForwardOneBackwardHoldsOnePerStageThatFollows) {
+  const Schedule schedule = one_forward_one_backward(kRanks, kMicrobatches);
+  for (int r = 0; r < kRanks; ++r) {
+    expect_held(schedule, r, kRanks - r, "1f1b");
+  }
+  expect_held(one_forward_one_backward(kRanks, 2), 0, 2, "1f1b of 2");
+}
+
+TEST_F(TrainMemory, ZeroBubbleHoldsUntilTheWeightsGradient) {
+  const Schedule h1 = zero_bubble_h1(kRanks, kMicrobatches);
+  const Schedule h2 = zero_bubble_h2(kRanks, kMicrobatches);
+  for (int r = 0; r < kRanks; ++r) {
+    expect_held(h1, r, kRanks, "zb-h1");
+    expect_held(h2, r, 2 * kRanks - 1, "zb-h2");
+  }
+}
+
+TEST_F(TrainMemory, ACheckpointedMicrobatchHoldsItsInputOnly) {
+  const auto all = [](int) { return true; };
+  const Schedule schedule =
+      with_recompute(fill_drain(kRanks, kMicrobatches), all);
+  for (int r = 0; r < kRanks; ++r) {
+    expect_held(schedule, r, 1, "fill-drain, recomputed");
+  }
+}
+
+// With several stages per rank, the simulator counts the micro-batches of all
+// stages of a rank; this counts those of one stage.
+int peak_of_stage(const Schedule& schedule, int stage) {
+  int now = 0, peak = 0;
+  for (const auto& rank : schedule.ranks) {
+    const bool split =
+        std::any_of(rank.begin(), rank.end(), [](const Action& action) {
+          return action.kind == Kind::kBackwardWeight;
+        });
+    for (const Action& action : rank) {
+      if (action.stage != stage) continue;
+      if (action.kind == Kind::kForward) peak = std::max(peak, ++now);
+      const Kind last = split ? Kind::kBackwardWeight : Kind::kBackward;
+      if (action.kind == last) --now;
+    }
+  }
+  return peak;
+}
+
+TEST_F(TrainMemory, SeveralStagesPerRankHoldWhatTheirOrderSays) {
+  for (const char* name :
+       {"interleaved-1f1b", "looped-bfs", "zb-interleaved", "zbv", "v-half"}) {
+    const Schedule schedule = named_schedule(name, 2, 6, 2);
+    for (int s = 0; s < 4; ++s) {
+      expect_held(schedule, s, peak_of_stage(schedule, s), name);
+    }
+  }
+}
+
+// A weight's gradient is added to the sum as soon as it is computed.
+TEST_F(TrainMemory, GradientsOfAStageAreNotHeldBesideEachOther) {
+  constexpr int64_t kSide = 256, kLayers = 8;
+  constexpr double kWeight = kSide * kSide * sizeof(double);
+  for (const bool split : {false, true}) {
+    nn::Sequential layers;
+    for (int64_t k = 0; k < kLayers; ++k) {
+      layers->push_back(
+          nn::Linear(nn::LinearOptions(kSide, kSide).bias(false)));
+    }
+    layers->to(torch::kDouble);
+    GPipe pipeline(layers, GPipeOptions({kLayers})
+                               .checkpoint(Checkpoint::kNever)
+                               .threads_per_partition(1));
+    const Tensor input = torch::rand({2, kSide}, torch::kDouble);
+    const auto schedule =
+        split ? zero_bubble_h1(1, 2) : one_forward_one_backward(1, 2);
+    const auto step = [&] {
+      pipeline->zero_grad();
+      pipeline->train_step(input, input, mean, schedule);
+    };
+    step();
+    pipeline->zero_grad();
+    const int64_t before = CountingAllocator::live_bytes();
+    CountingAllocator::reset_peak();
+    step();
+    const double held =
+        static_cast<double>(CountingAllocator::peak_bytes() - before) / kWeight;
+    EXPECT_GE(held, kLayers + 1) << split;  // the sums and one new gradient
+    EXPECT_LT(held, kLayers + 1.5) << split;
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,79 @@
+#include "train_program/cut.h"
+
+#include <c10/util/Exception.h>
+
+#include <numeric>
+
+#include "balancing/balancing.h"
+#include "gpipe/runtime/step/microbatch.h"
+#include "train_program/parse.h"
+
+namespace gpipe::trainer {
+namespace {
+
+std::vector<int64_t> balance_of(const EngineOptions& options,
+                                const CutSources& sources, int64_t stages,
+                                int64_t micro_rows) {
+  const auto layers = static_cast<int64_t>(sources.model->size());
+  TORCH_CHECK_VALUE(stages <= layers, stages,
+                    " stages are more than the model's ", layers,
+                    " layers; use fewer --partitions or --stages_per_rank");
+  const bool listed = options.balance != "time" && options.balance != "size";
+  if (listed) {
+    const auto balance = parse_numbers("balance", options.balance);
+    const auto sum =
+        std::accumulate(balance.begin(), balance.end(), int64_t{0});
+    TORCH_CHECK_VALUE(
+        static_cast<int64_t>(balance.size()) == stages && sum == layers,
+        "--balance=", options.balance, " is ", balance.size(), " stages with ",
+        sum, " layers; there are ", stages, " stages and ", layers,
+        " layers (or use time or size)");
+    return balance;
+  }
+  if (static_cast<int64_t>(sources.before.size()) == stages) {
+    return sources.before;
+  }
+  if (stages == 1) return {layers};
+  if (options.balance == "size") {
+    return balancing::balance_by_size(
+        stages, sources.model, sources.input(sources.rows).cpu(),
+        balancing::SizeOptions().chunks(options.chunks).param_scale(4));
+  }
+  const at::Tensor sample = sources.input(micro_rows);
+  const auto autocast = sources.precision.scope(sample.device().type());
+  return balancing::balance_by_time(
+      stages, sources.model, sample,
+      balancing::TimeOptions().timeout(1.0).device(sample.device()));
+}
+
+}  // namespace
+
+Cut make_cut(const EngineOptions& options, const CutSources& sources) {
+  TORCH_CHECK_VALUE(options.chunks > 0, "--chunks=", options.chunks,
+                    ": must be at least 1");
+  TORCH_CHECK_VALUE(options.stages_per_rank > 0,
+                    "--stages_per_rank=", options.stages_per_rank,
+                    ": must be at least 1");
+  TORCH_CHECK_VALUE(options.schedule != "forward-only",
+                    "--schedule=", options.schedule, " does not train");
+  const int64_t micro_batches = num_pieces(sources.rows, options.chunks);
+  const auto fixed = fixed_stages_per_rank(options.schedule);
+  Cut cut;
+  cut.stages_per_rank = fixed.value_or(options.stages_per_rank);
+  cut.schedule = named_schedule(
+      options.schedule, static_cast<int>(sources.ranks),
+      static_cast<int>(micro_batches), static_cast<int>(cut.stages_per_rank));
+  const std::vector<int> ranks = rank_of_stage(cut.schedule);
+  const auto stages = static_cast<int64_t>(ranks.size());
+  if (stages > sources.ranks && ranks.back() == 0) {
+    cut.placement = Placement::kV;
+  }
+  const std::string balance = sources.of_first([&] {
+    return text_of(balance_of(options, sources, stages,
+                              rows_of_piece(sources.rows, options.chunks)));
+  });
+  cut.balance = parse_numbers("balance", balance);
+  return cut;
+}
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,49 @@
+// The partitioning of a model into stages, with the schedule that runs them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpipe/schedule.h"
+#include "train_program/options.h"
+#include "train_program/precision.h"
+
+namespace gpipe::trainer {
+
+// A schedule, with the stages that it runs.
+struct Cut {
+  Schedule schedule;
+  std::vector<int64_t> balance;  // layers per stage
+  int64_t stages_per_rank = 1;
+  Placement placement = Placement::kLoop;
+};
+
+// The inputs of make_cut() beside the options.
+struct CutSources {
+  const torch::nn::Sequential& model;
+  int64_t ranks;
+  int64_t rows;  // of this replica's part of a mini-batch
+  // Returns input with this number of rows, on the device used for profiling.
+  std::function<at::Tensor(int64_t rows)> input;
+  // The layers per stage of the run that resumes; empty in a new run. Used
+  // unless --balance is a list or the number of stages has changed.
+  std::vector<int64_t> before;
+  const Precision& precision;
+  // Calls its argument on the first process and returns the result on all
+  // processes. Otherwise each process could measure different times.
+  std::function<std::string(const std::function<std::string()>&)> of_first;
+};
+
+// Returns the schedule and the balance for `options`. EngineOptions::balance is
+// "time" (layers are timed), "size" (their memory is counted) or a list of
+// layers per stage.
+//
+// Throws c10::ValueError or std::invalid_argument if the options do not fit.
+Cut make_cut(const EngineOptions& options, const CutSources& sources);
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,36 @@
+// The items of a data set that form each mini-batch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "train_program/task.h"
+
+namespace gpipe::trainer {
+
+// A shuffled order of the items for each epoch, cut into mini-batches of equal
+// size. Each epoch skips the remainder of its own order. Not thread-safe.
+class Epochs {
+ public:
+  // Throws c10::ValueError if `batch` is below 1 or above `items`.
+  Epochs(int64_t items, int64_t batch, uint64_t seed);
+
+  // Returns the number of mini-batches per epoch.
+  int64_t batches() const { return items_ / batch_; }
+
+  // The items of some rows of a mini-batch.
+  struct Items {
+    uint64_t seed = 0;  // the seed of the epoch
+    std::vector<int64_t> indices;
+  };
+  // Returns the items of mini-batch `index`, counted from 0 over all epochs.
+  Items at(int64_t index, Rows rows);
+
+ private:
+  int64_t items_, batch_;
+  uint64_t seed_;
+  int64_t epoch_ = -1;  // of order_
+  std::vector<int64_t> order_;
+};
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,103 @@
+#include "train_program/evaluate.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "data/checksum.h"
+#include "gpipe/runtime/cell/eval_scope.h"
+#include "train_program/prefetch.h"
+
+namespace gpipe::trainer {
+namespace {
+
+std::string text_of(const Score& score) {
+  std::ostringstream text;
+  text.precision(17);
+  text << score.items << " " << score.loss << " " << score.value;
+  return text.str();
+}
+
+// Reads with std::stod, since streams cannot read "nan" and "inf".
+Score score_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::string items, loss, value;
+  stream >> items >> loss >> value;
+  Score score;
+  score.items = std::stod(items);
+  score.loss = std::stod(loss);
+  score.value = std::stod(value);
+  return score;
+}
+
+// Returns a checksum of the buffers of this process.
+uint32_t checksum(const torch::nn::Module& module) {
+  uint32_t sum = 0;
+  for (const at::Tensor& buffer : module.buffers()) {
+    sum = data::checksum_of(buffer, sum);
+  }
+  return sum;
+}
+
+// Returns whether the buffers of the replicas differ. Running statistics, for
+// example, are not shared between replicas.
+bool replicas_differ(Engine& engine) {
+  if (engine.replicas() == 1) return false;
+  // For each replica, the checksums of its processes in the order of the
+  // stages.
+  std::map<std::string, std::string> sums;
+  for (const std::string& each :
+       engine.all_gather(std::to_string(engine.replica()) + " " +
+                         std::to_string(checksum(engine.module())))) {
+    const auto space = each.find(' ');
+    sums[each.substr(0, space)] += each.substr(space);
+  }
+  return std::any_of(sums.begin(), sums.end(), [&](const auto& replica) {
+    return replica.second != sums.begin()->second;
+  });
+}
+
+}  // namespace
+
+std::optional<Score> evaluate(Engine& engine, Task& task,
+                              const Precision& precision,
+                              const std::function<bool()>& stop) {
+  const EvalScope scope(engine.module());
+  const auto autocast = precision.scope(engine.device().type());
+  const int64_t batches = task.test_batches();
+  // The score must belong to the saved buffers, those of the first replica.
+  const bool first_counts = replicas_differ(engine);
+  const int64_t shares = first_counts ? 1 : engine.replicas();
+  const bool counts = !first_counts || engine.replica() == 0;
+  // All replicas run the same number of rounds. Those beyond the end repeat the
+  // last mini-batch and do not count.
+  const int64_t rounds = (batches + shares - 1) / shares;
+  const auto batch_of = [&](int64_t round) {
+    return round * shares + (first_counts ? 0 : engine.replica());
+  };
+  Prefetch samples(
+      [&](int64_t round) {
+        if (!engine.takes_samples()) return Sample();
+        return precision.prepare(
+            task.test_batch(std::min(batch_of(round), batches - 1)));
+      },
+      0, rounds);
+  Score here;
+  for (int64_t round = 0; round < rounds; ++round) {
+    if (engine.any(stop())) return std::nullopt;
+    const Sample sample = samples.next();
+    const auto output = engine.forward(sample.input);
+    if (output && counts && batch_of(round) < batches) {
+      here += task.score(*output, sample.target);
+    }
+  }
+  Score all;
+  for (const std::string& each : engine.all_gather(text_of(here))) {
+    all += score_of(each);
+  }
+  return all;
+}
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,117 @@
+#include "train_program/flags.h"
+
+#include <gflags/gflags.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace gpipe::trainer {
+namespace {
+
+// Returns the flags that train_program/flags.cc defines.
+std::vector<gflags::CommandLineFlagInfo> all_flags() {
+  std::vector<gflags::CommandLineFlagInfo> all, ours;
+  gflags::GetAllFlags(&all);
+  for (const auto& flag : all) {
+    if (flag.filename.find("train_program/flags.cc") != std::string::npos) {
+      ours.push_back(flag);
+    }
+  }
+  return ours;
+}
+
+TEST(FlagsTest, EachIsInTheHelpOnce) {
+  const auto names = flags_in_help();
+  const std::set<std::string> different(names.begin(), names.end());
+  EXPECT_EQ(different.size(), names.size());
+  EXPECT_EQ(all_flags().size(), names.size());
+  for (const auto& flag : all_flags()) {
+    EXPECT_EQ(different.count(flag.name), 1) << flag.name;
+  }
+}
+
+// Returns the number after `flag` in the help's first example that has it.
+int64_t in_example(const std::string& flag) {
+  std::ostringstream help;
+  print_help(help);
+  const std::string text = help.str();
+  return std::stoll(text.substr(text.find(flag) + flag.size()));
+}
+
+TEST(FlagsTest, TheExampleOfCifar10EndsWithItsLearningRate) {
+  constexpr int64_t kImages = 50000;
+  const int64_t batches = kImages / in_example("--batch=");
+  EXPECT_EQ(in_example("warmup:") + in_example(",cosine:"),
+            in_example("--epochs=") * batches);
+}
+
+TEST(FlagsTest, LinesOfTheHelpFitATerminal) {
+  std::ostringstream help;
+  print_help(help);
+  std::istringstream lines(help.str());
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 80) << line;
+  }
+}
+
+// Returns a value that is not the default.
+std::string another(const gflags::CommandLineFlagInfo& flag) {
+  if (flag.type == "bool") {
+    return flag.default_value == "true" ? "false" : "true";
+  }
+  if (flag.type == "string") return "something";
+  return flag.default_value == "77" ? "78" : "77";
+}
+
+std::string text_of(const Options& o) {
+  std::ostringstream text;
+  const auto put = [&](const auto&... values) {
+    ((text << values << "\n"), ...);
+  };
+  put(o.task.model, o.task.data, o.task.held_out, o.task.size, o.task.crop,
+      o.task.flip, o.task.skip_broken, o.task.batch, o.task.seed,
+      o.task.amoebanet_layers, o.task.amoebanet_filters, o.task.unet_depth,
+      o.task.unet_convs, o.task.unet_channels, o.task.transformer_layers,
+      o.task.transformer_width, o.task.transformer_heads,
+      o.task.transformer_dropout, o.task.length);
+  put(o.engine.partitions, o.engine.balance, o.engine.chunks, o.engine.schedule,
+      o.engine.stages_per_rank, o.engine.checkpoint,
+      o.engine.deferred_batch_norm, o.engine.devices, o.engine.threads,
+      o.engine.distributed, o.engine.data_parallel, o.engine.transfers,
+      o.engine.own_address, o.engine.timeout, o.engine.heartbeat_timeout);
+  put(o.optimizer.name, o.optimizer.lr, o.optimizer.momentum,
+      o.optimizer.weight_decay, o.optimizer.decay_norms);
+  put(o.loop.epochs, o.loop.steps, o.loop.accumulate, o.loop.lr_schedule,
+      o.loop.clip, o.loop.precision, o.loop.deterministic, o.loop.eval_every,
+      o.loop.run_dir, o.loop.resume, o.loop.save_every, o.loop.keep,
+      o.loop.weights, o.loop.weights_skip, o.loop.trace, o.loop.kineto,
+      o.loop.trace_step);
+  return text.str();
+}
+
+TEST(FlagsTest, EachChangesOneOption) {
+  const std::string defaults = text_of(Options());
+  EXPECT_EQ(text_of(options_of_flags()), defaults);
+  std::set<std::string> texts{defaults};
+  for (const auto& flag : all_flags()) {
+    const gflags::FlagSaver saver;
+    gflags::SetCommandLineOption(flag.name.c_str(), another(flag).c_str());
+    const std::string text = text_of(options_of_flags());
+    EXPECT_TRUE(texts.insert(text).second) << flag.name;
+    // The flag must change exactly one line.
+    std::istringstream a(defaults), b(text);
+    int changed = 0;
+    for (std::string x, y; std::getline(a, x) && std::getline(b, y);) {
+      changed += x != y;
+    }
+    EXPECT_EQ(changed, 1) << flag.name;
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::trainer

@@ -1,0 +1,86 @@
+#include "train_program/initial_weights.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <vector>
+
+#include "data/checksum.h"
+#include "models/resnet_names.h"
+#include "train_program/parse.h"
+#include "weights/names.h"
+#include "weights/safetensors.h"
+#include "weights/state_dict.h"
+#include "weights/torch_file.h"
+
+namespace gpipe::trainer {
+namespace {
+
+StateDict read(const std::string& path) {
+  const std::string suffix = std::filesystem::path(path).extension().string();
+  if (suffix == ".safetensors") return read_safetensors(path).tensors;
+  TORCH_CHECK_VALUE(suffix == ".pt" || suffix == ".pth", "--weights=", path,
+                    ": should end in .pt, .pth or .safetensors");
+  return read_torch_file(path);
+}
+
+// Renames torchvision's names to those of the model. Keeps unknown names.
+StateDict in_our_names(const StateDict& dict, const std::string& model_name) {
+  if (model_name == "resnet50") {
+    return rename(dict, inverse(models::torchvision_resnet50_names()));
+  }
+  if (model_name == "resnet101") {
+    return rename(dict, inverse(models::torchvision_resnet101_names()));
+  }
+  return dict;
+}
+
+bool begins_with(const std::string& name, const std::string& beginning) {
+  return name.compare(0, beginning.size(), beginning) == 0;
+}
+
+// Returns a checksum of the tensors in `dict` that the model has, and of their
+// names, in the model's order.
+uint32_t checksum(const StateDict& dict, const StateDict& of_model) {
+  uint32_t sum = 0;
+  for (const std::string& name : of_model.keys()) {
+    const at::Tensor* const found = dict.find(name);
+    if (!found) continue;
+    sum = data::checksum_of(*found, data::checksum_of(name, sum));
+  }
+  return sum;
+}
+
+}  // namespace
+
+InitialWeights load_initial_weights(torch::nn::Sequential& model,
+                                    const std::string& model_name,
+                                    const std::string& path,
+                                    const std::string& skip) {
+  const std::vector<std::string> beginnings = split(skip);
+  const auto is_skipped = [&](const std::string& name) {
+    return std::any_of(
+        beginnings.begin(), beginnings.end(),
+        [&](const std::string& each) { return begins_with(name, each); });
+  };
+  const StateDict before = state_dict(*model);
+  StateDict wanted;
+  for (const auto& item : in_our_names(read(path), model_name)) {
+    if (!is_skipped(item.key())) wanted.insert(item.key(), item.value());
+  }
+  const uint32_t sum = checksum(wanted, before);
+  std::size_t skipped = 0;
+  for (const auto& item : before) {
+    if (!is_skipped(item.key())) continue;
+    ++skipped;
+    wanted.insert(item.key(), item.value().clone());
+  }
+  load_state_dict(*model, wanted);
+  return {std::to_string(before.size() - skipped) + " of " +
+              std::to_string(before.size()) + " tensors loaded from " + path,
+          sum};
+}
+
+}  // namespace gpipe::trainer

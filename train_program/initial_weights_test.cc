@@ -1,0 +1,81 @@
+#include "train_program/initial_weights.h"
+
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "models/resnet.h"
+#include "models/resnet_names.h"
+#include "models/unet.h"
+#include "weights/names.h"
+#include "weights/safetensors.h"
+#include "weights/state_dict.h"
+#include "weights/testing/files.h"
+#include "weights/torch_file.h"
+
+namespace gpipe::trainer {
+namespace {
+
+using gpipe::testing::bit_equal;
+using gpipe::testing::new_folder;
+using gpipe::testing::value_error_of;
+
+torch::nn::Sequential small(int seed) {
+  torch::manual_seed(seed);
+  return models::unet(1, 1, 2);
+}
+
+TEST(InitialWeightsTest, AreThoseOfTheFile) {
+  const std::string folder = new_folder();
+  const auto from = small(1);
+  write_safetensors(folder + "w.safetensors", state_dict(*from));
+  write_torch_file(folder + "w.pt", state_dict(*from));
+  std::set<uint32_t> checksums;
+  for (const char* name : {"w.safetensors", "w.pt"}) {
+    auto to = small(2);
+    checksums.insert(
+        load_initial_weights(to, "unet", folder + name, "").checksum);
+    const StateDict expected = state_dict(*from);
+    for (const auto& item : state_dict(*to)) {
+      EXPECT_TRUE(bit_equal(item.value(), expected[item.key()])) << item.key();
+    }
+  }
+  EXPECT_EQ(checksums.size(), 1);
+  auto to = small(2);
+  write_safetensors(folder + "other.safetensors", state_dict(*to));
+  EXPECT_EQ(checksums.count(load_initial_weights(
+                                to, "unet", folder + "other.safetensors", "")
+                                .checksum),
+            0);
+  EXPECT_NE(value_error_of([&] {
+              load_initial_weights(to, "unet", folder + "w.bin", "");
+            }).find("should end in .pt, .pth or .safetensors"),
+            std::string::npos);
+}
+
+TEST(InitialWeightsTest, TorchvisionsNamesWillDoAndSomeMayBeSkipped) {
+  const std::string path = new_folder() + "resnet50.safetensors";
+  torch::manual_seed(1);
+  const auto from = models::resnet50(4);
+  write_safetensors(
+      path, rename(state_dict(*from), models::torchvision_resnet50_names()));
+  torch::manual_seed(2);
+  auto to = models::resnet50(3);
+  const at::Tensor fc = state_dict(*to)["fc.weight"].clone();
+  EXPECT_NE(value_error_of([&] {
+              load_initial_weights(to, "resnet50", path, "");
+            }).find("fc.weight"),
+            std::string::npos);
+  const auto loaded = load_initial_weights(to, "resnet50", path, "fc.");
+  EXPECT_EQ(loaded.line, "318 of 320 tensors loaded from " + path);
+  const StateDict expected = state_dict(*from), after = state_dict(*to);
+  EXPECT_TRUE(bit_equal(after["layer3_0_conv1.weight"],
+                        expected["layer3_0_conv1.weight"]));
+  EXPECT_TRUE(bit_equal(after["fc.weight"], fc));
+}
+
+}  // namespace
+}  // namespace gpipe::trainer

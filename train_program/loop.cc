@@ -1,0 +1,384 @@
+#include "train_program/loop.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "train_program/diagnosis.h"
+#include "train_program/evaluate.h"
+#include "train_program/exit_code.h"
+#include "train_program/prefetch.h"
+#include "train_program/status.h"
+#include "training/kineto.h"
+#include "training/trace.h"
+
+namespace gpipe::trainer {
+namespace {
+
+// After 20 skipped steps the scale has fallen from 65536 to 1/16. A gradient
+// that is still infinite would be infinite at any scale.
+constexpr int64_t kMostLeftOut = 20;
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string number(double value) {
+  if (std::isnan(value)) return "nan";  // not "-nan"
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.4g", value);
+  return text.data();
+}
+
+int64_t steps_of(const LoopOptions& options, const Task& task) {
+  TORCH_CHECK_VALUE(options.accumulate > 0, "--accumulate=", options.accumulate,
+                    ": must be at least 1");
+  TORCH_CHECK_VALUE(options.steps >= 0 && options.epochs > 0,
+                    "--steps=", options.steps, " and --epochs=", options.epochs,
+                    ": --steps must be at least 0 and --epochs at least 1");
+  if (options.steps > 0) return options.steps;
+  return std::max<int64_t>(
+      1, options.epochs * task.train_batches() / options.accumulate);
+}
+
+int64_t eval_every(const LoopOptions& options, const Task& task) {
+  if (options.eval_every != 0) return options.eval_every;
+  return std::max<int64_t>(1, task.train_batches() / options.accumulate);
+}
+
+std::optional<GradScaler> make_scaler(const Precision& precision,
+                                      Engine& engine) {
+  if (!precision.scales()) return std::nullopt;
+  return GradScaler(GradScalerOptions().any(
+      [&engine](bool here) { return engine.any(here); }));
+}
+
+// Returns the path for this process: "trace-2.json" for "trace.json" and
+// rank 2.
+std::string path_of(const std::string& path, const Engine& engine) {
+  if (engine.ranks() == 1) return path;
+  const std::filesystem::path whole(path);
+  return (whole.parent_path() /
+          (whole.stem().string() + "-" + std::to_string(engine.rank()) +
+           whole.extension().string()))
+      .string();
+}
+
+// Blocks until the accelerators have finished all work.
+void wait_for_devices(Engine& engine) {
+  std::set<c10::DeviceIndex> waited;
+  for (const at::Tensor& parameter : engine.module().parameters()) {
+    const c10::Device device = parameter.device();
+    if (device.is_cpu() || !waited.insert(device.index()).second) continue;
+    at::accelerator::synchronizeDevice(device.index());
+  }
+}
+
+}  // namespace
+
+Loop::Loop(const LoopOptions& options, int64_t batch, Task& task,
+           Engine& engine, torch::optim::Optimizer& optimizer, SavedRun& saved,
+           Words words, LayerNames names, Print print)
+    : options_(options),
+      batch_(batch),
+      task_(task),
+      engine_(engine),
+      optimizer_(optimizer),
+      saved_(saved),
+      words_(std::move(words)),
+      names_(std::move(names)),
+      precision_(precision_of(options.precision)),
+      rates_(LearningRateSchedule(options.lr_schedule), optimizer),
+      steps_(steps_of(options, task)),
+      eval_every_(eval_every(options, task)),
+      line_(std::move(print)),
+      scaler_(make_scaler(precision_, engine)) {}
+
+void Loop::say(const std::string& line) {
+  if (engine_.rank() == 0) line_.say(line);
+}
+
+void Loop::begin() {
+  Standing standing =
+      saved_.load(engine_, optimizer_, scaler_ ? &*scaler_ : nullptr);
+  step_ = first_ = standing.step;
+  if (eval_every_ > 0) untested_ = std::move(standing.untested);
+  if (first_ > 0) {
+    say("resumes at step " + std::to_string(first_) + ", saved in " +
+        saved_.folder_of(first_));
+  }
+  if (engine_.rank() > 0 || options_.run_dir.empty()) return;
+  std::filesystem::create_directories(options_.run_dir);
+  std::vector<std::string> columns{"epoch", "loss", "lr", "grad_norm",
+                                   task_.rows_name() + "_per_second"};
+  if (scaler_) columns.push_back("scale");
+  // Always present, so that --eval_every can change when the run resumes.
+  columns.push_back("test_loss");
+  columns.push_back("test_" + task_.metric_name());
+  // If the last step is evaluated now, its row is written again.
+  log_ = std::make_unique<MetricsLog>(options_.run_dir, std::move(columns),
+                                      untested_ ? first_ - 1 : first_);
+}
+
+Sample Loop::load(int64_t index) {
+  if (!engine_.takes_samples()) return {};
+  const int64_t rows = batch_ / engine_.replicas();
+  const int64_t begin = engine_.replica() * rows;
+  return precision_.prepare(task_.train_batch(index, {begin, begin + rows}));
+}
+
+StepResult Loop::train(const Sample& sample, const TrainOptions& options) {
+  const auto autocast = precision_.scope(engine_.device().type());
+  const LossOf loss = [this](const at::Tensor& output,
+                             const at::Tensor& target) {
+    at::Tensor mean = task_.loss(output, target);
+    if (options_.accumulate > 1) {
+      mean = mean / static_cast<double>(options_.accumulate);
+    }
+    return scaler_ ? scaler_->scale(mean) : mean;
+  };
+  // A fixed order of sums gives the same bits for any schedule.
+  TrainOptions all = options;
+  all.fixed_sum_order(options_.deterministic);
+  return engine_.train(sample, loss, all);
+}
+
+void Loop::write_trace_of(const StepResult& result) {
+  const std::string path = path_of(options_.trace, engine_);
+  const std::string summary = write_trace(path, result.timeline.value());
+  say("the timeline of step " + std::to_string(step_ + 1) + " is in " + path +
+      "\n" + summary);
+}
+
+Loop::Step Loop::make_step(const std::function<Sample()>& next) {
+  const bool traced = step_ - first_ + 1 == options_.trace_step;
+  traced_ = traced_ || traced;
+  std::optional<KinetoTrace> kineto;
+  if (traced && !options_.kineto.empty()) {
+    kineto.emplace(path_of(options_.kineto, engine_));
+  }
+  rates_.set(optimizer_, step_);
+  optimizer_.zero_grad();
+  generators_ = generator_states();
+  Step step;
+  const double scale = scaler_ ? scaler_->scale() : 1;
+  for (int64_t k = 0; k < options_.accumulate; ++k) {
+    const bool timed = traced && k == 0 && !options_.trace.empty();
+    const StepResult result = train(next(), TrainOptions().timeline(timed));
+    step.loss += result.loss.item<double>() / scale;
+    if (timed) write_trace_of(result);
+  }
+  if (scaler_) scaler_->unscale_(optimizer_);
+  step.norm =
+      engine_.clip(options_.clip > 0 ? options_.clip
+                                     : std::numeric_limits<double>::infinity());
+  step.finite = std::isfinite(step.loss) && std::isfinite(step.norm);
+  if (scaler_) {
+    step.made = scaler_->step(optimizer_);
+    scaler_->update();
+    left_out_ = step.made ? 0 : left_out_ + 1;
+    step.finite = left_out_ < kMostLeftOut;
+  } else if (step.finite) {
+    optimizer_.step();
+  }
+  if (kineto) {
+    wait_for_devices(engine_);
+    kineto->stop();
+    say("the operators of step " + std::to_string(step_ + 1) + " are in " +
+        path_of(options_.kineto, engine_));
+  }
+  return step;
+}
+
+int Loop::stop_for(const Step& step) {
+  const std::string where = find_non_finite(
+      engine_, names_, generators_, [this](const TrainOptions& options) {
+        for (int64_t k = 0; k < options_.accumulate; ++k) {
+          train(load(step_ * options_.accumulate + k), options);
+        }
+      });
+  // Any process prints this, since the one that found the cause knows the most.
+  line_.say("step " + std::to_string(step_ + 1) + ": the loss is " +
+            number(step.loss) + ", the norm of the gradients " +
+            number(step.norm) + ". " + where +
+            " This step is not saved. A smaller --lr, a warm-up in "
+            "--lr_schedule, --clip or another --precision may help.");
+  return kNotFinite;
+}
+
+bool Loop::evaluate_now(std::map<std::string, double>& values) {
+  const auto score = evaluate(engine_, task_, precision_,
+                              [this] { return signals_.received() != 0; });
+  warn();
+  if (!score) return false;
+  untested_.reset();
+  const double loss = score->loss / score->items;
+  const double metric = task_.metric(*score);
+  values["test_loss"] = loss;
+  values["test_" + task_.metric_name()] = metric;
+  std::array<char, 48> epochs{};
+  std::snprintf(epochs.data(), epochs.size(), "%.2f", epoch());
+  say("step " + std::to_string(step_) + "/" + std::to_string(steps_) +
+      " | epoch " + epochs.data() + " | loss " +
+      number(losses_ / static_cast<double>(losses_of_)) + " | test loss " +
+      number(loss) + " | test " + task_.metric_name() + " " + number(metric) +
+      " | " + clock_text(seconds_));
+  losses_ = 0;
+  losses_of_ = 0;
+  return true;
+}
+
+int Loop::stop_signal() {
+  const int here = signals_.received();
+  if (!engine_.any(here != 0)) return 0;
+  int first = 0;
+  for (const std::string& each : engine_.all_gather(std::to_string(here))) {
+    if (first == 0) first = std::stoi(each);
+  }
+  return first;
+}
+
+void Loop::save() {
+  if (!saved_.saves()) return;
+  saved_.save({step_, untested_}, engine_, optimizer_,
+              scaler_ ? &*scaler_ : nullptr, words_);
+}
+
+double Loop::epoch() const {
+  return static_cast<double>(step_ * options_.accumulate) /
+         static_cast<double>(task_.train_batches());
+}
+
+void Loop::warn() {
+  for (const std::string& warning : task_.take_warnings()) line_.say(warning);
+}
+
+void Loop::show(double loss) {
+  warn();
+  if (engine_.rank() > 0) return;
+  line_.update([&] {
+    Progress progress;
+    progress.first = first_;
+    progress.step = step_;
+    progress.steps = steps_;
+    progress.epoch = epoch();
+    progress.loss = loss;
+    progress.rows_per_second =
+        static_cast<double>((step_ - first_) * options_.accumulate * batch_) /
+        seconds_;
+    progress.rows_name = task_.rows_name();
+    progress.seconds = seconds_;
+    return to_text(progress);
+  });
+}
+
+std::map<std::string, double> Loop::values_of(const Step& step,
+                                              double seconds) const {
+  std::map<std::string, double> values{
+      {"epoch", epoch()},
+      {"loss", step.loss},
+      {"lr", optimizer_.param_groups().front().options().get_lr()},
+      {"grad_norm", step.norm},
+      {task_.rows_name() + "_per_second",
+       static_cast<double>(options_.accumulate * batch_) / seconds}};
+  if (scaler_) values["scale"] = scaler_->scale();
+  return values;
+}
+
+int Loop::finish_step(std::map<std::string, double> values) {
+  const bool last = step_ == steps_;
+  int signal = stop_signal();
+  const bool due = eval_every_ > 0 && (step_ % eval_every_ == 0 || last);
+  if (due) untested_ = values;
+  if (due && signal == 0 && !evaluate_now(values)) signal = stop_signal();
+  if (log_) log_->write(step_, values);
+  const bool saves =
+      options_.save_every > 0 && step_ % options_.save_every == 0;
+  if (saves || last || signal != 0) save();
+  return signal;
+}
+
+int Loop::make_up_test() {
+  auto values = *untested_;
+  losses_ = values["loss"];
+  losses_of_ = 1;
+  const bool made = evaluate_now(values);
+  if (log_) log_->write(step_, values);
+  if (!made) return stop_signal();
+  save();  // so that the next process does not evaluate again
+  return 0;
+}
+
+int Loop::end_for(int signal) {
+  const std::string made =
+      std::to_string(step_) + " of " + std::to_string(steps_);
+  say(std::string(signal == SIGINT ? "SIGINT" : "SIGTERM") +
+      ": ends after step " + made +
+      (untested_ ? ", before its evaluation" : "") +
+      (saved_.saves() ? ", saved in " + saved_.folder_of(step_) +
+                            "; run the same command to resume"
+                      : "; nothing is saved without --run_dir"));
+  return kSignal + signal;
+}
+
+void Loop::say_if_not_traced() {
+  if (traced_ || (options_.trace.empty() && options_.kineto.empty())) return;
+  say("no step was traced: --trace_step=" +
+      std::to_string(options_.trace_step) +
+      " counts from the start of this program, which has run " +
+      std::to_string(step_ - first_) + " steps");
+}
+
+int Loop::run() {
+  begin();
+  const int code = train_all();
+  say_if_not_traced();
+  return code;
+}
+
+int Loop::train_all() {
+  if (untested_) {
+    if (const int signal = make_up_test(); signal != 0) return end_for(signal);
+  } else if (step_ >= steps_) {
+    say("nothing to do: " + std::to_string(step_) + " of " +
+        std::to_string(steps_) + " steps are done");
+    return kDone;
+  }
+  std::optional<Prefetch> samples(
+      std::in_place, [this](int64_t index) { return load(index); },
+      step_ * options_.accumulate, steps_ * options_.accumulate);
+  while (step_ < steps_) {
+    const auto start = Clock::now();
+    const Step step = make_step([&] { return samples->next(); });
+    if (!step.finite) {
+      samples.reset();  // waits for the loading thread, which uses the task
+      return stop_for(step);
+    }
+    ++step_;
+    const double seconds = seconds_since(start);
+    seconds_ += seconds;
+    losses_ += step.loss;
+    ++losses_of_;
+    show(step.loss);
+    const int signal = finish_step(values_of(step, seconds));
+    if (signal != 0 && (untested_ || step_ < steps_)) return end_for(signal);
+  }
+  say("all " + std::to_string(steps_) + " steps are done" +
+      (saved_.saves() ? ", saved in " + saved_.folder_of(step_) : ""));
+  return kDone;
+}
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,213 @@
+#include "train_program/loop.h"
+
+#include <ATen/ops/full_like.h>
+#include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/pimpl.h>
+
+#include <atomic>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "train_program/exit_code.h"
+#include "train_program/make_task.h"
+#include "train_program/run.h"
+#include "train_program/testing/small_runs.h"
+#include "weights/testing/files.h"
+
+namespace gpipe::trainer {
+namespace {
+
+using gpipe::testing::bit_equal;
+using gpipe::testing::new_folder;
+
+Options text_options() {
+  Options options = small_options("transformer");
+  options.task.transformer_dropout = 0;
+  options.loop.steps = 3;
+  options.loop.run_dir = new_folder() + "run";
+  return options;
+}
+
+void expect_same_weights(const StateDict& a, const StateDict& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& item : a) {
+    EXPECT_TRUE(bit_equal(item.value(), b[item.key()])) << item.key();
+  }
+}
+
+// Both runs have the same micro-batches. A sum of two does not depend on their
+// order.
+TEST(LoopTest, TwoHalvesOfABatchAreTheBatch) {
+  Options options = text_options();
+  options.engine.chunks = 2;
+  run_here(options);
+  const RunState whole = state_in(options.loop.run_dir);
+
+  options.loop.run_dir = new_folder() + "run";
+  options.task.batch /= 2;
+  options.engine.chunks = 1;
+  options.loop.accumulate = 2;
+  run_here(options);
+  expect_same_weights(state_in(options.loop.run_dir).model, whole.model);
+}
+
+TEST(LoopTest, AnyScheduleGivesTheSameBitsIfItIsToBeDeterministic) {
+  Options options = text_options();
+  options.engine.chunks = 4;
+  options.loop.deterministic = true;
+  options.engine.schedule = "fill-drain";
+  run_here(options);
+  const RunState expected = state_in(options.loop.run_dir);
+  for (const char* schedule : {"1f1b", "interleaved-1f1b", "zbv"}) {
+    options.loop.run_dir = new_folder() + "run";
+    options.engine.schedule = schedule;
+    options.engine.stages_per_rank =
+        std::string(schedule) == "interleaved-1f1b" ? 2 : 1;
+    run_here(options);
+    expect_same_weights(state_in(options.loop.run_dir).model, expected.model);
+  }
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
+TEST(LoopTest, ClippingBoundsTheStepOfPlainSgd) {
+  Options options = text_options();
+  options.optimizer.name = "sgd";
+  options.optimizer.momentum = 0;
+  options.optimizer.weight_decay = 0;
+  options.optimizer.lr = 1;
+  options.loop.steps = 1;
+  options.loop.clip = 1e-3;
+  const auto task = make_task(options.task);
+  torch::manual_seed(options.task.seed);
+  const auto model = task->model();
+  run_here(options, *task);
+  const StateDict after = state_in(options.loop.run_dir).model;
+  double squares = 0;
+  for (const auto& item : model->named_parameters()) {
+    const at::Tensor change = after[item.key()] - item.value().detach();
+    squares += change.to(at::kDouble).square().sum().item<double>();
+  }
+  EXPECT_NEAR(std::sqrt(squares), 1e-3, 1e-5);
+}
+
+// A layer that returns its input, but NaN from the third training step on.
+class BreaksImpl : public torch::nn::Cloneable<BreaksImpl> {
+ public:
+  explicit BreaksImpl(std::shared_ptr<std::atomic<int>> calls)
+      : torch::nn::Cloneable<BreaksImpl>("Breaks"), calls_(std::move(calls)) {}
+  at::Tensor forward(const at::Tensor& x) {
+    if (++*calls_ <= 4) return x;  // two steps of two micro-batches
+    return x * std::numeric_limits<double>::quiet_NaN();
+  }
+  void reset() override {}
+
+ private:
+  std::shared_ptr<std::atomic<int>> calls_;
+};
+TORCH_MODULE(Breaks);
+
+TEST(LoopTest, ALossThatIsNoNumberEndsTheRunAndNamesTheLayer) {
+  Options options = text_options();
+  options.engine.balance = "4,4";
+  options.engine.checkpoint = "never";
+  const auto task = make_task(options.task);
+  TaskWith broken(*task, nullptr);
+  const auto calls = std::make_shared<std::atomic<int>>(0);
+  broken.change_model = [&](torch::nn::Sequential model) {
+    torch::nn::Sequential with;
+    const auto names = model->named_children().keys();
+    for (std::size_t k = 0; k < names.size(); ++k) {
+      if (k == 3) with->push_back("breaks", Breaks(calls));
+      with->push_back(names[k], *(model->begin() + k));
+    }
+    return with;
+  };
+  const Ran ran = run_here(options, broken);
+  EXPECT_EQ(ran.code, kNotFinite);
+  const std::string line = ran.line_with("step 3: the loss is nan");
+  EXPECT_NE(line.find("layer 3 (Breaks 'breaks')"), std::string::npos) << line;
+  EXPECT_NE(line.find("Parameters that are not finite: none"),
+            std::string::npos)
+      << line;
+  EXPECT_FALSE(
+      std::filesystem::exists(options.loop.run_dir + "/step-000000000003"));
+}
+
+TEST(LoopTest, Float16LeavesOutManyStepsBeforeItGivesUp) {
+  Options options = text_options();
+  options.loop.precision = "amp-float16";
+  options.loop.steps = 50;
+  const auto task = make_task(options.task);
+  std::atomic<int> losses{0};
+  TaskWith broken(*task, [&](const at::Tensor& output) {
+    ++losses;
+    return output * std::numeric_limits<double>::infinity();
+  });
+  const Ran ran = run_here(options, broken);
+  EXPECT_EQ(ran.code, kNotFinite);
+  EXPECT_NE(ran.line_with("step 20: the loss is "), "");
+}
+
+TEST(LoopTest, EvaluationIsOfAllThatWasHeldOut) {
+  Options options = text_options();
+  options.task.batch = 7;                  // does not divide the test set
+  options.task.transformer_dropout = 0.2;  // must not act in evaluation
+  const auto task = make_task(options.task);
+  options.loop.eval_every = 3;
+  const Ran ran = run_here(options, *task);
+  EXPECT_NE(ran.line_with("test perplexity"), "");
+  // Compares with the plain model, which loads the weights of step 3.
+  const Score score = plain_score(options.loop.run_dir, *task, task->model());
+  char expected[64];
+  std::snprintf(expected, sizeof(expected), "test perplexity %.4g",
+                task->metric(score));
+  EXPECT_NE(ran.line_with(expected), "") << ran.line_with("test perplexity");
+}
+
+TEST(LoopTest, LayersThatAreFrozenStaySo) {
+  Options options = text_options();
+  options.loop.eval_every = 1;
+  const auto task = make_task(options.task);
+  std::shared_ptr<torch::nn::Module> layer;
+  std::atomic<int> frozen{0}, losses{0};
+  TaskWith with(*task, [&](const at::Tensor& output) {
+    ++losses;
+    if (!layer->is_training()) ++frozen;
+    return output;
+  });
+  with.change_model = [&](torch::nn::Sequential model) {
+    layer = model->ptr(1);
+    layer->eval();
+    return model;
+  };
+  run_here(options, with);
+  EXPECT_EQ(losses, 9);  // 3 steps of 2 micro-batches and a recompute
+  EXPECT_EQ(frozen, 9);
+}
+
+TEST(LoopTest, AStepIsTraced) {
+  Options options = text_options();
+  const std::string file = new_folder() + "trace.json";
+  options.loop.trace = file;
+  options.loop.trace_step = 2;
+  const Ran ran = run_here(options);
+  EXPECT_NE(ran.line_with("the timeline of step 2 is in " + file), "");
+  EXPECT_NE(gpipe::testing::read_bytes(file).find("traceEvents"),
+            std::string::npos);
+  EXPECT_EQ(ran.line_with("no step was traced"), "");
+}
+
+TEST(LoopTest, AStepThatIsNotReachedIsNotTracedWhichIsSaid) {
+  Options options = text_options();
+  options.loop.trace = new_folder() + "trace.json";
+  options.loop.trace_step = 4;
+  EXPECT_EQ(run_here(options).line_with("no step was traced"),
+            "no step was traced: --trace_step=4 counts from the start of this "
+            "program, which has run 3 steps");
+}
+
+}  // namespace
+}  // namespace gpipe::trainer

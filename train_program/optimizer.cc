@@ -1,0 +1,79 @@
+#include "train_program/optimizer.h"
+
+#include <c10/util/Exception.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <utility>
+#include <vector>
+
+namespace gpipe::trainer {
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+
+template <typename Optimizer, typename Options>
+std::unique_ptr<torch::optim::Optimizer> grouped(
+    const OptimizerOptions& options, const torch::nn::Module& module,
+    const Options& base) {
+  std::vector<at::Tensor> decayed, others;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const bool decays = options.decay_norms || parameter.dim() > 1;
+    (decays ? decayed : others).push_back(parameter);
+  }
+  std::vector<OptimizerParamGroup> groups;
+  if (!others.empty()) {
+    Options without = base;
+    without.weight_decay(0);
+    groups.emplace_back(others, std::make_unique<Options>(without));
+  }
+  if (!decayed.empty() || groups.empty()) {
+    groups.emplace_back(decayed, std::make_unique<Options>(base));
+  }
+  return std::make_unique<Optimizer>(std::move(groups), base);
+}
+
+}  // namespace
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    const OptimizerOptions& options, const torch::nn::Module& module) {
+  namespace optim = torch::optim;
+  TORCH_CHECK_VALUE(options.lr > 0, "--lr=", options.lr, ": must be above 0");
+  TORCH_CHECK_VALUE(options.momentum >= 0 && options.momentum < 1,
+                    "--momentum=", options.momentum,
+                    ": must be from 0 to below 1");
+  TORCH_CHECK_VALUE(options.weight_decay >= 0,
+                    "--weight_decay=", options.weight_decay,
+                    ": must not be negative");
+  const double lr = options.lr, decay = options.weight_decay;
+  if (options.name == "sgd") {
+    return grouped<optim::SGD>(
+        options, module,
+        optim::SGDOptions(lr).momentum(options.momentum).weight_decay(decay));
+  }
+  if (options.name == "adam") {
+    return grouped<optim::Adam>(options, module,
+                                optim::AdamOptions(lr).weight_decay(decay));
+  }
+  if (options.name == "adamw") {
+    return grouped<optim::AdamW>(options, module,
+                                 optim::AdamWOptions(lr).weight_decay(decay));
+  }
+  if (options.name == "rmsprop") {
+    return grouped<optim::RMSprop>(options, module,
+                                   optim::RMSpropOptions(lr)
+                                       .momentum(options.momentum)
+                                       .weight_decay(decay));
+  }
+  if (options.name == "adagrad") {
+    return grouped<optim::Adagrad>(
+        options, module, optim::AdagradOptions(lr).weight_decay(decay));
+  }
+  TORCH_CHECK_VALUE(false, "--optimizer=", options.name,
+                    ": must be sgd, adam, adamw, rmsprop or adagrad");
+}
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,71 @@
+#include "train_program/optimizer.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include "weights/testing/files.h"
+
+namespace gpipe::trainer {
+namespace {
+
+namespace nn = torch::nn;
+
+nn::Sequential model() {
+  return nn::Sequential(nn::Linear(2, 3), nn::BatchNorm1d(3));
+}
+
+TEST(OptimizerTest, BiasesAndNormsHaveNoWeightDecay) {
+  const auto of = model();
+  OptimizerOptions options;
+  options.weight_decay = 0.1;
+  const auto optimizer = make_optimizer(options, *of);
+  const auto& groups = optimizer->param_groups();
+  ASSERT_EQ(groups.size(), 2);
+  // A bias, and the weight and bias of the normalization.
+  ASSERT_EQ(groups[0].params().size(), 3);
+  for (const at::Tensor& parameter : groups[0].params()) {
+    EXPECT_EQ(parameter.dim(), 1);
+  }
+  ASSERT_EQ(groups[1].params().size(), 1);
+  using Options = torch::optim::AdamWOptions;
+  EXPECT_EQ(static_cast<const Options&>(groups[0].options()).weight_decay(), 0);
+  EXPECT_EQ(static_cast<const Options&>(groups[1].options()).weight_decay(),
+            0.1);
+}
+
+TEST(OptimizerTest, UnlessTheyAreToHaveIt) {
+  const auto of = model();
+  OptimizerOptions options;
+  options.name = "sgd";
+  options.weight_decay = 0.1;
+  options.decay_norms = true;
+  const auto optimizer = make_optimizer(options, *of);
+  ASSERT_EQ(optimizer->param_groups().size(), 1);
+  EXPECT_EQ(optimizer->param_groups()[0].params().size(), 4);
+}
+
+TEST(OptimizerTest, ThereAreFive) {
+  const auto of = model();
+  OptimizerOptions options;
+  for (const char* name : {"sgd", "adam", "adamw", "rmsprop", "adagrad"}) {
+    options.name = name;
+    EXPECT_NE(make_optimizer(options, *of), nullptr) << name;
+  }
+  options.name = "lion";
+  EXPECT_NE(gpipe::testing::value_error_of([&] {
+              make_optimizer(options, *of);
+            }).find("must be sgd, adam, adamw, rmsprop or adagrad"),
+            std::string::npos);
+}
+
+TEST(OptimizerTest, AModuleWithoutParametersHasAGroup) {
+  const nn::Sequential empty;
+  EXPECT_EQ(make_optimizer({}, *empty)->param_groups().size(), 1);
+}
+
+}  // namespace
+}  // namespace gpipe::trainer

@@ -1,0 +1,171 @@
+// Tests of runs over several processes.
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+#include <string>
+
+#include "gpipe/distributed/testing/ranks.h"
+#include "train_program/exit_code.h"
+#include "train_program/make_task.h"
+#include "train_program/run.h"
+#include "train_program/testing/small_runs.h"
+#include "weights/testing/files.h"
+
+namespace gpipe::trainer {
+namespace {
+
+using gpipe::testing::argument;
+using gpipe::testing::bit_equal;
+using gpipe::testing::new_folder;
+using gpipe::testing::RankProgramEntry;
+using gpipe::testing::RankResult;
+using gpipe::testing::Ranks;
+using gpipe::testing::world_options;
+
+Options options_of(const std::string& folder) {
+  Options options = small_options("transformer");
+  options.task.transformer_dropout = 0.2;
+  options.engine.checkpoint = "never";  // computes each loss only once
+  options.loop.steps = 4;
+  options.loop.clip = 0.5;
+  options.loop.eval_every = 2;
+  options.loop.run_dir = folder;
+  return options;
+}
+
+// Adds a BatchNorm with momentum 1, whose statistics are those of the last
+// micro-batch of a replica.
+torch::nn::Sequential with_batch_norm(const torch::nn::Sequential& model) {
+  torch::nn::Sequential with;
+  const auto names = model->named_children().keys();
+  for (std::size_t k = 0; k < names.size(); ++k) {
+    if (k == 3) {
+      with->push_back(
+          "statistics",
+          torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(12).momentum(1)));
+    }
+    with->push_back(names[k], *(model->begin() + static_cast<int64_t>(k)));
+  }
+  return with;
+}
+
+const RankProgramEntry kTrain("train", [] {
+  Options options = options_of(argument("folder"));
+  // Sets the environment variables that a launcher would set.
+  const WorldOptions world = world_options();
+  setenv("RANK", std::to_string(world.rank).c_str(), 1);
+  setenv("WORLD_SIZE", std::to_string(world.size).c_str(), 1);
+  setenv("LOCAL_RANK", std::to_string(world.local_rank).c_str(), 1);
+  setenv("LOCAL_WORLD_SIZE", std::to_string(world.size).c_str(), 1);
+  setenv("MASTER_ADDR", world.address.c_str(), 1);
+  setenv("MASTER_PORT", std::to_string(world.port).c_str(), 1);
+  options.engine.distributed = true;
+  options.engine.devices = "cpu";
+  options.engine.timeout = 60;
+  options.engine.data_parallel = std::stoll(argument("copies"));
+  options.engine.chunks = std::stoll(argument("chunks"));
+  if (!argument("seed").empty()) {
+    options.task.seed = std::stoull(argument("seed"));
+  }
+  const auto task = make_task(options.task);
+  const int64_t stop = std::stoll(argument("stop"));
+  // Only the process that computes losses gets the signal.
+  TaskWith stopped(*task, [&, losses = std::make_shared<int64_t>(0)](
+                              const at::Tensor& output) {
+    if (++*losses == 2 * (stop - 1) + 1) raise(SIGTERM);
+    return output;
+  });
+  if (argument("batch_norm") == "true") stopped.change_model = with_batch_norm;
+  return run(options, stopped,
+             [](const std::string& line) { std::cout << line << std::endl; });
+});
+
+// Runs kTrain in `count` processes and expects exit code `code`. `copies`: the
+// number of replicas. `stop`: the step in which the run gets SIGTERM. `more`:
+// other arguments of kTrain.
+void train_in_processes(const std::string& folder, int count, int copies,
+                        int64_t stop, int code,
+                        int64_t chunks = options_of("").engine.chunks,
+                        const Ranks::Arguments& more = {}) {
+  Ranks::Arguments arguments{{"folder", folder},
+                             {"copies", std::to_string(copies)},
+                             {"chunks", std::to_string(chunks)},
+                             {"stop", std::to_string(stop)}};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  Ranks ranks("train", count, arguments);
+  for (const RankResult& each : ranks.wait()) {
+    EXPECT_EQ(each.exit.code, code) << each.out << each.err;
+  }
+}
+
+void expect_same_weights(const RunState& a, const RunState& b) {
+  EXPECT_EQ(a.step, b.step);
+  ASSERT_EQ(a.model.size(), b.model.size());
+  for (const auto& item : a.model) {
+    EXPECT_TRUE(bit_equal(item.value(), b.model[item.key()])) << item.key();
+  }
+}
+
+TEST(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  run_here(options_of(here));
+  train_in_processes(there, 2, 1, /*stop=*/3, kSignal + SIGTERM);
+  EXPECT_EQ(state_in(there).step, 3);
+  train_in_processes(there, 2, 1, /*stop=*/100, kDone);
+  expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, AFlagThatDiffersIsNamedByAll) {
+  const Ranks::Arguments first{
+      {"folder", ""}, {"copies", "1"}, {"chunks", "2"}, {"stop", "100"}};
+  Ranks::Arguments second = first;
+  second.emplace_back("seed", "7");
+  Ranks ranks("train", {first, second});
+  for (const RankResult& each : ranks.wait()) {
+    EXPECT_EQ(each.exit.code, 1) << each.out;
+    EXPECT_NE(each.err.find("--seed is '7' in process 1 and '0' in process 0. "
+                            "Give all processes the same flags and data"),
+              std::string::npos)
+        << each.err;
+  }
+}
+
+TEST(ProcessesTest, CopiesShareABatch) {
+  const std::string there = new_folder() + "there";
+  train_in_processes(there, 2, 2, /*stop=*/100, kDone);
+  EXPECT_EQ(state_in(there).step, 4);
+  // Resumes in one process, which has the same mini-batches.
+  Options options = options_of(there);
+  options.loop.steps = 5;
+  EXPECT_EQ(run_here(options).code, kDone);
+}
+
+// With more micro-batches per replica, sums would have another order.
+TEST(ProcessesTest, CopiesWithAMicroBatchEachHaveTheBitsOfOneCopy) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  Options one = options_of(here);
+  one.engine.chunks = 2;
+  EXPECT_EQ(run_here(one).code, kDone);
+  train_in_processes(there, 2, 2, /*stop=*/100, kDone, /*chunks=*/1);
+  expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, WithBatchNormTheTestIsOfTheCopyThatIsSaved) {
+  const std::string there = new_folder() + "there";
+  train_in_processes(there, 4, 2, /*stop=*/100, kDone,
+                     options_of("").engine.chunks, {{"batch_norm", "true"}});
+  const auto task = make_task(options_of(there).task);
+  const Score score = plain_score(there, *task, with_batch_norm(task->model()));
+  // The run sums over micro-batches, which may round differently.
+  EXPECT_NEAR(std::stod(logged(there, 4, "test_loss")),
+              score.loss / score.items, 1e-6);
+}
+
+}  // namespace
+}  // namespace gpipe::trainer

@@ -1,0 +1,296 @@
+// Tests that a run which was stopped and resumed is bitwise equal to an
+// uninterrupted run.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "train_program/exit_code.h"
+#include "train_program/make_task.h"
+#include "train_program/run.h"
+#include "train_program/testing/small_runs.h"
+#include "training/testing/run_states.h"
+#include "weights/testing/files.h"
+
+namespace gpipe::trainer {
+namespace {
+
+using gpipe::testing::new_folder;
+using gpipe::testing::read_bytes;
+using gpipe::testing::value_error_of;
+using gpipe::testing::write_bytes;
+
+// Returns options that use everything that a resumed run could get wrong.
+Options options_of(const std::string& model) {
+  Options options = small_options(model);
+  options.task.batch = 4;
+  options.engine.checkpoint = "never";  // computes each loss only once
+  options.loop.steps = 6;
+  options.loop.accumulate = 2;
+  options.loop.clip = 0.5;
+  options.loop.lr_schedule = "warmup:2,cosine:10";
+  return options;
+}
+
+// A task that raises signal `number` in the first loss of step `stop`, counted
+// from 1.
+class StoppedTask : public TaskWith {
+ public:
+  StoppedTask(Task& task, int64_t losses_per_step, int64_t stop, int number)
+      : TaskWith(task, [this, losses_per_step, stop,
+                        number](const at::Tensor& output) {
+          if (++losses_ == (stop - 1) * losses_per_step + 1) raise(number);
+          return output;
+        }) {}
+
+ private:
+  std::atomic<int64_t> losses_{0};
+};
+
+void expect_goes_on(Options options) {
+  options.loop.run_dir = new_folder() + "whole";
+  EXPECT_EQ(run_here(options).code, kDone);
+  const RunState expected = state_in(options.loop.run_dir);
+  ASSERT_EQ(expected.step, options.loop.steps);
+
+  options.loop.run_dir = new_folder() + "stopped";
+  const auto task = make_task(options.task);
+  StoppedTask stopped(*task, options.loop.accumulate * options.engine.chunks, 3,
+                      SIGINT);
+  const Ran first = run_here(options, stopped);
+  EXPECT_EQ(first.code, kSignal + SIGINT);
+  EXPECT_NE(first.line_with("SIGINT: ends after step 3 of 6, saved in " +
+                            options.loop.run_dir),
+            "");
+  EXPECT_EQ(state_in(options.loop.run_dir).step, 3);
+  const Ran second = run_here(options);
+  EXPECT_EQ(second.code, kDone);
+  EXPECT_NE(second.line_with("resumes at step 3"), "");
+  gpipe::testing::expect_equal(state_in(options.loop.run_dir), expected);
+}
+
+TEST(ResumeTest, ImagesGoOn) { expect_goes_on(options_of("amoebanetd")); }
+
+TEST(ResumeTest, MasksGoOnWithAutocast) {
+  Options options = options_of("unet");
+  options.loop.precision = "amp-bfloat16";
+  options.optimizer.name = "sgd";
+  expect_goes_on(options);
+}
+
+TEST(ResumeTest, TextGoesOnWithDropout) {
+  Options options = options_of("transformer");
+  options.task.transformer_dropout = 0.3;
+  expect_goes_on(options);
+}
+
+TEST(ResumeTest, TextGoesOnWithScaledLossesOfFloat16) {
+  Options options = options_of("transformer");
+  options.loop.precision = "amp-float16";
+  options.optimizer.name = "rmsprop";
+  expect_goes_on(options);
+}
+
+TEST(ResumeTest, TextGoesOnInBfloat16) {
+  Options options = options_of("transformer");
+  options.loop.precision = "bfloat16";
+  options.optimizer.name = "adagrad";
+  expect_goes_on(options);
+}
+
+TEST(ResumeTest, SigtermDoesTheSameAndASignalWhileABatchIsLoadedCounts) {
+  Options options = options_of("transformer");
+  options.loop.run_dir = new_folder() + "run";
+  const auto task = make_task(options.task);
+  TaskWith stopped(*task, nullptr, [](int64_t index) {
+    if (index == 5) raise(SIGTERM);  // when data of step 3 is loaded ahead
+  });
+  EXPECT_EQ(run_here(options, stopped).code, kSignal + SIGTERM);
+  const int64_t step = state_in(options.loop.run_dir).step;
+  EXPECT_GE(step, 2);
+  EXPECT_LE(step, 3);
+}
+
+TEST(ResumeTest, WithoutAFolderTheStoppedRunSaysThatNothingIsSaved) {
+  const Options options = options_of("transformer");
+  const auto task = make_task(options.task);
+  StoppedTask stopped(*task, 4, 2, SIGINT);
+  const Ran ran = run_here(options, stopped);
+  EXPECT_EQ(ran.code, kSignal + SIGINT);
+  EXPECT_NE(ran.line_with("nothing is saved without --run_dir"), "");
+}
+
+TEST(ResumeTest, AnotherTaskIsRefusedByTheNamesOfItsFlags) {
+  Options options = options_of("transformer");
+  options.loop.run_dir = new_folder() + "run";
+  options.loop.steps = 1;
+  run_here(options);
+  options.loop.steps = 2;
+  options.task.batch = 2;
+  options.optimizer.name = "sgd";
+  const std::string error = value_error_of([&] { run_here(options); });
+  EXPECT_NE(error.find("--batch was '4' and is '2'"), std::string::npos)
+      << error;
+  EXPECT_NE(error.find("--optimizer was 'adamw' and is 'sgd'"),
+            std::string::npos)
+      << error;
+}
+
+TEST(ResumeTest, ARateMayChangeAndThatIsSaid) {
+  Options options = options_of("transformer");
+  options.loop.run_dir = new_folder() + "run";
+  options.loop.steps = 1;
+  run_here(options);
+  options.loop.steps = 2;
+  options.optimizer.lr = 0.5;
+  const Ran ran = run_here(options);
+  EXPECT_EQ(ran.code, kDone);
+  EXPECT_NE(ran.line_with("from here on --lr is '0.5'"), "");
+}
+
+TEST(ResumeTest, AFinishedRunHasNothingToDo) {
+  Options options = options_of("transformer");
+  options.loop.run_dir = new_folder() + "run";
+  options.loop.steps = 1;
+  run_here(options);
+  const Ran ran = run_here(options);
+  EXPECT_EQ(ran.code, kDone);
+  EXPECT_NE(ran.line_with("nothing to do: 1 of 1 steps are done"), "");
+}
+
+TEST(ResumeTest, ABeginningBeforeStepsThatAreThereIsRefused) {
+  Options options = options_of("transformer");
+  options.loop.run_dir = new_folder() + "run";
+  options.loop.steps = 2;
+  options.loop.save_every = 1;
+  run_here(options);
+  for (const char* how : {"none", "1"}) {
+    options.loop.resume = how;
+    const std::string error = value_error_of([&] { run_here(options); });
+    EXPECT_NE(error.find("step-000000000002 is of an earlier run"),
+              std::string::npos)
+        << error;
+  }
+  options.loop.resume = "2";
+  options.loop.steps = 3;
+  EXPECT_EQ(run_here(options).code, kDone);
+}
+
+// A damaged header is found when the step is opened, a damaged tensor only when
+// it is loaded.
+TEST(ResumeTest, WhereEachStepIsDamagedNothingBeginsAnew) {
+  Options options = options_of("transformer");
+  options.loop.run_dir = new_folder() + "run";
+  options.loop.steps = 2;
+  options.loop.save_every = 1;
+  run_here(options);
+  const std::string log = read_bytes(options.loop.run_dir + "/metrics.csv");
+  options.loop.steps = 3;
+  for (const char* file : {"model.safetensors", "manifest.json"}) {
+    for (const char* step : {"1", "2"}) {
+      const std::string path =
+          options.loop.run_dir + "/step-00000000000" + step + "/" + file;
+      std::string bytes = read_bytes(path);
+      bytes.back() ^= 1;
+      write_bytes(path, bytes);
+    }
+    const std::string error = value_error_of([&] { run_here(options); });
+    EXPECT_NE(
+        error.find("all steps in " + options.loop.run_dir + " are damaged"),
+        std::string::npos)
+        << error;
+    EXPECT_EQ(read_bytes(options.loop.run_dir + "/metrics.csv"), log);
+  }
+}
+
+TEST(ResumeTest, TheLogHasEachStepOnce) {
+  Options options = options_of("transformer");
+  options.loop.run_dir = new_folder() + "run";
+  options.loop.eval_every = 2;
+  const auto task = make_task(options.task);
+  StoppedTask stopped(*task, 4, 3, SIGINT);
+  run_here(options, stopped);
+  run_here(options);
+  std::ifstream log(options.loop.run_dir + "/metrics.csv");
+  std::vector<std::string> steps;
+  for (std::string line; std::getline(log, line);) {
+    steps.push_back(line.substr(0, line.find(',')));
+  }
+  EXPECT_EQ(steps,
+            (std::vector<std::string>{"step", "1", "2", "3", "4", "5", "6"}));
+  const std::string all = read_bytes(options.loop.run_dir + "/metrics.csv");
+  for (const char* column : {"loss", "lr", "grad_norm", "test_loss",
+                             "test_perplexity", "windows_per_second"}) {
+    EXPECT_NE(all.substr(0, all.find('\n')).find(column), std::string::npos)
+        << column;
+  }
+}
+
+// A task that raises SIGINT in an evaluation.
+class StoppedInTest : public TaskWith {
+ public:
+  explicit StoppedInTest(Task& task) : TaskWith(task, nullptr) {}
+  Sample test_batch(int64_t index) override {
+    raise(SIGINT);
+    // A second signal would end the process.
+    std::signal(SIGINT, SIG_IGN);
+    return TaskWith::test_batch(index);
+  }
+};
+
+// Stops a run in step `stop`, at whose end an evaluation is due. Expects that
+// the resumed run first does this evaluation.
+void expect_test_is_made_up(Options options, int64_t stop) {
+  options.loop.run_dir = new_folder() + "whole";
+  EXPECT_EQ(run_here(options).code, kDone);
+  const std::string loss = logged(options.loop.run_dir, stop, "test_loss");
+  ASSERT_NE(loss, "");
+  const RunState expected = state_in(options.loop.run_dir);
+
+  options.loop.run_dir = new_folder() + "stopped";
+  const auto task = make_task(options.task);
+  StoppedTask stopped(*task, options.loop.accumulate * options.engine.chunks,
+                      stop, SIGINT);
+  const Ran first = run_here(options, stopped);
+  EXPECT_EQ(first.code, kSignal + SIGINT);
+  EXPECT_NE(first.line_with("SIGINT: ends after step " + std::to_string(stop) +
+                            " of " + std::to_string(options.loop.steps) +
+                            ", before its evaluation, saved in "),
+            "");
+  EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), "");
+  const std::string step_loss = logged(options.loop.run_dir, stop, "loss");
+  EXPECT_NE(step_loss, "");
+
+  // Interrupts the evaluation once more.
+  StoppedInTest again(*task);
+  EXPECT_EQ(run_here(options, again).code, kSignal + SIGINT);
+  EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), "");
+
+  const Ran second = run_here(options);
+  EXPECT_EQ(second.code, kDone);
+  EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), loss);
+  EXPECT_EQ(logged(options.loop.run_dir, stop, "loss"), step_loss);
+  gpipe::testing::expect_equal(state_in(options.loop.run_dir), expected);
+  EXPECT_NE(run_here(options).line_with("nothing to do"), "");
+}
+
+TEST(ResumeTest, ATestThatASignalHasCutOffIsMadeFirst) {
+  Options options = options_of("transformer");
+  options.loop.eval_every = 2;
+  options.loop.steps = 3;
+  expect_test_is_made_up(options, 2);
+}
+
+TEST(ResumeTest, TheLastTestIsMadeUpByARunWithoutSteps) {
+  Options options = options_of("transformer");
+  options.loop.eval_every = 10;
+  options.loop.steps = 2;
+  expect_test_is_made_up(options, 2);
+}
+
+}  // namespace
+}  // namespace gpipe::trainer

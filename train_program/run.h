@@ -1,0 +1,36 @@
+// A whole training run, from options to exit code.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "train_program/loop.h"
+#include "train_program/options.h"
+#include "train_program/task.h"
+
+namespace gpipe::trainer {
+
+// Runs a training run and returns its exit code (exit_code.h). Creates the
+// task, connects the processes, builds and partitions the model, resumes an
+// earlier run in LoopOptions::run_dir, and trains. `print`: see Loop.
+//
+// Seeds LibTorch's default generators. With LoopOptions::deterministic, changes
+// LibTorch's global settings.
+//
+// Throws c10::ValueError or std::invalid_argument if the options and the data
+// do not fit, and what training throws.
+int run(const Options& options, const Print& print);
+
+// Does the same with a given task.
+int run(const Options& options, Task& task, const Print& print);
+
+// The exit code and the text for an exception. The code is kWrongFlags if the
+// user's flags or data caused it, else kFailed. The text has no backtrace.
+struct Ending {
+  int code;
+  std::string text;
+};
+Ending ending_of(const std::exception& error);
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,175 @@
+#include "train_program/segmentation.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/functional/loss.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/augment_mask.h"
+#include "data/discs.h"
+#include "data/mask_folder.h"
+#include "data/random.h"
+#include "models/unet.h"
+#include "train_program/epochs.h"
+#include "train_program/readable.h"
+
+namespace gpipe::trainer {
+namespace {
+
+namespace F = torch::nn::functional;
+
+struct Images {
+  int64_t size;
+  uint32_t checksum;
+  std::function<data::MaskedImage(int64_t index)> get;
+};
+
+Images open(const TaskOptions& options) {
+  if (options.data.empty()) {
+    return {256, 0, [seed = options.seed](int64_t index) {
+              return data::draw_disc(data::mix_seed(seed, 3, index));
+            }};
+  }
+  const data::MaskFolder folder(options.data);
+  return {folder.size(), folder.checksum(),
+          [folder](int64_t index) { return folder.get(index); }};
+}
+
+int64_t held_out_of(int64_t images, double part) {
+  const auto count =
+      static_cast<int64_t>(std::llround(part * static_cast<double>(images)));
+  TORCH_CHECK_VALUE(part > 0 && count > 0 && count < images,
+                    "--held_out=", part, " of ", images, " images is ", count,
+                    "; training and testing each need at least one");
+  return count;
+}
+
+class Segmentation : public Task {
+ public:
+  explicit Segmentation(const TaskOptions& options)
+      : options_(options),
+        images_(open(options)),
+        held_out_(held_out_of(images_.size, options.held_out)),
+        order_(data::permutation(images_.size, options.seed)),
+        readable_(options.skip_broken, images_.size - held_out_),
+        readable_for_test_(options.skip_broken, held_out_),
+        epochs_(images_.size - held_out_, options.batch, options.seed) {
+    augment_.size = options.size > 0 ? options.size : 64;
+    augment_.flip = options.flip;
+  }
+
+  torch::nn::Sequential model() const override {
+    return models::unet(options_.unet_depth, options_.unet_convs,
+                        options_.unet_channels);
+  }
+
+  std::string data() const override {
+    return std::to_string(images_.size - held_out_) +
+           " images with masks for training and " + std::to_string(held_out_) +
+           " for testing, " + std::to_string(augment_.size) + " x " +
+           std::to_string(augment_.size);
+  }
+
+  uint32_t checksum() const override { return images_.checksum; }
+
+  std::string rows_name() const override { return "images"; }
+
+  int64_t train_batches() const override { return epochs_.batches(); }
+  int64_t test_batches() const override {
+    return (held_out_ + options_.batch - 1) / options_.batch;
+  }
+
+  Sample train_batch(int64_t index, Rows rows) override {
+    const auto items = epochs_.at(index, rows);
+    std::vector<at::Tensor> inputs, masks;
+    for (const int64_t item : items.indices) {
+      readable_.read(item, [&](int64_t k) {
+        const auto found = images_.get(order_[held_out_ + k]);
+        const auto sample =
+            data::augment(found, augment_, data::mix_seed(items.seed, k));
+        inputs.push_back(sample.image);
+        masks.push_back(sample.mask);
+      });
+    }
+    return {at::stack(inputs), at::stack(masks)};
+  }
+
+  // Represents an unreadable image by a grey one with a negative mask.
+  Sample test_batch(int64_t index) override {
+    const int64_t begin = index * options_.batch;
+    const int64_t end = std::min(begin + options_.batch, held_out_);
+    const int64_t size = augment_.size;
+    std::vector<at::Tensor> inputs, masks;
+    for (int64_t k = begin; k < end; ++k) {
+      const auto found = readable_for_test_.read_or_none(k, [&](int64_t item) {
+        return data::prepare(images_.get(order_[item]), augment_);
+      });
+      inputs.push_back(found ? found->image : at::zeros({3, size, size}));
+      masks.push_back(found ? found->mask : at::full({1, size, size}, -1.0));
+    }
+    return {at::stack(inputs), at::stack(masks)};
+  }
+
+  at::Tensor loss(const at::Tensor& output,
+                  const at::Tensor& target) const override {
+    return F::binary_cross_entropy_with_logits(output.to(at::kFloat),
+                                               target.to(output.device()));
+  }
+
+  Score score(const at::Tensor& output,
+              const at::Tensor& target) const override {
+    return score_of_masks(output, target);
+  }
+
+  std::string metric_name() const override { return "dice"; }
+  double metric(const Score& score) const override {
+    return score.value / score.items;
+  }
+
+  std::vector<std::string> take_warnings() override {
+    auto all = readable_.take_warnings();
+    for (auto& each : readable_for_test_.take_warnings()) all.push_back(each);
+    return all;
+  }
+
+ private:
+  const TaskOptions options_;
+  const Images images_;
+  const int64_t held_out_;  // number of test images, the first in `order_`
+  const std::vector<int64_t> order_;
+  Readable readable_, readable_for_test_;
+  Epochs epochs_;
+  data::AugmentMaskOptions augment_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> segmentation(const TaskOptions& options) {
+  return std::make_unique<Segmentation>(options);
+}
+
+Score score_of_masks(const at::Tensor& output, const at::Tensor& target) {
+  Score score;
+  for (int64_t i = 0; i < target.size(0); ++i) {
+    const at::Tensor mask = target[i].to(at::kDouble);
+    if (mask.lt(0).any().item<bool>()) continue;
+    const at::Tensor logits = output[i].to(at::kDouble);
+    const at::Tensor found = logits.gt(0).to(at::kDouble);
+    const double both = (found * mask).sum().item<double>();
+    const double sum = (found.sum() + mask.sum()).item<double>();
+    score.items += 1;
+    score.loss +=
+        F::binary_cross_entropy_with_logits(logits, mask).item<double>();
+    score.value += sum > 0 ? 2 * both / sum : 1;
+  }
+  return score;
+}
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,24 @@
+// The task of binary image segmentation.
+#pragma once
+
+#include <memory>
+
+#include "train_program/options.h"
+#include "train_program/task.h"
+
+namespace gpipe::trainer {
+
+// Returns a task that trains unet on a folder of images and masks
+// (data/mask_folder.h), or on generated discs if there is no folder. An item of
+// a Score is an image. The metric is the mean Dice coefficient of the images.
+//
+// Throws c10::ValueError if the options and the data do not fit.
+std::unique_ptr<Task> segmentation(const TaskOptions& options);
+
+// Returns the score of logits for masks, both [rows, 1, height, width]. Images
+// with a negative mask do not count. The Dice coefficient of A, the pixels with
+// positive logits, and B, the pixels inside the mask, is
+// 2 |A and B| / (|A| + |B|), or 1 if both are empty. Thread-safe.
+Score score_of_masks(const at::Tensor& output, const at::Tensor& target);
+
+}  // namespace gpipe::trainer

@@ -1,0 +1,99 @@
+#include "train_program/testing/small_runs.h"
+
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <cstddef>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "train_program/make_task.h"
+#include "train_program/run.h"
+#include "training/run_files.h"
+#include "weights/state_dict.h"
+#include "weights/testing/files.h"
+
+namespace gpipe::trainer {
+
+Options small_options(const std::string& model) {
+  Options options;
+  options.task.model = model;
+  options.task.batch = 8;
+  options.task.size = 32;
+  options.task.amoebanet_layers = 3;
+  options.task.amoebanet_filters = 8;
+  options.task.unet_depth = 1;
+  options.task.unet_convs = 1;
+  options.task.unet_channels = 4;
+  options.task.transformer_layers = 2;
+  options.task.transformer_width = 16;
+  options.task.transformer_heads = 2;
+  options.task.length = 12;
+  options.engine.balance = "size";
+  options.engine.chunks = 2;
+  options.engine.devices = "cpu,cpu";
+  options.engine.threads = 1;
+  options.loop.eval_every = -1;
+  options.loop.save_every = 0;
+  return options;
+}
+
+std::string Ran::line_with(const std::string& part) const {
+  for (const std::string& line : lines) {
+    if (line.find(part) != std::string::npos) return line;
+  }
+  return "";
+}
+
+Ran run_here(const Options& options) {
+  const auto task = make_task(options.task);
+  return run_here(options, *task);
+}
+
+Ran run_here(const Options& options, Task& task) {
+  Ran ran;
+  ran.code = run(options, task,
+                 [&](const std::string& line) { ran.lines.push_back(line); });
+  return ran;
+}
+
+RunState state_in(const std::string& folder) {
+  return RunFiles(folder).load_latest().value();
+}
+
+Score plain_score(const std::string& folder, Task& task,
+                  torch::nn::Sequential model) {
+  load_state_dict(*model, state_in(folder).model);
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  Score score;
+  for (int64_t k = 0; k < task.test_batches(); ++k) {
+    const Sample sample = task.test_batch(k);
+    score += task.score(model->forward(sample.input), sample.target);
+  }
+  return score;
+}
+
+std::string logged(const std::string& folder, int64_t step,
+                   const std::string& column) {
+  std::ifstream log(folder + "/metrics.csv");
+  const auto field = [](const std::string& line, std::size_t wanted) {
+    std::istringstream fields(line + ",");
+    std::string text;
+    for (std::size_t k = 0; k <= wanted; ++k) std::getline(fields, text, ',');
+    return text;
+  };
+  std::string header, line;
+  std::getline(log, header);
+  std::size_t wanted = 0;
+  while (field(header, wanted) != column) {
+    if (++wanted > header.size()) return "";
+  }
+  while (std::getline(log, line)) {
+    if (field(line, 0) == std::to_string(step)) return field(line, wanted);
+  }
+  return "";
+}
+
+}  // namespace gpipe::trainer
