@@ -104,7 +104,7 @@ class MemoryProfiler {
     kind_ = input.kind();
     for (const at::Tensor& tensor : input.tensors()) {
       boundary_.push_back(
-          leave(tensor.defined() ? tensor.to(at::kMeta) : tensor));
+          without_graph(tensor.defined() ? tensor.to(at::kMeta) : tensor));
       passing_.add(boundary_.back().tensor);
     }
     for (std::size_t k = 0; k < sandboxes.size(); ++k) {
@@ -148,9 +148,9 @@ class MemoryProfiler {
     const MetaLedger ledger;
     std::vector<torch::autograd::Edge> graph;
     {
-      Entry entry(boundary_, /*leaf=*/false);
+      GraphInputs input_edges(boundary_, /*leaf=*/false);
       const Value output =
-          call_layer(layer, Value(kind_, std::move(entry.tensors())));
+          call_layer(layer, Value(kind_, std::move(input_edges.tensors())));
       memory.forward_peak_bytes = ledger.peak_bytes();
       memory.output_bytes = bytes_of(output);
       std::vector<at::Tensor> outputs = output.tensors();
@@ -160,10 +160,10 @@ class MemoryProfiler {
       kind_ = output.kind();
       boundary_.clear();
       for (const at::Tensor& tensor : output.tensors()) {
-        boundary_.push_back(leave(tensor));
+        boundary_.push_back(without_graph(tensor));
       }
       for (const at::Tensor& tensor : outputs) {
-        graph.push_back(exit_of(tensor));
+        graph.push_back(gradient_edge(tensor));
         memory.kept_bytes += passing_.add(tensor);
       }
       tracker_.end_layer();
@@ -184,7 +184,7 @@ class MemoryProfiler {
   MemoryProfile profile_;
   SizingTracker tracker_;
   Value::Kind kind_ = Value::Kind::kTensor;
-  std::vector<Crossing> boundary_;
+  std::vector<Activation> boundary_;
   Passing passing_;
 };
 

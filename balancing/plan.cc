@@ -357,10 +357,10 @@ Plan plan(const torch::nn::Sequential& model, const Value& input,
   // Profile under the conditions of training: the other partitions are busy at
   // the same time.
   TimeOptions profiled = options.profile();
-  if (profiled.company() == 0 && profiled.device().is_cpu()) {
+  if (profiled.concurrent_copies() == 0 && profiled.device().is_cpu()) {
     const auto cores =
         static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-    profiled.company(std::min(cores, workers_of(devices, options)) - 1);
+    profiled.concurrent_copies(std::min(cores, workers_of(devices, options)) - 1);
   }
   Planner planner(devices, options);
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {

@@ -120,7 +120,7 @@ Plan plan(const torch::nn::Sequential& model, const Value& input,
 // For each number of micro-batches, one micro-batch is profiled
 // (balancing/profile.h). On CPUs the profile runs with the number of threads
 // that a partition will have, beside copies of the model
-// (TimeOptions::company), as many as partitions can compute at the same time.
+// (TimeOptions::concurrent_copies), as many as partitions can compute at the same time.
 // The cut is exact for GPipe's schedule with copies beside the computation
 // (balancing/chain/chain.h), where a recompute counts as part of its backward. Then
 // the schedule with its recomputes is simulated on the cores of the machine

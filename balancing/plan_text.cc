@@ -41,7 +41,7 @@ std::string bound_of(const Plan& plan, const PlannedPartition& partition) {
 
 std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
   stream << plan.chunks << " micro-batches, checkpoint "
-         << name_of(plan.checkpoint) << ": a step is predicted to take "
+         << to_string(plan.checkpoint) << ": a step is predicted to take "
          << seconds_text(plan.step_seconds) << "\n";
   Table table = {{"partition", "device", "layers", "forward", "backward",
                   "memory", "of", "idle", "of the bubble", "bound by"}};
@@ -57,7 +57,7 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
   stream << "tried:\n";
   Table tried = {{"micro-batches", "checkpoint", "step"}};
   for (const PlanCandidate& each : plan.candidates) {
-    tried.push_back({std::to_string(each.chunks), name_of(each.checkpoint),
+    tried.push_back({std::to_string(each.chunks), to_string(each.checkpoint),
                      std::isinf(each.step_seconds)
                          ? "does not fit"
                          : seconds_text(each.step_seconds)});

@@ -24,9 +24,9 @@ std::optional<at::Tensor> ProfileTracker::load(const SkipKey& key) {
   }
   auto found = travelling_.extract(key);
   if (!found) throw_not_stashed(key);
-  Entry entry({found.mapped()}, /*leaf=*/false);
-  popped_.push_back(entry.edges()[0]);
-  return none_if_undefined(std::move(entry.tensors()[0]));
+  GraphInputs input_edges({found.mapped()}, /*leaf=*/false);
+  popped_.push_back(input_edges.edges()[0]);
+  return none_if_undefined(std::move(input_edges.tensors()[0]));
 }
 
 std::vector<at::Tensor> ProfileTracker::stashed() const {
@@ -37,7 +37,7 @@ std::vector<at::Tensor> ProfileTracker::stashed() const {
 
 void ProfileTracker::end_layer() {
   for (const auto& [key, tensor] : stashed_) {
-    travelling_.insert_or_assign(key, leave(tensor));
+    travelling_.insert_or_assign(key, without_graph(tensor));
   }
   stashed_.clear();
   popped_.clear();

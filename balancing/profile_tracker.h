@@ -32,7 +32,7 @@ class ProfileTracker : public SkipTracker {
 
  private:
   std::map<SkipKey, at::Tensor> stashed_;  // undefined: no tensor
-  std::map<SkipKey, Crossing> travelling_;
+  std::map<SkipKey, Activation> travelling_;
   std::vector<torch::autograd::Edge> popped_;
 };
 

@@ -56,24 +56,24 @@ class KeepRandomState {
 // The value between two layers, without a graph.
 struct Boundary {
   Value::Kind kind;
-  std::vector<Crossing> crossings;
+  std::vector<Activation> inputs;
 };
 
-Boundary leave(const Value& value) {
+Boundary without_graph(const Value& value) {
   Boundary boundary{value.kind(), {}};
   for (const at::Tensor& tensor : value.tensors()) {
-    boundary.crossings.push_back(gpipe::leave(tensor));
+    boundary.inputs.push_back(gpipe::without_graph(tensor));
   }
   return boundary;
 }
 
 // Copies the sample, since a layer may change it in place.
 Boundary copy_to(const Value& sample, c10::Device device) {
-  Boundary boundary = leave(sample);
-  for (Crossing& crossing : boundary.crossings) {
-    if (!crossing.tensor.defined()) continue;
-    crossing.tensor = crossing.tensor.to(
-        crossing.tensor.options().device(device), /*non_blocking=*/false,
+  Boundary boundary = without_graph(sample);
+  for (Activation& input : boundary.inputs) {
+    if (!input.tensor.defined()) continue;
+    input.tensor = input.tensor.to(
+        input.tensor.options().device(device), /*non_blocking=*/false,
         /*copy=*/true);
   }
   return boundary;
@@ -102,10 +102,10 @@ struct LayerStamps {
 // input, by the layer's output.
 LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
                       ProfileTracker& tracker, c10::Device device) {
-  Entry entry(boundary.crossings, /*leaf=*/false);
-  std::vector<torch::autograd::Edge> targets = entry.edges();
-  Value input(boundary.kind, std::move(entry.tensors()));
-  boundary.crossings.clear();
+  GraphInputs input_edges(boundary.inputs, /*leaf=*/false);
+  std::vector<torch::autograd::Edge> targets = input_edges.edges();
+  Value input(boundary.kind, std::move(input_edges.tensors()));
+  boundary.inputs.clear();
 
   LayerStamps stamps;
   stamps.forward_start = Stamp::now(device);
@@ -118,17 +118,17 @@ LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
   }
   targets.insert(targets.end(), tracker.popped().begin(),
                  tracker.popped().end());
-  std::vector<torch::autograd::Edge> exits;
-  for (const at::Tensor& each : outputs) exits.push_back(exit_of(each));
-  const Leaves leaves = find_leaves(exits, targets);
+  std::vector<torch::autograd::Edge> output_edges;
+  for (const at::Tensor& each : outputs) output_edges.push_back(gradient_edge(each));
+  const Leaves leaves = find_leaves(output_edges, targets);
   std::vector<at::Tensor> grads = ones_for(outputs);
   stamps.backward_start = Stamp::now(device);
-  run_backward(exits, std::move(grads), targets, /*keep_graph=*/false, leaves,
+  run_backward(output_edges, std::move(grads), targets, /*keep_graph=*/false, leaves,
                std::vector<bool>(leaves.tensors.size(), true),
                [](std::size_t, const at::Tensor&) {});
   stamps.backward_end = Stamp::now(device);
 
-  boundary = leave(output);
+  boundary = without_graph(output);
   tracker.end_layer();
   return stamps;
 }
@@ -222,9 +222,9 @@ void check(const torch::nn::Module& module, const TimeOptions& options) {
   TORCH_CHECK_VALUE(std::isfinite(options.timeout()) && options.timeout() >= 0,
                     "timeout must be a number of seconds >= 0, but it is ",
                     options.timeout());
-  TORCH_CHECK_VALUE(options.company() >= 0,
+  TORCH_CHECK_VALUE(options.concurrent_copies() >= 0,
                     "company must be a number of threads >= 0, but it is ",
-                    options.company());
+                    options.concurrent_copies());
   for (const auto& parameter : module.named_parameters()) {
     TORCH_CHECK_VALUE(
         !parameter->defined() || !parameter->grad().defined(),
@@ -255,8 +255,8 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
   const c10::InferenceMode normal_mode(false);
 
   std::vector<Sandbox> sandboxes = sandboxes_of(module);
-  const Company company(module, sample,
-                        device.is_cpu() ? options.company() : 0);
+  const Company concurrent_copies(module, sample,
+                        device.is_cpu() ? options.concurrent_copies() : 0);
   std::vector<std::vector<LayerTime>> times(sandboxes.size());
   sweep(sandboxes, sample, device, times);
   for (auto& list : times) list.clear();

@@ -25,7 +25,7 @@ struct TimeOptions {
   // 0, on a CPU only. They compete for caches and memory bandwidth, as the
   // workers of a pipeline do. Each thread needs the memory of one more model.
   // Ignored if a layer cannot be cloned.
-  TORCH_ARG(int64_t, company) = 0;
+  TORCH_ARG(int64_t, concurrent_copies) = 0;
   // The device to measure on. Layers on other devices are moved to it one at a
   // time, so the whole model need not fit.
   TORCH_ARG(torch::Device, device) = torch::Device(torch::kCPU);
@@ -56,7 +56,7 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
 // (memory pools, code that is loaded on first use) and does not count: with it,
 // the first layers would seem to take a quarter of the model's time.
 //
-// Each layer runs by itself on the calling thread (and on those of `company`).
+// Each layer runs by itself on the calling thread (and on those of `concurrent_copies`).
 // Its input is the output of the layers before it, skip tensors included. Its
 // backward starts from ones for each output that requires a gradient. It
 // computes the gradients of the layer's parameters and of those inputs whose
@@ -72,7 +72,7 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
 // LibTorch's default random number generators are restored.
 //
 // Throws c10::ValueError if a parameter already has a gradient, if `timeout` is
-// negative, infinite or NaN, or if `company` is negative. Throws c10::TypeError
+// negative, infinite or NaN, or if `concurrent_copies` is negative. Throws c10::TypeError
 // if the sample or an output is not a tensor, c10::Error if `module` is null,
 // and whatever a layer throws.
 // Threads: any thread may call this while no other thread uses `module` or

@@ -343,7 +343,7 @@ TORCH_MODULE(Meeting);
 
 TEST(ProfileTimesTest, CompanyRunsCopiesOnOtherThreads) {
   Sequential model{Meeting()};
-  profile_times(model, torch::ones({1}), once().company(2));
+  profile_times(model, torch::ones({1}), once().concurrent_copies(2));
   EXPECT_THAT(MeetingImpl::threads(), SizeIs(3));
   EXPECT_THAT(MeetingImpl::objects(), SizeIs(3));
   EXPECT_EQ(MeetingImpl::objects().count(model[0].get()), 0);
@@ -351,15 +351,15 @@ TEST(ProfileTimesTest, CompanyRunsCopiesOnOtherThreads) {
 
 TEST(ProfileTimesTest, ALayerThatCannotBeCopiedHasNoCompany) {
   Sequential model{Probe()};
-  profile_times(model, torch::ones({1}), once().company(2));
+  profile_times(model, torch::ones({1}), once().concurrent_copies(2));
   EXPECT_THAT(model[0]->as<Probe>()->inputs, SizeIs(2));
 }
 
 TEST(ProfileTimesTest, AnErrorComesOutOfCompanyToo) {
   Sequential model(torch::nn::Linear(2, 2), torch::nn::Linear(3, 2));
-  EXPECT_THROW(profile_times(model, torch::ones({1, 2}), once().company(1)),
+  EXPECT_THROW(profile_times(model, torch::ones({1, 2}), once().concurrent_copies(1)),
                c10::Error);
-  EXPECT_THROW(profile_times(model, torch::ones({1, 2}), once().company(-1)),
+  EXPECT_THROW(profile_times(model, torch::ones({1, 2}), once().concurrent_copies(-1)),
                c10::ValueError);
 }
 

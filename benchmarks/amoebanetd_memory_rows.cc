@@ -70,7 +70,7 @@ Benchmark amoebanetd_memory_benchmark() {
       {"", "--experiment=pipeline-1,pipeline-2 --checkpoint=never",
        "--mode=measure --devices=cpu", "--plot=/tmp/memory.svg"}};
   benchmark.title = "AmoebaNet-D, memory";
-  benchmark.subject = Subject::kMemory;
+  benchmark.subject = TableKind::kMemory;
   benchmark.size_column = kAmoebaNetSize;
   benchmark.optimizer = Optimizer::kRmsprop;
   benchmark.learning_rate = 0.001;

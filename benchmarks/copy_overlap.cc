@@ -121,7 +121,7 @@ int measure() {
                 "micro-batches, cells of %g ms, checkpoint ",
                 FLAGS_copy_ms, static_cast<long long>(FLAGS_partitions),
                 static_cast<long long>(chunks), FLAGS_cell_ms);
-  table.title = std::string(title) + name_of(checkpoint);
+  table.title = std::string(title) + to_string(checkpoint);
   table.name_column = "copies";
   table.columns = {"seconds", "ideal", "ratio", "goal", "met"};
   const auto add = [&](const std::string& name, std::vector<Duration> steps,

@@ -113,7 +113,7 @@ int measure() {
   table.title =
       "Overlap of " + std::to_string(FLAGS_partitions) + " CPU partitions, " +
       std::to_string(chunks) + " micro-batches, layers that sleep " +
-      std::to_string(FLAGS_sleep_ms) + " ms, checkpoint " + name_of(checkpoint);
+      std::to_string(FLAGS_sleep_ms) + " ms, checkpoint " + to_string(checkpoint);
   table.name_column = "pass";
   table.columns = {"seconds", "ideal", "goal", "met"};
   // The goals are 0.24 s for an ideal of 0.22 s, and 0.47 s for 0.44 s.

@@ -34,7 +34,7 @@ using gpipe::testing::CountingAllocator;
 using torch::Tensor;
 using torch::nn::Sequential;
 
-struct Subject {
+struct TableKind {
   std::string name;
   std::function<Sequential()> model;
   std::function<Tensor()> input;
@@ -69,7 +69,7 @@ int64_t counted_peak(gpipe::GPipe& pipeline, const Tensor& input) {
 }
 
 // Returns the peak of a step on the meta device, in bytes.
-int64_t foretold_peak(const Subject& subject,
+int64_t foretold_peak(const TableKind& subject,
                       const gpipe::GPipeOptions& options, const Tensor& input) {
   auto on_meta = options;
   on_meta.devices(std::vector<torch::Device>(options.balance().size(),
@@ -84,7 +84,7 @@ int64_t foretold_peak(const Subject& subject,
   return ledger.peak_bytes();
 }
 
-void run(const Subject& subject, int64_t partitions) {
+void run(const TableKind& subject, int64_t partitions) {
   const Sequential model = subject.model();
   const Tensor input = subject.input();
   const auto plan = gpipe::balancing::plan(
@@ -109,7 +109,7 @@ void run(const Subject& subject, int64_t partitions) {
 
 // Profiles the model twice, cuts it by each profile, and prints how good the
 // first cut is for the second profile.
-void repeat(const Subject& subject, int64_t partitions) {
+void repeat(const TableKind& subject, int64_t partitions) {
   namespace balancing = gpipe::balancing;
   const Sequential model = subject.model();
   const Tensor input = subject.input().chunk(4)[0];
@@ -134,7 +134,7 @@ int main() {
   using namespace gpipe::models;  // NOLINT: the models' names
   CountingAllocator::install();
   torch::manual_seed(0);
-  const std::vector<Subject> subjects = {
+  const std::vector<TableKind> subjects = {
       {"ResNet-101, 64 x 64", [] { return resnet101(10); },
        [] {
          return torch::rand({32, 3, 64, 64});
@@ -166,7 +166,7 @@ int main() {
       "| "
       "counted | error |\n| --- | --- | --- | --- | --- | --- | --- | --- |");
   for (const int64_t partitions : {2, 4}) {
-    for (const Subject& subject : subjects) run(subject, partitions);
+    for (const TableKind& subject : subjects) run(subject, partitions);
   }
   std::puts(
       "\n| model | partitions | same cut by a second profile | the first cut "
@@ -174,6 +174,6 @@ int main() {
       "the second profile, over its best |\n| --- | --- | --- | --- |");
   at::set_num_threads(1);
   for (const int64_t partitions : {2, 4}) {
-    for (const Subject& subject : subjects) repeat(subject, partitions);
+    for (const TableKind& subject : subjects) repeat(subject, partitions);
   }
 }

@@ -49,7 +49,7 @@ std::vector<Cell> plan_cells(const AccuracyPlan& plan,
   if (experiment.partitions > 0) {
     cells[1] = experiment.chunks;
     if (!balance.empty()) cells[2] = join(balance);
-    cells[3] = name_of(experiment.checkpoint);
+    cells[3] = to_string(experiment.checkpoint);
   }
   cells[4] = unless_zero(plan.epochs);
   if (plan.rate.base > 0) cells[5] = rate_cell(plan.rate.base);
@@ -141,7 +141,7 @@ Table epochs_table(const AccuracyOutcome& outcome, bool published) {
       "Batch " + std::to_string(experiment.batch_size) + ", chunks " +
           std::to_string(experiment.chunks) + ", balance [" +
           join(result.balance) + "], checkpoint " +
-          name_of(experiment.checkpoint) + ", seed " +
+          to_string(experiment.checkpoint) + ", seed " +
           std::to_string(outcome.plan.seed) + ".",
       "The learning rate is that at the start of an epoch. The training error "
       "is that of the augmented images, while the weights change.",

@@ -54,7 +54,7 @@ GPipe make_pipeline(const AccuracyPlan& plan, const ImageModel& image_model,
       plain ? Checkpoint::kNever : experiment.checkpoint;
   LOG(INFO) << "batch size: " << experiment.batch_size
             << ", chunks: " << experiment.chunks << ", balance: ["
-            << join(balance) << "], checkpoint: " << name_of(checkpoint)
+            << join(balance) << "], checkpoint: " << to_string(checkpoint)
             << ", learning rate: " << plan.rate.base << " after "
             << plan.rate.warmup_epochs << " epochs of warm-up, a tenth after ["
             << join(plan.rate.milestones) << "]";

@@ -51,7 +51,7 @@ constexpr uint64_t kSeed = 0;
 // A model and its sizes.
 struct Kind {
   std::string model;  // one of subject_names()
-  SubjectSizes sizes;
+  PeerModelSizes sizes;
 };
 
 // A process of the peer's program. It runs a step for every line that it reads.
@@ -157,7 +157,7 @@ Step sequential(const Kind& kind) {
   };
 }
 
-GPipe pipeline_of(const Subject& subject) {
+GPipe pipeline_of(const TableKind& subject) {
   const auto half = static_cast<int64_t>(subject.model->size()) / kPartitions;
   return GPipe(subject.model,
                GPipeOptions({half, half})

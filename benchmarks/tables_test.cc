@@ -163,7 +163,7 @@ TEST_P(TablesTest, RowsHaveMiniBatchesOfAnEpochAtMost) {
     for (const Experiment& row : size->experiments) {
       EXPECT_GE(row.batch_size, 1) << row.name;
       EXPECT_GE(row.chunks, 1) << row.name;
-      if (benchmark_.subject == Subject::kMemory) continue;
+      if (benchmark_.subject == TableKind::kMemory) continue;
       EXPECT_LE(row.batch_size, size->samples_per_epoch) << row.name;
     }
     EXPECT_GT(size->epochs, size->skip_epochs);

@@ -25,10 +25,10 @@ std::string title_of(const Benchmark& benchmark, const Outcome& row) {
       microbatches_of(experiment.batch_size, experiment.chunks).count;
   const std::string where = row.devices.empty() ? "" : " on " + row.devices;
   return benchmark.title + ": (" + join(experiment.size) + "), " +
-         name_of(row.mode) + where + ", batch " +
+         to_string(row.mode) + where + ", batch " +
          std::to_string(experiment.batch_size) + " in " +
          std::to_string(microbatches) + " micro-batches, checkpoint " +
-         name_of(experiment.checkpoint) + ", balance " +
+         to_string(experiment.checkpoint) + ", balance " +
          balance_text(experiment.balance);
 }
 
@@ -77,7 +77,7 @@ Table timeline_table(const Benchmark& benchmark,
     row.name = outcome.experiment.name;
     row.durations = outcome.durations;
     row.error = outcome.error;
-    row.cells = {name_of(outcome.mode),     {median_speed(outcome), 2},
+    row.cells = {to_string(outcome.mode),     {median_speed(outcome), 2},
                  range_of(speeds(outcome)), {ratio, 3},
                  peak_of(outcome.timeline), idle_of(outcome.timeline)};
     const auto& published = outcome.experiment.published;

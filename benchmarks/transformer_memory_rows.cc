@@ -64,7 +64,7 @@ Benchmark transformer_memory_benchmark() {
       {"", "--experiment=pipeline-128", "--mode=measure --devices=cpu",
        "--plot=/tmp/memory.svg"}};
   benchmark.title = "Transformer, memory";
-  benchmark.subject = Subject::kMemory;
+  benchmark.subject = TableKind::kMemory;
   benchmark.size_column = kTransformerSize;
   benchmark.base = kBase;
   // With its gradient and RMSprop's average of squares, a parameter takes 12

@@ -58,7 +58,7 @@ Benchmark unet_memory_benchmark() {
        "--checkpoint=never --experiment=baseline,pipeline-1",
        "--mode=measure --devices=cpu", "--plot=/tmp/memory.svg"}};
   benchmark.title = "U-Net, memory";
-  benchmark.subject = Subject::kMemory;
+  benchmark.subject = TableKind::kMemory;
   benchmark.size_column = kUnetSize;
   benchmark.published = {{"torchgpipe parameters", Figure::kParameters},
                          {"torchgpipe total memory", Figure::kTotalBytes}};

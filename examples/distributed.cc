@@ -155,7 +155,7 @@ gpipe::DistributedPipeline make_pipeline(
           .data_parallel(FLAGS_data_parallel)
           .stages_per_rank(stages / ranks)
           .placement(turns ? gpipe::Placement::kV : gpipe::Placement::kLoop)
-          .transfers(gpipe::transfers_named(FLAGS_transfers))
+          .transfers(gpipe::parse_transfers(FLAGS_transfers))
           .threads(FLAGS_threads),
       world);
 }

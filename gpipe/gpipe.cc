@@ -176,7 +176,7 @@ void GPipeImpl::to(torch::Dtype dtype, bool non_blocking) {
 void GPipeImpl::pretty_print(std::ostream& stream) const {
   stream << "gpipe::GPipe(balance=" << c10::IntArrayRef(balance())
          << ", devices=" << c10::ArrayRef<c10::Device>(devices())
-         << ", chunks=" << chunks() << ", checkpoint=" << name_of(checkpoint())
+         << ", chunks=" << chunks() << ", checkpoint=" << to_string(checkpoint())
          << ")";
 }
 

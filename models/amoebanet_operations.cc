@@ -95,7 +95,7 @@ AnyModule make_module(const OperationOptions& options) {
   TORCH_INTERNAL_ASSERT(false, "no such operation");
 }
 
-const char* name_of(Operation operation) {
+const char* to_string(Operation operation) {
   switch (operation) {
     case Operation::kNone:
       return "none";
@@ -178,7 +178,7 @@ void OperationLayerImpl::reset() {
 
 void OperationLayerImpl::pretty_print(std::ostream& stream) const {
   stream << "gpipe::models::amoebanet::Operation["
-         << name_of(options_.operation) << "]";
+         << to_string(options_.operation) << "]";
 }
 
 }  // namespace gpipe::models::amoebanet

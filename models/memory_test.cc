@@ -206,7 +206,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) {
       return std::get<0>(info.param).name + "_" +
              std::to_string(std::get<1>(info.param)) + "_" +
-             name_of(std::get<2>(info.param));
+             to_string(std::get<2>(info.param));
     });
 
 }  // namespace

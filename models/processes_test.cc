@@ -61,7 +61,7 @@ const RankProgramEntry kTrain("train", [] {
   for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
     setting.mode = mode;
     setting.deferred = true;
-    testing::train(world, subject, setting, 3, name_of(mode));
+    testing::train(world, subject, setting, 3, to_string(mode));
   }
   return 0;
 });

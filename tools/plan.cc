@@ -158,7 +158,7 @@ balancing::PlanOptions plan_options() {
   }
   if (FLAGS_checkpoint.empty()) return options;
   for (const auto mode : options.checkpoints()) {
-    if (FLAGS_checkpoint == gpipe::name_of(mode)) {
+    if (FLAGS_checkpoint == gpipe::to_string(mode)) {
       return options.checkpoints({mode});
     }
   }

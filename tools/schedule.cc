@@ -303,7 +303,7 @@ std::vector<double> or_else(std::vector<double> list,
 bool is_forward_only(const Schedule& schedule) {
   for (const auto& actions : schedule.ranks) {
     for (const gpipe::Action& action : actions) {
-      if (action.kind != gpipe::Kind::kForward) return false;
+      if (action.kind != gpipe::ActionKind::kForward) return false;
     }
   }
   return true;

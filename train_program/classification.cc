@@ -166,7 +166,7 @@ class Classification : public Task {
 
   const TaskOptions options_;
   const data::Split split_;
-  Readable readable_, readable_for_test_;
+  BrokenFilePolicy readable_, readable_for_test_;
   Epochs epochs_;
   const data::AugmentOptions augment_;
 };

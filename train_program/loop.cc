@@ -91,7 +91,7 @@ void wait_for_devices(Engine& engine) {
 
 Loop::Loop(const LoopOptions& options, int64_t batch, Task& task,
            Engine& engine, torch::optim::Optimizer& optimizer, SavedRun& saved,
-           Words words, LayerNames names, Print print)
+           FlagValues words, LayerNames names, Print print)
     : options_(options),
       batch_(batch),
       task_(task),

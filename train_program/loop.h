@@ -50,7 +50,7 @@ class Loop {
   // with each step. `print`: a function for lines of output, which also gets
   // the problems of this process.
   Loop(const LoopOptions& options, int64_t batch, Task& task, Engine& engine,
-       torch::optim::Optimizer& optimizer, SavedRun& saved, Words words,
+       torch::optim::Optimizer& optimizer, SavedRun& saved, FlagValues words,
        LayerNames names, Print print);
 
   // Runs the loop and returns an exit code (exit_code.h): kDone, kNotFinite or
@@ -100,7 +100,7 @@ class Loop {
   Engine& engine_;
   torch::optim::Optimizer& optimizer_;
   SavedRun& saved_;
-  const Words words_;
+  const FlagValues words_;
   const LayerNames names_;
   const Precision precision_;
   const LearningRates rates_;

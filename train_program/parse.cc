@@ -77,7 +77,7 @@ c10::Device first_device(const std::vector<c10::Device>& devices) {
 Checkpoint parse_checkpoint(const std::string& name) {
   for (const Checkpoint mode :
        {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
-    if (name == name_of(mode)) return mode;
+    if (name == to_string(mode)) return mode;
   }
   TORCH_CHECK_VALUE(false, "--checkpoint=", name,
                     ": must be never, except_last or always");

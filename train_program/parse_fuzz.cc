@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   fuzz_parser<c10::ValueError>(
       size, limits, [&] { return parse_checkpoint(text); },
       [&](gpipe::Checkpoint mode) {
-        fuzz_check(name_of(mode) == text, "the mode is called so");
+        fuzz_check(to_string(mode) == text, "the mode is called so");
       });
   return 0;
 }

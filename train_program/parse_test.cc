@@ -39,7 +39,7 @@ TEST(ParseTest, Devices) {
 TEST(ParseTest, CheckpointModes) {
   for (const Checkpoint mode :
        {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
-    EXPECT_EQ(parse_checkpoint(name_of(mode)), mode);
+    EXPECT_EQ(parse_checkpoint(to_string(mode)), mode);
   }
   EXPECT_NE(value_error_of([] {
               parse_checkpoint("some");

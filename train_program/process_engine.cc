@@ -113,7 +113,7 @@ class Processes : public Meeting {
         .deferred_batch_norm(options.deferred_batch_norm)
         .stages_per_rank(cut.stages_per_rank)
         .placement(cut.placement)
-        .transfers(transfers_named(options.transfers))
+        .transfers(parse_transfers(options.transfers))
         .threads(options.threads);
     if (!devices.empty()) {
       distributed.device(devices[world_->local_rank() % devices.size()]);

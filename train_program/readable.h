@@ -14,11 +14,11 @@
 namespace gpipe::trainer {
 
 // A reader of files that skips broken ones or throws. Thread-safe.
-class Readable {
+class BrokenFilePolicy {
  public:
   // `skip`: whether to skip broken files. Otherwise reading one throws
   // c10::ValueError. `size`: the number of files in the data set.
-  Readable(bool skip, int64_t size);
+  BrokenFilePolicy(bool skip, int64_t size);
 
   // Read as the functions of data::BrokenFiles with the same names.
   template <typename Get>

@@ -18,9 +18,9 @@ std::string text_of(const T& value) {
 
 }  // namespace
 
-Words fixed_words(const Options& options, const Task& task) {
+FlagValues fixed_flags(const Options& options, const Task& task) {
   const TaskOptions& of_task = options.task;
-  Words words{
+  FlagValues words{
       {"--model", of_task.model},
       {"--batch", text_of(of_task.batch)},
       {"--seed", text_of(of_task.seed)},
@@ -55,7 +55,7 @@ Words fixed_words(const Options& options, const Task& task) {
   return words;
 }
 
-Words changeable_words(const Options& options) {
+FlagValues changeable_flags(const Options& options) {
   return {
       {"--lr", text_of(options.optimizer.lr)},
       {"--lr_schedule", options.loop.lr_schedule},
@@ -66,12 +66,12 @@ Words changeable_words(const Options& options) {
   };
 }
 
-Words shared_words(const Options& options, const Task& task) {
+FlagValues shared_flags(const Options& options, const Task& task) {
   const LoopOptions& loop = options.loop;
   const auto given = [](const std::string& path) {
     return path.empty() ? "" : "given";
   };
-  Words words{
+  FlagValues words{
       {"--held_out", text_of(options.task.held_out)},
       {"--skip_broken", text_of(options.task.skip_broken)},
       {"--stages_per_rank", text_of(options.engine.stages_per_rank)},
@@ -86,13 +86,13 @@ Words shared_words(const Options& options, const Task& task) {
       {"--weights", given(loop.weights)},
       {"--weights_skip", loop.weights_skip},
   };
-  words.merge(fixed_words(options, task));
-  words.merge(changeable_words(options));
+  words.merge(fixed_flags(options, task));
+  words.merge(changeable_flags(options));
   words["--data_dir"] += ", checksum " + text_of(task.checksum());
   return words;
 }
 
-std::string bytes_of(const Words& words) {
+std::string bytes_of(const FlagValues& words) {
   std::string bytes;
   for (const auto& [flag, value] : words) {
     bytes += flag + '\0' + value + '\0';
@@ -100,8 +100,8 @@ std::string bytes_of(const Words& words) {
   return bytes;
 }
 
-Words words_of(const std::string& bytes) {
-  Words words;
+FlagValues parse_flag_values(const std::string& bytes) {
+  FlagValues words;
   std::istringstream stream(bytes);
   for (std::string flag, value;
        std::getline(stream, flag, '\0') && std::getline(stream, value, '\0');) {
@@ -110,7 +110,7 @@ Words words_of(const std::string& bytes) {
   return words;
 }
 
-void check_same_words(const std::vector<Words>& all) {
+void check_same_flags(const std::vector<FlagValues>& all) {
   std::string wrong;
   for (const auto& [flag, value] : all.front()) {
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
@@ -126,7 +126,7 @@ void check_same_words(const std::vector<Words>& all) {
                     ". Give all processes the same flags and data");
 }
 
-void check_fixed_words(const Words& saved, const Words& now,
+void check_fixed_flags(const FlagValues& saved, const FlagValues& now,
                        const std::string& folder) {
   std::string wrong;
   for (const auto& [flag, value] : now) {
@@ -140,7 +140,7 @@ void check_fixed_words(const Words& saved, const Words& now,
                     ". Use the flags of that run, or another --run_dir");
 }
 
-std::vector<std::string> changes(const Words& saved, const Words& now) {
+std::vector<std::string> changes(const FlagValues& saved, const FlagValues& now) {
   std::vector<std::string> lines;
   for (const auto& [flag, value] : now) {
     const auto found = saved.find(flag);

@@ -12,34 +12,34 @@
 namespace gpipe::trainer {
 
 // Flags ("--lr") and their values.
-using Words = std::map<std::string, std::string>;
+using FlagValues = std::map<std::string, std::string>;
 
 // Return the flags that a run must keep when it resumes, and those that it may
 // change.
-Words fixed_words(const Options& options, const Task& task);
-Words changeable_words(const Options& options);
+FlagValues fixed_flags(const Options& options, const Task& task);
+FlagValues changeable_flags(const Options& options);
 
 // Returns the flags that must be equal in all processes of a run: the fixed and
 // the changeable flags, those that control the loop, and a checksum of the
 // data. Instead of a path, which may differ between machines, it contains only
 // whether one is given.
-Words shared_words(const Options& options, const Task& task);
+FlagValues shared_flags(const Options& options, const Task& task);
 
 // Convert words to a text for all_gather() and back.
-std::string bytes_of(const Words& words);
-Words words_of(const std::string& bytes);
+std::string bytes_of(const FlagValues& words);
+FlagValues parse_flag_values(const std::string& bytes);
 
 // Throws c10::ValueError if a flag differs between processes. `all`: the words
 // of each process, by rank. The text names each such flag, with its value in
 // process 0 and in another process.
-void check_same_words(const std::vector<Words>& all);
+void check_same_flags(const std::vector<FlagValues>& all);
 
 // Throws c10::ValueError if a flag in `saved` differs from `now`. The text
 // names each such flag with both values. `folder`: where `saved` comes from.
-void check_fixed_words(const Words& saved, const Words& now,
+void check_fixed_flags(const FlagValues& saved, const FlagValues& now,
                        const std::string& folder);
 
 // Returns one line for each flag that differs between `saved` and `now`.
-std::vector<std::string> changes(const Words& saved, const Words& now);
+std::vector<std::string> changes(const FlagValues& saved, const FlagValues& now);
 
 }  // namespace gpipe::trainer

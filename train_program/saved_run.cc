@@ -63,7 +63,7 @@ SavedRun::SavedRun(const LoopOptions& options, int rank, int ranks,
                                       .shard(std::move(shard)));
 }
 
-std::optional<Words> SavedRun::words() {
+std::optional<FlagValues> SavedRun::words() {
   if (!files_) return std::nullopt;
   const auto state = files_->resume(how_, RunFiles::Names());
   const auto steps = files_->steps();
@@ -114,7 +114,7 @@ Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
 
 void SavedRun::save(const Standing& standing, Engine& engine,
                     const torch::optim::Optimizer& optimizer,
-                    const GradScaler* scaler, Words words) {
+                    const GradScaler* scaler, FlagValues words) {
   RunState state;
   state.step = standing.step;
   if (engine.replica() == 0) {

@@ -44,7 +44,7 @@ class SavedRun {
   // Loads no tensors of the model. Throws c10::ValueError if the wanted step
   // does not exist or is damaged, if all steps are damaged, or if there are
   // steps after the one to begin with (unless --resume=auto).
-  std::optional<Words> words();
+  std::optional<FlagValues> words();
 
   // Loads the step to resume from, if there is one, and returns its position.
   // `scaler` may be null.
@@ -58,7 +58,7 @@ class SavedRun {
   // those of the first replica. The random states are those of each process.
   void save(const Standing& standing, Engine& engine,
             const torch::optim::Optimizer& optimizer, const GradScaler* scaler,
-            Words words);
+            FlagValues words);
 
   std::string folder_of(int64_t step) const { return files_->folder_of(step); }
 

@@ -144,7 +144,7 @@ class Segmentation : public Task {
   const Images images_;
   const int64_t held_out_;  // number of test images, the first in `order_`
   const std::vector<int64_t> order_;
-  Readable readable_, readable_for_test_;
+  BrokenFilePolicy readable_, readable_for_test_;
   Epochs epochs_;
   data::AugmentMaskOptions augment_;
 };

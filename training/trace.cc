@@ -32,7 +32,7 @@ std::string of_ranks(const Timeline& timeline) {
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
     double recompute = 0;
     for (const Span& span : timeline.ranks[r]) {
-      if (span.action.kind == Kind::kRecompute) {
+      if (span.action.kind == ActionKind::kRecompute) {
         recompute += span.end - span.start;
       }
     }

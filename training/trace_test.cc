@@ -22,12 +22,12 @@ using testing::write_bytes;
 // Returns a timeline of 0F0, a copy, 1F0, 1B0, a copy, a late recompute, 0B0.
 Timeline example() {
   Timeline timeline = timeline_of(
-      {{{{0, Kind::kForward, 0}, 0, 2},
-        {{0, Kind::kRecompute, 0, /*with_next=*/true}, 10, 12},
-        {{0, Kind::kBackward, 0}, 12, 16}},
-       {{{1, Kind::kForward, 0}, 3, 5}, {{1, Kind::kBackward, 0}, 5, 9}}});
-  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 2, 3, 3, 2048},
-                        {{1, Kind::kBackward, 0}, 1, 0, 9, 9.5, 9.5, 2048}};
+      {{{{0, ActionKind::kForward, 0}, 0, 2},
+        {{0, ActionKind::kRecompute, 0, /*fused_with_next=*/true}, 10, 12},
+        {{0, ActionKind::kBackward, 0}, 12, 16}},
+       {{{1, ActionKind::kForward, 0}, 3, 5}, {{1, ActionKind::kBackward, 0}, 5, 9}}});
+  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3, 2048},
+                        {{1, ActionKind::kBackward, 0}, 1, 0, 9, 9.5, 9.5, 2048}};
   timeline.memory = {{{0, 1024}, {2, 4096}}, {{0, 512}}};
   timeline.peak_bytes = {4096, 512};
   return timeline;
@@ -70,9 +70,9 @@ TEST(TraceTest, WhatIsNotKnownIsLeftOut) {
 }
 
 TEST(TraceTest, OneRankOfSeveralProcessesHasItsOwnNumber) {
-  Timeline timeline = timeline_of({{{{1, Kind::kForward, 0}, 3, 4}}});
+  Timeline timeline = timeline_of({{{{1, ActionKind::kForward, 0}, 3, 4}}});
   timeline.first_rank = 1;
-  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 2, 3, 3, 64}};
+  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3, 64}};
   const std::string text = timeline_summary(timeline);
   EXPECT_THAT(text, HasSubstr("timeline: 4 s, 1 rank, bubble 75.0 %\n"));
   EXPECT_THAT(text, HasSubstr("other processes"));

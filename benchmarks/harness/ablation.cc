@@ -18,7 +18,7 @@ void shuffle_backwards(Schedule& schedule, uint64_t seed) {
   for (auto& actions : schedule.ranks) {
     const auto first = std::find_if(
         actions.begin(), actions.end(),
-        [](const Action& action) { return action.kind == Kind::kBackward; });
+        [](const Action& action) { return action.kind == ActionKind::kBackward; });
     std::shuffle(first, actions.end(), random);
   }
 }

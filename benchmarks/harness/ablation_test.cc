@@ -21,7 +21,7 @@ Costs equal_stages(std::size_t stages) {
 std::vector<int> backwards(const std::vector<Action>& actions) {
   std::vector<int> microbatches;
   for (const Action& action : actions) {
-    if (action.kind == Kind::kBackward) {
+    if (action.kind == ActionKind::kBackward) {
       microbatches.push_back(action.microbatch);
     }
   }

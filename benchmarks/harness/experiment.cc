@@ -11,8 +11,8 @@ namespace {
 // Returns the names of the checkpoint modes, in the order of the enumeration.
 const std::vector<std::string>& checkpoint_names() {
   static const auto* const names = new std::vector<std::string>{
-      name_of(Checkpoint::kAlways), name_of(Checkpoint::kExceptLast),
-      name_of(Checkpoint::kNever)};
+      to_string(Checkpoint::kAlways), to_string(Checkpoint::kExceptLast),
+      to_string(Checkpoint::kNever)};
   return *names;
 }
 

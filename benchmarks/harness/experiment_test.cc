@@ -54,9 +54,9 @@ TEST(SelectExperimentsTest, ListsThoseThatThereAreForAnUnknownOne) {
 TEST(CheckpointNameTest, GoesBothWays) {
   for (const auto checkpoint :
        {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-    EXPECT_EQ(parse_checkpoint(name_of(checkpoint)), checkpoint);
+    EXPECT_EQ(parse_checkpoint(to_string(checkpoint)), checkpoint);
   }
-  EXPECT_EQ(name_of(Checkpoint::kExceptLast), "except_last");
+  EXPECT_EQ(to_string(Checkpoint::kExceptLast), "except_last");
   EXPECT_THROW(parse_checkpoint("sometimes"), std::invalid_argument);
 }
 

@@ -79,7 +79,7 @@ bool is_bytes(Figure figure) {
   return !is_speed(figure) && figure != Figure::kParameters;
 }
 
-std::string name_of(Figure figure) {
+std::string to_string(Figure figure) {
   switch (figure) {
     case Figure::kSpeed:
       return "samples/s";

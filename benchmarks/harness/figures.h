@@ -37,7 +37,7 @@ bool is_bytes(Figure figure);
 
 // Returns "speed-up", "samples/s", "parameters", "model memory", "activations"
 // or "total memory".
-std::string name_of(Figure figure);
+std::string to_string(Figure figure);
 
 // Returns the sum of `part` over all devices.
 int64_t total(const std::vector<DeviceMemory>& memory,

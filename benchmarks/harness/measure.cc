@@ -57,7 +57,7 @@ void log_settings(const Outcome& outcome) {
   if (experiment.partitions > 0) {
     text += ", chunks: " + std::to_string(experiment.chunks) + ", balance: [" +
             balance_text(experiment.balance) +
-            "], checkpoint: " + name_of(experiment.checkpoint);
+            "], checkpoint: " + to_string(experiment.checkpoint);
   }
   text += ", devices: " + outcome.devices;
   if (!outcome.threads.empty()) text += ", threads: " + outcome.threads;
@@ -99,7 +99,7 @@ Outcome measure(const Benchmark& benchmark, const Workload& workload,
         " of each of " + std::to_string(ranks->size()) + " processes";
   }
   outcome.threads = trainee.threads;
-  outcome.samples = benchmark.subject == Subject::kMemory
+  outcome.samples = benchmark.subject == TableKind::kMemory
                         ? outcome.experiment.batch_size
                         : workload.samples_per_epoch;
   log_settings(outcome);

@@ -58,7 +58,7 @@ TEST(MeasureTest, ADurationPerEpochThatIsNotSkipped) {
 
 TEST(MeasureTest, AnEpochOfAMemoryTableIsAMiniBatch) {
   Benchmark benchmark = make_benchmark();
-  benchmark.subject = Subject::kMemory;
+  benchmark.subject = TableKind::kMemory;
   EXPECT_EQ(run(benchmark, kPlain).samples, 8);
 }
 

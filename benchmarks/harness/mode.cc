@@ -6,7 +6,7 @@
 
 namespace gpipe::benchmarks {
 
-std::string name_of(Mode mode) {
+std::string to_string(Mode mode) {
   switch (mode) {
     case Mode::kMeasure:
       return "measured";
@@ -18,9 +18,9 @@ std::string name_of(Mode mode) {
   return "unknown";
 }
 
-Mode parse_mode(const std::string& text, Subject subject,
+Mode parse_mode(const std::string& text, TableKind subject,
                 bool enough_accelerators) {
-  const bool memory = subject == Subject::kMemory;
+  const bool memory = subject == TableKind::kMemory;
   switch (
       parse_choice("mode", text, {"auto", "measure", "simulate", "dry_run"})) {
     case 0:

@@ -14,10 +14,10 @@ enum class Mode {
 
 // Returns the adjective for numbers of this mode: "measured", "simulated" or
 // "dry-run".
-std::string name_of(Mode mode);
+std::string to_string(Mode mode);
 
 // The subject of a table.
-enum class Subject { kSpeed, kMemory };
+enum class TableKind { kSpeed, kMemory };
 
 // Parses --mode=auto|measure|simulate|dry_run. auto means kDryRun for a memory
 // table if there are not `enough_accelerators`, since such a table needs its
@@ -25,7 +25,7 @@ enum class Subject { kSpeed, kMemory };
 //
 // Throws std::invalid_argument for another text, and for simulate on a memory
 // table, since the simulator computes times only.
-Mode parse_mode(const std::string& text, Subject subject,
+Mode parse_mode(const std::string& text, TableKind subject,
                 bool enough_accelerators);
 
 // Parses --scale=auto|paper|small and returns true for small. auto means small

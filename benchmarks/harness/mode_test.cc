@@ -11,24 +11,24 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(ModeTest, AutoMeasuresSpeedsAnywhere) {
-  EXPECT_EQ(parse_mode("auto", Subject::kSpeed, true), Mode::kMeasure);
-  EXPECT_EQ(parse_mode("auto", Subject::kSpeed, false), Mode::kMeasure);
+  EXPECT_EQ(parse_mode("auto", TableKind::kSpeed, true), Mode::kMeasure);
+  EXPECT_EQ(parse_mode("auto", TableKind::kSpeed, false), Mode::kMeasure);
 }
 
 TEST(ModeTest, AutoMeasuresMemoryWhereTheDevicesSuffice) {
-  EXPECT_EQ(parse_mode("auto", Subject::kMemory, true), Mode::kMeasure);
-  EXPECT_EQ(parse_mode("auto", Subject::kMemory, false), Mode::kDryRun);
+  EXPECT_EQ(parse_mode("auto", TableKind::kMemory, true), Mode::kMeasure);
+  EXPECT_EQ(parse_mode("auto", TableKind::kMemory, false), Mode::kDryRun);
 }
 
 TEST(ModeTest, ANamedModeIsTaken) {
-  EXPECT_EQ(parse_mode("measure", Subject::kMemory, false), Mode::kMeasure);
-  EXPECT_EQ(parse_mode("simulate", Subject::kSpeed, true), Mode::kSimulate);
-  EXPECT_EQ(parse_mode("dry_run", Subject::kSpeed, true), Mode::kDryRun);
+  EXPECT_EQ(parse_mode("measure", TableKind::kMemory, false), Mode::kMeasure);
+  EXPECT_EQ(parse_mode("simulate", TableKind::kSpeed, true), Mode::kSimulate);
+  EXPECT_EQ(parse_mode("dry_run", TableKind::kSpeed, true), Mode::kDryRun);
 }
 
 TEST(ModeTest, SimulatedMemoryIsRefusedWithTheRemedy) {
   try {
-    parse_mode("simulate", Subject::kMemory, false);
+    parse_mode("simulate", TableKind::kMemory, false);
     FAIL() << "memory was simulated";
   } catch (const std::invalid_argument& error) {
     EXPECT_THAT(error.what(), HasSubstr("use --mode=dry_run"));
@@ -36,7 +36,7 @@ TEST(ModeTest, SimulatedMemoryIsRefusedWithTheRemedy) {
 }
 
 TEST(ModeTest, AnUnknownModeIsRefused) {
-  EXPECT_THROW(parse_mode("guess", Subject::kSpeed, true),
+  EXPECT_THROW(parse_mode("guess", TableKind::kSpeed, true),
                std::invalid_argument);
 }
 
@@ -55,9 +55,9 @@ TEST(ModeTest, ANamedScaleIsTaken) {
 }
 
 TEST(ModeTest, NumbersAreLabelled) {
-  EXPECT_EQ(name_of(Mode::kMeasure), "measured");
-  EXPECT_EQ(name_of(Mode::kSimulate), "simulated");
-  EXPECT_EQ(name_of(Mode::kDryRun), "dry-run");
+  EXPECT_EQ(to_string(Mode::kMeasure), "measured");
+  EXPECT_EQ(to_string(Mode::kSimulate), "simulated");
+  EXPECT_EQ(to_string(Mode::kDryRun), "dry-run");
 }
 
 }  // namespace

@@ -89,10 +89,10 @@ void add_plan(const Benchmark& benchmark, Mode mode, Columns* columns) {
     return text_or_nothing(balance_text(experiment.balance));
   });
   of_pipeline("checkpoint", [](const Experiment& experiment) {
-    return name_of(experiment.checkpoint);
+    return to_string(experiment.checkpoint);
   });
   columns->add("mode", [](const Outcome& outcome) {
-    return Cell(name_of(outcome.mode));
+    return Cell(to_string(outcome.mode));
   });
   if (mode != Mode::kMeasure) return;
   columns->add("devices", [](const Outcome& outcome) {
@@ -112,7 +112,7 @@ void add_speeds(const Benchmark& benchmark,
       return Cell(*pick(values.begin(), values.end()), 3);
     });
   };
-  columns->add(name_of(Figure::kSpeed), [](const Outcome& outcome) {
+  columns->add(to_string(Figure::kSpeed), [](const Outcome& outcome) {
     return cell_of(Figure::kSpeed, median_speed(outcome));
   });
   const bool several = std::any_of(
@@ -125,7 +125,7 @@ void add_speeds(const Benchmark& benchmark,
     spread("max samples/s",
            [](Values from, Values to) { return std::max_element(from, to); });
   }
-  columns->add(name_of(Figure::kSpeedUp), [&](const Outcome& outcome) {
+  columns->add(to_string(Figure::kSpeedUp), [&](const Outcome& outcome) {
     return cell_of(Figure::kSpeedUp,
                    figure_of(Figure::kSpeedUp, outcome,
                              base_of(benchmark, outcome, outcomes)));
@@ -143,7 +143,7 @@ void add_speeds(const Benchmark& benchmark,
 void add_memory_by_kind(Columns* columns) {
   for (const Figure figure : {Figure::kParameters, Figure::kLastingBytes,
                               Figure::kActivationBytes, Figure::kTotalBytes}) {
-    columns->add(name_of(figure), [figure](const Outcome& outcome) {
+    columns->add(to_string(figure), [figure](const Outcome& outcome) {
       return cell_of(figure, figure_of(figure, outcome, nullptr));
     });
   }
@@ -187,7 +187,7 @@ void add_published(const Benchmark& benchmark, bool speed, Columns* columns) {
 }  // namespace
 
 bool tells_speed(const Benchmark& benchmark, Mode mode) {
-  return benchmark.subject == Subject::kSpeed && mode != Mode::kDryRun;
+  return benchmark.subject == TableKind::kSpeed && mode != Mode::kDryRun;
 }
 
 Table outcome_table(const Benchmark& benchmark, Mode mode,

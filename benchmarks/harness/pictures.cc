@@ -29,7 +29,7 @@ void Pictures::write(const Benchmark& benchmark, Mode mode,
   for (const Outcome& outcome : outcomes) {
     if (!outcome.timeline) continue;
     timelines.push_back(
-        {outcome.experiment.name + ", " + name_of(mode), *outcome.timeline});
+        {outcome.experiment.name + ", " + to_string(mode), *outcome.timeline});
   }
   timeline_.write(timeline_.ends_in(".svg") ? to_svg(timelines)
                                             : to_chrome_trace(timelines));

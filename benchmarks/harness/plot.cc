@@ -36,10 +36,10 @@ BarChart chart_of(const Benchmark& benchmark, Mode mode,
   const Figure figure = main_figure(benchmark, mode);
   BarChart chart;
   chart.title = benchmark.title;
-  chart.axis = name_of(figure);
+  chart.axis = to_string(figure);
   chart.base = is_bytes(figure) ? 2 : 10;
   chart.text = is_bytes(figure) ? bytes_text : two_decimals;
-  chart.series = {"gpipe, " + name_of(mode)};
+  chart.series = {"gpipe, " + to_string(mode)};
   std::vector<size_t> columns;
   for (size_t i = 0; i < benchmark.published.size(); ++i) {
     if (benchmark.published[i].figure != figure) continue;

@@ -137,7 +137,7 @@ int run_table(const Benchmark& benchmark) {
   if (pictures.wants_timelines() && options.mode != Mode::kSimulate) {
     throw std::invalid_argument(
         "--timeline is for --mode=simulate; this run is " +
-        name_of(options.mode));
+        to_string(options.mode));
   }
   if (options.plan_only) return print_plan(benchmark, options);
   use_kernels(options.settings);
@@ -151,7 +151,7 @@ int run_table(const Benchmark& benchmark) {
   bool failed = false;
   bool ran = false;
   for (const auto& experiment : options.experiments) {
-    LOG(INFO) << experiment.name << " | " << name_of(options.mode);
+    LOG(INFO) << experiment.name << " | " << to_string(options.mode);
     Outcome outcome = unknown(experiment, options.mode);
     try {
       outcome = run.find(experiment);

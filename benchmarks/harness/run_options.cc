@@ -178,7 +178,7 @@ RunOptions parse_run_options(const Benchmark& benchmark) {
     throw std::invalid_argument(
         "--distributed is for --mode=measure; this run "
         "is " +
-        name_of(options.mode));
+        to_string(options.mode));
   }
   if (!only_prints) options.ranks = Ranks::connect();
   return options;

@@ -67,7 +67,7 @@ Benchmark make_benchmark() {
 
 Benchmark make_memory_benchmark() {
   Benchmark benchmark = make_benchmark();
-  benchmark.subject = Subject::kMemory;
+  benchmark.subject = TableKind::kMemory;
   return benchmark;
 }
 

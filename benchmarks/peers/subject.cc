@@ -25,7 +25,7 @@ constexpr int64_t kResNetClasses = 1000, kAmoebaNetClasses = 10;
 constexpr int64_t kUNetConvs = 2;
 constexpr int64_t kHeads = 4;
 
-torch::nn::Sequential mlp(const SubjectSizes& sizes) {
+torch::nn::Sequential mlp(const PeerModelSizes& sizes) {
   torch::nn::Sequential layers;
   for (int64_t k = 0; k < sizes.depth; ++k) {
     layers->push_back(torch::nn::Linear(sizes.width, sizes.width));
@@ -35,7 +35,7 @@ torch::nn::Sequential mlp(const SubjectSizes& sizes) {
 }
 
 // Returns the blocks of a Transformer, without embedding, last norm and output.
-torch::nn::Sequential blocks(const SubjectSizes& sizes) {
+torch::nn::Sequential blocks(const PeerModelSizes& sizes) {
   const auto model = models::transformer(models::TransformerOptions()
                                              .num_layers(sizes.depth)
                                              .width(sizes.width)
@@ -66,53 +66,53 @@ Tensor pixel_entropy(const Tensor& output, const Tensor& target) {
 // The functions that make a subject.
 struct Maker {
   std::string name;
-  std::function<torch::nn::Sequential(const SubjectSizes&)> model;
-  std::function<std::vector<int64_t>(const SubjectSizes&)> input;  // its shape
-  std::function<Tensor(const SubjectSizes&, const Tensor& input)> target;
+  std::function<torch::nn::Sequential(const PeerModelSizes&)> model;
+  std::function<std::vector<int64_t>(const PeerModelSizes&)> input;  // its shape
+  std::function<Tensor(const PeerModelSizes&, const Tensor& input)> target;
   std::function<Tensor(const Tensor&, const Tensor&)> loss;
 };
 
-std::vector<int64_t> images(const SubjectSizes& sizes) {
+std::vector<int64_t> images(const PeerModelSizes& sizes) {
   return {sizes.batch, 3, sizes.side, sizes.side};
 }
 
 // Returns a function that makes a target: one of `count` classes per row.
 auto classes(int64_t count) {
-  return [count](const SubjectSizes& sizes, const Tensor&) {
+  return [count](const PeerModelSizes& sizes, const Tensor&) {
     return torch::randint(count, {sizes.batch}, torch::kLong);
   };
 }
 
-Tensor something_alike(const SubjectSizes&, const Tensor& input) {
+Tensor something_alike(const PeerModelSizes&, const Tensor& input) {
   return torch::rand_like(input);
 }
 
 const std::vector<Maker>& makers() {
   static const auto* const kMakers = new std::vector<Maker>{
       {"resnet101",
-       [](const SubjectSizes&) { return models::resnet101(kResNetClasses); },
+       [](const PeerModelSizes&) { return models::resnet101(kResNetClasses); },
        images, classes(kResNetClasses), cross_entropy},
       {"unet",
-       [](const SubjectSizes& sizes) {
+       [](const PeerModelSizes& sizes) {
          return models::unet(sizes.depth, kUNetConvs, sizes.width);
        },
        images,
-       [](const SubjectSizes& sizes, const Tensor&) {
+       [](const PeerModelSizes& sizes, const Tensor&) {
          return torch::ones({sizes.batch, 1, sizes.side, sizes.side});
        },
        pixel_entropy},
       {"amoebanetd",
-       [](const SubjectSizes& sizes) {
+       [](const PeerModelSizes& sizes) {
          return models::amoebanetd(kAmoebaNetClasses, sizes.depth, sizes.width);
        },
        images, classes(kAmoebaNetClasses), cross_entropy},
       {"mlp", mlp,
-       [](const SubjectSizes& sizes) {
+       [](const PeerModelSizes& sizes) {
          return std::vector<int64_t>{sizes.batch, sizes.width};
        },
        something_alike, mean_squared_error},
       {"transformer", blocks,
-       [](const SubjectSizes& sizes) {
+       [](const PeerModelSizes& sizes) {
          return std::vector<int64_t>{sizes.batch, sizes.side, sizes.width};
        },
        something_alike, mean_squared_error},
@@ -122,20 +122,20 @@ const std::vector<Maker>& makers() {
 
 }  // namespace
 
-std::vector<std::string> subject_names() {
+std::vector<std::string> peer_model_names() {
   std::vector<std::string> names;
   for (const Maker& maker : makers()) names.push_back(maker.name);
   return names;
 }
 
-Subject make_subject(const std::string& name, const SubjectSizes& sizes,
+PeerModel make_peer_model(const std::string& name, const PeerModelSizes& sizes,
                      uint64_t seed) {
-  const Maker& maker = makers()[parse_choice("model", name, subject_names())];
+  const Maker& maker = makers()[parse_choice("model", name, peer_model_names())];
   if (sizes.batch <= 0) {
     throw std::invalid_argument("a mini-batch needs rows, but --batch is " +
                                 std::to_string(sizes.batch));
   }
-  Subject subject;
+  PeerModel subject;
   torch::manual_seed(seed);
   subject.model = maker.model(sizes);
   torch::manual_seed(seed + 1);

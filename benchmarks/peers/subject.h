@@ -12,7 +12,7 @@
 namespace gpipe::benchmarks {
 
 // The sizes of a model and its data.
-struct SubjectSizes {
+struct PeerModelSizes {
   int64_t batch = 0;  // rows per mini-batch
   int64_t depth = 0;  // levels of U-Net, L of AmoebaNet, blocks, or layers
   int64_t width = 0;  // channels of U-Net and AmoebaNet, or features
@@ -20,17 +20,17 @@ struct SubjectSizes {
 };
 
 // A model with its data and its loss.
-struct Subject {
+struct PeerModel {
   torch::nn::Sequential model;
   at::Tensor input, target;
   std::function<at::Tensor(at::Tensor output, at::Tensor target)> loss;
 };
 
-// Returns the names that make_subject() accepts: "resnet101" (`depth` and
+// Returns the names that make_peer_model() accepts: "resnet101" (`depth` and
 // `width` are ignored), "unet" (2 convolutions per level), "amoebanetd", "mlp"
 // (`depth` pairs of Linear and ReLU) and "transformer" (blocks with 4 heads,
 // without an embedding).
-std::vector<std::string> subject_names();
+std::vector<std::string> peer_model_names();
 
 // Makes the model and the data of a step. Seeds LibTorch's default generator
 // with `seed` for the weights and with `seed` + 1 for the data, in the same
@@ -38,7 +38,7 @@ std::vector<std::string> subject_names();
 //
 // Throws std::invalid_argument if the name is unknown or if there are no rows,
 // and what //models throw for invalid sizes.
-Subject make_subject(const std::string& name, const SubjectSizes& sizes,
+PeerModel make_peer_model(const std::string& name, const PeerModelSizes& sizes,
                      uint64_t seed);
 
 }  // namespace gpipe::benchmarks

@@ -56,8 +56,8 @@ DEFINE_uint64(seed, 0, "Seed of the weights and the data.");
 namespace gpipe::benchmarks {
 namespace {
 
-Subject subject_of_flags() {
-  return make_subject(FLAGS_model,
+PeerModel subject_of_flags() {
+  return make_peer_model(FLAGS_model,
                       {FLAGS_batch, FLAGS_depth, FLAGS_width, FLAGS_side},
                       FLAGS_seed);
 }
@@ -136,7 +136,7 @@ class Threads : public Engine {
         .loss.item<double>();
   }
 
-  const Subject subject_;
+  const PeerModel subject_;
   GPipe pipeline_;
   torch::optim::SGD optimizer_;
   std::optional<Schedule> schedule_;
@@ -196,7 +196,7 @@ class Rank {
   }
 
   const std::shared_ptr<World> world_;
-  Subject subject_;
+  PeerModel subject_;
   DistributedPipeline pipeline_;
   const Schedule schedule_;
   torch::optim::SGD optimizer_;

@@ -63,7 +63,7 @@ const RankProgramEntry kTrain("train", [] {
         // which the prediction is wrong.
         testing::train(
             world, subject, setting, 6,
-            std::string(name_of(transfers)) + ", " + model + ", " + name);
+            std::string(to_string(transfers)) + ", " + model + ", " + name);
       }
     }
   }
@@ -121,7 +121,7 @@ const RankProgramEntry kAgree("agree", [] {
   const auto world = World::connect(world_options());
   const auto agreed = [&](const c10::Device& device, Transfers asked) {
     try {
-      std::cout << name_of(agree_on_transfers(*world, 1, device, asked))
+      std::cout << to_string(agree_on_transfers(*world, 1, device, asked))
                 << std::endl;
     } catch (const c10::ValueError& error) {
       std::cout << error.what_without_backtrace() << std::endl;
@@ -206,10 +206,10 @@ TEST(Direct, IsForThoseWhoAskIfAllRanksCan) {
 TEST(Direct, HasANameForEachWay) {
   for (const Transfers each :
        {Transfers::kAuto, Transfers::kHost, Transfers::kDirect}) {
-    EXPECT_EQ(transfers_named(name_of(each)), each);
+    EXPECT_EQ(parse_transfers(to_string(each)), each);
   }
   try {
-    transfers_named("nccl");
+    parse_transfers("nccl");
     ADD_FAILURE();
   } catch (const c10::ValueError& error) {
     EXPECT_STREQ(error.what_without_backtrace(),

@@ -269,7 +269,7 @@ bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
 }
 
 // Prints what an exception is.
-void tell(const std::exception_ptr& exception) {
+void report_failure(const std::exception_ptr& exception) {
   say("caught", std::to_string(now_ms()));
   try {
     std::rethrow_exception(exception);
@@ -321,7 +321,7 @@ void train(const std::shared_ptr<World>& world, Trainee& trainee) {
       act("begin");
       train_step(pipeline);
     } catch (...) {
-      tell(std::current_exception());
+      report_failure(std::current_exception());
       say("grads", same(grads, grads_of(*pipeline)) ? "as before" : "changed");
       say("place", pipeline->last_failure() ? pipeline->last_failure()->place()
                                             : "none");
@@ -347,7 +347,7 @@ const RankProgramEntry kTrain("train", [] {
     train(world, trainee);
   } catch (...) {
     // If train() has printed the exception already, the test uses that one.
-    tell(std::current_exception());
+    report_failure(std::current_exception());
     return kFailedAsTold;
   }
   return 0;
@@ -363,7 +363,7 @@ const RankProgramEntry kRecover("recover", [] {
       say("attempts", std::to_string(attempt + 1));
       return 0;
     } catch (...) {
-      tell(std::current_exception());
+      report_failure(std::current_exception());
     }
   }
   return kFailedAsTold;
@@ -507,7 +507,7 @@ const RankProgramEntry kGarbage("garbage", [] {
     world->wait(*payload, to, action);
     say("payload", "taken");
   } catch (...) {
-    tell(std::current_exception());
+    report_failure(std::current_exception());
     return kFailedAsTold;
   }
   return 0;

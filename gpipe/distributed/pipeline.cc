@@ -70,8 +70,8 @@ Terms terms_of(const DistributedOptions& options) {
       {"stages_per_rank", std::to_string(options.stages_per_rank())},
       {"the placement", options.placement() == Placement::kV ? "V" : "loop"},
       {"chunks", std::to_string(options.chunks())},
-      {"the checkpoint mode", name_of(options.checkpoint())},
-      {"the transport", name_of(options.transfers())},
+      {"the checkpoint mode", to_string(options.checkpoint())},
+      {"the transport", to_string(options.transfers())},
       {"deferred_batch_norm",
        options.deferred_batch_norm() ? "true" : "false"}};
 }
@@ -156,7 +156,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
     : torch::nn::Module("gpipe::DistributedPipeline"),
       options_(std::move(options)),
       world_(std::move(world)) {
-  telling(*world_, kMaking, [&] { take(module); });
+  reporting_failure(*world_, kMaking, [&] { take(module); });
 }
 
 DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
@@ -165,7 +165,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
     : torch::nn::Module("gpipe::DistributedPipeline"),
       options_(std::move(options)),
       world_(std::move(world)) {
-  telling(*world_, kMaking, [&] { build_own(build); });
+  reporting_failure(*world_, kMaking, [&] { build_own(build); });
 }
 
 void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
@@ -307,7 +307,7 @@ StepResult DistributedPipelineImpl::run_forward(const Value& input,
   if (loss) eval.emplace(*this);
   const Schedule schedule = select(
       breadth_first(layout_.rank_of_stage, static_cast<int>(count)),
-      [](const Action& action) { return action.kind == Kind::kForward; });
+      [](const Action& action) { return action.kind == ActionKind::kForward; });
   return runner_->step(input, target, loss ? &loss : nullptr, schedule,
                        Checkpoint::kNever, options);
 }
@@ -339,9 +339,9 @@ void DistributedPipelineImpl::pretty_print(std::ostream& stream) const {
   stream << "gpipe::DistributedPipeline(balance=" << c10::IntArrayRef(balance())
          << ", rank=" << layout_.rank << "/" << layout_.ranks
          << ", replica=" << layout_.replica << "/" << layout_.replicas
-         << ", device=" << device_ << ", transfers=" << name_of(transfers_)
+         << ", device=" << device_ << ", transfers=" << to_string(transfers_)
          << ", chunks=" << options_.chunks()
-         << ", checkpoint=" << name_of(options_.checkpoint()) << ")";
+         << ", checkpoint=" << to_string(options_.checkpoint()) << ")";
 }
 
 }  // namespace gpipe

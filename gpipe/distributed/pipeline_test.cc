@@ -133,7 +133,7 @@ const RankProgramEntry kModes("modes", [] {
         setting.mode = mode;
         setting.deferred = setting.fixed_order = setting.built = other;
         train(world, models().at(model), setting, 3,
-              std::string(model) + ", " + name_of(mode));
+              std::string(model) + ", " + to_string(mode));
       }
     }
   }

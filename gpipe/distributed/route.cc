@@ -9,13 +9,13 @@ namespace {
 
 // Returns the outputs of an action, in the order in which ForwardPass and
 // BackwardPass send them: skip tensors first.
-std::vector<Passage> made_by(const Action& action, int64_t stages,
+std::vector<StageEdge> made_by(const Action& action, int64_t stages,
                              const std::vector<SkipLink>& links) {
-  std::vector<Passage> made;
+  std::vector<StageEdge> made;
   const int64_t j = action.stage, i = action.microbatch;
-  const bool forward = action.kind == Kind::kForward;
+  const bool forward = action.kind == ActionKind::kForward;
   const bool backward =
-      action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+      action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
   if (!forward && !backward) return made;
   for (std::size_t k = 0; k < links.size(); ++k) {
     const SkipLink& link = links[k];
@@ -30,18 +30,18 @@ std::vector<Passage> made_by(const Action& action, int64_t stages,
 
 }  // namespace
 
-std::vector<Bundle> route(const Schedule& schedule,
+std::vector<MessageEdges> route(const Schedule& schedule,
                           const std::vector<int>& rank_of_stage,
                           const std::vector<SkipLink>& links, int from,
                           int to) {
-  std::vector<Bundle> bundles;
+  std::vector<MessageEdges> bundles;
   for (const Action& action : schedule.ranks[from]) {
-    Bundle bundle;
-    for (const Passage& each :
+    MessageEdges edges;
+    for (const StageEdge& each :
          made_by(action, static_cast<int64_t>(rank_of_stage.size()), links)) {
-      if (rank_of_stage[each.to] == to) bundle.push_back(each);
+      if (rank_of_stage[each.to] == to) edges.push_back(each);
     }
-    if (!bundle.empty()) bundles.push_back(std::move(bundle));
+    if (!edges.empty()) bundles.push_back(std::move(edges));
   }
   return bundles;
 }

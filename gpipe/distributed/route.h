@@ -13,12 +13,12 @@ namespace gpipe {
 // The parts of one message: all outputs of one action for stages of one rank.
 // Skip tensors come first, in the order of `links`; the output for the
 // neighbouring stage comes last.
-using Bundle = std::vector<Passage>;
+using MessageEdges = std::vector<StageEdge>;
 
 // Returns the messages that rank `from` sends to rank `to`, in the order of the
 // actions of `from`. It depends on the schedule only, so both ranks know it,
 // and the receiver knows which message comes next.
-std::vector<Bundle> route(const Schedule& schedule,
+std::vector<MessageEdges> route(const Schedule& schedule,
                           const std::vector<int>& rank_of_stage,
                           const std::vector<SkipLink>& links, int from, int to);
 

@@ -31,20 +31,20 @@ namespace {
 using Links = std::vector<SkipLink>;
 using Ids = std::vector<std::tuple<bool, int64_t, int64_t, int64_t, int64_t>>;
 
-auto id_of(const Passage& p) {
+auto id_of(const StageEdge& p) {
   return std::make_tuple(p.backward, p.from, p.to, p.link, p.microbatch);
 }
 
-Ids ids_of(const std::vector<Bundle>& bundles) {
+Ids ids_of(const std::vector<MessageEdges>& bundles) {
   Ids ids;
-  for (const Bundle& bundle : bundles) {
-    for (const Passage& each : bundle) ids.push_back(id_of(each));
+  for (const MessageEdges& edges : bundles) {
+    for (const StageEdge& each : edges) ids.push_back(id_of(each));
   }
   return ids;
 }
 
 bool is_backward(const Action& action) {
-  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
 }
 
 // Returns layouts of skip tensors, by name, for a pipeline of `stages` stages.
@@ -205,7 +205,7 @@ TEST(Route, BundlesWhatAnActionMakesForARank) {
   const Links links{{0, 0, 1, 0}, {0, 1, 2, 0}, {0, 2, 1, 1}};
   const auto bundles = [&](int from, int to) {
     std::vector<Ids> all;
-    for (const Bundle& each : route(schedule, {0, 1, 2}, links, from, to)) {
+    for (const MessageEdges& each : route(schedule, {0, 1, 2}, links, from, to)) {
       all.push_back(ids_of({each}));
     }
     return all;
@@ -277,15 +277,15 @@ class Simulation {
         moved = act(rank) || moved;
       }
       for (auto& [ends, way] : routes_) {
-        if (way.outlet.empty()) continue;
+        if (way.sender.empty()) continue;
         if (way.taken == way.expected.size() ||
-            way.expected[way.taken] != way.outlet.front()) {
+            way.expected[way.taken] != way.sender.front()) {
           return "rank " + std::to_string(ends.second) +
                  " waits for another message than rank " +
                  std::to_string(ends.first) + " sends";
         }
-        arrived_.insert(way.outlet.front());
-        way.outlet.pop_front();
+        arrived_.insert(way.sender.front());
+        way.sender.pop_front();
         ++way.taken;
         moved = true;
       }
@@ -311,7 +311,7 @@ class Simulation {
     std::deque<Id> made;   // not yet in a sender
   };
   struct Way {
-    std::deque<Id> outlet;
+    std::deque<Id> sender;
     Ids expected;
     std::size_t taken;
   };
@@ -325,7 +325,7 @@ class Simulation {
   template <typename Use>
   void values(const Action& action, bool in, Use use) const {
     const bool backward = is_backward(action);
-    if (!backward && action.kind != Kind::kForward) return;
+    if (!backward && action.kind != ActionKind::kForward) return;
     const int64_t j = action.stage, i = action.microbatch;
     const bool at_far_end = in == backward;
     for (std::size_t k = 0; k < links_.size(); ++k) {
@@ -343,10 +343,10 @@ class Simulation {
     bool moved = false;
     auto& made = ranks_[rank].made;
     while (!made.empty()) {
-      auto& outlet =
-          routes_.at({rank, rank_of(std::get<2>(made.front()))}).outlet;
-      if (room_ && outlet.size() >= *room_) break;
-      outlet.push_back(made.front());
+      auto& sender =
+          routes_.at({rank, rank_of(std::get<2>(made.front()))}).sender;
+      if (room_ && sender.size() >= *room_) break;
+      sender.push_back(made.front());
       made.pop_front();
       moved = true;
     }
@@ -360,7 +360,7 @@ class Simulation {
     const auto& actions = case_.schedule.ranks[rank];
     if (!mine.made.empty() || mine.next == actions.size()) return false;
     std::size_t end = mine.next;
-    while (actions[end].with_next) ++end;
+    while (actions[end].fused_with_next) ++end;
     ++end;
     bool ready = true;
     for (std::size_t k = mine.next; k < end; ++k) {
@@ -426,14 +426,14 @@ TEST(Route, SimulationSeesACircle) {
   circle.rank_of_stage = {0, 1};
   circle.schedule.ranks = {
       // Waits for a gradient before rank 1 can have made it.
-      {{0, Kind::kForward, 0},
-       {0, Kind::kBackward, 0},
-       {0, Kind::kForward, 1},
-       {0, Kind::kBackward, 1}},
-      {{1, Kind::kForward, 0},
-       {1, Kind::kForward, 1},
-       {1, Kind::kBackward, 0},
-       {1, Kind::kBackward, 1}},
+      {{0, ActionKind::kForward, 0},
+       {0, ActionKind::kBackward, 0},
+       {0, ActionKind::kForward, 1},
+       {0, ActionKind::kBackward, 1}},
+      {{1, ActionKind::kForward, 0},
+       {1, ActionKind::kForward, 1},
+       {1, ActionKind::kBackward, 0},
+       {1, ActionKind::kBackward, 1}},
   };
   EXPECT_EQ(Simulation(circle, {}, std::nullopt).run(), "rank 0 waits forever");
 }

@@ -35,15 +35,15 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
       foreign_(std::move(foreign)),
       stages_(std::move(partitions)),
       executor_({device}, threads, /*one_at_a_time=*/false),
-      carrier_(make_carrier(*world_, device, transfers,
+      transport_(make_transport(*world_, device, transfers,
                             c10::str("pipeline ", tags_.payload))),
-      sums_carrier_(make_carrier(*world_, device, transfers,
+      sums_transport_(make_transport(*world_, device, transfers,
                                  c10::str("sums ", tags_.sums))) {
   if (layout_.replicas > 1) {
-    sums_ = std::make_unique<ReplicaSums>(*world_, *sums_carrier_,
+    sums_ = std::make_unique<ReplicaSums>(*world_, *sums_transport_,
                                           layout_.same_stages(), tags_.sums);
   }
-  callback_ = world_->on_failure([this] { executor_.ring(0); });
+  callback_ = world_->on_failure([this] { executor_.notify(0); });
 }
 
 Runner::~Runner() { world_->forget(callback_); }
@@ -91,12 +91,12 @@ StepResult Runner::step(const Value& input, const Value& target,
         schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
     return run(input, target, loss, plan, options, [&] { running.unlock(); });
   } catch (...) {
-    tell(*world_, std::current_exception(), "train_step()");
+    report_failure(*world_, std::current_exception(), "train_step()");
     if (sums_) sums_->stop();
     // If a sender's or receiver's thread has thrown, the exception here is only
     // a PeerError. rethrow() throws the original.
-    for (auto& [from, inlet] : inlets_) inlet->rethrow();
-    for (auto& [to, outlet] : outlets_) outlet->rethrow();
+    for (auto& [from, receiver] : receivers_) receiver->rethrow();
+    for (auto& [to, sender] : senders_) sender->rethrow();
     throw;
   }
 }
@@ -150,13 +150,13 @@ StepResult Runner::run(const Value& input, const Value& target,
         if (error) failure_ = error->failure;
       }
       if (error) {
-        tell(*world_, error->exception, error->failure.place());
+        report_failure(*world_, error->exception, error->failure.place());
         std::rethrow_exception(error->exception);
       }
     } catch (...) {
       // Reported before flush(), which would otherwise wait for messages that
       // never come.
-      tell(*world_, std::current_exception(), "train_step()");
+      report_failure(*world_, std::current_exception(), "train_step()");
       throw;
     }
   }
@@ -207,122 +207,122 @@ void Runner::start(TrainStep& step) {
 
 void Runner::receive(const TrainPlan& plan) {
   for (const auto& [from, bundles] : plan.incoming) {
-    auto& inlet = inlets_[from];
-    if (!inlet) {
-      inlet = std::make_unique<Inlet>(*world_, *carrier_,
+    auto& receiver = receivers_[from];
+    if (!receiver) {
+      receiver = std::make_unique<Receiver>(*world_, *transport_,
                                       layout_.world_rank(from), tags_);
     }
     std::vector<MessageId> ids;
-    for (const Bundle& each : bundles) ids.push_back(id_of(each.back()));
-    inlet->expect(std::move(ids),
+    for (const MessageEdges& each : bundles) ids.push_back(id_of(each.back()));
+    receiver->expect(std::move(ids),
                   [this, list = &bundles, k = std::size_t{0}](
                       const Message& message, std::vector<at::Tensor> tensors,
-                      Inlet::Time began) mutable {
-                    const Bundle& bundle = (*list)[k++];
-                    record(bundle.back(), message, began);
-                    arrive(bundle, message, std::move(tensors));
+                      Receiver::Time began) mutable {
+                    const MessageEdges& edges = (*list)[k++];
+                    record(edges.back(), message, began);
+                    arrive(edges, message, std::move(tensors));
                   });
   }
 }
 
-MessageId Runner::id_of(const Passage& passage) const {
+MessageId Runner::id_of(const StageEdge& edge) const {
   MessageId id;
   id.step = number_;
   id.schedule = checksum_;
-  id.direction = passage.backward ? Direction::kBackward : Direction::kForward;
-  id.from_stage = static_cast<int32_t>(passage.from);
-  id.to_stage = static_cast<int32_t>(passage.to);
-  id.skip = static_cast<int32_t>(passage.link);
-  id.microbatch = static_cast<int32_t>(passage.microbatch);
+  id.direction = edge.backward ? Direction::kBackward : Direction::kForward;
+  id.from_stage = static_cast<int32_t>(edge.from);
+  id.to_stage = static_cast<int32_t>(edge.to);
+  id.skip = static_cast<int32_t>(edge.link);
+  id.microbatch = static_cast<int32_t>(edge.microbatch);
   return id;
 }
 
-void Runner::send(std::vector<Outgoing> all, const Moment& made) {
+void Runner::send(std::vector<StageOutput> all, const Event& made) {
   // A message for each rank, as route() predicts it.
   struct Bundled {
-    Passage passage;  // of the last part
+    StageEdge edge;  // of the last part
     Message message;
-    std::vector<Crossing> content;
+    std::vector<Activation> content;
   };
   std::map<int, Bundled> by_rank;
-  for (Outgoing& each : all) {
-    if (!each.passage.backward && each.passage.link < 0) {
+  for (StageOutput& each : all) {
+    if (!each.edge.backward && each.edge.link < 0) {
       std::lock_guard<std::mutex> lock(widths_mutex_);
-      widths_[{each.passage.from, each.passage.microbatch}] =
+      widths_[{each.edge.from, each.edge.microbatch}] =
           each.content.size();
     }
-    Bundled& bundled = by_rank[layout_.rank_of_stage[each.passage.to]];
-    bundled.passage = each.passage;
-    bundled.message.id = id_of(each.passage);
+    Bundled& bundled = by_rank[layout_.rank_of_stage[each.edge.to]];
+    bundled.edge = each.edge;
+    bundled.message.id = id_of(each.edge);
     bundled.message.value_kind = static_cast<uint8_t>(each.kind);
-    bundled.message.rows = rows_[each.passage.microbatch];
-    if (each.passage.link >= 0) ++bundled.message.skips;
-    for (Crossing& crossing : each.content) {
+    bundled.message.rows = rows_[each.edge.microbatch];
+    if (each.edge.link >= 0) ++bundled.message.skips;
+    for (Activation& crossing : each.content) {
       bundled.content.push_back(std::move(crossing));
     }
   }
   for (auto& [to, bundled] : by_rank) {
     bundled.message.total_rows = all_rows_;
     bundled.message.seed = seed_;
-    auto& outlet = outlets_[to];
-    if (!outlet) {
-      outlet = std::make_unique<Outlet>(*world_, *carrier_,
+    auto& sender = senders_[to];
+    if (!sender) {
+      sender = std::make_unique<Sender>(*world_, *transport_,
                                         layout_.world_rank(to), tags_);
     }
-    Outlet::Sent sent;
+    Sender::Sent sent;
     if (recording_) {
-      sent = [this, passage = bundled.passage,
+      sent = [this, edge = bundled.edge,
               handed_over =
                   std::chrono::steady_clock::now()](const Message& message) {
-        record(passage, message, handed_over);
+        record(edge, message, handed_over);
       };
     }
-    outlet->send(std::move(bundled.message), std::move(bundled.content), made,
+    sender->send(std::move(bundled.message), std::move(bundled.content), made,
                  std::move(sent));
   }
 }
 
 void Runner::waits_for(int64_t stage) {
-  const bool elsewhere = 0 <= stage && stage < stages_.size() &&
+  const bool remote = 0 <= stage && stage < stages_.size() &&
                          !layout_.has(static_cast<int>(stage));
   world_->set_waits_for(
-      elsewhere ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
+      remote ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
 }
 
-void Runner::record(const Passage& passage, const Message& message,
+void Runner::record(const StageEdge& edge, const Message& message,
                     Recording::Time start) {
   if (!recording_) return;
-  const Action made_by = {static_cast<int>(passage.from),
-                          passage.backward ? Kind::kBackward : Kind::kForward,
-                          static_cast<int>(passage.microbatch)};
+  const Action made_by = {static_cast<int>(edge.from),
+                          edge.backward ? ActionKind::kBackward : ActionKind::kForward,
+                          static_cast<int>(edge.microbatch)};
   double bytes = 0;
   for (const TensorSpec& spec : message.tensors) {
     bytes += static_cast<double>(spec.bytes());
   }
-  recording_->message(made_by, layout_.rank_of_stage[passage.from],
-                      layout_.rank_of_stage[passage.to], bytes, start,
+  recording_->message(made_by, layout_.rank_of_stage[edge.from],
+                      layout_.rank_of_stage[edge.to], bytes, start,
                       std::chrono::steady_clock::now());
 }
 
-void Runner::arrive(const Bundle& bundle, const Message& message,
+void Runner::arrive(const MessageEdges& edges, const Message& message,
                     std::vector<at::Tensor> tensors) {
   const std::size_t skips =
-      bundle.back().link < 0 ? bundle.size() - 1 : bundle.size();
+      edges.back().link < 0 ? edges.size() - 1 : edges.size();
   TORCH_CHECK(message.skips == skips, "received ", message.id.to_string(),
               " with ", message.skips, " skip tensors, but expected ", skips,
               "; give all ranks the same model");
-  if (bundle.back().link < 0 && bundle.back().backward) {
+  if (edges.back().link < 0 && edges.back().backward) {
     const std::size_t gradients = tensors.size() - skips;
     const std::size_t sent =
-        width_of(bundle.back().to, bundle.back().microbatch);
+        width_of(edges.back().to, edges.back().microbatch);
     TORCH_CHECK(gradients == sent, "received ", message.id.to_string(),
                 " with ", gradients, " gradients for the ", sent,
                 " tensors that went there; run the same gpipe on all ranks");
   }
   auto tensor = tensors.begin();
   auto spec = message.tensors.begin();
-  for (const Passage& each : bundle) {
-    std::vector<Crossing> content;
+  for (const StageEdge& each : edges) {
+    std::vector<Activation> content;
     const auto end = each.link < 0 ? tensors.end() : tensor + 1;
     for (; tensor != end; ++tensor, ++spec) {
       content.push_back(
@@ -336,9 +336,9 @@ void Runner::arrive(const Bundle& bundle, const Message& message,
       step_->set_rows(each.microbatch, message.rows, message.total_rows);
     }
     step_->pass().deliver(each, static_cast<Value::Kind>(message.value_kind),
-                          std::move(content), Moment());
+                          std::move(content), Event());
   }
-  executor_.ring(0);
+  executor_.notify(0);
 }
 
 std::size_t Runner::width_of(int64_t stage, int64_t microbatch) {
@@ -348,8 +348,8 @@ std::size_t Runner::width_of(int64_t stage, int64_t microbatch) {
 }
 
 void Runner::flush() {
-  for (auto& [from, inlet] : inlets_) inlet->flush();
-  for (auto& [to, outlet] : outlets_) outlet->flush();
+  for (auto& [from, receiver] : receivers_) receiver->flush();
+  for (auto& [to, sender] : senders_) sender->flush();
 }
 
 void Runner::end_together(const TrainStep& step, StepResult& result) {
@@ -399,7 +399,7 @@ void Runner::begin_sums(const TrainStep& step) {
     std::set<at::TensorImpl*> seen;
     for (auto layer = part->layers.rbegin(); layer != part->layers.rend();
          ++layer) {
-      if (part->elsewhere) break;
+      if (part->remote) break;
       auto tensors = layer->module.ptr()->parameters();
       for (auto each = tensors.rbegin(); each != tensors.rend(); ++each) {
         if (!each->requires_grad()) continue;
@@ -421,7 +421,7 @@ void Runner::begin_sums(const TrainStep& step) {
 }
 
 void Runner::complete(int64_t, const at::Tensor& leaf, at::Tensor& grad,
-                      const Moment& made) {
+                      const Event& made) {
   sums_->give(leaf, grad, made);
 }
 
@@ -453,7 +453,7 @@ void Runner::add_up(TrainStep& step) {
     each.grad = std::move(found->second.grad);
     sums.erase(found);
   }
-  all_reduce(*world_, *sums_carrier_, layout_.same_stages(), tags_.words, rest);
+  all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words, rest);
   for (std::size_t k = 0; k < rest.size(); ++k) {
     left[k]->grad = std::move(rest[k].grad);
   }
@@ -467,7 +467,7 @@ int64_t Runner::from_first(const std::function<int64_t()>& number) {
   executor_.check_caller();
   std::lock_guard<std::mutex> running(running_);
   world_->check();
-  return telling(*world_, "the number of micro-batches", [&] {
+  return reporting_failure(*world_, "the number of micro-batches", [&] {
     std::string mine;
     put(mine, layout_.has_first() ? number() : int64_t{0});
     const auto all = all_gather(*world_, layout_.pipeline(), tags_.words, mine,
@@ -481,7 +481,7 @@ bool Runner::any(bool here) {
   executor_.check_caller();
   std::lock_guard<std::mutex> running(running_);
   world_->check();
-  return telling(*world_, "any()", [&] {
+  return reporting_failure(*world_, "any()", [&] {
     bool found = false;
     for (const std::string& each :
          all_gather(*world_, tags_.words, here ? "1" : "0", "any()")) {
@@ -497,7 +497,7 @@ double Runner::clip_grad_norm(
   executor_.check_caller();
   std::lock_guard<std::mutex> running(running_);
   world_->check();
-  return telling(*world_, "clip_grad_norm_()", [&] {
+  return reporting_failure(*world_, "clip_grad_norm_()", [&] {
     return gpipe::clip_grad_norm(*world_, layout_.pipeline(), tags_.words,
                                  parameters, max_norm, norm_type);
   });

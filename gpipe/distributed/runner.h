@@ -39,12 +39,12 @@ namespace gpipe {
 
 // The counterpart of runtime/step/pipeline.h where each rank is a process. Cells,
 // schedules and checkpoint modes are the same. Activations and gradients for
-// other ranks go to an Outlet; those from other ranks come from an Inlet.
+// other ranks go to an Sender; those from other ranks come from an Receiver.
 //
 // Threads: any thread may call; calls run one after the other.
-class Runner : private Border {
+class Runner : private RemoteStages {
  public:
-  // `partitions`: all partitions; those of other ranks have `elsewhere` set.
+  // `partitions`: all partitions; those of other ranks have `remote` set.
   // `threads`: intra-op threads of the worker.
   // `transfers`: the result of agree_on_transfers().
   // `foreign`: the known parameters of layers on other ranks.
@@ -88,7 +88,7 @@ class Runner : private Border {
     uint32_t checksum;
     // The actions of all ranks, and of this one.
     Plan whole, mine;
-    std::map<int, std::vector<Bundle>> incoming;  // by sending rank
+    std::map<int, std::vector<MessageEdges>> incoming;  // by sending rank
   };
   TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
   StepResult run(const Value& input, const Value& target,
@@ -100,13 +100,13 @@ class Runner : private Border {
   void start(TrainStep& step);
   // Posts the messages of the step, by sending rank.
   void receive(const TrainPlan& plan);
-  // Delivers the tensors of a message to the step. Runs on an Inlet's thread.
+  // Delivers the tensors of a message to the step. Runs on an Receiver's thread.
   // Throws c10::Error if they do not fit.
-  void arrive(const Bundle& bundle, const Message& message,
+  void arrive(const MessageEdges& edges, const Message& message,
               std::vector<at::Tensor> tensors);
   // Adds a message to the recording, if there is one, when it has arrived or
   // left.
-  void record(const Passage& passage, const Message& message,
+  void record(const StageEdge& edge, const Message& message,
               Recording::Time start);
   // Returns the entry of `widths_`; 0 if nothing has been sent.
   std::size_t width_of(int64_t stage, int64_t microbatch);
@@ -119,13 +119,13 @@ class Runner : private Border {
   void begin_sums(const TrainStep& step);
   // Ends these sums, and adds up all gradients that were not among them.
   void add_up(TrainStep& step);
-  MessageId id_of(const Passage& passage) const;
-  void send(std::vector<Outgoing> all, const Moment& made) override;
+  MessageId id_of(const StageEdge& edge) const;
+  void send(std::vector<StageOutput> all, const Event& made) override;
   void check() override { world_->check(); }
   void waits_for(int64_t stage) override;
   bool takes_gradients() const override { return sums_ != nullptr; }
   void complete(int64_t stage, const at::Tensor& leaf, at::Tensor& grad,
-                const Moment& made) override;
+                const Event& made) override;
   void complete(int64_t stage) override { sums_->close(stage); }
 
   const std::shared_ptr<World> world_;
@@ -136,7 +136,7 @@ class Runner : private Border {
   Stages stages_;
   RecentPlans<TrainPlan> plans_;
 
-  // State of the running step. An Inlet's thread writes values from other ranks
+  // State of the running step. An Receiver's thread writes values from other ranks
   // before it delivers the tensors that the reader waits for.
   uint64_t number_ = 0;
   uint32_t checksum_ = 0;
@@ -157,10 +157,10 @@ class Runner : private Border {
   // The number of the callback for failures of the world.
   int callback_ = -1;
   // Transports of the pipeline and of the sums, which run at the same time.
-  const std::unique_ptr<Carrier> carrier_, sums_carrier_;
+  const std::unique_ptr<Transport> transport_, sums_transport_;
   // By rank of the pipeline. Declared last: their threads must end first.
-  std::map<int, std::unique_ptr<Outlet>> outlets_;
-  std::map<int, std::unique_ptr<Inlet>> inlets_;
+  std::map<int, std::unique_ptr<Sender>> senders_;
+  std::map<int, std::unique_ptr<Receiver>> receivers_;
   std::unique_ptr<ReplicaSums> sums_;  // null without replicas
 };
 

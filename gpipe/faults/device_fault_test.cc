@@ -72,7 +72,7 @@ TEST_P(DeviceFault, AtEachOperationOfAStepLeavesNothing) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<Operation>& info) {
+std::string to_string(const ::testing::TestParamInfo<Operation>& info) {
   constexpr const char* kNames[] = {"Allocation", "Launch", "Work", "Event"};
   return kNames[static_cast<int>(info.param)];
 }
@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceFault,
                          ::testing::Values(Operation::kAllocation,
                                            Operation::kLaunch, Operation::kWork,
                                            Operation::kEvent),
-                         name_of);
+                         to_string);
 
 }  // namespace
 }  // namespace gpipe::faults

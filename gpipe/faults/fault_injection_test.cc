@@ -121,7 +121,7 @@ void inject(Trial& trial, const Place& place, Thrown thrown, Tally& tally) {
   if (residue.wrong) ++tally.wrong;
   text += residue.text;
   if (!text.empty()) {
-    ADD_FAILURE() << name_of(thrown) << " at " << place.to_string() << ": "
+    ADD_FAILURE() << to_string(thrown) << " at " << place.to_string() << ": "
                   << text;
   }
 }
@@ -214,7 +214,7 @@ TEST(FaultInjection, EveryPlaceOfEveryStepFailsOnceAndLeavesNothing) {
       for (const Thrown thrown : kThrown) {
         if (!device().is_cpu() && thrown == Thrown::kForeign) continue;
         EXPECT_GT(tally.injections[static_cast<std::size_t>(thrown)], 0)
-            << name_of(thrown) << " at " << site;
+            << to_string(thrown) << " at " << site;
       }
     }
   }

@@ -133,7 +133,7 @@ std::string text_of(Thrown thrown, const Failure& place) {
   return "not a std::exception";
 }
 
-const char* name_of(Thrown thrown) {
+const char* to_string(Thrown thrown) {
   constexpr const char* kNames[] = {"user's", "bad_alloc", "OutOfMemory",
                                     "throw 42"};
   return kNames[static_cast<int>(thrown)];

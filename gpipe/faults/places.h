@@ -37,7 +37,7 @@ constexpr Thrown kThrown[] = {Thrown::kUserError, Thrown::kBadAlloc,
 [[noreturn]] void throw_it(Thrown thrown);
 // Returns the text that testing::error_of() gives for `thrown` from `place`.
 std::string text_of(Thrown thrown, const Failure& place);
-const char* name_of(Thrown thrown);
+const char* to_string(Thrown thrown);
 
 // Starts recording the places that runs pass. At `place`, if given, `thrown` is
 // thrown.

@@ -100,7 +100,7 @@ std::string Setting::describe() const {
   return (schedule.empty() ? "forward and backward" : schedule) + ", " +
          std::to_string(ranks) + " x " + std::to_string(stages_per_rank) +
          " partitions, " + std::to_string(microbatches) + " micro-batches, " +
-         name_of(mode) + (deferred_batch_norm ? ", deferred BatchNorm" : "");
+         to_string(mode) + (deferred_batch_norm ? ", deferred BatchNorm" : "");
 }
 
 std::vector<Setting> settings(const std::vector<std::string>& schedules) {

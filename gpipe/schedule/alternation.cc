@@ -7,13 +7,13 @@ namespace gpipe {
 namespace {
 
 // Returns all actions of `kind` of a rank, in the order of Loop.
-std::vector<Action> all(const Loop& loop, int rank, Kind kind) {
+std::vector<Action> all(const Loop& loop, int rank, ActionKind kind) {
   std::vector<Action> actions;
   for (int first = 0; first < loop.microbatches; first += loop.group) {
     const int last = std::min(first + loop.group, loop.microbatches);
     for (int k = 0; k < loop.stages_per_rank; ++k) {
       const int chunk =
-          kind == Kind::kForward ? k : loop.stages_per_rank - 1 - k;
+          kind == ActionKind::kForward ? k : loop.stages_per_rank - 1 - k;
       for (int i = first; i < last; ++i) {
         actions.push_back({chunk * loop.ranks + rank, kind, i});
       }
@@ -48,8 +48,8 @@ std::vector<Action> row(const std::vector<Action>& forwards,
 Schedule alternate(const Loop& loop, const PerRank& warm_up) {
   Schedule schedule;
   for (int rank = 0; rank < loop.ranks; ++rank) {
-    schedule.ranks.push_back(row(all(loop, rank, Kind::kForward),
-                                 all(loop, rank, Kind::kBackward), {},
+    schedule.ranks.push_back(row(all(loop, rank, ActionKind::kForward),
+                                 all(loop, rank, ActionKind::kBackward), {},
                                  warm_up(rank), 0));
   }
   return schedule;
@@ -60,8 +60,8 @@ Schedule alternate_split(const Loop& loop, const PerRank& warm_up,
   Schedule schedule;
   for (int rank = 0; rank < loop.ranks; ++rank) {
     schedule.ranks.push_back(row(
-        all(loop, rank, Kind::kForward), all(loop, rank, Kind::kBackwardInput),
-        all(loop, rank, Kind::kBackwardWeight), warm_up(rank), lag(rank)));
+        all(loop, rank, ActionKind::kForward), all(loop, rank, ActionKind::kBackwardInput),
+        all(loop, rank, ActionKind::kBackwardWeight), warm_up(rank), lag(rank)));
   }
   return schedule;
 }

@@ -24,7 +24,7 @@ Schedule breadth_first(const std::vector<int>& rank_of_stage,
   for (int s = 0; s < stages; ++s) {
     auto& actions = schedule.ranks[rank_of_stage[s]];
     for (int i = 0; i < microbatches; ++i) {
-      actions.push_back({s, Kind::kForward, i});
+      actions.push_back({s, ActionKind::kForward, i});
     }
   }
   for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
@@ -35,7 +35,7 @@ Schedule breadth_first(const std::vector<int>& rank_of_stage,
   for (int s = stages - 1; s >= 0; --s) {
     auto& actions = schedule.ranks[rank_of_stage[s]];
     for (int i = microbatches - 1; i >= 0; --i) {
-      actions.push_back({s, Kind::kBackward, i});
+      actions.push_back({s, ActionKind::kBackward, i});
     }
   }
   return schedule;

@@ -107,7 +107,7 @@ class Run {
     const std::array<int, 2> stages{rank, 2 * ranks_ - 1 - rank};
     int held = 0, first = 0;
     Action next{-1};
-    const auto consider = [&](int stage, Kind kind, int i, int time) {
+    const auto consider = [&](int stage, ActionKind kind, int i, int time) {
       time += i * kInterval;
       if (next.stage >= 0 && first <= time) return;
       next = {stage, kind, i};
@@ -116,15 +116,15 @@ class Run {
     for (const int stage : stages) {
       held += before.forwards[stage] - before.weights[stage];
       if (forward_can_begin(before, stage)) {
-        consider(stage, Kind::kForward, before.forwards[stage],
+        consider(stage, ActionKind::kForward, before.forwards[stage],
                  block_.forward[stage]);
       }
       if (input_can_begin(before, stage)) {
-        consider(stage, Kind::kBackwardInput, before.inputs[stage],
+        consider(stage, ActionKind::kBackwardInput, before.inputs[stage],
                  block_.input[stage]);
       }
     }
-    const bool full = next.kind == Kind::kForward && held >= capacity_;
+    const bool full = next.kind == ActionKind::kForward && held >= capacity_;
     if (next.stage < 0 || full) {
       next = weight(before, stages);
       if (next.stage < 0) return;
@@ -138,14 +138,14 @@ class Run {
   static Action weight(const Done& before, const std::array<int, 2>& stages) {
     for (const int stage : stages) {
       const int i = before.weights[stage];
-      if (i < before.inputs[stage]) return {stage, Kind::kBackwardWeight, i};
+      if (i < before.inputs[stage]) return {stage, ActionKind::kBackwardWeight, i};
     }
-    return {-1, Kind::kBackwardWeight, 0};
+    return {-1, ActionKind::kBackwardWeight, 0};
   }
 
-  std::vector<int>& counts(Kind kind) {
-    if (kind == Kind::kForward) return done_.forwards;
-    return kind == Kind::kBackwardInput ? done_.inputs : done_.weights;
+  std::vector<int>& counts(ActionKind kind) {
+    if (kind == ActionKind::kForward) return done_.forwards;
+    return kind == ActionKind::kBackwardInput ? done_.inputs : done_.weights;
   }
 
   int ranks_, microbatches_, capacity_;

@@ -18,22 +18,22 @@ class Row {
  public:
   Row(int ranks, int rank) : stages_{rank, 2 * ranks - 1 - rank} {}
 
-  void forward(int chunk, bool with_next = false) {
+  void forward(int chunk, bool fused_with_next = false) {
     actions_.push_back(
-        {stages_[chunk], Kind::kForward, forwards_[chunk]++, with_next});
+        {stages_[chunk], ActionKind::kForward, forwards_[chunk]++, fused_with_next});
   }
   void backward(int chunk) {
-    actions_.push_back({stages_[chunk], Kind::kBackward, backwards_[chunk]++});
+    actions_.push_back({stages_[chunk], ActionKind::kBackward, backwards_[chunk]++});
   }
   void forward_and_backward(int forward_chunk, int backward_chunk) {
-    forward(forward_chunk, /*with_next=*/true);
+    forward(forward_chunk, /*fused_with_next=*/true);
     backward(backward_chunk);
   }
   // Adds an I and keeps its W for weight().
   void input(int chunk) {
     const int i = backwards_[chunk]++;
-    actions_.push_back({stages_[chunk], Kind::kBackwardInput, i});
-    weights_.push_back({stages_[chunk], Kind::kBackwardWeight, i});
+    actions_.push_back({stages_[chunk], ActionKind::kBackwardInput, i});
+    weights_.push_back({stages_[chunk], ActionKind::kBackwardWeight, i});
   }
   // Adds the oldest pending W, if there is one.
   void weight() {

@@ -12,10 +12,10 @@ Schedule fill_drain(int stages, int microbatches) {
     auto& actions = schedule.ranks[stage];
     actions.reserve(2 * microbatches);
     for (int i = 0; i < microbatches; ++i) {
-      actions.push_back({stage, Kind::kForward, i});
+      actions.push_back({stage, ActionKind::kForward, i});
     }
     for (int i = microbatches - 1; i >= 0; --i) {
-      actions.push_back({stage, Kind::kBackward, i});
+      actions.push_back({stage, ActionKind::kBackward, i});
     }
   }
   return schedule;

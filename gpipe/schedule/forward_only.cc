@@ -10,7 +10,7 @@ Schedule forward_only(int stages, int microbatches) {
   schedule.ranks.resize(stages);
   for (int stage = 0; stage < stages; ++stage) {
     for (int i = 0; i < microbatches; ++i) {
-      schedule.ranks[stage].push_back({stage, Kind::kForward, i});
+      schedule.ranks[stage].push_back({stage, ActionKind::kForward, i});
     }
   }
   return schedule;

@@ -37,9 +37,9 @@ std::string text(const Schedule& schedule) {
   std::string result;
   for (const auto& actions : schedule.ranks) {
     for (const Action& action : actions) {
-      // to_string() does not contain `with_next`.
+      // to_string() does not contain `fused_with_next`.
       const Action plain{action.stage, action.kind, action.microbatch};
-      result += to_string(plain) + (action.with_next ? "+" : " ");
+      result += to_string(plain) + (action.fused_with_next ? "+" : " ");
     }
     result += "\n";
   }
@@ -67,7 +67,7 @@ std::vector<Sizes> grid() {
 }
 
 // The number of times that each action (rank, stage, kind, micro-batch) occurs.
-using Counts = std::map<std::tuple<int, int, Kind, int>, int>;
+using Counts = std::map<std::tuple<int, int, ActionKind, int>, int>;
 
 Counts counts(const Schedule& schedule) {
   Counts result;
@@ -85,11 +85,11 @@ Counts wholes(const Counts& all) {
   Counts result;
   for (const auto& [key, count] : all) {
     const auto [rank, stage, kind, i] = key;
-    if (kind == Kind::kBackwardInput) {
-      EXPECT_EQ((all.count({rank, stage, Kind::kBackwardWeight, i})), 1u);
-      result[{rank, stage, Kind::kBackward, i}] += count;
-    } else if (kind == Kind::kBackwardWeight) {
-      EXPECT_EQ((all.count({rank, stage, Kind::kBackwardInput, i})), 1u);
+    if (kind == ActionKind::kBackwardInput) {
+      EXPECT_EQ((all.count({rank, stage, ActionKind::kBackwardWeight, i})), 1u);
+      result[{rank, stage, ActionKind::kBackward, i}] += count;
+    } else if (kind == ActionKind::kBackwardWeight) {
+      EXPECT_EQ((all.count({rank, stage, ActionKind::kBackwardInput, i})), 1u);
     } else {
       result[key] += count;
     }
@@ -108,9 +108,9 @@ TEST(Generators, DoAllOnceOnTheirRanksInAnOrderThatCanBeDone) {
       for (int stage = 0; stage < p * v; ++stage) {
         const int rank = is_v && stage >= p ? 2 * p - 1 - stage : stage % p;
         for (int i = 0; i < m; ++i) {
-          expected[{rank, stage, Kind::kForward, i}] = 1;
+          expected[{rank, stage, ActionKind::kForward, i}] = 1;
           if (name == "forward-only") continue;
-          expected[{rank, stage, Kind::kBackward, i}] = 1;
+          expected[{rank, stage, ActionKind::kBackward, i}] = 1;
         }
       }
       const Counts all = counts(schedule);
@@ -166,9 +166,9 @@ std::vector<Action> row(const Rule& rule, int rank) {
   for (int chunk = 0; chunk < v; ++chunk) {
     for (int i = 0; i < m; ++i) {
       const int stage = chunk * p + rank;
-      forwards.push_back({stage, Kind::kForward, i});
+      forwards.push_back({stage, ActionKind::kForward, i});
       backwards.push_back(
-          {stage, rule.lag ? Kind::kBackwardInput : Kind::kBackward, i});
+          {stage, rule.lag ? ActionKind::kBackwardInput : ActionKind::kBackward, i});
     }
   }
   const auto sort = [&](std::vector<Action>& actions, int sign) {
@@ -186,7 +186,7 @@ std::vector<Action> row(const Rule& rule, int rank) {
   const int lag = rule.lag ? rule.lag(rank) : 0;
   const auto weight = [&](int k) {
     out.push_back(
-        {backwards[k].stage, Kind::kBackwardWeight, backwards[k].microbatch});
+        {backwards[k].stage, ActionKind::kBackwardWeight, backwards[k].microbatch});
   };
   std::size_t f = 0, b = 0;
   while (b < all) {
@@ -291,8 +291,8 @@ TEST(LoopedBfs, GoesChunkByChunk) {
       ASSERT_EQ(n, static_cast<std::size_t>(m) * v);
       for (std::size_t k = 0; k < n; ++k) {
         Action mirrored = actions[k];
-        mirrored.kind = Kind::kBackward;
-        EXPECT_EQ(actions[k].kind, Kind::kForward);
+        mirrored.kind = ActionKind::kBackward;
+        EXPECT_EQ(actions[k].kind, ActionKind::kForward);
         EXPECT_EQ(actions[k].microbatch, static_cast<int>(k) % m);
         EXPECT_EQ(actions[k].stage % p, actions[0].stage);
         EXPECT_EQ(actions[k].stage / p, static_cast<int>(k) / m);
@@ -365,13 +365,13 @@ TEST(DualPipeV, PutsForwardsOfAChunkWithBackwardsOfTheOther) {
       const auto& actions = schedule.ranks[r];
       int blocks = 0, whole = 0;
       for (std::size_t k = 0; k < actions.size(); ++k) {
-        if (actions[k].kind == Kind::kBackward) ++whole;
-        if (!actions[k].with_next) continue;
+        if (actions[k].kind == ActionKind::kBackward) ++whole;
+        if (!actions[k].fused_with_next) continue;
         ++blocks;
         ASSERT_LT(k + 1, actions.size());
-        EXPECT_EQ(actions[k].kind, Kind::kForward);
-        EXPECT_EQ(actions[k + 1].kind, Kind::kBackward);
-        EXPECT_FALSE(actions[k + 1].with_next);
+        EXPECT_EQ(actions[k].kind, ActionKind::kForward);
+        EXPECT_EQ(actions[k + 1].kind, ActionKind::kBackward);
+        EXPECT_FALSE(actions[k + 1].fused_with_next);
         EXPECT_EQ(actions[k].stage + actions[k + 1].stage, 2 * p - 1);
       }
       // Phases 4 and 5 of DualPipeV. The last rank's first pair is no block.
@@ -390,8 +390,8 @@ int most_held(const Schedule& schedule) {
   for (const auto& actions : schedule.ranks) {
     int held = 0;
     for (const Action& action : actions) {
-      if (action.kind == Kind::kForward) most = std::max(most, ++held);
-      if (action.kind == Kind::kBackwardWeight) --held;
+      if (action.kind == ActionKind::kForward) most = std::max(most, ++held);
+      if (action.kind == ActionKind::kBackwardWeight) --held;
     }
   }
   return most;

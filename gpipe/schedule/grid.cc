@@ -46,8 +46,8 @@ Range ticks_of(const Schedule& schedule, const Ticks& ticks) {
 }
 
 std::string cell(const std::vector<Action>& actions, std::size_t k) {
-  const bool begins = k == 0 || !actions[k - 1].with_next;
-  const bool ends = !actions[k].with_next;
+  const bool begins = k == 0 || !actions[k - 1].fused_with_next;
+  const bool ends = !actions[k].fused_with_next;
   return (begins && !ends ? "(" : "") + to_string(actions[k]) +
          (ends && !begins ? ")" : "");
 }

@@ -10,7 +10,7 @@ namespace gpipe {
 
 // Returns the grid of `schedule`. Every action takes one tick and starts at the
 // tick that start_ticks() (order.h) gives. '.' is an idle tick. Parentheses
-// enclose a block (Action::with_next):
+// enclose a block (Action::fused_with_next):
 //
 //   tick    0   1   2   3    4    5   6
 //   rank 0  0F0 .   .   (0F1 0B0) .   0B1

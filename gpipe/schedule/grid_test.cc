@@ -76,7 +76,7 @@ TEST(ToGrid, ShowsWhatIsNoValidSchedule) {
             "rank 0  0B0? .\n"
             "rank 1  1F1  1F1\n"
             "rank 2  3F0  .\n");
-  const Schedule open = {{{{-1, Kind::kForward, 0, true}}}};
+  const Schedule open = {{{{-1, ActionKind::kForward, 0, true}}}};
   EXPECT_EQ(to_grid(open), "tick    0\nrank 0  (-1F0\n");
 }
 

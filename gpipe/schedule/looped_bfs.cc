@@ -12,12 +12,12 @@ Schedule looped_bfs(int ranks, int microbatches, int stages_per_rank) {
     auto& actions = schedule.ranks[rank];
     for (int chunk = 0; chunk < stages_per_rank; ++chunk) {
       for (int i = 0; i < microbatches; ++i) {
-        actions.push_back({chunk * ranks + rank, Kind::kForward, i});
+        actions.push_back({chunk * ranks + rank, ActionKind::kForward, i});
       }
     }
     for (int chunk = stages_per_rank - 1; chunk >= 0; --chunk) {
       for (int i = microbatches - 1; i >= 0; --i) {
-        actions.push_back({chunk * ranks + rank, Kind::kBackward, i});
+        actions.push_back({chunk * ranks + rank, ActionKind::kBackward, i});
       }
     }
   }

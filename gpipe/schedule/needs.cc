@@ -11,22 +11,22 @@ Needs needs(const Action& action) {
   const bool has_after = stage < std::numeric_limits<int>::max();
   Needs needs;
   switch (action.kind) {
-    case Kind::kForward:
-      if (has_before) needs.add(stage - 1, Kind::kForward, i);
+    case ActionKind::kForward:
+      if (has_before) needs.add(stage - 1, ActionKind::kForward, i);
       break;
-    case Kind::kRecompute:
-      needs.add(stage, Kind::kForward, i);
+    case ActionKind::kRecompute:
+      needs.add(stage, ActionKind::kForward, i);
       break;
-    case Kind::kBackward:
-    case Kind::kBackwardInput:
-      needs.add(stage, Kind::kForward, i);
-      needs.add(stage, Kind::kRecompute, i);
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+      needs.add(stage, ActionKind::kForward, i);
+      needs.add(stage, ActionKind::kRecompute, i);
       if (!has_after) break;
-      needs.add(stage + 1, Kind::kBackward, i);
-      needs.add(stage + 1, Kind::kBackwardInput, i);
+      needs.add(stage + 1, ActionKind::kBackward, i);
+      needs.add(stage + 1, ActionKind::kBackwardInput, i);
       break;
-    case Kind::kBackwardWeight:
-      needs.add(stage, Kind::kBackwardInput, i);
+    case ActionKind::kBackwardWeight:
+      needs.add(stage, ActionKind::kBackwardInput, i);
       break;
   }
   return needs;

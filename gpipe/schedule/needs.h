@@ -12,7 +12,7 @@ namespace gpipe {
 // with millions of actions make one for each action.
 class Needs {
  public:
-  void add(int stage, Kind kind, int microbatch) {
+  void add(int stage, ActionKind kind, int microbatch) {
     actions_[size_++] = {stage, kind, microbatch};
   }
   const Action* begin() const { return actions_.data(); }
@@ -31,7 +31,7 @@ class Needs {
 //   B, I  F and R of the same stage, B or I of the next stage
 //   W     I of the same stage
 //
-// Each action of a block (Action::with_next) also waits for what the other one
+// Each action of a block (Action::fused_with_next) also waits for what the other one
 // needs from outside the block; the result does not include that.
 Needs needs(const Action& action);
 

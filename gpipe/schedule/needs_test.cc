@@ -20,13 +20,13 @@ std::vector<std::string> texts(const Action& action) {
 }
 
 TEST(NeedsTest, AreOfTheNeighboursAndItsOwn) {
-  EXPECT_THAT(texts({3, Kind::kForward, 5}), ElementsAre("2F5"));
-  EXPECT_THAT(texts({3, Kind::kRecompute, 5}), ElementsAre("3F5"));
-  EXPECT_THAT(texts({3, Kind::kBackward, 5}),
+  EXPECT_THAT(texts({3, ActionKind::kForward, 5}), ElementsAre("2F5"));
+  EXPECT_THAT(texts({3, ActionKind::kRecompute, 5}), ElementsAre("3F5"));
+  EXPECT_THAT(texts({3, ActionKind::kBackward, 5}),
               ElementsAre("3F5", "3R5", "4B5", "4I5"));
-  EXPECT_THAT(texts({3, Kind::kBackwardInput, 5}),
+  EXPECT_THAT(texts({3, ActionKind::kBackwardInput, 5}),
               ElementsAre("3F5", "3R5", "4B5", "4I5"));
-  EXPECT_THAT(texts({3, Kind::kBackwardWeight, 5}), ElementsAre("3I5"));
+  EXPECT_THAT(texts({3, ActionKind::kBackwardWeight, 5}), ElementsAre("3I5"));
 }
 
 // validate_fuzz found an overflow here, for a schedule that is refused later.
@@ -34,9 +34,9 @@ TEST(NeedsTest, HaveNoNeighboursBeyondTheNumbers) {
   constexpr int kMost = std::numeric_limits<int>::max();
   constexpr int kLeast = std::numeric_limits<int>::min();
   const std::string most = std::to_string(kMost);
-  EXPECT_THAT(texts({kMost, Kind::kBackward, 0}),
+  EXPECT_THAT(texts({kMost, ActionKind::kBackward, 0}),
               ElementsAre(most + "F0", most + "R0"));
-  EXPECT_THAT(texts({kLeast, Kind::kForward, 0}), IsEmpty());
+  EXPECT_THAT(texts({kLeast, ActionKind::kForward, 0}), IsEmpty());
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ class Run {
     const std::size_t begin = ticks.size();
     if (begin == actions.size()) return false;
     std::size_t end = begin + 1;
-    while (end < actions.size() && actions[end - 1].with_next) ++end;
+    while (end < actions.size() && actions[end - 1].fused_with_next) ++end;
 
     const Action* block = &actions[begin];
     int64_t start = begin == 0 ? 0 : ticks.back() + 1;

@@ -26,7 +26,7 @@ TEST(RankOfStage, FollowsTheLoopOrTheV) {
 }
 
 TEST(RankOfStage, MarksStagesThatDoNotOccur) {
-  const Schedule schedule = {{{}, {{2, Kind::kForward, 5}}}};
+  const Schedule schedule = {{{}, {{2, ActionKind::kForward, 5}}}};
   EXPECT_THAT(rank_of_stage(schedule), ElementsAre(-1, -1, 1));
   EXPECT_EQ(num_stages(schedule), 3);
   EXPECT_EQ(num_microbatches(schedule), 6);
@@ -41,14 +41,14 @@ TEST(RankOfStage, IsEmptyWithoutActions) {
 TEST(RankOfStage, RefusesAStageOnTwoRanks) {
   EXPECT_THAT(
       [] {
-        rank_of_stage({{{{1, Kind::kForward, 0}}, {{1, Kind::kBackward, 0}}}});
+        rank_of_stage({{{{1, ActionKind::kForward, 0}}, {{1, ActionKind::kBackward, 0}}}});
       },
       ThrowsMessage<std::invalid_argument>(
           AllOf(HasSubstr("stage 1 is on rank 0"), HasSubstr("1B0"),
                 HasSubstr("rank 1"))));
   EXPECT_THAT(
       [] {
-        rank_of_stage({{{{-1, Kind::kForward, 0}}}});
+        rank_of_stage({{{{-1, ActionKind::kForward, 0}}}});
       },
       ThrowsMessage<std::invalid_argument>(HasSubstr("-1F0")));
 }
@@ -57,8 +57,8 @@ TEST(RankOfStage, RefusesAStageOnTwoRanks) {
 TEST(PlacementTest, NumbersBeyondWhichNobodyCanCountAreRefused) {
   constexpr int kMost = std::numeric_limits<int>::max();
   const Schedule stage = {
-      {{{0, Kind::kForward, 0}}, {{kMost, Kind::kForward, 0}}}};
-  const Schedule microbatch = {{{{0, Kind::kForward, kMost}}}};
+      {{{0, ActionKind::kForward, 0}}, {{kMost, ActionKind::kForward, 0}}}};
+  const Schedule microbatch = {{{{0, ActionKind::kForward, kMost}}}};
   const auto refused = [](const char* action) {
     return ThrowsMessage<std::invalid_argument>(HasSubstr(action));
   };
@@ -71,19 +71,19 @@ TEST(PlacementTest, NumbersBeyondWhichNobodyCanCountAreRefused) {
   EXPECT_THAT(rank_of_stage(microbatch), ElementsAre(0));
 
   constexpr int kLeast = std::numeric_limits<int>::min();
-  EXPECT_EQ(num_stages({{{{kLeast, Kind::kForward, 0}}}}), 0);
-  EXPECT_EQ(num_microbatches({{{{0, Kind::kForward, kLeast}}}}), 0);
+  EXPECT_EQ(num_stages({{{{kLeast, ActionKind::kForward, 0}}}}), 0);
+  EXPECT_EQ(num_microbatches({{{{0, ActionKind::kForward, kLeast}}}}), 0);
 }
 
 // A list of so many stages would take 8 GB.
 TEST(RankOfStage, RefusesStagesFarBeyondTheNumberOfActions) {
-  const Schedule far = {{{{2000000000, Kind::kForward, 0}}}};
+  const Schedule far = {{{{2000000000, ActionKind::kForward, 0}}}};
   EXPECT_EQ(num_stages(far), 2000000001);
   EXPECT_THAT([&] { rank_of_stage(far); },
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("1 actions has a stage 2000000000")));
   // One stage of many is accepted, as a part of a schedule.
-  EXPECT_EQ(rank_of_stage({{{{99999, Kind::kForward, 0}}}}).size(), 100000);
+  EXPECT_EQ(rank_of_stage({{{{99999, ActionKind::kForward, 0}}}}).size(), 100000);
 }
 
 TEST(PlacementTest, StagesAreDealtOutInRoundsOrThereAndBack) {

@@ -8,7 +8,7 @@
 namespace gpipe {
 
 // The kind of work that an action does for one micro-batch on one stage.
-enum class Kind {
+enum class ActionKind {
   kForward,         // F
   kBackward,        // B: the whole backward
   kBackwardInput,   // I: the part that gives the gradients of the stage's input
@@ -19,7 +19,7 @@ enum class Kind {
 // One entry of a schedule: one kind of work for one micro-batch on one stage.
 struct Action {
   int stage = 0;
-  Kind kind = Kind::kForward;
+  ActionKind kind = ActionKind::kForward;
   int microbatch = 0;
 
   // True if this action and the next one of its rank form a block. Neither
@@ -28,16 +28,16 @@ struct Action {
   // - a forward and a backward: DualPipe's overlapped pair;
   // - a recompute and its backward: a late recompute, which waits for the
   //   gradient.
-  bool with_next = false;
+  bool fused_with_next = false;
 
   friend bool operator==(const Action& a, const Action& b) {
     return a.stage == b.stage && a.kind == b.kind &&
-           a.microbatch == b.microbatch && a.with_next == b.with_next;
+           a.microbatch == b.microbatch && a.fused_with_next == b.fused_with_next;
   }
 };
 
 // Returns the action in the notation of torch.distributed.pipelining: "2F0" is
-// stage 2, forward, micro-batch 0. The text does not contain `with_next`.
+// stage 2, forward, micro-batch 0. The text does not contain `fused_with_next`.
 std::string to_string(const Action& action);
 
 // The actions of all ranks: `ranks[r]` lists those of rank r, which runs them

@@ -16,22 +16,22 @@ namespace {
 
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
 
-constexpr std::array<std::pair<std::string_view, Kind>, 5> kKinds = {{
-    {"F", Kind::kForward},
-    {"B", Kind::kBackward},
-    {"I", Kind::kBackwardInput},
-    {"W", Kind::kBackwardWeight},
-    {"R", Kind::kRecompute},
+constexpr std::array<std::pair<std::string_view, ActionKind>, 5> kKinds = {{
+    {"F", ActionKind::kForward},
+    {"B", ActionKind::kBackward},
+    {"I", ActionKind::kBackwardInput},
+    {"W", ActionKind::kBackwardWeight},
+    {"R", ActionKind::kRecompute},
 }};
 
 constexpr std::array<std::string_view, 7> kNotComputation = {
     "SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
     "UNSHARD", "RESHARD", "REDUCE_GRAD"};
 
-bool is_forward(const Action& action) { return action.kind == Kind::kForward; }
+bool is_forward(const Action& action) { return action.kind == ActionKind::kForward; }
 
 bool is_backward(const Action& action) {
-  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
 }
 
 bool overlaps(const Action& a, const Action& b) {
@@ -71,10 +71,10 @@ class Line {
     do {
       skip_blanks();
       actions.push_back(read_action());
-      actions.back().with_next = true;
+      actions.back().fused_with_next = true;
       skip_blanks();
     } while (take(";"));
-    actions.back().with_next = false;
+    actions.back().fused_with_next = false;
     const std::size_t size = actions.size() - first;
     if (size == 1) fail("';' and a second action");
     if (!take(")")) fail("';' or ')'");
@@ -109,7 +109,7 @@ class Line {
     return number;
   }
 
-  Kind read_kind() {
+  ActionKind read_kind() {
     const std::string_view letters = word();
     for (const auto& [name, kind] : kKinds) {
       if (letters != name) continue;
@@ -179,8 +179,8 @@ std::string to_csv(const Schedule& schedule) {
   for (const auto& actions : schedule.ranks) {
     std::size_t first = 0;  // the block's first action
     for (std::size_t k = 0; k < actions.size(); ++k) {
-      const bool begins = k == 0 || !actions[k - 1].with_next;
-      const bool ends = !actions[k].with_next;
+      const bool begins = k == 0 || !actions[k - 1].fused_with_next;
+      const bool ends = !actions[k].fused_with_next;
       if (begins) first = k;
       if (k > 0) csv += begins ? ',' : ';';
       if (begins && !ends) csv += '(';

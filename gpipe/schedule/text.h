@@ -19,7 +19,7 @@ namespace gpipe {
 //
 // Accepts any schedule. But parse_schedule() cannot read a schedule without
 // ranks, with negative numbers, or in which the last action of a rank has
-// `with_next`.
+// `fused_with_next`.
 // Complexity: linear. Threads: pure function.
 std::string to_csv(const Schedule& schedule);
 

@@ -18,8 +18,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-constexpr Kind kForward = Kind::kForward;
-constexpr Kind kBackward = Kind::kBackward;
+constexpr ActionKind kForward = ActionKind::kForward;
+constexpr ActionKind kBackward = ActionKind::kBackward;
 
 // Parses and writes `csv`: the result has no empty cells, and line ends "\n".
 std::string reread(const std::string& csv) {
@@ -31,23 +31,23 @@ TEST(ToCsv, WritesARankPerLine) {
 }
 
 TEST(ToCsv, WritesAllKinds) {
-  const Schedule schedule = {{{{10, Kind::kForward, 11},
-                               {0, Kind::kBackward, 1},
-                               {0, Kind::kBackwardInput, 2},
-                               {0, Kind::kBackwardWeight, 3},
-                               {0, Kind::kRecompute, 4}}}};
+  const Schedule schedule = {{{{10, ActionKind::kForward, 11},
+                               {0, ActionKind::kBackward, 1},
+                               {0, ActionKind::kBackwardInput, 2},
+                               {0, ActionKind::kBackwardWeight, 3},
+                               {0, ActionKind::kRecompute, 4}}}};
   EXPECT_EQ(to_csv(schedule), "10F11,0B1,0I2,0W3,0R4\n");
 }
 
 TEST(ToCsv, WritesBlocksAndNamesOverlappedPairs) {
-  const Schedule schedule = {{{{0, Kind::kForward, 8, true},
-                               {7, Kind::kBackward, 0},
-                               {2, Kind::kRecompute, 0, true},
-                               {2, Kind::kBackward, 0},
-                               {7, Kind::kBackwardInput, 1, true},
-                               {0, Kind::kForward, 9},
-                               {2, Kind::kRecompute, 1, true},
-                               {2, Kind::kBackwardInput, 1}}}};
+  const Schedule schedule = {{{{0, ActionKind::kForward, 8, true},
+                               {7, ActionKind::kBackward, 0},
+                               {2, ActionKind::kRecompute, 0, true},
+                               {2, ActionKind::kBackward, 0},
+                               {7, ActionKind::kBackwardInput, 1, true},
+                               {0, ActionKind::kForward, 9},
+                               {2, ActionKind::kRecompute, 1, true},
+                               {2, ActionKind::kBackwardInput, 1}}}};
   EXPECT_EQ(to_csv(schedule),
             "(0F8;7B0)OVERLAP_F_B,(2R0;2B0),(7I1;0F9)OVERLAP_F_B,(2R1;2I1)\n");
 }
@@ -70,10 +70,10 @@ TEST(ParseSchedule, GivesBackAnySchedule) {
     schedule.ranks.resize(1 + below(4));
     for (auto& actions : schedule.ranks) {
       for (int left = below(8); left > 0; --left) {
-        const Kind kind = static_cast<Kind>(below(5));
-        const bool with_next = left > 1 && below(3) == 0;
-        actions.push_back({number(), kind, number(), with_next});
-        blocks += with_next;
+        const ActionKind kind = static_cast<ActionKind>(below(5));
+        const bool fused_with_next = left > 1 && below(3) == 0;
+        actions.push_back({number(), kind, number(), fused_with_next});
+        blocks += fused_with_next;
       }
     }
     const std::string csv = to_csv(schedule);
@@ -85,10 +85,10 @@ TEST(ParseSchedule, GivesBackAnySchedule) {
 TEST(ParseSchedule, MakesBlocksOfParentheses) {
   const Schedule schedule = parse_schedule("(0F8;7B0)OVERLAP_F_B,(2R0;2B0)");
   EXPECT_THAT(schedule.ranks,
-              ElementsAre(ElementsAre(Action{0, Kind::kForward, 8, true},
-                                      Action{7, Kind::kBackward, 0, false},
-                                      Action{2, Kind::kRecompute, 0, true},
-                                      Action{2, Kind::kBackward, 0, false})));
+              ElementsAre(ElementsAre(Action{0, ActionKind::kForward, 8, true},
+                                      Action{7, ActionKind::kBackward, 0, false},
+                                      Action{2, ActionKind::kRecompute, 0, true},
+                                      Action{2, ActionKind::kBackward, 0, false})));
 }
 
 TEST(ParseSchedule, DropsIdleCellsAndBlanks) {

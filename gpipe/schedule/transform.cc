@@ -8,16 +8,16 @@ namespace gpipe {
 namespace {
 
 bool begins_backward(const Action& action) {
-  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
 }
 
 bool is_backward(const Action& action) {
-  return begins_backward(action) || action.kind == Kind::kBackwardWeight;
+  return begins_backward(action) || action.kind == ActionKind::kBackwardWeight;
 }
 
 // Returns the position of the first action of the block that has actions[k].
 std::size_t block_begin(const std::vector<Action>& actions, std::size_t k) {
-  while (k > 0 && actions[k - 1].with_next) --k;
+  while (k > 0 && actions[k - 1].fused_with_next) --k;
   return k;
 }
 
@@ -30,13 +30,13 @@ std::size_t ahead_of(const std::vector<Action>& actions, std::size_t k) {
   while (place > 0) {
     const Action& before = actions[place - 1];
     if (is_backward(before)) break;
-    if (before.kind == Kind::kForward && before.stage == backward.stage &&
+    if (before.kind == ActionKind::kForward && before.stage == backward.stage &&
         before.microbatch == backward.microbatch) {
       break;
     }
     --place;
   }
-  while (place > 0 && actions[place - 1].with_next) ++place;
+  while (place > 0 && actions[place - 1].fused_with_next) ++place;
   return place;
 }
 
@@ -55,12 +55,12 @@ Schedule with_recompute(const Schedule& schedule,
         continue;
       const std::size_t begin = block_begin(actions, k);
       const bool in_block = placement == RecomputePlacement::kWithBackward &&
-                            begin == k && !action.with_next;
+                            begin == k && !action.fused_with_next;
       const std::size_t place = placement == RecomputePlacement::kAhead
                                     ? ahead_of(actions, k)
                                     : begin;
       before[place].push_back(
-          {action.stage, Kind::kRecompute, action.microbatch, in_block});
+          {action.stage, ActionKind::kRecompute, action.microbatch, in_block});
     }
     auto& out = result.ranks.emplace_back();
     for (std::size_t k = 0; k < actions.size(); ++k) {
@@ -79,7 +79,7 @@ Schedule select(const Schedule& schedule,
     bool previous_kept = false;
     for (const Action& action : actions) {
       const bool kept = keep(action);
-      if (!kept && previous_kept) out.back().with_next = false;
+      if (!kept && previous_kept) out.back().fused_with_next = false;
       if (kept) out.push_back(action);
       previous_kept = kept;
     }

@@ -14,8 +14,8 @@
 namespace gpipe {
 namespace {
 
-constexpr Kind F = Kind::kForward, B = Kind::kBackward,
-               I = Kind::kBackwardInput, W = Kind::kBackwardWeight;
+constexpr ActionKind F = ActionKind::kForward, B = ActionKind::kBackward,
+               I = ActionKind::kBackwardInput, W = ActionKind::kBackwardWeight;
 
 bool always(int) { return true; }
 
@@ -25,7 +25,7 @@ std::string text(const Schedule& schedule) {
   for (const Action& action : schedule.ranks.at(0)) {
     const Action plain{action.stage, action.kind, action.microbatch};
     if (!result.empty() && result.back() != '+') result += " ";
-    result += to_string(plain) + (action.with_next ? "+" : "");
+    result += to_string(plain) + (action.fused_with_next ? "+" : "");
   }
   return result;
 }
@@ -115,9 +115,9 @@ TEST(WithRecompute, AddsOneForEachBackwardOfAnySchedule) {
       int recomputes = 0;
       for (const auto& actions : out.ranks) {
         for (auto r = actions.begin(); r != actions.end(); ++r) {
-          if (r->kind != Kind::kRecompute) continue;
+          if (r->kind != ActionKind::kRecompute) continue;
           ++recomputes;
-          const auto same = [&](Kind kind) {
+          const auto same = [&](ActionKind kind) {
             return [&, kind](const Action& a) {
               return a.kind == kind && a.stage == r->stage &&
                      a.microbatch == r->microbatch;
@@ -133,7 +133,7 @@ TEST(WithRecompute, AddsOneForEachBackwardOfAnySchedule) {
       EXPECT_NO_THROW(clock_order(out)) << name;
       // The other actions are the same.
       const Schedule without = select(
-          out, [](const Action& a) { return a.kind != Kind::kRecompute; });
+          out, [](const Action& a) { return a.kind != ActionKind::kRecompute; });
       EXPECT_EQ(without.ranks, schedule.ranks) << name;
     }
   }

@@ -117,12 +117,12 @@ class Validation {
   void check_forwards() {
     Missing forwards(stages_ * microbatches_, actions_);
     for_each([&](const Action& action, Place) {
-      if (action.kind == Kind::kForward) forwards.see(cell(action));
+      if (action.kind == ActionKind::kForward) forwards.see(cell(action));
     });
     const auto missing = forwards.first();
     if (!missing.has_value()) return;
     const Action forward = {static_cast<int>(*missing / microbatches_),
-                            Kind::kForward,
+                            ActionKind::kForward,
                             static_cast<int>(*missing % microbatches_)};
     for_each([&](const Action& action, Place place) {
       if (action.microbatch != forward.microbatch) return;
@@ -151,24 +151,24 @@ class Validation {
   void check_backwards() {
     bool trains = false;
     for_each([&](const Action& action, Place) {
-      trains = trains || (action.kind != Kind::kForward &&
-                          action.kind != Kind::kRecompute);
+      trains = trains || (action.kind != ActionKind::kForward &&
+                          action.kind != ActionKind::kRecompute);
     });
     for (int stage = 0; stage < stages_; ++stage) {
       for (int i = 0; i < microbatches_; ++i) {
         if (trains) {
           check_backward(stage, i);
         } else {
-          check_no_recompute({stage, Kind::kRecompute, i});
+          check_no_recompute({stage, ActionKind::kRecompute, i});
         }
       }
     }
   }
 
   void check_backward(int stage, int i) {
-    const Action whole = {stage, Kind::kBackward, i};
-    const Action input = {stage, Kind::kBackwardInput, i};
-    const Action weight = {stage, Kind::kBackwardWeight, i};
+    const Action whole = {stage, ActionKind::kBackward, i};
+    const Action input = {stage, ActionKind::kBackwardInput, i};
+    const Action weight = {stage, ActionKind::kBackwardWeight, i};
     if (has(whole)) {
       for (const Action& part : {input, weight}) {
         if (!has(part)) continue;
@@ -178,7 +178,7 @@ class Validation {
                "and W); take out one or the other");
       }
     } else if (!has(input) && !has(weight)) {
-      const Action forward = {stage, Kind::kForward, i};
+      const Action forward = {stage, ActionKind::kForward, i};
       refuse(place(forward), to_string(whole),
              " is missing: ", to_string(forward), " (", place(forward),
              ") has no backward, but others do; add it, or ", to_string(input),
@@ -214,7 +214,7 @@ class Validation {
 
   void check_blocks() {
     for_each([&](const Action& action, Place here) {
-      if (!action.with_next) return;
+      if (!action.fused_with_next) return;
       const auto& actions = schedule_.ranks[here.rank];
       if (here.position + 1 == actions.size()) {
         refuse(here, to_string(action), " (", here,
@@ -222,7 +222,7 @@ class Validation {
                "its rank: clear its with_next");
       }
       const Action& next = actions[here.position + 1];
-      if (next.with_next) {
+      if (next.fused_with_next) {
         refuse(here, to_string(next), " (rank ", here.rank, ", position ",
                here.position + 1,
                ") makes a block with both its neighbours: a block has two "
@@ -240,16 +240,16 @@ class Validation {
   }
 
   static bool is_backward(const Action& action) {
-    return action.kind == Kind::kBackward ||
-           action.kind == Kind::kBackwardInput;
+    return action.kind == ActionKind::kBackward ||
+           action.kind == ActionKind::kBackwardInput;
   }
   static bool is_overlap(const Action& a, const Action& b) {
     return a.microbatch != b.microbatch &&
-           ((a.kind == Kind::kForward && is_backward(b)) ||
-            (is_backward(a) && b.kind == Kind::kForward));
+           ((a.kind == ActionKind::kForward && is_backward(b)) ||
+            (is_backward(a) && b.kind == ActionKind::kForward));
   }
   static bool is_late_recompute(const Action& a, const Action& b) {
-    return a.kind == Kind::kRecompute && is_backward(b) && a.stage == b.stage &&
+    return a.kind == ActionKind::kRecompute && is_backward(b) && a.stage == b.stage &&
            a.microbatch == b.microbatch;
   }
 
@@ -305,7 +305,7 @@ class Validation {
         const bool in_block = there.rank == rank && there.position < end;
         if (there.position >= done[there.rank] && !in_block) return need;
       }
-    } while (actions[end++].with_next);
+    } while (actions[end++].fused_with_next);
     throw std::logic_error("rank " + std::to_string(rank) +
                            " of a schedule is stuck for no reason");
   }

@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
       for (const Action& action : schedule.ranks[rank]) {
         const std::pair cell(action.stage, action.microbatch);
         all.insert(cell);
-        if (action.kind == Kind::kForward) forwards.insert(cell);
+        if (action.kind == ActionKind::kForward) forwards.insert(cell);
       }
       testing::fuzz_check(ticks[rank].size() == schedule.ranks[rank].size(),
                           "every action of a valid schedule runs");

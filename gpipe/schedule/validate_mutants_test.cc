@@ -31,7 +31,7 @@ int below(Random& random, std::size_t n) {
 }
 
 bool is_backward(const Action& action) {
-  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
 }
 
 // ---- Brute force: counts the work, then lets ranks send messages.
@@ -40,14 +40,14 @@ bool is_backward(const Action& action) {
 bool work_is_complete(const Schedule& schedule) {
   std::map<int, std::set<std::size_t>> ranks_of;
   std::set<int> microbatches;
-  std::map<std::tuple<int, int, Kind>, int> count;
+  std::map<std::tuple<int, int, ActionKind>, int> count;
   bool trains = false;
   for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     for (const Action& action : schedule.ranks[rank]) {
       ranks_of[action.stage].insert(rank);
       microbatches.insert(action.microbatch);
       ++count[{action.stage, action.microbatch, action.kind}];
-      trains |= is_backward(action) || action.kind == Kind::kBackwardWeight;
+      trains |= is_backward(action) || action.kind == ActionKind::kBackwardWeight;
     }
   }
   if (ranks_of.empty()) return false;
@@ -56,13 +56,13 @@ bool work_is_complete(const Schedule& schedule) {
   for (int stage = 0; stage < stages; ++stage) {
     if (ranks_of[stage].size() != 1) return false;
     for (int i = 0; i < size; ++i) {
-      const int whole = count[{stage, i, Kind::kBackward}];
-      const int input = count[{stage, i, Kind::kBackwardInput}];
-      const int weight = count[{stage, i, Kind::kBackwardWeight}];
-      const int recompute = count[{stage, i, Kind::kRecompute}];
+      const int whole = count[{stage, i, ActionKind::kBackward}];
+      const int input = count[{stage, i, ActionKind::kBackwardInput}];
+      const int weight = count[{stage, i, ActionKind::kBackwardWeight}];
+      const int recompute = count[{stage, i, ActionKind::kRecompute}];
       const bool once = (whole == 1 && input == 0 && weight == 0) ||
                         (whole == 0 && input == 1 && weight == 1);
-      if (count[{stage, i, Kind::kForward}] != 1) return false;
+      if (count[{stage, i, ActionKind::kForward}] != 1) return false;
       if (trains ? !once || recompute > 1 : recompute > 0) return false;
     }
   }
@@ -71,7 +71,7 @@ bool work_is_complete(const Schedule& schedule) {
 
 using Block = std::vector<Action>;
 
-// Fills `blocks` with the blocks of a rank; an action without with_next is a
+// Fills `blocks` with the blocks of a rank; an action without fused_with_next is a
 // block of its own. Returns false if a block is not allowed.
 bool split_into_blocks(const std::vector<Action>& actions,
                        std::vector<Block>& blocks) {
@@ -79,16 +79,16 @@ bool split_into_blocks(const std::vector<Action>& actions,
   for (const Action& action : actions) {
     if (!open) blocks.emplace_back();
     blocks.back().push_back(action);
-    open = action.with_next;
+    open = action.fused_with_next;
   }
   for (const Block& block : blocks) {
     if (block.size() == 1) continue;
     if (block.size() > 2) return false;
     const Action &a = block[0], &b = block[1];
     const bool same_cell = a.stage == b.stage && a.microbatch == b.microbatch;
-    const bool overlap = (a.kind == Kind::kForward && is_backward(b)) ||
-                         (is_backward(a) && b.kind == Kind::kForward);
-    const bool late = a.kind == Kind::kRecompute && is_backward(b);
+    const bool overlap = (a.kind == ActionKind::kForward && is_backward(b)) ||
+                         (is_backward(a) && b.kind == ActionKind::kForward);
+    const bool late = a.kind == ActionKind::kRecompute && is_backward(b);
     if (!(overlap && !same_cell) && !(late && same_cell)) return false;
   }
   return !open;
@@ -110,19 +110,19 @@ bool ranks_get_done(const Schedule& schedule) {
     for (const Action& action : schedule.ranks[rank]) {
       rank_of[action.stage] = rank;
       last = std::max(last, action.stage);
-      if (action.kind == Kind::kRecompute) {
+      if (action.kind == ActionKind::kRecompute) {
         recomputed.insert({action.stage, action.microbatch});
       }
     }
   }
 
   std::vector<std::set<Message>> arrived(ranks);
-  std::set<std::tuple<Kind, int, int>> done;
+  std::set<std::tuple<ActionKind, int, int>> done;
   std::vector<std::size_t> next(ranks, 0);
   const auto has_arrived = [&](std::size_t rank, const Action& action) {
-    const auto [stage, kind, i, with_next] = action;
-    (void)with_next;
-    if (kind == Kind::kForward && stage > 0) {
+    const auto [stage, kind, i, fused_with_next] = action;
+    (void)fused_with_next;
+    if (kind == ActionKind::kForward && stage > 0) {
       return arrived[rank].count({'a', stage, i}) == 1;
     }
     if (is_backward(action) && stage < last) {
@@ -133,30 +133,30 @@ bool ranks_get_done(const Schedule& schedule) {
   // Returns false if an action of its own rank that it needs is not done.
   const auto run = [&](const Action& action) {
     const int stage = action.stage, i = action.microbatch;
-    const auto did = [&](Kind kind) {
+    const auto did = [&](ActionKind kind) {
       return done.count({kind, stage, i}) == 1;
     };
     switch (action.kind) {
-      case Kind::kForward:
+      case ActionKind::kForward:
         if (stage < last)
           arrived[rank_of[stage + 1]].insert({'a', stage + 1, i});
         break;
-      case Kind::kRecompute:
-        if (!did(Kind::kForward) || did(Kind::kBackward) ||
-            did(Kind::kBackwardInput)) {
+      case ActionKind::kRecompute:
+        if (!did(ActionKind::kForward) || did(ActionKind::kBackward) ||
+            did(ActionKind::kBackwardInput)) {
           return false;
         }
         break;
-      case Kind::kBackward:
-      case Kind::kBackwardInput:
-        if (!did(Kind::kForward)) return false;
-        if (recomputed.count({stage, i}) == 1 && !did(Kind::kRecompute)) {
+      case ActionKind::kBackward:
+      case ActionKind::kBackwardInput:
+        if (!did(ActionKind::kForward)) return false;
+        if (recomputed.count({stage, i}) == 1 && !did(ActionKind::kRecompute)) {
           return false;
         }
         if (stage > 0) arrived[rank_of[stage - 1]].insert({'g', stage - 1, i});
         break;
-      case Kind::kBackwardWeight:
-        if (!did(Kind::kBackwardInput)) return false;
+      case ActionKind::kBackwardWeight:
+        if (!did(ActionKind::kBackwardInput)) return false;
         break;
     }
     done.insert({action.kind, stage, i});
@@ -206,14 +206,14 @@ Schedule any_schedule(Random& random) {
     for (int i = 0; i < microbatches; ++i) {
       auto& cell = cells.emplace_back();
       if (trains && below(random, 2) == 0) {
-        cell = {{s, Kind::kBackwardWeight, i}, {s, Kind::kBackwardInput, i}};
+        cell = {{s, ActionKind::kBackwardWeight, i}, {s, ActionKind::kBackwardInput, i}};
       } else if (trains) {
-        cell = {{s, Kind::kBackward, i}};
+        cell = {{s, ActionKind::kBackward, i}};
       }
       if (trains && below(random, 3) == 0) {
-        cell.push_back({s, Kind::kRecompute, i});
+        cell.push_back({s, ActionKind::kRecompute, i});
       }
-      cell.push_back({s, Kind::kForward, i});
+      cell.push_back({s, ActionKind::kForward, i});
     }
   }
   std::set<std::tuple<int, int>> forwards, backwards;
@@ -228,7 +228,7 @@ Schedule any_schedule(Random& random) {
         left = true;
         const Action& action = cell.back();
         const int s = action.stage, i = action.microbatch;
-        const bool is_forward = action.kind == Kind::kForward;
+        const bool is_forward = action.kind == ActionKind::kForward;
         if (is_forward && s > 0 && !forwards.count({s - 1, i})) break;
         if (is_backward(action) && s + 1 < stages &&
             !backwards.count({s + 1, i})) {
@@ -250,8 +250,8 @@ void add_blocks(Schedule& schedule, Random& random) {
   for (auto& actions : schedule.ranks) {
     for (std::size_t k = 0; k + 1 < actions.size(); ++k) {
       if (below(random, 2) == 0) continue;
-      actions[k].with_next = true;
-      if (!brute_force(schedule)) actions[k].with_next = false;
+      actions[k].fused_with_next = true;
+      if (!brute_force(schedule)) actions[k].fused_with_next = false;
     }
   }
 }
@@ -315,7 +315,7 @@ void mutate(Schedule& schedule, Mutation mutation, Random& random) {
       insert(schedule.ranks[below(random, schedule.ranks.size())]);
       break;
     case kBlock:
-      chosen->with_next = !chosen->with_next;
+      chosen->fused_with_next = !chosen->fused_with_next;
       break;
     case kMutations:
       break;
@@ -372,7 +372,7 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
     ASSERT_TRUE(brute_force(valid)) << to_csv(valid);
     ASSERT_EQ(objection(valid), "") << to_csv(valid);
     for (const auto& actions : valid.ranks) {
-      for (const Action& action : actions) blocks += action.with_next;
+      for (const Action& action : actions) blocks += action.fused_with_next;
     }
     for (int k = 0; k < 20; ++k, ++mutants) {
       const auto mutation = static_cast<Mutation>(below(random, kMutations));
@@ -404,14 +404,14 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
 TEST(ValidateMutants, RecomputesMayBeAddedToWhateverIsValid) {
   Random random(1);
   const int64_t schedules = testing::rounds(500, 2000);
-  std::map<Kind, int> first;  // number of blocks, by kind of the first action
+  std::map<ActionKind, int> first;  // number of blocks, by kind of the first action
   for (int64_t k = 0; k < schedules; ++k) {
     const Schedule schedule =
         select(valid_schedule(random),
-               [](const Action& a) { return a.kind != Kind::kRecompute; });
+               [](const Action& a) { return a.kind != ActionKind::kRecompute; });
     for (const auto& actions : schedule.ranks) {
       for (const Action& action : actions)
-        first[action.kind] += action.with_next;
+        first[action.kind] += action.fused_with_next;
     }
     for (const auto placement :
          {RecomputePlacement::kBeforeBackward,
@@ -422,8 +422,8 @@ TEST(ValidateMutants, RecomputesMayBeAddedToWhateverIsValid) {
       ASSERT_EQ(objection(out), "") << to_csv(schedule) << "\n" << to_csv(out);
     }
   }
-  for (const Kind kind :
-       {Kind::kForward, Kind::kBackward, Kind::kBackwardInput}) {
+  for (const ActionKind kind :
+       {ActionKind::kForward, ActionKind::kBackward, ActionKind::kBackwardInput}) {
     EXPECT_GT(first[kind], schedules / 20);
   }
 }

@@ -246,13 +246,13 @@ TEST(Validate, SaysWhatIsWrongWhereAndWhatToDo) {
 
 // These schedules have no text form.
 TEST(Validate, RefusesNegativeNumbersEndlessBlocksAndNothing) {
-  EXPECT_EQ(first_line(objection(Schedule{{{{0, Kind::kForward, -1}}}})),
+  EXPECT_EQ(first_line(objection(Schedule{{{{0, ActionKind::kForward, -1}}}})),
             "0F-1 (rank 0, position 0) has a negative number: stages and "
             "micro-batches are numbered from 0");
-  EXPECT_EQ(first_line(objection(Schedule{{{{-2, Kind::kForward, 0}}}})),
+  EXPECT_EQ(first_line(objection(Schedule{{{{-2, ActionKind::kForward, 0}}}})),
             "-2F0 (rank 0, position 0) has a negative number: stages and "
             "micro-batches are numbered from 0");
-  EXPECT_EQ(first_line(objection(Schedule{{{{0, Kind::kForward, 0, true}}}})),
+  EXPECT_EQ(first_line(objection(Schedule{{{{0, ActionKind::kForward, 0, true}}}})),
             "0F0 (rank 0, position 0) makes a block with the next action, but "
             "is the last one of its rank: clear its with_next");
   for (const Schedule& nothing : {Schedule(), Schedule{{{}, {}}}}) {
@@ -265,12 +265,12 @@ TEST(Validate, NamesWhatIsMissingBelowVeryLargeNumbers) {
   constexpr int kLargest = std::numeric_limits<int>::max();
   Schedule schedule = {{{}}};
   for (int i = 0; i < 1000; ++i) {
-    schedule.ranks[0].push_back({i, Kind::kForward, 0});
-    schedule.ranks[0].push_back({0, Kind::kBackward, i});
+    schedule.ranks[0].push_back({i, ActionKind::kForward, 0});
+    schedule.ranks[0].push_back({0, ActionKind::kBackward, i});
   }
   // A valid schedule with these numbers would need 10^6 forwards.
   EXPECT_THAT(objection(schedule), StartsWith("0F1 is missing"));
-  schedule.ranks[0][0] = {kLargest, Kind::kForward, kLargest};
+  schedule.ranks[0][0] = {kLargest, ActionKind::kForward, kLargest};
   EXPECT_THAT(objection(schedule),
               StartsWith("there is 2147483647F2147483647"));
 }
@@ -299,10 +299,10 @@ TEST_P(ValidateEach, NamesWhatWasDropped) {
   for_each([&](const Action& action, std::size_t rank, std::size_t k) {
     Schedule mutant = schedule_;
     auto& actions = mutant.ranks[rank];
-    if (actions[k].with_next || (k > 0 && actions[k - 1].with_next)) return;
+    if (actions[k].fused_with_next || (k > 0 && actions[k - 1].fused_with_next)) return;
     actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(k));
     const std::string message = objection(mutant);
-    if (action.kind == Kind::kRecompute) {
+    if (action.kind == ActionKind::kRecompute) {
       EXPECT_EQ(message, "");
     } else {
       EXPECT_THAT(message, StartsWith(to_string(action) + " is missing: "));
@@ -349,9 +349,9 @@ TEST_P(ValidateEach, NamesWhatWasMovedToTheBeginning) {
     const std::string message = objection(mutant);
     const std::string begin =
         to_string(action) + " (rank " + std::to_string(rank) + ", position 0) ";
-    if (action.kind == Kind::kForward) {
+    if (action.kind == ActionKind::kForward) {
       EXPECT_THAT(message, Not(HasSubstr("comes before")));
-    } else if (!action.with_next) {
+    } else if (!action.fused_with_next) {
       EXPECT_THAT(message, StartsWith(begin + "comes before ")) << k;
     }
   });

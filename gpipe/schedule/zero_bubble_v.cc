@@ -16,9 +16,9 @@ class Row {
  public:
   Row(int ranks, int rank) : stages_{rank, 2 * ranks - 1 - rank} {}
 
-  void forward(int chunk) { add(chunk, Kind::kForward, forwards_[chunk]); }
-  void input(int chunk) { add(chunk, Kind::kBackwardInput, inputs_[chunk]); }
-  void weight(int chunk) { add(chunk, Kind::kBackwardWeight, weights_[chunk]); }
+  void forward(int chunk) { add(chunk, ActionKind::kForward, forwards_[chunk]); }
+  void input(int chunk) { add(chunk, ActionKind::kBackwardInput, inputs_[chunk]); }
+  void weight(int chunk) { add(chunk, ActionKind::kBackwardWeight, weights_[chunk]); }
   void backward(int chunk) {
     input(chunk);
     weight(chunk);
@@ -30,7 +30,7 @@ class Row {
   std::vector<Action> actions() && { return std::move(actions_); }
 
  private:
-  void add(int chunk, Kind kind, int& microbatch) {
+  void add(int chunk, ActionKind kind, int& microbatch) {
     actions_.push_back({stages_[chunk], kind, microbatch++});
   }
 

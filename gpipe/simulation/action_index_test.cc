@@ -31,24 +31,24 @@ TEST(ActionIndexTest, NumbersAreDenseAndDifferent) {
 
 TEST(ActionIndexTest, WhatCannotBeThereHasNone) {
   const ActionIndex index(fill_drain(3, 5));
-  EXPECT_EQ(index.find({-1, Kind::kForward, 0}), ActionIndex::kNone);
-  EXPECT_EQ(index.find({3, Kind::kBackward, 0}), ActionIndex::kNone);
-  EXPECT_EQ(index.find({0, Kind::kRecompute, 0}), ActionIndex::kNone);
-  EXPECT_EQ(index.find({1, Kind::kForward, -1}), ActionIndex::kNone);
-  EXPECT_EQ(index.find({2, Kind::kBackward, 5}), ActionIndex::kNone);
+  EXPECT_EQ(index.find({-1, ActionKind::kForward, 0}), ActionIndex::kNone);
+  EXPECT_EQ(index.find({3, ActionKind::kBackward, 0}), ActionIndex::kNone);
+  EXPECT_EQ(index.find({0, ActionKind::kRecompute, 0}), ActionIndex::kNone);
+  EXPECT_EQ(index.find({1, ActionKind::kForward, -1}), ActionIndex::kNone);
+  EXPECT_EQ(index.find({2, ActionKind::kBackward, 5}), ActionIndex::kNone);
 }
 
 TEST(ActionIndexTest, APartOfAScheduleKeepsItsNumbers) {
-  const ActionIndex index(Schedule{{{{63, Kind::kBackward, 511}}}});
+  const ActionIndex index(Schedule{{{{63, ActionKind::kBackward, 511}}}});
   EXPECT_EQ(index.stages(), 64);
-  EXPECT_LT(index.find({63, Kind::kBackward, 511}), index.size());
+  EXPECT_LT(index.find({63, ActionKind::kBackward, 511}), index.size());
 }
 
 TEST(ActionIndexTest, NumbersWithGapsAreRefused) {
   constexpr int kMost = std::numeric_limits<int>::max();
   EXPECT_THAT(
       [] {
-        ActionIndex(Schedule{{{{kMost, Kind::kForward, kMost}}}});
+        ActionIndex(Schedule{{{{kMost, ActionKind::kForward, kMost}}}});
       },
       ThrowsMessage<std::invalid_argument>(
           HasSubstr("1 actions has a stage 2147483647")));

@@ -108,20 +108,20 @@ class Trace {
   void add_span(const Action& action, const Place& place) {
     write({{"ph", "X"},
            {"name", to_string(action)},
-           {"cat", name_of(action.kind)},
+           {"cat", to_string(action.kind)},
            {"pid", process_},
            {"tid", place.track},
            {"ts", microseconds(place.start)},
            {"dur", microseconds(place.end - place.start)},
            {"args",
             {{"stage", action.stage},
-             {"kind", name_of(action.kind)},
+             {"kind", to_string(action.kind)},
              {"microbatch", action.microbatch}}}});
   }
 
   void add_idle(const IdleSpan& span, int track) {
     write({{"ph", "X"},
-           {"name", name_of(span.cause)},
+           {"name", to_string(span.cause)},
            {"cat", "idle"},
            {"pid", process_},
            {"tid", track},
@@ -135,7 +135,7 @@ class Trace {
   // arrow begins in the middle of an event, since another one may begin at its
   // end.
   void add_arrow(const Action& of, const Place& from, const Place& to) {
-    const char* name = of.kind == Kind::kForward ? "activation" : "gradient";
+    const char* name = of.kind == ActionKind::kForward ? "activation" : "gradient";
     const int64_t id = ++arrows_;
     write({{"ph", "s"},
            {"name", name},

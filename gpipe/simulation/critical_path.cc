@@ -34,7 +34,7 @@ class Tracer {
     std::map<std::pair<int, int>, int> last;
     for (std::size_t t = 0; t < timeline.transfers.size(); ++t) {
       const Transfer& transfer = timeline.transfers[t];
-      arrivals_[{transfer.action.kind == Kind::kForward,
+      arrivals_[{transfer.action.kind == ActionKind::kForward,
                  transfer.action.microbatch, transfer.to}]
           .push_back(static_cast<int>(t));
       const auto [entry, is_first] =
@@ -105,11 +105,11 @@ class Tracer {
   std::optional<Found> before(const Found& place) {
     const auto& spans = timeline_.ranks[place.rank];
     std::size_t first = place.position, end = place.position + 1;
-    if (first > 0 && spans[first - 1].action.with_next) --first;
-    if (spans[place.position].action.with_next && end < spans.size()) ++end;
+    if (first > 0 && spans[first - 1].action.fused_with_next) --first;
+    if (spans[place.position].action.fused_with_next && end < spans.size()) ++end;
     // In a late recompute the backward runs after R, not beside it.
     if (first < place.position &&
-        spans[first].action.kind == Kind::kRecompute) {
+        spans[first].action.kind == ActionKind::kRecompute) {
       return Found{place.rank, first};
     }
 
@@ -155,9 +155,9 @@ class Tracer {
   std::vector<int> copies_for(const Action& action, int rank,
                               double start) const {
     std::vector<int> numbers;
-    const bool forward = action.kind == Kind::kForward;
+    const bool forward = action.kind == ActionKind::kForward;
     const bool backward =
-        action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+        action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
     if (!forward && !backward) return numbers;
     const auto found = arrivals_.find(
         {forward, action.microbatch, timeline_.first_rank + rank});

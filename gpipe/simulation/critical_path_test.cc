@@ -69,7 +69,7 @@ TEST(CriticalPathTest, GoesThroughCopiesThatWaitForTheirLink) {
 TEST(CriticalPathTest, ALateRecomputeIsBetweenTheGradientAndItsBackward) {
   Schedule schedule =
       with_recompute(fill_drain(2, 1), [](int) { return true; });
-  schedule.ranks[0][1].with_next = true;
+  schedule.ranks[0][1].fused_with_next = true;
   EXPECT_THAT(steps(simulate(schedule, equal_costs(2, 1, 2))),
               ElementsAre("0F0 0-1", "1F0 1-2", "1R0 2-3", "1B0 3-5", "0R0 5-6",
                           "0B0 6-8"));
@@ -77,14 +77,14 @@ TEST(CriticalPathTest, ALateRecomputeIsBetweenTheGradientAndItsBackward) {
 
 // 1F1 waits for the whole block of 0F1, and the block waits for 1B0.
 TEST(CriticalPathTest, EnteringAPairByItsOtherAction) {
-  const Schedule schedule = {{{{0, Kind::kForward, 0},
-                               {0, Kind::kForward, 1, /*with_next=*/true},
-                               {0, Kind::kBackward, 0},
-                               {0, Kind::kBackward, 1}},
-                              {{1, Kind::kForward, 0},
-                               {1, Kind::kBackward, 0},
-                               {1, Kind::kForward, 1},
-                               {1, Kind::kBackward, 1}}}};
+  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
+                               {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
+                               {0, ActionKind::kBackward, 0},
+                               {0, ActionKind::kBackward, 1}},
+                              {{1, ActionKind::kForward, 0},
+                               {1, ActionKind::kBackward, 0},
+                               {1, ActionKind::kForward, 1},
+                               {1, ActionKind::kBackward, 1}}}};
   EXPECT_THAT(steps(simulate(schedule, equal_costs(2, 1, 2))),
               ElementsAre("0F0 0-1", "1F0 1-2", "1B0 2-4", "0F1 4-7", "1F1 7-8",
                           "1B1 8-10", "0B1 10-12"));
@@ -92,9 +92,9 @@ TEST(CriticalPathTest, EnteringAPairByItsOtherAction) {
 
 TEST(CriticalPathTest, AMeasuredOneMayHaveGaps) {
   const Timeline measured = timeline_of(
-      {{{{0, Kind::kForward, 0}, 0.5, 1}, {{0, Kind::kForward, 1}, 1.5, 2}},
-       {{{1, Kind::kForward, 0}, 1.25, 1.75},
-        {{1, Kind::kForward, 1}, 2.5, 3}}});
+      {{{{0, ActionKind::kForward, 0}, 0.5, 1}, {{0, ActionKind::kForward, 1}, 1.5, 2}},
+       {{{1, ActionKind::kForward, 0}, 1.25, 1.75},
+        {{1, ActionKind::kForward, 1}, 2.5, 3}}});
   EXPECT_THAT(steps(measured),
               ElementsAre("0F0 0.5-1", "0F1 1.5-2", "1F1 2.5-3"));
 }
@@ -103,12 +103,12 @@ TEST(CriticalPathTest, AMeasuredOneMayHaveGaps) {
 // skip tensor to stage 2. The skip tensor arrives at `skip`. 2F0 begins at
 // `last`.
 Timeline with_skip(double skip, double last) {
-  Timeline timeline = timeline_of({{{{0, Kind::kForward, 0}, 0, 1}},
-                                   {{{1, Kind::kForward, 0}, 1.2, 2.2}},
-                                   {{{2, Kind::kForward, 0}, last, last + 1}}});
-  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 1, 1.2, 1.2},
-                        {{0, Kind::kForward, 0}, 0, 2, 1, skip, skip},
-                        {{1, Kind::kForward, 0}, 1, 2, 2.2, 2.4, 2.4}};
+  Timeline timeline = timeline_of({{{{0, ActionKind::kForward, 0}, 0, 1}},
+                                   {{{1, ActionKind::kForward, 0}, 1.2, 2.2}},
+                                   {{{2, ActionKind::kForward, 0}, last, last + 1}}});
+  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 1, 1.2, 1.2},
+                        {{0, ActionKind::kForward, 0}, 0, 2, 1, skip, skip},
+                        {{1, ActionKind::kForward, 0}, 1, 2, 2.2, 2.4, 2.4}};
   return timeline;
 }
 
@@ -124,12 +124,12 @@ TEST(CriticalPathTest, ASkipTensorThatComesLastIsWhatIsWaitedFor) {
 }
 
 TEST(CriticalPathTest, ASkipTensorsGradientMayBeWhatIsWaitedFor) {
-  Timeline timeline = timeline_of({{{{0, Kind::kBackwardInput, 0}, 3, 4}},
-                                   {{{1, Kind::kBackwardInput, 0}, 1.5, 2}},
-                                   {{{2, Kind::kBackwardInput, 0}, 0, 1}}});
-  timeline.transfers = {{{2, Kind::kBackwardInput, 0}, 2, 1, 1, 1.5, 1.5},
-                        {{2, Kind::kBackwardInput, 0}, 2, 0, 1, 3, 3},
-                        {{1, Kind::kBackwardInput, 0}, 1, 0, 2, 2.5, 2.5}};
+  Timeline timeline = timeline_of({{{{0, ActionKind::kBackwardInput, 0}, 3, 4}},
+                                   {{{1, ActionKind::kBackwardInput, 0}, 1.5, 2}},
+                                   {{{2, ActionKind::kBackwardInput, 0}, 0, 1}}});
+  timeline.transfers = {{{2, ActionKind::kBackwardInput, 0}, 2, 1, 1, 1.5, 1.5},
+                        {{2, ActionKind::kBackwardInput, 0}, 2, 0, 1, 3, 3},
+                        {{1, ActionKind::kBackwardInput, 0}, 1, 0, 2, 2.5, 2.5}};
   EXPECT_THAT(steps(timeline),
               ElementsAre("2I0 0-1", "2I0 2>0 1-3", "0I0 3-4"));
 }
@@ -137,12 +137,12 @@ TEST(CriticalPathTest, ASkipTensorsGradientMayBeWhatIsWaitedFor) {
 // Stages 1 and 3 are on one rank. The second copy of 0F0 is for stage 3.
 TEST(CriticalPathTest, NothingWaitsForACopyThatComesLater) {
   Timeline timeline = timeline_of(
-      {{{{0, Kind::kForward, 0}, 0, 1}, {{2, Kind::kForward, 0}, 3.5, 6.5}},
-       {{{1, Kind::kForward, 0}, 2, 3}, {{3, Kind::kForward, 0}, 7, 8}}});
-  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 1, 2, 2},
-                        {{0, Kind::kForward, 0}, 0, 1, 2, 6, 6},
-                        {{1, Kind::kForward, 0}, 1, 0, 3, 3.5, 3.5},
-                        {{2, Kind::kForward, 0}, 0, 1, 6.5, 7, 7}};
+      {{{{0, ActionKind::kForward, 0}, 0, 1}, {{2, ActionKind::kForward, 0}, 3.5, 6.5}},
+       {{{1, ActionKind::kForward, 0}, 2, 3}, {{3, ActionKind::kForward, 0}, 7, 8}}});
+  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 1, 2, 2},
+                        {{0, ActionKind::kForward, 0}, 0, 1, 2, 6, 6},
+                        {{1, ActionKind::kForward, 0}, 1, 0, 3, 3.5, 3.5},
+                        {{2, ActionKind::kForward, 0}, 0, 1, 6.5, 7, 7}};
   EXPECT_THAT(steps(timeline),
               ElementsAre("0F0 0-1", "0F0 0>1 1-2", "1F0 2-3", "1F0 1>0 3-3.5",
                           "2F0 3.5-6.5", "2F0 0>1 6.5-7", "3F0 7-8"));
@@ -151,15 +151,15 @@ TEST(CriticalPathTest, NothingWaitsForACopyThatComesLater) {
 // The timeline of rank 1 of three. The copy of a gradient names a whole
 // backward, since the process does not know the actions of other ranks.
 TEST(CriticalPathTest, OfOneProcessBeginsWithWhatCameFromAnother) {
-  Timeline timeline = timeline_of({{{{1, Kind::kForward, 0}, 3.5, 4},
-                                    {{1, Kind::kForward, 1}, 4, 5},
-                                    {{1, Kind::kBackwardInput, 0}, 7, 8}}});
+  Timeline timeline = timeline_of({{{{1, ActionKind::kForward, 0}, 3.5, 4},
+                                    {{1, ActionKind::kForward, 1}, 4, 5},
+                                    {{1, ActionKind::kBackwardInput, 0}, 7, 8}}});
   timeline.first_rank = 1;
-  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 2, 3, 3},
-                        {{0, Kind::kForward, 1}, 0, 1, 3, 3.5, 3.5},
-                        {{1, Kind::kForward, 0}, 1, 2, 4, 4.5, 4.5},
-                        {{2, Kind::kBackward, 0}, 2, 1, 6, 7, 7},
-                        {{1, Kind::kBackwardInput, 0}, 1, 0, 8, 9, 9}};
+  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3},
+                        {{0, ActionKind::kForward, 1}, 0, 1, 3, 3.5, 3.5},
+                        {{1, ActionKind::kForward, 0}, 1, 2, 4, 4.5, 4.5},
+                        {{2, ActionKind::kBackward, 0}, 2, 1, 6, 7, 7},
+                        {{1, ActionKind::kBackwardInput, 0}, 1, 0, 8, 9, 9}};
   EXPECT_THAT(steps(timeline), ElementsAre("2B0 2>1 6-7", "1I0 7-8"));
   const auto path = critical_path(timeline);
   EXPECT_EQ(path[1].from, 1);
@@ -176,7 +176,7 @@ TEST(CriticalPathTest, NothingHasNone) {
 
 TEST(CriticalPathTest, RefusesATimelineThatCannotBe) {
   const Timeline wrong = timeline_of(
-      {{{{0, Kind::kBackward, 0}, 0, 1}, {{0, Kind::kForward, 0}, 1, 2}}});
+      {{{{0, ActionKind::kBackward, 0}, 0, 1}, {{0, ActionKind::kForward, 0}, 1, 2}}});
   EXPECT_THAT([&] { critical_path(wrong); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("for itself")));
 }

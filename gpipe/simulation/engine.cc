@@ -8,33 +8,33 @@
 namespace gpipe {
 namespace {
 
-bool is_backward(Kind kind) {
-  return kind == Kind::kBackward || kind == Kind::kBackwardInput;
+bool is_backward(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
 }
 
 bool may_be_block(const Action& first, const Action& second) {
-  if (second.with_next) return false;
-  if (first.kind == Kind::kRecompute) {
+  if (second.fused_with_next) return false;
+  if (first.kind == ActionKind::kRecompute) {
     return is_backward(second.kind) && first.stage == second.stage &&
            first.microbatch == second.microbatch;
   }
-  return (first.kind == Kind::kForward && is_backward(second.kind)) ||
-         (is_backward(first.kind) && second.kind == Kind::kForward);
+  return (first.kind == ActionKind::kForward && is_backward(second.kind)) ||
+         (is_backward(first.kind) && second.kind == ActionKind::kForward);
 }
 
 // Returns the costs of a kind of action, with the name of their list.
 std::pair<const char*, const std::vector<double>*> seconds_of(
-    const Costs& costs, Kind kind) {
+    const Costs& costs, ActionKind kind) {
   switch (kind) {
-    case Kind::kForward:
+    case ActionKind::kForward:
       return {"forward", &costs.forward};
-    case Kind::kBackward:
+    case ActionKind::kBackward:
       return {"backward", &costs.backward};
-    case Kind::kBackwardInput:
+    case ActionKind::kBackwardInput:
       return {"backward_input", &costs.backward_input};
-    case Kind::kBackwardWeight:
+    case ActionKind::kBackwardWeight:
       return {"backward_weight", &costs.backward_weight};
-    case Kind::kRecompute:
+    case ActionKind::kRecompute:
       break;
   }
   return {"recompute", &costs.recompute};
@@ -80,7 +80,7 @@ void Engine::check_blocks() const {
   for (std::size_t r = 0; r < schedule_.ranks.size(); ++r) {
     const auto& actions = schedule_.ranks[r];
     for (std::size_t k = 0; k < actions.size(); ++k) {
-      if (!actions[k].with_next) continue;
+      if (!actions[k].fused_with_next) continue;
       const bool is_last = k + 1 == actions.size();
       if (!is_last && may_be_block(actions[k], actions[k + 1])) continue;
       refuse(
@@ -198,7 +198,7 @@ class Engine::Run {
       missing->waiter = static_cast<int>(rank);
       return false;
     }
-    if (!first.with_next) {
+    if (!first.fused_with_next) {
       finish(first, rank, start, start + durations_.of(first));
       return true;
     }
@@ -208,7 +208,7 @@ class Engine::Run {
       return false;
     }
     const double a = durations_.of(first), b = durations_.of(second);
-    if (first.kind == Kind::kRecompute) {
+    if (first.kind == ActionKind::kRecompute) {
       finish(first, rank, start, start + a);
       finish(second, rank, start + a, start + a + b);
     } else {
@@ -228,8 +228,8 @@ class Engine::Run {
       if (found == ActionIndex::kNone) continue;
       Entry& entry = entries_[found];
       if (entry.arrival == kPending) {
-        const bool in_block = need.kind == Kind::kRecompute &&
-                              first.kind == Kind::kRecompute && first.with_next;
+        const bool in_block = need.kind == ActionKind::kRecompute &&
+                              first.kind == ActionKind::kRecompute && first.fused_with_next;
         if (!in_block) return &entry;
       } else if (need.stage != action.stage) {
         *start = std::max(*start, entry.arrival);
@@ -250,7 +250,7 @@ class Engine::Run {
 
   // Returns when the output of `action` arrives at the neighbouring stage.
   double arrival(const Action& action, double end) {
-    const bool forward = action.kind == Kind::kForward;
+    const bool forward = action.kind == ActionKind::kForward;
     if (!forward && !is_backward(action.kind)) return end;
     const Route& route =
         (forward ? durations_.forward : durations_.backward)[action.stage];
@@ -270,11 +270,11 @@ class Engine::Run {
   // Returns whether a neighbouring stage uses the output of `action`.
   bool is_needed(const Action& action) const {
     const int i = action.microbatch;
-    if (action.kind == Kind::kForward) {
-      return is_pending({action.stage + 1, Kind::kForward, i});
+    if (action.kind == ActionKind::kForward) {
+      return is_pending({action.stage + 1, ActionKind::kForward, i});
     }
-    return is_pending({action.stage - 1, Kind::kBackward, i}) ||
-           is_pending({action.stage - 1, Kind::kBackwardInput, i});
+    return is_pending({action.stage - 1, ActionKind::kBackward, i}) ||
+           is_pending({action.stage - 1, ActionKind::kBackwardInput, i});
   }
 
   bool is_pending(const Action& action) const {
@@ -285,11 +285,11 @@ class Engine::Run {
   [[noreturn]] void report_stuck(std::size_t rank) {
     const auto& actions = actions_of(rank);
     const std::size_t next = ranks_[rank].done;
-    const std::size_t block = actions[next].with_next ? 2 : 1;
+    const std::size_t block = actions[next].fused_with_next ? 2 : 1;
     for (std::size_t k = next; k < next + block; ++k) {
       for (const Action& need : needs(actions[k])) {
         if (!is_pending(need)) continue;
-        if (k > next && need.kind == Kind::kRecompute) continue;
+        if (k > next && need.kind == ActionKind::kRecompute) continue;
         refuse("the schedule cannot be executed: ", to_string(actions[k]),
                " of rank ", rank, " waits for ", to_string(need),
                ", which never ends: look for it further down this rank, or for "

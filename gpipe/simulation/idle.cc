@@ -95,7 +95,7 @@ class Explainer {
 
  private:
   // An action and the rank to which its output is copied.
-  using Key = std::tuple<int, Kind, int, int>;
+  using Key = std::tuple<int, ActionKind, int, int>;
   static Key key_of(const Action& action, int to) {
     return {action.stage, action.kind, action.microbatch, to};
   }
@@ -175,7 +175,7 @@ class Explainer {
     const auto& spans = timeline_.ranks[rank];
     // The first action of a late recompute, or of a measured pair, also waits
     // for the inputs of the second action.
-    const bool pair = spans[block.last].action.with_next;
+    const bool pair = spans[block.last].action.fused_with_next;
     const std::size_t end = std::min(spans.size(), block.last + (pair ? 2 : 1));
     Awaited last;
     for (std::size_t k = block.first; k < end; ++k) {
@@ -238,17 +238,17 @@ std::vector<std::vector<double>> gaps_of_equal_stages(
     }
   }
   const auto stages = static_cast<std::size_t>(num_stages(schedule));
-  const auto mean = [&](Kind kind) {
+  const auto mean = [&](ActionKind kind) {
     const auto k = static_cast<std::size_t>(kind);
     return std::vector<double>(stages,
                                counts[k] > 0 ? seconds[k] / counts[k] : 0.0);
   };
   Costs costs;
-  costs.forward = mean(Kind::kForward);
-  costs.backward = mean(Kind::kBackward);
-  costs.backward_input = mean(Kind::kBackwardInput);
-  costs.backward_weight = mean(Kind::kBackwardWeight);
-  costs.recompute = mean(Kind::kRecompute);
+  costs.forward = mean(ActionKind::kForward);
+  costs.backward = mean(ActionKind::kBackward);
+  costs.backward_input = mean(ActionKind::kBackwardInput);
+  costs.backward_weight = mean(ActionKind::kBackwardWeight);
+  costs.recompute = mean(ActionKind::kRecompute);
   const Timeline equal = simulate(schedule, costs);
   std::vector<std::vector<double>> gaps;
   for (const auto& spans : equal.ranks) {
@@ -318,7 +318,7 @@ std::vector<IdleSpan> with_causes(const std::vector<Piece>& pieces,
 
 }  // namespace
 
-const char* name_of(IdleCause cause) {
+const char* to_string(IdleCause cause) {
   switch (cause) {
     case IdleCause::kSchedule:
       return "warm-up, drain";
@@ -369,7 +369,7 @@ std::string to_text(const std::vector<IdleParts>& parts, int first_rank) {
        {IdleCause::kSchedule, IdleCause::kImbalance, IdleCause::kTransfer,
         IdleCause::kOverhead, IdleCause::kElsewhere}) {
     if (whole && cause == IdleCause::kElsewhere) continue;
-    rows[0].push_back(name_of(cause));
+    rows[0].push_back(to_string(cause));
     rows[0].push_back("");
   }
   const auto add = [&](const std::string& name, const IdleParts& each) {

@@ -19,7 +19,7 @@ enum class IdleCause {
 
 // Returns "warm-up, drain", "imbalance", "transfer", "overhead" or "other
 // processes".
-const char* name_of(IdleCause cause);
+const char* to_string(IdleCause cause);
 
 // An interval in which a rank runs no action, for one cause.
 struct IdleSpan {

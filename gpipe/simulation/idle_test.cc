@@ -74,9 +74,9 @@ TEST(Idle, WaitsForCopiesAreThoseOfOtherRanksToo) {
 // 1.
 TEST(Idle, WhereNothingWasMissingIsOverhead) {
   const auto timeline = timeline_of(
-      {{{{0, Kind::kForward, 0}, 0, 1}, {{0, Kind::kForward, 1}, 1.25, 2.25}},
-       {{{1, Kind::kForward, 0}, 1.5, 2.5},
-        {{1, Kind::kForward, 1}, 2.5, 3.5}}});
+      {{{{0, ActionKind::kForward, 0}, 0, 1}, {{0, ActionKind::kForward, 1}, 1.25, 2.25}},
+       {{{1, ActionKind::kForward, 0}, 1.5, 2.5},
+        {{1, ActionKind::kForward, 1}, 2.5, 3.5}}});
   const auto parts = idle_parts(timeline);
   // After its last forward rank 0 waits for the end.
   expect_parts(parts[0], 1, 0.25, 0, 0.25);
@@ -87,9 +87,9 @@ TEST(Idle, WhereNothingWasMissingIsOverhead) {
 TEST(Idle, ALateRecomputeWaitsForTheGradient) {
   Costs costs = equal_costs(2, 1, 1);
   Schedule schedule = fill_drain(2, 1);
-  schedule.ranks[0] = {{0, Kind::kForward, 0},
-                       {0, Kind::kRecompute, 0, /*with_next=*/true},
-                       {0, Kind::kBackward, 0}};
+  schedule.ranks[0] = {{0, ActionKind::kForward, 0},
+                       {0, ActionKind::kRecompute, 0, /*fused_with_next=*/true},
+                       {0, ActionKind::kBackward, 0}};
   const Timeline timeline = simulate(schedule, costs);
   ASSERT_EQ(timeline.makespan, 5);
   const auto parts = idle_parts(timeline);
@@ -146,7 +146,7 @@ TEST(Idle, SpansSayWhenEachCauseWas) {
                          IdleCause cause) {
     EXPECT_DOUBLE_EQ(span.start, start);
     EXPECT_DOUBLE_EQ(span.end, end);
-    EXPECT_STREQ(name_of(span.cause), name_of(cause));
+    EXPECT_STREQ(to_string(span.cause), to_string(cause));
   };
   // Rank 0 waits for rank 1, which waits for the copy.
   expect(spans[0][0], 1, 1.25, IdleCause::kTransfer);
@@ -161,11 +161,11 @@ TEST(Idle, SpansSayWhenEachCauseWas) {
 // stages it would wait for 2 s there.
 TEST(Idle, TheSchedulesWaitingIsWhereTheScheduleWaits) {
   const Schedule schedule = {
-      {{{0, Kind::kForward, 0},
-        {2, Kind::kForward, 0},
-        {0, Kind::kForward, 1},
-        {2, Kind::kForward, 1}},
-       {{1, Kind::kForward, 0}, {1, Kind::kForward, 1}}}};
+      {{{0, ActionKind::kForward, 0},
+        {2, ActionKind::kForward, 0},
+        {0, ActionKind::kForward, 1},
+        {2, ActionKind::kForward, 1}},
+       {{1, ActionKind::kForward, 0}, {1, ActionKind::kForward, 1}}}};
   Costs costs = equal_costs(3, 1, 1);
   costs.forward = {1, 4, 1};
   // The times are 0F0 0-1, 1F0 1-5, 2F0 5-6, 0F1 6-7, 1F1 7-11, 2F1 11-12. With
@@ -184,10 +184,10 @@ TEST(Idle, TheSchedulesWaitingIsWhereTheScheduleWaits) {
 // idle.
 TEST(Idle, OfAMeasuredPairAddsUp) {
   const Timeline timeline =
-      timeline_of({{{{0, Kind::kForward, 0}, 0, 1},
-                    {{0, Kind::kForward, 1, /*with_next=*/true}, 1, 2},
-                    {{0, Kind::kBackward, 0}, 2.5, 3},
-                    {{0, Kind::kBackward, 1}, 3, 4}}});
+      timeline_of({{{{0, ActionKind::kForward, 0}, 0, 1},
+                    {{0, ActionKind::kForward, 1, /*fused_with_next=*/true}, 1, 2},
+                    {{0, ActionKind::kBackward, 0}, 2.5, 3},
+                    {{0, ActionKind::kBackward, 1}, 3, 4}}});
   ASSERT_EQ(timeline.idle[0], 0.5);
   expect_parts(idle_parts(timeline)[0], 0, 0, 0, 0.5);
 }
@@ -196,12 +196,12 @@ TEST(Idle, OfAMeasuredPairAddsUp) {
 // ranks show for what it waited.
 TEST(Idle, OfOneProcessIsElsewhereUntilSomethingComes) {
   Timeline timeline = timeline_of(
-      {{{{1, Kind::kForward, 0}, 3.5, 4}, {{1, Kind::kBackward, 0}, 7, 8}}});
+      {{{{1, ActionKind::kForward, 0}, 3.5, 4}, {{1, ActionKind::kBackward, 0}, 7, 8}}});
   timeline.first_rank = 1;
-  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 2, 3, 3, 64},
-                        {{1, Kind::kForward, 0}, 1, 2, 4, 4.5, 4.5, 64},
-                        {{2, Kind::kBackward, 0}, 2, 1, 6, 7, 7, 64},
-                        {{1, Kind::kBackward, 0}, 1, 0, 8, 9, 9, 64}};
+  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3, 64},
+                        {{1, ActionKind::kForward, 0}, 1, 2, 4, 4.5, 4.5, 64},
+                        {{2, ActionKind::kBackward, 0}, 2, 1, 6, 7, 7, 64},
+                        {{1, ActionKind::kBackward, 0}, 1, 0, 8, 9, 9, 64}};
   const IdleParts parts = idle_parts(timeline)[0];
   expect_parts(parts, 0, 0, 2, 0.5);
   EXPECT_DOUBLE_EQ(parts.elsewhere, 4);
@@ -216,8 +216,8 @@ TEST(Idle, OfOneProcessIsElsewhereUntilSomethingComes) {
 TEST(Idle, IsRefusedWhereActionsWaitForEachOther) {
   // 0F0 runs last, although all other actions depend on it.
   const auto timeline = timeline_of(
-      {{{{0, Kind::kBackward, 0}, 3, 4}, {{0, Kind::kForward, 0}, 5, 6}},
-       {{{1, Kind::kForward, 0}, 3, 4}, {{1, Kind::kBackward, 0}, 5, 6}}});
+      {{{{0, ActionKind::kBackward, 0}, 3, 4}, {{0, ActionKind::kForward, 0}, 5, 6}},
+       {{{1, ActionKind::kForward, 0}, 3, 4}, {{1, ActionKind::kBackward, 0}, 5, 6}}});
   EXPECT_THAT([&] { idle_parts(timeline); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("0B0")));
 }
@@ -225,7 +225,7 @@ TEST(Idle, IsRefusedWhereActionsWaitForEachOther) {
 // The error comes before a list of so many stages takes 16 GB.
 TEST(Idle, IsRefusedForStagesFarBeyondTheNumberOfActions) {
   const auto timeline =
-      timeline_of({{{{2000000000, Kind::kForward, 0}, 0, 1}}});
+      timeline_of({{{{2000000000, ActionKind::kForward, 0}, 0, 1}}});
   EXPECT_THAT([&] { idle_spans(timeline); },
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("1 actions has a stage 2000000000")));

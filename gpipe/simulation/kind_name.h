@@ -7,40 +7,40 @@
 
 namespace gpipe {
 
-constexpr std::array<Kind, 5> kAllKinds = {
-    Kind::kForward, Kind::kRecompute, Kind::kBackward, Kind::kBackwardInput,
-    Kind::kBackwardWeight};
+constexpr std::array<ActionKind, 5> kAllKinds = {
+    ActionKind::kForward, ActionKind::kRecompute, ActionKind::kBackward, ActionKind::kBackwardInput,
+    ActionKind::kBackwardWeight};
 
 // Returns "forward", "backward", "input backward", "weight backward" or
 // "recompute".
-inline const char* name_of(Kind kind) {
+inline const char* to_string(ActionKind kind) {
   switch (kind) {
-    case Kind::kForward:
+    case ActionKind::kForward:
       return "forward";
-    case Kind::kBackward:
+    case ActionKind::kBackward:
       return "backward";
-    case Kind::kBackwardInput:
+    case ActionKind::kBackwardInput:
       return "input backward";
-    case Kind::kBackwardWeight:
+    case ActionKind::kBackwardWeight:
       return "weight backward";
-    case Kind::kRecompute:
+    case ActionKind::kRecompute:
       break;
   }
   return "recompute";
 }
 
 // Returns 'F', 'B', 'I', 'W' or 'R', as in to_string(Action).
-inline char letter_of(Kind kind) {
+inline char letter_of(ActionKind kind) {
   switch (kind) {
-    case Kind::kForward:
+    case ActionKind::kForward:
       return 'F';
-    case Kind::kBackward:
+    case ActionKind::kBackward:
       return 'B';
-    case Kind::kBackwardInput:
+    case ActionKind::kBackwardInput:
       return 'I';
-    case Kind::kBackwardWeight:
+    case ActionKind::kBackwardWeight:
       return 'W';
-    case Kind::kRecompute:
+    case ActionKind::kRecompute:
       break;
   }
   return 'R';

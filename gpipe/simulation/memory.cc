@@ -83,22 +83,22 @@ class Memory {
     return changes;
   }
 
-  bool has(const Action& cell, Kind kind) const {
+  bool has(const Action& cell, ActionKind kind) const {
     const std::size_t found = index_.find({cell.stage, kind, cell.microbatch});
     return found != ActionIndex::kNone && present_[found] != 0;
   }
 
   // Returns the bytes that a recomputed cell holds besides its activations.
   double input_of(const Action& cell) const {
-    return has(cell, Kind::kRecompute) ? input_[cell.stage] : 0;
+    return has(cell, ActionKind::kRecompute) ? input_[cell.stage] : 0;
   }
 
   double taken_by(const Action& action) const {
     switch (action.kind) {
-      case Kind::kForward:
-        return has(action, Kind::kRecompute) ? input_[action.stage]
+      case ActionKind::kForward:
+        return has(action, ActionKind::kRecompute) ? input_[action.stage]
                                              : activation_[action.stage];
-      case Kind::kRecompute:
+      case ActionKind::kRecompute:
         return activation_[action.stage];
       default:
         return 0;
@@ -107,14 +107,14 @@ class Memory {
 
   double freed_by(const Action& action) const {
     switch (action.kind) {
-      case Kind::kBackwardInput:
-        if (has(action, Kind::kBackwardWeight)) {
+      case ActionKind::kBackwardInput:
+        if (has(action, ActionKind::kBackwardWeight)) {
           return activation_[action.stage] - weight_[action.stage];
         }
         [[fallthrough]];
-      case Kind::kBackward:
+      case ActionKind::kBackward:
         return activation_[action.stage] + input_of(action);
-      case Kind::kBackwardWeight:
+      case ActionKind::kBackwardWeight:
         return weight_[action.stage] + input_of(action);
       default:
         return 0;
@@ -124,16 +124,16 @@ class Memory {
   // Returns the bytes that are held for `action` from the beginning, because
   // the actions that take them are not in the schedule.
   double left_for(const Action& action) const {
-    if (has(action, Kind::kForward)) return 0;
-    const bool recomputed = has(action, Kind::kRecompute);
+    if (has(action, ActionKind::kForward)) return 0;
+    const bool recomputed = has(action, ActionKind::kRecompute);
     switch (action.kind) {
-      case Kind::kRecompute:
+      case ActionKind::kRecompute:
         return input_[action.stage];
-      case Kind::kBackward:
-      case Kind::kBackwardInput:
+      case ActionKind::kBackward:
+      case ActionKind::kBackwardInput:
         return recomputed ? 0 : activation_[action.stage];
-      case Kind::kBackwardWeight:
-        return recomputed || has(action, Kind::kBackwardInput)
+      case ActionKind::kBackwardWeight:
+        return recomputed || has(action, ActionKind::kBackwardInput)
                    ? 0
                    : weight_[action.stage];
       default:

@@ -100,15 +100,15 @@ TEST(MemoryTest, ALateRecomputeTakesMemoryWhenTheGradientIsThere) {
   // Rank 0: 0F0 0R0 . . . 0B0. Rank 1: . 1F0 1R0 1B0.
   EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
               ElementsAre(Pair(0, 1), Pair(1, 101), Pair(7, 0)));
-  schedule.ranks[0][1].with_next = true;
+  schedule.ranks[0][1].fused_with_next = true;
   EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
               ElementsAre(Pair(0, 1), Pair(5, 101), Pair(8, 0)));
 }
 
 TEST(MemoryTest, InputBackwardLeavesWhatWeightBackwardNeeds) {
-  const Schedule schedule = {{{{0, Kind::kForward, 0},
-                               {0, Kind::kBackwardInput, 0},
-                               {0, Kind::kBackwardWeight, 0}}}};
+  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
+                               {0, ActionKind::kBackwardInput, 0},
+                               {0, ActionKind::kBackwardWeight, 0}}}};
   Costs costs = costs_of(1);
   costs.activation_bytes = {10};
   EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
@@ -126,10 +126,10 @@ TEST(MemoryTest, WhatIsNotInTheScheduleCountsAsDone) {
   const auto memory = [&](const std::vector<Action>& actions) {
     return pairs(simulate(Schedule{{actions}}, costs).memory[0]);
   };
-  const Action r = {0, Kind::kRecompute, 0}, b = {0, Kind::kBackward, 0},
-               i = {0, Kind::kBackwardInput, 0},
-               w = {0, Kind::kBackwardWeight, 0};
-  EXPECT_THAT(memory({{0, Kind::kForward, 0}}), ElementsAre(Pair(0, 10)));
+  const Action r = {0, ActionKind::kRecompute, 0}, b = {0, ActionKind::kBackward, 0},
+               i = {0, ActionKind::kBackwardInput, 0},
+               w = {0, ActionKind::kBackwardWeight, 0};
+  EXPECT_THAT(memory({{0, ActionKind::kForward, 0}}), ElementsAre(Pair(0, 10)));
   EXPECT_THAT(memory({b}), ElementsAre(Pair(0, 10), Pair(2, 0)));
   EXPECT_THAT(memory({i, w}), ElementsAre(Pair(0, 10), Pair(1, 4), Pair(2, 0)));
   EXPECT_THAT(memory({w}), ElementsAre(Pair(0, 4), Pair(1, 0)));
@@ -139,10 +139,10 @@ TEST(MemoryTest, WhatIsNotInTheScheduleCountsAsDone) {
 
 // The forward of a pair takes memory before the backward of the pair frees any.
 TEST(MemoryTest, AnOverlappedPairHoldsBoth) {
-  const Schedule schedule = {{{{0, Kind::kForward, 0},
-                               {0, Kind::kBackward, 0, /*with_next=*/true},
-                               {0, Kind::kForward, 1},
-                               {0, Kind::kBackward, 1}}}};
+  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
+                               {0, ActionKind::kBackward, 0, /*fused_with_next=*/true},
+                               {0, ActionKind::kForward, 1},
+                               {0, ActionKind::kBackward, 1}}}};
   Costs costs = costs_of(1);
   costs.overlap = 1;
   costs.activation_bytes = {10};
@@ -156,9 +156,9 @@ TEST(MemoryTest, MeasuredTimelinesMayHaveIt) {
   Costs costs;
   costs.activation_bytes = {10, 10};
   const Timeline timeline =
-      with_memory(timeline_of({{{{0, Kind::kForward, 0}, 0.5, 2},
-                                {{0, Kind::kForward, 1}, 1, 3},
-                                {{0, Kind::kBackward, 1}, 2.5, 4}}}),
+      with_memory(timeline_of({{{{0, ActionKind::kForward, 0}, 0.5, 2},
+                                {{0, ActionKind::kForward, 1}, 1, 3},
+                                {{0, ActionKind::kBackward, 1}, 2.5, 4}}}),
                   costs);
   EXPECT_THAT(pairs(timeline.memory[0]),
               ElementsAre(Pair(0, 0), Pair(0.5, 10), Pair(1, 20), Pair(4, 10)));
@@ -169,7 +169,7 @@ TEST(MemoryTest, NamesAListThatIsTooShort) {
   costs.input_bytes = {1};
   EXPECT_THAT(
       [&] {
-        with_memory(timeline_of({{{{1, Kind::kForward, 0}, 0, 1}}}), costs);
+        with_memory(timeline_of({{{{1, ActionKind::kForward, 0}, 0, 1}}}), costs);
       },
       ThrowsMessage<std::invalid_argument>(
           HasSubstr("no input_bytes cost of stage 1")));

@@ -23,22 +23,22 @@ namespace gpipe {
 namespace {
 
 bool is_backward(const Action& action) {
-  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
 }
 
 // Returns whether `a` must have ended before `b` starts.
 bool comes_before(const Action& a, const Action& b) {
   if (a.microbatch != b.microbatch) return false;
-  const auto is = [](const Action& action, Kind kind) {
+  const auto is = [](const Action& action, ActionKind kind) {
     return action.kind == kind;
   };
   if (a.stage == b.stage) {
-    return (is(a, Kind::kForward) &&
-            (is(b, Kind::kRecompute) || is_backward(b))) ||
-           (is(a, Kind::kRecompute) && is_backward(b)) ||
-           (is(a, Kind::kBackwardInput) && is(b, Kind::kBackwardWeight));
+    return (is(a, ActionKind::kForward) &&
+            (is(b, ActionKind::kRecompute) || is_backward(b))) ||
+           (is(a, ActionKind::kRecompute) && is_backward(b)) ||
+           (is(a, ActionKind::kBackwardInput) && is(b, ActionKind::kBackwardWeight));
   }
-  return (is(a, Kind::kForward) && is(b, Kind::kForward) &&
+  return (is(a, ActionKind::kForward) && is(b, ActionKind::kForward) &&
           a.stage + 1 == b.stage) ||
          (is_backward(a) && is_backward(b) && a.stage == b.stage + 1);
 }
@@ -80,14 +80,14 @@ class Draw {
       std::vector<Action> block = {action};
       for (const Action& other : ready) {
         const bool pair =
-            (action.kind == Kind::kForward && is_backward(other)) ||
-            (other.kind == Kind::kForward && is_backward(action));
+            (action.kind == ActionKind::kForward && is_backward(other)) ||
+            (other.kind == ActionKind::kForward && is_backward(action));
         if (pair && rank_of[other.stage] == rank_of[action.stage] && chance()) {
           block.push_back(other);
           break;
         }
       }
-      if (action.kind == Kind::kRecompute) {
+      if (action.kind == ActionKind::kRecompute) {
         // Adds its backward to the block, if that waits for nothing else.
         for (const Action& b : left) {
           if (!comes_before(action, b) || !chance()) continue;
@@ -98,10 +98,10 @@ class Draw {
           }
         }
       }
-      block[0].with_next = block.size() > 1;
+      block[0].fused_with_next = block.size() > 1;
       for (const Action& each : block) {
         left.erase(std::find_if(left.begin(), left.end(), [&](Action a) {
-          a.with_next = each.with_next;
+          a.fused_with_next = each.fused_with_next;
           return a == each;
         }));
       }
@@ -146,11 +146,11 @@ class Draw {
     std::vector<Action> all;
     for (int s = 0; s < stages; ++s) {
       for (int i = 0; i < microbatches; ++i) {
-        all.push_back({s, Kind::kForward, i});
-        if (chance()) all.push_back({s, Kind::kRecompute, i});
+        all.push_back({s, ActionKind::kForward, i});
+        if (chance()) all.push_back({s, ActionKind::kRecompute, i});
         const bool splits = chance();
-        all.push_back({s, splits ? Kind::kBackwardInput : Kind::kBackward, i});
-        if (splits) all.push_back({s, Kind::kBackwardWeight, i});
+        all.push_back({s, splits ? ActionKind::kBackwardInput : ActionKind::kBackward, i});
+        if (splits) all.push_back({s, ActionKind::kBackwardWeight, i});
       }
     }
     return all;
@@ -202,24 +202,24 @@ class Reference {
       // Times of the cell's actions. `none`: the time if there is no such
       // action.
       const double never = 1e9, always = -1;
-      const auto begin = [&](Kind kind, double none) {
+      const auto begin = [&](ActionKind kind, double none) {
         const auto span = find(rank, {s, kind, i});
         return span ? span->first : none;
       };
-      const auto end = [&](Kind kind, double none) {
+      const auto end = [&](ActionKind kind, double none) {
         const auto span = find(rank, {s, kind, i});
         return span ? span->second : none;
       };
-      const double forward = begin(Kind::kForward, always);
-      const bool recomputed = find(rank, {s, Kind::kRecompute, i}).has_value();
+      const double forward = begin(ActionKind::kForward, always);
+      const bool recomputed = find(rank, {s, ActionKind::kRecompute, i}).has_value();
       const double activations =
-          recomputed ? begin(Kind::kRecompute, 0) : forward;
-      const bool splits = find(rank, {s, Kind::kBackwardWeight, i}).has_value();
+          recomputed ? begin(ActionKind::kRecompute, 0) : forward;
+      const bool splits = find(rank, {s, ActionKind::kBackwardWeight, i}).has_value();
       // If there is a W without an I, I counts as done before the beginning.
-      const double whole = splits ? end(Kind::kBackwardInput, always)
-                                  : std::min(end(Kind::kBackward, never),
-                                             end(Kind::kBackwardInput, never));
-      const double all = splits ? end(Kind::kBackwardWeight, never) : whole;
+      const double whole = splits ? end(ActionKind::kBackwardInput, always)
+                                  : std::min(end(ActionKind::kBackward, never),
+                                             end(ActionKind::kBackwardInput, never));
+      const double all = splits ? end(ActionKind::kBackwardWeight, never) : whole;
       const auto holds = [&](double from, double until) {
         return from <= time && time < until;
       };
@@ -233,15 +233,15 @@ class Reference {
  private:
   double seconds(const Action& action) const {
     switch (action.kind) {
-      case Kind::kForward:
+      case ActionKind::kForward:
         return costs_.forward[action.stage];
-      case Kind::kBackward:
+      case ActionKind::kBackward:
         return costs_.backward[action.stage];
-      case Kind::kBackwardInput:
+      case ActionKind::kBackwardInput:
         return costs_.backward_input[action.stage];
-      case Kind::kBackwardWeight:
+      case ActionKind::kBackwardWeight:
         return costs_.backward_weight[action.stage];
-      case Kind::kRecompute:
+      case ActionKind::kRecompute:
         break;
     }
     return costs_.recompute[action.stage];
@@ -252,7 +252,7 @@ class Reference {
                                                 const Action& action) const {
     for (std::size_t k = 0; k < schedule_.ranks[rank].size(); ++k) {
       Action other = schedule_.ranks[rank][k];
-      other.with_next = false;
+      other.fused_with_next = false;
       if (other == action) return std::pair(starts_[rank][k], ends_[rank][k]);
     }
     return std::nullopt;
@@ -277,7 +277,7 @@ class Reference {
     const auto& actions = schedule_.ranks[r];
     double free = 0;
     for (std::size_t k = 0; k < actions.size(); ++k) {
-      const std::size_t last = actions[k].with_next ? k + 1 : k;
+      const std::size_t last = actions[k].fused_with_next ? k + 1 : k;
       double start = std::max(free, needed(actions[k], r, k, last));
       const double a = seconds(actions[k]);
       if (last == k) {
@@ -288,7 +288,7 @@ class Reference {
       start = std::max(start, needed(actions[last], r, k, last));
       const double b = seconds(actions[last]);
       starts_[r][k] = starts_[r][last] = start;
-      if (actions[k].kind == Kind::kRecompute) {
+      if (actions[k].kind == ActionKind::kRecompute) {
         ends_[r][k] = starts_[r][last] = start + a;
         free = ends_[r][last] = start + a + b;
       } else {
@@ -311,7 +311,7 @@ class Reference {
           [&](const Action& other) { return comes_before(action, other); });
       if (!is_used) continue;
       const int boundary =
-          action.kind == Kind::kForward ? action.stage : action.stage - 1;
+          action.kind == ActionKind::kForward ? action.stage : action.stage - 1;
       free = std::max(free, ends_[from][k]);
       if (costs_.bandwidth > 0) {
         free += costs_.boundary_bytes[boundary] / costs_.bandwidth;
@@ -345,8 +345,8 @@ TEST(RandomScheduleTest, TimesAreThoseOfAPlainSimulation) {
             << "seed " << seed << ", " << to_string(span.action);
         ASSERT_EQ(span.end, reference.ends()[r][k])
             << "seed " << seed << ", " << to_string(span.action);
-        if (!span.action.with_next) continue;
-        ++(span.action.kind == Kind::kRecompute ? late : pairs);
+        if (!span.action.fused_with_next) continue;
+        ++(span.action.kind == ActionKind::kRecompute ? late : pairs);
       }
     }
   }

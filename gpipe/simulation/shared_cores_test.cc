@@ -48,7 +48,7 @@ TEST(SharedCoresTest, RanksThatWorkAtATimeShareEqually) {
   const auto timeline = simulate_on_cores(
       select(
           fill_drain(2, 2),
-          [](const Action& action) { return action.kind == Kind::kForward; }),
+          [](const Action& action) { return action.kind == ActionKind::kForward; }),
       equal_costs(2, 1, 1), 1);
   EXPECT_EQ(timeline.ranks[0][1].start, 1);
   EXPECT_EQ(timeline.ranks[0][1].end, 3);

@@ -18,7 +18,7 @@ namespace {
 
 using gpipe::Action;
 using gpipe::Costs;
-using gpipe::Kind;
+using gpipe::ActionKind;
 using gpipe::Schedule;
 
 // Returns a schedule that alternates forwards and backwards (PipeDream's
@@ -31,9 +31,9 @@ Schedule in_turn(int stages, int microbatches) {
     int forward = 0;
     for (int backward = 0; backward < microbatches; ++backward) {
       while (forward < microbatches && forward < backward + stages - s) {
-        actions.push_back({s, Kind::kForward, forward++});
+        actions.push_back({s, ActionKind::kForward, forward++});
       }
-      actions.push_back({s, Kind::kBackward, backward});
+      actions.push_back({s, ActionKind::kBackward, backward});
     }
   }
   return schedule;

@@ -71,7 +71,7 @@ TEST(SimulateTest, RecomputesWhileItWaits) {
       with_recompute(fill_drain(2, 2), [](int) { return true; });
   // Rank 0 runs 0R1 while it waits for the gradient. 0R0 is not hidden.
   const Timeline timeline = simulate(schedule, costs);
-  EXPECT_EQ(timeline.ranks[0][2].action, (Action{0, Kind::kRecompute, 1}));
+  EXPECT_EQ(timeline.ranks[0][2].action, (Action{0, ActionKind::kRecompute, 1}));
   EXPECT_EQ(timeline.ranks[0][2].start, 2);
   EXPECT_EQ(timeline.ranks[0][3].start, 6);
   EXPECT_EQ(timeline.makespan, 11);
@@ -83,20 +83,20 @@ TEST(SimulateTest, WaitsForWhatComesFromOtherRanks) {
   costs.latency = 0.5;
   EXPECT_EQ(simulate(fill_drain(3, 1), costs).makespan, 6 + 4 * 0.5);
   // If all stages are on one rank, there are no copies.
-  const Schedule one = {{{{0, Kind::kForward, 0},
-                          {1, Kind::kForward, 0},
-                          {1, Kind::kBackward, 0},
-                          {0, Kind::kBackward, 0}}}};
+  const Schedule one = {{{{0, ActionKind::kForward, 0},
+                          {1, ActionKind::kForward, 0},
+                          {1, ActionKind::kBackward, 0},
+                          {0, ActionKind::kBackward, 0}}}};
   EXPECT_EQ(simulate(one, costs).makespan, 4);
 }
 
 TEST(SimulateTest, RunsBackwardsInTwoParts) {
-  const Schedule schedule = {{{{0, Kind::kForward, 0},
-                               {0, Kind::kForward, 1},
-                               {0, Kind::kBackwardInput, 0},
-                               {0, Kind::kBackwardInput, 1},
-                               {0, Kind::kBackwardWeight, 0},
-                               {0, Kind::kBackwardWeight, 1}}}};
+  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
+                               {0, ActionKind::kForward, 1},
+                               {0, ActionKind::kBackwardInput, 0},
+                               {0, ActionKind::kBackwardInput, 1},
+                               {0, ActionKind::kBackwardWeight, 0},
+                               {0, ActionKind::kBackwardWeight, 1}}}};
   Costs costs;
   costs.forward = {1};
   costs.backward_input = {2};
@@ -118,7 +118,7 @@ TEST(SimulateTest, ARecomputeInABlockWaitsForTheGradient) {
       EXPECT_EQ(simulate(schedule, costs).makespan, (m + n - 1) * 7 + m * 2);
       for (auto& actions : schedule.ranks) {
         for (Action& action : actions) {
-          action.with_next = action.kind == Kind::kRecompute;
+          action.fused_with_next = action.kind == ActionKind::kRecompute;
         }
       }
       const Timeline late = simulate(schedule, costs);
@@ -129,13 +129,13 @@ TEST(SimulateTest, ARecomputeInABlockWaitsForTheGradient) {
 }
 
 Action paired(Action action) {
-  action.with_next = true;
+  action.fused_with_next = true;
   return action;
 }
 
 TEST(SimulateTest, AnOverlappedPairHidesAPartOfTheShorterAction) {
-  const Action f0 = {0, Kind::kForward, 0}, f1 = {0, Kind::kForward, 1},
-               b0 = {0, Kind::kBackward, 0}, b1 = {0, Kind::kBackward, 1};
+  const Action f0 = {0, ActionKind::kForward, 0}, f1 = {0, ActionKind::kForward, 1},
+               b0 = {0, ActionKind::kBackward, 0}, b1 = {0, ActionKind::kBackward, 1};
   Costs costs = equal_costs(1, 2, 3);
   for (const double overlap : {0.0, 0.5, 1.0}) {
     costs.overlap = overlap;
@@ -155,14 +155,14 @@ TEST(SimulateTest, AnOverlappedPairHidesAPartOfTheShorterAction) {
 }
 
 TEST(SimulateTest, APairBeginsWhenWhatBothNeedIsThere) {
-  const Schedule schedule = {{{{0, Kind::kForward, 0},
-                               {0, Kind::kForward, 1, /*with_next=*/true},
-                               {0, Kind::kBackward, 0},
-                               {0, Kind::kBackward, 1}},
-                              {{1, Kind::kForward, 0},
-                               {1, Kind::kBackward, 0},
-                               {1, Kind::kForward, 1},
-                               {1, Kind::kBackward, 1}}}};
+  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
+                               {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
+                               {0, ActionKind::kBackward, 0},
+                               {0, ActionKind::kBackward, 1}},
+                              {{1, ActionKind::kForward, 0},
+                               {1, ActionKind::kBackward, 0},
+                               {1, ActionKind::kForward, 1},
+                               {1, ActionKind::kBackward, 1}}}};
   // Rank 0: 0F0 . . . 0F1&0B0 . . . 0B1. Rank 1: . 1F0 1B0 . . . 1F1 1B1.
   const Timeline timeline = simulate(schedule, equal_costs(2, 1, 2));
   EXPECT_EQ(timeline.ranks[0][1].start, 4);
@@ -203,10 +203,10 @@ TEST(SimulateTest, CopiesOfALinkGoOneAfterTheOther) {
 // 0F1 are both copied from rank 0 to rank 1.
 TEST(SimulateTest, ActivationsAndGradientsShareALink) {
   const Schedule schedule = {
-      {{{2, Kind::kForward, 0},
-        {2, Kind::kBackward, 0},
-        {0, Kind::kForward, 1}},
-       {{1, Kind::kBackward, 0}, {1, Kind::kForward, 1}}}};
+      {{{2, ActionKind::kForward, 0},
+        {2, ActionKind::kBackward, 0},
+        {0, ActionKind::kForward, 1}},
+       {{1, ActionKind::kBackward, 0}, {1, ActionKind::kForward, 1}}}};
   Costs costs = equal_costs(3, 1, 1);
   costs.bandwidth = 1;
   costs.boundary_bytes = {2, 3};
@@ -218,8 +218,8 @@ TEST(SimulateTest, ActivationsAndGradientsShareALink) {
 TEST(SimulateTest, NothingIsSentToAStageThatIsNotThere) {
   Costs costs = equal_costs(2, 1, 1);
   costs.latency = 1;
-  const Schedule forwards = {{{{0, Kind::kForward, 0}, {0, Kind::kForward, 1}},
-                              {{1, Kind::kForward, 1}}}};
+  const Schedule forwards = {{{{0, ActionKind::kForward, 0}, {0, ActionKind::kForward, 1}},
+                              {{1, ActionKind::kForward, 1}}}};
   const Timeline timeline = simulate(forwards, costs);
   ASSERT_EQ(timeline.transfers.size(), 1);
   EXPECT_EQ(to_string(timeline.transfers[0].action), "0F1");
@@ -243,14 +243,14 @@ TEST(SimulateTest, NamesWhatCannotBe) {
                           const std::string& a, const std::string& b) {
     EXPECT_THAT([&] { simulate(Schedule{ranks}, costs); }, refuses(a, b));
   };
-  const Action f0 = {0, Kind::kForward, 0}, b0 = {0, Kind::kBackward, 0};
+  const Action f0 = {0, ActionKind::kForward, 0}, b0 = {0, ActionKind::kBackward, 0};
   refuse({{b0, f0}}, "0B0 of rank 0 waits for 0F0", "never ends");
   refuse({{f0}, {f0}}, "0F0", "twice, on rank 0 and on rank 1");
   refuse({{f0, f0}}, "0F0", "twice");
-  refuse({{{-1, Kind::kForward, 0}}}, "-1", "from 0");
-  refuse({{{0, Kind::kForward, -2}}}, "-2", "from 0");
+  refuse({{{-1, ActionKind::kForward, 0}}}, "-1", "from 0");
+  refuse({{{0, ActionKind::kForward, -2}}}, "-2", "from 0");
   refuse({{f0}, {b0}}, "stage 0 is on rank 0", "0B0, on rank 1");
-  refuse({{{0, Kind::kForward, 2000000000}}}, "micro-batch 2000000000",
+  refuse({{{0, ActionKind::kForward, 2000000000}}}, "micro-batch 2000000000",
          "without gaps");
 }
 
@@ -261,14 +261,14 @@ TEST(SimulateTest, NamesBlocksThatCannotBe) {
                           const std::string& a, const std::string& b) {
     EXPECT_THAT([&] { simulate(Schedule{{actions}}, costs); }, refuses(a, b));
   };
-  const Action f0 = {0, Kind::kForward, 0}, f1 = {0, Kind::kForward, 1},
-               b0 = {0, Kind::kBackward, 0}, b1 = {0, Kind::kBackward, 1},
-               r0 = {0, Kind::kRecompute, 0};
+  const Action f0 = {0, ActionKind::kForward, 0}, f1 = {0, ActionKind::kForward, 1},
+               b0 = {0, ActionKind::kBackward, 0}, b1 = {0, ActionKind::kBackward, 1},
+               r0 = {0, ActionKind::kRecompute, 0};
   refuse({paired(f0)}, "0F0 of rank 0", "with nothing");
   refuse({paired(f0), f1}, "0F0 of rank 0", "with 0F1");
   refuse({f0, f1, paired(r0), b1}, "0R0 of rank 0", "with 0B1");
   refuse({f0, f1, paired(b0), b1}, "0B0 of rank 0", "with 0B1");
-  refuse({f0, f1, paired(b0), paired({1, Kind::kForward, 0}), b1},
+  refuse({f0, f1, paired(b0), paired({1, ActionKind::kForward, 0}), b1},
          "0B0 of rank 0", "with 1F0");
   // A backward cannot be in a block with its own forward.
   refuse({paired(f0), b0}, "0B0 of rank 0 waits for 0F0", "never ends");

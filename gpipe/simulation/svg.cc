@@ -167,7 +167,7 @@ class Picture {
     if (opacity < 1) text_ += "<rect fill=\"#fff" + place + "\"/>";
     text_ += std::string("<rect class=\"box ") + letter + place;
     if (opacity < 1) text_ += "\" fill-opacity=\"" + number(opacity);
-    text_ += "\"><title>" + to_string(action) + ": " + name_of(action.kind) +
+    text_ += "\"><title>" + to_string(action) + ": " + to_string(action.kind) +
              " of micro-batch " + std::to_string(action.microbatch) +
              ", stage " + std::to_string(action.stage) + "\n" +
              seconds_text(span.start) + " to " + seconds_text(span.end) +
@@ -224,10 +224,10 @@ class Picture {
 
   void draw_legend() {
     double x = kLeft;
-    for (const Kind kind : kAllKinds) {
+    for (const ActionKind kind : kAllKinds) {
       if (kinds_.count(kind) == 0) continue;
       const std::string name =
-          std::string(1, letter_of(kind)) + ": " + name_of(kind);
+          std::string(1, letter_of(kind)) + ": " + to_string(kind);
       text_ += std::string("<rect class=\"") + letter_of(kind) + "\" x=\"" +
                number(x) + "\" y=\"" + number(y_ + 10) +
                "\" width=\"14\" height=\"14\"/>\n";
@@ -248,7 +248,7 @@ class Picture {
   double makespan_ = 0, bytes_ = 0;  // the largest of all timelines
   double y_ = 0;                     // height of the picture so far
   double lanes_ = 0;                 // y of the timeline's first lane
-  std::set<Kind> kinds_;             // kinds of the drawn actions
+  std::set<ActionKind> kinds_;             // kinds of the drawn actions
   std::string text_;
 };
 

@@ -90,10 +90,10 @@ TEST(SvgTest, ATickIsARoundNumberOfSeconds) {
 }
 
 TEST(SvgTest, APairSharesItsLane) {
-  const Schedule schedule = {{{{0, Kind::kForward, 0},
-                               {0, Kind::kForward, 1, /*with_next=*/true},
-                               {0, Kind::kBackward, 0},
-                               {0, Kind::kBackward, 1}}}};
+  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
+                               {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
+                               {0, ActionKind::kBackward, 0},
+                               {0, ActionKind::kBackward, 1}}}};
   const std::string svg = to_svg(simulate(schedule, costs_of(1)), 800);
   EXPECT_EQ(fault_of(svg), "");
   // 600 pixels show 6 s.
@@ -107,7 +107,7 @@ TEST(SvgTest, APairSharesItsLane) {
 
 TEST(SvgTest, ALaterStageOfARankIsPaler) {
   const Schedule schedule = {
-      {{{0, Kind::kForward, 0}, {1, Kind::kForward, 0}}}};
+      {{{0, ActionKind::kForward, 0}, {1, ActionKind::kForward, 0}}}};
   const std::string svg = to_svg(simulate(schedule, costs_of(2)));
   EXPECT_EQ(fault_of(svg), "");
   EXPECT_EQ(count(svg, "fill-opacity=\"0.75\"><title>1F0"), 1);

@@ -41,17 +41,17 @@ double covered(const std::vector<Span>& spans) {
 int peak_in_flight(const std::vector<Span>& spans) {
   const bool splits =
       std::any_of(spans.begin(), spans.end(), [](const Span& span) {
-        return span.action.kind == Kind::kBackwardWeight;
+        return span.action.kind == ActionKind::kBackwardWeight;
       });
   int now = 0, peak = 0, ending = 0;
   for (const Span& span : spans) {
-    const Kind kind = span.action.kind;
-    if (kind == Kind::kForward) peak = std::max(peak, ++now);
-    const bool last = kind == Kind::kBackward ||
-                      kind == Kind::kBackwardWeight ||
-                      (kind == Kind::kBackwardInput && !splits);
+    const ActionKind kind = span.action.kind;
+    if (kind == ActionKind::kForward) peak = std::max(peak, ++now);
+    const bool last = kind == ActionKind::kBackward ||
+                      kind == ActionKind::kBackwardWeight ||
+                      (kind == ActionKind::kBackwardInput && !splits);
     if (last) ++ending;
-    if (span.action.with_next) continue;  // a block ends as one
+    if (span.action.fused_with_next) continue;  // a block ends as one
     now -= ending;
     ending = 0;
   }

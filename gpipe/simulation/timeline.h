@@ -11,7 +11,7 @@ namespace gpipe {
 // of a simulated pair have the same span. (A late recompute and its backward
 // have one span each.)
 inline bool is_overlapped(const Action& action) {
-  return action.with_next && action.kind != Kind::kRecompute;
+  return action.fused_with_next && action.kind != ActionKind::kRecompute;
 }
 
 // The time in which an action ran.

@@ -8,9 +8,9 @@ namespace gpipe {
 // Returns the timeline of rank 1 of two. Rank 0 is in another process. The
 // input is copied from 2 to 3 s, and the forward begins at 3.5 s.
 inline Timeline second_of_two() {
-  Timeline timeline = timeline_of({{{{1, Kind::kForward, 0}, 3.5, 4}}});
+  Timeline timeline = timeline_of({{{{1, ActionKind::kForward, 0}, 3.5, 4}}});
   timeline.first_rank = 1;
-  timeline.transfers = {{{0, Kind::kForward, 0}, 0, 1, 2, 3, 3, 64}};
+  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3, 64}};
   timeline.memory = {{{0, 10}}};
   timeline.peak_bytes = {10};
   return timeline;

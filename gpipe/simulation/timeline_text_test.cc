@@ -40,10 +40,10 @@ TEST(TimelineTextTest, WhereThereIsNoRoomALetterStandsForTheName) {
 }
 
 TEST(TimelineTextTest, AnOverlappedPairIsOneBox) {
-  const Schedule schedule = {{{{0, Kind::kForward, 0},
-                               {0, Kind::kForward, 1, /*with_next=*/true},
-                               {0, Kind::kBackward, 0},
-                               {0, Kind::kBackward, 1}}}};
+  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
+                               {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
+                               {0, ActionKind::kBackward, 0},
+                               {0, ActionKind::kBackward, 1}}}};
   EXPECT_EQ(to_text(simulate(schedule, costs_of(1)), 18),
             "        0              6 s\n"
             "rank 0 |F--0F1&0B0--0B1---| idle 0.0 %\n");
@@ -51,7 +51,7 @@ TEST(TimelineTextTest, AnOverlappedPairIsOneBox) {
 
 TEST(TimelineTextTest, NumbersOfRanksAreAligned) {
   Timeline timeline = timeline_of(std::vector<std::vector<Span>>(11));
-  timeline.ranks[10] = {{{0, Kind::kForward, 0}, 0, 1}};
+  timeline.ranks[10] = {{{0, ActionKind::kForward, 0}, 0, 1}};
   const std::string text = to_text(timeline_of(timeline.ranks), 4);
   EXPECT_THAT(text, HasSubstr("rank  9 |....| idle 100.0 %\n"));
   EXPECT_THAT(text, HasSubstr("rank 10 |0F0-| idle 0.0 %\n"));

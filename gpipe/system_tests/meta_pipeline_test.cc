@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          Checkpoint::kExceptLast,
                                          Checkpoint::kNever)),
     [](const auto& info) {
-      return std::string(name_of(std::get<1>(info.param))) + "_" +
+      return std::string(to_string(std::get<1>(info.param))) + "_" +
              std::to_string(std::get<0>(info.param));
     });
 

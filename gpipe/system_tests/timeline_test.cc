@@ -105,7 +105,7 @@ TEST(Timeline, TheCausesOfIdleTimeAddUpToIt) {
       EXPECT_GT(timeline.idle[r], 0) << name;
       EXPECT_NEAR(parts[r].total(), timeline.idle[r], 1e-9 * timeline.idle[r])
           << name << ", rank " << r;
-      EXPECT_EQ(parts[r].elsewhere, 0);
+      EXPECT_EQ(parts[r].remote, 0);
     }
   }
 }
@@ -144,7 +144,7 @@ TEST(Timeline, AnActionStartsWhenWhatItNeedsIsThere) {
       timeline_of_step(kLinear, one_forward_one_backward(3, 4), {});
   for (const Transfer& each : timeline.transfers) {
     EXPECT_GE(each.sent, each.start);
-    const bool forward = each.action.kind == Kind::kForward;
+    const bool forward = each.action.kind == ActionKind::kForward;
     const Action next = {each.action.stage + (forward ? 1 : -1),
                          each.action.kind, each.action.microbatch};
     EXPECT_GE(span_of(timeline, next).start, each.end) << to_string(next);
@@ -157,11 +157,11 @@ TEST(Timeline, RecomputesAreSpansOfTheirOwn) {
   const Timeline timeline = timeline_of_step(
       kLinear, one_forward_one_backward(2, 3), {}, Checkpoint::kExceptLast);
   for (const auto& spans : timeline.ranks) {
-    std::map<Kind, int> count;
+    std::map<ActionKind, int> count;
     for (const Span& span : spans) ++count[span.action.kind];
-    EXPECT_EQ(count, (std::map<Kind, int>{{Kind::kForward, 3},
-                                          {Kind::kBackward, 3},
-                                          {Kind::kRecompute, 2}}));
+    EXPECT_EQ(count, (std::map<ActionKind, int>{{ActionKind::kForward, 3},
+                                          {ActionKind::kBackward, 3},
+                                          {ActionKind::kRecompute, 2}}));
   }
 }
 

@@ -139,12 +139,12 @@ int peak_of_stage(const Schedule& schedule, int stage) {
   for (const auto& rank : schedule.ranks) {
     const bool split =
         std::any_of(rank.begin(), rank.end(), [](const Action& action) {
-          return action.kind == Kind::kBackwardWeight;
+          return action.kind == ActionKind::kBackwardWeight;
         });
     for (const Action& action : rank) {
       if (action.stage != stage) continue;
-      if (action.kind == Kind::kForward) peak = std::max(peak, ++now);
-      const Kind last = split ? Kind::kBackwardWeight : Kind::kBackward;
+      if (action.kind == ActionKind::kForward) peak = std::max(peak, ++now);
+      const ActionKind last = split ? ActionKind::kBackwardWeight : ActionKind::kBackward;
       if (action.kind == last) --now;
     }
   }

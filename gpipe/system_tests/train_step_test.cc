@@ -101,8 +101,8 @@ std::vector<int> order_of_backwards(const Schedule& schedule, int stage) {
   std::vector<int> order;
   for (const auto& rank : schedule.ranks) {
     for (const Action& action : rank) {
-      if (action.stage == stage && (action.kind == Kind::kBackward ||
-                                    action.kind == Kind::kBackwardWeight)) {
+      if (action.stage == stage && (action.kind == ActionKind::kBackward ||
+                                    action.kind == ActionKind::kBackwardWeight)) {
         order.push_back(action.microbatch);
       }
     }
@@ -300,7 +300,7 @@ TEST_F(TrainStep, WithAFixedOrderOfSumsAllSchedulesGiveTheSameBits) {
                                          {3, 8, 8}, {5}, deferred),
                              expected),
                   "")
-            << setting.describe() << ", " << name_of(mode);
+            << setting.describe() << ", " << to_string(mode);
       }
     }
   }

@@ -18,7 +18,7 @@ namespace gpipe {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Engines = std::map<c10::DeviceType, std::unique_ptr<DirectEngine>>;
+using Engines = std::map<c10::DeviceType, std::unique_ptr<DeviceTransportBackend>>;
 
 // The pause between two checks whether a transfer is complete. It is shorter
 // than a transfer, and long enough to use little of a core.
@@ -29,13 +29,13 @@ Engines& engines() {
   return *engines;
 }
 
-const DirectEngine* engine_of(const c10::Device& device) {
+const DeviceTransportBackend* engine_of(const c10::Device& device) {
   const auto found = engines().find(device.type());
   return found == engines().end() ? nullptr : found->second.get();
 }
 
-DirectEngine::Offer offer_of(const c10::Device& device) {
-  const DirectEngine* const engine = engine_of(device);
+DeviceTransportBackend::Offer offer_of(const c10::Device& device) {
+  const DeviceTransportBackend* const engine = engine_of(device);
   if (engine) return engine->offer(device);
   return {"the program has no engine for direct transfers from " +
               device.str() +
@@ -82,9 +82,9 @@ class HostWork final : public c10d::Work {
 // own. In a group for both directions, a rank's transfers would run one after
 // the other, in the order in which it starts them. Two ranks that both start
 // with a send would then wait forever.
-class DirectCarrier final : public Carrier {
+class DirectCarrier final : public Transport {
  public:
-  DirectCarrier(World& world, const DirectEngine& engine,
+  DirectCarrier(World& world, const DeviceTransportBackend& engine,
                 const c10::Device& device, std::string name)
       : world_(world),
         engine_(engine),
@@ -153,7 +153,7 @@ class DirectCarrier final : public Carrier {
   }
 
   World& world_;
-  const DirectEngine& engine_;
+  const DeviceTransportBackend& engine_;
   const c10::Device device_;
   const std::string name_;
 
@@ -164,15 +164,15 @@ class DirectCarrier final : public Carrier {
 
 }  // namespace
 
-void register_direct_engine(c10::DeviceType type,
-                            std::unique_ptr<DirectEngine> engine) {
+void register_device_transport(c10::DeviceType type,
+                            std::unique_ptr<DeviceTransportBackend> engine) {
   engines()[type] = std::move(engine);
 }
 
 Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
                              Transfers asked) {
   if (asked != Transfers::kDirect) return Transfers::kHost;
-  const DirectEngine::Offer mine = offer_of(device);
+  const DeviceTransportBackend::Offer mine = offer_of(device);
   std::string bytes;
   put_text(bytes, mine.why_not);
   put_text(bytes, mine.version);
@@ -202,11 +202,11 @@ Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
   return Transfers::kDirect;
 }
 
-std::unique_ptr<Carrier> make_carrier(World& world, const c10::Device& device,
+std::unique_ptr<Transport> make_transport(World& world, const c10::Device& device,
                                       Transfers transfers,
                                       const std::string& name) {
   if (transfers != Transfers::kDirect) {
-    return std::make_unique<HostCarrier>(world);
+    return std::make_unique<HostTransport>(world);
   }
   return std::make_unique<DirectCarrier>(world, *engine_of(device), device,
                                          name);

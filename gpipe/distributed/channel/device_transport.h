@@ -18,7 +18,7 @@ namespace gpipe {
 
 // A backend of c10d that transfers directly between devices of one type. A
 // source file that is linked into the program registers it (nccl.cc).
-class DirectEngine {
+class DeviceTransportBackend {
  public:
   // The abilities of one rank, compared among all ranks.
   struct Offer {
@@ -26,7 +26,7 @@ class DirectEngine {
     std::string version;  // must be the same on all ranks
     std::string device;   // a name that no device of another rank has
   };
-  virtual ~DirectEngine() = default;
+  virtual ~DeviceTransportBackend() = default;
 
   // Returns what this rank can do with `device`.
   virtual Offer offer(const c10::Device& device) const = 0;
@@ -44,8 +44,8 @@ class DirectEngine {
 
 // Registers `engine` for devices of `type`, for the life of the program. Call
 // it before any pipeline is made. Not thread-safe.
-void register_direct_engine(c10::DeviceType type,
-                            std::unique_ptr<DirectEngine> engine);
+void register_device_transport(c10::DeviceType type,
+                            std::unique_ptr<DeviceTransportBackend> engine);
 
 // Returns the transport that all ranks use: kDirect if `asked` is kDirect, else
 // kHost. All ranks call this with the same `asked`. If it is kDirect, blocks
@@ -61,7 +61,7 @@ Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
 // `transfers`: the result of agree_on_transfers().
 // `name`: a name for this transport, the same on all ranks and different from
 // those of other transports in the world.
-std::unique_ptr<Carrier> make_carrier(World& world, const c10::Device& device,
+std::unique_ptr<Transport> make_transport(World& world, const c10::Device& device,
                                       Transfers transfers,
                                       const std::string& name);
 

@@ -29,14 +29,14 @@ std::string waiting_for(const MessageId& message) {
 void wait_for(Worker& worker) {
   struct Done {
     std::atomic<bool> done{false};
-    Bell bell;
+    Notifier notifier;
   };
   auto done = std::make_shared<Done>();
   worker.post([done] {
     done->done = true;
-    done->bell.ring();
+    done->notifier.notify();
   });
-  done->bell.wait([&] { return done->done.load(); }, 0);
+  done->notifier.wait([&] { return done->done.load(); }, 0);
 }
 
 // Runs `part`. An exception is reported as a failure of this rank and kept in
@@ -49,22 +49,22 @@ void guard(World& world, const MessageId& message, std::exception_ptr& thrown,
   } catch (...) {
     if (world.failure()) return;
     thrown = std::current_exception();
-    tell(world, thrown, message.to_string());
+    report_failure(world, thrown, message.to_string());
   }
 }
 
 }  // namespace
 
-Outlet::Outlet(World& world, Carrier& carrier, int to, Tags tags)
+Sender::Sender(World& world, Transport& transport, int to, Tags tags)
     : world_(world),
-      carrier_(carrier),
+      transport_(transport),
       to_(to),
       tags_(tags),
-      transport_(carrier.device()),
-      stream_(new_stream(carrier.device())),
+      copier_(transport.device()),
+      stream_(new_stream(transport.device())),
       worker_([] {}, kSpins) {}
 
-void Outlet::send(Message head, std::vector<Crossing> content, Moment made,
+void Sender::send(Message head, std::vector<Activation> content, Event made,
                   Sent sent) {
   worker_.post([this, head = std::move(head), content = std::move(content),
                 made = std::move(made), sent = std::move(sent)]() mutable {
@@ -77,20 +77,20 @@ void Outlet::send(Message head, std::vector<Crossing> content, Moment made,
   });
 }
 
-void Outlet::transmit(Message& head, std::vector<Crossing> content,
-                      const Moment& made) {
+void Sender::transmit(Message& head, std::vector<Activation> content,
+                      const Event& made) {
   const StreamScope scope(stream_);
   std::vector<at::Tensor> payload;
   fault_point("message-out", head.id.from_stage, head.id.microbatch);
-  for (Crossing& each : content) {
-    const at::Tensor tensor = transport_.bring(each.tensor, made);
+  for (Activation& each : content) {
+    const at::Tensor tensor = copier_.to_device(each.tensor, made);
     each.tensor = at::Tensor();
     head.tensors.push_back(spec_of(tensor, each.requires_grad));
     head.tensors.back().shared = each.shared;
     payload.push_back(bytes_of(tensor));
   }
-  const Forecast::Specs* const foreseen = forecast_.of(head.id);
-  head.as_foreseen = foreseen && *foreseen == head.tensors;
+  const ShapePrediction::Specs* const predicted = prediction_.of(head.id);
+  head.as_predicted = predicted && *predicted == head.tensors;
   const std::vector<uint8_t> encoded = encode(head);
   const auto size = static_cast<int64_t>(encoded.size());
   const at::Tensor header = at::empty({size}, at::kByte);
@@ -103,51 +103,51 @@ void Outlet::transmit(Message& head, std::vector<Crossing> content,
     works.push_back(world_.send(bytes, to_, tag, action));
   };
   const auto post_content = [&](const at::Tensor& overflow,
-                                const Forecast::Specs& specs,
+                                const ShapePrediction::Specs& specs,
                                 const std::vector<at::Tensor>& tensors) {
     post(overflow, tags_.payload_of(overflow.numel(), at::kByte));
     for (std::size_t k = 0; k < specs.size(); ++k) {
       if (tensors[k].numel() == 0) continue;
       const int tag = tags_.payload_of(specs[k].bytes(), specs[k].type);
-      works.push_back(carrier_.send(tensors[k], to_, tag, action));
+      works.push_back(transport_.send(tensors[k], to_, tag, action));
     }
   };
   post(header.narrow(0, 0, kHeaderBytes), tags_.header);
   std::vector<at::Tensor> instead;
   at::Tensor overflow_instead;
-  if (foreseen && !head.as_foreseen) {
+  if (predicted && !head.as_predicted) {
     // The prediction is wrong, but the receiver has posted receives for it.
     // Send zeros of the predicted sizes first.
-    for (const TensorSpec& spec : *foreseen) {
+    for (const TensorSpec& spec : *predicted) {
       instead.push_back(
           at::zeros({spec.bytes()},
-                    at::TensorOptions(at::kByte).device(carrier_.device())));
+                    at::TensorOptions(at::kByte).device(transport_.device())));
     }
-    overflow_instead = at::zeros({overflow_of(*foreseen)}, at::kByte);
-    post_content(overflow_instead, *foreseen, instead);
+    overflow_instead = at::zeros({overflow_of(*predicted)}, at::kByte);
+    post_content(overflow_instead, *predicted, instead);
   }
   post_content(header.narrow(0, kHeaderBytes, size - kHeaderBytes),
                head.tensors, payload);
-  forecast_.learn(head.id, head.tensors);
+  prediction_.learn(head.id, head.tensors);
   for (const auto& work : works) world_.wait(*work, to_, action);
 }
 
-void Outlet::flush() { wait_for(worker_); }
+void Sender::flush() { wait_for(worker_); }
 
-void Outlet::rethrow() {
+void Sender::rethrow() {
   if (thrown_) std::rethrow_exception(thrown_);
 }
 
-Inlet::Inlet(World& world, Carrier& carrier, int from, Tags tags)
+Receiver::Receiver(World& world, Transport& transport, int from, Tags tags)
     : world_(world),
-      carrier_(carrier),
+      transport_(transport),
       from_(from),
       tags_(tags),
-      stream_(new_stream(carrier.device())),
+      stream_(new_stream(transport.device())),
       worker_([] {}, kSpins) {}
 
 template <typename Look>
-void Inlet::look_at(const MessageId& expected, Look look) {
+void Receiver::look_at(const MessageId& expected, Look look) {
   try {
     look();
   } catch (const c10::OutOfMemoryError&) {
@@ -159,7 +159,7 @@ void Inlet::look_at(const MessageId& expected, Look look) {
   }
 }
 
-void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
+void Receiver::expect(std::vector<MessageId> messages, Deliver deliver) {
   if (messages.empty()) return;
   worker_.post(
       [this, messages = std::move(messages), deliver = std::move(deliver)] {
@@ -184,27 +184,27 @@ void Inlet::expect(std::vector<MessageId> messages, Deliver deliver) {
       });
 }
 
-void Inlet::wait(const Posted& posted, const MessageId& expected) {
+void Receiver::wait(const Posted& posted, const MessageId& expected) {
   if (!posted.work) return;
   world_.wait(*posted.work, from_, [&] { return waiting_for(expected); });
 }
 
-Inlet::Incoming Inlet::post(const MessageId& expected) {
+Receiver::Incoming Receiver::post(const MessageId& expected) {
   Incoming incoming;
   const at::Tensor header = at::empty({kHeaderBytes}, at::kByte);
   incoming.header = {header, world_.receive(header, from_, tags_.header, [&] {
                        return waiting_for(expected);
                      })};
-  if (const Forecast::Specs* const foreseen = forecast_.of(expected)) {
+  if (const ShapePrediction::Specs* const predicted = prediction_.of(expected)) {
     Content content;
-    content.overflow = post_overflow(overflow_of(*foreseen), expected);
-    content.tensors = post_tensors(*foreseen, expected);
-    incoming.foreseen = std::move(content);
+    content.overflow = post_overflow(overflow_of(*predicted), expected);
+    content.tensors = post_tensors(*predicted, expected);
+    incoming.predicted = std::move(content);
   }
   return incoming;
 }
 
-Inlet::Posted Inlet::post_overflow(int64_t bytes, const MessageId& expected) {
+Receiver::Posted Receiver::post_overflow(int64_t bytes, const MessageId& expected) {
   Posted overflow{at::empty({bytes}, at::kByte), nullptr};
   if (bytes > 0) {
     overflow.work = world_.receive(overflow.tensor, from_,
@@ -214,45 +214,45 @@ Inlet::Posted Inlet::post_overflow(int64_t bytes, const MessageId& expected) {
   return overflow;
 }
 
-std::vector<Inlet::Posted> Inlet::post_tensors(const Forecast::Specs& specs,
+std::vector<Receiver::Posted> Receiver::post_tensors(const ShapePrediction::Specs& specs,
                                                const MessageId& expected) {
   fault_point("message-in", expected.to_stage, expected.microbatch);
   std::vector<Posted> posted;
   for (const TensorSpec& spec : specs) {
     Posted& each = posted.emplace_back();
-    each.tensor = empty_like_spec(spec, carrier_.device());
+    each.tensor = empty_like_spec(spec, transport_.device());
     const at::Tensor bytes = bytes_of(each.tensor);
     if (bytes.numel() == 0) continue;
-    each.work = carrier_.receive(bytes, from_,
+    each.work = transport_.receive(bytes, from_,
                                  tags_.payload_of(spec.bytes(), spec.type),
                                  [&] { return waiting_for(expected); });
   }
   return posted;
 }
 
-Message Inlet::read(Incoming incoming, const MessageId& expected,
+Message Receiver::read(Incoming incoming, const MessageId& expected,
                     std::vector<Posted>& tensors) {
   wait(incoming.header, expected);
   at::Tensor& header = incoming.header.tensor;
-  std::optional<Content>& foreseen = incoming.foreseen;
+  std::optional<Content>& predicted = incoming.predicted;
   int64_t more = 0;
-  bool as_foreseen = false;
+  bool as_predicted = false;
   look_at(expected, [&] {
     more = overflow_bytes(header.const_data_ptr<uint8_t>());
-    as_foreseen = is_as_foreseen(header.const_data_ptr<uint8_t>());
+    as_predicted = is_as_predicted(header.const_data_ptr<uint8_t>());
     TORCH_CHECK(
-        !as_foreseen || (foreseen && foreseen->overflow.tensor.numel() == more),
+        !as_predicted || (predicted && predicted->overflow.tensor.numel() == more),
         "received a message that says it is as predicted, which it is "
         "not; run the same gpipe on all ranks");
   });
   Posted overflow;
-  if (as_foreseen) {
-    overflow = foreseen->overflow;
+  if (as_predicted) {
+    overflow = predicted->overflow;
   } else {
-    if (foreseen) {
+    if (predicted) {
       // Receives the zeros that were sent for the wrong prediction.
-      wait(foreseen->overflow, expected);
-      for (const Posted& each : foreseen->tensors) wait(each, expected);
+      wait(predicted->overflow, expected);
+      for (const Posted& each : predicted->tensors) wait(each, expected);
     }
     overflow = post_overflow(more, expected);
   }
@@ -263,19 +263,19 @@ Message Inlet::read(Incoming incoming, const MessageId& expected,
     message = decode(header.const_data_ptr<uint8_t>(), header.numel());
     check_expected(message.id, expected);
     TORCH_CHECK(
-        !as_foreseen || *forecast_.of(expected) == message.tensors,
+        !as_predicted || *prediction_.of(expected) == message.tensors,
         "received a message that says it is as predicted, but has other "
         "tensors; run the same gpipe on all ranks");
   });
-  tensors = as_foreseen ? std::move(foreseen->tensors)
+  tensors = as_predicted ? std::move(predicted->tensors)
                         : post_tensors(message.tensors, expected);
-  forecast_.learn(expected, message.tensors);
+  prediction_.learn(expected, message.tensors);
   return message;
 }
 
-void Inlet::flush() { wait_for(worker_); }
+void Receiver::flush() { wait_for(worker_); }
 
-void Inlet::rethrow() {
+void Receiver::rethrow() {
   if (thrown_) std::rethrow_exception(thrown_);
 }
 

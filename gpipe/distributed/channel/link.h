@@ -24,20 +24,20 @@
 namespace gpipe {
 
 // A sender of messages to one rank. The world sends the headers, the transport
-// `carrier` sends the tensors. A thread of the Outlet copies the tensors to the
+// `transport` sends the tensors. A thread of the Sender copies the tensors to the
 // transport's device, posts the sends and waits for them, so that the worker
 // goes on computing.
-class Outlet {
+class Sender {
  public:
-  Outlet(World& world, Carrier& carrier, int to, Tags tags);
+  Sender(World& world, Transport& transport, int to, Tags tags);
 
   // Sends `content` behind the header `head`, after all earlier messages;
   // returns at once. `head.tensors` is filled in from `content`. The copies
   // wait for the event `made`, which marks when `content` is complete. `sent`,
-  // if not empty, is called on the Outlet's thread when the whole message has
+  // if not empty, is called on the Sender's thread when the whole message has
   // left. If something throws, the world fails. Threads: any.
   using Sent = std::function<void(const Message&)>;
-  void send(Message head, std::vector<Crossing> content, Moment made,
+  void send(Message head, std::vector<Activation> content, Event made,
             Sent sent = {});
 
   // Blocks until all messages have left, or the world has failed.
@@ -48,16 +48,16 @@ class Outlet {
   void rethrow();
 
  private:
-  void transmit(Message& head, std::vector<Crossing> content,
-                const Moment& made);
+  void transmit(Message& head, std::vector<Activation> content,
+                const Event& made);
 
   World& world_;
-  Carrier& carrier_;
+  Transport& transport_;
   const int to_;
   const Tags tags_;
-  Transport transport_;  // to the device of `carrier_`
+  Copier copier_;  // to the device of `transport_`
   const std::optional<c10::Stream> stream_;
-  Forecast forecast_;
+  ShapePrediction prediction_;
   std::exception_ptr thrown_;
   Worker worker_;  // last: its thread must end first
 };
@@ -69,18 +69,18 @@ class Outlet {
 // the bytes travel as soon as they are sent. A request and an answer per
 // message would need a free core on both sides, while the workers use all
 // cores.
-class Inlet {
+class Receiver {
  public:
-  // A callback for each message. The tensors are on the device of `carrier`,
+  // A callback for each message. The tensors are on the device of `transport`,
   // for use on any stream. `began`: when the header had arrived.
   using Time = std::chrono::steady_clock::time_point;
   using Deliver =
       std::function<void(const Message&, std::vector<at::Tensor>, Time began)>;
 
-  Inlet(World& world, Carrier& carrier, int from, Tags tags);
+  Receiver(World& world, Transport& transport, int from, Tags tags);
 
   // Receives `messages` in this order and calls `deliver` for each, on the
-  // Inlet's thread. Returns at once.
+  // Receiver's thread. Returns at once.
   //
   // If a message is not the expected one, or `deliver` throws c10::Error, the
   // sender is reported as failed on both ranks (Fault::kDisagree). Any other
@@ -110,7 +110,7 @@ class Inlet {
   // A message whose header is posted, and whose content too if it is predicted.
   struct Incoming {
     Posted header;
-    std::optional<Content> foreseen;
+    std::optional<Content> predicted;
   };
 
   // Runs `look`, a check of what has arrived. A c10::Error that it throws is
@@ -120,7 +120,7 @@ class Inlet {
   // Posts the receives for the next message.
   Incoming post(const MessageId& expected);
   Posted post_overflow(int64_t bytes, const MessageId& expected);
-  std::vector<Posted> post_tensors(const Forecast::Specs& specs,
+  std::vector<Posted> post_tensors(const ShapePrediction::Specs& specs,
                                    const MessageId& expected);
   // Waits for the header and returns it. Posts `tensors` unless they were
   // predicted.
@@ -129,11 +129,11 @@ class Inlet {
   void wait(const Posted& posted, const MessageId& expected);
 
   World& world_;
-  Carrier& carrier_;
+  Transport& transport_;
   const int from_;
   const Tags tags_;
   const std::optional<c10::Stream> stream_;
-  Forecast forecast_;
+  ShapePrediction prediction_;
   std::exception_ptr thrown_;
   Worker worker_;  // last: its thread must end first
 };

@@ -20,7 +20,7 @@
 namespace gpipe {
 namespace {
 
-class Nccl final : public DirectEngine {
+class Nccl final : public DeviceTransportBackend {
  public:
   Offer offer(const c10::Device& device) const override {
     const int linked = c10d::getNcclVersionNumber();
@@ -56,7 +56,7 @@ class Nccl final : public DirectEngine {
 };
 
 [[maybe_unused]] const bool kRegistered = [] {
-  register_direct_engine(c10::kCUDA, std::make_unique<Nccl>());
+  register_device_transport(c10::kCUDA, std::make_unique<Nccl>());
   return true;
 }();
 

@@ -11,18 +11,18 @@ constexpr std::size_t kMost = 1 << 16;
 
 }  // namespace
 
-Forecast::Key Forecast::key_of(const MessageId& message) {
+ShapePrediction::Key ShapePrediction::key_of(const MessageId& message) {
   return {message.schedule, message.direction, message.from_stage,
           message.to_stage, message.skip,      message.microbatch};
 }
 
-const Forecast::Specs* Forecast::of(const MessageId& message) const {
+const ShapePrediction::Specs* ShapePrediction::of(const MessageId& message) const {
   const auto found = past_.find(key_of(message));
   if (found == past_.end() || !found->second.twice) return nullptr;
   return &found->second.specs;
 }
 
-void Forecast::learn(const MessageId& message, const Specs& specs) {
+void ShapePrediction::learn(const MessageId& message, const Specs& specs) {
   const Key key = key_of(message);
   const auto found = past_.find(key);
   if (found != past_.end()) {

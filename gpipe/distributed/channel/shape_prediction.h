@@ -16,7 +16,7 @@ namespace gpipe {
 // so both always predict the same.
 //
 // Not thread-safe.
-class Forecast {
+class ShapePrediction {
  public:
   using Specs = std::vector<TensorSpec>;
 

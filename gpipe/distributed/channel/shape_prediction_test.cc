@@ -12,12 +12,12 @@ MessageId message(int32_t microbatch, uint64_t step = 0) {
   return {step, 0x1234abcd, Direction::kForward, 0, 1, -1, microbatch};
 }
 
-Forecast::Specs rows(int64_t count) {
+ShapePrediction::Specs rows(int64_t count) {
   return {{true, false, at::kFloat, {count, 3}, {3, 1}}};
 }
 
-TEST(Forecast, ForeseesWhatCameTwiceInARow) {
-  Forecast forecast;
+TEST(ShapePrediction, ForeseesWhatCameTwiceInARow) {
+  ShapePrediction forecast;
   EXPECT_EQ(forecast.of(message(0)), nullptr);
   forecast.learn(message(0), rows(4));
   EXPECT_EQ(forecast.of(message(0)), nullptr);
@@ -26,8 +26,8 @@ TEST(Forecast, ForeseesWhatCameTwiceInARow) {
   EXPECT_EQ(*forecast.of(message(0, 2)), rows(4));
 }
 
-TEST(Forecast, BeginsAnewAfterSomethingElse) {
-  Forecast forecast;
+TEST(ShapePrediction, BeginsAnewAfterSomethingElse) {
+  ShapePrediction forecast;
   for (const int64_t count : {4, 4, 5}) {
     forecast.learn(message(0), rows(count));
   }
@@ -38,8 +38,8 @@ TEST(Forecast, BeginsAnewAfterSomethingElse) {
   EXPECT_NE(forecast.of(message(0)), nullptr);
 }
 
-TEST(Forecast, KeepsMessagesApartButForTheirStep) {
-  Forecast forecast;
+TEST(ShapePrediction, KeepsMessagesApartButForTheirStep) {
+  ShapePrediction forecast;
   std::vector<MessageId> others(6, message(0));
   others[0].schedule = 1;
   others[1].direction = Direction::kBackward;
@@ -55,13 +55,13 @@ TEST(Forecast, KeepsMessagesApartButForTheirStep) {
   EXPECT_NE(forecast.of(message(0, 9)), nullptr);
 }
 
-TEST(Forecast, OfBothSidesIsTheSameHoweverManyMessagesThereAre) {
+TEST(ShapePrediction, OfBothSidesIsTheSameHoweverManyMessagesThereAre) {
   // More messages than are remembered. The sender asks before each message.
-  Forecast sender, receiver;
+  ShapePrediction sender, receiver;
   for (uint64_t step = 0; step < 2; ++step) {
     for (int32_t k = 0; k < 70000; ++k) {
-      const auto* const foreseen = sender.of(message(k, step));
-      const bool of_sender = foreseen != nullptr;
+      const auto* const predicted = sender.of(message(k, step));
+      const bool of_sender = predicted != nullptr;
       ASSERT_EQ(of_sender, receiver.of(message(k, step)) != nullptr) << k;
       sender.learn(message(k, step), rows(1));
       receiver.learn(message(k, step), rows(1));

@@ -4,10 +4,10 @@
 
 namespace gpipe {
 
-Transfers transfers_named(const std::string& name) {
+Transfers parse_transfers(const std::string& name) {
   for (const Transfers each :
        {Transfers::kAuto, Transfers::kHost, Transfers::kDirect}) {
-    if (name == name_of(each)) return each;
+    if (name == to_string(each)) return each;
   }
   TORCH_CHECK_VALUE(false, "transfers must be auto, host or direct, not '",
                     name, "'");

@@ -21,7 +21,7 @@ enum class Transfers {
 };
 
 // Returns "auto", "host" or "direct".
-constexpr const char* name_of(Transfers transfers) {
+constexpr const char* to_string(Transfers transfers) {
   switch (transfers) {
     case Transfers::kAuto:
       return "auto";
@@ -35,6 +35,6 @@ constexpr const char* name_of(Transfers transfers) {
 
 // Returns the transfers with this name. Throws c10::ValueError, which lists all
 // three names, if there are none.
-Transfers transfers_named(const std::string& name);
+Transfers parse_transfers(const std::string& name);
 
 }  // namespace gpipe

@@ -15,11 +15,11 @@ namespace gpipe {
 //
 // Threads: any thread may call. At most one thread at a time sends to a given
 // rank, and at most one receives from it.
-class Carrier {
+class Transport {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
 
-  virtual ~Carrier() = default;
+  virtual ~Transport() = default;
 
   // Returns the device where the bytes to send or to receive must be.
   virtual c10::Device device() const = 0;
@@ -45,9 +45,9 @@ class Carrier {
 
 // The host transport: from CPU to CPU, over the connections of the world
 // (Gloo).
-class HostCarrier final : public Carrier {
+class HostTransport final : public Transport {
  public:
-  explicit HostCarrier(World& world) : world_(world) {}
+  explicit HostTransport(World& world) : world_(world) {}
 
   c10::Device device() const override { return c10::Device(c10::kCPU); }
   Work send(const at::Tensor& bytes, int to, int tag,

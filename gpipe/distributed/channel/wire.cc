@@ -325,7 +325,7 @@ std::vector<uint8_t> encode(const Message& message) {
   store<uint64_t>(header + kSeedAt, message.seed);
   header[kDirectionAt] = static_cast<uint8_t>(message.id.direction);
   header[kValueKindAt] = message.value_kind;
-  header[kForeseenAt] = message.as_foreseen ? 1 : 0;
+  header[kForeseenAt] = message.as_predicted ? 1 : 0;
   store<uint32_t>(header + kSkipsAt, message.skips);
 
   uint8_t* to = header + kSpecsAt;
@@ -362,7 +362,7 @@ int64_t overflow_bytes(const uint8_t* header) {
   return total - kHeaderBytes;
 }
 
-bool is_as_foreseen(const uint8_t* header) { return header[kForeseenAt] == 1; }
+bool is_as_predicted(const uint8_t* header) { return header[kForeseenAt] == 1; }
 
 Message decode(const uint8_t* data, int64_t size) {
   TORCH_CHECK(size >= kHeaderBytes, "a message is cut off: its header has ",
@@ -392,7 +392,7 @@ Message decode(const uint8_t* data, int64_t size) {
   message.id.skip = load<int32_t>(data + kSkipAt);
   message.id.microbatch = load<int32_t>(data + kMicrobatchAt);
   message.value_kind = data[kValueKindAt];
-  message.as_foreseen = is_as_foreseen(data);
+  message.as_predicted = is_as_predicted(data);
   message.skips = load<uint32_t>(data + kSkipsAt);
   message.rows = load<int64_t>(data + kRowsAt);
   message.total_rows = load<int64_t>(data + kTotalRowsAt);

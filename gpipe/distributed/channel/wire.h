@@ -71,7 +71,7 @@ struct TensorSpec {
   at::ScalarType type = at::ScalarType::Undefined;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
-  bool shared = false;  // see Crossing
+  bool shared = false;  // see Activation
 
   // Returns the number of bytes: the product of the sizes times the element
   // size; 0 if undefined. Throws c10::Error if a size is negative, or if the
@@ -99,7 +99,7 @@ struct Message {
   // it is false although the receiver predicted some, zeros of the predicted
   // sizes come before the overflow and the tensors, because their receives are
   // posted already.
-  bool as_foreseen = false;
+  bool as_predicted = false;
   int64_t rows = 0;        // of the micro-batch, >= 0
   int64_t total_rows = 0;  // of the mini-batch, >= `rows`
   uint64_t seed = 0;       // of the step's random numbers
@@ -119,8 +119,8 @@ std::vector<uint8_t> encode(const Message& message);
 // no header, is damaged, or comes from another version of gpipe.
 int64_t overflow_bytes(const uint8_t* header);
 
-// Returns Message::as_foreseen of a header of kHeaderBytes bytes.
-bool is_as_foreseen(const uint8_t* header);
+// Returns Message::as_predicted of a header of kHeaderBytes bytes.
+bool is_as_predicted(const uint8_t* header);
 
 // Returns the message in `data`: a header and its overflow, `size` bytes
 // together. The reverse of encode(). Throws c10::Error if the bytes are not a

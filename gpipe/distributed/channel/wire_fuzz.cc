@@ -29,7 +29,7 @@ void check(const Message& message, const uint8_t* data, std::size_t size) {
   const std::vector<uint8_t> again = encode(message);
   testing::fuzz_check(std::equal(again.begin(), again.end(), data, data + size),
                       "a message that is read is written alike");
-  testing::fuzz_check(is_as_foreseen(data) == message.as_foreseen,
+  testing::fuzz_check(is_as_predicted(data) == message.as_predicted,
                       "what follows is what the message says");
   for (const TensorSpec& spec : message.tensors) {
     testing::fuzz_check(spec.bytes() >= 0, "a tensor has a size");

@@ -48,7 +48,7 @@ Message message_of(std::vector<TensorSpec> specs) {
   message.id = {7, 0x1234abcd, Direction::kForward, 1, 2, -1, 3};
   message.value_kind = kVector;
   message.skips = specs.size() < 5 ? 0 : 5;
-  message.as_foreseen = true;
+  message.as_predicted = true;
   message.rows = 4;
   message.total_rows = 30;
   message.seed = 0xfedcba9876543210;
@@ -90,7 +90,7 @@ void expect_same(const Message& a, const Message& b) {
   EXPECT_TRUE(a.id == b.id) << a.id.to_string() << " / " << b.id.to_string();
   EXPECT_EQ(a.value_kind, b.value_kind);
   EXPECT_EQ(a.skips, b.skips);
-  EXPECT_EQ(a.as_foreseen, b.as_foreseen);
+  EXPECT_EQ(a.as_predicted, b.as_predicted);
   EXPECT_EQ(a.rows, b.rows);
   EXPECT_EQ(a.total_rows, b.total_rows);
   EXPECT_EQ(a.seed, b.seed);

@@ -49,10 +49,10 @@ std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
   return ends;
 }
 
-Reducer::Reducer(World& world, Carrier& carrier, std::vector<int> members,
+Reducer::Reducer(World& world, Transport& transport, std::vector<int> members,
                  int tag)
     : world_(world),
-      carrier_(carrier),
+      transport_(transport),
       members_(std::move(members)),
       tag_(tag) {
   const auto own = std::find(members_.begin(), members_.end(), world.rank());
@@ -90,7 +90,7 @@ void Reducer::add_up(Summand* begin, Summand* end) {
   const c10::AutoGradMode no_graph(false);
   // The gradients are followed by one number for each: 1 if it is defined here.
   std::vector<at::Tensor> parts;
-  const c10::Device device = carrier_.device();
+  const c10::Device device = transport_.device();
   const auto options = begin->like.options().device(device);
   const at::Tensor present = at::zeros({end - begin}, options.device(at::kCPU));
   for (Summand* each = begin; each != end; ++each) {
@@ -122,7 +122,7 @@ void Reducer::add_up(Summand* begin, Summand* end) {
   }
 }
 
-// Adds up `flat`, which has one dimension and is on the device of `carrier_`.
+// Adds up `flat`, which has one dimension and is on the device of `transport_`.
 void Reducer::add_up_flat(const at::Tensor& flat) {
   const auto count = static_cast<int64_t>(members_.size());
   const int64_t part = (flat.numel() + count - 1) / count;
@@ -150,7 +150,7 @@ void Reducer::add_up_flat(const at::Tensor& flat) {
 
 void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
                        const std::function<at::Tensor(std::size_t)>& in) {
-  std::vector<std::pair<int, Carrier::Work>> works;  // with the peer
+  std::vector<std::pair<int, Transport::Work>> works;  // with the peer
   const auto begin = [&](std::size_t from, std::size_t to) {
     const bool sends = from == own_;
     const std::size_t other = sends ? to : from;
@@ -158,10 +158,10 @@ void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
     if (bytes.numel() == 0) return;
     const int peer = members_[other];
     works.emplace_back(peer, sends
-                                 ? carrier_.send(bytes, peer, tag_, action)
-                                 : carrier_.receive(bytes, peer, tag_, action));
+                                 ? transport_.send(bytes, peer, tag_, action)
+                                 : transport_.receive(bytes, peer, tag_, action));
   };
-  // Every member uses this order, which Carrier requires.
+  // Every member uses this order, which Transport requires.
   for (std::size_t from = 0; from < members_.size(); ++from) {
     for (std::size_t to = 0; to < members_.size(); ++to) {
       if (from != to && (from == own_ || to == own_)) begin(from, to);
@@ -170,10 +170,10 @@ void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
   for (const auto& [peer, work] : works) world_.wait(*work, peer, action);
 }
 
-void all_reduce(World& world, Carrier& carrier, const std::vector<int>& members,
+void all_reduce(World& world, Transport& transport, const std::vector<int>& members,
                 int tag, std::vector<Summand>& all, int64_t bucket_bytes) {
   if (members.size() == 1) return;
-  Reducer reducer(world, carrier, members, tag);
+  Reducer reducer(world, transport, members, tag);
   reducer.agree(all);
   std::size_t begin = 0;
   for (const std::size_t end : cut_buckets(all, bucket_bytes)) {

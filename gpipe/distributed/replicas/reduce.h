@@ -41,8 +41,8 @@ std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
 class Reducer {
  public:
   // `members`: ranks of the world, at least two, this rank among them; the same
-  // list on all of them. Sums are computed on the device of `carrier`.
-  Reducer(World& world, Carrier& carrier, std::vector<int> members, int tag);
+  // list on all of them. Sums are computed on the device of `transport`.
+  Reducer(World& world, Transport& transport, std::vector<int> members, int tag);
 
   // Checks that all members have lists of the same sizes and dtypes. Blocks
   // until all have called. Throws c10::Error on all members if the lists
@@ -66,7 +66,7 @@ class Reducer {
                 const std::function<at::Tensor(std::size_t)>& in);
 
   World& world_;
-  Carrier& carrier_;
+  Transport& transport_;
   const std::vector<int> members_;
   const int tag_;
   std::size_t own_ = 0;  // this rank's index in `members_`
@@ -74,7 +74,7 @@ class Reducer {
 
 // Runs agree(), then add_up() for each bucket. Does nothing for a single
 // member.
-void all_reduce(World& world, Carrier& carrier, const std::vector<int>& members,
+void all_reduce(World& world, Transport& transport, const std::vector<int>& members,
                 int tag, std::vector<Summand>& all,
                 int64_t bucket_bytes = kBucketBytes);
 

@@ -99,7 +99,7 @@ Tensor sum_of(const std::vector<std::vector<Tensor>>& by_member,
 }
 
 void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
-  HostCarrier carrier(world);
+  HostTransport transport(world);
   const int rank = world.rank();
   if (std::find(members.begin(), members.end(), rank) == members.end()) return;
   std::vector<std::vector<Tensor>> by_member;
@@ -113,7 +113,7 @@ void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
     tensors.push_back({like(by_member, n), before[n]});
     copies.push_back(before[n].defined() ? before[n].clone() : before[n]);
   }
-  all_reduce(world, carrier, members, kTag, tensors, bucket);
+  all_reduce(world, transport, members, kTag, tensors, bucket);
   for (std::size_t n = 0; n < tensors.size(); ++n) {
     const Tensor& sum = tensors[n].grad;
     const std::string where = std::to_string(members.size()) +
@@ -148,14 +148,14 @@ const RankProgramEntry kSums("sums", [] {
     check_sums(*world, same_stage, bucket);
   }
   std::vector<Summand> none;
-  HostCarrier carrier(*world);
-  all_reduce(*world, carrier, everybody, kTag, none);
+  HostTransport transport(*world);
+  all_reduce(*world, transport, everybody, kTag, none);
   return 0;
 });
 
 const RankProgramEntry kDiffer("differ", [] {
   const auto world = World::connect(world_options());
-  HostCarrier carrier(*world);
+  HostTransport transport(*world);
   const bool last = world->rank() == world->size() - 1;
   std::vector<int> everybody(world->size());
   std::iota(everybody.begin(), everybody.end(), 0);
@@ -163,7 +163,7 @@ const RankProgramEntry kDiffer("differ", [] {
     std::vector<Summand> all;
     for (const Tensor& each : tensors) all.push_back({each, each});
     try {
-      all_reduce(*world, carrier, everybody, kTag, all);
+      all_reduce(*world, transport, everybody, kTag, all);
       std::cout << "no error" << std::endl;
     } catch (const c10::Error& error) {
       std::cout << error.what_without_backtrace() << std::endl;

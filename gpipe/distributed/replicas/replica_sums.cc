@@ -9,10 +9,10 @@
 
 namespace gpipe {
 
-ReplicaSums::ReplicaSums(World& world, Carrier& carrier,
+ReplicaSums::ReplicaSums(World& world, Transport& transport,
                          std::vector<int> members, int tag,
                          int64_t bucket_bytes)
-    : reducer_(world, carrier, std::move(members), tag),
+    : reducer_(world, transport, std::move(members), tag),
       bucket_bytes_(bucket_bytes),
       // One thread, because the workers of the partitions use the cores.
       worker_(new_worker([] {}, /*threads=*/1)) {}
@@ -69,7 +69,7 @@ void ReplicaSums::add_up() {
     reducer_.add_up(summands_.data() + begin, summands_.data() + end);
     for (std::size_t k = begin; k < end; ++k) {
       if (!summands_[k].grad.defined()) continue;
-      states_[k].made = Moment::now(summands_[k].grad.device());
+      states_[k].made = Event::record(summands_[k].grad.device());
     }
     begin = end;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -80,12 +80,12 @@ void ReplicaSums::add_up() {
 void ReplicaSums::use(std::size_t k) {
   const at::Tensor& grad = summands_[k].grad;
   if (!grad.defined()) return;
-  states_[k].made.before(grad.device());
-  record_use(grad, grad.device());
+  states_[k].made.wait(grad.device());
+  record_stream(grad, grad.device());
 }
 
 bool ReplicaSums::give(const at::Tensor& parameter, at::Tensor& grad,
-                       const Moment& made) {
+                       const Event& made) {
   const auto found = numbers_.find(parameter.unsafeGetTensorImpl());
   if (found == numbers_.end()) return false;
   const std::size_t k = found->second;

@@ -34,7 +34,7 @@ namespace gpipe {
 class ReplicaSums {
  public:
   // `members`: as for Reducer.
-  ReplicaSums(World& world, Carrier& carrier, std::vector<int> members, int tag,
+  ReplicaSums(World& world, Transport& transport, std::vector<int> members, int tag,
               int64_t bucket_bytes = kBucketBytes);
   ~ReplicaSums();
 
@@ -50,7 +50,7 @@ class ReplicaSums {
   // `made`; moves from `grad`. Returns false and does nothing if `parameter` is
   // not among the parameters. Throws c10::Error if it was given before, or if
   // its stage was closed.
-  bool give(const at::Tensor& parameter, at::Tensor& grad, const Moment& made);
+  bool give(const at::Tensor& parameter, at::Tensor& grad, const Event& made);
   // Declares that the parameters of `stage` that were not given have no
   // gradient on this rank.
   void close(int64_t stage);
@@ -88,7 +88,7 @@ class ReplicaSums {
     int64_t stage = 0;
     // The gradient was given, or its stage was closed.
     bool there = false;
-    Moment made;  // after the gradient, later after the sum
+    Event made;  // after the gradient, later after the sum
   };
   std::vector<State> states_;
   // The index of each parameter in `summands_`.

@@ -43,7 +43,7 @@ double sum_of_grads(int ranks) { return (1 << ranks) - 1; }
 
 void give(ReplicaSums& sums, const Tensor& parameter, int rank) {
   Tensor grad = grad_of(parameter, rank);
-  check(sums.give(parameter, grad, Moment()), "is a parameter");
+  check(sums.give(parameter, grad, Event()), "is a parameter");
 }
 
 // Blocks until `buckets` buckets have been added up; throws after a minute.
@@ -60,13 +60,13 @@ const RankProgramEntry kOverlap("overlap", [] {
   const int rank = world->rank(), size = world->size();
   const Tensor a = at::zeros({1000}), b = at::zeros({3, 2}, at::kDouble),
                c = at::zeros({5}), d = at::zeros({2});
-  HostCarrier carrier(*world);
-  ReplicaSums sums(*world, carrier, everybody(*world), kTag, 1);
+  HostTransport transport(*world);
+  ReplicaSums sums(*world, transport, everybody(*world), kTag, 1);
   for (int step = 0; step < 3; ++step) {
     sums.begin({{1, a}, {0, b}, {0, c}, {0, d}});
     check(sums.buckets() == 4, "buckets");
     Tensor other = at::ones({3});
-    check(!sums.give(other, other, Moment()) && other.defined(), "another");
+    check(!sums.give(other, other, Event()) && other.defined(), "another");
     give(sums, a, rank);
     sums.close(1);
     // No other gradient has been given yet.
@@ -74,7 +74,7 @@ const RankProgramEntry kOverlap("overlap", [] {
     Tensor again = at::ones({1000});
     bool refused = false;
     try {
-      sums.give(a, again, Moment());
+      sums.give(a, again, Event());
     } catch (const c10::Error&) {
       refused = true;
     }
@@ -98,8 +98,8 @@ const RankProgramEntry kOverlap("overlap", [] {
 const RankProgramEntry kStopped("stopped", [] {
   const auto world = World::connect(world_options());
   const Tensor a = at::zeros({4}), b = at::zeros({4});
-  HostCarrier carrier(*world);
-  ReplicaSums sums(*world, carrier, everybody(*world), kTag, 1);
+  HostTransport transport(*world);
+  ReplicaSums sums(*world, transport, everybody(*world), kTag, 1);
   sums.begin({{0, a}, {0, b}});
   give(sums, a, world->rank());
   wait_until_done(sums, 1);
@@ -117,8 +117,8 @@ const RankProgramEntry kErrors("errors", [] {
   const auto world = World::connect(world_options());
   const bool last = world->rank() == world->size() - 1;
   const Tensor a = at::zeros({4}), b = at::zeros({last ? 3 : 4});
-  HostCarrier carrier(*world);
-  ReplicaSums sums(*world, carrier, everybody(*world), kTag);
+  HostTransport transport(*world);
+  ReplicaSums sums(*world, transport, everybody(*world), kTag);
   sums.begin({{0, a}, {0, b}});
   try {
     sums.finish();

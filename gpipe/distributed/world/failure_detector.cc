@@ -45,7 +45,7 @@ at::Tensor message_of(Note note, const std::string& text = "") {
 
 }  // namespace
 
-Watch::Watch(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
+FailureDetector::FailureDetector(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
              std::chrono::milliseconds timeout,
              std::function<void(RankFailure)> on_failure,
              std::chrono::milliseconds pause)
@@ -68,7 +68,7 @@ Watch::Watch(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
   beater_ = std::thread([this] { beat(); });
 }
 
-void Watch::listen(int from) {
+void FailureDetector::listen(int from) {
   Peer& peer = *peers_[from];
   std::string closed;  // the reason, if the connection was closed
   while (true) {
@@ -110,7 +110,7 @@ void Watch::listen(int from) {
   changed_.notify_all();
 }
 
-void Watch::beat() {
+void FailureDetector::beat() {
   std::unique_lock<std::mutex> lock(mutex_);
   auto last = Clock::now();
   while (!changed_.wait_for(lock, pause_, [this] { return ending_; })) {
@@ -145,7 +145,7 @@ void Watch::beat() {
   }
 }
 
-void Watch::send(int to, const at::Tensor& message) {
+void FailureDetector::send(int to, const at::Tensor& message) {
   Peer& peer = *peers_[to];
   if (peer.left || peer.gone) return;
   std::lock_guard<std::mutex> lock(peer.mutex);
@@ -158,13 +158,13 @@ void Watch::send(int to, const at::Tensor& message) {
   }
 }
 
-void Watch::send_to_all(const at::Tensor& message) {
+void FailureDetector::send_to_all(const at::Tensor& message) {
   for (int to = 0; to < static_cast<int>(peers_.size()); ++to) {
     if (to != rank_) send(to, message);
   }
 }
 
-int Watch::end_of_waiting(int rank) const {
+int FailureDetector::end_of_waiting(int rank) const {
   const int size = static_cast<int>(peers_.size());
   int end = rank;
   for (int steps = 0; steps < size; ++steps) {
@@ -175,11 +175,11 @@ int Watch::end_of_waiting(int rank) const {
   return rank;
 }
 
-void Watch::announce(const RankFailure& failure) {
+void FailureDetector::announce(const RankFailure& failure) {
   send_to_all(message_of(Note::kFailure, encode_failure(failure)));
 }
 
-void Watch::leave(std::chrono::milliseconds patience) {
+void FailureDetector::leave(std::chrono::milliseconds patience) {
   send_to_all(message_of(Note::kGoodbye));
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait_for(lock, patience, [this] {
@@ -189,7 +189,7 @@ void Watch::leave(std::chrono::milliseconds patience) {
   });
 }
 
-Watch::~Watch() {
+FailureDetector::~FailureDetector() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ending_ = true;

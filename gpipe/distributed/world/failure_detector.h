@@ -25,7 +25,7 @@ namespace gpipe {
 // it, so that a rank that stands still is noticed.
 //
 // Thread-safe.
-class Watch {
+class FailureDetector {
  public:
   // Starts the threads: one for each other rank, and one that sends heartbeats.
   //
@@ -36,7 +36,7 @@ class Watch {
   // announce().
   // `pause`: between two heartbeats; 0 means timeout / 8, between 1 ms and 500
   // ms.
-  Watch(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
+  FailureDetector(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
         std::chrono::milliseconds timeout,
         std::function<void(RankFailure)> on_failure,
         std::chrono::milliseconds pause = std::chrono::milliseconds(0));
@@ -45,9 +45,9 @@ class Watch {
   // too, at most for `patience`.
   void leave(std::chrono::milliseconds patience);
 
-  ~Watch();
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
+  ~FailureDetector();
+  FailureDetector(const FailureDetector&) = delete;
+  FailureDetector& operator=(const FailureDetector&) = delete;
 
   // Sends `failure` to all other ranks. Does not wait until they have received
   // it.

@@ -26,9 +26,9 @@ constexpr milliseconds kPause{5};
 // Rank 1 is stopped, continues, sends a failure and waits for the answer.
 const RankProgramEntry kPauses("pauses", [] {
   const auto options = world_options();
-  const Meeting meeting = meet(options);
+  const Rendezvous meeting = meet(options);
   std::atomic<bool> heard{false};
-  Watch watch(
+  FailureDetector watch(
       meeting.control, options.rank, options.size, seconds(60),
       [&](const RankFailure& failure) {
         // The other rank may have left by then.
@@ -59,7 +59,7 @@ const RankProgramEntry kPauses("pauses", [] {
   return 0;
 });
 
-TEST(Watch, APauseOfAnyNumberOfBeatsIsNoHarm) {
+TEST(FailureDetector, APauseOfAnyNumberOfBeatsIsNoHarm) {
   Ranks running("pauses", 2);
   ASSERT_TRUE(running.wait_for_line(1, "stands still"));
   std::this_thread::sleep_for(100 * kPause);  // the test needs this delay

@@ -82,7 +82,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
   explicit Joining(const WorldOptions& options)
       : options_(options), deadline_(Clock::now() + options.timeout) {}
 
-  Meeting run(int listening) {
+  Rendezvous run(int listening) {
     std::promise<Outcome> promise;
     auto answer = promise.get_future();
     std::thread([self = shared_from_this(), listening,
@@ -118,7 +118,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
   // one would free it; TSan would report that, since it does not see
   // libstdc++'s reference counts.
   struct Outcome {
-    Meeting meeting;
+    Rendezvous meeting;
     std::exception_ptr error;
   };
 
@@ -143,8 +143,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
         text_of(store.compareSet(kFailure, {}, bytes_of(mine)))));
   }
 
-  Meeting join(int listening) {
-    Meeting meeting;
+  Rendezvous join(int listening) {
+    Rendezvous meeting;
     meeting.store = connect(listening);
     connected_ = true;
     try {
@@ -344,7 +344,7 @@ std::string address_towards(const std::string& address, int port) {
       "; name this machine's address in WorldOptions::own_address");
 }
 
-Meeting meet(const WorldOptions& options) {
+Rendezvous meet(const WorldOptions& options) {
   TORCH_CHECK_VALUE(
       options.size >= 1 && options.rank >= 0 && options.rank < options.size,
       "rank ", options.rank, " is not one of ", options.size,

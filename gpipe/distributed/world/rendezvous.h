@@ -13,7 +13,7 @@
 namespace gpipe {
 
 // The connections of a world.
-struct Meeting {
+struct Rendezvous {
   c10::intrusive_ptr<c10d::Store> store;  // with a prefix for this world
   // Groups of all ranks, with separate connections: for the pipeline's
   // messages, and for the failure detector.
@@ -22,7 +22,7 @@ struct Meeting {
 
 // Blocks until all ranks have called, at most for twice the timeout, and
 // returns the connections. Errors: see World::connect().
-Meeting meet(const WorldOptions& options);
+Rendezvous meet(const WorldOptions& options);
 
 // Returns a socket that listens on `address` only. (LibTorch's store would
 // listen on all addresses of the machine.) The caller closes it. Throws

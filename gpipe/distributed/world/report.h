@@ -12,7 +12,7 @@ namespace gpipe {
 // Reports to the world that this rank has failed by `exception` in `action`.
 // Does nothing if the world has failed before, as it has if `exception` is its
 // PeerError. Does not throw.
-inline void tell(World& world, const std::exception_ptr& exception,
+inline void report_failure(World& world, const std::exception_ptr& exception,
                  const std::string& action) {
   if (world.failure()) return;
   world.fail({Fault::kFailed, world.rank(), world.rank(), action,
@@ -20,13 +20,13 @@ inline void tell(World& world, const std::exception_ptr& exception,
 }
 
 // Returns the result of `part`. An exception of `part` is first reported by
-// tell() and then rethrown.
+// report_failure() and then rethrown.
 template <typename Part>
-auto telling(World& world, const std::string& action, Part part) {
+auto reporting_failure(World& world, const std::string& action, Part part) {
   try {
     return part();
   } catch (...) {
-    tell(world, std::current_exception(), action);
+    report_failure(world, std::current_exception(), action);
     throw;
   }
 }

@@ -66,11 +66,11 @@ class World::Impl {
 
   explicit Impl(const WorldOptions& options)
       : options_(with_an_end(options)), meeting_(meet(options_)) {
-    watch_ = std::make_unique<Watch>(
+    detector_ = std::make_unique<FailureDetector>(
         meeting_.control, options_.rank, options_.size,
         options_.heartbeat_timeout,
         [this](RankFailure failure) { fail(std::move(failure)); });
-    announcer_ = watch_.get();
+    announcer_ = detector_.get();
   }
 
   ~Impl() {
@@ -83,14 +83,14 @@ class World::Impl {
     if (failure()) {
       std::this_thread::sleep_for(kLastWords);
     } else {
-      watch_->leave(std::min(kPatience, options_.timeout));
+      detector_->leave(std::min(kPatience, options_.timeout));
     }
-    watch_.reset();
+    detector_.reset();
   }
 
   bool forked() const { return origin_.forked(); }
   const WorldOptions& options() const { return options_; }
-  const Meeting& meeting() const { return meeting_; }
+  const Rendezvous& meeting() const { return meeting_; }
 
   std::optional<RankFailure> failure() const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -121,7 +121,7 @@ class World::Impl {
     changed_.notify_all();
     // Each rank that learns of the failure tells all others once. So it also
     // reaches ranks whose own connection to the failed rank still works.
-    if (Watch* const watch = announcer_) watch->announce(failure);
+    if (FailureDetector* const watch = announcer_) watch->announce(failure);
     std::lock_guard<std::mutex> lock(callback_mutex_);
     for (const auto& [number, callback] : callbacks_) callback();
   }
@@ -166,7 +166,7 @@ class World::Impl {
     }
     std::string what =
         "nothing came for " + std::to_string(options_.timeout.count()) + " ms";
-    const int at_fault = watch_->end_of_waiting(peer);
+    const int at_fault = detector_->end_of_waiting(peer);
     if (at_fault != peer) {
       what += " from rank " + std::to_string(peer) + ", which waits for rank " +
               std::to_string(at_fault);
@@ -193,7 +193,7 @@ class World::Impl {
 
   int next_channel() { return next_channel_++; }
 
-  Watch& watch() { return *watch_; }
+  FailureDetector& watch() { return *detector_; }
 
  private:
   struct Waiting {
@@ -209,7 +209,7 @@ class World::Impl {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait_for(lock, kVerdict, [this] { return failed_.load(); });
     }
-    fail({watch_->has_left(peer) ? Fault::kLeft : Fault::kDied, peer,
+    fail({detector_->has_left(peer) ? Fault::kLeft : Fault::kDied, peer,
           options_.rank, action(), error});
     check();
   }
@@ -226,7 +226,7 @@ class World::Impl {
   const Origin origin_;
   const WorldOptions options_;
   const int exceptions_ = std::uncaught_exceptions();
-  const Meeting meeting_;
+  const Rendezvous meeting_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -239,10 +239,10 @@ class World::Impl {
   int next_callback_ = 0;
 
   std::atomic<int> next_channel_{1};  // 0: all_gather() of programs
-  std::unique_ptr<Watch> watch_;
-  // `watch_`, or null while it is constructed: its threads may report failures
+  std::unique_ptr<FailureDetector> detector_;
+  // `detector_`, or null while it is constructed: its threads may report failures
   // before.
-  std::atomic<Watch*> announcer_{nullptr};
+  std::atomic<FailureDetector*> announcer_{nullptr};
 };
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

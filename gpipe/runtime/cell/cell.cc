@@ -28,10 +28,10 @@ std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
   return versions;
 }
 
-std::vector<int64_t> versions_of(const std::vector<Crossing>& crossings) {
+std::vector<int64_t> versions_of(const std::vector<Activation>& inputs) {
   std::vector<int64_t> versions;
-  versions.reserve(crossings.size());
-  for (const Crossing& each : crossings) {
+  versions.reserve(inputs.size());
+  for (const Activation& each : inputs) {
     versions.push_back(version_of(each.tensor));
   }
   return versions;
@@ -89,32 +89,32 @@ void put_back(const std::vector<BufferValue>& values) {
 
 }  // namespace
 
-Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
+Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   leaf_input_ = leaf_input;
   input_kind_ = input.kind;
   input_width_ = input.boundary.size();
-  std::vector<Crossing> crossings = std::move(input.boundary);
-  for (Crossing& skip : input.skips) crossings.push_back(std::move(skip));
+  std::vector<Activation> inputs = std::move(input.boundary);
+  for (Activation& skip : input.skips) inputs.push_back(std::move(skip));
 
   if (checkpointed_) {
-    saved_.input = crossings;
-    saved_.versions = versions_of(crossings);
+    saved_.input = inputs;
+    saved_.versions = versions_of(inputs);
     saved_.frozen = frozen_of(*partition_);
     saved_.training = training_of(*partition_);
     saved_.buffers = partition_->values_of_other_buffers();
   }
 
-  const SharedInput shared(crossings);
+  const SharedInput shared(inputs);
   const std::vector<at::Tensor> outputs =
-      run_layers(std::move(crossings), seed, /*again=*/false);
+      run_layers(std::move(inputs), seed, /*again=*/false);
   shared.check_unchanged(partition_->index);
 
-  std::vector<Crossing> leaving;
+  std::vector<Activation> leaving;
   leaving.reserve(outputs.size());
-  for (const at::Tensor& each : outputs) leaving.push_back(leave(each));
+  for (const at::Tensor& each : outputs) leaving.push_back(without_graph(each));
   mark_shared(leaving);
   shared.mark(leaving);
-  Parcel output;
+  Activations output;
   output.kind = output_kind_;
   const auto skips = leaving.begin() + static_cast<int64_t>(output_width_);
   output.skips.assign(std::make_move_iterator(skips),
@@ -123,7 +123,7 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
   output.boundary = std::move(leaving);
   if (!c10::GradMode::is_enabled()) return output;
 
-  leaves_ = find_leaves(exits_, entry_);
+  leaves_ = find_leaves(output_edges_, input_edges_);
   if (checkpointed_) {
     TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
                 "a layer of partition ", partition_->index,
@@ -132,32 +132,32 @@ Parcel Cell::forward(Parcel input, StepSeed& seed, bool leaf_input) {
                 "the first layer of the partition work out of place "
                 "(such as ReLU without inplace), or use Checkpoint::kNever");
     saved_.leaf_versions = versions_of(leaves_.tensors);
-    leaves_.ways.clear();
+    leaves_.leaf_edges.clear();
     saved_.outputs = outlines_of(outputs);
-    exits_.clear();
-    entry_.clear();
+    output_edges_.clear();
+    input_edges_.clear();
     inner_.clear();
   }
   return output;
 }
 
-std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
+std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
                                          StepSeed& seed, bool again) {
-  Entry entry(input, leaf_input_);
+  GraphInputs input_edges(input, leaf_input_);
   std::vector<at::Tensor> boundary(
-      std::make_move_iterator(entry.tensors().begin()),
-      std::make_move_iterator(entry.tensors().begin() + input_width_));
+      std::make_move_iterator(input_edges.tensors().begin()),
+      std::make_move_iterator(input_edges.tensors().begin() + input_width_));
   std::vector<std::optional<at::Tensor>> imported;
   for (std::size_t k = input_width_; k < input.size(); ++k) {
-    at::Tensor& skip = entry.tensors()[k];
+    at::Tensor& skip = input_edges.tensors()[k];
     imported.push_back(skip.defined() ? std::make_optional(std::move(skip))
                                       : std::nullopt);
   }
-  entry_ = entry.edges();
+  input_edges_ = input_edges.edges();
   inner_.clear();
   const bool seek_inner =
       c10::GradMode::is_enabled() &&
-      std::none_of(entry_.begin(), entry_.end(),
+      std::none_of(input_edges_.begin(), input_edges_.end(),
                    [](const auto& edge) { return edge.is_valid(); });
   // From here on only the layers hold their input, so it is freed as early as
   // in the plain model.
@@ -180,7 +180,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
     tracker.check_done(layer.skips);
     if (seek_inner && inner_.empty()) {
       for (const at::Tensor& each : value.tensors()) {
-        const torch::autograd::Edge edge = exit_of(each);
+        const torch::autograd::Edge edge = gradient_edge(each);
         if (edge.is_valid()) inner_.push_back(edge);
       }
     }
@@ -206,9 +206,9 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Crossing> input,
   for (auto& skip : tracker.take_exported()) {
     outputs.push_back(skip ? std::move(*skip) : at::Tensor());
   }
-  exits_.clear();
+  output_edges_.clear();
   if (c10::GradMode::is_enabled()) {
-    for (const at::Tensor& each : outputs) exits_.push_back(exit_of(each));
+    for (const at::Tensor& each : outputs) output_edges_.push_back(gradient_edge(each));
   }
   return outputs;
 }
@@ -315,68 +315,68 @@ void Cell::recompute(StepSeed& seed) {
               " did not return the same in the recompute as in the "
               "checkpointed forward (number, sizes, dtype or requires_grad "
               "of the outputs differ); a layer must do the same in both");
-  find_ways_again();
+  relink_leaf_edges();
 }
 
 // Leaves keep their order of the first forward, because leaf_numbers_ refers to
 // it.
-void Cell::find_ways_again() {
-  Leaves now = find_leaves(exits_, entry_);
+void Cell::relink_leaf_edges() {
+  Leaves now = find_leaves(output_edges_, input_edges_);
   const bool as_before = std::equal(
       now.tensors.begin(), now.tensors.end(), leaves_.tensors.begin(),
       leaves_.tensors.end(),
       [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
   if (as_before) {
-    leaves_.ways = std::move(now.ways);
+    leaves_.leaf_edges = std::move(now.leaf_edges);
     return;
   }
   std::unordered_map<const at::TensorImpl*, std::size_t> places;
   for (std::size_t k = 0; k < leaves_.tensors.size(); ++k) {
     places.emplace(leaves_.tensors[k].unsafeGetTensorImpl(), k);
   }
-  leaves_.ways.clear();
-  for (Leaves::Way way : now.ways) {
-    const auto place = places.find(now.tensors[way.leaf].unsafeGetTensorImpl());
+  leaves_.leaf_edges.clear();
+  for (Leaves::LeafEdge leaf_edge : now.leaf_edges) {
+    const auto place = places.find(now.tensors[leaf_edge.leaf].unsafeGetTensorImpl());
     if (place == places.end()) continue;  // not a leaf in the forward
-    way.leaf = place->second;
-    leaves_.ways.push_back(way);
+    leaf_edge.leaf = place->second;
+    leaves_.leaf_edges.push_back(leaf_edge);
   }
 }
 
-void Cell::take_roots(GradParcel grads,
+void Cell::take_roots(Gradients grads,
                       std::vector<torch::autograd::Edge>& roots,
                       std::vector<at::Tensor>& root_grads) {
   // Roots are in the order in which the engine would reach them in the plain
   // model, last consumer first, so that sums over them have the same bits.
-  for (std::size_t k = exits_.size(); k-- > output_width_;) {
-    roots.push_back(exits_[k]);
+  for (std::size_t k = output_edges_.size(); k-- > output_width_;) {
+    roots.push_back(output_edges_[k]);
     root_grads.push_back(std::move(grads.skips[k - output_width_]));
   }
   for (std::size_t k = 0; k < output_width_; ++k) {
-    roots.push_back(exits_[k]);
+    roots.push_back(output_edges_[k]);
     root_grads.push_back(std::move(grads.boundary[k]));
   }
 }
 
-GradParcel Cell::parcel_of(std::vector<at::Tensor> input_grads) const {
-  GradParcel parcel;
+Gradients Cell::gradients_of(std::vector<at::Tensor> input_grads) const {
+  Gradients activations;
   for (std::size_t k = 0; k < input_grads.size(); ++k) {
-    auto& list = k < input_width_ ? parcel.boundary : parcel.skips;
+    auto& list = k < input_width_ ? activations.boundary : activations.skips;
     list.push_back(std::move(input_grads[k]));
   }
-  return parcel;
+  return activations;
 }
 
-GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
+Gradients Cell::backward(Gradients grads, bool keep_graph, bool want_input,
                           const std::vector<bool>& leaf_wanted,
                           const LeafSink& sink) {
   std::vector<torch::autograd::Edge> roots, targets;
   std::vector<at::Tensor> root_grads;
   take_roots(std::move(grads), roots, root_grads);
   if (want_input) {
-    targets = entry_;
+    targets = input_edges_;
   } else {
-    targets.resize(entry_.size());
+    targets.resize(input_edges_.size());
   }
   std::vector<bool> wanted(leaves_.tensors.size(), true);
   for (std::size_t k = 0; k < wanted.size() && !leaf_wanted.empty(); ++k) {
@@ -387,25 +387,25 @@ GradParcel Cell::backward(GradParcel grads, bool keep_graph, bool want_input,
   // kept.
   const bool keep = keep_graph && !checkpointed_;
   if (!keep) {
-    exits_.clear();
+    output_edges_.clear();
     inner_.clear();
   }
   auto found = run_backward(roots, std::move(root_grads), targets, keep,
                             leaves_, wanted, sink);
-  if (!keep) leaves_.ways.clear();
-  if (checkpointed_) entry_.clear();
-  return parcel_of(std::move(found));
+  if (!keep) leaves_.leaf_edges.clear();
+  if (checkpointed_) input_edges_.clear();
+  return gradients_of(std::move(found));
 }
 
-GradParcel Cell::backward_input(GradParcel grads) {
+Gradients Cell::backward_input(Gradients grads) {
   std::vector<torch::autograd::Edge> roots;
   std::vector<at::Tensor> root_grads;
   take_roots(std::move(grads), roots, root_grads);
-  exits_.clear();
-  split_.emplace(std::move(roots), std::exchange(entry_, {}),
+  output_edges_.clear();
+  split_.emplace(std::move(roots), std::exchange(input_edges_, {}),
                  std::exchange(inner_, {}), leaves_);
-  leaves_.ways.clear();
-  return parcel_of(split_->input_part(std::move(root_grads)));
+  leaves_.leaf_edges.clear();
+  return gradients_of(split_->input_part(std::move(root_grads)));
 }
 
 void Cell::backward_weight(const LeafSink& sink) {
@@ -415,8 +415,8 @@ void Cell::backward_weight(const LeafSink& sink) {
 
 void Cell::release() {
   saved_ = Saved();
-  entry_.clear();
-  exits_.clear();
+  input_edges_.clear();
+  output_edges_.clear();
   inner_.clear();
   split_.reset();
   leaves_ = Leaves();

@@ -24,15 +24,15 @@ class CellTracker;
 // The activations that go from cell to cell in the forward: the tensors between
 // two layers (`boundary`), and skip tensors in the order of the partition's
 // imports or exports.
-struct Parcel {
+struct Activations {
   Value::Kind kind = Value::Kind::kTensor;
-  std::vector<Crossing> boundary;
-  std::vector<Crossing> skips;
+  std::vector<Activation> boundary;
+  std::vector<Activation> skips;
 };
 
-// The gradients of a Parcel, which go back from cell to cell. Undefined: no
+// The gradients of a Activations, which go back from cell to cell. Undefined: no
 // gradient.
-struct GradParcel {
+struct Gradients {
   std::vector<at::Tensor> boundary;
   std::vector<at::Tensor> skips;
 };
@@ -103,7 +103,7 @@ class Cell {
   // in place that others need (shared input, or the input of a checkpointed
   // cell), and c10::ValueError if the loss is not a floating-point tensor with
   // one element.
-  Parcel forward(Parcel input, StepSeed& seed, bool leaf_input);
+  Activations forward(Activations input, StepSeed& seed, bool leaf_input);
 
   // Runs the forward of a checkpointed cell again, before each backward. The
   // values are those of the forward: random numbers and buffers are the same.
@@ -117,14 +117,14 @@ class Cell {
   // is wanted. Gradients of leaves go to `sink`, with the leaf's index in
   // leaves(), if `leaf_wanted` is true at the leaf's number in the partition
   // (empty: all are wanted).
-  GradParcel backward(GradParcel grads, bool keep_graph, bool want_input,
+  Gradients backward(Gradients grads, bool keep_graph, bool want_input,
                       const std::vector<bool>& leaf_wanted,
                       const LeafSink& sink);
 
   // Run the backward in two parts, see split_backward.h. The first part returns
   // the gradients of the inputs. The second part passes the gradients of all
   // leaves to `sink`.
-  GradParcel backward_input(GradParcel grads);
+  Gradients backward_input(Gradients grads);
   void backward_weight(const LeafSink& sink);
 
   // Returns the leaves that the outputs depend on: parameters, and other
@@ -148,7 +148,7 @@ class Cell {
 
  private:
   struct Saved {
-    std::vector<Crossing> input;
+    std::vector<Activation> input;
     std::vector<int64_t> versions;       // of input
     std::vector<int64_t> leaf_versions;  // of leaves_
     // Frozen parameters, which are not in leaves_, with their versions.
@@ -159,10 +159,10 @@ class Cell {
     std::vector<GivenDraw> draws;      // from generators that layers passed
   };
 
-  // Runs the layers on `input`, fills `entry_` and `exits_`, and returns the
+  // Runs the layers on `input`, fills `input_edges_` and `output_edges_`, and returns the
   // outputs: boundary tensors, then exported skips. `again`: this is a
   // recompute.
-  std::vector<at::Tensor> run_layers(std::vector<Crossing> input,
+  std::vector<at::Tensor> run_layers(std::vector<Activation> input,
                                      StepSeed& seed, bool again);
   Value run_head(Value output);
   void check_output(const Layer& layer, const Value& output,
@@ -171,13 +171,13 @@ class Cell {
   void check_unchanged(const at::Tensor& parameter, int64_t version) const;
   // Finds the edges to the leaves in the graph of a recompute. The leaves keep
   // their order of the first forward.
-  void find_ways_again();
+  void relink_leaf_edges();
   // Moves the output gradients into `root_grads`, with the edges where they
   // start in `roots`.
-  void take_roots(GradParcel grads, std::vector<torch::autograd::Edge>& roots,
+  void take_roots(Gradients grads, std::vector<torch::autograd::Edge>& roots,
                   std::vector<at::Tensor>& root_grads);
   // Splits gradients of the inputs into those of boundary and skip tensors.
-  GradParcel parcel_of(std::vector<at::Tensor> input_grads) const;
+  Gradients gradients_of(std::vector<at::Tensor> input_grads) const;
 
   Partition* partition_;
   int64_t random_stream_;
@@ -192,11 +192,11 @@ class Cell {
   std::size_t output_width_ = 0;  // boundary tensors; exported skips follow
 
   // The edges at which gradients of the inputs arrive.
-  std::vector<torch::autograd::Edge> entry_;
+  std::vector<torch::autograd::Edge> input_edges_;
   // The edges at which gradients of the outputs start. The cell does not hold
   // the outputs themselves. An operator that needs one in its backward holds
   // it.
-  std::vector<torch::autograd::Edge> exits_;
+  std::vector<torch::autograd::Edge> output_edges_;
   // The gradient edges of the first layer's outputs that have a graph. Used if
   // no gradient of the input is wanted: then these edges separate
   // backward_input() from backward_weight().

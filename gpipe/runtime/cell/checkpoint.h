@@ -16,7 +16,7 @@ enum class Checkpoint {
 };
 
 // Returns the name as in torchgpipe: "always", "except_last" or "never".
-inline const char* name_of(Checkpoint mode) {
+inline const char* to_string(Checkpoint mode) {
   switch (mode) {
     case Checkpoint::kAlways:
       return "always";

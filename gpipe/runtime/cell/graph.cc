@@ -51,23 +51,23 @@ class ToSink {
       : end_(make_node<Begin>()) {
     end_->add_input_metadata(Node::undefined_input());
     std::vector<NodePtr> sinks(leaves.tensors.size());
-    for (const Leaves::Way& way : leaves.ways) {
-      if (!wanted[way.leaf]) continue;
+    for (const Leaves::LeafEdge& leaf_edge : leaves.leaf_edges) {
+      if (!wanted[leaf_edge.leaf]) continue;
       empty_ = false;
-      NodePtr& node = sinks[way.leaf];
+      NodePtr& node = sinks[leaf_edge.leaf];
       if (!node) {
-        node = make_node<Sink>(sink, way.leaf, end());
-        node->add_input_metadata(leaves.tensors[way.leaf]);
+        node = make_node<Sink>(sink, leaf_edge.leaf, end());
+        node->add_input_metadata(leaves.tensors[leaf_edge.leaf]);
       }
-      if (!way.node) {
+      if (!leaf_edge.node) {
         const auto leaf =
-            torch::autograd::impl::gradient_edge(leaves.tensors[way.leaf]);
+            torch::autograd::impl::gradient_edge(leaves.tensors[leaf_edge.leaf]);
         for (Edge& root : roots) {
           if (root.function == leaf.function) root.function = node;
         }
         continue;
       }
-      Edge& edge = way.node->next_edges()[way.edge];
+      Edge& edge = leaf_edge.node->next_edges()[leaf_edge.edge];
       if (!edge.is_valid()) continue;
       diverted_.emplace_back(&edge, edge.function);
       edge.function = node;
@@ -163,11 +163,11 @@ class Seen {
 };
 
 // Copies the exits that have a graph and a gradient to `roots`.
-void take_roots(const edge_list& exits, std::vector<at::Tensor> grads,
+void take_roots(const edge_list& output_edges, std::vector<at::Tensor> grads,
                 edge_list& roots, variable_list& root_grads) {
-  for (std::size_t k = 0; k < exits.size(); ++k) {
-    if (!exits[k].is_valid() || !grads[k].defined()) continue;
-    roots.push_back(exits[k]);
+  for (std::size_t k = 0; k < output_edges.size(); ++k) {
+    if (!output_edges[k].is_valid() || !grads[k].defined()) continue;
+    roots.push_back(output_edges[k]);
     root_grads.push_back(std::move(grads[k]));
   }
 }
@@ -191,19 +191,19 @@ std::vector<at::Tensor> execute(const edge_list& roots,
 
 }  // namespace
 
-Entry::Entry(const std::vector<Crossing>& crossings, bool leaf) {
-  tensors_.reserve(crossings.size());
-  edges_.resize(crossings.size());
+GraphInputs::GraphInputs(const std::vector<Activation>& inputs, bool leaf) {
+  tensors_.reserve(inputs.size());
+  edges_.resize(inputs.size());
   NodePtr begin;
-  for (std::size_t k = 0; k < crossings.size(); ++k) {
-    const Crossing& crossing = crossings[k];
-    if (!crossing.tensor.defined() || !c10::GradMode::is_enabled() ||
-        !crossing.requires_grad) {
-      tensors_.push_back(crossing.tensor.defined() ? crossing.tensor.detach()
-                                                   : crossing.tensor);
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    const Activation& input = inputs[k];
+    if (!input.tensor.defined() || !c10::GradMode::is_enabled() ||
+        !input.requires_grad) {
+      tensors_.push_back(input.tensor.defined() ? input.tensor.detach()
+                                                   : input.tensor);
       continue;
     }
-    at::Tensor tensor = crossing.tensor.detach();
+    at::Tensor tensor = input.tensor.detach();
     if (leaf) {
       tensor.requires_grad_();
     } else {
@@ -215,31 +215,31 @@ Entry::Entry(const std::vector<Crossing>& crossings, bool leaf) {
   }
 }
 
-Crossing leave(const at::Tensor& output) {
+Activation without_graph(const at::Tensor& output) {
   if (!output.defined()) return {};
   return {output.detach(), output.requires_grad(), /*shared=*/false};
 }
 
-Edge exit_of(const at::Tensor& output) {
+Edge gradient_edge(const at::Tensor& output) {
   return output.defined() && output.requires_grad()
              ? torch::autograd::impl::gradient_edge(output)
              : Edge();
 }
 
-NodePtr begin_like(const Node& node) {
+NodePtr stand_in_for(const Node& node) {
   auto begin = make_node<Begin>();
   begin->take_inputs_of(node);
   return begin;
 }
 
-Leaves find_leaves(const edge_list& exits, const edge_list& entry) {
+Leaves find_leaves(const edge_list& output_edges, const edge_list& input_edges) {
   Leaves leaves;
   thread_local Seen seen;
   thread_local std::vector<Node*> stack;
   seen.clear();
   stack.clear();
   const uint64_t here = at::RecordFunction::currentThreadId();
-  for (const Edge& edge : entry) seen.insert(edge.function.get());
+  for (const Edge& edge : input_edges) seen.insert(edge.function.get());
   const auto visit = [&](const Edge& edge, Node* from, std::size_t index) {
     Node* node = edge.function.get();
     if (!node) return;
@@ -257,9 +257,9 @@ Leaves find_leaves(const edge_list& exits, const edge_list& entry) {
         if (node->thread_id() != here) leaves.foreign.push_back(edge.function);
       }
     }
-    if (*leaf != Seen::kNoLeaf) leaves.ways.push_back({from, index, *leaf});
+    if (*leaf != Seen::kNoLeaf) leaves.leaf_edges.push_back({from, index, *leaf});
   };
-  for (std::size_t k = 0; k < exits.size(); ++k) visit(exits[k], nullptr, k);
+  for (std::size_t k = 0; k < output_edges.size(); ++k) visit(output_edges[k], nullptr, k);
   while (!stack.empty()) {
     Node* node = stack.back();
     stack.pop_back();
@@ -269,7 +269,7 @@ Leaves find_leaves(const edge_list& exits, const edge_list& entry) {
   return leaves;
 }
 
-std::vector<at::Tensor> run_backward(const edge_list& exits,
+std::vector<at::Tensor> run_backward(const edge_list& output_edges,
                                      std::vector<at::Tensor> grads,
                                      const edge_list& targets, bool keep_graph,
                                      const Leaves& leaves,
@@ -277,7 +277,7 @@ std::vector<at::Tensor> run_backward(const edge_list& exits,
                                      const LeafSink& sink) {
   edge_list roots, wanted;
   variable_list root_grads;
-  take_roots(exits, std::move(grads), roots, root_grads);
+  take_roots(output_edges, std::move(grads), roots, root_grads);
   for (const Edge& edge : targets) {
     if (edge.is_valid()) wanted.push_back(edge);
   }

@@ -15,7 +15,7 @@ namespace gpipe {
 
 // A tensor at the boundary of a cell, without graph. Undefined: a skip that was
 // stashed as "no tensor", or an undefined element of a vector.
-struct Crossing {
+struct Activation {
   at::Tensor tensor;
   bool requires_grad = false;  // in the graph of the cell that made it
   // Whether another tensor shares its memory: see shared_memory.h.
@@ -29,10 +29,10 @@ struct Crossing {
 // `leaf`: the input tensors are leaves of the user's graph. Then they are
 // leaves here too, because in-place work on them is an error in the plain
 // model.
-class Entry {
+class GraphInputs {
  public:
-  Entry() = default;
-  Entry(const std::vector<Crossing>& crossings, bool leaf);
+  GraphInputs() = default;
+  GraphInputs(const std::vector<Activation>& inputs, bool leaf);
 
   std::vector<at::Tensor>& tensors() { return tensors_; }
   // Returns the edge at which each tensor's gradient arrives; empty if no
@@ -45,41 +45,41 @@ class Entry {
 };
 
 // Detaches an output of the cell, to pass it to other cells.
-Crossing leave(const at::Tensor& output);
+Activation without_graph(const at::Tensor& output);
 
 // Returns the edge at which the gradient of `output` starts; empty if `output`
 // has no graph.
-torch::autograd::Edge exit_of(const at::Tensor& output);
+torch::autograd::Edge gradient_edge(const at::Tensor& output);
 
 // Returns a placeholder for `node`, at which a graph ends. It is never run.
-NodePtr begin_like(const torch::autograd::Node& node);
+NodePtr stand_in_for(const torch::autograd::Node& node);
 
 // The leaves of a graph (parameters, and other tensors that layers have
 // captured), in the order of the search, and the edges that lead to them.
 struct Leaves {
   // An edge to a leaf.
-  struct Way {
+  struct LeafEdge {
     torch::autograd::Node* node;  // null: an output is the leaf itself
     std::size_t edge;             // index among the node's edges, or output
     std::size_t leaf;             // index in `tensors`
   };
   std::vector<at::Tensor> tensors;
-  std::vector<Way> ways;  // valid while the graph lives
+  std::vector<LeafEdge> leaf_edges;  // valid while the graph lives
   // Nodes of the graph that another thread has made. They belong to a tensor
   // with a graph that a layer has captured.
   std::vector<NodePtr> foreign;
 };
 
-// Returns the leaves of the graph behind `exits`. `entry`: the edges at which
+// Returns the leaves of the graph behind `output_edges`. `input_edges`: the edges at which
 // the graph begins; they do not count as leaves.
-Leaves find_leaves(const std::vector<torch::autograd::Edge>& exits,
-                   const std::vector<torch::autograd::Edge>& entry);
+Leaves find_leaves(const std::vector<torch::autograd::Edge>& output_edges,
+                   const std::vector<torch::autograd::Edge>& input_edges);
 
 // Receives the gradient of leaf `leaf` as soon as it is complete, while the
 // engine still runs. Threads: on an accelerator, the engine's thread.
 using LeafSink = std::function<void(std::size_t leaf, at::Tensor grad)>;
 
-// Runs backward from `exits` with gradients `grads` (undefined: none). Returns
+// Runs backward from `output_edges` with gradients `grads` (undefined: none). Returns
 // the gradients that arrive at `targets`, undefined where none arrives or the
 // target is empty. `leaves`: the leaves of this graph. Their gradients go to
 // `sink` one by one, so that they are not all held at the same time. `wanted`:
@@ -89,7 +89,7 @@ using LeafSink = std::function<void(std::size_t leaf, at::Tensor grad)>;
 // because they are for the sum over all cells.
 // Threads: on CPU all of it runs on the calling thread.
 std::vector<at::Tensor> run_backward(
-    const std::vector<torch::autograd::Edge>& exits,
+    const std::vector<torch::autograd::Edge>& output_edges,
     std::vector<at::Tensor> grads,
     const std::vector<torch::autograd::Edge>& targets, bool keep_graph,
     const Leaves& leaves, const std::vector<bool>& wanted,

@@ -120,8 +120,8 @@ std::vector<NormStatistics::Update> NormStatistics::updates() const {
     int64_t count = 0;
     at::Tensor mean, squares;  // sum of squared deviations from the mean
     for (const Seen& each : layer.seen) {
-      record_use(each.mean, each.mean.device());
-      record_use(each.inverse_deviation, each.inverse_deviation.device());
+      record_stream(each.mean, each.mean.device());
+      record_stream(each.inverse_deviation, each.inverse_deviation.device());
       const auto n = static_cast<double>(each.count);
       const at::Tensor m = each.mean.to(at::kDouble);
       const at::Tensor s =

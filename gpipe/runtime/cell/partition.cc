@@ -91,7 +91,7 @@ std::vector<Partition> partition(std::vector<Layer> layers,
       partitions[j].layers.push_back(std::move(layers[next++]));
     }
     if (partitions[j].layers.front().module.is_empty()) {
-      partitions[j].elsewhere = true;
+      partitions[j].remote = true;
       partitions[j].layers.clear();
     }
     collect_modules(partitions[j]);

@@ -44,7 +44,7 @@ struct Partition {
   int64_t index = 0;
   // Whether the partition is remote (in another process). Then only `index`,
   // `imports` and `exports` have a meaning.
-  bool elsewhere = false;
+  bool remote = false;
   c10::Device device = c10::Device(c10::kCPU);
   std::vector<Layer> layers;
   // The skip tensors that come from earlier partitions, and those that go to

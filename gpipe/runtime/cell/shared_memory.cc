@@ -8,11 +8,11 @@
 namespace gpipe {
 namespace {
 
-bool has_memory(const Crossing& crossing) {
+bool has_memory(const Activation& crossing) {
   return crossing.tensor.defined() && crossing.tensor.has_storage();
 }
 
-bool in_common(const Crossing& a, const Crossing& b) {
+bool in_common(const Activation& a, const Activation& b) {
   if (!has_memory(a) || !has_memory(b)) return false;
   if (!a.tensor.is_alias_of(b.tensor)) return false;
   return at::get_overlap_status(a.tensor, b.tensor) != at::MemOverlapStatus::No;
@@ -20,7 +20,7 @@ bool in_common(const Crossing& a, const Crossing& b) {
 
 }  // namespace
 
-void mark_shared(std::vector<Crossing>& crossings) {
+void mark_shared(std::vector<Activation>& crossings) {
   for (std::size_t k = 1; k < crossings.size(); ++k) {
     for (std::size_t n = 0; n < k; ++n) {
       if (!in_common(crossings[n], crossings[k])) continue;
@@ -29,8 +29,8 @@ void mark_shared(std::vector<Crossing>& crossings) {
   }
 }
 
-SharedInput::SharedInput(const std::vector<Crossing>& input) {
-  for (const Crossing& each : input) {
+SharedInput::SharedInput(const std::vector<Activation>& input) {
+  for (const Activation& each : input) {
     if (!each.shared || !has_memory(each) || each.tensor.is_inference()) {
       continue;
     }
@@ -54,10 +54,10 @@ void SharedInput::check_unchanged(int64_t partition) const {
   }
 }
 
-void SharedInput::mark(std::vector<Crossing>& outputs) const {
+void SharedInput::mark(std::vector<Activation>& outputs) const {
   for (const Tensor& each : tensors_) {
     const auto memory = each.memory.lock();
-    for (Crossing& output : outputs) {
+    for (Activation& output : outputs) {
       if (memory && has_memory(output) &&
           output.tensor.storage().unsafeGetStorageImpl() == memory.get()) {
         output.shared = true;

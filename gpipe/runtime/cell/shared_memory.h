@@ -19,21 +19,21 @@ namespace gpipe {
 // device. So layers must not change a shared tensor in place.
 
 // Marks the tensors of `crossings` that share memory with each other
-// (Crossing::shared). Views of one tensor are marked if they overlap, or if
+// (Activation::shared). Views of one tensor are marked if they overlap, or if
 // this is not known.
-void mark_shared(std::vector<Crossing>& crossings);
+void mark_shared(std::vector<Activation>& crossings);
 
 // The shared input tensors of a cell, to be checked after its layers have run.
 // Does not keep the tensors alive.
 class SharedInput {
  public:
-  explicit SharedInput(const std::vector<Crossing>& input);
+  explicit SharedInput(const std::vector<Activation>& input);
 
   // Throws c10::Error, with the partition's number, if one of the tensors was
   // changed in place.
   void check_unchanged(int64_t partition) const;
   // Marks the tensors of `outputs` that share memory with one of the inputs.
-  void mark(std::vector<Crossing>& outputs) const;
+  void mark(std::vector<Activation>& outputs) const;
 
  private:
   struct Tensor {

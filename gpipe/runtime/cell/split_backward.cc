@@ -43,9 +43,9 @@ bool is_product(const Node& node) {
   };
   // name() makes a new string at each call.
   thread_local std::unordered_map<std::type_index, bool> known;
-  const auto [entry, is_new] = known.emplace(typeid(node), false);
-  if (is_new) entry->second = kNames.count(node.name()) > 0;
-  return entry->second;
+  const auto [input_edges, is_new] = known.emplace(typeid(node), false);
+  if (is_new) input_edges->second = kNames.count(node.name()) > 0;
+  return input_edges->second;
 }
 
 // Runs a node as the engine does, but without hooks.
@@ -118,7 +118,7 @@ struct SplitBackward::Graph {
     edge_list rest;  // its other edges, while the weight part runs
   };
 
-  edge_list exits, entry, inner;
+  edge_list output_edges, input_edges, inner;
   Leaves leaves;
   std::vector<Product> products;
   std::vector<at::Tensor> inner_grads;
@@ -147,7 +147,7 @@ std::vector<NodePtr> SplitBackward::Graph::nodes_above(
   };
   std::vector<Visit> stack;
   std::vector<NodePtr> found;
-  for (const Edge& exit : exits) {
+  for (const Edge& exit : output_edges) {
     if (exit.is_valid() && !above.count(exit.function.get())) {
       stack.push_back({exit.function, 0, false});
     }
@@ -185,7 +185,7 @@ edge_list SplitBackward::Graph::end_at_inner(
   for (const Edge& edge : inner) {
     auto& stand_in = stand_ins[edge.function.get()];
     if (stand_in) continue;
-    stand_in = begin_like(*edge.function);
+    stand_in = stand_in_for(*edge.function);
     for (uint32_t k = 0; k < edge.function->num_inputs(); ++k) {
       old.emplace_back(edge.function, k);
       ends.emplace_back(stand_in, k);
@@ -196,7 +196,7 @@ edge_list SplitBackward::Graph::end_at_inner(
     const auto found = stand_ins.find(edge.function.get());
     if (found != stand_ins.end()) edge.function = found->second;
   };
-  for (Edge& exit : exits) divert(exit);
+  for (Edge& exit : output_edges) divert(exit);
   for (const auto& node : above) {
     for (Edge& edge : node->next_edges()) divert(edge);
   }
@@ -231,11 +231,11 @@ void SplitBackward::Graph::set_products_aside(const std::vector<NodePtr>& above,
   }
 }
 
-SplitBackward::SplitBackward(edge_list exits, edge_list entry, edge_list inner,
+SplitBackward::SplitBackward(edge_list output_edges, edge_list input_edges, edge_list inner,
                              Leaves leaves)
     : graph_(std::make_unique<Graph>()) {
-  graph_->exits = std::move(exits);
-  graph_->entry = std::move(entry);
+  graph_->output_edges = std::move(output_edges);
+  graph_->input_edges = std::move(input_edges);
   graph_->inner = std::move(inner);
   graph_->leaves = std::move(leaves);
 }
@@ -248,16 +248,16 @@ std::vector<at::Tensor> SplitBackward::input_part(
     std::vector<at::Tensor> grads) {
   Graph& graph = *graph_;
   const bool to_entry =
-      std::any_of(graph.entry.begin(), graph.entry.end(),
+      std::any_of(graph.input_edges.begin(), graph.input_edges.end(),
                   [](const Edge& edge) { return edge.is_valid(); });
   if (!to_entry && graph.inner.empty()) {
-    graph.inner = graph.exits;
+    graph.inner = graph.output_edges;
     graph.inner_grads = std::move(grads);
-    return std::vector<at::Tensor>(graph.entry.size());
+    return std::vector<at::Tensor>(graph.input_edges.size());
   }
 
   edge_list targets;
-  for (const Edge& edge : to_entry ? graph.entry : graph.inner) {
+  for (const Edge& edge : to_entry ? graph.input_edges : graph.inner) {
     if (edge.is_valid()) targets.push_back(edge);
   }
   const auto above = graph.nodes_above(targets);
@@ -265,7 +265,7 @@ std::vector<at::Tensor> SplitBackward::input_part(
   graph.set_products_aside(above, targets);
   const std::vector<bool> all(graph.leaves.tensors.size(), true);
   auto found =
-      run_backward(graph.exits, std::move(grads), targets, /*keep_graph=*/true,
+      run_backward(graph.output_edges, std::move(grads), targets, /*keep_graph=*/true,
                    graph.leaves, all, [&](std::size_t leaf, at::Tensor grad) {
                      graph.early.emplace_back(leaf, std::move(grad));
                    });
@@ -275,14 +275,14 @@ std::vector<at::Tensor> SplitBackward::input_part(
   for (const auto& node : above) {
     if (!needed.count(node.get())) node->release_variables();
   }
-  std::vector<at::Tensor> entry_grads(graph.entry.size());
+  std::vector<at::Tensor> entry_grads(graph.input_edges.size());
   if (!to_entry) {
     graph.inner_grads = std::move(found);
     return entry_grads;
   }
   auto next = found.begin();
-  for (std::size_t k = 0; k < graph.entry.size(); ++k) {
-    if (graph.entry[k].is_valid()) entry_grads[k] = std::move(*next++);
+  for (std::size_t k = 0; k < graph.input_edges.size(); ++k) {
+    if (graph.input_edges[k].is_valid()) entry_grads[k] = std::move(*next++);
   }
   return entry_grads;
 }
@@ -301,7 +301,7 @@ void SplitBackward::weight_part(const LeafSink& sink) {
           std::any_of(product.grads->begin(), product.grads->end(),
                       [](const at::Tensor& grad) { return grad.defined(); });
       if (!any) continue;
-      // `rest` keeps the other edges, so that the nodes that Leaves::ways
+      // `rest` keeps the other edges, so that the nodes that Leaves::leaf_edges
       // points to stay alive.
       product.rest = std::exchange(product.node->next_edges(), product.later);
       variable_list found = run(*product.node, std::move(*product.grads));

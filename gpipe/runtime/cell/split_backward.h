@@ -34,19 +34,19 @@ namespace gpipe {
 // thread.
 class SplitBackward {
  public:
-  // `exits`, `entry`, `leaves`: the ends of the graph, see graph.h. No other
-  // code may use the graph. Empty edges in `entry`: no gradient is wanted.
-  // `inner`: used instead of `entry` if no edge of `entry` is wanted: edges
+  // `output_edges`, `input_edges`, `leaves`: the ends of the graph, see graph.h. No other
+  // code may use the graph. Empty edges in `input_edges`: no gradient is wanted.
+  // `inner`: used instead of `input_edges` if no edge of `input_edges` is wanted: edges
   // inside the graph that divide it into two parts of some cost each. If
   // `inner` is empty too, the weight part does everything.
-  SplitBackward(std::vector<torch::autograd::Edge> exits,
-                std::vector<torch::autograd::Edge> entry,
+  SplitBackward(std::vector<torch::autograd::Edge> output_edges,
+                std::vector<torch::autograd::Edge> input_edges,
                 std::vector<torch::autograd::Edge> inner, Leaves leaves);
   ~SplitBackward();
   SplitBackward(SplitBackward&&) noexcept;
   SplitBackward& operator=(SplitBackward&&) noexcept;
 
-  // Returns the gradients that arrive at `entry`. Frees saved tensors that the
+  // Returns the gradients that arrive at `input_edges`. Frees saved tensors that the
   // weight part does not need.
   std::vector<at::Tensor> input_part(std::vector<at::Tensor> grads);
 

@@ -69,21 +69,21 @@ LeafSink into(std::vector<Tensor>& result, const Leaves& leaves,
   };
 }
 
-Gradients whole(const Tensor& output, const edge_list& entry,
+Gradients whole(const Tensor& output, const edge_list& input_edges,
                 const std::vector<Tensor>& asked) {
   Gradients result;
-  const Leaves leaves = find_leaves({exit_of(output)}, entry);
+  const Leaves leaves = find_leaves({gradient_edge(output)}, input_edges);
   const std::vector<bool> all(leaves.tensors.size(), true);
-  result.input = run_backward({exit_of(output)}, {some_gradient(output)}, entry,
+  result.input = run_backward({gradient_edge(output)}, {some_gradient(output)}, input_edges,
                               /*keep_graph=*/false, leaves, all,
                               into(result.leaves, leaves, asked))[0];
   return result;
 }
 
 Gradients whole(const Piece& piece, bool input_wanted = true) {
-  Entry entry({{piece.input, input_wanted}}, /*leaf=*/false);
-  const Tensor output = piece.function(entry.tensors()[0]);
-  return whole(output, entry.edges(), piece.leaves);
+  GraphInputs input_edges({{piece.input, input_wanted}}, /*leaf=*/false);
+  const Tensor output = piece.function(input_edges.tensors()[0]);
+  return whole(output, input_edges.edges(), piece.leaves);
 }
 
 std::vector<Tensor> weights(SplitBackward& split, const Leaves& leaves,
@@ -94,10 +94,10 @@ std::vector<Tensor> weights(SplitBackward& split, const Leaves& leaves,
 }
 
 Gradients in_two_parts(const Piece& piece, bool input_wanted = true) {
-  Entry entry({{piece.input, input_wanted}}, /*leaf=*/false);
-  Tensor output = piece.function(entry.tensors()[0]);
-  const Leaves leaves = find_leaves({exit_of(output)}, entry.edges());
-  SplitBackward split({exit_of(output)}, entry.edges(), {}, leaves);
+  GraphInputs input_edges({{piece.input, input_wanted}}, /*leaf=*/false);
+  Tensor output = piece.function(input_edges.tensors()[0]);
+  const Leaves leaves = find_leaves({gradient_edge(output)}, input_edges.edges());
+  SplitBackward split({gradient_edge(output)}, input_edges.edges(), {}, leaves);
   const Tensor grad = some_gradient(output);
   output.reset();
   auto input = split.input_part({grad});
@@ -246,11 +246,11 @@ TEST_F(SplitBackwardTest, AnInnerPlaceStandsForAnInputThatNobodyWants) {
   const auto expected = whole(output, {Edge()}, leaves).leaves;
 
   forward();
-  const Leaves ends = find_leaves({exit_of(output)}, {});
+  const Leaves ends = find_leaves({gradient_edge(output)}, {});
   // The edge is given twice, because a layer may return a tensor more than
   // once.
-  SplitBackward parts({exit_of(output)}, {Edge()},
-                      {exit_of(inner), exit_of(inner)}, ends);
+  SplitBackward parts({gradient_edge(output)}, {Edge()},
+                      {gradient_edge(inner), gradient_edge(inner)}, ends);
   EXPECT_FALSE(parts.input_part({grad})[0].defined());
   EXPECT_EQ(first_calls, 0);
   const auto found = weights(parts, ends, leaves);
@@ -264,10 +264,10 @@ TEST_F(SplitBackwardTest, AnInnerPlaceStandsForAnInputThatNobodyWants) {
 TEST_F(SplitBackwardTest, AnOutputWithoutGradientLeavesNothing) {
   const Piece piece =
       piece_of(nn::Sequential(nn::Linear(5, 7)), torch::randn({4, 5}));
-  Entry entry({{piece.input, true}}, false);
-  const Tensor output = piece.function(entry.tensors()[0]);
-  SplitBackward split({exit_of(output)}, entry.edges(), {},
-                      find_leaves({exit_of(output)}, entry.edges()));
+  GraphInputs input_edges({{piece.input, true}}, false);
+  const Tensor output = piece.function(input_edges.tensors()[0]);
+  SplitBackward split({gradient_edge(output)}, input_edges.edges(), {},
+                      find_leaves({gradient_edge(output)}, input_edges.edges()));
   EXPECT_FALSE(split.input_part({Tensor()})[0].defined());
   split.weight_part([](std::size_t, const Tensor&) { ADD_FAILURE(); });
 }
@@ -330,12 +330,12 @@ TEST_F(SplitBackwardTest, BetweenThePartsOnlyProductsKeepMemory) {
   constexpr int64_t kRows = 64, kWidth = 32;
   constexpr int64_t kActivation = kRows * kWidth * sizeof(float);
   nn::Linear linear(nn::LinearOptions(kWidth, kWidth).bias(false));
-  Entry entry({{torch::randn({kRows, kWidth}), true}}, false);
+  GraphInputs input_edges({{torch::randn({kRows, kWidth}), true}}, false);
   const int64_t before = testing::CountingAllocator::live_bytes();
   // sigmoid and tanh save their results, the product saves its input.
-  Tensor output = linear(entry.tensors()[0].sigmoid()).tanh().sigmoid();
-  SplitBackward split({exit_of(output)}, entry.edges(), {},
-                      find_leaves({exit_of(output)}, entry.edges()));
+  Tensor output = linear(input_edges.tensors()[0].sigmoid()).tanh().sigmoid();
+  SplitBackward split({gradient_edge(output)}, input_edges.edges(), {},
+                      find_leaves({gradient_edge(output)}, input_edges.edges()));
   Tensor grad = torch::ones_like(output);
   output.reset();
   EXPECT_EQ(testing::CountingAllocator::live_bytes() - before, 4 * kActivation);

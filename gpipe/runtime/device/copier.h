@@ -19,14 +19,14 @@ namespace gpipe {
 // long as the pipeline lives, because memory that a caching allocator holds for
 // a stream can only be used by that stream. On one device, and between CPU
 // partitions, the tensor is passed without a copy.
-class Transport {
+class Copier {
  public:
-  explicit Transport(c10::Device device) : device_(device) {}
+  explicit Copier(c10::Device device) : device_(device) {}
 
   // Returns `tensor`, complete at event `ready`, for use on this thread's
   // current stream of the partition's device. An undefined tensor stays
   // undefined. If there is a copy, `log` (may be null) receives its times.
-  at::Tensor bring(const at::Tensor& tensor, const Moment& ready,
+  at::Tensor to_device(const at::Tensor& tensor, const Event& ready,
                    CopyLog* log = nullptr);
 
  private:

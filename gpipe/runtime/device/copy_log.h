@@ -26,7 +26,7 @@ struct CopyLog {
   };
 
   // The action that made the tensors of the next copies. A gradient counts as
-  // made by a whole backward (Kind::kBackward).
+  // made by a whole backward (ActionKind::kBackward).
   Action made_by;
   std::vector<Copy> copies;
 };

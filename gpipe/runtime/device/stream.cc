@@ -45,8 +45,8 @@ StreamScope::~StreamScope() {
   guard.uncheckedSetDevice(*outer_device_);
 }
 
-Moment Moment::now(const c10::Device& device, Site site) {
-  Moment moment;
+Event Event::record(const c10::Device& device, Site site) {
+  Event moment;
   if (has_streams(device) && !left_out(Ordering::kEvent, site)) {
     moment.event_ = std::make_shared<c10::Event>(device.type());
     moment.event_->record(current_stream(device));
@@ -54,7 +54,7 @@ Moment Moment::now(const c10::Device& device, Site site) {
   return moment;
 }
 
-void Moment::before(const c10::Device& device, Site site) const {
+void Event::wait(const c10::Device& device, Site site) const {
   if (!event_ || left_out(Ordering::kWait, site)) return;
   if (has_streams(device) && device.type() == event_->device_type()) {
     event_->block(current_stream(device));
@@ -63,15 +63,15 @@ void Moment::before(const c10::Device& device, Site site) const {
   }
 }
 
-void record_use(const at::Tensor& tensor, const c10::Device& device,
+void record_stream(const at::Tensor& tensor, const c10::Device& device,
                 Site site) {
   if (!tensor.defined() || !has_streams(tensor.device()) ||
       tensor.device() != device || left_out(Ordering::kRecord, site)) {
     return;
   }
   if (tensor.layout() == at::kSparse) {
-    record_use(tensor._indices(), device, site);
-    record_use(tensor._values(), device, site);
+    record_stream(tensor._indices(), device, site);
+    record_stream(tensor._values(), device, site);
     return;
   }
   implementation(device).recordDataPtrOnStream(tensor.storage().data_ptr(),

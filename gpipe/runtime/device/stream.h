@@ -47,17 +47,17 @@ class StreamScope {
 //
 // Threads: may be recorded on one thread and waited for on others, once it was
 // passed there.
-class Moment {
+class Event {
  public:
-  Moment() = default;
+  Event() = default;
 
   // Records an event on the current stream of `device` on this thread.
-  static Moment now(const c10::Device& device, Site site = Site::here());
+  static Event record(const c10::Device& device, Site site = Site::here());
 
   // Makes later work on the current stream of `device` on this thread wait for
   // this event. The host does not wait. If `device` has no streams, blocks the
   // host until the event has happened.
-  void before(const c10::Device& device, Site site = Site::here()) const;
+  void wait(const c10::Device& device, Site site = Site::here()) const;
 
  private:
   std::shared_ptr<c10::Event> event_;
@@ -66,7 +66,7 @@ class Moment {
 // Keeps the memory of `tensor` from being reused before the current stream of
 // `device` has done the work that it has when the tensor is released. Needed
 // whenever a tensor is used on a stream other than the one it was allocated on.
-void record_use(const at::Tensor& tensor, const c10::Device& device,
+void record_stream(const at::Tensor& tensor, const c10::Device& device,
                 Site site = Site::here());
 
 }  // namespace gpipe

@@ -48,21 +48,21 @@ thread_local const Work* Work::innermost = nullptr;
 
 // Counts down to zero and notifies a waiting thread. Owned jointly
 // (shared_ptr), because the waiting thread may have gone on before the last
-// ring() has returned.
+// notify() has returned.
 class Countdown {
  public:
   explicit Countdown(std::size_t count) : left_(count) {}
 
   void count() {
-    if (left_.fetch_sub(1) == 1) bell_.ring();
+    if (left_.fetch_sub(1) == 1) notifier_.notify();
   }
   void wait(int spins) {
-    bell_.wait([this] { return left_ == 0; }, spins);
+    notifier_.wait([this] { return left_ == 0; }, spins);
   }
 
  private:
   std::atomic<std::size_t> left_;
-  Bell bell_;
+  Notifier notifier_;
 };
 
 }  // namespace
@@ -85,17 +85,17 @@ Plan Plan::of_rank(int rank) const {
 // The state of one run, shared by the workers.
 struct Executor::Run {
   Run(const Plan& plan, Actor& actor, Recording* recording,
-      std::vector<Bell>& bells)
-      : plan(plan), actor(actor), recording(recording), bells(bells) {}
+      std::vector<Notifier>& notifiers)
+      : plan(plan), actor(actor), recording(recording), notifiers(notifiers) {}
 
   const Plan& plan;
   Actor& actor;
   Recording* const recording;  // may be null
-  std::vector<Bell>& bells;    // by rank
+  std::vector<Notifier>& notifiers;    // by rank
   const at::ThreadLocalState caller;
   const Work* const outer = Work::innermost;  // of the caller's thread
-  std::vector<Moment> begin;  // of the caller's streams, by rank
-  std::vector<Moment> end;    // of the workers' streams, by rank
+  std::vector<Event> begin;  // of the caller's streams, by rank
+  std::vector<Event> end;    // of the workers' streams, by rank
   std::vector<char> thrown;   // whether an action has thrown, by rank
 
   // With one_at_a_time: position and rank of each action in order, and the
@@ -116,7 +116,7 @@ struct Executor::Run {
   }
   void end_turn() {
     if (turn + 1 >= turns.size()) return;
-    bells[turns[++turn].second].ring();
+    notifiers[turns[++turn].second].notify();
   }
 
   // Position of the first failed action so far.
@@ -131,22 +131,22 @@ struct Executor::Run {
       error = {std::move(exception), std::move(failure)};
       failed = position;
     }
-    for (Bell& bell : bells) bell.ring();
+    for (Notifier& notifier : notifiers) notifier.notify();
   }
 
   // Wakes the rank that may wait for the output of `action`.
   void tell(const Action& action) {
-    if (action.kind == Kind::kRecompute ||
-        action.kind == Kind::kBackwardWeight) {
+    if (action.kind == ActionKind::kRecompute ||
+        action.kind == ActionKind::kBackwardWeight) {
       return;
     }
     const int stage =
-        action.kind == Kind::kForward ? action.stage + 1 : action.stage - 1;
+        action.kind == ActionKind::kForward ? action.stage + 1 : action.stage - 1;
     if (stage < 0 || stage >= static_cast<int>(plan.rank_of_stage.size())) {
       return;
     }
     const int rank = plan.rank_of_stage[stage];
-    if (rank >= 0) bells[rank].ring();
+    if (rank >= 0) notifiers[rank].notify();
   }
 
   // Runs `part` of an action. If it throws, stores the error and returns false.
@@ -181,7 +181,7 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
     : devices_(std::move(devices)),
       threads_(threads),
       one_at_a_time_(one_at_a_time),
-      bells_(devices_.size()) {
+      notifiers_(devices_.size()) {
   // Spinning before sleeping only helps if there is a core to spin on.
   const auto cores = std::thread::hardware_concurrency();
   worker_spins_ = devices_.size() <= cores ? kSpins : 0;
@@ -223,7 +223,7 @@ void Executor::check_caller() const {
 
 std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
                                            Recording* recording) {
-  Run run(plan, actor, recording, bells_);
+  Run run(plan, actor, recording, notifiers_);
   if (one_at_a_time_) run.take_turns();
   run.begin.resize(devices_.size());
   run.end.resize(devices_.size());
@@ -236,7 +236,7 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     if (idle(r)) continue;
     const bool taken = run.attempt_before(
-        static_cast<int>(r), [&] { run.begin[r] = Moment::now(devices_[r]); });
+        static_cast<int>(r), [&] { run.begin[r] = Event::record(devices_[r]); });
     if (!taken) return std::move(run.error);
   }
   for (std::size_t r = 0; r < devices_.size(); ++r) {
@@ -260,7 +260,7 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     if (idle(r)) continue;
     run.attempt_after(static_cast<int>(r),
-                      [&] { run.end[r].before(devices_[r]); });
+                      [&] { run.end[r].wait(devices_[r]); });
   }
   if (!run.error.exception) return std::nullopt;
   // The failed action may be the one that orders the streams. After this wait
@@ -291,7 +291,7 @@ void Executor::work(Run& run, int rank) {
       device.reset_device(devices_[rank]);
     }
     stream.emplace(streams_[rank], Site::here());
-    run.begin[rank].before(devices_[rank]);
+    run.begin[rank].wait(devices_[rank]);
   });
   if (!begun) return;
   for (std::size_t k = 0; k < actions.size(); ++k) {
@@ -299,10 +299,10 @@ void Executor::work(Run& run, int rank) {
     const auto cancelled = [&] { return run.failed < positions[k]; };
     const auto ready = [&] {
       return run.has_turn(positions[k]) && run.actor.ready(action) &&
-             (!action.with_next || run.actor.ready(actions[k + 1]));
+             (!action.fused_with_next || run.actor.ready(actions[k + 1]));
     };
     const bool waited = run.attempt(rank, action, positions[k], [&] {
-      bells_[rank].wait([&] { return cancelled() || ready(); }, worker_spins_);
+      notifiers_[rank].wait([&] { return cancelled() || ready(); }, worker_spins_);
     });
     if (!waited || cancelled()) break;
     CopyLog* const log = run.recording ? &run.recording->copies(rank) : nullptr;
@@ -317,7 +317,7 @@ void Executor::work(Run& run, int rank) {
     run.tell(action);
     run.end_turn();
   }
-  run.attempt_after(rank, [&] { run.end[rank] = Moment::now(devices_[rank]); });
+  run.attempt_after(rank, [&] { run.end[rank] = Event::record(devices_[rank]); });
 }
 
 }  // namespace gpipe

@@ -88,7 +88,7 @@ class Executor {
 
   // Wakes the worker of `rank` to check again whether its next action is ready.
   // Call this when input arrives from another process. Thread-safe.
-  void ring(int rank) { bells_[rank].ring(); }
+  void notify(int rank) { notifiers_[rank].notify(); }
 
   // Throws c10::Error if run() would deadlock on this thread: on a worker of
   // this executor, on a worker of a pipeline that a layer of this executor's
@@ -109,7 +109,7 @@ class Executor {
   const int threads_;
   const bool one_at_a_time_;
   int worker_spins_, caller_spins_;
-  std::vector<Bell> bells_;                       // by rank
+  std::vector<Notifier> notifiers_;                       // by rank
   std::vector<std::unique_ptr<Worker>> workers_;  // last: must end first
 };
 

@@ -9,10 +9,10 @@ namespace gpipe {
 
 // A notifier: a condition variable for one waiting thread that spins before it
 // sleeps. Thread-safe.
-class Bell {
+class Notifier {
  public:
   // Blocks until `condition` is true. Another thread must make it true before
-  // it calls ring(). `condition` is evaluated while other threads may change
+  // it calls notify(). `condition` is evaluated while other threads may change
   // its state, so it must read, for example, an atomic flag.
   //
   // `spins`: how often to test the condition before the thread sleeps.
@@ -25,20 +25,20 @@ class Bell {
       std::this_thread::yield();
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    rung_.wait(lock, condition);
+    notified_.wait(lock, condition);
   }
 
   // Wakes the waiting thread to test its condition again.
-  void ring() {
+  void notify() {
     // The lock ensures that a waiting thread either has not tested its
     // condition yet or is asleep.
     { std::lock_guard<std::mutex> lock(mutex_); }
-    rung_.notify_all();
+    notified_.notify_all();
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable rung_;
+  std::condition_variable notified_;
 };
 
 }  // namespace gpipe

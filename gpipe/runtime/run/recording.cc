@@ -57,7 +57,7 @@ std::optional<double> Recording::seconds(const Stamp& stamp,
 
 std::vector<Transfer> Recording::transfers() const {
   std::map<int, int> rank_of_stage;
-  std::set<std::tuple<int, Kind, int>> actions;
+  std::set<std::tuple<int, ActionKind, int>> actions;
   for (std::size_t r = 0; r < records_.size(); ++r) {
     for (const auto& [action, start, end, before, after] : records_[r]) {
       rank_of_stage[action.stage] = static_cast<int>(r);
@@ -89,10 +89,10 @@ std::vector<Transfer> Recording::transfers() const {
   }
   for (Transfer& each : transfers) {
     Action& made_by = each.action;
-    if (made_by.kind == Kind::kBackward &&
+    if (made_by.kind == ActionKind::kBackward &&
         actions.count(
-            {made_by.stage, Kind::kBackwardInput, made_by.microbatch}) > 0) {
-      made_by.kind = Kind::kBackwardInput;
+            {made_by.stage, ActionKind::kBackwardInput, made_by.microbatch}) > 0) {
+      made_by.kind = ActionKind::kBackwardInput;
     }
   }
   std::stable_sort(

@@ -13,13 +13,13 @@ Worker::Worker(std::function<void()> prepare, int spins)
 
 Worker::~Worker() {
   if (origin_.forked()) {
-    // Destroying the Bell would wait for the thread that waits at it.
+    // Destroying the Notifier would wait for the thread that waits at it.
     state_.release();
     thread_.detach();
     return;
   }
   ++state_->waiting;
-  state_->bell.ring();
+  state_->notifier.notify();
   thread_.join();
 }
 
@@ -29,12 +29,12 @@ void Worker::post(std::function<void()> task) {
     state_->tasks.push_back(std::move(task));
   }
   ++state_->waiting;
-  state_->bell.ring();
+  state_->notifier.notify();
 }
 
 void Worker::loop(State& state, int spins) {
   for (;;) {
-    state.bell.wait([&] { return state.waiting > 0; }, spins);
+    state.notifier.wait([&] { return state.waiting > 0; }, spins);
     --state.waiting;
     std::function<void()> task;
     {

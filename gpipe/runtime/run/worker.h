@@ -20,7 +20,7 @@ namespace gpipe {
 class Worker {
  public:
   // `prepare` runs first on the new thread. `spins`: how often to test for the
-  // next task before the thread sleeps, see Bell.
+  // next task before the thread sleeps, see Notifier.
   explicit Worker(std::function<void()> prepare, int spins = 0);
   ~Worker();
   Worker(const Worker&) = delete;
@@ -32,7 +32,7 @@ class Worker {
  private:
   // The state that the thread shares with the object.
   struct State {
-    Bell bell;
+    Notifier notifier;
     std::atomic<int> waiting{0};  // number of tasks, plus one for the end
     std::mutex mutex;
     std::deque<std::function<void()>> tasks;

@@ -34,8 +34,8 @@ class SetAside {
     for (at::Tensor& grad : grads) {
       // The engine runs the gateway on the stream of the forward, and the
       // second node on the caller's stream.
-      entry.complete.push_back(grad.defined() ? Moment::now(grad.device())
-                                              : Moment());
+      entry.complete.push_back(grad.defined() ? Event::record(grad.device())
+                                              : Event());
       entry.grads.push_back(std::move(grad));
     }
     std::lock_guard<std::mutex> lock(mutex_);
@@ -53,7 +53,7 @@ class SetAside {
     }
     for (std::size_t k = 0; k < entry.grads.size(); ++k) {
       const at::Tensor& grad = entry.grads[k];
-      if (grad.defined()) entry.complete[k].before(grad.device());
+      if (grad.defined()) entry.complete[k].wait(grad.device());
     }
     return std::move(entry.grads);
   }
@@ -61,7 +61,7 @@ class SetAside {
  private:
   struct Entry {
     variable_list grads;
-    std::vector<Moment> complete;
+    std::vector<Event> complete;
   };
   std::mutex mutex_;
   std::map<int, Entry> entries_;

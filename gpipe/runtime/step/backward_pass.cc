@@ -9,12 +9,12 @@
 namespace gpipe {
 
 BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
-                           Border* border)
+                           RemoteStages* remote)
     : stages_(stages),
       step_(step),
       options_(std::move(options)),
-      border_(border),
-      offers_gradients_(border && border->takes_gradients()),
+      remote_(remote),
+      offers_gradients_(remote && remote->takes_gradients()),
       inboxes_(stages.partitions.size()),
       input_grads_(step.microbatches()) {
   if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
@@ -39,62 +39,62 @@ BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
 void BackwardPass::begin(int64_t microbatch, std::vector<at::Tensor> grads) {
   deliver(
       {/*backward=*/true, stages_.size(), stages_.size() - 1, -1, microbatch},
-      std::move(grads), Moment());
+      std::move(grads), Event());
 }
 
-void BackwardPass::deliver(const Passage& passage,
-                           std::vector<at::Tensor> grads, const Moment& ready) {
-  Inbox& inbox = inboxes_[passage.to][passage.microbatch];
-  if (passage.link < 0) {
+void BackwardPass::deliver(const StageEdge& edge,
+                           std::vector<at::Tensor> grads, const Event& ready) {
+  Inbox& inbox = inboxes_[edge.to][edge.microbatch];
+  if (edge.link < 0) {
     inbox.grads.boundary = std::move(grads);
     inbox.boundary_ready = ready;
   } else {
-    const int64_t k = stages_.links[passage.link].exported;
+    const int64_t k = stages_.links[edge.link].exported;
     inbox.grads.skips[k] = std::move(grads.front());
     inbox.skip_ready[k] = ready;
   }
   inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-void BackwardPass::pass_on(const Passage& passage,
-                           std::vector<at::Tensor> grads, const Moment& made,
-                           std::vector<Outgoing>& leaving) {
-  if (!stages_.partitions[passage.to].elsewhere) {
-    deliver(passage, std::move(grads), made);
+void BackwardPass::pass_on(const StageEdge& edge,
+                           std::vector<at::Tensor> grads, const Event& made,
+                           std::vector<StageOutput>& leaving) {
+  if (!stages_.partitions[edge.to].remote) {
+    deliver(edge, std::move(grads), made);
     return;
   }
-  std::vector<Crossing> content;
+  std::vector<Activation> content;
   for (at::Tensor& grad : grads) content.push_back({std::move(grad), false});
-  leaving.push_back({passage, Value::Kind::kVector, std::move(content)});
+  leaving.push_back({edge, Value::Kind::kVector, std::move(content)});
 }
 
 bool BackwardPass::ready(const Action& action) {
   // The weight part follows the input part on the same worker.
-  if (action.kind == Kind::kRecompute || action.kind == Kind::kBackwardWeight ||
+  if (action.kind == ActionKind::kRecompute || action.kind == ActionKind::kBackwardWeight ||
       action.stage < first_wanted_) {
     return true;
   }
   const bool there = inboxes_[action.stage][action.microbatch].missing.load(
                          std::memory_order_acquire) == 0;
-  if (border_) border_->waits_for(there ? -1 : action.stage + 1);
-  if (border_ && !there) border_->check();
+  if (remote_) remote_->waits_for(there ? -1 : action.stage + 1);
+  if (remote_ && !there) remote_->check();
   return there;
 }
 
 void BackwardPass::fetch(const Action& action, CopyLog* log) {
   const int64_t j = action.stage, i = action.microbatch;
   const bool takes =
-      action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+      action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
   if (!takes || j < first_wanted_) return;
   const PhaseScope phase(Phase::kBackward, i);
   fault_point("gradient copy-in", j, i);
   Inbox& inbox = inboxes_[j][i];
-  Transport& transport = stages_.transports[j];
+  Copier& copier = stages_.copiers[j];
   if (log) {
-    log->made_by = {action.stage + 1, Kind::kBackward, action.microbatch};
+    log->made_by = {action.stage + 1, ActionKind::kBackward, action.microbatch};
   }
   for (at::Tensor& grad : inbox.grads.boundary) {
-    grad = transport.bring(grad, inbox.boundary_ready, log);
+    grad = copier.to_device(grad, inbox.boundary_ready, log);
   }
   for (std::size_t k = 0; k < inbox.grads.skips.size(); ++k) {
     if (log) {
@@ -102,7 +102,7 @@ void BackwardPass::fetch(const Action& action, CopyLog* log) {
           static_cast<int>(stages_.partitions[j].exports[k].to);
     }
     at::Tensor& grad = inbox.grads.skips[k];
-    grad = transport.bring(grad, inbox.skip_ready[k], log);
+    grad = copier.to_device(grad, inbox.skip_ready[k], log);
   }
 }
 
@@ -110,13 +110,13 @@ void BackwardPass::perform(const Action& action) {
   const int64_t j = action.stage, i = action.microbatch;
   Cell& cell = step_.cells[j][i];
   const bool last =
-      action.kind == Kind::kBackward || action.kind == Kind::kBackwardWeight;
+      action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
   const bool release = last && !options_.keep_graph;
   if (j < first_wanted_) {
     if (release) cell.release();
     return;
   }
-  if (action.kind == Kind::kRecompute) {
+  if (action.kind == ActionKind::kRecompute) {
     // Same thread-local state (grad mode, autocast) as in the forward.
     at::ThreadLocalStateGuard as_in_forward(step_.caller);
     const PhaseScope phase(Phase::kRecomputing, i);
@@ -127,11 +127,11 @@ void BackwardPass::perform(const Action& action) {
 
   const PhaseScope phase(Phase::kBackward, i);
   fault_point(
-      action.kind == Kind::kBackwardWeight ? "weight gradient" : "backward", j,
+      action.kind == ActionKind::kBackwardWeight ? "weight gradient" : "backward", j,
       i);
   // A backward in two parts may add to a leaf more than once.
   const bool each_is_complete =
-      offers_gradients_ && action.kind == Kind::kBackward && sums_[j].last(i);
+      offers_gradients_ && action.kind == ActionKind::kBackward && sums_[j].last(i);
   NonFiniteGradients non_finite;
   const LeafSink sink = [&](std::size_t leaf, at::Tensor grad) {
     fault_point("gradient sum", j, i);
@@ -142,10 +142,10 @@ void BackwardPass::perform(const Action& action) {
     sums_[j].add(i, number, std::move(grad));
     if (each_is_complete) complete(j, number);
   };
-  GradParcel back;
-  if (action.kind == Kind::kBackwardWeight) {
+  Gradients back;
+  if (action.kind == ActionKind::kBackwardWeight) {
     cell.backward_weight(sink);
-  } else if (action.kind == Kind::kBackwardInput) {
+  } else if (action.kind == ActionKind::kBackwardInput) {
     back = cell.backward_input(std::move(inboxes_[j][i].grads));
   } else {
     const bool want_input = j > first_wanted_ || options_.input_wanted;
@@ -158,7 +158,7 @@ void BackwardPass::perform(const Action& action) {
     look_at(j, back, non_finite);
     non_finite.check();
   }
-  if (action.kind != Kind::kBackwardWeight) pass_back(j, i, std::move(back));
+  if (action.kind != ActionKind::kBackwardWeight) pass_back(j, i, std::move(back));
   if (last) sums_[j].finish(i);
   if (release) cell.release();
   if (last && offers_gradients_ && sums_[j].complete()) complete(j);
@@ -171,7 +171,7 @@ std::string BackwardPass::describe_leaf(int64_t j,
                       : "parameter '" + name + "'";
 }
 
-void BackwardPass::look_at(int64_t j, const GradParcel& back,
+void BackwardPass::look_at(int64_t j, const Gradients& back,
                            NonFiniteGradients& non_finite) const {
   const Partition& partition = stages_.partitions[j];
   const std::string input =
@@ -191,20 +191,20 @@ void BackwardPass::complete(int64_t j, int64_t leaf) {
   if (step_.is_shared(j, tensor)) return;
   at::Tensor grad = sums_[j].take(leaf);
   if (!grad.defined()) return;
-  border_->complete(j, tensor, grad, Moment::now(stages_.partitions[j].device));
+  remote_->complete(j, tensor, grad, Event::record(stages_.partitions[j].device));
   sums_[j].put_back(leaf, std::move(grad));  // undefined if it was taken
 }
 
 void BackwardPass::complete(int64_t j) {
   const auto leaves = static_cast<int64_t>(step_.leaves[j].list.size());
   for (int64_t leaf = 0; leaf < leaves; ++leaf) complete(j, leaf);
-  border_->complete(j);
+  remote_->complete(j);
 }
 
-void BackwardPass::pass_back(int64_t j, int64_t i, GradParcel back) {
+void BackwardPass::pass_back(int64_t j, int64_t i, Gradients back) {
   fault_point("gradient copy-out", j, i);
-  const Moment made = Moment::now(stages_.partitions[j].device);
-  std::vector<Outgoing> leaving;
+  const Event made = Event::record(stages_.partitions[j].device);
+  std::vector<StageOutput> leaving;
   for (std::size_t k = 0; k < stages_.links.size(); ++k) {
     const SkipLink& link = stages_.links[k];
     if (link.to != j) continue;
@@ -217,11 +217,11 @@ void BackwardPass::pass_back(int64_t j, int64_t i, GradParcel back) {
     pass_on({/*backward=*/true, j, j - 1, -1, i}, std::move(back.boundary),
             made, leaving);
   }
-  if (!leaving.empty()) border_->send(std::move(leaving), made);
+  if (!leaving.empty()) remote_->send(std::move(leaving), made);
 }
 
 Failure BackwardPass::place(const Action& action) {
-  return step_.failure_at(action, action.kind == Kind::kRecompute
+  return step_.failure_at(action, action.kind == ActionKind::kRecompute
                                       ? Phase::kRecomputing
                                       : Phase::kBackward);
 }
@@ -237,7 +237,7 @@ std::vector<at::Tensor> BackwardPass::take_leaf_grads(
       at::Tensor grad = sums_[place->first].take(place->second);
       // The sum was computed on the partition's stream. It is used and freed on
       // the caller's.
-      if (grad.defined()) record_use(grad, grad.device());
+      if (grad.defined()) record_stream(grad, grad.device());
       over_partitions.add(0, std::move(grad));
     }
     grads.push_back(over_partitions.take(0));

@@ -39,18 +39,18 @@ class BackwardPass : public Actor {
     bool check_finite = false;
   };
 
-  // `border`: handles remote stages (in other processes); null if there are
+  // `remote`: handles remote stages (in other processes); null if there are
   // none.
   BackwardPass(Stages& stages, Step& step, Options options,
-               Border* border = nullptr);
+               RemoteStages* remote = nullptr);
 
   // Provides the gradients of the last partition's outputs for one micro-batch.
   // Threads: any, before the backward of the micro-batch on that partition.
   void begin(int64_t microbatch, std::vector<at::Tensor> grads);
 
   // Delivers gradients to a stage of this process; see ForwardPass::deliver().
-  void deliver(const Passage& passage, std::vector<at::Tensor> grads,
-               const Moment& ready);
+  void deliver(const StageEdge& edge, std::vector<at::Tensor> grads,
+               const Event& ready);
 
   bool ready(const Action& action) override;
   void fetch(const Action& action, CopyLog* log) override;
@@ -74,29 +74,29 @@ class BackwardPass : public Actor {
   // boundary gradients are one delivery, and each skip tensor is another.
   struct Inbox {
     std::atomic<std::size_t> missing{0};
-    GradParcel grads;
-    Moment boundary_ready;
-    std::vector<Moment> skip_ready;
+    Gradients grads;
+    Event boundary_ready;
+    std::vector<Event> skip_ready;
   };
 
   // Adds the gradients that leave cell (i, j) to `non_finite`.
-  void look_at(int64_t j, const GradParcel& back,
+  void look_at(int64_t j, const Gradients& back,
                NonFiniteGradients& non_finite) const;
   // Passes the gradients that leave cell (i, j) to the stages that need them.
-  void pass_back(int64_t j, int64_t i, GradParcel back);
-  // Offers the gradient sum of one leaf of partition `j` to `border_`.
+  void pass_back(int64_t j, int64_t i, Gradients back);
+  // Offers the gradient sum of one leaf of partition `j` to `remote_`.
   void complete(int64_t j, int64_t leaf);
   // Offers the sums of all leaves of partition `j`, and then reports its end.
   void complete(int64_t j);
   // Delivers to a stage of this process, or appends to `leaving` for a remote
   // one.
-  void pass_on(const Passage& passage, std::vector<at::Tensor> grads,
-               const Moment& made, std::vector<Outgoing>& leaving);
+  void pass_on(const StageEdge& edge, std::vector<at::Tensor> grads,
+               const Event& made, std::vector<StageOutput>& leaving);
 
   Stages& stages_;
   Step& step_;
   const Options options_;
-  Border* const border_;
+  RemoteStages* const remote_;
   const bool offers_gradients_;
   // first partition whose gradients are wanted; earlier ones are skipped
   int64_t first_wanted_ = 0;

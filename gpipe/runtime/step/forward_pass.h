@@ -19,15 +19,15 @@ namespace gpipe {
 class ForwardPass : public Actor {
  public:
   // `inputs`: by micro-batch; empty if the first stage is remote. `leaf_input`:
-  // the input is a leaf of the user's graph. `border`: handles remote stages
+  // the input is a leaf of the user's graph. `remote`: handles remote stages
   // (in other processes); null if there are none.
-  ForwardPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
-              bool leaf_input, Border* border = nullptr);
+  ForwardPass(Stages& stages, Step& step, std::vector<Activations> inputs,
+              bool leaf_input, RemoteStages* remote = nullptr);
 
   // Delivers activations, complete at event `ready`, to a stage of this
   // process. Threads: any; once for each passage.
-  void deliver(const Passage& passage, Value::Kind kind,
-               std::vector<Crossing> content, const Moment& ready);
+  void deliver(const StageEdge& edge, Value::Kind kind,
+               std::vector<Activation> content, const Event& ready);
 
   bool ready(const Action& action) override;
   void fetch(const Action& action, CopyLog* log) override;
@@ -35,30 +35,30 @@ class ForwardPass : public Actor {
   Failure place(const Action& action) override;
 
   // Returns the outputs of the last partition, by micro-batch.
-  std::vector<Parcel>& outputs() { return outputs_; }
+  std::vector<Activations>& outputs() { return outputs_; }
 
  private:
   // The activations for one cell. `missing` counts what has not arrived: the
   // boundary tensors are one delivery, and each skip tensor is another.
   struct Inbox {
     std::atomic<std::size_t> missing{0};
-    Parcel parcel;
-    Moment boundary_ready;
-    std::vector<Moment> skip_ready;
+    Activations activations;
+    Event boundary_ready;
+    std::vector<Event> skip_ready;
   };
 
   // Delivers to a stage of this process, or appends to `leaving` for a remote
   // one.
-  void pass_on(const Passage& passage, Value::Kind kind,
-               std::vector<Crossing> content, const Moment& made,
-               std::vector<Outgoing>& leaving);
+  void pass_on(const StageEdge& edge, Value::Kind kind,
+               std::vector<Activation> content, const Event& made,
+               std::vector<StageOutput>& leaving);
 
   Stages& stages_;
   Step& step_;
   const bool leaf_input_;
-  Border* const border_;
+  RemoteStages* const remote_;
   std::vector<std::deque<Inbox>> inboxes_;
-  std::vector<Parcel> outputs_;
+  std::vector<Activations> outputs_;
 };
 
 }  // namespace gpipe

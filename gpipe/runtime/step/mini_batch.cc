@@ -24,16 +24,16 @@ MiniBatch::MiniBatch(const Value& input, int64_t chunks, bool with_graph) {
   pieces = scatter(detached, chunks);
 }
 
-std::vector<Parcel> MiniBatch::parcels() const {
-  std::vector<Parcel> parcels;
+std::vector<Activations> MiniBatch::parcels() const {
+  std::vector<Activations> parcels;
   for (const Value& piece : pieces) {
-    Parcel& parcel = parcels.emplace_back();
-    parcel.kind = piece.kind();
+    Activations& activations = parcels.emplace_back();
+    activations.kind = piece.kind();
     for (std::size_t k = 0; k < requires_grad.size(); ++k) {
-      parcel.boundary.push_back(
+      activations.boundary.push_back(
           {piece.tensors()[k], requires_grad[k], /*shared=*/false});
     }
-    mark_shared(parcel.boundary);
+    mark_shared(activations.boundary);
   }
   return parcels;
 }
@@ -63,7 +63,7 @@ at::Tensor Element::join(
   if (!any) return {};
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].defined()) {
-      record_use(pieces[i], pieces[i].device());
+      record_stream(pieces[i], pieces[i].device());
       continue;
     }
     auto sizes = sizes_;

@@ -26,7 +26,7 @@ struct MiniBatch {
 
   int64_t microbatches() const { return static_cast<int64_t>(pieces.size()); }
   // Returns the activations for the first partition, by micro-batch.
-  std::vector<Parcel> parcels() const;
+  std::vector<Activations> parcels() const;
 
   std::vector<Value> pieces;
   std::vector<bool> requires_grad;  // by tensor

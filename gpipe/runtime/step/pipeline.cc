@@ -52,7 +52,7 @@ class StepBackward : public OpaqueBackward {
   void end_forward() {
     for (const Partition& each : pipeline_->stages_.partitions) {
       if (has_streams(each.device) && !forward_done_.count(each.device)) {
-        forward_done_.emplace(each.device, Moment::now(each.device));
+        forward_done_.emplace(each.device, Event::record(each.device));
       }
     }
   }
@@ -81,7 +81,7 @@ class StepBackward : public OpaqueBackward {
     TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
     const Failure place = whole(Failure::kAll, Phase::kGradients);
     auto pieces = pipeline_->outside(place, [&] {
-      for (const auto& [device, moment] : forward_done_) moment.before(device);
+      for (const auto& [device, event] : forward_done_) event.wait(device);
       return split(std::move(grads), step->microbatches());
     });
     const auto first_leaf = wanted.begin() + inputs_.size();
@@ -144,7 +144,7 @@ class StepBackward : public OpaqueBackward {
   std::shared_ptr<Pipeline> pipeline_;
   std::shared_ptr<Step> step_;
   const Pipeline::Plans& plans_;
-  std::unordered_map<c10::Device, Moment> forward_done_;
+  std::unordered_map<c10::Device, Event> forward_done_;
   std::vector<Element> inputs_, outputs_;
   std::vector<SharedLeaf> leaves_;
   std::size_t output_width_ = 0;
@@ -184,16 +184,16 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
     fault_point("gather", stages_.size() - 1);
     std::vector<Value> outputs;
     std::vector<bool> has_graph;
-    for (const Parcel& parcel : pass.outputs()) {
+    for (const Activations& activations : pass.outputs()) {
       std::vector<at::Tensor> output;
-      has_graph.resize(std::max(has_graph.size(), parcel.boundary.size()));
-      for (std::size_t k = 0; k < parcel.boundary.size(); ++k) {
-        const Crossing& each = parcel.boundary[k];
-        record_use(each.tensor, stages_.partitions.back().device);
+      has_graph.resize(std::max(has_graph.size(), activations.boundary.size()));
+      for (std::size_t k = 0; k < activations.boundary.size(); ++k) {
+        const Activation& each = activations.boundary[k];
+        record_stream(each.tensor, stages_.partitions.back().device);
         output.push_back(each.tensor);
         has_graph[k] = has_graph[k] || each.requires_grad;
       }
-      outputs.emplace_back(parcel.kind, std::move(output));
+      outputs.emplace_back(activations.kind, std::move(output));
     }
     Value output = gather(outputs);
     norms.prepare();
@@ -245,7 +245,7 @@ const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
         breadth_first(rank_of_stage_, static_cast<int>(microbatches)),
         [&](int i) { return i < checkpointed; });
     const auto is_forward = [](const Action& action) {
-      return action.kind == Kind::kForward;
+      return action.kind == ActionKind::kForward;
     };
     plans.reset(new Plans{Plan(select(schedule, is_forward)),
                           Plan(select(schedule, std::not_fn(is_forward)))});

@@ -14,7 +14,7 @@
 namespace gpipe {
 
 // Identifies one delivery from one cell to another.
-struct Passage {
+struct StageEdge {
   bool backward = false;     // true for gradients
   int64_t from = 0, to = 0;  // stages
   // Index in Stages::links of the skip tensor; -1 for the boundary tensors
@@ -25,22 +25,22 @@ struct Passage {
 
 // One output of an action, for one remote stage. For gradients only the tensors
 // of `content` are set.
-struct Outgoing {
-  Passage passage;
+struct StageOutput {
+  StageEdge edge;
   Value::Kind kind = Value::Kind::kTensor;
-  std::vector<Crossing> content;
+  std::vector<Activation> content;
 };
 
 // Sends activations and gradients to remote stages. What arrives from remote
 // stages is passed to deliver() of the passes.
-class Border {
+class RemoteStages {
  public:
-  virtual ~Border() = default;
+  virtual ~RemoteStages() = default;
 
   // Sends everything that one action has made for remote stages, complete at
   // event `made`. Skip tensors come before what goes to the neighbouring stage.
   // Threads: the worker of the stage that made it; the call should not block.
-  virtual void send(std::vector<Outgoing> all, const Moment& made) = 0;
+  virtual void send(std::vector<StageOutput> all, const Event& made) = 0;
 
   // Returns whether complete() is to be called.
   virtual bool takes_gradients() const { return false; }
@@ -51,7 +51,7 @@ class Border {
   // stage's worker; on an accelerator the engine's thread, while the worker
   // waits.
   virtual void complete(int64_t /*stage*/, const at::Tensor& /*leaf*/,
-                        at::Tensor& /*grad*/, const Moment& /*made*/) {}
+                        at::Tensor& /*grad*/, const Event& /*made*/) {}
   // Reports that `stage` has offered all of its gradients.
   virtual void complete(int64_t /*stage*/) {}
 

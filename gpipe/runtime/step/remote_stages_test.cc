@@ -1,4 +1,4 @@
-// Tests which gradients a Border receives, and when.
+// Tests which gradients a RemoteStages receives, and when.
 #include "gpipe/runtime/step/remote_stages.h"
 
 #include <gtest/gtest.h>
@@ -59,8 +59,8 @@ struct TapImpl : nn::Module {
 };
 TORCH_MODULE(Tap);
 
-// A Border that takes gradients, except the `refused` ones.
-class Neighbour : public Border {
+// A RemoteStages that takes gradients, except the `refused` ones.
+class Neighbour : public RemoteStages {
  public:
   bool takes = true;
   std::vector<Tensor> refused;
@@ -69,12 +69,12 @@ class Neighbour : public Border {
   explicit Neighbour(const std::vector<std::pair<std::string, Tensor>>& names)
       : names_(names) {}
 
-  void send(std::vector<Outgoing>, const Moment&) override {
+  void send(std::vector<StageOutput>, const Event&) override {
     throw std::logic_error("all stages are here");
   }
   bool takes_gradients() const override { return takes; }
   void complete(int64_t stage, const Tensor& leaf, Tensor& grad,
-                const Moment& made) override {
+                const Event& made) override {
     for (const auto& [name, tensor] : names_) {
       if (tensor.is_same(leaf)) {
         log_of_events.add(std::to_string(stage) + " " + name);
@@ -83,7 +83,7 @@ class Neighbour : public Border {
     for (const Tensor& each : refused) {
       if (each.is_same(leaf)) return;
     }
-    made.before(grad.device());
+    made.wait(grad.device());
     taken.emplace_back(leaf, std::move(grad));
   }
   void complete(int64_t stage) override {
@@ -121,7 +121,7 @@ struct Model {
   }
 };
 
-void run(Stages& stages, const Schedule& schedule, Border& border,
+void run(Stages& stages, const Schedule& schedule, RemoteStages& remote,
          const TrainOptions& options = {}) {
   const Tensor input = torch::arange(24, torch::kFloat).view({6, 4}).sin();
   const LossFunction loss = [](Value output, Value target) {
@@ -130,7 +130,7 @@ void run(Stages& stages, const Schedule& schedule, Border& border,
         .pow(2)
         .mean();
   };
-  TrainStep step(stages, schedule, options, &border);
+  TrainStep step(stages, schedule, options, &remote);
   step.give_input(Value::wrap(input.to(stages.partitions[0].device)));
   step.give_target(Value::wrap(torch::ones({6, 4})), loss);
   step.start();
@@ -142,11 +142,11 @@ void run(Stages& stages, const Schedule& schedule, Border& border,
   step.accumulate([] {});
 }
 
-TEST(Border, GetsEachGradientWhileTheLastBackwardGoesOn) {
+TEST(RemoteStages, GetsEachGradientWhileTheLastBackwardGoesOn) {
   Model model;
   Stages stages = model.stages();
-  Neighbour border(model.names);
-  run(stages, fill_drain(2, 3), border);
+  Neighbour remote(model.names);
+  run(stages, fill_drain(2, 3), remote);
   const auto events = log_of_events.take();
   // One operator makes the gradients of a weight and of its bias. Either may
   // come first, so their order is not checked.
@@ -168,7 +168,7 @@ TEST(Border, GetsEachGradientWhileTheLastBackwardGoesOn) {
   EXPECT_EQ(second, of_stage_0);
 }
 
-TEST(Border, WhatIsNotTakenIsAccumulatedAndTheBitsAreTheSame) {
+TEST(RemoteStages, WhatIsNotTakenIsAccumulatedAndTheBitsAreTheSame) {
   for (const bool fixed_order : {false, true}) {
     for (const Schedule& schedule : {fill_drain(2, 3), zero_bubble_h1(2, 3)}) {
       const auto options = TrainOptions().fixed_sum_order(fixed_order);
@@ -184,11 +184,11 @@ TEST(Border, WhatIsNotTakenIsAccumulatedAndTheBitsAreTheSame) {
         tensor.mutable_grad() = Tensor();
       }
 
-      Neighbour border(model.names);
-      border.refused = {model.first->weight, model.third->bias};
-      run(stages, schedule, border, options);
-      EXPECT_EQ(border.taken.size(), 4);
-      for (const auto& [leaf, grad] : border.taken) {
+      Neighbour remote(model.names);
+      remote.refused = {model.first->weight, model.third->bias};
+      run(stages, schedule, remote, options);
+      EXPECT_EQ(remote.taken.size(), 4);
+      for (const auto& [leaf, grad] : remote.taken) {
         EXPECT_FALSE(leaf.grad().defined());
         leaf.mutable_grad() = grad;
       }

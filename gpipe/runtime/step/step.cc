@@ -20,7 +20,7 @@ int64_t find_key(const std::vector<SkipRoute>& routes, const SkipKey& key) {
 Stages::Stages(std::vector<Partition> partitions_in)
     : partitions(std::move(partitions_in)) {
   for (const Partition& from : partitions) {
-    transports.emplace_back(from.device);
+    copiers.emplace_back(from.device);
     for (std::size_t k = 0; k < from.exports.size(); ++k) {
       const SkipRoute& route = from.exports[k];
       links.push_back({route.from, static_cast<int64_t>(k), route.to,
@@ -36,7 +36,7 @@ Step::Step(Stages& stages, int64_t microbatches,
       leaves(stages.partitions.size()),
       microbatches_(microbatches) {
   for (std::size_t j = 0; j < cells.size(); ++j) {
-    if (stages.partitions[j].elsewhere) continue;
+    if (stages.partitions[j].remote) continue;
     for (int64_t i = 0; i < microbatches; ++i) {
       cells[j].emplace_back(stages.partitions[j], before + i,
                             checkpointed(static_cast<int64_t>(j), i));

@@ -33,7 +33,7 @@ struct SkipLink {
 // Threads: entry j of a list is used by partition j's worker while a pass runs.
 struct Stages {
   std::vector<Partition> partitions;
-  std::vector<Transport> transports;
+  std::vector<Copier> copiers;
   std::vector<SkipLink> links;
 
   explicit Stages(std::vector<Partition> partitions);

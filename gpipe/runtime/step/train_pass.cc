@@ -8,40 +8,40 @@
 
 namespace gpipe {
 
-TrainPass::TrainPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
+TrainPass::TrainPass(Stages& stages, Step& step, std::vector<Activations> inputs,
                      bool leaf_input, const std::vector<double>& weights,
-                     BackwardPass::Options options, Border* border)
+                     BackwardPass::Options options, RemoteStages* remote)
     : last_stage_(stages.size() - 1),
       weights_(weights),
-      forward_(stages, step, std::move(inputs), leaf_input, border),
-      backward_(stages, step, std::move(options), border) {}
+      forward_(stages, step, std::move(inputs), leaf_input, remote),
+      backward_(stages, step, std::move(options), remote) {}
 
-void TrainPass::deliver(const Passage& passage, Value::Kind kind,
-                        std::vector<Crossing> content, const Moment& ready) {
-  if (!passage.backward) {
-    forward_.deliver(passage, kind, std::move(content), ready);
+void TrainPass::deliver(const StageEdge& edge, Value::Kind kind,
+                        std::vector<Activation> content, const Event& ready) {
+  if (!edge.backward) {
+    forward_.deliver(edge, kind, std::move(content), ready);
     return;
   }
   std::vector<at::Tensor> grads;
-  for (Crossing& each : content) grads.push_back(std::move(each.tensor));
-  backward_.deliver(passage, std::move(grads), ready);
+  for (Activation& each : content) grads.push_back(std::move(each.tensor));
+  backward_.deliver(edge, std::move(grads), ready);
 }
 
 Actor& TrainPass::half_of(const Action& action) {
-  if (action.kind == Kind::kForward) return forward_;
+  if (action.kind == ActionKind::kForward) return forward_;
   return backward_;
 }
 
 bool TrainPass::ready(const Action& action) {
   // The last stage starts its backward from its own forward.
   const bool ends_and_begins =
-      action.kind != Kind::kForward && action.stage == last_stage_;
+      action.kind != ActionKind::kForward && action.stage == last_stage_;
   return ends_and_begins || half_of(action).ready(action);
 }
 
 bool TrainPass::begins_backward(const Action& action) const {
-  return action.stage == last_stage_ && (action.kind == Kind::kBackward ||
-                                         action.kind == Kind::kBackwardInput);
+  return action.stage == last_stage_ && (action.kind == ActionKind::kBackward ||
+                                         action.kind == ActionKind::kBackwardInput);
 }
 
 void TrainPass::fetch(const Action& action, CopyLog* log) {
@@ -59,7 +59,7 @@ void TrainPass::perform(const Action& action) {
 }
 
 void TrainPass::begin_backward(int64_t microbatch) {
-  const Crossing& loss = forward_.outputs()[microbatch].boundary[0];
+  const Activation& loss = forward_.outputs()[microbatch].boundary[0];
   TORCH_CHECK(loss.requires_grad, "the loss of micro-batch ", microbatch,
               " does not require grad: it depends on no parameter or input "
               "that does. Use a forward-only schedule to run without backward");

@@ -16,15 +16,15 @@ namespace gpipe {
 class TrainPass : public Actor {
  public:
   // `weights`: weight of each micro-batch's loss, read when its backward
-  // begins. `inputs`, `leaf_input`, `border`: see ForwardPass.
-  TrainPass(Stages& stages, Step& step, std::vector<Parcel> inputs,
+  // begins. `inputs`, `leaf_input`, `remote`: see ForwardPass.
+  TrainPass(Stages& stages, Step& step, std::vector<Activations> inputs,
             bool leaf_input, const std::vector<double>& weights,
-            BackwardPass::Options options, Border* border = nullptr);
+            BackwardPass::Options options, RemoteStages* remote = nullptr);
 
   // Delivers activations or gradients; see ForwardPass::deliver().
   // Threads: any.
-  void deliver(const Passage& passage, Value::Kind kind,
-               std::vector<Crossing> content, const Moment& ready);
+  void deliver(const StageEdge& edge, Value::Kind kind,
+               std::vector<Activation> content, const Event& ready);
 
   bool ready(const Action& action) override;
   void fetch(const Action& action, CopyLog* log) override;
@@ -35,7 +35,7 @@ class TrainPass : public Actor {
 
   // Returns the outputs of the last stage by micro-batch: the losses, if its
   // cells end in one.
-  std::vector<Parcel>& outputs() { return forward_.outputs(); }
+  std::vector<Activations>& outputs() { return forward_.outputs(); }
   BackwardPass& backward() { return backward_; }
 
  private:

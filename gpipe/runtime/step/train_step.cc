@@ -21,7 +21,7 @@
 namespace gpipe {
 namespace {
 
-bool has(const Schedule& schedule, std::initializer_list<Kind> kinds) {
+bool has(const Schedule& schedule, std::initializer_list<ActionKind> kinds) {
   for (const auto& rank : schedule.ranks) {
     for (const Action& action : rank) {
       if (std::find(kinds.begin(), kinds.end(), action.kind) != kinds.end()) {
@@ -33,7 +33,7 @@ bool has(const Schedule& schedule, std::initializer_list<Kind> kinds) {
 }
 
 bool has_backward(const Schedule& schedule) {
-  return has(schedule, {Kind::kBackward, Kind::kBackwardInput});
+  return has(schedule, {ActionKind::kBackward, ActionKind::kBackwardInput});
 }
 
 // Returns the cells (stage, micro-batch) that the schedule recomputes.
@@ -41,7 +41,7 @@ std::set<std::pair<int64_t, int64_t>> recomputed_in(const Schedule& schedule) {
   std::set<std::pair<int64_t, int64_t>> cells;
   for (const auto& rank : schedule.ranks) {
     for (const Action& action : rank) {
-      if (action.kind == Kind::kRecompute) {
+      if (action.kind == ActionKind::kRecompute) {
         cells.emplace(action.stage, action.microbatch);
       }
     }
@@ -121,7 +121,7 @@ std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
 }
 
 Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint) {
-  if (!has_backward(schedule) || has(schedule, {Kind::kRecompute})) {
+  if (!has_backward(schedule) || has(schedule, {ActionKind::kRecompute})) {
     return schedule;
   }
   const int64_t checkpointed =
@@ -130,12 +130,12 @@ Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint) {
 }
 
 TrainStep::TrainStep(Stages& stages, const Schedule& schedule,
-                     const TrainOptions& options, Border* border,
+                     const TrainOptions& options, RemoteStages* remote,
                      int64_t before)
     : stages_(stages),
       schedule_(schedule),
       options_(options),
-      border_(border),
+      remote_(remote),
       before_(before),
       microbatches_(num_microbatches(schedule)),
       with_backward_(has_backward(schedule)),
@@ -187,8 +187,8 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
                                               : SumOrder::kAsTheyCome;
   norms_.emplace(stages_.partitions);
   pass_.emplace(stages_, *step_,
-                batch_ ? batch_->parcels() : std::vector<Parcel>(),
-                batch_ && batch_->leaf, weights_, std::move(backward), border_);
+                batch_ ? batch_->parcels() : std::vector<Activations>(),
+                batch_ && batch_->leaf, weights_, std::move(backward), remote_);
   if (!batch_) return;
   for (int64_t i = 0; i < microbatches_; ++i) {
     set_rows(i, rows_[i], all_rows.value_or(rows_of(input_)));
@@ -213,11 +213,11 @@ StepResult TrainStep::result() {
   StepResult result;
   std::vector<Value> pieces;
   for (int64_t i = 0; i < microbatches_; ++i) {
-    Parcel& output = pass_->outputs()[i];
-    for (const Crossing& each : output.boundary) record_use(each.tensor, end);
+    Activations& output = pass_->outputs()[i];
+    for (const Activation& each : output.boundary) record_stream(each.tensor, end);
     if (!loss_) {
       std::vector<at::Tensor> tensors;
-      for (Crossing& each : output.boundary) {
+      for (Activation& each : output.boundary) {
         tensors.push_back(std::move(each.tensor));
       }
       pieces.emplace_back(output.kind, std::move(tensors));
@@ -229,7 +229,7 @@ StepResult TrainStep::result() {
     result.losses.push_back(value);
     if (!options_.outputs()) continue;
     for (const at::Tensor& each : heads_[i].output.tensors()) {
-      record_use(each, end);
+      record_stream(each, end);
     }
     pieces.push_back(std::move(heads_[i].output));
   }

@@ -44,12 +44,12 @@ Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint);
 // Threads: one, except for set_rows().
 class TrainStep {
  public:
-  // `schedule`: the whole schedule, as it will be run. `border`: handles remote
+  // `schedule`: the whole schedule, as it will be run. `remote`: handles remote
   // stages; null if there are none. Both must outlive the object. `before`: see
   // Step. Throws c10::Error if the schedule has backwards and gradients are
   // disabled.
   TrainStep(Stages& stages, const Schedule& schedule,
-            const TrainOptions& options, Border* border = nullptr,
+            const TrainOptions& options, RemoteStages* remote = nullptr,
             int64_t before = 0);
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
@@ -124,7 +124,7 @@ class TrainStep {
   Stages& stages_;
   const Schedule& schedule_;
   const TrainOptions options_;
-  Border* const border_;
+  RemoteStages* const remote_;
   const int64_t before_;
   const int64_t microbatches_;
   const bool with_backward_;

@@ -46,13 +46,13 @@ Schedule in_parts(const Schedule& schedule) {
     auto& out = result.ranks.emplace_back();
     std::vector<Action> weights;
     for (Action action : actions) {
-      if (action.kind == Kind::kBackward) {
-        action.kind = Kind::kBackwardInput;
+      if (action.kind == ActionKind::kBackward) {
+        action.kind = ActionKind::kBackwardInput;
         weights.push_back(
-            {action.stage, Kind::kBackwardWeight, action.microbatch});
+            {action.stage, ActionKind::kBackwardWeight, action.microbatch});
       }
       out.push_back(action);
-      if (action.with_next) continue;
+      if (action.fused_with_next) continue;
       out.insert(out.end(), weights.begin(), weights.end());
       weights.clear();
     }
@@ -63,11 +63,11 @@ Schedule in_parts(const Schedule& schedule) {
 // Returns `schedule` with B instead of each I, and without W.
 Schedule in_one(const Schedule& schedule) {
   Schedule result = select(schedule, [](const Action& action) {
-    return action.kind != Kind::kBackwardWeight;
+    return action.kind != ActionKind::kBackwardWeight;
   });
   for (auto& actions : result.ranks) {
     for (Action& action : actions) {
-      if (action.kind == Kind::kBackwardInput) action.kind = Kind::kBackward;
+      if (action.kind == ActionKind::kBackwardInput) action.kind = ActionKind::kBackward;
     }
   }
   return result;
@@ -76,7 +76,7 @@ Schedule in_one(const Schedule& schedule) {
 bool has_parts(const Schedule& schedule) {
   for (const auto& actions : schedule.ranks) {
     for (const Action& action : actions) {
-      if (action.kind == Kind::kBackwardWeight) return true;
+      if (action.kind == ActionKind::kBackwardWeight) return true;
     }
   }
   return false;
@@ -207,7 +207,7 @@ class Candidates {
   }
 
   const Problem& problem_;
-  Stopwatch stopwatch_;
+  OrderSimulator stopwatch_;
   Times times_;
   std::vector<Candidate> candidates_;
 };
@@ -236,7 +236,7 @@ Candidate best_of(const Problem& problem, std::vector<Candidate> candidates,
                   int budget, uint64_t seed) {
   int rounds = 1;
   for (std::size_t k = candidates.size(); k > 1; k = (k + 1) / 2) ++rounds;
-  Stopwatch stopwatch(problem);
+  OrderSimulator stopwatch(problem);
   Times times;
   for (int round = 0; round < rounds; ++round) {
     const int share = budget / rounds / static_cast<int>(candidates.size());

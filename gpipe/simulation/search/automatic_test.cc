@@ -317,7 +317,7 @@ double best_named(const std::vector<int>& place, int microbatches,
       bool has_costs = true;
       for (const auto& actions : schedule.ranks) {
         for (const Action& action : actions) {
-          has_costs = has_costs && (action.kind != Kind::kBackwardWeight ||
+          has_costs = has_costs && (action.kind != ActionKind::kBackwardWeight ||
                                     !costs.backward_weight.empty());
         }
       }
@@ -499,7 +499,7 @@ TEST(AutomaticTest, RecomputesWhereALimitAsksForIt) {
   const auto recomputes = [](const AutomaticSchedule& result, std::size_t r) {
     const auto& actions = result.schedule.ranks[r];
     return std::count_if(actions.begin(), actions.end(), [](const Action& a) {
-      return a.kind == Kind::kRecompute;
+      return a.kind == ActionKind::kRecompute;
     });
   };
   AutomaticOptions options;
@@ -519,7 +519,7 @@ TEST(AutomaticTest, RecomputesWhereALimitAsksForIt) {
 }
 
 TEST(AutomaticTest, SplitsBackwardsOnlyIfItMayAndCan) {
-  const auto has = [](const AutomaticSchedule& result, Kind kind) {
+  const auto has = [](const AutomaticSchedule& result, ActionKind kind) {
     for (const auto& actions : result.schedule.ranks) {
       for (const Action& action : actions) {
         if (action.kind == kind) return true;
@@ -529,11 +529,11 @@ TEST(AutomaticTest, SplitsBackwardsOnlyIfItMayAndCan) {
   };
   Costs costs = equal_parts(3);
   EXPECT_TRUE(
-      has(automatic_schedule(in_line(3), 6, costs), Kind::kBackwardWeight));
+      has(automatic_schedule(in_line(3), 6, costs), ActionKind::kBackwardWeight));
   AutomaticOptions options;
   options.split_backward = false;
   const auto whole = automatic_schedule(in_line(3), 6, costs, options);
-  EXPECT_FALSE(has(whole, Kind::kBackwardInput));
+  EXPECT_FALSE(has(whole, ActionKind::kBackwardInput));
   // The shortest possible with whole backwards is (m + p - 1)(f + i + w).
   EXPECT_EQ(whole.timeline.makespan, 8 * 3);
   EXPECT_EQ(whole.lower_bound, 8 * 3);
@@ -542,7 +542,7 @@ TEST(AutomaticTest, SplitsBackwardsOnlyIfItMayAndCan) {
   costs.backward_weight.clear();
   costs.backward.assign(3, 2);
   EXPECT_FALSE(
-      has(automatic_schedule(in_line(3), 6, costs), Kind::kBackwardInput));
+      has(automatic_schedule(in_line(3), 6, costs), ActionKind::kBackwardInput));
 }
 
 // On a single rank, all actions except the first forward and the last backward

@@ -70,7 +70,7 @@ class Bank {
       claim.most = std::max(claim.most, level);
     };
     const auto cell_of = [&](std::size_t k) -> const Cell& {
-      return cells[size(problem_.cell({own[k], Kind::kForward, i}))];
+      return cells[size(problem_.cell({own[k], ActionKind::kForward, i}))];
     };
     const auto recomputed = [&](std::size_t k) {
       const Cell& cell = cell_of(k);
@@ -170,7 +170,7 @@ class ListScheduling {
     order_.ranks.resize(size(problem.ranks));
     order_.recomputed.resize(cells_.size());
     for (int i = 0; i < problem.microbatches; ++i) {
-      cell({0, Kind::kForward, i}).input = 0;
+      cell({0, ActionKind::kForward, i}).input = 0;
     }
     set_times();
   }
@@ -216,11 +216,11 @@ class ListScheduling {
     return cells_[size(problem_.cell(action))];
   }
 
-  double seconds(int stage, Kind kind) const {
+  double seconds(int stage, ActionKind kind) const {
     return problem_.durations.of({stage, kind, 0});
   }
-  Kind gradient_kind() const {
-    return rule_.splits ? Kind::kBackwardInput : Kind::kBackward;
+  ActionKind gradient_kind() const {
+    return rule_.splits ? ActionKind::kBackwardInput : ActionKind::kBackward;
   }
 
   void set_times() {
@@ -228,7 +228,7 @@ class ListScheduling {
     for (int s = 0; s < problem_.stages; ++s) {
       const Route& route = problem_.durations.forward[size(s)];
       stages_[size(s)].forward_time = time;
-      time += seconds(s, Kind::kForward) + route.wire + route.delay;
+      time += seconds(s, ActionKind::kForward) + route.wire + route.delay;
     }
     for (int s = problem_.stages; s-- > 0;) {
       const Route& route = problem_.durations.backward[size(s)];
@@ -239,8 +239,8 @@ class ListScheduling {
     for (const auto& own : problem_.stages_of) {
       double work = 0;
       for (const int s : own) {
-        work += seconds(s, Kind::kForward) + seconds(s, gradient_kind());
-        if (rule_.splits) work += seconds(s, Kind::kBackwardWeight);
+        work += seconds(s, ActionKind::kForward) + seconds(s, gradient_kind());
+        if (rule_.splits) work += seconds(s, ActionKind::kBackwardWeight);
       }
       busiest = std::max(busiest, work);
     }
@@ -249,7 +249,7 @@ class ListScheduling {
 
   double time_of(const Action& action) const {
     const Stage& stage = stages_[size(action.stage)];
-    return action.microbatch * spacing_ + (action.kind == Kind::kForward
+    return action.microbatch * spacing_ + (action.kind == ActionKind::kForward
                                                ? stage.forward_time
                                                : stage.backward_time);
   }
@@ -284,14 +284,14 @@ class ListScheduling {
     for (const int s : problem_.stages_of[size(rank)]) {
       const Stage& stage = stages_[size(s)];
       if (stage.weight < stage.backward) {
-        fill({s, Kind::kBackwardWeight, stage.weight});
+        fill({s, ActionKind::kBackwardWeight, stage.weight});
       }
       if (stage.forward < problem_.microbatches) {
-        add_forward({s, Kind::kForward, stage.forward}, rank, &wanted);
+        add_forward({s, ActionKind::kForward, stage.forward}, rank, &wanted);
       }
       if (stage.backward == stage.forward) continue;
       const Action backward = {s, gradient_kind(), stage.backward};
-      const Action recompute = {s, Kind::kRecompute, stage.backward};
+      const Action recompute = {s, ActionKind::kRecompute, stage.backward};
       Cell& own = cell(backward);
       const bool known = s + 1 == problem_.stages || own.gradient != kUnknown;
       if (!own.recomputed || own.progress == Progress::kRecompute) {
@@ -356,7 +356,7 @@ class ListScheduling {
     free_[rank] = end;
     order_.ranks[rank].push_back({action, {}});
     switch (action.kind) {
-      case Kind::kForward:
+      case ActionKind::kForward:
         ++stage.forward;
         own.progress = Progress::kForward;
         own.recomputed = choice.recomputed;
@@ -368,11 +368,11 @@ class ListScheduling {
               copied(problem_.durations.forward[size(action.stage)], end);
         }
         break;
-      case Kind::kRecompute:
+      case ActionKind::kRecompute:
         own.progress = Progress::kRecompute;
         break;
-      case Kind::kBackward:
-      case Kind::kBackwardInput:
+      case ActionKind::kBackward:
+      case ActionKind::kBackwardInput:
         ++stage.backward;
         own.progress = rule_.splits ? Progress::kInput : Progress::kDone;
         if (!rule_.splits) ++stage.weight;
@@ -383,7 +383,7 @@ class ListScheduling {
               copied(problem_.durations.backward[size(action.stage)], end);
         }
         break;
-      case Kind::kBackwardWeight:
+      case ActionKind::kBackwardWeight:
         ++stage.weight;
         own.progress = Progress::kDone;
         break;

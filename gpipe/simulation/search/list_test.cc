@@ -126,7 +126,7 @@ TEST_F(ListTest, IsAsShortAsOneForwardOneBackwardInItsMemory) {
       const auto order = list_schedule(problem, {});
       ASSERT_TRUE(order.has_value());
       Times times;
-      ASSERT_TRUE(Stopwatch(problem).run(*order, &times));
+      ASSERT_TRUE(OrderSimulator(problem).run(*order, &times));
       EXPECT_EQ(times.makespan, (m + p - 1) * 3) << p << " ranks, " << m;
     }
   }

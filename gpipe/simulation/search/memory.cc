@@ -44,13 +44,13 @@ Order one_at_a_time(const Problem& problem) {
         problem, r, std::max(problem.limit[rank], least_bytes(problem, r)));
     auto& steps = order.ranks[rank];
     for (int i = 0; i < problem.microbatches; ++i) {
-      for (const int s : stages) steps.push_back({{s, Kind::kForward, i}, {}});
+      for (const int s : stages) steps.push_back({{s, ActionKind::kForward, i}, {}});
       for (std::size_t k = stages.size(); k-- > 0;) {
-        const Action backward = {stages[k], Kind::kBackward, i};
+        const Action backward = {stages[k], ActionKind::kBackward, i};
         if (modes.recomputed[k]) {
           order.recomputed[static_cast<std::size_t>(problem.cell(backward))] =
               1;
-          steps.push_back({{stages[k], Kind::kRecompute, i}, {}});
+          steps.push_back({{stages[k], ActionKind::kRecompute, i}, {}});
         }
         steps.push_back({backward, {}});
       }

@@ -12,7 +12,7 @@ constexpr int kNone = -1;
 std::size_t size(int number) { return static_cast<std::size_t>(number); }
 
 bool begins_backward(const Action& action) {
-  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
 }
 
 }  // namespace
@@ -23,9 +23,9 @@ Order order_of(const Schedule& schedule, const Problem& problem) {
   for (const auto& actions : schedule.ranks) {
     auto& steps = order.ranks.emplace_back();
     for (std::size_t k = 0; k < actions.size(); ++k) {
-      Step step{actions[k], {}};
-      if (step.first.kind == Kind::kRecompute) {
-        step.first.with_next = false;
+      Block step{actions[k], {}};
+      if (step.first.kind == ActionKind::kRecompute) {
+        step.first.fused_with_next = false;
         order.recomputed[size(problem.cell(step.first))] = 1;
       }
       if (step.is_pair()) step.second = actions[++k];
@@ -39,7 +39,7 @@ Schedule schedule_of(const Order& order) {
   Schedule schedule;
   for (const auto& steps : order.ranks) {
     auto& actions = schedule.ranks.emplace_back();
-    for (const Step& step : steps) {
+    for (const Block& step : steps) {
       actions.push_back(step.first);
       if (step.is_pair()) actions.push_back(step.second);
     }
@@ -56,7 +56,7 @@ double peak_bytes(const Order& order, int rank, const Problem& problem) {
   const auto recomputed = [&](const Action& action) {
     return order.recomputed[size(problem.cell(action))] != 0;
   };
-  for (const Step& step : order.ranks[size(rank)]) {
+  for (const Block& step : order.ranks[size(rank)]) {
     const Action &a = step.first, &b = step.second;
     add(problem.taken_by(a, recomputed(a)));
     if (step.is_pair()) add(problem.taken_by(b, recomputed(b)));
@@ -73,25 +73,25 @@ bool fits(const Order& order, const Problem& problem) {
   return true;
 }
 
-// ---- Stopwatch
+// ---- OrderSimulator
 
-Stopwatch::Stopwatch(const Problem& problem)
+OrderSimulator::OrderSimulator(const Problem& problem)
     : problem_(problem),
       slots_(2 * size(problem.cells())),
       link_free_(problem.links) {}
 
 // Returns the slot of an F, or of a B or I. Returns kNone for other actions,
 // for which no other stage waits.
-int Stopwatch::slot_of(const Action& action) const {
-  if (action.kind == Kind::kForward) return 2 * problem_.cell(action);
+int OrderSimulator::slot_of(const Action& action) const {
+  if (action.kind == ActionKind::kForward) return 2 * problem_.cell(action);
   return begins_backward(action) ? 2 * problem_.cell(action) + 1 : kNone;
 }
 
 // Returns the slot of the action that `action` needs from another stage; kNone
 // if it needs none.
-int Stopwatch::slot_of_need(const Action& action) const {
+int OrderSimulator::slot_of_need(const Action& action) const {
   Action need = action;
-  if (action.kind == Kind::kForward) {
+  if (action.kind == ActionKind::kForward) {
     --need.stage;
   } else {
     ++need.stage;
@@ -103,7 +103,7 @@ int Stopwatch::slot_of_need(const Action& action) const {
 // Adds the input from another stage to `time`. Returns false, and lets `rank`
 // wait, if that input has not been made. Inputs from the action's own stage
 // need no check, since they are earlier on the same rank.
-bool Stopwatch::wait_for(const Action& action, int rank, StepTime* time) {
+bool OrderSimulator::wait_for(const Action& action, int rank, BlockTime* time) {
   const int found = slot_of_need(action);
   if (found == kNone) return true;
   Slot& slot = slots_[size(found)];
@@ -120,11 +120,11 @@ bool Stopwatch::wait_for(const Action& action, int rank, StepTime* time) {
 
 // Records that `action` ends at `end`, sends its output and wakes the rank that
 // waits for it.
-void Stopwatch::finish(const Action& action, Place place, double end) {
+void OrderSimulator::finish(const Action& action, Position place, double end) {
   const int found = slot_of(action);
   if (found == kNone) return;
   Slot& slot = slots_[size(found)];
-  const auto& routes = action.kind == Kind::kForward
+  const auto& routes = action.kind == ActionKind::kForward
                            ? problem_.durations.forward
                            : problem_.durations.backward;
   const Route& route = routes[size(action.stage)];
@@ -138,7 +138,7 @@ void Stopwatch::finish(const Action& action, Place place, double end) {
   if (slot.waiter != kNone) awake_.push_back(slot.waiter);
 }
 
-bool Stopwatch::run(const Order& order, Times* times) {
+bool OrderSimulator::run(const Order& order, Times* times) {
   std::fill(slots_.begin(), slots_.end(), Slot{kPending, kNone, {}});
   std::fill(link_free_.begin(), link_free_.end(), 0);
   times->ranks.resize(order.ranks.size());
@@ -153,8 +153,8 @@ bool Stopwatch::run(const Order& order, Times* times) {
     const auto& steps = order.ranks[size(rank)];
     auto& done = times->ranks[size(rank)];
     while (done.size() < steps.size()) {
-      const Step& step = steps[done.size()];
-      StepTime time;
+      const Block& step = steps[done.size()];
+      BlockTime time;
       if (!wait_for(step.first, rank, &time)) break;
       if (step.is_pair() && !wait_for(step.second, rank, &time)) break;
       time.start = std::max(time.ready, done.empty() ? 0 : done.back().end);
@@ -165,7 +165,7 @@ bool Stopwatch::run(const Order& order, Times* times) {
         time.end =
             time.start + a + b - problem_.durations.overlap * std::min(a, b);
       }
-      const Place place{rank, static_cast<int>(done.size())};
+      const Position place{rank, static_cast<int>(done.size())};
       done.push_back(time);
       finish(step.first, place, time.end);
       if (step.is_pair()) finish(step.second, place, time.end);

@@ -10,15 +10,15 @@
 namespace gpipe {
 
 // One action, or an overlapped pair of a forward and a backward.
-struct Step {
+struct Block {
   Action first, second;  // `second`: only of a pair
 
-  bool is_pair() const { return first.with_next; }
+  bool is_pair() const { return first.fused_with_next; }
 };
 
 // A schedule as lists of steps.
 struct Order {
-  std::vector<std::vector<Step>> ranks;
+  std::vector<std::vector<Block>> ranks;
   std::vector<char> recomputed;  // by Problem::cell(): whether there is an R
 };
 
@@ -38,30 +38,30 @@ double peak_bytes(const Order& order, int rank, const Problem& problem);
 bool fits(const Order& order, const Problem& problem);
 
 // The place of a step in an order.
-struct Place {
+struct Position {
   int rank = -1, position = -1;
 };
 
 // The times of a step, in seconds.
-struct StepTime {
+struct BlockTime {
   double ready = 0;  // when all inputs from other stages have arrived
   double start = 0, end = 0;
-  Place last;  // the step whose output arrived last; rank -1: needs no input
+  Position last;  // the step whose output arrived last; rank -1: needs no input
 };
 
 // The times of all steps of an order.
 struct Times {
-  std::vector<std::vector<StepTime>> ranks;  // as Order::ranks
+  std::vector<std::vector<BlockTime>> ranks;  // as Order::ranks
   double makespan = 0;                       // seconds
 };
 
 // A simulator of the orders of one problem. It is as exact as simulate(), but
 // uses the tables of Problem, and no heap memory after its first run.
 // Not thread-safe.
-class Stopwatch {
+class OrderSimulator {
  public:
   // `problem` must outlive this object.
-  explicit Stopwatch(const Problem& problem);
+  explicit OrderSimulator(const Problem& problem);
 
   // Fills `times` and returns true; returns false if a step can never start.
   // The makespan is that of simulate(). Complexity: linear.
@@ -72,13 +72,13 @@ class Stopwatch {
   struct Slot {
     double arrival = 0;  // seconds
     int waiter = 0;      // the rank that waits for it
-    Place made_by;
+    Position made_by;
   };
 
   int slot_of(const Action& action) const;
   int slot_of_need(const Action& action) const;
-  bool wait_for(const Action& action, int rank, StepTime* time);
-  void finish(const Action& action, Place place, double end);
+  bool wait_for(const Action& action, int rank, BlockTime* time);
+  void finish(const Action& action, Position place, double end);
 
   const Problem& problem_;
   std::vector<Slot> slots_;

@@ -16,7 +16,7 @@
 namespace gpipe {
 namespace {
 
-// The search relies on Stopwatch to give the same results as simulate().
+// The search relies on OrderSimulator to give the same results as simulate().
 TEST(AutomaticOrderTest, TakesTheTimeAndMemoryThatSimulateSays) {
   std::mt19937 random(0);
   const auto list = [&](std::size_t stages) {
@@ -61,7 +61,7 @@ TEST(AutomaticOrderTest, TakesTheTimeAndMemoryThatSimulateSays) {
 
       const Timeline timeline = simulate(schedule, costs);
       Times times;
-      ASSERT_TRUE(Stopwatch(problem).run(order, &times));
+      ASSERT_TRUE(OrderSimulator(problem).run(order, &times));
       EXPECT_EQ(times.makespan, timeline.makespan) << name;
       for (int r = 0; r < ranks; ++r) {
         EXPECT_EQ(peak_bytes(order, r, problem),
@@ -78,13 +78,13 @@ TEST(AutomaticOrderTest, SaysThatAnOrderGetsStuck) {
   Costs costs;
   costs.forward = costs.backward = {1, 1};
   const Problem problem({0, 0}, 1, costs, {});
-  const Order order = order_of({{{{1, Kind::kForward, 0},
-                                  {0, Kind::kForward, 0},
-                                  {1, Kind::kBackward, 0},
-                                  {0, Kind::kBackward, 0}}}},
+  const Order order = order_of({{{{1, ActionKind::kForward, 0},
+                                  {0, ActionKind::kForward, 0},
+                                  {1, ActionKind::kBackward, 0},
+                                  {0, ActionKind::kBackward, 0}}}},
                                problem);
   Times times;
-  EXPECT_FALSE(Stopwatch(problem).run(order, &times));
+  EXPECT_FALSE(OrderSimulator(problem).run(order, &times));
 }
 
 }  // namespace

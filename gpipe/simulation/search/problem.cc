@@ -42,16 +42,16 @@ std::vector<double> limits(const std::vector<double>& given, int ranks) {
 // Returns a schedule with an action of each stage and each kind that has costs,
 // so that Engine makes the durations of all of them.
 Schedule probe(const Problem& problem) {
-  std::vector<Kind> kinds = {Kind::kForward, Kind::kBackward};
-  if (problem.may_recompute) kinds.push_back(Kind::kRecompute);
+  std::vector<ActionKind> kinds = {ActionKind::kForward, ActionKind::kBackward};
+  if (problem.may_recompute) kinds.push_back(ActionKind::kRecompute);
   if (problem.may_split) {
-    kinds.push_back(Kind::kBackwardInput);
-    kinds.push_back(Kind::kBackwardWeight);
+    kinds.push_back(ActionKind::kBackwardInput);
+    kinds.push_back(ActionKind::kBackwardWeight);
   }
   Schedule schedule;
   schedule.ranks.resize(size(problem.ranks));
   for (int s = 0; s < problem.stages; ++s) {
-    for (const Kind kind : kinds) {
+    for (const ActionKind kind : kinds) {
       schedule.ranks[size(problem.rank_of[size(s)])].push_back({s, kind, 0});
     }
   }
@@ -129,21 +129,21 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
 
 double Problem::taken_by(const Action& action, bool recomputed) const {
   const auto s = size(action.stage);
-  if (action.kind == Kind::kForward) {
+  if (action.kind == ActionKind::kForward) {
     return recomputed ? input[s] : activation[s];
   }
-  return action.kind == Kind::kRecompute ? activation[s] : 0;
+  return action.kind == ActionKind::kRecompute ? activation[s] : 0;
 }
 
 double Problem::freed_by(const Action& action, bool recomputed) const {
   const auto s = size(action.stage);
   const double kept = recomputed ? input[s] : 0;
   switch (action.kind) {
-    case Kind::kBackwardInput:
+    case ActionKind::kBackwardInput:
       return activation[s] - weight[s];
-    case Kind::kBackward:
+    case ActionKind::kBackward:
       return activation[s] + kept;
-    case Kind::kBackwardWeight:
+    case ActionKind::kBackwardWeight:
       return weight[s] + kept;
     default:
       return 0;
@@ -151,12 +151,12 @@ double Problem::freed_by(const Action& action, bool recomputed) const {
 }
 
 double Problem::lower_bound() const {
-  const auto seconds = [&](int s, Kind kind) {
+  const auto seconds = [&](int s, ActionKind kind) {
     return durations.of({s, kind, 0});
   };
   const auto gradient = [&](int s) {
-    const double whole = seconds(s, Kind::kBackward);
-    return may_split ? std::min(whole, seconds(s, Kind::kBackwardInput))
+    const double whole = seconds(s, ActionKind::kBackward);
+    return may_split ? std::min(whole, seconds(s, ActionKind::kBackwardInput))
                      : whole;
   };
   const auto copy = [](const Route& route) { return route.wire + route.delay; };
@@ -168,7 +168,7 @@ double Problem::lower_bound() const {
   double there = 0, back = 0;
   for (int s = 0; s < stages; ++s) {
     head[size(s)] = there;
-    there += seconds(s, Kind::kForward) + copy(durations.forward[size(s)]);
+    there += seconds(s, ActionKind::kForward) + copy(durations.forward[size(s)]);
     tail[size(s)] = back + copy(durations.backward[size(s)]);
     back = tail[size(s)] + gradient(s);
   }
@@ -176,12 +176,12 @@ double Problem::lower_bound() const {
   for (const auto& own : stages_of) {
     double forward = 0, backward = 0;
     for (const int s : own) {
-      double b = seconds(s, Kind::kBackward);
+      double b = seconds(s, ActionKind::kBackward);
       if (may_split) {
-        b = std::min(b, seconds(s, Kind::kBackwardInput) +
-                            seconds(s, Kind::kBackwardWeight));
+        b = std::min(b, seconds(s, ActionKind::kBackwardInput) +
+                            seconds(s, ActionKind::kBackwardWeight));
       }
-      forward += microbatches * seconds(s, Kind::kForward);
+      forward += microbatches * seconds(s, ActionKind::kForward);
       backward += microbatches * b;
     }
     const double hidden = durations.overlap * std::min(forward, backward);

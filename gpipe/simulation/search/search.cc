@@ -13,7 +13,7 @@ namespace {
 std::size_t size(int number) { return static_cast<std::size_t>(number); }
 
 bool begins_backward(const Action& action) {
-  return action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
 }
 
 bool is_same_cell(const Action& a, const Action& b) {
@@ -22,7 +22,7 @@ bool is_same_cell(const Action& a, const Action& b) {
 
 // Returns whether two steps have actions of one micro-batch on one stage. The
 // order of such steps is fixed.
-bool share_cell(const Step& x, const Step& y) {
+bool share_cell(const Block& x, const Block& y) {
   return is_same_cell(x.first, y.first) ||
          (x.is_pair() && is_same_cell(x.second, y.first)) ||
          (y.is_pair() && (is_same_cell(x.first, y.second) ||
@@ -78,7 +78,7 @@ class Search {
   // Sets `path_` to the steps of one critical path, from the last to the first.
   void follow_critical_path() {
     path_.clear();
-    Place here;
+    Position here;
     for (int r = 0; r < problem_.ranks; ++r) {
       const auto& times = times_.ranks[size(r)];
       if (times.empty() || times.back().end < times_.makespan) continue;
@@ -88,7 +88,7 @@ class Search {
     while (here.rank >= 0 && here.position >= 0) {
       path_.push_back(here);
       const auto& times = times_.ranks[size(here.rank)];
-      const StepTime& time = times[size(here.position)];
+      const BlockTime& time = times[size(here.position)];
       if (time.start > time.ready || time.last.rank < 0) {
         --here.position;  // the previous step of its rank
       } else {
@@ -105,7 +105,7 @@ class Search {
   // Makes a random change of `now_` on one rank, after which it still fits.
   // Returns false, without a change, if the drawn move is not possible.
   bool propose() {
-    Place here = path_[draw(path_.size())];
+    Position here = path_[draw(path_.size())];
     if (draw(8) == 0) {  // off the critical path, to prepare later moves
       here.rank = static_cast<int>(draw(now_.ranks.size()));
       here.position =
@@ -169,18 +169,18 @@ class Search {
   // merges, or adds or removes a recompute. Returns false if that is not
   // possible.
   bool change(std::size_t k) {
-    const Step& step = steps_[k];
+    const Block& step = steps_[k];
     if (step.is_pair() || (problem_.durations.overlap > 0 && draw(2) == 0)) {
       return step.is_pair() ? part(k) : pair(k);
     }
     switch (step.first.kind) {
-      case Kind::kBackward:
+      case ActionKind::kBackward:
         if (problem_.may_split && draw(2) == 0) return split(k);
         return toggle_recompute(step.first);
-      case Kind::kBackwardInput:
+      case ActionKind::kBackwardInput:
         if (draw(2) == 0) return merge(k);
         return toggle_recompute(step.first);
-      case Kind::kBackwardWeight:
+      case ActionKind::kBackwardWeight:
         return false;
       default:
         return toggle_recompute(step.first);
@@ -191,7 +191,7 @@ class Search {
   bool part(std::size_t k) {
     auto& steps = now_.ranks[rank_];
     const Action second = steps[k].second;
-    steps[k].first.with_next = false;
+    steps[k].first.fused_with_next = false;
     steps.insert(steps.begin() + k + 1, {second, {}});
     return true;
   }
@@ -202,13 +202,13 @@ class Search {
     if (k + 1 == steps.size() || steps[k + 1].is_pair()) return false;
     const Action a = steps[k].first, b = steps[k + 1].first;
     const bool forward_and_backward =
-        (a.kind == Kind::kForward && begins_backward(b)) ||
-        (b.kind == Kind::kForward && begins_backward(a));
+        (a.kind == ActionKind::kForward && begins_backward(b)) ||
+        (b.kind == ActionKind::kForward && begins_backward(a));
     if (!forward_and_backward || a.microbatch == b.microbatch ||
         !may_swap(k, k + 1)) {
       return false;
     }
-    steps[k].first.with_next = true;
+    steps[k].first.fused_with_next = true;
     steps[k].second = b;
     steps.erase(steps.begin() + k + 1);
     return true;
@@ -218,9 +218,9 @@ class Search {
   bool split(std::size_t k) {
     auto& steps = now_.ranks[rank_];
     Action& action = steps[k].first;
-    action.kind = Kind::kBackwardInput;
+    action.kind = ActionKind::kBackwardInput;
     Action weight = action;
-    weight.kind = Kind::kBackwardWeight;
+    weight.kind = ActionKind::kBackwardWeight;
     steps.insert(steps.begin() + k + 1, {weight, {}});
     return true;
   }
@@ -229,8 +229,8 @@ class Search {
   bool merge(std::size_t k) {
     auto& steps = now_.ranks[rank_];
     Action weight = steps[k].first;
-    weight.kind = Kind::kBackwardWeight;
-    steps[k].first.kind = Kind::kBackward;
+    weight.kind = ActionKind::kBackwardWeight;
+    steps[k].first.kind = ActionKind::kBackward;
     steps.erase(find(weight));
     return true;
   }
@@ -240,7 +240,7 @@ class Search {
     if (!problem_.may_recompute) return false;
     auto& steps = now_.ranks[rank_];
     const int cell = problem_.cell(action);
-    const Action recompute = {action.stage, Kind::kRecompute,
+    const Action recompute = {action.stage, ActionKind::kRecompute,
                               action.microbatch};
     char& recomputed = now_.recomputed[size(cell)];
     if (recomputed) {
@@ -251,7 +251,7 @@ class Search {
         return false;
       }
       const auto backward =
-          std::find_if(steps.begin(), steps.end(), [&](const Step& step) {
+          std::find_if(steps.begin(), steps.end(), [&](const Block& step) {
             const auto is_it = [&](const Action& a) {
               return begins_backward(a) && is_same_cell(a, action);
             };
@@ -265,24 +265,24 @@ class Search {
   }
 
   // Returns the step of `rank_` whose first action is `action`.
-  std::vector<Step>::iterator find(const Action& action) {
+  std::vector<Block>::iterator find(const Action& action) {
     auto& steps = now_.ranks[rank_];
-    return std::find_if(steps.begin(), steps.end(), [&](const Step& step) {
+    return std::find_if(steps.begin(), steps.end(), [&](const Block& step) {
       return step.first.kind == action.kind && is_same_cell(step.first, action);
     });
   }
 
   const Problem& problem_;
-  Stopwatch stopwatch_;
+  OrderSimulator stopwatch_;
   Order now_;
   Times times_, next_;
-  std::vector<Place> path_;
+  std::vector<Position> path_;
   std::mt19937_64 random_;
 
   // For undo(): the changed rank, its steps before the change, and the cell
   // whose recompute was added or removed (-1: none).
   std::size_t rank_ = 0;
-  std::vector<Step> steps_;
+  std::vector<Block> steps_;
   int changed_cell_ = -1;
 };
 

@@ -746,22 +746,22 @@ const Case kNumbers[] = {
      }},
 };
 
-std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+std::string to_string(const ::testing::TestParamInfo<Case>& info) {
   return info.param.name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Layers, ValueTest, ::testing::ValuesIn(kLayers),
-                         name_of);
+                         to_string);
 INSTANTIATE_TEST_SUITE_P(Functions, ValueTest, ::testing::ValuesIn(kFunctions),
-                         name_of);
+                         to_string);
 INSTANTIATE_TEST_SUITE_P(Indexing, ValueTest, ::testing::ValuesIn(kIndexing),
-                         name_of);
+                         to_string);
 INSTANTIATE_TEST_SUITE_P(Outputs, ValueTest, ::testing::ValuesIn(kOutputs),
-                         name_of);
+                         to_string);
 INSTANTIATE_TEST_SUITE_P(Random, ValueTest, ::testing::ValuesIn(kRandom),
-                         name_of);
+                         to_string);
 INSTANTIATE_TEST_SUITE_P(Numbers, ValueTest, ::testing::ValuesIn(kNumbers),
-                         name_of);
+                         to_string);
 
 TEST_F(OperatorTest, HasTheBitsOfOneThreadWhateverTheHostHas) {
   const Tensor x = normal(torch::kCPU, {100000});

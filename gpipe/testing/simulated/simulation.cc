@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kPool = 32;
 
-std::string name_of(const c10::Stream& stream) {
+std::string to_string(const c10::Stream& stream) {
   return "hpu:" + std::to_string(stream.device_index()) +
          (stream.id() == 0 ? " default stream"
                            : " stream " + std::to_string(stream.id()));
@@ -67,7 +67,7 @@ Simulation::Line& Simulation::line(const c10::Stream& stream) {
     guard.emplace();
   });
   queue->set_delays(delays_);
-  order_.name_stream(number, name_of(stream));
+  order_.name_stream(number, to_string(stream));
   return lines_.emplace(key, Line{number, std::move(queue)}).first->second;
 }
 
