@@ -17,7 +17,7 @@ void check_partitions(int64_t partitions, const torch::nn::Sequential& module) {
 
 std::vector<int64_t> balance_by_size(int64_t partitions,
                                      const torch::nn::Sequential& module,
-                                     const Value& input,
+                                     const internal::Value& input,
                                      const SizeOptions& options) {
   check_partitions(partitions, module);
   TORCH_CHECK_VALUE(options.chunks() >= 1,

@@ -35,7 +35,7 @@ namespace detail {
 void check_partitions(int64_t partitions, const torch::nn::Sequential& module);
 std::vector<int64_t> balance_by_size(int64_t partitions,
                                      const torch::nn::Sequential& module,
-                                     const Value& input,
+                                     const internal::Value& input,
                                      const SizeOptions& options);
 }  // namespace detail
 
@@ -85,7 +85,7 @@ std::vector<int64_t> balance_by_size(int64_t partitions,
                                      torch::nn::Sequential module, Input input,
                                      const SizeOptions& options = {}) {
   return detail::balance_by_size(partitions, module,
-                                 Value::wrap(std::move(input)), options);
+                                 internal::Value::wrap(std::move(input)), options);
 }
 
 }  // namespace gpipe::balancing

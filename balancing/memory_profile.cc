@@ -31,7 +31,7 @@ int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
 }
 
-int64_t bytes_of(const Value& value) {
+int64_t bytes_of(const internal::Value& value) {
   int64_t bytes = 0;
   for (const at::Tensor& tensor : value.tensors()) bytes += bytes_of(tensor);
   return bytes;
@@ -92,19 +92,19 @@ class SizingTracker : public ProfileTracker {
 
 class MemoryProfiler {
  public:
-  MemoryProfiler(const torch::nn::Sequential& module, const Value& input) {
-    const std::vector<LayerSkips> skips = declared_skips(module);
+  MemoryProfiler(const torch::nn::Sequential& module, const internal::Value& input) {
+    const std::vector<internal::LayerSkips> skips = internal::declared_skips(module);
     profile_.input_bytes = bytes_of(input);
     count_parameters(*module);
     std::vector<Sandbox> sandboxes;
     for (const auto& layer : *module) sandboxes.emplace_back(layer);
 
     std::map<SkipKey, int64_t> stashed_by;
-    const UseSkipTracker use_tracker(tracker_);
+    const internal::UseSkipTracker use_tracker(tracker_);
     kind_ = input.kind();
     for (const at::Tensor& tensor : input.tensors()) {
       boundary_.push_back(
-          without_graph(tensor.defined() ? tensor.to(at::kMeta) : tensor));
+          internal::without_graph(tensor.defined() ? tensor.to(at::kMeta) : tensor));
       passing_.add(boundary_.back().tensor);
     }
     for (std::size_t k = 0; k < sandboxes.size(); ++k) {
@@ -148,9 +148,9 @@ class MemoryProfiler {
     const MetaLedger ledger;
     std::vector<torch::autograd::Edge> graph;
     {
-      GraphInputs input_edges(boundary_, /*leaf=*/false);
-      const Value output =
-          call_layer(layer, Value(kind_, std::move(input_edges.tensors())));
+      internal::GraphInputs input_edges(boundary_, /*leaf=*/false);
+      const internal::Value output =
+          internal::call_layer(layer, internal::Value(kind_, std::move(input_edges.tensors())));
       memory.forward_peak_bytes = ledger.peak_bytes();
       memory.output_bytes = bytes_of(output);
       std::vector<at::Tensor> outputs = output.tensors();
@@ -160,10 +160,10 @@ class MemoryProfiler {
       kind_ = output.kind();
       boundary_.clear();
       for (const at::Tensor& tensor : output.tensors()) {
-        boundary_.push_back(without_graph(tensor));
+        boundary_.push_back(internal::without_graph(tensor));
       }
       for (const at::Tensor& tensor : outputs) {
-        graph.push_back(gradient_edge(tensor));
+        graph.push_back(internal::gradient_edge(tensor));
         memory.kept_bytes += passing_.add(tensor);
       }
       tracker_.end_layer();
@@ -183,8 +183,8 @@ class MemoryProfiler {
 
   MemoryProfile profile_;
   SizingTracker tracker_;
-  Value::Kind kind_ = Value::Kind::kTensor;
-  std::vector<Activation> boundary_;
+  internal::Value::Kind kind_ = internal::Value::Kind::kTensor;
+  std::vector<internal::Activation> boundary_;
   Passing passing_;
 };
 
@@ -212,18 +212,18 @@ int64_t MemoryProfile::incoming_bytes(int64_t first, int64_t last) const {
 
 namespace detail {
 
-Value first_microbatch(const Value& input, int64_t chunks) {
+internal::Value first_microbatch(const internal::Value& input, int64_t chunks) {
   for (const at::Tensor& tensor : input.tensors()) {
     if (!tensor.defined()) continue;
-    check_input(input, tensor.device());
+    internal::check_input(input, tensor.device());
     break;
   }
-  const std::vector<Value> pieces = scatter(input, chunks);
+  const std::vector<internal::Value> pieces = internal::scatter(input, chunks);
   return pieces.empty() ? input : pieces.front();
 }
 
 MemoryProfile profile_memory(const torch::nn::Sequential& module,
-                             const Value& input) {
+                             const internal::Value& input) {
   TORCH_CHECK_VALUE(!module.is_empty(), "profile_memory: the model is null");
   verify_skippables(module);
   // Training records a graph, even if the caller is in inference mode.

@@ -67,10 +67,10 @@ struct MemoryProfile {
 namespace detail {
 // Returns the first of the `chunks` micro-batches into which a pipeline splits
 // `input`. It is a view.
-Value first_microbatch(const Value& input, int64_t chunks);
+internal::Value first_microbatch(const internal::Value& input, int64_t chunks);
 
 MemoryProfile profile_memory(const torch::nn::Sequential& module,
-                             const Value& input);
+                             const internal::Value& input);
 }  // namespace detail
 
 // Measures the memory of each layer of `module` in one forward in training mode
@@ -91,7 +91,7 @@ MemoryProfile profile_memory(const torch::nn::Sequential& module,
 // layer that has no clone() is run itself, in training mode.
 template <typename Input>
 MemoryProfile profile_memory(torch::nn::Sequential module, Input input) {
-  return detail::profile_memory(module, Value::wrap(std::move(input)));
+  return detail::profile_memory(module, internal::Value::wrap(std::move(input)));
 }
 
 }  // namespace gpipe::balancing

@@ -93,7 +93,7 @@ int64_t workers_of(const std::vector<PlanDevice>& devices,
   if (!devices[0].device().is_cpu()) return all;
   const auto cores =
       static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-  return std::clamp<int64_t>(cores / share_of_threads(places(devices)), 1, all);
+  return std::clamp<int64_t>(cores / internal::share_of_threads(places(devices)), 1, all);
 }
 
 ChainCheckpoint for_chain(Checkpoint checkpoint) {
@@ -345,14 +345,14 @@ Plan plan(const Profile& profile, int64_t rows,
 
 namespace detail {
 
-Plan plan(const torch::nn::Sequential& model, const Value& input,
+Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
           const std::vector<PlanDevice>& devices, const PlanOptions& options) {
   TORCH_CHECK_VALUE(!model.is_empty(), "plan: the model is null");
-  const int64_t rows = rows_of(input);
+  const int64_t rows = internal::rows_of(input);
   check(rows, devices, options);
   check_layers(model->size(), devices);
   const ThreadsScope threads(options.profile().device().is_cpu()
-                                 ? share_of_threads(places(devices))
+                                 ? internal::share_of_threads(places(devices))
                                  : at::get_num_threads());
   // Profile under the conditions of training: the other partitions are busy at
   // the same time.

@@ -104,7 +104,7 @@ struct Plan {
 std::ostream& operator<<(std::ostream& stream, const Plan& plan);
 
 namespace detail {
-Plan plan(const torch::nn::Sequential& model, const Value& input,
+Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
           const std::vector<PlanDevice>& devices, const PlanOptions& options);
 }  // namespace detail
 
@@ -142,7 +142,7 @@ template <typename Input>
 Plan plan(torch::nn::Sequential model, Input input,
           const std::vector<PlanDevice>& devices,
           const PlanOptions& options = {}) {
-  return detail::plan(model, Value::wrap(std::move(input)), devices, options);
+  return detail::plan(model, internal::Value::wrap(std::move(input)), devices, options);
 }
 
 // Plans from an existing profile of `profile.rows` rows, for a mini-batch of

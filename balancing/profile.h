@@ -25,7 +25,7 @@ struct Profile {
 };
 
 namespace detail {
-Profile profile(const torch::nn::Sequential& module, const Value& sample,
+Profile profile(const torch::nn::Sequential& module, const internal::Value& sample,
                 const TimeOptions& options);
 }  // namespace detail
 
@@ -38,7 +38,7 @@ Profile profile(const torch::nn::Sequential& module, const Value& sample,
 template <typename Sample>
 Profile profile(torch::nn::Sequential module, Sample sample,
                 const TimeOptions& options = {}) {
-  return detail::profile(module, Value::wrap(std::move(sample)), options);
+  return detail::profile(module, internal::Value::wrap(std::move(sample)), options);
 }
 
 // Returns `profile` as JSON that a person can read and edit: one object per

@@ -24,7 +24,7 @@ std::optional<at::Tensor> ProfileTracker::load(const SkipKey& key) {
   }
   auto found = travelling_.extract(key);
   if (!found) throw_not_stashed(key);
-  GraphInputs input_edges({found.mapped()}, /*leaf=*/false);
+  internal::GraphInputs input_edges({found.mapped()}, /*leaf=*/false);
   popped_.push_back(input_edges.edges()[0]);
   return none_if_undefined(std::move(input_edges.tensors()[0]));
 }
@@ -37,7 +37,7 @@ std::vector<at::Tensor> ProfileTracker::stashed() const {
 
 void ProfileTracker::end_layer() {
   for (const auto& [key, tensor] : stashed_) {
-    travelling_.insert_or_assign(key, without_graph(tensor));
+    travelling_.insert_or_assign(key, internal::without_graph(tensor));
   }
   stashed_.clear();
   popped_.clear();

@@ -16,7 +16,7 @@ namespace gpipe::balancing {
 // Holds skip tensors between layers. Cuts the autograd graph between the layer
 // that stashes a tensor and the layer that pops it, so that the backward of
 // each layer runs alone.
-class ProfileTracker : public SkipTracker {
+class ProfileTracker : public internal::SkipTracker {
  public:
   void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
   std::optional<at::Tensor> load(const SkipKey& key) override;
@@ -32,7 +32,7 @@ class ProfileTracker : public SkipTracker {
 
  private:
   std::map<SkipKey, at::Tensor> stashed_;  // undefined: no tensor
-  std::map<SkipKey, Activation> travelling_;
+  std::map<SkipKey, internal::Activation> travelling_;
   std::vector<torch::autograd::Edge> popped_;
 };
 

@@ -55,22 +55,22 @@ class KeepRandomState {
 
 // The value between two layers, without a graph.
 struct Boundary {
-  Value::Kind kind;
-  std::vector<Activation> inputs;
+  internal::Value::Kind kind;
+  std::vector<internal::Activation> inputs;
 };
 
-Boundary without_graph(const Value& value) {
+Boundary without_graph(const internal::Value& value) {
   Boundary boundary{value.kind(), {}};
   for (const at::Tensor& tensor : value.tensors()) {
-    boundary.inputs.push_back(gpipe::without_graph(tensor));
+    boundary.inputs.push_back(gpipe::internal::without_graph(tensor));
   }
   return boundary;
 }
 
 // Copies the sample, since a layer may change it in place.
-Boundary copy_to(const Value& sample, c10::Device device) {
+Boundary copy_to(const internal::Value& sample, c10::Device device) {
   Boundary boundary = without_graph(sample);
-  for (Activation& input : boundary.inputs) {
+  for (internal::Activation& input : boundary.inputs) {
     if (!input.tensor.defined()) continue;
     input.tensor = input.tensor.to(
         input.tensor.options().device(device), /*non_blocking=*/false,
@@ -90,7 +90,7 @@ std::vector<at::Tensor> ones_for(const std::vector<at::Tensor>& outputs) {
 }
 
 struct LayerStamps {
-  Stamp forward_start, forward_end, backward_start, backward_end;
+  internal::Stamp forward_start, forward_end, backward_start, backward_end;
 
   LayerTime time() const {
     return {forward_end.seconds_since(forward_start),
@@ -102,15 +102,15 @@ struct LayerStamps {
 // input, by the layer's output.
 LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
                       ProfileTracker& tracker, c10::Device device) {
-  GraphInputs input_edges(boundary.inputs, /*leaf=*/false);
+  internal::GraphInputs input_edges(boundary.inputs, /*leaf=*/false);
   std::vector<torch::autograd::Edge> targets = input_edges.edges();
-  Value input(boundary.kind, std::move(input_edges.tensors()));
+  internal::Value input(boundary.kind, std::move(input_edges.tensors()));
   boundary.inputs.clear();
 
   LayerStamps stamps;
-  stamps.forward_start = Stamp::now(device);
-  const Value output = call_layer(layer, std::move(input));
-  stamps.forward_end = Stamp::now(device);
+  stamps.forward_start = internal::Stamp::now(device);
+  const internal::Value output = internal::call_layer(layer, std::move(input));
+  stamps.forward_end = internal::Stamp::now(device);
 
   std::vector<at::Tensor> outputs = output.tensors();
   for (at::Tensor& stashed : tracker.stashed()) {
@@ -119,14 +119,14 @@ LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
   targets.insert(targets.end(), tracker.popped().begin(),
                  tracker.popped().end());
   std::vector<torch::autograd::Edge> output_edges;
-  for (const at::Tensor& each : outputs) output_edges.push_back(gradient_edge(each));
-  const Leaves leaves = find_leaves(output_edges, targets);
+  for (const at::Tensor& each : outputs) output_edges.push_back(internal::gradient_edge(each));
+  const internal::Leaves leaves = internal::find_leaves(output_edges, targets);
   std::vector<at::Tensor> grads = ones_for(outputs);
-  stamps.backward_start = Stamp::now(device);
-  run_backward(output_edges, std::move(grads), targets, /*keep_graph=*/false, leaves,
+  stamps.backward_start = internal::Stamp::now(device);
+  internal::run_backward(output_edges, std::move(grads), targets, /*keep_graph=*/false, leaves,
                std::vector<bool>(leaves.tensors.size(), true),
                [](std::size_t, const at::Tensor&) {});
-  stamps.backward_end = Stamp::now(device);
+  stamps.backward_end = internal::Stamp::now(device);
 
   boundary = without_graph(output);
   tracker.end_layer();
@@ -135,11 +135,11 @@ LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
 
 // Runs all layers in order and appends the times of each to its list. Waits for
 // an accelerator at the end only.
-void sweep(std::vector<Sandbox>& sandboxes, const Value& sample,
+void sweep(std::vector<Sandbox>& sandboxes, const internal::Value& sample,
            c10::Device device, std::vector<std::vector<LayerTime>>& times,
            const std::atomic<bool>* stop = nullptr) {
   ProfileTracker tracker;
-  UseSkipTracker use_tracker(tracker);
+  internal::UseSkipTracker use_tracker(tracker);
   Boundary boundary = copy_to(sample, device);
   std::vector<LayerStamps> stamps;
   for (std::size_t k = 0; k < sandboxes.size(); ++k) {
@@ -163,7 +163,7 @@ std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module) {
 // Threads that run copies of the model until the end of the scope.
 class Company {
  public:
-  Company(const torch::nn::Sequential& module, const Value& sample,
+  Company(const torch::nn::Sequential& module, const internal::Value& sample,
           int64_t threads) {
     const int intra_op = at::get_num_threads();
     for (int64_t k = 0; k < threads; ++k) {
@@ -245,10 +245,10 @@ std::vector<double> totals(const std::vector<LayerTime>& times) {
 namespace detail {
 
 std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
-                                     const Value& sample,
+                                     const internal::Value& sample,
                                      const TimeOptions& options) {
   check(*module, options);
-  const c10::Device device = with_index(options.device());
+  const c10::Device device = internal::with_index(options.device());
   const KeepRandomState keep_host{c10::Device(c10::kCPU)};
   const KeepRandomState keep_device(device);
   // Training records a graph, even if the caller is in inference mode.

@@ -46,7 +46,7 @@ std::vector<double> totals(const std::vector<LayerTime>& times);
 
 namespace detail {
 std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
-                                     const Value& sample,
+                                     const internal::Value& sample,
                                      const TimeOptions& options);
 }  // namespace detail
 
@@ -84,7 +84,7 @@ template <typename Sample>
 std::vector<LayerTime> profile_times(torch::nn::Sequential module,
                                      Sample sample,
                                      const TimeOptions& options = {}) {
-  return detail::profile_times(module, Value::wrap(std::move(sample)), options);
+  return detail::profile_times(module, internal::Value::wrap(std::move(sample)), options);
 }
 
 }  // namespace gpipe::balancing

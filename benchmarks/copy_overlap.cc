@@ -57,8 +57,8 @@ TORCH_MODULE(Worker);
 
 // Returns true for the scopes that give copies their own streams. Without these
 // scopes, copies run on the streams that compute.
-bool leave_out_copy_streams(Ordering ordering, const Site& site) {
-  return ordering == Ordering::kScope &&
+bool leave_out_copy_streams(internal::Ordering ordering, const internal::Site& site) {
+  return ordering == internal::Ordering::kScope &&
          std::strstr(site.file, "transport.cc") != nullptr;
 }
 
@@ -103,9 +103,9 @@ int measure() {
                              .checkpoint(checkpoint));
 
   auto overlapped = time_steps(pipeline, chunks, devices);
-  set_leave_out(leave_out_copy_streams);
+  internal::set_leave_out(leave_out_copy_streams);
   auto in_turn = time_steps(pipeline, chunks, devices);
-  set_leave_out(nullptr);
+  internal::set_leave_out(nullptr);
 
   // Fill-drain: a stage starts one cell and one copy later than the stage
   // before it, and is then busy without a gap.

@@ -31,16 +31,16 @@
 namespace gpipe::benchmarks {
 namespace {
 
-bool is_scope_of_a_copy(Ordering ordering, const Site& site) {
-  return ordering == Ordering::kScope &&
+bool is_scope_of_a_copy(internal::Ordering ordering, const internal::Site& site) {
+  return ordering == internal::Ordering::kScope &&
          std::strstr(site.file, "transport.cc") != nullptr;
 }
 
 // A scope in which copies have no streams of their own.
 class WithoutCopyStreams {
  public:
-  WithoutCopyStreams() { set_leave_out(is_scope_of_a_copy); }
-  ~WithoutCopyStreams() { set_leave_out(nullptr); }
+  WithoutCopyStreams() { internal::set_leave_out(is_scope_of_a_copy); }
+  ~WithoutCopyStreams() { internal::set_leave_out(nullptr); }
   WithoutCopyStreams(const WithoutCopyStreams&) = delete;
   WithoutCopyStreams& operator=(const WithoutCopyStreams&) = delete;
 };

@@ -13,9 +13,9 @@ namespace {
 TEST(ChecksumTest, GoesOnFromWhatCameBefore) {
   const std::string bytes("ab\0c\0", 5);
   EXPECT_EQ(checksum_of(std::string("c"), checksum_of(std::string("ab"))),
-            crc32c(bytes.data(), bytes.size()));
+            internal::crc32c(bytes.data(), bytes.size()));
   EXPECT_NE(checksum_of(std::string("bc"), checksum_of(std::string("a"))),
-            crc32c(bytes.data(), bytes.size()));
+            internal::crc32c(bytes.data(), bytes.size()));
 }
 
 TEST(ChecksumTest, OfATensorIsThatOfItsElementsInOrder) {

@@ -12,7 +12,7 @@ namespace gpipe {
 DeferredBatchNorm::DeferredBatchNorm(
     std::shared_ptr<torch::nn::Module> module) {
   TORCH_CHECK_VALUE(module != nullptr, "the module is null");
-  statistics_ = std::make_unique<NormStatistics>(
+  statistics_ = std::make_unique<internal::NormStatistics>(
       std::vector<std::shared_ptr<torch::nn::Module>>{std::move(module)});
 }
 
@@ -21,8 +21,8 @@ DeferredBatchNorm::DeferredBatchNorm(DeferredBatchNorm&&) noexcept = default;
 DeferredBatchNorm& DeferredBatchNorm::operator=(DeferredBatchNorm&&) noexcept =
     default;
 
-DeferredBatchNorm::Scope::Scope(NormStatistics* statistics)
-    : scope_(std::make_unique<NormScope>(statistics, /*record=*/true)) {}
+DeferredBatchNorm::Scope::Scope(internal::NormStatistics* statistics)
+    : scope_(std::make_unique<internal::NormScope>(statistics, /*record=*/true)) {}
 
 DeferredBatchNorm::Scope::~Scope() = default;
 

@@ -9,8 +9,10 @@
 
 namespace gpipe {
 
-class NormStatistics;
-class NormScope;
+namespace internal {
+class internal::NormStatistics;
+class internal::NormScope;
+}  // namespace internal
 
 // Collects the running statistics of BatchNorm layers over a mini-batch.
 // BatchNorm changes its running estimates in every forward. A model that
@@ -62,8 +64,8 @@ class DeferredBatchNorm {
 
    private:
     friend class DeferredBatchNorm;
-    explicit Scope(NormStatistics* statistics);
-    std::unique_ptr<NormScope> scope_;
+    explicit Scope(internal::NormStatistics* statistics);
+    std::unique_ptr<internal::NormScope> scope_;
   };
   // Begins a mini-batch, or continues it, until the returned scope ends.
   [[nodiscard]] Scope observe();
@@ -77,7 +79,7 @@ class DeferredBatchNorm {
   void discard();
 
  private:
-  std::unique_ptr<NormStatistics> statistics_;
+  std::unique_ptr<internal::NormStatistics> statistics_;
 };
 
 }  // namespace gpipe

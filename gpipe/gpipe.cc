@@ -44,7 +44,7 @@ std::vector<c10::Device> choose_devices(std::vector<c10::Device> devices,
                     "in GPipeOptions::devices");
   devices.erase(devices.begin() + static_cast<std::ptrdiff_t>(partitions),
                 devices.end());
-  for (c10::Device& device : devices) device = with_index(device);
+  for (c10::Device& device : devices) device = internal::with_index(device);
   return devices;
 }
 
@@ -56,13 +56,13 @@ std::vector<std::string> names_of(const std::vector<c10::Device>& devices) {
 
 // Throws c10::TypeError if a layer with a pipeline inside it would have to be
 // moved.
-void check_nested(const std::vector<Partition>& partitions) {
-  for (const Partition& partition : partitions) {
-    for (const Layer& layer : partition.layers) {
+void check_nested(const std::vector<internal::Partition>& partitions) {
+  for (const internal::Partition& partition : partitions) {
+    for (const internal::Layer& layer : partition.layers) {
       for (const auto& module : layer.module.ptr()->modules()) {
         TORCH_CHECK_TYPE(
             !std::dynamic_pointer_cast<GPipeImpl>(module) ||
-                !is_off(*layer.module.ptr(), partition.device),
+                !internal::is_off(*layer.module.ptr(), partition.device),
             "layer '", layer.name, "' holds a GPipe and cannot be moved to ",
             partition.device, ", the device of partition ", partition.index,
             "; create the inner GPipe and the layer's other tensors on that "
@@ -84,15 +84,15 @@ void check_nested(const std::vector<Partition>& partitions) {
 GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
     : torch::nn::Module("gpipe::GPipe"), options_(std::move(options)) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
-  check_chunks(options_.chunks());
+  internal::check_chunks(options_.chunks());
   TORCH_CHECK_VALUE(options_.threads_per_partition() >= 0,
                     "threads_per_partition must be positive, or 0 for an equal "
                     "share of the cores (threads_per_partition: ",
                     options_.threads_per_partition(), ")");
-  check_layers_differ(module);
+  internal::check_layers_differ(module);
   verify_skippables(module);
-  check_balance(options_.balance(), module->size());
-  check_stages_per_rank(options_.balance().size(), options_.stages_per_rank());
+  internal::check_balance(options_.balance(), module->size());
+  internal::check_stages_per_rank(options_.balance().size(), options_.stages_per_rank());
   const std::size_t stages = options_.balance().size();
   const std::size_t ranks = stages / options_.stages_per_rank();
   const std::vector<int> rank_of_stage = place_stages(
@@ -102,33 +102,33 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   for (const int rank : rank_of_stage) devices.push_back(rank_devices[rank]);
   options_.devices(std::move(devices));
 
-  std::vector<Layer> layers = layers_of(module);
-  std::vector<Partition> partitions =
-      partition(layers, options_.balance(), options_.devices());
-  check_sharing(partitions, names_of(options_.devices()), "device");
+  std::vector<internal::Layer> layers = internal::layers_of(module);
+  std::vector<internal::Partition> partitions =
+      internal::partition(layers, options_.balance(), options_.devices());
+  internal::check_sharing(partitions, names_of(options_.devices()), "device");
   check_nested(partitions);
-  if (options_.deferred_batch_norm()) defer_norms(partitions);
+  if (options_.deferred_batch_norm()) internal::defer_norms(partitions);
 
   // train() changes all children, but the layers must keep their own modes. So
   // this comes before they are registered.
   train(module->is_training());
-  move_layers(partitions);
-  for (Layer& layer : layers) {
+  internal::move_layers(partitions);
+  for (internal::Layer& layer : layers) {
     register_module(layer.name, layer.module.ptr());
     layers_.push_back(std::move(layer.module));
   }
   if (partitions.empty()) return;
-  pipeline_ = std::make_shared<Pipeline>(
+  pipeline_ = std::make_shared<internal::Pipeline>(
       std::move(partitions), rank_of_stage,
       options_.threads_per_partition() > 0
           ? static_cast<int>(options_.threads_per_partition())
-          : share_of_threads(rank_devices),
+          : internal::share_of_threads(rank_devices),
       options_.one_at_a_time());
 }
 
-Value GPipeImpl::run(Value input) {
+internal::Value GPipeImpl::run(internal::Value input) {
   if (!pipeline_) return input;
-  check_input(input, options_.devices().front());
+  internal::check_input(input, options_.devices().front());
   // Keeps the pipeline alive if the last GPipe handle is dropped during the
   // call.
   const auto pipeline = pipeline_;
@@ -138,11 +138,11 @@ Value GPipeImpl::run(Value input) {
 }
 
 StepResult GPipeImpl::run_train(
-    const Value& input, const Value& target,
-    const std::function<torch::Tensor(Value, Value)>& loss,
+    const internal::Value& input, const internal::Value& target,
+    const std::function<torch::Tensor(internal::Value, internal::Value)>& loss,
     const Schedule& schedule, const TrainOptions& options) {
   TORCH_CHECK_VALUE(pipeline_, "a pipeline without layers cannot be trained");
-  check_input(input, options_.devices().front());
+  internal::check_input(input, options_.devices().front());
   const auto pipeline = pipeline_;
   return pipeline->train(
       input, target, loss, schedule,
@@ -150,7 +150,7 @@ StepResult GPipeImpl::run_train(
 }
 
 double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type) {
-  return clip_grad_norm(parameters(), max_norm, norm_type);
+  return internal::clip_grad_norm(parameters(), max_norm, norm_type);
 }
 
 std::shared_ptr<torch::nn::Module> GPipeImpl::operator[](int64_t index) const {

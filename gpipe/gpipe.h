@@ -26,7 +26,9 @@
 
 namespace gpipe {
 
-class Pipeline;
+namespace internal {
+class internal::Pipeline;
+}  // namespace internal
 
 // The options of a GPipe. Each setter returns the options, so calls chain.
 struct GPipeOptions {
@@ -111,7 +113,7 @@ struct GPipeOptions {
 //
 // Threads: forward and backward may be called from any thread. Calls on one
 // GPipe run one after the other.
-class GPipeImpl : public torch::nn::Module, public KeepsDevices {
+class GPipeImpl : public torch::nn::Module, public internal::KeepsDevices {
  public:
   // Takes the layers of `module` and moves them to the devices.
   //
@@ -140,7 +142,7 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
   // pipeline remains usable after an error.
   template <typename Output = torch::Tensor, typename Input>
   Output forward(Input input) {
-    return run(Value::wrap(std::move(input))).template unwrap<Output>();
+    return run(internal::Value::wrap(std::move(input))).template unwrap<Output>();
   }
 
   // Runs forward, loss and backward of a mini-batch in the order of `schedule`
@@ -189,8 +191,8 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
                         const Schedule& schedule,
                         const TrainOptions& options = {}) {
     return run_train(
-        Value::wrap(std::move(input)), Value::wrap(std::move(target)),
-        [&loss](Value of_output, Value of_target) -> torch::Tensor {
+        internal::Value::wrap(std::move(input)), internal::Value::wrap(std::move(target)),
+        [&loss](internal::Value of_output, internal::Value of_target) -> torch::Tensor {
           return loss(std::move(of_output).template unwrap<Output>(),
                       std::move(of_target).template unwrap<Target>());
         },
@@ -249,14 +251,14 @@ class GPipeImpl : public torch::nn::Module, public KeepsDevices {
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  Value run(Value input);
-  StepResult run_train(const Value& input, const Value& target,
-                       const std::function<torch::Tensor(Value, Value)>& loss,
+  internal::Value run(internal::Value input);
+  StepResult run_train(const internal::Value& input, const internal::Value& target,
+                       const std::function<torch::Tensor(internal::Value, internal::Value)>& loss,
                        const Schedule& schedule, const TrainOptions& options);
 
   GPipeOptions options_;
   std::vector<torch::nn::AnyModule> layers_;
-  std::shared_ptr<Pipeline> pipeline_;
+  std::shared_ptr<internal::Pipeline> pipeline_;
 };
 TORCH_MODULE(GPipe);
 

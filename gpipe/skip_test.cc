@@ -220,11 +220,11 @@ TEST(Verify, SeesSkippablesInsideOfLayers) {
   expect_as_plain(model);
 }
 
-TEST(Pipeline, CarriesASkipOverAnyCut) {
+TEST(internal::Pipeline, CarriesASkipOverAnyCut) {
   expect_as_plain(Sequential(stashing(), sine(), popping()));
 }
 
-TEST(Pipeline, CarriesNone) {
+TEST(internal::Pipeline, CarriesNone) {
   expect_as_plain(Sequential(
       stashing(std::nullopt, [](Tensor) { return std::optional<Tensor>(); }),
       sine(), popping(std::nullopt, [](Tensor x, std::optional<Tensor> skip) {
@@ -233,7 +233,7 @@ TEST(Pipeline, CarriesNone) {
       })));
 }
 
-TEST(Pipeline, CarriesIntegers) {
+TEST(internal::Pipeline, CarriesIntegers) {
   expect_as_plain(Sequential(stashing(std::nullopt,
                                       [](Tensor x) {
                                         return std::optional<Tensor>(
@@ -242,7 +242,7 @@ TEST(Pipeline, CarriesIntegers) {
                              sine(), popping()));
 }
 
-TEST(Pipeline, CarriesADetachedSkip) {
+TEST(internal::Pipeline, CarriesADetachedSkip) {
   expect_as_plain(Sequential(
       stashing(std::nullopt,
                [](Tensor x) { return std::optional<Tensor>(x.detach()); }),
@@ -250,14 +250,14 @@ TEST(Pipeline, CarriesADetachedSkip) {
 }
 
 // In torchgpipe the backward fails with an empty AssertionError.
-TEST(Pipeline, MayLeaveASkipUnusedAfterThePop) {
+TEST(internal::Pipeline, MayLeaveASkipUnusedAfterThePop) {
   expect_as_plain(
       Sequential(stashing(), sine(),
                  popping(std::nullopt,
                          [](Tensor x, std::optional<Tensor>) { return x; })));
 }
 
-TEST(Pipeline, MayUseASkipAlone) {
+TEST(internal::Pipeline, MayUseASkipAlone) {
   expect_as_plain(Sequential(
       stashing(), sine(),
       popping(std::nullopt,
@@ -265,7 +265,7 @@ TEST(Pipeline, MayUseASkipAlone) {
 }
 
 // Each forward has its own skip tensors, in any order of the backwards.
-TEST(Pipeline, KeepsForwardsApart) {
+TEST(internal::Pipeline, KeepsForwardsApart) {
   Sequential model(
       stashing(), sine(),
       popping(std::nullopt, [](Tensor x, std::optional<Tensor> skip) {
@@ -292,7 +292,7 @@ TEST(Pipeline, KeepsForwardsApart) {
 }
 
 // The last stash counts, as in a plain Sequential.
-TEST(Pipeline, MayStashANameAgainInOneForward) {
+TEST(internal::Pipeline, MayStashANameAgainInOneForward) {
   auto twice = std::make_shared<SkipLayer>(std::vector<std::string>{"foo"},
                                            std::vector<std::string>{},
                                            [](SkipLayer& self, Tensor x) {
@@ -303,7 +303,7 @@ TEST(Pipeline, MayStashANameAgainInOneForward) {
   expect_as_plain(Sequential(twice, sine(), popping()));
 }
 
-TEST(Pipeline, KeepsNamespacesApart) {
+TEST(internal::Pipeline, KeepsNamespacesApart) {
   const Namespace first, second;
   const auto times = [](double factor) {
     return [factor](Tensor x, std::optional<Tensor> skip) {
@@ -325,7 +325,7 @@ TEST(Pipeline, KeepsNamespacesApart) {
 }
 
 // The inner pipeline's skips have the same names as those around it.
-TEST(Pipeline, InALayerServesItsOwnSkips) {
+TEST(internal::Pipeline, InALayerServesItsOwnSkips) {
   struct Inner : torch::nn::Module {
     Inner()
         : pipeline(register_module(
@@ -351,7 +351,7 @@ TEST(Pipeline, InALayerServesItsOwnSkips) {
   }
 }
 
-TEST(Pipeline, SkipErrorsSurfaceWithTheirPlace) {
+TEST(internal::Pipeline, SkipErrorsSurfaceWithTheirPlace) {
   const auto run = [](std::shared_ptr<SkipLayer> first,
                       std::shared_ptr<SkipLayer> last) {
     GPipe pipeline = pipeline_of(Sequential(first, sine(), last), {1, 1, 1});

@@ -28,7 +28,7 @@ TensorSummary summary_of(const at::Tensor& tensor) {
 }
 
 // Hands skip tensors from stash to pop, and keeps their sizes afterwards.
-class SizingTracker : public SkipTracker {
+class SizingTracker : public internal::SkipTracker {
  public:
   void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
     bytes_[key] = tensor ? summary_of(*tensor).bytes() : 0;
@@ -76,7 +76,7 @@ class Counter {
 };
 
 std::vector<LayerSummary> describe_layers(
-    const torch::nn::Sequential& model, const std::vector<LayerSkips>& skips) {
+    const torch::nn::Sequential& model, const std::vector<internal::LayerSkips>& skips) {
   std::vector<LayerSummary> layers;
   Counter counter;
   for (const auto& child : model->named_children()) {
@@ -92,17 +92,17 @@ std::vector<LayerSummary> describe_layers(
   return layers;
 }
 
-void run_layers(torch::nn::Sequential model, Value value, SkipTracker& tracker,
+void run_layers(torch::nn::Sequential model, internal::Value value, internal::SkipTracker& tracker,
                 std::vector<LayerSummary>& layers) {
   const c10::NoGradGuard no_grad;
   const MetaScope meta(MetaScope::Extent::kAllTensors);
-  const UseSkipTracker use(tracker);
+  const internal::UseSkipTracker use(tracker);
   for (at::Tensor& tensor : value.tensors()) {
     if (tensor.defined()) tensor = tensor.to(at::kMeta);
   }
   std::size_t index = 0;
   for (torch::nn::AnyModule& layer : *model) {
-    value = call_layer(layer, std::move(value));
+    value = internal::call_layer(layer, std::move(value));
     for (const at::Tensor& tensor : value.tensors()) {
       layers[index].outputs.push_back(summary_of(tensor));
     }
@@ -145,9 +145,9 @@ std::vector<PartitionSummary> describe_partitions(
 }
 
 const std::string& layer_of(const SkipKey& key,
-                            const std::vector<LayerSkips>& skips,
-                            std::vector<SkipKey> LayerSkips::*declared) {
-  for (const LayerSkips& layer : skips) {
+                            const std::vector<internal::LayerSkips>& skips,
+                            std::vector<SkipKey> internal::LayerSkips::*declared) {
+  for (const internal::LayerSkips& layer : skips) {
     for (const SkipKey& each : layer.*declared) {
       if (each == key) return layer.layer;
     }
@@ -156,10 +156,10 @@ const std::string& layer_of(const SkipKey& key,
 }
 
 std::vector<CrossingSummary> describe_crossings(
-    const Summary& summary, const std::vector<LayerSkips>& skips,
+    const Summary& summary, const std::vector<internal::LayerSkips>& skips,
     const std::vector<int64_t>& balance, const SizingTracker* tracker) {
   std::vector<CrossingSummary> crossings;
-  const auto routes = skip_routes(skips, balance);
+  const auto routes = internal::skip_routes(skips, balance);
   const auto partitions = static_cast<int64_t>(balance.size());
   for (int64_t to = 1; to < partitions; ++to) {
     CrossingSummary boundary{to - 1, to, std::nullopt, std::nullopt};
@@ -171,12 +171,12 @@ std::vector<CrossingSummary> describe_crossings(
       }
     }
     crossings.push_back(boundary);
-    for (const SkipRoute& route : routes) {
+    for (const internal::SkipRoute& route : routes) {
       if (route.to != to) continue;
       CrossingSummary skip{route.from, to, std::nullopt, std::nullopt};
       skip.skip = {route.key.name,
-                   layer_of(route.key, skips, &LayerSkips::stash),
-                   layer_of(route.key, skips, &LayerSkips::pop)};
+                   layer_of(route.key, skips, &internal::LayerSkips::stash),
+                   layer_of(route.key, skips, &internal::LayerSkips::pop)};
       if (tracker) skip.bytes = tracker->bytes(route.key);
       crossings.push_back(std::move(skip));
     }
@@ -209,7 +209,7 @@ namespace detail {
 
 Summary summarize(const torch::nn::Sequential& model,
                   const std::vector<int64_t>& balance,
-                  const std::vector<c10::Device>& devices, const Value* input) {
+                  const std::vector<c10::Device>& devices, const internal::Value* input) {
   TORCH_CHECK_VALUE(!model.is_empty(), "summary: the model is null");
   verify_skippables(model);
   const auto layers = static_cast<int64_t>(model->size());
@@ -217,7 +217,7 @@ Summary summarize(const torch::nn::Sequential& model,
       balance.empty() && layers > 0 ? std::vector<int64_t>{layers} : balance;
   check_balance(cut, layers);
 
-  const std::vector<LayerSkips> skips = declared_skips(model);
+  const std::vector<internal::LayerSkips> skips = internal::declared_skips(model);
   Summary summary;
   summary.layers = describe_layers(model, skips);
   SizingTracker tracker;
@@ -228,7 +228,7 @@ Summary summarize(const torch::nn::Sequential& model,
   return summary;
 }
 
-Summary summarize(const GPipe& pipeline, const Value* input) {
+Summary summarize(const GPipe& pipeline, const internal::Value* input) {
   TORCH_CHECK_VALUE(!pipeline.is_empty(), "summary: the pipeline is null");
   torch::nn::Sequential model;
   const auto children = pipeline->named_children();

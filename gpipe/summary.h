@@ -90,8 +90,8 @@ std::ostream& operator<<(std::ostream& stream, const Summary& summary);
 namespace detail {
 Summary summarize(const torch::nn::Sequential& model,
                   const std::vector<int64_t>& balance,
-                  const std::vector<c10::Device>& devices, const Value* input);
-Summary summarize(const GPipe& pipeline, const Value* input);
+                  const std::vector<c10::Device>& devices, const internal::Value* input);
+Summary summarize(const GPipe& pipeline, const internal::Value* input);
 }  // namespace detail
 
 // Returns a summary of a Sequential, of a Sequential cut by `balance` (layers
@@ -113,13 +113,13 @@ inline Summary summary(torch::nn::Sequential model) {
 }
 template <typename Input>
 Summary summary(torch::nn::Sequential model, Input input) {
-  const Value value = Value::wrap(std::move(input));
+  const internal::Value value = internal::Value::wrap(std::move(input));
   return detail::summarize(model, {}, {}, &value);
 }
 template <typename Input>
 Summary summary(torch::nn::Sequential model,
                 const std::vector<int64_t>& balance, Input input) {
-  const Value value = Value::wrap(std::move(input));
+  const internal::Value value = internal::Value::wrap(std::move(input));
   return detail::summarize(model, balance, {}, &value);
 }
 inline Summary summary(GPipe pipeline) {
@@ -127,7 +127,7 @@ inline Summary summary(GPipe pipeline) {
 }
 template <typename Input>
 Summary summary(GPipe pipeline, Input input) {
-  const Value value = Value::wrap(std::move(input));
+  const internal::Value value = internal::Value::wrap(std::move(input));
   return detail::summarize(pipeline, &value);
 }
 

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A file that is missing, incomplete or changed. Example of what():
 // "model.safetensors has 1024 bytes, 2048 expected".
@@ -13,4 +13,4 @@ class Damage : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

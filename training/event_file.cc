@@ -11,7 +11,7 @@
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/text/host_name.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 constexpr char kPrefix[] = "events.out.tfevents.";
@@ -150,4 +150,4 @@ void EventFile::write_event(double seconds, int64_t step,
   file_.write(bytes.data(), bytes.size());
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

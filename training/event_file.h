@@ -20,7 +20,7 @@
 
 #include "training/file_operations.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A writer of one new event file. When a function returns, its whole record is
 // in the file. If the process dies during a call, the file ends in an
@@ -58,4 +58,4 @@ class EventFile {
   FileWriter file_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

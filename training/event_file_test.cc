@@ -9,7 +9,7 @@
 
 #include "weights/testing/files.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -93,4 +93,4 @@ TEST(EventFileTest, NamesAFolderThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -15,7 +15,7 @@
 
 #include "weights/write_through.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const char* what, int error) {
@@ -156,4 +156,4 @@ void remove_folder(const std::string& path) {
   if (error) fail(path, "cannot be removed", error.value());
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A writer of one new file. Not thread-safe.
 class FileWriter {
@@ -88,4 +88,4 @@ bool exchange_folder(const std::string& from, const std::string& to,
 // Removes a folder with all its contents. Does nothing if it does not exist.
 void remove_folder(const std::string& path);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

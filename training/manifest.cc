@@ -14,7 +14,7 @@
 #include "gpipe/bytes/crc32c.h"
 #include "training/damage.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -280,4 +280,4 @@ Manifest merge(std::vector<Manifest> parts) {
   return result;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -13,7 +13,7 @@
 #include "training/optimizer_state.h"
 #include "training/tensor_file.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The name of the manifest's file in a step's folder.
 constexpr char kManifestName[] = "manifest.json";
@@ -54,4 +54,4 @@ Manifest parse_manifest(std::string_view text);
 // two processes have a tensor of the same name. Thread-safe.
 Manifest merge(std::vector<Manifest> parts);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

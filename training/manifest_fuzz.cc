@@ -12,20 +12,20 @@
 #include "training/manifest.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
-  using gpipe::Manifest;
+  using gpipe::internal::Manifest;
   const std::string_view text = gpipe::testing::fuzz_text(data, size);
   const auto parse = [&] {
     try {
-      return gpipe::parse_manifest(text);
+      return gpipe::internal::parse_manifest(text);
     } catch (const c10::ValueError&) {  // a later version of the format
-      throw gpipe::Damage("version");
+      throw gpipe::internal::Damage("version");
     }
   };
-  gpipe::testing::fuzz_parser<gpipe::Damage>(
-      size, {}, parse, [](const Manifest& manifest) {
-        const std::string written = gpipe::manifest_text(manifest);
+  gpipe::testing::fuzz_parser<gpipe::internal::Damage>(
+      size, {}, parse, [](const internal::Manifest& manifest) {
+        const std::string written = gpipe::internal::manifest_text(manifest);
         gpipe::testing::fuzz_check(
-            gpipe::manifest_text(gpipe::parse_manifest(written)) == written,
+            gpipe::internal::manifest_text(gpipe::internal::parse_manifest(written)) == written,
             "what is written is read again");
       });
   return 0;
@@ -40,7 +40,7 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,
   if (seed % 8 == 0) return LLVMFuzzerMutate(data, size, max_size);
   size = LLVMFuzzerMutate(data, size - std::min(size, kEnd), max_size - kEnd);
   char end[kEnd + 1];
-  std::snprintf(end, sizeof end, kEnding, gpipe::crc32c(data, size));
+  std::snprintf(end, sizeof end, kEnding, gpipe::internal::crc32c(data, size));
   std::copy(end, end + kEnd, data + size);
   return size + kEnd;
 }

@@ -68,7 +68,7 @@ bool exists(const std::string& path) {
 }
 
 std::string read_all(const std::string& path) {
-  const FileReader file(path);
+  const internal::FileReader file(path);
   std::string bytes(file.size(), '\0');
   file.read_at(0, bytes.data(), bytes.size());
   return bytes;
@@ -178,13 +178,13 @@ MetricsLog::MetricsLog(const std::string& folder,
       last_step_(last_step) {
   TORCH_CHECK_VALUE(last_step >= 0, "last_step must be at least 0; it is ",
                     last_step);
-  make_folders(folder);
+  internal::make_folders(folder);
   const Beginning kept = read_beginning(csv_path_, columns_, last_step);
-  AtomicFile file(csv_path_);
+  internal::AtomicFile file(csv_path_);
   file.write(kept.csv.data(), kept.csv.size());
   file.commit();
 
-  const std::vector<std::string> old_events = EventFile::all_in(folder);
+  const std::vector<std::string> old_events = internal::EventFile::all_in(folder);
   const double now = clock_();
   events_.emplace(folder, now);
   events_->restart(now, 1);
@@ -228,7 +228,7 @@ void MetricsLog::write(int64_t step,
     scalars.emplace_back(*value);
   }
   row += "\n";
-  const int error = write_all(csv_, row.data(), row.size(), written_);
+  const int error = internal::write_all(csv_, row.data(), row.size(), written_);
   TORCH_CHECK(error == 0, csv_path_,
               ": cannot be written: ", std::strerror(error));
   events_->scalars(now, step, scalars);

@@ -73,7 +73,7 @@ class MetricsLog {
   int64_t last_step_;
   int csv_ = -1;  // open to append
   uint64_t written_ = 0;
-  std::optional<EventFile> events_;
+  std::optional<internal::EventFile> events_;
 };
 
 }  // namespace gpipe

@@ -89,7 +89,7 @@ class Temporary {
   ~Temporary() {
     if (path_.empty()) return;
     try {
-      remove_folder(path_);
+      internal::remove_folder(path_);
     } catch (const c10::Error&) {
       // The next save tries again.
     }
@@ -98,7 +98,7 @@ class Temporary {
   Temporary& operator=(const Temporary&) = delete;
 
   void make(const std::string& path) {
-    make_folder(path);
+    internal::make_folder(path);
     path_ = path;
   }
   void release() { path_.clear(); }
@@ -117,17 +117,17 @@ std::string file_name(const char* kind, const RunShard& shard) {
 }
 
 // Writes the files of this process and returns their manifest.
-Manifest write_part(const std::string& folder, const RunState& state,
+internal::Manifest write_part(const std::string& folder, const RunState& state,
                     const RunShard& shard) {
-  Manifest manifest;
+  internal::Manifest manifest;
   manifest.step = state.step;
   manifest.words = state.words;
-  Manifest::Part& part = manifest.parts.emplace_back();
+  internal::Manifest::Part& part = manifest.parts.emplace_back();
   // Writes no file if there is no tensor.
   const auto write = [&](const char* kind, const StateDict& tensors,
-                         std::optional<TensorFileRecord>& record) {
+                         std::optional<internal::TensorFileRecord>& record) {
     if (tensors.is_empty()) return;
-    record = write_tensor_file(folder, file_name(kind, shard), tensors);
+    record = internal::write_tensor_file(folder, file_name(kind, shard), tensors);
   };
   write("model", state.model, part.model);
 
@@ -136,7 +136,7 @@ Manifest write_part(const std::string& folder, const RunState& state,
     manifest.optimizer = *state.optimizer;
     for (auto& [name, parameter] : manifest.optimizer->parameters) {
       for (auto& [what, tensor] : parameter.tensors) {
-        tensors.insert(tensor_key(what, name), std::exchange(tensor, {}));
+        tensors.insert(internal::tensor_key(what, name), std::exchange(tensor, {}));
       }
     }
     write("optimizer", tensors, part.optimizer);
@@ -150,9 +150,9 @@ Manifest write_part(const std::string& folder, const RunState& state,
   return manifest;
 }
 
-void write_manifest(const std::string& folder, const Manifest& manifest) {
-  const std::string text = manifest_text(manifest);
-  FileWriter file(folder + "/" + kManifestName);
+void write_manifest(const std::string& folder, const internal::Manifest& manifest) {
+  const std::string text = internal::manifest_text(manifest);
+  internal::FileWriter file(folder + "/" + kManifestName);
   file.write(text.data(), text.size());
   file.finish();
 }
@@ -160,34 +160,34 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
 // ---- Reading
 
 // Throws Damage if the manifest is missing, damaged or of another step.
-Manifest read_manifest(const std::string& folder, int64_t step) {
+internal::Manifest read_manifest(const std::string& folder, int64_t step) {
   std::string text;
   try {
-    const FileReader file(folder + "/" + kManifestName);
+    const internal::FileReader file(folder + "/" + kManifestName);
     text.resize(file.size());
     file.read_at(0, text.data(), text.size());
   } catch (const c10::Error& error) {
-    throw Damage(error.what_without_backtrace());
+    throw internal::Damage(error.what_without_backtrace());
   }
-  Manifest manifest;
+  internal::Manifest manifest;
   try {
-    manifest = parse_manifest(text);
-  } catch (const Damage& damage) {
-    throw Damage(std::string(kManifestName) + " " + damage.what());
+    manifest = internal::parse_manifest(text);
+  } catch (const internal::Damage& damage) {
+    throw internal::Damage(std::string(kManifestName) + " " + damage.what());
   } catch (const c10::ValueError& error) {
     TORCH_CHECK_VALUE(false, folder, "/", kManifestName, " ",
                       error.what_without_backtrace());
   }
   if (manifest.step != step) {
-    throw Damage(std::string(kManifestName) + " is that of step " +
+    throw internal::Damage(std::string(kManifestName) + " is that of step " +
                  std::to_string(manifest.step));
   }
   return manifest;
 }
 
 template <typename Visit>
-void for_each_file(const Manifest& manifest, const Visit& visit) {
-  for (const Manifest::Part& part : manifest.parts) {
+void for_each_file(const internal::Manifest& manifest, const Visit& visit) {
+  for (const internal::Manifest::Part& part : manifest.parts) {
     if (part.model) visit(*part.model);
     if (part.optimizer) visit(*part.optimizer);
     if (part.generators) visit(*part.generators);
@@ -199,11 +199,11 @@ bool has_all_files(const std::string& folder, int64_t step) {
   try {
     const auto none = [](const std::string&) { return false; };
     for_each_file(read_manifest(folder, step),
-                  [&](const TensorFileRecord& file) {
-                    read_tensor_file(folder, file, none);
+                  [&](const internal::TensorFileRecord& file) {
+                    internal::read_tensor_file(folder, file, none);
                   });
     return true;
-  } catch (const Damage&) {
+  } catch (const internal::Damage&) {
     return false;
   } catch (const c10::ValueError&) {
     return true;  // a later version, which this code cannot check
@@ -213,7 +213,7 @@ bool has_all_files(const std::string& folder, int64_t step) {
 RunState read_state(const std::string& folder, int64_t step,
                     const std::optional<RunFiles::Names>& names,
                     const RunShard& shard) {
-  Manifest manifest = read_manifest(folder, step);
+  internal::Manifest manifest = read_manifest(folder, step);
   const auto wanted = [&](const std::string& name) {
     return !names || names->count(name) > 0;
   };
@@ -224,12 +224,12 @@ RunState read_state(const std::string& folder, int64_t step,
   // Opens every file, at least to check its size and header, even if `names`
   // needs none of its tensors.
   StateDict of_optimizer;
-  for (const Manifest::Part& part : manifest.parts) {
+  for (const internal::Manifest::Part& part : manifest.parts) {
     if (part.model) {
-      state.model.update(read_tensor_file(folder, *part.model, wanted));
+      state.model.update(internal::read_tensor_file(folder, *part.model, wanted));
     }
     if (part.optimizer) {
-      of_optimizer.update(read_tensor_file(
+      of_optimizer.update(internal::read_tensor_file(
           folder, *part.optimizer, [&](const std::string& key) {
             return wanted(key.substr(key.find(':') + 1));
           }));
@@ -244,8 +244,8 @@ RunState read_state(const std::string& folder, int64_t step,
       if (!wanted(name)) continue;
       for (auto& [what, tensor] : parameter.tensors) {
         const at::Tensor* const found =
-            of_optimizer.find(tensor_key(what, name));
-        if (!found) throw Damage(tensor_key(what, name) + " is in no file");
+            of_optimizer.find(internal::tensor_key(what, name));
+        if (!found) throw internal::Damage(internal::tensor_key(what, name) + " is in no file");
         tensor = *found;
       }
       optimizer.parameters.emplace(name, std::move(parameter));
@@ -259,7 +259,7 @@ RunState read_state(const std::string& folder, int64_t step,
   for (std::size_t k = 0; k < manifest.parts.size(); ++k) {
     const auto& file = manifest.parts[k].generators;
     if (!file) continue;
-    const StateDict generators = read_tensor_file(
+    const StateDict generators = internal::read_tensor_file(
         folder, *file, [&](const std::string&) { return k == own; });
     for (const auto& item : generators) {
       state.generators[item.key()] = item.value();
@@ -294,7 +294,7 @@ void RunFiles::save(const RunState& state) {
     TORCH_CHECK_VALUE(state.step >= 0, "step ", state.step,
                       " cannot be saved: it is negative");
     if (!first) return std::string();
-    make_folders(folder_);
+    internal::make_folders(folder_);
     remove_leftovers(state.step);
     std::string name = temporary_name(state.step);
     temporary.make(folder_ + "/" + name);
@@ -303,16 +303,16 @@ void RunFiles::save(const RunState& state) {
   const std::string path = folder_ + "/" + name;
 
   const std::vector<std::string> parts =
-      together([&] { return manifest_text(write_part(path, state, shard)); });
+      together([&] { return internal::manifest_text(write_part(path, state, shard)); });
 
   together([&] {
     if (!first) return "";
-    std::vector<Manifest> manifests;
-    for (const auto& each : parts) manifests.push_back(parse_manifest(each));
-    write_manifest(path, merge(std::move(manifests)));
-    sync_folder(path);
+    std::vector<internal::Manifest> manifests;
+    for (const auto& each : parts) manifests.push_back(internal::parse_manifest(each));
+    write_manifest(path, internal::merge(std::move(manifests)));
+    internal::sync_folder(path);
     // An earlier save of this step now has the temporary name.
-    if (!exchange_folder(path, folder_of(state.step), path + kAside)) {
+    if (!internal::exchange_folder(path, folder_of(state.step), path + kAside)) {
       temporary.release();
     }
     return "";
@@ -360,7 +360,7 @@ std::optional<RunState> RunFiles::resume(const std::string& how,
 
 std::vector<int64_t> RunFiles::steps() const {
   std::vector<int64_t> steps;
-  for (const std::string& name : names_in_folder(folder_)) {
+  for (const std::string& name : internal::names_in_folder(folder_)) {
     if (const auto step = step_of(name)) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
@@ -426,7 +426,7 @@ std::string RunFiles::damage_of(int64_t step, const std::optional<Names>& names,
     try {
       state = read_state(folder_of(step), step, names, shard);
       return "";
-    } catch (const Damage& damage) {
+    } catch (const internal::Damage& damage) {
       return damage.what();
     }
   });
@@ -439,7 +439,7 @@ std::string RunFiles::damage_of(int64_t step, const std::optional<Names>& names,
 void RunFiles::remove_old_steps(int64_t saved, const std::string& temporary) {
   const std::string aside = temporary + kAside;
   try {
-    remove_folder(aside);  // exchange_folder() may have left it
+    internal::remove_folder(aside);  // exchange_folder() may have left it
     std::vector<int64_t> old = steps();
     old.erase(std::lower_bound(old.begin(), old.end(), saved), old.end());
     int64_t kept = 1;  // the step that was just saved
@@ -450,8 +450,8 @@ void RunFiles::remove_old_steps(int64_t saved, const std::string& temporary) {
         continue;
       }
       // Renames first, so that no process finds a half-removed step.
-      move_folder(path, aside);
-      remove_folder(aside);
+      internal::move_folder(path, aside);
+      internal::remove_folder(aside);
     }
   } catch (const c10::Error& error) {
     report(std::string("an old step cannot be removed: ") +
@@ -460,10 +460,10 @@ void RunFiles::remove_old_steps(int64_t saved, const std::string& temporary) {
 }
 
 void RunFiles::remove_leftovers(int64_t step) {
-  for (const std::string& name : names_in_folder(folder_)) {
+  for (const std::string& name : internal::names_in_folder(folder_)) {
     if (!is_leftover(name, step)) continue;
     try {
-      remove_folder(folder_ + "/" + name);
+      internal::remove_folder(folder_ + "/" + name);
     } catch (const c10::Error& error) {
       // If the folder prevents the save, the save throws an error.
       report(std::string("the files of a dead process cannot be removed: ") +

@@ -16,7 +16,7 @@
 #include "weights/safetensors_header.h"
 #include "weights/safetensors_layout.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 [[noreturn]] void damage(const std::string& name, const std::string& what) {
@@ -107,4 +107,4 @@ StateDict read_tensor_file(
   return tensors;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -10,7 +10,7 @@
 
 #include "weights/state_dict.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A tensor in a file.
 struct TensorRecord {
@@ -54,4 +54,4 @@ StateDict read_tensor_file(
     const std::string& folder, const TensorFileRecord& record,
     const std::function<bool(const std::string&)>& wanted);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -90,7 +90,7 @@ std::string timeline_summary(const Timeline& timeline) {
 std::string write_trace(const std::string& path, const Timeline& timeline) {
   std::string summary = timeline_summary(timeline);
   const std::string trace = to_chrome_trace(timeline);
-  AtomicFile file(path);
+  internal::AtomicFile file(path);
   file.write(trace.data(), trace.size());
   file.commit();
   return summary;

@@ -12,7 +12,7 @@
 
 #include "weights/write_through.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // Returns a new name for each call in this process. The name may still exist: a
@@ -79,4 +79,4 @@ void AtomicFile::fail(const char* what, int error) {
   TORCH_CHECK(false, path_, ": ", what, ": ", std::strerror(error));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A file that is written under a temporary name. commit() renames it to `path`.
 //
@@ -64,4 +64,4 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -12,7 +12,7 @@
 
 #include "weights/testing/files.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using testing::error_of;
@@ -144,4 +144,4 @@ TEST(AtomicFileTest, CommitsOnce) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 constexpr DtypeNames kDtypes[] = {
@@ -76,4 +76,4 @@ std::optional<int64_t> bytes_of(c10::ArrayRef<int64_t> sizes,
   return empty ? 0 : bytes;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

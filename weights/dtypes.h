@@ -9,7 +9,7 @@
 #include <optional>
 #include <string_view>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The names of one dtype. A null name means that the format has no such dtype.
 struct DtypeNames {
@@ -34,4 +34,4 @@ const DtypeNames* find_dtype_by_safetensors_name(std::string_view name);
 std::optional<int64_t> bytes_of(c10::ArrayRef<int64_t> sizes,
                                 at::ScalarType dtype);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 TEST(DtypesTest, AreFoundByEachOfTheirNames) {
@@ -41,4 +41,4 @@ TEST(DtypesTest, CountBytesAsFarAsTheyCanBeCounted) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kLongest = 100;
@@ -21,4 +21,4 @@ std::string in_quotes(std::string_view text) {
   return result + (text.size() > kLongest ? "...'" : "'");
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

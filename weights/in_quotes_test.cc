@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 TEST(InQuotesTest, ShowsWhatCannotBePrintedAndCutsWhatIsLong) {
@@ -21,4 +21,4 @@ TEST(InQuotesTest, ShowsWhatCannotBePrintedAndCutsWhatIsLong) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 #include "weights/dtypes.h"
 #include "weights/in_quotes.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using Kind = PickleValue::Kind;
@@ -712,4 +712,4 @@ std::string pickle_tensors(const std::vector<PickledTensor>& tensors) {
   return writer.take();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // One object of a pickle. Several objects may refer to the same object, and
 // references may form cycles. So code that follows all references may never
@@ -114,4 +114,4 @@ struct PickledTensor {
 // name has 4 GiB or more. Thread-safe.
 std::string pickle_tensors(const std::vector<PickledTensor>& tensors);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

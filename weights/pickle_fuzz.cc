@@ -24,8 +24,8 @@ c10::Storage small_storage(const std::string&, int64_t bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   gpipe::testing::fuzz_reader(size, [&] {
-    const gpipe::Pickle pickle(gpipe::testing::fuzz_text(data, size));
-    return gpipe::tensors_of(pickle.value(), small_storage);
+    const gpipe::internal::Pickle pickle(gpipe::testing::fuzz_text(data, size));
+    return gpipe::internal::tensors_of(pickle.value(), small_storage);
   });
   return 0;
 }

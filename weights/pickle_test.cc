@@ -13,7 +13,7 @@
 #include "weights/testing/files.h"
 #include "weights/testing/fixtures.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using Kind = PickleValue::Kind;
@@ -277,4 +277,4 @@ TEST(PickleTest, MemoryIsBoundedByTheSize) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -13,7 +13,7 @@
 #include "weights/dtypes.h"
 #include "weights/in_quotes.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using Kind = PickleValue::Kind;
@@ -169,4 +169,4 @@ StateDict tensors_of(const PickleValue& value, const StorageReader& storage) {
   return result;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -10,7 +10,7 @@
 #include "weights/pickle.h"
 #include "weights/state_dict.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A function that returns the storage with `key`. `bytes`: the size that the
 // pickle claims. It is called once for each key.
@@ -26,4 +26,4 @@ using StorageReader =
 // error lists what the pickle contains. Thread-safe if `storage` is.
 StateDict tensors_of(const PickleValue& value, const StorageReader& storage);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 #include "weights/testing/files.h"
 #include "weights/testing/fixtures.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using testing::value_error_of;
@@ -148,4 +148,4 @@ TEST(PickledTensorsTest, NamesAreTextsAndThereOnce) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -27,31 +27,31 @@ namespace {
 using ReadAt = std::function<void(uint64_t offset, void* to, std::size_t size)>;
 
 Safetensors read(uint64_t file_bytes, const ReadAt& read_at) {
-  TORCH_CHECK_VALUE(file_bytes >= kSafetensorsLengthBytes, "has ", file_bytes,
+  TORCH_CHECK_VALUE(file_bytes >= internal::kSafetensorsLengthBytes, "has ", file_bytes,
                     " bytes, too few for a header");
-  uint8_t bytes[kSafetensorsLengthBytes];
+  uint8_t bytes[internal::kSafetensorsLengthBytes];
   read_at(0, bytes, sizeof bytes);
   uint64_t length = 0;
   for (std::size_t k = 0; k < sizeof bytes; ++k) {
     length |= uint64_t{bytes[k]} << (8 * k);
   }
-  const uint64_t rest = file_bytes - kSafetensorsLengthBytes;
-  TORCH_CHECK_VALUE(length <= std::min(rest, kMaxSafetensorsHeader),
+  const uint64_t rest = file_bytes - internal::kSafetensorsLengthBytes;
+  TORCH_CHECK_VALUE(length <= std::min(rest, internal::kMaxSafetensorsHeader),
                     "should begin with a header of ", length,
                     " bytes, but there are ", rest, ", and ",
-                    kMaxSafetensorsHeader, " are the most that are allowed");
+                    internal::kMaxSafetensorsHeader, " are the most that are allowed");
 
   std::string json(length, '\0');
-  read_at(kSafetensorsLengthBytes, json.data(), json.size());
-  SafetensorsHeader header = parse_safetensors_header(json, rest - length);
+  read_at(internal::kSafetensorsLengthBytes, json.data(), json.size());
+  internal::SafetensorsHeader header = internal::parse_safetensors_header(json, rest - length);
 
   Safetensors result;
   result.metadata = std::move(header.metadata);
   result.tensors.reserve(header.entries.size());
-  for (const SafetensorsEntry& entry : header.entries) {
+  for (const internal::SafetensorsEntry& entry : header.entries) {
     at::Tensor tensor = at::empty(entry.sizes, at::TensorOptions(entry.dtype));
     if (entry.end > entry.begin) {
-      read_at(kSafetensorsLengthBytes + length + entry.begin,
+      read_at(internal::kSafetensorsLengthBytes + length + entry.begin,
               tensor.mutable_data_ptr(), entry.end - entry.begin);
     }
     result.tensors.insert(entry.name, std::move(tensor));
@@ -129,11 +129,11 @@ Safetensors parse_safetensors(const void* bytes, std::size_t size,
 
 void write_safetensors(const std::string& path, const StateDict& tensors,
                        const SafetensorsMetadata& metadata) {
-  const SafetensorsLayout layout = lay_out(tensors, metadata);
-  AtomicFile file(path);
+  const internal::SafetensorsLayout layout = internal::lay_out(tensors, metadata);
+  internal::AtomicFile file(path);
   file.write(layout.start.data(), layout.start.size());
   for (const std::size_t k : layout.order) {
-    const at::Tensor tensor = as_written(tensors[k].value());
+    const at::Tensor tensor = internal::as_written(tensors[k].value());
     file.write(tensor.const_data_ptr(), tensor.nbytes());
   }
   file.commit();

@@ -25,9 +25,9 @@ void check_header(std::string_view file) {
   }
   const std::size_t bytes = file.size() - kLengthBytes - length;
   const auto header =
-      gpipe::parse_safetensors_header(file.substr(kLengthBytes, length), bytes);
-  const auto again = gpipe::parse_safetensors_header(
-      gpipe::safetensors_header_text(header), bytes);
+      gpipe::internal::parse_safetensors_header(file.substr(kLengthBytes, length), bytes);
+  const auto again = gpipe::internal::parse_safetensors_header(
+      gpipe::internal::safetensors_header_text(header), bytes);
   const auto same = [](const auto& a, const auto& b) {
     return a.name == b.name && a.dtype == b.dtype && a.sizes == b.sizes &&
            a.begin == b.begin && a.end == b.end;

@@ -13,7 +13,7 @@
 #include "weights/dtypes.h"
 #include "weights/in_quotes.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using Json = nlohmann::json;
@@ -262,4 +262,4 @@ std::string safetensors_header_text(const SafetensorsHeader& header) {
   return text;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The largest header in bytes that the format allows.
 constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
@@ -42,4 +42,4 @@ SafetensorsHeader parse_safetensors_header(std::string_view json,
 // if the JSON has more than 100 MB. Thread-safe.
 std::string safetensors_header_text(const SafetensorsHeader& header);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -9,7 +9,7 @@
 #include "gpipe/testing/allocation_meter.h"
 #include "weights/testing/files.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using namespace std::string_literals;  // "..."s literals
@@ -175,4 +175,4 @@ TEST(SafetensorsHeaderTest, SaysWhatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -8,7 +8,7 @@
 
 #include "weights/in_quotes.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
@@ -62,4 +62,4 @@ at::Tensor as_written(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

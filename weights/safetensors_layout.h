@@ -12,7 +12,7 @@
 #include "weights/safetensors_header.h"
 #include "weights/state_dict.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The number of bytes before the header, which hold its length, little-endian.
 constexpr std::size_t kSafetensorsLengthBytes = 8;
@@ -37,4 +37,4 @@ SafetensorsLayout lay_out(
 // only if necessary. Thread-safe.
 at::Tensor as_written(const at::Tensor& tensor);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

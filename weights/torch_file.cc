@@ -82,7 +82,7 @@ class Archive {
  private:
   std::tuple<at::DataPtr, std::size_t> record(const std::string& name) {
     TORCH_CHECK_VALUE(reader_.hasRecord(name), "has no record ",
-                      in_quotes(name));
+                      internal::in_quotes(name));
     return reader_.getRecord(name);
   }
 
@@ -91,7 +91,7 @@ class Archive {
 
 StateDict read(const std::string& path) {
   check_is_zip(path);
-  check_zip_directory(path);
+  internal::check_zip_directory(path);
   Archive archive(path);
   TORCH_CHECK_VALUE(archive.has("data.pkl"),
                     "is a zip archive, but not from torch.save: it has no "
@@ -101,12 +101,12 @@ StateDict read(const std::string& path) {
                     "torch.save(torch.jit.load(path).state_dict(), path)");
   if (archive.has("byteorder")) {
     const std::string order = archive.text("byteorder");
-    TORCH_CHECK_VALUE(order == "little", "has byte order ", in_quotes(order),
+    TORCH_CHECK_VALUE(order == "little", "has byte order ", internal::in_quotes(order),
                       "; only 'little' is read");
   }
   const std::string bytes = archive.text("data.pkl");
-  const Pickle pickle(bytes);
-  return tensors_of(pickle.value(), [&](const std::string& key, int64_t) {
+  const internal::Pickle pickle(bytes);
+  return internal::tensors_of(pickle.value(), [&](const std::string& key, int64_t) {
     return archive.storage(key);
   });
 }
@@ -123,16 +123,16 @@ struct Storages {
 };
 
 void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), in_quotes(name), " is undefined");
+  TORCH_CHECK_VALUE(tensor.defined(), internal::in_quotes(name), " is undefined");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized() &&
-                        find_dtype(tensor.scalar_type()),
-                    in_quotes(name), " is a ", tensor.toString(),
+                        internal::find_dtype(tensor.scalar_type()),
+                    internal::in_quotes(name), " is a ", tensor.toString(),
                     ", which cannot be written; only plain tensors can");
-  TORCH_CHECK_VALUE(!tensor.is_meta(), in_quotes(name),
+  TORCH_CHECK_VALUE(!tensor.is_meta(), internal::in_quotes(name),
                     " is on the meta device, and so has no values");
 }
 
-PickledTensor describe(const std::string& name, const at::Tensor& tensor,
+internal::PickledTensor describe(const std::string& name, const at::Tensor& tensor,
                        Storages& storages) {
   const c10::Storage& storage = tensor.storage();
   const auto [found, is_new] = storages.numbers.emplace(
@@ -144,7 +144,7 @@ PickledTensor describe(const std::string& name, const at::Tensor& tensor,
     storages.names.push_back(name);
   }
   TORCH_CHECK_VALUE(storages.dtypes[number] == tensor.scalar_type(),
-                    in_quotes(storages.names[number]), " and ", in_quotes(name),
+                    internal::in_quotes(storages.names[number]), " and ", internal::in_quotes(name),
                     " share memory, but the one is ", storages.dtypes[number],
                     " and the other ", tensor.scalar_type(),
                     ", which PyTorch's files cannot express; clone() one");
@@ -172,7 +172,7 @@ at::Tensor bytes_on_cpu(const c10::Storage& storage) {
 // after an error.
 class Sink {
  public:
-  explicit Sink(AtomicFile& file) : file_(file) {}
+  explicit Sink(internal::AtomicFile& file) : file_(file) {}
 
   std::size_t write(const void* bytes, std::size_t size) {
     if (error_) return size;
@@ -189,7 +189,7 @@ class Sink {
   }
 
  private:
-  AtomicFile& file_;
+  internal::AtomicFile& file_;
   std::exception_ptr error_;
 };
 
@@ -207,16 +207,16 @@ StateDict read_torch_file(const std::string& path) {
 
 void write_torch_file(const std::string& path, const StateDict& dict) {
   Storages storages;
-  std::vector<PickledTensor> tensors;
+  std::vector<internal::PickledTensor> tensors;
   tensors.reserve(dict.size());
   for (const auto& item : dict) {
     check_can_be_written(item.key(), item.value());
     const at::Tensor tensor = item.value().resolve_conj().resolve_neg();
     tensors.push_back(describe(item.key(), tensor, storages));
   }
-  const std::string pickle = pickle_tensors(tensors);
+  const std::string pickle = internal::pickle_tensors(tensors);
 
-  AtomicFile file(path);
+  internal::AtomicFile file(path);
   Sink sink(file);
   {
     PyTorchStreamWriter writer([&sink](const void* bytes, std::size_t size) {

@@ -154,7 +154,7 @@ TEST(TorchFileTest, SaysWhatIsWrongWithAFile) {
     return text.substr(std::min(text.size(), path.size() + 2));
   };
   const std::string pickle =
-      pickle_tensors({{"w", "0", 8, at::kFloat, 0, {2}, {1}}});
+      internal::pickle_tensors({{"w", "0", 8, at::kFloat, 0, {2}, {1}}});
   const std::string data = "12345678";
 
   EXPECT_EQ(error(testing::kLegacyFile),

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 std::string folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -43,4 +43,4 @@ FolderSync sync_names(const std::string& folder) {
   return {FolderSync::Result::kNotSynced, error};
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Returns the folder of `path`: "." for a bare name, "/" for a file in the
 // root. Thread-safe.
@@ -30,4 +30,4 @@ struct FolderSync {
 // Thread-safe.
 FolderSync sync_names(const std::string& folder);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

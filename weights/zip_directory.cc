@@ -10,7 +10,7 @@
 
 #include "weights/in_quotes.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // Signatures of the parts of the directory, and the sizes of these parts
@@ -149,4 +149,4 @@ void check_zip_directory(const std::string& path) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

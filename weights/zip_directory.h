@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Checks the sizes of records in the directory, before LibTorch's reader
 // allocates memory of these sizes. torch.save does not compress. So a record
@@ -16,4 +16,4 @@ namespace gpipe {
 // the directory is missing, cut off or damaged. Thread-safe.
 void check_zip_directory(const std::string& path);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

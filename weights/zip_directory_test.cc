@@ -7,7 +7,7 @@
 
 #include "weights/testing/files.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using testing::new_folder;
@@ -125,4 +125,4 @@ TEST(ZipDirectoryTest, RefusesADamagedDirectory) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -98,7 +98,7 @@ class DryRun {
       memory.peak = found.peak;
       memory.transient = found.transient_peak;
       memory.boundary =
-          found.kind_peaks[static_cast<std::size_t>(MemoryKind::kBoundary)];
+          found.kind_peaks[static_cast<std::size_t>(internal::MemoryKind::kBoundary)];
       result.push_back(memory);
     }
     return result;
@@ -117,7 +117,7 @@ class DryRun {
   }
 
   void update() {
-    const MemoryKindScope kind(MemoryKind::kOptimizerState);
+    const internal::MemoryKindScope kind(internal::MemoryKind::kOptimizerState);
     for (const auto& [device, optimizer] : optimizers_) {
       const c10::DeviceGuard on(device);
       optimizer->step();
@@ -145,14 +145,14 @@ class DryRun {
   // label the gradients; a pipeline labels its own gradients.
   void label() {
     for (const at::Tensor& parameter : module_->parameters()) {
-      label_memory(parameter, MemoryKind::kParameter);
+      internal::label_memory(parameter, internal::MemoryKind::kParameter);
       if (plain_.is_empty() || !parameter.requires_grad()) continue;
       parameter.register_hook([](const at::Tensor& grad) {
-        label_memory(grad, MemoryKind::kGradient);
+        internal::label_memory(grad, internal::MemoryKind::kGradient);
       });
     }
     for (const at::Tensor& buffer : module_->buffers()) {
-      label_memory(buffer, MemoryKind::kParameter);
+      internal::label_memory(buffer, internal::MemoryKind::kParameter);
     }
   }
 

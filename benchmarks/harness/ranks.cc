@@ -36,7 +36,7 @@ std::shared_ptr<Ranks> Ranks::connect() {
 }
 
 Ranks::Ranks(std::shared_ptr<World> world)
-    : world_(std::move(world)), tag_(Tags(world_->next_channel()).words) {}
+    : world_(std::move(world)), tag_(internal::Tags(world_->next_channel()).words) {}
 
 std::vector<std::string> Ranks::exchange(const std::string& own) {
   return all_gather(*world_, tag_, own, "measuring a table");
@@ -50,11 +50,11 @@ void Ranks::fail(const std::string& what) {
 
 std::vector<int64_t> Ranks::of_first(const std::vector<int64_t>& numbers) {
   std::string own;
-  for (const int64_t each : numbers) put(own, each);
+  for (const int64_t each : numbers) internal::put(own, each);
   const std::string first = exchange(own).front();
   std::vector<int64_t> result;
   for (std::size_t at = 0; at < first.size();) {
-    result.push_back(take<int64_t>(first, at));
+    result.push_back(internal::take<int64_t>(first, at));
   }
   return result;
 }
@@ -66,7 +66,7 @@ std::vector<DeviceMemory> Ranks::gather(const std::vector<DeviceMemory>& own) {
          {each.parameters, each.gradients, each.optimizer_state, each.buffers,
           each.peak, each.boundary, each.transient.value_or(-1),
           each.reserved.value_or(-1)}) {
-      put(bytes, value);
+      internal::put(bytes, value);
     }
   }
   const auto known = [](int64_t value) {
@@ -79,10 +79,10 @@ std::vector<DeviceMemory> Ranks::gather(const std::vector<DeviceMemory>& own) {
       for (int64_t* const value :
            {&memory.parameters, &memory.gradients, &memory.optimizer_state,
             &memory.buffers, &memory.peak, &memory.boundary}) {
-        *value = take<int64_t>(theirs, at);
+        *value = internal::take<int64_t>(theirs, at);
       }
-      memory.transient = known(take<int64_t>(theirs, at));
-      memory.reserved = known(take<int64_t>(theirs, at));
+      memory.transient = known(internal::take<int64_t>(theirs, at));
+      memory.reserved = known(internal::take<int64_t>(theirs, at));
     }
   }
   return all;

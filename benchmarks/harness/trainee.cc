@@ -85,7 +85,7 @@ Trainee make_distributed_trainee(torch::nn::Sequential model,
   trainee.train = [pipeline, loss, chunks = experiment.chunks](
                       at::Tensor input, at::Tensor target) mutable {
     // The number of micro-batches that torch::chunk makes.
-    const int64_t count = num_pieces(input.size(0), chunks);
+    const int64_t count = internal::num_pieces(input.size(0), chunks);
     pipeline->train_step(
         std::move(input), std::move(target), loss,
         fill_drain(static_cast<int>(pipeline->balance().size()),

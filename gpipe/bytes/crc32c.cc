@@ -7,7 +7,7 @@
 #include <nmmintrin.h>
 #endif
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 constexpr std::size_t kSlices = 8;
@@ -52,7 +52,7 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_by_instruction(
 
 }  // namespace
 
-namespace internal {
+namespace detail {
 
 uint32_t portable_crc32c(const void* bytes, std::size_t size, uint32_t so_far) {
   const auto* at = static_cast<const uint8_t*>(bytes);
@@ -71,14 +71,14 @@ uint32_t portable_crc32c(const void* bytes, std::size_t size, uint32_t so_far) {
   return ~crc;
 }
 
-}  // namespace internal
+}  // namespace detail
 
 uint32_t crc32c(const void* bytes, std::size_t size, uint32_t so_far) {
 #if defined(__x86_64__)
   static const bool has_instruction = __builtin_cpu_supports("sse4.2");
   if (has_instruction) return crc32c_by_instruction(bytes, size, so_far);
 #endif
-  return internal::portable_crc32c(bytes, size, so_far);
+  return detail::portable_crc32c(bytes, size, so_far);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

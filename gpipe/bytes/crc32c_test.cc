@@ -4,10 +4,10 @@
 
 #include <string>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
-using internal::portable_crc32c;
+using detail::portable_crc32c;
 
 uint32_t of(const std::string& bytes) {
   return crc32c(bytes.data(), bytes.size());
@@ -62,4 +62,4 @@ TEST(Crc32cTest, SeesEveryChangeOfOneByte) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

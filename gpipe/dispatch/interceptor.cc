@@ -7,7 +7,7 @@
 
 #include "gpipe/dispatch/registration.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 c10::DispatchKey key_of(Interceptor kind) {
@@ -58,4 +58,4 @@ void run_uncovered(Interceptor kind, const c10::OperatorHandle& op,
   op.callBoxed(stack);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

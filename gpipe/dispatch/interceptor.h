@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The dispatch keys that gpipe uses; LibTorch and other code leave them unused.
 // kCell is dispatched before kMeta. An operator without an interceptor falls
@@ -50,4 +50,4 @@ void run_intercepted(Interceptor kind, const c10::OperatorHandle& op,
 void run_uncovered(Interceptor kind, const c10::OperatorHandle& op,
                    torch::jit::Stack* stack);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

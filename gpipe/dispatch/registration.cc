@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The list is never destroyed and stays reachable for leak checkers. A static
 // pointer per caller would not do: a compiler removes a pointer that is never
@@ -13,4 +13,4 @@ void keep_registered(c10::RegistrationHandleRAII handle) {
   handles->push_back(std::move(handle));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -4,7 +4,7 @@
 
 #include <ATen/core/op_registration/op_registration.h>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Keeps the kernel of `handle` registered until the process ends. It is never
 // removed, because operators may still run in destructors of static objects.
@@ -12,4 +12,4 @@ namespace gpipe {
 // the same time.
 void keep_registered(c10::RegistrationHandleRAII handle);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -2,7 +2,7 @@
 
 #include <ATen/core/List.h>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 c10::IValue with_tensors(
     const c10::IValue& value,
@@ -36,4 +36,4 @@ void for_each_tensor(const c10::IValue& value,
   });
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

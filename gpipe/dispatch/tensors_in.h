@@ -5,7 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/FunctionRef.h>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Returns `value` with each defined tensor in it replaced by `replace(tensor)`.
 // Lists are searched too, also nested ones.
@@ -18,4 +18,4 @@ c10::IValue with_tensors(
 void for_each_tensor(const c10::IValue& value,
                      c10::function_ref<void(const at::Tensor&)> visit);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

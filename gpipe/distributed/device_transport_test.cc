@@ -121,7 +121,7 @@ const RankProgramEntry kAgree("agree", [] {
   const auto world = World::connect(world_options());
   const auto agreed = [&](const c10::Device& device, Transfers asked) {
     try {
-      std::cout << to_string(agree_on_transfers(*world, 1, device, asked))
+      std::cout << to_string(internal::agree_on_transfers(*world, 1, device, asked))
                 << std::endl;
     } catch (const c10::ValueError& error) {
       std::cout << error.what_without_backtrace() << std::endl;

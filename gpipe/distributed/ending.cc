@@ -7,7 +7,7 @@
 
 #include "gpipe/distributed/world/bytes.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 constexpr std::size_t kBytesOfALoss = 2 * sizeof(double);  // loss and weight
@@ -47,4 +47,4 @@ Ending Ending::decode(const std::string& bytes) {
   return ending;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The report of one rank at the end of its part of a step.
 struct Ending {
@@ -24,4 +24,4 @@ struct Ending {
   static Ending decode(const std::string& bytes);
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -8,7 +8,7 @@
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/testing/errors.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using testing::error_of;
@@ -61,4 +61,4 @@ TEST(Ending, IsRefusedIfItsLengthWraps) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

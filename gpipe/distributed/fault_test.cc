@@ -246,8 +246,8 @@ StepResult train_step(DistributedPipeline& pipeline) {
 std::string bits_of(nn::Module& module) {
   uint32_t crc = 0;
   for (const Tensor& each : module.parameters()) {
-    const Tensor bytes = bytes_of(each.detach());
-    crc = crc32c(bytes.const_data_ptr(), bytes.numel(), crc);
+    const Tensor bytes = internal::bytes_of(each.detach());
+    crc = internal::crc32c(bytes.const_data_ptr(), bytes.numel(), crc);
   }
   return std::to_string(crc);
 }
@@ -339,7 +339,7 @@ const RankProgramEntry kTrain("train", [] {
   torch::set_num_threads(1);
   say("pid", std::to_string(getpid()));
   if (argument("place").rfind("message", 0) == 0) {
-    set_fault_hook([](const char* site, int64_t, int64_t) { act(site); });
+    internal::set_fault_hook([](const char* site, int64_t, int64_t) { act(site); });
   }
   try {
     const auto world = World::connect(world_options());
@@ -464,34 +464,34 @@ const RankProgramEntry kGarbage("garbage", [] {
       train_step(pipeline);
       return 0;
     }
-    const Tags tags(world->next_channel() - 1);  // of the pipeline
+    const internal::Tags tags(world->next_channel() - 1);  // of the pipeline
     const std::string schedule =
         to_csv(one_forward_one_backward(world->size(), kMicrobatches));
-    Message message;
+    internal::Message message;
     message.id.step = 1;
     message.id.schedule =
-        crc32c(schedule.data(), static_cast<int64_t>(schedule.size()));
+        internal::crc32c(schedule.data(), static_cast<int64_t>(schedule.size()));
     message.id.from_stage = 1;
     message.id.to_stage = 2;
-    message.value_kind = static_cast<uint8_t>(Value::Kind::kTensor);
+    message.value_kind = static_cast<uint8_t>(internal::Value::Kind::kTensor);
     message.rows = kRows / kMicrobatches;
     message.total_rows = kRows;
     const Tensor truth = torch::ones({message.rows, kWidth}, torch::kFloat);
     Tensor said = torch::ones({message.rows, kWidth}, torch::kDouble);
     if (argument("kind") == "another message") message.id.microbatch = 3;
     if (argument("kind") == "another type") said = truth.to(torch::kInt);
-    message.tensors.push_back(spec_of(said, said.is_floating_point()));
+    message.tensors.push_back(internal::spec_of(said, said.is_floating_point()));
     int to = 2;
     if (argument("kind").find("gradients") != std::string::npos) {
       to = message.id.to_stage = 0;
-      message.id.direction = Direction::kBackward;
-      message.value_kind = static_cast<uint8_t>(Value::Kind::kVector);
+      message.id.direction = internal::Direction::kBackward;
+      message.value_kind = static_cast<uint8_t>(internal::Value::Kind::kVector);
       message.tensors.assign(argument("kind") == "too few gradients" ? 0 : 2,
-                             TensorSpec());
+                             internal::TensorSpec());
     }
-    const std::vector<uint8_t> bytes = encode(message);
-    Tensor header = torch::empty({kHeaderBytes}, torch::kByte);
-    std::memcpy(header.mutable_data_ptr(), bytes.data(), kHeaderBytes);
+    const std::vector<uint8_t> bytes = internal::encode(message);
+    Tensor header = torch::empty({internal::kHeaderBytes}, torch::kByte);
+    std::memcpy(header.mutable_data_ptr(), bytes.data(), internal::kHeaderBytes);
     if (argument("kind") == "random bytes") header.random_(0, 256);
     const auto action = [] { return std::string("sending garbage"); };
     if (to == 0) {
@@ -501,8 +501,8 @@ const RankProgramEntry kGarbage("garbage", [] {
     }
     const auto work = world->send(header, to, tags.header, action);
     const auto payload = world->send(
-        bytes_of(truth), to,
-        tags.payload_of(bytes_of(truth).numel(), truth.scalar_type()), action);
+        internal::bytes_of(truth), to,
+        tags.payload_of(internal::bytes_of(truth).numel(), truth.scalar_type()), action);
     world->wait(*work, to, action);
     world->wait(*payload, to, action);
     say("payload", "taken");

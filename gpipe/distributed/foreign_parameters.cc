@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 void ForeignParameters::add(std::string name, int rank,
                             const at::Tensor& parameter) {
@@ -31,4 +31,4 @@ void ForeignParameters::check(const std::vector<SharedLeaf>& leaves) const {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

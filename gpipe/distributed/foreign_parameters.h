@@ -12,7 +12,7 @@
 
 #include "gpipe/runtime/step/step.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A set of parameters that belong to other ranks. Holds weak references: it
 // does not keep the parameters alive.
@@ -40,4 +40,4 @@ class ForeignParameters {
   std::unordered_map<const c10::TensorImpl*, Foreign> all_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The ranks of a world with `replicas` pipelines of `ranks` ranks each. Replica
 // 0 has the first `ranks` ranks of the world, replica 1 the next ones. So
@@ -36,4 +36,4 @@ struct RankLayout {
   }
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

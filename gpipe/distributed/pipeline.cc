@@ -31,11 +31,11 @@
 namespace gpipe {
 namespace {
 
-RankLayout make_layout(const DistributedOptions& options, const World& world) {
+internal::RankLayout make_layout(const DistributedOptions& options, const World& world) {
   const auto stages = static_cast<int>(options.balance().size());
   const auto per_rank = static_cast<int>(options.stages_per_rank());
-  check_stages_per_rank(options.balance().size(), options.stages_per_rank());
-  RankLayout layout;
+  internal::check_stages_per_rank(options.balance().size(), options.stages_per_rank());
+  internal::RankLayout layout;
   layout.ranks = stages / per_rank;
   layout.replicas = static_cast<int>(options.data_parallel());
   TORCH_CHECK_VALUE(
@@ -55,7 +55,7 @@ RankLayout make_layout(const DistributedOptions& options, const World& world) {
 
 c10::Device choose_device(const std::optional<c10::Device>& asked,
                           int local_rank) {
-  if (asked) return with_index(*asked);
+  if (asked) return internal::with_index(*asked);
   const auto accelerator = at::getAccelerator();
   const int count = accelerator ? at::accelerator::deviceCount() : 0;
   if (count == 0) return c10::Device(c10::kCPU);
@@ -63,7 +63,7 @@ c10::Device choose_device(const std::optional<c10::Device>& asked,
                      static_cast<c10::DeviceIndex>(local_rank % count));
 }
 
-Terms terms_of(const DistributedOptions& options) {
+internal::Terms terms_of(const DistributedOptions& options) {
   return {
       {"the balance", c10::str(c10::IntArrayRef(options.balance()))},
       {"data_parallel", std::to_string(options.data_parallel())},
@@ -97,7 +97,7 @@ std::string describe(const torch::nn::Module& layer) {
     text += (type == *types.begin() ? " of " : " and ") + type;
   }
   return c10::str(text, " (",
-                  crc32c(tensors.data(), static_cast<int64_t>(tensors.size())),
+                  internal::crc32c(tensors.data(), static_cast<int64_t>(tensors.size())),
                   ")");
 }
 
@@ -113,28 +113,28 @@ std::vector<std::pair<int64_t, int64_t>> ranges_of(
   return ranges;
 }
 
-std::string encode_skips(const std::vector<Layer>& layers) {
+std::string encode_skips(const std::vector<internal::Layer>& layers) {
   std::string text;
-  const auto add = [&](const Layer& layer, const SkipKey& key, bool stash) {
-    put(text, layer.index);
-    put(text, static_cast<uint8_t>(stash));
-    put(text, key.ns.number());
-    put_text(text, key.name);
+  const auto add = [&](const internal::Layer& layer, const SkipKey& key, bool stash) {
+    internal::put(text, layer.index);
+    internal::put(text, static_cast<uint8_t>(stash));
+    internal::put(text, key.ns.number());
+    internal::put_text(text, key.name);
   };
-  for (const Layer& layer : layers) {
+  for (const internal::Layer& layer : layers) {
     for (const SkipKey& key : layer.skips.stash) add(layer, key, true);
     for (const SkipKey& key : layer.skips.pop) add(layer, key, false);
   }
   return text;
 }
 
-void decode_skips(const std::string& text, std::vector<Layer>& layers) {
+void decode_skips(const std::string& text, std::vector<internal::Layer>& layers) {
   for (std::size_t at = 0; at < text.size();) {
-    const auto index = take<int64_t>(text, at);
-    const bool stash = take<uint8_t>(text, at) != 0;
-    const auto ns = take<uint64_t>(text, at);
-    SkipKey key{Namespace::of_number(ns), take_text(text, at)};
-    LayerSkips& skips = layers.at(index).skips;
+    const auto index = internal::take<int64_t>(text, at);
+    const bool stash = internal::take<uint8_t>(text, at) != 0;
+    const auto ns = internal::take<uint64_t>(text, at);
+    SkipKey key{Namespace::of_number(ns), internal::take_text(text, at)};
+    internal::LayerSkips& skips = layers.at(index).skips;
     (stash ? skips.stash : skips.pop).push_back(std::move(key));
   }
 }
@@ -156,7 +156,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
     : torch::nn::Module("gpipe::DistributedPipeline"),
       options_(std::move(options)),
       world_(std::move(world)) {
-  reporting_failure(*world_, kMaking, [&] { take(module); });
+  internal::reporting_failure(*world_, kMaking, [&] { internal::take(module); });
 }
 
 DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
@@ -165,25 +165,25 @@ DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
     : torch::nn::Module("gpipe::DistributedPipeline"),
       options_(std::move(options)),
       world_(std::move(world)) {
-  reporting_failure(*world_, kMaking, [&] { build_own(build); });
+  internal::reporting_failure(*world_, kMaking, [&] { build_own(build); });
 }
 
 void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
-  const Tags tags(world_->next_channel());
-  Terms terms = terms_of(options_);
+  const internal::Tags tags(world_->next_channel());
+  internal::Terms terms = terms_of(options_);
   terms.emplace_back("the number of layers", std::to_string(module->size()));
   for (const auto& child : module->named_children()) {
     terms.emplace_back("layer '" + child.key() + "'", describe(*child.value()));
   }
-  agree(*world_, tags.words, terms);
+  internal::agree(*world_, tags.words, terms);
 
-  check_layers_differ(module);
+  internal::check_layers_differ(module);
   verify_skippables(module);
-  check_balance(options_.balance(), module->size());
+  internal::check_balance(options_.balance(), module->size());
   layout_ = make_layout(options_, *world_);
   train(module->is_training());
-  std::vector<Layer> layers = layers_of(module);
+  std::vector<internal::Layer> layers = internal::layers_of(module);
   const auto ranges = ranges_of(options_.balance());
   {
     // All layers are still present here, so sharing across ranks can be
@@ -194,14 +194,14 @@ void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
       places.push_back("rank " + std::to_string(layout_.rank_of_stage[s]));
       devices.emplace_back(c10::kCPU);
     }
-    check_sharing(partition(layers, options_.balance(), devices), places,
+    internal::check_sharing(internal::partition(layers, options_.balance(), devices), places,
                   "rank");
   }
-  ForeignParameters foreign;
+  internal::ForeignParameters foreign;
   for (std::size_t s = 0; s < ranges.size(); ++s) {
     if (layout_.has(static_cast<int>(s))) continue;
     for (int64_t k = 0; k < ranges[s].second; ++k) {
-      Layer& layer = layers[ranges[s].first + k];
+      internal::Layer& layer = layers[ranges[s].first + k];
       for (const auto& named : layer.module.ptr()->named_parameters()) {
         foreign.add(layer.name + "." + named.key(), layout_.rank_of_stage[s],
                     named.value());
@@ -213,17 +213,17 @@ void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
 }
 
 void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
-  const Tags tags(world_->next_channel());
-  agree(*world_, tags.words, terms_of(options_));
-  check_positive(options_.balance());
+  const internal::Tags tags(world_->next_channel());
+  internal::agree(*world_, tags.words, terms_of(options_));
+  internal::check_positive(options_.balance());
   layout_ = make_layout(options_, *world_);
-  std::vector<Layer> layers(size());
+  std::vector<internal::Layer> layers(size());
   for (int64_t k = 0; k < size(); ++k) {
     layers[k].index = k;
     layers[k].name = layers[k].skips.layer = std::to_string(k);
   }
   const auto ranges = ranges_of(options_.balance());
-  std::vector<Layer> own;
+  std::vector<internal::Layer> own;
   for (std::size_t s = 0; s < ranges.size(); ++s) {
     if (!layout_.has(static_cast<int>(s))) continue;
     const auto [first, count] = ranges[s];
@@ -233,7 +233,7 @@ void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
         "the builder was asked for ", count, " layers from layer ", first,
         " on and returned ", part.is_empty() ? 0 : part->size());
     if (own.empty()) train(part->is_training());
-    for (Layer& layer : layers_of(part)) {
+    for (internal::Layer& layer : internal::layers_of(part)) {
       layer.index += first;
       layer.name = layer.skips.layer = std::to_string(layer.index);
       own.push_back(layer);
@@ -245,28 +245,28 @@ void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
                   "exchanging the skips of the layers")) {
     decode_skips(text, layers);
   }
-  std::vector<LayerSkips> skips;
-  for (const Layer& layer : layers) skips.push_back(layer.skips);
-  verify_skips(skips);
+  std::vector<internal::LayerSkips> skips;
+  for (const internal::Layer& layer : layers) skips.push_back(layer.skips);
+  internal::verify_skips(skips);
   build(std::move(layers), {});
 }
 
-void DistributedPipelineImpl::build(std::vector<Layer> layers,
-                                    ForeignParameters foreign) {
-  check_chunks(options_.chunks());
+void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
+                                    internal::ForeignParameters foreign) {
+  internal::check_chunks(options_.chunks());
   TORCH_CHECK_VALUE(options_.threads() >= 0,
                     "threads must be positive, or 0 for those that LibTorch "
                     "would use (threads: ",
                     options_.threads(), ")");
   device_ = choose_device(options_.device(), world_->local_rank());
   const std::vector<c10::Device> devices(options_.balance().size(), device_);
-  std::vector<Partition> partitions =
-      partition(std::move(layers), options_.balance(), devices);
-  if (options_.deferred_batch_norm()) defer_norms(partitions);
-  move_layers(partitions);
+  std::vector<internal::Partition> partitions =
+      internal::partition(std::move(layers), options_.balance(), devices);
+  if (options_.deferred_batch_norm()) internal::defer_norms(partitions);
+  internal::move_layers(partitions);
   std::set<const c10::TensorImpl*> seen;  // layers may share parameters
-  for (const Partition& part : partitions) {
-    for (const Layer& layer : part.layers) {
+  for (const internal::Partition& part : partitions) {
+    for (const internal::Layer& layer : part.layers) {
       register_module(layer.name, layer.module.ptr());
       for (const at::Tensor& each : layer.module.ptr()->parameters()) {
         if (!seen.insert(each.unsafeGetTensorImpl()).second) continue;
@@ -274,17 +274,17 @@ void DistributedPipelineImpl::build(std::vector<Layer> layers,
       }
     }
   }
-  const Tags tags(world_->next_channel());
+  const internal::Tags tags(world_->next_channel());
   transfers_ =
-      agree_on_transfers(*world_, tags.words, device_, options_.transfers());
-  runner_ = std::make_shared<Runner>(
+      internal::agree_on_transfers(*world_, tags.words, device_, options_.transfers());
+  runner_ = std::make_shared<internal::Runner>(
       world_, std::move(partitions), layout_, device_,
       options_.threads() > 0 ? static_cast<int>(options_.threads())
                              : at::get_num_threads(),
       transfers_, std::move(foreign));
 }
 
-StepResult DistributedPipelineImpl::run(const Value& input, const Value& target,
+StepResult DistributedPipelineImpl::run(const internal::Value& input, const internal::Value& target,
                                         const LossOfValues& loss,
                                         const Schedule& schedule,
                                         const TrainOptions& options) {
@@ -293,17 +293,17 @@ StepResult DistributedPipelineImpl::run(const Value& input, const Value& target,
       is_training() ? options_.checkpoint() : Checkpoint::kNever, options);
 }
 
-StepResult DistributedPipelineImpl::run_forward(const Value& input,
-                                                const Value& target,
+StepResult DistributedPipelineImpl::run_forward(const internal::Value& input,
+                                                const internal::Value& target,
                                                 const LossOfValues& loss,
                                                 const TrainOptions& options) {
   const c10::AutoGradMode no_graph(false);
   const int64_t count = runner_->from_first([&] {
-    check_rows(input);
-    const int64_t rows = rows_of(input);
-    return rows > 0 ? num_pieces(rows, options_.chunks()) : 1;
+    internal::check_rows(input);
+    const int64_t rows = internal::rows_of(input);
+    return rows > 0 ? internal::num_pieces(rows, options_.chunks()) : 1;
   });
-  std::optional<EvalScope> eval;
+  std::optional<internal::EvalScope> eval;
   if (loss) eval.emplace(*this);
   const Schedule schedule = select(
       breadth_first(layout_.rank_of_stage, static_cast<int>(count)),

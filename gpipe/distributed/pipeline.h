@@ -28,9 +28,11 @@
 
 namespace gpipe {
 
-class ForeignParameters;
-class Runner;
-struct Layer;
+namespace internal {
+class internal::ForeignParameters;
+class internal::Runner;
+struct internal::Layer;
+}  // namespace internal
 
 // How a model is distributed over processes. Each setter returns the options.
 struct DistributedOptions {
@@ -109,7 +111,7 @@ using LayerBuilder =
 // new pipeline.
 //
 // Threads: any thread may call; calls run one after the other.
-class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
+class DistributedPipelineImpl : public torch::nn::Module, public internal::KeepsDevices {
  public:
   // Takes this rank's layers of `module` and moves them to the device; the
   // others may be freed. Blocks until all ranks have called, and compares what
@@ -148,7 +150,7 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   StepResult train_step(Input input, Target target, Loss loss,
                         const Schedule& schedule,
                         const TrainOptions& options = {}) {
-    return run(Value::wrap(std::move(input)), Value::wrap(std::move(target)),
+    return run(internal::Value::wrap(std::move(input)), internal::Value::wrap(std::move(target)),
                of_values<Output, Target>(loss), schedule, options);
   }
 
@@ -159,8 +161,8 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
             typename Loss>
   StepResult evaluate(Input input, Target target, Loss loss,
                       const TrainOptions& options = {}) {
-    return run_forward(Value::wrap(std::move(input)),
-                       Value::wrap(std::move(target)),
+    return run_forward(internal::Value::wrap(std::move(input)),
+                       internal::Value::wrap(std::move(target)),
                        of_values<Output, Target>(loss), options);
   }
 
@@ -169,7 +171,7 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   // without gradients; use train_step() for gradients. All ranks call it.
   template <typename Output = torch::Tensor, typename Input>
   std::optional<Output> forward(Input input) {
-    StepResult result = run_forward(Value::wrap(std::move(input)), Value(),
+    StepResult result = run_forward(internal::Value::wrap(std::move(input)), internal::Value(),
                                     nullptr, TrainOptions());
     if (!result.outputs) return std::nullopt;
     return std::move(*result.outputs).template unwrap<Output>();
@@ -194,7 +196,7 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   // or kDirect.
   Transfers transfers() const { return transfers_; }
   // Returns which rank has which stages, and the rank of this process.
-  const RankLayout& layout() const { return layout_; }
+  const internal::RankLayout& layout() const { return layout_; }
 
   // Returns where this rank's own exception in the last step came from, if it
   // had one.
@@ -211,12 +213,12 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  using LossOfValues = std::function<torch::Tensor(Value, Value)>;
+  using LossOfValues = std::function<torch::Tensor(internal::Value, internal::Value)>;
   // Returns a loss function on Values. It refers to `loss`, which must live as
   // long.
   template <typename Output, typename Target, typename Loss>
   static LossOfValues of_values(Loss& loss) {
-    return [&loss](Value of_output, Value of_target) -> torch::Tensor {
+    return [&loss](internal::Value of_output, internal::Value of_target) -> torch::Tensor {
       return loss(std::move(of_output).template unwrap<Output>(),
                   std::move(of_target).template unwrap<Target>());
     };
@@ -227,21 +229,21 @@ class DistributedPipelineImpl : public torch::nn::Module, public KeepsDevices {
   // Completes the construction.
   // `layers`: all layers; those of other ranks have no module.
   // `foreign`: the known parameters of other ranks' layers.
-  void build(std::vector<Layer> layers, ForeignParameters foreign);
-  StepResult run(const Value& input, const Value& target,
+  void build(std::vector<internal::Layer> layers, internal::ForeignParameters foreign);
+  StepResult run(const internal::Value& input, const internal::Value& target,
                  const LossOfValues& loss, const Schedule& schedule,
                  const TrainOptions& options);
-  StepResult run_forward(const Value& input, const Value& target,
+  StepResult run_forward(const internal::Value& input, const internal::Value& target,
                          const LossOfValues& loss, const TrainOptions& options);
 
   DistributedOptions options_;
   std::shared_ptr<World> world_;
-  RankLayout layout_;
+  internal::RankLayout layout_;
   torch::Device device_ = torch::kCPU;
   Transfers transfers_ = Transfers::kHost;
   // Each parameter once, with the index of its layer.
   std::vector<std::pair<int64_t, torch::Tensor>> parameters_by_layer_;
-  std::shared_ptr<Runner> runner_;
+  std::shared_ptr<internal::Runner> runner_;
 };
 TORCH_MODULE(DistributedPipeline);
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // Returns the outputs of an action, in the order in which ForwardPass and
@@ -46,4 +46,4 @@ std::vector<MessageEdges> route(const Schedule& schedule,
   return bundles;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

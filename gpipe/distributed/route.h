@@ -8,7 +8,7 @@
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The parts of one message: all outputs of one action for stages of one rank.
 // Skip tensors come first, in the order of `links`; the output for the
@@ -22,4 +22,4 @@ std::vector<MessageEdges> route(const Schedule& schedule,
                           const std::vector<int>& rank_of_stage,
                           const std::vector<SkipLink>& links, int from, int to);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -25,7 +25,7 @@
 #include "gpipe/schedule/placement.h"
 #include "gpipe/testing/rounds.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using Links = std::vector<SkipLink>;
@@ -439,4 +439,4 @@ TEST(Route, SimulationSeesACircle) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -24,7 +24,7 @@
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
                RankLayout layout, c10::Device device, int threads,
@@ -498,9 +498,9 @@ double Runner::clip_grad_norm(
   std::lock_guard<std::mutex> running(running_);
   world_->check();
   return reporting_failure(*world_, "clip_grad_norm_()", [&] {
-    return gpipe::clip_grad_norm(*world_, layout_.pipeline(), tags_.words,
+    return gpipe::internal::clip_grad_norm(*world_, layout_.pipeline(), tags_.words,
                                  parameters, max_norm, norm_type);
   });
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

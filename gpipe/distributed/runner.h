@@ -35,7 +35,7 @@
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The counterpart of runtime/step/pipeline.h where each rank is a process. Cells,
 // schedules and checkpoint modes are the same. Activations and gradients for
@@ -164,4 +164,4 @@ class Runner : private RemoteStages {
   std::unique_ptr<ReplicaSums> sums_;  // null without replicas
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -87,7 +87,7 @@ void start(std::optional<Place> armed, Thrown thrown) {
   watch.armed = std::move(armed);
   watch.thrown = thrown;
   watch.has_thrown = false;
-  set_fault_hook(visit);
+  internal::set_fault_hook(visit);
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ void watch() { start(std::nullopt, Thrown::kUserError); }
 void watch(const Place& place, Thrown thrown) { start(place, thrown); }
 
 std::vector<Place> end_watch() {
-  set_fault_hook(nullptr);
+  internal::set_fault_hook(nullptr);
   Watch& watch = state();
   std::lock_guard<std::mutex> lock(watch.mutex);
   watch.armed.reset();

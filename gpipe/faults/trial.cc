@@ -49,7 +49,7 @@ struct PassOn : torch::autograd::Function<PassOn> {
     return x * 1;
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    fault_point("layer's backward", context->saved_data["partition"].toInt(),
+    internal::fault_point("layer's backward", context->saved_data["partition"].toInt(),
                 microbatch());
     return {grads[0], Tensor()};
   }
@@ -68,7 +68,7 @@ struct LayerImpl : torch::nn::Module, Skippable {
     to(torch::kDouble);
   }
   Tensor forward(Tensor x) {
-    fault_point("layer", partition, microbatch());
+    internal::fault_point("layer", partition, microbatch());
     if (index == kLayers - 1) x = x + *pop("skip");
     x = linear(x).tanh();
     if (norm) x = norm(x);
@@ -209,7 +209,7 @@ StepState Trial::step(const std::function<void()>& before,
   const StepResult result = pipeline_->train_step(
       x, target_,
       [last](const Tensor& output, const Tensor& target) {
-        fault_point("loss function", last, microbatch());
+        internal::fault_point("loss function", last, microbatch());
         return (output - target).pow(2).mean();
       },
       *schedule_, TrainOptions().outputs(true));

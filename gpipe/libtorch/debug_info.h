@@ -12,7 +12,7 @@
 
 #include <string_view>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
 inline constexpr auto kPhaseSlot = c10::DebugInfoKind::PRODUCER_INFO;
@@ -24,4 +24,4 @@ inline constexpr c10::DebugInfoKind kPhaseSlot(&kPhaseSlotName);
 inline constexpr c10::DebugInfoKind kLedgerSlot(&kLedgerSlotName);
 #endif
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

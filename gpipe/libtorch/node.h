@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // An owning pointer to a node. The edges that lead to a node own it in the same
 // way.
@@ -30,4 +30,4 @@ auto make_node(Arguments&&... arguments) {
 #endif
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -12,7 +12,7 @@
 
 #include "gpipe/runtime/device/memory_kind.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
@@ -178,4 +178,4 @@ std::tuple<Tensor, Tensor, Tensor> meta_convolution_backward(
   return {of_input, of_weight, of_bias};
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

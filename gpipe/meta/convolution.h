@@ -8,7 +8,7 @@
 #include <optional>
 #include <tuple>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Kernel of aten::convolution_overrideable, which LibTorch calls for the
 // convolutions of an unknown device. As on a CPU, where oneDNN computes them, a
@@ -29,4 +29,4 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> meta_convolution_backward(
     at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
     int64_t groups, std::array<bool, 3> wanted);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 thread_local c10::DeviceIndex current = -1;
@@ -40,4 +40,4 @@ struct MetaGuardImpl final
 
 c10::DeviceIndex current_meta_device() { return current; }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

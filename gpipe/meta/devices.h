@@ -3,7 +3,7 @@
 
 #include <c10/core/Device.h>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Returns the index of this thread's current meta device, or -1 (LibTorch's
 // "meta") if no guard has set one.
@@ -21,4 +21,4 @@ namespace gpipe {
 // then move them.
 c10::DeviceIndex current_meta_device();
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -8,7 +8,7 @@
 
 #include "gpipe/meta/ledger.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using torch::Tensor;
@@ -67,4 +67,4 @@ TEST(MetaDevicesTest, TensorsOfTwoDoNotMix) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -20,7 +20,7 @@
 #include "gpipe/meta/convolution.h"
 #include "gpipe/meta/trial.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
@@ -233,4 +233,4 @@ void add_others() {
 
 void link_meta_kernels() {}
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -250,4 +250,4 @@ TEST(MetaKernelsTest, KeepStatisticsOfHalfPrecisionInFloat) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -20,7 +20,7 @@ struct MetaLedger::Book {
   std::map<c10::DeviceIndex, Device> devices;
 
   // Adds `bytes`, which may be negative. The caller must hold `mutex`.
-  void add(c10::DeviceIndex index, MemoryKind kind, int64_t bytes) {
+  void add(c10::DeviceIndex index, internal::MemoryKind kind, int64_t bytes) {
     Device& device = devices[index];
     const auto k = static_cast<std::size_t>(kind);
     device.live[k] += bytes;
@@ -37,8 +37,8 @@ struct MetaLedger::Book {
   }
 
   static int64_t transient(const ByKind& bytes) {
-    return bytes[static_cast<std::size_t>(MemoryKind::kActivation)] +
-           bytes[static_cast<std::size_t>(MemoryKind::kBoundary)];
+    return bytes[static_cast<std::size_t>(internal::MemoryKind::kActivation)] +
+           bytes[static_cast<std::size_t>(internal::MemoryKind::kBoundary)];
   }
   static int64_t total(const ByKind& bytes) {
     return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
@@ -57,7 +57,7 @@ struct LedgerInfo : c10::DebugInfoBase {
 
 std::shared_ptr<Book> current() {
   const auto* info =
-      dynamic_cast<LedgerInfo*>(c10::ThreadLocalDebugInfo::get(kLedgerSlot));
+      dynamic_cast<LedgerInfo*>(c10::ThreadLocalDebugInfo::get(internal::kLedgerSlot));
   return info ? info->book : nullptr;
 }
 
@@ -68,7 +68,7 @@ class Entry {
       : book_(std::move(book)),
         device_(device),
         bytes_(bytes),
-        kind_(MemoryKindScope::current()) {
+        kind_(internal::MemoryKindScope::current()) {
     const std::lock_guard<std::mutex> lock(book_->mutex);
     book_->add(device_, kind_, bytes_);
   }
@@ -79,7 +79,7 @@ class Entry {
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 
-  void become(MemoryKind kind) {
+  void become(internal::MemoryKind kind) {
     const std::lock_guard<std::mutex> lock(book_->mutex);
     book_->add(device_, kind_, -bytes_);
     book_->add(device_, kind, bytes_);
@@ -90,7 +90,7 @@ class Entry {
   const std::shared_ptr<Book> book_;
   const c10::DeviceIndex device_;
   const int64_t bytes_;
-  MemoryKind kind_;
+  internal::MemoryKind kind_;
 };
 
 void remove(void* entry) { delete static_cast<Entry*>(entry); }
@@ -99,7 +99,7 @@ void remove(void* entry) { delete static_cast<Entry*>(entry); }
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    const c10::DeviceIndex device = current_meta_device();
+    const c10::DeviceIndex device = internal::current_meta_device();
     auto book = current();
     Entry* const entry =
         book ? new Entry(std::move(book), device, static_cast<int64_t>(bytes))
@@ -110,7 +110,7 @@ class CountingAllocator final : public c10::Allocator {
   void copy_data(void*, const void*, std::size_t) const override {}
 };
 
-void label(const at::Tensor& tensor, MemoryKind kind) {
+void label(const at::Tensor& tensor, internal::MemoryKind kind) {
   if (!tensor.is_meta() || !tensor.has_storage()) return;
   const c10::DataPtr& memory = tensor.storage().data_ptr();
   if (memory.get_deleter() != &remove) return;
@@ -122,7 +122,7 @@ void label(const at::Tensor& tensor, MemoryKind kind) {
 [[maybe_unused]] const bool installed = [] {
   static auto* const allocator = new CountingAllocator();
   c10::SetAllocator(c10::kMeta, allocator, /*priority=*/1);
-  on_label(&label);
+  internal::on_label(&label);
   return true;
 }();
 
@@ -130,7 +130,7 @@ void label(const at::Tensor& tensor, MemoryKind kind) {
 
 MetaLedger::MetaLedger()
     : book_(std::make_shared<Book>()),
-      guard_(kLedgerSlot, std::make_shared<LedgerInfo>(book_)) {}
+      guard_(internal::kLedgerSlot, std::make_shared<LedgerInfo>(book_)) {}
 
 MetaLedger::~MetaLedger() = default;
 
@@ -161,7 +161,7 @@ MetaLedger::Device MetaLedger::of(c10::DeviceIndex device) const {
 }
 
 MetaLedgerPause::MetaLedgerPause()
-    : guard_(kLedgerSlot, std::make_shared<LedgerInfo>(nullptr)) {}
+    : guard_(internal::kLedgerSlot, std::make_shared<LedgerInfo>(nullptr)) {}
 
 MetaLedgerPause::~MetaLedgerPause() = default;
 

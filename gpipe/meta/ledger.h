@@ -28,7 +28,7 @@ namespace gpipe {
 class MetaLedger {
  public:
   // Bytes of each MemoryKind.
-  using ByKind = std::array<int64_t, kMemoryKinds>;
+  using ByKind = std::array<int64_t, internal::kMemoryKinds>;
 
   MetaLedger();
   ~MetaLedger();

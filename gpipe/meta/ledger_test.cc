@@ -58,7 +58,7 @@ TEST(MetaLedgerTest, CountsWhatIsMadeInItsScopeAlone) {
   std::thread([&] { kept.reset(); }).join();  // after the ledger, on a thread
 }
 
-int64_t of(const MetaLedger::ByKind& bytes, MemoryKind kind) {
+int64_t of(const MetaLedger::ByKind& bytes, internal::MemoryKind kind) {
   return bytes[static_cast<std::size_t>(kind)];
 }
 
@@ -66,43 +66,43 @@ TEST(MetaLedgerTest, TellsKindsApart) {
   const MetaLedger ledger;
   const Tensor activation = meta({10});
   const Tensor gradient = meta({20});
-  label_memory(gradient, MemoryKind::kGradient);
-  label_memory(Tensor(), MemoryKind::kGradient);
+  internal::label_memory(gradient, internal::MemoryKind::kGradient);
+  internal::label_memory(Tensor(), internal::MemoryKind::kGradient);
   {
-    const MemoryKindScope scope(MemoryKind::kOptimizerState);
+    const internal::MemoryKindScope scope(internal::MemoryKind::kOptimizerState);
     const Tensor state = meta({30});
     const auto live = ledger.of(-1).live;
-    EXPECT_EQ(of(live, MemoryKind::kActivation), 40);
-    EXPECT_EQ(of(live, MemoryKind::kGradient), 80);
-    EXPECT_EQ(of(live, MemoryKind::kOptimizerState), 120);
+    EXPECT_EQ(of(live, internal::MemoryKind::kActivation), 40);
+    EXPECT_EQ(of(live, internal::MemoryKind::kGradient), 80);
+    EXPECT_EQ(of(live, internal::MemoryKind::kOptimizerState), 120);
   }
   const auto device = ledger.of(-1);
-  EXPECT_EQ(of(device.live, MemoryKind::kOptimizerState), 0);
+  EXPECT_EQ(of(device.live, internal::MemoryKind::kOptimizerState), 0);
   EXPECT_EQ(device.peak, 240);
-  EXPECT_EQ(of(device.at_peak, MemoryKind::kOptimizerState), 120);
+  EXPECT_EQ(of(device.at_peak, internal::MemoryKind::kOptimizerState), 120);
   // The tensors counted as activations until label_memory() was called.
-  EXPECT_EQ(of(device.kind_peaks, MemoryKind::kActivation), 120);
+  EXPECT_EQ(of(device.kind_peaks, internal::MemoryKind::kActivation), 120);
   EXPECT_EQ(device.transient_peak, 120);
 
   ledger.reset_peaks();
   EXPECT_EQ(ledger.of(-1).peak, 120);
   EXPECT_EQ(ledger.peak_bytes(), 120);
   EXPECT_EQ(ledger.of(-1).transient_peak, 40);
-  EXPECT_EQ(of(ledger.of(-1).kind_peaks, MemoryKind::kOptimizerState), 0);
+  EXPECT_EQ(of(ledger.of(-1).kind_peaks, internal::MemoryKind::kOptimizerState), 0);
 }
 
 TEST(MetaLedgerTest, KindsOfViewsAreThoseOfTheirMemory) {
   const MetaLedger ledger;
   const Tensor whole = meta({10});
-  label_memory(whole.narrow(0, 0, 2), MemoryKind::kBoundary);
-  EXPECT_EQ(of(ledger.of(-1).live, MemoryKind::kBoundary), 40);
+  internal::label_memory(whole.narrow(0, 0, 2), internal::MemoryKind::kBoundary);
+  EXPECT_EQ(of(ledger.of(-1).live, internal::MemoryKind::kBoundary), 40);
   EXPECT_EQ(ledger.of(-1).transient_peak, 40);
   EXPECT_EQ(ledger.of(5).peak, 0);
 }
 
 TEST(MetaLedgerTest, LeavesOtherMemoryAlone) {
-  label_memory(torch::ones({2}), MemoryKind::kGradient);
-  label_memory(meta({2}), MemoryKind::kGradient);  // without a ledger
+  internal::label_memory(torch::ones({2}), internal::MemoryKind::kGradient);
+  internal::label_memory(meta({2}), internal::MemoryKind::kGradient);  // without a ledger
 }
 
 struct Case {

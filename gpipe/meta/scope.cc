@@ -19,11 +19,11 @@ thread_local MetaScope* current_scope = nullptr;
 void run(const c10::OperatorHandle& op, c10::DispatchKeySet,
          torch::jit::Stack* stack) {
   if (MetaScope* scope = MetaScope::current()) scope->divert(op, stack);
-  run_uncovered(Interceptor::kMeta, op, stack);
+  internal::run_uncovered(internal::Interceptor::kMeta, op, stack);
 }
 
 [[maybe_unused]] const bool registered = [] {
-  intercept_all(Interceptor::kMeta,
+  internal::intercept_all(internal::Interceptor::kMeta,
                 c10::KernelFunction::makeFromBoxedFunction<&run>(),
                 "gpipe: without memory");
   return true;
@@ -42,8 +42,8 @@ bool returns_tensors(const c10::OperatorHandle& op) {
 MetaScope::MetaScope(Extent extent)
     : extent_(extent),
       outer_(std::exchange(current_scope, this)),
-      intercept_(Interceptor::kMeta) {
-  link_meta_kernels();
+      intercept_(internal::Interceptor::kMeta) {
+  internal::link_meta_kernels();
 }
 
 MetaScope::~MetaScope() { current_scope = outer_; }
@@ -56,7 +56,7 @@ void MetaScope::divert(const c10::OperatorHandle& op,
   const std::size_t first = stack->size() - declared.size();
   bool any = false, any_on_meta = false;
   for (std::size_t k = first; k < stack->size(); ++k) {
-    for_each_tensor((*stack)[k], [&](const at::Tensor& tensor) {
+    internal::for_each_tensor((*stack)[k], [&](const at::Tensor& tensor) {
       any = true;
       any_on_meta = any_on_meta || tensor.is_meta();
     });
@@ -72,7 +72,7 @@ void MetaScope::divert(const c10::OperatorHandle& op,
         argument = c10::Device(at::kMeta);
       }
     } else if (any) {
-      argument = with_tensors(
+      argument = internal::with_tensors(
           argument, [&](const at::Tensor& tensor) { return stand_in(tensor); });
     }
   }

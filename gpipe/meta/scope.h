@@ -48,7 +48,7 @@ class MetaScope {
   std::unordered_map<const at::TensorImpl*, std::pair<at::Tensor, at::Tensor>>
       stand_ins_;
   MetaScope* const outer_;
-  InterceptScope intercept_;
+  internal::InterceptScope intercept_;
 };
 
 }  // namespace gpipe

@@ -14,7 +14,7 @@
 
 #include "gpipe/dispatch/tensors_in.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using c10::IValue;
@@ -94,4 +94,4 @@ void run_on_zeros(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -4,7 +4,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A kernel for the meta device for any operator that has a CPU kernel and whose
 // result shapes do not depend on values. It calls the CPU kernel with zeros and
@@ -13,4 +13,4 @@ namespace gpipe {
 // do not. Random numbers are drawn from a separate generator.
 void run_on_zeros(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -206,7 +206,7 @@ void bring(const c10::FunctionSchema& schema, c10::Device device,
     if (is_written(argument) || stays_on_cpu(argument.name())) continue;
     c10::IValue& value = stack[stack.size() - count + k];
     if (!value.isTensor() && !value.isList()) continue;
-    value = with_tensors(value, [&](const at::Tensor& tensor) {
+    value = internal::with_tensors(value, [&](const at::Tensor& tensor) {
       if (tensor.device() == device) return tensor;
       if (is_cpu_number(tensor) && !tag_of(tensor) && !also_numbers) {
         return tensor;
@@ -305,7 +305,7 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   for (std::size_t k = first; k < stack->size(); ++k) {
     c10::IValue& value = (*stack)[k];
     if (output) {
-      value = with_tensors(value, [&](const at::Tensor& tensor) {
+      value = internal::with_tensors(value, [&](const at::Tensor& tensor) {
         return tensor.device() == *output ? tensor : tensor.to(*output);
       });
     }
@@ -315,7 +315,7 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 
 [[maybe_unused]] const bool registered = [] {
-  keep_registered(c10::Dispatcher::singleton().registerFallback(
+  internal::keep_registered(c10::Dispatcher::singleton().registerFallback(
       kPlacementKey,
       c10::KernelFunction::makeFromBoxedFunction<&place_inputs>(),
       "gpipe: placement"));

@@ -235,7 +235,7 @@ void check_pipelines(Module& root, const PlacePtr& around, const Find& find) {
     const Node& node = nodes[k];
     within[k] = k == 0 ? Within{around != nullptr} : within[node.parent];
     if (find(*node.module)) within[k].place = true;
-    if (dynamic_cast<const KeepsDevices*>(node.module)) {
+    if (dynamic_cast<const internal::KeepsDevices*>(node.module)) {
       within[k].pipeline = &node;
     }
     if (!within[k].place || !within[k].pipeline) continue;

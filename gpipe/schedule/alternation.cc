@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // Returns all actions of `kind` of a rank, in the order of Loop.
@@ -66,4 +66,4 @@ Schedule alternate_split(const Loop& loop, const PerRank& warm_up,
   return schedule;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

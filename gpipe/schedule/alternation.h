@@ -8,7 +8,7 @@
 
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The stages of each rank, and the order of their forwards and backwards.
 //
@@ -38,4 +38,4 @@ Schedule alternate(const Loop& loop, const PerRank& warm_up);
 Schedule alternate_split(const Loop& loop, const PerRank& warm_up,
                          const PerRank& lag);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@ namespace gpipe {
 Schedule breadth_first(const std::vector<int>& rank_of_stage,
                        int microbatches) {
   const int stages = static_cast<int>(rank_of_stage.size());
-  check_sizes(stages, microbatches);
+  internal::check_sizes(stages, microbatches);
   for (int s = 0; s < stages; ++s) {
     if (rank_of_stage[s] >= 0 && rank_of_stage[s] < stages) continue;
     throw std::invalid_argument("stage " + std::to_string(s) + " is on rank " +

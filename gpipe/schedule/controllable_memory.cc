@@ -156,13 +156,13 @@ class Run {
 }  // namespace
 
 Schedule v_half(int ranks, int microbatches) {
-  check_sizes(ranks, microbatches);
+  internal::check_sizes(ranks, microbatches);
   const Steps steps{{1, 2, 1, 2}, {0, 1, 0}};
   return Run(ranks, microbatches, steps, ranks + 2).schedule();
 }
 
 Schedule v_min(int ranks, int microbatches) {
-  check_sizes(ranks, microbatches);
+  internal::check_sizes(ranks, microbatches);
   const Steps steps{{1, 1, 1, 1}, {0, 0, 0}};
   return Run(ranks, microbatches, steps, 2 * ((ranks + 4) / 3)).schedule();
 }

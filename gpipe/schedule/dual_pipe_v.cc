@@ -100,7 +100,7 @@ std::vector<Action> row(int ranks, int rank, int microbatches) {
 }  // namespace
 
 Schedule dual_pipe_v(int ranks, int microbatches) {
-  check_sizes(ranks, microbatches);
+  internal::check_sizes(ranks, microbatches);
   const int least = 2 * ranks;
   Schedule schedule;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -5,7 +5,7 @@
 namespace gpipe {
 
 Schedule fill_drain(int stages, int microbatches) {
-  check_sizes(stages, microbatches);
+  internal::check_sizes(stages, microbatches);
   Schedule schedule;
   schedule.ranks.resize(stages);
   for (int stage = 0; stage < stages; ++stage) {

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Returns the largest accepted number of cells (stages, or stages times
 // micro-batches) for a schedule of `actions` actions. A part of a schedule, for
@@ -13,4 +13,4 @@ inline double most_cells(std::size_t actions) {
   return 1e6 + 1e3 * static_cast<double>(actions);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

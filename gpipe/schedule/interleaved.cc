@@ -22,7 +22,7 @@ bool fits(int ranks, int microbatches, int group) {
 
 Schedule interleaved(int ranks, int microbatches, int stages_per_rank,
                      int group) {
-  check_sizes(ranks, microbatches, stages_per_rank);
+  internal::check_sizes(ranks, microbatches, stages_per_rank);
   if (group == 0) group = default_group(ranks, microbatches);
   if (group < 1 || !fits(ranks, microbatches, group)) {
     throw std::invalid_argument(
@@ -34,14 +34,14 @@ Schedule interleaved(int ranks, int microbatches, int stages_per_rank,
         " is possible, or 0 for the default (ranks: " + std::to_string(ranks) +
         ", micro-batches: " + std::to_string(microbatches) + ")");
   }
-  return alternate(
+  return internal::alternate(
       {ranks, microbatches, stages_per_rank, group}, [&](int rank) {
         return 2 * (ranks - 1 - rank) + (stages_per_rank - 1) * group;
       });
 }
 
 int default_group(int ranks, int microbatches) {
-  check_sizes(ranks, microbatches);
+  internal::check_sizes(ranks, microbatches);
   int group = std::min(ranks, microbatches);
   // Ends at `microbatches` at the latest, which is one group of all.
   while (!fits(ranks, microbatches, group)) ++group;

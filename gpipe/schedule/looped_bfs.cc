@@ -5,7 +5,7 @@
 namespace gpipe {
 
 Schedule looped_bfs(int ranks, int microbatches, int stages_per_rank) {
-  check_sizes(ranks, microbatches, stages_per_rank);
+  internal::check_sizes(ranks, microbatches, stages_per_rank);
   Schedule schedule;
   schedule.ranks.resize(ranks);
   for (int rank = 0; rank < ranks; ++rank) {

@@ -87,7 +87,7 @@ std::optional<int> fixed_stages_per_rank(const std::string& name) {
 Schedule named_schedule(const std::string& name, int ranks, int microbatches,
                         int stages_per_rank) {
   const Entry& entry = entry_of(name);
-  check_sizes(ranks, microbatches, stages_per_rank);
+  internal::check_sizes(ranks, microbatches, stages_per_rank);
   const int takes = entry.stages_per_rank;
   if (takes > 0 && takes != stages_per_rank) {
     throw std::invalid_argument(

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 Needs needs(const Action& action) {
   const int stage = action.stage, i = action.microbatch;
@@ -32,4 +32,4 @@ Needs needs(const Action& action) {
   return needs;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

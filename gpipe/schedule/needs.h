@@ -6,7 +6,7 @@
 
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A list of at most 4 actions that uses no heap memory. Loops over schedules
 // with millions of actions make one for each action.
@@ -35,4 +35,4 @@ class Needs {
 // needs from outside the block; the result does not include that.
 Needs needs(const Action& action);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -40,4 +40,4 @@ TEST(NeedsTest, HaveNoNeighboursBeyondTheNumbers) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

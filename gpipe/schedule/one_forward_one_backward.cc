@@ -6,14 +6,14 @@
 namespace gpipe {
 
 Schedule one_forward_one_backward(int stages, int microbatches) {
-  check_sizes(stages, microbatches);
-  return alternate({stages, microbatches},
+  internal::check_sizes(stages, microbatches);
+  return internal::alternate({stages, microbatches},
                    [&](int rank) { return stages - 1 - rank; });
 }
 
 Schedule eager_one_forward_one_backward(int stages, int microbatches) {
-  check_sizes(stages, microbatches);
-  return alternate({stages, microbatches},
+  internal::check_sizes(stages, microbatches);
+  return internal::alternate({stages, microbatches},
                    [&](int rank) { return 2 * (stages - 1 - rank); });
 }
 

@@ -80,7 +80,7 @@ class Run {
     const Action* block = &actions[begin];
     int64_t start = begin == 0 ? 0 : ticks.back() + 1;
     for (std::size_t k = begin; k < end; ++k) {
-      for (const Action& need : needs(actions[k])) {
+      for (const Action& need : internal::needs(actions[k])) {
         Slot* needed = find(need);
         // A block does not wait for its own earlier actions.
         if (needed == nullptr || needed->block == block) continue;

@@ -31,7 +31,7 @@ int count(const Schedule& schedule, int Action::*number) {
 void check_gaps(const Schedule& schedule, int stages) {
   std::size_t actions = 0;
   for (const auto& rank : schedule.ranks) actions += rank.size();
-  if (stages <= most_cells(actions)) return;
+  if (stages <= internal::most_cells(actions)) return;
   throw std::invalid_argument(
       "a schedule of " + std::to_string(actions) + " actions has a stage " +
       std::to_string(stages - 1) + ": number stages from 0 without a gap");

@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 void check_sizes(int ranks, int microbatches, int stages_per_rank) {
   if (ranks >= 1 && microbatches >= 1 && stages_per_rank >= 1) return;
@@ -15,4 +15,4 @@ void check_sizes(int ranks, int microbatches, int stages_per_rank) {
       ", micro-batches: " + std::to_string(microbatches) + ")");
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

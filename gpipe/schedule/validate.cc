@@ -201,7 +201,7 @@ class Validation {
 
   void check_order_on_ranks() {
     for_each([&](const Action& action, Place here) {
-      for (const Action& need : needs(action)) {
+      for (const Action& need : internal::needs(action)) {
         if (need.stage != action.stage || !has(need)) continue;
         const Place there = place(need);
         if (there.position < here.position) continue;
@@ -299,7 +299,7 @@ class Validation {
     const auto& actions = schedule_.ranks[rank];
     std::size_t end = done[rank];
     do {
-      for (const Action& need : needs(actions[end])) {
+      for (const Action& need : internal::needs(actions[end])) {
         if (!has(need)) continue;
         const Place there = place(need);
         const bool in_block = there.rank == rank && there.position < end;

@@ -6,15 +6,15 @@
 namespace gpipe {
 
 Schedule zero_bubble_h1(int ranks, int microbatches) {
-  check_sizes(ranks, microbatches);
-  return alternate_split(
+  internal::check_sizes(ranks, microbatches);
+  return internal::alternate_split(
       {ranks, microbatches}, [&](int rank) { return ranks - 1 - rank; },
       [](int rank) { return rank; });
 }
 
 Schedule zero_bubble_h2(int ranks, int microbatches) {
-  check_sizes(ranks, microbatches);
-  return alternate_split(
+  internal::check_sizes(ranks, microbatches);
+  return internal::alternate_split(
       {ranks, microbatches}, [&](int rank) { return 2 * (ranks - 1 - rank); },
       [](int rank) { return 2 * rank; });
 }

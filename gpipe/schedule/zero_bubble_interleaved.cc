@@ -8,9 +8,9 @@ namespace gpipe {
 
 Schedule zero_bubble_interleaved(int ranks, int microbatches,
                                  int stages_per_rank) {
-  check_sizes(ranks, microbatches, stages_per_rank);
+  internal::check_sizes(ranks, microbatches, stages_per_rank);
   const int group = default_group(ranks, microbatches);
-  return alternate_split(
+  return internal::alternate_split(
       {ranks, microbatches, stages_per_rank, group},
       [&](int rank) {
         return ranks - 1 - rank + (stages_per_rank - 1) * group;

@@ -76,7 +76,7 @@ std::vector<Action> row(int ranks, int rank, int microbatches) {
 }  // namespace
 
 Schedule zero_bubble_v(int ranks, int microbatches) {
-  check_sizes(ranks, microbatches);
+  internal::check_sizes(ranks, microbatches);
   const int least = 2 * ranks - 1;
   Schedule schedule;
   for (int rank = 0; rank < ranks; ++rank) {

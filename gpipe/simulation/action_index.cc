@@ -5,7 +5,7 @@
 #include "gpipe/schedule/gaps.h"
 #include "gpipe/simulation/refuse.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 ActionIndex::ActionIndex(const Schedule& schedule) {
   std::size_t actions = 0;
@@ -49,4 +49,4 @@ void ActionIndex::finish(std::size_t actions) {
   size_ = static_cast<std::size_t>(stages_ * microbatches_) * kinds_;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

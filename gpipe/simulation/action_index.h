@@ -10,7 +10,7 @@
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/timeline.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A map from actions to numbers below size(). It has a number for every
 // combination of a stage, a micro-batch and a kind that occur in the schedule,
@@ -51,4 +51,4 @@ class ActionIndex {
   std::array<int, 5> columns_ = {-1, -1, -1, -1, -1};
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

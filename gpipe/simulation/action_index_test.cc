@@ -10,7 +10,7 @@
 
 #include "gpipe/schedule/fill_drain.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -55,4 +55,4 @@ TEST(ActionIndexTest, NumbersWithGapsAreRefused) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -70,7 +70,7 @@ class Trace {
   }
 
   void add_actions(const Timeline& timeline) {
-    const ActionIndex index(timeline.ranks);
+    const internal::ActionIndex index(timeline.ranks);
     std::vector<Place> places(index.size());
     const auto idle = idle_spans(timeline);
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
@@ -93,9 +93,9 @@ class Trace {
     for (const auto& spans : timeline.ranks) {
       for (const Span& span : spans) {
         const Place& to = places[index.find(span.action)];
-        for (const Action& need : needs(span.action)) {
+        for (const Action& need : internal::needs(span.action)) {
           const std::size_t found = index.find(need);
-          if (need.stage == span.action.stage || found == ActionIndex::kNone ||
+          if (need.stage == span.action.stage || found == internal::ActionIndex::kNone ||
               places[found].track == 0) {
             continue;
           }

@@ -69,7 +69,7 @@ class Tracer {
   // which happens only in a cycle.
   void add(const CriticalStep& step) {
     if (path_.size() > found_.size() + before_.size()) {
-      refuse("the timeline is not possible: ", to_string(step.action),
+      internal::refuse("the timeline is not possible: ", to_string(step.action),
              " waits for itself");
     }
     path_.push_back(step);
@@ -77,7 +77,7 @@ class Tracer {
 
   const Found* find(const Action& action) const {
     const std::size_t found = index_.find(action);
-    if (found == ActionIndex::kNone || found_[found].rank < 0) return nullptr;
+    if (found == internal::ActionIndex::kNone || found_[found].rank < 0) return nullptr;
     return &found_[found];
   }
 
@@ -127,7 +127,7 @@ class Tracer {
     for (std::size_t k = first; k < end; ++k) {
       const auto copies =
           copies_for(spans[k].action, place.rank, spans[first].start);
-      for (const Action& need : needs(spans[k].action)) {
+      for (const Action& need : internal::needs(spans[k].action)) {
         const Found* found = find(need);
         if (!found) continue;
         if (found->rank == place.rank && found->position >= first &&
@@ -192,7 +192,7 @@ class Tracer {
   }
 
   const Timeline& timeline_;
-  const ActionIndex index_;
+  const internal::ActionIndex index_;
   std::vector<Found> found_;
   std::vector<int> before_;  // of each copy, the previous one on its link
   std::map<Way, std::vector<int>> arrivals_;  // indices of `transfers`

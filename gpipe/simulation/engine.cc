@@ -5,7 +5,7 @@
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/refuse.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 bool is_backward(ActionKind kind) {
@@ -312,4 +312,4 @@ double Engine::run(const Durations& durations, Record* record) const {
   return Run(*this, durations, record).makespan();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

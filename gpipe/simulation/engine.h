@@ -12,7 +12,7 @@
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/timeline.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A link from one rank to another.
 struct Link {
@@ -98,4 +98,4 @@ class Engine {
   Durations durations_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -114,7 +114,7 @@ class Explainer {
   // rank waits for `rank`, so what `rank` computes is kComputing.
   void explain(std::size_t rank, double from, double to, std::size_t depth) {
     if (depth > timeline_.ranks.size()) {
-      refuse("the timeline is not possible: rank ", rank, " waits for itself");
+      internal::refuse("the timeline is not possible: rank ", rank, " waits for itself");
     }
     const auto& blocks = blocks_[rank];
     auto block = std::lower_bound(
@@ -179,7 +179,7 @@ class Explainer {
     const std::size_t end = std::min(spans.size(), block.last + (pair ? 2 : 1));
     Awaited last;
     for (std::size_t k = block.first; k < end; ++k) {
-      for (const Action& need : needs(spans[k].action)) {
+      for (const Action& need : internal::needs(spans[k].action)) {
         const Awaited each = source_of(need, rank);
         if (each.rank == Awaited::kNothing) continue;
         if (last.rank == Awaited::kNothing || each.there > last.there) {
@@ -196,7 +196,7 @@ class Explainer {
     const auto arrival = arrivals_.find(
         key_of(need, timeline_.first_rank + static_cast<int>(rank)));
     const std::size_t found = index_.find(need);
-    if (found == ActionIndex::kNone || ends_[found].rank < 0) {
+    if (found == internal::ActionIndex::kNone || ends_[found].rank < 0) {
       return arrival != arrivals_.end() ? arrival->second : Awaited();
     }
     Awaited source = ends_[found];
@@ -206,7 +206,7 @@ class Explainer {
   }
 
   const Timeline& timeline_;
-  const ActionIndex index_;
+  const internal::ActionIndex index_;
   std::vector<Awaited> ends_;               // by action
   std::vector<std::vector<Block>> blocks_;  // by rank
   std::map<Key, Awaited> arrivals_;

@@ -11,9 +11,9 @@ namespace {
 
 // Multiplies the times of copies over `link` by `factor`. Returns whether a
 // copy over it takes time.
-bool scale(std::vector<Route>* routes, int link, double factor) {
+bool scale(std::vector<internal::Route>* routes, int link, double factor) {
   bool takes_time = false;
-  for (Route& route : *routes) {
+  for (internal::Route& route : *routes) {
     if (route.link != link) continue;
     takes_time = takes_time || route.wire > 0 || route.delay > 0;
     route.wire *= factor;
@@ -27,22 +27,22 @@ bool scale(std::vector<Route>* routes, int link, double factor) {
 std::vector<Improvement> improve_first(const Schedule& schedule,
                                        const Costs& costs, double part) {
   if (!(part >= 0 && part <= 1)) {
-    refuse("improve_first: part is ", part, ", but must be from 0 to 1");
+    internal::refuse("improve_first: part is ", part, ", but must be from 0 to 1");
   }
-  const Engine engine(schedule, costs);
+  const internal::Engine engine(schedule, costs);
   const double now = engine.run(engine.durations(), nullptr);
   std::vector<Improvement> result;
   for (std::size_t stage = 0; stage < engine.stages(); ++stage) {
     if (!engine.has_stage(stage)) continue;
-    Durations faster = engine.durations();
-    for (std::size_t k = 0; k < Durations::kKinds; ++k) {
-      faster.seconds[stage * Durations::kKinds + k] *= 1 - part;
+    internal::Durations faster = engine.durations();
+    for (std::size_t k = 0; k < internal::Durations::kKinds; ++k) {
+      faster.seconds[stage * internal::Durations::kKinds + k] *= 1 - part;
     }
     result.push_back(
         {static_cast<int>(stage), -1, -1, now - engine.run(faster, nullptr)});
   }
   for (std::size_t link = 0; link < engine.links().size(); ++link) {
-    Durations faster = engine.durations();
+    internal::Durations faster = engine.durations();
     const int number = static_cast<int>(link);
     const bool forward = scale(&faster.forward, number, 1 - part);
     const bool backward = scale(&faster.backward, number, 1 - part);

@@ -16,7 +16,7 @@ std::vector<double> bytes_of(const char* name, const std::vector<double>& list,
                              std::size_t stages) {
   if (list.empty()) return otherwise;
   if (list.size() < stages) {
-    refuse("there is no ", name, " cost of stage ", stages - 1,
+    internal::refuse("there is no ", name, " cost of stage ", stages - 1,
            " (costs: ", list.size(),
            "): give one for each stage, or none at all");
   }
@@ -85,7 +85,7 @@ class Memory {
 
   bool has(const Action& cell, ActionKind kind) const {
     const std::size_t found = index_.find({cell.stage, kind, cell.microbatch});
-    return found != ActionIndex::kNone && present_[found] != 0;
+    return found != internal::ActionIndex::kNone && present_[found] != 0;
   }
 
   // Returns the bytes that a recomputed cell holds besides its activations.
@@ -154,7 +154,7 @@ class Memory {
     return bytes;
   }
 
-  const ActionIndex index_;
+  const internal::ActionIndex index_;
   std::vector<char> present_;
   std::vector<double> resident_, activation_, input_, weight_;
 };

@@ -4,7 +4,7 @@
 #include <sstream>
 #include <stdexcept>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Throws std::invalid_argument with all `parts` as one text.
 template <typename... Parts>
@@ -14,4 +14,4 @@ template <typename... Parts>
   throw std::invalid_argument(text.str());
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

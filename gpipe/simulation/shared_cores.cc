@@ -23,7 +23,7 @@ class Run {
   Run(const Schedule& schedule, const Costs& costs, double cores,
       const std::vector<bool>& on_cores)
       : schedule_(schedule),
-        durations_(Engine(schedule, costs).durations()),
+        durations_(internal::Engine(schedule, costs).durations()),
         cores_(cores),
         index_(schedule),
         done_(index_.size(), true),
@@ -74,13 +74,13 @@ class Run {
   // Returns whether all that `action` needs is done. `beside`: the first action
   // of its block, for which it does not wait, or null.
   bool ready(const Action& action, const Action* beside) const {
-    for (const Action& need : needs(action)) {
+    for (const Action& need : internal::needs(action)) {
       if (beside && need.stage == beside->stage && need.kind == beside->kind &&
           need.microbatch == beside->microbatch) {
         continue;
       }
       const std::size_t found = index_.find(need);
-      if (found != ActionIndex::kNone && !done_[found]) return false;
+      if (found != internal::ActionIndex::kNone && !done_[found]) return false;
     }
     return true;
   }
@@ -120,9 +120,9 @@ class Run {
   }
 
   const Schedule& schedule_;
-  const Durations durations_;
+  const internal::Durations durations_;
   const double cores_;
-  const ActionIndex index_;
+  const internal::ActionIndex index_;
   std::vector<bool> done_;  // also true for actions not in the schedule
   std::vector<Rank> ranks_;
 };

@@ -8,8 +8,8 @@
 namespace gpipe {
 
 Timeline simulate(const Schedule& schedule, const Costs& costs) {
-  const Engine engine(schedule, costs);
-  Engine::Record record;
+  const internal::Engine engine(schedule, costs);
+  internal::Engine::Record record;
   engine.run(engine.durations(), &record);
   Timeline timeline = timeline_of(std::move(record.ranks));
   timeline.transfers = std::move(record.transfers);

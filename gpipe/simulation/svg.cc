@@ -256,7 +256,7 @@ class Picture {
 
 std::string to_svg(const std::vector<NamedTimeline>& timelines, int width) {
   if (width < 400) {
-    refuse("to_svg: the width is ", width, " pixels, but must be 400 at least");
+    internal::refuse("to_svg: the width is ", width, " pixels, but must be 400 at least");
   }
   return Picture(timelines, width).take();
 }

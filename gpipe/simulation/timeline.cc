@@ -16,7 +16,7 @@ void check_spans(const std::vector<Span>& spans, std::size_t rank) {
     // These comparisons are false for NaN, so NaN is refused.
     if (!(span.start >= last && span.end >= span.start &&
           std::isfinite(span.end))) {
-      refuse("the span of ", to_string(span.action), " on rank ", rank,
+      internal::refuse("the span of ", to_string(span.action), " on rank ", rank,
              " is from ", span.start, " to ", span.end, ", after a start at ",
              last,
              ": spans must be finite, not end before they start, and be in the "

@@ -2,7 +2,7 @@
 // parameters and move skip tensors between their own layers.
 #pragma once
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A base class beside torch::nn::Module for modules that keep control of their
 // devices. Other code must not move their parameters. The skip tensors of their
@@ -13,4 +13,4 @@ class KeepsDevices {
   virtual ~KeepsDevices() = default;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

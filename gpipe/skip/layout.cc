@@ -5,7 +5,7 @@
 #include <set>
 #include <tuple>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 std::string quoted(const std::string& text) { return "'" + text + "'"; }
@@ -91,4 +91,4 @@ std::vector<SkipRoute> skip_routes(const std::vector<LayerSkips>& layers,
   return routes;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -8,7 +8,7 @@
 
 #include "gpipe/skip/namespace.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The skip tensors that one layer declares to stash and to pop.
 struct LayerSkips {
@@ -37,4 +37,4 @@ std::vector<std::string> skip_mismatches(const std::vector<LayerSkips>& layers);
 std::vector<SkipRoute> skip_routes(const std::vector<LayerSkips>& layers,
                                    const std::vector<int64_t>& balance);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -173,4 +173,4 @@ TEST(Routes, AreOrderedByDestinationFirst) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -55,13 +55,13 @@ void Skippable::stash(const std::string& name,
   TORCH_CHECK(contains(names_.stash, name), "'", name,
               "' has not been declared as stashable");
   if (tensor && !tensor->defined()) tensor = std::nullopt;
-  current_skip_tracker().save(key_of(name), std::move(tensor));
+  internal::current_skip_tracker().save(key_of(name), std::move(tensor));
 }
 
 std::optional<at::Tensor> Skippable::pop(const std::string& name) {
   TORCH_CHECK(contains(names_.pop, name), "'", name,
               "' has not been declared as poppable");
-  return current_skip_tracker().load(key_of(name));
+  return internal::current_skip_tracker().load(key_of(name));
 }
 
 }  // namespace gpipe

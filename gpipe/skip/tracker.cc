@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // The tracker of a thread outside of pipelines.
@@ -48,4 +48,4 @@ UseSkipTracker::UseSkipTracker(SkipTracker& tracker)
 
 UseSkipTracker::~UseSkipTracker() { scoped = previous_; }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

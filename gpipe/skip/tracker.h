@@ -8,7 +8,7 @@
 
 #include "gpipe/skip/namespace.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A store of skip tensors by key.
 class SkipTracker {
@@ -42,4 +42,4 @@ class UseSkipTracker {
   SkipTracker* previous_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

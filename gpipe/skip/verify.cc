@@ -11,8 +11,8 @@ namespace {
 
 // Adds the skip tensors of `module` and its submodules to `skips`, except those
 // of nested pipelines, which move their own skip tensors.
-void add_skips(const torch::nn::Module& module, LayerSkips& skips) {
-  if (dynamic_cast<const KeepsDevices*>(&module)) return;
+void add_skips(const torch::nn::Module& module, internal::LayerSkips& skips) {
+  if (dynamic_cast<const internal::KeepsDevices*>(&module)) return;
   if (const auto* skippable = dynamic_cast<const Skippable*>(&module)) {
     for (SkipKey& key : skippable->stashable()) {
       skips.stash.push_back(std::move(key));
@@ -26,10 +26,10 @@ void add_skips(const torch::nn::Module& module, LayerSkips& skips) {
 
 }  // namespace
 
-std::vector<LayerSkips> declared_skips(const torch::nn::Sequential& module) {
-  std::vector<LayerSkips> layers;
+std::vector<internal::LayerSkips> internal::declared_skips(const torch::nn::Sequential& module) {
+  std::vector<internal::LayerSkips> layers;
   for (const auto& child : module->named_children()) {
-    LayerSkips skips;
+    internal::LayerSkips skips;
     skips.layer = child.key();
     add_skips(*child.value(), skips);
     layers.push_back(std::move(skips));
@@ -38,11 +38,11 @@ std::vector<LayerSkips> declared_skips(const torch::nn::Sequential& module) {
 }
 
 void verify_skippables(torch::nn::Sequential module) {
-  verify_skips(declared_skips(module));
+  internal::verify_skips(internal::declared_skips(module));
 }
 
-void verify_skips(const std::vector<LayerSkips>& layers) {
-  const auto problems = skip_mismatches(layers);
+void internal::verify_skips(const std::vector<internal::LayerSkips>& layers) {
+  const auto problems = internal::skip_mismatches(layers);
   if (problems.empty()) return;
   std::string text = "one or more pairs of stash and pop do not match:\n";
   for (const std::string& problem : problems) text += "\n* " + problem;

@@ -12,7 +12,7 @@ namespace gpipe {
 // Returns the skip tensors that the layers of `module` declare, one entry per
 // layer, in order. Modules inside a layer count as part of the layer. Modules
 // inside a nested pipeline (see KeepsDevices) are left out.
-std::vector<LayerSkips> declared_skips(const torch::nn::Sequential& module);
+std::vector<internal::LayerSkips> declared_skips(const torch::nn::Sequential& module);
 
 // Throws c10::TypeError if stashes and pops of `module` do not match. The text
 // has one line per mismatch: a name that is stashed or popped twice in a
@@ -21,6 +21,6 @@ std::vector<LayerSkips> declared_skips(const torch::nn::Sequential& module);
 void verify_skippables(torch::nn::Sequential module);
 
 // Does the same for `layers` whose skip tensors are known, in model order.
-void verify_skips(const std::vector<LayerSkips>& layers);
+void verify_skips(const std::vector<internal::LayerSkips>& layers);
 
 }  // namespace gpipe

@@ -108,7 +108,7 @@ TEST(MetaPipelineTest, HasADeviceForEachPartition) {
     return GPipe(make(), GPipeOptions({3, 3, 2}).devices(devices).chunks(4));
   }();
   const MetaLedger ledger;
-  const auto live = [&](int device, MemoryKind kind) {
+  const auto live = [&](int device, internal::MemoryKind kind) {
     return ledger.of(static_cast<c10::DeviceIndex>(device))
         .live[static_cast<std::size_t>(kind)];
   };
@@ -122,9 +122,9 @@ TEST(MetaPipelineTest, HasADeviceForEachPartition) {
   // Checkpointed cells hold their inputs, of 64 and 48 floats per row. The last
   // micro-batch holds its input only if the first layer saves it: LayerNorm
   // does, Dropout does not.
-  EXPECT_EQ(live(0, MemoryKind::kBoundary), 0);
-  EXPECT_EQ(live(1, MemoryKind::kBoundary), 24 * 64 * 4);
-  EXPECT_EQ(live(2, MemoryKind::kBoundary), 32 * 48 * 4);
+  EXPECT_EQ(live(0, internal::MemoryKind::kBoundary), 0);
+  EXPECT_EQ(live(1, internal::MemoryKind::kBoundary), 24 * 64 * 4);
+  EXPECT_EQ(live(2, internal::MemoryKind::kBoundary), 32 * 48 * 4);
   output.backward(torch::ones_like(output));
 
   std::vector<int64_t> gradients(3);
@@ -136,9 +136,9 @@ TEST(MetaPipelineTest, HasADeviceForEachPartition) {
     gradients[partition] += static_cast<int64_t>(named.value().nbytes());
   }
   for (int j = 0; j < 3; ++j) {
-    EXPECT_EQ(live(j, MemoryKind::kGradient), gradients[j]);
-    EXPECT_EQ(live(j, MemoryKind::kBoundary), 0);
-    EXPECT_EQ(live(j, MemoryKind::kWorkspace), 0);
+    EXPECT_EQ(live(j, internal::MemoryKind::kGradient), gradients[j]);
+    EXPECT_EQ(live(j, internal::MemoryKind::kBoundary), 0);
+    EXPECT_EQ(live(j, internal::MemoryKind::kWorkspace), 0);
   }
 }
 

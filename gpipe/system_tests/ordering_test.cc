@@ -39,7 +39,7 @@ std::mutex mutex;
 std::set<std::string> seen;
 std::string omitted;
 
-bool leave_out(Ordering ordering, const Site& site) {
+bool leave_out(internal::Ordering ordering, const internal::Site& site) {
   const std::string text = to_string(ordering, site);
   std::lock_guard<std::mutex> lock(mutex);
   seen.insert(text);
@@ -359,12 +359,12 @@ std::vector<Workload> workloads() {
   };
 }
 
-TEST(Ordering, NoWorkloadComplains) {
+TEST(internal::Ordering, NoWorkloadComplains) {
   for (const Workload& each : workloads())
     EXPECT_EQ(run(each), "") << each.name;
 }
 
-TEST(Ordering, DelaysChangeNothing) {
+TEST(internal::Ordering, DelaysChangeNothing) {
   const auto all = workloads();
   const auto seeds = static_cast<uint64_t>(testing::rounds(40, 200));
   for (uint64_t seed = 0; seed < seeds; ++seed) {
@@ -375,7 +375,7 @@ TEST(Ordering, DelaysChangeNothing) {
 }
 
 // The host never waits for the streams, so they always have work.
-TEST(Ordering, AStepDoesNotWaitOnTheHost) {
+TEST(internal::Ordering, AStepDoesNotWaitOnTheHost) {
   for (const Workload& each : workloads()) {
     const auto devices = devices_of(each);
     if (std::any_of(devices.begin(), devices.end(),
@@ -392,8 +392,8 @@ TEST(Ordering, AStepDoesNotWaitOnTheHost) {
   }
 }
 
-TEST(Ordering, NothingCanBeLeftOut) {
-  set_leave_out(leave_out);
+TEST(internal::Ordering, NothingCanBeLeftOut) {
+  internal::set_leave_out(leave_out);
   for (const Workload& each : workloads()) run(each);
   std::set<std::string> sites;
   {
@@ -416,7 +416,7 @@ TEST(Ordering, NothingCanBeLeftOut) {
     caught += !by.empty();
   }
   omit("");
-  set_leave_out(nullptr);
+  internal::set_leave_out(nullptr);
   std::cout << caught << " of " << sites.size() << " caught\n";
 }
 

@@ -292,7 +292,7 @@ TEST(Random, OutsideOfAPipelineIsUntouched) {
     torch::manual_seed(7);
     EXPECT_TRUE(torch::equal(torch::rand({5}, where).cpu(), plain));
   }
-  EXPECT_EQ(RandomScope::current(), nullptr);
+  EXPECT_EQ(internal::RandomScope::current(), nullptr);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -212,4 +212,4 @@ std::unique_ptr<Transport> make_transport(World& world, const c10::Device& devic
                                          name);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

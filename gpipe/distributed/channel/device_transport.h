@@ -14,7 +14,7 @@
 #include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/world/world.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A backend of c10d that transfers directly between devices of one type. A
 // source file that is linked into the program registers it (nccl.cc).
@@ -65,4 +65,4 @@ std::unique_ptr<Transport> make_transport(World& world, const c10::Device& devic
                                       Transfers transfers,
                                       const std::string& name);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

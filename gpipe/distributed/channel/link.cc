@@ -14,7 +14,7 @@
 #include "gpipe/runtime/run/notifier.h"
 #include "gpipe/runtime/device/fault_point.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // How often a thread polls before it sleeps: never, since polling would take a
@@ -279,4 +279,4 @@ void Receiver::rethrow() {
   if (thrown_) std::rethrow_exception(thrown_);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -21,7 +21,7 @@
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/run/worker.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A sender of messages to one rank. The world sends the headers, the transport
 // `transport` sends the tensors. A thread of the Sender copies the tensors to the
@@ -138,4 +138,4 @@ class Receiver {
   Worker worker_;  // last: its thread must end first
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

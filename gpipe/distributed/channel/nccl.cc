@@ -17,7 +17,7 @@
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/text/host_name.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 class Nccl final : public DeviceTransportBackend {
@@ -61,6 +61,6 @@ class Nccl final : public DeviceTransportBackend {
 }();
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal
 
 #endif

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // The number of messages that are remembered. When a program with ever new
@@ -35,4 +35,4 @@ void ShapePrediction::learn(const MessageId& message, const Specs& specs) {
   past_.emplace(key, Past{specs, false});
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -9,7 +9,7 @@
 
 #include "gpipe/distributed/channel/wire.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A table of predicted messages for one direction between two ranks. The sender
 // and the receiver have one each. Both see the same messages in the same order,
@@ -41,4 +41,4 @@ class ShapePrediction {
   std::map<Key, Past> past_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 MessageId message(int32_t microbatch, uint64_t step = 0) {
@@ -70,4 +70,4 @@ TEST(ShapePrediction, OfBothSidesIsTheSameHoweverManyMessagesThereAre) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -9,7 +9,7 @@
 
 #include "gpipe/distributed/world/world.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A transport between the memories of devices of one type, on different ranks.
 //
@@ -63,4 +63,4 @@ class HostTransport final : public Transport {
   World& world_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -16,7 +16,7 @@
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/runtime/cell/value.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // The offsets of the header's fields in bytes. Numbers are little-endian. If
@@ -478,4 +478,4 @@ at::Tensor empty_like_spec(const TensorSpec& spec, c10::Device device) {
                            at::TensorOptions(spec.type).device(device));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The size of a header, and the limits of a message.
 constexpr int64_t kHeaderBytes = 1024;
@@ -150,4 +150,4 @@ at::Tensor bytes_of(const at::Tensor& tensor);
 at::Tensor empty_like_spec(const TensorSpec& spec,
                            c10::Device device = c10::kCPU);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -9,7 +9,7 @@
 #include "gpipe/testing/fuzz/check.h"
 #include "gpipe/testing/fuzz/mutate.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // Runs decode(). An internal assertion is a c10::Error, too, but counts as a
@@ -48,7 +48,7 @@ void seal(uint8_t* data, std::size_t size) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace gpipe;  // NOLINT: parser and checks
@@ -66,7 +66,7 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,
                                                unsigned int seed) {
   size = LLVMFuzzerMutate(data, size, max_size);
   if (seed % 8 == 0) return size;
-  const auto header = static_cast<std::size_t>(gpipe::kHeaderBytes);
+  const auto header = static_cast<std::size_t>(gpipe::internal::kHeaderBytes);
   if (size < header && max_size >= header) {
     std::fill(data + size, data + header, uint8_t{0});
     size = header;

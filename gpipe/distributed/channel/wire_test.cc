@@ -16,7 +16,7 @@
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/testing/errors.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
@@ -747,4 +747,4 @@ TEST(TensorBytes, AreOnTheDeviceOfTheTensor) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

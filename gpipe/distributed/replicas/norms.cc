@@ -12,7 +12,7 @@
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/runtime/cell/grad_norm.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 struct Norm {
@@ -60,4 +60,4 @@ double clip_grad_norm(World& world, const std::vector<int>& members, int tag,
   return total.item<double>();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

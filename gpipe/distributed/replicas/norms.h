@@ -9,7 +9,7 @@
 
 #include "gpipe/distributed/world/world.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Scales the gradients of the parameters of all `members` so that their norm is
 // at most `max_norm`; returns the norm before. Gives the same bits as
@@ -26,4 +26,4 @@ double clip_grad_norm(World& world, const std::vector<int>& members, int tag,
                       const std::vector<std::pair<int64_t, at::Tensor>>& own,
                       double max_norm, double norm_type);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -15,7 +15,7 @@
 
 #include "gpipe/distributed/testing/ranks.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using testing::RankProgramEntry;
@@ -119,4 +119,4 @@ TEST(Norms, AreThoseOfOneProcessToTheBit) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

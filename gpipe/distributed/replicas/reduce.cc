@@ -12,7 +12,7 @@
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/channel/wire.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 std::string action() { return "adding up the gradients of the replicas"; }
@@ -182,4 +182,4 @@ void all_reduce(World& world, Transport& transport, const std::vector<int>& memb
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 #include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/world/world.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // One tensor of a sum over ranks. `like` gives its sizes and dtype. `grad` is
 // this rank's part, on any device; undefined counts as zero.
@@ -78,4 +78,4 @@ void all_reduce(World& world, Transport& transport, const std::vector<int>& memb
                 int tag, std::vector<Summand>& all,
                 int64_t bucket_bytes = kBucketBytes);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -15,7 +15,7 @@
 #include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/testing/ranks.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
@@ -226,4 +226,4 @@ TEST(Reduce, BucketsEndWithATypeOrWhenTheyAreFull) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -7,7 +7,7 @@
 
 #include "gpipe/runtime/run/new_worker.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 ReplicaSums::ReplicaSums(World& world, Transport& transport,
                          std::vector<int> members, int tag,
@@ -131,4 +131,4 @@ void ReplicaSums::stop() {
   changed_.wait(lock, [&] { return !running_; });
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -19,7 +19,7 @@
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/worker.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The sums of a step's gradients over all replicas, on a thread of its own.
 //
@@ -100,4 +100,4 @@ class ReplicaSums {
   const std::unique_ptr<Worker> worker_;  // last: its thread must end first
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -15,7 +15,7 @@
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/testing/ranks.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
@@ -174,4 +174,4 @@ TEST(ReplicaSums, ErrorsComeOutOfFinish) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -79,11 +79,11 @@ class HostedGroup final : public c10d::Backend {
     const at::Tensor to = tensors[0];
     std::vector<at::Tensor> bytes{
         at::empty(to.sizes(), to.options().device(c10::kCPU))};
-    const Event allocated = Event::record(to.device());
+    const internal::Event allocated = internal::Event::record(to.device());
     return c10::make_intrusive<Later>(
         gloo_->recv(bytes, from, tag), [to, bytes, allocated] {
-          const auto stream = new_stream(to.device());
-          const StreamScope scope(stream);
+          const auto stream = internal::new_stream(to.device());
+          const internal::StreamScope scope(stream);
           allocated.wait(to.device());
           to.copy_(bytes[0]);
           stream->synchronize();
@@ -94,7 +94,7 @@ class HostedGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
 };
 
-class Engine final : public DeviceTransportBackend {
+class Engine final : public internal::DeviceTransportBackend {
  public:
   Offer offer(const c10::Device& device) const override {
     return {"", "simulated", device.str()};
@@ -107,7 +107,7 @@ class Engine final : public DeviceTransportBackend {
 };
 
 [[maybe_unused]] const bool kRegistered = [] {
-  register_device_transport(c10::kHPU, std::make_unique<Engine>());
+  internal::register_device_transport(c10::kHPU, std::make_unique<Engine>());
   return true;
 }();
 

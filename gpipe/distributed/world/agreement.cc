@@ -6,7 +6,7 @@
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 std::string encode(const Terms& terms) {
@@ -59,4 +59,4 @@ void agree(World& world, int tag, const Terms& terms) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

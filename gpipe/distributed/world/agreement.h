@@ -7,7 +7,7 @@
 
 #include "gpipe/distributed/world/world.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A list of (name, value) pairs that must be equal on all ranks, such as
 // {"balance", "[2, 2]"}. Only the first pair that differs is reported, so pairs
@@ -23,4 +23,4 @@ using Terms = std::vector<std::pair<std::string, std::string>>;
 // Threads: one call at a time for each `tag`.
 void agree(World& world, int tag, const Terms& terms);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -10,7 +10,7 @@
 
 #include "gpipe/distributed/testing/ranks.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using testing::argument;
@@ -117,4 +117,4 @@ TEST(Agreement, TellsAllRanksWhoHasWhatElse) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

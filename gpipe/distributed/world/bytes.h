@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Appends the bytes of `value`.
 template <typename Number>
@@ -42,4 +42,4 @@ inline std::string take_text(const std::string& bytes, std::size_t& at) {
   return text;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

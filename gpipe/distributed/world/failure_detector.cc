@@ -12,7 +12,7 @@
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/throw.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // The tag of all messages.
@@ -206,4 +206,4 @@ FailureDetector::~FailureDetector() {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -17,7 +17,7 @@
 
 #include "gpipe/distributed/world/error.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The failure detector of one rank. It has its own connection to every other
 // rank. A receive is always posted on each connection, so that the operating
@@ -104,4 +104,4 @@ class FailureDetector {
   std::thread beater_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -12,7 +12,7 @@
 #include "gpipe/distributed/world/rendezvous.h"
 #include "gpipe/distributed/testing/ranks.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -74,4 +74,4 @@ TEST(FailureDetector, APauseOfAnyNumberOfBeatsIsNoHarm) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -25,7 +25,7 @@ constexpr int64_t kHead = kChecksum + kLength + kAction;
 constexpr int64_t kMost = int64_t{1} << 30;
 
 uint32_t checksum_of(const std::string& packet) {
-  return crc32c(packet.data() + kChecksum, kPacket - kChecksum);
+  return internal::crc32c(packet.data() + kChecksum, kPacket - kChecksum);
 }
 
 // The texts that one call of all_gather() sends and receives.
@@ -38,13 +38,13 @@ class Mail {
     const auto size = static_cast<int64_t>(text.size());
     const int64_t first = std::min(size, kPacket - kHead);
     std::string packet(kChecksum, '\0');
-    put(packet, static_cast<uint64_t>(size));
+    internal::put(packet, static_cast<uint64_t>(size));
     packet += action_.substr(0, kAction);
     packet.resize(kHead);
     packet.append(text, 0, first);
     packet.resize(kPacket);
     std::string checksum;
-    put(checksum, checksum_of(packet));
+    internal::put(checksum, checksum_of(packet));
     post(to, packet.replace(0, kChecksum, checksum));
     if (first == size) return;
     post(to, text.substr(first));
@@ -58,8 +58,8 @@ class Mail {
   std::string receive(int from) {
     const std::string packet = take_bytes(from, kPacket);
     std::size_t at = 0;
-    const auto checksum = take<uint32_t>(packet, at);
-    const auto length = take<uint64_t>(packet, at);
+    const auto checksum = internal::take<uint32_t>(packet, at);
+    const auto length = internal::take<uint64_t>(packet, at);
     if (checksum != checksum_of(packet) ||
         length > static_cast<uint64_t>(kMost)) {
       disagree(from, "it sent something that is not a message of gpipe");
@@ -137,7 +137,7 @@ std::vector<std::string> all_gather(World& world,
 
 std::vector<std::string> all_gather(World& world, const std::string& mine,
                                     const std::string& action) {
-  return all_gather(world, Tags(0).words, mine, action);
+  return all_gather(world, internal::Tags(0).words, mine, action);
 }
 
 std::vector<std::string> all_gather(World& world, int tag,

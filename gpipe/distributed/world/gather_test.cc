@@ -146,18 +146,18 @@ TEST(Gather, SaysWhoSentWhatIsNoMessage) {
 
 TEST(PutAndTake, GiveNumbersBackAndZerosAtTheEnd) {
   std::string bytes;
-  put(bytes, int64_t{-5});
-  put(bytes, uint8_t{200});
-  put(bytes, 0.1);
+  internal::put(bytes, int64_t{-5});
+  internal::put(bytes, uint8_t{200});
+  internal::put(bytes, 0.1);
   EXPECT_EQ(bytes.size(), 17u);
   std::size_t at = 0;
-  EXPECT_EQ(take<int64_t>(bytes, at), -5);
-  EXPECT_EQ(take<uint8_t>(bytes, at), 200);
-  EXPECT_EQ(take<double>(bytes, at), 0.1);
+  EXPECT_EQ(internal::take<int64_t>(bytes, at), -5);
+  EXPECT_EQ(internal::take<uint8_t>(bytes, at), 200);
+  EXPECT_EQ(internal::take<double>(bytes, at), 0.1);
   EXPECT_EQ(at, 17u);
   // A number that is cut off reads as zero, and `at` moves past the end.
   at = 10;
-  EXPECT_EQ(take<double>(bytes, at), 0.0);
+  EXPECT_EQ(internal::take<double>(bytes, at), 0.0);
   EXPECT_EQ(at, 18u);
 }
 

@@ -18,7 +18,7 @@
 
 #include "gpipe/distributed/testing/ranks.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using c10d::ProcessGroupGloo;
@@ -222,4 +222,4 @@ TEST(Gloo, EndsAReceiveWhenThePeersProcessIsGone) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

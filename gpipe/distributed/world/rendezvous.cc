@@ -22,7 +22,7 @@
 
 #include "gpipe/distributed/world/throw.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -361,4 +361,4 @@ Rendezvous meet(const WorldOptions& options) {
   return std::make_shared<Joining>(options)->run(listening);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

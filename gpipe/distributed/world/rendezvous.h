@@ -10,7 +10,7 @@
 
 #include "gpipe/distributed/world/world_options.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The connections of a world.
 struct Rendezvous {
@@ -34,4 +34,4 @@ int listen_on(const std::string& address, int port);
 // Sends nothing. Throws c10::DistNetworkError if there is no route.
 std::string address_towards(const std::string& address, int port);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

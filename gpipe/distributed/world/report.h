@@ -7,7 +7,7 @@
 #include "gpipe/distributed/world/throw.h"
 #include "gpipe/distributed/world/world.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Reports to the world that this rank has failed by `exception` in `action`.
 // Does nothing if the world has failed before, as it has if `exception` is its
@@ -31,4 +31,4 @@ auto reporting_failure(World& world, const std::string& action, Part part) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -2,7 +2,7 @@
 
 #include "gpipe/bytes/crc32c.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // The number of bits that name the channel; the bits above depend on the
@@ -19,4 +19,4 @@ int Tags::payload_of(int64_t bytes, at::ScalarType type) const {
   return (folded << kTagBits) | payload;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

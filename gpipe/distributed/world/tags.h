@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The tags of one pipeline, different from all others in the world.
 struct Tags {
@@ -26,4 +26,4 @@ struct Tags {
   int payload_of(int64_t bytes, at::ScalarType type) const;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -7,7 +7,7 @@
 
 #include "gpipe/distributed/world/error.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Returns the first line of the text of an exception of LibTorch or Gloo,
 // without a backtrace and without the source location that Gloo's texts begin
@@ -28,4 +28,4 @@ RankFailure decode_failure(const std::string& bytes);
 // `rank`: the rank of this process.
 [[noreturn]] void throw_peer_error(const RankFailure& failure, int rank);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -65,8 +65,8 @@ class World::Impl {
   using Action = World::Action;
 
   explicit Impl(const WorldOptions& options)
-      : options_(with_an_end(options)), meeting_(meet(options_)) {
-    detector_ = std::make_unique<FailureDetector>(
+      : options_(with_an_end(options)), meeting_(internal::meet(options_)) {
+    detector_ = std::make_unique<internal::FailureDetector>(
         meeting_.control, options_.rank, options_.size,
         options_.heartbeat_timeout,
         [this](RankFailure failure) { fail(std::move(failure)); });
@@ -90,7 +90,7 @@ class World::Impl {
 
   bool forked() const { return origin_.forked(); }
   const WorldOptions& options() const { return options_; }
-  const Rendezvous& meeting() const { return meeting_; }
+  const internal::Rendezvous& meeting() const { return meeting_; }
 
   std::optional<RankFailure> failure() const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -103,7 +103,7 @@ class World::Impl {
                 "its connections belong to the parent; start a program (exec, "
                 "posix_spawn) instead of using fork() alone");
     if (!failed_) return;
-    throw_peer_error(*failure(), options_.rank);
+    internal::throw_peer_error(*failure(), options_.rank);
   }
 
   void fail(RankFailure failure) {
@@ -121,7 +121,7 @@ class World::Impl {
     changed_.notify_all();
     // Each rank that learns of the failure tells all others once. So it also
     // reaches ranks whose own connection to the failed rank still works.
-    if (FailureDetector* const watch = announcer_) watch->announce(failure);
+    if (internal::FailureDetector* const watch = announcer_) watch->announce(failure);
     std::lock_guard<std::mutex> lock(callback_mutex_);
     for (const auto& [number, callback] : callbacks_) callback();
   }
@@ -134,7 +134,7 @@ class World::Impl {
     try {
       return post();
     } catch (const std::exception& thrown) {
-      error = reason_of(thrown);
+      error = internal::reason_of(thrown);
     }
     connection_broke(peer, action, error);
     return nullptr;
@@ -152,7 +152,7 @@ class World::Impl {
     try {
       done = work.wait(options_.timeout);
     } catch (const std::exception& thrown) {
-      error = reason_of(thrown);
+      error = internal::reason_of(thrown);
     }
     const bool late = Clock::now() - begin >= options_.timeout;
     {
@@ -193,7 +193,7 @@ class World::Impl {
 
   int next_channel() { return next_channel_++; }
 
-  FailureDetector& watch() { return *detector_; }
+  internal::FailureDetector& watch() { return *detector_; }
 
  private:
   struct Waiting {
@@ -223,10 +223,10 @@ class World::Impl {
     return "";
   }
 
-  const Origin origin_;
+  const internal::Origin origin_;
   const WorldOptions options_;
   const int exceptions_ = std::uncaught_exceptions();
-  const Rendezvous meeting_;
+  const internal::Rendezvous meeting_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -239,10 +239,10 @@ class World::Impl {
   int next_callback_ = 0;
 
   std::atomic<int> next_channel_{1};  // 0: all_gather() of programs
-  std::unique_ptr<FailureDetector> detector_;
+  std::unique_ptr<internal::FailureDetector> detector_;
   // `detector_`, or null while it is constructed: its threads may report failures
   // before.
-  std::atomic<FailureDetector*> announcer_{nullptr};
+  std::atomic<internal::FailureDetector*> announcer_{nullptr};
 };
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

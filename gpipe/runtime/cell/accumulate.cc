@@ -8,7 +8,7 @@
 
 #include "gpipe/libtorch/node.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // A node whose backward returns `grads`: the root from which the engine starts.
@@ -45,4 +45,4 @@ void accumulate(std::vector<torch::autograd::Edge> edges,
       /*create_graph=*/false, /*accumulate_grad=*/true);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Runs the autograd engine with one gradient of `grads` per edge of `edges`
 // (see torch::autograd::impl::gradient_edge). As in any backward, the engine
@@ -17,4 +17,4 @@ namespace gpipe {
 void accumulate(std::vector<torch::autograd::Edge> edges,
                 std::vector<at::Tensor> grads);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

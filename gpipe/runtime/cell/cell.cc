@@ -16,7 +16,7 @@
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/cell/shared_memory.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
@@ -170,7 +170,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   NormScope norms(partition_->norms.get(), /*record=*/!again);
   Value value(input_kind_, std::move(boundary));
   if (check_finite_ && partition_->index == 0) {
-    gpipe::check_finite(value.tensors(), "the pipeline's input");
+    gpipe::internal::check_finite(value.tensors(), "the pipeline's input");
   }
   for (Layer& layer : partition_->layers) {
     layer_at_work_ = layer.name;
@@ -189,7 +189,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
     layer_at_work_ = "loss";
     random.enter_layer(partition_->layers.back().index + 1);
     value = run_head(std::move(value));
-    if (check_finite_) gpipe::check_finite(value.tensors(), "the loss");
+    if (check_finite_) gpipe::internal::check_finite(value.tensors(), "the loss");
   }
   layer_at_work_.clear();
 
@@ -222,9 +222,9 @@ void Cell::check_output(const Layer& layer, const Value& output,
   for (const SkipKey& key : layer.skips.stash) {
     const at::Tensor* const skip = tracker.find(key);
     if (!skip) continue;
-    gpipe::check_finite(*skip, "the skip tensor '" + key.name + "' of " + name);
+    gpipe::internal::check_finite(*skip, "the skip tensor '" + key.name + "' of " + name);
   }
-  gpipe::check_finite(output.tensors(), "the output of " + name);
+  gpipe::internal::check_finite(output.tensors(), "the output of " + name);
 }
 
 Value Cell::run_head(Value output) {
@@ -422,4 +422,4 @@ void Cell::release() {
   leaves_ = Leaves();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -17,7 +17,7 @@
 #include "gpipe/runtime/cell/split_backward.h"
 #include "gpipe/runtime/cell/value.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 class CellTracker;
 
@@ -208,4 +208,4 @@ class Cell {
   std::string layer_at_work_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -7,7 +7,7 @@
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/cell/phase.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 CellTracker::CellTracker(const Partition& partition,
                          std::vector<std::optional<at::Tensor>> imported)
@@ -61,4 +61,4 @@ std::vector<std::optional<at::Tensor>> CellTracker::take_exported() {
   return exported;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/skip/tracker.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Holds the skip tensors that earlier partitions sent, those that stay in the
 // partition, and those that go to later partitions. A tensor that was popped is
@@ -44,4 +44,4 @@ class CellTracker : public SkipTracker {
   std::set<SkipKey> stashed_, popped_;  // by the layer that runs now
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Sets a module and its submodules to evaluation mode while in scope. The
 // destructor restores the mode of each module, also of layers that were in
@@ -35,4 +35,4 @@ class EvalScope {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

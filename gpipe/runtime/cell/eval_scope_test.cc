@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 namespace nn = torch::nn;
@@ -51,4 +51,4 @@ TEST(EvalScope, GivesEachModuleItsOwnModeBack) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 bool is_maximum(double type) {
@@ -77,4 +77,4 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters,
   return total.item<double>();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

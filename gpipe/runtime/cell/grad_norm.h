@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The next three functions are the parts of
 // torch::nn::utils::clip_grad_norm_(). They use the same operators on the same
@@ -35,4 +35,4 @@ void scale_grads(const std::vector<at::Tensor>& grads, const at::Tensor& total,
 double clip_grad_norm(const std::vector<at::Tensor>& parameters,
                       double max_norm, double type);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 
 #include "gpipe/testing/devices.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
@@ -93,4 +93,4 @@ TEST(ClipGradNorm, WithoutGradientsIsZero) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // Returns whether `tensor` can be changed in place without a visible effect:
@@ -49,4 +49,4 @@ at::Tensor GradSum::take(std::size_t leaf) {
   return leaf < sums_.size() ? std::move(sums_[leaf].tensor) : at::Tensor();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // One gradient sum per leaf. Gradients are added in the order of add(). The
 // addition is in place if this object alone holds the sum, so that only one
@@ -29,4 +29,4 @@ class GradSum {
   std::vector<Sum> sums_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

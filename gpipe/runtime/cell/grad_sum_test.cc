@@ -8,7 +8,7 @@
 
 #include "gpipe/testing/devices.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
@@ -122,4 +122,4 @@ TEST(GradSum, AddsSparseAndDense) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using torch::autograd::Edge;
@@ -288,4 +288,4 @@ std::vector<at::Tensor> run_backward(const edge_list& output_edges,
   return execute(roots, root_grads, targets, wanted, keep_graph);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 
 #include "gpipe/libtorch/node.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A tensor at the boundary of a cell, without graph. Undefined: a skip that was
 // stashed as "no tensor", or an undefined element of a vector.
@@ -95,4 +95,4 @@ std::vector<at::Tensor> run_backward(
     const Leaves& leaves, const std::vector<bool>& wanted,
     const LeafSink& sink);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

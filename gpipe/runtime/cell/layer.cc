@@ -4,7 +4,7 @@
 #include <tuple>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using torch::nn::AnyModule;
@@ -72,4 +72,4 @@ Value call_layer(AnyModule& layer, Value input) {
   return to_value(any_forward(layer, std::move(input)), layer);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

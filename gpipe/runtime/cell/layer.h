@@ -5,7 +5,7 @@
 
 #include "gpipe/runtime/cell/value.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Returns layer.forward(input); `input` is passed as the type that it holds
 // (tensor, vector or tuple). Throws c10::TypeError if the layer returns
@@ -13,4 +13,4 @@ namespace gpipe {
 // takes another type, and whatever the layer throws.
 Value call_layer(torch::nn::AnyModule& layer, Value input);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -4,7 +4,7 @@
 
 #include "gpipe/runtime/device/memory_kind.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 void LeafSums::add(int64_t microbatch, int64_t leaf, at::Tensor grad) {
   label_memory(grad, MemoryKind::kGradient);
@@ -45,4 +45,4 @@ void LeafSums::put_back(int64_t leaf, at::Tensor sum) {
   sums_.add(static_cast<std::size_t>(leaf), std::move(sum));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -10,7 +10,7 @@
 
 #include "gpipe/runtime/cell/grad_sum.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The order in which gradients of micro-batches are added.
 enum class SumOrder {
@@ -61,4 +61,4 @@ class LeafSums {
   std::map<int64_t, Early> early_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

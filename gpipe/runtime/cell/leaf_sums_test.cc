@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 at::Tensor number(double value) {
@@ -91,4 +91,4 @@ TEST(LeafSumsTest, NoSumIsCompleteBeforeAnEarlierMicrobatchEnds) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

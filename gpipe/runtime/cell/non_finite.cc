@@ -39,7 +39,7 @@ std::optional<std::string> describe(int64_t elements, int64_t finite,
 
 }  // namespace
 
-std::optional<std::string> non_finite_part(const at::Tensor& tensor) {
+std::optional<std::string> internal::non_finite_part(const at::Tensor& tensor) {
   if (!has_numbers(tensor)) return std::nullopt;
   const c10::NoGradGuard no_grad;
   const auto finite = at::isfinite(tensor).sum().item<int64_t>();
@@ -48,30 +48,30 @@ std::optional<std::string> non_finite_part(const at::Tensor& tensor) {
                   at::isnan(tensor).sum().item<int64_t>());
 }
 
-void check_finite(const at::Tensor& tensor, const std::string& what) {
-  if (const auto part = non_finite_part(tensor)) {
+void internal::check_finite(const at::Tensor& tensor, const std::string& what) {
+  if (const auto part = internal::non_finite_part(tensor)) {
     fail(what + " is not finite: " + *part);
   }
 }
 
-void check_finite(const std::vector<at::Tensor>& tensors,
+void internal::check_finite(const std::vector<at::Tensor>& tensors,
                   const std::string& what) {
   for (std::size_t k = 0; k < tensors.size(); ++k) {
-    check_finite(tensors[k],
+    internal::check_finite(tensors[k],
                  tensors.size() == 1
                      ? what
                      : "element " + std::to_string(k) + " of " + what);
   }
 }
 
-void NonFiniteGradients::look_at(const at::Tensor& grad, std::string of) {
+void internal::NonFiniteGradients::look_at(const at::Tensor& grad, std::string of) {
   if (!has_numbers(grad)) return;
   const c10::NoGradGuard no_grad;
   seen_.push_back({std::move(of), grad.numel(), at::isfinite(grad).sum(),
                    at::isnan(grad).sum()});
 }
 
-void NonFiniteGradients::check(const std::string& where) const {
+void internal::NonFiniteGradients::check(const std::string& where) const {
   std::vector<std::string> found;
   for (const Seen& each : seen_) {
     const auto part = describe(each.elements, each.finite.item<int64_t>(),

@@ -12,7 +12,7 @@
 
 #include "gpipe/runtime/device/stream.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 thread_local NormScope* current_scope = nullptr;
@@ -216,4 +216,4 @@ void NormScope::end(std::size_t layer, const at::Tensor& input,
        input.numel() / input.size(1)});
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -13,7 +13,7 @@
 
 #include "gpipe/dispatch/interceptor.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The statistics of one mini-batch that BatchNorm layers have collected. They
 // give the running mean and variance that one forward of the whole mini-batch
@@ -111,4 +111,4 @@ class NormScope {
   InterceptScope intercept_{Interceptor::kCell};
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

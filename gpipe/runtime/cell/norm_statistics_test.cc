@@ -10,7 +10,7 @@
 
 #include <memory>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 TEST(NormStatistics, NeedsNothingElseOfTheRuntime) {
@@ -34,4 +34,4 @@ TEST(NormStatistics, NeedsNothingElseOfTheRuntime) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 bool is_norm(const torch::nn::Module& module) {
@@ -103,4 +103,4 @@ std::vector<Partition> partition(std::vector<Layer> layers,
   return partitions;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

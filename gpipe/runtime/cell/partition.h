@@ -18,7 +18,7 @@
 #include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/skip/layout.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A layer, with the data that a cell needs.
 struct Layer {
@@ -89,4 +89,4 @@ std::vector<Partition> partition(std::vector<Layer> layers,
                                  const std::vector<int64_t>& balance,
                                  const std::vector<c10::Device>& devices);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

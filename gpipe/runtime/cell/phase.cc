@@ -22,7 +22,7 @@ struct PhaseInfo : c10::DebugInfoBase {
 };
 
 const PhaseInfo* here() {
-  return dynamic_cast<PhaseInfo*>(c10::ThreadLocalDebugInfo::get(kPhaseSlot));
+  return dynamic_cast<PhaseInfo*>(c10::ThreadLocalDebugInfo::get(internal::kPhaseSlot));
 }
 
 }  // namespace
@@ -62,8 +62,8 @@ const char* to_string(Phase phase) {
   return "unknown phase";
 }
 
-PhaseScope::PhaseScope(Phase phase, int64_t microbatch)
-    : guard_(kPhaseSlot,
+internal::PhaseScope::PhaseScope(Phase phase, int64_t microbatch)
+    : guard_(internal::kPhaseSlot,
              std::make_shared<PhaseInfo>(phase, microbatch, here())) {}
 
 }  // namespace gpipe

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 thread_local RandomScope* current_scope = nullptr;
@@ -261,4 +261,4 @@ at::Generator RandomScope::replayed(const at::Generator& generator) {
   return generator;  // made by the layer during this call
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -13,7 +13,7 @@
 
 #include "gpipe/dispatch/interceptor.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 class RandomScope;
 
@@ -124,4 +124,4 @@ class RandomScope {
   InterceptScope intercept_{Interceptor::kCell};
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 bool has_memory(const Activation& crossing) {
@@ -66,4 +66,4 @@ void SharedInput::mark(std::vector<Activation>& outputs) const {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -10,7 +10,7 @@
 
 #include "gpipe/runtime/cell/graph.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A layer may return a tensor twice, or stash a tensor that it also returns. In
 // the plain model this is one variable in two places: in-place work on one
@@ -44,4 +44,4 @@ class SharedInput {
   std::vector<Tensor> tensors_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

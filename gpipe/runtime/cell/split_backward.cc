@@ -17,7 +17,7 @@
 #include "gpipe/libtorch/node.h"
 #include "gpipe/runtime/cell/graph.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using torch::autograd::Edge;
@@ -326,4 +326,4 @@ void SplitBackward::weight_part(const LeafSink& sink) {
                all, sink);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

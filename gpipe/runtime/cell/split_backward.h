@@ -11,7 +11,7 @@
 
 #include "gpipe/runtime/cell/graph.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A backward in two parts. The idea is that of zero-bubble schedules (arXiv
 // 2401.10241), here for any graph.
@@ -59,4 +59,4 @@ class SplitBackward {
   std::unique_ptr<Graph> graph_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -24,7 +24,7 @@
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/instruments/counting_allocator.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using ::testing::Each;
@@ -346,4 +346,4 @@ TEST_F(SplitBackwardTest, BetweenThePartsOnlyProductsKeepMemory) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

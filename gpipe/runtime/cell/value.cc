@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 std::string Value::describe() const {
   const std::string count = std::to_string(tensors_.size());
@@ -32,4 +32,4 @@ void Value::check_is(bool same, const std::type_info& asked) const {
                    " was asked for; name its type in forward<...>()");
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

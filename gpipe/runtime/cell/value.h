@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The largest size of a tuple that a layer may take or return.
 constexpr std::size_t kMaxTupleSize = 8;
@@ -112,4 +112,4 @@ class Value {
   std::vector<at::Tensor> tensors_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

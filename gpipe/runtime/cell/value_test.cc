@@ -11,7 +11,7 @@
 
 #include "gpipe/testing/errors.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
@@ -86,4 +86,4 @@ TEST(Value, RefusesEverythingElse) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -2,7 +2,7 @@
 
 #include "gpipe/runtime/device/memory_kind.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 std::optional<c10::Stream> Copier::copy_stream(const c10::Device& device) {
   if (!has_streams(device)) return std::nullopt;
@@ -54,4 +54,4 @@ at::Tensor Copier::to_device(const at::Tensor& tensor, const Event& ready,
   return copy;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

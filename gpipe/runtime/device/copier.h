@@ -10,7 +10,7 @@
 #include "gpipe/runtime/device/copy_log.h"
 #include "gpipe/runtime/device/stream.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The copies to one partition's device. Used by the partition's worker only.
 //
@@ -36,4 +36,4 @@ class Copier {
   std::unordered_map<c10::Device, c10::Stream> copy_streams_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

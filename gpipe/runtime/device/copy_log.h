@@ -8,7 +8,7 @@
 #include "gpipe/runtime/device/stamp.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A log of copies between devices. Not thread-safe.
 struct CopyLog {
@@ -31,4 +31,4 @@ struct CopyLog {
   std::vector<Copy> copies;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

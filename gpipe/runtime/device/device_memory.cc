@@ -33,7 +33,7 @@ std::optional<double> resident_bytes() {
 
 std::optional<double> device_memory(const c10::Device& device) {
   if (device.is_cpu()) return resident_bytes();
-  if (!has_streams(device)) return std::nullopt;
+  if (!internal::has_streams(device)) return std::nullopt;
   auto* const allocator =
       dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
   if (!allocator) return std::nullopt;

@@ -1,11 +1,11 @@
 #include "gpipe/runtime/device/fault_point.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
-namespace internal {
+namespace detail {
 std::atomic<FaultHook> fault_hook{nullptr};
 }
 
-void set_fault_hook(FaultHook hook) { internal::fault_hook = hook; }
+void set_fault_hook(FaultHook hook) { detail::fault_hook = hook; }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

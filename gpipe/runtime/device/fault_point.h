@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A function that is called at every fault point, inside the scope of its
 // action. It throws the exception that a test wants there. Null except in
@@ -17,7 +17,7 @@ using FaultHook = void (*)(const char* site, int64_t partition,
                            int64_t microbatch);
 void set_fault_hook(FaultHook hook);
 
-namespace internal {
+namespace detail {
 extern std::atomic<FaultHook> fault_hook;
 }
 
@@ -30,8 +30,8 @@ extern std::atomic<FaultHook> fault_hook;
 // it, and the tests would not test what users get.
 inline void fault_point(const char* site, int64_t partition = -1,
                         int64_t microbatch = -1) {
-  const FaultHook hook = internal::fault_hook.load(std::memory_order_relaxed);
+  const FaultHook hook = detail::fault_hook.load(std::memory_order_relaxed);
   if (hook != nullptr) hook(site, partition, microbatch);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

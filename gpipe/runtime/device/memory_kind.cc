@@ -3,7 +3,7 @@
 #include <atomic>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 thread_local MemoryKind current_kind = MemoryKind::kActivation;
@@ -25,4 +25,4 @@ void label_memory(const at::Tensor& tensor, MemoryKind kind) {
 
 void on_label(LabelFunction function) { label_function = function; }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The purpose of a piece of memory.
 enum class MemoryKind {
@@ -45,4 +45,4 @@ void label_memory(const at::Tensor& tensor, MemoryKind kind);
 using LabelFunction = void (*)(const at::Tensor&, MemoryKind);
 void on_label(LabelFunction function);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -1,8 +1,8 @@
 #include "gpipe/runtime/device/ordering.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
-namespace internal {
+namespace detail {
 std::atomic<LeaveOut> leave_out{nullptr};
 }
 
@@ -12,6 +12,6 @@ std::string to_string(Ordering ordering, const Site& site) {
          ":" + std::to_string(site.line);
 }
 
-void set_leave_out(LeaveOut leave_out) { internal::leave_out = leave_out; }
+void set_leave_out(LeaveOut leave_out) { detail::leave_out = leave_out; }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <string>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The ways of ordering work on streams.
 enum class Ordering { kEvent, kWait, kRecord, kScope };
@@ -30,14 +30,14 @@ std::string to_string(Ordering ordering, const Site& site);
 using LeaveOut = bool (*)(Ordering, const Site&);
 void set_leave_out(LeaveOut leave_out);
 
-namespace internal {
+namespace detail {
 extern std::atomic<LeaveOut> leave_out;
 }
 
 // Returns whether a test leaves out the ordering at `site`.
 inline bool left_out(Ordering ordering, const Site& site) {
-  const LeaveOut ask = internal::leave_out.load(std::memory_order_relaxed);
+  const LeaveOut ask = detail::leave_out.load(std::memory_order_relaxed);
   return ask != nullptr && ask(ordering, site);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 std::atomic<int64_t> forks{0};  // from the first process to this one
@@ -19,4 +19,4 @@ Origin::Origin() {
 
 bool Origin::forked() const { return forks != forks_; }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The process in which an object was made. fork() copies memory, but only the
 // calling thread: in the child, an object that needs its own threads cannot
@@ -18,4 +18,4 @@ class Origin {
   int64_t forks_;  // number of forks at construction
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -4,7 +4,7 @@
 
 #include "gpipe/runtime/device/stream.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 Stamp Stamp::now(const c10::Device& device) {
   Stamp stamp;
@@ -34,4 +34,4 @@ double Stamp::seconds_since(const Stamp& start) const {
   return std::chrono::duration<double>(time_ - start.time_).count();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <memory>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The time at which a device reaches a point of its current stream. On a device
 // with streams it is an event with a time, and the host does not wait for it.
@@ -35,4 +35,4 @@ class Stamp {
   std::chrono::steady_clock::time_point time_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

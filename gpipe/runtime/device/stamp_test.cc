@@ -15,17 +15,17 @@ using std::chrono::milliseconds;
 class StampTest : public SimulatedTest {};
 
 TEST_F(StampTest, OnACpuItIsTheClock) {
-  const Stamp start = Stamp::now(c10::kCPU);
+  const internal::Stamp start = internal::Stamp::now(c10::kCPU);
   std::this_thread::sleep_for(milliseconds(20));
-  EXPECT_GE(Stamp::now(c10::kCPU).seconds_since(start), 0.02);
+  EXPECT_GE(internal::Stamp::now(c10::kCPU).seconds_since(start), 0.02);
 }
 
 TEST_F(StampTest, OnAnAcceleratorItIsTheTimeOfTheStreamNotOfTheHost) {
   const auto before = std::chrono::steady_clock::now();
-  const Stamp start = Stamp::now(hpu(1));
+  const internal::Stamp start = internal::Stamp::now(hpu(1));
   EXPECT_EQ(start.seconds_since(start), 0);  // waits for the stamp
   Gate gate(default_stream(1));
-  const Stamp end = Stamp::now(hpu(1));
+  const internal::Stamp end = internal::Stamp::now(hpu(1));
   std::this_thread::sleep_for(milliseconds(20));
   gate.open();
   const double seconds = end.seconds_since(start);
@@ -37,8 +37,8 @@ TEST_F(StampTest, OnAnAcceleratorItIsTheTimeOfTheStreamNotOfTheHost) {
 
 TEST_F(StampTest, TakingItDoesNotMakeTheHostWait) {
   const auto before = Simulation::get().host_waits();
-  const Stamp start = Stamp::now(hpu(0));
-  const Stamp end = Stamp::now(hpu(0));
+  const internal::Stamp start = internal::Stamp::now(hpu(0));
+  const internal::Stamp end = internal::Stamp::now(hpu(0));
   EXPECT_EQ(Simulation::get().host_waits(), before);
   EXPECT_GE(end.seconds_since(start), 0);
   EXPECT_GT(Simulation::get().host_waits(), before);

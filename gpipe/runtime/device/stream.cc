@@ -2,7 +2,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 c10::impl::VirtualGuardImpl implementation(const c10::Device& device) {
@@ -78,4 +78,4 @@ void record_stream(const at::Tensor& tensor, const c10::Device& device,
                                                current_stream(device));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

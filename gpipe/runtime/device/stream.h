@@ -14,7 +14,7 @@
 
 #include "gpipe/runtime/device/ordering.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Returns whether `device` has streams. Without streams, an operator is done
 // when it returns.
@@ -69,4 +69,4 @@ class Event {
 void record_stream(const at::Tensor& tensor, const c10::Device& device,
                 Site site = Site::here());
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 int share_of_threads(const std::vector<c10::Device>& devices) {
   const auto on_cpu =
@@ -14,4 +14,4 @@ int share_of_threads(const std::vector<c10::Device>& devices) {
       1, at::get_num_threads() / std::max(1, static_cast<int>(on_cpu)));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,10 +5,10 @@
 
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Returns the intra-op threads of each CPU partition: an equal share of
 // LibTorch's threads (at::get_num_threads() on this thread), at least 1.
 int share_of_threads(const std::vector<c10::Device>& devices);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -19,7 +19,7 @@
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/placement.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // Tests of a condition before a thread sleeps: about 0.1 ms, which is what
@@ -194,7 +194,7 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
 }
 
 std::unique_ptr<Worker> Executor::new_worker(std::size_t rank) const {
-  return gpipe::new_worker(
+  return gpipe::internal::new_worker(
       [rank] {
         // The name that debuggers and `top -H` show.
         c10::setThreadName("gpipe " + std::to_string(rank));
@@ -320,4 +320,4 @@ void Executor::work(Run& run, int rank) {
   run.attempt_after(rank, [&] { run.end[rank] = Event::record(devices_[rank]); });
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

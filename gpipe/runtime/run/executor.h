@@ -19,7 +19,7 @@
 #include "gpipe/runtime/run/worker.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A schedule, with data that the executor derives from it once.
 struct Plan {
@@ -113,4 +113,4 @@ class Executor {
   std::vector<std::unique_ptr<Worker>> workers_;  // last: must end first
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 #include <future>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 std::unique_ptr<Worker> new_worker(std::function<void()> prepare, int threads,
                                    int spins) {
@@ -30,4 +30,4 @@ std::unique_ptr<Worker> new_worker(std::function<void()> prepare, int threads,
   return worker;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

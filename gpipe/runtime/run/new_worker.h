@@ -6,7 +6,7 @@
 
 #include "gpipe/runtime/run/worker.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Returns a new worker. `prepare` runs first on the new thread. `threads`:
 // number of intra-op threads of its CPU operators; 0: LibTorch's default.
@@ -15,4 +15,4 @@ namespace gpipe {
 std::unique_ptr<Worker> new_worker(std::function<void()> prepare, int threads,
                                    int spins = 0);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

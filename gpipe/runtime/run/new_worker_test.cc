@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 TEST(NewWorker, HasItsThreadsAndLeavesThoseOfOthers) {
@@ -35,4 +35,4 @@ TEST(NewWorker, OfNoNumberHasThoseOfLibTorch) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <thread>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A notifier: a condition variable for one waiting thread that spins before it
 // sleeps. Thread-safe.
@@ -41,4 +41,4 @@ class Notifier {
   std::condition_variable notified_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 Recording::Recording(std::vector<c10::Device> devices, MemoryReader memory)
     : devices_(std::move(devices)),
@@ -141,4 +141,4 @@ Timeline Recording::timeline() const {
   return timeline;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

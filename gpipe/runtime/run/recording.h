@@ -15,7 +15,7 @@
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/timeline.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Records times, copies and memory of one run.
 // Threads: each rank's entries are written by its worker while a schedule runs.
@@ -75,4 +75,4 @@ class Recording {
   std::vector<Message> messages_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 Worker::Worker(std::function<void()> prepare, int spins)
     : state_(std::make_unique<State>()),
@@ -47,4 +47,4 @@ void Worker::loop(State& state, int spins) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 #include "gpipe/runtime/run/notifier.h"
 #include "gpipe/runtime/device/origin.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A worker thread. The destructor runs the posted tasks to their end and joins
 // the thread, except in a forked process, where the thread does not exist.
@@ -44,4 +44,4 @@ class Worker {
   std::thread thread_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

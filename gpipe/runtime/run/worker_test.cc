@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -91,4 +91,4 @@ TEST(Worker, MayBeIdleWhenItEnds) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

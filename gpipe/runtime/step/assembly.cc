@@ -13,7 +13,7 @@
 #include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/skip/verify.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 constexpr char kRemedy[] =
@@ -160,4 +160,4 @@ void move_layers(std::vector<Partition>& partitions) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -12,7 +12,7 @@
 
 #include "gpipe/runtime/cell/partition.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Throws c10::ValueError unless each entry of `balance` is positive and the sum
 // is `layers`. The text says how to compute a balance that fits.
@@ -53,4 +53,4 @@ bool is_off(const torch::nn::Module& module, const c10::Device& device);
 // Moves layers to the device of their partition, unless they are there already.
 void move_layers(std::vector<Partition>& partitions);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -17,7 +17,7 @@
 #include "gpipe/libtorch/node.h"
 #include "gpipe/runtime/device/stream.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using torch::autograd::Edge;
@@ -128,4 +128,4 @@ void attach_graph(std::vector<at::Tensor>& outputs, edge_list inputs,
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The backward of a computation that autograd has not recorded.
 class OpaqueBackward {
@@ -47,4 +47,4 @@ void attach_graph(std::vector<at::Tensor>& outputs,
                   std::vector<torch::autograd::Edge> inputs,
                   std::shared_ptr<OpaqueBackward> backward);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -6,7 +6,7 @@
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/cell/phase.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
                            RemoteStages* remote)
@@ -245,4 +245,4 @@ std::vector<at::Tensor> BackwardPass::take_leaf_grads(
   return grads;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -18,7 +18,7 @@
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/runtime/device/stream.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The actor for the recomputes and backwards of one step.
 class BackwardPass : public Actor {
@@ -105,4 +105,4 @@ class BackwardPass : public Actor {
   std::vector<std::vector<at::Tensor>> input_grads_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,7 +5,7 @@
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/cell/phase.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 Phase forward_phase(const Step& step, const Action& action) {
@@ -123,4 +123,4 @@ Failure ForwardPass::place(const Action& action) {
   return step_.failure_at(action, forward_phase(step_, action));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

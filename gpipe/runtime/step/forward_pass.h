@@ -13,7 +13,7 @@
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/runtime/device/stream.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The actor for the forwards of one step.
 class ForwardPass : public Actor {
@@ -61,4 +61,4 @@ class ForwardPass : public Actor {
   std::vector<Activations> outputs_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

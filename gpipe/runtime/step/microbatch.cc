@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // Returns "the input" or, for example, "element 1 of the input".
@@ -141,4 +141,4 @@ Value gather(const std::vector<Value>& pieces) {
   return Value(first.kind(), std::move(tensors));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -9,7 +9,7 @@
 
 #include "gpipe/runtime/cell/value.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Checks the input of a pipeline. It must have at least one defined tensor, and
 // each defined tensor must have a dimension 0 of the same size. Only a vector
@@ -53,4 +53,4 @@ std::vector<Value> scatter(const Value& input, int64_t chunks);
 // pieces do not fit together.
 Value gather(const std::vector<Value>& pieces);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
@@ -127,4 +127,4 @@ TEST(Gather, ReversesScatter) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -10,7 +10,7 @@
 #include "gpipe/runtime/cell/shared_memory.h"
 #include "gpipe/runtime/device/stream.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 MiniBatch::MiniBatch(const Value& input, int64_t chunks, bool with_graph) {
   Value detached = input;
@@ -136,4 +136,4 @@ void MiniBatchNorms::discard() {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -15,7 +15,7 @@
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A mini-batch as the first partition gets it: tensors without graph, split
 // into micro-batches.
@@ -84,4 +84,4 @@ class MiniBatchNorms {
   bool written_ = false, kept_ = false;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -21,7 +21,7 @@
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // Returns the device of each rank.
@@ -270,4 +270,4 @@ std::optional<Failure> Pipeline::last_failure() const {
   return failure_;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

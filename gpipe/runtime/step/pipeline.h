@@ -20,7 +20,7 @@
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A pipeline. It is owned by its GPipe and by the graphs of outputs that have
 // not been released, because their backward may come after the GPipe is
@@ -91,4 +91,4 @@ auto Pipeline::outside(const Failure& place, Part part) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

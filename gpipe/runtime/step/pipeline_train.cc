@@ -7,7 +7,7 @@
 #include "gpipe/runtime/step/pipeline.h"
 #include "gpipe/runtime/step/train_step.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 Plan Pipeline::make_plan(const Schedule& schedule,
                          Checkpoint checkpoint) const {
@@ -55,4 +55,4 @@ StepResult Pipeline::train(const Value& input, const Value& target,
   return result;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

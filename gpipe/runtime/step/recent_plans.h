@@ -8,7 +8,7 @@
 #include "gpipe/runtime/cell/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A cache of values made from (schedule, checkpoint mode). It keeps the 8 most
 // recently made. Not thread-safe.
@@ -41,4 +41,4 @@ class RecentPlans {
   std::deque<Entry> entries_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/cell/value.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Identifies one delivery from one cell to another.
 struct StageEdge {
@@ -65,4 +65,4 @@ class RemoteStages {
   virtual void check() = 0;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -19,7 +19,7 @@
 #include "gpipe/schedule/zero_bubble_h.h"
 #include "gpipe/testing/devices.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using torch::Tensor;
@@ -202,4 +202,4 @@ TEST(RemoteStages, WhatIsNotTakenIsAccumulatedAndTheBitsAreTheSame) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

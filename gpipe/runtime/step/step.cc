@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 int64_t find_key(const std::vector<SkipRoute>& routes, const SkipKey& key) {
@@ -108,4 +108,4 @@ Failure Step::failure_at(const Action& action, Phase phase) const {
   return failure;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -21,7 +21,7 @@
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // A route of a skip tensor: from export number `exported` of partition `from`
 // to import number `imported` of partition `to`.
@@ -101,4 +101,4 @@ struct Step {
   std::unordered_map<NodePtr, int64_t> claims_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -66,7 +66,7 @@ struct StepResult {
   // The values of the loss function, by micro-batch.
   std::vector<at::Tensor> losses;
   // The outputs of the mini-batch; set with TrainOptions::outputs.
-  std::optional<Value> outputs;
+  std::optional<internal::Value> outputs;
   // Times in seconds from the beginning of the step; set with
   // TrainOptions::timeline. It is drawn like a simulated timeline: see
   // simulation.h. On accelerators these are the times of the devices' work. The
@@ -96,7 +96,7 @@ struct StepResult {
     TORCH_CHECK(outputs.has_value(),
                 "the outputs of a training step are kept with "
                 "TrainOptions().outputs(true) only");
-    return Value(*outputs).unwrap<Output>();
+    return internal::Value(*outputs).unwrap<Output>();
   }
 };
 

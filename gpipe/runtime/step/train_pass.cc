@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 TrainPass::TrainPass(Stages& stages, Step& step, std::vector<Activations> inputs,
                      bool leaf_input, const std::vector<double>& weights,
@@ -72,4 +72,4 @@ Failure TrainPass::place(const Action& action) {
   return half_of(action).place(action);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

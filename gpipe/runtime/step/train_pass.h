@@ -10,7 +10,7 @@
 #include "gpipe/runtime/step/forward_pass.h"
 #include "gpipe/runtime/step/step.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The actor for a training step: a ForwardPass and a BackwardPass.
 class TrainPass : public Actor {
@@ -49,4 +49,4 @@ class TrainPass : public Actor {
   BackwardPass backward_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -18,7 +18,7 @@
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/validate.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 bool has(const Schedule& schedule, std::initializer_list<ActionKind> kinds) {
@@ -288,9 +288,9 @@ void TrainStep::accumulate(const std::function<void()>& let_go) {
           Element(k, batch_->pieces).join(pass_->backward().input_grads()));
     }
     let_go();
-    gpipe::accumulate(std::move(edges), std::move(grads));
+    gpipe::internal::accumulate(std::move(edges), std::move(grads));
   }
   norms_->keep();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

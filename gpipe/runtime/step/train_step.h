@@ -23,7 +23,7 @@
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Checks `schedule` and returns the rank of each stage. Throws
 // std::invalid_argument if the schedule is not valid, and c10::ValueError if it
@@ -145,4 +145,4 @@ class TrainStep {
   std::optional<std::vector<LeafGrad>> leaf_grads_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -28,7 +28,7 @@ constexpr std::size_t kStarts = 16;
 
 // A possible result.
 struct Candidate {
-  Order order;
+  internal::Order order;
   double makespan = 0;    // seconds
   std::string start;      // how its first order was made
   bool searched = false;  // whether local search has improved it
@@ -85,7 +85,7 @@ bool has_parts(const Schedule& schedule) {
 // The candidates that are within the memory limits.
 class Candidates {
  public:
-  explicit Candidates(const Problem& problem)
+  explicit Candidates(const internal::Problem& problem)
       : problem_(problem), stopwatch_(problem) {}
 
   // Adds the named schedules with this placement, and the schedules that exist
@@ -104,13 +104,13 @@ class Candidates {
     }
     add(breadth_first(problem_.rank_of, problem_.microbatches),
         "breadth-first");
-    add(one_at_a_time(problem_), "one micro-batch at a time");
+    add(internal::one_at_a_time(problem_), "one micro-batch at a time");
   }
 
   // Adds the results of list scheduling with up to `most` rules. Returns the
   // number of rules that were tried.
   int add_listed(int most) {
-    using Recompute = ListRule::Recompute;
+    using Recompute = internal::ListRule::Recompute;
     std::vector<Recompute> recomputes = {Recompute::kNever};
     if (problem_.may_recompute && is_limited()) {
       recomputes.push_back(Recompute::kIfFull);
@@ -125,7 +125,7 @@ class Candidates {
             for (const bool waits : {false, true}) {
               if (count == most) return count;
               ++count;
-              const auto order = list_schedule(
+              const auto order = internal::list_schedule(
                   problem_, {spacing, filler, waits, splits, recompute});
               if (order) add(*order, "list scheduling");
             }
@@ -172,21 +172,21 @@ class Candidates {
   // Adds `schedule`. If it does not fit, adds it with recompute of the first
   // micro-batches, as few as necessary.
   void add_recomputed(const Schedule& schedule, const std::string& name) {
-    if (add(order_of(schedule, problem_), name)) return;
+    if (add(internal::order_of(schedule, problem_), name)) return;
     if (!problem_.may_recompute) return;
     for (const auto placement :
          {RecomputePlacement::kBeforeBackward, RecomputePlacement::kAhead}) {
       const auto made = [&](int count) {
-        return order_of(
+        return internal::order_of(
             with_recompute(
                 schedule, [&](int i) { return i < count; }, placement),
             problem_);
       };
       int least = 1, most = problem_.microbatches;
-      if (!fits(made(most), problem_)) continue;
+      if (!internal::fits(made(most), problem_)) continue;
       while (least < most) {
         const int middle = least + (most - least) / 2;
-        if (fits(made(middle), problem_)) {
+        if (internal::fits(made(middle), problem_)) {
           most = middle;
         } else {
           least = middle + 1;
@@ -198,29 +198,29 @@ class Candidates {
   }
 
   // Adds an order that fits and can be run. Returns false if it does not fit.
-  bool add(Order order, const std::string& start) {
-    if (!fits(order, problem_)) return false;
+  bool add(internal::Order order, const std::string& start) {
+    if (!internal::fits(order, problem_)) return false;
     if (stopwatch_.run(order, &times_)) {
       candidates_.push_back({std::move(order), times_.makespan, start, false});
     }
     return true;
   }
 
-  const Problem& problem_;
-  OrderSimulator stopwatch_;
-  Times times_;
+  const internal::Problem& problem_;
+  internal::OrderSimulator stopwatch_;
+  internal::Times times_;
   std::vector<Candidate> candidates_;
 };
 
 // Throws if a rank cannot run even the leanest order within its limit.
 // Otherwise that order fits, so there is at least one candidate.
-void check_memory(const Problem& problem) {
-  const Order leanest = one_at_a_time(problem);
+void check_memory(const internal::Problem& problem) {
+  const internal::Order leanest = internal::one_at_a_time(problem);
   for (int r = 0; r < problem.ranks; ++r) {
     const double limit = problem.limit[static_cast<std::size_t>(r)];
-    const double least = peak_bytes(leanest, r, problem);
+    const double least = internal::peak_bytes(leanest, r, problem);
     if (least <= limit) continue;
-    refuse("rank ", r, " may hold ", limit, " bytes, and needs ", least,
+    internal::refuse("rank ", r, " may hold ", limit, " bytes, and needs ", least,
            " at least, for its parameters and one micro-batch: give it more "
            "memory, fewer layers, or smaller micro-batches",
            problem.may_recompute ? "" : "; or allow recompute");
@@ -232,16 +232,16 @@ void check_memory(const Problem& problem) {
 // on: successive halving (Jamieson and Talwalkar, "Non-stochastic best arm
 // identification and hyperparameter optimization", 2016). Each round has the
 // same part of the budget.
-Candidate best_of(const Problem& problem, std::vector<Candidate> candidates,
+Candidate best_of(const internal::Problem& problem, std::vector<Candidate> candidates,
                   int budget, uint64_t seed) {
   int rounds = 1;
   for (std::size_t k = candidates.size(); k > 1; k = (k + 1) / 2) ++rounds;
-  OrderSimulator stopwatch(problem);
-  Times times;
+  internal::OrderSimulator stopwatch(problem);
+  internal::Times times;
   for (int round = 0; round < rounds; ++round) {
     const int share = budget / rounds / static_cast<int>(candidates.size());
     for (Candidate& candidate : candidates) {
-      Order order = improved(problem, candidate.order, share, seed++);
+      internal::Order order = internal::improved(problem, candidate.order, share, seed++);
       stopwatch.run(order, &times);
       if (times.makespan >= candidate.makespan) continue;
       candidate = {std::move(order), times.makespan, candidate.start, true};
@@ -257,7 +257,7 @@ Candidate best_of(const Problem& problem, std::vector<Candidate> candidates,
 AutomaticSchedule automatic_schedule(const std::vector<int>& rank_of_stage,
                                      int microbatches, const Costs& costs,
                                      const AutomaticOptions& options) {
-  const Problem problem(rank_of_stage, microbatches, costs, options);
+  const internal::Problem problem(rank_of_stage, microbatches, costs, options);
   check_memory(problem);
   Candidates candidates(problem);
   candidates.add_named();
@@ -266,7 +266,7 @@ AutomaticSchedule automatic_schedule(const std::vector<int>& rank_of_stage,
       best_of(problem, candidates.best(kStarts), budget, options.seed);
 
   AutomaticSchedule result;
-  result.schedule = schedule_of(best.order);
+  result.schedule = internal::schedule_of(best.order);
   validate(result.schedule);
   result.timeline = simulate(result.schedule, problem.costs);
   result.origin = best.start + (best.searched ? ", local search" : "");

@@ -8,7 +8,7 @@
 
 #include "gpipe/simulation/search/memory.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
@@ -414,4 +414,4 @@ std::optional<Order> list_schedule(const Problem& problem,
   return ListScheduling(problem, rule).run();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -7,7 +7,7 @@
 #include "gpipe/simulation/search/order.h"
 #include "gpipe/simulation/search/problem.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The rule by which a free rank chooses among the actions that can begin.
 struct ListRule {
@@ -52,4 +52,4 @@ struct ListRule {
 std::optional<Order> list_schedule(const Problem& problem,
                                    const ListRule& rule);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -12,7 +12,7 @@
 #include "gpipe/simulation/search/order.h"
 #include "gpipe/simulation/search/problem.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using Recompute = ListRule::Recompute;
@@ -133,4 +133,4 @@ TEST_F(ListTest, IsAsShortAsOneForwardOneBackwardInItsMemory) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <limits>
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Goes from the rank's first stage to its last. A recompute leaves more memory
 // to later stages, so a stage is recomputed if its own backward fits with it.
@@ -68,4 +68,4 @@ double least_bytes(const Problem& problem, int rank) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

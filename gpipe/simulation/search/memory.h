@@ -7,7 +7,7 @@
 #include "gpipe/simulation/search/order.h"
 #include "gpipe/simulation/search/problem.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The result of lean().
 struct Lean {
@@ -33,4 +33,4 @@ double least_bytes(const Problem& problem, int rank);
 // its least_bytes().
 Order one_at_a_time(const Problem& problem);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

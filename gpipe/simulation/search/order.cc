@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 constexpr double kPending = -1;
@@ -182,4 +182,4 @@ bool OrderSimulator::run(const Order& order, Times* times) {
   return true;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

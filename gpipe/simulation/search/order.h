@@ -7,7 +7,7 @@
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/search/problem.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // One action, or an overlapped pair of a forward and a backward.
 struct Block {
@@ -86,4 +86,4 @@ class OrderSimulator {
   std::vector<int> awake_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -13,7 +13,7 @@
 #include "gpipe/simulation/search/problem.h"
 #include "gpipe/simulation/simulate.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // The search relies on OrderSimulator to give the same results as simulate().
@@ -88,4 +88,4 @@ TEST(AutomaticOrderTest, SaysThatAnOrderGetsStuck) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

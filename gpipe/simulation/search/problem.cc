@@ -6,7 +6,7 @@
 
 #include "gpipe/simulation/refuse.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
@@ -193,4 +193,4 @@ double Problem::lower_bound() const {
   return bound;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -10,7 +10,7 @@
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/engine.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // The stages, ranks, costs and limits for which a schedule is searched.
 struct Problem {
@@ -51,4 +51,4 @@ struct Problem {
   double lower_bound() const;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

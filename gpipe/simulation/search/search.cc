@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 std::size_t size(int number) { return static_cast<std::size_t>(number); }
@@ -293,4 +293,4 @@ Order improved(const Problem& problem, const Order& order, int budget,
   return Search(problem, order, seed).best(budget);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -7,7 +7,7 @@
 #include "gpipe/simulation/search/order.h"
 #include "gpipe/simulation/search/problem.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 
 // Returns the shortest order found by `budget` moves from `order`. `order` must
 // be within the memory limits, and so are all orders that the search tries. The
@@ -23,4 +23,4 @@ namespace gpipe {
 Order improved(const Problem& problem, const Order& order, int budget,
                uint64_t seed);
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -128,7 +128,7 @@ class Call {
     std::vector<std::pair<at::Tensor, at::Tensor>> written;
     for (std::size_t k = 0; k < arguments_.size(); ++k) {
       const bool write = writes(k);
-      real.push_back(with_tensors(at_host(k), [&](const at::Tensor& tensor) {
+      real.push_back(internal::with_tensors(at_host(k), [&](const at::Tensor& tensor) {
         // The current value of a CPU scalar is passed.
         if (!is_simulated(tensor)) return wrapped_as(tensor, tensor.clone());
         work.accesses.push_back(access(tensor, write));
@@ -140,7 +140,7 @@ class Call {
     std::vector<at::Tensor> fresh;
     for (std::size_t k = 0; k < results.size(); ++k) {
       if (is_argument(k)) continue;
-      for_each_tensor(results[k], [&](const at::Tensor& tensor) {
+      internal::for_each_tensor(results[k], [&](const at::Tensor& tensor) {
         work.accesses.push_back(access(tensor, /*write=*/true));
         fresh.push_back(host_alias(tensor));
       });
@@ -159,7 +159,7 @@ class Call {
       std::size_t next = 0;
       for (std::size_t k = 0; k < real.size(); ++k) {
         if (returns_argument[k]) continue;
-        for_each_tensor(real[k], [&](const at::Tensor& tensor) {
+        internal::for_each_tensor(real[k], [&](const at::Tensor& tensor) {
           TORCH_CHECK(tensor.sizes() == fresh[next].sizes(), "the size of ",
                       name,
                       "'s result depends on values; name it in "
@@ -181,7 +181,7 @@ class Call {
     std::optional<c10::Device> device;
     for (std::size_t k = 0; k < arguments_.size(); ++k) {
       const bool is_list = arguments_[k].isList();
-      for_each_tensor(arguments_[k], [&](const at::Tensor& tensor) {
+      internal::for_each_tensor(arguments_[k], [&](const at::Tensor& tensor) {
         // As on other accelerators, scalars and the elements of a list of
         // indices may be on the host.
         if (tensor.device().is_cpu() &&
@@ -247,7 +247,7 @@ class Call {
   Work look() const {
     Work work{name(), {}, [] {}};
     for (const IValue& argument : arguments_) {
-      for_each_tensor(argument, [&](const at::Tensor& tensor) {
+      internal::for_each_tensor(argument, [&](const at::Tensor& tensor) {
         if (is_simulated(tensor)) {
           work.accesses.push_back(access(tensor, /*write=*/false));
         }
@@ -277,7 +277,7 @@ class Call {
       for (const IValue& argument : arguments_) {
         bool mask = false;
         if (argument.isList()) {
-          for_each_tensor(argument, [&](const at::Tensor& tensor) {
+          internal::for_each_tensor(argument, [&](const at::Tensor& tensor) {
             mask = mask || tensor.scalar_type() == at::kBool ||
                    tensor.scalar_type() == at::kByte;
           });
@@ -315,7 +315,7 @@ class Call {
   Stack trial(at::Tensor (*replace)(const at::Tensor&)) {
     Stack arguments;
     for (std::size_t k = 0; k < arguments_.size(); ++k) {
-      arguments.push_back(with_tensors(at_host(k), replace));
+      arguments.push_back(internal::with_tensors(at_host(k), replace));
     }
     if (snapshot_.defined()) {
       advanced_ = on_cpu(generator_);
@@ -349,7 +349,7 @@ class Call {
             !schema_.returns()[k].alias_info(), name(),
             " returns a view, but the simulated devices' kernel would copy");
         results.push_back(
-            with_tensors(outcome[k], [&](const at::Tensor& tensor) {
+            internal::with_tensors(outcome[k], [&](const at::Tensor& tensor) {
               return device_empty(tensor, device_);
             }));
       }
