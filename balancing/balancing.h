@@ -42,7 +42,8 @@ std::vector<int64_t> balance_by_size(int64_t partitions,
 // Times the layers of `module` and cuts it so that the slowest partition is as
 // fast as possible. Returns the layers per partition, for GPipeOptions. See
 // profile_times() (balancing/time_profile.h) for the arguments and for what
-// stays unchanged, and balance_cost() (balancing/solver/partition.h) for the cut.
+// stays unchanged, and balance_cost() (balancing/solver/partition.h) for the
+// cut.
 //
 //   auto balance = gpipe::balancing::balance_by_time(
 //       4, model, torch::rand({8, 3, 224, 224}),
@@ -84,8 +85,8 @@ template <typename Input>
 std::vector<int64_t> balance_by_size(int64_t partitions,
                                      torch::nn::Sequential module, Input input,
                                      const SizeOptions& options = {}) {
-  return detail::balance_by_size(partitions, module,
-                                 internal::Value::wrap(std::move(input)), options);
+  return detail::balance_by_size(
+      partitions, module, internal::Value::wrap(std::move(input)), options);
 }
 
 }  // namespace gpipe::balancing

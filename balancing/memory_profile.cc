@@ -92,8 +92,10 @@ class SizingTracker : public ProfileTracker {
 
 class MemoryProfiler {
  public:
-  MemoryProfiler(const torch::nn::Sequential& module, const internal::Value& input) {
-    const std::vector<internal::LayerSkips> skips = internal::declared_skips(module);
+  MemoryProfiler(const torch::nn::Sequential& module,
+                 const internal::Value& input) {
+    const std::vector<internal::LayerSkips> skips =
+        internal::declared_skips(module);
     profile_.input_bytes = bytes_of(input);
     count_parameters(*module);
     std::vector<Sandbox> sandboxes;
@@ -103,8 +105,8 @@ class MemoryProfiler {
     const internal::UseSkipTracker use_tracker(tracker_);
     kind_ = input.kind();
     for (const at::Tensor& tensor : input.tensors()) {
-      boundary_.push_back(
-          internal::without_graph(tensor.defined() ? tensor.to(at::kMeta) : tensor));
+      boundary_.push_back(internal::without_graph(
+          tensor.defined() ? tensor.to(at::kMeta) : tensor));
       passing_.add(boundary_.back().tensor);
     }
     for (std::size_t k = 0; k < sandboxes.size(); ++k) {
@@ -149,8 +151,8 @@ class MemoryProfiler {
     std::vector<torch::autograd::Edge> graph;
     {
       internal::GraphInputs input_edges(boundary_, /*leaf=*/false);
-      const internal::Value output =
-          internal::call_layer(layer, internal::Value(kind_, std::move(input_edges.tensors())));
+      const internal::Value output = internal::call_layer(
+          layer, internal::Value(kind_, std::move(input_edges.tensors())));
       memory.forward_peak_bytes = ledger.peak_bytes();
       memory.output_bytes = bytes_of(output);
       std::vector<at::Tensor> outputs = output.tensors();

@@ -91,7 +91,8 @@ MemoryProfile profile_memory(const torch::nn::Sequential& module,
 // layer that has no clone() is run itself, in training mode.
 template <typename Input>
 MemoryProfile profile_memory(torch::nn::Sequential module, Input input) {
-  return detail::profile_memory(module, internal::Value::wrap(std::move(input)));
+  return detail::profile_memory(module,
+                                internal::Value::wrap(std::move(input)));
 }
 
 }  // namespace gpipe::balancing

@@ -13,14 +13,14 @@
 #include <tuple>
 #include <vector>
 
+#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/meta.h"
 #include "gpipe/skip.h"
-#include "gpipe/instruments/counting_allocator.h"
 
 namespace gpipe::balancing {
 namespace {
 
-using gpipe::testing::CountingAllocator;
+using gpipe::instruments::CountingAllocator;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -106,11 +106,11 @@ class MemoryProfileModels : public ::testing::TestWithParam<Case> {};
 
 // A plain forward keeps its input, its output, and what the layers save.
 TEST_P(MemoryProfileModels, CountTheBytesOfTheCpu) {
-  CountingAllocator::install();
+  instruments::CountingAllocator::install();
   Sequential model = GetParam().model();
   const MemoryProfile profile =
       profile_memory(model, torch::ones(GetParam().input));
-  const int64_t before = CountingAllocator::live_bytes();
+  const int64_t before = instruments::CountingAllocator::live_bytes();
   Tensor input = torch::ones(GetParam().input);
   torch::autograd::Edge graph;
   {
@@ -119,7 +119,7 @@ TEST_P(MemoryProfileModels, CountTheBytesOfTheCpu) {
   }
   input.reset();
   EXPECT_EQ(profile.saved_bytes(0, static_cast<int64_t>(model->size())),
-            CountingAllocator::live_bytes() - before);
+            instruments::CountingAllocator::live_bytes() - before);
 }
 
 INSTANTIATE_TEST_SUITE_P(

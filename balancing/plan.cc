@@ -12,8 +12,8 @@
 
 #include "balancing/chain/chain.h"
 #include "balancing/threads_scope.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/runtime/device/threads.h"
+#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 
@@ -93,7 +93,8 @@ int64_t workers_of(const std::vector<PlanDevice>& devices,
   if (!devices[0].device().is_cpu()) return all;
   const auto cores =
       static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-  return std::clamp<int64_t>(cores / internal::share_of_threads(places(devices)), 1, all);
+  return std::clamp<int64_t>(
+      cores / internal::share_of_threads(places(devices)), 1, all);
 }
 
 ChainCheckpoint for_chain(Checkpoint checkpoint) {
@@ -360,7 +361,8 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
   if (profiled.concurrent_copies() == 0 && profiled.device().is_cpu()) {
     const auto cores =
         static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-    profiled.concurrent_copies(std::min(cores, workers_of(devices, options)) - 1);
+    profiled.concurrent_copies(std::min(cores, workers_of(devices, options)) -
+                               1);
   }
   Planner planner(devices, options);
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {

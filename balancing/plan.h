@@ -120,29 +120,31 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
 // For each number of micro-batches, one micro-batch is profiled
 // (balancing/profile.h). On CPUs the profile runs with the number of threads
 // that a partition will have, beside copies of the model
-// (TimeOptions::concurrent_copies), as many as partitions can compute at the same time.
-// The cut is exact for GPipe's schedule with copies beside the computation
-// (balancing/chain/chain.h), where a recompute counts as part of its backward. Then
-// the schedule with its recomputes is simulated on the cores of the machine
-// (gpipe/simulation.h). A prediction does not include the optimizer, the loss,
-// or temporary memory of operators.
+// (TimeOptions::concurrent_copies), as many as partitions can compute at the
+// same time. The cut is exact for GPipe's schedule with copies beside the
+// computation (balancing/chain/chain.h), where a recompute counts as part of
+// its backward. Then the schedule with its recomputes is simulated on the cores
+// of the machine (gpipe/simulation.h). A prediction does not include the
+// optimizer, the loss, or temporary memory of operators.
 //
 // `input`: a whole mini-batch; see profile_times() for its types and for what
 // stays unchanged.
 //
-// Throws InfeasibleError (balancing/solver/infeasible.h) if nothing fits, with what
-// the mode with the smallest need would need. Throws c10::ValueError if `model`
-// is null, if `input` has no rows, if there are no devices or fewer layers than
-// devices, or if an option is out of its range, and whatever profile() throws.
-// Complexity: one profile per number of micro-batches; for each of them and
-// each mode, one balance_chain() and one simulation in O(chunks * devices).
-// Threads: as for profile_times(). Profiling on CPUs changes
-// at::set_num_threads() of the calling thread meanwhile, and restores it.
+// Throws InfeasibleError (balancing/solver/infeasible.h) if nothing fits, with
+// what the mode with the smallest need would need. Throws c10::ValueError if
+// `model` is null, if `input` has no rows, if there are no devices or fewer
+// layers than devices, or if an option is out of its range, and whatever
+// profile() throws. Complexity: one profile per number of micro-batches; for
+// each of them and each mode, one balance_chain() and one simulation in
+// O(chunks * devices). Threads: as for profile_times(). Profiling on CPUs
+// changes at::set_num_threads() of the calling thread meanwhile, and restores
+// it.
 template <typename Input>
 Plan plan(torch::nn::Sequential model, Input input,
           const std::vector<PlanDevice>& devices,
           const PlanOptions& options = {}) {
-  return detail::plan(model, internal::Value::wrap(std::move(input)), devices, options);
+  return detail::plan(model, internal::Value::wrap(std::move(input)), devices,
+                      options);
 }
 
 // Plans from an existing profile of `profile.rows` rows, for a mini-batch of

@@ -2,8 +2,8 @@
 
 namespace gpipe::balancing::detail {
 
-Profile profile(const torch::nn::Sequential& module, const internal::Value& sample,
-                const TimeOptions& options) {
+Profile profile(const torch::nn::Sequential& module,
+                const internal::Value& sample, const TimeOptions& options) {
   Profile result;
   // The memory profile comes first: it is fast, and finds a model that does not
   // work.

@@ -25,8 +25,8 @@ struct Profile {
 };
 
 namespace detail {
-Profile profile(const torch::nn::Sequential& module, const internal::Value& sample,
-                const TimeOptions& options);
+Profile profile(const torch::nn::Sequential& module,
+                const internal::Value& sample, const TimeOptions& options);
 }  // namespace detail
 
 // Profiles the times and the memory of `module` for one sample. See
@@ -38,7 +38,8 @@ Profile profile(const torch::nn::Sequential& module, const internal::Value& samp
 template <typename Sample>
 Profile profile(torch::nn::Sequential module, Sample sample,
                 const TimeOptions& options = {}) {
-  return detail::profile(module, internal::Value::wrap(std::move(sample)), options);
+  return detail::profile(module, internal::Value::wrap(std::move(sample)),
+                         options);
 }
 
 // Returns `profile` as JSON that a person can read and edit: one object per

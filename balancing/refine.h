@@ -50,10 +50,11 @@ using Makespan = std::function<double(const std::vector<StageCost>& stages)>;
 
 // Returns the layers per partition of a cut with a small makespan that respects
 // `memory_bytes` of every device. It runs refine() with three starts: the
-// results of balance_cost() (balancing/solver/partition.h), balance_fill_drain()
-// (balancing/solver/fill_drain.h) and balance_chain() (balancing/chain/chain.h) for the
-// chain. The result is never worse than any of these that respects the limits.
-// `chain.microbatches` is used by these solvers only.
+// results of balance_cost() (balancing/solver/partition.h),
+// balance_fill_drain() (balancing/solver/fill_drain.h) and balance_chain()
+// (balancing/chain/chain.h) for the chain. The result is never worse than any
+// of these that respects the limits. `chain.microbatches` is used by these
+// solvers only.
 //
 //   balance_by_makespan(chain, [&](const std::vector<StageCost>& stages) {
 //     return makespan(stages, chain.microbatches);  // or any other schedule's

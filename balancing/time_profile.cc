@@ -72,9 +72,9 @@ Boundary copy_to(const internal::Value& sample, c10::Device device) {
   Boundary boundary = without_graph(sample);
   for (internal::Activation& input : boundary.inputs) {
     if (!input.tensor.defined()) continue;
-    input.tensor = input.tensor.to(
-        input.tensor.options().device(device), /*non_blocking=*/false,
-        /*copy=*/true);
+    input.tensor = input.tensor.to(input.tensor.options().device(device),
+                                   /*non_blocking=*/false,
+                                   /*copy=*/true);
   }
   return boundary;
 }
@@ -119,13 +119,15 @@ LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
   targets.insert(targets.end(), tracker.popped().begin(),
                  tracker.popped().end());
   std::vector<torch::autograd::Edge> output_edges;
-  for (const at::Tensor& each : outputs) output_edges.push_back(internal::gradient_edge(each));
+  for (const at::Tensor& each : outputs)
+    output_edges.push_back(internal::gradient_edge(each));
   const internal::Leaves leaves = internal::find_leaves(output_edges, targets);
   std::vector<at::Tensor> grads = ones_for(outputs);
   stamps.backward_start = internal::Stamp::now(device);
-  internal::run_backward(output_edges, std::move(grads), targets, /*keep_graph=*/false, leaves,
-               std::vector<bool>(leaves.tensors.size(), true),
-               [](std::size_t, const at::Tensor&) {});
+  internal::run_backward(output_edges, std::move(grads), targets,
+                         /*keep_graph=*/false, leaves,
+                         std::vector<bool>(leaves.tensors.size(), true),
+                         [](std::size_t, const at::Tensor&) {});
   stamps.backward_end = internal::Stamp::now(device);
 
   boundary = without_graph(output);
@@ -255,8 +257,8 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
   const c10::InferenceMode normal_mode(false);
 
   std::vector<Sandbox> sandboxes = sandboxes_of(module);
-  const Company concurrent_copies(module, sample,
-                        device.is_cpu() ? options.concurrent_copies() : 0);
+  const Company concurrent_copies(
+      module, sample, device.is_cpu() ? options.concurrent_copies() : 0);
   std::vector<std::vector<LayerTime>> times(sandboxes.size());
   sweep(sandboxes, sample, device, times);
   for (auto& list : times) list.clear();

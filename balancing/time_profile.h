@@ -56,12 +56,12 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
 // (memory pools, code that is loaded on first use) and does not count: with it,
 // the first layers would seem to take a quarter of the model's time.
 //
-// Each layer runs by itself on the calling thread (and on those of `concurrent_copies`).
-// Its input is the output of the layers before it, skip tensors included. Its
-// backward starts from ones for each output that requires a gradient. It
-// computes the gradients of the layer's parameters and of those inputs whose
-// producers need a gradient. The gradient of `sample` is computed only if
-// `sample` requires one.
+// Each layer runs by itself on the calling thread (and on those of
+// `concurrent_copies`). Its input is the output of the layers before it, skip
+// tensors included. Its backward starts from ones for each output that requires
+// a gradient. It computes the gradients of the layer's parameters and of those
+// inputs whose producers need a gradient. The gradient of `sample` is computed
+// only if `sample` requires one.
 //
 // `sample`: a torch::Tensor, a std::vector<torch::Tensor> or a std::tuple of 1
 // to 8 of them. Give it the size of one micro-batch. It is not changed.
@@ -72,19 +72,20 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
 // LibTorch's default random number generators are restored.
 //
 // Throws c10::ValueError if a parameter already has a gradient, if `timeout` is
-// negative, infinite or NaN, or if `concurrent_copies` is negative. Throws c10::TypeError
-// if the sample or an output is not a tensor, c10::Error if `module` is null,
-// and whatever a layer throws.
-// Threads: any thread may call this while no other thread uses `module` or
-// LibTorch's default random number generators; restoring their states would
-// repeat numbers. Other work on the machine makes layers look slower.
-// The idea is that of torchgpipe's balance_by_time, which also counts the first
-// sweep and sums forward and backward.
+// negative, infinite or NaN, or if `concurrent_copies` is negative. Throws
+// c10::TypeError if the sample or an output is not a tensor, c10::Error if
+// `module` is null, and whatever a layer throws. Threads: any thread may call
+// this while no other thread uses `module` or LibTorch's default random number
+// generators; restoring their states would repeat numbers. Other work on the
+// machine makes layers look slower. The idea is that of torchgpipe's
+// balance_by_time, which also counts the first sweep and sums forward and
+// backward.
 template <typename Sample>
 std::vector<LayerTime> profile_times(torch::nn::Sequential module,
                                      Sample sample,
                                      const TimeOptions& options = {}) {
-  return detail::profile_times(module, internal::Value::wrap(std::move(sample)), options);
+  return detail::profile_times(module, internal::Value::wrap(std::move(sample)),
+                               options);
 }
 
 }  // namespace gpipe::balancing

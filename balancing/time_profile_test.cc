@@ -357,10 +357,12 @@ TEST(ProfileTimesTest, ALayerThatCannotBeCopiedHasNoCompany) {
 
 TEST(ProfileTimesTest, AnErrorComesOutOfCompanyToo) {
   Sequential model(torch::nn::Linear(2, 2), torch::nn::Linear(3, 2));
-  EXPECT_THROW(profile_times(model, torch::ones({1, 2}), once().concurrent_copies(1)),
-               c10::Error);
-  EXPECT_THROW(profile_times(model, torch::ones({1, 2}), once().concurrent_copies(-1)),
-               c10::ValueError);
+  EXPECT_THROW(
+      profile_times(model, torch::ones({1, 2}), once().concurrent_copies(1)),
+      c10::Error);
+  EXPECT_THROW(
+      profile_times(model, torch::ones({1, 2}), once().concurrent_copies(-1)),
+      c10::ValueError);
 }
 
 using AcceleratorTest = simulated::SimulatedTest;

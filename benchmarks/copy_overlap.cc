@@ -57,7 +57,8 @@ TORCH_MODULE(Worker);
 
 // Returns true for the scopes that give copies their own streams. Without these
 // scopes, copies run on the streams that compute.
-bool leave_out_copy_streams(internal::Ordering ordering, const internal::Site& site) {
+bool leave_out_copy_streams(internal::Ordering ordering,
+                            const internal::Site& site) {
   return ordering == internal::Ordering::kScope &&
          std::strstr(site.file, "transport.cc") != nullptr;
 }

@@ -110,10 +110,11 @@ int measure() {
   const double ideal = static_cast<double>(chunks + FLAGS_partitions - 1) *
                        static_cast<double>(FLAGS_sleep_ms) * 1e-3;
   Table table;
-  table.title =
-      "Overlap of " + std::to_string(FLAGS_partitions) + " CPU partitions, " +
-      std::to_string(chunks) + " micro-batches, layers that sleep " +
-      std::to_string(FLAGS_sleep_ms) + " ms, checkpoint " + to_string(checkpoint);
+  table.title = "Overlap of " + std::to_string(FLAGS_partitions) +
+                " CPU partitions, " + std::to_string(chunks) +
+                " micro-batches, layers that sleep " +
+                std::to_string(FLAGS_sleep_ms) + " ms, checkpoint " +
+                to_string(checkpoint);
   table.name_column = "pass";
   table.columns = {"seconds", "ideal", "goal", "met"};
   // The goals are 0.24 s for an ideal of 0.22 s, and 0.47 s for 0.44 s.

@@ -31,7 +31,8 @@
 namespace gpipe::benchmarks {
 namespace {
 
-bool is_scope_of_a_copy(internal::Ordering ordering, const internal::Site& site) {
+bool is_scope_of_a_copy(internal::Ordering ordering,
+                        const internal::Site& site) {
   return ordering == internal::Ordering::kScope &&
          std::strstr(site.file, "transport.cc") != nullptr;
 }

@@ -77,7 +77,7 @@ Table timeline_table(const Benchmark& benchmark,
     row.name = outcome.experiment.name;
     row.durations = outcome.durations;
     row.error = outcome.error;
-    row.cells = {to_string(outcome.mode),     {median_speed(outcome), 2},
+    row.cells = {to_string(outcome.mode),   {median_speed(outcome), 2},
                  range_of(speeds(outcome)), {ratio, 3},
                  peak_of(outcome.timeline), idle_of(outcome.timeline)};
     const auto& published = outcome.experiment.published;

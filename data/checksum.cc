@@ -10,7 +10,8 @@ uint32_t checksum_of(const at::Tensor& tensor, uint32_t so_far) {
 }
 
 uint32_t checksum_of(const std::vector<int64_t>& numbers, uint32_t so_far) {
-  return internal::crc32c(numbers.data(), numbers.size() * sizeof(int64_t), so_far);
+  return internal::crc32c(numbers.data(), numbers.size() * sizeof(int64_t),
+                          so_far);
 }
 
 uint32_t checksum_of(const std::string& name, uint32_t so_far) {

@@ -22,7 +22,8 @@ DeferredBatchNorm& DeferredBatchNorm::operator=(DeferredBatchNorm&&) noexcept =
     default;
 
 DeferredBatchNorm::Scope::Scope(internal::NormStatistics* statistics)
-    : scope_(std::make_unique<internal::NormScope>(statistics, /*record=*/true)) {}
+    : scope_(
+          std::make_unique<internal::NormScope>(statistics, /*record=*/true)) {}
 
 DeferredBatchNorm::Scope::~Scope() = default;
 

@@ -10,8 +10,8 @@
 namespace gpipe {
 
 namespace internal {
-class internal::NormStatistics;
-class internal::NormScope;
+class NormStatistics;
+class NormScope;
 }  // namespace internal
 
 // Collects the running statistics of BatchNorm layers over a mini-batch.

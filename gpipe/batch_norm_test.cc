@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
-#include "gpipe/system_tests/options.h"
 
 namespace gpipe {
 namespace {

@@ -7,13 +7,13 @@
 #include <ostream>
 #include <utility>
 
-#include "gpipe/runtime/step/assembly.h"
 #include "gpipe/runtime/cell/grad_norm.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
-#include "gpipe/runtime/step/pipeline.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/threads.h"
+#include "gpipe/runtime/step/assembly.h"
+#include "gpipe/runtime/step/microbatch.h"
+#include "gpipe/runtime/step/pipeline.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe {
@@ -92,7 +92,8 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   internal::check_layers_differ(module);
   verify_skippables(module);
   internal::check_balance(options_.balance(), module->size());
-  internal::check_stages_per_rank(options_.balance().size(), options_.stages_per_rank());
+  internal::check_stages_per_rank(options_.balance().size(),
+                                  options_.stages_per_rank());
   const std::size_t stages = options_.balance().size();
   const std::size_t ranks = stages / options_.stages_per_rank();
   const std::vector<int> rank_of_stage = place_stages(
@@ -176,8 +177,8 @@ void GPipeImpl::to(torch::Dtype dtype, bool non_blocking) {
 void GPipeImpl::pretty_print(std::ostream& stream) const {
   stream << "gpipe::GPipe(balance=" << c10::IntArrayRef(balance())
          << ", devices=" << c10::ArrayRef<c10::Device>(devices())
-         << ", chunks=" << chunks() << ", checkpoint=" << to_string(checkpoint())
-         << ")";
+         << ", chunks=" << chunks()
+         << ", checkpoint=" << to_string(checkpoint()) << ")";
 }
 
 }  // namespace gpipe

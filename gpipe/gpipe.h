@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "gpipe/runtime/cell/checkpoint.h"
-#include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/cell/phase.h"
-#include "gpipe/runtime/step/train.h"
 #include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/step/train.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/skip/keeps_devices.h"
@@ -27,7 +27,7 @@
 namespace gpipe {
 
 namespace internal {
-class internal::Pipeline;
+class Pipeline;
 }  // namespace internal
 
 // The options of a GPipe. Each setter returns the options, so calls chain.
@@ -142,7 +142,8 @@ class GPipeImpl : public torch::nn::Module, public internal::KeepsDevices {
   // pipeline remains usable after an error.
   template <typename Output = torch::Tensor, typename Input>
   Output forward(Input input) {
-    return run(internal::Value::wrap(std::move(input))).template unwrap<Output>();
+    return run(internal::Value::wrap(std::move(input)))
+        .template unwrap<Output>();
   }
 
   // Runs forward, loss and backward of a mini-batch in the order of `schedule`
@@ -191,8 +192,10 @@ class GPipeImpl : public torch::nn::Module, public internal::KeepsDevices {
                         const Schedule& schedule,
                         const TrainOptions& options = {}) {
     return run_train(
-        internal::Value::wrap(std::move(input)), internal::Value::wrap(std::move(target)),
-        [&loss](internal::Value of_output, internal::Value of_target) -> torch::Tensor {
+        internal::Value::wrap(std::move(input)),
+        internal::Value::wrap(std::move(target)),
+        [&loss](internal::Value of_output,
+                internal::Value of_target) -> torch::Tensor {
           return loss(std::move(of_output).template unwrap<Output>(),
                       std::move(of_target).template unwrap<Target>());
         },
@@ -252,9 +255,11 @@ class GPipeImpl : public torch::nn::Module, public internal::KeepsDevices {
 
  private:
   internal::Value run(internal::Value input);
-  StepResult run_train(const internal::Value& input, const internal::Value& target,
-                       const std::function<torch::Tensor(internal::Value, internal::Value)>& loss,
-                       const Schedule& schedule, const TrainOptions& options);
+  StepResult run_train(
+      const internal::Value& input, const internal::Value& target,
+      const std::function<torch::Tensor(internal::Value, internal::Value)>&
+          loss,
+      const Schedule& schedule, const TrainOptions& options);
 
   GPipeOptions options_;
   std::vector<torch::nn::AnyModule> layers_;

@@ -25,11 +25,11 @@
 #include <vector>
 
 #include "gpipe/skip.h"
+#include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
-#include "gpipe/system_tests/options.h"
 
 namespace gpipe {
 namespace {

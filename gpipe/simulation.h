@@ -9,8 +9,6 @@
 //   std::cout << timeline.makespan << "\n" << gpipe::to_text(timeline);
 #pragma once
 
-#include "gpipe/simulation/search/automatic.h"
-#include "gpipe/simulation/search/options.h"
 #include "gpipe/simulation/chrome_trace.h"
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/critical_path.h"
@@ -18,6 +16,8 @@
 #include "gpipe/simulation/improve.h"
 #include "gpipe/simulation/memory.h"
 #include "gpipe/simulation/named_timeline.h"
+#include "gpipe/simulation/search/automatic.h"
+#include "gpipe/simulation/search/options.h"
 #include "gpipe/simulation/shared_cores.h"
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/simulation/svg.h"

@@ -76,7 +76,8 @@ class Counter {
 };
 
 std::vector<LayerSummary> describe_layers(
-    const torch::nn::Sequential& model, const std::vector<internal::LayerSkips>& skips) {
+    const torch::nn::Sequential& model,
+    const std::vector<internal::LayerSkips>& skips) {
   std::vector<LayerSummary> layers;
   Counter counter;
   for (const auto& child : model->named_children()) {
@@ -92,7 +93,8 @@ std::vector<LayerSummary> describe_layers(
   return layers;
 }
 
-void run_layers(torch::nn::Sequential model, internal::Value value, internal::SkipTracker& tracker,
+void run_layers(torch::nn::Sequential model, internal::Value value,
+                internal::SkipTracker& tracker,
                 std::vector<LayerSummary>& layers) {
   const c10::NoGradGuard no_grad;
   const MetaScope meta(MetaScope::Extent::kAllTensors);
@@ -144,9 +146,9 @@ std::vector<PartitionSummary> describe_partitions(
   return partitions;
 }
 
-const std::string& layer_of(const SkipKey& key,
-                            const std::vector<internal::LayerSkips>& skips,
-                            std::vector<SkipKey> internal::LayerSkips::*declared) {
+const std::string& layer_of(
+    const SkipKey& key, const std::vector<internal::LayerSkips>& skips,
+    std::vector<SkipKey> internal::LayerSkips::*declared) {
   for (const internal::LayerSkips& layer : skips) {
     for (const SkipKey& each : layer.*declared) {
       if (each == key) return layer.layer;
@@ -209,7 +211,8 @@ namespace detail {
 
 Summary summarize(const torch::nn::Sequential& model,
                   const std::vector<int64_t>& balance,
-                  const std::vector<c10::Device>& devices, const internal::Value* input) {
+                  const std::vector<c10::Device>& devices,
+                  const internal::Value* input) {
   TORCH_CHECK_VALUE(!model.is_empty(), "summary: the model is null");
   verify_skippables(model);
   const auto layers = static_cast<int64_t>(model->size());
@@ -217,7 +220,8 @@ Summary summarize(const torch::nn::Sequential& model,
       balance.empty() && layers > 0 ? std::vector<int64_t>{layers} : balance;
   check_balance(cut, layers);
 
-  const std::vector<internal::LayerSkips> skips = internal::declared_skips(model);
+  const std::vector<internal::LayerSkips> skips =
+      internal::declared_skips(model);
   Summary summary;
   summary.layers = describe_layers(model, skips);
   SizingTracker tracker;

@@ -90,7 +90,8 @@ std::ostream& operator<<(std::ostream& stream, const Summary& summary);
 namespace detail {
 Summary summarize(const torch::nn::Sequential& model,
                   const std::vector<int64_t>& balance,
-                  const std::vector<c10::Device>& devices, const internal::Value* input);
+                  const std::vector<c10::Device>& devices,
+                  const internal::Value* input);
 Summary summarize(const GPipe& pipeline, const internal::Value* input);
 }  // namespace detail
 

@@ -14,8 +14,8 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/summary.h"
-#include "gpipe/testing/simulated/simulated.h"
 #include "gpipe/system_tests/options.h"
+#include "gpipe/testing/simulated/simulated.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/testing/crossings.h"

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
-#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/testing/rounds.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
@@ -25,7 +25,7 @@
 namespace gpipe {
 namespace {
 
-using gpipe::testing::CountingAllocator;
+using gpipe::instruments::CountingAllocator;
 using torch::Tensor;
 
 struct Model {
@@ -110,7 +110,7 @@ bool workspaces_are_known() {
 }
 
 TEST_P(ModelMemory, IsForetoldWithoutMemory) {
-  CountingAllocator::install();
+  instruments::CountingAllocator::install();
   const auto& [model, partitions, mode] = GetParam();
   torch::manual_seed(0);
 
@@ -121,11 +121,12 @@ TEST_P(ModelMemory, IsForetoldWithoutMemory) {
   step(
       pipeline, input, [] { return 0; }, [] { return 0; });
   pipeline->zero_grad();
-  const int64_t before = CountingAllocator::live_bytes();
-  CountingAllocator::reset_peak();
+  const int64_t before = instruments::CountingAllocator::live_bytes();
+  instruments::CountingAllocator::reset_peak();
   const Bytes cpu = step(
-      pipeline, input, [=] { return CountingAllocator::live_bytes() - before; },
-      [=] { return CountingAllocator::peak_bytes() - before; });
+      pipeline, input,
+      [=] { return instruments::CountingAllocator::live_bytes() - before; },
+      [=] { return instruments::CountingAllocator::peak_bytes() - before; });
 
   // Captured by name, because clang 14 captures no structured binding.
   GPipe dry = [&, &model = model, partitions = partitions, mode = mode] {
@@ -153,7 +154,7 @@ TEST_P(ModelMemory, IsForetoldWithoutMemory) {
 class PlainModelMemory : public ::testing::TestWithParam<Model> {};
 
 TEST_P(PlainModelMemory, IsForetoldWithoutMemory) {
-  CountingAllocator::install();
+  instruments::CountingAllocator::install();
   at::set_num_threads(1);
   torch::manual_seed(0);
   const auto step = [](torch::nn::Sequential& model, const Tensor& input,
@@ -168,12 +169,13 @@ TEST_P(PlainModelMemory, IsForetoldWithoutMemory) {
   const Tensor input = GetParam().input();
   step(on_cpu, input, [] { return 0; });
   on_cpu->zero_grad();
-  const int64_t before = CountingAllocator::live_bytes();
-  CountingAllocator::reset_peak();
-  const int64_t cpu = step(
-      on_cpu, input, [=] { return CountingAllocator::live_bytes() - before; });
-  const auto cpu_peak =
-      static_cast<double>(CountingAllocator::peak_bytes() - before);
+  const int64_t before = instruments::CountingAllocator::live_bytes();
+  instruments::CountingAllocator::reset_peak();
+  const int64_t cpu = step(on_cpu, input, [=] {
+    return instruments::CountingAllocator::live_bytes() - before;
+  });
+  const auto cpu_peak = static_cast<double>(
+      instruments::CountingAllocator::peak_bytes() - before);
 
   auto on_meta = [] {
     const MetaGuard meta;

@@ -140,7 +140,8 @@ void check_fixed_flags(const FlagValues& saved, const FlagValues& now,
                     ". Use the flags of that run, or another --run_dir");
 }
 
-std::vector<std::string> changes(const FlagValues& saved, const FlagValues& now) {
+std::vector<std::string> changes(const FlagValues& saved,
+                                 const FlagValues& now) {
   std::vector<std::string> lines;
   for (const auto& [flag, value] : now) {
     const auto found = saved.find(flag);

@@ -40,6 +40,7 @@ void check_fixed_flags(const FlagValues& saved, const FlagValues& now,
                        const std::string& folder);
 
 // Returns one line for each flag that differs between `saved` and `now`.
-std::vector<std::string> changes(const FlagValues& saved, const FlagValues& now);
+std::vector<std::string> changes(const FlagValues& saved,
+                                 const FlagValues& now);
 
 }  // namespace gpipe::trainer

@@ -12,21 +12,23 @@ namespace {
 using gpipe::testing::value_error_of;
 
 TEST(RunWordsTest, AreReadAsTheyWereWritten) {
-  const FlagValues words{{"--model", ""}, {"--resume", "a=b\nc"}, {"--lr", "0.1"}};
+  const FlagValues words{
+      {"--model", ""}, {"--resume", "a=b\nc"}, {"--lr", "0.1"}};
   EXPECT_EQ(parse_flag_values(bytes_of(words)), words);
   EXPECT_EQ(parse_flag_values(bytes_of({})), FlagValues());
 }
 
 TEST(RunWordsTest, WhatDiffersFromTheFirstProcessIsNamedWithBothValues) {
   const FlagValues first{{"--lr", "0.1"},
-                    {"--model", "unet"},
-                    {"--seed", "1"},
-                    {"--unet_depth", "3"}};
+                         {"--model", "unet"},
+                         {"--seed", "1"},
+                         {"--unet_depth", "3"}};
   const FlagValues second{{"--lr", "0.1"},
-                     {"--model", "unet"},
-                     {"--seed", "2"},
-                     {"--unet_depth", "3"}};
-  const FlagValues third{{"--lr", "0.1"}, {"--model", "resnet50"}, {"--seed", "3"}};
+                          {"--model", "unet"},
+                          {"--seed", "2"},
+                          {"--unet_depth", "3"}};
+  const FlagValues third{
+      {"--lr", "0.1"}, {"--model", "resnet50"}, {"--seed", "3"}};
   EXPECT_EQ(value_error_of([&] {
               check_same_flags({first, first});
             }),

@@ -64,7 +64,8 @@ at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
 template <typename internal::Pipeline>
 class Trainer {
  public:
-  Trainer(internal::Pipeline pipeline, const std::string& folder, const RunShard& shard)
+  Trainer(internal::Pipeline pipeline, const std::string& folder,
+          const RunShard& shard)
       : pipeline_(std::move(pipeline)),
         optimizer_(pipeline_->parameters(), torch::optim::AdamWOptions(0.05)),
         rates_(LearningRateSchedule("warmup:2,linear:20"), optimizer_),

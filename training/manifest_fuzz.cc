@@ -25,7 +25,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
       size, {}, parse, [](const internal::Manifest& manifest) {
         const std::string written = gpipe::internal::manifest_text(manifest);
         gpipe::testing::fuzz_check(
-            gpipe::internal::manifest_text(gpipe::internal::parse_manifest(written)) == written,
+            gpipe::internal::manifest_text(
+                gpipe::internal::parse_manifest(written)) == written,
             "what is written is read again");
       });
   return 0;

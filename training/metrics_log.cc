@@ -184,7 +184,8 @@ MetricsLog::MetricsLog(const std::string& folder,
   file.write(kept.csv.data(), kept.csv.size());
   file.commit();
 
-  const std::vector<std::string> old_events = internal::EventFile::all_in(folder);
+  const std::vector<std::string> old_events =
+      internal::EventFile::all_in(folder);
   const double now = clock_();
   events_.emplace(folder, now);
   events_->restart(now, 1);

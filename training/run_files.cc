@@ -118,7 +118,7 @@ std::string file_name(const char* kind, const RunShard& shard) {
 
 // Writes the files of this process and returns their manifest.
 internal::Manifest write_part(const std::string& folder, const RunState& state,
-                    const RunShard& shard) {
+                              const RunShard& shard) {
   internal::Manifest manifest;
   manifest.step = state.step;
   manifest.words = state.words;
@@ -127,7 +127,8 @@ internal::Manifest write_part(const std::string& folder, const RunState& state,
   const auto write = [&](const char* kind, const StateDict& tensors,
                          std::optional<internal::TensorFileRecord>& record) {
     if (tensors.is_empty()) return;
-    record = internal::write_tensor_file(folder, file_name(kind, shard), tensors);
+    record =
+        internal::write_tensor_file(folder, file_name(kind, shard), tensors);
   };
   write("model", state.model, part.model);
 
@@ -136,7 +137,8 @@ internal::Manifest write_part(const std::string& folder, const RunState& state,
     manifest.optimizer = *state.optimizer;
     for (auto& [name, parameter] : manifest.optimizer->parameters) {
       for (auto& [what, tensor] : parameter.tensors) {
-        tensors.insert(internal::tensor_key(what, name), std::exchange(tensor, {}));
+        tensors.insert(internal::tensor_key(what, name),
+                       std::exchange(tensor, {}));
       }
     }
     write("optimizer", tensors, part.optimizer);
@@ -150,7 +152,8 @@ internal::Manifest write_part(const std::string& folder, const RunState& state,
   return manifest;
 }
 
-void write_manifest(const std::string& folder, const internal::Manifest& manifest) {
+void write_manifest(const std::string& folder,
+                    const internal::Manifest& manifest) {
   const std::string text = internal::manifest_text(manifest);
   internal::FileWriter file(folder + "/" + kManifestName);
   file.write(text.data(), text.size());
@@ -180,7 +183,7 @@ internal::Manifest read_manifest(const std::string& folder, int64_t step) {
   }
   if (manifest.step != step) {
     throw internal::Damage(std::string(kManifestName) + " is that of step " +
-                 std::to_string(manifest.step));
+                           std::to_string(manifest.step));
   }
   return manifest;
 }
@@ -226,7 +229,8 @@ RunState read_state(const std::string& folder, int64_t step,
   StateDict of_optimizer;
   for (const internal::Manifest::Part& part : manifest.parts) {
     if (part.model) {
-      state.model.update(internal::read_tensor_file(folder, *part.model, wanted));
+      state.model.update(
+          internal::read_tensor_file(folder, *part.model, wanted));
     }
     if (part.optimizer) {
       of_optimizer.update(internal::read_tensor_file(
@@ -245,7 +249,9 @@ RunState read_state(const std::string& folder, int64_t step,
       for (auto& [what, tensor] : parameter.tensors) {
         const at::Tensor* const found =
             of_optimizer.find(internal::tensor_key(what, name));
-        if (!found) throw internal::Damage(internal::tensor_key(what, name) + " is in no file");
+        if (!found)
+          throw internal::Damage(internal::tensor_key(what, name) +
+                                 " is in no file");
         tensor = *found;
       }
       optimizer.parameters.emplace(name, std::move(parameter));
@@ -302,17 +308,19 @@ void RunFiles::save(const RunState& state) {
   })[0];
   const std::string path = folder_ + "/" + name;
 
-  const std::vector<std::string> parts =
-      together([&] { return internal::manifest_text(write_part(path, state, shard)); });
+  const std::vector<std::string> parts = together(
+      [&] { return internal::manifest_text(write_part(path, state, shard)); });
 
   together([&] {
     if (!first) return "";
     std::vector<internal::Manifest> manifests;
-    for (const auto& each : parts) manifests.push_back(internal::parse_manifest(each));
+    for (const auto& each : parts)
+      manifests.push_back(internal::parse_manifest(each));
     write_manifest(path, internal::merge(std::move(manifests)));
     internal::sync_folder(path);
     // An earlier save of this step now has the temporary name.
-    if (!internal::exchange_folder(path, folder_of(state.step), path + kAside)) {
+    if (!internal::exchange_folder(path, folder_of(state.step),
+                                   path + kAside)) {
       temporary.release();
     }
     return "";

@@ -347,7 +347,8 @@ TEST(RunFilesTest, ALaterVersionOfTheFormatIsAnErrorAndNotPassedOver) {
   text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
   const std::size_t end = text.find(",\n \"crc32c\"");
   char digits[9];
-  std::snprintf(digits, sizeof digits, "%08x", internal::crc32c(text.data(), end));
+  std::snprintf(digits, sizeof digits, "%08x",
+                internal::crc32c(text.data(), end));
   text.replace(end + 14, 8, digits);
   write_bytes(path, text);
   EXPECT_EQ(value_error_of([&] { run.files.load_latest(); }),

@@ -25,9 +25,11 @@ Timeline example() {
       {{{{0, ActionKind::kForward, 0}, 0, 2},
         {{0, ActionKind::kRecompute, 0, /*fused_with_next=*/true}, 10, 12},
         {{0, ActionKind::kBackward, 0}, 12, 16}},
-       {{{1, ActionKind::kForward, 0}, 3, 5}, {{1, ActionKind::kBackward, 0}, 5, 9}}});
-  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3, 2048},
-                        {{1, ActionKind::kBackward, 0}, 1, 0, 9, 9.5, 9.5, 2048}};
+       {{{1, ActionKind::kForward, 0}, 3, 5},
+        {{1, ActionKind::kBackward, 0}, 5, 9}}});
+  timeline.transfers = {
+      {{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3, 2048},
+      {{1, ActionKind::kBackward, 0}, 1, 0, 9, 9.5, 9.5, 2048}};
   timeline.memory = {{{0, 1024}, {2, 4096}}, {{0, 512}}};
   timeline.peak_bytes = {4096, 512};
   return timeline;

@@ -27,8 +27,8 @@ namespace {
 using ReadAt = std::function<void(uint64_t offset, void* to, std::size_t size)>;
 
 Safetensors read(uint64_t file_bytes, const ReadAt& read_at) {
-  TORCH_CHECK_VALUE(file_bytes >= internal::kSafetensorsLengthBytes, "has ", file_bytes,
-                    " bytes, too few for a header");
+  TORCH_CHECK_VALUE(file_bytes >= internal::kSafetensorsLengthBytes, "has ",
+                    file_bytes, " bytes, too few for a header");
   uint8_t bytes[internal::kSafetensorsLengthBytes];
   read_at(0, bytes, sizeof bytes);
   uint64_t length = 0;
@@ -39,11 +39,13 @@ Safetensors read(uint64_t file_bytes, const ReadAt& read_at) {
   TORCH_CHECK_VALUE(length <= std::min(rest, internal::kMaxSafetensorsHeader),
                     "should begin with a header of ", length,
                     " bytes, but there are ", rest, ", and ",
-                    internal::kMaxSafetensorsHeader, " are the most that are allowed");
+                    internal::kMaxSafetensorsHeader,
+                    " are the most that are allowed");
 
   std::string json(length, '\0');
   read_at(internal::kSafetensorsLengthBytes, json.data(), json.size());
-  internal::SafetensorsHeader header = internal::parse_safetensors_header(json, rest - length);
+  internal::SafetensorsHeader header =
+      internal::parse_safetensors_header(json, rest - length);
 
   Safetensors result;
   result.metadata = std::move(header.metadata);
@@ -129,7 +131,8 @@ Safetensors parse_safetensors(const void* bytes, std::size_t size,
 
 void write_safetensors(const std::string& path, const StateDict& tensors,
                        const SafetensorsMetadata& metadata) {
-  const internal::SafetensorsLayout layout = internal::lay_out(tensors, metadata);
+  const internal::SafetensorsLayout layout =
+      internal::lay_out(tensors, metadata);
   internal::AtomicFile file(path);
   file.write(layout.start.data(), layout.start.size());
   for (const std::size_t k : layout.order) {

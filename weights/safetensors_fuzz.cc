@@ -24,8 +24,8 @@ void check_header(std::string_view file) {
     length = length << 8 | static_cast<uint8_t>(file[k]);
   }
   const std::size_t bytes = file.size() - kLengthBytes - length;
-  const auto header =
-      gpipe::internal::parse_safetensors_header(file.substr(kLengthBytes, length), bytes);
+  const auto header = gpipe::internal::parse_safetensors_header(
+      file.substr(kLengthBytes, length), bytes);
   const auto again = gpipe::internal::parse_safetensors_header(
       gpipe::internal::safetensors_header_text(header), bytes);
   const auto same = [](const auto& a, const auto& b) {

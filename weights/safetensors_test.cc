@@ -83,8 +83,8 @@ TEST(SafetensorsTest, EveryTensorIsAlignedToItsElements) {
   const auto header_bytes =
       static_cast<uint8_t>(bytes[0]) + 256 * static_cast<uint8_t>(bytes[1]);
   EXPECT_EQ(header_bytes % 8, 0);
-  const internal::SafetensorsHeader header =
-      internal::parse_safetensors_header(bytes.substr(8, header_bytes), 24 + 12 + 6 + 3);
+  const internal::SafetensorsHeader header = internal::parse_safetensors_header(
+      bytes.substr(8, header_bytes), 24 + 12 + 6 + 3);
   std::vector<uint64_t> begins;
   for (const auto& entry : header.entries) begins.push_back(entry.begin);
   EXPECT_EQ(begins, (std::vector<uint64_t>{42, 36, 24, 0}));

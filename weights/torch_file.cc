@@ -101,14 +101,14 @@ StateDict read(const std::string& path) {
                     "torch.save(torch.jit.load(path).state_dict(), path)");
   if (archive.has("byteorder")) {
     const std::string order = archive.text("byteorder");
-    TORCH_CHECK_VALUE(order == "little", "has byte order ", internal::in_quotes(order),
-                      "; only 'little' is read");
+    TORCH_CHECK_VALUE(order == "little", "has byte order ",
+                      internal::in_quotes(order), "; only 'little' is read");
   }
   const std::string bytes = archive.text("data.pkl");
   const internal::Pickle pickle(bytes);
-  return internal::tensors_of(pickle.value(), [&](const std::string& key, int64_t) {
-    return archive.storage(key);
-  });
+  return internal::tensors_of(
+      pickle.value(),
+      [&](const std::string& key, int64_t) { return archive.storage(key); });
 }
 
 // ---- Writing
@@ -123,7 +123,8 @@ struct Storages {
 };
 
 void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), internal::in_quotes(name), " is undefined");
+  TORCH_CHECK_VALUE(tensor.defined(), internal::in_quotes(name),
+                    " is undefined");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized() &&
                         internal::find_dtype(tensor.scalar_type()),
                     internal::in_quotes(name), " is a ", tensor.toString(),
@@ -132,8 +133,8 @@ void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
                     " is on the meta device, and so has no values");
 }
 
-internal::PickledTensor describe(const std::string& name, const at::Tensor& tensor,
-                       Storages& storages) {
+internal::PickledTensor describe(const std::string& name,
+                                 const at::Tensor& tensor, Storages& storages) {
   const c10::Storage& storage = tensor.storage();
   const auto [found, is_new] = storages.numbers.emplace(
       storage.unsafeGetStorageImpl(), storages.storages.size());
@@ -144,9 +145,10 @@ internal::PickledTensor describe(const std::string& name, const at::Tensor& tens
     storages.names.push_back(name);
   }
   TORCH_CHECK_VALUE(storages.dtypes[number] == tensor.scalar_type(),
-                    internal::in_quotes(storages.names[number]), " and ", internal::in_quotes(name),
-                    " share memory, but the one is ", storages.dtypes[number],
-                    " and the other ", tensor.scalar_type(),
+                    internal::in_quotes(storages.names[number]), " and ",
+                    internal::in_quotes(name), " share memory, but the one is ",
+                    storages.dtypes[number], " and the other ",
+                    tensor.scalar_type(),
                     ", which PyTorch's files cannot express; clone() one");
   return {name,
           std::to_string(number),

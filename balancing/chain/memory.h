@@ -6,8 +6,8 @@
 
 namespace gpipe::balancing::detail {
 
-// Throws InfeasibleError (balancing/solver/infeasible.h). Call it only if no cut of
-// the chain respects the limits.
+// Throws InfeasibleError (balancing/solver/infeasible.h). Call it only if no
+// cut of the chain respects the limits.
 //
 // Complexity: O(p n^2). The smallest sufficient limit is the minimum over all
 // cuts of the largest block, by dynamic programming.

@@ -9,9 +9,9 @@
 
 namespace gpipe::balancing::detail {
 
-// Returns the cuts of balance_cost() (balancing/solver/partition.h) for forward +
-// backward, and of balance_fill_drain() (balancing/solver/fill_drain.h). The chain
-// must have passed check_chain().
+// Returns the cuts of balance_cost() (balancing/solver/partition.h) for forward
+// + backward, and of balance_fill_drain() (balancing/solver/fill_drain.h). The
+// chain must have passed check_chain().
 std::vector<std::vector<int64_t>> plain_balances(const Chain& chain);
 
 }  // namespace gpipe::balancing::detail

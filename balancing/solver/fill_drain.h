@@ -32,9 +32,9 @@ double fill_drain_time(const std::vector<double>& forward,
 // Returns the layers per partition, each > 0, of a cut with the smallest
 // fill_drain_time().
 //
-// balance_cost() of the sums (balancing/solver/partition.h) assumes that the same
-// partition has the slowest forward and the slowest backward. Where that is
-// false, the cut of this function is faster; it is never slower.
+// balance_cost() of the sums (balancing/solver/partition.h) assumes that the
+// same partition has the slowest forward and the slowest backward. Where that
+// is false, the cut of this function is faster; it is never slower.
 //
 // Ties: among the best cuts, those whose largest sum of forward and backward is
 // smallest are kept. Among these, the result is the one that balance_cost()

@@ -36,8 +36,8 @@ namespace gpipe::balancing {
 // balancing algorithms for 1D partitioning", J. Parallel Distrib. Comput. 64,
 // 2004). The most even of the best cuts takes O(p n log n) time and O(p n)
 // memory, which the bound above limits to about 2 ms. 100,000 layers into 1,024
-// take about 10 ms on one core (bazel run //balancing/solver:partition_benchmark).
-// Threads: pure function.
+// take about 10 ms on one core (bazel run
+// //balancing/solver:partition_benchmark). Threads: pure function.
 std::vector<int64_t> balance_cost(const std::vector<double>& costs,
                                   int64_t partitions);
 

@@ -16,9 +16,10 @@ namespace {
 void shuffle_backwards(Schedule& schedule, uint64_t seed) {
   std::mt19937_64 random(seed);
   for (auto& actions : schedule.ranks) {
-    const auto first = std::find_if(
-        actions.begin(), actions.end(),
-        [](const Action& action) { return action.kind == ActionKind::kBackward; });
+    const auto first =
+        std::find_if(actions.begin(), actions.end(), [](const Action& action) {
+          return action.kind == ActionKind::kBackward;
+        });
     std::shuffle(first, actions.end(), random);
   }
 }

@@ -12,7 +12,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-using testing::CountingAllocator;
+using instruments::CountingAllocator;
 
 constexpr auto kAll =
     static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
@@ -28,7 +28,7 @@ std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices) {
 }
 
 int64_t held_bytes(const c10::Device& device) {
-  return device.is_cpu() ? CountingAllocator::live_bytes()
+  return device.is_cpu() ? instruments::CountingAllocator::live_bytes()
                          : at::accelerator::getDeviceStats(device.index())
                                .allocated_bytes[kAll]
                                .current;
@@ -67,7 +67,7 @@ MemoryWatch::MemoryWatch(const std::vector<c10::Device>& devices)
   for (const auto& device : devices_) {
     if (device.is_cpu()) {
       static std::once_flag installed;
-      std::call_once(installed, CountingAllocator::install);
+      std::call_once(installed, instruments::CountingAllocator::install);
     }
     base_.push_back(held_bytes(device));
   }
@@ -78,7 +78,7 @@ void MemoryWatch::reset_peaks() const {
   synchronize(devices_);
   for (const auto& device : devices_) {
     if (device.is_cpu()) {
-      CountingAllocator::reset_peak();
+      instruments::CountingAllocator::reset_peak();
     } else {
       at::accelerator::resetPeakStats(device.index());
     }
@@ -93,7 +93,7 @@ std::vector<DeviceMemory> MemoryWatch::read(
     const auto& device = devices_[i];
     DeviceMemory& of_device = memory.emplace_back(lasting_on(device, lasting));
     if (device.is_cpu()) {
-      of_device.peak = CountingAllocator::peak_bytes() - base_[i];
+      of_device.peak = instruments::CountingAllocator::peak_bytes() - base_[i];
     } else {
       const auto stats = at::accelerator::getDeviceStats(device.index());
       of_device.peak = stats.allocated_bytes[kAll].peak - base_[i];

@@ -97,8 +97,8 @@ class DryRun {
       DeviceMemory memory = lasting_on(device, lasting);
       memory.peak = found.peak;
       memory.transient = found.transient_peak;
-      memory.boundary =
-          found.kind_peaks[static_cast<std::size_t>(internal::MemoryKind::kBoundary)];
+      memory.boundary = found.kind_peaks[static_cast<std::size_t>(
+          internal::MemoryKind::kBoundary)];
       result.push_back(memory);
     }
     return result;

@@ -133,8 +133,8 @@ TEST(DryRunTest, CheckpointsTakeLessForMoreMicroBatches) {
 }
 
 TEST(DryRunTest, ThePlainModelTakesTheBytesOfTheCpu) {
-  using gpipe::testing::CountingAllocator;
-  CountingAllocator::install();
+  using gpipe::instruments::CountingAllocator;
+  instruments::CountingAllocator::install();
   const Benchmark benchmark = products(5);
   const Workload workload = rows_of_floats();
   Experiment plain;
@@ -142,12 +142,13 @@ TEST(DryRunTest, ThePlainModelTakesTheBytesOfTheCpu) {
   const DeviceMemory foretold =
       dry_run(benchmark, workload, plain).memory.at(0);
 
-  const int64_t before = CountingAllocator::live_bytes();
+  const int64_t before = instruments::CountingAllocator::live_bytes();
   auto model = benchmark.model(plain);
   const Tensor input = workload.input(32), target = workload.target(32);
-  CountingAllocator::reset_peak();
+  instruments::CountingAllocator::reset_peak();
   benchmark.loss(model->forward(input), target).backward();
-  EXPECT_EQ(foretold.peak, CountingAllocator::peak_bytes() - before);
+  EXPECT_EQ(foretold.peak,
+            instruments::CountingAllocator::peak_bytes() - before);
 }
 
 int64_t sum(const std::vector<DeviceMemory>& devices,

@@ -7,8 +7,8 @@
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
-#include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/gather.h"
+#include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/program/milliseconds.h"
 
@@ -36,7 +36,8 @@ std::shared_ptr<Ranks> Ranks::connect() {
 }
 
 Ranks::Ranks(std::shared_ptr<World> world)
-    : world_(std::move(world)), tag_(internal::Tags(world_->next_channel()).words) {}
+    : world_(std::move(world)),
+      tag_(internal::Tags(world_->next_channel()).words) {}
 
 std::vector<std::string> Ranks::exchange(const std::string& own) {
   return all_gather(*world_, tag_, own, "measuring a table");

@@ -68,7 +68,8 @@ Relayed relay_skips(const torch::nn::Sequential& model,
   const auto sum = std::accumulate(balance.begin(), balance.end(), int64_t{0});
   TORCH_CHECK_VALUE(sum == layers, "relay_skips: the model has ", layers,
                     " layers, but the sum of the balance is ", sum);
-  const std::vector<internal::LayerSkips> declared = internal::declared_skips(model);
+  const std::vector<internal::LayerSkips> declared =
+      internal::declared_skips(model);
   const auto children = model->named_children();
 
   // The index of the layer that pops each skip tensor.

@@ -67,7 +67,8 @@ Tensor pixel_entropy(const Tensor& output, const Tensor& target) {
 struct Maker {
   std::string name;
   std::function<torch::nn::Sequential(const PeerModelSizes&)> model;
-  std::function<std::vector<int64_t>(const PeerModelSizes&)> input;  // its shape
+  std::function<std::vector<int64_t>(const PeerModelSizes&)>
+      input;  // its shape
   std::function<Tensor(const PeerModelSizes&, const Tensor& input)> target;
   std::function<Tensor(const Tensor&, const Tensor&)> loss;
 };
@@ -129,8 +130,9 @@ std::vector<std::string> peer_model_names() {
 }
 
 PeerModel make_peer_model(const std::string& name, const PeerModelSizes& sizes,
-                     uint64_t seed) {
-  const Maker& maker = makers()[parse_choice("model", name, peer_model_names())];
+                          uint64_t seed) {
+  const Maker& maker =
+      makers()[parse_choice("model", name, peer_model_names())];
   if (sizes.batch <= 0) {
     throw std::invalid_argument("a mini-batch needs rows, but --batch is " +
                                 std::to_string(sizes.batch));

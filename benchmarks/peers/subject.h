@@ -39,6 +39,6 @@ std::vector<std::string> peer_model_names();
 // Throws std::invalid_argument if the name is unknown or if there are no rows,
 // and what //models throw for invalid sizes.
 PeerModel make_peer_model(const std::string& name, const PeerModelSizes& sizes,
-                     uint64_t seed);
+                          uint64_t seed);
 
 }  // namespace gpipe::benchmarks

@@ -29,9 +29,9 @@
 #include "benchmarks/peers/process_memory.h"
 #include "benchmarks/peers/subject.h"
 #include "gpipe/distributed/pipeline.h"
-#include "gpipe/processes/processes.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/processes/processes.h"
 #include "gpipe/schedule.h"
 
 DEFINE_string(model, "mlp",
@@ -58,8 +58,8 @@ namespace {
 
 PeerModel subject_of_flags() {
   return make_peer_model(FLAGS_model,
-                      {FLAGS_batch, FLAGS_depth, FLAGS_width, FLAGS_side},
-                      FLAGS_seed);
+                         {FLAGS_batch, FLAGS_depth, FLAGS_width, FLAGS_side},
+                         FLAGS_seed);
 }
 
 int64_t elements_of(const std::vector<at::Tensor>& parameters) {

@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
@@ -121,7 +121,8 @@ const RankProgramEntry kAgree("agree", [] {
   const auto world = World::connect(world_options());
   const auto agreed = [&](const c10::Device& device, Transfers asked) {
     try {
-      std::cout << to_string(internal::agree_on_transfers(*world, 1, device, asked))
+      std::cout << to_string(
+                       internal::agree_on_transfers(*world, 1, device, asked))
                 << std::endl;
     } catch (const c10::ValueError& error) {
       std::cout << error.what_without_backtrace() << std::endl;

@@ -47,11 +47,11 @@
 #include <vector>
 
 #include "gpipe/bytes/crc32c.h"
-#include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/channel/link.h"
+#include "gpipe/distributed/channel/wire.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/channel/wire.h"
+#include "gpipe/distributed/world/gather.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/rounds.h"
@@ -339,7 +339,8 @@ const RankProgramEntry kTrain("train", [] {
   torch::set_num_threads(1);
   say("pid", std::to_string(getpid()));
   if (argument("place").rfind("message", 0) == 0) {
-    internal::set_fault_hook([](const char* site, int64_t, int64_t) { act(site); });
+    internal::set_fault_hook(
+        [](const char* site, int64_t, int64_t) { act(site); });
   }
   try {
     const auto world = World::connect(world_options());
@@ -469,8 +470,8 @@ const RankProgramEntry kGarbage("garbage", [] {
         to_csv(one_forward_one_backward(world->size(), kMicrobatches));
     internal::Message message;
     message.id.step = 1;
-    message.id.schedule =
-        internal::crc32c(schedule.data(), static_cast<int64_t>(schedule.size()));
+    message.id.schedule = internal::crc32c(
+        schedule.data(), static_cast<int64_t>(schedule.size()));
     message.id.from_stage = 1;
     message.id.to_stage = 2;
     message.value_kind = static_cast<uint8_t>(internal::Value::Kind::kTensor);
@@ -480,7 +481,8 @@ const RankProgramEntry kGarbage("garbage", [] {
     Tensor said = torch::ones({message.rows, kWidth}, torch::kDouble);
     if (argument("kind") == "another message") message.id.microbatch = 3;
     if (argument("kind") == "another type") said = truth.to(torch::kInt);
-    message.tensors.push_back(internal::spec_of(said, said.is_floating_point()));
+    message.tensors.push_back(
+        internal::spec_of(said, said.is_floating_point()));
     int to = 2;
     if (argument("kind").find("gradients") != std::string::npos) {
       to = message.id.to_stage = 0;
@@ -491,7 +493,8 @@ const RankProgramEntry kGarbage("garbage", [] {
     }
     const std::vector<uint8_t> bytes = internal::encode(message);
     Tensor header = torch::empty({internal::kHeaderBytes}, torch::kByte);
-    std::memcpy(header.mutable_data_ptr(), bytes.data(), internal::kHeaderBytes);
+    std::memcpy(header.mutable_data_ptr(), bytes.data(),
+                internal::kHeaderBytes);
     if (argument("kind") == "random bytes") header.random_(0, 256);
     const auto action = [] { return std::string("sending garbage"); };
     if (to == 0) {
@@ -502,7 +505,8 @@ const RankProgramEntry kGarbage("garbage", [] {
     const auto work = world->send(header, to, tags.header, action);
     const auto payload = world->send(
         internal::bytes_of(truth), to,
-        tags.payload_of(internal::bytes_of(truth).numel(), truth.scalar_type()), action);
+        tags.payload_of(internal::bytes_of(truth).numel(), truth.scalar_type()),
+        action);
     world->wait(*work, to, action);
     world->wait(*payload, to, action);
     say("payload", "taken");

@@ -9,21 +9,21 @@
 #include <ostream>
 #include <set>
 
-#include "gpipe/runtime/step/assembly.h"
 #include "gpipe/bytes/crc32c.h"
-#include "gpipe/distributed/world/agreement.h"
-#include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/foreign_parameters.h"
-#include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/replicas/norms.h"
 #include "gpipe/distributed/runner.h"
-#include "gpipe/distributed/world/tags.h"
+#include "gpipe/distributed/world/agreement.h"
+#include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
+#include "gpipe/distributed/world/tags.h"
 #include "gpipe/runtime/cell/eval_scope.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/step/assembly.h"
+#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/skip/verify.h"
@@ -31,10 +31,12 @@
 namespace gpipe {
 namespace {
 
-internal::RankLayout make_layout(const DistributedOptions& options, const World& world) {
+internal::RankLayout make_layout(const DistributedOptions& options,
+                                 const World& world) {
   const auto stages = static_cast<int>(options.balance().size());
   const auto per_rank = static_cast<int>(options.stages_per_rank());
-  internal::check_stages_per_rank(options.balance().size(), options.stages_per_rank());
+  internal::check_stages_per_rank(options.balance().size(),
+                                  options.stages_per_rank());
   internal::RankLayout layout;
   layout.ranks = stages / per_rank;
   layout.replicas = static_cast<int>(options.data_parallel());
@@ -96,9 +98,10 @@ std::string describe(const torch::nn::Module& layer) {
   for (const std::string& type : types) {
     text += (type == *types.begin() ? " of " : " and ") + type;
   }
-  return c10::str(text, " (",
-                  internal::crc32c(tensors.data(), static_cast<int64_t>(tensors.size())),
-                  ")");
+  return c10::str(
+      text, " (",
+      internal::crc32c(tensors.data(), static_cast<int64_t>(tensors.size())),
+      ")");
 }
 
 // Returns the first layer and the number of layers of each partition.
@@ -115,7 +118,8 @@ std::vector<std::pair<int64_t, int64_t>> ranges_of(
 
 std::string encode_skips(const std::vector<internal::Layer>& layers) {
   std::string text;
-  const auto add = [&](const internal::Layer& layer, const SkipKey& key, bool stash) {
+  const auto add = [&](const internal::Layer& layer, const SkipKey& key,
+                       bool stash) {
     internal::put(text, layer.index);
     internal::put(text, static_cast<uint8_t>(stash));
     internal::put(text, key.ns.number());
@@ -128,7 +132,8 @@ std::string encode_skips(const std::vector<internal::Layer>& layers) {
   return text;
 }
 
-void decode_skips(const std::string& text, std::vector<internal::Layer>& layers) {
+void decode_skips(const std::string& text,
+                  std::vector<internal::Layer>& layers) {
   for (std::size_t at = 0; at < text.size();) {
     const auto index = internal::take<int64_t>(text, at);
     const bool stash = internal::take<uint8_t>(text, at) != 0;
@@ -156,7 +161,8 @@ DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
     : torch::nn::Module("gpipe::DistributedPipeline"),
       options_(std::move(options)),
       world_(std::move(world)) {
-  internal::reporting_failure(*world_, kMaking, [&] { internal::take(module); });
+  internal::reporting_failure(*world_, kMaking,
+                              [&] { internal::take(module); });
 }
 
 DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
@@ -194,8 +200,9 @@ void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
       places.push_back("rank " + std::to_string(layout_.rank_of_stage[s]));
       devices.emplace_back(c10::kCPU);
     }
-    internal::check_sharing(internal::partition(layers, options_.balance(), devices), places,
-                  "rank");
+    internal::check_sharing(
+        internal::partition(layers, options_.balance(), devices), places,
+        "rank");
   }
   internal::ForeignParameters foreign;
   for (std::size_t s = 0; s < ranges.size(); ++s) {
@@ -275,8 +282,8 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
     }
   }
   const internal::Tags tags(world_->next_channel());
-  transfers_ =
-      internal::agree_on_transfers(*world_, tags.words, device_, options_.transfers());
+  transfers_ = internal::agree_on_transfers(*world_, tags.words, device_,
+                                            options_.transfers());
   runner_ = std::make_shared<internal::Runner>(
       world_, std::move(partitions), layout_, device_,
       options_.threads() > 0 ? static_cast<int>(options_.threads())
@@ -284,7 +291,8 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
       transfers_, std::move(foreign));
 }
 
-StepResult DistributedPipelineImpl::run(const internal::Value& input, const internal::Value& target,
+StepResult DistributedPipelineImpl::run(const internal::Value& input,
+                                        const internal::Value& target,
                                         const LossOfValues& loss,
                                         const Schedule& schedule,
                                         const TrainOptions& options) {

@@ -14,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/world/error.h"
-#include "gpipe/distributed/layout.h"
 #include "gpipe/distributed/channel/transfers.h"
+#include "gpipe/distributed/layout.h"
+#include "gpipe/distributed/world/error.h"
 #include "gpipe/distributed/world/world.h"
 #include "gpipe/runtime/cell/checkpoint.h"
+#include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/step/train.h"
-#include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/skip/keeps_devices.h"
@@ -29,9 +29,9 @@
 namespace gpipe {
 
 namespace internal {
-class internal::ForeignParameters;
-class internal::Runner;
-struct internal::Layer;
+class ForeignParameters;
+class Runner;
+struct Layer;
 }  // namespace internal
 
 // How a model is distributed over processes. Each setter returns the options.
@@ -111,7 +111,8 @@ using LayerBuilder =
 // new pipeline.
 //
 // Threads: any thread may call; calls run one after the other.
-class DistributedPipelineImpl : public torch::nn::Module, public internal::KeepsDevices {
+class DistributedPipelineImpl : public torch::nn::Module,
+                                public internal::KeepsDevices {
  public:
   // Takes this rank's layers of `module` and moves them to the device; the
   // others may be freed. Blocks until all ranks have called, and compares what
@@ -150,7 +151,8 @@ class DistributedPipelineImpl : public torch::nn::Module, public internal::Keeps
   StepResult train_step(Input input, Target target, Loss loss,
                         const Schedule& schedule,
                         const TrainOptions& options = {}) {
-    return run(internal::Value::wrap(std::move(input)), internal::Value::wrap(std::move(target)),
+    return run(internal::Value::wrap(std::move(input)),
+               internal::Value::wrap(std::move(target)),
                of_values<Output, Target>(loss), schedule, options);
   }
 
@@ -171,8 +173,8 @@ class DistributedPipelineImpl : public torch::nn::Module, public internal::Keeps
   // without gradients; use train_step() for gradients. All ranks call it.
   template <typename Output = torch::Tensor, typename Input>
   std::optional<Output> forward(Input input) {
-    StepResult result = run_forward(internal::Value::wrap(std::move(input)), internal::Value(),
-                                    nullptr, TrainOptions());
+    StepResult result = run_forward(internal::Value::wrap(std::move(input)),
+                                    internal::Value(), nullptr, TrainOptions());
     if (!result.outputs) return std::nullopt;
     return std::move(*result.outputs).template unwrap<Output>();
   }
@@ -213,12 +215,14 @@ class DistributedPipelineImpl : public torch::nn::Module, public internal::Keeps
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  using LossOfValues = std::function<torch::Tensor(internal::Value, internal::Value)>;
+  using LossOfValues =
+      std::function<torch::Tensor(internal::Value, internal::Value)>;
   // Returns a loss function on Values. It refers to `loss`, which must live as
   // long.
   template <typename Output, typename Target, typename Loss>
   static LossOfValues of_values(Loss& loss) {
-    return [&loss](internal::Value of_output, internal::Value of_target) -> torch::Tensor {
+    return [&loss](internal::Value of_output,
+                   internal::Value of_target) -> torch::Tensor {
       return loss(std::move(of_output).template unwrap<Output>(),
                   std::move(of_target).template unwrap<Target>());
     };
@@ -229,11 +233,13 @@ class DistributedPipelineImpl : public torch::nn::Module, public internal::Keeps
   // Completes the construction.
   // `layers`: all layers; those of other ranks have no module.
   // `foreign`: the known parameters of other ranks' layers.
-  void build(std::vector<internal::Layer> layers, internal::ForeignParameters foreign);
+  void build(std::vector<internal::Layer> layers,
+             internal::ForeignParameters foreign);
   StepResult run(const internal::Value& input, const internal::Value& target,
                  const LossOfValues& loss, const Schedule& schedule,
                  const TrainOptions& options);
-  StepResult run_forward(const internal::Value& input, const internal::Value& target,
+  StepResult run_forward(const internal::Value& input,
+                         const internal::Value& target,
                          const LossOfValues& loss, const TrainOptions& options);
 
   DistributedOptions options_;

@@ -10,12 +10,12 @@ namespace {
 // Returns the outputs of an action, in the order in which ForwardPass and
 // BackwardPass send them: skip tensors first.
 std::vector<StageEdge> made_by(const Action& action, int64_t stages,
-                             const std::vector<SkipLink>& links) {
+                               const std::vector<SkipLink>& links) {
   std::vector<StageEdge> made;
   const int64_t j = action.stage, i = action.microbatch;
   const bool forward = action.kind == ActionKind::kForward;
-  const bool backward =
-      action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  const bool backward = action.kind == ActionKind::kBackward ||
+                        action.kind == ActionKind::kBackwardInput;
   if (!forward && !backward) return made;
   for (std::size_t k = 0; k < links.size(); ++k) {
     const SkipLink& link = links[k];
@@ -31,9 +31,9 @@ std::vector<StageEdge> made_by(const Action& action, int64_t stages,
 }  // namespace
 
 std::vector<MessageEdges> route(const Schedule& schedule,
-                          const std::vector<int>& rank_of_stage,
-                          const std::vector<SkipLink>& links, int from,
-                          int to) {
+                                const std::vector<int>& rank_of_stage,
+                                const std::vector<SkipLink>& links, int from,
+                                int to) {
   std::vector<MessageEdges> bundles;
   for (const Action& action : schedule.ranks[from]) {
     MessageEdges edges;

@@ -19,7 +19,8 @@ using MessageEdges = std::vector<StageEdge>;
 // actions of `from`. It depends on the schedule only, so both ranks know it,
 // and the receiver knows which message comes next.
 std::vector<MessageEdges> route(const Schedule& schedule,
-                          const std::vector<int>& rank_of_stage,
-                          const std::vector<SkipLink>& links, int from, int to);
+                                const std::vector<int>& rank_of_stage,
+                                const std::vector<SkipLink>& links, int from,
+                                int to);
 
 }  // namespace gpipe::internal

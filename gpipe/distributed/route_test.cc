@@ -44,7 +44,8 @@ Ids ids_of(const std::vector<MessageEdges>& bundles) {
 }
 
 bool is_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  return action.kind == ActionKind::kBackward ||
+         action.kind == ActionKind::kBackwardInput;
 }
 
 // Returns layouts of skip tensors, by name, for a pipeline of `stages` stages.
@@ -205,7 +206,8 @@ TEST(Route, BundlesWhatAnActionMakesForARank) {
   const Links links{{0, 0, 1, 0}, {0, 1, 2, 0}, {0, 2, 1, 1}};
   const auto bundles = [&](int from, int to) {
     std::vector<Ids> all;
-    for (const MessageEdges& each : route(schedule, {0, 1, 2}, links, from, to)) {
+    for (const MessageEdges& each :
+         route(schedule, {0, 1, 2}, links, from, to)) {
       all.push_back(ids_of({each}));
     }
     return all;

@@ -11,16 +11,16 @@
 #include <utility>
 
 #include "gpipe/bytes/crc32c.h"
-#include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/ending.h"
-#include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/replicas/norms.h"
 #include "gpipe/distributed/replicas/reduce.h"
 #include "gpipe/distributed/route.h"
+#include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
 
@@ -36,9 +36,9 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
       stages_(std::move(partitions)),
       executor_({device}, threads, /*one_at_a_time=*/false),
       transport_(make_transport(*world_, device, transfers,
-                            c10::str("pipeline ", tags_.payload))),
+                                c10::str("pipeline ", tags_.payload))),
       sums_transport_(make_transport(*world_, device, transfers,
-                                 c10::str("sums ", tags_.sums))) {
+                                     c10::str("sums ", tags_.sums))) {
   if (layout_.replicas > 1) {
     sums_ = std::make_unique<ReplicaSums>(*world_, *sums_transport_,
                                           layout_.same_stages(), tags_.sums);
@@ -210,18 +210,19 @@ void Runner::receive(const TrainPlan& plan) {
     auto& receiver = receivers_[from];
     if (!receiver) {
       receiver = std::make_unique<Receiver>(*world_, *transport_,
-                                      layout_.world_rank(from), tags_);
+                                            layout_.world_rank(from), tags_);
     }
     std::vector<MessageId> ids;
     for (const MessageEdges& each : bundles) ids.push_back(id_of(each.back()));
-    receiver->expect(std::move(ids),
-                  [this, list = &bundles, k = std::size_t{0}](
-                      const Message& message, std::vector<at::Tensor> tensors,
-                      Receiver::Time began) mutable {
-                    const MessageEdges& edges = (*list)[k++];
-                    record(edges.back(), message, began);
-                    arrive(edges, message, std::move(tensors));
-                  });
+    receiver->expect(
+        std::move(ids),
+        [this, list = &bundles, k = std::size_t{0}](
+            const Message& message, std::vector<at::Tensor> tensors,
+            Receiver::Time began) mutable {
+          const MessageEdges& edges = (*list)[k++];
+          record(edges.back(), message, began);
+          arrive(edges, message, std::move(tensors));
+        });
   }
 }
 
@@ -248,8 +249,7 @@ void Runner::send(std::vector<StageOutput> all, const Event& made) {
   for (StageOutput& each : all) {
     if (!each.edge.backward && each.edge.link < 0) {
       std::lock_guard<std::mutex> lock(widths_mutex_);
-      widths_[{each.edge.from, each.edge.microbatch}] =
-          each.content.size();
+      widths_[{each.edge.from, each.edge.microbatch}] = each.content.size();
     }
     Bundled& bundled = by_rank[layout_.rank_of_stage[each.edge.to]];
     bundled.edge = each.edge;
@@ -284,7 +284,7 @@ void Runner::send(std::vector<StageOutput> all, const Event& made) {
 
 void Runner::waits_for(int64_t stage) {
   const bool remote = 0 <= stage && stage < stages_.size() &&
-                         !layout_.has(static_cast<int>(stage));
+                      !layout_.has(static_cast<int>(stage));
   world_->set_waits_for(
       remote ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
 }
@@ -292,9 +292,10 @@ void Runner::waits_for(int64_t stage) {
 void Runner::record(const StageEdge& edge, const Message& message,
                     Recording::Time start) {
   if (!recording_) return;
-  const Action made_by = {static_cast<int>(edge.from),
-                          edge.backward ? ActionKind::kBackward : ActionKind::kForward,
-                          static_cast<int>(edge.microbatch)};
+  const Action made_by = {
+      static_cast<int>(edge.from),
+      edge.backward ? ActionKind::kBackward : ActionKind::kForward,
+      static_cast<int>(edge.microbatch)};
   double bytes = 0;
   for (const TensorSpec& spec : message.tensors) {
     bytes += static_cast<double>(spec.bytes());
@@ -313,8 +314,7 @@ void Runner::arrive(const MessageEdges& edges, const Message& message,
               "; give all ranks the same model");
   if (edges.back().link < 0 && edges.back().backward) {
     const std::size_t gradients = tensors.size() - skips;
-    const std::size_t sent =
-        width_of(edges.back().to, edges.back().microbatch);
+    const std::size_t sent = width_of(edges.back().to, edges.back().microbatch);
     TORCH_CHECK(gradients == sent, "received ", message.id.to_string(),
                 " with ", gradients, " gradients for the ", sent,
                 " tensors that went there; run the same gpipe on all ranks");
@@ -453,7 +453,8 @@ void Runner::add_up(TrainStep& step) {
     each.grad = std::move(found->second.grad);
     sums.erase(found);
   }
-  all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words, rest);
+  all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words,
+             rest);
   for (std::size_t k = 0; k < rest.size(); ++k) {
     left[k]->grad = std::move(rest[k].grad);
   }
@@ -498,8 +499,9 @@ double Runner::clip_grad_norm(
   std::lock_guard<std::mutex> running(running_);
   world_->check();
   return reporting_failure(*world_, "clip_grad_norm_()", [&] {
-    return gpipe::internal::clip_grad_norm(*world_, layout_.pipeline(), tags_.words,
-                                 parameters, max_norm, norm_type);
+    return gpipe::internal::clip_grad_norm(*world_, layout_.pipeline(),
+                                           tags_.words, parameters, max_norm,
+                                           norm_type);
   });
 }
 

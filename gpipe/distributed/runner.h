@@ -14,32 +14,33 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/channel/link.h"
+#include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/foreign_parameters.h"
 #include "gpipe/distributed/layout.h"
-#include "gpipe/distributed/channel/link.h"
 #include "gpipe/distributed/replicas/replica_sums.h"
 #include "gpipe/distributed/route.h"
-#include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/world/world.h"
-#include "gpipe/runtime/step/remote_stages.h"
 #include "gpipe/runtime/cell/checkpoint.h"
+#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/failure.h"
-#include "gpipe/runtime/cell/partition.h"
-#include "gpipe/runtime/step/recent_plans.h"
 #include "gpipe/runtime/run/recording.h"
+#include "gpipe/runtime/step/recent_plans.h"
+#include "gpipe/runtime/step/remote_stages.h"
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/runtime/step/train.h"
 #include "gpipe/runtime/step/train_step.h"
-#include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {
 
-// The counterpart of runtime/step/pipeline.h where each rank is a process. Cells,
-// schedules and checkpoint modes are the same. Activations and gradients for
-// other ranks go to an Sender; those from other ranks come from an Receiver.
+// The counterpart of runtime/step/pipeline.h where each rank is a process.
+// Cells, schedules and checkpoint modes are the same. Activations and gradients
+// for other ranks go to an Sender; those from other ranks come from an
+// Receiver.
 //
 // Threads: any thread may call; calls run one after the other.
 class Runner : private RemoteStages {
@@ -100,8 +101,8 @@ class Runner : private RemoteStages {
   void start(TrainStep& step);
   // Posts the messages of the step, by sending rank.
   void receive(const TrainPlan& plan);
-  // Delivers the tensors of a message to the step. Runs on an Receiver's thread.
-  // Throws c10::Error if they do not fit.
+  // Delivers the tensors of a message to the step. Runs on an Receiver's
+  // thread. Throws c10::Error if they do not fit.
   void arrive(const MessageEdges& edges, const Message& message,
               std::vector<at::Tensor> tensors);
   // Adds a message to the recording, if there is one, when it has arrived or
@@ -136,8 +137,8 @@ class Runner : private RemoteStages {
   Stages stages_;
   RecentPlans<TrainPlan> plans_;
 
-  // State of the running step. An Receiver's thread writes values from other ranks
-  // before it delivers the tensors that the reader waits for.
+  // State of the running step. An Receiver's thread writes values from other
+  // ranks before it delivers the tensors that the reader waits for.
   uint64_t number_ = 0;
   uint32_t checksum_ = 0;
   TrainStep* step_ = nullptr;

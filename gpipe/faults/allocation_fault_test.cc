@@ -19,7 +19,7 @@
 namespace gpipe::faults {
 namespace {
 
-using testing::CountingAllocator;
+using instruments::CountingAllocator;
 using torch::Tensor;
 
 // Returns the number of allocations of the user's own part of a step: loss and
@@ -27,7 +27,7 @@ using torch::Tensor;
 int64_t allocations_of_the_loss(int64_t rows) {
   const Tensor output =
       torch::randn({rows, 3}, torch::kDouble).requires_grad_();
-  auto& failing = CountingAllocator::failing();
+  auto& failing = instruments::CountingAllocator::failing();
   failing.arm(-1, [] {});
   output.pow(2).sum().backward();
   return failing.disarm();
@@ -46,10 +46,11 @@ TEST(AllocationFault, EveryAllocationOfAStepFailsOnceAndLeavesNothing) {
       setting.deferred_batch_norm = deferred;
       SCOPED_TRACE(setting.describe());
       Trial trial(setting);
-      const Sweep one = sweep(trial, CountingAllocator::failing(), [&] {
-        watchdog.feed();
-        return "";
-      });
+      const Sweep one =
+          sweep(trial, instruments::CountingAllocator::failing(), [&] {
+            watchdog.feed();
+            return "";
+          });
       EXPECT_LE(one.unnamed,
                 setting.schedule.empty()
                     ? allocations_of_the_loss(2 * setting.microbatches)

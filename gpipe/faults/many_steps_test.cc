@@ -16,11 +16,11 @@
 #include "gpipe/faults/trial.h"
 #include "gpipe/faults/watchdog.h"
 #include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/rounds.h"
-#include "gpipe/system_tests/options.h"
 
 namespace gpipe::faults {
 namespace {
@@ -50,7 +50,7 @@ std::string text(const Held& held) {
 // Runs steps of Adam, alternating between forward() with backward() and
 // train_step(). With failures, every seventh step fails in a backward.
 void train(bool with_failures) {
-  testing::CountingAllocator::install();
+  instruments::CountingAllocator::install();
   Watchdog watchdog(std::chrono::seconds(60), what_threads_do);
   torch::manual_seed(0);
   GPipe pipeline(testing::conv_model(0.2),

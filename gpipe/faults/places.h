@@ -6,8 +6,8 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/cell/phase.h"
+#include "gpipe/runtime/run/failure.h"
 
 namespace gpipe::faults {
 

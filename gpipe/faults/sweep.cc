@@ -37,7 +37,7 @@ std::vector<std::string> Sweep::row(const std::string& name) const {
   return row;
 }
 
-Sweep sweep(Trial& trial, testing::FailNth& failing, const Settle& settle,
+Sweep sweep(Trial& trial, instruments::FailNth& failing, const Settle& settle,
             bool late) {
   Sweep sweep;
   // Each sweep begins at another operation. In different settings, the numbers

@@ -41,7 +41,7 @@ using Settle = std::function<std::string()>;
 // The trial must be one_at_a_time, so that operations have a fixed order.
 // `late`: the error may appear at a later operation and then has another place.
 // See also Trial::residue().
-Sweep sweep(Trial& trial, testing::FailNth& failing, const Settle& settle,
+Sweep sweep(Trial& trial, instruments::FailNth& failing, const Settle& settle,
             bool late = false);
 
 }  // namespace gpipe::faults

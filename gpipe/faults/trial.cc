@@ -18,11 +18,11 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/runtime/cell/phase.h"
+#include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/schedule/named.h"
 #include "gpipe/skip.h"
-#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/engine.h"
@@ -30,7 +30,7 @@
 namespace gpipe::faults {
 namespace {
 
-using testing::CountingAllocator;
+using instruments::CountingAllocator;
 using testing::device;
 using testing::devices;
 using testing::StepState;
@@ -49,8 +49,9 @@ struct PassOn : torch::autograd::Function<PassOn> {
     return x * 1;
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    internal::fault_point("layer's backward", context->saved_data["partition"].toInt(),
-                microbatch());
+    internal::fault_point("layer's backward",
+                          context->saved_data["partition"].toInt(),
+                          microbatch());
     return {grads[0], Tensor()};
   }
 };
@@ -142,7 +143,7 @@ std::vector<Setting> settings(const std::vector<std::string>& schedules) {
 }
 
 Trial::Trial(const Setting& setting) : setting_(setting) {
-  CountingAllocator::install();
+  instruments::CountingAllocator::install();
   const int stages = setting.stages();
   Placement placement = Placement::kLoop;
   if (!setting.schedule.empty()) {
@@ -284,7 +285,7 @@ std::vector<int64_t> live_bytes() {
                             c10::CachingAllocator::StatType::AGGREGATE)]
                         .current);
   }
-  bytes.insert(bytes.begin(), CountingAllocator::live_bytes());
+  bytes.insert(bytes.begin(), instruments::CountingAllocator::live_bytes());
   return bytes;
 }
 

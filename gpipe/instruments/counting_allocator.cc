@@ -8,7 +8,7 @@
 #include <cstring>
 #include <new>
 
-namespace gpipe::testing {
+namespace gpipe::instruments {
 namespace {
 
 // The size is stored before the block, because only the data pointer is known
@@ -70,4 +70,4 @@ int64_t CountingAllocator::live_bytes() { return live; }
 int64_t CountingAllocator::peak_bytes() { return peak; }
 void CountingAllocator::reset_peak() { peak = live.load(); }
 
-}  // namespace gpipe::testing
+}  // namespace gpipe::instruments

@@ -5,7 +5,7 @@
 
 #include "gpipe/instruments/fail_nth.h"
 
-namespace gpipe::testing {
+namespace gpipe::instruments {
 
 // A CPU allocator that counts the bytes that tensors request, without rounding.
 // install() makes it LibTorch's CPU allocator for the rest of the process.
@@ -24,4 +24,4 @@ class CountingAllocator {
   static FailNth& failing();
 };
 
-}  // namespace gpipe::testing
+}  // namespace gpipe::instruments

@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-namespace gpipe::testing {
+namespace gpipe::instruments {
 
 // A counter of operations that makes the n-th one fail. Each operation reports
 // itself with pass() or take().
@@ -45,4 +45,4 @@ class FailNth {
   std::function<void()> fail_;
 };
 
-}  // namespace gpipe::testing
+}  // namespace gpipe::instruments

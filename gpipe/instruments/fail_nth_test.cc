@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-namespace gpipe::testing {
+namespace gpipe::instruments {
 namespace {
 
 TEST(FailNth, FailsOnceAndCountsAll) {
@@ -26,4 +26,4 @@ TEST(FailNth, FailsOnceAndCountsAll) {
 }
 
 }  // namespace
-}  // namespace gpipe::testing
+}  // namespace gpipe::instruments

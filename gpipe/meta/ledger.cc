@@ -56,8 +56,8 @@ struct LedgerInfo : c10::DebugInfoBase {
 };
 
 std::shared_ptr<Book> current() {
-  const auto* info =
-      dynamic_cast<LedgerInfo*>(c10::ThreadLocalDebugInfo::get(internal::kLedgerSlot));
+  const auto* info = dynamic_cast<LedgerInfo*>(
+      c10::ThreadLocalDebugInfo::get(internal::kLedgerSlot));
   return info ? info->book : nullptr;
 }
 

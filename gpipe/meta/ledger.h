@@ -22,7 +22,8 @@ namespace gpipe {
 // allocator.
 //
 // A tensor counts as the kind of memory that MemoryKindScope has set when it is
-// made, until label_memory() changes its kind: see runtime/device/memory_kind.h.
+// made, until label_memory() changes its kind: see
+// runtime/device/memory_kind.h.
 //
 // Thread-safe.
 class MetaLedger {

@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/meta/scope.h"
 #include "gpipe/runtime/device/memory_kind.h"
-#include "gpipe/instruments/counting_allocator.h"
 
 namespace gpipe {
 namespace {
@@ -69,7 +69,8 @@ TEST(MetaLedgerTest, TellsKindsApart) {
   internal::label_memory(gradient, internal::MemoryKind::kGradient);
   internal::label_memory(Tensor(), internal::MemoryKind::kGradient);
   {
-    const internal::MemoryKindScope scope(internal::MemoryKind::kOptimizerState);
+    const internal::MemoryKindScope scope(
+        internal::MemoryKind::kOptimizerState);
     const Tensor state = meta({30});
     const auto live = ledger.of(-1).live;
     EXPECT_EQ(of(live, internal::MemoryKind::kActivation), 40);
@@ -88,13 +89,15 @@ TEST(MetaLedgerTest, TellsKindsApart) {
   EXPECT_EQ(ledger.of(-1).peak, 120);
   EXPECT_EQ(ledger.peak_bytes(), 120);
   EXPECT_EQ(ledger.of(-1).transient_peak, 40);
-  EXPECT_EQ(of(ledger.of(-1).kind_peaks, internal::MemoryKind::kOptimizerState), 0);
+  EXPECT_EQ(of(ledger.of(-1).kind_peaks, internal::MemoryKind::kOptimizerState),
+            0);
 }
 
 TEST(MetaLedgerTest, KindsOfViewsAreThoseOfTheirMemory) {
   const MetaLedger ledger;
   const Tensor whole = meta({10});
-  internal::label_memory(whole.narrow(0, 0, 2), internal::MemoryKind::kBoundary);
+  internal::label_memory(whole.narrow(0, 0, 2),
+                         internal::MemoryKind::kBoundary);
   EXPECT_EQ(of(ledger.of(-1).live, internal::MemoryKind::kBoundary), 40);
   EXPECT_EQ(ledger.of(-1).transient_peak, 40);
   EXPECT_EQ(ledger.of(5).peak, 0);
@@ -102,7 +105,8 @@ TEST(MetaLedgerTest, KindsOfViewsAreThoseOfTheirMemory) {
 
 TEST(MetaLedgerTest, LeavesOtherMemoryAlone) {
   internal::label_memory(torch::ones({2}), internal::MemoryKind::kGradient);
-  internal::label_memory(meta({2}), internal::MemoryKind::kGradient);  // without a ledger
+  internal::label_memory(meta({2}),
+                         internal::MemoryKind::kGradient);  // without a ledger
 }
 
 struct Case {

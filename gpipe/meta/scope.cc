@@ -24,8 +24,8 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet,
 
 [[maybe_unused]] const bool registered = [] {
   internal::intercept_all(internal::Interceptor::kMeta,
-                c10::KernelFunction::makeFromBoxedFunction<&run>(),
-                "gpipe: without memory");
+                          c10::KernelFunction::makeFromBoxedFunction<&run>(),
+                          "gpipe: without memory");
   return true;
 }();
 

@@ -59,9 +59,10 @@ Schedule alternate_split(const Loop& loop, const PerRank& warm_up,
                          const PerRank& lag) {
   Schedule schedule;
   for (int rank = 0; rank < loop.ranks; ++rank) {
-    schedule.ranks.push_back(row(
-        all(loop, rank, ActionKind::kForward), all(loop, rank, ActionKind::kBackwardInput),
-        all(loop, rank, ActionKind::kBackwardWeight), warm_up(rank), lag(rank)));
+    schedule.ranks.push_back(row(all(loop, rank, ActionKind::kForward),
+                                 all(loop, rank, ActionKind::kBackwardInput),
+                                 all(loop, rank, ActionKind::kBackwardWeight),
+                                 warm_up(rank), lag(rank)));
   }
   return schedule;
 }

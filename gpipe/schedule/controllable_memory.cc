@@ -138,7 +138,8 @@ class Run {
   static Action weight(const Done& before, const std::array<int, 2>& stages) {
     for (const int stage : stages) {
       const int i = before.weights[stage];
-      if (i < before.inputs[stage]) return {stage, ActionKind::kBackwardWeight, i};
+      if (i < before.inputs[stage])
+        return {stage, ActionKind::kBackwardWeight, i};
     }
     return {-1, ActionKind::kBackwardWeight, 0};
   }

@@ -19,11 +19,12 @@ class Row {
   Row(int ranks, int rank) : stages_{rank, 2 * ranks - 1 - rank} {}
 
   void forward(int chunk, bool fused_with_next = false) {
-    actions_.push_back(
-        {stages_[chunk], ActionKind::kForward, forwards_[chunk]++, fused_with_next});
+    actions_.push_back({stages_[chunk], ActionKind::kForward,
+                        forwards_[chunk]++, fused_with_next});
   }
   void backward(int chunk) {
-    actions_.push_back({stages_[chunk], ActionKind::kBackward, backwards_[chunk]++});
+    actions_.push_back(
+        {stages_[chunk], ActionKind::kBackward, backwards_[chunk]++});
   }
   void forward_and_backward(int forward_chunk, int backward_chunk) {
     forward(forward_chunk, /*fused_with_next=*/true);

@@ -9,8 +9,8 @@
 namespace gpipe {
 
 // Returns DualPipeV. Rank r of p has the stages r and 2p - 1 - r. A block is a
-// forward and a B (Action::fused_with_next). Near the beginning and the end, where
-// ranks would be idle, backwards are in two parts (I and W).
+// forward and a B (Action::fused_with_next). Near the beginning and the end,
+// where ranks would be idle, backwards are in two parts (I and W).
 //
 // Let f, b, i, w be the seconds of the actions of one stage, b = i + w, and FB
 // those of a block; m is `microbatches`. With equal stages, m >= 2p, i = f and

@@ -168,7 +168,8 @@ std::vector<Action> row(const Rule& rule, int rank) {
       const int stage = chunk * p + rank;
       forwards.push_back({stage, ActionKind::kForward, i});
       backwards.push_back(
-          {stage, rule.lag ? ActionKind::kBackwardInput : ActionKind::kBackward, i});
+          {stage, rule.lag ? ActionKind::kBackwardInput : ActionKind::kBackward,
+           i});
     }
   }
   const auto sort = [&](std::vector<Action>& actions, int sign) {
@@ -185,8 +186,8 @@ std::vector<Action> row(const Rule& rule, int rank) {
   const auto all = forwards.size();
   const int lag = rule.lag ? rule.lag(rank) : 0;
   const auto weight = [&](int k) {
-    out.push_back(
-        {backwards[k].stage, ActionKind::kBackwardWeight, backwards[k].microbatch});
+    out.push_back({backwards[k].stage, ActionKind::kBackwardWeight,
+                   backwards[k].microbatch});
   };
   std::size_t f = 0, b = 0;
   while (b < all) {

@@ -31,8 +31,8 @@ class Needs {
 //   B, I  F and R of the same stage, B or I of the next stage
 //   W     I of the same stage
 //
-// Each action of a block (Action::fused_with_next) also waits for what the other one
-// needs from outside the block; the result does not include that.
+// Each action of a block (Action::fused_with_next) also waits for what the
+// other one needs from outside the block; the result does not include that.
 Needs needs(const Action& action);
 
 }  // namespace gpipe::internal

@@ -8,13 +8,13 @@ namespace gpipe {
 Schedule one_forward_one_backward(int stages, int microbatches) {
   internal::check_sizes(stages, microbatches);
   return internal::alternate({stages, microbatches},
-                   [&](int rank) { return stages - 1 - rank; });
+                             [&](int rank) { return stages - 1 - rank; });
 }
 
 Schedule eager_one_forward_one_backward(int stages, int microbatches) {
   internal::check_sizes(stages, microbatches);
   return internal::alternate({stages, microbatches},
-                   [&](int rank) { return 2 * (stages - 1 - rank); });
+                             [&](int rank) { return 2 * (stages - 1 - rank); });
 }
 
 }  // namespace gpipe

@@ -41,7 +41,8 @@ TEST(RankOfStage, IsEmptyWithoutActions) {
 TEST(RankOfStage, RefusesAStageOnTwoRanks) {
   EXPECT_THAT(
       [] {
-        rank_of_stage({{{{1, ActionKind::kForward, 0}}, {{1, ActionKind::kBackward, 0}}}});
+        rank_of_stage({{{{1, ActionKind::kForward, 0}},
+                        {{1, ActionKind::kBackward, 0}}}});
       },
       ThrowsMessage<std::invalid_argument>(
           AllOf(HasSubstr("stage 1 is on rank 0"), HasSubstr("1B0"),
@@ -83,7 +84,8 @@ TEST(RankOfStage, RefusesStagesFarBeyondTheNumberOfActions) {
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("1 actions has a stage 2000000000")));
   // One stage of many is accepted, as a part of a schedule.
-  EXPECT_EQ(rank_of_stage({{{{99999, ActionKind::kForward, 0}}}}).size(), 100000);
+  EXPECT_EQ(rank_of_stage({{{{99999, ActionKind::kForward, 0}}}}).size(),
+            100000);
 }
 
 TEST(PlacementTest, StagesAreDealtOutInRoundsOrThereAndBack) {

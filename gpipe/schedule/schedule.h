@@ -32,7 +32,8 @@ struct Action {
 
   friend bool operator==(const Action& a, const Action& b) {
     return a.stage == b.stage && a.kind == b.kind &&
-           a.microbatch == b.microbatch && a.fused_with_next == b.fused_with_next;
+           a.microbatch == b.microbatch &&
+           a.fused_with_next == b.fused_with_next;
   }
 };
 

@@ -21,7 +21,9 @@ std::string text(const Schedule& schedule) {
   return result;
 }
 
-bool is_forward(const Action& action) { return action.kind == ActionKind::kForward; }
+bool is_forward(const Action& action) {
+  return action.kind == ActionKind::kForward;
+}
 
 TEST(FillDrain, RunsAllForwardsThenBackwardsInReverse) {
   EXPECT_EQ(text(fill_drain(2, 3)),
@@ -63,7 +65,8 @@ TEST(ClockOrder, LastsAsLongAsTheClosedForm) {
 
 TEST(ClockOrder, NamesAnActionThatCanNeverStart) {
   Schedule schedule;
-  schedule.ranks = {{{0, ActionKind::kBackward, 0}, {0, ActionKind::kForward, 0}}};
+  schedule.ranks = {
+      {{0, ActionKind::kBackward, 0}, {0, ActionKind::kForward, 0}}};
   try {
     clock_order(schedule);
     FAIL() << "accepted a backward before its forward";

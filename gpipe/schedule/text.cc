@@ -28,10 +28,13 @@ constexpr std::array<std::string_view, 7> kNotComputation = {
     "SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
     "UNSHARD", "RESHARD", "REDUCE_GRAD"};
 
-bool is_forward(const Action& action) { return action.kind == ActionKind::kForward; }
+bool is_forward(const Action& action) {
+  return action.kind == ActionKind::kForward;
+}
 
 bool is_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  return action.kind == ActionKind::kBackward ||
+         action.kind == ActionKind::kBackwardInput;
 }
 
 bool overlaps(const Action& a, const Action& b) {

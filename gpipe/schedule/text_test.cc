@@ -84,11 +84,11 @@ TEST(ParseSchedule, GivesBackAnySchedule) {
 
 TEST(ParseSchedule, MakesBlocksOfParentheses) {
   const Schedule schedule = parse_schedule("(0F8;7B0)OVERLAP_F_B,(2R0;2B0)");
-  EXPECT_THAT(schedule.ranks,
-              ElementsAre(ElementsAre(Action{0, ActionKind::kForward, 8, true},
-                                      Action{7, ActionKind::kBackward, 0, false},
-                                      Action{2, ActionKind::kRecompute, 0, true},
-                                      Action{2, ActionKind::kBackward, 0, false})));
+  EXPECT_THAT(schedule.ranks, ElementsAre(ElementsAre(
+                                  Action{0, ActionKind::kForward, 8, true},
+                                  Action{7, ActionKind::kBackward, 0, false},
+                                  Action{2, ActionKind::kRecompute, 0, true},
+                                  Action{2, ActionKind::kBackward, 0, false})));
 }
 
 TEST(ParseSchedule, DropsIdleCellsAndBlanks) {

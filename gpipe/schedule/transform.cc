@@ -8,7 +8,8 @@ namespace gpipe {
 namespace {
 
 bool begins_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  return action.kind == ActionKind::kBackward ||
+         action.kind == ActionKind::kBackwardInput;
 }
 
 bool is_backward(const Action& action) {

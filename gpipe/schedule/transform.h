@@ -16,7 +16,8 @@ enum class RecomputePlacement {
   // for the gradient. Each graph is freed before the next R, so a rank holds
   // one recomputed graph at a time, also while it waits.
   kBeforeBackward,
-  // In one block with the backward (Action::fused_with_next), so R begins when the
+  // In one block with the backward (Action::fused_with_next), so R begins when
+  // the
   // gradient arrives. A rank holds the graph only while it computes. R fills no
   // idle time.
   kWithBackward,

@@ -15,7 +15,8 @@ namespace gpipe {
 namespace {
 
 constexpr ActionKind F = ActionKind::kForward, B = ActionKind::kBackward,
-               I = ActionKind::kBackwardInput, W = ActionKind::kBackwardWeight;
+                     I = ActionKind::kBackwardInput,
+                     W = ActionKind::kBackwardWeight;
 
 bool always(int) { return true; }
 
@@ -132,8 +133,9 @@ TEST(WithRecompute, AddsOneForEachBackwardOfAnySchedule) {
       EXPECT_EQ(recomputes, name == "forward-only" ? 0 : 3 * v * 6) << name;
       EXPECT_NO_THROW(clock_order(out)) << name;
       // The other actions are the same.
-      const Schedule without = select(
-          out, [](const Action& a) { return a.kind != ActionKind::kRecompute; });
+      const Schedule without = select(out, [](const Action& a) {
+        return a.kind != ActionKind::kRecompute;
+      });
       EXPECT_EQ(without.ranks, schedule.ranks) << name;
     }
   }

@@ -249,8 +249,8 @@ class Validation {
             (is_backward(a) && b.kind == ActionKind::kForward));
   }
   static bool is_late_recompute(const Action& a, const Action& b) {
-    return a.kind == ActionKind::kRecompute && is_backward(b) && a.stage == b.stage &&
-           a.microbatch == b.microbatch;
+    return a.kind == ActionKind::kRecompute && is_backward(b) &&
+           a.stage == b.stage && a.microbatch == b.microbatch;
   }
 
   void check_deadlock() {

@@ -16,7 +16,8 @@ namespace gpipe {
 //   without one.
 // - For each stage and micro-batch, a rank has F before R before B or I before
 //   W.
-// - A block (Action::fused_with_next) is a forward and a backward (B or I) of two
+// - A block (Action::fused_with_next) is a forward and a backward (B or I) of
+// two
 //   micro-batches, or a recompute and its own backward (B or I).
 // - There is no deadlock. A rank waits at an action, or a block, until all that
 //   it needs from other ranks (needs.h) is done. Sends are buffered, so no rank

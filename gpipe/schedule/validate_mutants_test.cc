@@ -31,7 +31,8 @@ int below(Random& random, std::size_t n) {
 }
 
 bool is_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  return action.kind == ActionKind::kBackward ||
+         action.kind == ActionKind::kBackwardInput;
 }
 
 // ---- Brute force: counts the work, then lets ranks send messages.
@@ -47,7 +48,8 @@ bool work_is_complete(const Schedule& schedule) {
       ranks_of[action.stage].insert(rank);
       microbatches.insert(action.microbatch);
       ++count[{action.stage, action.microbatch, action.kind}];
-      trains |= is_backward(action) || action.kind == ActionKind::kBackwardWeight;
+      trains |=
+          is_backward(action) || action.kind == ActionKind::kBackwardWeight;
     }
   }
   if (ranks_of.empty()) return false;
@@ -71,8 +73,8 @@ bool work_is_complete(const Schedule& schedule) {
 
 using Block = std::vector<Action>;
 
-// Fills `blocks` with the blocks of a rank; an action without fused_with_next is a
-// block of its own. Returns false if a block is not allowed.
+// Fills `blocks` with the blocks of a rank; an action without fused_with_next
+// is a block of its own. Returns false if a block is not allowed.
 bool split_into_blocks(const std::vector<Action>& actions,
                        std::vector<Block>& blocks) {
   bool open = false;
@@ -206,7 +208,8 @@ Schedule any_schedule(Random& random) {
     for (int i = 0; i < microbatches; ++i) {
       auto& cell = cells.emplace_back();
       if (trains && below(random, 2) == 0) {
-        cell = {{s, ActionKind::kBackwardWeight, i}, {s, ActionKind::kBackwardInput, i}};
+        cell = {{s, ActionKind::kBackwardWeight, i},
+                {s, ActionKind::kBackwardInput, i}};
       } else if (trains) {
         cell = {{s, ActionKind::kBackward, i}};
       }
@@ -404,11 +407,12 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
 TEST(ValidateMutants, RecomputesMayBeAddedToWhateverIsValid) {
   Random random(1);
   const int64_t schedules = testing::rounds(500, 2000);
-  std::map<ActionKind, int> first;  // number of blocks, by kind of the first action
+  std::map<ActionKind, int>
+      first;  // number of blocks, by kind of the first action
   for (int64_t k = 0; k < schedules; ++k) {
-    const Schedule schedule =
-        select(valid_schedule(random),
-               [](const Action& a) { return a.kind != ActionKind::kRecompute; });
+    const Schedule schedule = select(
+        valid_schedule(random),
+        [](const Action& a) { return a.kind != ActionKind::kRecompute; });
     for (const auto& actions : schedule.ranks) {
       for (const Action& action : actions)
         first[action.kind] += action.fused_with_next;
@@ -422,8 +426,8 @@ TEST(ValidateMutants, RecomputesMayBeAddedToWhateverIsValid) {
       ASSERT_EQ(objection(out), "") << to_csv(schedule) << "\n" << to_csv(out);
     }
   }
-  for (const ActionKind kind :
-       {ActionKind::kForward, ActionKind::kBackward, ActionKind::kBackwardInput}) {
+  for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward,
+                                ActionKind::kBackwardInput}) {
     EXPECT_GT(first[kind], schedules / 20);
   }
 }

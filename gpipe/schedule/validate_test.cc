@@ -252,9 +252,10 @@ TEST(Validate, RefusesNegativeNumbersEndlessBlocksAndNothing) {
   EXPECT_EQ(first_line(objection(Schedule{{{{-2, ActionKind::kForward, 0}}}})),
             "-2F0 (rank 0, position 0) has a negative number: stages and "
             "micro-batches are numbered from 0");
-  EXPECT_EQ(first_line(objection(Schedule{{{{0, ActionKind::kForward, 0, true}}}})),
-            "0F0 (rank 0, position 0) makes a block with the next action, but "
-            "is the last one of its rank: clear its with_next");
+  EXPECT_EQ(
+      first_line(objection(Schedule{{{{0, ActionKind::kForward, 0, true}}}})),
+      "0F0 (rank 0, position 0) makes a block with the next action, but "
+      "is the last one of its rank: clear its with_next");
   for (const Schedule& nothing : {Schedule(), Schedule{{{}, {}}}}) {
     EXPECT_EQ(objection(nothing),
               "the schedule has no actions: it needs at least a forward");
@@ -299,7 +300,8 @@ TEST_P(ValidateEach, NamesWhatWasDropped) {
   for_each([&](const Action& action, std::size_t rank, std::size_t k) {
     Schedule mutant = schedule_;
     auto& actions = mutant.ranks[rank];
-    if (actions[k].fused_with_next || (k > 0 && actions[k - 1].fused_with_next)) return;
+    if (actions[k].fused_with_next || (k > 0 && actions[k - 1].fused_with_next))
+      return;
     actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(k));
     const std::string message = objection(mutant);
     if (action.kind == ActionKind::kRecompute) {

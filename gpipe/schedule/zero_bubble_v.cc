@@ -16,9 +16,15 @@ class Row {
  public:
   Row(int ranks, int rank) : stages_{rank, 2 * ranks - 1 - rank} {}
 
-  void forward(int chunk) { add(chunk, ActionKind::kForward, forwards_[chunk]); }
-  void input(int chunk) { add(chunk, ActionKind::kBackwardInput, inputs_[chunk]); }
-  void weight(int chunk) { add(chunk, ActionKind::kBackwardWeight, weights_[chunk]); }
+  void forward(int chunk) {
+    add(chunk, ActionKind::kForward, forwards_[chunk]);
+  }
+  void input(int chunk) {
+    add(chunk, ActionKind::kBackwardInput, inputs_[chunk]);
+  }
+  void weight(int chunk) {
+    add(chunk, ActionKind::kBackwardWeight, weights_[chunk]);
+  }
   void backward(int chunk) {
     input(chunk);
     weight(chunk);

@@ -95,7 +95,8 @@ class Trace {
         const Place& to = places[index.find(span.action)];
         for (const Action& need : internal::needs(span.action)) {
           const std::size_t found = index.find(need);
-          if (need.stage == span.action.stage || found == internal::ActionIndex::kNone ||
+          if (need.stage == span.action.stage ||
+              found == internal::ActionIndex::kNone ||
               places[found].track == 0) {
             continue;
           }
@@ -135,7 +136,8 @@ class Trace {
   // arrow begins in the middle of an event, since another one may begin at its
   // end.
   void add_arrow(const Action& of, const Place& from, const Place& to) {
-    const char* name = of.kind == ActionKind::kForward ? "activation" : "gradient";
+    const char* name =
+        of.kind == ActionKind::kForward ? "activation" : "gradient";
     const int64_t id = ++arrows_;
     write({{"ph", "s"},
            {"name", name},

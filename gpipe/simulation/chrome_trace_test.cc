@@ -113,10 +113,11 @@ TEST(ChromeTraceTest, ArrowsGoToTheNeighbouringStages) {
 }
 
 TEST(ChromeTraceTest, APairIsOnTwoTracks) {
-  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
-                               {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
-                               {0, ActionKind::kBackward, 0},
-                               {0, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = {
+      {{{0, ActionKind::kForward, 0},
+        {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
+        {0, ActionKind::kBackward, 0},
+        {0, ActionKind::kBackward, 1}}}};
   const std::string trace = to_chrome_trace(simulate(schedule, costs_of(1)));
   EXPECT_THAT(names(trace, "thread_name"),
               ElementsAre("rank 0", "rank 0, overlapped"));

@@ -13,14 +13,15 @@ bool is_cost(double number) { return std::isfinite(number) && number >= 0; }
 void check_list(const char* name, const std::vector<double>& list) {
   for (std::size_t stage = 0; stage < list.size(); ++stage) {
     if (is_cost(list[stage])) continue;
-    internal::refuse("the ", name, " cost of stage ", stage, " is ", list[stage],
-           ": costs must be finite and not negative");
+    internal::refuse("the ", name, " cost of stage ", stage, " is ",
+                     list[stage], ": costs must be finite and not negative");
   }
 }
 
 void check_number(const char* name, double number) {
   if (is_cost(number)) return;
-  internal::refuse("the ", name, " is ", number, ": it must be finite and not negative");
+  internal::refuse("the ", name, " is ", number,
+                   ": it must be finite and not negative");
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ void check_costs(const Costs& costs) {
   check_number("overlap", costs.overlap);
   if (costs.overlap > 1) {
     internal::refuse("the overlap is ", costs.overlap,
-           ": it is a part of the shorter action, 0 to 1");
+                     ": it is a part of the shorter action, 0 to 1");
   }
 }
 

@@ -28,8 +28,8 @@ struct Costs {
   double bandwidth = 0;
 
   // The part, 0 to 1, of the shorter action that is hidden behind the longer
-  // one in a block of a forward and a backward (Action::fused_with_next). The block
-  // takes f + b - overlap * min(f, b) seconds.
+  // one in a block of a forward and a backward (Action::fused_with_next). The
+  // block takes f + b - overlap * min(f, b) seconds.
   double overlap = 0;
 
   // Bytes; an empty list is 0 for every stage. Memory that an action needs only

@@ -70,14 +70,15 @@ class Tracer {
   void add(const CriticalStep& step) {
     if (path_.size() > found_.size() + before_.size()) {
       internal::refuse("the timeline is not possible: ", to_string(step.action),
-             " waits for itself");
+                       " waits for itself");
     }
     path_.push_back(step);
   }
 
   const Found* find(const Action& action) const {
     const std::size_t found = index_.find(action);
-    if (found == internal::ActionIndex::kNone || found_[found].rank < 0) return nullptr;
+    if (found == internal::ActionIndex::kNone || found_[found].rank < 0)
+      return nullptr;
     return &found_[found];
   }
 
@@ -106,7 +107,8 @@ class Tracer {
     const auto& spans = timeline_.ranks[place.rank];
     std::size_t first = place.position, end = place.position + 1;
     if (first > 0 && spans[first - 1].action.fused_with_next) --first;
-    if (spans[place.position].action.fused_with_next && end < spans.size()) ++end;
+    if (spans[place.position].action.fused_with_next && end < spans.size())
+      ++end;
     // In a late recompute the backward runs after R, not beside it.
     if (first < place.position &&
         spans[first].action.kind == ActionKind::kRecompute) {
@@ -156,8 +158,8 @@ class Tracer {
                               double start) const {
     std::vector<int> numbers;
     const bool forward = action.kind == ActionKind::kForward;
-    const bool backward =
-        action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+    const bool backward = action.kind == ActionKind::kBackward ||
+                          action.kind == ActionKind::kBackwardInput;
     if (!forward && !backward) return numbers;
     const auto found = arrivals_.find(
         {forward, action.microbatch, timeline_.first_rank + rank});

@@ -77,24 +77,26 @@ TEST(CriticalPathTest, ALateRecomputeIsBetweenTheGradientAndItsBackward) {
 
 // 1F1 waits for the whole block of 0F1, and the block waits for 1B0.
 TEST(CriticalPathTest, EnteringAPairByItsOtherAction) {
-  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
-                               {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
-                               {0, ActionKind::kBackward, 0},
-                               {0, ActionKind::kBackward, 1}},
-                              {{1, ActionKind::kForward, 0},
-                               {1, ActionKind::kBackward, 0},
-                               {1, ActionKind::kForward, 1},
-                               {1, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = {
+      {{{0, ActionKind::kForward, 0},
+        {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
+        {0, ActionKind::kBackward, 0},
+        {0, ActionKind::kBackward, 1}},
+       {{1, ActionKind::kForward, 0},
+        {1, ActionKind::kBackward, 0},
+        {1, ActionKind::kForward, 1},
+        {1, ActionKind::kBackward, 1}}}};
   EXPECT_THAT(steps(simulate(schedule, equal_costs(2, 1, 2))),
               ElementsAre("0F0 0-1", "1F0 1-2", "1B0 2-4", "0F1 4-7", "1F1 7-8",
                           "1B1 8-10", "0B1 10-12"));
 }
 
 TEST(CriticalPathTest, AMeasuredOneMayHaveGaps) {
-  const Timeline measured = timeline_of(
-      {{{{0, ActionKind::kForward, 0}, 0.5, 1}, {{0, ActionKind::kForward, 1}, 1.5, 2}},
-       {{{1, ActionKind::kForward, 0}, 1.25, 1.75},
-        {{1, ActionKind::kForward, 1}, 2.5, 3}}});
+  const Timeline measured =
+      timeline_of({{{{0, ActionKind::kForward, 0}, 0.5, 1},
+                    {{0, ActionKind::kForward, 1}, 1.5, 2}},
+                   {{{1, ActionKind::kForward, 0}, 1.25, 1.75},
+                    {{1, ActionKind::kForward, 1}, 2.5, 3}}});
   EXPECT_THAT(steps(measured),
               ElementsAre("0F0 0.5-1", "0F1 1.5-2", "1F1 2.5-3"));
 }
@@ -103,9 +105,10 @@ TEST(CriticalPathTest, AMeasuredOneMayHaveGaps) {
 // skip tensor to stage 2. The skip tensor arrives at `skip`. 2F0 begins at
 // `last`.
 Timeline with_skip(double skip, double last) {
-  Timeline timeline = timeline_of({{{{0, ActionKind::kForward, 0}, 0, 1}},
-                                   {{{1, ActionKind::kForward, 0}, 1.2, 2.2}},
-                                   {{{2, ActionKind::kForward, 0}, last, last + 1}}});
+  Timeline timeline =
+      timeline_of({{{{0, ActionKind::kForward, 0}, 0, 1}},
+                   {{{1, ActionKind::kForward, 0}, 1.2, 2.2}},
+                   {{{2, ActionKind::kForward, 0}, last, last + 1}}});
   timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 1, 1.2, 1.2},
                         {{0, ActionKind::kForward, 0}, 0, 2, 1, skip, skip},
                         {{1, ActionKind::kForward, 0}, 1, 2, 2.2, 2.4, 2.4}};
@@ -124,21 +127,24 @@ TEST(CriticalPathTest, ASkipTensorThatComesLastIsWhatIsWaitedFor) {
 }
 
 TEST(CriticalPathTest, ASkipTensorsGradientMayBeWhatIsWaitedFor) {
-  Timeline timeline = timeline_of({{{{0, ActionKind::kBackwardInput, 0}, 3, 4}},
-                                   {{{1, ActionKind::kBackwardInput, 0}, 1.5, 2}},
-                                   {{{2, ActionKind::kBackwardInput, 0}, 0, 1}}});
-  timeline.transfers = {{{2, ActionKind::kBackwardInput, 0}, 2, 1, 1, 1.5, 1.5},
-                        {{2, ActionKind::kBackwardInput, 0}, 2, 0, 1, 3, 3},
-                        {{1, ActionKind::kBackwardInput, 0}, 1, 0, 2, 2.5, 2.5}};
+  Timeline timeline =
+      timeline_of({{{{0, ActionKind::kBackwardInput, 0}, 3, 4}},
+                   {{{1, ActionKind::kBackwardInput, 0}, 1.5, 2}},
+                   {{{2, ActionKind::kBackwardInput, 0}, 0, 1}}});
+  timeline.transfers = {
+      {{2, ActionKind::kBackwardInput, 0}, 2, 1, 1, 1.5, 1.5},
+      {{2, ActionKind::kBackwardInput, 0}, 2, 0, 1, 3, 3},
+      {{1, ActionKind::kBackwardInput, 0}, 1, 0, 2, 2.5, 2.5}};
   EXPECT_THAT(steps(timeline),
               ElementsAre("2I0 0-1", "2I0 2>0 1-3", "0I0 3-4"));
 }
 
 // Stages 1 and 3 are on one rank. The second copy of 0F0 is for stage 3.
 TEST(CriticalPathTest, NothingWaitsForACopyThatComesLater) {
-  Timeline timeline = timeline_of(
-      {{{{0, ActionKind::kForward, 0}, 0, 1}, {{2, ActionKind::kForward, 0}, 3.5, 6.5}},
-       {{{1, ActionKind::kForward, 0}, 2, 3}, {{3, ActionKind::kForward, 0}, 7, 8}}});
+  Timeline timeline = timeline_of({{{{0, ActionKind::kForward, 0}, 0, 1},
+                                    {{2, ActionKind::kForward, 0}, 3.5, 6.5}},
+                                   {{{1, ActionKind::kForward, 0}, 2, 3},
+                                    {{3, ActionKind::kForward, 0}, 7, 8}}});
   timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 1, 2, 2},
                         {{0, ActionKind::kForward, 0}, 0, 1, 2, 6, 6},
                         {{1, ActionKind::kForward, 0}, 1, 0, 3, 3.5, 3.5},
@@ -151,9 +157,10 @@ TEST(CriticalPathTest, NothingWaitsForACopyThatComesLater) {
 // The timeline of rank 1 of three. The copy of a gradient names a whole
 // backward, since the process does not know the actions of other ranks.
 TEST(CriticalPathTest, OfOneProcessBeginsWithWhatCameFromAnother) {
-  Timeline timeline = timeline_of({{{{1, ActionKind::kForward, 0}, 3.5, 4},
-                                    {{1, ActionKind::kForward, 1}, 4, 5},
-                                    {{1, ActionKind::kBackwardInput, 0}, 7, 8}}});
+  Timeline timeline =
+      timeline_of({{{{1, ActionKind::kForward, 0}, 3.5, 4},
+                    {{1, ActionKind::kForward, 1}, 4, 5},
+                    {{1, ActionKind::kBackwardInput, 0}, 7, 8}}});
   timeline.first_rank = 1;
   timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3},
                         {{0, ActionKind::kForward, 1}, 0, 1, 3, 3.5, 3.5},
@@ -175,8 +182,8 @@ TEST(CriticalPathTest, NothingHasNone) {
 }
 
 TEST(CriticalPathTest, RefusesATimelineThatCannotBe) {
-  const Timeline wrong = timeline_of(
-      {{{{0, ActionKind::kBackward, 0}, 0, 1}, {{0, ActionKind::kForward, 0}, 1, 2}}});
+  const Timeline wrong = timeline_of({{{{0, ActionKind::kBackward, 0}, 0, 1},
+                                       {{0, ActionKind::kForward, 0}, 1, 2}}});
   EXPECT_THAT([&] { critical_path(wrong); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("for itself")));
 }

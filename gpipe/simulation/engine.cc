@@ -229,7 +229,8 @@ class Engine::Run {
       Entry& entry = entries_[found];
       if (entry.arrival == kPending) {
         const bool in_block = need.kind == ActionKind::kRecompute &&
-                              first.kind == ActionKind::kRecompute && first.fused_with_next;
+                              first.kind == ActionKind::kRecompute &&
+                              first.fused_with_next;
         if (!in_block) return &entry;
       } else if (need.stage != action.stage) {
         *start = std::max(*start, entry.arrival);

@@ -114,7 +114,8 @@ class Explainer {
   // rank waits for `rank`, so what `rank` computes is kComputing.
   void explain(std::size_t rank, double from, double to, std::size_t depth) {
     if (depth > timeline_.ranks.size()) {
-      internal::refuse("the timeline is not possible: rank ", rank, " waits for itself");
+      internal::refuse("the timeline is not possible: rank ", rank,
+                       " waits for itself");
     }
     const auto& blocks = blocks_[rank];
     auto block = std::lower_bound(

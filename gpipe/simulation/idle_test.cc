@@ -73,10 +73,11 @@ TEST(Idle, WaitsForCopiesAreThoseOfOtherRanksToo) {
 // Rank 0 could begin its second forward at 1, and rank 1 its first forward at
 // 1.
 TEST(Idle, WhereNothingWasMissingIsOverhead) {
-  const auto timeline = timeline_of(
-      {{{{0, ActionKind::kForward, 0}, 0, 1}, {{0, ActionKind::kForward, 1}, 1.25, 2.25}},
-       {{{1, ActionKind::kForward, 0}, 1.5, 2.5},
-        {{1, ActionKind::kForward, 1}, 2.5, 3.5}}});
+  const auto timeline =
+      timeline_of({{{{0, ActionKind::kForward, 0}, 0, 1},
+                    {{0, ActionKind::kForward, 1}, 1.25, 2.25}},
+                   {{{1, ActionKind::kForward, 0}, 1.5, 2.5},
+                    {{1, ActionKind::kForward, 1}, 2.5, 3.5}}});
   const auto parts = idle_parts(timeline);
   // After its last forward rank 0 waits for the end.
   expect_parts(parts[0], 1, 0.25, 0, 0.25);
@@ -183,11 +184,11 @@ TEST(Idle, TheSchedulesWaitingIsWhereTheScheduleWaits) {
 // The two actions of a measured pair have a span each. The time between them is
 // idle.
 TEST(Idle, OfAMeasuredPairAddsUp) {
-  const Timeline timeline =
-      timeline_of({{{{0, ActionKind::kForward, 0}, 0, 1},
-                    {{0, ActionKind::kForward, 1, /*fused_with_next=*/true}, 1, 2},
-                    {{0, ActionKind::kBackward, 0}, 2.5, 3},
-                    {{0, ActionKind::kBackward, 1}, 3, 4}}});
+  const Timeline timeline = timeline_of(
+      {{{{0, ActionKind::kForward, 0}, 0, 1},
+        {{0, ActionKind::kForward, 1, /*fused_with_next=*/true}, 1, 2},
+        {{0, ActionKind::kBackward, 0}, 2.5, 3},
+        {{0, ActionKind::kBackward, 1}, 3, 4}}});
   ASSERT_EQ(timeline.idle[0], 0.5);
   expect_parts(idle_parts(timeline)[0], 0, 0, 0, 0.5);
 }
@@ -195,8 +196,8 @@ TEST(Idle, OfAMeasuredPairAddsUp) {
 // The timeline of a process that knows only its own rank. The copies from other
 // ranks show for what it waited.
 TEST(Idle, OfOneProcessIsElsewhereUntilSomethingComes) {
-  Timeline timeline = timeline_of(
-      {{{{1, ActionKind::kForward, 0}, 3.5, 4}, {{1, ActionKind::kBackward, 0}, 7, 8}}});
+  Timeline timeline = timeline_of({{{{1, ActionKind::kForward, 0}, 3.5, 4},
+                                    {{1, ActionKind::kBackward, 0}, 7, 8}}});
   timeline.first_rank = 1;
   timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3, 64},
                         {{1, ActionKind::kForward, 0}, 1, 2, 4, 4.5, 4.5, 64},
@@ -215,9 +216,10 @@ TEST(Idle, OfOneProcessIsElsewhereUntilSomethingComes) {
 
 TEST(Idle, IsRefusedWhereActionsWaitForEachOther) {
   // 0F0 runs last, although all other actions depend on it.
-  const auto timeline = timeline_of(
-      {{{{0, ActionKind::kBackward, 0}, 3, 4}, {{0, ActionKind::kForward, 0}, 5, 6}},
-       {{{1, ActionKind::kForward, 0}, 3, 4}, {{1, ActionKind::kBackward, 0}, 5, 6}}});
+  const auto timeline = timeline_of({{{{0, ActionKind::kBackward, 0}, 3, 4},
+                                      {{0, ActionKind::kForward, 0}, 5, 6}},
+                                     {{{1, ActionKind::kForward, 0}, 3, 4},
+                                      {{1, ActionKind::kBackward, 0}, 5, 6}}});
   EXPECT_THAT([&] { idle_parts(timeline); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("0B0")));
 }

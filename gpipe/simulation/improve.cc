@@ -27,7 +27,8 @@ bool scale(std::vector<internal::Route>* routes, int link, double factor) {
 std::vector<Improvement> improve_first(const Schedule& schedule,
                                        const Costs& costs, double part) {
   if (!(part >= 0 && part <= 1)) {
-    internal::refuse("improve_first: part is ", part, ", but must be from 0 to 1");
+    internal::refuse("improve_first: part is ", part,
+                     ", but must be from 0 to 1");
   }
   const internal::Engine engine(schedule, costs);
   const double now = engine.run(engine.durations(), nullptr);

@@ -8,8 +8,8 @@
 namespace gpipe {
 
 constexpr std::array<ActionKind, 5> kAllKinds = {
-    ActionKind::kForward, ActionKind::kRecompute, ActionKind::kBackward, ActionKind::kBackwardInput,
-    ActionKind::kBackwardWeight};
+    ActionKind::kForward, ActionKind::kRecompute, ActionKind::kBackward,
+    ActionKind::kBackwardInput, ActionKind::kBackwardWeight};
 
 // Returns "forward", "backward", "input backward", "weight backward" or
 // "recompute".

@@ -17,8 +17,8 @@ std::vector<double> bytes_of(const char* name, const std::vector<double>& list,
   if (list.empty()) return otherwise;
   if (list.size() < stages) {
     internal::refuse("there is no ", name, " cost of stage ", stages - 1,
-           " (costs: ", list.size(),
-           "): give one for each stage, or none at all");
+                     " (costs: ", list.size(),
+                     "): give one for each stage, or none at all");
   }
   return list;
 }
@@ -97,7 +97,7 @@ class Memory {
     switch (action.kind) {
       case ActionKind::kForward:
         return has(action, ActionKind::kRecompute) ? input_[action.stage]
-                                             : activation_[action.stage];
+                                                   : activation_[action.stage];
       case ActionKind::kRecompute:
         return activation_[action.stage];
       default:

@@ -126,7 +126,8 @@ TEST(MemoryTest, WhatIsNotInTheScheduleCountsAsDone) {
   const auto memory = [&](const std::vector<Action>& actions) {
     return pairs(simulate(Schedule{{actions}}, costs).memory[0]);
   };
-  const Action r = {0, ActionKind::kRecompute, 0}, b = {0, ActionKind::kBackward, 0},
+  const Action r = {0, ActionKind::kRecompute, 0},
+               b = {0, ActionKind::kBackward, 0},
                i = {0, ActionKind::kBackwardInput, 0},
                w = {0, ActionKind::kBackwardWeight, 0};
   EXPECT_THAT(memory({{0, ActionKind::kForward, 0}}), ElementsAre(Pair(0, 10)));
@@ -139,10 +140,11 @@ TEST(MemoryTest, WhatIsNotInTheScheduleCountsAsDone) {
 
 // The forward of a pair takes memory before the backward of the pair frees any.
 TEST(MemoryTest, AnOverlappedPairHoldsBoth) {
-  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
-                               {0, ActionKind::kBackward, 0, /*fused_with_next=*/true},
-                               {0, ActionKind::kForward, 1},
-                               {0, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = {
+      {{{0, ActionKind::kForward, 0},
+        {0, ActionKind::kBackward, 0, /*fused_with_next=*/true},
+        {0, ActionKind::kForward, 1},
+        {0, ActionKind::kBackward, 1}}}};
   Costs costs = costs_of(1);
   costs.overlap = 1;
   costs.activation_bytes = {10};
@@ -169,7 +171,8 @@ TEST(MemoryTest, NamesAListThatIsTooShort) {
   costs.input_bytes = {1};
   EXPECT_THAT(
       [&] {
-        with_memory(timeline_of({{{{1, ActionKind::kForward, 0}, 0, 1}}}), costs);
+        with_memory(timeline_of({{{{1, ActionKind::kForward, 0}, 0, 1}}}),
+                    costs);
       },
       ThrowsMessage<std::invalid_argument>(
           HasSubstr("no input_bytes cost of stage 1")));

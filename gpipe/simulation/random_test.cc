@@ -23,7 +23,8 @@ namespace gpipe {
 namespace {
 
 bool is_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  return action.kind == ActionKind::kBackward ||
+         action.kind == ActionKind::kBackwardInput;
 }
 
 // Returns whether `a` must have ended before `b` starts.
@@ -36,7 +37,8 @@ bool comes_before(const Action& a, const Action& b) {
     return (is(a, ActionKind::kForward) &&
             (is(b, ActionKind::kRecompute) || is_backward(b))) ||
            (is(a, ActionKind::kRecompute) && is_backward(b)) ||
-           (is(a, ActionKind::kBackwardInput) && is(b, ActionKind::kBackwardWeight));
+           (is(a, ActionKind::kBackwardInput) &&
+            is(b, ActionKind::kBackwardWeight));
   }
   return (is(a, ActionKind::kForward) && is(b, ActionKind::kForward) &&
           a.stage + 1 == b.stage) ||
@@ -149,7 +151,9 @@ class Draw {
         all.push_back({s, ActionKind::kForward, i});
         if (chance()) all.push_back({s, ActionKind::kRecompute, i});
         const bool splits = chance();
-        all.push_back({s, splits ? ActionKind::kBackwardInput : ActionKind::kBackward, i});
+        all.push_back(
+            {s, splits ? ActionKind::kBackwardInput : ActionKind::kBackward,
+             i});
         if (splits) all.push_back({s, ActionKind::kBackwardWeight, i});
       }
     }
@@ -211,15 +215,19 @@ class Reference {
         return span ? span->second : none;
       };
       const double forward = begin(ActionKind::kForward, always);
-      const bool recomputed = find(rank, {s, ActionKind::kRecompute, i}).has_value();
+      const bool recomputed =
+          find(rank, {s, ActionKind::kRecompute, i}).has_value();
       const double activations =
           recomputed ? begin(ActionKind::kRecompute, 0) : forward;
-      const bool splits = find(rank, {s, ActionKind::kBackwardWeight, i}).has_value();
+      const bool splits =
+          find(rank, {s, ActionKind::kBackwardWeight, i}).has_value();
       // If there is a W without an I, I counts as done before the beginning.
-      const double whole = splits ? end(ActionKind::kBackwardInput, always)
-                                  : std::min(end(ActionKind::kBackward, never),
-                                             end(ActionKind::kBackwardInput, never));
-      const double all = splits ? end(ActionKind::kBackwardWeight, never) : whole;
+      const double whole =
+          splits ? end(ActionKind::kBackwardInput, always)
+                 : std::min(end(ActionKind::kBackward, never),
+                            end(ActionKind::kBackwardInput, never));
+      const double all =
+          splits ? end(ActionKind::kBackwardWeight, never) : whole;
       const auto holds = [&](double from, double until) {
         return from <= time && time < until;
       };

@@ -92,7 +92,8 @@ class Run {
       if (rank.works || rank.next == actions.size()) continue;
       const Action& action = actions[rank.next];
       if (!ready(action, nullptr)) continue;
-      if (action.fused_with_next && !ready(actions[rank.next + 1], &action)) continue;
+      if (action.fused_with_next && !ready(actions[rank.next + 1], &action))
+        continue;
       rank.works = true;
       rank.start = now;
       rank.left = durations_.of(action);

@@ -45,11 +45,12 @@ TEST(SharedCoresTest, RanksThatWorkAtATimeShareEqually) {
       simulate_on_cores(fill_drain(2, 1), equal_costs(2, 1, 1), 1).makespan, 4);
   // Two micro-batches on one core: 0F0 runs from 0 to 1, then 0F1 and 1F0 share
   // the core until 3, then 1F1 runs until 4.
-  const auto timeline = simulate_on_cores(
-      select(
-          fill_drain(2, 2),
-          [](const Action& action) { return action.kind == ActionKind::kForward; }),
-      equal_costs(2, 1, 1), 1);
+  const auto timeline =
+      simulate_on_cores(select(fill_drain(2, 2),
+                               [](const Action& action) {
+                                 return action.kind == ActionKind::kForward;
+                               }),
+                        equal_costs(2, 1, 1), 1);
   EXPECT_EQ(timeline.ranks[0][1].start, 1);
   EXPECT_EQ(timeline.ranks[0][1].end, 3);
   EXPECT_EQ(timeline.ranks[1][0].start, 1);

@@ -17,8 +17,8 @@
 namespace {
 
 using gpipe::Action;
-using gpipe::Costs;
 using gpipe::ActionKind;
+using gpipe::Costs;
 using gpipe::Schedule;
 
 // Returns a schedule that alternates forwards and backwards (PipeDream's

@@ -71,7 +71,8 @@ TEST(SimulateTest, RecomputesWhileItWaits) {
       with_recompute(fill_drain(2, 2), [](int) { return true; });
   // Rank 0 runs 0R1 while it waits for the gradient. 0R0 is not hidden.
   const Timeline timeline = simulate(schedule, costs);
-  EXPECT_EQ(timeline.ranks[0][2].action, (Action{0, ActionKind::kRecompute, 1}));
+  EXPECT_EQ(timeline.ranks[0][2].action,
+            (Action{0, ActionKind::kRecompute, 1}));
   EXPECT_EQ(timeline.ranks[0][2].start, 2);
   EXPECT_EQ(timeline.ranks[0][3].start, 6);
   EXPECT_EQ(timeline.makespan, 11);
@@ -134,8 +135,10 @@ Action paired(Action action) {
 }
 
 TEST(SimulateTest, AnOverlappedPairHidesAPartOfTheShorterAction) {
-  const Action f0 = {0, ActionKind::kForward, 0}, f1 = {0, ActionKind::kForward, 1},
-               b0 = {0, ActionKind::kBackward, 0}, b1 = {0, ActionKind::kBackward, 1};
+  const Action f0 = {0, ActionKind::kForward, 0},
+               f1 = {0, ActionKind::kForward, 1},
+               b0 = {0, ActionKind::kBackward, 0},
+               b1 = {0, ActionKind::kBackward, 1};
   Costs costs = equal_costs(1, 2, 3);
   for (const double overlap : {0.0, 0.5, 1.0}) {
     costs.overlap = overlap;
@@ -155,14 +158,15 @@ TEST(SimulateTest, AnOverlappedPairHidesAPartOfTheShorterAction) {
 }
 
 TEST(SimulateTest, APairBeginsWhenWhatBothNeedIsThere) {
-  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
-                               {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
-                               {0, ActionKind::kBackward, 0},
-                               {0, ActionKind::kBackward, 1}},
-                              {{1, ActionKind::kForward, 0},
-                               {1, ActionKind::kBackward, 0},
-                               {1, ActionKind::kForward, 1},
-                               {1, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = {
+      {{{0, ActionKind::kForward, 0},
+        {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
+        {0, ActionKind::kBackward, 0},
+        {0, ActionKind::kBackward, 1}},
+       {{1, ActionKind::kForward, 0},
+        {1, ActionKind::kBackward, 0},
+        {1, ActionKind::kForward, 1},
+        {1, ActionKind::kBackward, 1}}}};
   // Rank 0: 0F0 . . . 0F1&0B0 . . . 0B1. Rank 1: . 1F0 1B0 . . . 1F1 1B1.
   const Timeline timeline = simulate(schedule, equal_costs(2, 1, 2));
   EXPECT_EQ(timeline.ranks[0][1].start, 4);
@@ -218,8 +222,9 @@ TEST(SimulateTest, ActivationsAndGradientsShareALink) {
 TEST(SimulateTest, NothingIsSentToAStageThatIsNotThere) {
   Costs costs = equal_costs(2, 1, 1);
   costs.latency = 1;
-  const Schedule forwards = {{{{0, ActionKind::kForward, 0}, {0, ActionKind::kForward, 1}},
-                              {{1, ActionKind::kForward, 1}}}};
+  const Schedule forwards = {
+      {{{0, ActionKind::kForward, 0}, {0, ActionKind::kForward, 1}},
+       {{1, ActionKind::kForward, 1}}}};
   const Timeline timeline = simulate(forwards, costs);
   ASSERT_EQ(timeline.transfers.size(), 1);
   EXPECT_EQ(to_string(timeline.transfers[0].action), "0F1");
@@ -243,7 +248,8 @@ TEST(SimulateTest, NamesWhatCannotBe) {
                           const std::string& a, const std::string& b) {
     EXPECT_THAT([&] { simulate(Schedule{ranks}, costs); }, refuses(a, b));
   };
-  const Action f0 = {0, ActionKind::kForward, 0}, b0 = {0, ActionKind::kBackward, 0};
+  const Action f0 = {0, ActionKind::kForward, 0},
+               b0 = {0, ActionKind::kBackward, 0};
   refuse({{b0, f0}}, "0B0 of rank 0 waits for 0F0", "never ends");
   refuse({{f0}, {f0}}, "0F0", "twice, on rank 0 and on rank 1");
   refuse({{f0, f0}}, "0F0", "twice");
@@ -261,8 +267,10 @@ TEST(SimulateTest, NamesBlocksThatCannotBe) {
                           const std::string& a, const std::string& b) {
     EXPECT_THAT([&] { simulate(Schedule{{actions}}, costs); }, refuses(a, b));
   };
-  const Action f0 = {0, ActionKind::kForward, 0}, f1 = {0, ActionKind::kForward, 1},
-               b0 = {0, ActionKind::kBackward, 0}, b1 = {0, ActionKind::kBackward, 1},
+  const Action f0 = {0, ActionKind::kForward, 0},
+               f1 = {0, ActionKind::kForward, 1},
+               b0 = {0, ActionKind::kBackward, 0},
+               b1 = {0, ActionKind::kBackward, 1},
                r0 = {0, ActionKind::kRecompute, 0};
   refuse({paired(f0)}, "0F0 of rank 0", "with nothing");
   refuse({paired(f0), f1}, "0F0 of rank 0", "with 0F1");

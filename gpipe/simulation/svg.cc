@@ -248,7 +248,7 @@ class Picture {
   double makespan_ = 0, bytes_ = 0;  // the largest of all timelines
   double y_ = 0;                     // height of the picture so far
   double lanes_ = 0;                 // y of the timeline's first lane
-  std::set<ActionKind> kinds_;             // kinds of the drawn actions
+  std::set<ActionKind> kinds_;       // kinds of the drawn actions
   std::string text_;
 };
 
@@ -256,7 +256,8 @@ class Picture {
 
 std::string to_svg(const std::vector<NamedTimeline>& timelines, int width) {
   if (width < 400) {
-    internal::refuse("to_svg: the width is ", width, " pixels, but must be 400 at least");
+    internal::refuse("to_svg: the width is ", width,
+                     " pixels, but must be 400 at least");
   }
   return Picture(timelines, width).take();
 }

@@ -90,10 +90,11 @@ TEST(SvgTest, ATickIsARoundNumberOfSeconds) {
 }
 
 TEST(SvgTest, APairSharesItsLane) {
-  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
-                               {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
-                               {0, ActionKind::kBackward, 0},
-                               {0, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = {
+      {{{0, ActionKind::kForward, 0},
+        {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
+        {0, ActionKind::kBackward, 0},
+        {0, ActionKind::kBackward, 1}}}};
   const std::string svg = to_svg(simulate(schedule, costs_of(1)), 800);
   EXPECT_EQ(fault_of(svg), "");
   // 600 pixels show 6 s.

@@ -16,11 +16,12 @@ void check_spans(const std::vector<Span>& spans, std::size_t rank) {
     // These comparisons are false for NaN, so NaN is refused.
     if (!(span.start >= last && span.end >= span.start &&
           std::isfinite(span.end))) {
-      internal::refuse("the span of ", to_string(span.action), " on rank ", rank,
-             " is from ", span.start, " to ", span.end, ", after a start at ",
-             last,
-             ": spans must be finite, not end before they start, and be in the "
-             "order of their starts, from 0");
+      internal::refuse(
+          "the span of ", to_string(span.action), " on rank ", rank,
+          " is from ", span.start, " to ", span.end, ", after a start at ",
+          last,
+          ": spans must be finite, not end before they start, and be in the "
+          "order of their starts, from 0");
     }
     last = span.start;
   }

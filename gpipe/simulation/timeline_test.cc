@@ -23,12 +23,13 @@ const Action kForward1 = {0, ActionKind::kForward, 1};
 
 TEST(TimelineTest, IdleTimeIsOutsideOfAllSpans) {
   // The first three spans overlap and cover the time from 1 to 6.
-  const Timeline timeline = timeline_of({{{kForward0, 1, 5},
-                                          {kForward1, 2, 3},
-                                          {{0, ActionKind::kForward, 2}, 4, 6},
-                                          {{0, ActionKind::kBackward, 2}, 8, 9}},
-                                         {{{1, ActionKind::kForward, 0}, 0, 10}},
-                                         {}});
+  const Timeline timeline =
+      timeline_of({{{kForward0, 1, 5},
+                    {kForward1, 2, 3},
+                    {{0, ActionKind::kForward, 2}, 4, 6},
+                    {{0, ActionKind::kBackward, 2}, 8, 9}},
+                   {{{1, ActionKind::kForward, 0}, 0, 10}},
+                   {}});
   EXPECT_EQ(timeline.makespan, 10);
   EXPECT_THAT(timeline.idle, ElementsAre(4, 0, 10));
   EXPECT_DOUBLE_EQ(timeline.bubble_fraction, 14.0 / 30);
@@ -50,12 +51,13 @@ TEST(TimelineTest, BubblesAreThoseOfThePapers) {
 }
 
 TEST(TimelineTest, CountsWhatIsInFlight) {
-  const Timeline timeline = timeline_of({{{kForward0, 0, 1},
-                                          {kForward1, 1, 2},
-                                          {{0, ActionKind::kBackwardInput, 0}, 2, 3},
-                                          {{0, ActionKind::kForward, 2}, 3, 4},
-                                          {{0, ActionKind::kBackwardWeight, 0}, 4, 5},
-                                          {{0, ActionKind::kForward, 3}, 5, 6}}});
+  const Timeline timeline =
+      timeline_of({{{kForward0, 0, 1},
+                    {kForward1, 1, 2},
+                    {{0, ActionKind::kBackwardInput, 0}, 2, 3},
+                    {{0, ActionKind::kForward, 2}, 3, 4},
+                    {{0, ActionKind::kBackwardWeight, 0}, 4, 5},
+                    {{0, ActionKind::kForward, 3}, 5, 6}}});
   EXPECT_THAT(timeline.peak_in_flight, ElementsAre(3));
 }
 

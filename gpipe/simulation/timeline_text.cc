@@ -51,7 +51,7 @@ std::string line_of(const std::vector<Span>& spans, double makespan,
 std::string to_text(const Timeline& timeline, int columns) {
   if (columns < 1) {
     internal::refuse("to_text: there are ", columns,
-           " columns, but at least 1 is needed");
+                     " columns, but at least 1 is needed");
   }
   const auto width = static_cast<std::size_t>(columns);
   const std::string rank = "rank ";

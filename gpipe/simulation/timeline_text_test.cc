@@ -40,10 +40,11 @@ TEST(TimelineTextTest, WhereThereIsNoRoomALetterStandsForTheName) {
 }
 
 TEST(TimelineTextTest, AnOverlappedPairIsOneBox) {
-  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
-                               {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
-                               {0, ActionKind::kBackward, 0},
-                               {0, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = {
+      {{{0, ActionKind::kForward, 0},
+        {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
+        {0, ActionKind::kBackward, 0},
+        {0, ActionKind::kBackward, 1}}}};
   EXPECT_EQ(to_text(simulate(schedule, costs_of(1)), 18),
             "        0              6 s\n"
             "rank 0 |F--0F1&0B0--0B1---| idle 0.0 %\n");

@@ -26,7 +26,8 @@ void add_skips(const torch::nn::Module& module, internal::LayerSkips& skips) {
 
 }  // namespace
 
-std::vector<internal::LayerSkips> internal::declared_skips(const torch::nn::Sequential& module) {
+std::vector<internal::LayerSkips> internal::declared_skips(
+    const torch::nn::Sequential& module) {
   std::vector<internal::LayerSkips> layers;
   for (const auto& child : module->named_children()) {
     internal::LayerSkips skips;

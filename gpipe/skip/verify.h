@@ -9,10 +9,13 @@
 
 namespace gpipe {
 
+namespace internal {
 // Returns the skip tensors that the layers of `module` declare, one entry per
 // layer, in order. Modules inside a layer count as part of the layer. Modules
 // inside a nested pipeline (see KeepsDevices) are left out.
-std::vector<internal::LayerSkips> declared_skips(const torch::nn::Sequential& module);
+std::vector<internal::LayerSkips> declared_skips(
+    const torch::nn::Sequential& module);
+}  // namespace internal
 
 // Throws c10::TypeError if stashes and pops of `module` do not match. The text
 // has one line per mismatch: a name that is stashed or popped twice in a
@@ -20,7 +23,9 @@ std::vector<internal::LayerSkips> declared_skips(const torch::nn::Sequential& mo
 // by the same layer.
 void verify_skippables(torch::nn::Sequential module);
 
+namespace internal {
 // Does the same for `layers` whose skip tensors are known, in model order.
 void verify_skips(const std::vector<internal::LayerSkips>& layers);
+}  // namespace internal
 
 }  // namespace gpipe

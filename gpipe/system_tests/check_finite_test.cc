@@ -18,10 +18,10 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/skip.h"
+#include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/mean_square.h"
-#include "gpipe/system_tests/options.h"
 
 namespace gpipe {
 namespace {

@@ -28,13 +28,13 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/instruments/counting_allocator.h"
-#include "gpipe/testing/devices.h"
 #include "gpipe/system_tests/options.h"
+#include "gpipe/testing/devices.h"
 
 namespace gpipe {
 namespace {
 
-using testing::CountingAllocator;
+using instruments::CountingAllocator;
 using testing::device;
 using testing::devices;
 using testing::options;
@@ -57,15 +57,15 @@ class Gauge {
 
 class CpuGauge : public Gauge {
  public:
-  CpuGauge() { CountingAllocator::install(); }
+  CpuGauge() { instruments::CountingAllocator::install(); }
   int64_t live(const torch::Device&) const override {
-    return CountingAllocator::live_bytes();
+    return instruments::CountingAllocator::live_bytes();
   }
   int64_t peak(const torch::Device&) const override {
-    return CountingAllocator::peak_bytes();
+    return instruments::CountingAllocator::peak_bytes();
   }
   void reset_peak(const torch::Device&) override {
-    CountingAllocator::reset_peak();
+    instruments::CountingAllocator::reset_peak();
   }
 };
 

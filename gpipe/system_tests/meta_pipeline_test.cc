@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/runtime/device/memory_kind.h"
-#include "gpipe/instruments/counting_allocator.h"
 
 namespace gpipe {
 namespace {
 
-using gpipe::testing::CountingAllocator;
+using gpipe::instruments::CountingAllocator;
 using torch::Tensor;
 using namespace torch::nn;  // NOLINT: the layers' names
 
@@ -51,17 +51,17 @@ class MetaPipeline
 
 // Uses one partition, so that its worker runs everything in sequence.
 TEST_P(MetaPipeline, TakesTheBytesOfOneOnTheCpu) {
-  CountingAllocator::install();
+  instruments::CountingAllocator::install();
   const auto [chunks, mode] = GetParam();
   const std::vector<int64_t> sizes = {32, 16};
 
   GPipe on_cpu = pipeline_on(torch::kCPU, {8}, chunks, mode);
   const Tensor cpu_input = torch::ones(sizes);
-  const int64_t before = CountingAllocator::live_bytes();
-  CountingAllocator::reset_peak();
+  const int64_t before = instruments::CountingAllocator::live_bytes();
+  instruments::CountingAllocator::reset_peak();
   step(on_cpu, cpu_input);
-  const int64_t live = CountingAllocator::live_bytes() - before;
-  const int64_t peak = CountingAllocator::peak_bytes() - before;
+  const int64_t live = instruments::CountingAllocator::live_bytes() - before;
+  const int64_t peak = instruments::CountingAllocator::peak_bytes() - before;
 
   // Captures copies: clang 14 cannot capture structured bindings.
   GPipe on_meta = [chunks = chunks, mode = mode] {

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/engine.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/simulated.h"
-#include "gpipe/system_tests/options.h"
 
 namespace gpipe {
 namespace {

@@ -18,9 +18,9 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/skip.h"
+#include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
-#include "gpipe/system_tests/options.h"
 
 namespace gpipe {
 namespace {

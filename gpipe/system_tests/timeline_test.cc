@@ -160,8 +160,8 @@ TEST(Timeline, RecomputesAreSpansOfTheirOwn) {
     std::map<ActionKind, int> count;
     for (const Span& span : spans) ++count[span.action.kind];
     EXPECT_EQ(count, (std::map<ActionKind, int>{{ActionKind::kForward, 3},
-                                          {ActionKind::kBackward, 3},
-                                          {ActionKind::kRecompute, 2}}));
+                                                {ActionKind::kBackward, 3},
+                                                {ActionKind::kRecompute, 2}}));
   }
 }
 

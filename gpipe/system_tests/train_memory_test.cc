@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/schedule.h"
 #include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/schedule.h"
 
 namespace gpipe {
 namespace {
 
-using testing::CountingAllocator;
+using instruments::CountingAllocator;
 using torch::Tensor;
 namespace nn = torch::nn;
 
@@ -66,10 +66,12 @@ double held(const Schedule& schedule, int stage) {
   };
   step();  // makes the allocations that stay
   pipeline->zero_grad();
-  const int64_t before = CountingAllocator::live_bytes();
-  CountingAllocator::reset_peak();
+  const int64_t before = instruments::CountingAllocator::live_bytes();
+  instruments::CountingAllocator::reset_peak();
   step();
-  return static_cast<double>(CountingAllocator::peak_bytes() - before) / kKept;
+  return static_cast<double>(instruments::CountingAllocator::peak_bytes() -
+                             before) /
+         kKept;
 }
 
 // Returns the temporary tensors in a stage's backward, in the same unit. On the
@@ -92,7 +94,7 @@ void expect_held(const Schedule& schedule, int stage, int microbatches,
 class TrainMemory : public ::testing::Test {
  protected:
   TrainMemory() {
-    CountingAllocator::install();
+    instruments::CountingAllocator::install();
     torch::set_num_threads(1);
   }
 };
@@ -144,7 +146,8 @@ int peak_of_stage(const Schedule& schedule, int stage) {
     for (const Action& action : rank) {
       if (action.stage != stage) continue;
       if (action.kind == ActionKind::kForward) peak = std::max(peak, ++now);
-      const ActionKind last = split ? ActionKind::kBackwardWeight : ActionKind::kBackward;
+      const ActionKind last =
+          split ? ActionKind::kBackwardWeight : ActionKind::kBackward;
       if (action.kind == last) --now;
     }
   }
@@ -184,11 +187,13 @@ TEST_F(TrainMemory, GradientsOfAStageAreNotHeldBesideEachOther) {
     };
     step();
     pipeline->zero_grad();
-    const int64_t before = CountingAllocator::live_bytes();
-    CountingAllocator::reset_peak();
+    const int64_t before = instruments::CountingAllocator::live_bytes();
+    instruments::CountingAllocator::reset_peak();
     step();
     const double held =
-        static_cast<double>(CountingAllocator::peak_bytes() - before) / kWeight;
+        static_cast<double>(instruments::CountingAllocator::peak_bytes() -
+                            before) /
+        kWeight;
     EXPECT_GE(held, kLayers + 1) << split;  // the sums and one new gradient
     EXPECT_LT(held, kLayers + 1.5) << split;
   }

@@ -22,13 +22,13 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/system_tests/options.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/rounds.h"
-#include "gpipe/system_tests/options.h"
 
 namespace gpipe {
 namespace {
@@ -101,8 +101,9 @@ std::vector<int> order_of_backwards(const Schedule& schedule, int stage) {
   std::vector<int> order;
   for (const auto& rank : schedule.ranks) {
     for (const Action& action : rank) {
-      if (action.stage == stage && (action.kind == ActionKind::kBackward ||
-                                    action.kind == ActionKind::kBackwardWeight)) {
+      if (action.stage == stage &&
+          (action.kind == ActionKind::kBackward ||
+           action.kind == ActionKind::kBackwardWeight)) {
         order.push_back(action.microbatch);
       }
     }

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/testing/models.h"
 #include "gpipe/system_tests/options.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {

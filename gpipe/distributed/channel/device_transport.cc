@@ -18,7 +18,8 @@ namespace gpipe::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Engines = std::map<c10::DeviceType, std::unique_ptr<DeviceTransportBackend>>;
+using Engines =
+    std::map<c10::DeviceType, std::unique_ptr<DeviceTransportBackend>>;
 
 // The pause between two checks whether a transfer is complete. It is shorter
 // than a transfer, and long enough to use little of a core.
@@ -165,7 +166,7 @@ class DirectCarrier final : public Transport {
 }  // namespace
 
 void register_device_transport(c10::DeviceType type,
-                            std::unique_ptr<DeviceTransportBackend> engine) {
+                               std::unique_ptr<DeviceTransportBackend> engine) {
   engines()[type] = std::move(engine);
 }
 
@@ -202,9 +203,10 @@ Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
   return Transfers::kDirect;
 }
 
-std::unique_ptr<Transport> make_transport(World& world, const c10::Device& device,
-                                      Transfers transfers,
-                                      const std::string& name) {
+std::unique_ptr<Transport> make_transport(World& world,
+                                          const c10::Device& device,
+                                          Transfers transfers,
+                                          const std::string& name) {
   if (transfers != Transfers::kDirect) {
     return std::make_unique<HostTransport>(world);
   }

@@ -10,8 +10,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/channel/transfers.h"
+#include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/world/world.h"
 
 namespace gpipe::internal {
@@ -45,7 +45,7 @@ class DeviceTransportBackend {
 // Registers `engine` for devices of `type`, for the life of the program. Call
 // it before any pipeline is made. Not thread-safe.
 void register_device_transport(c10::DeviceType type,
-                            std::unique_ptr<DeviceTransportBackend> engine);
+                               std::unique_ptr<DeviceTransportBackend> engine);
 
 // Returns the transport that all ranks use: kDirect if `asked` is kDirect, else
 // kHost. All ranks call this with the same `asked`. If it is kDirect, blocks
@@ -61,8 +61,9 @@ Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
 // `transfers`: the result of agree_on_transfers().
 // `name`: a name for this transport, the same on all ranks and different from
 // those of other transports in the world.
-std::unique_ptr<Transport> make_transport(World& world, const c10::Device& device,
-                                      Transfers transfers,
-                                      const std::string& name);
+std::unique_ptr<Transport> make_transport(World& world,
+                                          const c10::Device& device,
+                                          Transfers transfers,
+                                          const std::string& name);
 
 }  // namespace gpipe::internal

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "gpipe/distributed/world/report.h"
-#include "gpipe/runtime/run/notifier.h"
 #include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/run/notifier.h"
 
 namespace gpipe::internal {
 namespace {
@@ -195,7 +195,8 @@ Receiver::Incoming Receiver::post(const MessageId& expected) {
   incoming.header = {header, world_.receive(header, from_, tags_.header, [&] {
                        return waiting_for(expected);
                      })};
-  if (const ShapePrediction::Specs* const predicted = prediction_.of(expected)) {
+  if (const ShapePrediction::Specs* const predicted =
+          prediction_.of(expected)) {
     Content content;
     content.overflow = post_overflow(overflow_of(*predicted), expected);
     content.tensors = post_tensors(*predicted, expected);
@@ -204,7 +205,8 @@ Receiver::Incoming Receiver::post(const MessageId& expected) {
   return incoming;
 }
 
-Receiver::Posted Receiver::post_overflow(int64_t bytes, const MessageId& expected) {
+Receiver::Posted Receiver::post_overflow(int64_t bytes,
+                                         const MessageId& expected) {
   Posted overflow{at::empty({bytes}, at::kByte), nullptr};
   if (bytes > 0) {
     overflow.work = world_.receive(overflow.tensor, from_,
@@ -214,8 +216,8 @@ Receiver::Posted Receiver::post_overflow(int64_t bytes, const MessageId& expecte
   return overflow;
 }
 
-std::vector<Receiver::Posted> Receiver::post_tensors(const ShapePrediction::Specs& specs,
-                                               const MessageId& expected) {
+std::vector<Receiver::Posted> Receiver::post_tensors(
+    const ShapePrediction::Specs& specs, const MessageId& expected) {
   fault_point("message-in", expected.to_stage, expected.microbatch);
   std::vector<Posted> posted;
   for (const TensorSpec& spec : specs) {
@@ -224,14 +226,14 @@ std::vector<Receiver::Posted> Receiver::post_tensors(const ShapePrediction::Spec
     const at::Tensor bytes = bytes_of(each.tensor);
     if (bytes.numel() == 0) continue;
     each.work = transport_.receive(bytes, from_,
-                                 tags_.payload_of(spec.bytes(), spec.type),
-                                 [&] { return waiting_for(expected); });
+                                   tags_.payload_of(spec.bytes(), spec.type),
+                                   [&] { return waiting_for(expected); });
   }
   return posted;
 }
 
 Message Receiver::read(Incoming incoming, const MessageId& expected,
-                    std::vector<Posted>& tensors) {
+                       std::vector<Posted>& tensors) {
   wait(incoming.header, expected);
   at::Tensor& header = incoming.header.tensor;
   std::optional<Content>& predicted = incoming.predicted;
@@ -240,10 +242,10 @@ Message Receiver::read(Incoming incoming, const MessageId& expected,
   look_at(expected, [&] {
     more = overflow_bytes(header.const_data_ptr<uint8_t>());
     as_predicted = is_as_predicted(header.const_data_ptr<uint8_t>());
-    TORCH_CHECK(
-        !as_predicted || (predicted && predicted->overflow.tensor.numel() == more),
-        "received a message that says it is as predicted, which it is "
-        "not; run the same gpipe on all ranks");
+    TORCH_CHECK(!as_predicted ||
+                    (predicted && predicted->overflow.tensor.numel() == more),
+                "received a message that says it is as predicted, which it is "
+                "not; run the same gpipe on all ranks");
   });
   Posted overflow;
   if (as_predicted) {
@@ -268,7 +270,7 @@ Message Receiver::read(Incoming incoming, const MessageId& expected,
         "tensors; run the same gpipe on all ranks");
   });
   tensors = as_predicted ? std::move(predicted->tensors)
-                        : post_tensors(message.tensors, expected);
+                         : post_tensors(message.tensors, expected);
   prediction_.learn(expected, message.tensors);
   return message;
 }

@@ -11,22 +11,22 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/channel/shape_prediction.h"
-#include "gpipe/distributed/world/tags.h"
+#include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/channel/wire.h"
+#include "gpipe/distributed/world/tags.h"
 #include "gpipe/distributed/world/world.h"
 #include "gpipe/runtime/cell/cell.h"
-#include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/copier.h"
+#include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/worker.h"
 
 namespace gpipe::internal {
 
 // A sender of messages to one rank. The world sends the headers, the transport
-// `transport` sends the tensors. A thread of the Sender copies the tensors to the
-// transport's device, posts the sends and waits for them, so that the worker
-// goes on computing.
+// `transport` sends the tensors. A thread of the Sender copies the tensors to
+// the transport's device, posts the sends and waits for them, so that the
+// worker goes on computing.
 class Sender {
  public:
   Sender(World& world, Transport& transport, int to, Tags tags);

@@ -16,7 +16,8 @@ ShapePrediction::Key ShapePrediction::key_of(const MessageId& message) {
           message.to_stage, message.skip,      message.microbatch};
 }
 
-const ShapePrediction::Specs* ShapePrediction::of(const MessageId& message) const {
+const ShapePrediction::Specs* ShapePrediction::of(
+    const MessageId& message) const {
   const auto found = past_.find(key_of(message));
   if (found == past_.end() || !found->second.twice) return nullptr;
   return &found->second.specs;

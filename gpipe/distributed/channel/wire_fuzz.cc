@@ -51,11 +51,11 @@ void seal(uint8_t* data, std::size_t size) {
 }  // namespace gpipe::internal
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
-  using namespace gpipe;  // NOLINT: parser and checks
+  using namespace gpipe::internal;  // NOLINT: parser and checks
   // 4 bytes of input can become a TensorSpec.
-  testing::FuzzLimits limits;
+  gpipe::testing::FuzzLimits limits;
   limits.largest.per_byte = 2 * sizeof(TensorSpec) / 4;
-  testing::fuzz_parser<c10::Error>(
+  gpipe::testing::fuzz_parser<c10::Error>(
       size, limits, [&] { return decoded(data, size); },
       [&](const Message& message) { check(message, data, size); });
   return 0;
@@ -71,6 +71,6 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size,
     std::fill(data + size, data + header, uint8_t{0});
     size = header;
   }
-  if (size >= header) gpipe::seal(data, size);
+  if (size >= header) gpipe::internal::seal(data, size);
   return size;
 }

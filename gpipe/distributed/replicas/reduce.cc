@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/distributed/channel/wire.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
-#include "gpipe/distributed/channel/wire.h"
 
 namespace gpipe::internal {
 namespace {
@@ -157,9 +157,9 @@ void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
     const at::Tensor bytes = bytes_of(sends ? out(to) : in(from));
     if (bytes.numel() == 0) return;
     const int peer = members_[other];
-    works.emplace_back(peer, sends
-                                 ? transport_.send(bytes, peer, tag_, action)
-                                 : transport_.receive(bytes, peer, tag_, action));
+    works.emplace_back(peer,
+                       sends ? transport_.send(bytes, peer, tag_, action)
+                             : transport_.receive(bytes, peer, tag_, action));
   };
   // Every member uses this order, which Transport requires.
   for (std::size_t from = 0; from < members_.size(); ++from) {
@@ -170,8 +170,9 @@ void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
   for (const auto& [peer, work] : works) world_.wait(*work, peer, action);
 }
 
-void all_reduce(World& world, Transport& transport, const std::vector<int>& members,
-                int tag, std::vector<Summand>& all, int64_t bucket_bytes) {
+void all_reduce(World& world, Transport& transport,
+                const std::vector<int>& members, int tag,
+                std::vector<Summand>& all, int64_t bucket_bytes) {
   if (members.size() == 1) return;
   Reducer reducer(world, transport, members, tag);
   reducer.agree(all);

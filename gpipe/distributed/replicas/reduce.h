@@ -42,7 +42,8 @@ class Reducer {
  public:
   // `members`: ranks of the world, at least two, this rank among them; the same
   // list on all of them. Sums are computed on the device of `transport`.
-  Reducer(World& world, Transport& transport, std::vector<int> members, int tag);
+  Reducer(World& world, Transport& transport, std::vector<int> members,
+          int tag);
 
   // Checks that all members have lists of the same sizes and dtypes. Blocks
   // until all have called. Throws c10::Error on all members if the lists
@@ -74,8 +75,8 @@ class Reducer {
 
 // Runs agree(), then add_up() for each bucket. Does nothing for a single
 // member.
-void all_reduce(World& world, Transport& transport, const std::vector<int>& members,
-                int tag, std::vector<Summand>& all,
-                int64_t bucket_bytes = kBucketBytes);
+void all_reduce(World& world, Transport& transport,
+                const std::vector<int>& members, int tag,
+                std::vector<Summand>& all, int64_t bucket_bytes = kBucketBytes);
 
 }  // namespace gpipe::internal

@@ -34,8 +34,8 @@ namespace gpipe::internal {
 class ReplicaSums {
  public:
   // `members`: as for Reducer.
-  ReplicaSums(World& world, Transport& transport, std::vector<int> members, int tag,
-              int64_t bucket_bytes = kBucketBytes);
+  ReplicaSums(World& world, Transport& transport, std::vector<int> members,
+              int tag, int64_t bucket_bytes = kBucketBytes);
   ~ReplicaSums();
 
   struct Parameter {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "gpipe/distributed/channel/transport.h"
-#include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/world/gather.h"
 
 namespace gpipe::internal {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/processes/processes.h"
 #include "gpipe/distributed/world/world.h"
+#include "gpipe/processes/processes.h"
 
 namespace gpipe::testing {
 

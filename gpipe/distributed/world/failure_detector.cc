@@ -45,10 +45,11 @@ at::Tensor message_of(Note note, const std::string& text = "") {
 
 }  // namespace
 
-FailureDetector::FailureDetector(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
-             std::chrono::milliseconds timeout,
-             std::function<void(RankFailure)> on_failure,
-             std::chrono::milliseconds pause)
+FailureDetector::FailureDetector(c10::intrusive_ptr<c10d::Backend> group,
+                                 int rank, int size,
+                                 std::chrono::milliseconds timeout,
+                                 std::function<void(RankFailure)> on_failure,
+                                 std::chrono::milliseconds pause)
     : group_(std::move(group)),
       rank_(rank),
       timeout_(timeout),

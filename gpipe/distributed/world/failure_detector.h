@@ -36,10 +36,11 @@ class FailureDetector {
   // announce().
   // `pause`: between two heartbeats; 0 means timeout / 8, between 1 ms and 500
   // ms.
-  FailureDetector(c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
-        std::chrono::milliseconds timeout,
-        std::function<void(RankFailure)> on_failure,
-        std::chrono::milliseconds pause = std::chrono::milliseconds(0));
+  FailureDetector(
+      c10::intrusive_ptr<c10d::Backend> group, int rank, int size,
+      std::chrono::milliseconds timeout,
+      std::function<void(RankFailure)> on_failure,
+      std::chrono::milliseconds pause = std::chrono::milliseconds(0));
 
   // Tells the others that this rank leaves. Blocks until all others have left,
   // too, at most for `patience`.

@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "gpipe/distributed/world/rendezvous.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/world/rendezvous.h"
 
 namespace gpipe::internal {
 namespace {

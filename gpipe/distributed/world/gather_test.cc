@@ -12,8 +12,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/world/bytes.h"
 
 namespace gpipe {
 namespace {

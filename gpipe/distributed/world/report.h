@@ -13,7 +13,7 @@ namespace gpipe::internal {
 // Does nothing if the world has failed before, as it has if `exception` is its
 // PeerError. Does not throw.
 inline void report_failure(World& world, const std::exception_ptr& exception,
-                 const std::string& action) {
+                           const std::string& action) {
   if (world.failure()) return;
   world.fail({Fault::kFailed, world.rank(), world.rank(), action,
               cause_of(exception)});

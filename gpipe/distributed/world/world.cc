@@ -16,9 +16,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
+#include "gpipe/distributed/world/failure_detector.h"
 #include "gpipe/distributed/world/rendezvous.h"
 #include "gpipe/distributed/world/throw.h"
-#include "gpipe/distributed/world/failure_detector.h"
 #include "gpipe/runtime/device/origin.h"
 
 namespace gpipe {
@@ -121,7 +121,8 @@ class World::Impl {
     changed_.notify_all();
     // Each rank that learns of the failure tells all others once. So it also
     // reaches ranks whose own connection to the failed rank still works.
-    if (internal::FailureDetector* const watch = announcer_) watch->announce(failure);
+    if (internal::FailureDetector* const watch = announcer_)
+      watch->announce(failure);
     std::lock_guard<std::mutex> lock(callback_mutex_);
     for (const auto& [number, callback] : callbacks_) callback();
   }
@@ -240,8 +241,8 @@ class World::Impl {
 
   std::atomic<int> next_channel_{1};  // 0: all_gather() of programs
   std::unique_ptr<internal::FailureDetector> detector_;
-  // `detector_`, or null while it is constructed: its threads may report failures
-  // before.
+  // `detector_`, or null while it is constructed: its threads may report
+  // failures before.
   std::atomic<internal::FailureDetector*> announcer_{nullptr};
 };
 

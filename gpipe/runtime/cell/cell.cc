@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "gpipe/runtime/cell/cell_tracker.h"
-#include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/cell/shared_memory.h"
+#include "gpipe/runtime/device/fault_point.h"
 
 namespace gpipe::internal {
 namespace {
@@ -189,7 +189,8 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
     layer_at_work_ = "loss";
     random.enter_layer(partition_->layers.back().index + 1);
     value = run_head(std::move(value));
-    if (check_finite_) gpipe::internal::check_finite(value.tensors(), "the loss");
+    if (check_finite_)
+      gpipe::internal::check_finite(value.tensors(), "the loss");
   }
   layer_at_work_.clear();
 
@@ -208,7 +209,8 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   }
   output_edges_.clear();
   if (c10::GradMode::is_enabled()) {
-    for (const at::Tensor& each : outputs) output_edges_.push_back(gradient_edge(each));
+    for (const at::Tensor& each : outputs)
+      output_edges_.push_back(gradient_edge(each));
   }
   return outputs;
 }
@@ -222,7 +224,8 @@ void Cell::check_output(const Layer& layer, const Value& output,
   for (const SkipKey& key : layer.skips.stash) {
     const at::Tensor* const skip = tracker.find(key);
     if (!skip) continue;
-    gpipe::internal::check_finite(*skip, "the skip tensor '" + key.name + "' of " + name);
+    gpipe::internal::check_finite(
+        *skip, "the skip tensor '" + key.name + "' of " + name);
   }
   gpipe::internal::check_finite(output.tensors(), "the output of " + name);
 }
@@ -336,7 +339,8 @@ void Cell::relink_leaf_edges() {
   }
   leaves_.leaf_edges.clear();
   for (Leaves::LeafEdge leaf_edge : now.leaf_edges) {
-    const auto place = places.find(now.tensors[leaf_edge.leaf].unsafeGetTensorImpl());
+    const auto place =
+        places.find(now.tensors[leaf_edge.leaf].unsafeGetTensorImpl());
     if (place == places.end()) continue;  // not a leaf in the forward
     leaf_edge.leaf = place->second;
     leaves_.leaf_edges.push_back(leaf_edge);
@@ -368,8 +372,8 @@ Gradients Cell::gradients_of(std::vector<at::Tensor> input_grads) const {
 }
 
 Gradients Cell::backward(Gradients grads, bool keep_graph, bool want_input,
-                          const std::vector<bool>& leaf_wanted,
-                          const LeafSink& sink) {
+                         const std::vector<bool>& leaf_wanted,
+                         const LeafSink& sink) {
   std::vector<torch::autograd::Edge> roots, targets;
   std::vector<at::Tensor> root_grads;
   take_roots(std::move(grads), roots, root_grads);

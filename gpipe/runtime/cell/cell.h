@@ -30,8 +30,8 @@ struct Activations {
   std::vector<Activation> skips;
 };
 
-// The gradients of a Activations, which go back from cell to cell. Undefined: no
-// gradient.
+// The gradients of a Activations, which go back from cell to cell. Undefined:
+// no gradient.
 struct Gradients {
   std::vector<at::Tensor> boundary;
   std::vector<at::Tensor> skips;
@@ -118,8 +118,8 @@ class Cell {
   // leaves(), if `leaf_wanted` is true at the leaf's number in the partition
   // (empty: all are wanted).
   Gradients backward(Gradients grads, bool keep_graph, bool want_input,
-                      const std::vector<bool>& leaf_wanted,
-                      const LeafSink& sink);
+                     const std::vector<bool>& leaf_wanted,
+                     const LeafSink& sink);
 
   // Run the backward in two parts, see split_backward.h. The first part returns
   // the gradients of the inputs. The second part passes the gradients of all
@@ -159,9 +159,9 @@ class Cell {
     std::vector<GivenDraw> draws;      // from generators that layers passed
   };
 
-  // Runs the layers on `input`, fills `input_edges_` and `output_edges_`, and returns the
-  // outputs: boundary tensors, then exported skips. `again`: this is a
-  // recompute.
+  // Runs the layers on `input`, fills `input_edges_` and `output_edges_`, and
+  // returns the outputs: boundary tensors, then exported skips. `again`: this
+  // is a recompute.
   std::vector<at::Tensor> run_layers(std::vector<Activation> input,
                                      StepSeed& seed, bool again);
   Value run_head(Value output);

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/cell/phase.h"
+#include "gpipe/runtime/device/fault_point.h"
 
 namespace gpipe::internal {
 

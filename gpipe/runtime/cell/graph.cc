@@ -60,8 +60,8 @@ class ToSink {
         node->add_input_metadata(leaves.tensors[leaf_edge.leaf]);
       }
       if (!leaf_edge.node) {
-        const auto leaf =
-            torch::autograd::impl::gradient_edge(leaves.tensors[leaf_edge.leaf]);
+        const auto leaf = torch::autograd::impl::gradient_edge(
+            leaves.tensors[leaf_edge.leaf]);
         for (Edge& root : roots) {
           if (root.function == leaf.function) root.function = node;
         }
@@ -200,7 +200,7 @@ GraphInputs::GraphInputs(const std::vector<Activation>& inputs, bool leaf) {
     if (!input.tensor.defined() || !c10::GradMode::is_enabled() ||
         !input.requires_grad) {
       tensors_.push_back(input.tensor.defined() ? input.tensor.detach()
-                                                   : input.tensor);
+                                                : input.tensor);
       continue;
     }
     at::Tensor tensor = input.tensor.detach();
@@ -232,7 +232,8 @@ NodePtr stand_in_for(const Node& node) {
   return begin;
 }
 
-Leaves find_leaves(const edge_list& output_edges, const edge_list& input_edges) {
+Leaves find_leaves(const edge_list& output_edges,
+                   const edge_list& input_edges) {
   Leaves leaves;
   thread_local Seen seen;
   thread_local std::vector<Node*> stack;
@@ -257,9 +258,11 @@ Leaves find_leaves(const edge_list& output_edges, const edge_list& input_edges) 
         if (node->thread_id() != here) leaves.foreign.push_back(edge.function);
       }
     }
-    if (*leaf != Seen::kNoLeaf) leaves.leaf_edges.push_back({from, index, *leaf});
+    if (*leaf != Seen::kNoLeaf)
+      leaves.leaf_edges.push_back({from, index, *leaf});
   };
-  for (std::size_t k = 0; k < output_edges.size(); ++k) visit(output_edges[k], nullptr, k);
+  for (std::size_t k = 0; k < output_edges.size(); ++k)
+    visit(output_edges[k], nullptr, k);
   while (!stack.empty()) {
     Node* node = stack.back();
     stack.pop_back();

@@ -70,8 +70,8 @@ struct Leaves {
   std::vector<NodePtr> foreign;
 };
 
-// Returns the leaves of the graph behind `output_edges`. `input_edges`: the edges at which
-// the graph begins; they do not count as leaves.
+// Returns the leaves of the graph behind `output_edges`. `input_edges`: the
+// edges at which the graph begins; they do not count as leaves.
 Leaves find_leaves(const std::vector<torch::autograd::Edge>& output_edges,
                    const std::vector<torch::autograd::Edge>& input_edges);
 
@@ -79,11 +79,11 @@ Leaves find_leaves(const std::vector<torch::autograd::Edge>& output_edges,
 // engine still runs. Threads: on an accelerator, the engine's thread.
 using LeafSink = std::function<void(std::size_t leaf, at::Tensor grad)>;
 
-// Runs backward from `output_edges` with gradients `grads` (undefined: none). Returns
-// the gradients that arrive at `targets`, undefined where none arrives or the
-// target is empty. `leaves`: the leaves of this graph. Their gradients go to
-// `sink` one by one, so that they are not all held at the same time. `wanted`:
-// by leaf. Leaf edges that were removed from the graph are skipped.
+// Runs backward from `output_edges` with gradients `grads` (undefined: none).
+// Returns the gradients that arrive at `targets`, undefined where none arrives
+// or the target is empty. `leaves`: the leaves of this graph. Their gradients
+// go to `sink` one by one, so that they are not all held at the same time.
+// `wanted`: by leaf. Leaf edges that were removed from the graph are skipped.
 //
 // `.grad` of leaves does not change, and hooks of leaves are not called,
 // because they are for the sum over all cells.

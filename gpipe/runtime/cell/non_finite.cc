@@ -55,16 +55,17 @@ void internal::check_finite(const at::Tensor& tensor, const std::string& what) {
 }
 
 void internal::check_finite(const std::vector<at::Tensor>& tensors,
-                  const std::string& what) {
+                            const std::string& what) {
   for (std::size_t k = 0; k < tensors.size(); ++k) {
-    internal::check_finite(tensors[k],
-                 tensors.size() == 1
-                     ? what
-                     : "element " + std::to_string(k) + " of " + what);
+    internal::check_finite(
+        tensors[k], tensors.size() == 1
+                        ? what
+                        : "element " + std::to_string(k) + " of " + what);
   }
 }
 
-void internal::NonFiniteGradients::look_at(const at::Tensor& grad, std::string of) {
+void internal::NonFiniteGradients::look_at(const at::Tensor& grad,
+                                           std::string of) {
   if (!has_numbers(grad)) return;
   const c10::NoGradGuard no_grad;
   seen_.push_back({std::move(of), grad.numel(), at::isfinite(grad).sum(),

@@ -19,6 +19,8 @@ class NonFiniteError : public c10::Error {
   using c10::Error::Error;
 };
 
+namespace internal {
+
 // Returns a text such as "3 of 64 elements are nan and 1 inf", or nullopt if
 // all elements are finite. Also nullopt for tensors that are empty, undefined,
 // not strided, of an integer type, or on the meta device. Waits for the
@@ -55,5 +57,7 @@ class NonFiniteGradients {
   };
   std::vector<Seen> seen_;
 };
+
+}  // namespace internal
 
 }  // namespace gpipe

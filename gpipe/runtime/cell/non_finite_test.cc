@@ -31,29 +31,35 @@ TEST(NonFiniteTest, CountsWhatIsNotFinite) {
             "2 of 3 elements are inf");
   EXPECT_EQ(internal::non_finite_part(numbers({kNan, 1, kInf, -kInf})),
             "1 of 4 elements are nan and 2 inf");
-  EXPECT_EQ(internal::non_finite_part(numbers({kNan})), "1 of 1 element is nan");
+  EXPECT_EQ(internal::non_finite_part(numbers({kNan})),
+            "1 of 1 element is nan");
 }
 
 TEST(NonFiniteTest, LooksAtNumbersThatCanBeOtherwiseOnly) {
   EXPECT_EQ(internal::non_finite_part(torch::Tensor()), std::nullopt);
   EXPECT_EQ(internal::non_finite_part(numbers({})), std::nullopt);
-  EXPECT_EQ(internal::non_finite_part(torch::ones({2}, torch::kLong)), std::nullopt);
-  EXPECT_EQ(internal::non_finite_part(torch::ones({2}, torch::kBool)), std::nullopt);
-  EXPECT_EQ(internal::non_finite_part(torch::empty({2}, torch::kMeta)), std::nullopt);
+  EXPECT_EQ(internal::non_finite_part(torch::ones({2}, torch::kLong)),
+            std::nullopt);
+  EXPECT_EQ(internal::non_finite_part(torch::ones({2}, torch::kBool)),
+            std::nullopt);
+  EXPECT_EQ(internal::non_finite_part(torch::empty({2}, torch::kMeta)),
+            std::nullopt);
   EXPECT_EQ(internal::non_finite_part(torch::full({2}, kInf, torch::kHalf)),
             "2 of 2 elements are inf");
 }
 
 TEST(NonFiniteTest, TellsWhichOfSeveralTensors) {
   internal::check_finite({numbers({1}), torch::Tensor()}, "the input");
-  EXPECT_EQ(error_of([] { internal::check_finite({numbers({kNan})}, "the input"); }),
-            "gpipe::NonFiniteError: the input is not finite: 1 of 1 element is "
-            "nan");
-  EXPECT_EQ(error_of([] {
-              internal::check_finite({numbers({1}), numbers({kInf, 2})}, "the input");
-            }),
-            "gpipe::NonFiniteError: element 1 of the input is not finite: 1 of "
-            "2 elements are inf");
+  EXPECT_EQ(
+      error_of([] { internal::check_finite({numbers({kNan})}, "the input"); }),
+      "gpipe::NonFiniteError: the input is not finite: 1 of 1 element is "
+      "nan");
+  EXPECT_EQ(
+      error_of([] {
+        internal::check_finite({numbers({1}), numbers({kInf, 2})}, "the input");
+      }),
+      "gpipe::NonFiniteError: element 1 of the input is not finite: 1 of "
+      "2 elements are inf");
 }
 
 TEST(NonFiniteTest, TellsOfAllGradientsUpToEight) {

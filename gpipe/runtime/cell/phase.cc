@@ -22,7 +22,8 @@ struct PhaseInfo : c10::DebugInfoBase {
 };
 
 const PhaseInfo* here() {
-  return dynamic_cast<PhaseInfo*>(c10::ThreadLocalDebugInfo::get(internal::kPhaseSlot));
+  return dynamic_cast<PhaseInfo*>(
+      c10::ThreadLocalDebugInfo::get(internal::kPhaseSlot));
 }
 
 }  // namespace

@@ -43,6 +43,8 @@ enum class Phase {
 // "scatter", "gather" or "gradients".
 const char* to_string(Phase phase);
 
+namespace internal {
+
 // Sets the answers of the functions above on this thread while in scope.
 class PhaseScope {
  public:
@@ -53,5 +55,7 @@ class PhaseScope {
  private:
   c10::DebugInfoGuard guard_;
 };
+
+}  // namespace internal
 
 }  // namespace gpipe

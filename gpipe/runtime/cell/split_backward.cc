@@ -231,8 +231,8 @@ void SplitBackward::Graph::set_products_aside(const std::vector<NodePtr>& above,
   }
 }
 
-SplitBackward::SplitBackward(edge_list output_edges, edge_list input_edges, edge_list inner,
-                             Leaves leaves)
+SplitBackward::SplitBackward(edge_list output_edges, edge_list input_edges,
+                             edge_list inner, Leaves leaves)
     : graph_(std::make_unique<Graph>()) {
   graph_->output_edges = std::move(output_edges);
   graph_->input_edges = std::move(input_edges);
@@ -264,11 +264,11 @@ std::vector<at::Tensor> SplitBackward::input_part(
   if (!to_entry) targets = graph.end_at_inner(above);
   graph.set_products_aside(above, targets);
   const std::vector<bool> all(graph.leaves.tensors.size(), true);
-  auto found =
-      run_backward(graph.output_edges, std::move(grads), targets, /*keep_graph=*/true,
-                   graph.leaves, all, [&](std::size_t leaf, at::Tensor grad) {
-                     graph.early.emplace_back(leaf, std::move(grad));
-                   });
+  auto found = run_backward(graph.output_edges, std::move(grads), targets,
+                            /*keep_graph=*/true, graph.leaves, all,
+                            [&](std::size_t leaf, at::Tensor grad) {
+                              graph.early.emplace_back(leaf, std::move(grad));
+                            });
 
   std::unordered_set<const Node*> needed;
   for (const auto& product : graph.products) needed.insert(product.node.get());

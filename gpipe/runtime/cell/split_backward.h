@@ -34,11 +34,12 @@ namespace gpipe::internal {
 // thread.
 class SplitBackward {
  public:
-  // `output_edges`, `input_edges`, `leaves`: the ends of the graph, see graph.h. No other
-  // code may use the graph. Empty edges in `input_edges`: no gradient is wanted.
-  // `inner`: used instead of `input_edges` if no edge of `input_edges` is wanted: edges
-  // inside the graph that divide it into two parts of some cost each. If
-  // `inner` is empty too, the weight part does everything.
+  // `output_edges`, `input_edges`, `leaves`: the ends of the graph, see
+  // graph.h. No other code may use the graph. Empty edges in `input_edges`: no
+  // gradient is wanted. `inner`: used instead of `input_edges` if no edge of
+  // `input_edges` is wanted: edges inside the graph that divide it into two
+  // parts of some cost each. If `inner` is empty too, the weight part does
+  // everything.
   SplitBackward(std::vector<torch::autograd::Edge> output_edges,
                 std::vector<torch::autograd::Edge> input_edges,
                 std::vector<torch::autograd::Edge> inner, Leaves leaves);
@@ -46,8 +47,8 @@ class SplitBackward {
   SplitBackward(SplitBackward&&) noexcept;
   SplitBackward& operator=(SplitBackward&&) noexcept;
 
-  // Returns the gradients that arrive at `input_edges`. Frees saved tensors that the
-  // weight part does not need.
+  // Returns the gradients that arrive at `input_edges`. Frees saved tensors
+  // that the weight part does not need.
   std::vector<at::Tensor> input_part(std::vector<at::Tensor> grads);
 
   // Passes the gradients of the leaves to `sink` one by one. A leaf with

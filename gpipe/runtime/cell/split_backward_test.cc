@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/graph.h"
 #include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/runtime/cell/graph.h"
 
 namespace gpipe::internal {
 namespace {
@@ -74,9 +74,9 @@ Gradients whole(const Tensor& output, const edge_list& input_edges,
   Gradients result;
   const Leaves leaves = find_leaves({gradient_edge(output)}, input_edges);
   const std::vector<bool> all(leaves.tensors.size(), true);
-  result.input = run_backward({gradient_edge(output)}, {some_gradient(output)}, input_edges,
-                              /*keep_graph=*/false, leaves, all,
-                              into(result.leaves, leaves, asked))[0];
+  result.input = run_backward(
+      {gradient_edge(output)}, {some_gradient(output)}, input_edges,
+      /*keep_graph=*/false, leaves, all, into(result.leaves, leaves, asked))[0];
   return result;
 }
 
@@ -96,7 +96,8 @@ std::vector<Tensor> weights(SplitBackward& split, const Leaves& leaves,
 Gradients in_two_parts(const Piece& piece, bool input_wanted = true) {
   GraphInputs input_edges({{piece.input, input_wanted}}, /*leaf=*/false);
   Tensor output = piece.function(input_edges.tensors()[0]);
-  const Leaves leaves = find_leaves({gradient_edge(output)}, input_edges.edges());
+  const Leaves leaves =
+      find_leaves({gradient_edge(output)}, input_edges.edges());
   SplitBackward split({gradient_edge(output)}, input_edges.edges(), {}, leaves);
   const Tensor grad = some_gradient(output);
   output.reset();
@@ -266,8 +267,9 @@ TEST_F(SplitBackwardTest, AnOutputWithoutGradientLeavesNothing) {
       piece_of(nn::Sequential(nn::Linear(5, 7)), torch::randn({4, 5}));
   GraphInputs input_edges({{piece.input, true}}, false);
   const Tensor output = piece.function(input_edges.tensors()[0]);
-  SplitBackward split({gradient_edge(output)}, input_edges.edges(), {},
-                      find_leaves({gradient_edge(output)}, input_edges.edges()));
+  SplitBackward split(
+      {gradient_edge(output)}, input_edges.edges(), {},
+      find_leaves({gradient_edge(output)}, input_edges.edges()));
   EXPECT_FALSE(split.input_part({Tensor()})[0].defined());
   split.weight_part([](std::size_t, const Tensor&) { ADD_FAILURE(); });
 }
@@ -326,23 +328,26 @@ TEST_F(SplitBackwardTest, HooksOfTensorsAndOfLeavesAreLeftInPeace) {
 // Between the two parts each product keeps its input and its incoming gradient,
 // and other operators keep nothing.
 TEST_F(SplitBackwardTest, BetweenThePartsOnlyProductsKeepMemory) {
-  testing::CountingAllocator::install();
+  instruments::CountingAllocator::install();
   constexpr int64_t kRows = 64, kWidth = 32;
   constexpr int64_t kActivation = kRows * kWidth * sizeof(float);
   nn::Linear linear(nn::LinearOptions(kWidth, kWidth).bias(false));
   GraphInputs input_edges({{torch::randn({kRows, kWidth}), true}}, false);
-  const int64_t before = testing::CountingAllocator::live_bytes();
+  const int64_t before = instruments::CountingAllocator::live_bytes();
   // sigmoid and tanh save their results, the product saves its input.
   Tensor output = linear(input_edges.tensors()[0].sigmoid()).tanh().sigmoid();
-  SplitBackward split({gradient_edge(output)}, input_edges.edges(), {},
-                      find_leaves({gradient_edge(output)}, input_edges.edges()));
+  SplitBackward split(
+      {gradient_edge(output)}, input_edges.edges(), {},
+      find_leaves({gradient_edge(output)}, input_edges.edges()));
   Tensor grad = torch::ones_like(output);
   output.reset();
-  EXPECT_EQ(testing::CountingAllocator::live_bytes() - before, 4 * kActivation);
+  EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before,
+            4 * kActivation);
   split.input_part({std::move(grad)});
-  EXPECT_EQ(testing::CountingAllocator::live_bytes() - before, 2 * kActivation);
+  EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before,
+            2 * kActivation);
   split.weight_part([](std::size_t, const Tensor&) {});
-  EXPECT_EQ(testing::CountingAllocator::live_bytes() - before, 0);
+  EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before, 0);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ std::optional<c10::Stream> Copier::copy_stream(const c10::Device& device) {
 }
 
 at::Tensor Copier::to_device(const at::Tensor& tensor, const Event& ready,
-                            CopyLog* log) {
+                             CopyLog* log) {
   if (!tensor.defined()) return tensor;
   const c10::Device source = tensor.device();
   if (source == device_) {

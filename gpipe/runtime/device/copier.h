@@ -27,7 +27,7 @@ class Copier {
   // current stream of the partition's device. An undefined tensor stays
   // undefined. If there is a copy, `log` (may be null) receives its times.
   at::Tensor to_device(const at::Tensor& tensor, const Event& ready,
-                   CopyLog* log = nullptr);
+                       CopyLog* log = nullptr);
 
  private:
   std::optional<c10::Stream> copy_stream(const c10::Device& device);

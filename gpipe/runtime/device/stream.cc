@@ -64,7 +64,7 @@ void Event::wait(const c10::Device& device, Site site) const {
 }
 
 void record_stream(const at::Tensor& tensor, const c10::Device& device,
-                Site site) {
+                   Site site) {
   if (!tensor.defined() || !has_streams(tensor.device()) ||
       tensor.device() != device || left_out(Ordering::kRecord, site)) {
     return;

@@ -67,6 +67,6 @@ class Event {
 // `device` has done the work that it has when the tensor is released. Needed
 // whenever a tensor is used on a stream other than the one it was allocated on.
 void record_stream(const at::Tensor& tensor, const c10::Device& device,
-                Site site = Site::here());
+                   Site site = Site::here());
 
 }  // namespace gpipe::internal

@@ -14,8 +14,8 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/runtime/run/new_worker.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/run/new_worker.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/placement.h"
 
@@ -90,13 +90,13 @@ struct Executor::Run {
 
   const Plan& plan;
   Actor& actor;
-  Recording* const recording;  // may be null
-  std::vector<Notifier>& notifiers;    // by rank
+  Recording* const recording;        // may be null
+  std::vector<Notifier>& notifiers;  // by rank
   const at::ThreadLocalState caller;
   const Work* const outer = Work::innermost;  // of the caller's thread
   std::vector<Event> begin;  // of the caller's streams, by rank
   std::vector<Event> end;    // of the workers' streams, by rank
-  std::vector<char> thrown;   // whether an action has thrown, by rank
+  std::vector<char> thrown;  // whether an action has thrown, by rank
 
   // With one_at_a_time: position and rank of each action in order, and the
   // index of the action whose turn it is.
@@ -140,8 +140,8 @@ struct Executor::Run {
         action.kind == ActionKind::kBackwardWeight) {
       return;
     }
-    const int stage =
-        action.kind == ActionKind::kForward ? action.stage + 1 : action.stage - 1;
+    const int stage = action.kind == ActionKind::kForward ? action.stage + 1
+                                                          : action.stage - 1;
     if (stage < 0 || stage >= static_cast<int>(plan.rank_of_stage.size())) {
       return;
     }
@@ -235,8 +235,9 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
   if (recording) recording->begin();
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     if (idle(r)) continue;
-    const bool taken = run.attempt_before(
-        static_cast<int>(r), [&] { run.begin[r] = Event::record(devices_[r]); });
+    const bool taken = run.attempt_before(static_cast<int>(r), [&] {
+      run.begin[r] = Event::record(devices_[r]);
+    });
     if (!taken) return std::move(run.error);
   }
   for (std::size_t r = 0; r < devices_.size(); ++r) {
@@ -302,7 +303,8 @@ void Executor::work(Run& run, int rank) {
              (!action.fused_with_next || run.actor.ready(actions[k + 1]));
     };
     const bool waited = run.attempt(rank, action, positions[k], [&] {
-      notifiers_[rank].wait([&] { return cancelled() || ready(); }, worker_spins_);
+      notifiers_[rank].wait([&] { return cancelled() || ready(); },
+                            worker_spins_);
     });
     if (!waited || cancelled()) break;
     CopyLog* const log = run.recording ? &run.recording->copies(rank) : nullptr;
@@ -317,7 +319,8 @@ void Executor::work(Run& run, int rank) {
     run.tell(action);
     run.end_turn();
   }
-  run.attempt_after(rank, [&] { run.end[rank] = Event::record(devices_[rank]); });
+  run.attempt_after(rank,
+                    [&] { run.end[rank] = Event::record(devices_[rank]); });
 }
 
 }  // namespace gpipe::internal

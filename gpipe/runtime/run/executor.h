@@ -11,10 +11,10 @@
 #include <optional>
 #include <vector>
 
-#include "gpipe/runtime/run/notifier.h"
 #include "gpipe/runtime/device/copy_log.h"
-#include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/device/origin.h"
+#include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/run/notifier.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/run/worker.h"
 #include "gpipe/schedule/schedule.h"
@@ -109,7 +109,7 @@ class Executor {
   const int threads_;
   const bool one_at_a_time_;
   int worker_spins_, caller_spins_;
-  std::vector<Notifier> notifiers_;                       // by rank
+  std::vector<Notifier> notifiers_;               // by rank
   std::vector<std::unique_ptr<Worker>> workers_;  // last: must end first
 };
 

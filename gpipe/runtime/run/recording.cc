@@ -90,8 +90,8 @@ std::vector<Transfer> Recording::transfers() const {
   for (Transfer& each : transfers) {
     Action& made_by = each.action;
     if (made_by.kind == ActionKind::kBackward &&
-        actions.count(
-            {made_by.stage, ActionKind::kBackwardInput, made_by.microbatch}) > 0) {
+        actions.count({made_by.stage, ActionKind::kBackwardInput,
+                       made_by.microbatch}) > 0) {
       made_by.kind = ActionKind::kBackwardInput;
     }
   }

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <thread>
 
-#include "gpipe/runtime/run/notifier.h"
 #include "gpipe/runtime/device/origin.h"
+#include "gpipe/runtime/run/notifier.h"
 
 namespace gpipe::internal {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/cell/phase.h"
+#include "gpipe/runtime/device/fault_point.h"
 
 namespace gpipe::internal {
 
@@ -42,8 +42,8 @@ void BackwardPass::begin(int64_t microbatch, std::vector<at::Tensor> grads) {
       std::move(grads), Event());
 }
 
-void BackwardPass::deliver(const StageEdge& edge,
-                           std::vector<at::Tensor> grads, const Event& ready) {
+void BackwardPass::deliver(const StageEdge& edge, std::vector<at::Tensor> grads,
+                           const Event& ready) {
   Inbox& inbox = inboxes_[edge.to][edge.microbatch];
   if (edge.link < 0) {
     inbox.grads.boundary = std::move(grads);
@@ -56,8 +56,8 @@ void BackwardPass::deliver(const StageEdge& edge,
   inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-void BackwardPass::pass_on(const StageEdge& edge,
-                           std::vector<at::Tensor> grads, const Event& made,
+void BackwardPass::pass_on(const StageEdge& edge, std::vector<at::Tensor> grads,
+                           const Event& made,
                            std::vector<StageOutput>& leaving) {
   if (!stages_.partitions[edge.to].remote) {
     deliver(edge, std::move(grads), made);
@@ -70,7 +70,8 @@ void BackwardPass::pass_on(const StageEdge& edge,
 
 bool BackwardPass::ready(const Action& action) {
   // The weight part follows the input part on the same worker.
-  if (action.kind == ActionKind::kRecompute || action.kind == ActionKind::kBackwardWeight ||
+  if (action.kind == ActionKind::kRecompute ||
+      action.kind == ActionKind::kBackwardWeight ||
       action.stage < first_wanted_) {
     return true;
   }
@@ -83,8 +84,8 @@ bool BackwardPass::ready(const Action& action) {
 
 void BackwardPass::fetch(const Action& action, CopyLog* log) {
   const int64_t j = action.stage, i = action.microbatch;
-  const bool takes =
-      action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  const bool takes = action.kind == ActionKind::kBackward ||
+                     action.kind == ActionKind::kBackwardInput;
   if (!takes || j < first_wanted_) return;
   const PhaseScope phase(Phase::kBackward, i);
   fault_point("gradient copy-in", j, i);
@@ -109,8 +110,8 @@ void BackwardPass::fetch(const Action& action, CopyLog* log) {
 void BackwardPass::perform(const Action& action) {
   const int64_t j = action.stage, i = action.microbatch;
   Cell& cell = step_.cells[j][i];
-  const bool last =
-      action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
+  const bool last = action.kind == ActionKind::kBackward ||
+                    action.kind == ActionKind::kBackwardWeight;
   const bool release = last && !options_.keep_graph;
   if (j < first_wanted_) {
     if (release) cell.release();
@@ -126,12 +127,13 @@ void BackwardPass::perform(const Action& action) {
   }
 
   const PhaseScope phase(Phase::kBackward, i);
-  fault_point(
-      action.kind == ActionKind::kBackwardWeight ? "weight gradient" : "backward", j,
-      i);
+  fault_point(action.kind == ActionKind::kBackwardWeight ? "weight gradient"
+                                                         : "backward",
+              j, i);
   // A backward in two parts may add to a leaf more than once.
-  const bool each_is_complete =
-      offers_gradients_ && action.kind == ActionKind::kBackward && sums_[j].last(i);
+  const bool each_is_complete = offers_gradients_ &&
+                                action.kind == ActionKind::kBackward &&
+                                sums_[j].last(i);
   NonFiniteGradients non_finite;
   const LeafSink sink = [&](std::size_t leaf, at::Tensor grad) {
     fault_point("gradient sum", j, i);
@@ -158,7 +160,8 @@ void BackwardPass::perform(const Action& action) {
     look_at(j, back, non_finite);
     non_finite.check();
   }
-  if (action.kind != ActionKind::kBackwardWeight) pass_back(j, i, std::move(back));
+  if (action.kind != ActionKind::kBackwardWeight)
+    pass_back(j, i, std::move(back));
   if (last) sums_[j].finish(i);
   if (release) cell.release();
   if (last && offers_gradients_ && sums_[j].complete()) complete(j);
@@ -191,7 +194,8 @@ void BackwardPass::complete(int64_t j, int64_t leaf) {
   if (step_.is_shared(j, tensor)) return;
   at::Tensor grad = sums_[j].take(leaf);
   if (!grad.defined()) return;
-  remote_->complete(j, tensor, grad, Event::record(stages_.partitions[j].device));
+  remote_->complete(j, tensor, grad,
+                    Event::record(stages_.partitions[j].device));
   sums_[j].put_back(leaf, std::move(grad));  // undefined if it was taken
 }
 

@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/runtime/step/remote_stages.h"
 #include "gpipe/runtime/cell/cell.h"
-#include "gpipe/runtime/device/copy_log.h"
-#include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/cell/leaf_sums.h"
 #include "gpipe/runtime/cell/non_finite.h"
-#include "gpipe/runtime/step/step.h"
+#include "gpipe/runtime/device/copy_log.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/run/executor.h"
+#include "gpipe/runtime/step/remote_stages.h"
+#include "gpipe/runtime/step/step.h"
 
 namespace gpipe::internal {
 

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/cell/phase.h"
+#include "gpipe/runtime/device/fault_point.h"
 
 namespace gpipe::internal {
 namespace {
@@ -16,8 +16,9 @@ Phase forward_phase(const Step& step, const Action& action) {
 
 }  // namespace
 
-ForwardPass::ForwardPass(Stages& stages, Step& step, std::vector<Activations> inputs,
-                         bool leaf_input, RemoteStages* remote)
+ForwardPass::ForwardPass(Stages& stages, Step& step,
+                         std::vector<Activations> inputs, bool leaf_input,
+                         RemoteStages* remote)
     : stages_(stages),
       step_(step),
       leaf_input_(leaf_input),
@@ -78,7 +79,8 @@ void ForwardPass::fetch(const Action& action, CopyLog* log) {
   fault_point("copy-in", j, i);
   Inbox& inbox = inboxes_[j][i];
   Copier& copier = stages_.copiers[j];
-  if (log) log->made_by = {action.stage - 1, ActionKind::kForward, action.microbatch};
+  if (log)
+    log->made_by = {action.stage - 1, ActionKind::kForward, action.microbatch};
   for (Activation& each : inbox.activations.boundary) {
     each.tensor = copier.to_device(each.tensor, inbox.boundary_ready, log);
   }
@@ -96,8 +98,8 @@ void ForwardPass::perform(const Action& action) {
   const int64_t j = action.stage, i = action.microbatch;
   const PhaseScope phase(forward_phase(step_, action), i);
   fault_point("forward", j, i);
-  Activations output = step_.cells[j][i].forward(std::move(inboxes_[j][i].activations),
-                                            step_.seed, j == 0 && leaf_input_);
+  Activations output = step_.cells[j][i].forward(
+      std::move(inboxes_[j][i].activations), step_.seed, j == 0 && leaf_input_);
   step_.number_leaves(j, i);
   fault_point("copy-out", j, i);
   const Event made = Event::record(stages_.partitions[j].device);

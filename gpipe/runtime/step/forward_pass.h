@@ -6,12 +6,12 @@
 #include <deque>
 #include <vector>
 
-#include "gpipe/runtime/step/remote_stages.h"
 #include "gpipe/runtime/cell/cell.h"
 #include "gpipe/runtime/device/copy_log.h"
-#include "gpipe/runtime/run/executor.h"
-#include "gpipe/runtime/step/step.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/run/executor.h"
+#include "gpipe/runtime/step/remote_stages.h"
+#include "gpipe/runtime/step/step.h"
 
 namespace gpipe::internal {
 

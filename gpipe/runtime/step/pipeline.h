@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "gpipe/runtime/cell/checkpoint.h"
+#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/failure.h"
-#include "gpipe/runtime/cell/partition.h"
-#include "gpipe/runtime/step/recent_plans.h"
 #include "gpipe/runtime/run/recording.h"
+#include "gpipe/runtime/step/recent_plans.h"
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/runtime/step/train.h"
-#include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {

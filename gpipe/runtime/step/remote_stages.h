@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gpipe/runtime/cell/cell.h"
-#include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::internal {
 

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "gpipe/runtime/cell/cell.h"
-#include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/device/copier.h"
+#include "gpipe/runtime/run/failure.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {

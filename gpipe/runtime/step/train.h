@@ -9,9 +9,9 @@
 #include <optional>
 #include <vector>
 
-#include "gpipe/runtime/device/device_memory.h"
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/device/device_memory.h"
 #include "gpipe/simulation/timeline.h"
 
 namespace gpipe {

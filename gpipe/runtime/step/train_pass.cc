@@ -8,8 +8,9 @@
 
 namespace gpipe::internal {
 
-TrainPass::TrainPass(Stages& stages, Step& step, std::vector<Activations> inputs,
-                     bool leaf_input, const std::vector<double>& weights,
+TrainPass::TrainPass(Stages& stages, Step& step,
+                     std::vector<Activations> inputs, bool leaf_input,
+                     const std::vector<double>& weights,
                      BackwardPass::Options options, RemoteStages* remote)
     : last_stage_(stages.size() - 1),
       weights_(weights),
@@ -40,8 +41,9 @@ bool TrainPass::ready(const Action& action) {
 }
 
 bool TrainPass::begins_backward(const Action& action) const {
-  return action.stage == last_stage_ && (action.kind == ActionKind::kBackward ||
-                                         action.kind == ActionKind::kBackwardInput);
+  return action.stage == last_stage_ &&
+         (action.kind == ActionKind::kBackward ||
+          action.kind == ActionKind::kBackwardInput);
 }
 
 void TrainPass::fetch(const Action& action, CopyLog* log) {

@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "gpipe/runtime/step/backward_pass.h"
 #include "gpipe/runtime/device/copy_log.h"
 #include "gpipe/runtime/run/executor.h"
+#include "gpipe/runtime/step/backward_pass.h"
 #include "gpipe/runtime/step/forward_pass.h"
 #include "gpipe/runtime/step/step.h"
 

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "gpipe/runtime/cell/accumulate.h"
-#include "gpipe/runtime/device/fault_point.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
+#include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/validate.h"
@@ -214,7 +214,8 @@ StepResult TrainStep::result() {
   std::vector<Value> pieces;
   for (int64_t i = 0; i < microbatches_; ++i) {
     Activations& output = pass_->outputs()[i];
-    for (const Activation& each : output.boundary) record_stream(each.tensor, end);
+    for (const Activation& each : output.boundary)
+      record_stream(each.tensor, end);
     if (!loss_) {
       std::vector<at::Tensor> tensors;
       for (Activation& each : output.boundary) {

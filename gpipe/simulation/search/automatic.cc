@@ -11,12 +11,12 @@
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/validate.h"
+#include "gpipe/simulation/refuse.h"
 #include "gpipe/simulation/search/list.h"
 #include "gpipe/simulation/search/memory.h"
 #include "gpipe/simulation/search/order.h"
 #include "gpipe/simulation/search/problem.h"
 #include "gpipe/simulation/search/search.h"
-#include "gpipe/simulation/refuse.h"
 #include "gpipe/simulation/simulate.h"
 
 namespace gpipe {
@@ -67,7 +67,8 @@ Schedule in_one(const Schedule& schedule) {
   });
   for (auto& actions : result.ranks) {
     for (Action& action : actions) {
-      if (action.kind == ActionKind::kBackwardInput) action.kind = ActionKind::kBackward;
+      if (action.kind == ActionKind::kBackwardInput)
+        action.kind = ActionKind::kBackward;
     }
   }
   return result;
@@ -220,10 +221,11 @@ void check_memory(const internal::Problem& problem) {
     const double limit = problem.limit[static_cast<std::size_t>(r)];
     const double least = internal::peak_bytes(leanest, r, problem);
     if (least <= limit) continue;
-    internal::refuse("rank ", r, " may hold ", limit, " bytes, and needs ", least,
-           " at least, for its parameters and one micro-batch: give it more "
-           "memory, fewer layers, or smaller micro-batches",
-           problem.may_recompute ? "" : "; or allow recompute");
+    internal::refuse(
+        "rank ", r, " may hold ", limit, " bytes, and needs ", least,
+        " at least, for its parameters and one micro-batch: give it more "
+        "memory, fewer layers, or smaller micro-batches",
+        problem.may_recompute ? "" : "; or allow recompute");
   }
 }
 
@@ -232,8 +234,9 @@ void check_memory(const internal::Problem& problem) {
 // on: successive halving (Jamieson and Talwalkar, "Non-stochastic best arm
 // identification and hyperparameter optimization", 2016). Each round has the
 // same part of the budget.
-Candidate best_of(const internal::Problem& problem, std::vector<Candidate> candidates,
-                  int budget, uint64_t seed) {
+Candidate best_of(const internal::Problem& problem,
+                  std::vector<Candidate> candidates, int budget,
+                  uint64_t seed) {
   int rounds = 1;
   for (std::size_t k = candidates.size(); k > 1; k = (k + 1) / 2) ++rounds;
   internal::OrderSimulator stopwatch(problem);
@@ -241,7 +244,8 @@ Candidate best_of(const internal::Problem& problem, std::vector<Candidate> candi
   for (int round = 0; round < rounds; ++round) {
     const int share = budget / rounds / static_cast<int>(candidates.size());
     for (Candidate& candidate : candidates) {
-      internal::Order order = internal::improved(problem, candidate.order, share, seed++);
+      internal::Order order =
+          internal::improved(problem, candidate.order, share, seed++);
       stopwatch.run(order, &times);
       if (times.makespan >= candidate.makespan) continue;
       candidate = {std::move(order), times.makespan, candidate.start, true};

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/simulation/search/options.h"
 #include "gpipe/simulation/costs.h"
+#include "gpipe/simulation/search/options.h"
 #include "gpipe/simulation/timeline.h"
 
 namespace gpipe {

@@ -317,8 +317,9 @@ double best_named(const std::vector<int>& place, int microbatches,
       bool has_costs = true;
       for (const auto& actions : schedule.ranks) {
         for (const Action& action : actions) {
-          has_costs = has_costs && (action.kind != ActionKind::kBackwardWeight ||
-                                    !costs.backward_weight.empty());
+          has_costs =
+              has_costs && (action.kind != ActionKind::kBackwardWeight ||
+                            !costs.backward_weight.empty());
         }
       }
       if (!has_costs) continue;
@@ -528,8 +529,8 @@ TEST(AutomaticTest, SplitsBackwardsOnlyIfItMayAndCan) {
     return false;
   };
   Costs costs = equal_parts(3);
-  EXPECT_TRUE(
-      has(automatic_schedule(in_line(3), 6, costs), ActionKind::kBackwardWeight));
+  EXPECT_TRUE(has(automatic_schedule(in_line(3), 6, costs),
+                  ActionKind::kBackwardWeight));
   AutomaticOptions options;
   options.split_backward = false;
   const auto whole = automatic_schedule(in_line(3), 6, costs, options);
@@ -541,8 +542,8 @@ TEST(AutomaticTest, SplitsBackwardsOnlyIfItMayAndCan) {
   costs.backward_input.clear();
   costs.backward_weight.clear();
   costs.backward.assign(3, 2);
-  EXPECT_FALSE(
-      has(automatic_schedule(in_line(3), 6, costs), ActionKind::kBackwardInput));
+  EXPECT_FALSE(has(automatic_schedule(in_line(3), 6, costs),
+                   ActionKind::kBackwardInput));
 }
 
 // On a single rank, all actions except the first forward and the last backward

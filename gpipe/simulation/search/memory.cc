@@ -44,7 +44,8 @@ Order one_at_a_time(const Problem& problem) {
         problem, r, std::max(problem.limit[rank], least_bytes(problem, r)));
     auto& steps = order.ranks[rank];
     for (int i = 0; i < problem.microbatches; ++i) {
-      for (const int s : stages) steps.push_back({{s, ActionKind::kForward, i}, {}});
+      for (const int s : stages)
+        steps.push_back({{s, ActionKind::kForward, i}, {}});
       for (std::size_t k = stages.size(); k-- > 0;) {
         const Action backward = {stages[k], ActionKind::kBackward, i};
         if (modes.recomputed[k]) {

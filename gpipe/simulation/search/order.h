@@ -52,7 +52,7 @@ struct BlockTime {
 // The times of all steps of an order.
 struct Times {
   std::vector<std::vector<BlockTime>> ranks;  // as Order::ranks
-  double makespan = 0;                       // seconds
+  double makespan = 0;                        // seconds
 };
 
 // A simulator of the orders of one problem. It is as exact as simulate(), but

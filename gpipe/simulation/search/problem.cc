@@ -168,7 +168,8 @@ double Problem::lower_bound() const {
   double there = 0, back = 0;
   for (int s = 0; s < stages; ++s) {
     head[size(s)] = there;
-    there += seconds(s, ActionKind::kForward) + copy(durations.forward[size(s)]);
+    there +=
+        seconds(s, ActionKind::kForward) + copy(durations.forward[size(s)]);
     tail[size(s)] = back + copy(durations.backward[size(s)]);
     back = tail[size(s)] + gradient(s);
   }

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/simulation/search/options.h"
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/engine.h"
+#include "gpipe/simulation/search/options.h"
 
 namespace gpipe::internal {
 

@@ -13,7 +13,8 @@ namespace {
 std::size_t size(int number) { return static_cast<std::size_t>(number); }
 
 bool begins_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  return action.kind == ActionKind::kBackward ||
+         action.kind == ActionKind::kBackwardInput;
 }
 
 bool is_same_cell(const Action& a, const Action& b) {

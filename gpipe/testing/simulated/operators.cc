@@ -128,14 +128,16 @@ class Call {
     std::vector<std::pair<at::Tensor, at::Tensor>> written;
     for (std::size_t k = 0; k < arguments_.size(); ++k) {
       const bool write = writes(k);
-      real.push_back(internal::with_tensors(at_host(k), [&](const at::Tensor& tensor) {
-        // The current value of a CPU scalar is passed.
-        if (!is_simulated(tensor)) return wrapped_as(tensor, tensor.clone());
-        work.accesses.push_back(access(tensor, write));
-        if (!write) return host_alias(tensor);
-        written.emplace_back(growing_alias(tensor), host_alias(tensor));
-        return written.back().first;
-      }));
+      real.push_back(
+          internal::with_tensors(at_host(k), [&](const at::Tensor& tensor) {
+            // The current value of a CPU scalar is passed.
+            if (!is_simulated(tensor))
+              return wrapped_as(tensor, tensor.clone());
+            work.accesses.push_back(access(tensor, write));
+            if (!write) return host_alias(tensor);
+            written.emplace_back(growing_alias(tensor), host_alias(tensor));
+            return written.back().first;
+          }));
     }
     std::vector<at::Tensor> fresh;
     for (std::size_t k = 0; k < results.size(); ++k) {

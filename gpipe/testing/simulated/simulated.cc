@@ -48,7 +48,7 @@ void set_memory_limit(std::int64_t device, std::optional<std::int64_t> bytes) {
       bytes ? std::make_optional<std::size_t>(*bytes) : std::nullopt);
 }
 
-testing::FailNth& failing(Operation operation) {
+instruments::FailNth& failing(Operation operation) {
   return Simulation::get().failing(operation);
 }
 

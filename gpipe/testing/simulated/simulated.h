@@ -50,7 +50,7 @@ void reset_peak(std::int64_t device);
 // limit throws c10::OutOfMemoryError.
 void set_memory_limit(std::int64_t device, std::optional<std::int64_t> bytes);
 // Returns the object that makes an operation of the devices fail.
-testing::FailNth& failing(Operation operation);
+instruments::FailNth& failing(Operation operation);
 // Returns unused memory to the host. Blocks until all devices are idle.
 void empty_cache();
 

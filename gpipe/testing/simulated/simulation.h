@@ -122,7 +122,7 @@ class Simulation {
 
   // Returns the object that makes an operation fail. It counts all devices
   // together.
-  testing::FailNth& failing(Operation operation) {
+  instruments::FailNth& failing(Operation operation) {
     return failing_[static_cast<std::size_t>(operation)];
   }
 
@@ -157,7 +157,7 @@ class Simulation {
   std::uint64_t next_of_pool_[kDevices] = {};
   std::vector<c10::StreamId> pool_[kDevices];
   std::exception_ptr error_;
-  testing::FailNth failing_[4];
+  instruments::FailNth failing_[4];
   std::atomic<std::int64_t> host_waits_{0};
 };
 
