@@ -220,11 +220,11 @@ TEST(Verify, SeesSkippablesInsideOfLayers) {
   expect_as_plain(model);
 }
 
-TEST(internal::Pipeline, CarriesASkipOverAnyCut) {
+TEST(Pipeline, CarriesASkipOverAnyCut) {
   expect_as_plain(Sequential(stashing(), sine(), popping()));
 }
 
-TEST(internal::Pipeline, CarriesNone) {
+TEST(Pipeline, CarriesNone) {
   expect_as_plain(Sequential(
       stashing(std::nullopt, [](Tensor) { return std::optional<Tensor>(); }),
       sine(), popping(std::nullopt, [](Tensor x, std::optional<Tensor> skip) {
@@ -233,7 +233,7 @@ TEST(internal::Pipeline, CarriesNone) {
       })));
 }
 
-TEST(internal::Pipeline, CarriesIntegers) {
+TEST(Pipeline, CarriesIntegers) {
   expect_as_plain(Sequential(stashing(std::nullopt,
                                       [](Tensor x) {
                                         return std::optional<Tensor>(
@@ -242,7 +242,7 @@ TEST(internal::Pipeline, CarriesIntegers) {
                              sine(), popping()));
 }
 
-TEST(internal::Pipeline, CarriesADetachedSkip) {
+TEST(Pipeline, CarriesADetachedSkip) {
   expect_as_plain(Sequential(
       stashing(std::nullopt,
                [](Tensor x) { return std::optional<Tensor>(x.detach()); }),
@@ -250,14 +250,14 @@ TEST(internal::Pipeline, CarriesADetachedSkip) {
 }
 
 // In torchgpipe the backward fails with an empty AssertionError.
-TEST(internal::Pipeline, MayLeaveASkipUnusedAfterThePop) {
+TEST(Pipeline, MayLeaveASkipUnusedAfterThePop) {
   expect_as_plain(
       Sequential(stashing(), sine(),
                  popping(std::nullopt,
                          [](Tensor x, std::optional<Tensor>) { return x; })));
 }
 
-TEST(internal::Pipeline, MayUseASkipAlone) {
+TEST(Pipeline, MayUseASkipAlone) {
   expect_as_plain(Sequential(
       stashing(), sine(),
       popping(std::nullopt,
@@ -265,7 +265,7 @@ TEST(internal::Pipeline, MayUseASkipAlone) {
 }
 
 // Each forward has its own skip tensors, in any order of the backwards.
-TEST(internal::Pipeline, KeepsForwardsApart) {
+TEST(Pipeline, KeepsForwardsApart) {
   Sequential model(
       stashing(), sine(),
       popping(std::nullopt, [](Tensor x, std::optional<Tensor> skip) {
@@ -292,7 +292,7 @@ TEST(internal::Pipeline, KeepsForwardsApart) {
 }
 
 // The last stash counts, as in a plain Sequential.
-TEST(internal::Pipeline, MayStashANameAgainInOneForward) {
+TEST(Pipeline, MayStashANameAgainInOneForward) {
   auto twice = std::make_shared<SkipLayer>(std::vector<std::string>{"foo"},
                                            std::vector<std::string>{},
                                            [](SkipLayer& self, Tensor x) {
@@ -303,7 +303,7 @@ TEST(internal::Pipeline, MayStashANameAgainInOneForward) {
   expect_as_plain(Sequential(twice, sine(), popping()));
 }
 
-TEST(internal::Pipeline, KeepsNamespacesApart) {
+TEST(Pipeline, KeepsNamespacesApart) {
   const Namespace first, second;
   const auto times = [](double factor) {
     return [factor](Tensor x, std::optional<Tensor> skip) {
@@ -325,7 +325,7 @@ TEST(internal::Pipeline, KeepsNamespacesApart) {
 }
 
 // The inner pipeline's skips have the same names as those around it.
-TEST(internal::Pipeline, InALayerServesItsOwnSkips) {
+TEST(Pipeline, InALayerServesItsOwnSkips) {
   struct Inner : torch::nn::Module {
     Inner()
         : pipeline(register_module(
@@ -351,7 +351,7 @@ TEST(internal::Pipeline, InALayerServesItsOwnSkips) {
   }
 }
 
-TEST(internal::Pipeline, SkipErrorsSurfaceWithTheirPlace) {
+TEST(Pipeline, SkipErrorsSurfaceWithTheirPlace) {
   const auto run = [](std::shared_ptr<SkipLayer> first,
                       std::shared_ptr<SkipLayer> last) {
     GPipe pipeline = pipeline_of(Sequential(first, sine(), last), {1, 1, 1});

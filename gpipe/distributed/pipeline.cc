@@ -162,7 +162,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
       options_(std::move(options)),
       world_(std::move(world)) {
   internal::reporting_failure(*world_, kMaking,
-                              [&] { internal::take(module); });
+                              [&] { take(module); });
 }
 
 DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,

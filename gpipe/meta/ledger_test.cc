@@ -19,7 +19,7 @@
 namespace gpipe {
 namespace {
 
-using gpipe::testing::CountingAllocator;
+using gpipe::instruments::CountingAllocator;
 using torch::Tensor;
 
 Tensor meta(std::vector<int64_t> sizes) {

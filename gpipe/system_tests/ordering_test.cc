@@ -359,12 +359,12 @@ std::vector<Workload> workloads() {
   };
 }
 
-TEST(internal::Ordering, NoWorkloadComplains) {
+TEST(Ordering, NoWorkloadComplains) {
   for (const Workload& each : workloads())
     EXPECT_EQ(run(each), "") << each.name;
 }
 
-TEST(internal::Ordering, DelaysChangeNothing) {
+TEST(Ordering, DelaysChangeNothing) {
   const auto all = workloads();
   const auto seeds = static_cast<uint64_t>(testing::rounds(40, 200));
   for (uint64_t seed = 0; seed < seeds; ++seed) {
@@ -375,7 +375,7 @@ TEST(internal::Ordering, DelaysChangeNothing) {
 }
 
 // The host never waits for the streams, so they always have work.
-TEST(internal::Ordering, AStepDoesNotWaitOnTheHost) {
+TEST(Ordering, AStepDoesNotWaitOnTheHost) {
   for (const Workload& each : workloads()) {
     const auto devices = devices_of(each);
     if (std::any_of(devices.begin(), devices.end(),
@@ -392,7 +392,7 @@ TEST(internal::Ordering, AStepDoesNotWaitOnTheHost) {
   }
 }
 
-TEST(internal::Ordering, NothingCanBeLeftOut) {
+TEST(Ordering, NothingCanBeLeftOut) {
   internal::set_leave_out(leave_out);
   for (const Workload& each : workloads()) run(each);
   std::set<std::string> sites;

@@ -224,7 +224,7 @@ TEST(Kind, TupleOfOneStaysATuple) {
 
 template <std::size_t... I>
 void expect_tuple_works(std::index_sequence<I...>) {
-  using Tuple = detail::TensorTuple<sizeof...(I)>;
+  using Tuple = internal::detail::TensorTuple<sizeof...(I)>;
   auto pipeline = pipeline_of(3, layer<Tuple>([](Tensor x) {
                                 return Tuple((x + static_cast<double>(I))...);
                               }),

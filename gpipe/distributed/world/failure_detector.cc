@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/throw.h"
+#include "gpipe/distributed/world/failure_conversion.h"
 
 namespace gpipe::internal {
 namespace {

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/world/throw.h"
+#include "gpipe/distributed/world/failure_conversion.h"
 
 namespace gpipe::internal {
 namespace {

@@ -4,7 +4,7 @@
 #include <exception>
 #include <string>
 
-#include "gpipe/distributed/world/throw.h"
+#include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/world.h"
 
 namespace gpipe::internal {

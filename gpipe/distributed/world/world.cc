@@ -18,7 +18,7 @@
 
 #include "gpipe/distributed/world/failure_detector.h"
 #include "gpipe/distributed/world/rendezvous.h"
-#include "gpipe/distributed/world/throw.h"
+#include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/runtime/device/origin.h"
 
 namespace gpipe {
