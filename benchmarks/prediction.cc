@@ -62,10 +62,10 @@ double median_seconds(gpipe::GPipe& pipeline, const Tensor& input) {
 // Returns the peak of a step in bytes, without the bytes held before the step.
 int64_t counted_peak(gpipe::GPipe& pipeline, const Tensor& input) {
   pipeline->zero_grad();
-  const int64_t before = instruments::CountingAllocator::live_bytes();
-  instruments::CountingAllocator::reset_peak();
+  const int64_t before = gpipe::instruments::CountingAllocator::live_bytes();
+  gpipe::instruments::CountingAllocator::reset_peak();
   step(pipeline, input);
-  return instruments::CountingAllocator::peak_bytes() - before;
+  return gpipe::instruments::CountingAllocator::peak_bytes() - before;
 }
 
 // Returns the peak of a step on the meta device, in bytes.
@@ -132,7 +132,7 @@ void repeat(const TableKind& subject, int64_t partitions) {
 
 int main() {
   using namespace gpipe::models;  // NOLINT: the models' names
-  instruments::CountingAllocator::install();
+  gpipe::instruments::CountingAllocator::install();
   torch::manual_seed(0);
   const std::vector<TableKind> subjects = {
       {"ResNet-101, 64 x 64", [] { return resnet101(10); },

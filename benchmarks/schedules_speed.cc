@@ -143,7 +143,7 @@ double seconds_of(const Work& work) {
 }
 
 Step sequential(const Kind& kind) {
-  auto subject = make_subject(kind.model, kind.sizes, kSeed);
+  auto subject = make_peer_model(kind.model, kind.sizes, kSeed);
   return [=]() mutable {
     return seconds_of([&] {
       subject.model->zero_grad();
@@ -157,7 +157,7 @@ Step sequential(const Kind& kind) {
   };
 }
 
-GPipe pipeline_of(const TableKind& subject) {
+GPipe pipeline_of(const PeerModel& subject) {
   const auto half = static_cast<int64_t>(subject.model->size()) / kPartitions;
   return GPipe(subject.model,
                GPipeOptions({half, half})
@@ -168,7 +168,7 @@ GPipe pipeline_of(const TableKind& subject) {
 }
 
 Step forward_and_backward(const Kind& kind) {
-  const auto subject = make_subject(kind.model, kind.sizes, kSeed);
+  const auto subject = make_peer_model(kind.model, kind.sizes, kSeed);
   auto pipeline = pipeline_of(subject);
   return [=]() mutable {
     return seconds_of([&] {
@@ -179,7 +179,7 @@ Step forward_and_backward(const Kind& kind) {
 }
 
 Step by(const std::string& name, const Kind& kind) {
-  const auto subject = make_subject(kind.model, kind.sizes, kSeed);
+  const auto subject = make_peer_model(kind.model, kind.sizes, kSeed);
   auto pipeline = pipeline_of(subject);
   const Schedule schedule = named_schedule(
       name, kPartitions, static_cast<int>(FLAGS_microbatches), 1);
@@ -201,7 +201,7 @@ void run(const Kind& kind, Table& table) {
   }
   if (!FLAGS_python.empty()) {
     const auto layers = static_cast<int64_t>(
-        make_subject(kind.model, kind.sizes, kSeed).model->size());
+        make_peer_model(kind.model, kind.sizes, kSeed).model->size());
     for (const char* name : {"gpipe", "1f1b"}) {
       const auto peer = std::make_shared<Peer>(kind, layers, name);
       steps.emplace_back(std::string("torch.distributed.pipelining, ") + name,

@@ -35,8 +35,8 @@ torch::nn::Sequential network() {
 
 // Trains for five steps and returns the last step's timeline. `device`: where
 // the input goes. `speaks`: whether this process prints the losses.
-template <typename internal::Pipeline>
-gpipe::Timeline train(internal::Pipeline& pipeline, torch::Device device,
+template <typename Pipeline>
+gpipe::Timeline train(Pipeline& pipeline, torch::Device device,
                       const gpipe::Schedule& schedule, bool speaks) {
   // The task: is a point inside a ring?
   const auto points = torch::rand({2048, 2}) * 2 - 1;

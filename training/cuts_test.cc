@@ -61,11 +61,10 @@ at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
 
 // A training program. All that it gets from an earlier process is the state in
 // the run's folder.
-template <typename internal::Pipeline>
+template <typename Pipeline>
 class Trainer {
  public:
-  Trainer(internal::Pipeline pipeline, const std::string& folder,
-          const RunShard& shard)
+  Trainer(Pipeline pipeline, const std::string& folder, const RunShard& shard)
       : pipeline_(std::move(pipeline)),
         optimizer_(pipeline_->parameters(), torch::optim::AdamWOptions(0.05)),
         rates_(LearningRateSchedule("warmup:2,linear:20"), optimizer_),
@@ -101,7 +100,7 @@ class Trainer {
   }
 
  private:
-  internal::Pipeline pipeline_;
+  Pipeline pipeline_;
   torch::optim::AdamW optimizer_;
   LearningRates rates_;
   RunFiles files_;

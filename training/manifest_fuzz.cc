@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     }
   };
   gpipe::testing::fuzz_parser<gpipe::internal::Damage>(
-      size, {}, parse, [](const internal::Manifest& manifest) {
+      size, {}, parse, [](const gpipe::internal::Manifest& manifest) {
         const std::string written = gpipe::internal::manifest_text(manifest);
         gpipe::testing::fuzz_check(
             gpipe::internal::manifest_text(

@@ -155,7 +155,7 @@ internal::Manifest write_part(const std::string& folder, const RunState& state,
 void write_manifest(const std::string& folder,
                     const internal::Manifest& manifest) {
   const std::string text = internal::manifest_text(manifest);
-  internal::FileWriter file(folder + "/" + kManifestName);
+  internal::FileWriter file(folder + "/" + internal::kManifestName);
   file.write(text.data(), text.size());
   file.finish();
 }
@@ -166,7 +166,7 @@ void write_manifest(const std::string& folder,
 internal::Manifest read_manifest(const std::string& folder, int64_t step) {
   std::string text;
   try {
-    const internal::FileReader file(folder + "/" + kManifestName);
+    const internal::FileReader file(folder + "/" + internal::kManifestName);
     text.resize(file.size());
     file.read_at(0, text.data(), text.size());
   } catch (const c10::Error& error) {
@@ -176,14 +176,15 @@ internal::Manifest read_manifest(const std::string& folder, int64_t step) {
   try {
     manifest = internal::parse_manifest(text);
   } catch (const internal::Damage& damage) {
-    throw internal::Damage(std::string(kManifestName) + " " + damage.what());
+    throw internal::Damage(std::string(internal::kManifestName) + " " +
+                           damage.what());
   } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, folder, "/", kManifestName, " ",
+    TORCH_CHECK_VALUE(false, folder, "/", internal::kManifestName, " ",
                       error.what_without_backtrace());
   }
   if (manifest.step != step) {
-    throw internal::Damage(std::string(kManifestName) + " is that of step " +
-                           std::to_string(manifest.step));
+    throw internal::Damage(std::string(internal::kManifestName) +
+                           " is that of step " + std::to_string(manifest.step));
   }
   return manifest;
 }
