@@ -1,23 +1,168 @@
 #!/usr/bin/env python3
-"""Checks rules for the C++ sources of this tree that no compiler checks."""
+"""Rules for all sources of this tree that no compiler checks:
 
+- only gpipe/libtorch asks for LibTorch's version;
+- no two types have the same name in the same namespace (C++ allows that in two files,
+  but a program that links both has undefined behaviour);
+- packages depend on each other as the two blocks of "The folders" in
+  docs/architecture.md say.
+"""
+
+import collections
 import pathlib
 import re
 import sys
 import unittest
 
-FOLDER = "gpipe/libtorch/"
+VERSION_FOLDER = "gpipe/libtorch/"
 
-# A preprocessor condition on LibTorch's version.
+# A condition of the preprocessor on LibTorch's version.
 VERSION_CONDITION = re.compile(r"^\s*#\s*(el)?if.*\bTORCH_VERSION", re.MULTILINE)
+
+# What cannot contain a definition: comments, literals, directives.
+_NO_CODE = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'
+    r"'(?:\\.|[^'\\\n])*'|^[ \t]*#(?:\\\n|[^\n])*", re.DOTALL | re.MULTILINE)
+_NAMESPACE = re.compile(r"\bnamespace(?:\s+([\w:]+))?\s*$")
+_TYPE = re.compile(r"(?:^|[;}\s>])(?:class|struct|union|enum(?:\s+class)?)\s+"
+                   r"(?:\[\[\w+\]\]\s*)?(\w+)\s*(?:final\s*)?(?::(?!:).*)?$", re.DOTALL)
+
+# Rules that make something only tests use. A package with default_testonly has no other.
+_TEST_RULE = re.compile(r"^\w*(test|test_library|test_suite)\($", re.MULTILINE)
 
 
 def sources(root):
-    """Returns the C++ files of this tree, relative to `root`, without Bazel's outputs."""
+    """The C++ files of this tree, relative to `root`, without Bazel's outputs."""
     folders = [folder for folder in root.iterdir() if folder.is_dir() and
                not folder.name.startswith((".", "bazel-"))]
     return sorted(str(file.relative_to(root)) for folder in folders
                   for file in folder.rglob("*.*") if file.suffix in (".cc", ".h"))
+
+
+def types_of(text):
+    """The types that a file defines at namespace scope, as "a::b::Name". Those of
+    unnamed namespaces belong to the file alone and are left out."""
+    text = _NO_CODE.sub(lambda match: "\n" if match[0].startswith("#") else " ", text)
+    found = []
+    scopes = []  # of each open brace: a namespace's name, or None for any other
+    statement = ""
+    for piece in re.split(r"([{};])", text):
+        if piece == "{":
+            namespace = _NAMESPACE.search(statement)
+            if namespace:
+                scopes.append(namespace[1] or "")
+            else:
+                kind = _TYPE.search(statement)
+                if kind and all(scopes) and "template <>" not in statement:
+                    found.append("::".join(scopes + [kind[1]]))
+                scopes.append(None)
+            statement = ""
+        elif piece == "}":
+            if scopes:
+                scopes.pop()
+            statement = ""
+        elif piece == ";":
+            statement = ""
+        else:
+            statement += piece
+    return found
+
+
+def twins(files):
+    """Types that more than one of `files` (name: text) defines: {type: names}."""
+    places = collections.defaultdict(list)
+    for name, text in files.items():
+        for kind in types_of(text):
+            places[kind].append(name)
+    return {kind: names for kind, names in places.items() if len(names) > 1}
+
+
+def statements(text):
+    """The calls of a BUILD file, each with its comments."""
+    found, lines, depth = [], [], 0
+    for line in text.splitlines():
+        lines.append(line)
+        code = re.sub(r'"[^"]*"', "", line).split("#")[0]
+        depth += len(re.findall(r"[([{]", code)) - len(re.findall(r"[)\]}]", code))
+        if depth == 0 and code.strip():
+            found.append("\n".join(lines))
+            lines = []
+    return found
+
+
+def arrows_of(package, text):
+    """The other packages that the targets of a BUILD file depend on, without tests."""
+    found = set()
+    if "default_testonly = True" in text:
+        return found
+    for call in statements(text):
+        if (_TEST_RULE.search(call) or "testonly = True" in call or
+                re.search(r"^(load|package)\(", call, re.MULTILINE)):
+            continue
+        call = re.sub(r"visibility = \[.*?\]", "", call, flags=re.DOTALL)
+        for label in re.findall(r'"//([\w/]*)(?::[\w.]+)?"', call):
+            if label and label != package:
+                found.add(label)
+    return found
+
+
+class Map:
+    """What docs/architecture.md says of the folders."""
+
+    def __init__(self, page):
+        section = page.split("\n## The folders\n")[1].split("\n## ")[0]
+        blocks = [block.splitlines() for block in
+                  re.findall(r"((?:^    \S.*\n)+)", section, re.MULTILINE)]
+        # Each line is a layer; the first one is the highest.
+        self.layer = {package: number for number, line in enumerate(blocks[0])
+                      for package in line.split()}
+        self.private = {line.split()[0]: set(line.split()[2:]) for line in blocks[1]}
+
+    def problems(self, arrows):
+        """What is wrong with `arrows`, {package: packages}."""
+        found = []
+        for package, others in sorted(arrows.items()):
+            if package not in self.layer:
+                found.append(f"{package} is not on the map")
+                continue
+            for other in sorted(others):
+                if other not in self.layer:
+                    found.append(f"{other}, which {package} uses, is not on the map")
+                elif self.layer[other] <= self.layer[package]:
+                    found.append(f"{package} -> {other} points upwards or sideways")
+                elif other in self.private and not self._may_use(package, other):
+                    found.append(f"{package} -> {other}, which is private")
+        for package in sorted(set(self.layer) - set(arrows)):
+            found.append(f"{package} is on the map, but is no package")
+        for other, users in self.private.items():
+            for user in sorted(users):
+                if not any(other in others and (package + "/").startswith(user + "/")
+                           for package, others in arrows.items()):
+                    found.append(f"{user} may use {other}, but does not")
+        return found
+
+    def _may_use(self, package, other):
+        return any((package + "/").startswith(user + "/") for user in self.private[other])
+
+
+def arrows(root, packages):
+    return {package: arrows_of(package, (root / package / "BUILD").read_text())
+            for package in packages}
+
+
+def packages(root):
+    """The packages of the map: all that hold more than tests, apart from the tools of
+    the build."""
+    found = []
+    for build in sorted(root.glob("*/**/BUILD")):
+        package = str(build.parent.relative_to(root))
+        text = build.read_text()
+        if (not package.startswith(("third_party", "docs", "tools/", "bazel-",
+                                    "examples/consumer")) and
+                "default_testonly = True" not in text and
+                not re.search(r"(^|/)(testing|system_tests)(/|$)", package)):
+            found.append(package)
+    return found
 
 
 class SourcesTest(unittest.TestCase):
@@ -26,11 +171,55 @@ class SourcesTest(unittest.TestCase):
         self.assertGreater(len(sources(ROOT)), 500)
         found = [name for name in sources(ROOT)
                  if VERSION_CONDITION.search((ROOT / name).read_text())]
-        self.assertEqual([name for name in found if not name.startswith(FOLDER)], [])
-        self.assertTrue(found)  # checks that the expression can match
+        self.assertEqual([name for name in found
+                          if not name.startswith(VERSION_FOLDER)], [])
+        self.assertTrue(found)  # so that the expression finds what it looks for
+
+    def test_a_type_has_one_definition(self):
+        files = {name: (ROOT / name).read_text() for name in sources(ROOT)
+                 if not name.startswith("examples/consumer")}
+        self.assertEqual(twins(files), {})
+        found = {kind for text in files.values() for kind in types_of(text)}
+        self.assertGreater(len(found), 300)
+        self.assertIn("gpipe::Schedule", found)
+
+    def test_a_planted_twin_is_found(self):
+        files = {"a.h": "namespace gpipe {\n// struct Other {};\nstruct Step {};\n}",
+                 "b.h": "namespace gpipe {\nclass Step final : public Base {\n"
+                        "  struct Other {};\n};\n}",
+                 "c.cc": "namespace gpipe {\nnamespace {\nstruct Step {};\n}\n}",
+                 "d.h": "namespace gpipe::b {\nstruct Step {};\n}",
+                 "e.h": "namespace gpipe {\nstruct Step;\nstruct Step f() { return g(); }\n}"}
+        self.assertEqual(twins(files), {"gpipe::Step": ["a.h", "b.h"]})
+
+    def test_packages_depend_on_each_other_as_the_map_says(self):
+        page = (ROOT / "docs/architecture.md").read_text()
+        found = arrows(ROOT, packages(ROOT))
+        self.assertEqual(Map(page).problems(found), [])
+        self.assertIn("gpipe/runtime/run", found["gpipe/runtime/step"])
+
+    def test_a_planted_arrow_is_found(self):
+        page = ("\n## The folders\n\n    top\n    low/room  side\n    base\n\n"
+                "    low/room for top\n")
+        build = 'gpipe_cc_library(\n    name = "x",\n    deps = ["//%s"],\n)\n'
+        good = {"top": {"low/room", "base"}, "low/room": {"base"}, "side": {"base"},
+                "base": set()}
+        check = Map(page).problems
+        self.assertEqual(check(good), [])
+        self.assertEqual(check({**good, "base": arrows_of("base", build % "low/room:y")}),
+                         ["base -> low/room points upwards or sideways"])
+        self.assertEqual(check({**good, "low/room": {"side"}}),
+                         ["low/room -> side points upwards or sideways"])
+        self.assertEqual(check({**good, "top": {"base"}}),
+                         ["top may use low/room, but does not"])
+        self.assertEqual(check({**good, "other": set()}), ["other is not on the map"])
+        private = Map(page.replace("for top", "for base"))
+        self.assertIn("top -> low/room, which is private", private.problems(good))
+        test = build.replace("library", "test")
+        self.assertEqual(arrows_of("base", test % "low/room:y"), set())
 
 
 if __name__ == "__main__":
-    # Bazel's link to the header leads to the checkout.
-    ROOT = pathlib.Path(FOLDER + "node.h").resolve().parents[2]
+    # The link to the header leads to the checkout.
+    ROOT = pathlib.Path(VERSION_FOLDER + "node.h").resolve().parents[2]
     sys.exit(not unittest.main(exit=False).result.wasSuccessful())
