@@ -19,7 +19,7 @@
 #include "gpipe/meta/scope.h"
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/cell/layer.h"
-#include "gpipe/runtime/step/microbatch.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/skip/layout.h"
 #include "gpipe/skip/namespace.h"
 #include "gpipe/skip/verify.h"

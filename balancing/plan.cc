@@ -12,8 +12,8 @@
 
 #include "balancing/chain/chain.h"
 #include "balancing/threads_scope.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/device/threads.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 

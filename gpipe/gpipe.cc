@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "gpipe/runtime/cell/grad_norm.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/threads.h"
 #include "gpipe/runtime/step/assembly.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/runtime/step/pipeline.h"
 #include "gpipe/skip/verify.h"
 
@@ -72,17 +72,11 @@ void check_nested(const std::vector<internal::Partition>& partitions) {
   }
 }
 
-[[noreturn]] void refuse_to_move() {
-  TORCH_CHECK_TYPE(false,
-                   "denied to move parameters and buffers, because GPipe "
-                   "should manage device placement; choose the devices in "
-                   "GPipeOptions::devices (to(dtype) is allowed)");
-}
-
 }  // namespace
 
 GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
-    : torch::nn::Module("gpipe::GPipe"), options_(std::move(options)) {
+    : PipelineModule("GPipe", "GPipeOptions::devices"),
+      options_(std::move(options)) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
   internal::check_chunks(options_.chunks());
   TORCH_CHECK_VALUE(options_.threads_per_partition() >= 0,
@@ -96,11 +90,11 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
                                   options_.stages_per_rank());
   const std::size_t stages = options_.balance().size();
   const std::size_t ranks = stages / options_.stages_per_rank();
-  const std::vector<int> rank_of_stage = place_stages(
-      static_cast<int>(stages), static_cast<int>(ranks), options_.placement());
+  rank_of_stage_ = place_stages(static_cast<int>(stages),
+                                static_cast<int>(ranks), options_.placement());
   const auto rank_devices = choose_devices(options_.devices(), ranks);
   std::vector<c10::Device> devices;
-  for (const int rank : rank_of_stage) devices.push_back(rank_devices[rank]);
+  for (const int rank : rank_of_stage_) devices.push_back(rank_devices[rank]);
   options_.devices(std::move(devices));
 
   std::vector<internal::Layer> layers = internal::layers_of(module);
@@ -120,7 +114,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   }
   if (partitions.empty()) return;
   pipeline_ = std::make_shared<internal::Pipeline>(
-      std::move(partitions), rank_of_stage,
+      std::move(partitions), rank_of_stage_,
       options_.threads_per_partition() > 0
           ? static_cast<int>(options_.threads_per_partition())
           : internal::share_of_threads(rank_devices),
@@ -138,16 +132,19 @@ internal::Value GPipeImpl::run(internal::Value input) {
       is_training() ? options_.checkpoint() : Checkpoint::kNever);
 }
 
-StepResult GPipeImpl::run_train(
-    const internal::Value& input, const internal::Value& target,
-    const std::function<torch::Tensor(internal::Value, internal::Value)>& loss,
-    const Schedule& schedule, const TrainOptions& options) {
+int64_t GPipeImpl::count_microbatches(const internal::Value& input) {
+  return internal::count_microbatches(input, chunks());
+}
+
+StepResult GPipeImpl::run_step(const internal::Value& input,
+                               const internal::Value& target,
+                               const LossOfValues* loss,
+                               const Schedule& schedule, Checkpoint checkpoint,
+                               const TrainOptions& options) {
   TORCH_CHECK_VALUE(pipeline_, "a pipeline without layers cannot be trained");
   internal::check_input(input, options_.devices().front());
   const auto pipeline = pipeline_;
-  return pipeline->train(
-      input, target, loss, schedule,
-      is_training() ? options_.checkpoint() : Checkpoint::kNever, options);
+  return pipeline->train(input, target, *loss, schedule, checkpoint, options);
 }
 
 double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type) {
@@ -163,15 +160,6 @@ std::shared_ptr<torch::nn::Module> GPipeImpl::operator[](int64_t index) const {
 
 std::optional<Failure> GPipeImpl::last_failure() const {
   return pipeline_ ? pipeline_->last_failure() : std::nullopt;
-}
-
-void GPipeImpl::to(torch::Device, torch::Dtype, bool) { refuse_to_move(); }
-void GPipeImpl::to(torch::Device, bool) { refuse_to_move(); }
-void GPipeImpl::cuda() { refuse_to_move(); }
-void GPipeImpl::cpu() { refuse_to_move(); }
-
-void GPipeImpl::to(torch::Dtype dtype, bool non_blocking) {
-  torch::nn::Module::to(dtype, non_blocking);
 }
 
 void GPipeImpl::pretty_print(std::ostream& stream) const {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/pipeline_module.h"
 #include "gpipe/runtime/cell/checkpoint.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/cell/value.h"
@@ -113,7 +114,7 @@ struct GPipeOptions {
 //
 // Threads: forward and backward may be called from any thread. Calls on one
 // GPipe run one after the other.
-class GPipeImpl : public torch::nn::Module, public internal::KeepsDevices {
+class GPipeImpl : public PipelineModule {
  public:
   // Takes the layers of `module` and moves them to the devices.
   //
@@ -146,75 +147,13 @@ class GPipeImpl : public torch::nn::Module, public internal::KeepsDevices {
         .template unwrap<Output>();
   }
 
-  // Runs forward, loss and backward of a mini-batch in the order of `schedule`
-  // (see gpipe/schedule.h). The backward of a micro-batch then need not wait
-  // for the forwards of all others. For example, 1F1B holds the activations of
-  // as many micro-batches as there are partitions, while forward() and
-  // backward() hold all.
-  //
-  //   auto schedule = gpipe::one_forward_one_backward(4, 16);
-  //   auto result = pipeline->train_step(
-  //       batch.data, batch.target,
-  //       [](torch::Tensor output, torch::Tensor target) {
-  //         return torch::nn::functional::cross_entropy(output, target);
-  //       },
-  //       schedule);
-  //   optimizer.step();
-  //
-  // `target`: a tensor, a vector or a tuple, on any device, with one row for
-  // each row of the input.
-  // `loss(output, target)`: a function that gets the output and target of one
-  // micro-batch, on the last partition's device and its worker's thread. It
-  // returns one floating-point number, a mean over the micro-batch's rows. The
-  // step differentiates the mean of these losses, weighted by rows.
-  // `schedule`: any valid schedule with as many stages as partitions and as
-  // many ranks as this pipeline. It sets the number of micro-batches, not
-  // chunks(), and the rows must split into that many. In training mode, if the
-  // schedule has no recompute actions, those of checkpoint() are added (use
-  // kNever to run the schedule unchanged). A schedule without backwards only
-  // computes losses, without a graph.
-  //
-  // Gradients are added to `.grad` of the parameters (and of an input that
-  // requires grad) and hooks are called once, after the last action. If the
-  // step throws, `.grad` is unchanged, unless a hook or the graph that made the
-  // input threw: these run while gradients are being added. The optimizer may
-  // step as soon as train_step() has returned.
-  //
-  // Throws the errors of forward(), with last_failure() set ("loss" is the
-  // layer name of the loss function). Throws c10::ValueError if a schedule, a
-  // target or a loss does not fit. Throws std::invalid_argument if the schedule
-  // is not valid, see validate(). Throws c10::Error if the loss has no graph,
-  // or if a recomputed loss changes its target in place. Throws NonFiniteError
-  // if TrainOptions::check_finite is set and a value is not finite.
-  template <typename Output = torch::Tensor, typename Input, typename Target,
-            typename Loss>
-  StepResult train_step(Input input, Target target, Loss loss,
-                        const Schedule& schedule,
-                        const TrainOptions& options = {}) {
-    return run_train(
-        internal::Value::wrap(std::move(input)),
-        internal::Value::wrap(std::move(target)),
-        [&loss](internal::Value of_output,
-                internal::Value of_target) -> torch::Tensor {
-          return loss(std::move(of_output).template unwrap<Output>(),
-                      std::move(of_target).template unwrap<Target>());
-        },
-        schedule, options);
-  }
-
-  // Scales the gradients of all parameters, on any devices, so that the norm of
-  // all of them as one vector is at most `max_norm`. Returns the norm before
-  // scaling, 0 if there are no gradients. Waits for the devices.
-  // `norm_type`: the p of the p-norm; infinity means the largest absolute
-  // value.
-  //
-  // torch::nn::utils::clip_grad_norm_() needs all gradients on one device;
-  // there the bits are the same, except that a parameter shared by several
-  // layers counts once here. Not thread-safe.
-  double clip_grad_norm_(double max_norm, double norm_type = 2.0);
+  // train_step(), evaluate(), clip_grad_norm_() and what else is not listed
+  // here: see PipelineModule.
+  double clip_grad_norm_(double max_norm, double norm_type = 2.0) override;
+  bool any(bool here) override { return here; }
 
   // The number of layers.
-  int64_t size() const { return static_cast<int64_t>(layers_.size()); }
+  int64_t size() const override { return static_cast<int64_t>(layers_.size()); }
   bool is_empty() const { return layers_.empty(); }
 
   // Returns layer `index`, counted from the end if negative. Throws
@@ -234,34 +173,29 @@ class GPipeImpl : public torch::nn::Module, public internal::KeepsDevices {
   const std::vector<torch::Device>& devices() const {
     return options_.devices();
   }
-  const std::vector<int64_t>& balance() const { return options_.balance(); }
-  int64_t chunks() const { return options_.chunks(); }
-  Checkpoint checkpoint() const { return options_.checkpoint(); }
-
-  // Returns where the exception of the last failed forward or backward came
-  // from, or nullopt if the last one succeeded.
-  std::optional<Failure> last_failure() const;
-
-  // Throws c10::TypeError: the pipeline chooses the devices of its parameters.
-  void to(torch::Device device, torch::Dtype dtype,
-          bool non_blocking = false) override;
-  void to(torch::Device device, bool non_blocking = false) override;
-  void cuda();
-  void cpu();
-  // Casts parameters and buffers, as Module::to does.
-  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  const torch::Device& device() const override { return devices().front(); }
+  const std::vector<int64_t>& balance() const override {
+    return options_.balance();
+  }
+  int64_t chunks() const override { return options_.chunks(); }
+  Checkpoint checkpoint() const override { return options_.checkpoint(); }
+  std::optional<Failure> last_failure() const override;
 
   void pretty_print(std::ostream& stream) const override;
 
  private:
   internal::Value run(internal::Value input);
-  StepResult run_train(
-      const internal::Value& input, const internal::Value& target,
-      const std::function<torch::Tensor(internal::Value, internal::Value)>&
-          loss,
-      const Schedule& schedule, const TrainOptions& options);
+  int64_t count_microbatches(const internal::Value& input) override;
+  StepResult run_step(const internal::Value& input,
+                      const internal::Value& target, const LossOfValues* loss,
+                      const Schedule& schedule, Checkpoint checkpoint,
+                      const TrainOptions& options) override;
+  const std::vector<int>& rank_of_stage() const override {
+    return rank_of_stage_;
+  }
 
   GPipeOptions options_;
+  std::vector<int> rank_of_stage_;
   std::vector<torch::nn::AnyModule> layers_;
   std::shared_ptr<internal::Pipeline> pipeline_;
 };

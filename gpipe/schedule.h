@@ -9,6 +9,7 @@
 #include "gpipe/schedule/grid.h"
 #include "gpipe/schedule/interleaved.h"
 #include "gpipe/schedule/looped_bfs.h"
+#include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/one_forward_one_backward.h"
 #include "gpipe/schedule/order.h"

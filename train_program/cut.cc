@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "balancing/balancing.h"
-#include "gpipe/runtime/step/microbatch.h"
+#include "gpipe/schedule.h"
 #include "train_program/parse.h"
 
 namespace gpipe::trainer {
@@ -56,8 +56,7 @@ Cut make_cut(const EngineOptions& options, const CutSources& sources) {
                     ": must be at least 1");
   TORCH_CHECK_VALUE(options.schedule != "forward-only",
                     "--schedule=", options.schedule, " does not train");
-  const int64_t micro_batches =
-      internal::num_pieces(sources.rows, options.chunks);
+  const int64_t micro_batches = num_microbatches(sources.rows, options.chunks);
   const auto fixed = fixed_stages_per_rank(options.schedule);
   Cut cut;
   cut.stages_per_rank = fixed.value_or(options.stages_per_rank);
@@ -72,7 +71,7 @@ Cut make_cut(const EngineOptions& options, const CutSources& sources) {
   const std::string balance = sources.of_first([&] {
     return text_of(
         balance_of(options, sources, stages,
-                   internal::rows_of_piece(sources.rows, options.chunks)));
+                   rows_per_microbatch(sources.rows, options.chunks)));
   });
   cut.balance = parse_numbers("balance", balance);
   return cut;

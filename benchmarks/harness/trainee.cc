@@ -10,7 +10,6 @@
 #include "benchmarks/harness/devices.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/schedule.h"
 
 namespace gpipe::benchmarks {
@@ -85,7 +84,7 @@ Trainee make_distributed_trainee(torch::nn::Sequential model,
   trainee.train = [pipeline, loss, chunks = experiment.chunks](
                       at::Tensor input, at::Tensor target) mutable {
     // The number of micro-batches that torch::chunk makes.
-    const int64_t count = internal::num_pieces(input.size(0), chunks);
+    const int64_t count = num_microbatches(input.size(0), chunks);
     pipeline->train_step(
         std::move(input), std::move(target), loss,
         fill_drain(static_cast<int>(pipeline->balance().size()),

@@ -20,10 +20,10 @@
 #include "gpipe/distributed/world/report.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/runtime/cell/eval_scope.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/step/assembly.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/skip/verify.h"
@@ -146,29 +146,21 @@ void decode_skips(const std::string& text,
 
 constexpr char kMaking[] = "making the pipeline";
 
-[[noreturn]] void refuse_to_move() {
-  TORCH_CHECK_TYPE(false,
-                   "denied to move parameters and buffers, because the "
-                   "pipeline manages device placement; choose the device in "
-                   "DistributedOptions::device (to(dtype) is allowed)");
-}
-
 }  // namespace
 
 DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
                                                  DistributedOptions options,
                                                  std::shared_ptr<World> world)
-    : torch::nn::Module("gpipe::DistributedPipeline"),
+    : PipelineModule("DistributedPipeline", "DistributedOptions::device"),
       options_(std::move(options)),
       world_(std::move(world)) {
-  internal::reporting_failure(*world_, kMaking,
-                              [&] { take(module); });
+  internal::reporting_failure(*world_, kMaking, [&] { take(module); });
 }
 
 DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
                                                  DistributedOptions options,
                                                  std::shared_ptr<World> world)
-    : torch::nn::Module("gpipe::DistributedPipeline"),
+    : PipelineModule("DistributedPipeline", "DistributedOptions::device"),
       options_(std::move(options)),
       world_(std::move(world)) {
   internal::reporting_failure(*world_, kMaking, [&] { build_own(build); });
@@ -291,33 +283,19 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
       transfers_, std::move(foreign));
 }
 
-StepResult DistributedPipelineImpl::run(const internal::Value& input,
-                                        const internal::Value& target,
-                                        const LossOfValues& loss,
-                                        const Schedule& schedule,
-                                        const TrainOptions& options) {
-  return runner_->step(
-      input, target, &loss, schedule,
-      is_training() ? options_.checkpoint() : Checkpoint::kNever, options);
+int64_t DistributedPipelineImpl::count_microbatches(
+    const internal::Value& input) {
+  return runner_->from_first(
+      [&] { return internal::count_microbatches(input, chunks()); });
 }
 
-StepResult DistributedPipelineImpl::run_forward(const internal::Value& input,
-                                                const internal::Value& target,
-                                                const LossOfValues& loss,
-                                                const TrainOptions& options) {
-  const c10::AutoGradMode no_graph(false);
-  const int64_t count = runner_->from_first([&] {
-    internal::check_rows(input);
-    const int64_t rows = internal::rows_of(input);
-    return rows > 0 ? internal::num_pieces(rows, options_.chunks()) : 1;
-  });
-  std::optional<internal::EvalScope> eval;
-  if (loss) eval.emplace(*this);
-  const Schedule schedule = select(
-      breadth_first(layout_.rank_of_stage, static_cast<int>(count)),
-      [](const Action& action) { return action.kind == ActionKind::kForward; });
-  return runner_->step(input, target, loss ? &loss : nullptr, schedule,
-                       Checkpoint::kNever, options);
+StepResult DistributedPipelineImpl::run_step(const internal::Value& input,
+                                             const internal::Value& target,
+                                             const LossOfValues* loss,
+                                             const Schedule& schedule,
+                                             Checkpoint checkpoint,
+                                             const TrainOptions& options) {
+  return runner_->step(input, target, loss, schedule, checkpoint, options);
 }
 
 double DistributedPipelineImpl::clip_grad_norm_(double max_norm,
@@ -333,14 +311,6 @@ int64_t DistributedPipelineImpl::size() const {
 
 std::optional<Failure> DistributedPipelineImpl::last_failure() const {
   return runner_->last_failure();
-}
-
-void DistributedPipelineImpl::to(torch::Device, torch::Dtype, bool) {
-  refuse_to_move();
-}
-void DistributedPipelineImpl::to(torch::Device, bool) { refuse_to_move(); }
-void DistributedPipelineImpl::to(torch::Dtype dtype, bool non_blocking) {
-  torch::nn::Module::to(dtype, non_blocking);
 }
 
 void DistributedPipelineImpl::pretty_print(std::ostream& stream) const {

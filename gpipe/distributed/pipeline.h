@@ -18,6 +18,7 @@
 #include "gpipe/distributed/layout.h"
 #include "gpipe/distributed/world/error.h"
 #include "gpipe/distributed/world/world.h"
+#include "gpipe/pipeline_module.h"
 #include "gpipe/runtime/cell/checkpoint.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/failure.h"
@@ -111,8 +112,7 @@ using LayerBuilder =
 // new pipeline.
 //
 // Threads: any thread may call; calls run one after the other.
-class DistributedPipelineImpl : public torch::nn::Module,
-                                public internal::KeepsDevices {
+class DistributedPipelineImpl : public PipelineModule {
  public:
   // Takes this rank's layers of `module` and moves them to the device; the
   // others may be freed. Blocks until all ranks have called, and compares what
@@ -132,41 +132,19 @@ class DistributedPipelineImpl : public torch::nn::Module,
   DistributedPipelineImpl(LayerBuilder build, DistributedOptions options,
                           std::shared_ptr<World> world);
 
-  // Runs one training step, as GPipeImpl::train_step(). All ranks call it, with
-  // equal schedules and options.
-  //
-  // `input` is read only on the rank with the first stage, `target` and `loss`
-  // only on the rank with the last one; other ranks may pass anything. `input`
-  // must be on device() or on the CPU; from there it is copied.
+  // train_step() and evaluate() of PipelineModule: all ranks call them, with
+  // equal schedules and options. `input` is read only on the rank with the
+  // first stage, `target` and `loss` only on the rank with the last one; other
+  // ranks may pass anything. `input` must be on device() or on the CPU; from
+  // there it is copied.
   //
   // The result has the losses on all ranks: `loss` is the mean over all
   // replicas, `losses` are those of this replica. Outputs are on the rank with
   // the last stage. A timeline covers this rank only.
   //
-  // Throws as GPipeImpl::train_step() does; c10::ValueError if a layer has
-  // captured a parameter of another rank's layer, or if the schedule has a
-  // stage on another rank than DistributedOptions::placement.
-  template <typename Output = torch::Tensor, typename Input, typename Target,
-            typename Loss>
-  StepResult train_step(Input input, Target target, Loss loss,
-                        const Schedule& schedule,
-                        const TrainOptions& options = {}) {
-    return run(internal::Value::wrap(std::move(input)),
-               internal::Value::wrap(std::move(target)),
-               of_values<Output, Target>(loss), schedule, options);
-  }
-
-  // Returns the losses of a mini-batch in evaluation mode, without gradients,
-  // in up to DistributedOptions::chunks micro-batches. All ranks call it;
-  // arguments, result and errors are as in train_step().
-  template <typename Output = torch::Tensor, typename Input, typename Target,
-            typename Loss>
-  StepResult evaluate(Input input, Target target, Loss loss,
-                      const TrainOptions& options = {}) {
-    return run_forward(internal::Value::wrap(std::move(input)),
-                       internal::Value::wrap(std::move(target)),
-                       of_values<Output, Target>(loss), options);
-  }
+  // Also throws c10::ValueError if a layer has captured a parameter of another
+  // rank's layer, or if the schedule has a stage on another rank than
+  // DistributedOptions::placement.
 
   // Returns the output of the last layer for `input` on the rank with the last
   // stage, nothing on other ranks. Runs in the current mode of the module and
@@ -179,55 +157,29 @@ class DistributedPipelineImpl : public torch::nn::Module,
     return std::move(*result.outputs).template unwrap<Output>();
   }
 
-  // Scales the gradients of all ranks of the pipeline so that their norm, as of
-  // one vector, is at most `max_norm`; returns the norm before. Gives the same
-  // bits as GPipe's clip_grad_norm_() on the whole model. All ranks call it.
-  // Throws PeerError if the world has failed.
-  double clip_grad_norm_(double max_norm, double norm_type = 2.0);
+  // All ranks call these two. Throw PeerError if the world has failed. The norm
+  // has the bits of GPipe's clip_grad_norm_() on the whole model.
+  double clip_grad_norm_(double max_norm, double norm_type = 2.0) override;
+  bool any(bool here) override;
 
-  // Returns whether `here` is true on any rank of any replica, for example
-  // whether a gradient is infinite (training/grad_scaler.h) or a user wants to
-  // stop. All ranks call it. Throws PeerError if the world has failed.
-  bool any(bool here);
-
-  // Returns the number of layers of the whole model.
-  int64_t size() const;
-  const std::vector<int64_t>& balance() const { return options_.balance(); }
-  const torch::Device& device() const { return device_; }
+  int64_t size() const override;
+  const std::vector<int64_t>& balance() const override {
+    return options_.balance();
+  }
+  int64_t chunks() const override { return options_.chunks(); }
+  Checkpoint checkpoint() const override { return options_.checkpoint(); }
+  const torch::Device& device() const override { return device_; }
   // Returns the transport that DistributedOptions::transfers has led to: kHost
   // or kDirect.
   Transfers transfers() const { return transfers_; }
   // Returns which rank has which stages, and the rank of this process.
   const internal::RankLayout& layout() const { return layout_; }
 
-  // Returns where this rank's own exception in the last step came from, if it
-  // had one.
-  std::optional<Failure> last_failure() const;
-
-  // Casts parameters and buffers if only a dtype is given, as Module::to()
-  // does. With a device, throws c10::TypeError: the pipeline decides where its
-  // parameters are.
-  void to(torch::Device device, torch::Dtype dtype,
-          bool non_blocking = false) override;
-  void to(torch::Device device, bool non_blocking = false) override;
-  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  std::optional<Failure> last_failure() const override;
 
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  using LossOfValues =
-      std::function<torch::Tensor(internal::Value, internal::Value)>;
-  // Returns a loss function on Values. It refers to `loss`, which must live as
-  // long.
-  template <typename Output, typename Target, typename Loss>
-  static LossOfValues of_values(Loss& loss) {
-    return [&loss](internal::Value of_output,
-                   internal::Value of_target) -> torch::Tensor {
-      return loss(std::move(of_output).template unwrap<Output>(),
-                  std::move(of_target).template unwrap<Target>());
-    };
-  }
-
   void take(const torch::nn::Sequential& module);
   void build_own(const LayerBuilder& build_layers);
   // Completes the construction.
@@ -235,12 +187,14 @@ class DistributedPipelineImpl : public torch::nn::Module,
   // `foreign`: the known parameters of other ranks' layers.
   void build(std::vector<internal::Layer> layers,
              internal::ForeignParameters foreign);
-  StepResult run(const internal::Value& input, const internal::Value& target,
-                 const LossOfValues& loss, const Schedule& schedule,
-                 const TrainOptions& options);
-  StepResult run_forward(const internal::Value& input,
-                         const internal::Value& target,
-                         const LossOfValues& loss, const TrainOptions& options);
+  int64_t count_microbatches(const internal::Value& input) override;
+  StepResult run_step(const internal::Value& input,
+                      const internal::Value& target, const LossOfValues* loss,
+                      const Schedule& schedule, Checkpoint checkpoint,
+                      const TrainOptions& options) override;
+  const std::vector<int>& rank_of_stage() const override {
+    return layout_.rank_of_stage;
+  }
 
   DistributedOptions options_;
   std::shared_ptr<World> world_;

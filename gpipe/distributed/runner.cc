@@ -19,8 +19,8 @@
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/random.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
 

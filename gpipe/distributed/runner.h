@@ -39,7 +39,7 @@ namespace gpipe::internal {
 
 // The counterpart of runtime/step/pipeline.h where each rank is a process.
 // Cells, schedules and checkpoint modes are the same. Activations and gradients
-// for other ranks go to an Sender; those from other ranks come from an
+// for other ranks go to a Sender; those from other ranks come from a
 // Receiver.
 //
 // Threads: any thread may call; calls run one after the other.
@@ -101,7 +101,7 @@ class Runner : private RemoteStages {
   void start(TrainStep& step);
   // Posts the messages of the step, by sending rank.
   void receive(const TrainPlan& plan);
-  // Delivers the tensors of a message to the step. Runs on an Receiver's
+  // Delivers the tensors of a message to the step. Runs on a Receiver's
   // thread. Throws c10::Error if they do not fit.
   void arrive(const MessageEdges& edges, const Message& message,
               std::vector<at::Tensor> tensors);
@@ -137,7 +137,7 @@ class Runner : private RemoteStages {
   Stages stages_;
   RecentPlans<TrainPlan> plans_;
 
-  // State of the running step. An Receiver's thread writes values from other
+  // State of the running step. A Receiver's thread writes values from other
   // ranks before it delivers the tensors that the reader waits for.
   uint64_t number_ = 0;
   uint32_t checksum_ = 0;

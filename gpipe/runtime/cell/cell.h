@@ -30,7 +30,7 @@ struct Activations {
   std::vector<Activation> skips;
 };
 
-// The gradients of a Activations, which go back from cell to cell. Undefined:
+// The gradients of Activations, which go back from cell to cell. Undefined:
 // no gradient.
 struct Gradients {
   std::vector<at::Tensor> boundary;

@@ -5,10 +5,10 @@
 
 #include <utility>
 
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/shared_memory.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/step/microbatch.h"
 
 namespace gpipe::internal {
 

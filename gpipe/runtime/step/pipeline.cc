@@ -10,13 +10,13 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/step/autograd_node.h"
 #include "gpipe/runtime/step/backward_pass.h"
 #include "gpipe/runtime/step/forward_pass.h"
-#include "gpipe/runtime/step/microbatch.h"
 #include "gpipe/runtime/step/mini_batch.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"

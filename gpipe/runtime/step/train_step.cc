@@ -10,10 +10,11 @@
 #include <utility>
 
 #include "gpipe/runtime/cell/accumulate.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/step/microbatch.h"
+#include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/validate.h"
@@ -64,8 +65,8 @@ void check_count(int64_t wanted, int64_t found, int64_t rows, int64_t each) {
 std::vector<int64_t> rows_of_pieces(const Value& target, int64_t chunks) {
   const int64_t rows = rows_of(target);
   if (rows == 0) return {};
-  const int64_t each = rows_of_piece(rows, chunks);
-  check_count(chunks, num_pieces(rows, chunks), rows, each);
+  const int64_t each = rows_per_microbatch(rows, chunks);
+  check_count(chunks, num_microbatches(rows, chunks), rows, each);
   std::vector<int64_t> pieces;
   for (int64_t left = rows; left > 0; left -= each) {
     pieces.push_back(std::min(left, each));

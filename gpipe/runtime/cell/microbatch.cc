@@ -1,10 +1,12 @@
-#include "gpipe/runtime/step/microbatch.h"
+#include "gpipe/runtime/cell/microbatch.h"
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <sstream>
+
+#include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::internal {
 namespace {
@@ -78,6 +80,12 @@ int64_t rows_of(const Value& value) {
     if (tensor.defined() && tensor.dim() > 0) return tensor.size(0);
   }
   return 0;
+}
+
+int64_t count_microbatches(const Value& input, int64_t chunks) {
+  check_rows(input);
+  const int64_t rows = rows_of(input);
+  return rows > 0 ? num_microbatches(rows, chunks) : 1;
 }
 
 std::vector<Value> scatter(const Value& input, int64_t chunks) {

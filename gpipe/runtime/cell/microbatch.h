@@ -31,16 +31,9 @@ void check_input(const Value& input, const c10::Device& device);
 // is none.
 int64_t rows_of(const Value& value);
 
-// Return the rows of a micro-batch and the number of micro-batches when `rows`
-// rows are split into `chunks`. The last micro-batch may have fewer rows.
-// `rows` and `chunks` must be positive.
-inline int64_t rows_of_piece(int64_t rows, int64_t chunks) {
-  return (rows + chunks - 1) / chunks;
-}
-inline int64_t num_pieces(int64_t rows, int64_t chunks) {
-  const int64_t each = rows_of_piece(rows, chunks);
-  return (rows + each - 1) / each;
-}
+// Returns the number of micro-batches that `input` gives with `chunks`; 1 if
+// it has no rows. Throws as check_rows() does.
+int64_t count_microbatches(const Value& input, int64_t chunks);
 
 // Splits `input` along dimension 0 as torch::chunk does, into pieces of
 // ceil(rows / chunks) rows. The last piece may be smaller, and there may be

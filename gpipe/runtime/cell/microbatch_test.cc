@@ -1,4 +1,4 @@
-#include "gpipe/runtime/step/microbatch.h"
+#include "gpipe/runtime/cell/microbatch.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>

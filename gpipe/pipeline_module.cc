@@ -1,0 +1,75 @@
+#include "gpipe/pipeline_module.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <unordered_set>
+
+#include "gpipe/runtime/cell/eval_scope.h"
+#include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/transform.h"
+
+namespace gpipe {
+
+PipelineModule::PipelineModule(const std::string& name, std::string devices)
+    : torch::nn::Module("gpipe::" + name),
+      devices_option_(std::move(devices)) {}
+
+std::vector<torch::Tensor> PipelineModule::optimizer_parameters() const {
+  std::vector<torch::Tensor> each_once;
+  std::unordered_set<const c10::TensorImpl*> seen;  // layers may share some
+  for (torch::Tensor& parameter : parameters()) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) {
+      each_once.push_back(std::move(parameter));
+    }
+  }
+  return each_once;
+}
+
+StepResult PipelineModule::run_train_step(const internal::Value& input,
+                                          const internal::Value& target,
+                                          const LossOfValues& loss,
+                                          const Schedule& schedule,
+                                          const TrainOptions& options) {
+  return run_step(input, target, &loss, schedule,
+                  is_training() ? checkpoint() : Checkpoint::kNever, options);
+}
+
+StepResult PipelineModule::run_forward(const internal::Value& input,
+                                       const internal::Value& target,
+                                       const LossOfValues* loss,
+                                       const TrainOptions& options) {
+  const c10::AutoGradMode no_graph(false);
+  const Schedule whole = breadth_first(
+      rank_of_stage(), static_cast<int>(count_microbatches(input)));
+  const Schedule forwards = select(whole, [](const Action& action) {
+    return action.kind == ActionKind::kForward;
+  });
+  return run_step(input, target, loss, forwards, Checkpoint::kNever, options);
+}
+
+StepResult PipelineModule::run_evaluate(const internal::Value& input,
+                                        const internal::Value& target,
+                                        const LossOfValues& loss,
+                                        const TrainOptions& options) {
+  const internal::EvalScope eval(*this);
+  return run_forward(input, target, &loss, options);
+}
+
+void PipelineModule::refuse_to_move() const {
+  TORCH_CHECK_TYPE(false, "denied to move parameters and buffers, because ",
+                   name().substr(std::string("gpipe::").size()),
+                   " should manage device placement; choose the devices in ",
+                   devices_option_, " (to(dtype) is allowed)");
+}
+
+void PipelineModule::to(torch::Device, torch::Dtype, bool) { refuse_to_move(); }
+void PipelineModule::to(torch::Device, bool) { refuse_to_move(); }
+void PipelineModule::cuda() { refuse_to_move(); }
+void PipelineModule::cpu() { refuse_to_move(); }
+
+void PipelineModule::to(torch::Dtype dtype, bool non_blocking) {
+  torch::nn::Module::to(dtype, non_blocking);
+}
+
+}  // namespace gpipe

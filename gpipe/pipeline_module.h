@@ -1,0 +1,191 @@
+// Public: what GPipe and DistributedPipeline have in common.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/runtime/cell/checkpoint.h"
+#include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/step/train.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/skip/keeps_devices.h"
+
+namespace gpipe {
+
+// A model that trains through a pipeline, in one process (GPipe) or in several
+// (DistributedPipeline). Code that takes a PipelineModule, or that is a
+// template over the two types, trains both. Only forward() differs between
+// them.
+//
+// In several processes all ranks make the same calls. What a rank does not need
+// may be anything: see DistributedPipelineImpl::train_step().
+class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
+ public:
+  // Runs forward, loss and backward of a mini-batch in the order of `schedule`
+  // (see gpipe/schedule.h). The backward of a micro-batch then need not wait
+  // for the forwards of all others. For example, 1F1B holds the activations of
+  // as many micro-batches as there are partitions, while forward() and
+  // backward() hold all.
+  //
+  //   auto schedule = gpipe::one_forward_one_backward(4, 16);
+  //   auto result = pipeline->train_step(
+  //       batch.data, batch.target,
+  //       [](torch::Tensor output, torch::Tensor target) {
+  //         return torch::nn::functional::cross_entropy(output, target);
+  //       },
+  //       schedule);
+  //   optimizer.step();
+  //
+  // `input`: as in forward().
+  // `target`: a tensor, a vector or a tuple, on any device, with one row for
+  // each row of the input.
+  // `loss(output, target)`: a function that gets the output and target of one
+  // micro-batch, on the last partition's device and its worker's thread. It
+  // returns one floating-point number, a mean over the micro-batch's rows. The
+  // step differentiates the mean of these losses, weighted by rows.
+  // `schedule`: any valid schedule with as many stages as partitions and as
+  // many ranks as this pipeline. It sets the number of micro-batches, not
+  // chunks(), and the rows must split into that many. In training mode, if the
+  // schedule has no recompute actions, those of checkpoint() are added (use
+  // kNever to run the schedule unchanged). A schedule without backwards only
+  // computes losses, without a graph.
+  //
+  // Gradients are added to `.grad` of the parameters (and of an input that
+  // requires grad) and hooks are called once, after the last action. If the
+  // step throws, `.grad` is unchanged, unless a hook or the graph that made the
+  // input threw: these run while gradients are being added. The optimizer may
+  // step as soon as train_step() has returned.
+  //
+  // Throws the errors of forward(), with last_failure() set ("loss" is the
+  // layer name of the loss function). Throws c10::ValueError if a schedule, a
+  // target or a loss does not fit. Throws std::invalid_argument if the schedule
+  // is not valid, see validate(). Throws c10::Error if the loss has no graph,
+  // or if a recomputed loss changes its target in place. Throws NonFiniteError
+  // if TrainOptions::check_finite is set and a value is not finite.
+  template <typename Output = torch::Tensor, typename Input, typename Target,
+            typename Loss>
+  StepResult train_step(Input input, Target target, Loss loss,
+                        const Schedule& schedule,
+                        const TrainOptions& options = {}) {
+    return run_train_step(internal::Value::wrap(std::move(input)),
+                          internal::Value::wrap(std::move(target)),
+                          on_values<Output, Target>(loss), schedule, options);
+  }
+
+  // Returns the losses of a mini-batch in evaluation mode, without gradients,
+  // in up to chunks() micro-batches. Arguments, result and errors are those of
+  // train_step().
+  template <typename Output = torch::Tensor, typename Input, typename Target,
+            typename Loss>
+  StepResult evaluate(Input input, Target target, Loss loss,
+                      const TrainOptions& options = {}) {
+    return run_evaluate(internal::Value::wrap(std::move(input)),
+                        internal::Value::wrap(std::move(target)),
+                        on_values<Output, Target>(loss), options);
+  }
+
+  // Scales the gradients of all parameters of the model, on any devices and in
+  // any process, so that the norm of all of them as one vector is at most
+  // `max_norm`. Returns the norm before scaling, 0 if there are no gradients.
+  // Waits for the devices.
+  // `norm_type`: the p of the p-norm; infinity means the largest absolute
+  // value.
+  //
+  // torch::nn::utils::clip_grad_norm_() needs all gradients on one device;
+  // there the bits are the same, except that a parameter shared by several
+  // layers counts once here. Not thread-safe.
+  virtual double clip_grad_norm_(double max_norm, double norm_type = 2.0) = 0;
+
+  // Returns whether `here` is true in any process: for example whether a
+  // gradient is infinite (training/grad_scaler.h), or a user wants to stop.
+  virtual bool any(bool here) = 0;
+
+  // The number of layers of the whole model.
+  virtual int64_t size() const = 0;
+  // The layers per partition.
+  virtual const std::vector<int64_t>& balance() const = 0;
+  // The micro-batches of forward() and evaluate().
+  virtual int64_t chunks() const = 0;
+  virtual Checkpoint checkpoint() const = 0;
+  // The device on which the first partition of this process takes its input.
+  virtual const torch::Device& device() const = 0;
+
+  // Returns the parameters for the optimizer of this process, each once.
+  std::vector<torch::Tensor> optimizer_parameters() const;
+  // Brings the parameters that other processes have updated here. Call after
+  // each step of the optimizer. Does nothing where each process updates all of
+  // its parameters.
+  void share_parameters() {}
+
+  // Returns where the exception of the last failed pass came from, or nullopt
+  // if that pass succeeded or the exception was another rank's.
+  virtual std::optional<Failure> last_failure() const = 0;
+
+  // Throws c10::TypeError: the pipeline chooses the devices of its parameters.
+  void to(torch::Device device, torch::Dtype dtype,
+          bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
+  void cuda();
+  void cpu();
+  // Casts parameters and buffers, as Module::to does.
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+
+ protected:
+  // A function of one micro-batch's output and target.
+  using LossOfValues =
+      std::function<torch::Tensor(internal::Value, internal::Value)>;
+
+  // `name`: the type's name without its namespace. `devices`: the option that
+  // chooses devices, for errors.
+  PipelineModule(const std::string& name, std::string devices);
+
+  // Returns the number of micro-batches of evaluate() for `input`.
+  virtual int64_t count_microbatches(const internal::Value& input) = 0;
+  // Runs a step. `loss`: null for outputs alone, with a schedule without
+  // backwards.
+  virtual StepResult run_step(const internal::Value& input,
+                              const internal::Value& target,
+                              const LossOfValues* loss,
+                              const Schedule& schedule, Checkpoint checkpoint,
+                              const TrainOptions& options) = 0;
+  // Returns the rank of each stage.
+  virtual const std::vector<int>& rank_of_stage() const = 0;
+
+  // Runs the forwards of a mini-batch without gradients, in the current mode of
+  // the module.
+  StepResult run_forward(const internal::Value& input,
+                         const internal::Value& target,
+                         const LossOfValues* loss, const TrainOptions& options);
+
+ private:
+  // Returns a loss function on Values. It refers to `loss`, which must live as
+  // long.
+  template <typename Output, typename Target, typename Loss>
+  static LossOfValues on_values(Loss& loss) {
+    return [&loss](internal::Value output,
+                   internal::Value target) -> torch::Tensor {
+      return loss(std::move(output).template unwrap<Output>(),
+                  std::move(target).template unwrap<Target>());
+    };
+  }
+  StepResult run_train_step(const internal::Value& input,
+                            const internal::Value& target,
+                            const LossOfValues& loss, const Schedule& schedule,
+                            const TrainOptions& options);
+  StepResult run_evaluate(const internal::Value& input,
+                          const internal::Value& target,
+                          const LossOfValues& loss,
+                          const TrainOptions& options);
+  [[noreturn]] void refuse_to_move() const;
+
+  const std::string devices_option_;
+};
+
+}  // namespace gpipe
