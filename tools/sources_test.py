@@ -101,7 +101,8 @@ def arrows_of(package, text):
             continue
         call = re.sub(r"visibility = \[.*?\]", "", call, flags=re.DOTALL)
         for label in re.findall(r'"//([\w/]*)(?::[\w.]+)?"', call):
-            if label and label != package:
+            if (label and label != package and
+                    not label.startswith(("third_party", "conditions", "tools/"))):
                 found.add(label)
     return found
 

@@ -3,13 +3,13 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <iterator>
+#include <sstream>
 
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "gpipe/distributed/gather.h"
-#include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/tags.h"
 #include "gpipe/program/milliseconds.h"
 
 DEFINE_bool(
@@ -23,6 +23,20 @@ DEFINE_double(timeout, 60,
               "a row that rank 0 measures alone.");
 
 namespace gpipe::benchmarks {
+namespace {
+
+// Numbers as text, and back.
+std::string text_of(const std::vector<int64_t>& numbers) {
+  std::ostringstream text;
+  for (const int64_t each : numbers) text << each << " ";
+  return text.str();
+}
+std::vector<int64_t> numbers_of(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<int64_t>(stream), {}};
+}
+
+}  // namespace
 std::shared_ptr<Ranks> Ranks::connect() {
   if (!FLAGS_distributed) return nullptr;
   const auto timeout = milliseconds_of(FLAGS_timeout);
@@ -36,11 +50,10 @@ std::shared_ptr<Ranks> Ranks::connect() {
 }
 
 Ranks::Ranks(std::shared_ptr<World> world)
-    : world_(std::move(world)),
-      tag_(internal::Tags(world_->next_channel()).words) {}
+    : world_(std::move(world)) {}
 
 std::vector<std::string> Ranks::exchange(const std::string& own) {
-  return all_gather(*world_, tag_, own, "measuring a table");
+  return all_gather(*world_, own, "measuring a table");
 }
 
 void Ranks::meet() { exchange(""); }
@@ -50,40 +63,32 @@ void Ranks::fail(const std::string& what) {
 }
 
 std::vector<int64_t> Ranks::of_first(const std::vector<int64_t>& numbers) {
-  std::string own;
-  for (const int64_t each : numbers) internal::put(own, each);
-  const std::string first = exchange(own).front();
-  std::vector<int64_t> result;
-  for (std::size_t at = 0; at < first.size();) {
-    result.push_back(internal::take<int64_t>(first, at));
-  }
-  return result;
+  return numbers_of(exchange(text_of(numbers)).front());
 }
 
 std::vector<DeviceMemory> Ranks::gather(const std::vector<DeviceMemory>& own) {
-  std::string bytes;
+  std::vector<int64_t> numbers;
   for (const DeviceMemory& each : own) {
-    for (const int64_t value :
-         {each.parameters, each.gradients, each.optimizer_state, each.buffers,
-          each.peak, each.boundary, each.transient.value_or(-1),
-          each.reserved.value_or(-1)}) {
-      internal::put(bytes, value);
-    }
+    numbers.insert(numbers.end(),
+                   {each.parameters, each.gradients, each.optimizer_state,
+                    each.buffers, each.peak, each.boundary,
+                    each.transient.value_or(-1), each.reserved.value_or(-1)});
   }
   const auto known = [](int64_t value) {
     return value < 0 ? std::nullopt : std::make_optional(value);
   };
   std::vector<DeviceMemory> all;
-  for (const std::string& theirs : exchange(bytes)) {
-    for (std::size_t at = 0; at < theirs.size();) {
+  for (const std::string& theirs : exchange(text_of(numbers))) {
+    const std::vector<int64_t> values = numbers_of(theirs);
+    for (auto value = values.begin(); value != values.end();) {
       DeviceMemory& memory = all.emplace_back();
-      for (int64_t* const value :
+      for (int64_t* const into :
            {&memory.parameters, &memory.gradients, &memory.optimizer_state,
             &memory.buffers, &memory.peak, &memory.boundary}) {
-        *value = internal::take<int64_t>(theirs, at);
+        *into = *value++;
       }
-      memory.transient = known(internal::take<int64_t>(theirs, at));
-      memory.reserved = known(internal::take<int64_t>(theirs, at));
+      memory.transient = known(*value++);
+      memory.reserved = known(*value++);
     }
   }
   return all;

@@ -57,7 +57,6 @@ class Ranks {
   std::vector<std::string> exchange(const std::string& own);
 
   std::shared_ptr<World> world_;
-  const int tag_;
 };
 
 }  // namespace gpipe::benchmarks
