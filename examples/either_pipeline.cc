@@ -35,14 +35,6 @@ std::shared_ptr<gpipe::World> meet() {
   return gpipe::World::connect(options);
 }
 
-torch::Device device_of_input(const gpipe::GPipe& pipeline) {
-  return pipeline->devices().front();
-}
-
-torch::Device device_of_input(const gpipe::DistributedPipeline& pipeline) {
-  return pipeline->device();
-}
-
 // Calls `find` on rank 0 and returns its result on all ranks.
 std::vector<int64_t> of_first(
     gpipe::World& world, const std::function<std::vector<int64_t>()>& find) {
@@ -77,29 +69,37 @@ EitherPipeline::EitherPipeline(
   if (first()) std::cout << "layers per partition: " << layers << std::endl;
 }
 
-torch::nn::Module& EitherPipeline::module() {
+gpipe::PipelineModule& EitherPipeline::module() {
   return std::visit(
-      [](auto& pipeline) -> torch::nn::Module& { return *pipeline; },
+      [](auto& pipeline) -> gpipe::PipelineModule& { return *pipeline; },
       pipeline_);
 }
 
 double EitherPipeline::train_step(torch::Tensor input, torch::Tensor target,
                                   Function loss) {
-  return run(std::move(input), std::move(target), std::move(loss),
-             gpipe::one_forward_one_backward);
+  gpipe::PipelineModule& pipeline = module();
+  // The last batch of an epoch may be too small for --chunks.
+  const auto schedule = gpipe::one_forward_one_backward(
+      static_cast<int>(pipeline.balance().size()),
+      static_cast<int>(
+          gpipe::num_microbatches(input.size(0), pipeline.chunks())));
+  return pipeline
+      .train_step(input.to(pipeline.device()), target, loss, schedule)
+      .loss.item<double>();
 }
 
 double EitherPipeline::evaluate(torch::Tensor input, torch::Tensor target,
                                 Function score) {
-  return run(std::move(input), std::move(target), std::move(score),
-             gpipe::forward_only);
+  return module()
+      .evaluate(input.to(module().device()), target, score)
+      .loss.item<double>();
 }
 
 std::optional<torch::Tensor> EitherPipeline::forward(torch::Tensor input) {
   const torch::NoGradGuard no_grad;
   std::optional<torch::Tensor> output = std::visit(
       [&](auto& pipeline) -> std::optional<torch::Tensor> {
-        return pipeline->forward(input.to(device_of_input(pipeline)));
+        return pipeline->forward(input.to(pipeline->device()));
       },
       pipeline_);
   if (output) output = output->cpu();
@@ -108,22 +108,6 @@ std::optional<torch::Tensor> EitherPipeline::forward(torch::Tensor input) {
 
 std::string EitherPipeline::of_last(const std::string& mine) {
   return world_ ? gpipe::all_gather(*world_, mine).back() : mine;
-}
-
-double EitherPipeline::run(torch::Tensor input, torch::Tensor target,
-                           Function function,
-                           gpipe::Schedule (*schedule)(int stages,
-                                                       int microbatches)) {
-  // The last mini-batch of an epoch may have fewer rows than --chunks.
-  const auto microbatches = static_cast<int>(input.chunk(FLAGS_chunks).size());
-  const auto result = std::visit(
-      [&](auto& pipeline) {
-        const auto stages = static_cast<int>(pipeline->balance().size());
-        return pipeline->train_step(input.to(device_of_input(pipeline)), target,
-                                    function, schedule(stages, microbatches));
-      },
-      pipeline_);
-  return result.loss.item<double>();
 }
 
 }  // namespace examples

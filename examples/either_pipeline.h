@@ -2,7 +2,6 @@
 // in several processes. Each of them runs the example and holds one partition.
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/types.h>
 
@@ -17,6 +16,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/pipeline_module.h"
 
 namespace examples {
 
@@ -37,14 +37,14 @@ class EitherPipeline {
       torch::nn::Sequential model,
       const std::function<std::vector<int64_t>(int64_t partitions)>& balance);
 
-  // Returns the layers of this process.
-  torch::nn::Module& module();
+  // Returns what GPipe and DistributedPipeline have in common.
+  gpipe::PipelineModule& module();
 
   // Runs forward, loss and backward with the 1F1B schedule. Returns the loss, a
   // mean over the rows.
   double train_step(torch::Tensor input, torch::Tensor target, Function loss);
-  // Returns the mean of `score` over all rows, computed without gradients.
-  // `score` must return a mean over the rows of a micro-batch.
+  // Returns the mean of `score` over all rows, in evaluation mode and without
+  // gradients. `score` must return a mean over the rows of a micro-batch.
   double evaluate(torch::Tensor input, torch::Tensor target, Function score);
   // Returns the model's output on the CPU, computed without gradients, or
   // nullopt if this process does not hold the last partition.
@@ -56,9 +56,6 @@ class EitherPipeline {
   std::string of_last(const std::string& mine);
 
  private:
-  double run(torch::Tensor input, torch::Tensor target, Function function,
-             gpipe::Schedule (*schedule)(int stages, int microbatches));
-
   std::shared_ptr<gpipe::World> world_;  // null if there is one process
   std::variant<gpipe::GPipe, gpipe::DistributedPipeline> pipeline_ =
       gpipe::GPipe(nullptr);

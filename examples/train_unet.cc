@@ -133,7 +133,6 @@ torch::Tensor dice(const torch::Tensor& logits, const torch::Tensor& mask) {
 
 double test(EitherPipeline& pipeline, const Images& images,
             const torch::Tensor& indices) {
-  pipeline.module().eval();
   double sum = 0;
   for (const auto& rows : indices.split(FLAGS_batch)) {
     const auto batch = load(images, rows);

@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "gpipe/pipeline_module.h"
-#include "gpipe/runtime/cell/checkpoint.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/step/train.h"
+#include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/skip/keeps_devices.h"
@@ -53,7 +53,7 @@ struct GPipeOptions {
   TORCH_ARG(int64_t, chunks) = 1;
 
   // Which micro-batches are checkpointed: they keep only the inputs of their
-  // cells and are recomputed before their backward (runtime/cell/checkpoint.h).
+  // cells and are recomputed before their backward (schedule/checkpoint.h).
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
 
   // If true, BatchNorm layers collect running statistics over the mini-batch

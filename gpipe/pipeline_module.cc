@@ -5,7 +5,7 @@
 
 #include <unordered_set>
 
-#include "gpipe/runtime/cell/eval_scope.h"
+#include "gpipe/eval_scope.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"
 
@@ -52,7 +52,7 @@ StepResult PipelineModule::run_evaluate(const internal::Value& input,
                                         const internal::Value& target,
                                         const LossOfValues& loss,
                                         const TrainOptions& options) {
-  const internal::EvalScope eval(*this);
+  const EvalScope eval(*this);
   return run_forward(input, target, &loss, options);
 }
 

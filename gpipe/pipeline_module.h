@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/checkpoint.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/step/train.h"
+#include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/skip/keeps_devices.h"
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/controllable_memory.h"
 #include "gpipe/schedule/dual_pipe_v.h"
 #include "gpipe/schedule/fill_drain.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "data/checksum.h"
-#include "gpipe/runtime/cell/eval_scope.h"
+#include "gpipe/eval_scope.h"
 #include "train_program/prefetch.h"
 
 namespace gpipe::trainer {
@@ -64,7 +64,7 @@ bool replicas_differ(Engine& engine) {
 std::optional<Score> evaluate(Engine& engine, Task& task,
                               const Precision& precision,
                               const std::function<bool()>& stop) {
-  const internal::EvalScope scope(engine.module());
+  const EvalScope scope(engine.module());
   const auto autocast = precision.scope(engine.device().type());
   const int64_t batches = task.test_batches();
   // The score must belong to the saved buffers, those of the first replica.

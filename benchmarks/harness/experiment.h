@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/runtime/cell/checkpoint.h"
+#include "gpipe/schedule/checkpoint.h"
 
 namespace gpipe::benchmarks {
 

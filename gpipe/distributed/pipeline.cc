@@ -19,7 +19,7 @@
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
 #include "gpipe/distributed/world/tags.h"
-#include "gpipe/runtime/cell/eval_scope.h"
+#include "gpipe/eval_scope.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"

@@ -22,7 +22,6 @@
 #include "gpipe/distributed/replicas/replica_sums.h"
 #include "gpipe/distributed/route.h"
 #include "gpipe/distributed/world/world.h"
-#include "gpipe/runtime/cell/checkpoint.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/executor.h"
@@ -33,6 +32,7 @@
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/runtime/step/train.h"
 #include "gpipe/runtime/step/train_step.h"
+#include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {

@@ -15,8 +15,8 @@
 
 #include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/world/world.h"
-#include "gpipe/runtime/cell/checkpoint.h"
 #include "gpipe/schedule.h"
+#include "gpipe/schedule/checkpoint.h"
 
 namespace gpipe::testing {
 

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/checkpoint.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/executor.h"
@@ -18,6 +17,7 @@
 #include "gpipe/runtime/step/recent_plans.h"
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/runtime/step/train.h"
+#include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {

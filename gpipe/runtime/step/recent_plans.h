@@ -5,7 +5,7 @@
 #include <deque>
 #include <utility>
 
-#include "gpipe/runtime/cell/checkpoint.h"
+#include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {

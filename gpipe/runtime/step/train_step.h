@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "gpipe/runtime/cell/cell.h"
-#include "gpipe/runtime/cell/checkpoint.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/step/mini_batch.h"
 #include "gpipe/runtime/step/remote_stages.h"
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/runtime/step/train.h"
 #include "gpipe/runtime/step/train_pass.h"
+#include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {

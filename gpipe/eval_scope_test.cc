@@ -1,4 +1,4 @@
-#include "gpipe/runtime/cell/eval_scope.h"
+#include "gpipe/eval_scope.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe::internal {
+namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
@@ -51,4 +51,4 @@ TEST(EvalScope, GivesEachModuleItsOwnModeBack) {
 }
 
 }  // namespace
-}  // namespace gpipe::internal
+}  // namespace gpipe

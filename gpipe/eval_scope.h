@@ -1,4 +1,4 @@
-// A scope in which a module is in evaluation mode.
+// Public: a scope in which a module is in evaluation mode.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpipe::internal {
+namespace gpipe {
 
 // Sets a module and its submodules to evaluation mode while in scope. The
 // destructor restores the mode of each module, also of layers that were in
@@ -35,4 +35,4 @@ class EvalScope {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
-}  // namespace gpipe::internal
+}  // namespace gpipe

@@ -1,0 +1,124 @@
+// Tests what GPipe has from PipelineModule beside train_step().
+#include "gpipe/pipeline_module.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/system_tests/options.h"
+#include "gpipe/testing/devices.h"
+
+namespace gpipe {
+namespace {
+
+using testing::device;
+using testing::options;
+
+torch::Tensor mean_square(const torch::Tensor& output,
+                          const torch::Tensor& target) {
+  return (output - target).pow(2).mean();
+}
+
+// A model whose output depends on the mode.
+torch::nn::Sequential model_with_modes() {
+  torch::manual_seed(1);
+  return torch::nn::Sequential(
+      torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4),
+      torch::nn::Dropout(0.5), torch::nn::Linear(4, 2));
+}
+
+TEST(Evaluate, GivesTheLossesOfTheEvaluationModeAndChangesNothing) {
+  auto model = model_with_modes();
+  const auto input = torch::randn({6, 3}), target = torch::randn({6, 2});
+  model->eval();
+  std::vector<torch::Tensor> wanted;
+  for (int64_t row = 0; row < 6; row += 2) {
+    const torch::NoGradGuard no_grad;
+    wanted.push_back(mean_square(model->forward(input.narrow(0, row, 2)),
+                                 target.narrow(0, row, 2)));
+  }
+  model->train();
+  model[1]->eval();  // a frozen BatchNorm keeps its mode
+  const auto running_mean = model->buffers()[0].clone();
+
+  GPipe pipeline(model, options({2, 2}, 3));
+  const StepResult result =
+      pipeline->evaluate(input.to(device()), target, mean_square);
+
+  ASSERT_EQ(result.losses.size(), 3);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(result.losses[i].cpu(), wanted[i]));
+    EXPECT_FALSE(result.losses[i].requires_grad());
+  }
+  EXPECT_TRUE(pipeline->is_training());
+  EXPECT_FALSE(model[1]->is_training());
+  EXPECT_TRUE(model[2]->is_training());
+  EXPECT_TRUE(torch::equal(model->buffers()[0].cpu(), running_mean));
+  for (const torch::Tensor& parameter : pipeline->parameters()) {
+    EXPECT_FALSE(parameter.grad().defined());
+  }
+}
+
+TEST(Evaluate, SplitsFewRowsIntoFewerMicroBatches) {
+  GPipe pipeline(model_with_modes(), options({2, 2}, 4));
+  const auto losses = [&](int64_t rows) {
+    return pipeline
+        ->evaluate(torch::ones({rows, 3}).to(device()), torch::ones({rows, 2}),
+                   mean_square)
+        .losses.size();
+  };
+  EXPECT_EQ(losses(8), 4);
+  EXPECT_EQ(losses(5), 3);  // of 2, 2 and 1 rows
+  EXPECT_EQ(losses(1), 1);
+}
+
+TEST(Evaluate, OfAStageThatFailsTellsWhereAndRestoresTheMode) {
+  GPipe pipeline(model_with_modes(), options({2, 2}, 2));
+  EXPECT_THROW(pipeline->evaluate(torch::ones({2, 5}).to(device()),
+                                  torch::ones({2, 2}), mean_square),
+               c10::Error);
+  ASSERT_TRUE(pipeline->last_failure().has_value());
+  EXPECT_EQ(pipeline->last_failure()->partition, 0);
+  EXPECT_TRUE(pipeline->is_training());
+}
+
+TEST(OptimizerParameters, HaveASharedParameterOnce) {
+  torch::nn::Linear shared(2, 2);
+  torch::nn::Sequential twice(shared, torch::nn::Sequential(shared));
+  const GPipe pipeline(twice, options({2}));
+  EXPECT_EQ(pipeline->optimizer_parameters().size(), 2);
+}
+
+// Trains one step through what both pipelines have in common.
+double train(PipelineModule& pipeline, const Schedule& schedule) {
+  const auto input = torch::ones({4, 3}).to(pipeline.device());
+  const auto result =
+      pipeline.train_step(input, torch::zeros({4, 2}), mean_square, schedule);
+  pipeline.share_parameters();
+  return result.loss.item<double>();
+}
+
+TEST(PipelineModule, TrainsThroughAReference) {
+  auto model = model_with_modes();
+  model->eval();
+  GPipe pipeline(model, options({2, 2}));
+  const double loss = train(*pipeline, one_forward_one_backward(2, 2));
+  const torch::NoGradGuard no_grad;
+  const auto plain = pipeline->forward(torch::ones({4, 3}).to(device()));
+  EXPECT_NEAR(loss, plain.pow(2).mean().item<double>(), 1e-6);
+  EXPECT_EQ(pipeline->device(), pipeline->devices()[0]);
+  EXPECT_TRUE(pipeline->any(true));
+  EXPECT_FALSE(pipeline->any(false));
+}
+
+}  // namespace
+}  // namespace gpipe
