@@ -17,22 +17,22 @@
 DECLARE_bool(help);  // gflags' own
 
 int main(int argc, char** argv) {
-  namespace trainer = gpipe::trainer;
+  namespace program = gpipe::train_program;
   try {
     gpipe::enter_working_directory();
     gflags::SetUsageMessage("trains a model through a pipeline; see --help");
     gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
     if (FLAGS_help) {
-      trainer::print_help(std::cout);
-      return trainer::kDone;
+      program::print_help(std::cout);
+      return program::kDone;
     }
     gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
-    return trainer::run(
-        trainer::options_of_flags(),
+    return program::run(
+        program::options_of_flags(),
         [](const std::string& line) { std::cout << line << std::endl; });
   } catch (const std::exception& error) {
-    const auto ending = trainer::ending_of(error);
+    const auto ending = program::ending_of(error);
     std::cerr << "train: " << ending.text << "\n";
     return ending.code;
   }

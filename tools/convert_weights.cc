@@ -5,6 +5,7 @@
 //   ./bazelw run //tools:convert_weights -- --in=/a/w.pt --list
 //   ./bazelw run //tools:convert_weights -- --model=resnet101
 //       --in=/a/resnet101.pth --in_names=torchvision --out=/a/ours.safetensors
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -18,11 +19,7 @@
 #include <string>
 
 #include "gpipe/program/working_directory.h"
-#include "models/amoebanet.h"
-#include "models/resnet.h"
-#include "models/resnet_names.h"
-#include "models/transformer.h"
-#include "models/unet.h"
+#include "models/named.h"
 #include "weights/names.h"
 #include "weights/safetensors.h"
 #include "weights/state_dict.h"
@@ -31,17 +28,19 @@
 DEFINE_string(in, "", "The file to read: .pt, .pth or .safetensors.");
 DEFINE_string(out, "", "The file to write: .pt, .pth or .safetensors.");
 DEFINE_bool(list, false, "Print names, dtypes and shapes.");
-DEFINE_string(
-    model, "",
-    "resnet101, resnet50, amoebanetd, unet or transformer. The tensors of --in "
-    "must fit this model. Without --in, its initial weights are used.");
+namespace models = gpipe::models;
+
+const std::string kModelHelp =
+    absl::StrJoin(models::model_names(), ", ") +
+    ". The tensors of --in must fit this model. Without --in, its initial "
+    "weights are used.";
+DEFINE_string(model, "", kModelHelp.c_str());
 DEFINE_string(in_names, "",
-              "torchvision: --in has torchvision's names (for "
-              "--model=resnet101 and resnet50).");
+              "torchvision: --in has torchvision's names (for ResNets).");
 DEFINE_string(out_names, "", "torchvision: --out gets torchvision's names.");
 DEFINE_uint64(seed, 0, "The seed for initial weights.");
 DEFINE_int64(classes, 1000,
-             "Number of classes of resnet101, resnet50 and amoebanetd.");
+             "Number of classes of a model for labelled images.");
 DEFINE_int64(layers, 6, "Number of layers of amoebanetd and transformer.");
 DEFINE_int64(width, 64,
              "Filters of amoebanetd, base channels of unet, width of "
@@ -52,29 +51,17 @@ DEFINE_int64(convolutions, 2, "Convolutions per level of unet.");
 DEFINE_int64(vocabulary, 1000, "Vocabulary size of transformer.");
 DEFINE_bool(tied_embeddings, false, "Tie the embeddings of transformer.");
 
-namespace models = gpipe::models;
-
 torch::nn::Sequential make_model() {
-  if (FLAGS_model == "resnet101") return models::resnet101(FLAGS_classes);
-  if (FLAGS_model == "resnet50") return models::resnet50(FLAGS_classes);
-  if (FLAGS_model == "amoebanetd") {
-    return models::amoebanetd(FLAGS_classes, FLAGS_layers, FLAGS_width);
-  }
-  if (FLAGS_model == "unet") {
-    return models::unet(FLAGS_depth, FLAGS_convolutions, FLAGS_width);
-  }
-  if (FLAGS_model == "transformer") {
-    return models::transformer(models::TransformerOptions()
-                                   .num_layers(FLAGS_layers)
-                                   .width(FLAGS_width)
-                                   .feed_forward(4 * FLAGS_width)
-                                   .heads(FLAGS_width / 4)
-                                   .vocabulary(FLAGS_vocabulary)
-                                   .tied_embeddings(FLAGS_tied_embeddings));
-  }
-  TORCH_CHECK_VALUE(false, "--model is '", FLAGS_model,
-                    "', but must be resnet101, resnet50, amoebanetd, unet or "
-                    "transformer");
+  models::ModelOptions options;
+  options.classes = FLAGS_classes;
+  options.depth = FLAGS_depth;
+  options.convolutions = FLAGS_convolutions;
+  options.layers = FLAGS_layers;
+  options.width = FLAGS_width;
+  options.heads = FLAGS_width / 4;
+  options.vocabulary = FLAGS_vocabulary;
+  options.tied_embeddings = FLAGS_tied_embeddings;
+  return models::named_model(FLAGS_model, options);
 }
 
 // Returns the table from gpipe's names to those in the flag, or an empty one if
@@ -83,9 +70,10 @@ gpipe::NameTable table(const char* flag, const std::string& value) {
   if (value.empty()) return {};
   TORCH_CHECK_VALUE(value == "torchvision", flag, " is '", value,
                     "', but must be torchvision");
-  if (FLAGS_model == "resnet101") return models::torchvision_resnet101_names();
-  if (FLAGS_model == "resnet50") return models::torchvision_resnet50_names();
-  TORCH_CHECK_VALUE(false, flag, " needs --model=resnet101 or resnet50");
+  const auto names = models::torchvision_names(FLAGS_model);
+  TORCH_CHECK_VALUE(!names.empty(), flag,
+                    " needs a --model that torchvision has, such as resnet50");
+  return names;
 }
 
 enum class Format { kTorch, kSafetensors };

@@ -6,12 +6,14 @@
 #include "balancing/plan.h"
 
 #include <absl/strings/numbers.h>
+#include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 #include <absl/strings/string_view.h>
 #include <gflags/gflags.h>
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -25,13 +27,36 @@
 #include "balancing/profile.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
-#include "models/amoebanet.h"
-#include "models/resnet.h"
-#include "models/transformer.h"
-#include "models/unet.h"
+#include "models/named.h"
 
-DEFINE_string(model, "",
-              "The model: resnet101, amoebanetd, unet or transformer.");
+namespace balancing = gpipe::balancing;
+namespace models = gpipe::models;
+using models::ModelOptions;
+
+// Returns the end of a flag's help: the usual values of sizes of models, for
+// example "amoebanetd 64, unet 16".
+std::string usual_values(const std::vector<int64_t ModelOptions::*>& sizes) {
+  std::vector<std::string> values;
+  for (const std::string& name : models::model_names()) {
+    for (const models::ModelSize& size : models::model_sizes(name)) {
+      if (std::find(sizes.begin(), sizes.end(), size.option) != sizes.end()) {
+        values.push_back(name + " " + std::to_string(size.usual));
+      }
+    }
+  }
+  return absl::StrJoin(values, ", ");
+}
+
+const std::string kModels = absl::StrJoin(models::model_names(), ", ");
+const std::string kModelHelp = "The model: " + kModels + ".";
+const std::string kLayersHelp =
+    "Number of layers of the model, or its convolutions per level. 0: " +
+    usual_values({&ModelOptions::layers, &ModelOptions::convolutions}) + ".";
+const std::string kWidthHelp =
+    "Width of the model, or its number of filters or channels. 0: " +
+    usual_values({&ModelOptions::width}) + ".";
+
+DEFINE_string(model, "", kModelHelp.c_str());
 DEFINE_string(profile, "",
               "A profile instead of a model: a JSON file written by "
               "--write_profile.");
@@ -40,12 +65,8 @@ DEFINE_string(write_profile, "",
               "profile to this file, and do not plan.");
 DEFINE_int64(batch, 32, "Rows of a mini-batch.");
 DEFINE_int64(size, 64, "Height and width of images, or tokens per sequence.");
-DEFINE_int64(layers, 0,
-             "Number of layers of amoebanetd (default 6) and transformer (3), "
-             "convolutions per level of unet (2).");
-DEFINE_int64(width, 0,
-             "Filters of amoebanetd (default 64), base channels of unet (16), "
-             "width of transformer (256).");
+DEFINE_int64(layers, 0, kLayersHelp.c_str());
+DEFINE_int64(width, 0, kWidthHelp.c_str());
 DEFINE_int64(partitions, 2, "Number of partitions, one per device.");
 DEFINE_double(memory_gib, std::numeric_limits<double>::infinity(),
               "Memory of each device, in GiB.");
@@ -70,9 +91,6 @@ DEFINE_int64(workers, 0,
              "number for which this machine has cores.");
 DEFINE_double(timeout, 1, "Seconds to measure, for each number of chunks.");
 
-namespace balancing = gpipe::balancing;
-namespace models = gpipe::models;
-
 // Throws a usage error.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
@@ -87,34 +105,19 @@ struct Subject {
 };
 
 Subject make_subject() {
-  const auto or_else = [](int64_t given, int64_t usual) {
-    return given > 0 ? given : usual;
-  };
-  const auto images = torch::rand({FLAGS_batch, 3, FLAGS_size, FLAGS_size});
-  if (FLAGS_model == "resnet101") return {models::resnet101(), images};
-  if (FLAGS_model == "amoebanetd") {
-    return {models::amoebanetd(1000, or_else(FLAGS_layers, 6),
-                               or_else(FLAGS_width, 64)),
-            images};
+  if (FLAGS_model.empty()) {
+    refuse("give a --model (", kModels, ") or a --profile");
   }
-  if (FLAGS_model == "unet") {
-    return {models::unet(5, or_else(FLAGS_layers, 2), or_else(FLAGS_width, 16)),
-            images};
-  }
-  if (FLAGS_model == "transformer") {
-    const int64_t width = or_else(FLAGS_width, 256);
-    return {models::transformer(models::TransformerOptions()
-                                    .num_layers(or_else(FLAGS_layers, 3))
-                                    .width(width)
-                                    .feed_forward(4 * width)
-                                    .heads(8)
-                                    .vocabulary(1000)
-                                    .sequence(FLAGS_size)),
-            torch::randint(1000, {FLAGS_batch, FLAGS_size}, torch::kLong)};
-  }
-  refuse("--model is '", FLAGS_model,
-         "', but must be resnet101, amoebanetd, unet or transformer; or give a "
-         "--profile");
+  ModelOptions options = models::default_options(FLAGS_model);
+  options.sequence = FLAGS_size;
+  if (FLAGS_layers > 0) options.layers = options.convolutions = FLAGS_layers;
+  if (FLAGS_width > 0) options.width = FLAGS_width;
+  const bool text =
+      models::data_kind_of(FLAGS_model) == models::DataKind::kText;
+  return {models::named_model(FLAGS_model, options),
+          text ? torch::randint(options.vocabulary, {FLAGS_batch, FLAGS_size},
+                                torch::kLong)
+               : torch::rand({FLAGS_batch, 3, FLAGS_size, FLAGS_size})};
 }
 
 std::vector<int64_t> numbers(const std::string& list) {

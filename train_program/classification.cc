@@ -17,12 +17,11 @@
 #include "data/open.h"
 #include "data/random.h"
 #include "data/shapes.h"
-#include "models/amoebanet.h"
-#include "models/resnet.h"
+#include "models/named.h"
+#include "train_program/broken_file_policy.h"
 #include "train_program/epochs.h"
-#include "train_program/readable.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -36,9 +35,9 @@ std::vector<int64_t> range(int64_t begin, int64_t end) {
   return indices;
 }
 
-data::Split open(const TaskOptions& options) {
-  if (!options.data.empty()) {
-    return data::open_images(options.data, options.held_out, options.seed);
+data::Split open(const Options& options) {
+  if (!options.data_dir.empty()) {
+    return data::open_images(options.data_dir, options.held_out, options.seed);
   }
   constexpr int64_t kTrain = 2048, kTest = 256, kSide = 32;
   const auto shapes = std::make_shared<data::Shapes>(
@@ -58,20 +57,18 @@ data::Crop crop_of(const std::string& name, int64_t size) {
 
 class Classification : public Task {
  public:
-  explicit Classification(const TaskOptions& options)
+  explicit Classification(const Options& options)
       : options_(options),
         split_(open(options)),
-        readable_(options.skip_broken, split_.train->size()),
-        readable_for_test_(options.skip_broken, split_.test->size()),
+        train_files_(options.skip_broken, split_.train->size()),
+        test_files_(options.skip_broken, split_.test->size()),
         epochs_(split_.train->size(), options.batch, options.seed),
         augment_(augment_options()) {}
 
   torch::nn::Sequential model() const override {
-    const auto classes = static_cast<int64_t>(split_.train->classes().size());
-    if (options_.model == "resnet50") return models::resnet50(classes);
-    if (options_.model == "resnet101") return models::resnet101(classes);
-    return models::amoebanetd(classes, options_.amoebanet_layers,
-                              options_.amoebanet_filters);
+    models::ModelOptions options = options_.sizes.at(options_.model);
+    options.classes = static_cast<int64_t>(split_.train->classes().size());
+    return models::named_model(options_.model, options);
   }
 
   std::string data() const override {
@@ -83,7 +80,7 @@ class Classification : public Task {
   }
 
   uint32_t checksum() const override {
-    if (options_.data.empty()) return 0;
+    if (options_.data_dir.empty()) return 0;
     return data::checksum_of(std::vector<int64_t>{split_.train->checksum(),
                                                   split_.test->checksum()});
   }
@@ -100,7 +97,7 @@ class Classification : public Task {
     std::vector<at::Tensor> images;
     std::vector<int64_t> labels;
     for (const int64_t item : items.indices) {
-      readable_.read(item, [&](int64_t k) {
+      train_files_.read(item, [&](int64_t k) {
         const auto found = split_.train->get(k);
         images.push_back(data::augment(found.image, augment_,
                                        data::mix_seed(items.seed, k)));
@@ -117,7 +114,7 @@ class Classification : public Task {
     std::vector<at::Tensor> images;
     std::vector<int64_t> labels;
     for (int64_t k = begin; k < end; ++k) {
-      const auto found = readable_for_test_.read_or_none(
+      const auto found = test_files_.read_or_none(
           k, [&](int64_t item) { return split_.test->get(item); });
       images.push_back(found ? data::prepare(found->image, augment_)
                              : at::zeros({3, augment_.size, augment_.size}));
@@ -142,8 +139,8 @@ class Classification : public Task {
   }
 
   std::vector<std::string> take_warnings() override {
-    auto all = readable_.take_warnings();
-    for (auto& each : readable_for_test_.take_warnings()) all.push_back(each);
+    auto all = train_files_.take_warnings();
+    for (auto& each : test_files_.take_warnings()) all.push_back(each);
     return all;
   }
 
@@ -153,7 +150,7 @@ class Classification : public Task {
     augment.size = options_.size;
     if (augment.size == 0) {
       // Keeps the size of small images (CIFAR-10).
-      const auto side = readable_.read(0, [&](int64_t k) {
+      const auto side = train_files_.read(0, [&](int64_t k) {
         const at::Tensor image = split_.train->get(k).image;
         return std::min(image.size(1), image.size(2));
       });
@@ -164,16 +161,16 @@ class Classification : public Task {
     return augment;
   }
 
-  const TaskOptions options_;
+  const Options options_;
   const data::Split split_;
-  BrokenFilePolicy readable_, readable_for_test_;
+  BrokenFilePolicy train_files_, test_files_;
   Epochs epochs_;
   const data::AugmentOptions augment_;
 };
 
 }  // namespace
 
-std::unique_ptr<Task> classification(const TaskOptions& options) {
+std::unique_ptr<Task> classification(const Options& options) {
   return std::make_unique<Classification>(options);
 }
 
@@ -188,4 +185,4 @@ Score score_of_labels(const at::Tensor& output, const at::Tensor& target) {
   return score;
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -7,17 +7,17 @@
 #include "train_program/options.h"
 #include "train_program/task.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Returns a task that trains resnet50, resnet101 or amoebanetd on the images of
 // a folder (data/open.h), or on generated shapes if there is no folder. An item
 // of a Score is an image. The metric is the accuracy in percent.
 //
 // Throws c10::ValueError if the options and the data do not fit.
-std::unique_ptr<Task> classification(const TaskOptions& options);
+std::unique_ptr<Task> classification(const Options& options);
 
 // Returns the score of logits [rows, classes] for labels [rows]. Rows whose
 // label is negative do not count. Thread-safe.
 Score score_of_labels(const at::Tensor& output, const at::Tensor& target);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -8,10 +8,10 @@
 #include "gpipe/schedule.h"
 #include "train_program/parse.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
-std::vector<int64_t> balance_of(const EngineOptions& options,
+std::vector<int64_t> balance_of(const Options& options,
                                 const CutSources& sources, int64_t stages,
                                 int64_t micro_rows) {
   const auto layers = static_cast<int64_t>(sources.model->size());
@@ -48,7 +48,7 @@ std::vector<int64_t> balance_of(const EngineOptions& options,
 
 }  // namespace
 
-Cut make_cut(const EngineOptions& options, const CutSources& sources) {
+Cut make_cut(const Options& options, const CutSources& sources) {
   TORCH_CHECK_VALUE(options.chunks > 0, "--chunks=", options.chunks,
                     ": must be at least 1");
   TORCH_CHECK_VALUE(options.stages_per_rank > 0,
@@ -77,4 +77,4 @@ Cut make_cut(const EngineOptions& options, const CutSources& sources) {
   return cut;
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

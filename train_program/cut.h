@@ -13,7 +13,7 @@
 #include "train_program/options.h"
 #include "train_program/precision.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // A schedule, with the stages that it runs.
 struct Cut {
@@ -39,11 +39,11 @@ struct CutSources {
   std::function<std::string(const std::function<std::string()>&)> of_first;
 };
 
-// Returns the schedule and the balance for `options`. EngineOptions::balance is
+// Returns the schedule and the balance for `options`. Options::balance is
 // "time" (layers are timed), "size" (their memory is counted) or a list of
 // layers per stage.
 //
 // Throws c10::ValueError or std::invalid_argument if the options do not fit.
-Cut make_cut(const EngineOptions& options, const CutSources& sources);
+Cut make_cut(const Options& options, const CutSources& sources);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -8,7 +8,7 @@
 #include "gpipe/distributed/error.h"
 #include "training/non_finite.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 std::string list(const std::vector<std::string>& names) {
@@ -69,4 +69,4 @@ std::string find_non_finite(
          gradients_text(engine) + ". " + parameters_text(engine) + ".";
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

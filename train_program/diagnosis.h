@@ -10,7 +10,7 @@
 #include "train_program/layer_names.h"
 #include "training/generator_states.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Repeats a step to find the layer that first returned a NaN or an infinity.
 // Restores `generators`, the random states at the beginning of the step, and
@@ -24,4 +24,4 @@ std::string find_non_finite(
     Engine& engine, const LayerNames& names, const GeneratorStates& generators,
     const std::function<void(const TrainOptions&)>& again);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -19,7 +19,7 @@
 #include "train_program/precision.h"
 #include "train_program/task.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // The loss of a micro-batch: the mean over its rows, on the output's device.
 using LossOf = std::function<at::Tensor(const at::Tensor& output,
@@ -75,24 +75,23 @@ class Engine {
 // The inputs of make_engine() beside the options.
 struct EngineParts {
   torch::nn::Sequential model;
-  int64_t batch;  // rows of a mini-batch, over all replicas
   // Returns input with this number of rows, on the CPU.
   std::function<at::Tensor(int64_t rows)> input;
   std::vector<int64_t> balance_before;  // CutSources::before
   Precision precision;                  // used when layers are timed
 };
 
-// The group of processes that will share an engine.
-class Meeting {
+// The connected processes of a run, before they share an engine.
+class EngineMaker {
  public:
-  virtual ~Meeting() = default;
+  virtual ~EngineMaker() = default;
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
   virtual std::vector<std::string> all_gather(const std::string& mine) = 0;
 
   // Builds the engine. Call it once. It may move from `parts`.
-  virtual std::unique_ptr<Engine> make_engine(const EngineOptions& options,
+  virtual std::unique_ptr<Engine> make_engine(const Options& options,
                                               EngineParts parts) = 0;
 };
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

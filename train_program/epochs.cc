@@ -4,7 +4,7 @@
 
 #include "data/random.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 Epochs::Epochs(int64_t items, int64_t batch, uint64_t seed)
     : items_(items), batch_(batch), seed_(seed) {
@@ -24,4 +24,4 @@ Epochs::Items Epochs::at(int64_t index, Rows rows) {
   return {seed, {first + rows.begin, first + rows.end}};
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

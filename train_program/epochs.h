@@ -6,7 +6,7 @@
 
 #include "train_program/task.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // A shuffled order of the items for each epoch, cut into mini-batches of equal
 // size. Each epoch skips the remainder of its own order. Not thread-safe.
@@ -33,4 +33,4 @@ class Epochs {
   std::vector<int64_t> order_;
 };
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

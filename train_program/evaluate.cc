@@ -10,7 +10,7 @@
 #include "gpipe/eval_scope.h"
 #include "train_program/prefetch.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 std::string text_of(const Score& score) {
@@ -100,4 +100,4 @@ std::optional<Score> evaluate(Engine& engine, Task& task,
   return all;
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

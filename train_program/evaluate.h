@@ -8,7 +8,7 @@
 #include "train_program/precision.h"
 #include "train_program/task.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Returns the score on the whole test set, the same in all processes. The
 // module is in evaluation mode during the call and returns to its mode after.
@@ -23,4 +23,4 @@ std::optional<Score> evaluate(Engine& engine, Task& task,
                               const Precision& precision,
                               const std::function<bool()>& stop);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

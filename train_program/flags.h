@@ -2,12 +2,10 @@
 #pragma once
 
 #include <ostream>
-#include <string>
-#include <vector>
 
 #include "train_program/options.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Returns the values of the flags. Call it after they have been parsed.
 Options options_of_flags();
@@ -16,7 +14,4 @@ Options options_of_flags();
 // defaults.
 void print_help(std::ostream& out);
 
-// Returns the names of all flags defined in flags.cc, in the order of the help.
-std::vector<std::string> flags_in_help();
-
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

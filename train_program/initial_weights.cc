@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "data/checksum.h"
-#include "models/resnet_names.h"
+#include "models/named.h"
 #include "train_program/parse.h"
 #include "weights/names.h"
 #include "weights/safetensors.h"
 #include "weights/state_dict.h"
 #include "weights/torch_file.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 StateDict read(const std::string& path) {
@@ -24,17 +24,6 @@ StateDict read(const std::string& path) {
   TORCH_CHECK_VALUE(suffix == ".pt" || suffix == ".pth", "--weights=", path,
                     ": should end in .pt, .pth or .safetensors");
   return read_torch_file(path);
-}
-
-// Renames torchvision's names to those of the model. Keeps unknown names.
-StateDict in_our_names(const StateDict& dict, const std::string& model_name) {
-  if (model_name == "resnet50") {
-    return rename(dict, inverse(models::torchvision_resnet50_names()));
-  }
-  if (model_name == "resnet101") {
-    return rename(dict, inverse(models::torchvision_resnet101_names()));
-  }
-  return dict;
 }
 
 bool begins_with(const std::string& name, const std::string& beginning) {
@@ -67,7 +56,9 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
   };
   const StateDict before = state_dict(*model);
   StateDict wanted;
-  for (const auto& item : in_our_names(read(path), model_name)) {
+  // Keeps names that torchvision does not have.
+  const NameTable names = inverse(models::torchvision_names(model_name));
+  for (const auto& item : rename(read(path), names)) {
     if (!is_skipped(item.key())) wanted.insert(item.key(), item.value());
   }
   const uint32_t sum = checksum(wanted, before);
@@ -83,4 +74,4 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
           sum};
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // A summary of the weights that were loaded.
 struct InitialWeights {
@@ -27,4 +27,4 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
                                     const std::string& path,
                                     const std::string& skip);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -16,7 +16,7 @@
 #include "weights/testing/files.h"
 #include "weights/torch_file.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 using gpipe::testing::bit_equal;
@@ -78,4 +78,4 @@ TEST(InitialWeightsTest, TorchvisionsNamesWillDoAndSomeMayBeSkipped) {
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -14,9 +14,9 @@
 #include "data/checksum.h"
 #include "data/random.h"
 #include "data/text.h"
-#include "models/transformer.h"
+#include "models/named.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -27,7 +27,7 @@ struct Parts {
 };
 
 // Generates a text of sums: "47+8=55;" and so on.
-Parts draw_sums(const TaskOptions& options) {
+Parts draw_sums(const Options& options) {
   constexpr int64_t kSums = 20000;
   const std::string vocabulary = "+0123456789;=";
   std::string text;
@@ -48,16 +48,16 @@ Parts draw_sums(const TaskOptions& options) {
           static_cast<int64_t>(vocabulary.size())};
 }
 
-Parts open(const TaskOptions& options) {
-  if (options.data.empty()) return draw_sums(options);
-  const data::Text text(options.data);
+Parts open(const Options& options) {
+  if (options.data_dir.empty()) return draw_sums(options);
+  const data::Text text(options.data_dir);
   return {text.train(options.held_out), text.test(options.held_out),
           static_cast<int64_t>(text.vocabulary().size())};
 }
 
 class Language : public Task {
  public:
-  explicit Language(const TaskOptions& options)
+  explicit Language(const Options& options)
       : options_(options),
         parts_(open(options)),
         test_(parts_.test.all_windows(options.length)) {
@@ -68,14 +68,11 @@ class Language : public Task {
   }
 
   torch::nn::Sequential model() const override {
-    return models::transformer(models::TransformerOptions()
-                                   .num_layers(options_.transformer_layers)
-                                   .width(options_.transformer_width)
-                                   .feed_forward(4 * options_.transformer_width)
-                                   .heads(options_.transformer_heads)
-                                   .vocabulary(parts_.vocabulary)
-                                   .sequence(options_.length)
-                                   .dropout(options_.transformer_dropout));
+    models::ModelOptions options = options_.sizes.at(options_.model);
+    options.vocabulary = parts_.vocabulary;
+    options.sequence = options_.length;
+    options.dropout = options_.transformer_dropout;
+    return models::named_model(options_.model, options);
   }
 
   std::string data() const override {
@@ -87,7 +84,7 @@ class Language : public Task {
   }
 
   uint32_t checksum() const override {
-    if (options_.data.empty()) return 0;
+    if (options_.data_dir.empty()) return 0;
     uint32_t sum = 0;
     for (const data::TextPart& part : {parts_.train, parts_.test}) {
       sum = data::checksum_of(part.tokens(), sum);
@@ -143,14 +140,14 @@ class Language : public Task {
   }
 
  private:
-  const TaskOptions options_;
+  const Options options_;
   const Parts parts_;
   const data::TextWindows test_;
 };
 
 }  // namespace
 
-std::unique_ptr<Task> language(const TaskOptions& options) {
+std::unique_ptr<Task> language(const Options& options) {
   return std::make_unique<Language>(options);
 }
 
@@ -164,4 +161,4 @@ Score score_of_tokens(const at::Tensor& output, const at::Tensor& target) {
   return score;
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

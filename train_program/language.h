@@ -6,19 +6,19 @@
 #include "train_program/options.h"
 #include "train_program/task.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Returns a task that trains transformer on the characters of a file
 // (data/text.h), or on generated sums if there is no file. A row is a window of
-// TaskOptions::length characters. An item of a Score is a character. The metric
+// Options::length characters. An item of a Score is a character. The metric
 // is the perplexity, exp(loss): a uniform guess among this number of characters
 // would have the same loss.
 //
 // Throws c10::ValueError if the options and the data do not fit.
-std::unique_ptr<Task> language(const TaskOptions& options);
+std::unique_ptr<Task> language(const Options& options);
 
 // Returns the score of logits [rows, length, vocabulary] for tokens
 // [rows, length]. Thread-safe.
 Score score_of_tokens(const at::Tensor& output, const at::Tensor& target);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

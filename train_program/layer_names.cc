@@ -4,7 +4,7 @@
 
 #include "gpipe/text/type_name.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 LayerNames layer_names(const torch::nn::Sequential& model) {
   LayerNames names;
   int64_t index = 0;
@@ -16,4 +16,4 @@ LayerNames layer_names(const torch::nn::Sequential& model) {
   return names;
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Descriptions by the layer's name in the Sequential: "layer 17 (BatchNorm2d
 // 'layer3_0_bn1')". Layers count from 0.
@@ -16,4 +16,4 @@ using LayerNames = std::map<std::string, std::string>;
 // from any thread while no other thread changes the model.
 LayerNames layer_names(const torch::nn::Sequential& model);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

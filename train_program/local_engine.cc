@@ -8,7 +8,7 @@
 #include "gpipe/gpipe.h"
 #include "train_program/parse.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 class LocalEngine : public Engine {
@@ -50,7 +50,7 @@ class LocalEngine : public Engine {
   const Schedule schedule_;
 };
 
-class Alone : public Meeting {
+class LocalEngineMaker : public EngineMaker {
  public:
   int rank() const override { return 0; }
   int ranks() const override { return 1; }
@@ -58,11 +58,11 @@ class Alone : public Meeting {
     return {mine};
   }
 
-  std::unique_ptr<Engine> make_engine(const EngineOptions& options,
+  std::unique_ptr<Engine> make_engine(const Options& options,
                                       EngineParts parts) override {
     const auto devices = parse_devices(options.devices);
     const Cut cut =
-        make_cut(options, {parts.model, options.partitions, parts.batch,
+        make_cut(options, {parts.model, options.partitions, options.batch,
                            [&](int64_t rows) {
                              return parts.input(rows).to(first_device(devices));
                            },
@@ -83,13 +83,13 @@ class Alone : public Meeting {
 
 }  // namespace
 
-std::unique_ptr<Meeting> meet_alone(const EngineOptions& options) {
+std::unique_ptr<EngineMaker> use_one_process(const Options& options) {
   TORCH_CHECK_VALUE(options.data_parallel == 1,
                     "--data_parallel=", options.data_parallel,
                     " needs several processes, with --distributed");
   TORCH_CHECK_VALUE(options.partitions > 0, "--partitions=", options.partitions,
                     ": must be at least 1");
-  return std::make_unique<Alone>();
+  return std::make_unique<LocalEngineMaker>();
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -5,10 +5,10 @@
 
 #include "train_program/engine.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
-// Returns a group of only this process. Throws c10::ValueError if the options
-// need several processes.
-std::unique_ptr<Meeting> meet_alone(const EngineOptions& options);
+// Returns a maker for a run in this process alone. Throws c10::ValueError if
+// the options need several processes.
+std::unique_ptr<EngineMaker> use_one_process(const Options& options);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

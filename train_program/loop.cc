@@ -23,7 +23,7 @@
 #include "training/kineto.h"
 #include "training/trace.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 // After 20 skipped steps the scale has fallen from 65536 to 1/16. A gradient
@@ -43,7 +43,7 @@ std::string number(double value) {
   return text.data();
 }
 
-int64_t steps_of(const LoopOptions& options, const Task& task) {
+int64_t steps_of(const Options& options, const Task& task) {
   TORCH_CHECK_VALUE(options.accumulate > 0, "--accumulate=", options.accumulate,
                     ": must be at least 1");
   TORCH_CHECK_VALUE(options.steps >= 0 && options.epochs > 0,
@@ -54,7 +54,7 @@ int64_t steps_of(const LoopOptions& options, const Task& task) {
       1, options.epochs * task.train_batches() / options.accumulate);
 }
 
-int64_t eval_every(const LoopOptions& options, const Task& task) {
+int64_t eval_every(const Options& options, const Task& task) {
   if (options.eval_every != 0) return options.eval_every;
   return std::max<int64_t>(1, task.train_batches() / options.accumulate);
 }
@@ -89,16 +89,15 @@ void wait_for_devices(Engine& engine) {
 
 }  // namespace
 
-Loop::Loop(const LoopOptions& options, int64_t batch, Task& task,
-           Engine& engine, torch::optim::Optimizer& optimizer, SavedRun& saved,
-           FlagValues words, LayerNames names, Print print)
+Loop::Loop(const Options& options, Task& task, Engine& engine,
+           torch::optim::Optimizer& optimizer, SavedRun& saved,
+           FlagValues flags, LayerNames names, Print print)
     : options_(options),
-      batch_(batch),
       task_(task),
       engine_(engine),
       optimizer_(optimizer),
       saved_(saved),
-      words_(std::move(words)),
+      flags_(std::move(flags)),
       names_(std::move(names)),
       precision_(precision_of(options.precision)),
       rates_(LearningRateSchedule(options.lr_schedule), optimizer),
@@ -135,7 +134,7 @@ void Loop::begin() {
 
 Sample Loop::load(int64_t index) {
   if (!engine_.takes_samples()) return {};
-  const int64_t rows = batch_ / engine_.replicas();
+  const int64_t rows = options_.batch / engine_.replicas();
   const int64_t begin = engine_.replica() * rows;
   return precision_.prepare(task_.train_batch(index, {begin, begin + rows}));
 }
@@ -254,7 +253,7 @@ int Loop::stop_signal() {
 void Loop::save() {
   if (!saved_.saves()) return;
   saved_.save({step_, untested_}, engine_, optimizer_,
-              scaler_ ? &*scaler_ : nullptr, words_);
+              scaler_ ? &*scaler_ : nullptr, flags_);
 }
 
 double Loop::epoch() const {
@@ -277,7 +276,8 @@ void Loop::show(double loss) {
     progress.epoch = epoch();
     progress.loss = loss;
     progress.rows_per_second =
-        static_cast<double>((step_ - first_) * options_.accumulate * batch_) /
+        static_cast<double>((step_ - first_) * options_.accumulate *
+                            options_.batch) /
         seconds_;
     progress.rows_name = task_.rows_name();
     progress.seconds = seconds_;
@@ -293,7 +293,7 @@ std::map<std::string, double> Loop::values_of(const Step& step,
       {"lr", optimizer_.param_groups().front().options().get_lr()},
       {"grad_norm", step.norm},
       {task_.rows_name() + "_per_second",
-       static_cast<double>(options_.accumulate * batch_) / seconds}};
+       static_cast<double>(options_.accumulate * options_.batch) / seconds}};
   if (scaler_) values["scale"] = scaler_->scale();
   return values;
 }
@@ -381,4 +381,4 @@ int Loop::train_all() {
   return kDone;
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -16,7 +16,7 @@
 #include "train_program/layer_names.h"
 #include "train_program/options.h"
 #include "train_program/precision.h"
-#include "train_program/run_words.h"
+#include "train_program/run_flags.h"
 #include "train_program/saved_run.h"
 #include "train_program/stop.h"
 #include "train_program/task.h"
@@ -25,14 +25,14 @@
 #include "training/learning_rate.h"
 #include "training/metrics_log.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // A function that prints a line.
 using Print = std::function<void(const std::string& line)>;
 
 // The training loop of a run.
 //
-// Each step averages the gradients of LoopOptions::accumulate mini-batches,
+// Each step averages the gradients of Options::accumulate mini-batches,
 // clips them, and runs the optimizer with the learning rate of the step. When
 // they are due, the loop then evaluates, writes the log and saves the step.
 //
@@ -46,11 +46,11 @@ using Print = std::function<void(const std::string& line)>;
 // it returns.
 class Loop {
  public:
-  // All references must stay valid while this object exists. `words`: saved
+  // All references must stay valid while this object exists. `flags`: saved
   // with each step. `print`: a function for lines of output, which also gets
   // the problems of this process.
-  Loop(const LoopOptions& options, int64_t batch, Task& task, Engine& engine,
-       torch::optim::Optimizer& optimizer, SavedRun& saved, FlagValues words,
+  Loop(const Options& options, Task& task, Engine& engine,
+       torch::optim::Optimizer& optimizer, SavedRun& saved, FlagValues flags,
        LayerNames names, Print print);
 
   // Runs the loop and returns an exit code (exit_code.h): kDone, kNotFinite or
@@ -94,13 +94,12 @@ class Loop {
   int train_all();
   double epoch() const;
 
-  const LoopOptions options_;
-  const int64_t batch_;  // rows of a mini-batch, over all replicas
+  const Options options_;
   Task& task_;
   Engine& engine_;
   torch::optim::Optimizer& optimizer_;
   SavedRun& saved_;
-  const FlagValues words_;
+  const FlagValues flags_;
   const LayerNames names_;
   const Precision precision_;
   const LearningRates rates_;
@@ -115,7 +114,7 @@ class Loop {
   int64_t step_ = 0;   // steps done
   // See Standing::untested.
   std::optional<std::map<std::string, double>> untested_;
-  bool traced_ = false;         // LoopOptions::trace_step was reached
+  bool traced_ = false;         // Options::trace_step was reached
   int64_t left_out_ = 0;        // skipped steps in a row
   GeneratorStates generators_;  // at the beginning of the step
   double seconds_ = 0;          // training time since `first_`
@@ -123,4 +122,4 @@ class Loop {
   int64_t losses_of_ = 0;       // the number of these steps
 };
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -17,7 +17,7 @@
 #include "train_program/testing/small_runs.h"
 #include "weights/testing/files.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 using gpipe::testing::bit_equal;
@@ -25,9 +25,9 @@ using gpipe::testing::new_folder;
 
 Options text_options() {
   Options options = small_options("transformer");
-  options.task.transformer_dropout = 0;
-  options.loop.steps = 3;
-  options.loop.run_dir = new_folder() + "run";
+  options.transformer_dropout = 0;
+  options.steps = 3;
+  options.run_dir = new_folder() + "run";
   return options;
 }
 
@@ -42,49 +42,49 @@ void expect_same_weights(const StateDict& a, const StateDict& b) {
 // order.
 TEST(LoopTest, TwoHalvesOfABatchAreTheBatch) {
   Options options = text_options();
-  options.engine.chunks = 2;
+  options.chunks = 2;
   run_here(options);
-  const RunState whole = state_in(options.loop.run_dir);
+  const RunState whole = state_in(options.run_dir);
 
-  options.loop.run_dir = new_folder() + "run";
-  options.task.batch /= 2;
-  options.engine.chunks = 1;
-  options.loop.accumulate = 2;
+  options.run_dir = new_folder() + "run";
+  options.batch /= 2;
+  options.chunks = 1;
+  options.accumulate = 2;
   run_here(options);
-  expect_same_weights(state_in(options.loop.run_dir).model, whole.model);
+  expect_same_weights(state_in(options.run_dir).model, whole.model);
 }
 
 TEST(LoopTest, AnyScheduleGivesTheSameBitsIfItIsToBeDeterministic) {
   Options options = text_options();
-  options.engine.chunks = 4;
-  options.loop.deterministic = true;
-  options.engine.schedule = "fill-drain";
+  options.chunks = 4;
+  options.deterministic = true;
+  options.schedule = "fill-drain";
   run_here(options);
-  const RunState expected = state_in(options.loop.run_dir);
+  const RunState expected = state_in(options.run_dir);
   for (const char* schedule : {"1f1b", "interleaved-1f1b", "zbv"}) {
-    options.loop.run_dir = new_folder() + "run";
-    options.engine.schedule = schedule;
-    options.engine.stages_per_rank =
+    options.run_dir = new_folder() + "run";
+    options.schedule = schedule;
+    options.stages_per_rank =
         std::string(schedule) == "interleaved-1f1b" ? 2 : 1;
     run_here(options);
-    expect_same_weights(state_in(options.loop.run_dir).model, expected.model);
+    expect_same_weights(state_in(options.run_dir).model, expected.model);
   }
   at::globalContext().setDeterministicAlgorithms(false, false);
 }
 
 TEST(LoopTest, ClippingBoundsTheStepOfPlainSgd) {
   Options options = text_options();
-  options.optimizer.name = "sgd";
-  options.optimizer.momentum = 0;
-  options.optimizer.weight_decay = 0;
-  options.optimizer.lr = 1;
-  options.loop.steps = 1;
-  options.loop.clip = 1e-3;
-  const auto task = make_task(options.task);
-  torch::manual_seed(options.task.seed);
+  options.optimizer = "sgd";
+  options.momentum = 0;
+  options.weight_decay = 0;
+  options.lr = 1;
+  options.steps = 1;
+  options.clip = 1e-3;
+  const auto task = make_task(options);
+  torch::manual_seed(options.seed);
   const auto model = task->model();
   run_here(options, *task);
-  const StateDict after = state_in(options.loop.run_dir).model;
+  const StateDict after = state_in(options.run_dir).model;
   double squares = 0;
   for (const auto& item : model->named_parameters()) {
     const at::Tensor change = after[item.key()] - item.value().detach();
@@ -111,9 +111,9 @@ TORCH_MODULE(Breaks);
 
 TEST(LoopTest, ALossThatIsNoNumberEndsTheRunAndNamesTheLayer) {
   Options options = text_options();
-  options.engine.balance = "4,4";
-  options.engine.checkpoint = "never";
-  const auto task = make_task(options.task);
+  options.balance = "4,4";
+  options.checkpoint = "never";
+  const auto task = make_task(options);
   TaskWith broken(*task, nullptr);
   const auto calls = std::make_shared<std::atomic<int>>(0);
   broken.change_model = [&](torch::nn::Sequential model) {
@@ -132,15 +132,14 @@ TEST(LoopTest, ALossThatIsNoNumberEndsTheRunAndNamesTheLayer) {
   EXPECT_NE(line.find("Parameters that are not finite: none"),
             std::string::npos)
       << line;
-  EXPECT_FALSE(
-      std::filesystem::exists(options.loop.run_dir + "/step-000000000003"));
+  EXPECT_FALSE(std::filesystem::exists(options.run_dir + "/step-000000000003"));
 }
 
 TEST(LoopTest, Float16LeavesOutManyStepsBeforeItGivesUp) {
   Options options = text_options();
-  options.loop.precision = "amp-float16";
-  options.loop.steps = 50;
-  const auto task = make_task(options.task);
+  options.precision = "amp-float16";
+  options.steps = 50;
+  const auto task = make_task(options);
   std::atomic<int> losses{0};
   TaskWith broken(*task, [&](const at::Tensor& output) {
     ++losses;
@@ -153,14 +152,14 @@ TEST(LoopTest, Float16LeavesOutManyStepsBeforeItGivesUp) {
 
 TEST(LoopTest, EvaluationIsOfAllThatWasHeldOut) {
   Options options = text_options();
-  options.task.batch = 7;                  // does not divide the test set
-  options.task.transformer_dropout = 0.2;  // must not act in evaluation
-  const auto task = make_task(options.task);
-  options.loop.eval_every = 3;
+  options.batch = 7;                  // does not divide the test set
+  options.transformer_dropout = 0.2;  // must not act in evaluation
+  const auto task = make_task(options);
+  options.eval_every = 3;
   const Ran ran = run_here(options, *task);
   EXPECT_NE(ran.line_with("test perplexity"), "");
   // Compares with the plain model, which loads the weights of step 3.
-  const Score score = plain_score(options.loop.run_dir, *task, task->model());
+  const Score score = plain_score(options.run_dir, *task, task->model());
   char expected[64];
   std::snprintf(expected, sizeof(expected), "test perplexity %.4g",
                 task->metric(score));
@@ -169,8 +168,8 @@ TEST(LoopTest, EvaluationIsOfAllThatWasHeldOut) {
 
 TEST(LoopTest, LayersThatAreFrozenStaySo) {
   Options options = text_options();
-  options.loop.eval_every = 1;
-  const auto task = make_task(options.task);
+  options.eval_every = 1;
+  const auto task = make_task(options);
   std::shared_ptr<torch::nn::Module> layer;
   std::atomic<int> frozen{0}, losses{0};
   TaskWith with(*task, [&](const at::Tensor& output) {
@@ -191,8 +190,8 @@ TEST(LoopTest, LayersThatAreFrozenStaySo) {
 TEST(LoopTest, AStepIsTraced) {
   Options options = text_options();
   const std::string file = new_folder() + "trace.json";
-  options.loop.trace = file;
-  options.loop.trace_step = 2;
+  options.trace = file;
+  options.trace_step = 2;
   const Ran ran = run_here(options);
   EXPECT_NE(ran.line_with("the timeline of step 2 is in " + file), "");
   EXPECT_NE(gpipe::testing::read_bytes(file).find("traceEvents"),
@@ -202,12 +201,12 @@ TEST(LoopTest, AStepIsTraced) {
 
 TEST(LoopTest, AStepThatIsNotReachedIsNotTracedWhichIsSaid) {
   Options options = text_options();
-  options.loop.trace = new_folder() + "trace.json";
-  options.loop.trace_step = 4;
+  options.trace = new_folder() + "trace.json";
+  options.trace_step = 4;
   EXPECT_EQ(run_here(options).line_with("no step was traced"),
             "no step was traced: --trace_step=4 counts from the start of this "
             "program, which has run 3 steps");
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

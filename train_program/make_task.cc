@@ -1,27 +1,21 @@
 #include "train_program/make_task.h"
 
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include <filesystem>
-#include <utility>
 
+#include "models/named.h"
 #include "train_program/classification.h"
 #include "train_program/language.h"
 #include "train_program/segmentation.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::pair<std::string, DataKind>>& models() {
-  static const std::vector<std::pair<std::string, DataKind>> all{
-      {"resnet50", DataKind::kImages},   {"resnet101", DataKind::kImages},
-      {"amoebanetd", DataKind::kImages}, {"unet", DataKind::kMasks},
-      {"transformer", DataKind::kText},
-  };
-  return all;
-}
+using models::DataKind;
 
 const char* what_is(DataKind kind) {
   switch (kind) {
@@ -36,30 +30,7 @@ const char* what_is(DataKind kind) {
   return "";
 }
 
-std::string models_for(DataKind kind) {
-  std::string names;
-  for (const auto& [name, of] : models()) {
-    if (of == kind) names += (names.empty() ? "" : ", ") + name;
-  }
-  return names;
-}
-
 }  // namespace
-
-std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-  for (const auto& model : models()) names.push_back(model.first);
-  return names;
-}
-
-DataKind data_kind_of_model(const std::string& model) {
-  std::string names;
-  for (const auto& [name, kind] : models()) {
-    if (name == model) return kind;
-    names += (names.empty() ? "" : ", ") + name;
-  }
-  TORCH_CHECK_VALUE(false, "--model=", model, ": must be one of ", names);
-}
 
 DataKind data_kind_at(const std::string& path) {
   const fs::path root(path);
@@ -71,14 +42,14 @@ DataKind data_kind_at(const std::string& path) {
              : DataKind::kImages;
 }
 
-std::unique_ptr<Task> make_task(const TaskOptions& options) {
-  const DataKind kind = data_kind_of_model(options.model);
-  if (!options.data.empty()) {
-    const DataKind here = data_kind_at(options.data);
+std::unique_ptr<Task> make_task(const Options& options) {
+  const DataKind kind = models::data_kind_of(options.model);
+  if (!options.data_dir.empty()) {
+    const DataKind here = data_kind_at(options.data_dir);
     TORCH_CHECK_VALUE(here == kind, "--model=", options.model, " needs ",
-                      what_is(kind), ", but --data_dir=", options.data, " is ",
-                      what_is(here),
-                      ", which is for --model=", models_for(here));
+                      what_is(kind), ", but --data_dir=", options.data_dir,
+                      " is ", what_is(here), ", which is for --model=",
+                      absl::StrJoin(models::model_names(here), ", "));
   }
   switch (kind) {
     case DataKind::kImages:
@@ -91,4 +62,4 @@ std::unique_ptr<Task> make_task(const TaskOptions& options) {
   return nullptr;
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

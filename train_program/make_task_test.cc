@@ -10,7 +10,7 @@
 
 #include "data/testing/image_files.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 using data::error_of;
@@ -18,10 +18,10 @@ using data::plain_image;
 using data::write_bytes;
 using data::write_png;
 
-TaskOptions options_of(const std::string& model, const std::string& data) {
-  TaskOptions options;
+Options options_of(const std::string& model, const std::string& data) {
+  Options options;
   options.model = model;
-  options.data = data;
+  options.data_dir = data;
   options.batch = 2;
   options.length = 4;
   options.size = 32;
@@ -142,7 +142,7 @@ TEST(MakeTaskTest, WhatDoesNotFitIsAnErrorThatSaysWhatWould) {
 }
 
 TEST(MakeTaskTest, NumbersThatCannotBeAreRefused) {
-  TaskOptions options = options_of("resnet50", images());
+  Options options = options_of("resnet50", images());
   options.batch = 19;
   EXPECT_NE(error_of([&] {
               make_task(options);
@@ -185,7 +185,7 @@ TEST(MakeTaskTest, ABrokenImageIsNamed) {
 }
 
 TEST(MakeTaskTest, OrLeftOutAndNamedOnce) {
-  TaskOptions options = options_of("resnet50", images(3));
+  Options options = options_of("resnet50", images(3));
   options.skip_broken = true;
   const auto task = make_task(options);
   for (int64_t k = 0; k < 3 * task->train_batches(); ++k) {
@@ -204,7 +204,7 @@ TEST(MakeTaskTest, OrLeftOutAndNamedOnce) {
 }
 
 TEST(MakeTaskTest, EachImageIsSeenOncePerEpoch) {
-  TaskOptions options = options_of("resnet50", images());
+  Options options = options_of("resnet50", images());
   options.flip = false;
   options.crop = "none";
   const auto task = make_task(options);
@@ -225,4 +225,4 @@ TEST(MakeTaskTest, EachImageIsSeenOncePerEpoch) {
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -10,15 +10,14 @@
 #include <utility>
 #include <vector>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 using torch::optim::OptimizerParamGroup;
 
-template <typename Optimizer, typename Options>
+template <typename Optimizer, typename Base>
 std::unique_ptr<torch::optim::Optimizer> grouped(
-    const OptimizerOptions& options, const torch::nn::Module& module,
-    const Options& base) {
+    const Options& options, const torch::nn::Module& module, const Base& base) {
   std::vector<at::Tensor> decayed, others;
   for (const at::Tensor& parameter : module.parameters()) {
     const bool decays = options.decay_norms || parameter.dim() > 1;
@@ -26,12 +25,12 @@ std::unique_ptr<torch::optim::Optimizer> grouped(
   }
   std::vector<OptimizerParamGroup> groups;
   if (!others.empty()) {
-    Options without = base;
+    Base without = base;
     without.weight_decay(0);
-    groups.emplace_back(others, std::make_unique<Options>(without));
+    groups.emplace_back(others, std::make_unique<Base>(without));
   }
   if (!decayed.empty() || groups.empty()) {
-    groups.emplace_back(decayed, std::make_unique<Options>(base));
+    groups.emplace_back(decayed, std::make_unique<Base>(base));
   }
   return std::make_unique<Optimizer>(std::move(groups), base);
 }
@@ -39,7 +38,7 @@ std::unique_ptr<torch::optim::Optimizer> grouped(
 }  // namespace
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
-    const OptimizerOptions& options, const torch::nn::Module& module) {
+    const Options& options, const torch::nn::Module& module) {
   namespace optim = torch::optim;
   TORCH_CHECK_VALUE(options.lr > 0, "--lr=", options.lr, ": must be above 0");
   TORCH_CHECK_VALUE(options.momentum >= 0 && options.momentum < 1,
@@ -49,31 +48,31 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
                     "--weight_decay=", options.weight_decay,
                     ": must not be negative");
   const double lr = options.lr, decay = options.weight_decay;
-  if (options.name == "sgd") {
+  if (options.optimizer == "sgd") {
     return grouped<optim::SGD>(
         options, module,
         optim::SGDOptions(lr).momentum(options.momentum).weight_decay(decay));
   }
-  if (options.name == "adam") {
+  if (options.optimizer == "adam") {
     return grouped<optim::Adam>(options, module,
                                 optim::AdamOptions(lr).weight_decay(decay));
   }
-  if (options.name == "adamw") {
+  if (options.optimizer == "adamw") {
     return grouped<optim::AdamW>(options, module,
                                  optim::AdamWOptions(lr).weight_decay(decay));
   }
-  if (options.name == "rmsprop") {
+  if (options.optimizer == "rmsprop") {
     return grouped<optim::RMSprop>(options, module,
                                    optim::RMSpropOptions(lr)
                                        .momentum(options.momentum)
                                        .weight_decay(decay));
   }
-  if (options.name == "adagrad") {
+  if (options.optimizer == "adagrad") {
     return grouped<optim::Adagrad>(
         options, module, optim::AdagradOptions(lr).weight_decay(decay));
   }
-  TORCH_CHECK_VALUE(false, "--optimizer=", options.name,
+  TORCH_CHECK_VALUE(false, "--optimizer=", options.optimizer,
                     ": must be sgd, adam, adamw, rmsprop or adagrad");
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

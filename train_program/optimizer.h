@@ -8,16 +8,16 @@
 
 #include "train_program/options.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Returns an optimizer for the parameters of `module`. Parameters with at most
 // one dimension (biases and the weights of normalization layers) form a group
-// without weight decay, unless OptimizerOptions::decay_norms is true. The other
+// without weight decay, unless Options::decay_norms is true. The other
 // group has the rest. An empty group is omitted if the other one is not empty.
 //
 // Throws c10::ValueError if the name is not sgd, adam, adamw, rmsprop or
 // adagrad, or if a number is out of range.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
-    const OptimizerOptions& options, const torch::nn::Module& module);
+    const Options& options, const torch::nn::Module& module);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

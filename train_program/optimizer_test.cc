@@ -9,7 +9,7 @@
 
 #include "weights/testing/files.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 namespace nn = torch::nn;
@@ -20,7 +20,7 @@ nn::Sequential model() {
 
 TEST(OptimizerTest, BiasesAndNormsHaveNoWeightDecay) {
   const auto of = model();
-  OptimizerOptions options;
+  Options options;
   options.weight_decay = 0.1;
   const auto optimizer = make_optimizer(options, *of);
   const auto& groups = optimizer->param_groups();
@@ -39,8 +39,8 @@ TEST(OptimizerTest, BiasesAndNormsHaveNoWeightDecay) {
 
 TEST(OptimizerTest, UnlessTheyAreToHaveIt) {
   const auto of = model();
-  OptimizerOptions options;
-  options.name = "sgd";
+  Options options;
+  options.optimizer = "sgd";
   options.weight_decay = 0.1;
   options.decay_norms = true;
   const auto optimizer = make_optimizer(options, *of);
@@ -50,12 +50,12 @@ TEST(OptimizerTest, UnlessTheyAreToHaveIt) {
 
 TEST(OptimizerTest, ThereAreFive) {
   const auto of = model();
-  OptimizerOptions options;
+  Options options;
   for (const char* name : {"sgd", "adam", "adamw", "rmsprop", "adagrad"}) {
-    options.name = name;
+    options.optimizer = name;
     EXPECT_NE(make_optimizer(options, *of), nullptr) << name;
   }
-  options.name = "lion";
+  options.optimizer = "lion";
   EXPECT_NE(gpipe::testing::value_error_of([&] {
               make_optimizer(options, *of);
             }).find("must be sgd, adam, adamw, rmsprop or adagrad"),
@@ -68,4 +68,4 @@ TEST(OptimizerTest, AModuleWithoutParametersHasAGroup) {
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -1,91 +1,57 @@
-// The options of a training run. flags.cc defines a flag for each of them and
-// explains it. No LibTorch.
+// The options of a training run. Each is a row in options.inc.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
+#include <variant>
+#include <vector>
 
-namespace gpipe::trainer {
+#include "models/named.h"
 
-// Options of the model and its data.
-struct TaskOptions {
-  std::string model = "resnet50";
-  std::string data;  // a path; "" generates data
-  double held_out = 0.1;
-  int64_t size = 0;  // 0: depends on the data
-  std::string crop = "auto";
-  bool flip = true;
-  bool skip_broken = false;
-  int64_t batch = 32;
-  uint64_t seed = 0;
+namespace gpipe::train_program {
 
-  int64_t amoebanet_layers = 6;
-  int64_t amoebanet_filters = 64;
-  int64_t unet_depth = 3;
-  int64_t unet_convs = 2;
-  int64_t unet_channels = 16;
-  int64_t transformer_layers = 4;
-  int64_t transformer_width = 128;
-  int64_t transformer_heads = 4;
-  double transformer_dropout = 0.1;
-  int64_t length = 128;
-};
+// Returns the options of each model, with its ModelSize::small.
+std::map<std::string, models::ModelOptions> small_sizes();
 
-// Options of the pipeline.
-struct EngineOptions {
-  int64_t partitions = 2;
-  std::string balance = "time";
-  int64_t chunks = 4;
-  std::string schedule = "1f1b";
-  int64_t stages_per_rank = 1;
-  std::string checkpoint = "except_last";
-  bool deferred_batch_norm = false;
-  std::string devices;  // "": all accelerators, or the CPU
-  int64_t threads = 0;
-  bool distributed = false;
-  int64_t data_parallel = 1;
-  std::string transfers = "auto";
-  std::string own_address;
-  double timeout = 600;
-  double heartbeat_timeout = 30;
-};
-
-// Options of the optimizer.
-struct OptimizerOptions {
-  std::string name = "adamw";
-  double lr = 0.001;
-  double momentum = 0.9;
-  double weight_decay = 0.01;
-  bool decay_norms = false;
-};
-
-// Options of the training loop.
-struct LoopOptions {
-  int64_t epochs = 10;
-  int64_t steps = 0;  // 0: set by `epochs`
-  int64_t accumulate = 1;
-  std::string lr_schedule = "constant";
-  double clip = 0;
-  std::string precision = "float32";
-  bool deterministic = false;
-  int64_t eval_every = 0;  // 0: once per epoch; -1: never
-  std::string run_dir;
-  std::string resume = "auto";
-  int64_t save_every = 500;
-  int64_t keep = 2;
-  std::string weights;
-  std::string weights_skip;
-  std::string trace;
-  std::string kineto;
-  int64_t trace_step = 3;
-};
-
-// All options of a run.
+// All options of a run. `sizes`: options of each model, by its name.
 struct Options {
-  TaskOptions task;
-  EngineOptions engine;
-  OptimizerOptions optimizer;
-  LoopOptions loop;
+#define GROUP(title)
+#define OPTION(type, name, initial, scope, help) type name = initial;
+#define MODEL_SIZES(name) \
+  std::map<std::string, models::ModelOptions> name = small_sizes();
+#include "train_program/options.inc"
 };
 
-}  // namespace gpipe::trainer
+// Which processes must agree about an option, and whether it may change when a
+// run resumes. A run checkpoint contains the options that are kChangeable or
+// kFixed.
+enum class OptionScope {
+  kProcess,         // may differ between processes
+  kGiven,           // must be empty in all processes, or in none
+  kRun,             // must be equal in all processes
+  kChangeable,      // equal in all processes; a changed value is printed
+  kFixed,           // equal in all processes; may not change
+  kFixedForImages,  // kFixed if the model is for images, else kProcess
+  kFixedForText,    // kFixed if the model is for a text, else kProcess
+};
+
+// The place of an option's value in an Options object.
+using OptionValue =
+    std::variant<bool*, int64_t*, uint64_t*, double*, std::string*>;
+
+// A row of the table. Its flag is --`name`.
+struct OptionRow {
+  std::string group;  // in the help
+  std::string name;
+  OptionScope scope;
+  std::string help;
+  std::function<OptionValue(Options&)> value;
+  std::string model = "";  // the only model with this option; "": all models
+};
+
+// Returns the rows in the order of the help.
+const std::vector<OptionRow>& option_rows();
+
+}  // namespace gpipe::train_program

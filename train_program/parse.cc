@@ -8,7 +8,7 @@
 #include <charconv>
 #include <sstream>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
@@ -83,4 +83,4 @@ Checkpoint parse_checkpoint(const std::string& name) {
                     ": must be never, except_last or always");
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

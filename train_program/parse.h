@@ -9,7 +9,7 @@
 
 #include "gpipe/gpipe.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Returns the numbers of a list like "10,12,9". Throws c10::ValueError, which
 // names the flag, if a part is not an integer.
@@ -34,4 +34,4 @@ Checkpoint parse_checkpoint(const std::string& name);
 // Returns the parts between commas, or none for "".
 std::vector<std::string> split(const std::string& text);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -7,7 +7,7 @@
 #include "train_program/parse.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
-  using namespace gpipe::trainer;  // NOLINT: parsers
+  using namespace gpipe::train_program;  // NOLINT: parsers
   using gpipe::testing::fuzz_check;
   using gpipe::testing::fuzz_parser;
   const std::string text(gpipe::testing::fuzz_text(data, size));

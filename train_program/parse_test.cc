@@ -7,7 +7,7 @@
 
 #include "weights/testing/files.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 using gpipe::testing::value_error_of;
@@ -48,4 +48,4 @@ TEST(ParseTest, CheckpointModes) {
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

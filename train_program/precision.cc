@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 void Precision::convert(torch::nn::Sequential& model) const {
   if (parameters == at::kFloat) return;
@@ -48,4 +48,4 @@ Precision precision_of(const std::string& name) {
   return precision;
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

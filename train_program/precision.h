@@ -12,7 +12,7 @@
 #include "train_program/task.h"
 #include "training/autocast.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // A choice of number formats.
 struct Precision {
@@ -42,4 +42,4 @@ struct Precision {
 // float32. Throws c10::ValueError, which lists all names, for any other name.
 Precision precision_of(const std::string& name);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -9,7 +9,7 @@
 #include "weights/state_dict.h"
 #include "weights/testing/files.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 torch::nn::Sequential model() {
@@ -39,4 +39,4 @@ TEST(PrecisionTest, Bfloat16IsForAllThatIsNoCounter) {
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -8,7 +8,7 @@
 
 #include "train_program/task.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // The results of load(first), load(first + 1), ..., load(last - 1) in order.
 // While the caller uses one, another thread loads the next. Not thread-safe.
@@ -38,4 +38,4 @@ class Prefetch {
   std::future<Sample> loading_;  // last member: its destructor waits for load_
 };
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -12,7 +12,7 @@
 #include "gpipe/program/milliseconds.h"
 #include "train_program/parse.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 class ProcessEngine : public Engine {
@@ -77,9 +77,10 @@ class ProcessEngine : public Engine {
   const Schedule schedule_;
 };
 
-class Processes : public Meeting {
+class ProcessEngineMaker : public EngineMaker {
  public:
-  explicit Processes(const EngineOptions& options) : world_(connect(options)) {}
+  explicit ProcessEngineMaker(const Options& options)
+      : world_(connect(options)) {}
 
   int rank() const override { return world_->rank(); }
   int ranks() const override { return world_->size(); }
@@ -87,18 +88,18 @@ class Processes : public Meeting {
     return gpipe::all_gather(*world_, mine, "before training");
   }
 
-  std::unique_ptr<Engine> make_engine(const EngineOptions& options,
+  std::unique_ptr<Engine> make_engine(const Options& options,
                                       EngineParts parts) override {
     const int64_t copies = options.data_parallel;
     TORCH_CHECK_VALUE(copies > 0 && ranks() % copies == 0, ranks(),
                       " processes cannot be divided into --data_parallel=",
                       copies, " replicas of the pipeline");
-    TORCH_CHECK_VALUE(parts.batch % copies == 0, "--batch=", parts.batch,
+    TORCH_CHECK_VALUE(options.batch % copies == 0, "--batch=", options.batch,
                       " cannot be divided among --data_parallel=", copies,
                       " replicas");
     const auto devices = parse_devices(options.devices);
     const Cut cut = make_cut(
-        options, {parts.model, ranks() / copies, parts.batch / copies,
+        options, {parts.model, ranks() / copies, options.batch / copies,
                   [&](int64_t rows) {
                     return parts.input(rows).to(first_device(devices));
                   },
@@ -124,7 +125,7 @@ class Processes : public Meeting {
   }
 
  private:
-  static std::shared_ptr<World> connect(const EngineOptions& options) {
+  static std::shared_ptr<World> connect(const Options& options) {
     auto from_environment = WorldOptions::from_environment();
     from_environment.own_address = options.own_address;
     from_environment.timeout = milliseconds_of(options.timeout);
@@ -138,8 +139,8 @@ class Processes : public Meeting {
 
 }  // namespace
 
-std::unique_ptr<Meeting> meet_processes(const EngineOptions& options) {
-  return std::make_unique<Processes>(options);
+std::unique_ptr<EngineMaker> connect_processes(const Options& options) {
+  return std::make_unique<ProcessEngineMaker>(options);
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

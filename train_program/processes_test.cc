@@ -15,7 +15,7 @@
 #include "train_program/testing/small_runs.h"
 #include "weights/testing/files.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 using gpipe::testing::argument;
@@ -28,12 +28,12 @@ using gpipe::testing::world_options;
 
 Options options_of(const std::string& folder) {
   Options options = small_options("transformer");
-  options.task.transformer_dropout = 0.2;
-  options.engine.checkpoint = "never";  // computes each loss only once
-  options.loop.steps = 4;
-  options.loop.clip = 0.5;
-  options.loop.eval_every = 2;
-  options.loop.run_dir = folder;
+  options.transformer_dropout = 0.2;
+  options.checkpoint = "never";  // computes each loss only once
+  options.steps = 4;
+  options.clip = 0.5;
+  options.eval_every = 2;
+  options.run_dir = folder;
   return options;
 }
 
@@ -63,15 +63,15 @@ const RankProgramEntry kTrain("train", [] {
   setenv("LOCAL_WORLD_SIZE", std::to_string(world.size).c_str(), 1);
   setenv("MASTER_ADDR", world.address.c_str(), 1);
   setenv("MASTER_PORT", std::to_string(world.port).c_str(), 1);
-  options.engine.distributed = true;
-  options.engine.devices = "cpu";
-  options.engine.timeout = 60;
-  options.engine.data_parallel = std::stoll(argument("copies"));
-  options.engine.chunks = std::stoll(argument("chunks"));
+  options.distributed = true;
+  options.devices = "cpu";
+  options.timeout = 60;
+  options.data_parallel = std::stoll(argument("copies"));
+  options.chunks = std::stoll(argument("chunks"));
   if (!argument("seed").empty()) {
-    options.task.seed = std::stoull(argument("seed"));
+    options.seed = std::stoull(argument("seed"));
   }
-  const auto task = make_task(options.task);
+  const auto task = make_task(options);
   const int64_t stop = std::stoll(argument("stop"));
   // Only the process that computes losses gets the signal.
   TaskWith stopped(*task, [&, losses = std::make_shared<int64_t>(0)](
@@ -89,7 +89,7 @@ const RankProgramEntry kTrain("train", [] {
 // other arguments of kTrain.
 void train_in_processes(const std::string& folder, int count, int copies,
                         int64_t stop, int code,
-                        int64_t chunks = options_of("").engine.chunks,
+                        int64_t chunks = options_of("").chunks,
                         const Ranks::Arguments& more = {}) {
   Ranks::Arguments arguments{{"folder", folder},
                              {"copies", std::to_string(copies)},
@@ -141,7 +141,7 @@ TEST(ProcessesTest, CopiesShareABatch) {
   EXPECT_EQ(state_in(there).step, 4);
   // Resumes in one process, which has the same mini-batches.
   Options options = options_of(there);
-  options.loop.steps = 5;
+  options.steps = 5;
   EXPECT_EQ(run_here(options).code, kDone);
 }
 
@@ -150,7 +150,7 @@ TEST(ProcessesTest, CopiesWithAMicroBatchEachHaveTheBitsOfOneCopy) {
   const std::string folder = new_folder();
   const std::string here = folder + "here", there = folder + "there";
   Options one = options_of(here);
-  one.engine.chunks = 2;
+  one.chunks = 2;
   EXPECT_EQ(run_here(one).code, kDone);
   train_in_processes(there, 2, 2, /*stop=*/100, kDone, /*chunks=*/1);
   expect_same_weights(state_in(there), state_in(here));
@@ -158,9 +158,9 @@ TEST(ProcessesTest, CopiesWithAMicroBatchEachHaveTheBitsOfOneCopy) {
 
 TEST(ProcessesTest, WithBatchNormTheTestIsOfTheCopyThatIsSaved) {
   const std::string there = new_folder() + "there";
-  train_in_processes(there, 4, 2, /*stop=*/100, kDone,
-                     options_of("").engine.chunks, {{"batch_norm", "true"}});
-  const auto task = make_task(options_of(there).task);
+  train_in_processes(there, 4, 2, /*stop=*/100, kDone, options_of("").chunks,
+                     {{"batch_norm", "true"}});
+  const auto task = make_task(options_of(there));
   const Score score = plain_score(there, *task, with_batch_norm(task->model()));
   // The run sums over micro-batches, which may round differently.
   EXPECT_NEAR(std::stod(logged(there, 4, "test_loss")),
@@ -168,4 +168,4 @@ TEST(ProcessesTest, WithBatchNormTheTestIsOfTheCopyThatIsSaved) {
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -16,7 +16,7 @@
 #include "training/testing/run_states.h"
 #include "weights/testing/files.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 using gpipe::testing::new_folder;
@@ -27,12 +27,12 @@ using gpipe::testing::write_bytes;
 // Returns options that use everything that a resumed run could get wrong.
 Options options_of(const std::string& model) {
   Options options = small_options(model);
-  options.task.batch = 4;
-  options.engine.checkpoint = "never";  // computes each loss only once
-  options.loop.steps = 6;
-  options.loop.accumulate = 2;
-  options.loop.clip = 0.5;
-  options.loop.lr_schedule = "warmup:2,cosine:10";
+  options.batch = 4;
+  options.checkpoint = "never";  // computes each loss only once
+  options.steps = 6;
+  options.accumulate = 2;
+  options.clip = 0.5;
+  options.lr_schedule = "warmup:2,cosine:10";
   return options;
 }
 
@@ -52,72 +52,71 @@ class StoppedTask : public TaskWith {
 };
 
 void expect_goes_on(Options options) {
-  options.loop.run_dir = new_folder() + "whole";
+  options.run_dir = new_folder() + "whole";
   EXPECT_EQ(run_here(options).code, kDone);
-  const RunState expected = state_in(options.loop.run_dir);
-  ASSERT_EQ(expected.step, options.loop.steps);
+  const RunState expected = state_in(options.run_dir);
+  ASSERT_EQ(expected.step, options.steps);
 
-  options.loop.run_dir = new_folder() + "stopped";
-  const auto task = make_task(options.task);
-  StoppedTask stopped(*task, options.loop.accumulate * options.engine.chunks, 3,
-                      SIGINT);
+  options.run_dir = new_folder() + "stopped";
+  const auto task = make_task(options);
+  StoppedTask stopped(*task, options.accumulate * options.chunks, 3, SIGINT);
   const Ran first = run_here(options, stopped);
   EXPECT_EQ(first.code, kSignal + SIGINT);
   EXPECT_NE(first.line_with("SIGINT: ends after step 3 of 6, saved in " +
-                            options.loop.run_dir),
+                            options.run_dir),
             "");
-  EXPECT_EQ(state_in(options.loop.run_dir).step, 3);
+  EXPECT_EQ(state_in(options.run_dir).step, 3);
   const Ran second = run_here(options);
   EXPECT_EQ(second.code, kDone);
   EXPECT_NE(second.line_with("resumes at step 3"), "");
-  gpipe::testing::expect_equal(state_in(options.loop.run_dir), expected);
+  gpipe::testing::expect_equal(state_in(options.run_dir), expected);
 }
 
 TEST(ResumeTest, ImagesGoOn) { expect_goes_on(options_of("amoebanetd")); }
 
 TEST(ResumeTest, MasksGoOnWithAutocast) {
   Options options = options_of("unet");
-  options.loop.precision = "amp-bfloat16";
-  options.optimizer.name = "sgd";
+  options.precision = "amp-bfloat16";
+  options.optimizer = "sgd";
   expect_goes_on(options);
 }
 
 TEST(ResumeTest, TextGoesOnWithDropout) {
   Options options = options_of("transformer");
-  options.task.transformer_dropout = 0.3;
+  options.transformer_dropout = 0.3;
   expect_goes_on(options);
 }
 
 TEST(ResumeTest, TextGoesOnWithScaledLossesOfFloat16) {
   Options options = options_of("transformer");
-  options.loop.precision = "amp-float16";
-  options.optimizer.name = "rmsprop";
+  options.precision = "amp-float16";
+  options.optimizer = "rmsprop";
   expect_goes_on(options);
 }
 
 TEST(ResumeTest, TextGoesOnInBfloat16) {
   Options options = options_of("transformer");
-  options.loop.precision = "bfloat16";
-  options.optimizer.name = "adagrad";
+  options.precision = "bfloat16";
+  options.optimizer = "adagrad";
   expect_goes_on(options);
 }
 
 TEST(ResumeTest, SigtermDoesTheSameAndASignalWhileABatchIsLoadedCounts) {
   Options options = options_of("transformer");
-  options.loop.run_dir = new_folder() + "run";
-  const auto task = make_task(options.task);
+  options.run_dir = new_folder() + "run";
+  const auto task = make_task(options);
   TaskWith stopped(*task, nullptr, [](int64_t index) {
     if (index == 5) raise(SIGTERM);  // when data of step 3 is loaded ahead
   });
   EXPECT_EQ(run_here(options, stopped).code, kSignal + SIGTERM);
-  const int64_t step = state_in(options.loop.run_dir).step;
+  const int64_t step = state_in(options.run_dir).step;
   EXPECT_GE(step, 2);
   EXPECT_LE(step, 3);
 }
 
 TEST(ResumeTest, WithoutAFolderTheStoppedRunSaysThatNothingIsSaved) {
   const Options options = options_of("transformer");
-  const auto task = make_task(options.task);
+  const auto task = make_task(options);
   StoppedTask stopped(*task, 4, 2, SIGINT);
   const Ran ran = run_here(options, stopped);
   EXPECT_EQ(ran.code, kSignal + SIGINT);
@@ -126,12 +125,12 @@ TEST(ResumeTest, WithoutAFolderTheStoppedRunSaysThatNothingIsSaved) {
 
 TEST(ResumeTest, AnotherTaskIsRefusedByTheNamesOfItsFlags) {
   Options options = options_of("transformer");
-  options.loop.run_dir = new_folder() + "run";
-  options.loop.steps = 1;
+  options.run_dir = new_folder() + "run";
+  options.steps = 1;
   run_here(options);
-  options.loop.steps = 2;
-  options.task.batch = 2;
-  options.optimizer.name = "sgd";
+  options.steps = 2;
+  options.batch = 2;
+  options.optimizer = "sgd";
   const std::string error = value_error_of([&] { run_here(options); });
   EXPECT_NE(error.find("--batch was '4' and is '2'"), std::string::npos)
       << error;
@@ -142,11 +141,11 @@ TEST(ResumeTest, AnotherTaskIsRefusedByTheNamesOfItsFlags) {
 
 TEST(ResumeTest, ARateMayChangeAndThatIsSaid) {
   Options options = options_of("transformer");
-  options.loop.run_dir = new_folder() + "run";
-  options.loop.steps = 1;
+  options.run_dir = new_folder() + "run";
+  options.steps = 1;
   run_here(options);
-  options.loop.steps = 2;
-  options.optimizer.lr = 0.5;
+  options.steps = 2;
+  options.lr = 0.5;
   const Ran ran = run_here(options);
   EXPECT_EQ(ran.code, kDone);
   EXPECT_NE(ran.line_with("from here on --lr is '0.5'"), "");
@@ -154,8 +153,8 @@ TEST(ResumeTest, ARateMayChangeAndThatIsSaid) {
 
 TEST(ResumeTest, AFinishedRunHasNothingToDo) {
   Options options = options_of("transformer");
-  options.loop.run_dir = new_folder() + "run";
-  options.loop.steps = 1;
+  options.run_dir = new_folder() + "run";
+  options.steps = 1;
   run_here(options);
   const Ran ran = run_here(options);
   EXPECT_EQ(ran.code, kDone);
@@ -164,19 +163,19 @@ TEST(ResumeTest, AFinishedRunHasNothingToDo) {
 
 TEST(ResumeTest, ABeginningBeforeStepsThatAreThereIsRefused) {
   Options options = options_of("transformer");
-  options.loop.run_dir = new_folder() + "run";
-  options.loop.steps = 2;
-  options.loop.save_every = 1;
+  options.run_dir = new_folder() + "run";
+  options.steps = 2;
+  options.save_every = 1;
   run_here(options);
   for (const char* how : {"none", "1"}) {
-    options.loop.resume = how;
+    options.resume = how;
     const std::string error = value_error_of([&] { run_here(options); });
     EXPECT_NE(error.find("step-000000000002 is of an earlier run"),
               std::string::npos)
         << error;
   }
-  options.loop.resume = "2";
-  options.loop.steps = 3;
+  options.resume = "2";
+  options.steps = 3;
   EXPECT_EQ(run_here(options).code, kDone);
 }
 
@@ -184,45 +183,44 @@ TEST(ResumeTest, ABeginningBeforeStepsThatAreThereIsRefused) {
 // it is loaded.
 TEST(ResumeTest, WhereEachStepIsDamagedNothingBeginsAnew) {
   Options options = options_of("transformer");
-  options.loop.run_dir = new_folder() + "run";
-  options.loop.steps = 2;
-  options.loop.save_every = 1;
+  options.run_dir = new_folder() + "run";
+  options.steps = 2;
+  options.save_every = 1;
   run_here(options);
-  const std::string log = read_bytes(options.loop.run_dir + "/metrics.csv");
-  options.loop.steps = 3;
+  const std::string log = read_bytes(options.run_dir + "/metrics.csv");
+  options.steps = 3;
   for (const char* file : {"model.safetensors", "manifest.json"}) {
     for (const char* step : {"1", "2"}) {
       const std::string path =
-          options.loop.run_dir + "/step-00000000000" + step + "/" + file;
+          options.run_dir + "/step-00000000000" + step + "/" + file;
       std::string bytes = read_bytes(path);
       bytes.back() ^= 1;
       write_bytes(path, bytes);
     }
     const std::string error = value_error_of([&] { run_here(options); });
-    EXPECT_NE(
-        error.find("all steps in " + options.loop.run_dir + " are damaged"),
-        std::string::npos)
+    EXPECT_NE(error.find("all steps in " + options.run_dir + " are damaged"),
+              std::string::npos)
         << error;
-    EXPECT_EQ(read_bytes(options.loop.run_dir + "/metrics.csv"), log);
+    EXPECT_EQ(read_bytes(options.run_dir + "/metrics.csv"), log);
   }
 }
 
 TEST(ResumeTest, TheLogHasEachStepOnce) {
   Options options = options_of("transformer");
-  options.loop.run_dir = new_folder() + "run";
-  options.loop.eval_every = 2;
-  const auto task = make_task(options.task);
+  options.run_dir = new_folder() + "run";
+  options.eval_every = 2;
+  const auto task = make_task(options);
   StoppedTask stopped(*task, 4, 3, SIGINT);
   run_here(options, stopped);
   run_here(options);
-  std::ifstream log(options.loop.run_dir + "/metrics.csv");
+  std::ifstream log(options.run_dir + "/metrics.csv");
   std::vector<std::string> steps;
   for (std::string line; std::getline(log, line);) {
     steps.push_back(line.substr(0, line.find(',')));
   }
   EXPECT_EQ(steps,
             (std::vector<std::string>{"step", "1", "2", "3", "4", "5", "6"}));
-  const std::string all = read_bytes(options.loop.run_dir + "/metrics.csv");
+  const std::string all = read_bytes(options.run_dir + "/metrics.csv");
   for (const char* column : {"loss", "lr", "grad_norm", "test_loss",
                              "test_perplexity", "windows_per_second"}) {
     EXPECT_NE(all.substr(0, all.find('\n')).find(column), std::string::npos)
@@ -245,52 +243,51 @@ class StoppedInTest : public TaskWith {
 // Stops a run in step `stop`, at whose end an evaluation is due. Expects that
 // the resumed run first does this evaluation.
 void expect_test_is_made_up(Options options, int64_t stop) {
-  options.loop.run_dir = new_folder() + "whole";
+  options.run_dir = new_folder() + "whole";
   EXPECT_EQ(run_here(options).code, kDone);
-  const std::string loss = logged(options.loop.run_dir, stop, "test_loss");
+  const std::string loss = logged(options.run_dir, stop, "test_loss");
   ASSERT_NE(loss, "");
-  const RunState expected = state_in(options.loop.run_dir);
+  const RunState expected = state_in(options.run_dir);
 
-  options.loop.run_dir = new_folder() + "stopped";
-  const auto task = make_task(options.task);
-  StoppedTask stopped(*task, options.loop.accumulate * options.engine.chunks,
-                      stop, SIGINT);
+  options.run_dir = new_folder() + "stopped";
+  const auto task = make_task(options);
+  StoppedTask stopped(*task, options.accumulate * options.chunks, stop, SIGINT);
   const Ran first = run_here(options, stopped);
   EXPECT_EQ(first.code, kSignal + SIGINT);
   EXPECT_NE(first.line_with("SIGINT: ends after step " + std::to_string(stop) +
-                            " of " + std::to_string(options.loop.steps) +
+                            " of " + std::to_string(options.steps) +
                             ", before its evaluation, saved in "),
             "");
-  EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), "");
-  const std::string step_loss = logged(options.loop.run_dir, stop, "loss");
+  EXPECT_EQ(logged(options.run_dir, stop, "test_loss"), "");
+  const std::string step_loss = logged(options.run_dir, stop, "loss");
   EXPECT_NE(step_loss, "");
 
   // Interrupts the evaluation once more.
   StoppedInTest again(*task);
   EXPECT_EQ(run_here(options, again).code, kSignal + SIGINT);
-  EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), "");
+  EXPECT_EQ(logged(options.run_dir, stop, "test_loss"), "");
 
   const Ran second = run_here(options);
   EXPECT_EQ(second.code, kDone);
-  EXPECT_EQ(logged(options.loop.run_dir, stop, "test_loss"), loss);
-  EXPECT_EQ(logged(options.loop.run_dir, stop, "loss"), step_loss);
-  gpipe::testing::expect_equal(state_in(options.loop.run_dir), expected);
+  EXPECT_EQ(logged(options.run_dir, stop, "test_loss"), loss);
+  EXPECT_EQ(logged(options.run_dir, stop, "loss"), step_loss);
+  gpipe::testing::expect_equal(state_in(options.run_dir), expected);
   EXPECT_NE(run_here(options).line_with("nothing to do"), "");
 }
 
 TEST(ResumeTest, ATestThatASignalHasCutOffIsMadeFirst) {
   Options options = options_of("transformer");
-  options.loop.eval_every = 2;
-  options.loop.steps = 3;
+  options.eval_every = 2;
+  options.steps = 3;
   expect_test_is_made_up(options, 2);
 }
 
 TEST(ResumeTest, TheLastTestIsMadeUpByARunWithoutSteps) {
   Options options = options_of("transformer");
-  options.loop.eval_every = 10;
-  options.loop.steps = 2;
+  options.eval_every = 10;
+  options.steps = 2;
   expect_test_is_made_up(options, 2);
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

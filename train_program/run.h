@@ -9,13 +9,13 @@
 #include "train_program/options.h"
 #include "train_program/task.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Runs a training run and returns its exit code (exit_code.h). Creates the
 // task, connects the processes, builds and partitions the model, resumes an
-// earlier run in LoopOptions::run_dir, and trains. `print`: see Loop.
+// earlier run in Options::run_dir, and trains. `print`: see Loop.
 //
-// Seeds LibTorch's default generators. With LoopOptions::deterministic, changes
+// Seeds LibTorch's default generators. With Options::deterministic, changes
 // LibTorch's global settings.
 //
 // Throws c10::ValueError or std::invalid_argument if the options and the data
@@ -33,4 +33,4 @@ struct Ending {
 };
 Ending ending_of(const std::exception& error);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -10,7 +10,7 @@
 #include "training/run_state.h"
 #include "weights/state_dict.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 constexpr char kScaler[] = "grad_scaler";  // GradScaler::State
@@ -48,7 +48,7 @@ std::map<std::string, double> values_of(const std::string& text) {
 
 }  // namespace
 
-SavedRun::SavedRun(const LoopOptions& options, int rank, int ranks,
+SavedRun::SavedRun(const Options& options, int rank, int ranks,
                    AllGather all_gather,
                    std::function<void(const std::string&)> report)
     : how_(options.resume), folder_(options.run_dir) {
@@ -63,7 +63,7 @@ SavedRun::SavedRun(const LoopOptions& options, int rank, int ranks,
                                       .shard(std::move(shard)));
 }
 
-std::optional<FlagValues> SavedRun::words() {
+std::optional<FlagValues> SavedRun::flags() {
   if (!files_) return std::nullopt;
   const auto state = files_->resume(how_, RunFiles::Names());
   const auto steps = files_->steps();
@@ -114,7 +114,7 @@ Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
 
 void SavedRun::save(const Standing& standing, Engine& engine,
                     const torch::optim::Optimizer& optimizer,
-                    const GradScaler* scaler, FlagValues words) {
+                    const GradScaler* scaler, FlagValues flags) {
   RunState state;
   state.step = standing.step;
   if (engine.replica() == 0) {
@@ -123,10 +123,10 @@ void SavedRun::save(const Standing& standing, Engine& engine,
         optimizer_state(optimizer, engine.module().named_parameters());
   }
   state.generators = generator_states();
-  if (scaler) words[kScaler] = text_of(scaler->state());
-  if (standing.untested) words[kUntested] = text_of(*standing.untested);
-  state.words = std::move(words);
+  if (scaler) flags[kScaler] = text_of(scaler->state());
+  if (standing.untested) flags[kUntested] = text_of(*standing.untested);
+  state.words = std::move(flags);
   files_->save(state);
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -12,11 +12,11 @@
 
 #include "train_program/engine.h"
 #include "train_program/options.h"
-#include "train_program/run_words.h"
+#include "train_program/run_flags.h"
 #include "training/grad_scaler.h"
 #include "training/run_files.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // The position of a run.
 struct Standing {
@@ -25,40 +25,39 @@ struct Standing {
   std::optional<std::map<std::string, double>> untested;
 };
 
-// A reader and writer of the run checkpoints in LoopOptions::run_dir. With
+// A reader and writer of the run checkpoints in Options::run_dir. With
 // several processes, all make the same calls at the same time. Not thread-safe.
 class SavedRun {
  public:
   using AllGather =
       std::function<std::vector<std::string>(const std::string& mine)>;
 
-  // If LoopOptions::run_dir is empty, nothing is saved or resumed. `report`:
+  // If Options::run_dir is empty, nothing is saved or resumed. `report`:
   // called with a line about each damaged step that is skipped.
-  SavedRun(const LoopOptions& options, int rank, int ranks,
-           AllGather all_gather,
+  SavedRun(const Options& options, int rank, int ranks, AllGather all_gather,
            std::function<void(const std::string&)> report);
 
   bool saves() const { return files_.has_value(); }
 
-  // Returns the words of the step to resume from, or nullopt if there is none.
+  // Returns the flags of the step to resume from, or nullopt if there is none.
   // Loads no tensors of the model. Throws c10::ValueError if the wanted step
   // does not exist or is damaged, if all steps are damaged, or if there are
   // steps after the one to begin with (unless --resume=auto).
-  std::optional<FlagValues> words();
+  std::optional<FlagValues> flags();
 
   // Loads the step to resume from, if there is one, and returns its position.
   // `scaler` may be null.
   //
   // Throws what RunFiles, load_state_dict() and load_optimizer_state() throw.
-  // Throws c10::ValueError if words() found a step but all are damaged.
+  // Throws c10::ValueError if flags() found a step but all are damaged.
   Standing load(Engine& engine, torch::optim::Optimizer& optimizer,
                 GradScaler* scaler);
 
-  // Saves a step, with the words of the run. The model and the optimizer are
+  // Saves a step, with the flags of the run. The model and the optimizer are
   // those of the first replica. The random states are those of each process.
   void save(const Standing& standing, Engine& engine,
             const torch::optim::Optimizer& optimizer, const GradScaler* scaler,
-            FlagValues words);
+            FlagValues flags);
 
   std::string folder_of(int64_t step) const { return files_->folder_of(step); }
 
@@ -67,8 +66,8 @@ class SavedRun {
 
   const std::string how_;
   const std::string folder_;
-  bool found_ = false;  // set by words()
+  bool found_ = false;  // set by flags()
   std::optional<RunFiles> files_;
 };
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

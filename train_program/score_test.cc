@@ -10,7 +10,7 @@
 #include "train_program/language.h"
 #include "train_program/segmentation.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 TEST(ScoreTest, LabelsThatAreFoundAreCountedAndMissingOnesAreNot) {
@@ -51,4 +51,4 @@ TEST(ScoreTest, TokensAreCountedAndTheirLossesAddedUp) {
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -16,11 +16,11 @@
 #include "data/discs.h"
 #include "data/mask_folder.h"
 #include "data/random.h"
-#include "models/unet.h"
+#include "models/named.h"
+#include "train_program/broken_file_policy.h"
 #include "train_program/epochs.h"
-#include "train_program/readable.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -31,13 +31,13 @@ struct Images {
   std::function<data::MaskedImage(int64_t index)> get;
 };
 
-Images open(const TaskOptions& options) {
-  if (options.data.empty()) {
+Images open(const Options& options) {
+  if (options.data_dir.empty()) {
     return {256, 0, [seed = options.seed](int64_t index) {
               return data::draw_disc(data::mix_seed(seed, 3, index));
             }};
   }
-  const data::MaskFolder folder(options.data);
+  const data::MaskFolder folder(options.data_dir);
   return {folder.size(), folder.checksum(),
           [folder](int64_t index) { return folder.get(index); }};
 }
@@ -53,21 +53,21 @@ int64_t held_out_of(int64_t images, double part) {
 
 class Segmentation : public Task {
  public:
-  explicit Segmentation(const TaskOptions& options)
+  explicit Segmentation(const Options& options)
       : options_(options),
         images_(open(options)),
         held_out_(held_out_of(images_.size, options.held_out)),
         order_(data::permutation(images_.size, options.seed)),
-        readable_(options.skip_broken, images_.size - held_out_),
-        readable_for_test_(options.skip_broken, held_out_),
+        train_files_(options.skip_broken, images_.size - held_out_),
+        test_files_(options.skip_broken, held_out_),
         epochs_(images_.size - held_out_, options.batch, options.seed) {
     augment_.size = options.size > 0 ? options.size : 64;
     augment_.flip = options.flip;
   }
 
   torch::nn::Sequential model() const override {
-    return models::unet(options_.unet_depth, options_.unet_convs,
-                        options_.unet_channels);
+    return models::named_model(options_.model,
+                               options_.sizes.at(options_.model));
   }
 
   std::string data() const override {
@@ -90,7 +90,7 @@ class Segmentation : public Task {
     const auto items = epochs_.at(index, rows);
     std::vector<at::Tensor> inputs, masks;
     for (const int64_t item : items.indices) {
-      readable_.read(item, [&](int64_t k) {
+      train_files_.read(item, [&](int64_t k) {
         const auto found = images_.get(order_[held_out_ + k]);
         const auto sample =
             data::augment(found, augment_, data::mix_seed(items.seed, k));
@@ -108,7 +108,7 @@ class Segmentation : public Task {
     const int64_t size = augment_.size;
     std::vector<at::Tensor> inputs, masks;
     for (int64_t k = begin; k < end; ++k) {
-      const auto found = readable_for_test_.read_or_none(k, [&](int64_t item) {
+      const auto found = test_files_.read_or_none(k, [&](int64_t item) {
         return data::prepare(images_.get(order_[item]), augment_);
       });
       inputs.push_back(found ? found->image : at::zeros({3, size, size}));
@@ -134,24 +134,24 @@ class Segmentation : public Task {
   }
 
   std::vector<std::string> take_warnings() override {
-    auto all = readable_.take_warnings();
-    for (auto& each : readable_for_test_.take_warnings()) all.push_back(each);
+    auto all = train_files_.take_warnings();
+    for (auto& each : test_files_.take_warnings()) all.push_back(each);
     return all;
   }
 
  private:
-  const TaskOptions options_;
+  const Options options_;
   const Images images_;
   const int64_t held_out_;  // number of test images, the first in `order_`
   const std::vector<int64_t> order_;
-  BrokenFilePolicy readable_, readable_for_test_;
+  BrokenFilePolicy train_files_, test_files_;
   Epochs epochs_;
   data::AugmentMaskOptions augment_;
 };
 
 }  // namespace
 
-std::unique_ptr<Task> segmentation(const TaskOptions& options) {
+std::unique_ptr<Task> segmentation(const Options& options) {
   return std::make_unique<Segmentation>(options);
 }
 
@@ -172,4 +172,4 @@ Score score_of_masks(const at::Tensor& output, const at::Tensor& target) {
   return score;
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

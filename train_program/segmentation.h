@@ -6,14 +6,14 @@
 #include "train_program/options.h"
 #include "train_program/task.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Returns a task that trains unet on a folder of images and masks
 // (data/mask_folder.h), or on generated discs if there is no folder. An item of
 // a Score is an image. The metric is the mean Dice coefficient of the images.
 //
 // Throws c10::ValueError if the options and the data do not fit.
-std::unique_ptr<Task> segmentation(const TaskOptions& options);
+std::unique_ptr<Task> segmentation(const Options& options);
 
 // Returns the score of logits for masks, both [rows, 1, height, width]. Images
 // with a negative mask do not count. The Dice coefficient of A, the pixels with
@@ -21,4 +21,4 @@ std::unique_ptr<Task> segmentation(const TaskOptions& options);
 // 2 |A and B| / (|A| + |B|), or 1 if both are empty. Thread-safe.
 Score score_of_masks(const at::Tensor& output, const at::Tensor& target);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

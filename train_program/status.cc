@@ -6,7 +6,7 @@
 
 #include "gpipe/text/status_line.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 constexpr std::size_t kBar = 20;
@@ -38,4 +38,4 @@ std::string to_text(const Progress& progress) {
   return line;
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

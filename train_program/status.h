@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // The progress of a run that started at step `first` and ends at step `steps`.
 struct Progress {
@@ -21,4 +21,4 @@ struct Progress {
 // steps since `first`, and is missing before the first step. Thread-safe.
 std::string to_text(const Progress& progress);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

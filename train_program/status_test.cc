@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 TEST(StatusTest, TellsWhereItIsHowFastAndForHowLong) {
@@ -30,4 +30,4 @@ TEST(StatusTest, WithoutAStepNothingIsJudged) {
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <csignal>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 std::atomic<int> signal_received{0};
@@ -30,4 +30,4 @@ StopSignals::~StopSignals() {
 
 int StopSignals::received() const { return signal_received; }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

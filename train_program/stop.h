@@ -2,7 +2,7 @@
 // program can end in order. The second one ends it at once.
 #pragma once
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // A handler for SIGINT and SIGTERM, from construction to destruction. It only
 // records the first signal. Later signals have their default effect. Only one
@@ -23,4 +23,4 @@ class StopSignals {
   void (*terminate_)(int);
 };
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 TEST(StopTest, TheFirstSignalIsNoted) {
@@ -37,4 +37,4 @@ TEST(StopTest, AfterwardsSignalsAreWhatTheyWere) {
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // A range of the rows of a mini-batch, without `end`.
 struct Rows {
@@ -90,4 +90,4 @@ class Task {
   virtual std::vector<std::string> take_warnings() { return {}; }
 };
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

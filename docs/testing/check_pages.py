@@ -11,6 +11,7 @@ It reads the pages and all BUILD files in the source tree. Bazel cannot declare 
 files as inputs of a test, so Bazel never uses a cached result of this test.
 """
 
+import itertools
 import pathlib
 import re
 import sys
@@ -19,7 +20,9 @@ import pages
 
 _LABEL = re.compile(r"(?<![\w:/.])(?:@gpipe)?//((?:[\w.-]+/)*[\w.-]*)(:[\w.-]*)?")
 _TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)", re.MULTILINE)
-_DEFINE = re.compile(r"\bDEFINE_\w+\(\s*(\w+)\s*,")
+# Flags of gflags, rows of train_program/options.inc, and sizes of models/named.cc.
+_FLAG = re.compile(r"\bDEFINE_\w+\(\s*(\w+)\s*,|^OPTION\([\w:]+, (\w+),"
+                   r"|\{\"(\w+)\", &ModelOptions::", re.MULTILINE)
 _GFLAGS = {"help", "helpfull", "helpshort", "version", "flagfile"}
 # Flags of glog, in programs that log.
 _GLOG = {"v", "vmodule", "logtostderr", "minloglevel", "stderrthreshold"}
@@ -55,10 +58,10 @@ class Tree:
         """Returns (defined flags, tests as Suite.Name) of all C++ files. Reads them once."""
         if self._sources is None:
             flags, tests = set(_GFLAGS | _GLOG), set()
-            for path in self.root.glob("*/**/*.cc"):
+            for path in [*self.root.glob("*/**/*.cc"), *self.root.glob("*/**/*.inc")]:
                 if not path.relative_to(self.root).parts[0].startswith("bazel-"):
                     text = path.read_text(encoding="utf-8")
-                    flags.update(_DEFINE.findall(text))
+                    flags.update(filter(None, itertools.chain(*_FLAG.findall(text))))
                     tests.update(map(".".join, _TEST.findall(text)))
             self._sources = flags, tests
         return self._sources

@@ -77,6 +77,7 @@ class CheckPagesTest(unittest.TestCase):
         for path, text in {
                 "a/BUILD": 'gpipe_cc_binary(\n    name = "b",\n)\n',
                 "a/b.cc": 'DEFINE_int64(steps, 1, "how many");\n',
+                "a/options.inc": 'OPTION(int64_t, size, 0, kRun, "pixels")\n',
                 "a/c_test.cc": "TEST_F(OneTest,\n       Works) {}\n",
                 "docs/page.md": "# One heading, `two`\n",
                 "tools/tool.sh": "# --fix\n",
@@ -91,6 +92,7 @@ class CheckPagesTest(unittest.TestCase):
     def test_accepts_what_exists(self):
         for text in ["`//a:b`", "`//a/...`", "`@gpipe//a:b_cpu`", "`//...`", "`OneTest.Works`", "http://a/c",
                      fenced("", "./bazelw run //a:b -- --steps=3 \\\n    --help\n"),
+                     "    bazel-bin/examples/b --size=3\n",
                      fenced("", "./bazelw test --config=asan //a:all\n"),
                      "    tools/tool.sh --fix --jobs=2\n",
                      "[text](page.md#one-heading-two) [text](../a/BUILD) [text](https://x.y)"]:

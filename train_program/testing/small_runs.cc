@@ -14,28 +14,23 @@
 #include "weights/state_dict.h"
 #include "weights/testing/files.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 Options small_options(const std::string& model) {
   Options options;
-  options.task.model = model;
-  options.task.batch = 8;
-  options.task.size = 32;
-  options.task.amoebanet_layers = 3;
-  options.task.amoebanet_filters = 8;
-  options.task.unet_depth = 1;
-  options.task.unet_convs = 1;
-  options.task.unet_channels = 4;
-  options.task.transformer_layers = 2;
-  options.task.transformer_width = 16;
-  options.task.transformer_heads = 2;
-  options.task.length = 12;
-  options.engine.balance = "size";
-  options.engine.chunks = 2;
-  options.engine.devices = "cpu,cpu";
-  options.engine.threads = 1;
-  options.loop.eval_every = -1;
-  options.loop.save_every = 0;
+  options.model = model;
+  options.batch = 8;
+  options.size = 32;
+  options.sizes["amoebanetd"] = {.layers = 3, .width = 8};
+  options.sizes["unet"] = {.depth = 1, .convolutions = 1, .width = 4};
+  options.sizes["transformer"] = {.layers = 2, .width = 16, .heads = 2};
+  options.length = 12;
+  options.balance = "size";
+  options.chunks = 2;
+  options.devices = "cpu,cpu";
+  options.threads = 1;
+  options.eval_every = -1;
+  options.save_every = 0;
   return options;
 }
 
@@ -47,7 +42,7 @@ std::string Ran::line_with(const std::string& part) const {
 }
 
 Ran run_here(const Options& options) {
-  const auto task = make_task(options.task);
+  const auto task = make_task(options);
   return run_here(options, *task);
 }
 
@@ -96,4 +91,4 @@ std::string logged(const std::string& folder, int64_t step,
   return "";
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -10,7 +10,7 @@
 #include "train_program/task.h"
 #include "training/run_state.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Returns options for a small model on generated data: two partitions on the
 // CPU with one thread each, no evaluation and no folder.
@@ -86,4 +86,4 @@ Score plain_score(const std::string& folder, Task& task,
 std::string logged(const std::string& folder, int64_t step,
                    const std::string& column);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -1,8 +1,8 @@
-#include "train_program/readable.h"
+#include "train_program/broken_file_policy.h"
 
 #include <utility>
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 BrokenFilePolicy::BrokenFilePolicy(bool skip, int64_t size)
     : skip_(skip),
@@ -26,4 +26,4 @@ std::vector<std::string> BrokenFilePolicy::take_warnings() {
   return std::exchange(warnings_, {});
 }
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -1,4 +1,4 @@
-#include "train_program/run_words.h"
+#include "train_program/run_flags.h"
 
 #include <gtest/gtest.h>
 
@@ -6,15 +6,15 @@
 
 #include "weights/testing/files.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 namespace {
 
 using gpipe::testing::value_error_of;
 
 TEST(RunWordsTest, AreReadAsTheyWereWritten) {
-  const FlagValues words{
+  const FlagValues flags{
       {"--model", ""}, {"--resume", "a=b\nc"}, {"--lr", "0.1"}};
-  EXPECT_EQ(parse_flag_values(bytes_of(words)), words);
+  EXPECT_EQ(parse_flag_values(bytes_of(flags)), flags);
   EXPECT_EQ(parse_flag_values(bytes_of({})), FlagValues());
 }
 
@@ -42,4 +42,4 @@ TEST(RunWordsTest, WhatDiffersFromTheFirstProcessIsNamedWithBothValues) {
 }
 
 }  // namespace
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

@@ -11,7 +11,7 @@
 
 #include "data/skip_broken.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // A reader of files that skips broken ones or throws. Thread-safe.
 class BrokenFilePolicy {
@@ -56,4 +56,4 @@ class BrokenFilePolicy {
   data::BrokenFiles broken_;
 };
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program

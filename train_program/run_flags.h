@@ -9,7 +9,7 @@
 #include "train_program/options.h"
 #include "train_program/task.h"
 
-namespace gpipe::trainer {
+namespace gpipe::train_program {
 
 // Flags ("--lr") and their values.
 using FlagValues = std::map<std::string, std::string>;
@@ -25,11 +25,11 @@ FlagValues changeable_flags(const Options& options);
 // whether one is given.
 FlagValues shared_flags(const Options& options, const Task& task);
 
-// Convert words to a text for all_gather() and back.
-std::string bytes_of(const FlagValues& words);
+// Convert flags to a text for all_gather() and back.
+std::string bytes_of(const FlagValues& flags);
 FlagValues parse_flag_values(const std::string& bytes);
 
-// Throws c10::ValueError if a flag differs between processes. `all`: the words
+// Throws c10::ValueError if a flag differs between processes. `all`: the flags
 // of each process, by rank. The text names each such flag, with its value in
 // process 0 and in another process.
 void check_same_flags(const std::vector<FlagValues>& all);
@@ -43,4 +43,4 @@ void check_fixed_flags(const FlagValues& saved, const FlagValues& now,
 std::vector<std::string> changes(const FlagValues& saved,
                                  const FlagValues& now);
 
-}  // namespace gpipe::trainer
+}  // namespace gpipe::train_program
