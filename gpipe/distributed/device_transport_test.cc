@@ -182,15 +182,15 @@ void expect_success(const std::vector<RankResult>& results) {
   }
 }
 
-TEST(Direct, GivesTheBitsOfOneProcessByEverySchedule) {
+TEST(DeviceTransport, GivesTheBitsOfOneProcessByEverySchedule) {
   for (const int ranks : {2, 4}) expect_success(Ranks("train", ranks).wait());
 }
 
-TEST(Direct, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
+TEST(DeviceTransport, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
   expect_success(Ranks("replicas", 4).wait());
 }
 
-TEST(Direct, IsForThoseWhoAskIfAllRanksCan) {
+TEST(DeviceTransport, IsForThoseWhoAskIfAllRanksCan) {
   const auto results = Ranks("agree", 2).wait();
   expect_success(results);
   for (const RankResult& each : results) {
@@ -204,7 +204,7 @@ TEST(Direct, IsForThoseWhoAskIfAllRanksCan) {
   }
 }
 
-TEST(Direct, HasANameForEachWay) {
+TEST(DeviceTransport, HasANameForEachWay) {
   for (const Transfers each :
        {Transfers::kAuto, Transfers::kHost, Transfers::kDirect}) {
     EXPECT_EQ(parse_transfers(to_string(each)), each);
@@ -218,7 +218,7 @@ TEST(Direct, HasANameForEachWay) {
   }
 }
 
-TEST(Direct, EndsOnAllRanksWhenOneDies) {
+TEST(DeviceTransport, EndsOnAllRanksWhenOneDies) {
   const auto results = Ranks("die", 3).wait();
   EXPECT_EQ(results[1].exit.signal, SIGKILL);
   for (const int rank : {0, 2}) {

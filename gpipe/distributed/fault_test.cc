@@ -47,7 +47,8 @@
 #include <vector>
 
 #include "gpipe/bytes/crc32c.h"
-#include "gpipe/distributed/channel/link.h"
+#include "gpipe/distributed/channel/message.h"
+#include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
