@@ -32,6 +32,7 @@ namespace {
 
 using testing::argument;
 using testing::check;
+using testing::expect_all_ok;
 using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::RankResult;
@@ -174,25 +175,17 @@ const RankProgramEntry kDie("die", [] {
   return 0;
 });
 
-void expect_success(const std::vector<RankResult>& results) {
-  for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    EXPECT_TRUE(results[rank].ended);
-    EXPECT_EQ(results[rank].exit.code, 0)
-        << "rank " << rank << ": " << results[rank].err;
-  }
+TEST(DeviceTransport, GivesTheBitsOfOneProcessByEverySchedule) {
+  for (const int ranks : {2, 4}) expect_all_ok(Ranks("train", ranks).wait());
 }
 
-TEST(Direct, GivesTheBitsOfOneProcessByEverySchedule) {
-  for (const int ranks : {2, 4}) expect_success(Ranks("train", ranks).wait());
+TEST(DeviceTransport, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
+  expect_all_ok(Ranks("replicas", 4).wait());
 }
 
-TEST(Direct, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
-  expect_success(Ranks("replicas", 4).wait());
-}
-
-TEST(Direct, IsForThoseWhoAskIfAllRanksCan) {
+TEST(DeviceTransport, IsForThoseWhoAskIfAllRanksCan) {
   const auto results = Ranks("agree", 2).wait();
-  expect_success(results);
+  expect_all_ok(results);
   for (const RankResult& each : results) {
     EXPECT_EQ(each.out,
               "host\ndirect\nhost\n"
@@ -204,7 +197,7 @@ TEST(Direct, IsForThoseWhoAskIfAllRanksCan) {
   }
 }
 
-TEST(Direct, HasANameForEachWay) {
+TEST(DeviceTransport, HasANameForEachWay) {
   for (const Transfers each :
        {Transfers::kAuto, Transfers::kHost, Transfers::kDirect}) {
     EXPECT_EQ(parse_transfers(to_string(each)), each);
@@ -218,7 +211,7 @@ TEST(Direct, HasANameForEachWay) {
   }
 }
 
-TEST(Direct, EndsOnAllRanksWhenOneDies) {
+TEST(DeviceTransport, EndsOnAllRanksWhenOneDies) {
   const auto results = Ranks("die", 3).wait();
   EXPECT_EQ(results[1].exit.signal, SIGKILL);
   for (const int rank : {0, 2}) {

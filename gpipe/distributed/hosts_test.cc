@@ -39,6 +39,7 @@ namespace gpipe {
 namespace {
 
 using testing::argument;
+using testing::expect_all_ok;
 using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::Ranks;
@@ -282,9 +283,8 @@ TEST_P(Hosts, TrainToTheBitsOfOneProcess) {
   const auto [hosts, ranks] = GetParam();
   const Network network(hosts);
   const auto results = Ranks("train", network.arguments(ranks, {})).wait();
+  expect_all_ok(results);
   for (int rank = 0; rank < ranks; ++rank) {
-    EXPECT_TRUE(results[rank].ended && results[rank].exit.ok())
-        << "rank " << rank << ": " << results[rank].err;
     EXPECT_EQ(results[rank].out,
               "trained on " + Network::address(rank * hosts / ranks) + "\n");
   }
@@ -323,9 +323,7 @@ TEST(Hosts, ReportALinkThatGoesDownAsFrozen) {
   EXPECT_GT(took, kHeartbeat - kMargin);
   EXPECT_LT(took, kHeartbeat + kMargin);
   const auto results = ranks.wait(std::chrono::seconds(10));
-  for (const auto& each : results) {
-    EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
-  }
+  expect_all_ok(results);
 }
 
 }  // namespace

@@ -14,7 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/channel/link.h"
+#include "gpipe/distributed/channel/message.h"
+#include "gpipe/distributed/channel/receiver.h"
+#include "gpipe/distributed/channel/sender.h"
 #include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/foreign_parameters.h"

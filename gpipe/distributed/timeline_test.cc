@@ -17,6 +17,7 @@
 namespace gpipe {
 namespace {
 
+using testing::expect_all_ok;
 using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
@@ -90,12 +91,7 @@ const RankProgramEntry kTimeline("timeline", [] {
 });
 
 TEST(DistributedTimeline, HasTheMessagesOfTheRank) {
-  const auto results = Ranks("timeline", 3).wait();
-  for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    EXPECT_TRUE(results[rank].exit.ok())
-        << "rank " << rank << ": " << to_string(results[rank].exit) << "\n"
-        << results[rank].err;
-  }
+  expect_all_ok(Ranks("timeline", 3).wait());
 }
 
 }  // namespace

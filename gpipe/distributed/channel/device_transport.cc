@@ -18,26 +18,26 @@ namespace gpipe::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Engines =
+using Backends =
     std::map<c10::DeviceType, std::unique_ptr<DeviceTransportBackend>>;
 
 // The pause between two checks whether a transfer is complete. It is shorter
 // than a transfer, and long enough to use little of a core.
-constexpr std::chrono::microseconds kLook{20};
+constexpr std::chrono::microseconds kPollInterval{20};
 
-Engines& engines() {
-  static auto* const engines = new Engines();
-  return *engines;
+Backends& backends() {
+  static auto* const backends = new Backends();
+  return *backends;
 }
 
-const DeviceTransportBackend* engine_of(const c10::Device& device) {
-  const auto found = engines().find(device.type());
-  return found == engines().end() ? nullptr : found->second.get();
+const DeviceTransportBackend* backend_of(const c10::Device& device) {
+  const auto found = backends().find(device.type());
+  return found == backends().end() ? nullptr : found->second.get();
 }
 
 DeviceTransportBackend::Offer offer_of(const c10::Device& device) {
-  const DeviceTransportBackend* const engine = engine_of(device);
-  if (engine) return engine->offer(device);
+  const DeviceTransportBackend* const backend = backend_of(device);
+  if (backend) return backend->offer(device);
   return {"the program has no engine for direct transfers from " +
               device.str() +
               (device.is_cuda()
@@ -62,7 +62,7 @@ class HostWork final : public c10d::Work {
       if (aborted_) throw std::runtime_error("it was aborted");
       if (Clock::now() >= deadline)
         throw std::runtime_error("it took too long");
-      std::this_thread::sleep_for(kLook);
+      std::this_thread::sleep_for(kPollInterval);
     }
     if (inner_->exception()) std::rethrow_exception(inner_->exception());
     inner_->synchronize();
@@ -83,17 +83,17 @@ class HostWork final : public c10d::Work {
 // own. In a group for both directions, a rank's transfers would run one after
 // the other, in the order in which it starts them. Two ranks that both start
 // with a send would then wait forever.
-class DirectCarrier final : public Transport {
+class DeviceTransport final : public Transport {
  public:
-  DirectCarrier(World& world, const DeviceTransportBackend& engine,
-                const c10::Device& device, std::string name)
+  DeviceTransport(World& world, const DeviceTransportBackend& backend,
+                  const c10::Device& device, std::string name)
       : world_(world),
-        engine_(engine),
+        backend_(backend),
         device_(device),
         name_(std::move(name)),
         callback_(world.on_failure([this] { abort(); })) {}
 
-  ~DirectCarrier() override {
+  ~DeviceTransport() override {
     world_.forget(callback_);
     if (world_.failure()) return;
     for (const auto& [ends, group] : groups_) group->shutdown();
@@ -136,9 +136,9 @@ class DirectCarrier final : public Transport {
     const auto client = world_.store().clone();
     client->setTimeout(world_.timeout());
     auto group =
-        engine_.connect(c10::make_intrusive<c10d::PrefixStore>(
-                            c10::str(name_, "/", from, ">", to), client),
-                        world_.rank() == to, device_, world_.timeout());
+        backend_.connect(c10::make_intrusive<c10d::PrefixStore>(
+                             c10::str(name_, "/", from, ">", to), client),
+                         world_.rank() == to, device_, world_.timeout());
     {
       std::lock_guard<std::mutex> lock(mutex_);
       groups_.emplace(std::pair(from, to), group);
@@ -154,7 +154,7 @@ class DirectCarrier final : public Transport {
   }
 
   World& world_;
-  const DeviceTransportBackend& engine_;
+  const DeviceTransportBackend& backend_;
   const c10::Device device_;
   const std::string name_;
 
@@ -165,9 +165,9 @@ class DirectCarrier final : public Transport {
 
 }  // namespace
 
-void register_device_transport(c10::DeviceType type,
-                               std::unique_ptr<DeviceTransportBackend> engine) {
-  engines()[type] = std::move(engine);
+void register_device_transport(
+    c10::DeviceType type, std::unique_ptr<DeviceTransportBackend> backend) {
+  backends()[type] = std::move(backend);
 }
 
 Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
@@ -210,8 +210,8 @@ std::unique_ptr<Transport> make_transport(World& world,
   if (transfers != Transfers::kDirect) {
     return std::make_unique<HostTransport>(world);
   }
-  return std::make_unique<DirectCarrier>(world, *engine_of(device), device,
-                                         name);
+  return std::make_unique<DeviceTransport>(world, *backend_of(device), device,
+                                           name);
 }
 
 }  // namespace gpipe::internal

@@ -42,10 +42,10 @@ class DeviceTransportBackend {
       const c10::Device& device, std::chrono::milliseconds timeout) const = 0;
 };
 
-// Registers `engine` for devices of `type`, for the life of the program. Call
+// Registers `backend` for devices of `type`, for the life of the program. Call
 // it before any pipeline is made. Not thread-safe.
 void register_device_transport(c10::DeviceType type,
-                               std::unique_ptr<DeviceTransportBackend> engine);
+                               std::unique_ptr<DeviceTransportBackend> backend);
 
 // Returns the transport that all ranks use: kDirect if `asked` is kDirect, else
 // kHost. All ranks call this with the same `asked`. If it is kDirect, blocks

@@ -3,8 +3,8 @@
 //
 // UNTESTED: this file compiles and links, but no machine with two GPUs was
 // available, and NCCL refuses two ranks on one GPU. The code that uses it
-// (direct.cc, link.cc, reduce.cc) is tested on simulated accelerators with
-// another engine.
+// (device_transport.cc, sender.cc, receiver.cc, reduce.cc) is tested on
+// simulated accelerators with another backend.
 #ifdef USE_C10D_NCCL  // false if NCCL's header is missing
 
 #include <ATen/cuda/CUDAContext.h>

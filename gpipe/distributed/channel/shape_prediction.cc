@@ -16,14 +16,14 @@ ShapePrediction::Key ShapePrediction::key_of(const MessageId& message) {
           message.to_stage, message.skip,      message.microbatch};
 }
 
-const ShapePrediction::Specs* ShapePrediction::of(
+const ShapePrediction::Specs* ShapePrediction::predict(
     const MessageId& message) const {
   const auto found = past_.find(key_of(message));
   if (found == past_.end() || !found->second.twice) return nullptr;
   return &found->second.specs;
 }
 
-void ShapePrediction::learn(const MessageId& message, const Specs& specs) {
+void ShapePrediction::observe(const MessageId& message, const Specs& specs) {
   const Key key = key_of(message);
   const auto found = past_.find(key);
   if (found != past_.end()) {

@@ -7,7 +7,8 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/distributed/channel/wire.h"
+#include "gpipe/distributed/channel/message.h"
+#include "gpipe/distributed/channel/tensor_spec.h"
 
 namespace gpipe::internal {
 
@@ -22,11 +23,11 @@ class ShapePrediction {
 
   // Returns the predicted tensors of `message` if it had the same ones in its
   // last two steps, else null. (Predictions after only one step would be wrong
-  // more often.) The pointer is valid until learn() is called.
-  const Specs* of(const MessageId& message) const;
+  // more often.) The pointer is valid until observe() is called.
+  const Specs* predict(const MessageId& message) const;
 
   // Records that `message` had the tensors `specs`.
-  void learn(const MessageId& message, const Specs& specs);
+  void observe(const MessageId& message, const Specs& specs);
 
  private:
   // All members of a MessageId except `step`.

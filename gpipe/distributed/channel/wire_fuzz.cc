@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "gpipe/bytes/crc32c.h"
+#include "gpipe/distributed/channel/message.h"
+#include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"
 #include "gpipe/testing/fuzz/check.h"
 #include "gpipe/testing/fuzz/mutate.h"

@@ -18,6 +18,7 @@
 namespace gpipe::internal {
 namespace {
 
+using testing::expect_all_ok;
 using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
@@ -113,9 +114,7 @@ const RankProgramEntry kClip("clip", [] {
 });
 
 TEST(Norms, AreThoseOfOneProcessToTheBit) {
-  for (const auto& each : Ranks("clip", kRanks).wait()) {
-    EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
-  }
+  expect_all_ok(Ranks("clip", kRanks).wait());
 }
 
 }  // namespace

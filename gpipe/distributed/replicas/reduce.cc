@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "gpipe/distributed/channel/wire.h"
+#include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
 

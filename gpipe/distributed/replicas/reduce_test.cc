@@ -19,6 +19,7 @@ namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
+using testing::expect_all_ok;
 using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
@@ -180,9 +181,7 @@ const RankProgramEntry kDiffer("differ", [] {
 class Reduce : public ::testing::TestWithParam<int> {};
 
 TEST_P(Reduce, AddsInTheOrderOfTheMembersToTheBit) {
-  for (const auto& each : Ranks("sums", GetParam()).wait()) {
-    EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
-  }
+  expect_all_ok(Ranks("sums", GetParam()).wait());
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Reduce, ::testing::Values(1, 2, 3, 4));

@@ -19,6 +19,7 @@ namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
+using testing::expect_all_ok;
 using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
@@ -149,16 +150,12 @@ const RankProgramEntry kErrors("errors", [] {
 class ReplicaSumsTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(ReplicaSumsTest, AddsABucketUpWhileOthersAreNotThere) {
-  for (const auto& each : Ranks("overlap", GetParam()).wait()) {
-    EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
-  }
+  expect_all_ok(Ranks("overlap", GetParam()).wait());
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, ReplicaSumsTest, ::testing::Values(2, 3, 4));
 
 TEST(ReplicaSums, AStepThatIsStoppedIsForgotten) {
-  for (const auto& each : Ranks("stopped", 2).wait()) {
-    EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
-  }
+  expect_all_ok(Ranks("stopped", 2).wait());
 }
 
 TEST(ReplicaSums, ErrorsComeOutOfFinish) {

@@ -99,6 +99,15 @@ WorldOptions world_options() {
   return options;
 }
 
+void expect_all_ok(const std::vector<RankResult>& results) {
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    EXPECT_TRUE(results[rank].ended) << "rank " << rank;
+    EXPECT_TRUE(results[rank].exit.ok())
+        << "rank " << rank << ": " << to_string(results[rank].exit) << "\n"
+        << results[rank].out << results[rank].err;
+  }
+}
+
 struct Ranks::State {
   std::mutex mutex;
   std::condition_variable written;

@@ -37,6 +37,9 @@ struct RankResult {
   std::string out, err;
 };
 
+// Expects that all ranks have ended by themselves, with exit code 0.
+void expect_all_ok(const std::vector<RankResult>& results);
+
 // The running ranks of one program.
 class Ranks {
  public:

@@ -28,7 +28,7 @@ const RankProgramEntry kPauses("pauses", [] {
   const auto options = world_options();
   const Rendezvous meeting = meet(options);
   std::atomic<bool> heard{false};
-  FailureDetector watch(
+  FailureDetector detector(
       meeting.control, options.rank, options.size, seconds(60),
       [&](const RankFailure& failure) {
         // The other rank may have left by then.
@@ -50,12 +50,12 @@ const RankProgramEntry kPauses("pauses", [] {
   if (rank == 1) {
     std::cout << "stands still" << std::endl;
     ::raise(SIGSTOP);
-    watch.announce(word);
+    detector.announce(word);
     wait();
   } else if (wait()) {
-    watch.announce(word);
+    detector.announce(word);
   }
-  watch.leave(seconds(5));
+  detector.leave(seconds(5));
   return 0;
 });
 

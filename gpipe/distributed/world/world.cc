@@ -16,9 +16,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
+#include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/failure_detector.h"
 #include "gpipe/distributed/world/rendezvous.h"
-#include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/runtime/device/origin.h"
 
 namespace gpipe {
@@ -121,8 +121,8 @@ class World::Impl {
     changed_.notify_all();
     // Each rank that learns of the failure tells all others once. So it also
     // reaches ranks whose own connection to the failed rank still works.
-    if (internal::FailureDetector* const watch = announcer_)
-      watch->announce(failure);
+    if (internal::FailureDetector* const detector = announcer_)
+      detector->announce(failure);
     std::lock_guard<std::mutex> lock(callback_mutex_);
     for (const auto& [number, callback] : callbacks_) callback();
   }
@@ -194,7 +194,7 @@ class World::Impl {
 
   int next_channel() { return next_channel_++; }
 
-  internal::FailureDetector& watch() { return *detector_; }
+  internal::FailureDetector& detector() { return *detector_; }
 
  private:
   struct Waiting {
@@ -288,13 +288,13 @@ c10::intrusive_ptr<c10d::Work> World::receive(const at::Tensor& bytes, int from,
 void World::wait(c10d::Work& work, int peer, const Action& action) {
   impl_->wait(work, peer, action);
 }
-void World::set_waits_for(int peer) { impl_->watch().set_waits_for(peer); }
+void World::set_waits_for(int peer) { impl_->detector().set_waits_for(peer); }
 World::WaitsFor::WaitsFor(World& world, int peer)
     : world_(world),
       peer_(peer),
-      before_(world.impl_->watch().set_waits_for(peer)) {}
+      before_(world.impl_->detector().set_waits_for(peer)) {}
 World::WaitsFor::~WaitsFor() {
-  world_.impl_->watch().set_waits_for(peer_, before_);
+  world_.impl_->detector().set_waits_for(peer_, before_);
 }
 void World::fail(RankFailure failure) { impl_->fail(std::move(failure)); }
 int World::on_failure(std::function<void()> callback) {

@@ -94,7 +94,7 @@ class HostedGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
 };
 
-class Engine final : public internal::DeviceTransportBackend {
+class SimulatedBackend final : public internal::DeviceTransportBackend {
  public:
   Offer offer(const c10::Device& device) const override {
     return {"", "simulated", device.str()};
@@ -107,7 +107,8 @@ class Engine final : public internal::DeviceTransportBackend {
 };
 
 [[maybe_unused]] const bool kRegistered = [] {
-  internal::register_device_transport(c10::kHPU, std::make_unique<Engine>());
+  internal::register_device_transport(c10::kHPU,
+                                      std::make_unique<SimulatedBackend>());
   return true;
 }();
 

@@ -1,0 +1,47 @@
+#include "gpipe/distributed/channel/channel_end.h"
+
+#include <atomic>
+#include <memory>
+
+#include "gpipe/distributed/world/report.h"
+#include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/run/notifier.h"
+
+namespace gpipe::internal {
+
+ChannelEnd::ChannelEnd(World& world, Transport& transport, int peer, Tags tags)
+    : world_(world),
+      transport_(transport),
+      peer_(peer),
+      tags_(tags),
+      stream_(new_stream(transport.device())) {}
+
+void ChannelEnd::rethrow() const {
+  if (thrown_) std::rethrow_exception(thrown_);
+}
+
+void ChannelEnd::guard(const MessageId& message,
+                       const std::function<void()>& part) {
+  try {
+    part();
+  } catch (...) {
+    if (world_.failure()) return;
+    thrown_ = std::current_exception();
+    report_failure(world_, thrown_, message.to_string());
+  }
+}
+
+void wait_for(Worker& worker) {
+  struct Done {
+    std::atomic<bool> done{false};
+    Notifier notifier;
+  };
+  auto done = std::make_shared<Done>();
+  worker.post([done] {
+    done->done = true;
+    done->notifier.notify();
+  });
+  done->notifier.wait([&] { return done->done.load(); }, 0);
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,49 @@
+// The common part of a Sender and a Receiver.
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <exception>
+#include <functional>
+#include <optional>
+
+#include "gpipe/distributed/channel/message.h"
+#include "gpipe/distributed/channel/shape_prediction.h"
+#include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/world/tags.h"
+#include "gpipe/distributed/world/world.h"
+#include "gpipe/runtime/run/worker.h"
+
+namespace gpipe::internal {
+
+// One end of a channel, which is one direction between two ranks. The world
+// transfers the headers, the transport `transport_` the tensors.
+class ChannelEnd {
+ public:
+  // Throws the exception by which this end has failed, if any. Failures of
+  // other ranks are not thrown here; see World::check(). Call it after flush().
+  void rethrow() const;
+
+ protected:
+  // `peer`: the rank at the other end.
+  ChannelEnd(World& world, Transport& transport, int peer, Tags tags);
+
+  // Runs `part`. An exception is reported as a failure of this rank and kept
+  // for rethrow(), unless the world has failed before.
+  void guard(const MessageId& message, const std::function<void()>& part);
+
+  World& world_;
+  Transport& transport_;
+  const int peer_;
+  const Tags tags_;
+  const std::optional<c10::Stream> stream_;  // of this end's thread
+  ShapePrediction prediction_;
+
+ private:
+  std::exception_ptr thrown_;
+};
+
+// Blocks until `worker` has done the tasks that it has now.
+void wait_for(Worker& worker);
+
+}  // namespace gpipe::internal

@@ -1,0 +1,157 @@
+#include "gpipe/distributed/channel/receiver.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "gpipe/distributed/channel/tensor_spec.h"
+#include "gpipe/distributed/channel/wire.h"
+#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/stream.h"
+
+namespace gpipe::internal {
+namespace {
+
+std::string waiting_for(const MessageId& message) {
+  return "waiting for " + message.to_string();
+}
+
+}  // namespace
+
+Receiver::Receiver(World& world, Transport& transport, int from, Tags tags)
+    : ChannelEnd(world, transport, from, tags), worker_([] {}) {}
+
+template <typename Check>
+void Receiver::check_received(const MessageId& expected, Check check) {
+  try {
+    check();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    world_.fail({Fault::kDisagree, peer_, world_.rank(), expected.to_string(),
+                 error.what_without_backtrace()});
+    world_.check();
+  }
+}
+
+void Receiver::expect(std::vector<MessageId> messages, Deliver deliver) {
+  if (messages.empty()) return;
+  worker_.post([this, messages = std::move(messages),
+                deliver = std::move(deliver)] {
+    const StreamScope scope(stream_);
+    Incoming next;
+    for (std::size_t k = 0; k < messages.size() && !world_.failure(); ++k) {
+      guard(messages[k], [&] {
+        if (k == 0) next = post(messages[k]);
+        std::vector<Posted> posted;
+        const Message message = read(std::move(next), messages[k], posted);
+        const Time began = std::chrono::steady_clock::now();
+        if (k + 1 < messages.size()) next = post(messages[k + 1]);
+        std::vector<at::Tensor> tensors;
+        for (Posted& each : posted) {
+          wait(each, messages[k]);
+          tensors.push_back(std::move(each.tensor));
+        }
+        check_received(messages[k],
+                       [&] { deliver(message, std::move(tensors), began); });
+      });
+    }
+  });
+}
+
+void Receiver::wait(const Posted& posted, const MessageId& expected) {
+  if (!posted.work) return;
+  world_.wait(*posted.work, peer_, [&] { return waiting_for(expected); });
+}
+
+Receiver::Incoming Receiver::post(const MessageId& expected) {
+  Incoming incoming;
+  const at::Tensor header = at::empty({kHeaderBytes}, at::kByte);
+  incoming.header = {header, world_.receive(header, peer_, tags_.header, [&] {
+                       return waiting_for(expected);
+                     })};
+  if (const ShapePrediction::Specs* const predicted =
+          prediction_.predict(expected)) {
+    Content content;
+    content.overflow = post_overflow(overflow_of(*predicted), expected);
+    content.tensors = post_tensors(*predicted, expected);
+    incoming.predicted = std::move(content);
+  }
+  return incoming;
+}
+
+Receiver::Posted Receiver::post_overflow(int64_t bytes,
+                                         const MessageId& expected) {
+  Posted overflow{at::empty({bytes}, at::kByte), nullptr};
+  if (bytes > 0) {
+    overflow.work = world_.receive(overflow.tensor, peer_,
+                                   tags_.payload_of(bytes, at::kByte),
+                                   [&] { return waiting_for(expected); });
+  }
+  return overflow;
+}
+
+std::vector<Receiver::Posted> Receiver::post_tensors(
+    const ShapePrediction::Specs& specs, const MessageId& expected) {
+  fault_point("message-in", expected.to_stage, expected.microbatch);
+  std::vector<Posted> posted;
+  for (const TensorSpec& spec : specs) {
+    Posted& each = posted.emplace_back();
+    each.tensor = empty_like_spec(spec, transport_.device());
+    const at::Tensor bytes = bytes_of(each.tensor);
+    if (bytes.numel() == 0) continue;
+    each.work = transport_.receive(bytes, peer_,
+                                   tags_.payload_of(spec.bytes(), spec.type),
+                                   [&] { return waiting_for(expected); });
+  }
+  return posted;
+}
+
+Message Receiver::read(Incoming incoming, const MessageId& expected,
+                       std::vector<Posted>& tensors) {
+  wait(incoming.header, expected);
+  at::Tensor& header = incoming.header.tensor;
+  std::optional<Content>& predicted = incoming.predicted;
+  int64_t more = 0;
+  bool as_predicted = false;
+  check_received(expected, [&] {
+    more = overflow_bytes(header.const_data_ptr<uint8_t>());
+    as_predicted = is_as_predicted(header.const_data_ptr<uint8_t>());
+    TORCH_CHECK(!as_predicted ||
+                    (predicted && predicted->overflow.tensor.numel() == more),
+                "received a message that says it is as predicted, which it is "
+                "not; run the same gpipe on all ranks");
+  });
+  Posted overflow;
+  if (as_predicted) {
+    overflow = predicted->overflow;
+  } else {
+    if (predicted) {
+      // Receives the zeros that were sent for the wrong prediction.
+      wait(predicted->overflow, expected);
+      for (const Posted& each : predicted->tensors) wait(each, expected);
+    }
+    overflow = post_overflow(more, expected);
+  }
+  wait(overflow, expected);
+  if (more > 0) header = at::cat({header, overflow.tensor});
+  Message message;
+  check_received(expected, [&] {
+    message = decode(header.const_data_ptr<uint8_t>(), header.numel());
+    check_expected(message.id, expected);
+    TORCH_CHECK(
+        !as_predicted || *prediction_.predict(expected) == message.tensors,
+        "received a message that says it is as predicted, but has other "
+        "tensors; run the same gpipe on all ranks");
+  });
+  tensors = as_predicted ? std::move(predicted->tensors)
+                         : post_tensors(message.tensors, expected);
+  prediction_.observe(expected, message.tensors);
+  return message;
+}
+
+}  // namespace gpipe::internal

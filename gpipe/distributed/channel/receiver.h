@@ -1,0 +1,86 @@
+// Receives the messages of one direction between two ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "gpipe/distributed/channel/channel_end.h"
+#include "gpipe/distributed/channel/message.h"
+#include "gpipe/distributed/channel/shape_prediction.h"
+#include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/world/tags.h"
+#include "gpipe/distributed/world/world.h"
+#include "gpipe/runtime/run/worker.h"
+
+namespace gpipe::internal {
+
+// A receiver of messages from one rank, with a thread of its own.
+//
+// While a message arrives, the receives for the next one are already posted:
+// for its header and, if they are predicted (shape_prediction.h), for its
+// tensors. So the bytes travel as soon as they are sent. A request and an
+// answer per message would need a free core on both sides, while the workers
+// use all cores.
+class Receiver : public ChannelEnd {
+ public:
+  // A callback for each message. The tensors are on the device of `transport`,
+  // for use on any stream. `began`: when the header had arrived.
+  using Time = std::chrono::steady_clock::time_point;
+  using Deliver =
+      std::function<void(const Message&, std::vector<at::Tensor>, Time began)>;
+
+  Receiver(World& world, Transport& transport, int from, Tags tags);
+
+  // Receives `messages` in this order and calls `deliver` for each, on the
+  // Receiver's thread. Returns at once.
+  //
+  // If a message is not the expected one, or `deliver` throws c10::Error, the
+  // sender is reported as failed on both ranks (Fault::kDisagree). Any other
+  // exception is reported as a failure of this rank; so is
+  // c10::OutOfMemoryError.
+  void expect(std::vector<MessageId> messages, Deliver deliver);
+
+  // Blocks until all messages have arrived, or the world has failed.
+  void flush() { wait_for(worker_); }
+
+ private:
+  // Memory, and the receive that writes into it.
+  struct Posted {
+    at::Tensor tensor;
+    Transport::Work work;  // null if there is nothing to wait for
+  };
+  // The messages of c10d that follow a header.
+  struct Content {
+    Posted overflow;
+    std::vector<Posted> tensors;
+  };
+  // A message whose header is posted, and whose content too if it is predicted.
+  struct Incoming {
+    Posted header;
+    std::optional<Content> predicted;
+  };
+
+  // Runs `check` on what has arrived. A c10::Error that it throws is reported
+  // as a failure of the sender, and a PeerError is thrown instead.
+  template <typename Check>
+  void check_received(const MessageId& expected, Check check);
+  // Posts the receives for the next message.
+  Incoming post(const MessageId& expected);
+  Posted post_overflow(int64_t bytes, const MessageId& expected);
+  std::vector<Posted> post_tensors(const ShapePrediction::Specs& specs,
+                                   const MessageId& expected);
+  // Waits for the header and returns it. Posts `tensors` unless they were
+  // predicted.
+  Message read(Incoming incoming, const MessageId& expected,
+               std::vector<Posted>& tensors);
+  void wait(const Posted& posted, const MessageId& expected);
+
+  Worker worker_;  // last: its thread must end first
+};
+
+}  // namespace gpipe::internal

@@ -1,0 +1,415 @@
+// A rank that is missing, dies, stops, leaves or is too slow ends the step on
+// all ranks. A rank that is only slow does not, and neither do strangers at the
+// ports.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/testing/faulty_ranks.h"
+#include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/world/world.h"
+#include "gpipe/testing/rounds.h"
+
+// LibTorch's store leaks the buffer of its last read when a connection ends.
+// This happens when strangers connect and leave while the rank with the store
+// goes on.
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:c10d::detail::UvTcpSocket::alloc_buffer";
+}
+
+namespace gpipe::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+bool is_running(const std::string& pid) {
+  return ::kill(std::stoi(pid), 0) == 0 || errno != ESRCH;
+}
+
+// Returns the seeds of expect_noticed(). The first four have 3 and 4 ranks and,
+// for each signal, the first, a middle and the last rank at fault.
+std::vector<unsigned> fault_seeds() {
+  std::vector<unsigned> seeds{1, 2,  10, 18, 3,  4,  5,  6,  7,  8,
+                              9, 11, 12, 13, 14, 15, 16, 17, 19, 20};
+  seeds.resize(testing::rounds(4, 20));
+  return seeds;
+}
+
+// Sends a signal to a rank at a random point in time of a step. Expects the
+// other ranks to report it within `report` and to end within 5 s.
+void expect_noticed(int number, const std::string& fault, milliseconds report,
+                    const Arguments& arguments) {
+  milliseconds longest{0}, longest_out{0};
+  const std::vector<unsigned> seeds = fault_seeds();
+  for (const unsigned seed : seeds) {
+    std::mt19937 random(seed);
+    const int ranks = 3 + static_cast<int>(random() % 2);
+    const int at_fault = static_cast<int>(random() % ranks);
+    const auto delay = std::chrono::microseconds(random() % 100000);
+    std::ostringstream round;
+    round << "seed " << seed << ": rank " << at_fault << " of " << ranks
+          << " after " << delay.count() << " us";
+    SCOPED_TRACE(round.str());
+    Ranks running("train", ranks, arguments);
+    for (int rank = 0; rank < ranks; ++rank) {
+      ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
+    }
+    std::this_thread::sleep_for(delay);  // the test needs this delay
+    const int64_t begin = now_ms();
+    running.signal(at_fault, number);
+    const auto results = running.wait_but({at_fault}, seconds(20));
+    const milliseconds out(now_ms() - begin);
+    EXPECT_LE(out, seconds(5));
+    longest_out = std::max(longest_out, out);
+    for (int rank = 0; rank < ranks; ++rank) {
+      SCOPED_TRACE(rank_text(rank));
+      EXPECT_FALSE(is_running(said(results[rank]).at("pid")));
+      if (rank == at_fault) continue;
+      auto words = expect_peer_error(results[rank], fault, at_fault);
+      EXPECT_EQ(words["grads"], "as before");
+      if (words.count("caught") == 0) continue;
+      const milliseconds noticed(std::stoll(words["caught"]) - begin);
+      EXPECT_LE(noticed, report);
+      longest = std::max(longest, noticed);
+    }
+  }
+  std::cout << seeds.size() << " seeds: the error came after at most "
+            << longest.count() << " ms, and the ranks were out after at most "
+            << longest_out.count() << " ms" << std::endl;
+}
+
+TEST(Fault, AKilledRankIsNoticedWithinASecond) {
+  expect_noticed(SIGKILL, "has died", seconds(1), {});
+}
+
+TEST(Fault, AStoppedRankIsNoticedWithinTheHeartbeatTimeoutAndASecond) {
+  expect_noticed(SIGSTOP, "is frozen", seconds(2), {{"heartbeat_ms", "1000"}});
+}
+
+TEST(Fault, ATimeoutOfForeverIsNoneAtAll) {
+  const std::string forever = std::to_string(milliseconds::max().count());
+  Ranks running("train", 2,
+                {{"timeout_ms", forever}, {"heartbeat_ms", forever}});
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
+  }
+  running.signal(1, SIGKILL);
+  const auto results = running.wait_but({1}, seconds(20));
+  expect_peer_error(results[0], "has died", 1);
+}
+
+const RankProgramEntry kIdle("idle", [] {
+  const auto world = World::connect(world_options());
+  const std::clock_t begin = std::clock();
+  std::this_thread::sleep_for(seconds(1));  // the test needs this delay
+  const auto ticks = 1000 * (std::clock() - begin) / CLOCKS_PER_SEC;
+  say("busy", std::to_string(ticks));  // ms of all threads
+  return 0;
+});
+
+TEST(Fault, AShortHeartbeatTimeoutDoesNotKeepACoreBusy) {
+  const auto results = Ranks("idle", 1, {{"heartbeat_ms", "1"}}).wait();
+  EXPECT_LE(std::stoi(said(results[0])["busy"]), 150);
+}
+
+TEST(Fault, ARankThatIsSlowOrPausesIsNoFailure) {
+  const Arguments steps{{"steps", "40"}, {"heartbeat_ms", "1000"}};
+
+  // A layer takes longer than the heartbeat timeout.
+  std::vector<Arguments> slow(3, steps);
+  slow[1] = join(
+      steps,
+      {{"place", "forward"}, {"deed", "sleep"}, {"ms", "1600"}, {"at", "3"}});
+  Ranks slow_ranks("train", slow);
+  const auto bits = bits_of(Ranks("train", 3, steps).wait());
+  EXPECT_EQ(bits_of(slow_ranks.wait()), bits);
+
+  for (const int rank : {0, 2}) {
+    Ranks running("train", 3, steps);
+    ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
+    running.signal(rank, SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(500));  // half of the timeout
+    running.signal(rank, SIGCONT);
+    EXPECT_EQ(bits_of(running.wait()), bits);
+  }
+}
+
+TEST(Fault, ARankThatIsTooSlowIsNamed) {
+  // All forwards come first, so rank 1 has all inputs and waits for no rank.
+  std::vector<Arguments> arguments(
+      2, {{"timeout_ms", "1200"}, {"schedule", "other"}});
+  arguments[1] = join(
+      arguments[1],
+      {{"place", "forward"}, {"deed", "sleep"}, {"ms", "2400"}, {"at", "3"}});
+  const auto results = Ranks("train", arguments).wait(seconds(30));
+  for (int rank = 0; rank < 2; ++rank) {
+    SCOPED_TRACE(rank_text(rank));
+    auto words =
+        expect_peer_error(results[rank], "has not answered in time", 1);
+    EXPECT_EQ(words["action"],
+              "waiting for the gradient of stage 0's output for micro-batch 3 "
+              "of step 4, from stage 1");
+    EXPECT_EQ(words["what"], "nothing came for 1200 ms");
+    EXPECT_EQ(words["grads"], "as before");
+  }
+}
+
+TEST(Fault, ARankThatWaitsForTheOneThatIsTooSlowIsNotBlamed) {
+  // Rank 0 begins the step first and so gives up first. It waits for rank 1,
+  // which waits for rank 2.
+  std::vector<Arguments> arguments(3, {{"timeout_ms", "1500"}, {"at", "3"}});
+  arguments[1] = join(arguments[1],
+                      {{"place", "begin"}, {"deed", "sleep"}, {"ms", "500"}});
+  arguments[2] = join(
+      arguments[2], {{"place", "forward"}, {"deed", "sleep"}, {"ms", "3000"}});
+  const auto results = Ranks("train", arguments).wait(seconds(30));
+  for (int rank = 0; rank < 3; ++rank) {
+    SCOPED_TRACE(rank_text(rank));
+    auto words =
+        expect_peer_error(results[rank], "has not answered in time", 2);
+    EXPECT_EQ(words["reporter"], "0");
+    EXPECT_EQ(words["what"],
+              "nothing came for 1500 ms from rank 1, which waits for rank 2");
+    EXPECT_EQ(words["grads"], "as before");
+  }
+}
+
+TEST(Fault, ARankThatHasLeftIsNamed) {
+  std::vector<Arguments> arguments(3);
+  arguments[1] = {{"steps", "3"}};
+  const auto results = Ranks("train", arguments).wait(seconds(30));
+  EXPECT_TRUE(results[1].exit.ok()) << to_string(results[1].exit);
+  for (const int rank : {0, 2}) {
+    SCOPED_TRACE(rank_text(rank));
+    auto words = expect_peer_error(results[rank], "has left", 1);
+    EXPECT_EQ(words["grads"], "as before");
+  }
+}
+
+TEST(Fault, AMissingRankIsNamedByAll) {
+  const auto results =
+      Ranks("train", 3, {{"WORLD_SIZE", "5"}, {"timeout_ms", "3000"}})
+          .wait(seconds(30));
+  for (const RankResult& each : results) {
+    auto words = expect_peer_error(each, "has not answered in time", 3);
+    EXPECT_THAT(words["what"], HasSubstr("3 of 5 ranks came to 127.0.0.1:"));
+    EXPECT_THAT(words["what"], HasSubstr(" in 3000 ms; missing: 3, 4"));
+  }
+}
+
+// A socket on its own port. It accepts connections, sends `answer`, and closes
+// them if `hangs_up`.
+class Stranger {
+ public:
+  explicit Stranger(std::string answer, bool hangs_up = false)
+      : answer_(std::move(answer)), hangs_up_(hangs_up) {
+    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(socket_, any, length), 0);
+    EXPECT_EQ(::listen(socket_, 16), 0);
+    EXPECT_EQ(::getsockname(socket_, any, &length), 0);
+    port_ = ntohs(address.sin_port);
+    accepter_ = std::thread([this] {
+      std::vector<int> taken;
+      while (true) {
+        const int one = ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
+        if (one < 0) break;
+        ::send(one, answer_.data(), answer_.size(), MSG_NOSIGNAL);
+        if (hangs_up_) {
+          ::close(one);
+        } else {
+          taken.push_back(one);
+        }
+      }
+      for (const int each : taken) ::close(each);
+    });
+  }
+  ~Stranger() {
+    ::shutdown(socket_, SHUT_RDWR);
+    accepter_.join();
+    ::close(socket_);
+  }
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+
+  std::string port() const { return std::to_string(port_); }
+
+ private:
+  const std::string answer_;
+  const bool hangs_up_;
+  int socket_ = -1, port_ = 0;
+  std::thread accepter_;
+};
+
+std::string random_bytes(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::string bytes;
+  while (bytes.size() < count) bytes.push_back(static_cast<char>(random()));
+  return bytes;
+}
+
+TEST(Fault, APortThatIsInUseIsNamed) {
+  for (const std::string& answer :
+       {std::string(), random_bytes(4096, 1), random_bytes(100000, 2)}) {
+    SCOPED_TRACE(std::to_string(answer.size()) + " bytes of garbage");
+    const Stranger stranger(answer);
+    // Rank 0 must end long before its timeout; the others wait for theirs.
+    std::vector<Arguments> arguments(
+        3, {{"MASTER_PORT", stranger.port()}, {"timeout_ms", "1500"}});
+    arguments[0] = {{"MASTER_PORT", stranger.port()}, {"timeout_ms", "20000"}};
+    const auto results = Ranks("train", arguments).wait(seconds(30));
+    for (int rank = 0; rank < 3; ++rank) {
+      SCOPED_TRACE(rank_text(rank));
+      auto words = said(results[rank]);
+      EXPECT_THAT(words["text"], HasSubstr("127.0.0.1:" + stranger.port()));
+      if (rank == 0) {
+        expect_failed_in_order(results[rank]);
+        EXPECT_EQ(words["type"], "DistNetworkError");
+        EXPECT_THAT(words["text"], HasSubstr("Address already in use"));
+        EXPECT_THAT(words["text"], HasSubstr("MASTER_PORT"));
+        EXPECT_LE(results[rank].exit.seconds, 3);
+      } else {
+        expect_peer_error(results[rank], "has not answered in time", 0);
+      }
+    }
+  }
+}
+
+TEST(Fault, AStoreThatHangsUpIsNamed) {
+  const Stranger stranger("", /*hangs_up=*/true);
+  const auto results =
+      Ranks("train", {Arguments{{"RANK", "1"},
+                                {"WORLD_SIZE", "2"},
+                                {"MASTER_PORT", stranger.port()},
+                                {"timeout_ms", "1000"}}})
+          .wait(seconds(30));
+  auto words = expect_peer_error(results[0], "has not answered in time", 0);
+  // LibTorch tries repeatedly, and may give up a little after gpipe does.
+  const std::string place = "the store at 127.0.0.1:" + stranger.port();
+  EXPECT_THAT(words["what"], AnyOf(HasSubstr("no connection to " + place),
+                                   HasSubstr("no answer from " + place)));
+}
+
+// Returns the running child processes of this process.
+std::vector<std::string> children() {
+  std::vector<std::string> pids;
+  for (const auto& each : std::filesystem::directory_iterator("/proc")) {
+    const std::string pid = each.path().filename().string();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file("/proc/" + pid + "/stat");
+    std::string stat;
+    std::getline(file, stat);
+    // The state and the parent follow the name, which may contain anything.
+    std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+    std::string state;
+    pid_t parent = 0;
+    fields >> state >> parent;
+    if (parent == ::getpid()) pids.push_back(pid);
+  }
+  return pids;
+}
+
+struct Listener {
+  std::string address;  // hexadecimal, as in /proc/net/tcp
+  int port;
+};
+
+// Returns the TCP addresses and ports where a process listens.
+std::vector<Listener> listeners_of(const std::string& pid) {
+  std::vector<std::string> inodes;
+  for (const auto& each :
+       std::filesystem::directory_iterator("/proc/" + pid + "/fd")) {
+    std::error_code error;
+    const std::string link =
+        std::filesystem::read_symlink(each.path(), error).string();
+    if (link.rfind("socket:[", 0) == 0) {
+      inodes.push_back(link.substr(8, link.size() - 9));
+    }
+  }
+  std::vector<Listener> listeners;
+  for (const std::string table : {"tcp", "tcp6"}) {
+    std::ifstream lines("/proc/" + pid + "/net/" + table);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream fields(line);
+      std::vector<std::string> field(10);
+      for (std::string& each : field) fields >> each;
+      const bool listens = field[3] == "0A";
+      const bool own =
+          std::find(inodes.begin(), inodes.end(), field[9]) != inodes.end();
+      if (!listens || !own) continue;
+      const std::size_t colon = field[1].find(':');
+      listeners.push_back({field[1].substr(0, colon),
+                           std::stoi(field[1].substr(colon + 1), nullptr, 16)});
+    }
+  }
+  return listeners;
+}
+
+// Sends `bytes` to a port and returns the open connection.
+int send_to_port(int port, const std::string& bytes) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  EXPECT_EQ(
+      ::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address),
+      0);
+  ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  return socket;
+}
+
+TEST(Fault, StrangersAtThePortsOfTheLoopbackDoNotDisturb) {
+  const Arguments steps{{"steps", "100"}};
+  const auto bits = bits_of(Ranks("train", 3, steps).wait());
+  Ranks running("train", 3, steps);
+  std::vector<int> sockets;
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
+  }
+  int found = 0;
+  for (const std::string& pid : children()) {
+    for (const auto& [address, port] : listeners_of(pid)) {
+      ++found;
+      // 127.0.0.1, so other machines cannot connect.
+      EXPECT_EQ(address, "0100007F");
+      for (const std::size_t count : {0, 3, 8, 24, 5000}) {
+        sockets.push_back(
+            send_to_port(port, random_bytes(count, port + count)));
+        ::close(send_to_port(port, random_bytes(count, port)));
+      }
+    }
+  }
+  EXPECT_GE(found, 4);  // the store, and Gloo on each rank
+  EXPECT_EQ(bits_of(running.wait()), bits);
+  for (const int each : sockets) ::close(each);
+}
+
+}  // namespace
+}  // namespace gpipe::testing

@@ -1,0 +1,275 @@
+// Errors of a pipeline of processes: on the rank where they happen they are
+// those of a pipeline of threads, and the other ranks get a PeerError with the
+// text.
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/testing/comparison.h"
+#include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/models.h"
+
+namespace gpipe {
+namespace {
+
+using testing::check;
+using testing::error_of;
+using testing::expect_all_ok;
+using testing::mean_square;
+using testing::RankProgramEntry;
+using testing::Ranks;
+using testing::world_options;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+// Layers with the same tensor twice in a tuple, one of which is changed in
+// place.
+struct TwiceImpl : nn::Module {
+  std::tuple<Tensor, Tensor> forward(Tensor x) { return {x, x}; }
+};
+TORCH_MODULE(Twice);
+struct ChangeFirstImpl : nn::Module {
+  Tensor forward(std::tuple<Tensor, Tensor> pair) {
+    return std::get<0>(pair).relu_() + std::get<1>(pair);
+  }
+};
+TORCH_MODULE(ChangeFirst);
+
+const RankProgramEntry kTwice("twice", [] {
+  const auto world = World::connect(world_options());
+  const nn::Sequential layers{nn::Linear(4, 4), Twice(), ChangeFirst()};
+  DistributedPipeline pipeline(layers,
+                               DistributedOptions({2, 1})
+                                   .device(torch::kCPU)
+                                   .checkpoint(Checkpoint::kNever),
+                               world);
+  try {
+    pipeline->train_step(torch::ones({4, 4}), torch::ones({4, 4}), mean_square,
+                         one_forward_one_backward(2, 2));
+  } catch (const PeerError& error) {
+    std::cout << "rank " << error.failure().rank << " "
+              << to_string(error.failure().fault) << ": "
+              << error.failure().what << std::endl;
+  } catch (const c10::Error& error) {
+    std::cout << error.what_without_backtrace() << std::endl;
+  }
+  return 0;
+});
+
+// The last layer captures the first one's matrix, which is on another rank.
+const RankProgramEntry kCaptured("captured", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  nn::Embedding embedding(5, 4);
+  nn::Sequential layers(embedding, nn::Linear(4, 4),
+                        testing::Lambda([weight = embedding->weight](Tensor x) {
+                          return x.matmul(weight.t());
+                        }));
+  DistributedPipeline pipeline(
+      layers, DistributedOptions({1, 2}).device(torch::kCPU).threads(1), world);
+  try {
+    pipeline->train_step(torch::arange(4), torch::ones({4, 5}), mean_square,
+                         one_forward_one_backward(2, 2));
+  } catch (const PeerError& error) {
+    std::cout << "rank " << error.failure().rank << " "
+              << to_string(error.failure().fault) << ": "
+              << error.failure().what << std::endl;
+  } catch (const c10::ValueError& error) {
+    std::cout << error.what_without_backtrace() << std::endl;
+  }
+  for (const Tensor& each : layers->parameters()) {
+    check(!each.grad().defined(), "gradients are as they were");
+  }
+  return 0;
+});
+
+// A layer of rank 1 returns a NaN in one micro-batch. Rank 1 throws
+// NonFiniteError, rank 0 a PeerError, and no gradient changes.
+const RankProgramEntry kNonFinite("non_finite", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  nn::Sequential layers(
+      nn::Linear(4, 4), nn::Tanh(), nn::Linear(4, 4),
+      testing::Lambda([](Tensor x) {
+        return current_microbatch() == 2 ? (x - x.detach() - 1).log() : x;
+      }),
+      nn::Linear(4, 2));
+  DistributedPipeline pipeline(
+      layers, DistributedOptions({2, 3}).device(torch::kCPU).threads(1), world);
+  try {
+    pipeline->train_step(torch::ones({8, 4}), torch::ones({8, 2}), mean_square,
+                         one_forward_one_backward(2, 4),
+                         TrainOptions().check_finite(true));
+  } catch (const NonFiniteError& error) {
+    std::cout << error.what_without_backtrace() << "\n"
+              << pipeline->last_failure()->place() << std::endl;
+  } catch (const PeerError& error) {
+    std::cout << "rank " << error.failure().rank << ": " << error.failure().what
+              << std::endl;
+  }
+  for (const Tensor& each : pipeline->parameters()) {
+    check(!each.grad().defined(), "gradients are as they were");
+  }
+  return 0;
+});
+
+struct SumOfPairImpl : nn::Module {
+  Tensor forward(std::tuple<Tensor, Tensor> pair) {
+    return std::get<0>(pair) + std::get<1>(pair);
+  }
+};
+TORCH_MODULE(SumOfPair);
+
+// Expects that `call` throws `error` on rank `at_fault`, and a PeerError with
+// its text on the other rank. Makes a new world, because a failed one is
+// useless.
+void check_refused(nn::Sequential layers, int at_fault,
+                   const std::string& error,
+                   const std::function<void(DistributedPipeline&)>& call) {
+  const auto world = World::connect(world_options());
+  const std::string found = error_of([&] {
+    // The other rank may throw while it makes its pipeline.
+    DistributedPipeline pipeline(
+        std::move(layers),
+        DistributedOptions({1, 1}).chunks(4).device(torch::kCPU).threads(1),
+        world);
+    call(pipeline);
+  });
+  if (world->rank() == at_fault) {
+    check(found.find(error) == 0, "'" + found + "' instead of " + error);
+    return;
+  }
+  check(found.find("gpipe::PeerError: ") == 0, found);
+  const RankFailure failure = world->failure().value();
+  check(failure.rank == at_fault && failure.fault == Fault::kFailed, found);
+  check(error.find(failure.what.substr(0, 50)) != std::string::npos, found);
+}
+
+template <typename Input>
+void check_input_refused(const nn::Sequential& layers, Input input,
+                         const std::string& error) {
+  const auto target = torch::ones({8, 3});
+  check_refused(layers, 0, error, [&](DistributedPipeline& pipeline) {
+    pipeline->train_step(input, target, mean_square,
+                         one_forward_one_backward(2, 4));
+  });
+  check_refused(layers, 0, error, [&](DistributedPipeline& pipeline) {
+    pipeline->evaluate(input, target, mean_square);
+  });
+  check_refused(layers, 0, error, [&](DistributedPipeline& pipeline) {
+    pipeline->forward(input);
+  });
+}
+
+const RankProgramEntry kInputs("inputs", [] {
+  torch::set_num_threads(1);
+  check_input_refused(nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
+                      Tensor(),
+                      "c10::TypeError: the input is an undefined tensor");
+  check_input_refused(nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
+                      torch::ones({8, 3}, torch::kMeta),
+                      "c10::ValueError: the input is on meta but the first "
+                      "partition is on cpu; move it there first (device())");
+  for (const auto& [a, b] :
+       std::vector<std::pair<int64_t, int64_t>>{{6, 8}, {8, 7}, {8, 16}}) {
+    check_input_refused(
+        nn::Sequential(SumOfPair(), nn::Linear(3, 3)),
+        std::make_tuple(torch::ones({a, 3}), torch::ones({b, 3})),
+        "c10::ValueError: the tensors of the input differ in size along "
+        "dimension 0, which is split into micro-batches (sizes: " +
+            std::to_string(a) + " " + std::to_string(b) + ")");
+  }
+  return 0;
+});
+
+// The loss, on rank 1, calls its own pipeline.
+const RankProgramEntry kNested("nested", [] {
+  torch::set_num_threads(1);
+  const std::vector<std::function<void(DistributedPipeline&)>> calls{
+      [](DistributedPipeline& pipeline) { pipeline->any(true); },
+      [](DistributedPipeline& pipeline) { pipeline->clip_grad_norm_(1.0); },
+      [](DistributedPipeline& pipeline) { pipeline->forward(Tensor()); },
+      [](DistributedPipeline& pipeline) {
+        pipeline->evaluate(Tensor(), Tensor(), mean_square);
+      }};
+  for (const auto& call : calls) {
+    check_refused(
+        nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)), 1,
+        "c10::Error: a layer or the loss calls the pipeline that it is part of",
+        [&](DistributedPipeline& pipeline) {
+          pipeline->train_step(
+              torch::ones({8, 3}), torch::ones({8, 3}),
+              [&](const Tensor& output, const Tensor& target) {
+                call(pipeline);
+                return mean_square(output, target);
+              },
+              one_forward_one_backward(2, 4));
+        });
+  }
+  return 0;
+});
+
+TEST(DistributedPipeline, RefusesACapturedParameterOfAnotherRank) {
+  const auto results = Ranks("captured", 2).wait();
+  expect_all_ok(results);
+  const std::string what =
+      "a layer of partition 1 has captured parameter '0.weight' of a layer on "
+      "rank 0. The layer has its own copy of it: the parameter would lose this "
+      "part of its gradient, and the copy would never be updated; pass it as a "
+      "skip tensor (gpipe/skip.h), or choose a balance that puts both layers "
+      "on one rank\n";
+  EXPECT_EQ(results[0].out, "rank 1 has failed: " + what);
+  EXPECT_EQ(results[1].out, what);
+}
+
+TEST(DistributedPipeline, RefusesAChangeOfWhatAnotherLayerGetsToo) {
+  const auto results = Ranks("twice", 2).wait();
+  expect_all_ok(results);
+  const std::string what =
+      "a layer of partition 1 changes a tensor in place that an earlier "
+      "partition has given to more than one layer";
+  EXPECT_EQ(results[1].out.rfind(what, 0), 0U) << results[1].out;
+  EXPECT_EQ(results[0].out.rfind("rank 1 has failed: " + what, 0), 0U)
+      << results[0].out;
+}
+
+TEST(DistributedPipeline, AnInputThatDoesNotFitIsTheErrorOfOneProcess) {
+  expect_all_ok(Ranks("inputs", 2).wait());
+}
+
+TEST(DistributedPipeline, ItsOwnLossMayNotCallIt) {
+  expect_all_ok(Ranks("nested", 2).wait(std::chrono::seconds(30)));
+}
+
+TEST(DistributedPipeline, NamesTheLayerThatGivesWhatIsNotFinite) {
+  const auto results = Ranks("non_finite", 2).wait();
+  expect_all_ok(results);
+  const std::string what =
+      "the output of layer '3' (gpipe::testing::LambdaImpl) is not finite: 8 "
+      "of 8 elements are nan";
+  const std::string place =
+      "partition 1, micro-batch 2, forward (checkpointed), layer '3'";
+  EXPECT_EQ(results[1].out, what + " (in " + place + ")\n" + place + "\n");
+  EXPECT_EQ(results[0].out.rfind("rank 1: " + what, 0), 0U) << results[0].out;
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,344 @@
+#include "gpipe/distributed/testing/faulty_ranks.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "gpipe/bytes/crc32c.h"
+#include "gpipe/distributed/channel/tensor_spec.h"
+#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/schedule.h"
+
+namespace gpipe::testing {
+
+int64_t step_now = 0;
+
+namespace {
+
+using std::chrono::milliseconds;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+int64_t number(const std::string& name, int64_t otherwise) {
+  const std::string text = argument(name);
+  return text.empty() ? otherwise : std::stoll(text);
+}
+
+// Does what this rank was told to do at this place of this step, once.
+void act(const std::string& place) {
+  static std::atomic<bool> acted{false};
+  if (argument("place") != place || number("at", 0) != step_now ||
+      acted.exchange(true)) {
+    return;
+  }
+  const std::string deed = argument("deed");
+  if (deed == "std") throw std::runtime_error(kFaultText);
+  if (deed == "c10") TORCH_CHECK_NOT_IMPLEMENTED(false, kFaultText);
+  if (deed == "other") throw 42;
+  const c10::SourceLocation here{__func__, __FILE__, __LINE__};
+  if (deed == "memory") throw c10::OutOfMemoryError(here, kFaultText);
+  // The error of another world than the pipeline's.
+  if (deed == "peer") {
+    throw PeerError(here, {Fault::kDied, 0, 0, "", ""}, kFaultText);
+  }
+  if (deed == "sleep")
+    std::this_thread::sleep_for(milliseconds(number("ms", 0)));
+}
+
+struct ActInBackward : torch::autograd::Function<ActInBackward> {
+  static Tensor forward(torch::autograd::AutogradContext*, Tensor x) {
+    return x.tanh();
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+    act("backward");
+    return grads;
+  }
+};
+
+struct ActorImpl : nn::Module {
+  Tensor forward(Tensor x) {
+    act("forward");
+    x = ActInBackward::apply(std::move(x));
+    return argument("returns") == "sparse" ? x.to_sparse() : x;
+  }
+};
+TORCH_MODULE(Actor);
+
+Tensor mean_square(const Tensor& output, const Tensor& target) {
+  act("loss");
+  return (output - target).pow(2).mean();
+}
+
+// Returns a model with two layers for each rank.
+nn::Sequential make_model(int ranks) {
+  torch::manual_seed(3);
+  const int64_t inner = number("inner", kWidth);
+  nn::Sequential model;
+  for (int r = 0; r < ranks; ++r) {
+    model->push_back(
+        nn::Linear(r == 0 ? kWidth : inner, r == ranks - 1 ? kWidth : inner));
+    model->push_back(Actor());
+  }
+  model->to(argument("dtype") == "float" ? torch::kFloat : torch::kDouble);
+  return model;
+}
+
+std::vector<int64_t> balance_of(int ranks) {
+  std::vector<int64_t> balance(ranks, 2);
+  if (argument("balance") == "other") {
+    --balance.front();
+    ++balance.back();
+  }
+  return balance;
+}
+
+Checkpoint checkpoint_of(const std::string& name) {
+  if (name == "always") return Checkpoint::kAlways;
+  if (name == "never") return Checkpoint::kNever;
+  return Checkpoint::kExceptLast;
+}
+
+// Returns a checksum of the parameters of this rank.
+std::string bits_of(nn::Module& module) {
+  uint32_t crc = 0;
+  for (const Tensor& each : module.parameters()) {
+    const Tensor bytes = internal::bytes_of(each.detach());
+    crc = internal::crc32c(bytes.const_data_ptr(), bytes.numel(), crc);
+  }
+  return std::to_string(crc);
+}
+
+std::vector<Tensor> grads_of(nn::Module& module) {
+  std::vector<Tensor> grads;
+  for (const Tensor& each : module.parameters()) {
+    grads.push_back(each.grad().defined() ? each.grad().clone() : Tensor());
+  }
+  return grads;
+}
+
+bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  for (std::size_t k = 0; k < a.size(); ++k) {
+    if (a[k].defined() != b[k].defined()) return false;
+    if (a[k].defined() && !a[k].equal(b[k])) return false;
+  }
+  return a.size() == b.size();
+}
+
+}  // namespace
+
+void say(const std::string& key, const std::string& value) {
+  std::string line = value;
+  for (char& each : line) {
+    if (each == '\n') each = ' ';
+  }
+  std::cout << key + ": " + line + "\n" << std::flush;
+}
+
+void say_exception(const std::exception_ptr& exception) {
+  say("caught", std::to_string(now_ms()));
+  try {
+    std::rethrow_exception(exception);
+  } catch (const PeerError& error) {
+    const RankFailure& failure = error.failure();
+    say("type", "PeerError");
+    say("fault", to_string(failure.fault));
+    say("rank", std::to_string(failure.rank));
+    say("reporter", std::to_string(failure.reporter));
+    say("action", failure.action);
+    say("what", failure.what);
+    say("text", error.what_without_backtrace());
+  } catch (const c10::NotImplementedError& error) {
+    say("type", "NotImplementedError");
+    say("text", error.what_without_backtrace());
+  } catch (const c10::ValueError& error) {
+    say("type", "ValueError");
+    say("text", error.what_without_backtrace());
+  } catch (const c10::OutOfMemoryError& error) {
+    say("type", "OutOfMemoryError");
+    say("text", error.what_without_backtrace());
+  } catch (const c10::DistNetworkError& error) {
+    say("type", "DistNetworkError");
+    say("text", error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    say("type", "c10::Error");
+    say("text", error.what_without_backtrace());
+  } catch (const std::runtime_error& error) {
+    say("type", "runtime_error");
+    say("text", error.what());
+  } catch (const std::exception& error) {
+    say("type", "std::exception");
+    say("text", error.what());
+  } catch (int value) {
+    say("type", "int");
+    say("text", std::to_string(value));
+  }
+}
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Trainee::Trainee(int ranks)
+    : layers(make_model(ranks)),
+      optimizer(layers->parameters(),
+                torch::optim::SGDOptions(0.1).momentum(0.9)) {}
+
+DistributedPipeline make_pipeline(const Trainee& trainee,
+                                  const std::shared_ptr<World>& world) {
+  const auto options = DistributedOptions(balance_of(world->size()))
+                           .checkpoint(checkpoint_of(argument("checkpoint")))
+                           .device(torch::kCPU)
+                           .threads(1);
+  if (argument("layers") != "built") {
+    return DistributedPipeline(trainee.layers, options, world);
+  }
+  return DistributedPipeline(
+      LayerBuilder([&](int64_t first, int64_t count) {
+        act("builder");
+        nn::Sequential part;
+        for (int64_t k = first; k < first + count; ++k) {
+          part->push_back(*std::next(trainee.layers->begin(), k));
+        }
+        return part;
+      }),
+      options, world);
+}
+
+StepResult train_step(DistributedPipeline& pipeline) {
+  const int ranks = pipeline->layout().ranks;
+  const auto type =
+      argument("dtype") == "float" ? torch::kFloat : torch::kDouble;
+  torch::manual_seed(100 + step_now);
+  const Tensor input =
+      torch::randn({number("input_rows", kRows), kWidth}, type);
+  const Tensor target =
+      torch::randn({number("target_rows", kRows), kWidth}, type);
+  return pipeline->train_step(
+      input, target, mean_square,
+      argument("schedule") == "other"
+          ? fill_drain(ranks, kMicrobatches)
+          : one_forward_one_backward(ranks, kMicrobatches));
+}
+
+void train(const std::shared_ptr<World>& world, Trainee& trainee) {
+  DistributedPipeline pipeline = make_pipeline(trainee, world);
+  const int64_t steps = number("steps", 1 << 30);
+  while (step_now < steps) {
+    // The gradients of the step before; a step that fails leaves them
+    // unchanged.
+    const std::vector<Tensor> grads = grads_of(*pipeline);
+    try {
+      act("begin");
+      train_step(pipeline);
+    } catch (...) {
+      say_exception(std::current_exception());
+      say("grads", same(grads, grads_of(*pipeline)) ? "as before" : "changed");
+      say("place", pipeline->last_failure() ? pipeline->last_failure()->place()
+                                            : "none");
+      // Some ranks release the world late.
+      std::this_thread::sleep_for(milliseconds(number("hold_ms", 0)));
+      throw;
+    }
+    trainee.optimizer.step();
+    if (++step_now == 2) say("running", "yes");
+  }
+  say("bits", bits_of(*pipeline));
+}
+
+const RankProgramEntry kTrain("train", [] {
+  torch::set_num_threads(1);
+  say("pid", std::to_string(getpid()));
+  if (argument("place").rfind("message", 0) == 0) {
+    internal::set_fault_hook(
+        [](const char* site, int64_t, int64_t) { act(site); });
+  }
+  try {
+    const auto world = World::connect(world_options());
+    Trainee trainee(world->size());
+    train(world, trainee);
+  } catch (...) {
+    // If train() has printed the exception already, the test uses that one.
+    say_exception(std::current_exception());
+    return kFailedAsTold;
+  }
+  return 0;
+});
+
+std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+
+Arguments join(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::map<std::string, std::string> said(const RankResult& result) {
+  std::map<std::string, std::string> words;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(": ");
+    if (colon != std::string::npos) {
+      words.emplace(line.substr(0, colon), line.substr(colon + 2));
+    }
+  }
+  return words;
+}
+
+void expect_failed_in_order(const RankResult& result) {
+  EXPECT_TRUE(result.ended);
+  EXPECT_EQ(result.exit.code, kFailedAsTold) << to_string(result.exit) << "\n"
+                                             << result.out << result.err;
+}
+
+std::map<std::string, std::string> expect_peer_error(const RankResult& result,
+                                                     const std::string& fault,
+                                                     int at_fault) {
+  expect_failed_in_order(result);
+  auto words = said(result);
+  EXPECT_EQ(words["type"], "PeerError");
+  EXPECT_EQ(words["fault"], fault) << words["text"];
+  EXPECT_EQ(words["rank"], std::to_string(at_fault)) << words["text"];
+  return words;
+}
+
+std::vector<std::string> bits_of(const std::vector<RankResult>& results) {
+  expect_all_ok(results);
+  std::vector<std::string> bits;
+  for (const RankResult& each : results) {
+    bits.push_back(said(each)["bits"]);
+    EXPECT_NE(bits.back(), "");
+  }
+  return bits;
+}
+
+std::vector<std::vector<RankResult>> run_rounds(
+    const std::vector<Round>& rounds, std::chrono::seconds limit) {
+  constexpr std::size_t kAtOnce = 3;
+  std::vector<std::vector<RankResult>> results;
+  std::deque<Ranks> running;
+  for (const Round& each : rounds) {
+    if (running.size() == kAtOnce) {
+      results.push_back(running.front().wait(limit));
+      running.pop_front();
+    }
+    running.emplace_back(each.program, each.arguments);
+  }
+  for (Ranks& each : running) results.push_back(each.wait(limit));
+  return results;
+}
+
+}  // namespace gpipe::testing
