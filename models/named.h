@@ -39,8 +39,8 @@ struct ModelSize {
   std::string help;
 };
 
-// Return the names of all models, or of those that are trained on `kind`, in the
-// order of the list in named.cc.
+// Return the names of all models, or of those that are trained on `kind`, in
+// the order of the list in named.cc.
 std::vector<std::string> model_names();
 std::vector<std::string> model_names(DataKind kind);
 

@@ -31,7 +31,7 @@ bool define_flags() {
 }
 
 // Runs before main(), as DEFINE_string() and so on do.
-const bool kDefined = define_flags();
+[[maybe_unused]] const bool kDefined = define_flags();
 
 constexpr char kIntroduction[] =
     R"(train: trains one of gpipe's models through a pipeline.

@@ -2,6 +2,8 @@
 
 #include <absl/strings/str_join.h>
 
+#include <utility>
+
 #include "gpipe/schedule.h"
 
 namespace gpipe::train_program {
@@ -26,20 +28,26 @@ std::string schedules(bool any_stages) {
 std::vector<OptionRow> make_rows() {
   std::vector<OptionRow> rows;
   std::string group;
+  const auto add = [&](const std::string& name, OptionScope scope,
+                       const std::string& help,
+                       std::function<OptionValue(Options&)> value,
+                       const std::string& model = "") {
+    rows.push_back({group, name, scope, help, std::move(value), model});
+  };
   const auto add_sizes_of = [&](const std::string& model) {
     for (const models::ModelSize& size : models::model_sizes(model)) {
-      const auto value = [model, option = size.option](Options& options) {
-        return OptionValue(&(options.sizes.at(model).*option));
-      };
-      rows.push_back(
-          {group, size.flag, OptionScope::kFixed, size.help, value, model});
+      add(
+          size.flag, OptionScope::kFixed, size.help,
+          [model, option = size.option](Options& options) {
+            return OptionValue(&(options.sizes.at(model).*option));
+          },
+          model);
     }
   };
 #define GROUP(title) group = title;
 #define OPTION(type, name, initial, scope, help) \
-  rows.push_back(                                \
-      {group, #name, OptionScope::scope, help,   \
-       [](Options& options) -> OptionValue { return &options.name; }});
+  add(#name, OptionScope::scope, help,           \
+      [](Options& options) { return OptionValue(&options.name); });
 #define MODEL_SIZES(name) \
   for (const auto& model : models::model_names()) add_sizes_of(model);
 #include "train_program/options.inc"

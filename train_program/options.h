@@ -48,7 +48,7 @@ struct OptionRow {
   OptionScope scope;
   std::string help;
   std::function<OptionValue(Options&)> value;
-  std::string model = "";  // the only model with this option; "": all models
+  std::string model;  // the only model with this option; "": all models
 };
 
 // Returns the rows in the order of the help.
