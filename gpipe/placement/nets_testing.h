@@ -82,8 +82,9 @@ std::vector<torch::Tensor> state_of(const Net& net) {
     state.push_back(copy_of(each));
     state.push_back(copy_of(each.grad()));
   }
-  for (const torch::Tensor& each : net->buffers())
+  for (const torch::Tensor& each : net->buffers()) {
     state.push_back(copy_of(each));
+  }
   return state;
 }
 
@@ -143,12 +144,10 @@ Net make() {
 }
 
 template <typename Net>
-std::vector<torch::Tensor> train_on_one(
-    const torch::Tensor& input,
-    const torch::Device& where = reference_device()) {
+std::vector<torch::Tensor> train_on_one(const torch::Tensor& input) {
   Net net = make<Net>();
-  net->to(where);
-  return train(net, input.to(where));
+  net->to(reference_device());
+  return train(net, input.to(reference_device()));
 }
 
 }  // namespace gpipe::testing
