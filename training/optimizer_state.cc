@@ -244,6 +244,75 @@ constexpr char kNameless[] =
     "without a name (give module->named_parameters() of the module whose "
     "parameters the optimizer has)";
 
+// The saved state of a group of parameters.
+struct SavedGroup {
+  std::vector<const OptimizerState::Parameter*> parameters;  // of each one
+  const OptimizerState::Options* options = nullptr;  // null: no parameters
+};
+
+// Returns the part of `state` for each group of an optimizer. Throws
+// c10::ValueError, with all differences, if the state does not fit.
+std::vector<SavedGroup> find_saved(
+    const std::vector<optim::OptimizerParamGroup>& groups,
+    const OptimizerState& state, const Names& names) {
+  const NamesOf names_of = by_tensor(names);
+  std::vector<std::string> nameless, missing, unexpected, misfits, apart;
+  std::set<std::string> known;
+  std::vector<SavedGroup> found(groups.size());
+
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::string first;  // the parameter that the options of the group are from
+    for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
+      const at::Tensor& tensor = groups[g].params()[k];
+      const auto its = names_of.find(tensor.unsafeGetTensorImpl());
+      if (its == names_of.end()) {
+        nameless.push_back(place(g, k, tensor));
+        continue;
+      }
+      const OptimizerState::Parameter* from = nullptr;
+      for (const std::string& each : its->second) {
+        known.insert(each);
+        const auto at = state.parameters.find(each);
+        if (!from && at != state.parameters.end()) from = &at->second;
+      }
+      const std::string& name = its->second.front();
+      if (!from) {
+        missing.push_back(name_text(name));
+        continue;
+      }
+      found[g].parameters.push_back(from);
+      for (const auto& [what, value] : from->tensors) {
+        if (value.sizes() == tensor.sizes()) continue;
+        std::ostringstream text;
+        text << what << " of " << name_text(name) << " is " << value.sizes()
+             << " in the state, but the parameter is " << tensor.sizes();
+        misfits.push_back(std::move(text).str());
+      }
+      const OptimizerState::Options& its_options = state.groups.at(from->group);
+      if (!found[g].options) {
+        found[g].options = &its_options;
+        first = name;
+      } else if (*found[g].options != its_options) {
+        apart.push_back("group " + std::to_string(g) + ": " + name_text(first) +
+                        " and " + name_text(name));
+      }
+    }
+  }
+  for (const auto& [name, parameter] : state.parameters) {
+    if (!known.count(name)) unexpected.push_back(name_text(name));
+  }
+
+  std::ostringstream text;
+  list(text, kNameless, nameless);
+  list(text, "missing (in the optimizer, not in the state)", missing);
+  list(text, "unexpected (in the state, not in the optimizer)", unexpected);
+  list(text, "with another shape", misfits);
+  list(text, "in one group with different saved options", apart);
+  TORCH_CHECK_VALUE(text.str().empty(),
+                    "the state does not fit the optimizer:", text.str());
+  return found;
+}
+
 }  // namespace
 
 OptimizerState optimizer_state(const optim::Optimizer& optimizer,
@@ -294,77 +363,17 @@ void load_optimizer_state(optim::Optimizer& optimizer,
     TORCH_CHECK_VALUE(state.type == kind.name, "the state is that of ",
                       state.type, ", but the optimizer is ", kind.name);
 
-    const NamesOf names_of = by_tensor(names);
-    std::vector<std::string> nameless, missing, unexpected, misfits, apart;
-    std::set<std::string> known;
     auto& groups = optimizer.param_groups();
-    // For each group, the saved state of each parameter.
-    std::vector<std::vector<const OptimizerState::Parameter*>> found(
-        groups.size());
-    std::vector<const OptimizerState::Options*> options(groups.size());
-
+    const std::vector<SavedGroup> found = find_saved(groups, state, names);
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      std::string first;  // the parameter that `options` of the group are from
-      for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
-        const at::Tensor& tensor = groups[g].params()[k];
-        const auto its = names_of.find(tensor.unsafeGetTensorImpl());
-        if (its == names_of.end()) {
-          nameless.push_back(place(g, k, tensor));
-          continue;
-        }
-        const OptimizerState::Parameter* from = nullptr;
-        for (const std::string& each : its->second) {
-          known.insert(each);
-          const auto at = state.parameters.find(each);
-          if (!from && at != state.parameters.end()) from = &at->second;
-        }
-        const std::string& name = its->second.front();
-        if (!from) {
-          missing.push_back(name_text(name));
-          continue;
-        }
-        found[g].push_back(from);
-        for (const auto& [what, value] : from->tensors) {
-          if (value.sizes() == tensor.sizes()) continue;
-          std::ostringstream text;
-          text << what << " of " << name_text(name) << " is " << value.sizes()
-               << " in the state, but the parameter is " << tensor.sizes();
-          misfits.push_back(std::move(text).str());
-        }
-        const OptimizerState::Options& its_options =
-            state.groups.at(from->group);
-        if (!options[g]) {
-          options[g] = &its_options;
-          first = name;
-        } else if (*options[g] != its_options) {
-          apart.push_back("group " + std::to_string(g) + ": " +
-                          name_text(first) + " and " + name_text(name));
-        }
-      }
-    }
-    for (const auto& [name, parameter] : state.parameters) {
-      if (!known.count(name)) unexpected.push_back(name_text(name));
-    }
-
-    std::ostringstream text;
-    list(text, kNameless, nameless);
-    list(text, "missing (in the optimizer, not in the state)", missing);
-    list(text, "unexpected (in the state, not in the optimizer)", unexpected);
-    list(text, "with another shape", misfits);
-    list(text, "in one group with different saved options", apart);
-    const std::string wrong = text.str();
-    TORCH_CHECK_VALUE(wrong.empty(),
-                      "the state does not fit the optimizer:", wrong);
-
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      if (options[g]) {
+      if (found[g].options) {
         Options restored = options_of<Options>(groups[g], optimizer);
-        visit(restored, Restore{*options[g]});
+        visit(restored, Restore{*found[g].options});
         groups[g].set_options(std::make_unique<Options>(restored));
       }
       for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
         const at::Tensor& tensor = groups[g].params()[k];
-        const OptimizerState::Parameter& from = *found[g][k];
+        const OptimizerState::Parameter& from = *found[g].parameters[k];
         void* const key = tensor.unsafeGetTensorImpl();
         if (from.tensors.empty() && from.counts.empty()) {
           optimizer.state().erase(key);

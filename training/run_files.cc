@@ -17,7 +17,7 @@
 #include "training/damage.h"
 #include "training/file_operations.h"
 #include "training/manifest.h"
-#include "training/tensor_file.h"
+#include "training/step_folder.h"
 
 namespace gpipe {
 namespace {
@@ -25,10 +25,6 @@ namespace {
 constexpr char kStep[] = "step-";
 constexpr char kTemporary[] = ".tmp-";
 constexpr char kAside[] = ".old";  // appended to a temporary name
-
-bool starts_with(const std::string& text, const std::string& start) {
-  return text.compare(0, start.size(), start) == 0;
-}
 
 std::optional<int64_t> number_of(const std::string& text) {
   int64_t number = 0;
@@ -47,7 +43,7 @@ std::string step_name(int64_t step) {
 }
 
 std::optional<int64_t> step_of(const std::string& name) {
-  if (!starts_with(name, kStep)) return std::nullopt;
+  if (!name.starts_with(kStep)) return std::nullopt;
   const auto step = number_of(name.substr(sizeof kStep - 1));
   // Rejects "step-7", so that each step has only one name.
   if (!step || step_name(*step) != name) return std::nullopt;
@@ -66,7 +62,7 @@ std::string temporary_name(int64_t step) {
 // its folder is left over if it is for `step` or an earlier one.
 bool is_leftover(const std::string& name, int64_t step) {
   const std::size_t at = name.find(kTemporary);
-  if (!starts_with(name, std::string(".") + kStep) || at == std::string::npos) {
+  if (!name.starts_with(std::string(".") + kStep) || at == std::string::npos) {
     return false;
   }
   const auto its_step = step_of(name.substr(1, at - 1));
@@ -107,174 +103,6 @@ class Temporary {
   std::string path_;
 };
 
-// ---- Writing
-
-std::string file_name(const char* kind, const RunShard& shard) {
-  if (shard.count == 1) return std::string(kind) + ".safetensors";
-  char part[48];
-  std::snprintf(part, sizeof part, "-%05d-of-%05d", shard.index, shard.count);
-  return kind + std::string(part) + ".safetensors";
-}
-
-// Writes the files of this process and returns their manifest.
-internal::Manifest write_part(const std::string& folder, const RunState& state,
-                              const RunShard& shard) {
-  internal::Manifest manifest;
-  manifest.step = state.step;
-  manifest.words = state.words;
-  internal::Manifest::Part& part = manifest.parts.emplace_back();
-  // Writes no file if there is no tensor.
-  const auto write = [&](const char* kind, const StateDict& tensors,
-                         std::optional<internal::TensorFileRecord>& record) {
-    if (tensors.is_empty()) return;
-    record =
-        internal::write_tensor_file(folder, file_name(kind, shard), tensors);
-  };
-  write("model", state.model, part.model);
-
-  if (state.optimizer) {
-    StateDict tensors;
-    manifest.optimizer = *state.optimizer;
-    for (auto& [name, parameter] : manifest.optimizer->parameters) {
-      for (auto& [what, tensor] : parameter.tensors) {
-        tensors.insert(internal::tensor_key(what, name),
-                       std::exchange(tensor, {}));
-      }
-    }
-    write("optimizer", tensors, part.optimizer);
-  }
-
-  StateDict generators;
-  for (const auto& [device, bytes] : state.generators) {
-    generators.insert(device, bytes);
-  }
-  write("generators", generators, part.generators);
-  return manifest;
-}
-
-void write_manifest(const std::string& folder,
-                    const internal::Manifest& manifest) {
-  const std::string text = internal::manifest_text(manifest);
-  internal::FileWriter file(folder + "/" + internal::kManifestName);
-  file.write(text.data(), text.size());
-  file.finish();
-}
-
-// ---- Reading
-
-// Throws Damage if the manifest is missing, damaged or of another step.
-internal::Manifest read_manifest(const std::string& folder, int64_t step) {
-  std::string text;
-  try {
-    const internal::FileReader file(folder + "/" + internal::kManifestName);
-    text.resize(file.size());
-    file.read_at(0, text.data(), text.size());
-  } catch (const c10::Error& error) {
-    throw internal::Damage(error.what_without_backtrace());
-  }
-  internal::Manifest manifest;
-  try {
-    manifest = internal::parse_manifest(text);
-  } catch (const internal::Damage& damage) {
-    throw internal::Damage(std::string(internal::kManifestName) + " " +
-                           damage.what());
-  } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, folder, "/", internal::kManifestName, " ",
-                      error.what_without_backtrace());
-  }
-  if (manifest.step != step) {
-    throw internal::Damage(std::string(internal::kManifestName) +
-                           " is that of step " + std::to_string(manifest.step));
-  }
-  return manifest;
-}
-
-template <typename Visit>
-void for_each_file(const internal::Manifest& manifest, const Visit& visit) {
-  for (const internal::Manifest::Part& part : manifest.parts) {
-    if (part.model) visit(*part.model);
-    if (part.optimizer) visit(*part.optimizer);
-    if (part.generators) visit(*part.generators);
-  }
-}
-
-// Returns whether a step looks complete. Does not read the tensors.
-bool has_all_files(const std::string& folder, int64_t step) {
-  try {
-    const auto none = [](const std::string&) { return false; };
-    for_each_file(read_manifest(folder, step),
-                  [&](const internal::TensorFileRecord& file) {
-                    internal::read_tensor_file(folder, file, none);
-                  });
-    return true;
-  } catch (const internal::Damage&) {
-    return false;
-  } catch (const c10::ValueError&) {
-    return true;  // a later version, which this code cannot check
-  }
-}
-
-RunState read_state(const std::string& folder, int64_t step,
-                    const std::optional<RunFiles::Names>& names,
-                    const RunShard& shard) {
-  internal::Manifest manifest = read_manifest(folder, step);
-  const auto wanted = [&](const std::string& name) {
-    return !names || names->count(name) > 0;
-  };
-  RunState state;
-  state.step = manifest.step;
-  state.words = std::move(manifest.words);
-
-  // Opens every file, at least to check its size and header, even if `names`
-  // needs none of its tensors.
-  StateDict of_optimizer;
-  for (const internal::Manifest::Part& part : manifest.parts) {
-    if (part.model) {
-      state.model.update(
-          internal::read_tensor_file(folder, *part.model, wanted));
-    }
-    if (part.optimizer) {
-      of_optimizer.update(internal::read_tensor_file(
-          folder, *part.optimizer, [&](const std::string& key) {
-            return wanted(key.substr(key.find(':') + 1));
-          }));
-    }
-  }
-
-  if (manifest.optimizer) {
-    OptimizerState& optimizer = state.optimizer.emplace();
-    optimizer.type = manifest.optimizer->type;
-    optimizer.groups = manifest.optimizer->groups;
-    for (auto& [name, parameter] : manifest.optimizer->parameters) {
-      if (!wanted(name)) continue;
-      for (auto& [what, tensor] : parameter.tensors) {
-        const at::Tensor* const found =
-            of_optimizer.find(internal::tensor_key(what, name));
-        if (!found)
-          throw internal::Damage(internal::tensor_key(what, name) +
-                                 " is in no file");
-        tensor = *found;
-      }
-      optimizer.parameters.emplace(name, std::move(parameter));
-    }
-  }
-
-  const std::size_t own =
-      manifest.parts.size() == static_cast<std::size_t>(shard.count)
-          ? static_cast<std::size_t>(shard.index)
-          : 0;
-  for (std::size_t k = 0; k < manifest.parts.size(); ++k) {
-    const auto& file = manifest.parts[k].generators;
-    if (!file) continue;
-    const StateDict generators = internal::read_tensor_file(
-        folder, *file, [&](const std::string&) { return k == own; });
-    for (const auto& item : generators) {
-      state.generators[item.key()] = item.value();
-    }
-  }
-  return state;
-}
-
 }  // namespace
 
 RunFiles::RunFiles(std::string folder, RunFilesOptions options)
@@ -309,15 +137,16 @@ void RunFiles::save(const RunState& state) {
   })[0];
   const std::string path = folder_ + "/" + name;
 
-  const std::vector<std::string> parts = together(
-      [&] { return internal::manifest_text(write_part(path, state, shard)); });
+  const std::vector<std::string> parts = together([&] {
+    return internal::manifest_text(internal::write_part(path, state, shard));
+  });
 
   together([&] {
     if (!first) return "";
     std::vector<internal::Manifest> manifests;
     for (const auto& each : parts)
       manifests.push_back(internal::parse_manifest(each));
-    write_manifest(path, internal::merge(std::move(manifests)));
+    internal::write_manifest(path, internal::merge(std::move(manifests)));
     internal::sync_folder(path);
     // An earlier save of this step now has the temporary name.
     if (!internal::exchange_folder(path, folder_of(state.step),
@@ -398,7 +227,7 @@ std::vector<std::string> RunFiles::together(
               "all_gather returned ", all.size(), " texts for ", shard.count,
               " processes");
   for (std::size_t k = 0; k < all.size(); ++k) {
-    TORCH_CHECK(starts_with(all[k], "+"), "process ", k, " of ", shard.count,
+    TORCH_CHECK(all[k].starts_with("+"), "process ", k, " of ", shard.count,
                 ": ", all[k].substr(std::min<std::size_t>(all[k].size(), 1)));
     all[k].erase(0, 1);
   }
@@ -433,7 +262,7 @@ std::string RunFiles::damage_of(int64_t step, const std::optional<Names>& names,
   const RunShard& shard = options_.shard();
   const auto words = together([&]() -> std::string {
     try {
-      state = read_state(folder_of(step), step, names, shard);
+      state = internal::read_state(folder_of(step), step, names, shard);
       return "";
     } catch (const internal::Damage& damage) {
       return damage.what();
@@ -455,7 +284,7 @@ void RunFiles::remove_old_steps(int64_t saved, const std::string& temporary) {
     for (auto step = old.rbegin(); step != old.rend(); ++step) {
       const std::string path = folder_of(*step);
       if (kept < options_.keep()) {
-        if (has_all_files(path, *step)) ++kept;
+        if (internal::has_all_files(path, *step)) ++kept;
         continue;
       }
       // Renames first, so that no process finds a half-removed step.

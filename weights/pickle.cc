@@ -2,130 +2,40 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <unordered_map>
-#include <utility>
 
-#include "weights/dtypes.h"
 #include "weights/in_quotes.h"
+#include "weights/pickle_objects.h"
+#include "weights/pickle_opcodes.h"
 
 namespace gpipe::internal {
 namespace {
 
 using Kind = PickleValue::Kind;
-
-// The opcodes, with the names of Python's pickletools.py.
-enum Opcode : uint8_t {
-  kMark = '(',
-  kStop = '.',
-  kPop = '0',
-  kPopMark = '1',
-  kDup = '2',
-  kBinBytes = 'B',
-  kShortBinBytes = 'C',
-  kBinFloat = 'G',
-  kBinInt = 'J',
-  kBinInt1 = 'K',
-  kBinInt2 = 'M',
-  kNone = 'N',
-  kBinPersId = 'Q',
-  kReduce = 'R',
-  kBinString = 'T',
-  kShortBinString = 'U',
-  kBinUnicode = 'X',
-  kEmptyList = ']',
-  kAppend = 'a',
-  kBuild = 'b',
-  kGlobal = 'c',
-  kDict = 'd',
-  kAppends = 'e',
-  kBinGet = 'h',
-  kLongBinGet = 'j',
-  kList = 'l',
-  kBinPut = 'q',
-  kLongBinPut = 'r',
-  kSetItem = 's',
-  kTuple = 't',
-  kSetItems = 'u',
-  kEmptyDict = '}',
-  kEmptyTuple = ')',
-  kProto = 0x80,
-  kNewObj = 0x81,
-  kTuple1 = 0x85,
-  kTuple2 = 0x86,
-  kTuple3 = 0x87,
-  kNewTrue = 0x88,
-  kNewFalse = 0x89,
-  kLong1 = 0x8a,
-  kShortBinUnicode = 0x8c,
-  kBinUnicode8 = 0x8d,
-  kBinBytes8 = 0x8e,
-  kStackGlobal = 0x93,
-  kMemoize = 0x94,
-  kFrame = 0x95,
-  kByteArray8 = 0x96,
-};
-
-enum Function : int64_t {
-  kOrderedDict,
-  kSize,
-  kDevice,
-  kRebuildTensorV2,
-  kRebuildTensorV3,
-  kRebuildParameter,
-};
-
-struct FunctionName {
-  const char* module;
-  const char* name;
-  Function function;
-};
-
-constexpr FunctionName kFunctions[] = {
-    {"collections", "OrderedDict", kOrderedDict},
-    {"torch", "Size", kSize},
-    {"torch", "device", kDevice},
-    {"torch._utils", "_rebuild_tensor_v2", kRebuildTensorV2},
-    {"torch._utils", "_rebuild_tensor_v3", kRebuildTensorV3},
-    {"torch._utils", "_rebuild_parameter", kRebuildParameter},
-    {"torch._utils", "_rebuild_parameter_with_state", kRebuildParameter},
-};
+using enum PickleOpcode;
 
 // The maximum number of nested MARKs. A state dict has 3.
 constexpr std::size_t kMaxMarks = 1000;
 
-// The limit of LibTorch's operators. It also bounds the work of one call.
-constexpr std::size_t kMaxDimensions = 64;
-
 // The machine that executes the opcodes of a pickle. The comment of Pickle in
 // the header says what the opcodes may do.
-class Machine {
+class Machine : private PickleObjects {
  public:
   Machine(std::string_view bytes, std::deque<PickleValue>& values)
-      : bytes_(bytes), values_(values) {}
+      : PickleObjects(values), bytes_(bytes) {}
 
   const PickleValue* run() {
     while (true) {
       at_ = position_;
-      const uint8_t opcode = byte();
+      const auto opcode = static_cast<PickleOpcode>(byte());
       if (opcode == kStop) return pop();
       step(opcode);
     }
   }
 
  private:
-  template <typename... Parts>
-  [[noreturn]] void fail(const Parts&... parts) const {
-    TORCH_CHECK_VALUE(false, "pickle, byte ", at_, ": ", parts...);
-  }
-
-  template <typename... Parts>
-  void check(bool condition, const Parts&... parts) const {
-    if (C10_UNLIKELY(!condition)) fail(parts...);
-  }
-
   // ---- The bytes
 
   std::string_view take(uint64_t count) {
@@ -182,20 +92,16 @@ class Machine {
   // ---- The stack. A list, tuple or dict under construction begins at the last
   // ---- mark, and the values below the mark cannot be reached.
 
-  PickleValue* add(Kind kind) {
-    values_.emplace_back();
-    values_.back().kind = kind;
-    return &values_.back();
+  void push(PickleValue* value) { stack_.push_back(value); }
+  void push_integer(int64_t value) { push_new(Kind::kInt)->integer = value; }
+  void push_text(Kind kind, uint64_t size) {
+    push_new(kind)->text = take(size);
   }
 
-  PickleValue* push(Kind kind) {
-    stack_.push_back(add(kind));
+  PickleValue* push_new(Kind kind) {
+    push(add(kind));
     return stack_.back();
   }
-
-  void push_integer(int64_t value) { push(Kind::kInt)->integer = value; }
-  void push_bool(bool value) { push(Kind::kBool)->integer = value; }
-  void push_text(Kind kind, uint64_t size) { push(kind)->text = take(size); }
 
   std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
 
@@ -216,6 +122,13 @@ class Machine {
     return value;
   }
 
+  // Returns the items of the container on top of the stack.
+  std::vector<const PickleValue*>& top_items(Kind kind) const {
+    PickleValue* value = top();
+    check(value->kind == kind, "adds an item to ", value->kind_name());
+    return value->items;
+  }
+
   // Moves the values above the last mark to the end of `items`.
   void pop_mark(std::vector<const PickleValue*>& items) {
     check(!marks_.empty(), "no mark on the stack");
@@ -226,27 +139,34 @@ class Machine {
     marks_.pop_back();
   }
 
-  // Returns the container for the values above the last mark, which is the
-  // value below the mark.
-  PickleValue* below_mark(Kind kind) const {
+  // Returns the items of the container for the values above the last mark. The
+  // container is the value below the mark.
+  std::vector<const PickleValue*>& items_below_mark(Kind kind) const {
     check(!marks_.empty(), "no mark on the stack");
     const std::size_t mark = marks_.back();
     const std::size_t floor = marks_.size() < 2 ? 0 : marks_[marks_.size() - 2];
     check(mark > floor, "takes from an empty stack");
     PickleValue* value = stack_[mark - 1];
     check(value->kind == kind, "adds items to ", value->kind_name());
-    return value;
+    return value->items;
   }
 
   void check_pairs(std::size_t items) const {
     check(items % 2 == 0, "a dict's key without a value");
   }
 
+  // Replaces the values above the last mark by a container of them.
+  void push_marked(Kind kind) {
+    PickleValue* value = add(kind);
+    pop_mark(value->items);
+    push(value);
+  }
+
   void push_tuple(std::size_t count) {
     PickleValue* tuple = add(Kind::kTuple);
     tuple->items.resize(count);
     while (count > 0) tuple->items[--count] = pop();
-    stack_.push_back(tuple);
+    push(tuple);
   }
 
   // ---- The memo
@@ -262,136 +182,12 @@ class Machine {
   void recall(uint64_t index) {
     const auto found = memo_.find(index);
     check(found != memo_.end(), "memo ", index, " has not been set");
-    stack_.push_back(found->second);
-  }
-
-  // ---- Names and their meaning
-
-  void push_global(std::string_view module, std::string_view name) {
-    for (const FunctionName& each : kFunctions) {
-      if (module == each.module && name == each.name) {
-        push(Kind::kFunction)->integer = each.function;
-        return;
-      }
-    }
-    if (module == "torch" || module == "torch.storage") {
-      if (name == "UntypedStorage") {
-        push(Kind::kStorageClass)->dtype = at::kByte;
-        return;
-      }
-    }
-    if (module == "torch") {
-      if (const DtypeNames* found = find_dtype_by_storage_name(name)) {
-        push(Kind::kStorageClass)->dtype = found->dtype;
-        return;
-      }
-      if (const DtypeNames* found = find_dtype_by_python_name(name)) {
-        push(Kind::kDtype)->dtype = found->dtype;
-        return;
-      }
-    }
-    fail("asks for ", in_quotes(std::string(module) + "." + std::string(name)),
-         ", which is not part of a state dict of plain tensors. Nothing was "
-         "executed. If you trust the file, load it in Python and save the "
-         "tensors alone: torch.save(model.state_dict(), path)");
-  }
-
-  // `id`: ('storage', <class>, key, location, elements).
-  void push_storage(const PickleValue& id) {
-    const auto& items = id.items;
-    check(id.kind == Kind::kTuple && items.size() == 5 &&
-              items[0]->kind == Kind::kString && items[0]->text == "storage" &&
-              items[1]->kind == Kind::kStorageClass &&
-              items[2]->kind == Kind::kString &&
-              items[3]->kind == Kind::kString && items[4]->kind == Kind::kInt &&
-              items[4]->integer >= 0,
-          "a persistent id that does not name a storage");
-    PickleValue* storage = push(Kind::kStorage);
-    storage->dtype = items[1]->dtype;
-    storage->text = items[2]->text;
-    storage->integer = items[4]->integer;
-  }
-
-  void check_sizes(const PickleValue& tuple, const char* what) const {
-    check(tuple.kind == Kind::kTuple, "a tensor's ", what, " are ",
-          tuple.kind_name());
-    check(tuple.items.size() <= kMaxDimensions, "a tensor of ",
-          tuple.items.size(), " ", what, "; at most ", kMaxDimensions,
-          " are read");
-    for (const PickleValue* each : tuple.items) {
-      check(each->kind == Kind::kInt && each->integer >= 0,
-            "one of a tensor's ", what, " is ", each->kind_name(), ", ",
-            each->integer);
-    }
-  }
-
-  // `arguments`: (storage, offset, sizes, strides, requires_grad, hooks). With
-  // `v3` the dtype follows. Metadata may follow in both.
-  void push_tensor(const PickleValue& arguments, bool v3) {
-    const auto& items = arguments.items;
-    const std::size_t count = v3 ? 7 : 6;
-    check(items.size() == count || items.size() == count + 1, "a tensor of ",
-          items.size(), " arguments");
-    check(items[0]->kind == Kind::kStorage, "a tensor's storage is ",
-          items[0]->kind_name());
-    check(items[1]->kind == Kind::kInt && items[1]->integer >= 0,
-          "a tensor's offset is ", items[1]->kind_name(), ", ",
-          items[1]->integer);
-    check_sizes(*items[2], "sizes");
-    check_sizes(*items[3], "strides");
-    check(items[2]->items.size() == items[3]->items.size(), "a tensor of ",
-          items[2]->items.size(), " sizes, but ", items[3]->items.size(),
-          " strides");
-    check(!v3 || items[6]->kind == Kind::kDtype, "a tensor's dtype is ",
-          items[std::min<std::size_t>(6, items.size() - 1)]->kind_name());
-    if (items.size() > count) {
-      const PickleValue& metadata = *items[count];
-      check(metadata.kind == Kind::kNone ||
-                (metadata.kind == Kind::kDict && metadata.items.empty()),
-            "a tensor whose conjugation or negation is still to be done; save "
-            "its resolve_conj().resolve_neg()");
-    }
-    PickleValue* tensor = push(Kind::kTensor);
-    tensor->dtype = v3 ? items[6]->dtype : items[0]->dtype;
-    tensor->integer = items[1]->integer;
-    tensor->items = {items[0], items[2], items[3]};
-  }
-
-  void reduce() {
-    PickleValue* arguments =
-        pop(Kind::kTuple, "what a function is called with");
-    const PickleValue* function = pop(Kind::kFunction, "what is called");
-    const auto& items = arguments->items;
-    switch (function->integer) {
-      case kOrderedDict:
-        check(items.empty(), "an OrderedDict made of ", items.size(),
-              " arguments");
-        push(Kind::kDict);
-        return;
-      case kSize:
-        check(items.size() == 1 && items[0]->kind == Kind::kTuple,
-              "a torch.Size that is not made of a tuple");
-        check_sizes(*items[0], "sizes");
-        push(Kind::kTuple)->items = items[0]->items;
-        return;
-      case kDevice:
-        stack_.push_back(arguments);
-        return;
-      case kRebuildTensorV2:
-        return push_tensor(*arguments, /*v3=*/false);
-      case kRebuildTensorV3:
-        return push_tensor(*arguments, /*v3=*/true);
-      case kRebuildParameter:
-        check(!items.empty() && items[0]->kind == Kind::kTensor,
-              "a parameter that is not made of a tensor");
-        *push(Kind::kTensor) = *items[0];
-        return;
-    }
+    push(found->second);
   }
 
   // ---- The opcodes
 
-  void step(uint8_t opcode) {
+  void step(PickleOpcode opcode) {
     switch (opcode) {
       case kProto: {
         const int protocol = byte();
@@ -403,8 +199,7 @@ class Machine {
         return;
       case kMark:
         check(marks_.size() < kMaxMarks, "nested deeper than ", kMaxMarks);
-        marks_.push_back(stack_.size());
-        return;
+        return marks_.push_back(stack_.size());
       case kPop:
         pop();
         return;
@@ -413,15 +208,56 @@ class Machine {
         return pop_mark(dropped);
       }
       case kDup:
-        return stack_.push_back(top());
+        return push(top());
 
+      case kBinPut:
+        return memoize(number(1));
+      case kLongBinPut:
+        return memoize(number(4));
+      case kMemoize:
+        return memoize(memo_.size());
+      case kBinGet:
+        return recall(number(1));
+      case kLongBinGet:
+        return recall(number(4));
+
+      case kGlobal: {
+        const std::string_view module = line();
+        return push(global(module, line()));
+      }
+      case kStackGlobal: {
+        const PickleValue* name = pop(Kind::kString, "a name");
+        return push(
+            global(pop(Kind::kString, "a module's name")->text, name->text));
+      }
+      case kBinPersId:
+        return push(storage(*pop()));
+      case kReduce:
+      case kNewObj: {
+        PickleValue* arguments =
+            pop(Kind::kTuple, "what a function is called with");
+        return push(call(*pop(Kind::kFunction, "what is called"), arguments));
+      }
+      case kBuild: {
+        pop();
+        const PickleValue* object = top();
+        return check(object->kind == Kind::kDict, "sets attributes of ",
+                     object->kind_name());
+      }
+      default:
+        return push_scalar(opcode);
+    }
+  }
+
+  void push_scalar(PickleOpcode opcode) {
+    switch (opcode) {
       case kNone:
-        push(Kind::kNone);
+        push_new(Kind::kNone);
         return;
       case kNewTrue:
-        return push_bool(true);
       case kNewFalse:
-        return push_bool(false);
+        push_new(Kind::kBool)->integer = opcode == kNewTrue;
+        return;
       case kBinInt:
         return push_integer(static_cast<int32_t>(number(4)));
       case kBinInt1:
@@ -431,7 +267,7 @@ class Machine {
       case kLong1:
         return push_integer(long_integer());
       case kBinFloat:
-        push(Kind::kFloat)->real = real();
+        push_new(Kind::kFloat)->real = real();
         return;
 
       case kShortBinUnicode:
@@ -449,7 +285,13 @@ class Machine {
       case kBinBytes8:
       case kByteArray8:
         return push_text(Kind::kBytes, number(8));
+      default:
+        return build_container(opcode);
+    }
+  }
 
+  void build_container(PickleOpcode opcode) {
+    switch (opcode) {
       case kEmptyTuple:
         return push_tuple(0);
       case kTuple1:
@@ -458,258 +300,67 @@ class Machine {
         return push_tuple(2);
       case kTuple3:
         return push_tuple(3);
-      case kTuple: {
-        PickleValue* tuple = add(Kind::kTuple);
-        pop_mark(tuple->items);
-        return stack_.push_back(tuple);
-      }
+      case kTuple:
+        return push_marked(Kind::kTuple);
 
       case kEmptyList:
-        push(Kind::kList);
+        push_new(Kind::kList);
         return;
-      case kList: {
-        PickleValue* list = add(Kind::kList);
-        pop_mark(list->items);
-        return stack_.push_back(list);
-      }
+      case kList:
+        return push_marked(Kind::kList);
       case kAppend: {
         const PickleValue* item = pop();
-        PickleValue* list = top();
-        check(list->kind == Kind::kList, "adds an item to ", list->kind_name());
-        return list->items.push_back(item);
+        return top_items(Kind::kList).push_back(item);
       }
       case kAppends:
-        return pop_mark(below_mark(Kind::kList)->items);
+        return pop_mark(items_below_mark(Kind::kList));
 
       case kEmptyDict:
-        push(Kind::kDict);
+        push_new(Kind::kDict);
         return;
-      case kDict: {
-        PickleValue* dict = add(Kind::kDict);
-        pop_mark(dict->items);
-        check_pairs(dict->items.size());
-        return stack_.push_back(dict);
-      }
+      case kDict:
+        push_marked(Kind::kDict);
+        return check_pairs(stack_.back()->items.size());
       case kSetItem: {
         const PickleValue* value = pop();
         const PickleValue* key = pop();
-        PickleValue* dict = top();
-        check(dict->kind == Kind::kDict, "adds an item to ", dict->kind_name());
-        dict->items.push_back(key);
-        return dict->items.push_back(value);
+        auto& items = top_items(Kind::kDict);
+        items.push_back(key);
+        return items.push_back(value);
       }
       case kSetItems: {
-        PickleValue* dict = below_mark(Kind::kDict);
+        auto& items = items_below_mark(Kind::kDict);
         check_pairs(stack_.size() - marks_.back());
-        return pop_mark(dict->items);
+        return pop_mark(items);
       }
-
-      case kBinPut:
-        return memoize(number(1));
-      case kLongBinPut:
-        return memoize(number(4));
-      case kMemoize:
-        return memoize(memo_.size());
-      case kBinGet:
-        return recall(number(1));
-      case kLongBinGet:
-        return recall(number(4));
-
-      case kGlobal: {
-        const std::string_view module = line();
-        return push_global(module, line());
-      }
-      case kStackGlobal: {
-        const PickleValue* name = pop(Kind::kString, "a name");
-        return push_global(pop(Kind::kString, "a module's name")->text,
-                           name->text);
-      }
-      case kBinPersId:
-        return push_storage(*pop());
-      case kReduce:
-      case kNewObj:
-        return reduce();
-      case kBuild: {
-        pop();
-        const PickleValue* object = top();
-        return check(object->kind == Kind::kDict, "sets attributes of ",
-                     object->kind_name());
-      }
+      default:
+        fail("opcode ", static_cast<int>(opcode), " (",
+             in_quotes(bytes_.substr(at_, 1)),
+             "), which torch.save does not use for a state dict; nothing was "
+             "executed");
     }
-    fail("opcode ", static_cast<int>(opcode), " (",
-         in_quotes(bytes_.substr(at_, 1)),
-         "), which torch.save does not use for a state dict; nothing was "
-         "executed");
   }
 
   const std::string_view bytes_;
   std::size_t position_ = 0;
-  std::size_t at_ = 0;  // position of the opcode that is being executed
-
-  std::deque<PickleValue>& values_;
   std::vector<PickleValue*> stack_;
   std::vector<std::size_t> marks_;  // height of the stack at each mark
   std::unordered_map<uint64_t, PickleValue*> memo_;
 };
 
-// A writer of protocol 2. It memoizes only names.
-class Writer {
- public:
-  std::string take() {
-    opcode(kStop);
-    return std::move(bytes_);
-  }
-
-  void opcode(Opcode opcode) { bytes_.push_back(static_cast<char>(opcode)); }
-
-  void protocol() {
-    opcode(kProto);
-    number(2, 1);
-  }
-
-  void text(std::string_view text) {
-    opcode(kBinUnicode);
-    TORCH_CHECK_VALUE(text.size() <= UINT32_MAX, "a name of ", text.size(),
-                      " bytes is too long for a pickle");
-    number(text.size(), 4);
-    bytes_ += text;
-  }
-
-  void integer(int64_t value) {
-    if (value >= 0 && value < 1 << 8) {
-      opcode(kBinInt1);
-      number(value, 1);
-    } else if (value >= INT32_MIN && value <= INT32_MAX) {
-      opcode(kBinInt);
-      number(static_cast<uint64_t>(value), 4);
-    } else {
-      opcode(kLong1);
-      number(8, 1);
-      number(static_cast<uint64_t>(value), 8);
-    }
-  }
-
-  void integers(const std::vector<int64_t>& values) {
-    if (values.empty()) return opcode(kEmptyTuple);
-    opcode(kMark);
-    for (const int64_t value : values) integer(value);
-    opcode(kTuple);
-  }
-
-  // `lines`: "module\nname\n".
-  void global(const std::string& lines) {
-    const auto [found, is_new] = memo_.emplace(lines, memo_.size());
-    if (!is_new) {
-      opcode(kLongBinGet);
-      number(found->second, 4);
-      return;
-    }
-    opcode(kGlobal);
-    bytes_ += lines;
-    opcode(kLongBinPut);
-    number(found->second, 4);
-  }
-
-  void ordered_dict() {
-    global("collections\nOrderedDict\n");
-    opcode(kEmptyTuple);
-    opcode(kReduce);
-  }
-
- private:
-  void number(uint64_t value, std::size_t width) {
-    for (std::size_t k = 0; k < width; ++k) {
-      bytes_.push_back(static_cast<char>(value >> (8 * k)));
-    }
-  }
-
-  std::string bytes_;
-  std::unordered_map<std::string, std::size_t> memo_;
-};
-
-void write_tensor(Writer& to, const PickledTensor& tensor) {
-  const DtypeNames* names = find_dtype(tensor.dtype);
-  TORCH_CHECK_VALUE(names, in_quotes(tensor.name), " is of dtype ",
-                    tensor.dtype, ", for which a state dict has no name");
-  // A dtype without a storage class is written as an untyped storage and a
-  // dtype.
-  const bool v3 = !names->storage;
-  const auto element = static_cast<int64_t>(c10::elementSize(tensor.dtype));
-  to.global(v3 ? "torch._utils\n_rebuild_tensor_v3\n"
-               : "torch._utils\n_rebuild_tensor_v2\n");
-  to.opcode(kMark);
-
-  to.opcode(kMark);
-  to.text("storage");
-  to.global(v3 ? std::string("torch.storage\nUntypedStorage\n")
-               : std::string("torch\n") + names->storage + "\n");
-  to.text(tensor.key);
-  to.text("cpu");
-  to.integer(v3 ? tensor.storage_bytes : tensor.storage_bytes / element);
-  to.opcode(kTuple);
-  to.opcode(kBinPersId);
-
-  to.integer(tensor.offset);
-  to.integers(tensor.sizes);
-  to.integers(tensor.strides);
-  to.opcode(kNewFalse);  // requires_grad
-  to.ordered_dict();     // hooks
-  if (v3) to.global(std::string("torch\n") + names->python + "\n");
-
-  to.opcode(kTuple);
-  to.opcode(kReduce);
-}
-
 }  // namespace
 
 const char* PickleValue::kind_name() const {
-  switch (kind) {
-    case Kind::kNone:
-      return "None";
-    case Kind::kBool:
-      return "a bool";
-    case Kind::kInt:
-      return "an int";
-    case Kind::kFloat:
-      return "a float";
-    case Kind::kString:
-      return "a str";
-    case Kind::kBytes:
-      return "bytes";
-    case Kind::kTuple:
-      return "a tuple";
-    case Kind::kList:
-      return "a list";
-    case Kind::kDict:
-      return "a dict";
-    case Kind::kDtype:
-      return "a dtype";
-    case Kind::kStorageClass:
-      return "a storage class";
-    case Kind::kStorage:
-      return "a storage";
-    case Kind::kTensor:
-      return "a tensor";
-    case Kind::kFunction:
-      return "a function";
-  }
-  return "?";
+  // In the order of Kind.
+  static constexpr const char* kNames[] = {
+      "None",     "a bool",    "an int",          "a float",
+      "a str",    "bytes",     "a tuple",         "a list",
+      "a dict",   "a dtype",   "a storage class", "a storage",
+      "a tensor", "a function"};
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 Pickle::Pickle(std::string_view bytes)
     : value_(Machine(bytes, values_).run()) {}
-
-std::string pickle_tensors(const std::vector<PickledTensor>& tensors) {
-  Writer writer;
-  writer.protocol();
-  writer.ordered_dict();
-  writer.opcode(kMark);
-  for (const PickledTensor& tensor : tensors) {
-    writer.text(tensor.name);
-    write_tensor(writer, tensor);
-  }
-  writer.opcode(kSetItems);
-  return writer.take();
-}
 
 }  // namespace gpipe::internal

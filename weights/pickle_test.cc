@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpipe/testing/allocation_meter.h"
+#include "weights/pickle_writer.h"
 #include "weights/testing/files.h"
 #include "weights/testing/fixtures.h"
 

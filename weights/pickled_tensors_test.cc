@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "weights/pickle_writer.h"
 #include "weights/testing/files.h"
 #include "weights/testing/fixtures.h"
 

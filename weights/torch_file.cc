@@ -21,6 +21,7 @@
 #include "weights/dtypes.h"
 #include "weights/in_quotes.h"
 #include "weights/pickle.h"
+#include "weights/pickle_writer.h"
 #include "weights/pickled_tensors.h"
 #include "weights/zip_directory.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "weights/pickle.h"
+#include "weights/pickle_writer.h"
 #include "weights/testing/files.h"
 #include "weights/testing/fixtures.h"
 

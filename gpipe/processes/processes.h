@@ -6,16 +6,25 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 namespace gpipe {
+
+namespace internal {
+class Descriptor;
+class Program;
+}  // namespace internal
 
 // The program of a rank.
 struct Command {
@@ -106,9 +115,28 @@ class Processes {
   bool wait_all(Clock::time_point deadline) const;
 
  private:
-  class Watch;
+  struct Rank;
+
+  // On the thread: starts the ranks, reads their output and notices their ends.
+  void start(const internal::Program& program);
+  void run();
+  void find_ends();
+
+  bool all_have_ended() const;
+  void kill_and_reap();
+
+  const OnLine on_line_;
   const double grace_seconds_;
-  std::unique_ptr<Watch> watch_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  // Readable when the thread is to end.
+  std::unique_ptr<internal::Descriptor> wake_;
+
+  // Protects `exit` and `is_reaped` of the ranks, which the thread sets, and
+  // the members below.
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::deque<int> ended_;  // not yet returned by wait_any()
+  std::thread thread_;
 };
 
 // Returns a text such as "exit code 3" or "signal 9 (Killed)".

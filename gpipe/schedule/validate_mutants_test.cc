@@ -96,52 +96,80 @@ bool split_into_blocks(const std::vector<Action>& actions,
   return !open;
 }
 
-// A message to a stage: 'a' (activation) or 'g' (gradient), stage, micro-batch.
-using Message = std::tuple<char, int, int>;
-
-// Returns whether all actions run if ranks wait for messages. Sends are
-// buffered.
-bool ranks_get_done(const Schedule& schedule) {
-  const std::size_t ranks = schedule.ranks.size();
-  std::vector<std::vector<Block>> blocks(ranks);
-  std::map<int, std::size_t> rank_of;
-  std::set<std::pair<int, int>> recomputed;
-  int last = 0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    if (!split_into_blocks(schedule.ranks[rank], blocks[rank])) return false;
-    for (const Action& action : schedule.ranks[rank]) {
-      rank_of[action.stage] = rank;
-      last = std::max(last, action.stage);
-      if (action.kind == ActionKind::kRecompute) {
-        recomputed.insert({action.stage, action.microbatch});
+// The ranks of a schedule, which wait for messages. Sends are buffered.
+class Ranks {
+ public:
+  explicit Ranks(const Schedule& schedule)
+      : schedule_(schedule), arrived_(schedule.ranks.size()) {
+    for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+      for (const Action& action : schedule.ranks[rank]) {
+        rank_of_[action.stage] = rank;
+        last_ = std::max(last_, action.stage);
+        if (action.kind == ActionKind::kRecompute) {
+          recomputed_.insert({action.stage, action.microbatch});
+        }
       }
     }
   }
 
-  std::vector<std::set<Message>> arrived(ranks);
-  std::set<std::tuple<ActionKind, int, int>> done;
-  std::vector<std::size_t> next(ranks, 0);
-  const auto has_arrived = [&](std::size_t rank, const Action& action) {
-    const auto [stage, kind, i, fused_with_next] = action;
-    (void)fused_with_next;
-    if (kind == ActionKind::kForward && stage > 0) {
-      return arrived[rank].count({'a', stage, i}) == 1;
+  // Returns whether all actions run.
+  bool get_done() {
+    const std::size_t ranks = schedule_.ranks.size();
+    std::vector<std::vector<Block>> blocks(ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (!split_into_blocks(schedule_.ranks[rank], blocks[rank])) return false;
     }
-    if (is_backward(action) && stage < last) {
-      return arrived[rank].count({'g', stage, i}) == 1;
+    std::vector<std::size_t> next(ranks, 0);
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        if (next[rank] == blocks[rank].size()) continue;
+        const Block& block = blocks[rank][next[rank]];
+        if (!std::all_of(block.begin(), block.end(), [&](const Action& action) {
+              return has_arrived(rank, action);
+            })) {
+          continue;
+        }
+        for (const Action& action : block) {
+          if (!run(action)) return false;
+        }
+        ++next[rank];
+        moved = true;
+      }
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (next[rank] < blocks[rank].size()) return false;
     }
     return true;
-  };
+  }
+
+ private:
+  // A message to a stage: 'a' (activation) or 'g' (gradient), stage,
+  // micro-batch.
+  using Message = std::tuple<char, int, int>;
+
+  bool has_arrived(std::size_t rank, const Action& action) const {
+    const int stage = action.stage, i = action.microbatch;
+    if (action.kind == ActionKind::kForward && stage > 0) {
+      return arrived_[rank].count({'a', stage, i}) == 1;
+    }
+    if (is_backward(action) && stage < last_) {
+      return arrived_[rank].count({'g', stage, i}) == 1;
+    }
+    return true;
+  }
+
   // Returns false if an action of its own rank that it needs is not done.
-  const auto run = [&](const Action& action) {
+  bool run(const Action& action) {
     const int stage = action.stage, i = action.microbatch;
     const auto did = [&](ActionKind kind) {
-      return done.count({kind, stage, i}) == 1;
+      return done_.count({kind, stage, i}) == 1;
     };
     switch (action.kind) {
       case ActionKind::kForward:
-        if (stage < last)
-          arrived[rank_of[stage + 1]].insert({'a', stage + 1, i});
+        if (stage < last_) {
+          arrived_[rank_of_[stage + 1]].insert({'a', stage + 1, i});
+        }
         break;
       case ActionKind::kRecompute:
         if (!did(ActionKind::kForward) || did(ActionKind::kBackward) ||
@@ -152,43 +180,32 @@ bool ranks_get_done(const Schedule& schedule) {
       case ActionKind::kBackward:
       case ActionKind::kBackwardInput:
         if (!did(ActionKind::kForward)) return false;
-        if (recomputed.count({stage, i}) == 1 && !did(ActionKind::kRecompute)) {
+        if (recomputed_.count({stage, i}) == 1 &&
+            !did(ActionKind::kRecompute)) {
           return false;
         }
-        if (stage > 0) arrived[rank_of[stage - 1]].insert({'g', stage - 1, i});
+        if (stage > 0) {
+          arrived_[rank_of_[stage - 1]].insert({'g', stage - 1, i});
+        }
         break;
       case ActionKind::kBackwardWeight:
         if (!did(ActionKind::kBackwardInput)) return false;
         break;
     }
-    done.insert({action.kind, stage, i});
+    done_.insert({action.kind, stage, i});
     return true;
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      if (next[rank] == blocks[rank].size()) continue;
-      const Block& block = blocks[rank][next[rank]];
-      bool ready = true;
-      for (const Action& action : block) {
-        ready = ready && has_arrived(rank, action);
-      }
-      if (!ready) continue;
-      for (const Action& action : block) {
-        if (!run(action)) return false;
-      }
-      ++next[rank];
-      moved = true;
-    }
   }
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    if (next[rank] < blocks[rank].size()) return false;
-  }
-  return true;
-}
+
+  const Schedule& schedule_;
+  int last_ = 0;  // the last stage
+  std::map<int, std::size_t> rank_of_;
+  std::set<std::pair<int, int>> recomputed_;
+  std::vector<std::set<Message>> arrived_;
+  std::set<std::tuple<ActionKind, int, int>> done_;
+};
 
 bool brute_force(const Schedule& schedule) {
-  return work_is_complete(schedule) && ranks_get_done(schedule);
+  return work_is_complete(schedule) && Ranks(schedule).get_done();
 }
 
 // ---- Valid schedules.

@@ -48,14 +48,13 @@ struct Awaited {
   double made = 0, there = 0;  // when the action ended, and the copy arrived
 };
 
-// The cause of a wait. kComputing is divided into IdleCause::kSchedule and
-// IdleCause::kImbalance later.
-enum class Wait { kComputing, kTransfer, kOverhead, kElsewhere };
+// The cause of a wait while other ranks compute. with_causes() divides it into
+// kSchedule and kImbalance.
+constexpr IdleCause kComputing = IdleCause::kImbalance;
 
 // A part of the idle time before an action, or after the last one.
 struct Piece {
-  double start = 0, end = 0;
-  Wait wait = Wait::kOverhead;
+  IdleSpan span;
   // Index of the next span of the rank; the number of spans after the last one.
   std::size_t before = 0;
 };
@@ -100,12 +99,13 @@ class Explainer {
     return {action.stage, action.kind, action.microbatch, to};
   }
 
-  void add(double from, double to, Wait wait) {
-    if (!pieces_.empty() && pieces_.back().end == from &&
-        pieces_.back().wait == wait && pieces_.back().before == before_) {
-      pieces_.back().end = to;
+  void add(double from, double to, IdleCause cause) {
+    if (!pieces_.empty() && pieces_.back().span.end == from &&
+        pieces_.back().span.cause == cause &&
+        pieces_.back().before == before_) {
+      pieces_.back().span.end = to;
     } else if (from < to) {
-      pieces_.push_back({from, to, wait, before_});
+      pieces_.push_back({{from, to, cause}, before_});
     }
   }
 
@@ -139,7 +139,7 @@ class Explainer {
       }
       if (from < to) {
         const double until = std::min(to, block->end);
-        if (depth > 0) add(from, until, Wait::kComputing);
+        if (depth > 0) add(from, until, kComputing);
         from = std::max(from, until);
       }
       ++block;
@@ -157,7 +157,7 @@ class Explainer {
     if (elsewhere && from < awaited.made) {
       const double until = std::min(to, awaited.made);
       if (in_another_process) {
-        add(from, until, Wait::kElsewhere);
+        add(from, until, IdleCause::kElsewhere);
       } else {
         explain(awaited.rank, from, until, depth + 1);
       }
@@ -165,10 +165,10 @@ class Explainer {
     }
     if (elsewhere && from < std::min(to, awaited.there)) {
       const double until = std::min(to, awaited.there);
-      add(from, until, Wait::kTransfer);
+      add(from, until, IdleCause::kTransfer);
       from = until;
     }
-    add(from, to, Wait::kOverhead);
+    add(from, to, IdleCause::kOverhead);
   }
 
   // Returns the input from another rank that arrived last for `block`.
@@ -270,10 +270,8 @@ std::vector<std::vector<double>> gaps_of_equal_stages(
 std::vector<IdleSpan> with_causes(const std::vector<Piece>& pieces,
                                   const std::vector<double>& gaps) {
   std::vector<double> waits(gaps.size());
-  for (const Piece& each : pieces) {
-    if (each.wait == Wait::kComputing) {
-      waits[each.before] += each.end - each.start;
-    }
+  for (const auto& [span, before] : pieces) {
+    if (span.cause == kComputing) waits[before] += span.end - span.start;
   }
   std::vector<double> of_schedule(gaps.size());
   double left = 0;  // seconds of `gaps` that are left over
@@ -288,52 +286,44 @@ std::vector<IdleSpan> with_causes(const std::vector<Piece>& pieces,
   }
 
   std::vector<IdleSpan> spans;
-  const auto add = [&](double start, double end, IdleCause cause) {
-    if (start < end) spans.push_back({start, end, cause});
-  };
-  for (const Piece& each : pieces) {
-    switch (each.wait) {
-      case Wait::kComputing: {
-        double& budget = of_schedule[each.before];
-        // A rest that comes from rounding does not become a span.
-        const bool all = each.end - each.start <= budget + 1e-12 * each.end;
-        const double until = all ? each.end : each.start + budget;
-        budget = std::max(0.0, budget - (until - each.start));
-        add(each.start, until, IdleCause::kSchedule);
-        add(until, each.end, IdleCause::kImbalance);
-        break;
+  for (const auto& [span, before] : pieces) {
+    double& budget = of_schedule[before];
+    double from = span.start;  // of the rest, which keeps its cause
+    if (span.cause == kComputing) {
+      // A rest that comes from rounding does not become a span.
+      const bool all = span.end - from <= budget + 1e-12 * span.end;
+      from = all ? span.end : from + budget;
+      budget = std::max(0.0, budget - (from - span.start));
+      if (span.start < from) {
+        spans.push_back({span.start, from, IdleCause::kSchedule});
       }
-      case Wait::kTransfer:
-        add(each.start, each.end, IdleCause::kTransfer);
-        break;
-      case Wait::kOverhead:
-        add(each.start, each.end, IdleCause::kOverhead);
-        break;
-      case Wait::kElsewhere:
-        add(each.start, each.end, IdleCause::kElsewhere);
-        break;
     }
+    if (from < span.end) spans.push_back({from, span.end, span.cause});
   }
   return spans;
 }
 
+// The name of a cause, and its part of IdleParts.
+struct Cause {
+  const char* name;
+  double IdleParts::*part;
+};
+
+// In the order of IdleCause.
+constexpr std::array<Cause, 5> kCauses = {
+    {{"warm-up, drain", &IdleParts::schedule},
+     {"imbalance", &IdleParts::imbalance},
+     {"transfer", &IdleParts::transfer},
+     {"overhead", &IdleParts::overhead},
+     {"other processes", &IdleParts::elsewhere}}};
+
+const Cause& entry_of(IdleCause cause) {
+  return kCauses[static_cast<std::size_t>(cause)];
+}
+
 }  // namespace
 
-const char* to_string(IdleCause cause) {
-  switch (cause) {
-    case IdleCause::kSchedule:
-      return "warm-up, drain";
-    case IdleCause::kImbalance:
-      return "imbalance";
-    case IdleCause::kTransfer:
-      return "transfer";
-    case IdleCause::kElsewhere:
-      return "other processes";
-    case IdleCause::kOverhead:
-      break;
-  }
-  return "overhead";
-}
+const char* to_string(IdleCause cause) { return entry_of(cause).name; }
 
 std::vector<std::vector<IdleSpan>> idle_spans(const Timeline& timeline) {
   Explainer explainer(timeline);  // throws if a stage is not possible
@@ -350,12 +340,7 @@ std::vector<IdleParts> idle_parts(const Timeline& timeline) {
   for (const auto& spans : idle_spans(timeline)) {
     IdleParts& sum = parts.emplace_back();
     for (const IdleSpan& each : spans) {
-      double* part = &sum.overhead;
-      if (each.cause == IdleCause::kSchedule) part = &sum.schedule;
-      if (each.cause == IdleCause::kImbalance) part = &sum.imbalance;
-      if (each.cause == IdleCause::kTransfer) part = &sum.transfer;
-      if (each.cause == IdleCause::kElsewhere) part = &sum.elsewhere;
-      *part += each.end - each.start;
+      sum.*entry_of(each.cause).part += each.end - each.start;
     }
   }
   return parts;
@@ -365,21 +350,18 @@ std::string to_text(const std::vector<IdleParts>& parts, int first_rank) {
   const bool whole =
       std::all_of(parts.begin(), parts.end(),
                   [](const IdleParts& each) { return each.elsewhere == 0; });
+  // Without `elsewhere`, the last one, if it is 0 everywhere.
+  const std::vector<Cause> causes(kCauses.begin(), kCauses.end() - whole);
   std::vector<std::vector<std::string>> rows{{"", "idle"}};
-  for (const IdleCause cause :
-       {IdleCause::kSchedule, IdleCause::kImbalance, IdleCause::kTransfer,
-        IdleCause::kOverhead, IdleCause::kElsewhere}) {
-    if (whole && cause == IdleCause::kElsewhere) continue;
-    rows[0].push_back(to_string(cause));
-    rows[0].push_back("");
+  for (const Cause& cause : causes) {
+    rows[0].insert(rows[0].end(), {cause.name, ""});
   }
   const auto add = [&](const std::string& name, const IdleParts& each) {
-    auto& row = rows.emplace_back();
     const double total = each.total();
+    auto& row = rows.emplace_back();
     row = {name, seconds_text(total)};
-    for (const double part : {each.schedule, each.imbalance, each.transfer,
-                              each.overhead, each.elsewhere}) {
-      if (row.size() == rows[0].size()) break;
+    for (const Cause& cause : causes) {
+      const double part = each.*cause.part;
       row.push_back(seconds_text(part));
       row.push_back(percent_text(total > 0 ? part / total : 0));
     }
@@ -387,11 +369,7 @@ std::string to_text(const std::vector<IdleParts>& parts, int first_rank) {
   IdleParts all;
   for (std::size_t r = 0; r < parts.size(); ++r) {
     add("rank " + std::to_string(first_rank + static_cast<int>(r)), parts[r]);
-    all.schedule += parts[r].schedule;
-    all.imbalance += parts[r].imbalance;
-    all.transfer += parts[r].transfer;
-    all.overhead += parts[r].overhead;
-    all.elsewhere += parts[r].elsewhere;
+    for (const Cause& cause : causes) all.*cause.part += parts[r].*cause.part;
   }
   add("all", all);
   std::string text;

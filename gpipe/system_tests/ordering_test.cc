@@ -31,6 +31,8 @@ namespace gpipe {
 namespace {
 
 using testing::difference;
+using testing::linear_model;
+using testing::skip_model;
 using testing::StepState;
 using torch::Tensor;
 
@@ -241,142 +243,143 @@ std::string run(const Workload& workload) {
 
 torch::nn::Sequential conv_model() { return testing::conv_model(0.4); }
 
-std::vector<Workload> workloads() {
-  using testing::linear_model;
-  using testing::skip_model;
-  const auto kAlways = Checkpoint::kAlways;
-  const auto kNever = Checkpoint::kNever;
-  const std::vector<int64_t> x{8, 6}, y{8, 4};
-  return {
-      {"one device", linear_model, x, {6}, {0}, 4, kNever},
-      {"four devices", linear_model, x, {2, 1, 1, 2}, {0, 1, 2, 3}, 4, kNever},
-      {"four devices, checkpointed",
-       linear_model,
-       x,
-       {2, 1, 1, 2},
-       {0, 1, 2, 3},
-       4,
-       kAlways},
-      {"four partitions on one device",
-       linear_model,
-       x,
-       {2, 1, 1, 2},
-       {1, 1, 1, 1},
-       4,
-       kNever},
-      {"four partitions on one device, checkpointed",
-       linear_model,
-       x,
-       {2, 1, 1, 2},
-       {1, 1, 1, 1},
-       4,
-       kAlways},
-      {"skips over four devices",
-       skip_model,
-       y,
-       {1, 2, 2, 2},
-       {0, 1, 2, 3},
-       4,
-       kNever},
-      {"skips on one device",
-       skip_model,
-       y,
-       {1, 2, 2, 2},
-       {2, 2, 2, 2},
-       4,
-       kAlways},
-      {"skips to and fro",
-       skip_model,
-       y,
-       {1, 2, 2, 2},
-       {0, 1, 0, 1},
-       4,
-       kNever},
-      {"one micro-batch", linear_model, x, {2, 2, 2}, {0, 1, 2}, 1, kNever},
-      {"one micro-batch on one device",
-       linear_model,
-       x,
-       {2, 2, 2},
-       {0, 0, 0},
-       1,
-       kNever},
-      {"the current device",
-       model_of_current_device,
-       x,
-       {2, 2, 3},
-       {3, 0, 2},
-       2,
-       kNever},
-      {"convolutions, BatchNorm and dropout",
-       conv_model,
-       {8, 3, 8, 8},
-       {2, 2, 2, 2},
-       {0, 1, 2, 3},
-       3,
-       Checkpoint::kExceptLast},
-      {"from the CPU and back",
-       linear_model,
-       x,
-       {2, 2, 2},
-       {-1, 1, -1},
-       4,
-       kNever},
-      {"over the CPU", linear_model, x, {2, 2, 2}, {1, -1, 1}, 4, kAlways},
-      {"1F1B over four devices",
-       linear_model,
-       x,
-       {2, 1, 1, 2},
-       {0, 1, 2, 3},
-       4,
-       kNever,
-       "1f1b"},
-      {"1F1B on one device, checkpointed",
-       linear_model,
-       x,
-       {3, 3},
-       {1, 1},
-       4,
-       kAlways,
-       "1f1b"},
-      {"zero bubble with skips, two stages per rank",
-       skip_model,
-       y,
-       {1, 2, 2, 2},
-       {0, 1},
-       4,
-       kNever,
-       "zb-interleaved",
-       2},
-      {"interleaved convolutions with dropout",
-       conv_model,
-       {8, 3, 8, 8},
-       {2, 2, 2, 2},
-       {2, 3},
-       3,
-       Checkpoint::kExceptLast,
-       "interleaved-1f1b",
-       2},
-  };
-}
+constexpr auto kAlways = Checkpoint::kAlways;
+constexpr auto kNever = Checkpoint::kNever;
+const std::vector<int64_t> kInput{8, 6}, kSkipInput{8, 4};
+
+const std::vector<Workload> kWorkloads = {
+    {"one device", linear_model, kInput, {6}, {0}, 4, kNever},
+    {"four devices",
+     linear_model,
+     kInput,
+     {2, 1, 1, 2},
+     {0, 1, 2, 3},
+     4,
+     kNever},
+    {"four devices, checkpointed",
+     linear_model,
+     kInput,
+     {2, 1, 1, 2},
+     {0, 1, 2, 3},
+     4,
+     kAlways},
+    {"four partitions on one device",
+     linear_model,
+     kInput,
+     {2, 1, 1, 2},
+     {1, 1, 1, 1},
+     4,
+     kNever},
+    {"four partitions on one device, checkpointed",
+     linear_model,
+     kInput,
+     {2, 1, 1, 2},
+     {1, 1, 1, 1},
+     4,
+     kAlways},
+    {"skips over four devices",
+     skip_model,
+     kSkipInput,
+     {1, 2, 2, 2},
+     {0, 1, 2, 3},
+     4,
+     kNever},
+    {"skips on one device",
+     skip_model,
+     kSkipInput,
+     {1, 2, 2, 2},
+     {2, 2, 2, 2},
+     4,
+     kAlways},
+    {"skips to and fro",
+     skip_model,
+     kSkipInput,
+     {1, 2, 2, 2},
+     {0, 1, 0, 1},
+     4,
+     kNever},
+    {"one micro-batch", linear_model, kInput, {2, 2, 2}, {0, 1, 2}, 1, kNever},
+    {"one micro-batch on one device",
+     linear_model,
+     kInput,
+     {2, 2, 2},
+     {0, 0, 0},
+     1,
+     kNever},
+    {"the current device",
+     model_of_current_device,
+     kInput,
+     {2, 2, 3},
+     {3, 0, 2},
+     2,
+     kNever},
+    {"convolutions, BatchNorm and dropout",
+     conv_model,
+     {8, 3, 8, 8},
+     {2, 2, 2, 2},
+     {0, 1, 2, 3},
+     3,
+     Checkpoint::kExceptLast},
+    {"from the CPU and back",
+     linear_model,
+     kInput,
+     {2, 2, 2},
+     {-1, 1, -1},
+     4,
+     kNever},
+    {"over the CPU", linear_model, kInput, {2, 2, 2}, {1, -1, 1}, 4, kAlways},
+    {"1F1B over four devices",
+     linear_model,
+     kInput,
+     {2, 1, 1, 2},
+     {0, 1, 2, 3},
+     4,
+     kNever,
+     "1f1b"},
+    {"1F1B on one device, checkpointed",
+     linear_model,
+     kInput,
+     {3, 3},
+     {1, 1},
+     4,
+     kAlways,
+     "1f1b"},
+    {"zero bubble with skips, two stages per rank",
+     skip_model,
+     kSkipInput,
+     {1, 2, 2, 2},
+     {0, 1},
+     4,
+     kNever,
+     "zb-interleaved",
+     2},
+    {"interleaved convolutions with dropout",
+     conv_model,
+     {8, 3, 8, 8},
+     {2, 2, 2, 2},
+     {2, 3},
+     3,
+     Checkpoint::kExceptLast,
+     "interleaved-1f1b",
+     2},
+};
 
 TEST(Ordering, NoWorkloadComplains) {
-  for (const Workload& each : workloads())
-    EXPECT_EQ(run(each), "") << each.name;
+  for (const Workload& each : kWorkloads) EXPECT_EQ(run(each), "") << each.name;
 }
 
 TEST(Ordering, DelaysChangeNothing) {
-  const auto all = workloads();
   const auto seeds = static_cast<uint64_t>(testing::rounds(40, 200));
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     simulated::set_delays({seed, /*probability=*/0.2, /*seconds=*/300e-6});
-    const Workload& each = all[seed % all.size()];
+    const Workload& each = kWorkloads[seed % kWorkloads.size()];
     ASSERT_EQ(run(each), "") << each.name << ", seed " << seed;
   }
 }
 
 // The host never waits for the streams, so they always have work.
 TEST(Ordering, AStepDoesNotWaitOnTheHost) {
-  for (const Workload& each : workloads()) {
+  for (const Workload& each : kWorkloads) {
     const auto devices = devices_of(each);
     if (std::any_of(devices.begin(), devices.end(),
                     [](const auto& device) { return device.is_cpu(); })) {
@@ -394,7 +397,7 @@ TEST(Ordering, AStepDoesNotWaitOnTheHost) {
 
 TEST(Ordering, NothingCanBeLeftOut) {
   internal::set_leave_out(leave_out);
-  for (const Workload& each : workloads()) run(each);
+  for (const Workload& each : kWorkloads) run(each);
   std::set<std::string> sites;
   {
     std::lock_guard<std::mutex> lock(mutex);
@@ -404,7 +407,7 @@ TEST(Ordering, NothingCanBeLeftOut) {
   for (const std::string& site : sites) {
     omit(site);
     std::string by;
-    for (const Workload& each : workloads()) {
+    for (const Workload& each : kWorkloads) {
       const std::string complaint = run(each);
       if (complaint.empty()) continue;
       by = "\"" + each.name + "\": " + complaint;

@@ -1,6 +1,10 @@
 #include "training/testing/run_states.h"
 
+#include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
 
 #include "weights/testing/files.h"
 
@@ -37,6 +41,19 @@ void expect_equal(const RunState& a, const RunState& b) {
   for (const auto& [device, bytes] : a.generators) {
     EXPECT_TRUE(bit_equal(bytes, b.generators.at(device)));
   }
+}
+
+at::Tensor numbers(int64_t count, double first) {
+  return at::arange(first, first + static_cast<double>(count),
+                    at::TensorOptions(at::kFloat));
+}
+
+std::string temporary_name(int64_t step) {
+  char host[256] = {}, name[400];
+  gethostname(host, sizeof host - 1);
+  std::snprintf(name, sizeof name, ".step-%012d.tmp-%s-%d",
+                static_cast<int>(step), host, static_cast<int>(getpid()));
+  return name;
 }
 
 }  // namespace gpipe::testing

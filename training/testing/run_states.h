@@ -1,5 +1,10 @@
-// A comparison of run states for tests.
+// Contents, comparison and names of run checkpoints, for tests.
 #pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
 
 #include "training/run_state.h"
 #include "weights/state_dict.h"
@@ -9,5 +14,11 @@ namespace gpipe::testing {
 // Expect that `a` and `b` are equal, bit by bit.
 void expect_equal(const StateDict& a, const StateDict& b);
 void expect_equal(const RunState& a, const RunState& b);
+
+// Returns the floats `first`, `first` + 1, ...
+at::Tensor numbers(int64_t count, double first);
+
+// Returns the name of the folder into which this process writes a step.
+std::string temporary_name(int64_t step);
 
 }  // namespace gpipe::testing

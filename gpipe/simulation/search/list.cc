@@ -14,8 +14,6 @@ namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kUnknown = -1;
 
-std::size_t size(int number) { return static_cast<std::size_t>(number); }
-
 using Recompute = ListRule::Recompute;
 
 // The last completed action of a micro-batch on a stage.
@@ -30,8 +28,6 @@ struct Cell {
   double input = kUnknown, gradient = kUnknown;
 };
 
-// ---- The memory of a rank
-
 // A check that the micro-batches of a rank can finish within its memory limit
 // (banker's algorithm).
 class Bank {
@@ -39,14 +35,12 @@ class Bank {
   Bank(const Problem& problem, const ListRule& rule)
       : problem_(problem), splits_(rule.splits) {
     for (int r = 0; r < problem.ranks; ++r) {
-      if (rule.recompute == Recompute::kAlways) {
-        const auto& own = problem.stages_of[size(r)];
-        modes_.push_back({true, std::vector<char>(own.size(), 1), 0});
-      } else if (rule.recompute == Recompute::kNever) {
-        const auto& own = problem.stages_of[size(r)];
-        modes_.push_back({true, std::vector<char>(own.size(), 0), 0});
-      } else {
+      if (rule.recompute == Recompute::kIfFull) {
         modes_.push_back(lean(problem, r, problem.limit[size(r)]));
+      } else {
+        const std::vector<char> all(problem.stages_of[size(r)].size(),
+                                    rule.recompute == Recompute::kAlways);
+        modes_.push_back({true, all, 0});
       }
     }
   }
@@ -135,8 +129,7 @@ class Bank {
   bool can_begin() const {
     const std::vector<Cell> cells(size(problem_.cells()));
     for (int r = 0; r < problem_.ranks; ++r) {
-      const auto& modes = modes_[size(r)];
-      if (!modes.fits || !is_safe(cells, r, 0, 0)) return false;
+      if (!modes_[size(r)].fits || !is_safe(cells, r, 0, 0)) return false;
     }
     return true;
   }
@@ -146,8 +139,6 @@ class Bank {
   const bool splits_;
   std::vector<Lean> modes_;  // of each rank, for forwards not yet scheduled
 };
-
-// ---- The actions of a rank
 
 // The next action of a rank.
 struct Choice {
@@ -168,7 +159,6 @@ class ListScheduling {
         free_(size(problem.ranks)),
         link_free_(problem.links) {
     order_.ranks.resize(size(problem.ranks));
-    order_.recomputed.resize(cells_.size());
     for (int i = 0; i < problem.microbatches; ++i) {
       cell({0, ActionKind::kForward, i}).input = 0;
     }
@@ -199,6 +189,7 @@ class ListScheduling {
     }
     for (const Cell& cell : cells_) {
       if (cell.progress != Progress::kDone) return std::nullopt;
+      order_.recomputed.push_back(cell.recomputed);
     }
     return std::move(order_);
   }
@@ -264,9 +255,8 @@ class ListScheduling {
     for (const int s : problem_.stages_of[size(rank)]) {
       const Stage& stage = stages_[size(s)];
       first = std::min(first, rule_.splits ? stage.weight : stage.backward);
-      last = std::max(last, stage.forward);
+      last = std::max(last, std::min(stage.forward, problem_.microbatches - 1));
     }
-    last = std::min(last, problem_.microbatches - 1);
     const bool safe = bank_.is_safe(cells_, rank, first, last);
     *cell = before;
     return safe;
@@ -280,6 +270,9 @@ class ListScheduling {
     const double free = free_[size(rank)];
     const auto fill = [&](const Action& action) {
       if (filler.start == kInfinite) filler = {action, false, free};
+    };
+    const auto want = [&](const Action& action, double ready) {
+      wanted.push_back({action, false, std::max(free, ready)});
     };
     for (const int s : problem_.stages_of[size(rank)]) {
       const Stage& stage = stages_[size(s)];
@@ -295,17 +288,10 @@ class ListScheduling {
       Cell& own = cell(backward);
       const bool known = s + 1 == problem_.stages || own.gradient != kUnknown;
       if (!own.recomputed || own.progress == Progress::kRecompute) {
-        if (known) {
-          wanted.push_back({backward, false, std::max(free, own.gradient)});
-        }
+        if (known) want(backward, own.gradient);
       } else if (would_be_safe(rank, &own, Progress::kRecompute, true)) {
-        const double seconds = problem_.durations.of(recompute);
-        if (known) {
-          wanted.push_back(
-              {recompute, false, std::max(free, own.gradient - seconds)});
-        } else {
-          fill(recompute);
-        }
+        known ? want(recompute, own.gradient - problem_.durations.of(recompute))
+              : fill(recompute);
       }
     }
     return best_of(wanted, filler);
@@ -360,11 +346,8 @@ class ListScheduling {
         ++stage.forward;
         own.progress = Progress::kForward;
         own.recomputed = choice.recomputed;
-        order_.recomputed[size(problem_.cell(action))] = choice.recomputed;
         if (action.stage + 1 < problem_.stages) {
-          Action next = action;
-          ++next.stage;
-          cell(next).input =
+          cell({action.stage + 1, action.kind, action.microbatch}).input =
               copied(problem_.durations.forward[size(action.stage)], end);
         }
         break;
@@ -377,9 +360,7 @@ class ListScheduling {
         own.progress = rule_.splits ? Progress::kInput : Progress::kDone;
         if (!rule_.splits) ++stage.weight;
         if (action.stage > 0) {
-          Action next = action;
-          --next.stage;
-          cell(next).gradient =
+          cell({action.stage - 1, action.kind, action.microbatch}).gradient =
               copied(problem_.durations.backward[size(action.stage)], end);
         }
         break;

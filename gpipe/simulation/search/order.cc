@@ -9,8 +9,6 @@ namespace {
 constexpr double kPending = -1;
 constexpr int kNone = -1;
 
-std::size_t size(int number) { return static_cast<std::size_t>(number); }
-
 bool begins_backward(const Action& action) {
   return action.kind == ActionKind::kBackward ||
          action.kind == ActionKind::kBackwardInput;

@@ -11,8 +11,6 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-std::size_t size(int number) { return static_cast<std::size_t>(number); }
-
 std::vector<double> list_of(const char* name, const std::vector<double>& list,
                             const std::vector<double>& otherwise, int stages) {
   if (list.empty()) return otherwise;

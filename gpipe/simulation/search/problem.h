@@ -12,6 +12,9 @@
 
 namespace gpipe::internal {
 
+// Returns a number that is not negative as an index.
+inline std::size_t size(int number) { return static_cast<std::size_t>(number); }
+
 // The stages, ranks, costs and limits for which a schedule is searched.
 struct Problem {
   // Throws std::invalid_argument in the cases of automatic_schedule(), except

@@ -10,8 +10,6 @@
 namespace gpipe::internal {
 namespace {
 
-std::size_t size(int number) { return static_cast<std::size_t>(number); }
-
 bool begins_backward(const Action& action) {
   return action.kind == ActionKind::kBackward ||
          action.kind == ActionKind::kBackwardInput;

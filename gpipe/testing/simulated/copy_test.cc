@@ -25,14 +25,6 @@ using torch::Tensor;
 
 class CopyTest : public SimulatedTest {};
 
-// Returns the current contents of the memory, without waiting. For work that is
-// done or blocked.
-std::vector<float> memory(const Tensor& tensor) {
-  const Tensor host =
-      (is_simulated(tensor) ? host_alias(tensor) : tensor).contiguous();
-  return {host.data_ptr<float>(), host.data_ptr<float>() + host.numel()};
-}
-
 bool same(const Tensor& actual, const Tensor& expected) {
   return actual.dtype() == expected.dtype() && actual.cpu().equal(expected);
 }

@@ -31,11 +31,6 @@ using ::testing::IsNan;
 using ::testing::SizeIs;
 using torch::Tensor;
 
-std::vector<float> values(const Tensor& tensor) {
-  const Tensor host = tensor.cpu();
-  return {host.data_ptr<float>(), host.data_ptr<float>() + host.numel()};
-}
-
 Tensor floats(std::int64_t count, int device = 0) {
   return torch::empty({count}, hpu(device));
 }

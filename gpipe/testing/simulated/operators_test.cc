@@ -2,9 +2,6 @@
 // CPU.
 #include <ATen/Parallel.h>
 #include <ATen/ScalarOps.h>
-#include <c10/core/InferenceMode.h>
-#include <c10/core/StreamGuard.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/functional/upsampling.h>
@@ -17,22 +14,18 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/simulated.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::simulated {
 namespace {
 
-using ::gpipe::testing::error_of;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using torch::Device;
 using torch::Tensor;
 using torch::indexing::Slice;
@@ -79,14 +72,30 @@ std::string difference(const Tensor& actual, const Tensor& expected) {
              : "other values";
 }
 
+// A function whose results are compared.
 struct Case {
+  Case(const char* name, std::function<Tensors(const Device&)> run)
+      : name(name), run(std::move(run)) {}
+
+  // The value of a function of random tensors, and their gradients.
+  Case(const char* name, const std::vector<std::vector<std::int64_t>>& sizes,
+       Tensor (*function)(const Tensors&))
+      : Case(name, [=](const Device& device) {
+          Tensors leaves;
+          for (const auto& each : sizes) {
+            leaves.push_back(normal(device, each, leaves.size() + 1));
+          }
+          return with_grads(std::move(leaves), function);
+        }) {}
+
   const char* name;
-  Tensors (*run)(const Device& device);
+  std::function<Tensors(const Device&)> run;
 };
 
 void PrintTo(const Case& each, std::ostream* out) { *out << each.name; }
 
-class OperatorTest : public SimulatedTest {
+class ValueTest : public SimulatedTest,
+                  public ::testing::WithParamInterface<Case> {
  protected:
   void SetUp() override {
     SimulatedTest::SetUp();
@@ -102,9 +111,6 @@ class OperatorTest : public SimulatedTest {
   int threads_ = 0;
 };
 
-class ValueTest : public OperatorTest,
-                  public ::testing::WithParamInterface<Case> {};
-
 TEST_P(ValueTest, IsThatOfTheCpu) {
   torch::manual_seed(17);
   const Tensors expected = GetParam().run(torch::kCPU);
@@ -118,632 +124,546 @@ TEST_P(ValueTest, IsThatOfTheCpu) {
 }
 
 const Case kLayers[] = {
-    {"Linear",
-     [](const Device& d) {
-       return with_grads(
-           {normal(d, {6, 5}), normal(d, {4, 5}, 2), normal(d, {4}, 3)},
-           [](const Tensors& x) { return torch::linear(x[0], x[1], x[2]); });
-     }},
-    {"LinearWithoutBiasOfThreeDimensions",
-     [](const Device& d) {
-       return with_grads(
-           {normal(d, {2, 3, 5}), normal(d, {4, 5}, 2)},
-           [](const Tensors& x) { return torch::linear(x[0], x[1]); });
-     }},
-    {"Conv2d",
-     [](const Device& d) {
-       return with_grads({normal(d, {2, 3, 9, 8}), normal(d, {4, 3, 3, 3}, 2),
-                          normal(d, {4}, 3)},
-                         [](const Tensors& x) {
-                           return torch::conv2d(x[0], x[1], x[2], 2, 1);
-                         });
-     }},
-    {"Conv2dWithoutBiasInGroups",
-     [](const Device& d) {
-       return with_grads({normal(d, {2, 4, 7, 7}), normal(d, {6, 2, 3, 3}, 2)},
-                         [](const Tensors& x) {
-                           return torch::conv2d(x[0], x[1], {}, 1, 1,
-                                                /*dilation=*/2, /*groups=*/2);
-                         });
-     }},
-    {"Conv2dOfAFrozenInput",
-     [](const Device& d) {
-       const Tensor x = normal(d, {2, 3, 5, 5});
-       return with_grads({normal(d, {2, 3, 3, 3}, 2)}, [&](const Tensors& w) {
-         return torch::conv2d(x, w[0]);
-       });
-     }},
-    {"ConvTranspose2d",
-     [](const Device& d) {
-       return with_grads({normal(d, {2, 3, 5, 5}), normal(d, {3, 4, 3, 3}, 2),
-                          normal(d, {4}, 3)},
-                         [](const Tensors& x) {
-                           return torch::conv_transpose2d(x[0], x[1], x[2], 2);
-                         });
-     }},
-    {"Conv1d",
-     [](const Device& d) {
-       return with_grads(
-           {normal(d, {2, 3, 9}), normal(d, {4, 3, 3}, 2)},
-           [](const Tensors& x) { return torch::conv1d(x[0], x[1]); });
-     }},
-    {"BatchNormInTraining",
-     [](const Device& d) {
-       const Tensor mean = torch::zeros({3}, d), var = torch::ones({3}, d);
-       Tensors all = with_grads(
-           {normal(d, {4, 3, 5, 5}), normal(d, {3}, 2), normal(d, {3}, 3)},
-           [&](const Tensors& x) {
-             return torch::batch_norm(x[0], x[1], x[2], mean, var,
-                                      /*training=*/true, 0.1, 1e-5, false);
+    Case("Linear", {{6, 5}, {4, 5}, {4}},
+         [](const Tensors& x) { return torch::linear(x[0], x[1], x[2]); }),
+    Case("LinearWithoutBiasOfThreeDimensions", {{2, 3, 5}, {4, 5}},
+         [](const Tensors& x) { return torch::linear(x[0], x[1]); }),
+    Case(
+        "Conv2d", {{2, 3, 9, 8}, {4, 3, 3, 3}, {4}},
+        [](const Tensors& x) { return torch::conv2d(x[0], x[1], x[2], 2, 1); }),
+    Case("Conv2dWithoutBiasInGroups", {{2, 4, 7, 7}, {6, 2, 3, 3}},
+         [](const Tensors& x) {
+           return torch::conv2d(x[0], x[1], {}, 1, 1,
+                                /*dilation=*/2, /*groups=*/2);
+         }),
+    Case("Conv2dOfAFrozenInput",
+         [](const Device& d) {
+           const Tensor x = normal(d, {2, 3, 5, 5});
+           return with_grads(
+               {normal(d, {2, 3, 3, 3}, 2)},
+               [&](const Tensors& w) { return torch::conv2d(x, w[0]); });
+         }),
+    Case("ConvTranspose2d", {{2, 3, 5, 5}, {3, 4, 3, 3}, {4}},
+         [](const Tensors& x) {
+           return torch::conv_transpose2d(x[0], x[1], x[2], 2);
+         }),
+    Case("Conv1d", {{2, 3, 9}, {4, 3, 3}},
+         [](const Tensors& x) { return torch::conv1d(x[0], x[1]); }),
+    Case("BatchNormInTraining",
+         [](const Device& d) {
+           const Tensor mean = torch::zeros({3}, d), var = torch::ones({3}, d);
+           Tensors all = with_grads(
+               {normal(d, {4, 3, 5, 5}), normal(d, {3}, 2), normal(d, {3}, 3)},
+               [&](const Tensors& x) {
+                 return torch::batch_norm(x[0], x[1], x[2], mean, var,
+                                          /*training=*/true, 0.1, 1e-5, false);
+               });
+           all.insert(all.end(), {mean, var});
+           return all;
+         }),
+    Case("BatchNormInEvaluation",
+         [](const Device& d) {
+           const Tensor mean = normal(d, {3}, 4), var = normal(d, {3}, 5).abs();
+           return with_grads(
+               {normal(d, {4, 3, 5, 5}), normal(d, {3}, 2), normal(d, {3}, 3)},
+               [&](const Tensors& x) {
+                 return torch::batch_norm(x[0], x[1], x[2], mean, var,
+                                          /*training=*/false, 0.1, 1e-5, false);
+               });
+         }),
+    Case("BatchNormWithoutStatistics", {{4, 3, 5}},
+         [](const Tensors& x) {
+           return torch::batch_norm(x[0], {}, {}, {}, {}, /*training=*/true,
+                                    0.1, 1e-5, false);
+         }),
+    Case("LayerNorm", {{4, 3, 7}, {7}, {7}},
+         [](const Tensors& x) {
+           return torch::layer_norm(x[0], {7}, x[1], x[2]);
+         }),
+    Case("GroupNorm", {{2, 4, 5}, {4}, {4}},
+         [](const Tensors& x) {
+           return torch::group_norm(x[0], 2, x[1], x[2]);
+         }),
+    Case("MaxPool", {{2, 3, 8, 8}},
+         [](const Tensors& x) { return torch::max_pool2d(x[0], 3, 2, 1); }),
+    Case("AveragePool", {{2, 3, 8, 8}},
+         [](const Tensors& x) {
+           return torch::avg_pool2d(x[0], 2) +
+                  torch::adaptive_avg_pool2d(x[0], {4, 4});
+         }),
+    Case("Embedding",
+         [](const Device& d) {
+           const Tensor index = integers(d, 6, {3, 4});
+           return with_grads({normal(d, {6, 5})}, [&](const Tensors& x) {
+             return torch::embedding(x[0], index, /*padding_idx=*/2);
            });
-       all.insert(all.end(), {mean, var});
-       return all;
-     }},
-    {"BatchNormInEvaluation",
-     [](const Device& d) {
-       const Tensor mean = normal(d, {3}, 4), var = normal(d, {3}, 5).abs();
-       return with_grads(
-           {normal(d, {4, 3, 5, 5}), normal(d, {3}, 2), normal(d, {3}, 3)},
-           [&](const Tensors& x) {
-             return torch::batch_norm(x[0], x[1], x[2], mean, var,
-                                      /*training=*/false, 0.1, 1e-5, false);
+         }),
+    Case("CrossEntropy",
+         [](const Device& d) {
+           const Tensor target = integers(d, 5, {8});
+           return with_grads({normal(d, {8, 5})}, [&](const Tensors& x) {
+             return torch::cross_entropy_loss(x[0], target);
            });
-     }},
-    {"BatchNormWithoutStatistics",
-     [](const Device& d) {
-       return with_grads({normal(d, {4, 3, 5})}, [](const Tensors& x) {
-         return torch::batch_norm(x[0], {}, {}, {}, {}, /*training=*/true, 0.1,
-                                  1e-5, false);
-       });
-     }},
-    {"LayerNorm",
-     [](const Device& d) {
-       return with_grads(
-           {normal(d, {4, 3, 7}), normal(d, {7}, 2), normal(d, {7}, 3)},
-           [](const Tensors& x) {
-             return torch::layer_norm(x[0], {7}, x[1], x[2]);
+         }),
+    Case("CrossEntropyWithWeightsAndSmoothing",
+         [](const Device& d) {
+           const Tensor target = integers(d, 5, {8});
+           const Tensor weight = normal(d, {5}, 4).abs();
+           return with_grads({normal(d, {8, 5})}, [&](const Tensors& x) {
+             return torch::cross_entropy_loss(x[0], target, weight,
+                                              at::Reduction::Sum, 1, 0.1);
            });
-     }},
-    {"GroupNorm",
-     [](const Device& d) {
-       return with_grads(
-           {normal(d, {2, 4, 5}), normal(d, {4}, 2), normal(d, {4}, 3)},
-           [](const Tensors& x) {
-             return torch::group_norm(x[0], 2, x[1], x[2]);
-           });
-     }},
-    {"MaxPool",
-     [](const Device& d) {
-       return with_grads({normal(d, {2, 3, 8, 8})}, [](const Tensors& x) {
-         return torch::max_pool2d(x[0], 3, 2, 1);
-       });
-     }},
-    {"AveragePool",
-     [](const Device& d) {
-       return with_grads({normal(d, {2, 3, 8, 8})}, [](const Tensors& x) {
-         return torch::avg_pool2d(x[0], 2) +
-                torch::adaptive_avg_pool2d(x[0], {4, 4});
-       });
-     }},
-    {"Embedding",
-     [](const Device& d) {
-       const Tensor index = integers(d, 6, {3, 4});
-       return with_grads({normal(d, {6, 5})}, [&](const Tensors& x) {
-         return torch::embedding(x[0], index, /*padding_idx=*/2);
-       });
-     }},
-    {"CrossEntropy",
-     [](const Device& d) {
-       const Tensor target = integers(d, 5, {8});
-       return with_grads({normal(d, {8, 5})}, [&](const Tensors& x) {
-         return torch::cross_entropy_loss(x[0], target);
-       });
-     }},
-    {"CrossEntropyWithWeightsAndSmoothing",
-     [](const Device& d) {
-       const Tensor target = integers(d, 5, {8});
-       const Tensor weight = normal(d, {5}, 4).abs();
-       return with_grads({normal(d, {8, 5})}, [&](const Tensors& x) {
-         return torch::cross_entropy_loss(x[0], target, weight,
-                                          at::Reduction::Sum, 1, 0.1);
-       });
-     }},
-    {"OtherLosses",
-     [](const Device& d) {
-       return with_grads(
-           {normal(d, {4, 5}), normal(d, {4, 5}, 2)}, [](const Tensors& x) {
-             const Tensor p = x[0].sigmoid(), q = x[1].sigmoid().detach();
-             return torch::mse_loss(x[0], x[1]) +
-                    torch::mse_loss(x[0], x[1], at::Reduction::None).sum() +
-                    torch::l1_loss(x[0], x[1], at::Reduction::Sum) +
-                    torch::smooth_l1_loss(x[0], x[1]) +
-                    torch::huber_loss(x[0], x[1], at::Reduction::Mean, 0.5) +
-                    torch::binary_cross_entropy(p, q) +
-                    torch::binary_cross_entropy_with_logits(x[0], q) +
-                    torch::kl_div(p.log(), q) +
-                    torch::soft_margin_loss(x[0], q);
-           });
-     }},
-    {"Attention",
-     [](const Device& d) {
-       return with_grads(
-           {normal(d, {2, 3, 4, 8}), normal(d, {2, 3, 4, 8}, 2),
-            normal(d, {2, 3, 4, 8}, 3)},
-           [](const Tensors& x) {
-             const Tensor scores =
-                 x[0].matmul(x[1].transpose(-2, -1)).div(8.0).tril();
-             return scores.masked_fill(scores.eq(0), -1e9)
-                 .softmax(-1)
-                 .matmul(x[2]);
-           });
-     }},
-    {"MultiheadAttention",
-     [](const Device& d) {
-       torch::nn::MultiheadAttention attention(8, 2);
-       attention->to(d);
-       const Tensor x = normal(d, {5, 3, 8});
-       const auto [value, weights] = attention->forward(x, x, x);
-       return Tensors{value, weights};
-     }},
-    {"LstmCell",
-     [](const Device& d) {
-       return with_grads(
-           {normal(d, {3, 4}), normal(d, {3, 5}, 2), normal(d, {3, 5}, 3),
-            normal(d, {20, 4}, 4), normal(d, {20, 5}, 5)},
-           [](const Tensors& x) {
-             const auto [h, c] =
-                 torch::lstm_cell(x[0], {x[1], x[2]}, x[3], x[4]);
-             return h + c;
-           });
-     }},
-    {"Upsample",
-     [](const Device& d) {
-       return with_grads({normal(d, {1, 2, 3, 3})}, [](const Tensors& x) {
-         return F::interpolate(x[0],
-                               F::InterpolateFuncOptions()
-                                   .scale_factor(std::vector<double>{2, 2})
-                                   .mode(torch::kNearest));
-       });
-     }},
-    {"ReflectionPad",
-     [](const Device& d) {
-       return with_grads({normal(d, {1, 2, 4, 4})}, [](const Tensors& x) {
-         return torch::reflection_pad2d(x[0], {1, 1, 2, 1}) +
-                torch::constant_pad_nd(x[0], {1, 1, 2, 1}, 3);
-       });
-     }},
-    {"AStepOfSgdAndOneOfAdam",
-     [](const Device& d) {
-       Tensors weights = {normal(d, {4, 3}), normal(d, {4, 3}, 2)};
-       for (Tensor& each : weights) each.requires_grad_();
-       torch::optim::SGD sgd({weights[0]},
-                             torch::optim::SGDOptions(0.1).momentum(0.9));
-       torch::optim::Adam adam({weights[1]}, torch::optim::AdamOptions(0.1));
-       for (int step = 0; step < 3; ++step) {
-         (weights[0].pow(2) + weights[1].exp()).sum().backward();
-         torch::nn::utils::clip_grad_norm_(weights, 1.0);
-         sgd.step();
-         adam.step();
-         sgd.zero_grad();
-         adam.zero_grad();
-       }
-       return weights;
-     }},
+         }),
+    Case("OtherLosses", {{4, 5}, {4, 5}},
+         [](const Tensors& x) {
+           const Tensor p = x[0].sigmoid(), q = x[1].sigmoid().detach();
+           return torch::mse_loss(x[0], x[1]) +
+                  torch::mse_loss(x[0], x[1], at::Reduction::None).sum() +
+                  torch::l1_loss(x[0], x[1], at::Reduction::Sum) +
+                  torch::smooth_l1_loss(x[0], x[1]) +
+                  torch::huber_loss(x[0], x[1], at::Reduction::Mean, 0.5) +
+                  torch::binary_cross_entropy(p, q) +
+                  torch::binary_cross_entropy_with_logits(x[0], q) +
+                  torch::kl_div(p.log(), q) + torch::soft_margin_loss(x[0], q);
+         }),
+    Case("Attention", {{2, 3, 4, 8}, {2, 3, 4, 8}, {2, 3, 4, 8}},
+         [](const Tensors& x) {
+           const Tensor scores =
+               x[0].matmul(x[1].transpose(-2, -1)).div(8.0).tril();
+           return scores.masked_fill(scores.eq(0), -1e9)
+               .softmax(-1)
+               .matmul(x[2]);
+         }),
+    Case("MultiheadAttention",
+         [](const Device& d) {
+           torch::nn::MultiheadAttention attention(8, 2);
+           attention->to(d);
+           const Tensor x = normal(d, {5, 3, 8});
+           const auto [value, weights] = attention->forward(x, x, x);
+           return Tensors{value, weights};
+         }),
+    Case("LstmCell", {{3, 4}, {3, 5}, {3, 5}, {20, 4}, {20, 5}},
+         [](const Tensors& x) {
+           const auto [h, c] = torch::lstm_cell(x[0], {x[1], x[2]}, x[3], x[4]);
+           return h + c;
+         }),
+    Case("Upsample", {{1, 2, 3, 3}},
+         [](const Tensors& x) {
+           return F::interpolate(x[0],
+                                 F::InterpolateFuncOptions()
+                                     .scale_factor(std::vector<double>{2, 2})
+                                     .mode(torch::kNearest));
+         }),
+    Case("ReflectionPad", {{1, 2, 4, 4}},
+         [](const Tensors& x) {
+           return torch::reflection_pad2d(x[0], {1, 1, 2, 1}) +
+                  torch::constant_pad_nd(x[0], {1, 1, 2, 1}, 3);
+         }),
+    Case("AStepOfSgdAndOneOfAdam",
+         [](const Device& d) {
+           Tensors weights = {normal(d, {4, 3}), normal(d, {4, 3}, 2)};
+           for (Tensor& each : weights) each.requires_grad_();
+           torch::optim::SGD sgd({weights[0]},
+                                 torch::optim::SGDOptions(0.1).momentum(0.9));
+           torch::optim::Adam adam({weights[1]},
+                                   torch::optim::AdamOptions(0.1));
+           for (int step = 0; step < 3; ++step) {
+             (weights[0].pow(2) + weights[1].exp()).sum().backward();
+             torch::nn::utils::clip_grad_norm_(weights, 1.0);
+             sgd.step();
+             adam.step();
+             sgd.zero_grad();
+             adam.zero_grad();
+           }
+           return weights;
+         }),
 };
 
 const Case kFunctions[] = {
-    {"PointwiseFunctions",
-     [](const Device& d) {
-       return with_grads({normal(d, {5, 7})}, [](const Tensors& x) {
-         return x[0].relu() + x[0].sigmoid() * x[0].tanh() +
-                x[0].exp().log1p() + x[0].abs().sqrt().reciprocal() +
-                x[0].sin().pow(3) + torch::leaky_relu(x[0]) +
-                x[0].clamp(-0.5, 0.5);
-       });
-     }},
-    {"GeluAndLikeIt",
-     [](const Device& d) {
-       return with_grads({normal(d, {5, 7})}, [](const Tensors& x) {
-         return torch::gelu(x[0]) + torch::gelu(x[0], "tanh") +
-                torch::silu(x[0]) + torch::mish(x[0]) + torch::elu(x[0]);
-       });
-     }},
-    {"Softmax",
-     [](const Device& d) {
-       return with_grads({normal(d, {5, 7})}, [](const Tensors& x) {
-         return x[0].softmax(0) + x[0].log_softmax(1);
-       });
-     }},
-    {"Reductions",
-     [](const Device& d) {
-       const Tensor x = normal(d, {1000, 7});
-       const auto [largest, where] = x.max(0);
-       return Tensors{x.sum(),
-                      x.sum(1),
-                      x.mean(0),
-                      x.var(0),
-                      x.norm(),
-                      x.prod(1),
-                      x.amax(),
-                      x.argmin(1),
-                      largest,
-                      where,
-                      x.gt(0).any(0),
-                      x.logsumexp(0),
-                      std::get<0>(x.median(0))};
-     }},
-    {"Matrices",
-     [](const Device& d) {
-       return with_grads(
-           {normal(d, {4, 5}), normal(d, {5, 3}, 2), normal(d, {3}, 3)},
-           [](const Tensors& x) {
-             return x[0].mm(x[1]).mv(x[2]) +
-                    torch::einsum("ij,jk->i", {x[0], x[1]}) +
-                    torch::addmm(x[2], x[0], x[1]).sum(1) +
-                    torch::addr(x[0].narrow(1, 0, 3), x[0].select(1, 3), x[2],
-                                0.3, 0.7)
-                        .sum(1);
-           });
-     }},
-    {"Cat",
-     [](const Device& d) {
-       return with_grads({normal(d, {2, 3}), normal(d, {4, 3}, 2)},
-                         [](const Tensors& x) {
-                           return torch::cat({x[0], x[1], x[0]});
-                         });
-     }},
-    {"StackSplitAndChunk",
-     [](const Device& d) {
-       return with_grads({normal(d, {6, 4})}, [](const Tensors& x) {
-         const Tensors pieces = x[0].split(2);
-         const Tensors halves = x[0].chunk(2, 1);
-         return torch::stack({pieces[0], pieces[2]}).sum() * halves[1];
-       });
-     }},
-    {"WhereAndComparisons",
-     [](const Device& d) {
-       const Tensor x = normal(d, {5, 6}), y = normal(d, {5, 6}, 2);
-       return Tensors{torch::where(x > y, x, y),  torch::where(x > 0, x, 0.5),
-                      torch::maximum(x, y),       x.le(y).logical_not(),
-                      x.gt(0).bitwise_and(y > 0), x.isnan()};
-     }},
-    {"Sort",
-     [](const Device& d) {
-       const auto [sorted, order] = normal(d, {5, 9}).sort(1, true);
-       return Tensors{sorted, order, integers(d, 4, {30}).argsort(true, 0)};
-     }},
-    {"TopK",
-     [](const Device& d) {
-       const auto [values, order] = normal(d, {5, 9}).topk(3);
-       return Tensors{values, order};
-     }},
-    {"CumulativeSums",
-     [](const Device& d) {
-       return with_grads({normal(d, {5, 9})}, [](const Tensors& x) {
-         return x[0].cumsum(1) + x[0].cumprod(0);
-       });
-     }},
-    {"Unique",
-     [](const Device& d) {
-       const auto [values, inverse, counts] =
-           torch::_unique2(integers(d, 5, {20}), true, true, true);
-       return Tensors{values, inverse, counts,
-                      torch::bincount(integers(d, 5, {20}))};
-     }},
-    {"HalfPrecision",
-     [](const Device& d) {
-       const Tensor x = normal(d, {5, 6}).to(torch::kBFloat16);
-       return Tensors{x + x, x.mm(x.t()), x.softmax(1), x.to(torch::kHalf)};
-     }},
-    {"ComplexNumbers",
-     [](const Device& d) {
-       const Tensor x = torch::complex(normal(d, {4}), normal(d, {4}, 2));
-       return Tensors{x * x, x.abs(), torch::fft_fft(normal(d, {8}))};
-     }},
-    {"Factories",
-     [](const Device& d) {
-       return Tensors{torch::arange(5, longs(d)),
-                      torch::linspace(0, 1, 7, d),
-                      torch::eye(3, d),
-                      torch::full({2, 2}, 0.1, d),
-                      torch::ones({3}, longs(d)),
-                      torch::tril_indices(3, 3, 0, longs(d)),
-                      torch::one_hot(torch::arange(3, longs(d)), 4)};
-     }},
-    {"ChannelsLast",
-     [](const Device& d) {
-       const Tensor x =
-           normal(d, {2, 3, 5, 5}).contiguous(at::MemoryFormat::ChannelsLast);
-       const Tensor w = normal(d, {4, 3, 3, 3}, 2);
-       return Tensors{x, x + 1, x * x, torch::conv2d(x, w),
-                      torch::max_pool2d(x, 2)};
-     }},
+    Case("PointwiseFunctions", {{5, 7}},
+         [](const Tensors& x) {
+           return x[0].relu() + x[0].sigmoid() * x[0].tanh() +
+                  x[0].exp().log1p() + x[0].abs().sqrt().reciprocal() +
+                  x[0].sin().pow(3) + torch::leaky_relu(x[0]) +
+                  x[0].clamp(-0.5, 0.5);
+         }),
+    Case("GeluAndLikeIt", {{5, 7}},
+         [](const Tensors& x) {
+           return torch::gelu(x[0]) + torch::gelu(x[0], "tanh") +
+                  torch::silu(x[0]) + torch::mish(x[0]) + torch::elu(x[0]);
+         }),
+    Case(
+        "Softmax", {{5, 7}},
+        [](const Tensors& x) { return x[0].softmax(0) + x[0].log_softmax(1); }),
+    Case("Reductions",
+         [](const Device& d) {
+           const Tensor x = normal(d, {1000, 7});
+           const auto [largest, where] = x.max(0);
+           return Tensors{x.sum(),
+                          x.sum(1),
+                          x.mean(0),
+                          x.var(0),
+                          x.norm(),
+                          x.prod(1),
+                          x.amax(),
+                          x.argmin(1),
+                          largest,
+                          where,
+                          x.gt(0).any(0),
+                          x.logsumexp(0),
+                          std::get<0>(x.median(0))};
+         }),
+    Case("Matrices", {{4, 5}, {5, 3}, {3}},
+         [](const Tensors& x) {
+           return x[0].mm(x[1]).mv(x[2]) +
+                  torch::einsum("ij,jk->i", {x[0], x[1]}) +
+                  torch::addmm(x[2], x[0], x[1]).sum(1) +
+                  torch::addr(x[0].narrow(1, 0, 3), x[0].select(1, 3), x[2],
+                              0.3, 0.7)
+                      .sum(1);
+         }),
+    Case("Cat", {{2, 3}, {4, 3}},
+         [](const Tensors& x) {
+           return torch::cat({x[0], x[1], x[0]});
+         }),
+    Case("StackSplitAndChunk", {{6, 4}},
+         [](const Tensors& x) {
+           const Tensors pieces = x[0].split(2);
+           const Tensors halves = x[0].chunk(2, 1);
+           return torch::stack({pieces[0], pieces[2]}).sum() * halves[1];
+         }),
+    Case("WhereAndComparisons",
+         [](const Device& d) {
+           const Tensor x = normal(d, {5, 6}), y = normal(d, {5, 6}, 2);
+           return Tensors{
+               torch::where(x > y, x, y),  torch::where(x > 0, x, 0.5),
+               torch::maximum(x, y),       x.le(y).logical_not(),
+               x.gt(0).bitwise_and(y > 0), x.isnan()};
+         }),
+    Case("Sort",
+         [](const Device& d) {
+           const auto [sorted, order] = normal(d, {5, 9}).sort(1, true);
+           return Tensors{sorted, order, integers(d, 4, {30}).argsort(true, 0)};
+         }),
+    Case("TopK",
+         [](const Device& d) {
+           const auto [values, order] = normal(d, {5, 9}).topk(3);
+           return Tensors{values, order};
+         }),
+    Case("CumulativeSums", {{5, 9}},
+         [](const Tensors& x) { return x[0].cumsum(1) + x[0].cumprod(0); }),
+    Case("Unique",
+         [](const Device& d) {
+           const auto [values, inverse, counts] =
+               torch::_unique2(integers(d, 5, {20}), true, true, true);
+           return Tensors{values, inverse, counts,
+                          torch::bincount(integers(d, 5, {20}))};
+         }),
+    Case("HalfPrecision",
+         [](const Device& d) {
+           const Tensor x = normal(d, {5, 6}).to(torch::kBFloat16);
+           return Tensors{x + x, x.mm(x.t()), x.softmax(1), x.to(torch::kHalf)};
+         }),
+    Case("ComplexNumbers",
+         [](const Device& d) {
+           const Tensor x = torch::complex(normal(d, {4}), normal(d, {4}, 2));
+           return Tensors{x * x, x.abs(), torch::fft_fft(normal(d, {8}))};
+         }),
+    Case("Factories",
+         [](const Device& d) {
+           return Tensors{torch::arange(5, longs(d)),
+                          torch::linspace(0, 1, 7, d),
+                          torch::eye(3, d),
+                          torch::full({2, 2}, 0.1, d),
+                          torch::ones({3}, longs(d)),
+                          torch::tril_indices(3, 3, 0, longs(d)),
+                          torch::one_hot(torch::arange(3, longs(d)), 4)};
+         }),
+    Case("ChannelsLast",
+         [](const Device& d) {
+           const Tensor x = normal(d, {2, 3, 5, 5})
+                                .contiguous(at::MemoryFormat::ChannelsLast);
+           const Tensor w = normal(d, {4, 3, 3, 3}, 2);
+           return Tensors{x, x + 1, x * x, torch::conv2d(x, w),
+                          torch::max_pool2d(x, 2)};
+         }),
 };
 
 const Case kIndexing[] = {
-    {"Mask",
-     [](const Device& d) {
-       return with_grads({normal(d, {5, 6})}, [](const Tensors& x) {
-         return x[0].index({x[0] > 0});
-       });
-     }},
-    {"MaskOfRows",
-     [](const Device& d) {
-       const Tensor x = normal(d, {5, 6});
-       return Tensors{x.index({x.select(1, 0) > 0}),
-                      x.index({x.select(1, 0) > 100})};
-     }},
-    {"MaskedSelect",
-     [](const Device& d) {
-       return with_grads({normal(d, {5, 6})}, [](const Tensors& x) {
-         return x[0].masked_select(x[0] < 0.3);
-       });
-     }},
-    {"NonZero",
-     [](const Device& d) {
-       const Tensor x = normal(d, {5, 6});
-       return Tensors{x.gt(0).nonzero(), x.gt(100).nonzero()};
-     }},
-    {"Indices",
-     [](const Device& d) {
-       const Tensor rows = integers(d, 5, {4}),
-                    columns = integers(d, 6, {4}, 2);
-       return with_grads({normal(d, {5, 6})}, [&](const Tensors& x) {
-         return x[0].index({rows, columns}) * x[0].index({rows}).sum() +
-                x[0].index({Slice(), columns}).sum(0);
-       });
-     }},
-    {"IndexSelectAndGather",
-     [](const Device& d) {
-       const Tensor rows = integers(d, 5, {4});
-       return with_grads({normal(d, {5, 6})}, [&](const Tensors& x) {
-         return x[0].index_select(0, rows).sum(1) +
-                x[0].gather(1, rows.view({1, 4}))[0];
-       });
-     }},
-    {"PutAtIndices",
-     [](const Device& d) {
-       Tensor x = normal(d, {5, 6});
-       const Tensor rows = torch::arange(3, longs(d));
-       x.index_put_({rows, rows + 1}, normal(d, {3}, 2));
-       x.index_put_({rows}, normal(d, {6}, 3), /*accumulate=*/true);
-       return Tensors{x};
-     }},
-    {"PutAtAMask",
-     [](const Device& d) {
-       Tensor x = normal(d, {5, 6}), y = x.clone();
-       x.index_put_({x > 0}, -1);
-       y.index_put_({y.select(1, 0) > 0}, normal(d, {6}, 2));
-       return Tensors{x, y, x.masked_fill(x < 0, 3),
-                      x.masked_scatter(x < 0, normal(d, {30}, 3))};
-     }},
-    {"ScatterAndAdd",
-     [](const Device& d) {
-       const Tensor x = normal(d, {4, 6}), index = integers(d, 4, {4, 6});
-       return Tensors{
-           torch::zeros({4, 6}, d).scatter_add(0, index, x),
-           torch::zeros({4, 6}, d).index_add(0, torch::arange(4, longs(d)), x)};
-     }},
-    {"InPlaceOnViews",
-     [](const Device& d) {
-       Tensor x = normal(d, {5, 6});
-       x.t().mul_(2);
-       x.select(0, 1).fill_(7);
-       x.slice(1, 0, 6, 2).add_(x.slice(1, 1, 6, 2));
-       x.narrow(0, 2, 2).relu_();
-       x.view({6, 5}).diagonal().zero_();
-       x.index({Slice(3), Slice()}).copy_(normal(d, {2, 6}, 2));
-       x[4].unsqueeze(1).sub_(0.5);
-       return Tensors{x};
-     }},
-    {"InPlaceOnViewsUnderAutograd",
-     [](const Device& d) {
-       return with_grads({normal(d, {5, 6})}, [](const Tensors& x) {
-         const Tensor y = x[0] * 1;
-         y.select(0, 1).mul_(x[0].select(0, 2));
-         y.narrow(1, 2, 2).exp_();
-         return y;
-       });
-     }},
-    {"Rearranged",
-     [](const Device& d) {
-       const Tensor x = normal(d, {2, 3, 4});
-       return Tensors{x.permute({2, 0, 1}),
-                      x.flip(1),
-                      x.roll(1, 2),
-                      x.repeat({2, 1, 1}),
-                      x.repeat_interleave(2, 1),
-                      x.reshape({4, 6}),
-                      x.transpose(0, 2).reshape({-1}),
-                      x.unfold(2, 2, 1),
-                      x.movedim(0, 2).contiguous()};
-     }},
+    Case("Mask", {{5, 6}},
+         [](const Tensors& x) { return x[0].index({x[0] > 0}); }),
+    Case("MaskOfRows",
+         [](const Device& d) {
+           const Tensor x = normal(d, {5, 6});
+           return Tensors{x.index({x.select(1, 0) > 0}),
+                          x.index({x.select(1, 0) > 100})};
+         }),
+    Case("MaskedSelect", {{5, 6}},
+         [](const Tensors& x) { return x[0].masked_select(x[0] < 0.3); }),
+    Case("NonZero",
+         [](const Device& d) {
+           const Tensor x = normal(d, {5, 6});
+           return Tensors{x.gt(0).nonzero(), x.gt(100).nonzero()};
+         }),
+    Case("Indices",
+         [](const Device& d) {
+           const Tensor rows = integers(d, 5, {4}),
+                        columns = integers(d, 6, {4}, 2);
+           return with_grads({normal(d, {5, 6})}, [&](const Tensors& x) {
+             return x[0].index({rows, columns}) * x[0].index({rows}).sum() +
+                    x[0].index({Slice(), columns}).sum(0);
+           });
+         }),
+    Case("IndexSelectAndGather",
+         [](const Device& d) {
+           const Tensor rows = integers(d, 5, {4});
+           return with_grads({normal(d, {5, 6})}, [&](const Tensors& x) {
+             return x[0].index_select(0, rows).sum(1) +
+                    x[0].gather(1, rows.view({1, 4}))[0];
+           });
+         }),
+    Case("PutAtIndices",
+         [](const Device& d) {
+           Tensor x = normal(d, {5, 6});
+           const Tensor rows = torch::arange(3, longs(d));
+           x.index_put_({rows, rows + 1}, normal(d, {3}, 2));
+           x.index_put_({rows}, normal(d, {6}, 3), /*accumulate=*/true);
+           return Tensors{x};
+         }),
+    Case("PutAtAMask",
+         [](const Device& d) {
+           Tensor x = normal(d, {5, 6}), y = x.clone();
+           x.index_put_({x > 0}, -1);
+           y.index_put_({y.select(1, 0) > 0}, normal(d, {6}, 2));
+           return Tensors{x, y, x.masked_fill(x < 0, 3),
+                          x.masked_scatter(x < 0, normal(d, {30}, 3))};
+         }),
+    Case("ScatterAndAdd",
+         [](const Device& d) {
+           const Tensor x = normal(d, {4, 6}), index = integers(d, 4, {4, 6});
+           return Tensors{torch::zeros({4, 6}, d).scatter_add(0, index, x),
+                          torch::zeros({4, 6}, d).index_add(
+                              0, torch::arange(4, longs(d)), x)};
+         }),
+    Case("InPlaceOnViews",
+         [](const Device& d) {
+           Tensor x = normal(d, {5, 6});
+           x.t().mul_(2);
+           x.select(0, 1).fill_(7);
+           x.slice(1, 0, 6, 2).add_(x.slice(1, 1, 6, 2));
+           x.narrow(0, 2, 2).relu_();
+           x.view({6, 5}).diagonal().zero_();
+           x.index({Slice(3), Slice()}).copy_(normal(d, {2, 6}, 2));
+           x[4].unsqueeze(1).sub_(0.5);
+           return Tensors{x};
+         }),
+    Case("InPlaceOnViewsUnderAutograd", {{5, 6}},
+         [](const Tensors& x) {
+           const Tensor y = x[0] * 1;
+           y.select(0, 1).mul_(x[0].select(0, 2));
+           y.narrow(1, 2, 2).exp_();
+           return y;
+         }),
+    Case("Rearranged",
+         [](const Device& d) {
+           const Tensor x = normal(d, {2, 3, 4});
+           return Tensors{x.permute({2, 0, 1}),
+                          x.flip(1),
+                          x.roll(1, 2),
+                          x.repeat({2, 1, 1}),
+                          x.repeat_interleave(2, 1),
+                          x.reshape({4, 6}),
+                          x.transpose(0, 2).reshape({-1}),
+                          x.unfold(2, 2, 1),
+                          x.movedim(0, 2).contiguous()};
+         }),
 };
 
 const Case kOutputs[] = {
-    {"OfTheRightSize",
-     [](const Device& d) {
-       Tensor out = torch::zeros({5, 6}, d);
-       torch::add_out(out, normal(d, {5, 6}), normal(d, {5, 6}, 2));
-       return Tensors{out};
-     }},
-    {"ThatAreEmpty",
-     [](const Device& d) {
-       const Tensor x = normal(d, {5, 6});
-       Tensor sum = torch::empty({0}, d), product = torch::empty({0}, d),
-              larger = torch::empty({0}, d),
-              where = torch::empty({0}, longs(d));
-       torch::add_out(sum, x, x);
-       torch::mm_out(product, x, x.t());
-       torch::max_out(larger, where, x, 1);
-       return Tensors{sum, product, larger, where};
-     }},
-    {"OfASizeThatDependsOnValues",
-     [](const Device& d) {
-       const Tensor x = normal(d, {5, 6});
-       Tensor out = torch::empty({0}, d), where = torch::empty({0}, longs(d));
-       torch::masked_select_out(out, x, x > 0);
-       torch::nonzero_out(where, x > 0);
-       return Tensors{out, where};
-     }},
-    {"ThatTheKernelUsesInBetween",
-     [](const Device& d) {
-       Tensor out = torch::empty({}, d);
-       torch::mse_loss_out(out, normal(d, {5, 6}), normal(d, {5, 6}, 2));
-       return Tensors{out};
-     }},
-    {"ThatAreViews",
-     [](const Device& d) {
-       const Tensor all = torch::zeros({5, 8}, d);
-       Tensor column = all.select(1, 3), block = all.narrow(1, 4, 3);
-       torch::sum_out(column, normal(d, {5, 6}), 1);
-       torch::mul_out(block, normal(d, {5, 3}), normal(d, {5, 3}, 2));
-       return Tensors{all};
-     }},
-    {"OfAnotherType",
-     [](const Device& d) {
-       Tensor out = torch::empty({0}, torch::dtype(torch::kDouble).device(d));
-       torch::add_out(out, normal(d, {4}), normal(d, {4}, 2));
-       return Tensors{out};
-     }},
-    {"ThatShrink",
-     [](const Device& d) {
-       Tensor x = normal(d, {5, 6});
-       x.resize_({2, 3});
-       return Tensors{x};
-     }},
+    Case("OfTheRightSize",
+         [](const Device& d) {
+           Tensor out = torch::zeros({5, 6}, d);
+           torch::add_out(out, normal(d, {5, 6}), normal(d, {5, 6}, 2));
+           return Tensors{out};
+         }),
+    Case("ThatAreEmpty",
+         [](const Device& d) {
+           const Tensor x = normal(d, {5, 6});
+           Tensor sum = torch::empty({0}, d), product = torch::empty({0}, d),
+                  larger = torch::empty({0}, d),
+                  where = torch::empty({0}, longs(d));
+           torch::add_out(sum, x, x);
+           torch::mm_out(product, x, x.t());
+           torch::max_out(larger, where, x, 1);
+           return Tensors{sum, product, larger, where};
+         }),
+    Case("OfASizeThatDependsOnValues",
+         [](const Device& d) {
+           const Tensor x = normal(d, {5, 6});
+           Tensor out = torch::empty({0}, d),
+                  where = torch::empty({0}, longs(d));
+           torch::masked_select_out(out, x, x > 0);
+           torch::nonzero_out(where, x > 0);
+           return Tensors{out, where};
+         }),
+    Case("ThatTheKernelUsesInBetween",
+         [](const Device& d) {
+           Tensor out = torch::empty({}, d);
+           torch::mse_loss_out(out, normal(d, {5, 6}), normal(d, {5, 6}, 2));
+           return Tensors{out};
+         }),
+    Case("ThatAreViews",
+         [](const Device& d) {
+           const Tensor all = torch::zeros({5, 8}, d);
+           Tensor column = all.select(1, 3), block = all.narrow(1, 4, 3);
+           torch::sum_out(column, normal(d, {5, 6}), 1);
+           torch::mul_out(block, normal(d, {5, 3}), normal(d, {5, 3}, 2));
+           return Tensors{all};
+         }),
+    Case("OfAnotherType",
+         [](const Device& d) {
+           Tensor out =
+               torch::empty({0}, torch::dtype(torch::kDouble).device(d));
+           torch::add_out(out, normal(d, {4}), normal(d, {4}, 2));
+           return Tensors{out};
+         }),
+    Case("ThatShrink",
+         [](const Device& d) {
+           Tensor x = normal(d, {5, 6});
+           x.resize_({2, 3});
+           return Tensors{x};
+         }),
 };
 
 const Case kRandom[] = {
-    {"Normal",
-     [](const Device& d) {
-       return Tensors{torch::randn({5, 7}, d), torch::randn({3}, d),
-                      torch::empty({20}, d).normal_(2, 3),
-                      at::normal(normal(d, {4}), 0.5)};
-     }},
-    {"Uniform",
-     [](const Device& d) {
-       return Tensors{torch::rand({5, 7}, d),
-                      torch::empty({20}, d).uniform_(-2, 3),
-                      torch::rand_like(normal(d, {3}))};
-     }},
-    {"Bernoulli",
-     [](const Device& d) {
-       return Tensors{
-           torch::empty({5, 7}, d).bernoulli_(0.3),
-           torch::bernoulli(normal(d, {20}).sigmoid()),
-           torch::empty({20}, d).bernoulli_(normal(d, {20}).sigmoid())};
-     }},
-    {"Integers",
-     [](const Device& d) {
-       return Tensors{torch::randint(100, {20}, longs(d)),
-                      torch::randint(-5, 5, {20}, longs(d)),
-                      torch::empty({9}, longs(d)).random_()};
-     }},
-    {"Permutation",
-     [](const Device& d) { return Tensors{torch::randperm(50, longs(d))}; }},
-    {"Multinomial",
-     [](const Device& d) {
-       return Tensors{normal(d, {3, 9}).softmax(1).multinomial(4),
-                      normal(d, {9}).softmax(0).multinomial(20, true)};
-     }},
-    {"Exponential",
-     [](const Device& d) {
-       return Tensors{torch::empty({20}, d).exponential_(),
-                      torch::empty({20}, d).geometric_(0.3),
-                      torch::empty({20}, d).log_normal_()};
-     }},
-    {"Dropout",
-     [](const Device& d) {
-       return with_grads({normal(d, {5, 7})}, [](const Tensors& x) {
-         return torch::dropout(x[0], 0.4, /*train=*/true);
-       });
-     }},
-    {"DropoutInPlaceAndOfFeatures",
-     [](const Device& d) {
-       Tensor x = normal(d, {5, 7});
-       torch::dropout_(x, 0.4, /*train=*/true);
-       return Tensors{x,
-                      torch::feature_dropout(normal(d, {2, 9, 4}), 0.5, true),
-                      torch::alpha_dropout(normal(d, {9}), 0.5, true)};
-     }},
-    {"NativeDropout",
-     [](const Device& d) {
-       const Tensor x = normal(d, {5, 7}).requires_grad_();
-       const auto [value, mask] = torch::native_dropout(x, 0.4, true);
-       value.pow(2).sum().backward();
-       return Tensors{value, mask, x.grad(), torch::rand({3}, d)};
-     }},
-    {"NativeDropoutAtItsEnds",
-     [](const Device& d) {
-       const Tensor x = normal(d, {5, 7});
-       Tensors all;
-       for (const auto& [p, train] :
-            {std::pair(0.0, true), {1.0, true}, {0.4, false}}) {
-         const auto [value, mask] = torch::native_dropout(x, p, train);
-         all.insert(all.end(), {value, mask});
-       }
-       all.push_back(torch::rand({3}, d));
-       return all;
-     }},
-    {"OneAfterTheOther",
-     [](const Device& d) {
-       Tensors all;
-       for (int k = 0; k < 3; ++k) {
-         all.push_back(torch::randn({3}, d));
-         all.push_back(torch::rand({5}, d));
-         all.push_back(torch::dropout(all.back(), 0.5, true));
-       }
-       return all;
-     }},
+    Case("Normal",
+         [](const Device& d) {
+           return Tensors{torch::randn({5, 7}, d), torch::randn({3}, d),
+                          torch::empty({20}, d).normal_(2, 3),
+                          at::normal(normal(d, {4}), 0.5)};
+         }),
+    Case("Uniform",
+         [](const Device& d) {
+           return Tensors{torch::rand({5, 7}, d),
+                          torch::empty({20}, d).uniform_(-2, 3),
+                          torch::rand_like(normal(d, {3}))};
+         }),
+    Case("Bernoulli",
+         [](const Device& d) {
+           return Tensors{
+               torch::empty({5, 7}, d).bernoulli_(0.3),
+               torch::bernoulli(normal(d, {20}).sigmoid()),
+               torch::empty({20}, d).bernoulli_(normal(d, {20}).sigmoid())};
+         }),
+    Case("Integers",
+         [](const Device& d) {
+           return Tensors{torch::randint(100, {20}, longs(d)),
+                          torch::randint(-5, 5, {20}, longs(d)),
+                          torch::empty({9}, longs(d)).random_()};
+         }),
+    Case(
+        "Permutation",
+        [](const Device& d) { return Tensors{torch::randperm(50, longs(d))}; }),
+    Case("Multinomial",
+         [](const Device& d) {
+           return Tensors{normal(d, {3, 9}).softmax(1).multinomial(4),
+                          normal(d, {9}).softmax(0).multinomial(20, true)};
+         }),
+    Case("Exponential",
+         [](const Device& d) {
+           return Tensors{torch::empty({20}, d).exponential_(),
+                          torch::empty({20}, d).geometric_(0.3),
+                          torch::empty({20}, d).log_normal_()};
+         }),
+    Case("Dropout", {{5, 7}},
+         [](const Tensors& x) {
+           return torch::dropout(x[0], 0.4, /*train=*/true);
+         }),
+    Case("DropoutInPlaceAndOfFeatures",
+         [](const Device& d) {
+           Tensor x = normal(d, {5, 7});
+           torch::dropout_(x, 0.4, /*train=*/true);
+           return Tensors{
+               x, torch::feature_dropout(normal(d, {2, 9, 4}), 0.5, true),
+               torch::alpha_dropout(normal(d, {9}), 0.5, true)};
+         }),
+    Case("NativeDropout",
+         [](const Device& d) {
+           const Tensor x = normal(d, {5, 7}).requires_grad_();
+           const auto [value, mask] = torch::native_dropout(x, 0.4, true);
+           value.pow(2).sum().backward();
+           return Tensors{value, mask, x.grad(), torch::rand({3}, d)};
+         }),
+    Case("NativeDropoutAtItsEnds",
+         [](const Device& d) {
+           const Tensor x = normal(d, {5, 7});
+           Tensors all;
+           for (const auto& [p, train] :
+                {std::pair(0.0, true), {1.0, true}, {0.4, false}}) {
+             const auto [value, mask] = torch::native_dropout(x, p, train);
+             all.insert(all.end(), {value, mask});
+           }
+           all.push_back(torch::rand({3}, d));
+           return all;
+         }),
+    Case("OneAfterTheOther",
+         [](const Device& d) {
+           Tensors all;
+           for (int k = 0; k < 3; ++k) {
+             all.push_back(torch::randn({3}, d));
+             all.push_back(torch::rand({5}, d));
+             all.push_back(torch::dropout(all.back(), 0.5, true));
+           }
+           return all;
+         }),
 };
 
 // Wrapped numbers, which have no dtype of their own: 0.1f and 0.1 differ.
 const Case kNumbers[] = {
-    {"WithTensorsOfNoDimension",
-     [](const Device& d) {
-       const Tensor x = normal(d, {}), third = normal(d, {3}).sum();
-       return Tensors{x * 0.1,
-                      x / 3.0,
-                      x + 0.1,
-                      0.1 - x,
-                      third / 7.0,
-                      x.pow(1.1),
-                      x.add(third, 0.1),
-                      x.lerp(third, 0.1),
-                      torch::remainder(x, 0.1),
-                      torch::where(x > 100, x, 0.1)};
-     }},
-    {"WithIntegers",
-     [](const Device& d) {
-       const Tensor x = integers(d, 1000, {50});
-       return Tensors{x * 0.1,
-                      x / 3.0,
-                      x + 0.1,
-                      0.1 - x,
-                      x * 3,
-                      torch::floor_divide(x, 2.5),
-                      torch::remainder(x, 0.7),
-                      torch::pow(x, 0.3),
-                      x.div(7, "floor")};
-     }},
-    {"ThatAreTensors",
-     [](const Device& d) {
-       const Tensor number = at::native::wrapped_scalar_tensor(0.1);
-       const Tensor typed = torch::tensor(0.1, torch::kDouble);
-       const Tensor x = normal(d, {}), y = integers(d, 1000, {50});
-       return Tensors{x * number,
-                      y * number,
-                      x * typed,
-                      y * typed,
-                      torch::maximum(y, number),
-                      torch::atan2(y, number)};
-     }},
-    {"InPlace",
-     [](const Device& d) {
-       return Tensors{normal(d, {}).mul_(0.1), normal(d, {}).div_(3.0),
-                      normal(d, {4}).add_(0.1)};
-     }},
+    Case("WithTensorsOfNoDimension",
+         [](const Device& d) {
+           const Tensor x = normal(d, {}), third = normal(d, {3}).sum();
+           return Tensors{x * 0.1,
+                          x / 3.0,
+                          x + 0.1,
+                          0.1 - x,
+                          third / 7.0,
+                          x.pow(1.1),
+                          x.add(third, 0.1),
+                          x.lerp(third, 0.1),
+                          torch::remainder(x, 0.1),
+                          torch::where(x > 100, x, 0.1)};
+         }),
+    Case("WithIntegers",
+         [](const Device& d) {
+           const Tensor x = integers(d, 1000, {50});
+           return Tensors{x * 0.1,
+                          x / 3.0,
+                          x + 0.1,
+                          0.1 - x,
+                          x * 3,
+                          torch::floor_divide(x, 2.5),
+                          torch::remainder(x, 0.7),
+                          torch::pow(x, 0.3),
+                          x.div(7, "floor")};
+         }),
+    Case("ThatAreTensors",
+         [](const Device& d) {
+           const Tensor number = at::native::wrapped_scalar_tensor(0.1);
+           const Tensor typed = torch::tensor(0.1, torch::kDouble);
+           const Tensor x = normal(d, {}), y = integers(d, 1000, {50});
+           return Tensors{x * number,
+                          y * number,
+                          x * typed,
+                          y * typed,
+                          torch::maximum(y, number),
+                          torch::atan2(y, number)};
+         }),
+    Case("InPlace",
+         [](const Device& d) {
+           return Tensors{normal(d, {}).mul_(0.1), normal(d, {}).div_(3.0),
+                          normal(d, {4}).add_(0.1)};
+         }),
 };
 
 std::string to_string(const ::testing::TestParamInfo<Case>& info) {
@@ -762,80 +682,6 @@ INSTANTIATE_TEST_SUITE_P(Random, ValueTest, ::testing::ValuesIn(kRandom),
                          to_string);
 INSTANTIATE_TEST_SUITE_P(Numbers, ValueTest, ::testing::ValuesIn(kNumbers),
                          to_string);
-
-TEST_F(OperatorTest, HasTheBitsOfOneThreadWhateverTheHostHas) {
-  const Tensor x = normal(torch::kCPU, {100000});
-  const Tensor expected = x.sum();
-  at::set_num_threads(4);
-  EXPECT_EQ(difference(x.to(hpu(0)).sum(), expected), "");
-}
-
-TEST_F(OperatorTest, ATensorMayBeWrittenAgainBeforeItsReaderIsDone) {
-  Tensor y;
-  {
-    Gate gate(default_stream(0));
-    Tensor x = torch::ones({3}, hpu(0));
-    y = x + x;
-    x.fill_(100);
-    x = Tensor();
-  }
-  EXPECT_TRUE(y.cpu().equal(torch::full({3}, 2.f)));
-}
-
-TEST_F(OperatorTest, BatchNormWritesItsStatisticsInTrainingOnly) {
-  const Tensor x = normal(hpu(0), {4, 3});
-  const Tensor mean = torch::zeros({3}, hpu(0)), var = torch::ones({3}, hpu(0));
-  const auto normalise = [&](bool training) {
-    torch::batch_norm(x, {}, {}, mean, var, training, 0.1, 1e-5, false);
-  };
-  const auto races_of_two_streams = [&](bool training) {
-    synchronize();
-    normalise(training);
-    const c10::StreamGuard guard(new_stream(0));
-    normalise(training);
-    return take_races();
-  };
-  EXPECT_THAT(races_of_two_streams(/*training=*/false), IsEmpty());
-  EXPECT_THAT(races_of_two_streams(/*training=*/true),
-              ElementsAre(HasSubstr("writing, and aten::native_batch_norm"),
-                          HasSubstr("writing, and aten::native_batch_norm")));
-  synchronize();
-}
-
-TEST_F(OperatorTest, RaisesTheVersionOfWhatItChanges) {
-  const Tensor x = torch::ones({3}, hpu(0)).requires_grad_();
-  const Tensor y = x.exp();
-  y.add_(1);
-  EXPECT_EQ(y._version(), 1);
-  EXPECT_THAT(error_of([&] { y.sum().backward(); }),
-              HasSubstr("has been modified by an inplace operation"));
-}
-
-TEST_F(OperatorTest, RunsInInferenceMode) {
-  const c10::InferenceMode guard;
-  const Tensor x = torch::ones({3}, hpu(0));
-  x.add_(1);
-  EXPECT_TRUE((x * 2).cpu().equal(torch::full({3}, 4.f)));
-}
-
-TEST_F(OperatorTest, ThatWouldGiveAViewWithoutAKernelOfItsOwnIsRefused) {
-  const Tensor x =
-      torch::zeros({2}, torch::dtype(torch::kComplexFloat)).to(hpu(0));
-  EXPECT_THAT(error_of([&] { torch::view_as_real(x); }),
-              HasSubstr("c10::NotImplementedError: aten::view_as_real returns a "
-                        "view"));
-}
-
-TEST_F(OperatorTest, AResizedOutputIsMemoryOfTheCurrentStream) {
-  const Tensor x = torch::ones({100}, hpu(0));
-  Tensor out = torch::empty({0}, hpu(0));
-  synchronize();
-  const c10::StreamGuard guard(new_stream(0));
-  torch::add_out(out, x, x);
-  EXPECT_EQ(bytes_in_use(0), 800);
-  out = Tensor();  // requires no record
-  synchronize();
-}
 
 }  // namespace
 }  // namespace gpipe::simulated

@@ -13,6 +13,7 @@
 #include <future>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "gpipe/testing/simulated/copy.h"
 #include "gpipe/testing/simulated/simulated.h"
@@ -54,6 +55,18 @@ class Gate {
   std::promise<void> way_;
   bool is_open_ = false;
 };
+
+// Returns the current contents of the memory, without waiting. For work that is
+// done or blocked.
+inline std::vector<float> memory(const at::Tensor& tensor) {
+  const at::Tensor host =
+      (is_simulated(tensor) ? host_alias(tensor) : tensor).contiguous();
+  return {host.data_ptr<float>(), host.data_ptr<float>() + host.numel()};
+}
+
+inline std::vector<float> values(const at::Tensor& tensor) {
+  return memory(tensor.cpu());
+}
 
 // The fixture of these tests. Every test has its own delays. It must not leave
 // an error or a race that it has not taken.

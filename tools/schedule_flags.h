@@ -1,0 +1,23 @@
+// The schedules and costs that the flags of //tools:schedule describe. All
+// errors are std::invalid_argument.
+#pragma once
+
+#include <gflags/gflags.h>
+
+#include <string>
+
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
+
+DECLARE_string(csv);
+
+// The name of the schedule that a search finds.
+inline constexpr char kAutomatic[] = "automatic";
+
+// Returns the schedule in the file --csv, or that of this name if the flag is
+// empty. For kAutomatic, prints what the search has found. Throws if the
+// schedule is not possible.
+gpipe::Schedule make_schedule(const std::string& name);
+
+// Returns the costs of the stages of `schedule`.
+gpipe::Costs costs_of(const gpipe::Schedule& schedule);

@@ -1,0 +1,291 @@
+// Tests run checkpoints of several processes, simulated by threads.
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "training/run_files.h"
+#include "training/testing/file_faults.h"
+#include "training/testing/run_states.h"
+#include "weights/testing/files.h"
+
+namespace gpipe {
+namespace {
+
+using testing::arm_fault;
+using testing::disarm_fault;
+using testing::error_of;
+using testing::expect_equal;
+using testing::Fault;
+using testing::names_in;
+using testing::new_folder;
+using testing::numbers;
+using testing::read_bytes;
+using testing::temporary_name;
+using testing::write_bytes;
+using Lines = std::vector<std::string>;
+using Steps = std::vector<int64_t>;
+
+// Returns a new path without a "/" at its end.
+std::string run_folder() { return new_folder() + "run"; }
+
+// An all_gather() of processes that are simulated by threads.
+class Meeting {
+ public:
+  explicit Meeting(int count) : words_(count) {}
+
+  // Makes all calls throw, as if a process had died.
+  void end() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ended_ = true;
+    all_here_.notify_all();
+  }
+
+  std::vector<std::string> gather(int index, const std::string& mine) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    TORCH_CHECK(!ended_, "a process has died");
+    const int64_t round = round_;
+    words_[index] = mine;
+    if (++arrived_ == words_.size()) {
+      arrived_ = 0;
+      result_ = words_;
+      ++round_;
+      all_here_.notify_all();
+    }
+    all_here_.wait(lock, [&] { return round_ > round || ended_; });
+    TORCH_CHECK(round_ > round, "a process has died");
+    return result_;  // does not change before all have called again
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  std::vector<std::string> words_, result_;
+  std::size_t arrived_ = 0;
+  int64_t round_ = 0;
+  bool ended_ = false;
+};
+
+// Runs body(files, index) on `count` threads. Returns the errors by index.
+Lines in_processes(int count, const std::string& folder,
+                   const std::function<void(RunFiles&, int)>& body) {
+  Meeting meeting(count);
+  Lines errors(count);
+  std::vector<std::thread> threads;
+  for (int k = 0; k < count; ++k) {
+    threads.emplace_back([&, k] {
+      RunShard shard;
+      shard.index = k;
+      shard.count = count;
+      shard.all_gather = [&meeting, k](const std::string& mine) {
+        return meeting.gather(k, mine);
+      };
+      RunFiles files(folder, RunFilesOptions().shard(shard));
+      errors[k] = error_of([&] { body(files, k); });
+    });
+  }
+  for (auto& each : threads) each.join();
+  return errors;
+}
+
+std::string parameter_name(int k) { return std::to_string(k) + ".weight"; }
+
+// Returns the part of process `index` of `count` in a state of 8 parameters.
+RunState part_of_state(int index, int count) {
+  RunState state;
+  state.step = 10;
+  OptimizerState& optimizer = state.optimizer.emplace();
+  optimizer.type = "SGD";
+  optimizer.groups = {{{"lr", 0.5}}};
+  for (int k = index * 8 / count; k < (index + 1) * 8 / count; ++k) {
+    state.model.insert(parameter_name(k), numbers(3, k));
+    optimizer.parameters[parameter_name(k)] = {
+        0, {}, {{"momentum_buffer", numbers(3, -k)}}};
+  }
+  state.generators["cpu"] =
+      at::full({4}, 10 * count + index, at::TensorOptions(at::kByte));
+  if (index == 0) state.words["epoch"] = "2";
+  return state;
+}
+
+RunFiles::Names names_of_part(int index, int count) {
+  RunFiles::Names names;
+  for (int k = index * 8 / count; k < (index + 1) * 8 / count; ++k) {
+    names.insert(parameter_name(k));
+  }
+  return names;
+}
+
+TEST(RunFilesTest, AnotherNumberOfProcessesLoadsTheSame) {
+  for (const int writers : {1, 2, 4, 8}) {
+    const std::string folder = run_folder();
+    EXPECT_EQ(in_processes(writers, folder,
+                           [&](RunFiles& files, int k) {
+                             files.save(part_of_state(k, writers));
+                           }),
+              Lines(writers, "no error"));
+    EXPECT_EQ(names_in(folder), Lines{"step-000000000010"});
+    for (const int readers : {1, 2, 3, 4, 8}) {
+      SCOPED_TRACE(std::to_string(writers) + " to " + std::to_string(readers));
+      std::vector<RunState> loaded(readers);
+      EXPECT_EQ(in_processes(
+                    readers, folder,
+                    [&](RunFiles& files, int k) {
+                      loaded[k] =
+                          files.load_latest(names_of_part(k, readers)).value();
+                    }),
+                Lines(readers, "no error"));
+      for (int k = 0; k < readers; ++k) {
+        RunState expected = part_of_state(k, readers);
+        expected.words = {{"epoch", "2"}};
+        // The process's own generator, or that of the first process.
+        expected.generators =
+            part_of_state(readers == writers ? k : 0, writers).generators;
+        expect_equal(loaded[k], expected);
+      }
+    }
+  }
+}
+
+TEST(RunFilesTest, FilesOfSeveralProcessesSayWhoseTheyAre) {
+  const std::string folder = run_folder();
+  in_processes(2, folder,
+               [](RunFiles& files, int k) { files.save(part_of_state(k, 2)); });
+  EXPECT_EQ(names_in(folder + "/step-000000000010"),
+            (Lines{"generators-00000-of-00002.safetensors",
+                   "generators-00001-of-00002.safetensors", "manifest.json",
+                   "model-00000-of-00002.safetensors",
+                   "model-00001-of-00002.safetensors",
+                   "optimizer-00000-of-00002.safetensors",
+                   "optimizer-00001-of-00002.safetensors"}));
+}
+
+TEST(RunFilesTest, DamageThatOneProcessSeesSendsAllToTheStepBefore) {
+  const std::string folder = run_folder();
+  for (const int64_t step : {10, 20}) {
+    in_processes(4, folder, [&](RunFiles& files, int k) {
+      RunState state = part_of_state(k, 4);
+      state.step = step;
+      files.save(state);
+    });
+  }
+  const std::string path =
+      folder + "/step-000000000020/optimizer-00002-of-00004.safetensors";
+  std::string bytes = read_bytes(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_bytes(path, bytes);
+  Steps loaded(4);
+  EXPECT_EQ(
+      in_processes(4, folder,
+                   [&](RunFiles& files, int k) {
+                     loaded[k] =
+                         files.load_latest(names_of_part(k, 4)).value().step;
+                   }),
+      Lines(4, "no error"));
+  EXPECT_EQ(loaded, (Steps{10, 10, 10, 10}));
+}
+
+TEST(RunFilesTest, TheFullDiskOfOneProcessIsTheErrorOfAll) {
+  const std::string folder = run_folder();
+  in_processes(3, folder,
+               [](RunFiles& files, int k) { files.save(part_of_state(k, 3)); });
+  const std::string path =
+      folder + "/" + temporary_name(11) + "/model-00001-of-00003.safetensors";
+  arm_fault(path, 1, Fault::kError, ENOSPC);
+  const Lines errors = in_processes(3, folder, [](RunFiles& files, int k) {
+    RunState state = part_of_state(k, 3);
+    state.step = 11;
+    files.save(state);
+  });
+  disarm_fault();
+  EXPECT_EQ(errors, Lines(3, "process 1 of 3: " + path +
+                                 ": cannot be written: No space left on "
+                                 "device"));
+  EXPECT_EQ(names_in(folder), Lines{"step-000000000010"});
+}
+
+TEST(RunFilesTest, AProcessThatDiesLosesNothing) {
+  // Process 1 dies at its all_gather number `words`, counted from 0.
+  for (int words = 0; words <= 3; ++words) {
+    SCOPED_TRACE(words);
+    const std::string folder = run_folder();
+    in_processes(2, folder, [](RunFiles& files, int k) {
+      files.save(part_of_state(k, 2));
+    });
+    Meeting meeting(2);
+    const auto save = [&](int k) {
+      int said = 0;
+      RunShard shard;
+      shard.index = k;
+      shard.count = 2;
+      shard.all_gather = [&](const std::string& mine) {
+        if (k == 1 && said++ == words) {
+          meeting.end();
+          TORCH_CHECK(false, "killed");
+        }
+        return meeting.gather(k, mine);
+      };
+      RunState state = part_of_state(k, 2);
+      state.step = 11;
+      RunFiles(folder, RunFilesOptions().shard(shard)).save(state);
+    };
+    std::thread other([&] { error_of([&] { save(1); }); });
+    const std::string error = error_of([&] { save(0); });
+    other.join();
+    EXPECT_EQ(error, words < 3 ? "a process has died" : "no error");
+    // The new step may have been complete just before.
+    RunFiles files(folder);
+    EXPECT_EQ(files.load_latest()->step, files.steps().back());
+    EXPECT_EQ(files.steps().front(), 10);
+    EXPECT_LE(files.steps().size(), words < 2 ? 1u : 2u);
+    expect_equal(files.load(10).model, part_of_state(0, 1).model);
+    EXPECT_EQ(names_in(folder).size(), files.steps().size());
+  }
+}
+
+TEST(RunFilesTest, ProcessesThatDoNotFitTogetherAreAnError) {
+  const std::string folder = run_folder();
+  const auto errors = [&](const std::function<RunState(int)>& state) {
+    const Lines result = in_processes(
+        2, folder, [&](RunFiles& files, int k) { files.save(state(k)); });
+    EXPECT_EQ(result[0], result[1]);
+    return result[0];
+  };
+  EXPECT_EQ(errors([](int) { return part_of_state(0, 2); }),
+            "process 0 of 2: the optimizers of two processes both have "
+            "'0.weight'; with replicas, only one of them may save an "
+            "optimizer");
+  EXPECT_EQ(errors([](int k) {
+              RunState state = part_of_state(0, 2);
+              if (k > 0) state.optimizer.reset();
+              return state;
+            }),
+            "process 0 of 2: processes 0 and 1 both save '0.weight'; with "
+            "replicas, only one of them may save a model");
+  EXPECT_EQ(errors([](int k) {
+              RunState state = part_of_state(k, 2);
+              state.step += k;
+              return state;
+            }),
+            "process 0 of 2: process 0 saves step 10, but process 1 saves step "
+            "11");
+  EXPECT_EQ(errors([](int k) {
+              RunState state = part_of_state(k, 2);
+              if (k > 0) state.optimizer->type = "Adam";
+              return state;
+            }),
+            "process 0 of 2: the optimizer of one process is SGD, but that of "
+            "another is Adam");
+  EXPECT_EQ(names_in(folder), Lines());
+}
+
+}  // namespace
+}  // namespace gpipe
