@@ -25,8 +25,8 @@ namespace gpipe::internal {
 namespace {
 
 using testing::error_of;
-using torch::Tensor;
 using ::testing::StartsWith;
+using torch::Tensor;
 namespace nn = torch::nn;
 
 const auto layer = [](auto function) {
@@ -199,12 +199,12 @@ TEST(Cell, GradientsThatAreNotWantedAreNotComputed) {
 TEST(Cell, ARecomputeDrawsTheSameNumbersAndRestoresBuffers) {
   nn::BatchNorm1d norm(3);
   int calls = 0;
-  Partition part = partition_of(
-      {nn::AnyModule(norm), nn::AnyModule(nn::Dropout(0.5)),
-       layer([&](const Tensor& x) {
-         ++calls;
-         return x.exp();  // its backward needs its output
-       })});
+  Partition part =
+      partition_of({nn::AnyModule(norm), nn::AnyModule(nn::Dropout(0.5)),
+                    layer([&](const Tensor& x) {
+                      ++calls;
+                      return x.exp();  // its backward needs its output
+                    })});
   Cell plain(part, 0, false), checkpointed(part, 0, true);
   const Tensor grad = torch::ones({5, 3}).to(testing::device());
   std::vector<Tensor> outputs, grads;
@@ -240,9 +240,10 @@ std::string error_after(Model& model, const std::function<void()>& change) {
 TEST(Cell, RefusesARecomputeThatCannotGiveTheSame) {
   Model model;
   EXPECT_EQ(error_after(model, [] {}), "");
-  EXPECT_THAT(error_after(model, [&] { model.input.add_(1); }),
-              StartsWith("c10::Error: the input of partition 0 has been changed "
-                         "in place between forward and backward"));
+  EXPECT_THAT(
+      error_after(model, [&] { model.input.add_(1); }),
+      StartsWith("c10::Error: the input of partition 0 has been changed "
+                 "in place between forward and backward"));
   EXPECT_THAT(error_after(model,
                           [&] {
                             const torch::NoGradGuard no_grad;
@@ -275,18 +276,19 @@ TEST(Cell, RefusesLayersThatReturnSomethingElseInTheRecompute) {
 TEST(Cell, RefusesInPlaceWorkOnWhatOthersNeed) {
   Partition part = partition_of({layer([](Tensor x) { return x.relu_(); })});
   StepSeed seed;
-  Cell checkpointed(part, 0, true), shared(part, 0, false), fine(part, 0, false);
-  EXPECT_THAT(error_of([&] {
-                checkpointed.forward(input_of(rows(2)), seed, false);
-              }),
-              StartsWith("c10::Error: a layer of partition 0 changes the "
-                         "partition's input in place"));
+  Cell checkpointed(part, 0, true), shared(part, 0, false),
+      fine(part, 0, false);
+  EXPECT_THAT(
+      error_of([&] { checkpointed.forward(input_of(rows(2)), seed, false); }),
+      StartsWith("c10::Error: a layer of partition 0 changes the "
+                 "partition's input in place"));
   Activations input = input_of(rows(2));
   input.boundary[0].shared = true;
-  EXPECT_THAT(error_of([&] { shared.forward(std::move(input), seed, false); }),
-              StartsWith("c10::Error: a layer of partition 0 changes a tensor in "
-                         "place that an earlier partition has given to more "
-                         "than one layer"));
+  EXPECT_THAT(
+      error_of([&] { shared.forward(std::move(input), seed, false); }),
+      StartsWith("c10::Error: a layer of partition 0 changes a tensor in "
+                 "place that an earlier partition has given to more "
+                 "than one layer"));
   const Activations output = fine.forward(input_of(rows(2)), seed, false);
   EXPECT_TRUE(output.boundary[0].tensor.equal(rows(2).relu()));
 }
@@ -341,8 +343,7 @@ TEST(Cell, RefusesALossThatIsNoNumberOrChangesItsTarget) {
     Cell cell(model.part, 0, /*checkpointed=*/true);
     cell.set_head(&head);
     StepSeed seed;
-    return error_of(
-        [&] { cell.forward(input_of(model.input), seed, false); });
+    return error_of([&] { cell.forward(input_of(model.input), seed, false); });
   };
   EXPECT_THAT(error([](Value output, Value) { return output.tensors()[0]; }),
               ::testing::AllOf(
@@ -352,12 +353,12 @@ TEST(Cell, RefusesALossThatIsNoNumberOrChangesItsTarget) {
                   ::testing::HasSubstr(" of sizes [5, 2]; reduce it")));
   EXPECT_THAT(error([](Value, Value) { return Tensor(); }),
               ::testing::HasSubstr("but it is undefined; reduce it"));
-  EXPECT_THAT(error([](Value output, Value target) {
-                return (output.tensors()[0] - target.tensors()[0].add_(1))
-                    .mean();
-              }),
-              StartsWith("c10::Error: the loss function changes its target in "
-                         "place"));
+  EXPECT_THAT(
+      error([](Value output, Value target) {
+        return (output.tensors()[0] - target.tensors()[0].add_(1)).mean();
+      }),
+      StartsWith("c10::Error: the loss function changes its target in "
+                 "place"));
 }
 
 TEST(Cell, NamesTheFirstPlaceThatIsNotFinite) {
@@ -416,11 +417,10 @@ TEST(Cell, SkipTensorsComeInAndGoOutWithTheirGradients) {
 }
 
 TEST(Cell, KnowsTheLayerThatThrows) {
-  Partition part =
-      partition_of({layer([](const Tensor& x) { return x * 2; }),
-                    layer([](const Tensor&) -> Tensor {
-                      throw std::out_of_range("no row 7");
-                    })});
+  Partition part = partition_of({layer([](const Tensor& x) { return x * 2; }),
+                                 layer([](const Tensor&) -> Tensor {
+                                   throw std::out_of_range("no row 7");
+                                 })});
   Cell cell(part, 0, false);
   StepSeed seed;
   EXPECT_EQ(error_of([&] { cell.forward(input_of(rows(1)), seed, false); }),
@@ -429,7 +429,8 @@ TEST(Cell, KnowsTheLayerThatThrows) {
 }
 
 TEST(Cell, RefusesAnUndefinedOutput) {
-  Partition part = partition_of({layer([](const Tensor&) { return Tensor(); })});
+  Partition part =
+      partition_of({layer([](const Tensor&) { return Tensor(); })});
   Cell cell(part, 0, false);
   StepSeed seed;
   EXPECT_EQ(error_of([&] { cell.forward(input_of(rows(1)), seed, false); }),

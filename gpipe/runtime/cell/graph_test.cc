@@ -20,12 +20,12 @@
 namespace gpipe::internal {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::error_of;
+using ::testing::IsEmpty;
 using torch::Tensor;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 Tensor number(double value, bool requires_grad = false) {
   return torch::full({1}, value, torch::kDouble).requires_grad_(requires_grad);

@@ -98,9 +98,8 @@ TEST(CallLayer, RefusesAnInputOfAnotherTypeAsSequentialDoes) {
 }
 
 TEST(CallLayer, LetsTheExceptionOfTheLayerThrough) {
-  auto throws = layer([](const Tensor&) -> Tensor {
-    throw std::out_of_range("no row 7");
-  });
+  auto throws = layer(
+      [](const Tensor&) -> Tensor { throw std::out_of_range("no row 7"); });
   EXPECT_EQ(
       error_of([&] { call_layer(throws, Value::wrap(torch::ones({1}))); }),
       "std::out_of_range: no row 7");

@@ -55,8 +55,8 @@ bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
 
 TEST(Partition, CutsLayersByTheBalance) {
   const c10::Device other(c10::kMeta, 1);
-  const auto parts = partition(named({linear(), linear(), linear()}), {1, 2},
-                               {kCpu, other});
+  const auto parts =
+      partition(named({linear(), linear(), linear()}), {1, 2}, {kCpu, other});
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_EQ(parts[0].index, 0);
   EXPECT_EQ(parts[1].index, 1);
@@ -79,13 +79,12 @@ TEST(Partition, ListsModulesParametersAndTheTwoKindsOfBuffers) {
       named({nn::AnyModule(counter), nn::AnyModule(last)}), {2}, {kCpu});
   EXPECT_EQ(parts[0].modules.size(), 3u);
   EXPECT_TRUE(same(parts[0].parameters,
-                   {counter->frozen, counter->norm->weight,
-                    counter->norm->bias, last->weight, last->bias}));
+                   {counter->frozen, counter->norm->weight, counter->norm->bias,
+                    last->weight, last->bias}));
   EXPECT_TRUE(same(parts[0].other_buffers, {counter->count}));
-  EXPECT_TRUE(
-      same(parts[0].norm_buffers,
-           {counter->norm->running_mean, counter->norm->running_var,
-            counter->norm->num_batches_tracked}));
+  EXPECT_TRUE(same(parts[0].norm_buffers,
+                   {counter->norm->running_mean, counter->norm->running_var,
+                    counter->norm->num_batches_tracked}));
   EXPECT_EQ(parts[0].name_of(counter->norm->weight), "0.norm.weight");
   EXPECT_EQ(parts[0].name_of(last->bias), "1.bias");
   EXPECT_EQ(parts[0].name_of(last->bias.detach()), "");
@@ -97,7 +96,8 @@ TEST(Partition, OfAnotherProcessIsRemoteAndKeepsItsRoutes) {
   layers[0].skips.stash = {a};
   layers[1].skips.stash = {b};
   layers[3].skips.pop = {b, a};
-  const auto parts = partition(std::move(layers), {1, 2, 1}, {kCpu, kCpu, kCpu});
+  const auto parts =
+      partition(std::move(layers), {1, 2, 1}, {kCpu, kCpu, kCpu});
   EXPECT_TRUE(parts[1].remote);
   EXPECT_TRUE(parts[1].layers.empty());
   EXPECT_FALSE(parts[2].remote);

@@ -13,8 +13,8 @@ namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
-using testing::error_of;
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::StartsWith;
 
 std::vector<Activation> activations(const std::vector<Tensor>& tensors,

@@ -34,8 +34,8 @@ TEST_F(CopierTest, PassesATensorOfTheSameDeviceOn) {
   for (const c10::Device& device : {kCpu, hpu(1)}) {
     Copier copier(device);
     const Tensor tensor = numbers(device);
-    EXPECT_TRUE(copier.to_device(tensor, Event::record(device), &log)
-                    .is_same(tensor));
+    EXPECT_TRUE(
+        copier.to_device(tensor, Event::record(device), &log).is_same(tensor));
     EXPECT_FALSE(copier.to_device(Tensor(), Event(), &log).defined());
   }
   EXPECT_THAT(log.copies, IsEmpty());
@@ -93,9 +93,8 @@ TEST_F(CopierTest, LogsEachCopyWithItsMakerBytesAndDevices) {
   const struct {
     c10::Device source, target;
     c10::Device from;  // whose stream gives the times
-  } cases[] = {{hpu(0), hpu(1), hpu(0)},
-               {hpu(2), kCpu, hpu(2)},
-               {kCpu, hpu(3), hpu(3)}};
+  } cases[] = {
+      {hpu(0), hpu(1), hpu(0)}, {hpu(2), kCpu, hpu(2)}, {kCpu, hpu(3), hpu(3)}};
   for (const auto& each : cases) {
     Copier copier(each.target);
     CopyLog log;

@@ -176,8 +176,7 @@ TEST(Executor, WaitsUntilAnActionIsReady) {
     while (!done) std::this_thread::yield();
     executor.notify(0);  // as for input from another process
   });
-  EXPECT_EQ(text_of(executor.run(Plan(forward_only(2, 2)), actor)),
-            "");
+  EXPECT_EQ(text_of(executor.run(Plan(forward_only(2, 2)), actor)), "");
   other.join();
   EXPECT_THAT(actor.performed(0), ElementsAre("0F0", "0F1"));
 }
@@ -320,8 +319,8 @@ TEST(Executor, RecordsEachActionAndGivesTheLogOfItsRank) {
   recording.begin();
   Fake actor;
   executor.run(plan, actor, &recording);
-  EXPECT_THAT(actor.logs(), UnorderedElementsAre(&recording.copies(0),
-                                                 &recording.copies(1)));
+  EXPECT_THAT(actor.logs(),
+              UnorderedElementsAre(&recording.copies(0), &recording.copies(1)));
   const Timeline timeline = recording.timeline();
   for (std::size_t r = 0; r < 2; ++r) {
     std::vector<Action> actions;
@@ -335,20 +334,18 @@ std::multiset<std::string> ranges;
 
 TEST(Executor, ShowsEachActionToProfilers) {
   const auto handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(
-          [](const at::RecordFunction& range)
-              -> std::unique_ptr<at::ObserverContext> {
-            std::lock_guard<std::mutex> lock(ranges_mutex);
-            ranges.insert(range.name());
-            return nullptr;
-          })
-          .scopes({at::RecordScope::USER_SCOPE}));
+      at::RecordFunctionCallback([](const at::RecordFunction& range)
+                                     -> std::unique_ptr<at::ObserverContext> {
+        std::lock_guard<std::mutex> lock(ranges_mutex);
+        ranges.insert(range.name());
+        return nullptr;
+      }).scopes({at::RecordScope::USER_SCOPE}));
   Executor executor(cpus(2), 1, false);
   Fake actor;
   executor.run(Plan(fill_drain(2, 1)), actor);
   at::removeCallback(handle);
-  EXPECT_THAT(ranges, ElementsAre("gpipe 0B0", "gpipe 0F0", "gpipe 1B0",
-                                  "gpipe 1F0"));
+  EXPECT_THAT(ranges,
+              ElementsAre("gpipe 0B0", "gpipe 0F0", "gpipe 1B0", "gpipe 1F0"));
 }
 
 TEST(Executor, RefusesACallerThatItWouldWaitFor) {

@@ -33,8 +33,7 @@ TEST(Failure, PlaceNamesPartitionMicrobatchPhaseAndLayer) {
 
 TEST(Failure, TextHasWhatTheExceptionSays) {
   Failure failure = whole(0, Phase::kScatter);
-  EXPECT_EQ(failure.to_string(),
-            "partition 0, all micro-batches, scatter");
+  EXPECT_EQ(failure.to_string(), "partition 0, all micro-batches, scatter");
   failure.what = "no memory";
   EXPECT_EQ(failure.to_string(),
             "partition 0, all micro-batches, scatter: no memory");
