@@ -121,6 +121,7 @@ class TrainStep {
   // and the graph behind the input may call the pipeline.
   void accumulate(const std::function<void()>& let_go);
 
+ private:
   Stages& stages_;
   const Schedule& schedule_;
   const TrainOptions options_;

@@ -1,0 +1,467 @@
+#include "gpipe/runtime/cell/cell.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/skip/tracker.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+
+namespace gpipe::internal {
+namespace {
+
+using testing::error_of;
+using ::testing::StartsWith;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+const auto layer = [](auto function) {
+  return testing::layer(std::move(function));
+};
+
+// Returns a partition on the test's device.
+Partition partition_of(std::vector<nn::AnyModule> modules) {
+  std::vector<Layer> layers(modules.size());
+  for (std::size_t k = 0; k < layers.size(); ++k) {
+    modules[k].ptr()->to(testing::device());
+    layers[k].module = std::move(modules[k]);
+    layers[k].name = std::to_string(k);
+    layers[k].index = static_cast<int64_t>(k);
+  }
+  const auto count = static_cast<int64_t>(layers.size());
+  return partition(std::move(layers), {count}, {testing::device()})[0];
+}
+
+Tensor rows(int64_t count) {
+  return torch::arange(3 * count, torch::kFloat)
+      .view({count, 3})
+      .sin()
+      .to(testing::device());
+}
+
+Activations input_of(const Tensor& tensor, bool requires_grad = true) {
+  Activations input;
+  input.boundary = {{tensor, requires_grad, false}};
+  return input;
+}
+
+Gradients gradients(const Tensor& grad) { return {{grad}, {}}; }
+
+// The gradients of the leaves, by the name of the parameter.
+using Grads = std::map<std::string, Tensor>;
+
+LeafSink sink_of(const Partition& part, const Cell& cell, Grads& grads) {
+  return [&](std::size_t leaf, const Tensor& grad) {
+    Tensor& sum = grads[part.name_of(cell.leaves()[leaf])];
+    sum = sum.defined() ? sum + grad : grad;
+  };
+}
+
+// A linear layer, ReLU, dropout and a linear layer, and the same computation
+// without a cell.
+struct Model {
+  nn::Linear first{3, 4}, last{4, 2};
+  Partition part = partition_of(
+      {nn::AnyModule(first), layer([](const Tensor& x) { return x.relu(); }),
+       nn::AnyModule(last)});
+  Tensor input = rows(5);
+
+  Tensor plain(const Tensor& x) { return last(first(x).relu()); }
+  Grads plain_grads(const Tensor& root_grad, Tensor& input_grad) {
+    const Tensor x = input.detach().requires_grad_();
+    plain(x).backward(root_grad);
+    input_grad = x.grad();
+    Grads grads{{"0.weight", first->weight.grad()},
+                {"0.bias", first->bias.grad()},
+                {"2.weight", last->weight.grad()},
+                {"2.bias", last->bias.grad()}};
+    for (const Tensor& each : part.parameters) each.mutable_grad() = Tensor();
+    return grads;
+  }
+};
+
+void expect_equal(const Grads& a, const Grads& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, grad] : a) {
+    ASSERT_EQ(b.count(name), 1u) << name;
+    EXPECT_TRUE(grad.equal(b.at(name))) << name;
+  }
+}
+
+TEST(Cell, ForwardHasTheBitsOfTheLayersAndNoGraph) {
+  for (const bool checkpointed : {false, true}) {
+    Model model;
+    Cell cell(model.part, 0, checkpointed);
+    EXPECT_EQ(cell.checkpointed(), checkpointed);
+    StepSeed seed;
+    const Activations output =
+        cell.forward(input_of(model.input), seed, /*leaf_input=*/false);
+    ASSERT_EQ(output.boundary.size(), 1u);
+    EXPECT_TRUE(output.boundary[0].tensor.equal(model.plain(model.input)));
+    EXPECT_FALSE(output.boundary[0].tensor.requires_grad());
+    EXPECT_TRUE(output.boundary[0].requires_grad);
+    EXPECT_EQ(cell.leaves().size(), 4u);
+    EXPECT_EQ(cell.layer_at_work(), "");
+  }
+}
+
+TEST(Cell, BackwardHasTheBitsOfThePlainModel) {
+  for (const bool checkpointed : {false, true}) {
+    Model model;
+    Tensor expected_input;
+    const Tensor grad =
+        torch::linspace(-1, 1, 10).view({5, 2}).to(testing::device());
+    const Grads expected = model.plain_grads(grad, expected_input);
+
+    Cell cell(model.part, 0, checkpointed);
+    StepSeed seed;
+    cell.forward(input_of(model.input), seed, false);
+    if (checkpointed) cell.recompute(seed);
+    Grads grads;
+    const Gradients back = cell.backward(gradients(grad), false, true, {},
+                                         sink_of(model.part, cell, grads));
+    EXPECT_TRUE(back.boundary.at(0).equal(expected_input));
+    expect_equal(grads, expected);
+    EXPECT_FALSE(model.first->weight.grad().defined());
+  }
+}
+
+TEST(Cell, ABackwardInTwoPartsHasTheSameBits) {
+  for (const bool checkpointed : {false, true}) {
+    Model model;
+    Tensor expected_input;
+    const Tensor grad = torch::ones({5, 2}).to(testing::device());
+    const Grads expected = model.plain_grads(grad, expected_input);
+    Cell cell(model.part, 0, checkpointed);
+    StepSeed seed;
+    cell.forward(input_of(model.input), seed, false);
+    if (checkpointed) cell.recompute(seed);
+    const Gradients back = cell.backward_input(gradients(grad));
+    EXPECT_TRUE(back.boundary.at(0).equal(expected_input));
+    Grads grads;
+    cell.backward_weight(sink_of(model.part, cell, grads));
+    expect_equal(grads, expected);
+  }
+}
+
+TEST(Cell, TheGraphServesSeveralBackwardsIfItIsKept) {
+  Model model;
+  Tensor expected_input;
+  const Tensor grad = torch::ones({5, 2}).to(testing::device());
+  const Grads expected = model.plain_grads(grad, expected_input);
+  Cell cell(model.part, 0, false);
+  StepSeed seed;
+  cell.forward(input_of(model.input), seed, false);
+  for (const bool keep : {true, true, false}) {
+    Grads grads;
+    const Gradients back = cell.backward(gradients(grad), keep, true, {},
+                                         sink_of(model.part, cell, grads));
+    EXPECT_TRUE(back.boundary.at(0).equal(expected_input));
+    expect_equal(grads, expected);
+  }
+}
+
+TEST(Cell, GradientsThatAreNotWantedAreNotComputed) {
+  Model model;
+  const Tensor grad = torch::ones({5, 2}).to(testing::device());
+  Cell cell(model.part, 0, false);
+  StepSeed seed;
+  cell.forward(input_of(model.input), seed, false);
+  std::vector<bool> wanted(4);
+  for (std::size_t k = 0; k < 4; ++k) {
+    // The numbers of the partition's list are in reverse here.
+    cell.leaf_numbers().push_back(static_cast<int64_t>(3 - k));
+    wanted[3 - k] = cell.leaves()[k].is_same(model.last->weight);
+  }
+  Grads grads;
+  const Gradients back =
+      cell.backward(gradients(grad), false, /*want_input=*/false, wanted,
+                    sink_of(model.part, cell, grads));
+  EXPECT_FALSE(back.boundary.at(0).defined());
+  ASSERT_EQ(grads.size(), 1u);
+  EXPECT_EQ(grads.count("2.weight"), 1u);
+}
+
+TEST(Cell, ARecomputeDrawsTheSameNumbersAndRestoresBuffers) {
+  nn::BatchNorm1d norm(3);
+  int calls = 0;
+  Partition part =
+      partition_of({nn::AnyModule(norm), nn::AnyModule(nn::Dropout(0.5)),
+                    layer([&](const Tensor& x) {
+                      ++calls;
+                      return x.exp();  // its backward needs its output
+                    })});
+  Cell plain(part, 0, false), checkpointed(part, 0, true);
+  const Tensor grad = torch::ones({5, 3}).to(testing::device());
+  std::vector<Tensor> outputs, grads;
+  for (Cell* const cell : {&plain, &checkpointed}) {
+    StepSeed seed;
+    seed.set(7);
+    const Activations output = cell->forward(input_of(rows(5)), seed, false);
+    const Tensor mean = norm->running_mean.clone();
+    const int64_t batches = norm->num_batches_tracked.item<int64_t>();
+    if (cell->checkpointed()) cell->recompute(seed);
+    EXPECT_TRUE(norm->running_mean.equal(mean));
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), batches);
+    outputs.push_back(output.boundary[0].tensor);
+    Grads unused;
+    grads.push_back(cell->backward(gradients(grad), false, true, {},
+                                   sink_of(part, *cell, unused))
+                        .boundary[0]);
+  }
+  EXPECT_EQ(calls, 3);
+  EXPECT_TRUE(outputs[0].equal(outputs[1]));
+  EXPECT_TRUE(grads[0].equal(grads[1]));
+}
+
+// Returns the error of a recompute after `change`.
+std::string error_after(Model& model, const std::function<void()>& change) {
+  Cell cell(model.part, 0, true);
+  StepSeed seed;
+  cell.forward(input_of(model.input), seed, false);
+  change();
+  return error_of([&] { cell.recompute(seed); });
+}
+
+TEST(Cell, RefusesARecomputeThatCannotGiveTheSame) {
+  Model model;
+  EXPECT_EQ(error_after(model, [] {}), "");
+  EXPECT_THAT(
+      error_after(model, [&] { model.input.add_(1); }),
+      StartsWith("c10::Error: the input of partition 0 has been changed "
+                 "in place between forward and backward"));
+  EXPECT_THAT(error_after(model,
+                          [&] {
+                            const torch::NoGradGuard no_grad;
+                            model.last->bias.add_(1);
+                          }),
+              StartsWith("c10::Error: parameter '2.bias' has been changed in "
+                         "place between forward and backward"));
+  model.first->weight.requires_grad_(false);
+  EXPECT_THAT(error_after(model, [&] { model.first->weight.add_(1); }),
+              StartsWith("c10::Error: parameter '0.weight' has been changed"));
+  EXPECT_THAT(error_after(model, [&] { model.first->eval(); }),
+              StartsWith("c10::Error: train() or eval() was called between "
+                         "forward and backward"));
+}
+
+TEST(Cell, RefusesLayersThatReturnSomethingElseInTheRecompute) {
+  int calls = 0;
+  Partition part = partition_of({layer([&](const Tensor& x) {
+    return ++calls == 1 ? x.mul(2) : x.mul(2).narrow(0, 0, 1);
+  })});
+  Cell cell(part, 0, true);
+  StepSeed seed;
+  cell.forward(input_of(rows(2)), seed, false);
+  EXPECT_THAT(error_of([&] { cell.recompute(seed); }),
+              StartsWith("c10::Error: the layers of partition 0 did not return "
+                         "the same in the recompute as in the checkpointed "
+                         "forward"));
+}
+
+TEST(Cell, RefusesInPlaceWorkOnWhatOthersNeed) {
+  Partition part = partition_of({layer([](Tensor x) { return x.relu_(); })});
+  StepSeed seed;
+  Cell checkpointed(part, 0, true), shared(part, 0, false),
+      fine(part, 0, false);
+  EXPECT_THAT(
+      error_of([&] { checkpointed.forward(input_of(rows(2)), seed, false); }),
+      StartsWith("c10::Error: a layer of partition 0 changes the "
+                 "partition's input in place"));
+  Activations input = input_of(rows(2));
+  input.boundary[0].shared = true;
+  EXPECT_THAT(
+      error_of([&] { shared.forward(std::move(input), seed, false); }),
+      StartsWith("c10::Error: a layer of partition 0 changes a tensor in "
+                 "place that an earlier partition has given to more "
+                 "than one layer"));
+  const Activations output = fine.forward(input_of(rows(2)), seed, false);
+  EXPECT_TRUE(output.boundary[0].tensor.equal(rows(2).relu()));
+}
+
+TEST(Cell, MarksOutputsOfOneMemory) {
+  using Tensors = std::vector<Tensor>;
+  Partition part =
+      partition_of({testing::layer<Tensors>([](const Tensor& x) -> Tensors {
+        const Tensor y = x * 2;
+        return {y, x * 3, y};
+      })});
+  Cell cell(part, 0, false);
+  StepSeed seed;
+  const Activations output = cell.forward(input_of(rows(1)), seed, false);
+  EXPECT_EQ(output.kind, Value::Kind::kVector);
+  ASSERT_EQ(output.boundary.size(), 3u);
+  EXPECT_TRUE(output.boundary[0].shared);
+  EXPECT_FALSE(output.boundary[1].shared);
+  EXPECT_TRUE(output.boundary[2].shared);
+}
+
+TEST(Cell, EndsInTheLossIfItHasAHead) {
+  for (const bool checkpointed : {false, true}) {
+    Model model;
+    const LossFunction mean = [](Value output, Value target) {
+      return (output.tensors()[0] - target.tensors()[0]).pow(2).mean();
+    };
+    LossHead head;
+    head.function = &mean;
+    head.target = Value::wrap(torch::ones({5, 2}).to(testing::device()));
+    head.keep_output = true;
+    Cell cell(model.part, 0, checkpointed);
+    cell.set_head(&head);
+    StepSeed seed;
+    const Activations output = cell.forward(input_of(model.input), seed, false);
+    const Tensor plain = model.plain(model.input);
+    ASSERT_EQ(output.boundary.size(), 1u);
+    EXPECT_TRUE(output.boundary[0].tensor.equal((plain - 1).pow(2).mean()));
+    EXPECT_TRUE(head.output.tensors().at(0).equal(plain));
+    EXPECT_FALSE(head.output.tensors()[0].requires_grad());
+  }
+}
+
+TEST(Cell, RefusesALossThatIsNoNumberOrChangesItsTarget) {
+  Model model;
+  LossFunction loss;
+  LossHead head;
+  head.function = &loss;
+  const auto error = [&](LossFunction function) {
+    loss = std::move(function);
+    head.target = Value::wrap(torch::ones({5, 2}).to(testing::device()));
+    Cell cell(model.part, 0, /*checkpointed=*/true);
+    cell.set_head(&head);
+    StepSeed seed;
+    return error_of([&] { cell.forward(input_of(model.input), seed, false); });
+  };
+  EXPECT_THAT(error([](Value output, Value) { return output.tensors()[0]; }),
+              ::testing::AllOf(
+                  StartsWith("c10::ValueError: the loss of a micro-batch must "
+                             "be a floating-point tensor with one element, but "
+                             "it is "),
+                  ::testing::HasSubstr(" of sizes [5, 2]; reduce it")));
+  EXPECT_THAT(error([](Value, Value) { return Tensor(); }),
+              ::testing::HasSubstr("but it is undefined; reduce it"));
+  EXPECT_THAT(
+      error([](Value output, Value target) {
+        return (output.tensors()[0] - target.tensors()[0].add_(1)).mean();
+      }),
+      StartsWith("c10::Error: the loss function changes its target in "
+                 "place"));
+}
+
+TEST(Cell, NamesTheFirstPlaceThatIsNotFinite) {
+  const double kInf = std::numeric_limits<double>::infinity();
+  Model model;
+  LossFunction loss = [](Value output, Value) {
+    return output.tensors()[0].mean();
+  };
+  LossHead head;
+  head.function = &loss;
+  const auto error = [&](const Tensor& input) {
+    Cell cell(model.part, 0, false);
+    cell.set_head(&head);
+    cell.check_finite(true);
+    StepSeed seed;
+    return error_of([&] { cell.forward(input_of(input), seed, false); });
+  };
+  EXPECT_EQ(error(model.input), "");
+  EXPECT_THAT(error(model.input / 0),
+              StartsWith("gpipe::NonFiniteError: the pipeline's input"));
+  loss = [=](Value output, Value) { return output.tensors()[0].mean() * kInf; };
+  EXPECT_THAT(error(model.input),
+              StartsWith("gpipe::NonFiniteError: the loss"));
+  const torch::NoGradGuard no_grad;
+  model.last->bias.fill_(kInf);
+  EXPECT_THAT(error(model.input),
+              StartsWith("gpipe::NonFiniteError: the output of layer '2' ("));
+}
+
+TEST(Cell, SkipTensorsComeInAndGoOutWithTheirGradients) {
+  const SkipKey in{Namespace::none(), "in"}, out{Namespace::none(), "out"};
+  Partition part = partition_of({layer([=](const Tensor& x) {
+    const auto popped = current_skip_tracker().load(in);
+    current_skip_tracker().save(out, *popped * 5);
+    return x * *popped;
+  })});
+  part.layers[0].skips = {"0", {out}, {in}};
+  part.imports = {{in, 0, 1}};
+  part.exports = {{out, 1, 2}};
+  Cell cell(part, 0, false);
+  Activations input = input_of(rows(2));
+  const Tensor skip = rows(2) + 3;
+  input.skips = {{skip, true, false}};
+  StepSeed seed;
+  const Activations output = cell.forward(std::move(input), seed, false);
+  EXPECT_TRUE(output.boundary.at(0).tensor.equal(rows(2) * skip));
+  EXPECT_TRUE(output.skips.at(0).tensor.equal(skip * 5));
+  EXPECT_TRUE(output.skips[0].requires_grad);
+
+  const Tensor one = torch::ones_like(skip);
+  Grads unused;
+  const Gradients back = cell.backward({{one}, {one}}, false, true, {},
+                                       sink_of(part, cell, unused));
+  EXPECT_TRUE(back.boundary.at(0).equal(skip));
+  EXPECT_TRUE(back.skips.at(0).equal(rows(2) + 5));
+}
+
+TEST(Cell, KnowsTheLayerThatThrows) {
+  Partition part = partition_of({layer([](const Tensor& x) { return x * 2; }),
+                                 layer([](const Tensor&) -> Tensor {
+                                   throw std::out_of_range("no row 7");
+                                 })});
+  Cell cell(part, 0, false);
+  StepSeed seed;
+  EXPECT_EQ(error_of([&] { cell.forward(input_of(rows(1)), seed, false); }),
+            "std::out_of_range: no row 7");
+  EXPECT_EQ(cell.layer_at_work(), "1");
+}
+
+TEST(Cell, RefusesAnUndefinedOutput) {
+  Partition part =
+      partition_of({layer([](const Tensor&) { return Tensor(); })});
+  Cell cell(part, 0, false);
+  StepSeed seed;
+  EXPECT_EQ(error_of([&] { cell.forward(input_of(rows(1)), seed, false); }),
+            "c10::TypeError: layer '0' returned an undefined tensor");
+}
+
+TEST(Cell, HoldsItsInputUntilItIsReleasedIfItIsCheckpointed) {
+  Model model;
+  StepSeed seed;
+  for (const bool checkpointed : {false, true}) {
+    Tensor input = rows(5);
+    Cell cell(model.part, 0, checkpointed);
+    cell.forward(input_of(input), seed, false);
+    EXPECT_EQ(input.use_count(), checkpointed ? 2 : 1);
+    EXPECT_EQ(cell.leaves().size(), 4u);
+    cell.release();
+    EXPECT_EQ(input.use_count(), 1);
+    EXPECT_TRUE(cell.leaves().empty());
+  }
+}
+
+TEST(Cell, WithoutGradModeThereIsNoGraph) {
+  Model model;
+  const torch::NoGradGuard no_grad;
+  Cell cell(model.part, 0, false);
+  StepSeed seed;
+  const Activations output = cell.forward(input_of(model.input), seed, false);
+  EXPECT_FALSE(output.boundary[0].requires_grad);
+  EXPECT_TRUE(output.boundary[0].tensor.equal(model.plain(model.input)));
+  EXPECT_TRUE(cell.leaves().empty());
+}
+
+}  // namespace
+}  // namespace gpipe::internal

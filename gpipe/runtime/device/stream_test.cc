@@ -1,0 +1,179 @@
+#include "gpipe/runtime/device/stream.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "gpipe/testing/simulated/test_fixture.h"
+
+namespace gpipe::simulated {
+namespace {
+
+using at::Tensor;
+using internal::Event;
+using internal::Ordering;
+using internal::Site;
+using internal::StreamScope;
+using ::testing::SizeIs;
+
+const c10::Device kCpu(c10::kCPU);
+
+c10::Stream current(int device) {
+  return c10::impl::VirtualGuardImpl(kDeviceType).getStream(hpu(device));
+}
+c10::Device current_device() {
+  return c10::impl::VirtualGuardImpl(kDeviceType).getDevice();
+}
+
+class StreamTest : public SimulatedTest {};
+
+TEST_F(StreamTest, OnlyAcceleratorsHaveStreams) {
+  EXPECT_FALSE(internal::has_streams(kCpu));
+  EXPECT_FALSE(internal::has_streams(c10::Device(c10::kMeta, 1)));
+  EXPECT_TRUE(internal::has_streams(hpu(1)));
+  EXPECT_FALSE(internal::new_stream(kCpu).has_value());
+  EXPECT_FALSE(internal::new_stream(c10::Device(c10::kMeta)).has_value());
+  const auto stream = internal::new_stream(hpu(1));
+  ASSERT_TRUE(stream.has_value());
+  EXPECT_EQ(stream->device(), hpu(1));
+  EXPECT_NE(*stream, default_stream(1));
+  EXPECT_NE(*stream, *internal::new_stream(hpu(1)));
+}
+
+TEST_F(StreamTest, ADeviceWithoutIndexIsTheCurrentOne) {
+  using internal::with_index;
+  EXPECT_EQ(with_index(c10::Device(c10::kCPU, 0)), kCpu);
+  EXPECT_EQ(with_index(hpu(3)), hpu(3));
+  EXPECT_EQ(with_index(c10::Device(c10::kMeta)), c10::Device(c10::kMeta));
+  EXPECT_EQ(with_index(c10::Device(c10::kMeta, 1)), c10::Device(c10::kMeta, 1));
+  const StreamScope scope(default_stream(2));
+  EXPECT_EQ(with_index(c10::Device(kDeviceType)), hpu(2));
+}
+
+TEST_F(StreamTest, AScopeSetsStreamAndDeviceAndRestoresBoth) {
+  const c10::Stream one = new_stream(1), two = new_stream(1);
+  {
+    const StreamScope outer(one);
+    EXPECT_EQ(current_device(), hpu(1));
+    EXPECT_EQ(current(1), one);
+    {
+      const StreamScope inner(two);
+      const StreamScope other(default_stream(3));
+      const StreamScope none(std::nullopt);
+      EXPECT_EQ(current_device(), hpu(3));
+      EXPECT_EQ(current(1), two);
+    }
+    EXPECT_EQ(current_device(), hpu(1));
+    EXPECT_EQ(current(1), one);
+  }
+  EXPECT_EQ(current_device(), hpu(0));
+  EXPECT_EQ(current(1), default_stream(1));
+}
+
+TEST_F(StreamTest, AnEventOrdersTwoStreamsWithoutTheHost) {
+  const Tensor tensor = at::zeros({4}, at::TensorOptions(hpu(0)));
+  synchronize();
+  const auto waits = host_waits();
+  const c10::Stream writer = new_stream(0);
+  Gate gate(writer);
+  Event written;
+  {
+    const StreamScope scope(writer);
+    internal::record_stream(tensor, hpu(0));
+    tensor.add_(3);
+    written = Event::record(hpu(0));
+  }
+  written.wait(hpu(0));
+  const Tensor result = tensor.mul(2);
+  EXPECT_FALSE(default_stream(0).query());
+  EXPECT_EQ(host_waits(), waits);
+  gate.open();
+  EXPECT_TRUE(result.cpu().equal(at::full({4}, 6.f)));
+}
+
+TEST_F(StreamTest, AnEventOrWaitThatIsLeftOutOrdersNothing) {
+  for (const auto leave_out : {
+           +[](Ordering each, const Site&) { return each == Ordering::kWait; },
+           +[](Ordering each, const Site&) { return each == Ordering::kEvent; },
+       }) {
+    const Tensor tensor = at::zeros({4}, at::TensorOptions(hpu(0)));
+    synchronize();
+    const StreamScope scope(new_stream(0));
+    tensor.add_(3);
+    internal::set_leave_out(leave_out);
+    const Event written = Event::record(hpu(0));
+    const StreamScope back(default_stream(0));
+    written.wait(hpu(0));
+    internal::set_leave_out(nullptr);
+    tensor.mul(2);
+    EXPECT_THAT(take_races(), SizeIs(1));
+    synchronize();
+  }
+}
+
+TEST_F(StreamTest, AnEventIsWaitedForOnTheHostWhereThereAreNoStreams) {
+  const Tensor tensor = at::zeros({2}, at::TensorOptions(hpu(0)));
+  busy(tensor, 1e-3);
+  const Event made = Event::record(hpu(0));
+  const auto waits = host_waits();
+  made.wait(kCpu);
+  EXPECT_EQ(host_waits(), waits + 1);
+  EXPECT_TRUE(default_stream(0).query());
+}
+
+TEST_F(StreamTest, WithoutStreamsAnEventHasHappened) {
+  const auto waits = host_waits();
+  for (const Event& event : {Event(), Event::record(kCpu)}) {
+    event.wait(kCpu);
+    event.wait(hpu(0));
+  }
+  EXPECT_EQ(host_waits(), waits);
+  EXPECT_THAT(take_trace(), SizeIs(0));
+}
+
+// Uses a tensor of the default stream on another one that is held up, releases
+// the tensor, and returns whether the next one gets its memory.
+bool reused(bool record) {
+  Tensor tensor = at::zeros({100}, at::TensorOptions(hpu(0)));
+  const void* const memory = tensor.data_ptr();
+  const c10::Stream other = new_stream(0);
+  synchronize();
+  Gate gate(other);
+  {
+    const StreamScope scope(other);
+    if (record) internal::record_stream(tensor, hpu(0));
+  }
+  tensor.reset();
+  tensor = at::empty({100}, at::TensorOptions(hpu(0)));
+  return tensor.data_ptr() == memory;
+}
+
+TEST_F(StreamTest, ARecordedStreamKeepsMemoryUntilItIsDone) {
+  EXPECT_TRUE(reused(/*record=*/false));
+  EXPECT_FALSE(reused(/*record=*/true));
+}
+
+TEST_F(StreamTest, ARecordIsMadeOnlyForTensorsOfTheDevice) {
+  static int records;
+  records = 0;
+  internal::set_leave_out([](Ordering each, const Site&) {
+    records += each == Ordering::kRecord;
+    return false;
+  });
+  internal::record_stream(Tensor(), hpu(0));
+  internal::record_stream(at::zeros({2}), kCpu);
+  internal::record_stream(at::zeros({2}), hpu(0));
+  const Tensor tensor = at::zeros({2}, at::TensorOptions(hpu(1)));
+  internal::record_stream(tensor, hpu(0));
+  EXPECT_EQ(records, 0);
+  internal::record_stream(tensor, hpu(1));
+  internal::set_leave_out(nullptr);
+  EXPECT_EQ(records, 1);
+}
+
+}  // namespace
+}  // namespace gpipe::simulated

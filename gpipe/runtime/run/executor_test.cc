@@ -1,0 +1,379 @@
+#include "gpipe/runtime/run/executor.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/forward_only.h"
+#include "gpipe/schedule/order.h"
+#include "gpipe/testing/errors.h"
+
+namespace gpipe::internal {
+namespace {
+
+using ::gpipe::testing::error_of;
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::UnorderedElementsAre;
+
+using Names = std::vector<std::string>;
+
+Action action(int stage, ActionKind kind, int microbatch) {
+  return {stage, kind, microbatch};
+}
+
+std::vector<c10::Device> cpus(std::size_t count) {
+  return std::vector<c10::Device>(count, c10::Device(c10::kCPU));
+}
+
+// An actor whose actions call functions. It keeps a list of those that it has
+// performed.
+class Fake : public Actor {
+ public:
+  // By the text of the action. An action that is absent is always ready, and
+  // does nothing.
+  std::map<std::string, std::function<void()>> on_fetch, on_perform, on_place;
+  std::map<std::string, std::function<bool()>> ready_if;
+  std::function<void()> on_each = [] {};
+
+  bool ready(const Action& action) override {
+    const auto found = ready_if.find(to_string(action));
+    return found == ready_if.end() || found->second();
+  }
+  void fetch(const Action& action, CopyLog* log) override {
+    call(on_fetch, action);
+    std::lock_guard<std::mutex> lock(mutex_);
+    fetched_.push_back(to_string(action));
+    logs_.insert(log);
+  }
+  void perform(const Action& action) override {
+    on_each();
+    call(on_perform, action);
+    std::lock_guard<std::mutex> lock(mutex_);
+    EXPECT_EQ(std::count(fetched_.begin(), fetched_.end(), to_string(action)),
+              1);
+    performed_.push_back(to_string(action));
+  }
+  Failure place(const Action& action) override {
+    call(on_place, action);
+    Failure failure;
+    failure.partition = action.stage;
+    failure.microbatch = action.microbatch;
+    return failure;
+  }
+
+  // In the order in which they ended. Call while nothing runs.
+  Names performed() const { return performed_; }
+  Names performed(int stage) const {
+    Names names;
+    for (const std::string& each : performed_) {
+      if (each.substr(0, 1) == std::to_string(stage)) names.push_back(each);
+    }
+    return names;
+  }
+  const std::set<CopyLog*>& logs() const { return logs_; }
+
+ private:
+  static void call(std::map<std::string, std::function<void()>>& functions,
+                   const Action& action) {
+    const auto found = functions.find(to_string(action));
+    if (found != functions.end()) found->second();
+  }
+
+  std::mutex mutex_;
+  Names fetched_, performed_;
+  std::set<CopyLog*> logs_;
+};
+
+std::string text_of(const std::optional<ExecutorError>& error) {
+  if (!error) return "";
+  return error_of([&] { std::rethrow_exception(error->exception); });
+}
+
+TEST(Plan, DerivesPositionsAndRanks) {
+  const Schedule schedule = fill_drain(2, 3);
+  const Plan plan(schedule);
+  EXPECT_EQ(plan.schedule.ranks, schedule.ranks);
+  EXPECT_EQ(plan.positions, clock_order(schedule));
+  EXPECT_THAT(plan.rank_of_stage, ElementsAre(0, 1));
+  const Schedule stuck{{{action(0, ActionKind::kBackward, 0),
+                         action(0, ActionKind::kForward, 0)}}};
+  EXPECT_THROW(Plan{stuck}, std::invalid_argument);
+}
+
+TEST(Plan, OfOneRankKeepsThePositionsOfTheWhole) {
+  const Plan whole(fill_drain(3, 2));
+  const Plan part = whole.of_rank(1);
+  ASSERT_EQ(part.schedule.ranks.size(), 1u);
+  EXPECT_EQ(part.schedule.ranks[0], whole.schedule.ranks[1]);
+  EXPECT_THAT(part.positions, ElementsAre(whole.positions[1]));
+  EXPECT_THAT(part.rank_of_stage, ElementsAre(-1, 0, -1));
+}
+
+TEST(Executor, PerformsTheActionsOfEachRankInOrderOnAThreadOfItsOwn) {
+  Executor executor(cpus(3), 1, /*one_at_a_time=*/false);
+  const Plan plan(fill_drain(3, 4));
+  Fake actor;
+  std::mutex mutex;
+  std::set<std::thread::id> threads{std::this_thread::get_id()};
+  actor.on_each = [&] {
+    std::lock_guard<std::mutex> lock(mutex);
+    threads.insert(std::this_thread::get_id());
+  };
+  EXPECT_EQ(text_of(executor.run(plan, actor)), "");
+  EXPECT_EQ(threads.size(), 4u);
+  for (int rank = 0; rank < 3; ++rank) {
+    Names expected;
+    for (const Action& each : plan.schedule.ranks[rank]) {
+      expected.push_back(to_string(each));
+    }
+    EXPECT_THAT(actor.performed(rank), ElementsAreArray(expected));
+  }
+}
+
+TEST(Executor, OneAtATimeFollowsTheOrderOfTheSchedule) {
+  Executor executor(cpus(2), 1, /*one_at_a_time=*/true);
+  std::atomic<int> running{0};
+  Fake actor;
+  actor.on_each = [&] {
+    EXPECT_EQ(++running, 1);
+    std::this_thread::yield();
+    --running;
+  };
+  EXPECT_EQ(text_of(executor.run(Plan(fill_drain(2, 3)), actor)), "");
+  EXPECT_THAT(actor.performed(),
+              ElementsAre("0F0", "0F1", "1F0", "0F2", "1F1", "1F2", "1B2",
+                          "0B2", "1B1", "0B1", "1B0", "0B0"));
+}
+
+TEST(Executor, WaitsUntilAnActionIsReady) {
+  // The first stage of micro-batch 1 waits for the last one of micro-batch 0.
+  Executor executor(cpus(2), 1, false);
+  std::atomic<bool> done{false};
+  Fake actor;
+  actor.on_perform["1F0"] = [&] { done = true; };
+  actor.on_perform["0F1"] = [&] { EXPECT_TRUE(done); };
+  actor.ready_if["0F1"] = [&] { return done.load(); };
+  std::thread other([&] {
+    while (!done) std::this_thread::yield();
+    executor.notify(0);  // as for input from another process
+  });
+  EXPECT_EQ(text_of(executor.run(Plan(forward_only(2, 2)), actor)), "");
+  other.join();
+  EXPECT_THAT(actor.performed(0), ElementsAre("0F0", "0F1"));
+}
+
+TEST(Executor, AFusedActionWaitsForWhatTheNextOneNeeds) {
+  Executor executor(cpus(1), 1, false);
+  Action fused = action(0, ActionKind::kForward, 1);
+  fused.fused_with_next = true;
+  const Plan plan(Schedule{{{action(0, ActionKind::kForward, 0), fused,
+                             action(0, ActionKind::kBackward, 0),
+                             action(0, ActionKind::kBackward, 1)}}});
+  std::promise<void> asked;
+  std::atomic<bool> arrived{false}, is_asked{false};
+  Fake actor;
+  actor.ready_if["0B0"] = [&] {
+    if (!is_asked.exchange(true)) asked.set_value();
+    return arrived.load();
+  };
+  actor.on_perform["0F1"] = [&] { EXPECT_TRUE(arrived); };
+  std::thread other([&] {
+    asked.get_future().wait();
+    arrived = true;
+    executor.notify(0);
+  });
+  EXPECT_EQ(text_of(executor.run(plan, actor)), "");
+  other.join();
+  EXPECT_THAT(actor.performed(), ElementsAre("0F0", "0F1", "0B0", "0B1"));
+}
+
+TEST(Executor, AnErrorEndsTheRunButActionsBeforeItAreStillPerformed) {
+  // 1F0 comes after 0F1 and before 0F2 in the order of the schedule.
+  Executor executor(cpus(2), 1, false);
+  std::atomic<bool> thrown{false};
+  Fake actor;
+  actor.on_perform["1F0"] = [&] {
+    thrown = true;
+    throw std::out_of_range("no such row");
+  };
+  actor.ready_if["0F1"] = [&] { return thrown.load(); };
+  actor.ready_if["0F2"] = [] { return false; };
+  const auto error = executor.run(Plan(fill_drain(2, 3)), actor);
+  EXPECT_EQ(text_of(error), "std::out_of_range: no such row");
+  EXPECT_EQ(error->failure.to_string(),
+            "partition 1, micro-batch 0, forward: no such row");
+  EXPECT_THAT(actor.performed(), ElementsAre("0F0", "0F1"));
+}
+
+TEST(Executor, OfSeveralErrorsTheFirstInTheScheduleIsReturned) {
+  // 1F0 is the first of the two in the order of the schedule.
+  for (const std::string& throws_first : {"1F0", "0F2"}) {
+    Executor executor(cpus(2), 1, false);
+    std::promise<void> both_run, thrown;
+    std::atomic<int> running{0};
+    Fake actor;
+    for (const std::string& name : {"1F0", "0F2"}) {
+      actor.on_perform[name] = [&, name] {
+        if (++running == 2) both_run.set_value();
+        if (name == throws_first) {
+          both_run.get_future().wait();
+        } else {
+          thrown.get_future().wait();
+        }
+        throw std::runtime_error(name);
+      };
+    }
+    actor.on_place[throws_first] = [&] { thrown.set_value(); };
+    EXPECT_EQ(text_of(executor.run(Plan(fill_drain(2, 3)), actor)),
+              "std::runtime_error: 1F0");
+  }
+}
+
+TEST(Executor, WhatReadyAndFetchThrowIsAnErrorOfTheAction) {
+  Executor executor(cpus(2), 1, false);
+  const Plan plan(forward_only(2, 2));
+  Fake of_ready;
+  of_ready.ready_if["1F1"] = []() -> bool {
+    throw std::runtime_error("never comes");
+  };
+  auto error = executor.run(plan, of_ready);
+  EXPECT_EQ(text_of(error), "std::runtime_error: never comes");
+  EXPECT_EQ(error->failure.place(), "partition 1, micro-batch 1, forward");
+
+  Fake of_fetch;
+  of_fetch.on_fetch["0F1"] = [] { throw std::runtime_error("no copy"); };
+  error = executor.run(plan, of_fetch);
+  EXPECT_EQ(text_of(error), "std::runtime_error: no copy");
+  EXPECT_EQ(error->failure.place(), "partition 0, micro-batch 1, forward");
+  EXPECT_THAT(of_fetch.performed(0), ElementsAre("0F0"));
+
+  Fake fine;
+  EXPECT_EQ(text_of(executor.run(plan, fine)), "");
+  EXPECT_EQ(fine.performed().size(), 4u);
+}
+
+TEST(Executor, OnlyAWorkerThatHasThrownIsReplaced) {
+  thread_local int runs = 0;  // of this thread
+  Executor executor(cpus(2), 1, false);
+  const Plan plan(forward_only(2, 1));
+  int first = 0, second = 0;
+  Fake actor;
+  actor.on_perform["0F0"] = [&] { first = ++runs; };
+  actor.on_perform["1F0"] = [&] {
+    second = ++runs;
+    if (second == 1) throw std::runtime_error("once");
+  };
+  EXPECT_EQ(text_of(executor.run(plan, actor)), "std::runtime_error: once");
+  actor.on_perform["1F0"] = [&] { second = ++runs; };
+  Fake again;
+  again.on_perform = actor.on_perform;
+  EXPECT_EQ(text_of(executor.run(plan, again)), "");
+  EXPECT_EQ(first, 2);
+  EXPECT_EQ(second, 1);
+}
+
+TEST(Executor, WorkersHaveTheCallersThreadLocalState) {
+  Executor executor(cpus(1), 1, false);
+  const Plan plan(forward_only(1, 1));
+  for (const bool enabled : {false, true}) {
+    const c10::AutoGradMode mode(enabled);
+    bool seen = !enabled;
+    Fake actor;
+    actor.on_each = [&] {
+      seen = c10::GradMode::is_enabled();
+      // A cast copy of a weight that one worker makes must not reach another.
+      EXPECT_FALSE(at::autocast::is_autocast_cache_enabled());
+    };
+    EXPECT_EQ(text_of(executor.run(plan, actor)), "");
+    EXPECT_EQ(seen, enabled);
+  }
+}
+
+TEST(Executor, RecordsEachActionAndGivesTheLogOfItsRank) {
+  Executor executor(cpus(2), 1, false);
+  const Plan plan(fill_drain(2, 2));
+  Fake without;
+  executor.run(plan, without);
+  EXPECT_THAT(without.logs(), ElementsAre(nullptr));
+
+  Recording recording(cpus(2), nullptr);
+  recording.begin();
+  Fake actor;
+  executor.run(plan, actor, &recording);
+  EXPECT_THAT(actor.logs(),
+              UnorderedElementsAre(&recording.copies(0), &recording.copies(1)));
+  const Timeline timeline = recording.timeline();
+  for (std::size_t r = 0; r < 2; ++r) {
+    std::vector<Action> actions;
+    for (const Span& each : timeline.ranks[r]) actions.push_back(each.action);
+    EXPECT_EQ(actions, plan.schedule.ranks[r]);
+  }
+}
+
+std::mutex ranges_mutex;
+std::multiset<std::string> ranges;
+
+TEST(Executor, ShowsEachActionToProfilers) {
+  const auto handle = at::addGlobalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& range)
+                                     -> std::unique_ptr<at::ObserverContext> {
+        std::lock_guard<std::mutex> lock(ranges_mutex);
+        ranges.insert(range.name());
+        return nullptr;
+      }).scopes({at::RecordScope::USER_SCOPE}));
+  Executor executor(cpus(2), 1, false);
+  Fake actor;
+  executor.run(Plan(fill_drain(2, 1)), actor);
+  at::removeCallback(handle);
+  EXPECT_THAT(ranges,
+              ElementsAre("gpipe 0B0", "gpipe 0F0", "gpipe 1B0", "gpipe 1F0"));
+}
+
+TEST(Executor, RefusesACallerThatItWouldWaitFor) {
+  Executor outer(cpus(1), 1, false), inner(cpus(1), 1, false);
+  const Plan plan(forward_only(1, 1));
+  const std::string refusal =
+      "c10::Error: a layer or the loss calls the pipeline that it is part of, "
+      "which would be a deadlock; call it between steps, or make a second "
+      "pipeline of the layers to be called";
+  Names refusals;
+  const auto ask = [&](const Executor& executor) {
+    refusals.push_back(error_of([&] { executor.check_caller(); }));
+  };
+  Fake in_inner;
+  in_inner.on_each = [&] {
+    ask(inner);
+    ask(outer);
+  };
+  Fake in_outer;
+  in_outer.on_each = [&] {
+    ask(inner);
+    ask(outer);
+    EXPECT_EQ(text_of(inner.run(plan, in_inner)), "");
+  };
+  EXPECT_EQ(text_of(outer.run(plan, in_outer)), "");
+  ask(outer);
+  EXPECT_THAT(refusals, ElementsAre("", refusal, refusal, refusal, ""));
+}
+
+}  // namespace
+}  // namespace gpipe::internal

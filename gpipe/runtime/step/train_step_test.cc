@@ -1,0 +1,204 @@
+#include "gpipe/runtime/step/train_step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/runtime/step/small_stages.h"
+#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/forward_only.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::error_of;
+using testing::Scale;
+using ::testing::StartsWith;
+using torch::Tensor;
+
+TEST(CheckSchedule, ReturnsTheRankOfEachStageIfTheSizesFit) {
+  EXPECT_THAT(check_schedule(fill_drain(3, 2), 3, 3, "Options"),
+              ElementsAre(0, 1, 2));
+  EXPECT_EQ(error_of([] { check_schedule(fill_drain(3, 2), 4, 2, "Options"); }),
+            "c10::ValueError: the schedule has 3 stages on 3 ranks, but the "
+            "pipeline has 4 partitions on 2 ranks; make a schedule of these "
+            "sizes (see gpipe/schedule.h), or the pipeline with "
+            "Options::stages_per_rank");
+  EXPECT_THROW(check_schedule({{{}}}, 1, 1, "Options"), std::invalid_argument);
+}
+
+int recomputes(const Schedule& schedule) {
+  int count = 0;
+  for (const auto& rank : schedule.ranks) {
+    for (const Action& each : rank)
+      count += each.kind == ActionKind::kRecompute;
+  }
+  return count;
+}
+
+TEST(WithCheckpoint, AddsTheRecomputesOfTheMode) {
+  const Schedule schedule = fill_drain(2, 3);
+  EXPECT_EQ(recomputes(with_checkpoint(schedule, Checkpoint::kAlways)), 6);
+  EXPECT_EQ(recomputes(with_checkpoint(schedule, Checkpoint::kExceptLast)), 4);
+  EXPECT_EQ(with_checkpoint(schedule, Checkpoint::kNever).ranks,
+            schedule.ranks);
+  const Schedule own = with_checkpoint(schedule, Checkpoint::kExceptLast);
+  EXPECT_EQ(with_checkpoint(own, Checkpoint::kAlways).ranks, own.ranks);
+  const Schedule without = forward_only(2, 3);
+  EXPECT_EQ(with_checkpoint(without, Checkpoint::kAlways).ranks, without.ranks);
+}
+
+const LossFunction kSum = [](Value output, Value target) {
+  return (output.tensors()[0] - target.tensors()[0]).sum();
+};
+
+// A model of two stages, x * 3 * 5, and a mini-batch of 5 rows.
+struct Model {
+  Scale first{3}, second{5};
+  Stages stages = testing::stages_of(
+      {torch::nn::AnyModule(first), torch::nn::AnyModule(second)});
+  Tensor input = torch::arange(1, 6, torch::kFloat).to(testing::device());
+  Tensor target = torch::zeros({5});
+
+  std::string error(TrainStep& step) {
+    return error_of([&] {
+      step.give_input(Value::wrap(input));
+      step.give_target(Value::wrap(target), kSum);
+    });
+  }
+};
+
+TEST(TrainStep, ChangesNoGradBeforeAccumulateAndWeighsLossesByTheirRows) {
+  Model model;
+  model.input.requires_grad_();
+  const Schedule schedule = fill_drain(2, 2);
+  TrainStep step(model.stages, schedule, TrainOptions().outputs(true));
+  EXPECT_EQ(model.error(step), "");
+  EXPECT_THAT(step.rows(), ElementsAre(3, 2));
+  step.start();
+  EXPECT_EQ(step.microbatches(), 2);
+  EXPECT_TRUE(step.with_backward());
+  EXPECT_THAT(step.weights(), ElementsAre(0.6, 0.4));
+  testing::perform(schedule, step.pass());
+  EXPECT_FALSE(step.drew());
+
+  const StepResult result = step.result();
+  ASSERT_EQ(result.losses.size(), 2u);
+  EXPECT_EQ(result.losses[0].item<float>(), 15 * 6);
+  EXPECT_EQ(result.losses[1].item<float>(), 15 * 9);
+  EXPECT_FLOAT_EQ(result.loss.item<float>(), 0.6f * 90 + 0.4f * 135);
+  EXPECT_TRUE(result.output().cpu().equal(model.input.detach().cpu() * 15));
+  EXPECT_THAT(error_of([&] { result.output<std::tuple<Tensor, Tensor>>(); }),
+              StartsWith("c10::TypeError: "));
+
+  step.finish();
+  const auto& grads = step.leaf_grads();
+  ASSERT_EQ(grads.size(), 2u);
+  EXPECT_TRUE(grads[0].leaf.is_same(model.first->weight));
+  EXPECT_EQ(grads[0].partition, 0);
+  EXPECT_EQ(grads[1].partition, 1);
+  EXPECT_FALSE(grads[0].shared);
+  bool let_go = false;
+  step.accumulate([&] {
+    let_go = true;
+    EXPECT_FALSE(model.first->weight.grad().defined());
+  });
+  EXPECT_TRUE(let_go);
+  const float sum = 0.6f * 6 + 0.4f * 9;
+  EXPECT_FLOAT_EQ(model.first->weight.grad().item<float>(), 5 * sum);
+  EXPECT_FLOAT_EQ(model.second->weight.grad().item<float>(), 3 * sum);
+  const Tensor grad = model.input.grad().cpu();
+  EXPECT_FLOAT_EQ(grad[2].item<float>(), 15 * 0.6f);
+  EXPECT_FLOAT_EQ(grad[3].item<float>(), 15 * 0.4f);
+}
+
+TEST(TrainStep, CallersMayChangeTheGradientsBeforeTheyAreAdded) {
+  Model model;
+  const Schedule schedule = fill_drain(2, 5);
+  TrainStep step(model.stages, schedule, {});
+  EXPECT_EQ(model.error(step), "");
+  step.start();
+  testing::perform(schedule, step.pass());
+  step.finish();
+  for (auto& each : step.leaf_grads()) {
+    each.grad = torch::full_like(each.grad, 7);
+  }
+  step.accumulate([] {});
+  EXPECT_EQ(model.first->weight.grad().item<float>(), 7);
+  EXPECT_EQ(model.second->weight.grad().item<float>(), 7);
+}
+
+TEST(TrainStep, WithoutATargetGivesTheOutputs) {
+  Model model;
+  const Schedule schedule = forward_only(2, 5);
+  TrainStep step(model.stages, schedule, {});
+  step.give_input(Value::wrap(model.input));
+  step.start(/*all_rows=*/10);
+  EXPECT_FALSE(step.with_backward());
+  EXPECT_THAT(step.weights(), ElementsAre(0.1, 0.1, 0.1, 0.1, 0.1));
+  testing::perform(schedule, step.pass());
+  const StepResult result = step.result();
+  EXPECT_FALSE(result.loss.defined());
+  EXPECT_TRUE(result.output().cpu().equal(model.input.cpu() * 15));
+}
+
+TEST(TrainStep, NeedsGradModeForBackwardsOnly) {
+  Model model;
+  const torch::NoGradGuard no_grad;
+  const Schedule with = fill_drain(2, 2), without = forward_only(2, 2);
+  EXPECT_EQ(error_of([&] { TrainStep(model.stages, with, {}); }),
+            "c10::Error: train_step() needs gradients enabled for a schedule "
+            "with backwards: leave the NoGradGuard, or pass forward_only()");
+  EXPECT_EQ(error_of([&] { TrainStep(model.stages, without, {}); }), "");
+}
+
+TEST(TrainStep, RefusesRowsThatDoNotFit) {
+  Model model;
+  const Schedule four = fill_drain(2, 4), two = fill_drain(2, 2);
+  TrainStep step(model.stages, four, {});
+  EXPECT_EQ(model.error(step),
+            "c10::ValueError: the schedule has 4 micro-batches, but 5 rows are "
+            "split into 3 of 2 rows, the last one perhaps smaller; give more "
+            "rows, or a schedule of 3 micro-batches");
+  model.target = torch::zeros({6, 2});
+  TrainStep other(model.stages, two, {});
+  EXPECT_EQ(model.error(other),
+            "c10::ValueError: the target must have a row for each of the "
+            "input's 5 in dimension 0, but it has the sizes [6, 2]");
+}
+
+TEST(TrainStep, OfTheLastRankRefusesATargetOfAnotherInput) {
+  Scale last(5);
+  Stages stages =
+      testing::stages_of({torch::nn::AnyModule(), torch::nn::AnyModule(last)});
+  const Schedule schedule = fill_drain(2, 2);
+  TrainStep step(stages, schedule, {});
+  step.give_target(Value::wrap(torch::zeros({5})), kSum);
+  step.start();
+  step.set_rows(0, 3, 5);
+  EXPECT_EQ(
+      error_of([&] { step.set_rows(1, 3, 6); }),
+      "c10::ValueError: micro-batch 1 of the input has 3 rows, of 6, but "
+      "the target's has 2; on the last rank, pass the target that belongs "
+      "to the input of the first rank");
+  step.set_rows(1, 2, 5);
+  EXPECT_THAT(step.weights(), ElementsAre(0.6, 0.4));
+}
+
+TEST(StepResult, HasNoOutputUnlessAskedFor) {
+  EXPECT_EQ(error_of([] { StepResult().output(); }),
+            "c10::Error: the outputs of a training step are kept with "
+            "TrainOptions().outputs(true) only");
+}
+
+}  // namespace
+}  // namespace gpipe::internal
