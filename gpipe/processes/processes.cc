@@ -129,6 +129,7 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   const std::string& name() const { return name_; }
+  const std::vector<std::string>& environment() const { return variables_; }
   void exec() const { execve(path_.c_str(), argv_.data(), envp_.data()); }
 
  private:
@@ -230,29 +231,36 @@ Descriptor open_pidfd(pid_t pid) {
 #endif
 }
 
-// Starts a process and returns it. Throws std::system_error if that fails.
-std::unique_ptr<Child> start(const Program& program) {
-  auto child = std::make_unique<Child>();
-  Pipe out, err, failure;
-  const Descriptor in =
-      beyond_standard(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
+// Starts a process and returns its pid. Throws std::system_error.
+pid_t fork_and_exec(const Program& program, int in, int out, int err) {
+  Pipe failure;
   const pid_t parent = getpid();
-  child->started = Clock::now();
-  child->pid = fork();
-  if (child->pid < 0)
+  const pid_t pid = fork();
+  if (pid < 0)
     fail(errno, "cannot create a process for '" + program.name() + "'");
-  if (child->pid == 0) {
-    become(program, parent, in.get(), out.write.get(), err.write.get(),
-           failure.write.get());
-  }
+  if (pid == 0) become(program, parent, in, out, err, failure.write.get());
   // exec closes the child's end. If exec fails, the child writes the error
   // first.
   failure.write.close();
   int error = 0;
   if (read(failure.read.get(), &error, sizeof(error)) > 0) {
-    waitpid(child->pid, nullptr, 0);
+    waitpid(pid, nullptr, 0);
     fail(error, "cannot start '" + program.name() + "'");
   }
+  return pid;
+}
+
+// Starts a process and returns it. Throws std::system_error if that fails.
+std::unique_ptr<Child> start(const Program& program, const Command& command) {
+  auto child = std::make_unique<Child>();
+  Pipe out, err;
+  const Descriptor in =
+      beyond_standard(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
+  child->started = Clock::now();
+  child->pid = command.spawn ? command.spawn(program.environment(), in.get(),
+                                             out.write.get(), err.write.get())
+                             : fork_and_exec(program, in.get(), out.write.get(),
+                                             err.write.get());
   child->pidfd = open_pidfd(child->pid);
   child->outputs[0].pipe = std::move(out.read);
   child->outputs[1].pipe = std::move(err.read);
@@ -287,18 +295,18 @@ class Processes::Watch {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ =
-        std::thread([this, &programs, promise = std::move(promise)]() mutable {
+    thread_ = std::thread(
+        [this, &commands, &programs, promise = std::move(promise)]() mutable {
           try {
-            for (const auto& program : programs) {
-              children_.push_back(start(*program));
+            for (std::size_t k = 0; k < commands.size(); ++k) {
+              children_.push_back(start(*programs[k], commands[k]));
             }
           } catch (...) {
             kill_and_reap();
             promise.set_exception(std::current_exception());
             return;
           }
-          promise.set_value();  // `programs` is gone after this
+          promise.set_value();  // both lists are gone after this
           run();
         });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

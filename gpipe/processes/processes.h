@@ -25,6 +25,13 @@ struct Command {
   // Names and values of variables, added to the environment of this process.
   // They replace variables with the same name.
   std::vector<std::pair<std::string, std::string>> environment = {};
+  // If given, starts the process in another way than fork and exec of `program`.
+  // Gets the whole environment ("NAME=value") and the descriptors of stdin,
+  // stdout and stderr. Returns the pid of a child of this process, which must
+  // have what class Processes promises of each process. Throws if that fails.
+  std::function<pid_t(const std::vector<std::string>& environment, int in,
+                      int out, int err)>
+      spawn = {};
 };
 
 // How a process has ended.

@@ -18,6 +18,7 @@
 #include <system_error>
 #include <thread>
 
+#include "gpipe/distributed/testing/rank_server.h"
 #include "gpipe/distributed/world/environment.h"
 
 namespace gpipe::testing {
@@ -119,6 +120,7 @@ Ranks::Ranks(const std::string& program,
   for (std::size_t rank = 0; rank < arguments.size(); ++rank) {
     Command& command = commands.emplace_back();
     command.program = "/proc/self/exe";
+    command.spawn = fork_rank;
     command.environment = {
         {kProgram, program},        {"RANK", std::to_string(rank)},
         {"WORLD_SIZE", size},       {"LOCAL_RANK", std::to_string(rank)},
@@ -203,6 +205,7 @@ std::vector<RankResult> Ranks::wait_but(const std::vector<int>& left_out,
 }  // namespace gpipe::testing
 
 int main(int argc, char** argv) {
+  gpipe::testing::serve_ranks();
   if (const char* const program = std::getenv(gpipe::testing::kProgram)) {
     return gpipe::testing::run(program);
   }
