@@ -13,9 +13,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "gpipe/processes/processes.h"
 
@@ -62,10 +64,10 @@ class Server {
         "/proc/self/exe",
         {},
         {{kSocket, std::to_string(end)}, {"OMP_NUM_THREADS", "1"}}};
-    // Never destroyed: the kernel ends the server with this process.
-    new Processes({command}, [](int, Stream, std::string_view line) {
-      std::cerr << std::string(line) + "\n";
-    });
+    process_ = std::make_unique<Processes>(
+        std::vector<Command>{command}, [](int, Stream, std::string_view line) {
+          std::cerr << std::string(line) + "\n";
+        });
     ::close(ends[1]);
     ::close(end);
   }
@@ -95,6 +97,7 @@ class Server {
  private:
   std::mutex mutex_;
   int socket_;
+  std::unique_ptr<Processes> process_;
 };
 
 // ---- In the server and its forks
@@ -145,6 +148,7 @@ void set_environment(std::string text) {
 
 pid_t fork_rank(const std::vector<std::string>& environment, int in, int out,
                 int err) {
+  // Never destroyed: the kernel ends the server with this process.
   static auto* const server = new Server();
   return server->fork_rank(environment, {in, out, err});
 }
