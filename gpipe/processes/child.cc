@@ -104,7 +104,9 @@ void fail(int error, const std::string& what) {
 }
 
 Program::Program(const Command& command)
-    : path_(find_program(command.program)), words_{command.program} {
+    : path_(find_program(command.program)),
+      spawn_(command.spawn),
+      words_{command.program} {
   words_.insert(words_.end(), command.arguments.begin(),
                 command.arguments.end());
   for (char** variable = environ; *variable; ++variable) {
@@ -125,28 +127,40 @@ Program::Program(const Command& command)
   envp_.push_back(nullptr);
 }
 
-Child start(const Program& program) {
-  Child child;
-  Pipe out, err, failure;
-  const Descriptor in =
-      beyond_standard(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
+namespace {
+
+// Starts a process and returns its pid. Throws std::system_error.
+pid_t fork_and_exec(const Program& program, int in, int out, int err) {
+  Pipe failure;
   const pid_t parent = getpid();
-  child.started = Processes::Clock::now();
-  child.pid = fork();
-  if (child.pid < 0)
+  const pid_t pid = fork();
+  if (pid < 0)
     fail(errno, "cannot create a process for '" + program.name() + "'");
-  if (child.pid == 0) {
-    become(program, parent, in.get(), out.write.get(), err.write.get(),
-           failure.write.get());
-  }
+  if (pid == 0) become(program, parent, in, out, err, failure.write.get());
   // exec closes the child's end. If exec fails, the child writes the error
   // first.
   failure.write.close();
   int error = 0;
   if (read(failure.read.get(), &error, sizeof(error)) > 0) {
-    waitpid(child.pid, nullptr, 0);
+    waitpid(pid, nullptr, 0);
     fail(error, "cannot start '" + program.name() + "'");
   }
+  return pid;
+}
+
+}  // namespace
+
+Child start(const Program& program) {
+  Child child;
+  Pipe out, err;
+  const Descriptor in =
+      beyond_standard(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
+  child.started = Processes::Clock::now();
+  child.pid =
+      program.spawn()
+          ? program.spawn()(program.environment(), in.get(), out.write.get(),
+                            err.write.get())
+          : fork_and_exec(program, in.get(), out.write.get(), err.write.get());
   child.pidfd = open_pidfd(child.pid);
   child.pipes = {std::move(out.read), std::move(err.read)};
   for (const Descriptor& pipe : child.pipes) {

@@ -48,10 +48,13 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   const std::string& name() const { return words_[0]; }
+  const Command::Spawn& spawn() const { return spawn_; }
+  const std::vector<std::string>& environment() const { return variables_; }
   void exec() const { execve(path_.c_str(), argv_.data(), envp_.data()); }
 
  private:
   std::string path_;
+  Command::Spawn spawn_;
   std::vector<std::string> words_, variables_;
   std::vector<char*> argv_, envp_;  // pointers into the two lists above
 };

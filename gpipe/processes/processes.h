@@ -34,6 +34,14 @@ struct Command {
   // Names and values of variables, added to the environment of this process.
   // They replace variables with the same name.
   std::vector<std::pair<std::string, std::string>> environment = {};
+  // Starts the process in another way than fork and exec of `program`, if
+  // given. Gets the whole environment ("NAME=value") and the descriptors of
+  // stdin, stdout and stderr. Returns the pid of a child of this process, which
+  // must have what class Processes promises of each process. Throws if that
+  // fails.
+  using Spawn = std::function<pid_t(const std::vector<std::string>& environment,
+                                    int in, int out, int err)>;
+  Spawn spawn = {};
 };
 
 // How a process has ended.

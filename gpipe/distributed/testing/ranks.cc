@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
@@ -18,7 +19,11 @@
 #include <system_error>
 #include <thread>
 
+#include "gpipe/distributed/testing/rank_server.h"
 #include "gpipe/distributed/world/environment.h"
+
+// Present only with sanitizers.
+extern "C" __attribute__((weak)) void __sanitizer_print_stack_trace();
 
 namespace gpipe::testing {
 namespace {
@@ -80,6 +85,21 @@ class ReservedPort {
   int port_ = 0;
 };
 
+// Ends the process before LibTorch's destructors, which take its operators
+// apart for 0.1 s. Registered before all destructors of the executable, which
+// contains gpipe, so that it runs after them.
+__attribute__((constructor(101))) void exit_early() {
+  ::on_exit(
+      [](int code, void*) {
+        // A sanitizer reports after the last destructor.
+        if (__sanitizer_print_stack_trace) return;
+        std::cout.flush();
+        std::fflush(nullptr);
+        ::_exit(code);
+      },
+      nullptr);
+}
+
 }  // namespace
 
 RankProgramEntry::RankProgramEntry(const std::string& name,
@@ -128,6 +148,7 @@ Ranks::Ranks(const std::string& program,
   for (std::size_t rank = 0; rank < arguments.size(); ++rank) {
     Command& command = commands.emplace_back();
     command.program = "/proc/self/exe";
+    command.spawn = fork_rank;
     command.environment = {
         {kProgram, program},        {"RANK", std::to_string(rank)},
         {"WORLD_SIZE", size},       {"LOCAL_RANK", std::to_string(rank)},
@@ -212,6 +233,7 @@ std::vector<RankResult> Ranks::wait_but(const std::vector<int>& left_out,
 }  // namespace gpipe::testing
 
 int main(int argc, char** argv) {
+  gpipe::testing::serve_ranks();
   if (const char* const program = std::getenv(gpipe::testing::kProgram)) {
     return gpipe::testing::run(program);
   }
