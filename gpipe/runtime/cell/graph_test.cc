@@ -246,12 +246,15 @@ TEST(Accumulate, SkipsUndefinedGradients) {
   const auto edge = [](const Tensor& leaf) {
     return torch::autograd::impl::gradient_edge(leaf);
   };
+  int hooks = 0;
+  w.register_hook([&](const Tensor&) { ++hooks; });
   accumulate({edge(w), edge(v)}, {Tensor(), number(2)});
   EXPECT_FALSE(w.grad().defined());
   EXPECT_EQ(v.grad().item<double>(), 2);
   accumulate({edge(w)}, {Tensor()});
   accumulate({}, {});
   EXPECT_FALSE(w.grad().defined());
+  EXPECT_EQ(hooks, 0);
 }
 
 }  // namespace

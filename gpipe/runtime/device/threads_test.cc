@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace gpipe::internal {
 namespace {
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/step/backward_pass.h"
 #include "gpipe/runtime/step/forward_pass.h"
 #include "gpipe/runtime/step/small_stages.h"
