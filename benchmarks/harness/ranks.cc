@@ -1,10 +1,10 @@
 #include "benchmarks/harness/ranks.h"
 
+#include <iterator>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
-#include <iterator>
-#include <sstream>
 
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
@@ -49,8 +49,7 @@ std::shared_ptr<Ranks> Ranks::connect() {
   return std::make_shared<Ranks>(World::connect(options));
 }
 
-Ranks::Ranks(std::shared_ptr<World> world)
-    : world_(std::move(world)) {}
+Ranks::Ranks(std::shared_ptr<World> world) : world_(std::move(world)) {}
 
 std::vector<std::string> Ranks::exchange(const std::string& own) {
   return all_gather(*world_, own, "measuring a table");
