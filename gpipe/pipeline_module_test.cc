@@ -91,9 +91,17 @@ TEST(Evaluate, OfAStageThatFailsTellsWhereAndRestoresTheMode) {
   EXPECT_TRUE(pipeline->is_training());
 }
 
+// A layer with the parameters of another layer.
+struct SameParameters : torch::nn::Module {
+  explicit SameParameters(torch::nn::Linear other)
+      : inner(register_module("inner", other)) {}
+  torch::Tensor forward(torch::Tensor x) { return inner(x); }
+  torch::nn::Linear inner;
+};
+
 TEST(OptimizerParameters, HaveASharedParameterOnce) {
   torch::nn::Linear shared(2, 2);
-  torch::nn::Sequential twice(shared, torch::nn::Sequential(shared));
+  torch::nn::Sequential twice(shared, SameParameters(shared));
   const GPipe pipeline(twice, options({2}));
   EXPECT_EQ(pipeline->optimizer_parameters().size(), 2);
 }
