@@ -401,9 +401,10 @@ TEST_F(OperatorTest, RunsInInferenceMode) {
 TEST_F(OperatorTest, ThatWouldGiveAViewWithoutAKernelOfItsOwnIsRefused) {
   const Tensor x =
       torch::zeros({2}, torch::dtype(torch::kComplexFloat)).to(hpu(0));
-  EXPECT_THAT(error_of([&] { torch::view_as_real(x); }),
-              HasSubstr("c10::NotImplementedError: aten::view_as_real returns a "
-                        "view"));
+  EXPECT_THAT(
+      error_of([&] { torch::view_as_real(x); }),
+      HasSubstr("c10::NotImplementedError: aten::view_as_real returns a "
+                "view"));
 }
 
 TEST_F(OperatorTest, AResizedOutputIsMemoryOfTheCurrentStream) {
