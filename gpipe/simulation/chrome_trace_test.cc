@@ -26,13 +26,6 @@ using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 using Json = nlohmann::json;
 
-Costs costs_of(int stages) {
-  Costs costs;
-  costs.forward.assign(stages, 1);
-  costs.backward.assign(stages, 2);
-  return costs;
-}
-
 bool is_idle(const Json& event) {
   return event.contains("cat") && event.at("cat") == "idle";
 }

@@ -19,13 +19,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-Costs costs_of(int stages) {
-  Costs costs;
-  costs.forward.assign(stages, 1);
-  costs.backward.assign(stages, 2);
-  return costs;
-}
-
 int count(const std::string& text, const std::string& part) {
   int count = 0;
   for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos;

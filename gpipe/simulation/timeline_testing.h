@@ -1,9 +1,18 @@
-// Timelines for several tests.
+// Timelines and costs for several tests.
 #pragma once
 
+#include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/timeline.h"
 
 namespace gpipe {
+
+// Returns costs of 1 s for a forward of each stage, and 2 s for a backward.
+inline Costs costs_of(int stages) {
+  Costs costs;
+  costs.forward.assign(stages, 1);
+  costs.backward.assign(stages, 2);
+  return costs;
+}
 
 // Returns the timeline of rank 1 of two. Rank 0 is in another process. The
 // input is copied from 2 to 3 s, and the forward begins at 3.5 s.

@@ -15,13 +15,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-Costs costs_of(int stages) {
-  Costs costs;
-  costs.forward.assign(stages, 1);
-  costs.backward.assign(stages, 2);
-  return costs;
-}
-
 TEST(TimelineTextTest, IsToScale) {
   EXPECT_EQ(to_text(simulate(fill_drain(2, 2), costs_of(2)), 36),
             "        0                                9 s\n"

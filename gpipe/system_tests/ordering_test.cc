@@ -14,11 +14,13 @@
 
 #include <algorithm>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -66,6 +68,20 @@ torch::nn::Sequential model_of_current_device() {
 }
 
 struct Workload {
+  Workload(std::string name, torch::nn::Sequential (*model)(),
+           std::vector<int64_t> input, std::vector<int64_t> balance,
+           std::vector<int> devices, int64_t chunks, Checkpoint mode,
+           std::string schedule = {}, int64_t stages_per_rank = 1)
+      : name(std::move(name)),
+        model(model),
+        input(std::move(input)),
+        balance(std::move(balance)),
+        devices(std::move(devices)),
+        chunks(chunks),
+        mode(mode),
+        schedule(std::move(schedule)),
+        stages_per_rank(stages_per_rank) {}
+
   std::string name;
   torch::nn::Sequential (*model)();
   std::vector<int64_t> input;
@@ -74,8 +90,8 @@ struct Workload {
   int64_t chunks;
   Checkpoint mode;
   // The schedule of train_step(); if empty, forward and backward run.
-  std::string schedule = {};
-  int64_t stages_per_rank = 1;
+  std::string schedule;
+  int64_t stages_per_rank;
 };
 
 std::vector<torch::Device> devices_of(const Workload& workload) {
@@ -247,122 +263,43 @@ constexpr auto kAlways = Checkpoint::kAlways;
 constexpr auto kNever = Checkpoint::kNever;
 const std::vector<int64_t> kInput{8, 6}, kSkipInput{8, 4};
 
-const std::vector<Workload> kWorkloads = {
-    {"one device", linear_model, kInput, {6}, {0}, 4, kNever},
-    {"four devices",
-     linear_model,
-     kInput,
-     {2, 1, 1, 2},
-     {0, 1, 2, 3},
-     4,
-     kNever},
-    {"four devices, checkpointed",
-     linear_model,
-     kInput,
-     {2, 1, 1, 2},
-     {0, 1, 2, 3},
-     4,
-     kAlways},
-    {"four partitions on one device",
-     linear_model,
-     kInput,
-     {2, 1, 1, 2},
-     {1, 1, 1, 1},
-     4,
-     kNever},
-    {"four partitions on one device, checkpointed",
-     linear_model,
-     kInput,
-     {2, 1, 1, 2},
-     {1, 1, 1, 1},
-     4,
-     kAlways},
-    {"skips over four devices",
-     skip_model,
-     kSkipInput,
-     {1, 2, 2, 2},
-     {0, 1, 2, 3},
-     4,
-     kNever},
-    {"skips on one device",
-     skip_model,
-     kSkipInput,
-     {1, 2, 2, 2},
-     {2, 2, 2, 2},
-     4,
-     kAlways},
-    {"skips to and fro",
-     skip_model,
-     kSkipInput,
-     {1, 2, 2, 2},
-     {0, 1, 0, 1},
-     4,
-     kNever},
-    {"one micro-batch", linear_model, kInput, {2, 2, 2}, {0, 1, 2}, 1, kNever},
-    {"one micro-batch on one device",
-     linear_model,
-     kInput,
-     {2, 2, 2},
-     {0, 0, 0},
-     1,
-     kNever},
-    {"the current device",
-     model_of_current_device,
-     kInput,
-     {2, 2, 3},
-     {3, 0, 2},
-     2,
-     kNever},
-    {"convolutions, BatchNorm and dropout",
-     conv_model,
-     {8, 3, 8, 8},
-     {2, 2, 2, 2},
-     {0, 1, 2, 3},
-     3,
-     Checkpoint::kExceptLast},
-    {"from the CPU and back",
-     linear_model,
-     kInput,
-     {2, 2, 2},
-     {-1, 1, -1},
-     4,
-     kNever},
-    {"over the CPU", linear_model, kInput, {2, 2, 2}, {1, -1, 1}, 4, kAlways},
-    {"1F1B over four devices",
-     linear_model,
-     kInput,
-     {2, 1, 1, 2},
-     {0, 1, 2, 3},
-     4,
-     kNever,
-     "1f1b"},
-    {"1F1B on one device, checkpointed",
-     linear_model,
-     kInput,
-     {3, 3},
-     {1, 1},
-     4,
-     kAlways,
-     "1f1b"},
-    {"zero bubble with skips, two stages per rank",
-     skip_model,
-     kSkipInput,
-     {1, 2, 2, 2},
-     {0, 1},
-     4,
-     kNever,
-     "zb-interleaved",
-     2},
-    {"interleaved convolutions with dropout",
-     conv_model,
-     {8, 3, 8, 8},
-     {2, 2, 2, 2},
-     {2, 3},
-     3,
-     Checkpoint::kExceptLast,
-     "interleaved-1f1b",
-     2},
-};
+const Workload kWorkloads[] = {
+    Workload("one device", linear_model, kInput, {6}, {0}, 4, kNever),
+    Workload("four devices", linear_model, kInput, {2, 1, 1, 2}, {0, 1, 2, 3},
+             4, kNever),
+    Workload("four devices, checkpointed", linear_model, kInput, {2, 1, 1, 2},
+             {0, 1, 2, 3}, 4, kAlways),
+    Workload("four partitions on one device", linear_model, kInput,
+             {2, 1, 1, 2}, {1, 1, 1, 1}, 4, kNever),
+    Workload("four partitions on one device, checkpointed", linear_model,
+             kInput, {2, 1, 1, 2}, {1, 1, 1, 1}, 4, kAlways),
+    Workload("skips over four devices", skip_model, kSkipInput, {1, 2, 2, 2},
+             {0, 1, 2, 3}, 4, kNever),
+    Workload("skips on one device", skip_model, kSkipInput, {1, 2, 2, 2},
+             {2, 2, 2, 2}, 4, kAlways),
+    Workload("skips to and fro", skip_model, kSkipInput, {1, 2, 2, 2},
+             {0, 1, 0, 1}, 4, kNever),
+    Workload("one micro-batch", linear_model, kInput, {2, 2, 2}, {0, 1, 2}, 1,
+             kNever),
+    Workload("one micro-batch on one device", linear_model, kInput, {2, 2, 2},
+             {0, 0, 0}, 1, kNever),
+    Workload("the current device", model_of_current_device, kInput, {2, 2, 3},
+             {3, 0, 2}, 2, kNever),
+    Workload("convolutions, BatchNorm and dropout", conv_model, {8, 3, 8, 8},
+             {2, 2, 2, 2}, {0, 1, 2, 3}, 3, Checkpoint::kExceptLast),
+    Workload("from the CPU and back", linear_model, kInput, {2, 2, 2},
+             {-1, 1, -1}, 4, kNever),
+    Workload("over the CPU", linear_model, kInput, {2, 2, 2}, {1, -1, 1}, 4,
+             kAlways),
+    Workload("1F1B over four devices", linear_model, kInput, {2, 1, 1, 2},
+             {0, 1, 2, 3}, 4, kNever, "1f1b"),
+    Workload("1F1B on one device, checkpointed", linear_model, kInput, {3, 3},
+             {1, 1}, 4, kAlways, "1f1b"),
+    Workload("zero bubble with skips, two stages per rank", skip_model,
+             kSkipInput, {1, 2, 2, 2}, {0, 1}, 4, kNever, "zb-interleaved", 2),
+    Workload("interleaved convolutions with dropout", conv_model, {8, 3, 8, 8},
+             {2, 2, 2, 2}, {2, 3}, 3, Checkpoint::kExceptLast,
+             "interleaved-1f1b", 2)};
 
 TEST(Ordering, NoWorkloadComplains) {
   for (const Workload& each : kWorkloads) EXPECT_EQ(run(each), "") << each.name;
@@ -372,7 +309,7 @@ TEST(Ordering, DelaysChangeNothing) {
   const auto seeds = static_cast<uint64_t>(testing::rounds(40, 200));
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     simulated::set_delays({seed, /*probability=*/0.2, /*seconds=*/300e-6});
-    const Workload& each = kWorkloads[seed % kWorkloads.size()];
+    const Workload& each = kWorkloads[seed % std::size(kWorkloads)];
     ASSERT_EQ(run(each), "") << each.name << ", seed " << seed;
   }
 }
