@@ -57,7 +57,7 @@ std::string find_non_finite(
   try {
     again(TrainOptions().check_finite(true));
   } catch (const NonFiniteError& error) {
-    const auto failure = engine.last_failure();
+    const auto failure = engine.module().last_failure();
     const std::string place = failure ? place_text(*failure, names) + ": " : "";
     return place + error.what_without_backtrace() + ". " +
            parameters_text(engine) + ".";

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
-#include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
@@ -11,9 +9,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/pipeline_module.h"
 #include "train_program/cut.h"
 #include "train_program/options.h"
 #include "train_program/precision.h"
@@ -25,51 +27,70 @@ namespace gpipe::train_program {
 using LossOf = std::function<at::Tensor(const at::Tensor& output,
                                         const at::Tensor& target)>;
 
-// A pipeline. With several processes, all make the same calls at the same time.
-// Not thread-safe.
+// The processes of a run: this one alone or, with --distributed, those that a
+// launcher has started (see docs/distributed.md).
+class RunProcesses {
+ public:
+  // Blocks until all processes are there. Throws c10::ValueError or
+  // std::invalid_argument if the options do not fit, and what World::connect()
+  // throws.
+  explicit RunProcesses(const Options& options);
+
+  int rank() const { return world_ ? world_->rank() : 0; }
+  int ranks() const { return world_ ? world_->size() : 1; }
+  // Returns the texts of all processes, by rank. `action`: for errors.
+  std::vector<std::string> all_gather(
+      const std::string& mine,
+      const std::string& action = "before training") const;
+  // Null for one process.
+  const std::shared_ptr<World>& world() const { return world_; }
+
+ private:
+  std::shared_ptr<World> world_;
+};
+
+// The pipeline of a run and its schedule. With several processes, all make the
+// same calls at the same time. Not thread-safe.
 class Engine {
  public:
-  virtual ~Engine() = default;
+  // `cut`: with the sizes of one replica.
+  Engine(RunProcesses processes, torch::nn::Sequential model, const Cut& cut,
+         const Options& options);
 
   // Return the rank of this process and the number of processes, and the index
   // of its replica of the pipeline and the number of replicas.
-  virtual int rank() const { return 0; }
-  virtual int ranks() const { return 1; }
-  virtual int replica() const { return 0; }
-  virtual int replicas() const { return 1; }
+  int rank() const { return processes_.rank(); }
+  int ranks() const { return processes_.ranks(); }
+  int replica() const;
+  int replicas() const;
   // Returns whether this process uses the values of a Sample. If not, it may
   // pass an empty Sample.
-  virtual bool takes_samples() const { return true; }
+  bool takes_samples() const;
 
   // Returns the layers of this process, under their names in the whole model.
-  virtual torch::nn::Module& module() = 0;
-  virtual const std::vector<int64_t>& balance() const = 0;
-  // Returns the device that inputs are copied to.
-  virtual c10::Device device() const = 0;
+  PipelineModule& module();
 
   // Runs forward and backward for one mini-batch and adds its gradients to the
-  // existing ones. See GPipeImpl::train_step.
-  virtual StepResult train(const Sample& sample, const LossOf& loss,
-                           const TrainOptions& options) = 0;
+  // existing ones. See PipelineModule::train_step().
+  StepResult train(const Sample& sample, const LossOf& loss,
+                   const TrainOptions& options);
 
   // Returns the model's output on the CPU, computed without gradients, or
   // nullopt if this process does not hold the last stage.
-  virtual std::optional<at::Tensor> forward(const at::Tensor& input) = 0;
-
-  // Returns where this process's exception in the last train() came from.
-  virtual std::optional<Failure> last_failure() const = 0;
-
-  // Scales all gradients so that their norm, as one vector over all processes,
-  // is at most `max_norm`. Returns the norm before that.
-  virtual double clip(double max_norm) = 0;
-
-  // Returns whether `here` is true in any process.
-  virtual bool any(bool here) { return here; }
+  std::optional<at::Tensor> forward(const at::Tensor& input);
 
   // Returns the texts of all processes, by rank.
-  virtual std::vector<std::string> all_gather(const std::string& mine) {
-    return {mine};
+  std::vector<std::string> all_gather(const std::string& mine) const {
+    return processes_.all_gather(mine, "training");
   }
+
+ private:
+  // Returns `input` on the device of the first stage here, if it is defined.
+  at::Tensor on_device(const at::Tensor& input);
+
+  const RunProcesses processes_;
+  std::variant<GPipe, DistributedPipeline> pipeline_;
+  const Schedule schedule_;
 };
 
 // The inputs of make_engine() beside the options.
@@ -81,17 +102,9 @@ struct EngineParts {
   Precision precision;                  // used when layers are timed
 };
 
-// The connected processes of a run, before they share an engine.
-class EngineMaker {
- public:
-  virtual ~EngineMaker() = default;
-  virtual int rank() const = 0;
-  virtual int ranks() const = 0;
-  virtual std::vector<std::string> all_gather(const std::string& mine) = 0;
-
-  // Builds the engine. Call it once. It may move from `parts`.
-  virtual std::unique_ptr<Engine> make_engine(const Options& options,
-                                              EngineParts parts) = 0;
-};
+// Cuts the model and makes its engine. With several processes, rank 0 chooses
+// the cut.
+std::unique_ptr<Engine> make_engine(const RunProcesses& processes,
+                                    const Options& options, EngineParts parts);
 
 }  // namespace gpipe::train_program

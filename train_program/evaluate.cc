@@ -65,7 +65,7 @@ std::optional<Score> evaluate(Engine& engine, Task& task,
                               const Precision& precision,
                               const std::function<bool()>& stop) {
   const EvalScope scope(engine.module());
-  const auto autocast = precision.scope(engine.device().type());
+  const auto autocast = precision.scope(engine.module().device().type());
   const int64_t batches = task.test_batches();
   // The score must belong to the saved buffers, those of the first replica.
   const bool first_counts = replicas_differ(engine);
@@ -86,7 +86,7 @@ std::optional<Score> evaluate(Engine& engine, Task& task,
       0, rounds);
   Score here;
   for (int64_t round = 0; round < rounds; ++round) {
-    if (engine.any(stop())) return std::nullopt;
+    if (engine.module().any(stop())) return std::nullopt;
     const Sample sample = samples.next();
     const auto output = engine.forward(sample.input);
     if (output && counts && batch_of(round) < batches) {

@@ -63,7 +63,7 @@ std::optional<GradScaler> make_scaler(const Precision& precision,
                                       Engine& engine) {
   if (!precision.scales()) return std::nullopt;
   return GradScaler(GradScalerOptions().any(
-      [&engine](bool here) { return engine.any(here); }));
+      [&engine](bool here) { return engine.module().any(here); }));
 }
 
 // Returns the path for this process: "trace-2.json" for "trace.json" and
@@ -140,7 +140,7 @@ Sample Loop::load(int64_t index) {
 }
 
 StepResult Loop::train(const Sample& sample, const TrainOptions& options) {
-  const auto autocast = precision_.scope(engine_.device().type());
+  const auto autocast = precision_.scope(engine_.module().device().type());
   const LossOf loss = [this](const at::Tensor& output,
                              const at::Tensor& target) {
     at::Tensor mean = task_.loss(output, target);
@@ -181,9 +181,9 @@ Loop::Step Loop::make_step(const std::function<Sample()>& next) {
     if (timed) write_trace_of(result);
   }
   if (scaler_) scaler_->unscale_(optimizer_);
-  step.norm =
-      engine_.clip(options_.clip > 0 ? options_.clip
-                                     : std::numeric_limits<double>::infinity());
+  step.norm = engine_.module().clip_grad_norm_(
+      options_.clip > 0 ? options_.clip
+                        : std::numeric_limits<double>::infinity());
   step.finite = std::isfinite(step.loss) && std::isfinite(step.norm);
   if (scaler_) {
     step.made = scaler_->step(optimizer_);
@@ -242,7 +242,7 @@ bool Loop::evaluate_now(std::map<std::string, double>& values) {
 
 int Loop::stop_signal() {
   const int here = signals_.received();
-  if (!engine_.any(here != 0)) return 0;
+  if (!engine_.module().any(here != 0)) return 0;
   int first = 0;
   for (const std::string& each : engine_.all_gather(std::to_string(here))) {
     if (first == 0) first = std::stoi(each);

@@ -12,13 +12,12 @@
 #include <vector>
 
 #include "data/random.h"
+#include "train_program/engine.h"
 #include "train_program/exit_code.h"
 #include "train_program/initial_weights.h"
-#include "train_program/local_engine.h"
 #include "train_program/make_task.h"
 #include "train_program/optimizer.h"
 #include "train_program/parse.h"
-#include "train_program/process_engine.h"
 #include "train_program/run_flags.h"
 #include "training/kineto.h"
 
@@ -64,15 +63,14 @@ void merge(FlagValues& into, const FlagValues& from) {
 int run(const Options& options, Task& task, const Print& print) {
   check(options);
   if (options.deterministic) make_deterministic();
-  const auto maker = options.distributed ? connect_processes(options)
-                                         : use_one_process(options);
+  const RunProcesses processes(options);
   const auto say = [&](const std::string& line) {
-    if (maker->rank() == 0) print(line);
+    if (processes.rank() == 0) print(line);
   };
   // Each process reads its own flags, data and weights.
   const auto check_same = [&](const FlagValues& mine) {
     std::vector<FlagValues> all;
-    for (const std::string& each : maker->all_gather(bytes_of(mine))) {
+    for (const std::string& each : processes.all_gather(bytes_of(mine))) {
       all.push_back(parse_flag_values(each));
     }
     try {
@@ -82,7 +80,7 @@ int run(const Options& options, Task& task, const Print& print) {
       // arrived. Otherwise a process could fail first because another has
       // ended.
       try {
-        maker->all_gather("");
+        processes.all_gather("");
       } catch (const c10::Error&) {
         // Other processes have arrived and already ended.
       }
@@ -96,8 +94,9 @@ int run(const Options& options, Task& task, const Print& print) {
            : ""));
 
   SavedRun saved(
-      options, maker->rank(), maker->ranks(),
-      [&](const std::string& mine) { return maker->all_gather(mine); }, print);
+      options, processes.rank(), processes.ranks(),
+      [&](const std::string& mine) { return processes.all_gather(mine); },
+      print);
   const auto before = saved.flags();
   FlagValues flags = fixed_flags(options, task);
   const FlagValues changeable = changeable_flags(options);
@@ -128,8 +127,8 @@ int run(const Options& options, Task& task, const Print& print) {
   parts.input = [&](int64_t rows) {
     return precision.prepare(task.train_batch(0, {0, rows})).input;
   };
-  const auto engine = maker->make_engine(options, std::move(parts));
-  flags[kBalance] = text_of(engine->balance());
+  const auto engine = make_engine(processes, options, std::move(parts));
+  flags[kBalance] = text_of(engine->module().balance());
   say("layers per stage: " + flags[kBalance]);
 
   const auto optimizer = make_optimizer(options, engine->module());
