@@ -77,7 +77,7 @@ std::optional<FlagValues> SavedRun::flags() {
   found_ = state.has_value();
   if (!steps.empty()) check_found(found_);
   if (!state) return std::nullopt;
-  return state->words;
+  return state->metadata;
 }
 
 // Throws if no step is complete. Starting a new run in the same folder would
@@ -100,13 +100,13 @@ Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
   load_optimizer_state(optimizer, state->optimizer.value(),
                        engine.module().named_parameters());
   set_generator_states(state->generators);
-  const auto of_scaler = state->words.find(kScaler);
-  if (scaler && of_scaler != state->words.end()) {
+  const auto of_scaler = state->metadata.find(kScaler);
+  if (scaler && of_scaler != state->metadata.end()) {
     scaler->set_state(scaler_state(of_scaler->second));
   }
   Standing standing{state->step, std::nullopt};
-  const auto untested = state->words.find(kUntested);
-  if (untested != state->words.end()) {
+  const auto untested = state->metadata.find(kUntested);
+  if (untested != state->metadata.end()) {
     standing.untested = values_of(untested->second);
   }
   return standing;
@@ -125,7 +125,7 @@ void SavedRun::save(const Standing& standing, Engine& engine,
   state.generators = generator_states();
   if (scaler) flags[kScaler] = text_of(scaler->state());
   if (standing.untested) flags[kUntested] = text_of(*standing.untested);
-  state.words = std::move(flags);
+  state.metadata = std::move(flags);
   files_->save(state);
 }
 

@@ -108,7 +108,7 @@ void train(const Setting& setting, const std::string& folder,
     state.model = state_dict(*model);
     state.optimizer = optimizer_state(*optimizer, model->named_parameters());
     state.generators = generator_states();
-    state.words["learning_rate"] = rates.schedule().spec();
+    state.metadata["learning_rate"] = rates.schedule().spec();
     files.save(state);
   }
   write_safetensors(result, state_dict(*model));

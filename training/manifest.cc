@@ -188,7 +188,8 @@ void add(const OptimizerState& more, OptimizerState& to) {
 Manifest manifest_of(const Json& json) {
   Manifest manifest;
   manifest.step = json.at("step").get<int64_t>();
-  manifest.words = json.at("words").get<std::map<std::string, std::string>>();
+  manifest.metadata =
+      json.at("words").get<std::map<std::string, std::string>>();
   for (const Json& each : json.at("parts")) {
     manifest.parts.push_back(part_of(each));
   }
@@ -210,7 +211,7 @@ std::string manifest_text(const Manifest& manifest) {
   Json json = {{"format", kFormat},
                {"version", kVersion},
                {"step", manifest.step},
-               {"words", manifest.words},
+               {"words", manifest.metadata},
                {"parts", std::move(parts)}};
   if (manifest.optimizer) json["optimizer"] = json_of(*manifest.optimizer);
   std::string text;
@@ -218,7 +219,7 @@ std::string manifest_text(const Manifest& manifest) {
     text = json.dump(/*indent=*/1);
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(
-        false, "a name or an entry of `words` in a run state is not UTF-8: ",
+        false, "a name or an entry of `metadata` in a run state is not UTF-8: ",
         error.what());
   }
   text.resize(text.size() - 2);  // without "\n}"

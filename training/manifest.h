@@ -26,7 +26,7 @@ struct Manifest {
   };
 
   int64_t step = 0;
-  std::map<std::string, std::string> words;
+  std::map<std::string, std::string> metadata;
   std::vector<Part> parts;
 
   // The optimizer's state with undefined tensors. The value of each tensor is
@@ -48,7 +48,7 @@ std::string manifest_text(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text);
 
 // Returns one manifest for all processes. Each of `parts` is the manifest of
-// one process for the same step. `words` is that of the first.
+// one process for the same step. `metadata` is that of the first.
 //
 // Throws c10::ValueError if the steps or the optimizers' types differ, or if
 // two processes have a tensor of the same name. Thread-safe.

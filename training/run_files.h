@@ -76,7 +76,7 @@ class RunFiles {
   //
   // With several processes, `model` and `optimizer` contain what this process
   // holds, and no two processes may have the same name. `generators` are saved
-  // for each process, `words` for the first one only.
+  // for each process, `metadata` for the first one only.
   //
   // Throws c10::ValueError if the state cannot be written (see
   // weights/safetensors.h) or if the states of the processes do not fit

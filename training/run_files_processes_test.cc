@@ -112,7 +112,7 @@ RunState part_of_state(int index, int count) {
   }
   state.generators["cpu"] =
       at::full({4}, 10 * count + index, at::TensorOptions(at::kByte));
-  if (index == 0) state.words["epoch"] = "2";
+  if (index == 0) state.metadata["epoch"] = "2";
   return state;
 }
 
@@ -145,7 +145,7 @@ TEST(RunFilesTest, AnotherNumberOfProcessesLoadsTheSame) {
                 Lines(readers, "no error"));
       for (int k = 0; k < readers; ++k) {
         RunState expected = part_of_state(k, readers);
-        expected.words = {{"epoch", "2"}};
+        expected.metadata = {{"epoch", "2"}};
         // The process's own generator, or that of the first process.
         expected.generators =
             part_of_state(readers == writers ? k : 0, writers).generators;

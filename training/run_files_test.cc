@@ -57,7 +57,7 @@ RunState small_state(int64_t step) {
       0, {{"step", step}}, {{"exp_avg", numbers(4, -real).view({2, 2})}}};
   optimizer.parameters["0.bias"] = {1, {}, {}};
   state.generators["cpu"] = at::full({5}, step, at::TensorOptions(at::kByte));
-  state.words = {{"learning_rate", "warmup:5"}, {"epoch", "3"}};
+  state.metadata = {{"learning_rate", "warmup:5"}, {"epoch", "3"}};
   return state;
 }
 
@@ -98,7 +98,7 @@ TEST(RunFilesTest, GivesBackEveryBit) {
                                 {"least", 4.9e-324},
                                 {"inf", infinity},
                                 {"minus inf", -infinity}};
-  state.words["ünïcode \"quoted\"\n"] = "\t\\";
+  state.metadata["ünïcode \"quoted\"\n"] = "\t\\";
   run.files.save(state);
   const auto loaded = run.files.load_latest();
   ASSERT_TRUE(loaded);
@@ -271,7 +271,7 @@ TEST(RunFilesTest, ASavedStepIsReplaced) {
   Trial run(run_folder(), /*keep=*/1);
   RunState state = small_state(3);
   run.files.save(state);
-  state.words["epoch"] = "4";
+  state.metadata["epoch"] = "4";
   run.files.save(state);
   EXPECT_EQ(names_in(run.folder), Lines{"step-000000000003"});
   expect_equal(run.files.load(3), state);
@@ -288,7 +288,7 @@ TEST(RunFilesTest, ASavedStepIsReplacedWhereNamesCannotBeExchanged) {
                                   "exchange step-000000000003");
   ASSERT_NE(exchange, operations.end());
 
-  state.words["epoch"] = "4";
+  state.metadata["epoch"] = "4";
   arm_fault(run.folder, exchange - operations.begin(), Fault::kErrorOnce,
             EINVAL);  // the error on NFS
   run.files.save(state);
@@ -353,7 +353,7 @@ TEST(RunFilesTest, WhatCannotBeSavedIsAnErrorAndLeavesNothing) {
   EXPECT_EQ(value_error_of([&] { run.files.save(state); }),
             "'bad' is on the meta device, and so has no values");
   state = small_state(3);
-  state.words["x"] = "\xFF";
+  state.metadata["x"] = "\xFF";
   EXPECT_NE(value_error_of([&] { run.files.save(state); }), "no error");
   state = small_state(-3);
   EXPECT_EQ(value_error_of([&] { run.files.save(state); }),

@@ -21,7 +21,7 @@ struct RunState {
   std::optional<OptimizerState> optimizer;
   GeneratorStates generators;
   // Other values, in UTF-8: "learning_rate", "epoch", "best accuracy", ...
-  std::map<std::string, std::string> words;
+  std::map<std::string, std::string> metadata;
 };
 
 }  // namespace gpipe

@@ -52,7 +52,7 @@ Manifest write_part(const std::string& folder, const RunState& state,
                     const RunShard& shard) {
   Manifest manifest;
   manifest.step = state.step;
-  manifest.words = state.words;
+  manifest.metadata = state.metadata;
   Manifest::Part& part = manifest.parts.emplace_back();
   // Writes no file if there is no tensor.
   const auto write = [&](const char* kind, const StateDict& tensors,
@@ -115,7 +115,7 @@ RunState read_state(const std::string& folder, int64_t step,
   };
   RunState state;
   state.step = manifest.step;
-  state.words = std::move(manifest.words);
+  state.metadata = std::move(manifest.metadata);
 
   // Opens every file, at least to check its size and header, even if `names`
   // needs none of its tensors.

@@ -20,7 +20,7 @@ void expect_equal(const StateDict& a, const StateDict& b) {
 
 void expect_equal(const RunState& a, const RunState& b) {
   EXPECT_EQ(a.step, b.step);
-  EXPECT_EQ(a.words, b.words);
+  EXPECT_EQ(a.metadata, b.metadata);
   expect_equal(a.model, b.model);
   ASSERT_EQ(a.optimizer.has_value(), b.optimizer.has_value());
   if (a.optimizer) {
