@@ -20,6 +20,7 @@
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/microbatch.h"
+#include "gpipe/schedule/microbatches.h"
 #include "gpipe/skip/layout.h"
 #include "gpipe/skip/namespace.h"
 #include "gpipe/skip/verify.h"
@@ -220,8 +221,8 @@ internal::Value first_microbatch(const internal::Value& input, int64_t chunks) {
     internal::check_input(input, tensor.device());
     break;
   }
-  const std::vector<internal::Value> pieces = internal::scatter(input, chunks);
-  return pieces.empty() ? input : pieces.front();
+  return internal::scatter(input, chunk_rows(internal::rows_of(input), chunks))
+      .front();
 }
 
 MemoryProfile profile_memory(const torch::nn::Sequential& module,

@@ -79,6 +79,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       options_(std::move(options)) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
   internal::check_chunks(options_.chunks());
+  internal::check_unsplit(options_.unsplit());
   TORCH_CHECK_VALUE(options_.threads_per_partition() >= 0,
                     "threads_per_partition must be positive, or 0 for an equal "
                     "share of the cores (threads_per_partition: ",
@@ -118,12 +119,12 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       options_.threads_per_partition() > 0
           ? static_cast<int>(options_.threads_per_partition())
           : internal::share_of_threads(rank_devices),
-      options_.one_at_a_time());
+      options_.one_at_a_time(), options_.unsplit());
 }
 
-internal::Value GPipeImpl::run(internal::Value input) {
+internal::Batch GPipeImpl::run(internal::Batch input) {
   if (!pipeline_) return input;
-  internal::check_input(input, options_.devices().front());
+  internal::check_input(input, options_.devices().front(), options_.unsplit());
   // Keeps the pipeline alive if the last GPipe handle is dropped during the
   // call.
   const auto pipeline = pipeline_;
@@ -132,17 +133,17 @@ internal::Value GPipeImpl::run(internal::Value input) {
       is_training() ? options_.checkpoint() : Checkpoint::kNever);
 }
 
-int64_t GPipeImpl::count_microbatches(const internal::Value& input) {
-  return internal::count_microbatches(input, chunks());
+int64_t GPipeImpl::count_microbatches(const internal::Batch& input) {
+  return internal::count_microbatches(input, chunks(), options_.unsplit());
 }
 
-StepResult GPipeImpl::run_step(const internal::Value& input,
-                               const internal::Value& target,
-                               const LossOfValues* loss,
+StepResult GPipeImpl::run_step(const internal::Batch& input,
+                               const internal::Batch& target,
+                               const internal::LossFunction* loss,
                                const Schedule& schedule, Checkpoint checkpoint,
                                const TrainOptions& options) {
   TORCH_CHECK_VALUE(pipeline_, "a pipeline without layers cannot be trained");
-  internal::check_input(input, options_.devices().front());
+  internal::check_input(input, options_.devices().front(), options_.unsplit());
   const auto pipeline = pipeline_;
   return pipeline->train(input, target, *loss, schedule, checkpoint, options);
 }

@@ -16,8 +16,9 @@
 #include <vector>
 
 #include "gpipe/pipeline_module.h"
+#include "gpipe/runtime/cell/batch.h"
+#include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/phase.h"
-#include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/step/train.h"
 #include "gpipe/schedule/checkpoint.h"
@@ -51,6 +52,13 @@ struct GPipeOptions {
   // micro-batches (GPipe, arXiv 1811.06965). More micro-batches shorten this
   // bubble, but each one is smaller, so its kernels use a device less well.
   TORCH_ARG(int64_t, chunks) = 1;
+
+  // Elements of the input (of a vector or a tuple, counted from 0) that are not
+  // split: every micro-batch gets them whole, such as an attention mask that
+  // all rows share. Their gradients add up over micro-batches. If layers pass
+  // such a tensor on unchanged, it goes to another device or process once per
+  // step. Not used for Microbatches.
+  TORCH_ARG(std::vector<int64_t>, unsplit) = {};
 
   // Which micro-batches are checkpointed: they keep only the inputs of their
   // cells and are recomputed before their backward (schedule/checkpoint.h).
@@ -129,8 +137,9 @@ class GPipeImpl : public PipelineModule {
   // Runs a mini-batch and returns the last layer's output.
   //
   // `input`: a torch::Tensor, a std::vector<torch::Tensor> or a std::tuple of 1
-  // to 8 tensors, on devices()[0]. Dimension 0 must be equal in all tensors and
-  // is split as torch::chunk does. The outputs of the micro-batches are
+  // to 8 tensors, on devices()[0]. Dimension 0 must be equal in all tensors,
+  // except those in GPipeOptions::unsplit, and is split as torch::chunk does.
+  // The outputs of the micro-batches are
   // concatenated along dimension 0, on devices().back(). In training mode and
   // with gradients enabled, micro-batches are checkpointed as checkpoint()
   // says.
@@ -143,8 +152,17 @@ class GPipeImpl : public PipelineModule {
   // pipeline remains usable after an error.
   template <typename Output = torch::Tensor, typename Input>
   Output forward(Input input) {
-    return run(internal::Value::wrap(std::move(input)))
+    return run(internal::Batch::wrap(std::move(input)))
         .template unwrap<Output>();
+  }
+
+  // Runs a mini-batch that is already split, with one micro-batch for each of
+  // any number of parts (> 0), of any shapes. chunks() is not used. Returns the
+  // output of each.
+  template <typename Output = torch::Tensor, typename Input>
+  Microbatches<Output> forward(Microbatches<Input> input) {
+    return run(internal::Batch::wrap(std::move(input)))
+        .template unwrap_parts<Output>();
   }
 
   // train_step(), evaluate(), clip_grad_norm_() and what else is not listed
@@ -184,10 +202,11 @@ class GPipeImpl : public PipelineModule {
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  internal::Value run(internal::Value input);
-  int64_t count_microbatches(const internal::Value& input) override;
-  StepResult run_step(const internal::Value& input,
-                      const internal::Value& target, const LossOfValues* loss,
+  internal::Batch run(internal::Batch input);
+  int64_t count_microbatches(const internal::Batch& input) override;
+  StepResult run_step(const internal::Batch& input,
+                      const internal::Batch& target,
+                      const internal::LossFunction* loss,
                       const Schedule& schedule, Checkpoint checkpoint,
                       const TrainOptions& options) override;
   const std::vector<int>& rank_of_stage() const override {

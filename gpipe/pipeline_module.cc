@@ -26,18 +26,18 @@ std::vector<torch::Tensor> PipelineModule::optimizer_parameters() const {
   return each_once;
 }
 
-StepResult PipelineModule::run_train_step(const internal::Value& input,
-                                          const internal::Value& target,
-                                          const LossOfValues& loss,
+StepResult PipelineModule::run_train_step(const internal::Batch& input,
+                                          const internal::Batch& target,
+                                          const internal::LossFunction& loss,
                                           const Schedule& schedule,
                                           const TrainOptions& options) {
   return run_step(input, target, &loss, schedule,
                   is_training() ? checkpoint() : Checkpoint::kNever, options);
 }
 
-StepResult PipelineModule::run_forward(const internal::Value& input,
-                                       const internal::Value& target,
-                                       const LossOfValues* loss,
+StepResult PipelineModule::run_forward(const internal::Batch& input,
+                                       const internal::Batch& target,
+                                       const internal::LossFunction* loss,
                                        const TrainOptions& options) {
   const c10::AutoGradMode no_graph(false);
   const Schedule whole = breadth_first(
@@ -48,9 +48,9 @@ StepResult PipelineModule::run_forward(const internal::Value& input,
   return run_step(input, target, loss, forwards, Checkpoint::kNever, options);
 }
 
-StepResult PipelineModule::run_evaluate(const internal::Value& input,
-                                        const internal::Value& target,
-                                        const LossOfValues& loss,
+StepResult PipelineModule::run_evaluate(const internal::Batch& input,
+                                        const internal::Batch& target,
+                                        const internal::LossFunction& loss,
                                         const TrainOptions& options) {
   const EvalScope eval(*this);
   return run_forward(input, target, &loss, options);

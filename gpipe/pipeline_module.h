@@ -4,12 +4,14 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/cell/batch.h"
+#include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/step/train.h"
@@ -45,17 +47,25 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   //
   // `input`: as in forward().
   // `target`: a tensor, a vector or a tuple, on any device, with one row for
-  // each row of the input.
+  // each row of the input. If the input is given as Microbatches, so is the
+  // target, with as many parts.
   // `loss(output, target)`: a function that gets the output and target of one
   // micro-batch, on the last partition's device and its worker's thread. It
-  // returns one floating-point number, a mean over the micro-batch's rows. The
-  // step differentiates the mean of these losses, weighted by rows.
+  // returns a tensor with one floating-point number, or a WeightedLoss.
+  // - A tensor is a mean over the micro-batch's rows. The step differentiates
+  //   the mean of these losses, weighted by rows. The rows of a part of
+  //   Microbatches are dimension 0 of its target.
+  // - A WeightedLoss is a sum with its weight. The step differentiates the sum
+  //   of all sums, and divides gradients once by the sum of all weights, over
+  //   micro-batches and replicas. Use it if a micro-batch has any number of
+  //   valid tokens: a mean per micro-batch gives wrong gradients then.
   // `schedule`: any valid schedule with as many stages as partitions and as
   // many ranks as this pipeline. It sets the number of micro-batches, not
-  // chunks(), and the rows must split into that many. In training mode, if the
-  // schedule has no recompute actions, those of checkpoint() are added (use
-  // kNever to run the schedule unchanged). A schedule without backwards only
-  // computes losses, without a graph.
+  // chunks(). There must be at least one row for each; they are split as
+  // torch::chunk does, or, if that gives fewer pieces, as torch::tensor_split.
+  // In training mode, if the schedule has no recompute actions, those of
+  // checkpoint() are added (use kNever to run the schedule unchanged). A
+  // schedule without backwards only computes losses, without a graph.
   //
   // Gradients are added to `.grad` of the parameters (and of an input that
   // requires grad) and hooks are called once, after the last action. If the
@@ -65,7 +75,8 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   //
   // Throws the errors of forward(), with last_failure() set ("loss" is the
   // layer name of the loss function). Throws c10::ValueError if a schedule, a
-  // target or a loss does not fit. Throws std::invalid_argument if the schedule
+  // target or a loss does not fit, or if the total weight is not positive.
+  // Throws std::invalid_argument if the schedule
   // is not valid, see validate(). Throws c10::Error if the loss has no graph,
   // or if a recomputed loss changes its target in place. Throws NonFiniteError
   // if TrainOptions::check_finite is set and a value is not finite.
@@ -74,20 +85,20 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   StepResult train_step(Input input, Target target, Loss loss,
                         const Schedule& schedule,
                         const TrainOptions& options = {}) {
-    return run_train_step(internal::Value::wrap(std::move(input)),
-                          internal::Value::wrap(std::move(target)),
+    return run_train_step(internal::Batch::wrap(std::move(input)),
+                          internal::Batch::wrap(std::move(target)),
                           on_values<Output, Target>(loss), schedule, options);
   }
 
   // Returns the losses of a mini-batch in evaluation mode, without gradients,
-  // in up to chunks() micro-batches. Arguments, result and errors are those of
-  // train_step().
+  // in up to chunks() micro-batches, or one for each part of Microbatches.
+  // Arguments, result and errors are those of train_step().
   template <typename Output = torch::Tensor, typename Input, typename Target,
             typename Loss>
   StepResult evaluate(Input input, Target target, Loss loss,
                       const TrainOptions& options = {}) {
-    return run_evaluate(internal::Value::wrap(std::move(input)),
-                        internal::Value::wrap(std::move(target)),
+    return run_evaluate(internal::Batch::wrap(std::move(input)),
+                        internal::Batch::wrap(std::move(target)),
                         on_values<Output, Target>(loss), options);
   }
 
@@ -138,21 +149,17 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   void to(torch::Dtype dtype, bool non_blocking = false) override;
 
  protected:
-  // A function of one micro-batch's output and target.
-  using LossOfValues =
-      std::function<torch::Tensor(internal::Value, internal::Value)>;
-
   // `name`: the type's name without its namespace. `devices`: the option that
   // chooses devices, for errors.
   PipelineModule(const std::string& name, std::string devices);
 
   // Returns the number of micro-batches of evaluate() for `input`.
-  virtual int64_t count_microbatches(const internal::Value& input) = 0;
+  virtual int64_t count_microbatches(const internal::Batch& input) = 0;
   // Runs a step. `loss`: null for outputs alone, with a schedule without
   // backwards.
-  virtual StepResult run_step(const internal::Value& input,
-                              const internal::Value& target,
-                              const LossOfValues* loss,
+  virtual StepResult run_step(const internal::Batch& input,
+                              const internal::Batch& target,
+                              const internal::LossFunction* loss,
                               const Schedule& schedule, Checkpoint checkpoint,
                               const TrainOptions& options) = 0;
   // Returns the rank of each stage.
@@ -160,28 +167,35 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
 
   // Runs the forwards of a mini-batch without gradients, in the current mode of
   // the module.
-  StepResult run_forward(const internal::Value& input,
-                         const internal::Value& target,
-                         const LossOfValues* loss, const TrainOptions& options);
+  StepResult run_forward(const internal::Batch& input,
+                         const internal::Batch& target,
+                         const internal::LossFunction* loss,
+                         const TrainOptions& options);
 
  private:
   // Returns a loss function on Values. It refers to `loss`, which must live as
   // long.
   template <typename Output, typename Target, typename Loss>
-  static LossOfValues on_values(Loss& loss) {
-    return [&loss](internal::Value output,
-                   internal::Value target) -> torch::Tensor {
+  static internal::LossFunction on_values(Loss& loss) {
+    using Value = internal::Value;
+    using Part = internal::PartOf<Target>;
+    using Result = std::invoke_result_t<Loss&, Output, Part>;
+    constexpr bool kWeighted =
+        std::is_same_v<std::decay_t<Result>, WeightedLoss>;
+    using Returned = std::conditional_t<kWeighted, WeightedLoss, torch::Tensor>;
+    return [&loss](Value output, Value target) -> Returned {
       return loss(std::move(output).template unwrap<Output>(),
-                  std::move(target).template unwrap<Target>());
+                  std::move(target).template unwrap<Part>());
     };
   }
-  StepResult run_train_step(const internal::Value& input,
-                            const internal::Value& target,
-                            const LossOfValues& loss, const Schedule& schedule,
+  StepResult run_train_step(const internal::Batch& input,
+                            const internal::Batch& target,
+                            const internal::LossFunction& loss,
+                            const Schedule& schedule,
                             const TrainOptions& options);
-  StepResult run_evaluate(const internal::Value& input,
-                          const internal::Value& target,
-                          const LossOfValues& loss,
+  StepResult run_evaluate(const internal::Batch& input,
+                          const internal::Batch& target,
+                          const internal::LossFunction& loss,
                           const TrainOptions& options);
   [[noreturn]] void refuse_to_move() const;
 

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/cell/loss.h"
+
 namespace gpipe {
 
 // How the scale starts and changes.
@@ -61,6 +63,11 @@ class GradScaler {
   // that does so. The pipeline's results then contain the scaled loss: divide
   // them by scale() before calling update().
   at::Tensor scale(const at::Tensor& loss) const;
+  // Of a WeightedLoss, the sum is scaled.
+  WeightedLoss scale(WeightedLoss loss) const {
+    loss.sum = scale(loss.sum);
+    return loss;
+  }
   template <typename Loss>
   auto scaled(Loss loss) const {
     return [this, loss = std::move(loss)](const auto& output,

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/runtime/step/loss_totals.h"
+
 namespace gpipe::internal {
 
 // The report of one rank at the end of its part of a step.
@@ -15,12 +17,14 @@ struct Ending {
   // The dtype of the losses.
   at::ScalarType type = at::kFloat;
   // By micro-batch; empty unless the rank has the last stage.
-  std::vector<double> losses, weights;
+  std::vector<double> losses;
+  // The totals of these losses; scalars on the host after decode().
+  LossTotals totals;
 
-  // Returns this message as bytes. `weights` must be as long as `losses`.
+  // Returns this message as bytes. Waits for the device of the totals.
   std::string encode() const;
   // Returns the message in `bytes`. Throws c10::Error if the number of bytes
-  // does not fit the number of losses.
+  // does not fit the content.
   static Ending decode(const std::string& bytes);
 };
 

@@ -72,6 +72,7 @@ internal::Terms terms_of(const DistributedOptions& options) {
       {"stages_per_rank", std::to_string(options.stages_per_rank())},
       {"the placement", options.placement() == Placement::kV ? "V" : "loop"},
       {"chunks", std::to_string(options.chunks())},
+      {"unsplit", c10::str(c10::IntArrayRef(options.unsplit()))},
       {"the checkpoint mode", to_string(options.checkpoint())},
       {"the transport", to_string(options.transfers())},
       {"deferred_batch_norm",
@@ -253,6 +254,7 @@ void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
 void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
                                     internal::ForeignParameters foreign) {
   internal::check_chunks(options_.chunks());
+  internal::check_unsplit(options_.unsplit());
   TORCH_CHECK_VALUE(options_.threads() >= 0,
                     "threads must be positive, or 0 for those that LibTorch "
                     "would use (threads: ",
@@ -280,18 +282,19 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
       world_, std::move(partitions), layout_, device_,
       options_.threads() > 0 ? static_cast<int>(options_.threads())
                              : at::get_num_threads(),
-      transfers_, std::move(foreign));
+      transfers_, std::move(foreign), options_.unsplit());
 }
 
 int64_t DistributedPipelineImpl::count_microbatches(
-    const internal::Value& input) {
-  return runner_->from_first(
-      [&] { return internal::count_microbatches(input, chunks()); });
+    const internal::Batch& input) {
+  return runner_->from_first([&] {
+    return internal::count_microbatches(input, chunks(), options_.unsplit());
+  });
 }
 
-StepResult DistributedPipelineImpl::run_step(const internal::Value& input,
-                                             const internal::Value& target,
-                                             const LossOfValues* loss,
+StepResult DistributedPipelineImpl::run_step(const internal::Batch& input,
+                                             const internal::Batch& target,
+                                             const internal::LossFunction* loss,
                                              const Schedule& schedule,
                                              Checkpoint checkpoint,
                                              const TrainOptions& options) {

@@ -19,7 +19,8 @@
 #include "gpipe/distributed/world/error.h"
 #include "gpipe/distributed/world/world.h"
 #include "gpipe/pipeline_module.h"
-#include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/cell/batch.h"
+#include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/step/train.h"
 #include "gpipe/schedule/checkpoint.h"
@@ -57,6 +58,7 @@ struct DistributedOptions {
   // As in GPipeOptions. `chunks` applies to forward() and evaluate(); for
   // train_step() the schedule says how many micro-batches there are.
   TORCH_ARG(int64_t, chunks) = 1;
+  TORCH_ARG(std::vector<int64_t>, unsplit) = {};
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
   TORCH_ARG(bool, deferred_batch_norm) = false;
   TORCH_ARG(int64_t, stages_per_rank) = 1;
@@ -138,9 +140,9 @@ class DistributedPipelineImpl : public PipelineModule {
   // ranks may pass anything. `input` must be on device() or on the CPU; from
   // there it is copied.
   //
-  // The result has the losses on all ranks: `loss` is the mean over all
-  // replicas, `losses` are those of this replica. Outputs are on the rank with
-  // the last stage. A timeline covers this rank only.
+  // The result has the losses on all ranks: `loss`, `weight` and `metrics` are
+  // those of all replicas, `losses` are those of this replica. Outputs are on
+  // the rank with the last stage. A timeline covers this rank only.
   //
   // Also throws c10::ValueError if a layer has captured a parameter of another
   // rank's layer, or if the schedule has a stage on another rank than
@@ -151,10 +153,21 @@ class DistributedPipelineImpl : public PipelineModule {
   // without gradients; use train_step() for gradients. All ranks call it.
   template <typename Output = torch::Tensor, typename Input>
   std::optional<Output> forward(Input input) {
-    StepResult result = run_forward(internal::Value::wrap(std::move(input)),
-                                    internal::Value(), nullptr, TrainOptions());
+    StepResult result = run_forward(internal::Batch::wrap(std::move(input)),
+                                    internal::Batch(), nullptr, TrainOptions());
     if (!result.outputs) return std::nullopt;
     return std::move(*result.outputs).template unwrap<Output>();
+  }
+
+  // Does the same for a mini-batch that is already split; see
+  // GPipeImpl::forward(). Ranks without the first stage may pass Microbatches
+  // without parts.
+  template <typename Output = torch::Tensor, typename Input>
+  std::optional<Microbatches<Output>> forward(Microbatches<Input> input) {
+    StepResult result = run_forward(internal::Batch::wrap(std::move(input)),
+                                    internal::Batch(), nullptr, TrainOptions());
+    if (!result.outputs) return std::nullopt;
+    return std::move(*result.outputs).template unwrap_parts<Output>();
   }
 
   // All ranks call these two. Throw PeerError if the world has failed. The norm
@@ -187,9 +200,10 @@ class DistributedPipelineImpl : public PipelineModule {
   // `foreign`: the known parameters of other ranks' layers.
   void build(std::vector<internal::Layer> layers,
              internal::ForeignParameters foreign);
-  int64_t count_microbatches(const internal::Value& input) override;
-  StepResult run_step(const internal::Value& input,
-                      const internal::Value& target, const LossOfValues* loss,
+  int64_t count_microbatches(const internal::Batch& input) override;
+  StepResult run_step(const internal::Batch& input,
+                      const internal::Batch& target,
+                      const internal::LossFunction* loss,
                       const Schedule& schedule, Checkpoint checkpoint,
                       const TrainOptions& options) override;
   const std::vector<int>& rank_of_stage() const override {

@@ -28,7 +28,7 @@ namespace gpipe::internal {
 
 Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
                RankLayout layout, c10::Device device, int threads,
-               Transfers transfers, ForeignParameters foreign)
+               Transfers transfers, ForeignParameters foreign, Unsplit unsplit)
     : world_(std::move(world)),
       layout_(std::move(layout)),
       tags_(world_->next_channel()),
@@ -39,6 +39,7 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
                                 c10::str("pipeline ", tags_.payload))),
       sums_transport_(make_transport(*world_, device, transfers,
                                      c10::str("sums ", tags_.sums))) {
+  stages_.unsplit = std::move(unsplit);
   if (layout_.replicas > 1) {
     sums_ = std::make_unique<ReplicaSums>(*world_, *sums_transport_,
                                           layout_.same_stages(), tags_.sums);
@@ -80,17 +81,20 @@ Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
   return plan;
 }
 
-StepResult Runner::step(const Value& input, const Value& target,
+StepResult Runner::step(const Batch& input, const Batch& target,
                         const LossFunction* loss, const Schedule& schedule,
                         Checkpoint checkpoint, const TrainOptions& options) {
   executor_.check_caller();
   std::unique_lock<std::mutex> running(running_);
   world_->check();
+  bool agreed = false;
   try {
     const TrainPlan& plan = plans_.get(
         schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
-    return run(input, target, loss, plan, options, [&] { running.unlock(); });
+    return run(
+        input, target, loss, plan, options, [&] { running.unlock(); }, agreed);
   } catch (...) {
+    if (agreed) throw;
     report_failure(*world_, std::current_exception(), "train_step()");
     if (sums_) sums_->stop();
     // If a sender's or receiver's thread has thrown, the exception here is only
@@ -101,10 +105,10 @@ StepResult Runner::step(const Value& input, const Value& target,
   }
 }
 
-StepResult Runner::run(const Value& input, const Value& target,
+StepResult Runner::run(const Batch& input, const Batch& target,
                        const LossFunction* loss, const TrainPlan& plan,
                        const TrainOptions& options,
-                       const std::function<void()>& let_go) {
+                       const std::function<void()>& let_go, bool& agreed) {
   const int64_t before =
       layout_.replica * int64_t{num_microbatches(plan.whole.schedule)};
   TrainStep step(stages_, plan.whole.schedule, options, this, before);
@@ -114,9 +118,10 @@ StepResult Runner::run(const Value& input, const Value& target,
     // there.
     check_device(input, {executor_.devices().front(), c10::Device(c10::kCPU)},
                  "device()");
-    check_rows(input);
+    check_rows(input, stages_.unsplit);
     step.give_input(input);
   }
+  if (input.split() || target.split()) step.keep_outputs_split();
   if (layout_.has_last() && loss) step.give_target(target, *loss);
   ++number_;
   checksum_ = plan.checksum;
@@ -168,7 +173,15 @@ StepResult Runner::run(const Value& input, const Value& target,
   add_up(step);
   step.check_sums();
   step.finish();
-  end_together(step, result);
+  const LossTotals totals = end_together(step, result, agreed);
+  totals.check();
+  agreed = false;
+  totals.write_to(result);
+  if (totals.weighted && step.with_backward()) {
+    step.divide_gradients(totals.weight);
+    // A division may fail for want of memory. Then no rank may change `.grad`.
+    all_gather(*world_, tags_.words, "", "dividing gradients by the weight");
+  }
   if (recording) {
     result.timeline = recording->timeline();
     result.timeline->first_rank = layout_.rank;
@@ -178,18 +191,20 @@ StepResult Runner::run(const Value& input, const Value& target,
 }
 
 // Only the first ranks know the rows and the seed. Other ranks get both with
-// their first messages.
+// their first messages. If the batch was already split, the targets count the
+// rows, and only the last ranks know these.
 void Runner::start(TrainStep& step) {
   widths_.clear();
   rows_.assign(step.microbatches(), 0);
   all_rows_ = 0;
-  if (!layout_.has_first()) {
+  const bool counts_rows = layout_.has_first() || step.target_split();
+  if (!counts_rows) {
     step.start();
     return;
   }
-  rows_ = step.rows();
   std::string mine;
-  put(mine, std::accumulate(rows_.begin(), rows_.end(), int64_t{0}));
+  put(mine,
+      std::accumulate(step.rows().begin(), step.rows().end(), int64_t{0}));
   put(mine, StepSeed::peek());
   const auto all = all_gather(*world_, layout_.same_stages(), tags_.words, mine,
                               "the beginning of a step");
@@ -198,10 +213,12 @@ void Runner::start(TrainStep& step) {
     std::size_t at = 0;
     sum += take<int64_t>(each, at);
   }
+  step.start(sum);
+  if (!layout_.has_first()) return;
   std::size_t at = sizeof(int64_t);
   seed_ = take<uint64_t>(all.front(), at);
+  rows_ = step.rows();
   all_rows_ = sum;
-  step.start(sum);
   step.seed().set(seed_);
 }
 
@@ -298,7 +315,7 @@ void Runner::record(const StageEdge& edge, const Message& message,
       static_cast<int>(edge.microbatch)};
   double bytes = 0;
   for (const TensorSpec& spec : message.tensors) {
-    bytes += static_cast<double>(spec.bytes());
+    bytes += static_cast<double>(spec.sent_bytes());
   }
   recording_->message(made_by, layout_.rank_of_stage[edge.from],
                       layout_.rank_of_stage[edge.to], bytes, start,
@@ -325,8 +342,8 @@ void Runner::arrive(const MessageEdges& edges, const Message& message,
     std::vector<Activation> content;
     const auto end = each.link < 0 ? tensors.end() : tensor + 1;
     for (; tensor != end; ++tensor, ++spec) {
-      content.push_back(
-          {std::move(*tensor), spec->requires_grad, spec->shared});
+      content.push_back({std::move(*tensor), spec->requires_grad, spec->shared,
+                         spec->unsplit});
     }
     if (each.link < 0 && !each.backward && !layout_.has_first()) {
       rows_[each.microbatch] = message.rows;
@@ -352,7 +369,8 @@ void Runner::flush() {
   for (auto& [to, sender] : senders_) sender->flush();
 }
 
-void Runner::end_together(const TrainStep& step, StepResult& result) {
+LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
+                                bool& agreed) {
   Ending mine;
   mine.drew = step.drew();
   mine.replica = layout_.replica;
@@ -360,33 +378,32 @@ void Runner::end_together(const TrainStep& step, StepResult& result) {
     mine.type = each.scalar_type();
     mine.losses.push_back(each.item<double>());
   }
-  if (!result.losses.empty()) mine.weights = step.weights();
+  mine.totals = step.totals();
 
   const auto all =
       all_gather(*world_, tags_.words, mine.encode(), "the end of a step");
   bool drew = false;
-  at::Tensor mean;
+  LossTotals totals;
   const c10::AutoGradMode no_graph(false);
+  std::vector<Ending> endings;
   for (const std::string& bytes : all) {
-    const Ending ending = Ending::decode(bytes);
+    const Ending& ending = endings.emplace_back(Ending::decode(bytes));
     drew = drew || ending.drew;
-    if (ending.losses.empty()) continue;
     const bool own = ending.replica == layout_.replica;
-    at::Tensor sum;
-    for (std::size_t i = 0; i < ending.losses.size(); ++i) {
-      const at::Tensor value =
-          at::scalar_tensor(ending.losses[i], at::TensorOptions(ending.type));
-      const at::Tensor part = value * ending.weights[i];
-      sum = sum.defined() ? sum + part : part;
-      if (own && !layout_.has_last()) result.losses.push_back(value);
+    if (!own || layout_.has_last()) continue;
+    for (const double loss : ending.losses) {
+      result.losses.push_back(
+          at::scalar_tensor(loss, at::TensorOptions(ending.type)));
     }
-    mean = mean.defined() ? mean + sum : sum;
-  }
-  if (mean.defined()) {
-    result.loss = result.loss.defined() ? mean.to(result.loss.device()) : mean;
   }
   // One process would have drawn the seed from the default generator, too.
   if (drew) StepSeed::draw();
+  agreed = true;
+  for (const Ending& ending : endings) totals.add(ending.totals);
+  if (layout_.has_last() && totals.sum.defined()) {
+    result.loss = step.totals().sum;  // for its device
+  }
+  return totals;
 }
 
 void Runner::begin_sums(const TrainStep& step) {

@@ -24,11 +24,15 @@
 #include "gpipe/distributed/replicas/replica_sums.h"
 #include "gpipe/distributed/route.h"
 #include "gpipe/distributed/world/world.h"
+#include "gpipe/runtime/cell/batch.h"
+#include "gpipe/runtime/cell/loss.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/run/recording.h"
+#include "gpipe/runtime/step/loss_totals.h"
 #include "gpipe/runtime/step/recent_plans.h"
 #include "gpipe/runtime/step/remote_stages.h"
 #include "gpipe/runtime/step/step.h"
@@ -51,9 +55,10 @@ class Runner : private RemoteStages {
   // `threads`: intra-op threads of the worker.
   // `transfers`: the result of agree_on_transfers().
   // `foreign`: the known parameters of layers on other ranks.
+  // `unsplit`: elements of the input that every micro-batch gets whole.
   Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
          RankLayout layout, c10::Device device, int threads,
-         Transfers transfers, ForeignParameters foreign);
+         Transfers transfers, ForeignParameters foreign, Unsplit unsplit);
   ~Runner() override;
 
   // Runs one step; all ranks call it. The result has the losses on all ranks.
@@ -61,7 +66,7 @@ class Runner : private RemoteStages {
   // the last one.
   // `loss`: null to compute outputs only, with a schedule without backwards.
   // Errors: see DistributedPipelineImpl::train_step().
-  StepResult step(const Value& input, const Value& target,
+  StepResult step(const Batch& input, const Batch& target,
                   const LossFunction* loss, const Schedule& schedule,
                   Checkpoint checkpoint, const TrainOptions& options);
 
@@ -94,10 +99,12 @@ class Runner : private RemoteStages {
     std::map<int, std::vector<MessageEdges>> incoming;  // by sending rank
   };
   TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
-  StepResult run(const Value& input, const Value& target,
+  // Sets `agreed` while all ranks throw the same exception or none, so that the
+  // world has not failed.
+  StepResult run(const Batch& input, const Batch& target,
                  const LossFunction* loss, const TrainPlan& plan,
                  const TrainOptions& options,
-                 const std::function<void()>& let_go);
+                 const std::function<void()>& let_go, bool& agreed);
   // Fixes the number of rows and the seed of the step. The first ranks of all
   // replicas exchange them; other ranks get them with the first messages.
   void start(TrainStep& step);
@@ -115,9 +122,11 @@ class Runner : private RemoteStages {
   std::size_t width_of(int64_t stage, int64_t microbatch);
   // Blocks until all messages have left and arrived, or the world has failed.
   void flush();
-  // Blocks until all ranks have done their part of the step. Completes the
-  // losses in `result`.
-  void end_together(const TrainStep& step, StepResult& result);
+  // Blocks until all ranks have done their part of the step. Adds the losses of
+  // this replica to `result`, and returns the totals of all replicas. Sets
+  // `agreed` when all ranks have the same totals.
+  LossTotals end_together(const TrainStep& step, StepResult& result,
+                          bool& agreed);
   // Begins to add up gradients over the replicas while the step runs.
   void begin_sums(const TrainStep& step);
   // Ends these sums, and adds up all gradients that were not among them.

@@ -1,7 +1,9 @@
-// How many micro-batches a mini-batch gives. No LibTorch.
+// How a mini-batch is split into micro-batches. No LibTorch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace gpipe {
 
@@ -17,6 +19,31 @@ inline int64_t rows_per_microbatch(int64_t rows, int64_t chunks) {
 inline int64_t num_microbatches(int64_t rows, int64_t chunks) {
   const int64_t each = rows_per_microbatch(rows, chunks);
   return (rows + each - 1) / each;
+}
+
+// Returns the rows of each micro-batch as torch::chunk splits them: 5 rows in 4
+// chunks are 2, 2, 1. Without rows there are `chunks` empty micro-batches.
+inline std::vector<int64_t> chunk_rows(int64_t rows, int64_t chunks) {
+  if (rows == 0) return std::vector<int64_t>(chunks, 0);
+  const int64_t each = rows_per_microbatch(rows, chunks);
+  std::vector<int64_t> result;
+  for (int64_t left = rows; left > 0; left -= each) {
+    result.push_back(std::min(left, each));
+  }
+  return result;
+}
+
+// Returns the rows of each of `microbatches` micro-batches: as torch::chunk
+// splits them if that gives so many, else as torch::tensor_split does, which
+// gives the first ones one row more than the others (5 rows in 4: 2, 1, 1, 1).
+// `rows` must be at least `microbatches`.
+inline std::vector<int64_t> split_rows(int64_t rows, int64_t microbatches) {
+  if (num_microbatches(rows, microbatches) == microbatches) {
+    return chunk_rows(rows, microbatches);
+  }
+  std::vector<int64_t> result(microbatches, rows / microbatches);
+  for (int64_t i = 0; i < rows % microbatches; ++i) ++result[i];
+  return result;
 }
 
 }  // namespace gpipe

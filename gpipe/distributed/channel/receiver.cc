@@ -40,27 +40,50 @@ void Receiver::check_received(const MessageId& expected, Check check) {
 
 void Receiver::expect(std::vector<MessageId> messages, Deliver deliver) {
   if (messages.empty()) return;
-  worker_.post([this, messages = std::move(messages),
-                deliver = std::move(deliver)] {
-    const StreamScope scope(stream_);
-    Incoming next;
-    for (std::size_t k = 0; k < messages.size() && !world_.failure(); ++k) {
-      guard(messages[k], [&] {
-        if (k == 0) next = post(messages[k]);
-        std::vector<Posted> posted;
-        const Message message = read(std::move(next), messages[k], posted);
-        const Time began = std::chrono::steady_clock::now();
-        if (k + 1 < messages.size()) next = post(messages[k + 1]);
-        std::vector<at::Tensor> tensors;
-        for (Posted& each : posted) {
-          wait(each, messages[k]);
-          tensors.push_back(std::move(each.tensor));
+  worker_.post(
+      [this, messages = std::move(messages), deliver = std::move(deliver)] {
+        const StreamScope scope(stream_);
+        Incoming next;
+        Unsplit unsplit;
+        for (std::size_t k = 0; k < messages.size() && !world_.failure(); ++k) {
+          guard(messages[k], [&] {
+            if (k == 0) next = post(messages[k]);
+            std::vector<Posted> posted;
+            const Message message = read(std::move(next), messages[k], posted);
+            const Time began = std::chrono::steady_clock::now();
+            if (k + 1 < messages.size()) next = post(messages[k + 1]);
+            std::vector<at::Tensor> tensors;
+            for (Posted& each : posted) {
+              wait(each, messages[k]);
+              tensors.push_back(std::move(each.tensor));
+            }
+            check_received(messages[k], [&] {
+              complete(message, unsplit, tensors);
+              deliver(message, std::move(tensors), began);
+            });
+          });
         }
-        check_received(messages[k],
-                       [&] { deliver(message, std::move(tensors), began); });
       });
+}
+
+void Receiver::complete(const Message& message, Unsplit& unsplit,
+                        std::vector<at::Tensor>& tensors) {
+  for (std::size_t n = 0; n < tensors.size(); ++n) {
+    const TensorSpec& spec = message.tensors[n];
+    if (spec.unsplit < 0) continue;
+    if (!spec.repeated) {
+      unsplit[spec.unsplit] = tensors[n];
+      continue;
     }
-  });
+    const auto known = unsplit.find(spec.unsplit);
+    TORCH_CHECK(known != unsplit.end() && known->second.sizes() == spec.sizes &&
+                    known->second.scalar_type() == spec.type,
+                "received ", message.id.to_string(), " with tensor ", n,
+                " as a repetition of input element ", spec.unsplit,
+                ", which was not received before in this step; run the same "
+                "gpipe on all ranks");
+    tensors[n] = known->second;
+  }
 }
 
 void Receiver::wait(const Posted& posted, const MessageId& expected) {
@@ -101,6 +124,7 @@ std::vector<Receiver::Posted> Receiver::post_tensors(
   std::vector<Posted> posted;
   for (const TensorSpec& spec : specs) {
     Posted& each = posted.emplace_back();
+    if (spec.repeated) continue;
     each.tensor = empty_like_spec(spec, transport_.device());
     const at::Tensor bytes = bytes_of(each.tensor);
     if (bytes.numel() == 0) continue;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -64,6 +65,14 @@ class Receiver : public ChannelEnd {
     Posted header;
     std::optional<Content> predicted;
   };
+
+  // The tensors that all micro-batches share, by input element.
+  using Unsplit = std::map<int, at::Tensor>;
+  // Sets the tensors of `message` that are repeated to those of an earlier
+  // message in `unsplit`, and adds new ones there. Throws c10::Error if an
+  // earlier one is missing or does not fit.
+  static void complete(const Message& message, Unsplit& unsplit,
+                       std::vector<at::Tensor>& tensors);
 
   // Runs `check` on what has arrived. A c10::Error that it throws is reported
   // as a failure of the sender, and a PeerError is thrown instead.

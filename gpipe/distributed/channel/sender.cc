@@ -33,17 +33,43 @@ void Sender::send(Message head, std::vector<Activation> content, Event made,
   });
 }
 
+TensorSpec Sender::prepare(Activation& activation, const Event& made,
+                           std::vector<at::Tensor>& payload) {
+  const bool once =
+      0 <= activation.unsplit && activation.unsplit <= kMaxUnsplit;
+  const auto known = once ? unsplit_.find(activation.unsplit) : unsplit_.end();
+  // The tensors of all micro-batches are aliases of one.
+  const bool repeated = known != unsplit_.end() &&
+                        activation.tensor.is_alias_of(known->second.tensor);
+  TensorSpec spec;
+  if (repeated) {
+    spec = known->second.spec;
+    spec.repeated = true;
+    payload.push_back(at::empty({0}, at::kByte));
+  } else {
+    const at::Tensor tensor = copier_.to_device(activation.tensor, made);
+    spec = spec_of(tensor, activation.requires_grad);
+    if (once && spec.defined) {
+      spec.unsplit = activation.unsplit;
+      unsplit_[activation.unsplit] = {activation.tensor, spec};
+    }
+    payload.push_back(bytes_of(tensor));
+  }
+  activation.tensor = at::Tensor();
+  spec.requires_grad = activation.requires_grad;
+  spec.shared = spec.defined && activation.shared;
+  return spec;
+}
+
 void Sender::transmit(Message& head, std::vector<Activation> content,
                       const Event& made) {
   const StreamScope scope(stream_);
   std::vector<at::Tensor> payload;
   fault_point("message-out", head.id.from_stage, head.id.microbatch);
+  if (unsplit_step_ != head.id.step) unsplit_.clear();
+  unsplit_step_ = head.id.step;
   for (Activation& each : content) {
-    const at::Tensor tensor = copier_.to_device(each.tensor, made);
-    each.tensor = at::Tensor();
-    head.tensors.push_back(spec_of(tensor, each.requires_grad));
-    head.tensors.back().shared = each.shared;
-    payload.push_back(bytes_of(tensor));
+    head.tensors.push_back(prepare(each, made, payload));
   }
   const ShapePrediction::Specs* const predicted = prediction_.predict(head.id);
   head.as_predicted = predicted && *predicted == head.tensors;
@@ -76,7 +102,7 @@ void Sender::transmit(Message& head, std::vector<Activation> content,
     // Send zeros of the predicted sizes first.
     for (const TensorSpec& spec : *predicted) {
       instead.push_back(
-          at::zeros({spec.bytes()},
+          at::zeros({spec.sent_bytes()},
                     at::TensorOptions(at::kByte).device(transport_.device())));
     }
     overflow_instead = at::zeros({overflow_of(*predicted)}, at::kByte);

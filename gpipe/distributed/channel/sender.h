@@ -1,11 +1,14 @@
 // Sends the messages of one direction between two ranks.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "gpipe/distributed/channel/channel_end.h"
 #include "gpipe/distributed/channel/message.h"
+#include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/distributed/world/world.h"
@@ -36,8 +39,21 @@ class Sender : public ChannelEnd {
   void flush() { wait_for(worker_); }
 
  private:
+  // Returns the spec of `activation` as it is sent after the messages before,
+  // and moves its bytes into `payload`.
+  TensorSpec prepare(Activation& activation, const Event& made,
+                     std::vector<at::Tensor>& payload);
   void transmit(Message& head, std::vector<Activation> content,
                 const Event& made);
+
+  // The tensors that all micro-batches share and that have been sent in step
+  // `unsplit_step_`, by input element. Used by the Sender's thread.
+  struct Unsplit {
+    at::Tensor tensor;
+    TensorSpec spec;
+  };
+  std::map<int, Unsplit> unsplit_;
+  uint64_t unsplit_step_ = 0;
 
   Copier copier_;  // to the device of the transport
   Worker worker_;  // last: its thread must end first

@@ -76,12 +76,18 @@ void check_spec(const TensorSpec& spec, std::size_t k) {
   if (!spec.defined) {
     TORCH_CHECK(
         !spec.requires_grad && !spec.shared && spec.sizes.empty() &&
-            spec.strides.empty(),
+            spec.strides.empty() && spec.unsplit < 0 && !spec.repeated,
         "tensor ", k,
-        " of a message is undefined, but has sizes or strides, requires grad "
-        "or is shared; an undefined tensor is none of them");
+        " of a message is undefined, but has sizes or strides, requires grad, "
+        "is shared or repeated; an undefined tensor is none of them");
     return;
   }
+  TORCH_CHECK(-1 <= spec.unsplit && spec.unsplit <= kMaxUnsplit &&
+                  (!spec.repeated || spec.unsplit >= 0),
+              "tensor ", k, " of a message is ",
+              spec.repeated ? "a repetition of" : "", " input element ",
+              spec.unsplit, "; elements that are sent once are 0 to ",
+              kMaxUnsplit);
   TORCH_CHECK(can_be_sent(spec.type), "tensor ", k,
               " of a message has the dtype number ",
               static_cast<int>(static_cast<uint8_t>(spec.type)), " (",

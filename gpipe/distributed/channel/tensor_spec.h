@@ -16,6 +16,9 @@ namespace gpipe::internal {
 // The largest number of dimensions of a tensor that can be sent.
 constexpr int64_t kMaxMessageDims = 64;
 
+// The largest TensorSpec::unsplit. Elements after it are sent each time.
+constexpr int kMaxUnsplit = 253;
+
 // The description of a tensor as it is sent. `sizes` and `strides` (in
 // elements) have one entry for each dimension. An undefined tensor has none and
 // no bytes.
@@ -26,7 +29,15 @@ struct TensorSpec {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   bool shared = false;  // see Activation
+  // The element of the pipeline's input that the tensor is, if all
+  // micro-batches share it; -1 otherwise. See Activation.
+  int unsplit = -1;
+  // Whether the tensor has gone to this receiver before in this step. Then its
+  // bytes are not sent again.
+  bool repeated = false;
 
+  // Returns the number of bytes that are sent: 0 if `repeated`, else bytes().
+  int64_t sent_bytes() const { return repeated ? 0 : bytes(); }
   // Returns the number of bytes: the product of the sizes times the element
   // size; 0 if undefined. Throws c10::Error if a size is negative, or if the
   // product does not fit into an int64_t.

@@ -40,16 +40,18 @@ constexpr int kSkipsAt = 76;             // uint32
 constexpr int kSeedAt = 80;              // uint64
 constexpr int kSpecsAt = 88;             // specs, then zeros
 constexpr std::size_t kMagicBytes = sizeof(kMagic) - 1;
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 
-// A spec has one byte each for flags, dtype and the number of dimensions, and a
-// zero byte. Then follow an int64 size and an int64 stride for each dimension.
-// LibTorch keeps the numbers of dtypes, since its files contain them.
+// A spec has one byte each for flags, dtype, the number of dimensions, and
+// TensorSpec::unsplit plus 1. Then follow an int64 size and an int64 stride for
+// each dimension. LibTorch keeps the numbers of dtypes, since its files contain
+// them.
 constexpr int kSpecBytes = 4;
 constexpr int kDimBytes = 16;
 constexpr uint8_t kDefined = 1;
 constexpr uint8_t kRequiresGrad = 2;
 constexpr uint8_t kShared = 4;
+constexpr uint8_t kRepeated = 8;
 
 template <typename T>
 void store(uint8_t* to, T value) {
@@ -93,9 +95,10 @@ int64_t encoded_bytes(const TensorSpec& spec) {
 uint8_t* store_spec(uint8_t* to, const TensorSpec& spec) {
   if (spec.defined) {
     to[0] = kDefined | (spec.requires_grad ? kRequiresGrad : 0) |
-            (spec.shared ? kShared : 0);
+            (spec.shared ? kShared : 0) | (spec.repeated ? kRepeated : 0);
     to[1] = static_cast<uint8_t>(spec.type);
     to[2] = static_cast<uint8_t>(spec.sizes.size());
+    to[3] = static_cast<uint8_t>(spec.unsplit + 1);
   }
   to += kSpecBytes;
   for (std::size_t d = 0; d < spec.sizes.size(); ++d) {
@@ -112,12 +115,13 @@ const uint8_t* load_spec(const uint8_t* from, const uint8_t* end, std::size_t k,
                          TensorSpec& spec) {
   TORCH_CHECK(end - from >= kSpecBytes, "a message ends before tensor ", k);
   const uint8_t flags = from[0], type = from[1], dims = from[2];
-  TORCH_CHECK(
-      (flags & ~(kDefined | kRequiresGrad | kShared)) == 0 && from[3] == 0,
-      "tensor ", k, " of a message has bits set that mean nothing");
+  TORCH_CHECK((flags & ~(kDefined | kRequiresGrad | kShared | kRepeated)) == 0,
+              "tensor ", k, " of a message has bits set that mean nothing");
   spec.defined = (flags & kDefined) != 0;
   spec.requires_grad = (flags & kRequiresGrad) != 0;
   spec.shared = (flags & kShared) != 0;
+  spec.repeated = (flags & kRepeated) != 0;
+  spec.unsplit = from[3] - 1;
   if (spec.defined) {
     spec.type = static_cast<at::ScalarType>(type);
   } else {

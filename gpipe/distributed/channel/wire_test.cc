@@ -165,7 +165,7 @@ TEST(Message, LiesInMemoryAsItAlwaysDid) {
   const Bytes data = encode(message_of(mixed_specs(40)));
   const Bytes begin(data.begin(), data.begin() + 16);
   EXPECT_EQ(begin, (Bytes{'g', 'p', 'i', 'p', 'e', 'm', 's', 'g',  //
-                          3, 0, 0, 0, 0x78, 0x04, 0, 0}));
+                          4, 0, 0, 0, 0x78, 0x04, 0, 0}));
   const Bytes fields(data.begin() + kCountAt, data.begin() + 100);
   EXPECT_EQ(fields, (Bytes{40,   0,    0,    0,    0xcd, 0xab, 0x34, 0x12,  //
                            7,    0,    0,    0,    0,    0,    0,    0,     //
@@ -177,7 +177,20 @@ TEST(Message, LiesInMemoryAsItAlwaysDid) {
                            0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe,  //
                            3,    6,    4,    0,    2,    0,    0,    0,     //
                            0,    0,    0,    0}));
-  EXPECT_EQ(crc32c(data.data(), data.size()), 0xdc062299u);
+  EXPECT_EQ(crc32c(data.data(), data.size()), 0x7424138bu);
+}
+
+TEST(Message, SaysWhichTensorsAreNotSentAgain) {
+  TensorSpec mask = spec(at::kBool, {4, 4}, {4, 1}, false);
+  mask.unsplit = 253;
+  TensorSpec again = mask;
+  again.repeated = true;
+  EXPECT_EQ(mask.sent_bytes(), 16);
+  EXPECT_EQ(again.sent_bytes(), 0);
+  expect_same(decoded(encode(message_of({mask, again}))),
+              message_of({mask, again}));
+  mask.unsplit = 254;
+  EXPECT_NE(error_of([&] { encode(message_of({mask})); }), "");
 }
 
 TEST(Message, IsRefusedWithAnyBitFlipped) {
@@ -233,7 +246,7 @@ TEST(Message, SaysHowItIsNotOne) {
             "a process group that nothing else uses");
   EXPECT_EQ(error_with(data, kVersionAt, uint32_t{1}),
             "c10::Error: received a message in version 1 of gpipe's wire "
-            "format, but this rank reads version 3; run the same gpipe on all "
+            "format, but this rank reads version 4; run the same gpipe on all "
             "ranks");
   EXPECT_EQ(error_with(data, kTotalAt, uint32_t{1023}),
             "c10::Error: the header of a message says that it has 1023 bytes "
@@ -288,16 +301,19 @@ TEST(Message, IsRefusedIfItsFieldsCannotBe) {
 TEST(Message, IsRefusedIfATensorCannotBe) {
   const Bytes data = encode(
       message_of({spec(at::kFloat, {2, 3}, {3, 1}, true), TensorSpec()}));
-  EXPECT_EQ(error_with(data, kFlagsAt, uint8_t{9}),
+  EXPECT_EQ(error_with(data, kFlagsAt, uint8_t{17}),
             "c10::Error: tensor 0 of a message has bits set that mean nothing");
-  EXPECT_THAT(error_with(data, kFlagsAt + 3, uint8_t{1}),
-              HasSubstr("tensor 0 of a message has bits set"));
+  EXPECT_EQ(error_with(data, kFlagsAt, uint8_t{9}),
+            "c10::Error: tensor 0 of a message is a repetition of input "
+            "element -1; elements that are sent once are 0 to 253");
+  EXPECT_THAT(error_with(data, kFlagsAt + 3, uint8_t{255}),
+              HasSubstr("input element 254; elements that are sent once"));
   EXPECT_EQ(error_with(data, kFlagsAt, uint8_t{0}),
             "c10::Error: tensor 0 of a message is undefined, but has the dtype "
             "number 6");
   EXPECT_THAT(error_with(data, kFlagsAt + 36, uint8_t{2}),
               HasSubstr("tensor 1 of a message is undefined, but has sizes or "
-                        "strides, requires grad or is shared"));
+                        "strides, requires grad, is shared or repeated"));
   EXPECT_THAT(error_with(data, kTypeAt, uint8_t{12}),
               HasSubstr("tensor 0 of a message has the dtype number 12 "
                         "(QInt8), which cannot be sent"));
@@ -414,6 +430,8 @@ void expect_consistent(const Bytes& data, const Message& message) {
     ASSERT_TRUE(tensor.is_non_overlapping_and_dense());
     TensorSpec spec = spec_of(tensor, each.requires_grad);
     spec.shared = each.shared;
+    spec.unsplit = each.unsplit;
+    spec.repeated = each.repeated;
     ASSERT_TRUE(spec == each);
     ASSERT_EQ(bytes_of(tensor).numel(), bytes);
   }

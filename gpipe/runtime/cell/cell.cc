@@ -76,6 +76,43 @@ std::vector<Outline> outlines_of(const std::vector<at::Tensor>& outputs) {
   return outlines;
 }
 
+// Returns "undefined", or the type and the sizes of `tensor`.
+std::string describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  return c10::str(tensor.toString(), " of sizes ", tensor.sizes());
+}
+
+// Throws c10::ValueError if `loss` cannot be used.
+void check_loss(const WeightedLoss& loss, bool weighted) {
+  const bool usable = loss.sum.defined() && loss.sum.numel() == 1 &&
+                      loss.sum.is_floating_point();
+  TORCH_CHECK_VALUE(
+      usable || weighted,
+      "the loss of a micro-batch must be a floating-point tensor with one "
+      "element, but it is ",
+      describe(loss.sum),
+      "; reduce it, with a mean over the rows of the micro-batch");
+  if (!weighted) return;
+  TORCH_CHECK_VALUE(
+      usable,
+      "WeightedLoss::sum must be a floating-point tensor with one element, but "
+      "it is ",
+      describe(loss.sum), "; reduce it, with a sum over the micro-batch");
+  TORCH_CHECK_VALUE(
+      loss.weight.defined() && loss.weight.numel() == 1 &&
+          !loss.weight.is_complex(),
+      "WeightedLoss::weight must be a real tensor with one element, but it is ",
+      describe(loss.weight),
+      "; set it to the number of tokens or rows in WeightedLoss::sum");
+  for (const auto& [name, value] : loss.metrics) {
+    TORCH_CHECK_VALUE(
+        value.defined() && value.numel() == 1 && !value.is_complex(),
+        "the metric '", name,
+        "' must be a real tensor with one element, but it is ", describe(value),
+        "; reduce it, with a sum over the micro-batch");
+  }
+}
+
 // Copies saved values back into their buffers without raising versions.
 // Autograd may have saved a buffer for the backward of another cell and must
 // not see a change.
@@ -105,6 +142,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   }
 
   const SharedInput shared(inputs);
+  const UnsplitInput unsplit(inputs);
   const std::vector<at::Tensor> outputs =
       run_layers(std::move(inputs), seed, /*again=*/false);
   shared.check_unchanged(partition_->index);
@@ -114,6 +152,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   for (const at::Tensor& each : outputs) leaving.push_back(without_graph(each));
   mark_shared(leaving);
   shared.mark(leaving);
+  unsplit.mark(leaving);
   Activations output;
   output.kind = output_kind_;
   const auto skips = leaving.begin() + static_cast<int64_t>(output_width_);
@@ -240,7 +279,7 @@ Value Cell::run_head(Value output) {
   }
   std::vector<int64_t> versions;
   if (checkpointed_) versions = versions_of(head_->target.tensors());
-  at::Tensor loss = (*head_->function)(std::move(output), head_->target);
+  WeightedLoss loss = (*head_->function)(std::move(output), head_->target);
   // Checked here and not when the recompute begins: a cell without
   // checkpointing may change its own target, and the targets of all cells share
   // one version counter.
@@ -249,14 +288,13 @@ Value Cell::run_head(Value output) {
       "the loss function changes its target in place, so that the "
       "checkpointed forward cannot be computed again from it; let it "
       "work on target.clone()");
-  TORCH_CHECK_VALUE(
-      loss.defined() && loss.numel() == 1 && loss.is_floating_point(),
-      "the loss of a micro-batch must be a floating-point tensor with one "
-      "element, but it is ",
-      loss.defined() ? loss.toString() : std::string("undefined"),
-      loss.defined() ? c10::str(" of sizes ", loss.sizes()) : std::string(),
-      "; reduce it, with a mean over the rows of the micro-batch");
-  return Value::wrap(std::move(loss));
+  check_loss(loss, head_->function->weighted());
+  if (!head_->weight.defined() && loss.weight.defined()) {
+    head_->weight = loss.weight.detach();
+    head_->metrics = std::move(loss.metrics);
+    for (auto& [name, value] : head_->metrics) value = value.detach();
+  }
+  return Value::wrap(std::move(loss.sum));
 }
 
 void Cell::check_unchanged() const {

@@ -5,13 +5,13 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/cell/split_backward.h"
@@ -35,19 +35,6 @@ struct Activations {
 struct Gradients {
   std::vector<at::Tensor> boundary;
   std::vector<at::Tensor> skips;
-};
-
-// Computes the loss of a micro-batch from the last layer's output and the
-// target. Returns a floating-point tensor with one element.
-using LossFunction = std::function<at::Tensor(Value output, Value target)>;
-
-// The loss of one micro-batch. The last stage's cell runs it after its last
-// layer and outputs the loss.
-struct LossHead {
-  const LossFunction* function = nullptr;
-  Value target;
-  bool keep_output = false;
-  Value output;  // without graph; set if keep_output
 };
 
 // Shape, dtype and requires_grad of an output, compared between forward and

@@ -49,4 +49,10 @@ at::Tensor GradSum::take(std::size_t leaf) {
   return leaf < sums_.size() ? std::move(sums_[leaf].tensor) : at::Tensor();
 }
 
+at::Tensor divide(at::Tensor grad, double divisor) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (is_ours(grad)) return grad.div_(divisor);
+  return grad.div(divisor);
+}
+
 }  // namespace gpipe::internal

@@ -29,4 +29,8 @@ class GradSum {
   std::vector<Sum> sums_;
 };
 
+// Returns `grad` divided by `divisor`; in place if `grad` is the only holder of
+// its memory.
+at::Tensor divide(at::Tensor grad, double divisor);
+
 }  // namespace gpipe::internal

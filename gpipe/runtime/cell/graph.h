@@ -20,6 +20,10 @@ struct Activation {
   bool requires_grad = false;  // in the graph of the cell that made it
   // Whether another tensor shares its memory: see shared_memory.h.
   bool shared = false;
+  // The index of the element of the pipeline's input that this tensor is, if
+  // all micro-batches get the same (GPipeOptions::unsplit); else -1. Such a
+  // tensor crosses a boundary once per step.
+  int unsplit = -1;
 };
 
 // The input tensors of a cell's layers: aliases of the boundary tensors, at

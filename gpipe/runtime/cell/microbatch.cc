@@ -17,10 +17,15 @@ std::string element(const Value& input, std::size_t k) {
   return "element " + std::to_string(k) + " of the input";
 }
 
-}  // namespace
-
-void check_rows(const Value& input) {
+void check_rows_of_whole(const Value& input, const Unsplit& unsplit) {
   const auto& tensors = input.tensors();
+  for (const int64_t index : unsplit) {
+    TORCH_CHECK_VALUE(input.kind() != Value::Kind::kTensor &&
+                          index < static_cast<int64_t>(tensors.size()),
+                      "the option unsplit names element ", index,
+                      " of the input, but the input is ", input.describe(),
+                      "; elements of a vector or a tuple are counted from 0");
+  }
   const at::Tensor* first = nullptr;
   for (std::size_t k = 0; k < tensors.size(); ++k) {
     const at::Tensor& tensor = tensors[k];
@@ -29,9 +34,12 @@ void check_rows(const Value& input) {
                        "the input is an undefined tensor");
       continue;
     }
-    TORCH_CHECK_VALUE(tensor.dim() > 0, element(input, k),
-                      " has no dimension 0 to split into micro-batches (a "
-                      "scalar); pass at least a 1-dimensional tensor");
+    if (is_unsplit(unsplit, k)) continue;
+    TORCH_CHECK_VALUE(
+        tensor.dim() > 0, element(input, k),
+        " has no dimension 0 to split into micro-batches (a scalar); pass at "
+        "least a 1-dimensional tensor, or name the element in the option "
+        "unsplit");
     if (first == nullptr) first = &tensor;
     if (tensor.size(0) != first->size(0)) {
       std::ostringstream sizes;
@@ -44,11 +52,13 @@ void check_rows(const Value& input) {
           sizes << " " << each.size(0);
         }
       }
-      TORCH_CHECK_VALUE(false,
-                        "the tensors of the input differ in size along "
-                        "dimension 0, which is split into micro-batches "
-                        "(sizes:",
-                        sizes.str(), ")");
+      TORCH_CHECK_VALUE(
+          false,
+          "the tensors of the input differ in size along dimension 0, which "
+          "is split into micro-batches (sizes:",
+          sizes.str(),
+          "); name an element that every micro-batch needs whole in the "
+          "option unsplit");
     }
   }
   TORCH_CHECK_VALUE(first != nullptr,
@@ -57,47 +67,80 @@ void check_rows(const Value& input) {
                     input.describe(), ")");
 }
 
-void check_device(const Value& input, c10::ArrayRef<c10::Device> devices,
-                  const char* found_by) {
-  for (std::size_t k = 0; k < input.tensors().size(); ++k) {
-    const at::Tensor& tensor = input.tensors()[k];
-    if (!tensor.defined()) continue;
-    TORCH_CHECK_VALUE(std::find(devices.begin(), devices.end(),
-                                tensor.device()) != devices.end(),
-                      element(input, k), " is on ", tensor.device(),
-                      " but the first partition is on ", devices.front(),
-                      "; move it there first (", found_by, ")");
+}  // namespace
+
+bool is_unsplit(const Unsplit& unsplit, std::size_t k) {
+  return std::find(unsplit.begin(), unsplit.end(), static_cast<int64_t>(k)) !=
+         unsplit.end();
+}
+
+void check_unsplit(const Unsplit& unsplit) {
+  for (std::size_t k = 0; k < unsplit.size(); ++k) {
+    const bool twice = std::find(unsplit.begin(), unsplit.begin() + k,
+                                 unsplit[k]) != unsplit.begin() + k;
+    TORCH_CHECK_VALUE(unsplit[k] >= 0 && !twice,
+                      "the option unsplit must name elements of the input, "
+                      "each once, counted from 0 (unsplit: ",
+                      c10::IntArrayRef(unsplit), ")");
   }
 }
 
-void check_input(const Value& input, const c10::Device& device) {
-  check_rows(input);
+void check_rows(const Batch& input, const Unsplit& unsplit) {
+  if (!input.split()) return check_rows_of_whole(input.whole(), unsplit);
+  TORCH_CHECK_VALUE(input.parts() > 0,
+                    "Microbatches::parts is empty; give at least one part");
+  for (const Value& part : input.values()) {
+    TORCH_CHECK_TYPE(
+        part.kind() != Value::Kind::kTensor || part.tensors().front().defined(),
+        "part ", &part - input.values().data(),
+        " of the input is an undefined tensor");
+  }
+}
+
+void check_device(const Batch& input, c10::ArrayRef<c10::Device> devices,
+                  const char* found_by) {
+  for (const Value& value : input.values()) {
+    for (std::size_t k = 0; k < value.tensors().size(); ++k) {
+      const at::Tensor& tensor = value.tensors()[k];
+      if (!tensor.defined()) continue;
+      TORCH_CHECK_VALUE(std::find(devices.begin(), devices.end(),
+                                  tensor.device()) != devices.end(),
+                        element(value, k), " is on ", tensor.device(),
+                        " but the first partition is on ", devices.front(),
+                        "; move it there first (", found_by, ")");
+    }
+  }
+}
+
+void check_input(const Batch& input, const c10::Device& device,
+                 const Unsplit& unsplit) {
+  check_rows(input, unsplit);
   check_device(input, device, "devices()[0]");
 }
 
-int64_t rows_of(const Value& value) {
-  for (const at::Tensor& tensor : value.tensors()) {
-    if (tensor.defined() && tensor.dim() > 0) return tensor.size(0);
+int64_t rows_of(const Value& value, const Unsplit& unsplit) {
+  for (std::size_t k = 0; k < value.tensors().size(); ++k) {
+    const at::Tensor& tensor = value.tensors()[k];
+    if (!tensor.defined() || tensor.dim() == 0) continue;
+    if (!is_unsplit(unsplit, k)) return tensor.size(0);
   }
   return 0;
 }
 
-int64_t count_microbatches(const Value& input, int64_t chunks) {
-  check_rows(input);
-  const int64_t rows = rows_of(input);
+int64_t count_microbatches(const Batch& input, int64_t chunks,
+                           const Unsplit& unsplit) {
+  check_rows(input, unsplit);
+  if (input.split()) return input.parts();
+  const int64_t rows = rows_of(input.whole(), unsplit);
   return rows > 0 ? num_microbatches(rows, chunks) : 1;
 }
 
-std::vector<Value> scatter(const Value& input, int64_t chunks) {
-  std::vector<Value> pieces;
-  const std::size_t width = input.tensors().size();
-  for (std::size_t k = 0; k < width; ++k) {
-    if (!input.tensors()[k].defined()) continue;
-    const auto split = at::chunk(input.tensors()[k], chunks, /*dim=*/0);
-    if (pieces.empty()) {
-      pieces.assign(split.size(),
-                    Value(input.kind(), std::vector<at::Tensor>(width)));
-    }
+std::vector<Value> scatter(const Value& input, const std::vector<int64_t>& rows,
+                           const Unsplit& unsplit) {
+  std::vector<Value> pieces(rows.size(), input);
+  for (std::size_t k = 0; k < input.tensors().size(); ++k) {
+    if (!input.tensors()[k].defined() || is_unsplit(unsplit, k)) continue;
+    const auto split = input.tensors()[k].split_with_sizes(rows, /*dim=*/0);
     for (std::size_t i = 0; i < split.size(); ++i) {
       pieces[i].tensors()[k] = split[i];
     }

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "gpipe/schedule/microbatches.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 
@@ -43,9 +44,50 @@ TEST(CheckInput, RefusesUnequalSizesAndNamesThem) {
                  "8 3)"));
 }
 
+TEST(CheckInput, LeavesUnsplitElementsOut) {
+  const Pair input(ones({8}), ones({3, 5}));
+  check_input(Value::wrap(input), testing::device(), {1});
+  check_input(Value::wrap(Pair(ones({8}), ones({}))), testing::device(), {1});
+  EXPECT_EQ(rows_of(Value::wrap(input), {0}), 3);
+  const auto error = [](const Value& value, const Unsplit& unsplit) {
+    return error_of([&] { check_input(value, testing::device(), unsplit); });
+  };
+  EXPECT_EQ(error(Value::wrap(input), {2}),
+            "c10::ValueError: the option unsplit names element 2 of the input, "
+            "but the input is a tuple of 2 tensors; elements of a vector or a "
+            "tuple are counted from 0");
+  EXPECT_THAT(error(Value::wrap(ones({8})), {0}),
+              StartsWith("c10::ValueError: the option unsplit names element 0 "
+                         "of the input, but the input is a tensor;"));
+  EXPECT_THAT(error(Value::wrap(input), {0, 1}),
+              StartsWith("c10::ValueError: the input holds no defined tensor"));
+  EXPECT_EQ(error_of([] {
+              check_unsplit({0, 2, 0});
+            }),
+            "c10::ValueError: the option unsplit must name elements of the "
+            "input, each once, counted from 0 (unsplit: [0, 2, 0])");
+  EXPECT_NE(error_of([] { check_unsplit({-1}); }), "");
+}
+
+TEST(CheckInput, TakesPartsOfAnyShapes) {
+  const auto check = [](std::vector<Value> parts) {
+    return error_of(
+        [&] { check_input(Batch(std::move(parts)), testing::device()); });
+  };
+  EXPECT_EQ(check({Value::wrap(ones({2, 3})), Value::wrap(ones({}))}), "");
+  EXPECT_EQ(check({}),
+            "c10::ValueError: Microbatches::parts is empty; give at least one "
+            "part");
+  EXPECT_EQ(check({Value::wrap(ones({2})), Value::wrap(Tensor())}),
+            "c10::TypeError: part 1 of the input is an undefined tensor");
+  EXPECT_EQ(count_microbatches(
+                Batch(std::vector<Value>(3, Value::wrap(ones({2})))), 8),
+            3);
+}
+
 TEST(Scatter, GivesViewsOfTheRows) {
   const Tensor x = on_device(at::arange(10)).reshape({5, 2});
-  const auto pieces = scatter(Value::wrap(x), 2);
+  const auto pieces = scatter(Value::wrap(x), {3, 2});
   ASSERT_EQ(pieces.size(), 2u);
   EXPECT_TRUE(at::equal(pieces[0].tensors()[0], x.narrow(0, 0, 3)));
   EXPECT_TRUE(at::equal(pieces[1].tensors()[0], x.narrow(0, 3, 2)));
@@ -54,7 +96,7 @@ TEST(Scatter, GivesViewsOfTheRows) {
 
 TEST(Scatter, KeepsTheKindAndWhatIsUndefined) {
   const Tensor x = ones({2, 1});
-  const auto vectors = scatter(Value::wrap(Tensors{Tensor(), x}), 2);
+  const auto vectors = scatter(Value::wrap(Tensors{Tensor(), x}), {1, 1});
   ASSERT_EQ(vectors.size(), 2u);
   for (const Value& piece : vectors) {
     EXPECT_EQ(piece.kind(), Value::Kind::kVector);
@@ -62,8 +104,34 @@ TEST(Scatter, KeepsTheKindAndWhatIsUndefined) {
     EXPECT_FALSE(piece.tensors()[0].defined());
     EXPECT_EQ(piece.tensors()[1].size(0), 1);
   }
-  EXPECT_EQ(scatter(Value::wrap(std::tuple<Tensor>(x)), 2)[0].kind(),
+  EXPECT_EQ(scatter(Value::wrap(std::tuple<Tensor>(x)), {1, 1})[0].kind(),
             Value::Kind::kTuple);
+}
+
+TEST(Scatter, KeepsAnUnsplitElementWhole) {
+  const Tensor x = ones({2, 1}), mask = ones({5});
+  const auto pieces = scatter(Value::wrap(Tensors{x, mask}), {1, 1}, {1});
+  for (const Value& piece : pieces) {
+    EXPECT_TRUE(piece.tensors()[1].is_same(mask));
+    EXPECT_EQ(piece.tensors()[0].size(0), 1);
+  }
+}
+
+TEST(SplitRows, AreThoseOfChunkOrElseOfTensorSplit) {
+  for (int64_t rows = 1; rows < 40; ++rows) {
+    for (int64_t count = 1; count <= rows; ++count) {
+      const Tensor x = at::arange(rows);
+      auto pieces = at::chunk(x, count);
+      const std::size_t chunks = pieces.size();
+      EXPECT_EQ(chunk_rows(rows, count).size(), chunks);
+      if (static_cast<int64_t>(chunks) < count) {
+        pieces = at::tensor_split(x, count);
+      }
+      std::vector<int64_t> sizes;
+      for (const Tensor& piece : pieces) sizes.push_back(piece.size(0));
+      EXPECT_EQ(split_rows(rows, count), sizes) << rows << " in " << count;
+    }
+  }
 }
 
 TEST(Gather, ConcatenatesTensors) {
@@ -118,7 +186,7 @@ TEST(Gather, ReversesScatter) {
     for (int64_t chunks = 1; chunks < 6; ++chunks) {
       const Tensor x = on_device(at::arange(2 * rows)).reshape({rows, 2});
       const Value value = Value::wrap(Tensors{x, Tensor(), x * 2});
-      const Value back = gather(scatter(value, chunks));
+      const Value back = gather(scatter(value, chunk_rows(rows, chunks)));
       EXPECT_TRUE(at::equal(back.tensors()[0], x));
       EXPECT_FALSE(back.tensors()[1].defined());
       EXPECT_TRUE(at::equal(back.tensors()[2], x * 2));

@@ -66,4 +66,26 @@ void SharedInput::mark(std::vector<Activation>& outputs) const {
   }
 }
 
+UnsplitInput::UnsplitInput(const std::vector<Activation>& input) {
+  for (const Activation& each : input) {
+    if (each.unsplit >= 0 && has_memory(each)) {
+      tensors_.push_back({each.unsplit, each.tensor});
+    }
+  }
+}
+
+void UnsplitInput::mark(std::vector<Activation>& outputs) const {
+  for (const auto& [element, input] : tensors_) {
+    for (Activation& output : outputs) {
+      if (has_memory(output) && output.tensor.is_alias_of(input) &&
+          output.tensor.storage_offset() == input.storage_offset() &&
+          output.tensor.sizes() == input.sizes() &&
+          output.tensor.strides() == input.strides() &&
+          output.tensor.scalar_type() == input.scalar_type()) {
+        output.unsplit = element;
+      }
+    }
+  }
+}
+
 }  // namespace gpipe::internal

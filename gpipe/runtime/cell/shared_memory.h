@@ -44,4 +44,23 @@ class SharedInput {
   std::vector<Tensor> tensors_;
 };
 
+// The tensors among a cell's inputs that all micro-batches share
+// (Activation::unsplit).
+class UnsplitInput {
+ public:
+  explicit UnsplitInput(const std::vector<Activation>& input);
+
+  // Sets Activation::unsplit of the outputs that a layer has passed on
+  // unchanged: same memory, sizes, strides and dtype as an input. Call after
+  // SharedInput::check_unchanged().
+  void mark(std::vector<Activation>& outputs) const;
+
+ private:
+  struct Tensor {
+    int element;
+    at::Tensor alias;  // without graph
+  };
+  std::vector<Tensor> tensors_;
+};
+
 }  // namespace gpipe::internal

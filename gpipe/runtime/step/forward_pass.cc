@@ -24,6 +24,7 @@ ForwardPass::ForwardPass(Stages& stages, Step& step,
       leaf_input_(leaf_input),
       remote_(remote),
       inboxes_(stages.partitions.size()),
+      unsplit_copies_(stages.partitions.size()),
       outputs_(step.microbatches()) {
   for (std::size_t j = 0; j < inboxes_.size(); ++j) {
     const std::size_t skips = stages.partitions[j].imports.size();
@@ -78,20 +79,36 @@ void ForwardPass::fetch(const Action& action, CopyLog* log) {
   const PhaseScope phase(forward_phase(step_, action), i);
   fault_point("copy-in", j, i);
   Inbox& inbox = inboxes_[j][i];
-  Copier& copier = stages_.copiers[j];
   if (log)
     log->made_by = {action.stage - 1, ActionKind::kForward, action.microbatch};
   for (Activation& each : inbox.activations.boundary) {
-    each.tensor = copier.to_device(each.tensor, inbox.boundary_ready, log);
+    bring(j, each, inbox.boundary_ready, log);
   }
   for (std::size_t k = 0; k < inbox.activations.skips.size(); ++k) {
     if (log) {
       log->made_by.stage =
           static_cast<int>(stages_.partitions[j].imports[k].from);
     }
-    at::Tensor& skip = inbox.activations.skips[k].tensor;
-    skip = copier.to_device(skip, inbox.skip_ready[k], log);
+    bring(j, inbox.activations.skips[k], inbox.skip_ready[k], log);
   }
+}
+
+void ForwardPass::bring(int64_t j, Activation& activation, const Event& ready,
+                        CopyLog* log) {
+  Copier& copier = stages_.copiers[j];
+  at::Tensor& tensor = activation.tensor;
+  const bool stays =
+      activation.unsplit < 0 || tensor.device() == stages_.partitions[j].device;
+  if (stays) {
+    tensor = copier.to_device(tensor, ready, log);
+    return;
+  }
+  UnsplitCopy& known = unsplit_copies_[j][activation.unsplit];
+  // The sources of all micro-batches are aliases of one tensor.
+  if (!known.copy.defined() || !tensor.is_alias_of(known.source)) {
+    known = {tensor, copier.to_device(tensor, ready, log)};
+  }
+  tensor = known.copy;
 }
 
 void ForwardPass::perform(const Action& action) {

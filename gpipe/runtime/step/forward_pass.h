@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <vector>
 
 #include "gpipe/runtime/cell/cell.h"
@@ -47,6 +48,10 @@ class ForwardPass : public Actor {
     std::vector<Event> skip_ready;
   };
 
+  // Brings an input of stage `j` to its device. A tensor that all micro-batches
+  // share is copied once.
+  void bring(int64_t j, Activation& activation, const Event& ready,
+             CopyLog* log);
   // Delivers to a stage of this process, or appends to `leaving` for a remote
   // one.
   void pass_on(const StageEdge& edge, Value::Kind kind,
@@ -58,6 +63,12 @@ class ForwardPass : public Actor {
   const bool leaf_input_;
   RemoteStages* const remote_;
   std::vector<std::deque<Inbox>> inboxes_;
+  // The copies of unsplit elements, by stage and element. Used by the stage's
+  // worker.
+  struct UnsplitCopy {
+    at::Tensor source, copy;
+  };
+  std::vector<std::map<int, UnsplitCopy>> unsplit_copies_;
   std::vector<Activations> outputs_;
 };
 

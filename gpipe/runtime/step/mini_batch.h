@@ -7,50 +7,91 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
+#include "gpipe/runtime/cell/batch.h"
 #include "gpipe/runtime/cell/cell.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
 
 namespace gpipe::internal {
 
-// A mini-batch as the first partition gets it: tensors without graph, split
-// into micro-batches.
-struct MiniBatch {
-  // Splits `input` as scatter() in microbatch.h does. `with_graph`: whether
-  // gradients of the input may be needed.
-  MiniBatch(const Value& input, int64_t chunks, bool with_graph);
-
-  int64_t microbatches() const { return static_cast<int64_t>(pieces.size()); }
-  // Returns the activations for the first partition, by micro-batch.
-  std::vector<Activations> parcels() const;
-
-  std::vector<Value> pieces;
-  std::vector<bool> requires_grad;  // by tensor
-  // Whether no input tensor has a graph of its own.
-  bool leaf = true;
-};
-
 // A tensor of a split value, without its data: used to join the gradients of
 // its pieces.
-struct Element {
-  // Describes tensor `index` of `pieces`.
+class Element {
+ public:
+  // Describes tensor `index` of `pieces`, split by rows.
   Element(std::size_t index, const std::vector<Value>& pieces);
+  // Describes tensor `index`, which every micro-batch has whole.
+  static Element whole(std::size_t index) { return {Form::kWhole, index}; }
+  // Describes tensor `index` of part `microbatch` of a batch that was already
+  // split.
+  static Element of_part(int64_t microbatch, std::size_t index) {
+    Element element(Form::kPart, index);
+    element.microbatch_ = microbatch;
+    return element;
+  }
 
-  // Returns the gradient of the whole tensor from those of its pieces. `grads`:
-  // by micro-batch and tensor. A missing piece counts as zero; undefined if all
-  // are missing.
+  // Returns the gradient of the tensor from those of its pieces. `grads`: by
+  // micro-batch and tensor. A missing piece counts as zero; undefined if all
+  // are missing. The gradients of a tensor that is whole in each piece add up,
+  // micro-batch 0 first.
   at::Tensor join(const std::vector<std::vector<at::Tensor>>& grads) const;
 
-  std::size_t index;
-  std::vector<int64_t> rows;  // by micro-batch
+  // Writes the pieces of `grad` into `grads`, by micro-batch and tensor; the
+  // reverse of join(). Not for a tensor that is whole in each piece.
+  void split(at::Tensor grad,
+             std::vector<std::vector<at::Tensor>>& grads) const;
 
  private:
+  enum class Form { kRows, kWhole, kPart };
+  Element(Form form, std::size_t index) : form_(form), index_(index) {}
+
+  Form form_;
+  std::size_t index_;
+  int64_t microbatch_ = -1;
+  std::vector<int64_t> rows_;   // by micro-batch
   std::vector<int64_t> sizes_;  // of some piece
   at::TensorOptions options_;
+};
+
+// A mini-batch as the first partition gets it: tensors without graph, split
+// into micro-batches.
+class MiniBatch {
+ public:
+  // Splits `input` into micro-batches of `rows` rows; does not use `rows` if
+  // `input` is already split. `with_graph`: whether gradients of the input may
+  // be needed.
+  MiniBatch(Batch input, std::vector<int64_t> rows, Unsplit unsplit,
+            bool with_graph);
+
+  int64_t microbatches() const { return static_cast<int64_t>(pieces_.size()); }
+  // Whether the input was already split.
+  bool split() const { return input_.split(); }
+  // Whether no input tensor has a graph of its own.
+  bool leaf() const { return leaf_; }
+  // The rows of each micro-batch.
+  const std::vector<int64_t>& rows() const { return rows_; }
+  // Returns the activations for the first partition, by micro-batch.
+  std::vector<Activations> activations() const;
+
+  // A tensor of the input that needs a gradient.
+  struct Wanted {
+    at::Tensor tensor;
+    Element element;
+  };
+  // Returns the tensors of the input that need gradients.
+  std::vector<Wanted> wanted() const;
+
+ private:
+  Batch input_;
+  Unsplit unsplit_;
+  std::vector<Value> pieces_;
+  std::vector<int64_t> rows_;
+  bool with_graph_;
+  bool leaf_ = true;
 };
 
 // Returns the nodes that accumulate into `.grad` of the parameters on

@@ -18,36 +18,51 @@ using ::testing::ElementsAre;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
+using ::testing::IsEmpty;
+
+MiniBatch split(Value value, std::vector<int64_t> rows, bool with_graph = true,
+                Unsplit unsplit = {}) {
+  return MiniBatch(std::move(value), std::move(rows), std::move(unsplit),
+                   with_graph);
+}
+
 TEST(MiniBatch, SplitsTensorsWithoutTheirGraph) {
   const Tensor leaf = torch::ones({5, 2}).requires_grad_();
   const Tensor plain = torch::arange(5);
-  const MiniBatch batch(Value::wrap(Tensors{leaf, plain, Tensor()}), 2, true);
+  const MiniBatch batch =
+      split(Value::wrap(Tensors{leaf, plain, Tensor()}), {3, 2});
   EXPECT_EQ(batch.microbatches(), 2);
-  EXPECT_TRUE(batch.leaf);
-  EXPECT_THAT(batch.requires_grad, ElementsAre(true, false, false));
-  EXPECT_EQ(batch.pieces[0].tensors()[0].size(0), 3);
-  EXPECT_EQ(batch.pieces[1].tensors()[0].size(0), 2);
-  EXPECT_TRUE(batch.pieces[1].tensors()[1].equal(torch::arange(3, 5)));
-  EXPECT_FALSE(batch.pieces[1].tensors()[2].defined());
-  EXPECT_FALSE(batch.pieces[0].tensors()[0].requires_grad());
+  EXPECT_TRUE(batch.leaf());
+  EXPECT_THAT(batch.rows(), ElementsAre(3, 2));
+  const auto activations = batch.activations();
+  const auto &first = activations[0].boundary,
+             &second = activations[1].boundary;
+  EXPECT_EQ(first[0].tensor.size(0), 3);
+  EXPECT_EQ(second[0].tensor.size(0), 2);
+  EXPECT_TRUE(second[1].tensor.equal(torch::arange(3, 5)));
+  EXPECT_FALSE(second[2].tensor.defined());
+  EXPECT_FALSE(first[0].tensor.requires_grad());
+  EXPECT_TRUE(first[0].requires_grad);
+  EXPECT_FALSE(first[1].requires_grad);
+  const auto wanted = batch.wanted();
+  ASSERT_EQ(wanted.size(), 1u);
+  EXPECT_TRUE(wanted[0].tensor.is_same(leaf));
 }
 
 TEST(MiniBatch, KnowsWhetherGradientsMayBeNeeded) {
   const Tensor leaf = torch::ones({4}).requires_grad_();
-  EXPECT_FALSE(MiniBatch(Value::wrap(leaf * 2), 2, true).leaf);
-  EXPECT_THAT(MiniBatch(Value::wrap(leaf * 2), 2, true).requires_grad,
-              ElementsAre(true));
-  EXPECT_THAT(MiniBatch(Value::wrap(leaf), 2, false).requires_grad,
-              ElementsAre(false));
+  EXPECT_FALSE(split(Value::wrap(leaf * 2), {2, 2}).leaf());
+  EXPECT_EQ(split(Value::wrap(leaf * 2), {2, 2}).wanted().size(), 1u);
+  EXPECT_THAT(split(Value::wrap(leaf), {2, 2}, false).wanted(), IsEmpty());
 }
 
 TEST(MiniBatch, ItsActivationsAreMarkedIfTheyShareMemory) {
   const Tensor x = torch::ones({4}), y = torch::ones({4}).requires_grad_();
-  const MiniBatch batch(Value::wrap(Tensors{x, y, x}), 2, true);
-  const auto parcels = batch.parcels();
-  ASSERT_EQ(parcels.size(), 2u);
-  EXPECT_EQ(parcels[1].kind, Value::Kind::kVector);
-  const auto& boundary = parcels[1].boundary;
+  const auto activations =
+      split(Value::wrap(Tensors{x, y, x}), {2, 2}).activations();
+  ASSERT_EQ(activations.size(), 2u);
+  EXPECT_EQ(activations[1].kind, Value::Kind::kVector);
+  const auto& boundary = activations[1].boundary;
   ASSERT_EQ(boundary.size(), 3u);
   EXPECT_TRUE(boundary[0].shared);
   EXPECT_FALSE(boundary[1].shared);
@@ -56,11 +71,51 @@ TEST(MiniBatch, ItsActivationsAreMarkedIfTheyShareMemory) {
   EXPECT_FALSE(boundary[0].requires_grad);
 }
 
-TEST(Element, JoinsPiecesAndFillsMissingOnesWithZeros) {
+TEST(MiniBatch, GivesAnUnsplitElementWholeToEachMicrobatch) {
+  const Tensor x = torch::arange(4.);
+  const Tensor mask = torch::ones({3, 3}, torch::kFloat).requires_grad_();
+  const MiniBatch batch =
+      split(Value::wrap(Tensors{mask, x}), {2, 2}, true, {0});
+  const auto activations = batch.activations();
+  for (const Activations& each : activations) {
+    EXPECT_EQ(each.boundary[0].unsplit, 0);
+    EXPECT_TRUE(each.boundary[0].shared);
+    EXPECT_TRUE(each.boundary[0].tensor.is_alias_of(mask));
+    EXPECT_EQ(each.boundary[0].tensor.sizes(), mask.sizes());
+    EXPECT_EQ(each.boundary[1].unsplit, -1);
+    EXPECT_EQ(each.boundary[1].tensor.size(0), 2);
+  }
+  const auto wanted = batch.wanted();
+  ASSERT_EQ(wanted.size(), 1u);
+  const Tensor grad = torch::ones({3, 3});
+  EXPECT_TRUE(wanted[0]
+                  .element.join({{grad, Tensor()}, {grad * 2, Tensor()}})
+                  .equal(grad * 3));
+}
+
+TEST(MiniBatch, TakesPartsAsTheyAre) {
+  const Tensor a = torch::ones({2, 3}).requires_grad_();
+  const Tensor b = torch::tensor(7.f);
   const MiniBatch batch(
-      Value::wrap(Tensors{torch::ones({5}), torch::ones({5, 2})}), 2, true);
-  const Element second(1, batch.pieces);
-  EXPECT_THAT(second.rows, ElementsAre(3, 2));
+      Batch(std::vector<Value>{Value::wrap(a), Value::wrap(b)}), {}, {}, true);
+  EXPECT_EQ(batch.microbatches(), 2);
+  EXPECT_TRUE(batch.split());
+  EXPECT_THAT(batch.rows(), ElementsAre(2, 0));
+  const auto activations = batch.activations();
+  EXPECT_TRUE(activations[0].boundary[0].requires_grad);
+  EXPECT_FALSE(activations[1].boundary[0].requires_grad);
+  EXPECT_TRUE(activations[1].boundary[0].tensor.equal(b));
+  const auto wanted = batch.wanted();
+  ASSERT_EQ(wanted.size(), 1u);
+  EXPECT_TRUE(wanted[0].tensor.is_same(a));
+  const Tensor grad = torch::ones({2, 3});
+  EXPECT_TRUE(wanted[0].element.join({{grad}, {}}).is_same(grad));
+}
+
+TEST(Element, JoinsPiecesAndFillsMissingOnesWithZeros) {
+  const std::vector<Value> pieces = scatter(
+      Value::wrap(Tensors{torch::ones({5}), torch::ones({5, 2})}), {3, 2});
+  const Element second(1, pieces);
   const Tensor grad = torch::full({2, 2}, 7.f);
   EXPECT_TRUE(second.join({{}, {Tensor(), grad}})
                   .equal(torch::cat({torch::zeros({3, 2}), grad})));
@@ -70,10 +125,20 @@ TEST(Element, JoinsPiecesAndFillsMissingOnesWithZeros) {
   EXPECT_FALSE(second.join({{}, {Tensor(), Tensor()}}).defined());
 }
 
+TEST(Element, SplitsAGradientIntoTheRowsOfItsPieces) {
+  const Element element(0, scatter(Value::wrap(torch::ones({5})), {3, 2}));
+  std::vector<std::vector<Tensor>> grads(2, std::vector<Tensor>(1));
+  element.split(torch::arange(5), grads);
+  EXPECT_TRUE(grads[0][0].equal(torch::arange(3)));
+  EXPECT_TRUE(grads[1][0].equal(torch::arange(3, 5)));
+  Element::of_part(1, 0).split(torch::ones({7}), grads);
+  EXPECT_EQ(grads[1][0].numel(), 7);
+}
+
 TEST(Element, OfOnePieceIsThatPiece) {
-  const MiniBatch batch(Value::wrap(torch::ones({3})), 1, true);
   const Tensor grad = torch::ones({3});
-  EXPECT_TRUE(Element(0, batch.pieces).join({{grad}}).is_same(grad));
+  const Element element(0, {Value::wrap(torch::ones({3}))});
+  EXPECT_TRUE(element.join({{grad}}).is_same(grad));
 }
 
 TEST(AccumulatorsOf, AreThoseOfTrainableParametersOnAccelerators) {

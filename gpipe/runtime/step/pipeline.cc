@@ -19,6 +19,7 @@
 #include "gpipe/runtime/step/forward_pass.h"
 #include "gpipe/runtime/step/mini_batch.h"
 #include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/transform.h"
 
 namespace gpipe::internal {
@@ -64,10 +65,12 @@ class StepBackward : public OpaqueBackward {
   // Adds an element of the input that needs a gradient.
   void add_input(Element element) { inputs_.push_back(std::move(element)); }
 
-  // Adds element k of the output, which has a graph.
-  void add_output(std::size_t k, const std::vector<Value>& pieces) {
-    outputs_.emplace_back(k, pieces);
-    output_width_ = pieces.front().tensors().size();
+  // Adds an element of the output that has a graph.
+  void add_output(Element element) { outputs_.push_back(std::move(element)); }
+
+  // Sets the number of output tensors of each micro-batch.
+  void set_widths(std::vector<std::size_t> widths) {
+    widths_ = std::move(widths);
   }
 
   std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
@@ -82,7 +85,7 @@ class StepBackward : public OpaqueBackward {
     const Failure place = whole(Failure::kAll, Phase::kGradients);
     auto pieces = pipeline_->outside(place, [&] {
       for (const auto& [device, event] : forward_done_) event.wait(device);
-      return split(std::move(grads), step->microbatches());
+      return split(std::move(grads));
     });
     const auto first_leaf = wanted.begin() + inputs_.size();
     BackwardPass::Options options;
@@ -120,23 +123,12 @@ class StepBackward : public OpaqueBackward {
   void release() override { step_.reset(); }
 
  private:
-  // Returns the gradients of the outputs, by micro-batch and element.
-  std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads,
-                                             std::size_t microbatches) {
-    std::vector<std::vector<at::Tensor>> pieces(
-        microbatches, std::vector<at::Tensor>(output_width_));
+  // Returns the gradients of the outputs, by micro-batch and tensor.
+  std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads) {
+    std::vector<std::vector<at::Tensor>> pieces;
+    for (const std::size_t width : widths_) pieces.emplace_back(width);
     for (std::size_t n = 0; n < outputs_.size(); ++n) {
-      if (!grads[n].defined()) continue;
-      int64_t row = 0;
-      for (std::size_t i = 0; i < microbatches; ++i) {
-        at::Tensor& piece = pieces[i][outputs_[n].index];
-        if (microbatches == 1) {
-          piece = std::move(grads[n]);
-        } else {
-          piece = grads[n].narrow(0, row, outputs_[n].rows[i]);
-          row += outputs_[n].rows[i];
-        }
-      }
+      if (grads[n].defined()) outputs_[n].split(std::move(grads[n]), pieces);
     }
     return pieces;
   }
@@ -147,24 +139,66 @@ class StepBackward : public OpaqueBackward {
   std::unordered_map<c10::Device, Event> forward_done_;
   std::vector<Element> inputs_, outputs_;
   std::vector<SharedLeaf> leaves_;
-  std::size_t output_width_ = 0;
+  std::vector<std::size_t> widths_;  // by micro-batch
 };
+
+namespace {
+
+// Adds the tensors of `output` that need a graph to `backward`, and returns
+// them. `made`: what the last partition made, by micro-batch. `pieces`: its
+// tensors.
+std::vector<at::Tensor> add_outputs(StepBackward& backward,
+                                    const std::vector<Activations>& made,
+                                    const std::vector<Value>& pieces,
+                                    const Batch& output) {
+  std::vector<std::size_t> widths;
+  for (const Value& piece : pieces) widths.push_back(piece.tensors().size());
+  std::vector<at::Tensor> with_edges;
+  if (output.split()) {
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      for (std::size_t k = 0; k < widths[i]; ++k) {
+        if (!made[i].boundary[k].requires_grad) continue;
+        backward.add_output(Element::of_part(static_cast<int64_t>(i), k));
+        with_edges.push_back(output.values()[i].tensors()[k]);
+      }
+    }
+  } else {
+    for (std::size_t k = 0; k < widths.front(); ++k) {
+      const bool has_graph =
+          std::any_of(made.begin(), made.end(), [&](const Activations& each) {
+            return each.boundary[k].requires_grad;
+          });
+      if (!has_graph) continue;
+      backward.add_output(Element(k, pieces));
+      with_edges.push_back(output.whole().tensors()[k]);
+    }
+  }
+  backward.set_widths(std::move(widths));
+  return with_edges;
+}
+
+}  // namespace
 
 Pipeline::Pipeline(std::vector<Partition> partitions,
                    std::vector<int> rank_of_stage, int threads_per_rank,
-                   bool one_at_a_time)
+                   bool one_at_a_time, Unsplit unsplit)
     : stages_(std::move(partitions)),
       rank_of_stage_(std::move(rank_of_stage)),
       executor_(devices_of(stages_.partitions, rank_of_stage_),
-                threads_per_rank, one_at_a_time) {}
+                threads_per_rank, one_at_a_time) {
+  stages_.unsplit = std::move(unsplit);
+}
 
-Value Pipeline::forward(const Value& input, int64_t chunks,
+Batch Pipeline::forward(const Batch& input, int64_t chunks,
                         Checkpoint checkpoint) {
   const auto running = enter();
   const bool with_graph = c10::GradMode::is_enabled();
-  const auto& tensors = input.tensors();
   const MiniBatch batch = outside(whole(0, Phase::kScatter), [&] {
-    return MiniBatch(input, chunks, with_graph);
+    std::vector<int64_t> rows;
+    if (!input.split()) {
+      rows = chunk_rows(rows_of(input.whole(), stages_.unsplit), chunks);
+    }
+    return MiniBatch(input, std::move(rows), stages_.unsplit, with_graph);
   });
   const int64_t microbatches = batch.microbatches();
   const int64_t checkpointed =
@@ -177,25 +211,21 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
       stages_, microbatches,
       [&](int64_t, int64_t microbatch) { return microbatch < checkpointed; });
   MiniBatchNorms norms(stages_.partitions);
-  ForwardPass pass(stages_, *step, batch.parcels(), batch.leaf);
+  ForwardPass pass(stages_, *step, batch.activations(), batch.leaf());
   run(plans.forward, pass);
 
   return outside(whole(stages_.size() - 1, Phase::kGather), [&] {
     fault_point("gather", stages_.size() - 1);
     std::vector<Value> outputs;
-    std::vector<bool> has_graph;
     for (const Activations& activations : pass.outputs()) {
       std::vector<at::Tensor> output;
-      has_graph.resize(std::max(has_graph.size(), activations.boundary.size()));
-      for (std::size_t k = 0; k < activations.boundary.size(); ++k) {
-        const Activation& each = activations.boundary[k];
+      for (const Activation& each : activations.boundary) {
         record_stream(each.tensor, stages_.partitions.back().device);
         output.push_back(each.tensor);
-        has_graph[k] = has_graph[k] || each.requires_grad;
       }
       outputs.emplace_back(activations.kind, std::move(output));
     }
-    Value output = gather(outputs);
+    Batch output = batch.split() ? Batch(outputs) : Batch(gather(outputs));
     norms.prepare();
     if (!with_graph) {
       norms.write();
@@ -207,21 +237,16 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
     std::vector<torch::autograd::Edge> edges;
     auto backward =
         std::make_shared<StepBackward>(shared_from_this(), step, plans);
-    for (std::size_t k = 0; k < tensors.size(); ++k) {
-      if (!batch.requires_grad[k]) continue;
-      backward->add_input(Element(k, batch.pieces));
-      edges.push_back(torch::autograd::impl::gradient_edge(tensors[k]));
+    for (auto& [tensor, element] : batch.wanted()) {
+      backward->add_input(std::move(element));
+      edges.push_back(torch::autograd::impl::gradient_edge(tensor));
     }
     for (const SharedLeaf& leaf : leaves) {
       edges.push_back(torch::autograd::impl::gradient_edge(leaf.tensor));
     }
     backward->add_leaves(std::move(leaves));
-    std::vector<at::Tensor> with_edges;
-    for (std::size_t k = 0; k < has_graph.size(); ++k) {
-      if (!has_graph[k]) continue;
-      backward->add_output(k, outputs);
-      with_edges.push_back(output.tensors()[k]);
-    }
+    std::vector<at::Tensor> with_edges =
+        add_outputs(*backward, pass.outputs(), outputs, output);
     if (!with_edges.empty()) {
       attach_graph(with_edges, std::move(edges), backward);
     }

@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/cell/batch.h"
+#include "gpipe/runtime/cell/loss.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
-#include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/run/recording.h"
@@ -29,18 +31,19 @@ namespace gpipe::internal {
 class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
   // `rank_of_stage`: the worker of each partition; ranks count from 0.
+  // `unsplit`: elements of the input that every micro-batch gets whole.
   Pipeline(std::vector<Partition> partitions, std::vector<int> rank_of_stage,
-           int threads_per_rank, bool one_at_a_time);
+           int threads_per_rank, bool one_at_a_time, Unsplit unsplit);
 
   // Runs the checked `input` in up to `chunks` micro-batches and returns the
-  // output. If gradients are enabled, the output's graph is one node, whose
-  // backward runs the rest of the schedule. Throws the exception of the first
-  // action that failed.
-  Value forward(const Value& input, int64_t chunks, Checkpoint checkpoint);
+  // output: split if the input is, else concatenated. If gradients are enabled,
+  // the output's graph is one node, whose backward runs the rest of the
+  // schedule. Throws the exception of the first action that failed.
+  Batch forward(const Batch& input, int64_t chunks, Checkpoint checkpoint);
 
   // Runs a whole step with the loss computed in the pipeline, by any schedule
   // that fits the partitions: see GPipeImpl::train_step.
-  StepResult train(const Value& input, const Value& target,
+  StepResult train(const Batch& input, const Batch& target,
                    const LossFunction& loss, const Schedule& schedule,
                    Checkpoint checkpoint, const TrainOptions& options);
 

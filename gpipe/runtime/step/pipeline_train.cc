@@ -26,7 +26,7 @@ Plan Pipeline::make_plan(const Schedule& schedule,
   return Plan(with_checkpoint(schedule, checkpoint));
 }
 
-StepResult Pipeline::train(const Value& input, const Value& target,
+StepResult Pipeline::train(const Batch& input, const Batch& target,
                            const LossFunction& loss, const Schedule& schedule,
                            Checkpoint checkpoint, const TrainOptions& options) {
   auto running = enter();
@@ -45,11 +45,16 @@ StepResult Pipeline::train(const Value& input, const Value& target,
   run(plan, step.pass(), recording ? &*recording : nullptr);
 
   step.check_sums();
-  StepResult result = outside(whole(stages_.size() - 1, Phase::kGather),
-                              [&] { return step.result(); });
+  StepResult result = outside(whole(stages_.size() - 1, Phase::kGather), [&] {
+    StepResult result = step.result();
+    step.totals().check();
+    step.totals().write_to(result);
+    return result;
+  });
   if (recording) result.timeline = recording->timeline();
   outside(whole(Failure::kAll, Phase::kGradients), [&] {
     step.finish();
+    if (step.totals().weighted) step.divide_gradients(step.totals().weight);
     step.accumulate([&] { running.unlock(); });
   });
   return result;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gpipe/runtime/cell/cell.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/device/copier.h"
@@ -35,6 +36,8 @@ struct Stages {
   std::vector<Partition> partitions;
   std::vector<Copier> copiers;
   std::vector<SkipLink> links;
+  // The elements of the input that every micro-batch gets whole.
+  Unsplit unsplit;
 
   explicit Stages(std::vector<Partition> partitions);
   int64_t size() const { return static_cast<int64_t>(partitions.size()); }

@@ -7,10 +7,12 @@
 #include <torch/arg.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "gpipe/runtime/cell/batch.h"
+#include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/non_finite.h"
-#include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/device_memory.h"
 #include "gpipe/simulation/timeline.h"
 
@@ -60,13 +62,22 @@ struct TrainOptions {
 
 // The result of a training step.
 struct StepResult {
-  // The mean of `losses`, weighted by the rows of the micro-batches. All
-  // tensors of the result are without graph and on the last partition's device.
+  // The mean of `losses`, weighted by the rows of the micro-batches. If the
+  // loss function returns a WeightedLoss: the sum of all sums divided by
+  // `weight`. All tensors of the result are without graph and on the last
+  // partition's device.
   at::Tensor loss;
-  // The values of the loss function, by micro-batch.
+  // The values of the loss function, by micro-batch; of a WeightedLoss its sum.
   std::vector<at::Tensor> losses;
-  // The outputs of the mini-batch; set with TrainOptions::outputs.
-  std::optional<internal::Value> outputs;
+  // The total of WeightedLoss::weight over micro-batches and replicas; set if
+  // the loss function returns a WeightedLoss.
+  std::optional<double> weight;
+  // The sums of WeightedLoss::metrics over micro-batches and replicas, in the
+  // order of their first occurrence.
+  Metrics metrics;
+  // The outputs of the mini-batch; set with TrainOptions::outputs. See output()
+  // and output_parts().
+  std::optional<internal::Batch> outputs;
   // Times in seconds from the beginning of the step; set with
   // TrainOptions::timeline. It is drawn like a simulated timeline: see
   // simulation.h. On accelerators these are the times of the devices' work. The
@@ -88,15 +99,42 @@ struct StepResult {
   // seen. See TrainOptions::memory.
   std::optional<Timeline> timeline;
 
-  // Returns the outputs as the type that the last layer returns. Throws
-  // c10::TypeError for another type, and c10::Error if outputs were not
-  // requested.
+  // Returns the outputs, concatenated, as the type that the last layer returns.
+  // Throws c10::TypeError for another type. Throws c10::Error if outputs were
+  // not requested, or if the input was given as Microbatches.
   template <typename Output = at::Tensor>
   Output output() const {
+    check_outputs(/*split=*/false);
+    return internal::Batch(*outputs).unwrap<Output>();
+  }
+
+  // Returns the outputs of the micro-batches, if the input was given as
+  // Microbatches. Throws as output() does.
+  template <typename Output = at::Tensor>
+  Microbatches<Output> output_parts() const {
+    check_outputs(/*split=*/true);
+    return internal::Batch(*outputs).unwrap_parts<Output>();
+  }
+
+  // Returns the metric `name`. Throws c10::ValueError if there is none.
+  const at::Tensor& metric(const std::string& name) const {
+    std::string names;
+    for (const auto& [key, value] : metrics) {
+      if (key == name) return value;
+      names += " '" + key + "'";
+    }
+    TORCH_CHECK_VALUE(false, "the loss function has returned no metric '", name,
+                      "' (its metrics:", names.empty() ? " none" : names, ")");
+  }
+
+ private:
+  void check_outputs(bool split) const {
     TORCH_CHECK(outputs.has_value(),
                 "the outputs of a training step are kept with "
                 "TrainOptions().outputs(true) only");
-    return internal::Value(*outputs).unwrap<Output>();
+    TORCH_CHECK(outputs->split() == split, "the input was given as ",
+                split ? "one value" : "Microbatches", "; call ",
+                split ? "output()" : "output_parts()");
   }
 };
 

@@ -5,11 +5,13 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "gpipe/runtime/cell/accumulate.h"
+#include "gpipe/runtime/cell/grad_sum.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/device/fault_point.h"
@@ -50,28 +52,35 @@ std::set<std::pair<int64_t, int64_t>> recomputed_in(const Schedule& schedule) {
   return cells;
 }
 
-// Throws c10::ValueError if `rows` rows give `found` and not `wanted`
-// micro-batches.
-void check_count(int64_t wanted, int64_t found, int64_t rows, int64_t each) {
+// Returns the rows of each micro-batch of a whole `batch`. Throws
+// c10::ValueError if there are fewer rows than micro-batches.
+std::vector<int64_t> rows_of_pieces(int64_t rows, int64_t microbatches,
+                                    const char* what) {
+  // evaluate() runs a mini-batch without rows as one micro-batch.
   TORCH_CHECK_VALUE(
-      found == wanted, "the schedule has ", wanted, " micro-batches, but ",
-      rows, " rows are split into ", found, " of ", each,
-      " rows, the last one perhaps smaller; give more rows, or a schedule of ",
-      found, " micro-batches");
+      rows >= microbatches || microbatches == 1, "the schedule has ",
+      microbatches, " micro-batches, but the ", what, " has ", rows,
+      rows == 1 ? " row" : " rows",
+      "; give at least one row for each micro-batch, or a schedule of fewer "
+      "micro-batches");
+  return rows == 0 ? std::vector<int64_t>(microbatches)
+                   : split_rows(rows, microbatches);
 }
 
-// Returns the rows of each micro-batch, by the first tensor of the target that
-// has any; for a rank without the input.
-std::vector<int64_t> rows_of_pieces(const Value& target, int64_t chunks) {
-  const int64_t rows = rows_of(target);
-  if (rows == 0) return {};
-  const int64_t each = rows_per_microbatch(rows, chunks);
-  check_count(chunks, num_microbatches(rows, chunks), rows, each);
-  std::vector<int64_t> pieces;
-  for (int64_t left = rows; left > 0; left -= each) {
-    pieces.push_back(std::min(left, each));
-  }
-  return pieces;
+// Throws c10::ValueError unless a split `batch` has as many parts as the
+// schedule has micro-batches.
+void check_parts(const Batch& batch, int64_t microbatches, const char* what) {
+  TORCH_CHECK_VALUE(batch.parts() == microbatches, "the schedule has ",
+                    microbatches, " micro-batches, but the ", what, " has ",
+                    batch.parts(),
+                    " parts; give one part for each micro-batch, or a schedule "
+                    "of ",
+                    batch.parts(), " micro-batches");
+}
+
+// Returns the share of `rows` in `all` rows; 0 if there are none.
+double share_of(int64_t rows, int64_t all) {
+  return all == 0 ? 0 : static_cast<double>(rows) / static_cast<double>(all);
 }
 
 // Splits `target` into the rows of the micro-batches, on `device`.
@@ -148,19 +157,46 @@ TrainStep::TrainStep(Stages& stages, const Schedule& schedule,
       }()),
       weights_(microbatches_) {}
 
-void TrainStep::give_input(const Value& input) {
-  input_ = input;
-  batch_.emplace(input, microbatches_, with_backward_);
-  for (const Value& piece : batch_->pieces) rows_.push_back(rows_of(piece));
-  check_count(microbatches_, batch_->microbatches(), rows_of(input),
-              rows_.front());
+void TrainStep::give_input(const Batch& input) {
+  if (input.split()) {
+    check_parts(input, microbatches_, "input");
+    batch_.emplace(input, std::vector<int64_t>(), Unsplit(), with_backward_);
+    split_outputs_ = true;
+  } else {
+    batch_.emplace(input,
+                   rows_of_pieces(rows_of(input.whole(), stages_.unsplit),
+                                  microbatches_, "input"),
+                   stages_.unsplit, with_backward_);
+  }
+  rows_ = batch_->rows();
 }
 
-void TrainStep::give_target(const Value& target, const LossFunction& loss) {
-  if (!batch_) rows_ = rows_of_pieces(target, microbatches_);
-  targets_ = split_target(target, microbatches_, rows_,
-                          stages_.partitions.back().device);
+void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
   loss_ = &loss;
+  target_split_ = target.split();
+  TORCH_CHECK_VALUE(!batch_ || batch_->split() == target_split_, "the input ",
+                    target_split_ ? "is one value" : "is given as Microbatches",
+                    ", but the target ",
+                    target_split_ ? "is given as Microbatches" : "is one value",
+                    "; give both in the same way");
+  const c10::Device device = stages_.partitions.back().device;
+  if (!target_split_) {
+    if (!batch_) {
+      const int64_t rows = rows_of(target.whole());
+      if (rows > 0) rows_ = rows_of_pieces(rows, microbatches_, "target");
+    }
+    targets_ = split_target(target.whole(), microbatches_, rows_, device);
+    return;
+  }
+  check_parts(target, microbatches_, "target");
+  rows_.clear();
+  for (const Value& part : target.values()) {
+    rows_.push_back(rows_of(part));
+    Value& there = targets_.emplace_back(part);
+    for (at::Tensor& tensor : there.tensors()) {
+      if (tensor.defined()) tensor = tensor.to(device, /*non_blocking=*/true);
+    }
+  }
 }
 
 void TrainStep::start(std::optional<int64_t> all_rows) {
@@ -188,23 +224,30 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
                                               : SumOrder::kAsTheyCome;
   norms_.emplace(stages_.partitions);
   pass_.emplace(stages_, *step_,
-                batch_ ? batch_->parcels() : std::vector<Activations>(),
-                batch_ && batch_->leaf, weights_, std::move(backward), remote_);
-  if (!batch_) return;
-  for (int64_t i = 0; i < microbatches_; ++i) {
-    set_rows(i, rows_[i], all_rows.value_or(rows_of(input_)));
+                batch_ ? batch_->activations() : std::vector<Activations>(),
+                batch_ && batch_->leaf(), weights_, std::move(backward),
+                remote_);
+  if (loss_ && loss_->weighted()) {
+    weights_.assign(microbatches_, 1);
+  } else if (batch_ || target_split_) {
+    const int64_t all = all_rows.value_or(
+        std::accumulate(rows_.begin(), rows_.end(), int64_t{0}));
+    for (int64_t i = 0; i < microbatches_; ++i) {
+      weights_[i] = share_of(rows_[i], all);
+    }
   }
 }
 
 void TrainStep::set_rows(int64_t microbatch, int64_t rows, int64_t all_rows) {
+  if (target_split_) return;
   TORCH_CHECK_VALUE(
       rows_.empty() || rows_[microbatch] == rows, "micro-batch ", microbatch,
-      " of the input has ", rows, " rows, of ", all_rows,
-      ", but the target's has ", rows_[microbatch],
+      " of the input has ", rows, rows == 1 ? " row, of " : " rows, of ",
+      all_rows, ", but the target's has ", rows_[microbatch],
       "; on the last rank, pass the target that belongs to the input of the "
       "first rank");
-  weights_[microbatch] =
-      static_cast<double>(rows) / static_cast<double>(all_rows);
+  if (loss_ && loss_->weighted()) return;
+  weights_[microbatch] = share_of(rows, all_rows);
 }
 
 StepResult TrainStep::result() {
@@ -225,17 +268,27 @@ StepResult TrainStep::result() {
       pieces.emplace_back(output.kind, std::move(tensors));
       continue;
     }
-    const at::Tensor value = output.boundary[0].tensor;
-    const at::Tensor part = value * weights_[i];
-    result.loss = result.loss.defined() ? result.loss + part : part;
-    result.losses.push_back(value);
+    result.losses.push_back(output.boundary[0].tensor);
+    record_stream(heads_[i].weight, end);
+    for (const auto& [name, value] : heads_[i].metrics) {
+      record_stream(value, value.device());
+    }
     if (!options_.outputs()) continue;
     for (const at::Tensor& each : heads_[i].output.tensors()) {
       record_stream(each, end);
     }
     pieces.push_back(std::move(heads_[i].output));
   }
-  if (!pieces.empty()) result.outputs = gather(pieces);
+  if (loss_) {
+    totals_ = loss_->weighted() ? add_up_weighted(result.losses, heads_)
+                                : add_up_means(result.losses, weights_);
+  }
+  if (pieces.empty()) return result;
+  if (split_outputs_) {
+    result.outputs = Batch(std::move(pieces));
+  } else {
+    result.outputs = Batch(gather(pieces));
+  }
   return result;
 }
 
@@ -271,6 +324,14 @@ void TrainStep::finish() {
   if (with_backward_) leaf_grads();
 }
 
+void TrainStep::divide_gradients(double weight) {
+  if (!with_backward_) return;
+  for (LeafGrad& each : leaf_grads()) {
+    if (each.grad.defined()) each.grad = divide(std::move(each.grad), weight);
+  }
+  divisor_ = weight;
+}
+
 void TrainStep::accumulate(const std::function<void()>& let_go) {
   norms_->write();
   if (with_backward_) {
@@ -282,12 +343,13 @@ void TrainStep::accumulate(const std::function<void()>& let_go) {
       grads.push_back(std::move(each.grad));
     }
     leaf_grads_->clear();
-    for (std::size_t k = 0; batch_ && k < batch_->requires_grad.size(); ++k) {
-      if (!batch_->requires_grad[k]) continue;
-      edges.push_back(
-          torch::autograd::impl::gradient_edge(input_.tensors()[k]));
-      grads.push_back(
-          Element(k, batch_->pieces).join(pass_->backward().input_grads()));
+    if (batch_) {
+      for (auto& [tensor, element] : batch_->wanted()) {
+        at::Tensor grad = element.join(pass_->backward().input_grads());
+        if (grad.defined() && divisor_) grad = divide(grad, *divisor_);
+        edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+        grads.push_back(std::move(grad));
+      }
     }
     let_go();
     gpipe::internal::accumulate(std::move(edges), std::move(grads));

@@ -91,7 +91,8 @@ TEST(TrainStep, ChangesNoGradBeforeAccumulateAndWeighsLossesByTheirRows) {
   testing::perform(schedule, step.pass());
   EXPECT_FALSE(step.drew());
 
-  const StepResult result = step.result();
+  StepResult result = step.result();
+  step.totals().write_to(result);
   ASSERT_EQ(result.losses.size(), 2u);
   EXPECT_EQ(result.losses[0].item<float>(), 15 * 6);
   EXPECT_EQ(result.losses[1].item<float>(), 15 * 9);
@@ -163,17 +164,117 @@ TEST(TrainStep, NeedsGradModeForBackwardsOnly) {
 
 TEST(TrainStep, RefusesRowsThatDoNotFit) {
   Model model;
-  const Schedule four = fill_drain(2, 4), two = fill_drain(2, 2);
-  TrainStep step(model.stages, four, {});
+  const Schedule six = fill_drain(2, 6), two = fill_drain(2, 2);
+  TrainStep step(model.stages, six, {});
   EXPECT_EQ(model.error(step),
-            "c10::ValueError: the schedule has 4 micro-batches, but 5 rows are "
-            "split into 3 of 2 rows, the last one perhaps smaller; give more "
-            "rows, or a schedule of 3 micro-batches");
+            "c10::ValueError: the schedule has 6 micro-batches, but the input "
+            "has 5 rows; give at least one row for each micro-batch, or a "
+            "schedule of fewer micro-batches");
   model.target = torch::zeros({6, 2});
   TrainStep other(model.stages, two, {});
   EXPECT_EQ(model.error(other),
             "c10::ValueError: the target must have a row for each of the "
             "input's 5 in dimension 0, but it has the sizes [6, 2]");
+}
+
+TEST(TrainStep, SplitsRowsThatDoNotDivideAsTensorSplitDoes) {
+  Model model;
+  const Schedule four = fill_drain(2, 4);
+  TrainStep step(model.stages, four, {});
+  EXPECT_EQ(model.error(step), "");
+  EXPECT_THAT(step.rows(), ElementsAre(2, 1, 1, 1));
+}
+
+const LossFunction kWeighted = [](Value output, Value target) {
+  return WeightedLoss{(output.tensors()[0] * target.tensors()[0]).sum(),
+                      target.tensors()[0].sum(),
+                      {{"rows", torch::tensor(output.tensors()[0].size(0))}}};
+};
+
+TEST(TrainStep, DividesGradientsOnceByTheTotalWeight) {
+  Model model;
+  model.input.requires_grad_();
+  const Schedule schedule = fill_drain(2, 2);
+  TrainStep step(model.stages, schedule, {});
+  step.give_input(Value::wrap(model.input));
+  // The first micro-batch has the rows 1, 2, 3; only row 2 counts.
+  step.give_target(Value::wrap(torch::tensor({0.f, 1.f, 0.f, 2.f, 1.f})),
+                   kWeighted);
+  step.start();
+  EXPECT_THAT(step.weights(), ElementsAre(1, 1));
+  testing::perform(schedule, step.pass());
+  StepResult result = step.result();
+  step.totals().write_to(result);
+  const float sum = 2 * 1 + 4 * 2 + 5 * 1;
+  EXPECT_EQ(result.losses[0].item<float>(), 15 * 2);
+  EXPECT_FLOAT_EQ(result.loss.item<float>(), 15 * sum / 4);
+  EXPECT_EQ(*result.weight, 4);
+  EXPECT_EQ(result.metric("rows").item<int64_t>(), 5);
+  EXPECT_EQ(error_of([&] { result.metric("row"); }),
+            "c10::ValueError: the loss function has returned no metric 'row' "
+            "(its metrics: 'rows')");
+  step.finish();
+  step.divide_gradients(step.totals().weight);
+  step.accumulate([] {});
+  EXPECT_FLOAT_EQ(model.first->weight.grad().item<float>(), 5 * sum / 4);
+  EXPECT_FLOAT_EQ(model.second->weight.grad().item<float>(), 3 * sum / 4);
+  EXPECT_TRUE(model.input.grad().cpu().equal(
+      15 * torch::tensor({0.f, 1.f, 0.f, 2.f, 1.f}) / 4));
+}
+
+TEST(TrainStep, TakesPartsOfAnyShapeAndWeighsThemByTheRowsOfTheTarget) {
+  Model model;
+  const Schedule schedule = fill_drain(2, 2);
+  const auto parts = [](Tensor a, Tensor b) {
+    return Batch(std::vector<Value>{Value::wrap(a), Value::wrap(b)});
+  };
+  const auto on_device = [](Tensor tensor) {
+    return tensor.to(testing::device());
+  };
+  TrainStep step(model.stages, schedule, TrainOptions().outputs(true));
+  step.give_input(parts(on_device(torch::ones({1, 3})),
+                        on_device(torch::full({2, 4, 1}, 2.f))));
+  const LossFunction mean = [](Value output, Value) {
+    return output.tensors()[0].mean();
+  };
+  step.give_target(parts(torch::zeros({3}), torch::zeros({1})), mean);
+  EXPECT_THAT(step.rows(), ElementsAre(3, 1));
+  step.start();
+  EXPECT_THAT(step.weights(), ElementsAre(0.75, 0.25));
+  step.set_rows(0, 1, 3);  // the rows of the input do not count
+  EXPECT_THAT(step.weights(), ElementsAre(0.75, 0.25));
+  testing::perform(schedule, step.pass());
+  StepResult result = step.result();
+  step.totals().write_to(result);
+  EXPECT_FLOAT_EQ(result.loss.item<float>(), 15 * (0.75f + 0.25f * 2));
+  const auto outputs = result.output_parts().parts;
+  ASSERT_EQ(outputs.size(), 2u);
+  EXPECT_TRUE(outputs[1].cpu().equal(torch::full({2, 4, 1}, 30.f)));
+  EXPECT_EQ(error_of([&] { result.output(); }),
+            "c10::Error: the input was given as Microbatches; call "
+            "output_parts()");
+}
+
+TEST(TrainStep, RefusesPartsThatDoNotFit) {
+  Model model;
+  const Schedule schedule = fill_drain(2, 2);
+  const auto parts = [&](int64_t count) {
+    return Batch(std::vector<Value>(count, Value::wrap(model.input)));
+  };
+  TrainStep step(model.stages, schedule, {});
+  EXPECT_EQ(error_of([&] { step.give_input(parts(3)); }),
+            "c10::ValueError: the schedule has 2 micro-batches, but the input "
+            "has 3 parts; give one part for each micro-batch, or a schedule of "
+            "3 micro-batches");
+  step.give_input(parts(2));
+  EXPECT_EQ(error_of([&] { step.give_target(parts(1), kSum); }),
+            "c10::ValueError: the schedule has 2 micro-batches, but the target "
+            "has 1 parts; give one part for each micro-batch, or a schedule of "
+            "1 micro-batches");
+  EXPECT_EQ(
+      error_of([&] { step.give_target(Value::wrap(model.target), kSum); }),
+      "c10::ValueError: the input is given as Microbatches, but the target is "
+      "one value; give both in the same way");
 }
 
 TEST(TrainStep, OfTheLastRankRefusesATargetOfAnotherInput) {

@@ -1,0 +1,341 @@
+// Weighted losses, batches that are already split, and unsplit elements in
+// several processes. Each rank compares its gradients with those of a GPipe, or
+// with one plain forward and backward.
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/distributed/gather.h"
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/testing/comparison.h"
+#include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/testing/cuts.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/tokens.h"
+
+namespace gpipe {
+namespace {
+
+using testing::argument;
+using testing::check;
+using testing::cut;
+using testing::error_of;
+using testing::expect_all_ok;
+using testing::kIgnored;
+using testing::RankProgramEntry;
+using testing::Ranks;
+using testing::Sequences;
+using testing::Setting;
+using testing::settings;
+using testing::world_options;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+WeightedLoss token_loss(const Tensor& logits, const Tensor& target) {
+  const Tensor counts = target != kIgnored;
+  return {testing::token_loss_sum(logits, target),
+          counts.sum(),
+          {{"correct", (logits.argmax(-1) == target).sum()}}};
+}
+
+DistributedPipeline pipeline_for(const std::shared_ptr<World>& world,
+                                 nn::Sequential model, const Setting& setting,
+                                 int replicas) {
+  const auto stages = setting.schedule.ranks.size() * setting.stages_per_rank;
+  return DistributedPipeline(
+      model,
+      DistributedOptions(cut(model->size(), static_cast<int>(stages)))
+          .data_parallel(replicas)
+          .stages_per_rank(setting.stages_per_rank)
+          .placement(testing::placement_of(setting.schedule))
+          .device(torch::Device(torch::kCPU))
+          .threads(1),
+      world);
+}
+
+// Returns the parts that a rank needs; none on other ranks.
+Microbatches<Tensor> parts_if(bool needed, const std::vector<Tensor>& all) {
+  return {needed ? all : std::vector<Tensor>()};
+}
+
+StepResult step_of(DistributedPipeline& pipeline, const Sequences& batch,
+                   const Schedule& schedule) {
+  const auto& layout = pipeline->layout();
+  return pipeline->train_step(parts_if(layout.has_first(), batch.tokens),
+                              parts_if(layout.has_last(), batch.targets),
+                              token_loss, schedule);
+}
+
+void clear_grads(nn::Module& module) {
+  for (const Tensor& each : module.parameters()) each.mutable_grad() = Tensor();
+}
+
+// Each step has other lengths, so that no shape is as it was before.
+std::vector<int64_t> lengths_of(int step) {
+  std::vector<int64_t> lengths = testing::token_lengths();
+  std::rotate(lengths.begin(), lengths.begin() + step, lengths.end());
+  return lengths;
+}
+
+// Without replicas, gradients and results have the bits of one process.
+const RankProgramEntry kProcesses("processes", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  for (const auto& [name, setting] : settings(world->size(), 8, {8})) {
+    DistributedPipeline pipeline =
+        pipeline_for(world, testing::token_model(), setting, 1);
+    GPipe reference(
+        testing::token_model(),
+        GPipeOptions(pipeline->balance())
+            .stages_per_rank(setting.stages_per_rank)
+            .placement(testing::placement_of(setting.schedule))
+            .devices(std::vector<torch::Device>(world->size(), torch::kCPU))
+            .threads_per_partition(1));
+    for (int step = 0; step < 3; ++step) {
+      const Sequences batch = testing::sequences(lengths_of(step), step);
+      clear_grads(*pipeline);
+      clear_grads(*reference);
+      const StepResult result = step_of(pipeline, batch, setting.schedule);
+      const StepResult expected = reference->train_step(
+          Microbatches<Tensor>{batch.tokens},
+          Microbatches<Tensor>{batch.targets}, token_loss, setting.schedule);
+      const std::string place = name + ", step " + std::to_string(step);
+      check(result.loss.equal(expected.loss), place + ": loss");
+      check(result.weight == expected.weight, place + ": weight");
+      check(result.metric("correct").equal(expected.metric("correct")),
+            place + ": metric");
+      const auto grads = reference->named_parameters();
+      for (const auto& each : pipeline->named_parameters()) {
+        check(each.value().grad().equal(grads[each.key()].grad()),
+              place + ": gradient of " + each.key());
+      }
+      const auto plain =
+          testing::plain_token_grads(testing::token_model(), {batch});
+      for (const auto& [key, grad] : plain) {
+        check((grads[key].grad() - grad).abs().max().item<double>() < 1e-12,
+              place + ": plain gradient of " + key);
+      }
+    }
+  }
+  return 0;
+});
+
+// With two replicas, gradients are those of one plain step over both, and equal
+// in both.
+const RankProgramEntry kReplicas("replicas", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  for (const auto& [name, setting] : settings(world->size() / 2, 4, {8})) {
+    const std::vector<Sequences> batches = {
+        testing::sequences(lengths_of(0), 7),
+        testing::sequences(lengths_of(3), 8)};
+    DistributedPipeline pipeline =
+        pipeline_for(world, testing::token_model(), setting, 2);
+    const StepResult result = step_of(
+        pipeline, batches[pipeline->layout().replica], setting.schedule);
+    const auto plain =
+        testing::plain_token_grads(testing::token_model(), batches);
+    std::string bytes;
+    for (const auto& each : pipeline->named_parameters()) {
+      const Tensor grad = each.value().grad().contiguous();
+      bytes.append(static_cast<const char*>(grad.data_ptr()), grad.nbytes());
+      for (const auto& [key, expected] : plain) {
+        if (key != each.key()) continue;
+        check((grad - expected).abs().max().item<double>() < 1e-12,
+              name + ": gradient of " + key);
+      }
+    }
+    const auto all = all_gather(*world, bytes);
+    check(all[world->rank()] ==
+              all[(world->rank() + world->size() / 2) % world->size()],
+          name + ": the replicas differ");
+    double count = 0;
+    for (const Sequences& batch : batches) {
+      for (const Tensor& each : batch.targets) {
+        count += (each != kIgnored).sum().item<double>();
+      }
+    }
+    check(*result.weight == count, name + ": weight");
+  }
+  return 0;
+});
+
+// A total weight of 0 is the same error on all ranks, and the world goes on.
+const RankProgramEntry kNoWeight("no weight", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  Setting setting;
+  setting.schedule = one_forward_one_backward(world->size() / 2, 2);
+  DistributedPipeline pipeline =
+      pipeline_for(world, testing::token_model(), setting, 2);
+  Sequences batch = testing::sequences({3, 5}, 1);
+  for (Tensor& each : batch.targets) each.fill_(kIgnored);
+  const std::string error =
+      error_of([&] { step_of(pipeline, batch, setting.schedule); });
+  check(error.find("c10::ValueError: the total of WeightedLoss::weight") == 0,
+        error);
+  for (const Tensor& each : pipeline->parameters()) {
+    check(!each.grad().defined(), "a gradient");
+  }
+  if (pipeline->layout().replica == 1) batch.targets[1].fill_(3);
+  const StepResult result = step_of(pipeline, batch, setting.schedule);
+  check(*result.weight == 5, "weight");
+  check(pipeline->parameters()[0].grad().defined(), "no gradient");
+  return 0;
+});
+
+// Losses that are means count by the rows of the targets.
+const RankProgramEntry kMeans("means", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const int ranks = world->size() / 2;
+  Setting setting;
+  setting.schedule = one_forward_one_backward(ranks, 2);
+  nn::Sequential plain(nn::Linear(3, 2), nn::Linear(2, 1));
+  const auto make = [&] {
+    torch::manual_seed(4);
+    nn::Sequential model(nn::Linear(3, 2), nn::Linear(2, 1));
+    model->to(torch::kDouble);
+    return model;
+  };
+  DistributedPipeline pipeline = pipeline_for(world, make(), setting, 2);
+  plain = make();
+  torch::manual_seed(9);
+  Tensor total;
+  std::vector<std::vector<Tensor>> inputs(2);
+  for (int replica = 0; replica < 2; ++replica) {
+    for (const int64_t rows : {1 + replica, 4}) {
+      inputs[replica].push_back(torch::randn({rows, 3}, torch::kDouble));
+      const Tensor sum = plain->forward(inputs[replica].back()).pow(2).sum();
+      total = total.defined() ? total + sum : sum;
+    }
+  }
+  (total / 11).backward();  // 1 + 4 + 2 + 4 rows
+  const auto& mine = inputs[pipeline->layout().replica];
+  pipeline->train_step(
+      parts_if(pipeline->layout().has_first(), mine),
+      parts_if(pipeline->layout().has_last(), mine),
+      [](const Tensor& output, const Tensor&) { return output.pow(2).mean(); },
+      setting.schedule);
+  const auto grads = plain->named_parameters();
+  for (const auto& each : pipeline->named_parameters()) {
+    check(each.value().grad().allclose(grads[each.key()].grad(), 1e-12, 1e-14),
+          each.key());
+  }
+  return 0;
+});
+
+struct AddMaskImpl : nn::Module {
+  std::tuple<Tensor, Tensor> forward(std::tuple<Tensor, Tensor> value) {
+    auto& [x, mask] = value;
+    return {x * 2 + mask, mask};
+  }
+};
+TORCH_MODULE(AddMask);
+struct TakeFirstImpl : nn::Module {
+  Tensor forward(std::tuple<Tensor, Tensor> value) {
+    return std::get<0>(value) + std::get<1>(value);
+  }
+};
+TORCH_MODULE(TakeFirst);
+
+// An unsplit mask crosses each boundary once a step, also when messages are
+// predicted.
+const RankProgramEntry kUnsplit("unsplit", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const auto model = nn::Sequential(AddMask(), AddMask(), TakeFirst());
+  DistributedPipeline pipeline(model,
+                               DistributedOptions({1, 1, 1})
+                                   .unsplit({1})
+                                   .device(torch::Device(torch::kCPU))
+                                   .threads(1),
+                               world);
+  for (int step = 0; step < 5; ++step) {
+    const Tensor x = torch::full({8, 3}, 1.f + static_cast<float>(step));
+    const Tensor mask = torch::arange(3, torch::kFloat) + step;
+    const StepResult result = pipeline->train_step(
+        std::make_tuple(x, mask), x,
+        [](const Tensor& y, const Tensor&) { return y.sum(1).mean(); },
+        forward_only(3, 4), TrainOptions().timeline(true).outputs(true));
+    double bytes = 0;
+    for (const auto& each : result.timeline->transfers) bytes += each.bytes;
+    // At a boundary: 4 micro-batches of 2 x 3 floats, and 3 floats once.
+    const double boundary = 4 * 24 + 12;
+    const bool inner = world->rank() == 1;
+    check(bytes == (inner ? 2 : 1) * boundary,
+          std::to_string(bytes) + " bytes in step " + std::to_string(step));
+    if (pipeline->layout().has_last()) {
+      check(result.output().equal(x * 4 + mask * 4), "the output");
+    }
+  }
+  return 0;
+});
+
+// forward() of a split batch gives one output for each part, on the last rank.
+const RankProgramEntry kForward("forward", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  Setting setting;
+  setting.schedule = forward_only(world->size(), 3);
+  DistributedPipeline pipeline =
+      pipeline_for(world, testing::token_model(), setting, 1);
+  const Sequences batch = testing::sequences({4, 9, 1}, 6);
+  const auto output =
+      pipeline->forward(parts_if(pipeline->layout().has_first(), batch.tokens));
+  check(output.has_value() == pipeline->layout().has_last(), "the last rank");
+  if (output) {
+    nn::Sequential plain = testing::token_model();
+    for (std::size_t i = 0; i < 3; ++i) {
+      check(output->parts.at(i).equal(plain->forward(batch.tokens[i])),
+            "part " + std::to_string(i));
+    }
+  }
+  const StepResult result = pipeline->evaluate(
+      parts_if(pipeline->layout().has_first(), batch.tokens),
+      parts_if(pipeline->layout().has_last(), batch.targets), token_loss);
+  check(result.losses.size() == 3, "the losses");
+  return 0;
+});
+
+TEST(Batches, WeightedLossesHaveTheBitsOfOneProcess) {
+  for (const int size : {1, 2, 4}) {
+    expect_all_ok(Ranks("processes", size).wait());
+  }
+}
+
+TEST(Batches, WeightedLossesOfReplicasAreThoseOfOnePlainStep) {
+  for (const int size : {2, 4, 8}) {
+    expect_all_ok(Ranks("replicas", size).wait());
+  }
+}
+
+TEST(Batches, ATotalWeightOfZeroIsAnErrorOnAllRanksAndTheWorldGoesOn) {
+  expect_all_ok(Ranks("no weight", 4).wait());
+}
+
+TEST(Batches, MeansOfPartsCountByTheRowsOfTheTargets) {
+  for (const int size : {2, 4}) expect_all_ok(Ranks("means", size).wait());
+}
+
+TEST(Batches, AnUnsplitMaskCrossesEachBoundaryOnceAStep) {
+  expect_all_ok(Ranks("unsplit", 3).wait());
+}
+
+TEST(Batches, ForwardGivesAnOutputForEachPart) {
+  expect_all_ok(Ranks("forward", 2).wait());
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,366 @@
+// Tests losses with weights, batches that are already split, and unsplit
+// elements, with all schedules.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/system_tests/options.h"
+#include "gpipe/testing/cuts.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/tokens.h"
+#include "training/grad_scaler.h"
+
+namespace gpipe {
+namespace {
+
+using testing::cut;
+using testing::device;
+using testing::devices;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::kIgnored;
+using testing::Sequences;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+constexpr int kMicrobatches = 8;
+
+WeightedLoss token_loss(const Tensor& logits, const Tensor& target) {
+  const Tensor counts = target != kIgnored;
+  return {testing::token_loss_sum(logits, target),
+          counts.sum(),
+          {{"correct", (logits.argmax(-1) == target).sum()}}};
+}
+
+// Returns `all` on the device of the first partition.
+Microbatches<Tensor> parts_of(const std::vector<Tensor>& all) {
+  Microbatches<Tensor> result;
+  for (const Tensor& each : all) result.parts.push_back(each.to(device()));
+  return result;
+}
+
+GPipe pipeline_for(nn::Sequential model, const Schedule& schedule,
+                   int stages_per_rank, Checkpoint mode) {
+  const int ranks = static_cast<int>(schedule.ranks.size());
+  return GPipe(model, GPipeOptions(cut(model->size(), ranks * stages_per_rank))
+                          .stages_per_rank(stages_per_rank)
+                          .placement(testing::placement_of(schedule))
+                          .devices(devices(ranks))
+                          .checkpoint(mode)
+                          .threads_per_partition(1));
+}
+
+// Calls `use(name, schedule, stages per rank)` for every schedule with
+// backwards, on one, two and four ranks.
+template <typename Use>
+void for_schedules(Use use) {
+  for (const std::string& name : schedule_names()) {
+    if (name == "forward-only") continue;
+    for (const int ranks : {1, 2, 4}) {
+      const int per_rank = fixed_stages_per_rank(name).value_or(1);
+      Schedule schedule;
+      try {
+        schedule = named_schedule(name, ranks, kMicrobatches, per_rank);
+      } catch (const std::invalid_argument&) {
+        continue;  // the schedule does not exist in this size
+      }
+      use(name + " on " + std::to_string(ranks) + " ranks", schedule, per_rank);
+    }
+  }
+}
+
+double largest_difference(
+    const nn::Module& module,
+    const std::vector<std::pair<std::string, Tensor>>& grads) {
+  double largest = 0;
+  const auto parameters = module.named_parameters();
+  for (const auto& [name, grad] : grads) {
+    largest = std::max(
+        largest,
+        (parameters[name].grad().cpu() - grad).abs().max().item<double>());
+  }
+  return largest;
+}
+
+TEST(WeightedLossTest, GradientsAreThoseOfOnePlainStepWithAllSchedules) {
+  const Sequences batch = testing::sequences(testing::token_lengths(), 1);
+  const auto plain =
+      testing::plain_token_grads(testing::token_model(), {batch});
+  int64_t count = 0;
+  for (const Tensor& each : batch.targets) {
+    count += (each != kIgnored).sum().item<int64_t>();
+  }
+  for_schedules([&](const std::string& name, const Schedule& schedule,
+                    int per_rank) {
+    for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+      GPipe pipeline =
+          pipeline_for(testing::token_model(), schedule, per_rank, mode);
+      const StepResult result =
+          pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets),
+                               token_loss, schedule);
+      EXPECT_LT(largest_difference(*pipeline, plain), 1e-12) << name;
+      EXPECT_EQ(*result.weight, count) << name;
+      EXPECT_EQ(result.losses.size(), 8u);
+      EXPECT_EQ(result.losses[2].item<double>(), 0);
+    }
+  });
+}
+
+TEST(WeightedLossTest, BitsDoNotDependOnTheCutTheModeOrTheOrder) {
+  const Sequences batch = testing::sequences(testing::token_lengths(), 2);
+  std::vector<Tensor> expected;
+  for_schedules([&](const std::string& name, const Schedule& schedule,
+                    int per_rank) {
+    GPipe pipeline = pipeline_for(testing::token_model(), schedule, per_rank,
+                                  Checkpoint::kExceptLast);
+    pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets),
+                         token_loss, schedule,
+                         TrainOptions().fixed_sum_order(true));
+    std::vector<Tensor> grads;
+    for (const Tensor& each : pipeline->parameters()) {
+      grads.push_back(each.grad().cpu());
+    }
+    if (expected.empty()) expected = grads;
+    for (std::size_t k = 0; k < grads.size(); ++k) {
+      EXPECT_TRUE(grads[k].equal(expected[k])) << name << ", parameter " << k;
+    }
+  });
+}
+
+TEST(WeightedLossTest, MetricsAreAddedUpAndKeepTheirDtype) {
+  GPipe pipeline(nn::Sequential(nn::Identity(), nn::Linear(2, 1)),
+                 testing::options({1, 1}, 4));
+  const auto loss = [](const Tensor& output, const Tensor& target) {
+    WeightedLoss result{output.sum(), torch::tensor(0.5)};
+    result.metrics.emplace_back("rows", torch::tensor(target.size(0)));
+    const bool any_large = (target > 2).any().item<bool>();
+    result.metrics.emplace_back("large", torch::tensor(any_large));
+    if (any_large) {
+      result.metrics.emplace_back("late", torch::tensor(0.25f));
+    }
+    return result;
+  };
+  const StepResult result =
+      pipeline->train_step(torch::ones({4, 2}).to(device()), torch::arange(4.),
+                           loss, fill_drain(2, 4));
+  ASSERT_EQ(result.metrics.size(), 3u);
+  EXPECT_EQ(result.metric("rows").scalar_type(), torch::kLong);
+  EXPECT_EQ(result.metric("rows").item<int64_t>(), 4);
+  EXPECT_EQ(result.metric("large").item<int64_t>(), 1);
+  EXPECT_EQ(result.metric("late").item<float>(), 0.25f);
+  EXPECT_EQ(*result.weight, 2);
+}
+
+TEST(WeightedLossTest, EvaluateGivesTheQuotientWithoutGradients) {
+  const Sequences batch = testing::sequences(testing::token_lengths(), 3);
+  GPipe pipeline(testing::token_model(), testing::options({4, 4}, 3));
+  const StepResult result = pipeline->evaluate(
+      parts_of(batch.tokens), parts_of(batch.targets), token_loss);
+  double sum = 0;
+  for (const Tensor& each : result.losses) sum += each.item<double>();
+  EXPECT_EQ(result.losses.size(), 8u);
+  EXPECT_EQ(result.loss.item<double>(), sum / *result.weight);
+  EXPECT_FALSE(pipeline->parameters()[0].grad().defined());
+}
+
+TEST(WeightedLossTest, ATotalWeightOfZeroIsAnErrorAndChangesNoGrad) {
+  Sequences batch = testing::sequences({4, 5}, 4);
+  for (Tensor& each : batch.targets) each.fill_(kIgnored);
+  GPipe pipeline(testing::token_model(), testing::options({4, 4}));
+  for (const Tensor& each : pipeline->parameters()) {
+    each.mutable_grad() = torch::ones_like(each);
+  }
+  const auto step = [&] {
+    pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets),
+                         token_loss, one_forward_one_backward(2, 2));
+  };
+  EXPECT_THAT(error_of(step),
+              HasSubstr("c10::ValueError: the total of WeightedLoss::weight "
+                        "over all micro-batches and replicas is 0, but the "
+                        "loss is divided by it"));
+  for (const Tensor& each : pipeline->parameters()) {
+    EXPECT_TRUE(
+        each.grad().cpu().equal(torch::ones(each.sizes(), each.dtype())));
+  }
+  batch.targets[0].fill_(1);
+  EXPECT_EQ(error_of(step), "");
+}
+
+TEST(WeightedLossTest, RefusesAResultThatIsNoScalarWithTheRemedy) {
+  GPipe pipeline(nn::Sequential(nn::Linear(2, 1)), testing::options({1}));
+  const auto error = [&](WeightedLoss (*loss)(const Tensor&, const Tensor&)) {
+    return error_of([&] {
+      pipeline->train_step(torch::ones({2, 2}).to(device()), torch::ones({2}),
+                           loss, fill_drain(1, 1));
+    });
+  };
+  EXPECT_THAT(error([](const Tensor& y, const Tensor&) {
+                return WeightedLoss{y, y.sum()};
+              }),
+              HasSubstr("WeightedLoss::sum must be a floating-point tensor "
+                        "with one element"));
+  EXPECT_THAT(error([](const Tensor& y, const Tensor&) {
+                return WeightedLoss{y.sum(), Tensor()};
+              }),
+              HasSubstr("WeightedLoss::weight must be a real tensor with one "
+                        "element, but it is undefined"));
+  EXPECT_THAT(error([](const Tensor& y, const Tensor&) {
+                return WeightedLoss{y.sum(), y.sum(), {{"rows", y}}};
+              }),
+              HasSubstr("the metric 'rows' must be a real tensor with one "
+                        "element"));
+}
+
+TEST(WeightedLossTest, AScaledLossGivesTheSameBits) {
+  const Sequences batch = testing::sequences(testing::token_lengths(), 5);
+  const Schedule schedule = named_schedule("zb-h1", 2, 8, 1);
+  const auto grads = [&](const auto& loss, double scale) {
+    GPipe pipeline = pipeline_for(testing::token_model(), schedule, 1,
+                                  Checkpoint::kExceptLast);
+    pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets), loss,
+                         schedule, TrainOptions().check_finite(true));
+    std::vector<Tensor> result;
+    for (const Tensor& each : pipeline->parameters()) {
+      result.push_back(each.grad().cpu() / scale);
+    }
+    return result;
+  };
+  const GradScaler scaler(GradScalerOptions().init_scale(1024));
+  const auto plain = grads(token_loss, 1);
+  const auto scaled = grads(scaler.scaled(token_loss), 1024);
+  for (std::size_t k = 0; k < plain.size(); ++k) {
+    EXPECT_TRUE(plain[k].equal(scaled[k])) << k;
+  }
+}
+
+TEST(MicrobatchesTest, ForwardGivesOnePartForEachAndTheirGradients) {
+  for (const Checkpoint mode : testing::kModes) {
+    nn::Sequential plain = testing::token_model();
+    GPipe pipeline(testing::token_model(),
+                   testing::options({3, 5}, /*chunks=*/2, mode));
+    const Sequences batch = testing::sequences({4, 9, 1}, 6);
+    const auto output = pipeline->forward(parts_of(batch.tokens));
+    ASSERT_EQ(output.parts.size(), 3u);
+    Tensor sum, plain_sum;
+    for (const std::size_t i : {0, 2}) {  // the output of part 1 is not used
+      const Tensor expected = plain->forward(batch.tokens[i]);
+      EXPECT_TRUE(output.parts[i].cpu().equal(expected));
+      sum = sum.defined() ? sum + output.parts[i].pow(2).sum()
+                          : output.parts[i].pow(2).sum();
+      plain_sum = plain_sum.defined() ? plain_sum + expected.pow(2).sum()
+                                      : expected.pow(2).sum();
+    }
+    sum.backward();
+    plain_sum.backward();
+    const auto parameters = plain->parameters();
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      EXPECT_TRUE(pipeline->parameters()[k].grad().cpu().allclose(
+          parameters[k].grad(), 1e-12, 1e-14));
+    }
+  }
+}
+
+TEST(MicrobatchesTest, GradientsReachTheTensorsOfEachPart) {
+  GPipe pipeline(nn::Sequential(nn::Linear(2, 2), nn::Linear(2, 1)),
+                 testing::options({1, 1}));
+  std::vector<Tensor> leaves;
+  Microbatches<Tensor> input;
+  for (const int64_t rows : {3, 1}) {
+    leaves.push_back(torch::ones({rows, 2}).to(device()).requires_grad_());
+    input.parts.push_back(leaves.back());
+  }
+  auto output = pipeline->forward(input);
+  (output.parts[0].sum() + output.parts[1].sum() * 2).backward();
+  EXPECT_EQ(leaves[0].grad().sizes(), leaves[0].sizes());
+  EXPECT_TRUE(
+      leaves[1].grad().cpu().equal(leaves[0].grad()[0].cpu().view({1, 2}) * 2));
+}
+
+// x + mask, and the mask as it came; `calls` counts.
+struct AddMaskImpl : nn::Module {
+  std::tuple<Tensor, Tensor> forward(std::tuple<Tensor, Tensor> value) {
+    auto& [x, mask] = value;
+    return {x * 2 + mask, mask};
+  }
+};
+TORCH_MODULE(AddMask);
+struct TakeFirstImpl : nn::Module {
+  Tensor forward(std::tuple<Tensor, Tensor> value) {
+    return std::get<0>(value) + std::get<1>(value);
+  }
+};
+TORCH_MODULE(TakeFirst);
+
+TEST(UnsplitTest, EveryMicrobatchGetsTheElementWholeAndItsGradientsAddUp) {
+  for (const Checkpoint mode : testing::kModes) {
+    GPipe pipeline(nn::Sequential(AddMask(), AddMask(), TakeFirst()),
+                   testing::options({1, 1, 1}, 3, mode).unsplit({1}));
+    const Tensor x = torch::arange(12, torch::kDouble).view({6, 2});
+    Tensor mask = torch::tensor({0.5, 0.25}, torch::kDouble)
+                      .to(device())
+                      .requires_grad_();
+    const Tensor output =
+        pipeline->forward(std::make_tuple(x.to(device()), mask));
+    EXPECT_TRUE(output.cpu().equal(x * 4 + mask.detach().cpu() * 4));
+    output.sum().backward();
+    EXPECT_TRUE(mask.grad().cpu().equal(torch::full({2}, 24., torch::kDouble)));
+
+    mask.mutable_grad() = Tensor();
+    pipeline->train_step(
+        std::make_tuple(x.to(device()), mask), x,
+        [](const Tensor& y, const Tensor&) { return y.sum(1).mean(); },
+        one_forward_one_backward(3, 4));
+    EXPECT_TRUE(mask.grad().cpu().allclose(torch::full({2}, 4., torch::kDouble),
+                                           1e-15));
+  }
+}
+
+TEST(UnsplitTest, GoesToEachDeviceOnceAStep) {
+  if (device().is_cpu()) GTEST_SKIP() << "no copies between CPU partitions";
+  GPipe pipeline(nn::Sequential(AddMask(), AddMask(), TakeFirst()),
+                 testing::options({1, 1, 1}).unsplit({1}));
+  const Tensor x = torch::ones({8, 3}).to(device());
+  const Tensor mask = torch::ones({3}).to(device());
+  const StepResult result = pipeline->train_step(
+      std::make_tuple(x, mask), x,
+      [](const Tensor& y, const Tensor&) { return y.mean(); },
+      forward_only(3, 4), TrainOptions().timeline(true));
+  double bytes = 0;
+  for (const auto& each : result.timeline->transfers) bytes += each.bytes;
+  // Two boundaries: 4 micro-batches of 2 x 3 floats, and 3 floats once.
+  EXPECT_EQ(bytes, 2 * (4 * 24 + 12));
+}
+
+TEST(UnsplitTest, InPlaceWorkOnTheElementIsRefused) {
+  struct ChangeImpl : nn::Module {
+    Tensor forward(std::tuple<Tensor, Tensor> value) {
+      return std::get<0>(value) + std::get<1>(value).add_(1);
+    }
+  };
+  const auto layer = std::make_shared<ChangeImpl>();
+  GPipe pipeline(nn::Sequential(nn::ModuleHolder<ChangeImpl>(layer)),
+                 testing::options({1}, 2, Checkpoint::kNever).unsplit({1}));
+  EXPECT_THAT(
+      error_of([&] {
+        pipeline->forward(std::make_tuple(torch::ones({2}).to(device()),
+                                          torch::ones({2}).to(device())));
+      }),
+      HasSubstr("changes a tensor in place that"));
+}
+
+}  // namespace
+}  // namespace gpipe
