@@ -17,6 +17,7 @@ Ending ending() {
   Ending ending;
   ending.drew = true;
   ending.replica = 3;
+  ending.refusal = "no";
   ending.type = at::kDouble;
   ending.losses = {0.5, -2};
   ending.totals.weighted = true;
@@ -32,6 +33,7 @@ TEST(Ending, ComesBack) {
   const Ending back = Ending::decode(ending().encode());
   EXPECT_TRUE(back.drew);
   EXPECT_EQ(back.replica, 3);
+  EXPECT_EQ(back.refusal, "no");
   EXPECT_EQ(back.type, at::kDouble);
   EXPECT_EQ(back.losses, ending().losses);
   EXPECT_TRUE(back.totals.weighted);
@@ -61,17 +63,19 @@ TEST(Ending, IsRefusedIfItsLengthsAreHuge) {
   std::string count;
   put(count, huge);
   std::string bytes = ending().encode();
-  bytes.replace(6, count.size(), count);
+  const std::size_t refusal = 1 + 4;  // after drew and replica
+  const std::size_t losses = refusal + 8 + 2 + 1;
+  bytes.replace(losses, count.size(), count);
   EXPECT_EQ(error_of([&] { Ending::decode(bytes); }),
             "c10::Error: the end of a step says that it has " +
                 std::to_string(huge) + " losses, for which its " +
                 std::to_string(bytes.size()) +
                 " bytes are not the right number; run the same gpipe on all "
                 "ranks");
-  // The number of metrics: after drew, replica, type, two losses with their
-  // count, weighted, the sum with its type, and the weight.
+  // The number of metrics: after two losses with their count, weighted, the
+  // sum with its type, and the weight.
   bytes = ending().encode();
-  bytes.replace(1 + 4 + 1 + 8 + 16 + 1 + 9 + 8, count.size(), count);
+  bytes.replace(losses + 8 + 16 + 1 + 9 + 8, count.size(), count);
   EXPECT_NE(error_of([&] { Ending::decode(bytes); }), "");
 }
 

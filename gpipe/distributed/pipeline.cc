@@ -287,8 +287,12 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
 
 int64_t DistributedPipelineImpl::count_microbatches(
     const internal::Batch& input) {
-  return runner_->from_first([&] {
-    return internal::count_microbatches(input, chunks(), options_.unsplit());
+  return runner_->from_first([&]() -> int64_t {
+    try {
+      return internal::count_microbatches(input, chunks(), options_.unsplit());
+    } catch (const c10::Error&) {
+      return 1;  // the step refuses the input, on all ranks
+    }
   });
 }
 

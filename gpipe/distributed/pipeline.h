@@ -111,7 +111,10 @@ using LayerBuilder =
 // thrown there with its type, and the call throws PeerError on all other ranks.
 // All ranks throw PeerError if a rank dies, freezes, or runs something else.
 // `.grad` is then unchanged on all ranks. After that, make a new World and a
-// new pipeline.
+// new pipeline. Some errors leave the World as it is, and the next call works:
+// an input or a target that does not fit on one rank (PeerError has
+// Fault::kRefused on the others), and a total weight of 0 (c10::ValueError on
+// all ranks).
 //
 // Threads: any thread may call; calls run one after the other.
 class DistributedPipelineImpl : public PipelineModule {

@@ -23,6 +23,7 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
@@ -163,29 +164,70 @@ void check_refused(nn::Sequential layers, int at_fault,
   check(error.find(failure.what.substr(0, 50)) != std::string::npos, found);
 }
 
+// Expects that `call`, which fails on rank 0, throws `error` there and a
+// PeerError with its text on the other ranks, and that the world goes on.
+void check_call_refused(const std::shared_ptr<World>& world,
+                        DistributedPipeline& pipeline, const std::string& error,
+                        const std::function<void()>& call) {
+  std::string found;
+  try {
+    call();
+  } catch (const PeerError& peer) {
+    check(world->rank() != 0, "a PeerError at the fault");
+    check(peer.failure().fault == Fault::kRefused, peer.what());
+    check(peer.failure().rank == 0, peer.what());
+    check(error.find(peer.failure().what.substr(0, 50)) != std::string::npos,
+          peer.failure().what);
+    found = error;
+  } catch (...) {
+    found = error_of([] { throw; });
+  }
+  check(found.find(error) == 0, "'" + found + "' instead of " + error);
+  check(!world->failure(), "the world has failed");
+  for (const Tensor& each : pipeline->parameters()) {
+    check(!each.grad().defined(), "gradients are as they were");
+  }
+}
+
 template <typename Input>
-void check_input_refused(const nn::Sequential& layers, Input input,
+void check_input_refused(const nn::Sequential& layers, Input input, Input good,
                          const std::string& error) {
+  const auto world = World::connect(world_options());
   const auto target = torch::ones({8, 3});
-  check_refused(layers, 0, error, [&](DistributedPipeline& pipeline) {
-    pipeline->train_step(input, target, mean_square,
-                         one_forward_one_backward(2, 4));
-  });
-  check_refused(layers, 0, error, [&](DistributedPipeline& pipeline) {
-    pipeline->evaluate(input, target, mean_square);
-  });
-  check_refused(layers, 0, error, [&](DistributedPipeline& pipeline) {
-    pipeline->forward(input);
-  });
+  DistributedPipeline pipeline(
+      layers,
+      DistributedOptions({1, 1}).chunks(4).device(torch::kCPU).threads(1),
+      world);
+  const auto schedule = one_forward_one_backward(2, 4);
+  for (int round = 0; round < 2; ++round) {
+    check_call_refused(world, pipeline, error, [&] {
+      pipeline->train_step(input, target, mean_square, schedule);
+    });
+    check_call_refused(world, pipeline, error,
+                       [&] { pipeline->evaluate(input, target, mean_square); });
+    check_call_refused(world, pipeline, error,
+                       [&] { pipeline->forward(input); });
+  }
+  // Shapes are predicted, then a step is refused, then they are as before.
+  for (int round = 0; round < 5; ++round) {
+    pipeline->train_step(good, target, mean_square, schedule);
+    for (const Tensor& each : pipeline->parameters()) {
+      each.mutable_grad() = Tensor();
+    }
+    if (round != 3) continue;
+    check_call_refused(world, pipeline, error, [&] {
+      pipeline->train_step(input, target, mean_square, schedule);
+    });
+  }
 }
 
 const RankProgramEntry kInputs("inputs", [] {
   torch::set_num_threads(1);
   check_input_refused(nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
-                      Tensor(),
+                      Tensor(), torch::ones({8, 3}),
                       "c10::TypeError: the input is an undefined tensor");
   check_input_refused(nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
-                      torch::ones({8, 3}, torch::kMeta),
+                      torch::ones({8, 3}, torch::kMeta), torch::ones({8, 3}),
                       "c10::ValueError: the input is on meta but the first "
                       "partition is on cpu; move it there first (device())");
   for (const auto& [a, b] :
@@ -193,9 +235,57 @@ const RankProgramEntry kInputs("inputs", [] {
     check_input_refused(
         nn::Sequential(SumOfPair(), nn::Linear(3, 3)),
         std::make_tuple(torch::ones({a, 3}), torch::ones({b, 3})),
+        std::make_tuple(torch::ones({8, 3}), torch::ones({8, 3})),
         "c10::ValueError: the tensors of the input differ in size along "
         "dimension 0, which is split into micro-batches (sizes: " +
             std::to_string(a) + " " + std::to_string(b) + ")");
+  }
+  return 0;
+});
+
+// Wrong targets and too few rows, with skips between ranks, several stages per
+// rank, and replicas, one of which has a right mini-batch.
+const RankProgramEntry kTargets("targets", [] {
+  torch::set_num_threads(1);
+  const auto world = World::connect(world_options());
+  const int replicas = std::stoi(testing::argument("replicas"));
+  const int ranks = world->size() / replicas;
+  const Schedule schedule = interleaved(ranks, 4, 2);
+  nn::Sequential layers = testing::skip_model();
+  DistributedPipeline pipeline(layers,
+                               DistributedOptions(testing::cut(7, 2 * ranks))
+                                   .stages_per_rank(2)
+                                   .data_parallel(replicas)
+                                   .device(torch::kCPU)
+                                   .threads(1),
+                               world);
+  const Tensor input = torch::ones({8, 4}, torch::kDouble);
+  for (int round = 0; round < 3; ++round) {
+    const bool wrong = pipeline->layout().replica == 0;
+    const Tensor target = torch::ones({wrong ? 7 : 8, 4}, torch::kDouble);
+    std::string error;
+    try {
+      pipeline->train_step(input, target, mean_square, schedule);
+    } catch (const PeerError& peer) {
+      check(peer.failure().fault == Fault::kRefused, peer.what());
+      error = peer.failure().what;
+    } catch (const c10::ValueError& value) {
+      check(wrong && pipeline->layout().has_last(), value.what());
+      error = value.what_without_backtrace();
+    }
+    check(error.find("the target must have a row for each of the input's 8") ==
+                  0 ||
+              error.find("micro-batch 3 of the input has 2 rows, of ") == 0,
+          "'" + error + "'");
+    check(!world->failure(), "the world has failed");
+    for (const Tensor& each : pipeline->parameters()) {
+      check(!each.grad().defined(), "gradients are as they were");
+    }
+    pipeline->train_step(input, input, mean_square, schedule);
+    for (const Tensor& each : pipeline->parameters()) {
+      check(each.grad().defined(), "no gradient");
+      each.mutable_grad() = Tensor();
+    }
   }
   return 0;
 });
@@ -253,6 +343,13 @@ TEST(DistributedPipeline, RefusesAChangeOfWhatAnotherLayerGetsToo) {
 
 TEST(DistributedPipeline, AnInputThatDoesNotFitIsTheErrorOfOneProcess) {
   expect_all_ok(Ranks("inputs", 2).wait());
+}
+
+TEST(DistributedPipeline, AWrongTargetOnOneRankDoesNotEndTheWorld) {
+  for (const auto& [size, replicas] :
+       std::vector<std::pair<int, const char*>>{{1, "1"}, {2, "1"}, {4, "2"}}) {
+    expect_all_ok(Ranks("targets", size, {{"replicas", replicas}}).wait());
+  }
 }
 
 TEST(DistributedPipeline, ItsOwnLossMayNotCallIt) {

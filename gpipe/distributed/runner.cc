@@ -17,6 +17,7 @@
 #include "gpipe/distributed/replicas/reduce.h"
 #include "gpipe/distributed/route.h"
 #include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
 #include "gpipe/runtime/cell/microbatch.h"
@@ -25,6 +26,24 @@
 #include "gpipe/schedule/text.h"
 
 namespace gpipe::internal {
+namespace {
+
+// Ends the executor's run when another rank has refused the step.
+struct Refused : std::exception {
+  const char* what() const noexcept override { return "the step was refused"; }
+};
+
+bool is_refused(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Refused&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
 
 Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
                RankLayout layout, c10::Device device, int threads,
@@ -112,20 +131,11 @@ StepResult Runner::run(const Batch& input, const Batch& target,
   const int64_t before =
       layout_.replica * int64_t{num_microbatches(plan.whole.schedule)};
   TrainStep step(stages_, plan.whole.schedule, options, this, before);
-  if (layout_.has_first()) {
-    // Input on the CPU is copied by micro-batch. Input on another accelerator
-    // is refused: nothing would make the copy wait for work still running
-    // there.
-    check_device(input, {executor_.devices().front(), c10::Device(c10::kCPU)},
-                 "device()");
-    check_rows(input, stages_.unsplit);
-    step.give_input(input);
-  }
-  if (input.split() || target.split()) step.keep_outputs_split();
-  if (layout_.has_last() && loss) step.give_target(target, *loss);
+  give(step, input, target, loss);
   ++number_;
   checksum_ = plan.checksum;
-  start(step);
+  start(step,
+        layout_.has_first() || (layout_.has_last() && loss && target.split()));
 
   std::optional<Recording> recording;
   if (options.timeline()) {
@@ -140,24 +150,14 @@ StepResult Runner::run(const Batch& input, const Batch& target,
       runner.recording_ = nullptr;
     }
   };
-  step_ = &step;
+  step_ = refused_ ? nullptr : &step;
   recording_ = recording ? &*recording : nullptr;
   {
     const Flush flush{*this};
     try {
       begin_sums(step);
       receive(plan);
-      auto error = executor_.run(plan.mine, step.pass(),
-                                 recording ? &*recording : nullptr);
-      {
-        std::lock_guard<std::mutex> lock(failure_mutex_);
-        failure_.reset();
-        if (error) failure_ = error->failure;
-      }
-      if (error) {
-        report_failure(*world_, error->exception, error->failure.place());
-        std::rethrow_exception(error->exception);
-      }
+      perform(step, plan);
     } catch (...) {
       // Reported before flush(), which would otherwise wait for messages that
       // never come.
@@ -166,13 +166,17 @@ StepResult Runner::run(const Batch& input, const Batch& target,
     }
   }
 
-  foreign_.check(step.leaves());
   StepResult result;
-  if (layout_.has_last()) result = step.result();
+  if (!refused_) {
+    foreign_.check(step.leaves());
+    if (layout_.has_last()) result = step.result();
+  }
   // Before end_together(), because other ranks may still run their part.
   add_up(step);
-  step.check_sums();
-  step.finish();
+  if (!refused_) {
+    step.check_sums();
+    step.finish();
+  }
   const LossTotals totals = end_together(step, result, agreed);
   totals.check();
   agreed = false;
@@ -190,21 +194,93 @@ StepResult Runner::run(const Batch& input, const Batch& target,
   return result;
 }
 
+void Runner::give(TrainStep& step, const Batch& input, const Batch& target,
+                  const LossFunction* loss) {
+  refusal_ = nullptr;
+  refused_ = false;
+  sent_.clear();
+  try {
+    if (layout_.has_first()) {
+      // Input on the CPU is copied by micro-batch. Input on another accelerator
+      // is refused: nothing would make the copy wait for work still running
+      // there.
+      check_device(input, {executor_.devices().front(), c10::Device(c10::kCPU)},
+                   "device()");
+      check_rows(input, stages_.unsplit);
+      step.give_input(input);
+    }
+    if (input.split() || target.split()) step.keep_outputs_split();
+    if (layout_.has_last() && loss) step.give_target(target, *loss);
+  } catch (...) {
+    refuse();
+  }
+}
+
+void Runner::refuse() {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  if (!refusal_) refusal_ = std::current_exception();
+  refused_ = true;
+}
+
+void Runner::perform(TrainStep& step, const TrainPlan& plan) {
+  const bool skipped = refused_;
+  std::optional<ExecutorError> error;
+  if (!skipped) error = executor_.run(plan.mine, step.pass(), recording_);
+  const bool stopped = error && is_refused(error->exception);
+  {
+    std::lock_guard<std::mutex> lock(failure_mutex_);
+    failure_.reset();
+    if (error && !stopped) failure_ = error->failure;
+  }
+  if (skipped || stopped) {
+    send_refusals(plan);
+    if (!sums_) return;
+    // Other replicas wait for the gradients of this one.
+    for (const Partition& each : stages_.partitions) {
+      if (!each.remote) sums_->close(each.index);
+    }
+    return;
+  }
+  if (error) {
+    report_failure(*world_, error->exception, error->failure.place());
+    std::rethrow_exception(error->exception);
+  }
+}
+
+void Runner::send_refusals(const TrainPlan& plan) {
+  for (int to = 0; to < layout_.ranks; ++to) {
+    if (to == layout_.rank) continue;
+    const auto all = route(plan.whole.schedule, layout_.rank_of_stage,
+                           stages_.links, layout_.rank, to);
+    for (std::size_t k = sent_[to]; k < all.size(); ++k) {
+      Message message;
+      message.id = id_of(all[k].back());
+      message.refused = true;
+      sender_to(to).send(std::move(message), {}, Event());
+    }
+  }
+}
+
+void Runner::check() {
+  world_->check();
+  if (refused_) throw Refused();
+}
+
 // Only the first ranks know the rows and the seed. Other ranks get both with
 // their first messages. If the batch was already split, the targets count the
 // rows, and only the last ranks know these.
-void Runner::start(TrainStep& step) {
+void Runner::start(TrainStep& step, bool counts_rows) {
   widths_.clear();
   rows_.assign(step.microbatches(), 0);
   all_rows_ = 0;
-  const bool counts_rows = layout_.has_first() || step.target_split();
   if (!counts_rows) {
-    step.start();
+    if (!refused_) step.start();
     return;
   }
   std::string mine;
-  put(mine,
-      std::accumulate(step.rows().begin(), step.rows().end(), int64_t{0}));
+  put(mine, refused_ ? int64_t{0}
+                     : std::accumulate(step.rows().begin(), step.rows().end(),
+                                       int64_t{0}));
   put(mine, StepSeed::peek());
   const auto all = all_gather(*world_, layout_.same_stages(), tags_.words, mine,
                               "the beginning of a step");
@@ -213,6 +289,7 @@ void Runner::start(TrainStep& step) {
     std::size_t at = 0;
     sum += take<int64_t>(each, at);
   }
+  if (refused_) return;
   step.start(sum);
   if (!layout_.has_first()) return;
   std::size_t at = sizeof(int64_t);
@@ -281,11 +358,6 @@ void Runner::send(std::vector<StageOutput> all, const Event& made) {
   for (auto& [to, bundled] : by_rank) {
     bundled.message.total_rows = all_rows_;
     bundled.message.seed = seed_;
-    auto& sender = senders_[to];
-    if (!sender) {
-      sender = std::make_unique<Sender>(*world_, *transport_,
-                                        layout_.world_rank(to), tags_);
-    }
     Sender::Sent sent;
     if (recording_) {
       sent = [this, edge = bundled.edge,
@@ -294,9 +366,19 @@ void Runner::send(std::vector<StageOutput> all, const Event& made) {
         record(edge, message, handed_over);
       };
     }
-    sender->send(std::move(bundled.message), std::move(bundled.content), made,
-                 std::move(sent));
+    sender_to(to).send(std::move(bundled.message), std::move(bundled.content),
+                       made, std::move(sent));
+    ++sent_[to];
   }
+}
+
+Sender& Runner::sender_to(int rank) {
+  auto& sender = senders_[rank];
+  if (!sender) {
+    sender = std::make_unique<Sender>(*world_, *transport_,
+                                      layout_.world_rank(rank), tags_);
+  }
+  return *sender;
 }
 
 void Runner::waits_for(int64_t stage) {
@@ -324,6 +406,11 @@ void Runner::record(const StageEdge& edge, const Message& message,
 
 void Runner::arrive(const MessageEdges& edges, const Message& message,
                     std::vector<at::Tensor> tensors) {
+  if (message.refused) refused_ = true;
+  if (refused_) {
+    executor_.notify(0);
+    return;
+  }
   const std::size_t skips =
       edges.back().link < 0 ? edges.size() - 1 : edges.size();
   TORCH_CHECK(message.skips == skips, "received ", message.id.to_string(),
@@ -350,7 +437,13 @@ void Runner::arrive(const MessageEdges& edges, const Message& message,
       all_rows_ = message.total_rows;
       seed_ = message.seed;
       step_->seed().set(message.seed);
-      step_->set_rows(each.microbatch, message.rows, message.total_rows);
+      try {
+        step_->set_rows(each.microbatch, message.rows, message.total_rows);
+      } catch (const c10::ValueError&) {
+        refuse();
+        executor_.notify(0);
+        return;
+      }
     }
     step_->pass().deliver(each, static_cast<Value::Kind>(message.value_kind),
                           std::move(content), Event());
@@ -372,13 +465,14 @@ void Runner::flush() {
 LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
                                 bool& agreed) {
   Ending mine;
-  mine.drew = step.drew();
+  mine.drew = !refusal_ && step.drew();
   mine.replica = layout_.replica;
   for (const at::Tensor& each : result.losses) {
     mine.type = each.scalar_type();
     mine.losses.push_back(each.item<double>());
   }
   mine.totals = step.totals();
+  if (refusal_) mine.refusal = cause_of(refusal_);
 
   const auto all =
       all_gather(*world_, tags_.words, mine.encode(), "the end of a step");
@@ -399,11 +493,22 @@ LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
   // One process would have drawn the seed from the default generator, too.
   if (drew) StepSeed::draw();
   agreed = true;
+  check_refusals(endings);
   for (const Ending& ending : endings) totals.add(ending.totals);
   if (layout_.has_last() && totals.sum.defined()) {
     result.loss = step.totals().sum;  // for its device
   }
   return totals;
+}
+
+void Runner::check_refusals(const std::vector<Ending>& endings) const {
+  if (refusal_) std::rethrow_exception(refusal_);
+  for (std::size_t rank = 0; rank < endings.size(); ++rank) {
+    if (endings[rank].refusal.empty()) continue;
+    throw_peer_error({Fault::kRefused, static_cast<int>(rank),
+                      static_cast<int>(rank), "", endings[rank].refusal},
+                     world_->rank());
+  }
 }
 
 void Runner::begin_sums(const TrainStep& step) {
@@ -447,6 +552,12 @@ void Runner::add_up(TrainStep& step) {
   std::map<at::TensorImpl*, Summand> sums;
   for (Summand& each : sums_->finish()) {
     sums.emplace(each.like.unsafeGetTensorImpl(), std::move(each));
+  }
+  if (refused_) {
+    std::vector<Summand> none;
+    all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words,
+               none, /*takes_part=*/false);
+    return;
   }
   std::vector<TrainStep::LeafGrad>& grads = step.leaf_grads();
   std::vector<TrainStep::LeafGrad*> left;

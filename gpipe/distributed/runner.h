@@ -19,6 +19,7 @@
 #include "gpipe/distributed/channel/sender.h"
 #include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/ending.h"
 #include "gpipe/distributed/foreign_parameters.h"
 #include "gpipe/distributed/layout.h"
 #include "gpipe/distributed/replicas/replica_sums.h"
@@ -47,6 +48,12 @@ namespace gpipe::internal {
 // Cells, schedules and checkpoint modes are the same. Activations and gradients
 // for other ranks go to a Sender; those from other ranks come from a
 // Receiver.
+//
+// An argument that is wrong on one rank must not end the world. Such a rank
+// refuses the step: it sends each of its messages, marked as refused and
+// without tensors. A rank that receives one stops and refuses its own messages,
+// too. So every rank receives what it expects, no rank waits, and all meet at
+// the end of the step, where the exception is thrown.
 //
 // Threads: any thread may call; calls run one after the other.
 class Runner : private RemoteStages {
@@ -105,9 +112,20 @@ class Runner : private RemoteStages {
                  const LossFunction* loss, const TrainPlan& plan,
                  const TrainOptions& options,
                  const std::function<void()>& let_go, bool& agreed);
+  // Gives the step what this rank has of the input and the target. Sets
+  // `refusal_` if that throws: this rank then refuses the step.
+  void give(TrainStep& step, const Batch& input, const Batch& target,
+            const LossFunction* loss);
   // Fixes the number of rows and the seed of the step. The first ranks of all
   // replicas exchange them; other ranks get them with the first messages.
-  void start(TrainStep& step);
+  // `counts_rows`: whether this rank takes part in the exchange.
+  void start(TrainStep& step, bool counts_rows);
+  // Runs this rank's actions, or refuses them.
+  void perform(TrainStep& step, const TrainPlan& plan);
+  // Refuses the step because of the current exception. Threads: any.
+  void refuse();
+  // Sends all messages of the step that this rank has not sent, as refused.
+  void send_refusals(const TrainPlan& plan);
   // Posts the messages of the step, by sending rank.
   void receive(const TrainPlan& plan);
   // Delivers the tensors of a message to the step. Runs on a Receiver's
@@ -127,13 +145,17 @@ class Runner : private RemoteStages {
   // `agreed` when all ranks have the same totals.
   LossTotals end_together(const TrainStep& step, StepResult& result,
                           bool& agreed);
+  // Throws if any rank has refused the step: the own exception, or a PeerError.
+  void check_refusals(const std::vector<Ending>& endings) const;
   // Begins to add up gradients over the replicas while the step runs.
   void begin_sums(const TrainStep& step);
   // Ends these sums, and adds up all gradients that were not among them.
   void add_up(TrainStep& step);
   MessageId id_of(const StageEdge& edge) const;
+  // Returns the sender to a rank of the pipeline; made on first use.
+  Sender& sender_to(int rank);
   void send(std::vector<StageOutput> all, const Event& made) override;
-  void check() override { world_->check(); }
+  void check() override;
   void waits_for(int64_t stage) override;
   bool takes_gradients() const override { return sums_ != nullptr; }
   void complete(int64_t stage, const at::Tensor& leaf, at::Tensor& grad,
@@ -152,7 +174,14 @@ class Runner : private RemoteStages {
   // ranks before it delivers the tensors that the reader waits for.
   uint64_t number_ = 0;
   uint32_t checksum_ = 0;
-  TrainStep* step_ = nullptr;
+  TrainStep* step_ = nullptr;  // null outside of the executor's run
+  // Why this rank has refused the step, if it has. Set before `refused_`.
+  std::exception_ptr refusal_;
+  // Whether this rank does not run the step, because it or another rank has
+  // refused it.
+  std::atomic<bool> refused_{false};
+  // The messages sent in this step, by rank of the pipeline.
+  std::map<int, std::size_t> sent_;
   Recording* recording_ = nullptr;  // null unless asked for
   std::atomic<uint64_t> seed_{0};
   std::vector<int64_t> rows_;  // by micro-batch

@@ -354,7 +354,8 @@ TEST(InputError, UnequalSizes) {
             }),
             "c10::ValueError: the tensors of the input differ in size along "
             "dimension 0, which is split into micro-batches (sizes: 8 "
-            "undefined 3)");
+            "undefined 3); name an element that every micro-batch needs whole "
+            "in the option unsplit");
 }
 
 TEST(InputError, WrongDevice) {

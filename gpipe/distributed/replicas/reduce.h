@@ -46,9 +46,11 @@ class Reducer {
           int tag);
 
   // Checks that all members have lists of the same sizes and dtypes. Blocks
-  // until all have called. Throws c10::Error on all members if the lists
-  // differ; throws PeerError if the world has failed.
-  void agree(const std::vector<Summand>& all);
+  // until all have called. Returns whether all members take part: one that has
+  // refused the step calls with `takes_part` false, and its list does not
+  // count. Throws c10::Error on all members if the lists differ; throws
+  // PeerError if the world has failed.
+  bool agree(const std::vector<Summand>& all, bool takes_part = true);
 
   // Replaces the gradients of one bucket by their sums over all members.
   // `begin`, `end`: the bucket, with one dtype. Blocks until all members have
@@ -73,10 +75,11 @@ class Reducer {
   std::size_t own_ = 0;  // this rank's index in `members_`
 };
 
-// Runs agree(), then add_up() for each bucket. Does nothing for a single
-// member.
+// Runs agree(), then add_up() for each bucket if all members take part. Does
+// nothing for a single member.
 void all_reduce(World& world, Transport& transport,
                 const std::vector<int>& members, int tag,
-                std::vector<Summand>& all, int64_t bucket_bytes = kBucketBytes);
+                std::vector<Summand>& all, bool takes_part = true,
+                int64_t bucket_bytes = kBucketBytes);
 
 }  // namespace gpipe::internal

@@ -114,7 +114,8 @@ void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
     tensors.push_back({like(by_member, n), before[n]});
     copies.push_back(before[n].defined() ? before[n].clone() : before[n]);
   }
-  all_reduce(world, transport, members, kTag, tensors, bucket);
+  all_reduce(world, transport, members, kTag, tensors, /*takes_part=*/true,
+             bucket);
   for (std::size_t n = 0; n < tensors.size(); ++n) {
     const Tensor& sum = tensors[n].grad;
     const std::string where = std::to_string(members.size()) +

@@ -18,6 +18,8 @@ const char* to_string(Fault fault) {
       return "disagrees";
     case Fault::kLeft:
       return "has left";
+    case Fault::kRefused:
+      return "has refused its arguments";
   }
   return "?";
 }

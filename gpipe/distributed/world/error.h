@@ -16,6 +16,7 @@ enum class Fault {
   kTimeout,   // it did not send what others waited for in time
   kDisagree,  // it runs another model, balance, schedule or size
   kLeft,      // it closed its World while others still waited for it
+  kRefused,   // an argument was wrong there; the World goes on
 };
 
 // Returns the end of a sentence about a rank: "has failed", "has died", ...
@@ -39,7 +40,9 @@ struct RankFailure {
 
 // The exception that every rank throws after a failure of the world, except a
 // rank whose own exception is the cause: that rank throws its own exception.
-// The World cannot be used any more; leave, or make a new one.
+// The World cannot be used any more; leave, or make a new one. An exception is
+// Fault::kRefused: the call has changed nothing on any rank, and the World goes
+// on.
 class PeerError : public c10::DistError {
  public:
   PeerError(c10::SourceLocation location, RankFailure failure,

@@ -45,7 +45,8 @@ RankFailure decode_failure(const std::string& bytes) {
   RankFailure failure;
   std::size_t at = 0;
   const auto fault = take<int32_t>(bytes, at);
-  const bool known = 0 <= fault && fault <= static_cast<int32_t>(Fault::kLeft);
+  const bool known =
+      0 <= fault && fault <= static_cast<int32_t>(Fault::kRefused);
   if (known) failure.fault = static_cast<Fault>(fault);
   failure.rank = take<int32_t>(bytes, at);
   failure.reporter = take<int32_t>(bytes, at);

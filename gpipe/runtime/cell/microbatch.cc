@@ -38,8 +38,10 @@ void check_rows_of_whole(const Value& input, const Unsplit& unsplit) {
     TORCH_CHECK_VALUE(
         tensor.dim() > 0, element(input, k),
         " has no dimension 0 to split into micro-batches (a scalar); pass at "
-        "least a 1-dimensional tensor, or name the element in the option "
-        "unsplit");
+        "least a 1-dimensional tensor",
+        input.kind() == Value::Kind::kTensor
+            ? ""
+            : ", or name the element in the option unsplit");
     if (first == nullptr) first = &tensor;
     if (tensor.size(0) != first->size(0)) {
       std::ostringstream sizes;
