@@ -32,6 +32,7 @@
 
 #include "gpipe/processes/processes.h"
 #include "gpipe/program/working_directory.h"
+#include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 
 DEFINE_int32(nproc, 1, "Number of ranks on this machine.");
@@ -56,6 +57,7 @@ namespace {
 using gpipe::Exit;
 using gpipe::Processes;
 using gpipe::Stream;
+using gpipe::internal::refuse;
 using Clock = Processes::Clock;
 
 // The launcher's own exit codes. Otherwise it returns that of the first rank
@@ -67,14 +69,6 @@ constexpr int kSignal = 128;  // plus the number of the signal
 // Lines of stderr of a failed rank that are repeated at the end.
 constexpr std::size_t kLastLines = 20;
 constexpr std::size_t kLastLineBytes = 2000;
-
-// Throws a usage error.
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  throw std::invalid_argument(text.str());
-}
 
 // ---- The command line
 

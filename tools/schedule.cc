@@ -9,18 +9,15 @@
 //       --activation_mib=10 --memory_limit_mib=30
 #include "gpipe/schedule.h"
 
-#include <absl/strings/numbers.h>
-#include <absl/strings/str_join.h>
-#include <absl/strings/str_split.h>
-#include <absl/strings/string_view.h>
 #include <gflags/gflags.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -34,6 +31,8 @@
 #include "gpipe/program/working_directory.h"
 #include "gpipe/simulation.h"
 #include "gpipe/text/columns.h"
+#include "gpipe/text/lists.h"
+#include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 
 DEFINE_string(schedule, "1f1b", "The name of a schedule, see above.");
@@ -107,19 +106,12 @@ namespace {
 
 using gpipe::Schedule;
 using gpipe::Timeline;
+using gpipe::internal::refuse;
 using Table = std::vector<std::vector<std::string>>;
 
 constexpr char kAutomatic[] = "automatic";
 // Length of lists whose other entries are of little interest.
 constexpr std::size_t kMost = 6;
-
-// Throws a usage error.
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  throw std::invalid_argument(text.str());
-}
 
 // ---- The schedule
 
@@ -214,13 +206,9 @@ Schedule automatic() {
   const gpipe::Costs costs =
       costs_of(gpipe::breadth_first(rank_of_stage, FLAGS_microbatches));
   gpipe::AutomaticOptions options;
-  for (const absl::string_view item :
-       absl::StrSplit(FLAGS_memory_limit_mib, ',', absl::SkipEmpty())) {
-    double mib = 0;
-    if (!absl::SimpleAtod(item, &mib) || !(mib >= 0)) {
-      refuse("--memory_limit_mib=", FLAGS_memory_limit_mib, ": '",
-             std::string(item), "' is not a number of 0 or more");
-    }
+  for (const double mib :
+       gpipe::parse_amounts("memory_limit_mib", FLAGS_memory_limit_mib,
+                            std::numeric_limits<double>::infinity())) {
     options.memory_bytes.push_back(mib * 0x1p20);
   }
   const auto found = gpipe::automatic_schedule(
@@ -261,17 +249,9 @@ class PerStage {
   // Returns one number per stage, in stage order, or none if `text` is empty.
   std::vector<double> numbers(const std::string& flag, const std::string& text,
                               Share share, double unit = 1) const {
-    std::vector<double> list;
-    if (text.empty()) return list;
-    for (const absl::string_view item : absl::StrSplit(text, ',')) {
-      double number = 0;
-      if (!absl::SimpleAtod(item, &number) || !std::isfinite(number) ||
-          number < 0) {
-        refuse("--", flag, "=", text, ": '", std::string(item),
-               "' is not a number of 0 or more");
-      }
-      list.push_back(number * unit);
-    }
+    std::vector<double> list = gpipe::parse_amounts(flag, text);
+    if (list.empty()) return list;
+    for (double& number : list) number *= unit;
     const std::size_t stages = on_its_rank_.size();
     if (list.size() == 1) {
       const double number = list[0];
@@ -361,9 +341,9 @@ void print(const Table& table) {
 }
 
 std::string stages_of(const std::vector<gpipe::Span>& spans) {
-  std::set<int> stages;
+  std::set<int64_t> stages;
   for (const gpipe::Span& span : spans) stages.insert(span.action.stage);
-  return absl::StrJoin(stages, ",");
+  return gpipe::join({stages.begin(), stages.end()});
 }
 
 void print_ranks(const Timeline& timeline) {
@@ -453,12 +433,9 @@ void describe(const std::string& name, const Schedule& schedule,
 // Prints a table of the schedules in --compare, and a remark for each one that
 // is impossible. Returns the timelines of the others.
 std::vector<gpipe::NamedTimeline> compare() {
-  std::vector<std::string> names;
-  if (FLAGS_compare == "all") {
-    names = gpipe::schedule_names();
-  } else {
-    names = absl::StrSplit(FLAGS_compare, ',');
-  }
+  const std::vector<std::string> names = FLAGS_compare == "all"
+                                             ? gpipe::schedule_names()
+                                             : gpipe::split_list(FLAGS_compare);
   std::vector<gpipe::NamedTimeline> timelines;
   Table table = {{"schedule", "stages", "time", "bubble, of all time",
                   "of the work", "peak in flight", "peak memory"}};
@@ -528,7 +505,7 @@ void run() {
 std::string usage() {
   return "simulates a pipeline schedule, one of\n"
          "  " +
-         absl::StrJoin(gpipe::schedule_names(), ", ") +
+         gpipe::join(gpipe::schedule_names(), ", ") +
          ",\nor automatic, the best one that a search finds for the costs.\n\n"
          "Flags with seconds and bytes take a list with a number per stage, "
          "for example 1,2,1.5, or one number per rank, which is divided "

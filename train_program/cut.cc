@@ -6,6 +6,7 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/runtime/step/microbatch.h"
+#include "gpipe/text/lists.h"
 #include "train_program/parse.h"
 
 namespace gpipe::trainer {
@@ -70,7 +71,7 @@ Cut make_cut(const EngineOptions& options, const CutSources& sources) {
     cut.placement = Placement::kV;
   }
   const std::string balance = sources.of_first([&] {
-    return text_of(
+    return join(
         balance_of(options, sources, stages,
                    internal::rows_of_piece(sources.rows, options.chunks)));
   });

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "data/random.h"
+#include "gpipe/text/lists.h"
 #include "train_program/exit_code.h"
 #include "train_program/initial_weights.h"
 #include "train_program/make_task.h"
@@ -131,7 +132,7 @@ int run(const Options& options, Task& task, const Print& print) {
     return precision.prepare(task.train_batch(0, {0, rows})).input;
   };
   const auto engine = meeting->make_engine(options.engine, std::move(parts));
-  words[kBalance] = text_of(engine->balance());
+  words[kBalance] = join(engine->balance());
   say("layers per stage: " + words[kBalance]);
 
   const auto optimizer = make_optimizer(options.optimizer, engine->module());

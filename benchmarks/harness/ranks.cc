@@ -1,6 +1,5 @@
 #include "benchmarks/harness/ranks.h"
 
-#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/program/milliseconds.h"
+#include "gpipe/text/refuse.h"
 
 DEFINE_bool(
     distributed, false,
@@ -27,8 +27,8 @@ std::shared_ptr<Ranks> Ranks::connect() {
   if (!FLAGS_distributed) return nullptr;
   const auto timeout = milliseconds_of(FLAGS_timeout);
   if (timeout.count() <= 0) {
-    throw std::invalid_argument("--timeout=" + std::to_string(FLAGS_timeout) +
-                                ": expected a number of seconds above 0");
+    internal::refuse("--timeout=", std::to_string(FLAGS_timeout),
+                     ": expected a number of seconds above 0");
   }
   WorldOptions options = WorldOptions::from_environment();
   options.timeout = timeout;
