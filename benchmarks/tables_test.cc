@@ -1,6 +1,8 @@
 // Tests of the rows of all tables of the papers: properties that all tables
 // have, and a few published figures.
 
+#include "benchmarks/amoebanetd/tables.h"
+
 #include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,17 +17,13 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/amoebanetd_memory_rows.h"
-#include "benchmarks/amoebanetd_speed_rows.h"
 #include "benchmarks/harness/benchmark.h"
 #include "benchmarks/harness/experiment.h"
-#include "benchmarks/resnet101_accuracy_rows.h"
-#include "benchmarks/resnet101_speed_rows.h"
-#include "benchmarks/timeline_rows.h"
-#include "benchmarks/transformer_memory_rows.h"
-#include "benchmarks/transformer_speed_rows.h"
-#include "benchmarks/unet_memory_rows.h"
-#include "benchmarks/unet_speed_rows.h"
+#include "benchmarks/resnet101_accuracy/rows.h"
+#include "benchmarks/resnet101_speed/table.h"
+#include "benchmarks/transformer/tables.h"
+#include "benchmarks/unet/tables.h"
+#include "benchmarks/unet_timeline/rows.h"
 #include "gpipe/meta.h"
 #include "models/resnet.h"
 
@@ -163,7 +161,7 @@ TEST_P(TablesTest, RowsHaveMiniBatchesOfAnEpochAtMost) {
     for (const Experiment& row : size->experiments) {
       EXPECT_GE(row.batch_size, 1) << row.name;
       EXPECT_GE(row.chunks, 1) << row.name;
-      if (benchmark_.subject == TableKind::kMemory) continue;
+      if (benchmark_.table_kind == TableKind::kMemory) continue;
       EXPECT_LE(row.batch_size, size->samples_per_epoch) << row.name;
     }
     EXPECT_GT(size->epochs, size->skip_epochs);

@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "gpipe/schedule/parse_checkpoint.h"
+
 namespace gpipe::benchmarks {
 namespace {
 

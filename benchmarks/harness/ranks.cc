@@ -11,6 +11,7 @@
 
 #include "gpipe/distributed/gather.h"
 #include "gpipe/program/milliseconds.h"
+#include "gpipe/text/refuse.h"
 
 DEFINE_bool(
     distributed, false,
@@ -41,8 +42,8 @@ std::shared_ptr<Ranks> Ranks::connect() {
   if (!FLAGS_distributed) return nullptr;
   const auto timeout = milliseconds_of(FLAGS_timeout);
   if (timeout.count() <= 0) {
-    throw std::invalid_argument("--timeout=" + std::to_string(FLAGS_timeout) +
-                                ": expected a number of seconds above 0");
+    internal::refuse("--timeout=", std::to_string(FLAGS_timeout),
+                     ": expected a number of seconds above 0");
   }
   WorldOptions options = WorldOptions::from_environment();
   options.timeout = timeout;
