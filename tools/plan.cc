@@ -132,11 +132,12 @@ balancing::PlanOptions plan_options() {
       .bandwidth(FLAGS_bandwidth_gb * 1e9)
       .workers(FLAGS_workers)
       .profile(time_options());
-  if (FLAGS_schedule == "1f1b") {
+  const auto schedule = gpipe::with_value_error([] {
+    return gpipe::parse_choice("schedule", FLAGS_schedule,
+                               {"fill-drain", "1f1b"});
+  });
+  if (schedule == 1) {
     options.schedule(balancing::PlanSchedule::kOneForwardOneBackward);
-  } else if (FLAGS_schedule != "fill-drain") {
-    TORCH_CHECK_VALUE(false, "--schedule is '", FLAGS_schedule,
-                      "', but must be fill-drain or 1f1b");
   }
   if (!FLAGS_checkpoint.empty()) {
     options.checkpoints({gpipe::with_value_error(

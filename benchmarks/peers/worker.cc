@@ -40,9 +40,11 @@ DEFINE_int64(batch, 512, "Rows per mini-batch.");
 DEFINE_int64(depth, 32, "Levels, cells, blocks or layers of the model.");
 DEFINE_int64(width, 512, "Channels or features of the model.");
 DEFINE_int64(side, 64, "Pixels per side of an image, or tokens per sequence.");
-DEFINE_string(engine, "gpipe",
-              "gpipe: forward(), loss, backward(). Otherwise train_step() with "
-              "this schedule: 1f1b, zb-h1, ...");
+const std::string kEngineHelp =
+    "gpipe: forward(), loss, backward(). Otherwise train_step() with this "
+    "schedule: " +
+    gpipe::join(gpipe::schedule_names(), ", ") + ".";
+DEFINE_string(engine, "gpipe", kEngineHelp.c_str());
 DEFINE_bool(processes, false,
             "Run every partition in a process of its own, over Gloo. --engine "
             "must be a schedule.");
