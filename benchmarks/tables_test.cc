@@ -216,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(
                       &unet_speed_benchmark),
     [](const auto& of) { return of.param().program.name; });
 
-TEST(Resnet101SpeedRows, AreTorchgpipesAndGPipesFigures) {
+TEST(Resnet101SpeedBenchmark, AreTorchgpipesAndGPipesFigures) {
   const auto rows = resnet101_speed_benchmark().paper.experiments;
   EXPECT_THAT(names_of(rows),
               ElementsAre("baseline", "pipeline-1", "pipeline-2", "pipeline-4",
@@ -228,7 +228,7 @@ TEST(Resnet101SpeedRows, AreTorchgpipesAndGPipesFigures) {
   EXPECT_THAT(row.published, ElementsAre(411.662, 4.294, 2.891));
 }
 
-TEST(UnetSpeedRows, AreTorchgpipesFigures) {
+TEST(UnetSpeedBenchmark, AreTorchgpipesFigures) {
   const auto rows = unet_speed_benchmark().paper.experiments;
   EXPECT_THAT(find(rows, "baseline").published, ElementsAre(28.5, 1));
   const Experiment& row = find(rows, "pipeline-4");
@@ -237,7 +237,7 @@ TEST(UnetSpeedRows, AreTorchgpipesFigures) {
   EXPECT_THAT(row.published, ElementsAre(67.042, 2.352));
 }
 
-TEST(UnetMemoryRows, AreTorchgpipesFiguresInBytes) {
+TEST(UnetMemoryBenchmark, AreTorchgpipesFiguresInBytes) {
   const auto rows = unet_memory_benchmark().paper.experiments;
   EXPECT_THAT(find(rows, "baseline").published,
               ElementsAre(362.2e6, 20.3 * 1073741824));
@@ -249,7 +249,7 @@ TEST(UnetMemoryRows, AreTorchgpipesFiguresInBytes) {
   EXPECT_EQ(find(rows, "pipeline-4").checkpoint, Checkpoint::kExceptLast);
 }
 
-TEST(AmoebaNetSpeedRows, AreTorchgpipesAndGPipesFigures) {
+TEST(AmoebaNetSpeedBenchmark, AreTorchgpipesAndGPipesFigures) {
   const auto rows = amoebanetd_speed_benchmark().paper.experiments;
   EXPECT_THAT(
       names_of(rows),
@@ -268,7 +268,7 @@ TEST(AmoebaNetSpeedRows, AreTorchgpipesAndGPipesFigures) {
 }
 
 // A GB of GPipe is 10^9 bytes, a GiB of torchgpipe 2^30 bytes.
-TEST(AmoebaNetMemoryRows, AreTorchgpipesAndGPipesFiguresInBytes) {
+TEST(AmoebaNetMemoryBenchmark, AreTorchgpipesAndGPipesFiguresInBytes) {
   const auto rows = amoebanetd_memory_benchmark().paper.experiments;
   EXPECT_THAT(find(rows, "baseline").published,
               ElementsAre(81.5e6, 0.91 * 1073741824, std::nullopt, 82e6, 1.05e9,
@@ -281,7 +281,7 @@ TEST(AmoebaNetMemoryRows, AreTorchgpipesAndGPipesFiguresInBytes) {
                           1800e6, 24.62 * 1e9, 26.24 * 1e9));
 }
 
-TEST(TransformerSpeedRows, AreGPipesFigures) {
+TEST(TransformerSpeedBenchmark, AreGPipesFigures) {
   const auto rows = transformer_speed_benchmark().paper.experiments;
   const Experiment& row = find(rows, "n8m32");
   EXPECT_THAT(row.size, ElementsAre(48, 2048, 1024, 32000));
@@ -292,7 +292,7 @@ TEST(TransformerSpeedRows, AreGPipesFigures) {
   EXPECT_THAT(p100.published, ElementsAre(1.8));
 }
 
-TEST(TransformerMemoryRows, AreGPipesFiguresInBytes) {
+TEST(TransformerMemoryBenchmark, AreGPipesFiguresInBytes) {
   const auto rows = transformer_memory_benchmark().paper.experiments;
   EXPECT_THAT(names_of(rows), ElementsAre("naive-1", "pipeline-1", "pipeline-8",
                                           "pipeline-32", "pipeline-128"));

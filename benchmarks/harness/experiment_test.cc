@@ -5,8 +5,6 @@
 
 #include <stdexcept>
 
-#include "gpipe/schedule/parse_checkpoint.h"
-
 namespace gpipe::benchmarks {
 namespace {
 
@@ -51,15 +49,6 @@ TEST(SelectExperimentsTest, ListsThoseThatThereAreForAnUnknownOne) {
                  "pipeline-1, pipeline-2 and all");
   }
   EXPECT_THROW(select(""), std::invalid_argument);
-}
-
-TEST(CheckpointNameTest, GoesBothWays) {
-  for (const auto checkpoint :
-       {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-    EXPECT_EQ(parse_checkpoint(to_string(checkpoint)), checkpoint);
-  }
-  EXPECT_EQ(to_string(Checkpoint::kExceptLast), "except_last");
-  EXPECT_THROW(parse_checkpoint("sometimes"), std::invalid_argument);
 }
 
 }  // namespace

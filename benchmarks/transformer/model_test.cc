@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(TransformerRowsTest, BalancesAreEvenAndComplete) {
+TEST(TransformerModelTest, BalancesAreEvenAndComplete) {
   EXPECT_THAT(even_balance(3, 1), ElementsAre(9));
   EXPECT_THAT(even_balance(5, 2), ElementsAre(7, 6));
   EXPECT_THAT(even_balance(4, 4), ElementsAre(3, 2, 2, 4));
@@ -21,13 +21,13 @@ TEST(TransformerRowsTest, BalancesAreEvenAndComplete) {
             2 * 1663 + 3);
 }
 
-TEST(TransformerRowsTest, BlocksComeApartForMorePartitions) {
+TEST(TransformerModelTest, BlocksComeApartForMorePartitions) {
   EXPECT_THAT(even_balance(4, 8), ElementsAre(2, 1, 1, 1, 1, 1, 1, 3));
   EXPECT_THAT(even_balance(4, 5), ElementsAre(3, 2, 2, 1, 3));
 }
 
 // Table 1 of GPipe: 785.8M parameters for L = 13.
-TEST(TransformerRowsTest, ModelsAreThoseOfThePaper) {
+TEST(TransformerModelTest, ModelsAreThoseOfThePaper) {
   Experiment experiment;
   experiment.size = size_of(13, kGPipeShape);
   EXPECT_THAT(experiment.size, ElementsAre(13, 2048, 1024, 32000));

@@ -29,7 +29,7 @@ std::vector<int> counts_of_off(const std::vector<Experiment>& rows) {
   return counts;
 }
 
-TEST(TimelineRows, AllOnIsTheBaseAndEachMechanismIsOffByItself) {
+TEST(TimelineBenchmark, AllOnIsTheBaseAndEachMechanismIsOffByItself) {
   const Benchmark benchmark = timeline_benchmark();
   const auto& rows = benchmark.paper.experiments;
   EXPECT_EQ(rows.front().name, benchmark.base);
@@ -40,14 +40,14 @@ TEST(TimelineRows, AllOnIsTheBaseAndEachMechanismIsOffByItself) {
   EXPECT_FALSE(mechanisms_of(rows.at(4)).ordered_backward);
 }
 
-TEST(TimelineRows, TorchgpipesRowsAlwaysRecomputeEarly) {
+TEST(TimelineBenchmark, TorchgpipesRowsAlwaysRecomputeEarly) {
   for (const Experiment& row : timeline_benchmark().paper.experiments) {
     EXPECT_TRUE(!row.published.at(0) || mechanisms_of(row).early_recompute)
         << row.name;
   }
 }
 
-TEST(TimelineRows, BalancesAreOfTheWholeModelAtBothSizes) {
+TEST(TimelineBenchmark, BalancesAreOfTheWholeModelAtBothSizes) {
   const Benchmark benchmark = timeline_benchmark();
   for (const Workload* workload : {&benchmark.paper, &benchmark.small}) {
     const MetaGuard meta;
@@ -64,7 +64,7 @@ TEST(TimelineRows, BalancesAreOfTheWholeModelAtBothSizes) {
 
 // torchgpipe has 30.662 samples/s and 52.2 GiB without dependency, streams and
 // portals. That is 52 % of its 58.477 samples/s with all of them.
-TEST(TimelineRows, PublishedFiguresAreSpeedRatioAndBytes) {
+TEST(TimelineBenchmark, PublishedFiguresAreSpeedRatioAndBytes) {
   const Experiment row = timeline_benchmark().paper.experiments.at(6);
   ASSERT_EQ(row.name, "nor order");
   EXPECT_DOUBLE_EQ(row.published.at(0).value(), 30.662);
@@ -72,13 +72,13 @@ TEST(TimelineRows, PublishedFiguresAreSpeedRatioAndBytes) {
   EXPECT_DOUBLE_EQ(row.published.at(2).value(), 52.2 * 1073741824);
 }
 
-TEST(TimelineRows, TheYardstickIsTheModelOfTheRowsWithoutPipeline) {
+TEST(TimelineBenchmark, TheYardstickIsTheModelOfTheRowsWithoutPipeline) {
   const Experiment plain = timeline_yardstick();
   EXPECT_EQ(plain.partitions, 0);
   EXPECT_EQ(plain.size, timeline_benchmark().paper.experiments.front().size);
 }
 
-TEST(TimelineRows, NoOtherRowHasMechanisms) {
+TEST(TimelineBenchmark, NoOtherRowHasMechanisms) {
   Experiment row;
   row.name = "checkpoint-only";
   EXPECT_THROW(mechanisms_of(row), std::invalid_argument);
