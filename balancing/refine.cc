@@ -9,7 +9,7 @@
 #include <string>
 
 #include "balancing/chain/plain.h"
-#include "balancing/solver/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -30,25 +30,26 @@ int64_t layers_of(const Balance& balance) {
 }
 
 void check(const Starts& starts, const RefineOptions& options) {
-  if (starts.empty()) detail::refuse("there is no balance to start from");
+  if (starts.empty()) internal::refuse("there is no balance to start from");
   if (options.score_calls < 0) {
-    detail::refuse("score_calls is ", options.score_calls,
-                   ": it must not be negative");
+    internal::refuse("score_calls is ", options.score_calls,
+                     ": it must not be negative");
   }
   for (std::size_t k = 0; k < starts.size(); ++k) {
-    if (starts[k].empty()) detail::refuse("start ", k, " has no partitions");
+    if (starts[k].empty()) internal::refuse("start ", k, " has no partitions");
     for (std::size_t j = 0; j < starts[k].size(); ++j) {
       if (starts[k][j] < 1) {
-        detail::refuse("start ", k, " has ", starts[k][j],
-                       " layers in partition ", j,
-                       ": each needs a layer of its own");
+        internal::refuse("start ", k, " has ", starts[k][j],
+                         " layers in partition ", j,
+                         ": each needs a layer of its own");
       }
     }
     if (starts[k].size() != starts[0].size() ||
         layers_of(starts[k]) != layers_of(starts[0])) {
-      detail::refuse("start ", k, " cuts ", layers_of(starts[k]),
-                     " layers into ", starts[k].size(), " partitions, start 0 ",
-                     layers_of(starts[0]), " into ", starts[0].size());
+      internal::refuse("start ", k, " cuts ", layers_of(starts[k]),
+                       " layers into ", starts[k].size(),
+                       " partitions, start 0 ", layers_of(starts[0]), " into ",
+                       starts[0].size());
     }
   }
 }
@@ -82,8 +83,8 @@ class Refining {
     if (known != scores_.end()) return known->second;
     const double score = score_(balance);
     if (std::isnan(score)) {
-      detail::refuse("the score of the balance ", to_string(balance),
-                     " is nan");
+      internal::refuse("the score of the balance ", to_string(balance),
+                       " is nan");
     }
     scores_.emplace(balance, score);
     if (best_.empty() || score < best_score_) {

@@ -1,6 +1,8 @@
 // Tests of the rows of all tables of the papers: properties that all tables
 // have, and a few published figures.
 
+#include "benchmarks/amoebanetd/tables.h"
+
 #include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,17 +17,13 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/amoebanetd_memory_rows.h"
-#include "benchmarks/amoebanetd_speed_rows.h"
 #include "benchmarks/harness/benchmark.h"
 #include "benchmarks/harness/experiment.h"
-#include "benchmarks/resnet101_accuracy_rows.h"
-#include "benchmarks/resnet101_speed_rows.h"
-#include "benchmarks/timeline_rows.h"
-#include "benchmarks/transformer_memory_rows.h"
-#include "benchmarks/transformer_speed_rows.h"
-#include "benchmarks/unet_memory_rows.h"
-#include "benchmarks/unet_speed_rows.h"
+#include "benchmarks/resnet101_accuracy/rows.h"
+#include "benchmarks/resnet101_speed/table.h"
+#include "benchmarks/transformer/tables.h"
+#include "benchmarks/unet/tables.h"
+#include "benchmarks/unet_timeline/rows.h"
 #include "gpipe/meta.h"
 #include "models/resnet.h"
 
@@ -163,7 +161,7 @@ TEST_P(TablesTest, RowsHaveMiniBatchesOfAnEpochAtMost) {
     for (const Experiment& row : size->experiments) {
       EXPECT_GE(row.batch_size, 1) << row.name;
       EXPECT_GE(row.chunks, 1) << row.name;
-      if (benchmark_.subject == TableKind::kMemory) continue;
+      if (benchmark_.table_kind == TableKind::kMemory) continue;
       EXPECT_LE(row.batch_size, size->samples_per_epoch) << row.name;
     }
     EXPECT_GT(size->epochs, size->skip_epochs);
@@ -218,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(
                       &unet_speed_benchmark),
     [](const auto& of) { return of.param().program.name; });
 
-TEST(Resnet101SpeedRows, AreTorchgpipesAndGPipesFigures) {
+TEST(Resnet101SpeedBenchmark, AreTorchgpipesAndGPipesFigures) {
   const auto rows = resnet101_speed_benchmark().paper.experiments;
   EXPECT_THAT(names_of(rows),
               ElementsAre("baseline", "pipeline-1", "pipeline-2", "pipeline-4",
@@ -230,7 +228,7 @@ TEST(Resnet101SpeedRows, AreTorchgpipesAndGPipesFigures) {
   EXPECT_THAT(row.published, ElementsAre(411.662, 4.294, 2.891));
 }
 
-TEST(UnetSpeedRows, AreTorchgpipesFigures) {
+TEST(UnetSpeedBenchmark, AreTorchgpipesFigures) {
   const auto rows = unet_speed_benchmark().paper.experiments;
   EXPECT_THAT(find(rows, "baseline").published, ElementsAre(28.5, 1));
   const Experiment& row = find(rows, "pipeline-4");
@@ -239,7 +237,7 @@ TEST(UnetSpeedRows, AreTorchgpipesFigures) {
   EXPECT_THAT(row.published, ElementsAre(67.042, 2.352));
 }
 
-TEST(UnetMemoryRows, AreTorchgpipesFiguresInBytes) {
+TEST(UnetMemoryBenchmark, AreTorchgpipesFiguresInBytes) {
   const auto rows = unet_memory_benchmark().paper.experiments;
   EXPECT_THAT(find(rows, "baseline").published,
               ElementsAre(362.2e6, 20.3 * 1073741824));
@@ -251,7 +249,7 @@ TEST(UnetMemoryRows, AreTorchgpipesFiguresInBytes) {
   EXPECT_EQ(find(rows, "pipeline-4").checkpoint, Checkpoint::kExceptLast);
 }
 
-TEST(AmoebaNetSpeedRows, AreTorchgpipesAndGPipesFigures) {
+TEST(AmoebaNetSpeedBenchmark, AreTorchgpipesAndGPipesFigures) {
   const auto rows = amoebanetd_speed_benchmark().paper.experiments;
   EXPECT_THAT(
       names_of(rows),
@@ -270,7 +268,7 @@ TEST(AmoebaNetSpeedRows, AreTorchgpipesAndGPipesFigures) {
 }
 
 // A GB of GPipe is 10^9 bytes, a GiB of torchgpipe 2^30 bytes.
-TEST(AmoebaNetMemoryRows, AreTorchgpipesAndGPipesFiguresInBytes) {
+TEST(AmoebaNetMemoryBenchmark, AreTorchgpipesAndGPipesFiguresInBytes) {
   const auto rows = amoebanetd_memory_benchmark().paper.experiments;
   EXPECT_THAT(find(rows, "baseline").published,
               ElementsAre(81.5e6, 0.91 * 1073741824, std::nullopt, 82e6, 1.05e9,
@@ -283,7 +281,7 @@ TEST(AmoebaNetMemoryRows, AreTorchgpipesAndGPipesFiguresInBytes) {
                           1800e6, 24.62 * 1e9, 26.24 * 1e9));
 }
 
-TEST(TransformerSpeedRows, AreGPipesFigures) {
+TEST(TransformerSpeedBenchmark, AreGPipesFigures) {
   const auto rows = transformer_speed_benchmark().paper.experiments;
   const Experiment& row = find(rows, "n8m32");
   EXPECT_THAT(row.size, ElementsAre(48, 2048, 1024, 32000));
@@ -294,7 +292,7 @@ TEST(TransformerSpeedRows, AreGPipesFigures) {
   EXPECT_THAT(p100.published, ElementsAre(1.8));
 }
 
-TEST(TransformerMemoryRows, AreGPipesFiguresInBytes) {
+TEST(TransformerMemoryBenchmark, AreGPipesFiguresInBytes) {
   const auto rows = transformer_memory_benchmark().paper.experiments;
   EXPECT_THAT(names_of(rows), ElementsAre("naive-1", "pipeline-1", "pipeline-8",
                                           "pipeline-32", "pipeline-128"));

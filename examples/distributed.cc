@@ -25,18 +25,19 @@
 #include "gpipe/program/flags.h"
 #include "gpipe/program/milliseconds.h"
 #include "gpipe/schedule.h"
+#include "gpipe/text/lists.h"
 #include "models/transformer.h"
 
 DEFINE_int64(steps, 20, "Number of training steps.");
 DEFINE_int64(batch_size, 32, "Sequences per step, over all replicas.");
 DEFINE_int64(chunks, 8,
              "Number of micro-batches per replica's part of a batch.");
-DEFINE_string(schedule, "1f1b",
-              "The schedule: fill-drain, 1f1b, zb-h1, interleaved-1f1b, zbv, "
-              "...");
+const std::string kScheduleHelp =
+    "The schedule: " + gpipe::join(gpipe::schedule_names(), ", ") +
+    ". forward-only does not train.";
+DEFINE_string(schedule, "1f1b", kScheduleHelp.c_str());
 DEFINE_int64(stages_per_rank, 2,
-             "Number of stages per process, for schedules with a choice "
-             "(interleaved-1f1b, looped-bfs, zb-interleaved).");
+             "Number of stages per process, for schedules with a choice.");
 DEFINE_int64(data_parallel, 1,
              "Number of replicas of the pipeline. Each trains on its part of "
              "the batch. The number of processes must be a multiple of it.");

@@ -25,6 +25,7 @@
 
 #include "balancing/balancing.h"
 #include "data/augment_mask.h"
+#include "data/dice.h"
 #include "data/discs.h"
 #include "data/mask_folder.h"
 #include "data/random.h"
@@ -120,15 +121,9 @@ double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
   return sum / static_cast<double>(indices.size(0));
 }
 
-// Returns the mean Dice coefficient of the images. For the pixels A with
-// positive logits and the pixels B inside the mask, it is
-// 2 |A and B| / (|A| + |B|), or 1 if both are empty.
+// Returns the mean Dice coefficient of the images.
 torch::Tensor dice(const torch::Tensor& logits, const torch::Tensor& mask) {
-  const auto found = logits.gt(0).to(torch::kDouble).flatten(1);
-  const auto is = mask.to(found).flatten(1);
-  const auto both = (found * is).sum(1);
-  const auto sum = found.sum(1) + is.sum(1);
-  return torch::where(sum > 0, 2 * both / sum, torch::ones_like(sum)).mean();
+  return data::dice(logits, mask).mean();
 }
 
 double test(EitherPipeline& pipeline, const Images& images,

@@ -28,6 +28,7 @@
 
 #include "gpipe/processes/processes.h"
 #include "gpipe/program/working_directory.h"
+#include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 #include "tools/launch_flags.h"
 
@@ -36,6 +37,7 @@ namespace {
 using gpipe::Exit;
 using gpipe::Processes;
 using gpipe::Stream;
+using gpipe::internal::refuse;
 using Clock = Processes::Clock;
 
 // The launcher's own exit codes. Otherwise it returns that of the first rank

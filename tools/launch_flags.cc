@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <iostream>
 #include <optional>
-#include <sstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "gpipe/text/refuse.h"
 
 DEFINE_int32(nproc, 1, "Number of ranks on this machine.");
 DEFINE_int32(nnodes, 1,
@@ -29,14 +29,7 @@ DEFINE_double(grace, 5,
 
 namespace {
 
-// Throws a usage error.
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  throw std::invalid_argument(text.str());
-}
-
+using gpipe::internal::refuse;
 using Flag = gflags::CommandLineFlagInfo;
 
 bool is_ours(const Flag& flag) {

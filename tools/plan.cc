@@ -5,10 +5,7 @@
 //   ./bazelw run //tools:plan -- --profile=/folder/profile.json --batch=128
 #include "balancing/plan.h"
 
-#include <absl/strings/numbers.h>
-#include <absl/strings/str_join.h>
-#include <absl/strings/str_split.h>
-#include <absl/strings/string_view.h>
+#include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 #include <torch/types.h>
 #include <unistd.h>
@@ -19,14 +16,16 @@
 #include <exception>
 #include <iostream>
 #include <limits>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "balancing/infeasible.h"
 #include "balancing/profile.h"
 #include "gpipe/program/flags.h"
+#include "gpipe/program/parse.h"
 #include "gpipe/program/working_directory.h"
+#include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/text/lists.h"
 #include "models/named.h"
 
 namespace balancing = gpipe::balancing;
@@ -44,10 +43,10 @@ std::string usual_values(const std::vector<int64_t ModelOptions::*>& sizes) {
       }
     }
   }
-  return absl::StrJoin(values, ", ");
+  return gpipe::join(values, ", ");
 }
 
-const std::string kModels = absl::StrJoin(models::model_names(), ", ");
+const std::string kModels = gpipe::join(models::model_names(), ", ");
 const std::string kModelHelp = "The model: " + kModels + ".";
 const std::string kLayersHelp =
     "Number of layers of the model, or its convolutions per level. 0: " +
@@ -91,23 +90,14 @@ DEFINE_int64(workers, 0,
              "number for which this machine has cores.");
 DEFINE_double(timeout, 1, "Seconds to measure, for each number of chunks.");
 
-// Throws a usage error.
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  throw c10::ValueError({__func__, __FILE__, __LINE__}, text.str());
-}
-
 struct Subject {
   torch::nn::Sequential model;
   torch::Tensor input;
 };
 
 Subject make_subject() {
-  if (FLAGS_model.empty()) {
-    refuse("give a --model (", kModels, ") or a --profile");
-  }
+  TORCH_CHECK_VALUE(!FLAGS_model.empty(), "give a --model (", kModels,
+                    ") or a --profile");
   ModelOptions options = models::default_options(FLAGS_model);
   options.sequence = FLAGS_size;
   if (FLAGS_layers > 0) options.layers = options.convolutions = FLAGS_layers;
@@ -118,19 +108,6 @@ Subject make_subject() {
           text ? torch::randint(options.vocabulary, {FLAGS_batch, FLAGS_size},
                                 torch::kLong)
                : torch::rand({FLAGS_batch, 3, FLAGS_size, FLAGS_size})};
-}
-
-std::vector<int64_t> numbers(const std::string& list) {
-  std::vector<int64_t> result;
-  if (list.empty()) return result;
-  for (const absl::string_view item : absl::StrSplit(list, ',')) {
-    int64_t number = 0;
-    if (!absl::SimpleAtoi(item, &number)) {
-      refuse("--chunks=", list, ": '", item, "' is not a number");
-    }
-    result.push_back(number);
-  }
-  return result;
 }
 
 // Returns options that print the progress if stderr is a terminal.
@@ -147,32 +124,32 @@ balancing::TimeOptions time_options() {
 
 balancing::PlanOptions plan_options() {
   balancing::PlanOptions options;
-  options.chunks(numbers(FLAGS_chunks))
+  options
+      .chunks(gpipe::with_value_error(
+          [] { return gpipe::parse_numbers("chunks", FLAGS_chunks); }))
       .param_scale(FLAGS_param_scale)
       .latency(FLAGS_latency)
       .bandwidth(FLAGS_bandwidth_gb * 1e9)
       .workers(FLAGS_workers)
       .profile(time_options());
-  if (FLAGS_schedule == "1f1b") {
+  const auto schedule = gpipe::with_value_error([] {
+    return gpipe::parse_choice("schedule", FLAGS_schedule,
+                               {"fill-drain", "1f1b"});
+  });
+  if (schedule == 1) {
     options.schedule(balancing::PlanSchedule::kOneForwardOneBackward);
-  } else if (FLAGS_schedule != "fill-drain") {
-    refuse("--schedule is '", FLAGS_schedule,
-           "', but must be fill-drain or 1f1b");
   }
-  if (FLAGS_checkpoint.empty()) return options;
-  for (const auto mode : options.checkpoints()) {
-    if (FLAGS_checkpoint == gpipe::to_string(mode)) {
-      return options.checkpoints({mode});
-    }
+  if (!FLAGS_checkpoint.empty()) {
+    options.checkpoints({gpipe::with_value_error(
+        [] { return gpipe::parse_checkpoint(FLAGS_checkpoint); })});
   }
-  refuse("--checkpoint is '", FLAGS_checkpoint,
-         "', but must be always, except_last or never");
+  return options;
 }
 
 void run() {
-  if (FLAGS_batch < 1 || FLAGS_size < 1 || FLAGS_partitions < 1) {
-    refuse("--batch, --size and --partitions must be at least 1");
-  }
+  TORCH_CHECK_VALUE(
+      FLAGS_batch >= 1 && FLAGS_size >= 1 && FLAGS_partitions >= 1,
+      "--batch, --size and --partitions must be at least 1");
   if (!FLAGS_write_profile.empty()) {
     const auto [model, input] = make_subject();
     balancing::write_profile(balancing::profile(model, input, time_options()),
@@ -192,11 +169,7 @@ void run() {
     const auto [model, input] = make_subject();
     plan = balancing::plan(model, input, devices, options);
   }
-  std::cout << plan << "balance: ";
-  for (std::size_t j = 0; j < plan.balance.size(); ++j) {
-    std::cout << (j ? "," : "") << plan.balance[j];
-  }
-  std::cout << "\n";
+  std::cout << plan << "balance: " << gpipe::join(plan.balance) << "\n";
 }
 
 int main(int argc, char** argv) {
@@ -204,7 +177,7 @@ int main(int argc, char** argv) {
     gpipe::enter_working_directory();
     if (!gpipe::read_flags(&argc, &argv, "plans a pipeline", "tools/plan"))
       return 0;
-    if (argc > 1) refuse(argv[1], ": options are --name=value");
+    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     run();
   } catch (const c10::ValueError& error) {  // a wrong flag or file
     std::cerr << "plan: " << error.what_without_backtrace() << "\n";

@@ -9,15 +9,15 @@
 //       --activation_mib=10 --memory_limit_mib=30
 #include "gpipe/schedule.h"
 
-#include <absl/strings/str_join.h>
-#include <absl/strings/str_split.h>
 #include <gflags/gflags.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
@@ -30,6 +30,8 @@
 #include "gpipe/program/working_directory.h"
 #include "gpipe/simulation.h"
 #include "gpipe/text/columns.h"
+#include "gpipe/text/lists.h"
+#include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 #include "tools/schedule_flags.h"
 
@@ -52,18 +54,11 @@ namespace {
 
 using gpipe::Schedule;
 using gpipe::Timeline;
+using gpipe::internal::refuse;
 using Table = std::vector<std::vector<std::string>>;
 
 // Length of lists whose other entries are of little interest.
 constexpr std::size_t kMost = 6;
-
-// Throws a usage error.
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  throw std::invalid_argument(text.str());
-}
 
 // Prints a table whose first column holds names.
 void print(const Table& table) {
@@ -75,9 +70,9 @@ void print(const Table& table) {
 }
 
 std::string stages_of(const std::vector<gpipe::Span>& spans) {
-  std::set<int> stages;
+  std::set<int64_t> stages;
   for (const gpipe::Span& span : spans) stages.insert(span.action.stage);
-  return absl::StrJoin(stages, ",");
+  return gpipe::join({stages.begin(), stages.end()});
 }
 
 void print_ranks(const Timeline& timeline) {
@@ -167,12 +162,9 @@ void describe(const std::string& name, const Schedule& schedule,
 // Prints a table of the schedules in --compare, and a remark for each one that
 // is impossible. Returns the timelines of the others.
 std::vector<gpipe::NamedTimeline> compare() {
-  std::vector<std::string> names;
-  if (FLAGS_compare == "all") {
-    names = gpipe::schedule_names();
-  } else {
-    names = absl::StrSplit(FLAGS_compare, ',');
-  }
+  const std::vector<std::string> names = FLAGS_compare == "all"
+                                             ? gpipe::schedule_names()
+                                             : gpipe::split_list(FLAGS_compare);
   std::vector<gpipe::NamedTimeline> timelines;
   Table table = {{"schedule", "stages", "time", "bubble, of all time",
                   "of the work", "peak in flight", "peak memory"}};
@@ -242,7 +234,7 @@ void run() {
 std::string usage() {
   return "simulates a pipeline schedule, one of\n"
          "  " +
-         absl::StrJoin(gpipe::schedule_names(), ", ") +
+         gpipe::join(gpipe::schedule_names(), ", ") +
          ",\nor automatic, the best one that a search finds for the costs.\n\n"
          "Flags with seconds and bytes take a list with a number per stage, "
          "for example 1,2,1.5, or one number per rank, which is divided "

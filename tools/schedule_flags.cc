@@ -1,21 +1,20 @@
 #include "tools/schedule_flags.h"
 
-#include <absl/strings/numbers.h>
-#include <absl/strings/str_split.h>
-#include <absl/strings/string_view.h>
 #include <gflags/gflags.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
 #include <stdexcept>
 #include <vector>
 
+#include "gpipe/text/lists.h"
+#include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 
 DEFINE_string(csv, "",
@@ -73,14 +72,7 @@ DEFINE_string(weight_activation_mib, "",
 namespace {
 
 using gpipe::Schedule;
-
-// Throws a usage error.
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  throw std::invalid_argument(text.str());
-}
+using gpipe::internal::refuse;
 
 // The meaning of a single number in a flag.
 enum class Share {
@@ -102,17 +94,9 @@ class PerStage {
   // Returns one number per stage, in stage order, or none if `text` is empty.
   std::vector<double> numbers(const std::string& flag, const std::string& text,
                               Share share, double unit = 1) const {
-    std::vector<double> list;
-    if (text.empty()) return list;
-    for (const absl::string_view item : absl::StrSplit(text, ',')) {
-      double number = 0;
-      if (!absl::SimpleAtod(item, &number) || !std::isfinite(number) ||
-          number < 0) {
-        refuse("--", flag, "=", text, ": '", std::string(item),
-               "' is not a number of 0 or more");
-      }
-      list.push_back(number * unit);
-    }
+    std::vector<double> list = gpipe::parse_amounts(flag, text);
+    if (list.empty()) return list;
+    for (double& number : list) number *= unit;
     const std::size_t stages = on_its_rank_.size();
     if (list.size() == 1) {
       const double number = list[0];
@@ -239,13 +223,9 @@ Schedule automatic() {
   const gpipe::Costs costs =
       costs_of(gpipe::breadth_first(rank_of_stage, FLAGS_microbatches));
   gpipe::AutomaticOptions options;
-  for (const absl::string_view item :
-       absl::StrSplit(FLAGS_memory_limit_mib, ',', absl::SkipEmpty())) {
-    double mib = 0;
-    if (!absl::SimpleAtod(item, &mib) || !(mib >= 0)) {
-      refuse("--memory_limit_mib=", FLAGS_memory_limit_mib, ": '",
-             std::string(item), "' is not a number of 0 or more");
-    }
+  for (const double mib :
+       gpipe::parse_amounts("memory_limit_mib", FLAGS_memory_limit_mib,
+                            std::numeric_limits<double>::infinity())) {
     options.memory_bytes.push_back(mib * 0x1p20);
   }
   const auto found = gpipe::automatic_schedule(

@@ -6,6 +6,7 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/schedule.h"
+#include "gpipe/text/lists.h"
 #include "train_program/parse.h"
 
 namespace gpipe::train_program {
@@ -69,9 +70,8 @@ Cut make_cut(const Options& options, const CutSources& sources) {
     cut.placement = Placement::kV;
   }
   const std::string balance = sources.of_first([&] {
-    return text_of(
-        balance_of(options, sources, stages,
-                   rows_per_microbatch(sources.rows, options.chunks)));
+    return join(balance_of(options, sources, stages,
+                           rows_per_microbatch(sources.rows, options.chunks)));
   });
   cut.balance = parse_numbers("balance", balance);
   return cut;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "data/checksum.h"
+#include "gpipe/text/lists.h"
 #include "models/named.h"
-#include "train_program/parse.h"
 #include "weights/names.h"
 #include "weights/safetensors.h"
 #include "weights/state_dict.h"
@@ -48,11 +48,12 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
                                     const std::string& model_name,
                                     const std::string& path,
                                     const std::string& skip) {
-  const std::vector<std::string> beginnings = split(skip);
+  const std::vector<std::string> beginnings = split_list(skip);
   const auto is_skipped = [&](const std::string& name) {
-    return std::any_of(
-        beginnings.begin(), beginnings.end(),
-        [&](const std::string& each) { return begins_with(name, each); });
+    return std::any_of(beginnings.begin(), beginnings.end(),
+                       [&](const std::string& each) {
+                         return !each.empty() && begins_with(name, each);
+                       });
   };
   const StateDict before = state_dict(*model);
   StateDict wanted;

@@ -16,11 +16,8 @@ namespace gpipe::train_program {
 std::vector<int64_t> parse_numbers(const std::string& flag,
                                    const std::string& text);
 
-// Returns a list like "10,12,9".
-std::string text_of(const std::vector<int64_t>& numbers);
-
-// Returns the devices of a list like "cuda:0,cuda:1,cpu", or none for "".
-// Throws c10::ValueError if a part is not a device of this machine.
+// Returns the devices of a list like "cuda:0,cuda:1,cpu" or "0,1", or none for
+// "". Throws c10::ValueError if a part is not a device of this machine.
 std::vector<c10::Device> parse_devices(const std::string& text);
 
 // Returns the first of `devices`. If there are none, returns the first
@@ -30,8 +27,5 @@ c10::Device first_device(const std::vector<c10::Device>& devices);
 // Returns the mode for never, except_last or always. Throws c10::ValueError for
 // any other name.
 Checkpoint parse_checkpoint(const std::string& name);
-
-// Returns the parts between commas, or none for "".
-std::vector<std::string> split(const std::string& text);
 
 }  // namespace gpipe::train_program

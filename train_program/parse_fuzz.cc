@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "gpipe/testing/fuzz/check.h"
+#include "gpipe/text/lists.h"
 #include "train_program/parse.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
@@ -19,13 +20,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   fuzz_parser<c10::ValueError>(
       size, limits, [&] { return parse_numbers("balance", text); },
       [&](const std::vector<int64_t>& numbers) {
-        fuzz_check(parse_numbers("balance", text_of(numbers)) == numbers,
+        fuzz_check(parse_numbers("balance", gpipe::join(numbers)) == numbers,
                    "numbers are read as they were written");
       });
   fuzz_parser<c10::ValueError>(
       size, limits, [&] { return parse_devices(text); },
       [&](const std::vector<c10::Device>& devices) {
-        fuzz_check(devices.size() == split(text).size(),
+        fuzz_check(devices.size() == gpipe::split_list(text).size(),
                    "a device for each part");
       });
   fuzz_parser<c10::ValueError>(

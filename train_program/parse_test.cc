@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/text/lists.h"
 #include "weights/testing/files.h"
 
 namespace gpipe::train_program {
@@ -14,7 +15,7 @@ using gpipe::testing::value_error_of;
 
 TEST(ParseTest, Numbers) {
   EXPECT_EQ(parse_numbers("balance", "10,2"), (std::vector<int64_t>{10, 2}));
-  EXPECT_EQ(text_of({10, 2}), "10,2");
+  EXPECT_EQ(join({10, 2}), "10,2");
   EXPECT_TRUE(parse_numbers("balance", "").empty());
   for (const char* text : {"1,,2", "1.5", "a", "1 2"}) {
     EXPECT_NE(value_error_of([&] {

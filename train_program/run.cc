@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "data/random.h"
+#include "gpipe/text/lists.h"
 #include "train_program/engine.h"
 #include "train_program/exit_code.h"
 #include "train_program/initial_weights.h"
@@ -128,7 +129,7 @@ int run(const Options& options, Task& task, const Print& print) {
     return precision.prepare(task.train_batch(0, {0, rows})).input;
   };
   const auto engine = make_engine(processes, options, std::move(parts));
-  flags[kBalance] = text_of(engine->module().balance());
+  flags[kBalance] = join(engine->module().balance());
   say("layers per stage: " + flags[kBalance]);
 
   const auto optimizer = make_optimizer(options, engine->module());

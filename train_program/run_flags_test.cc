@@ -11,14 +11,14 @@ namespace {
 
 using gpipe::testing::value_error_of;
 
-TEST(RunWordsTest, AreReadAsTheyWereWritten) {
+TEST(RunFlagsTest, AreReadAsTheyWereWritten) {
   const FlagValues flags{
       {"--model", ""}, {"--resume", "a=b\nc"}, {"--lr", "0.1"}};
   EXPECT_EQ(parse_flag_values(bytes_of(flags)), flags);
   EXPECT_EQ(parse_flag_values(bytes_of({})), FlagValues());
 }
 
-TEST(RunWordsTest, WhatDiffersFromTheFirstProcessIsNamedWithBothValues) {
+TEST(RunFlagsTest, WhatDiffersFromTheFirstProcessIsNamedWithBothValues) {
   const FlagValues first{{"--lr", "0.1"},
                          {"--model", "unet"},
                          {"--seed", "1"},

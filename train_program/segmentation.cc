@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "data/augment_mask.h"
+#include "data/dice.h"
 #include "data/discs.h"
 #include "data/mask_folder.h"
 #include "data/random.h"
@@ -157,17 +158,15 @@ std::unique_ptr<Task> segmentation(const Options& options) {
 
 Score score_of_masks(const at::Tensor& output, const at::Tensor& target) {
   Score score;
+  const at::Tensor dice = data::dice(output, target);
   for (int64_t i = 0; i < target.size(0); ++i) {
     const at::Tensor mask = target[i].to(at::kDouble);
     if (mask.lt(0).any().item<bool>()) continue;
     const at::Tensor logits = output[i].to(at::kDouble);
-    const at::Tensor found = logits.gt(0).to(at::kDouble);
-    const double both = (found * mask).sum().item<double>();
-    const double sum = (found.sum() + mask.sum()).item<double>();
     score.items += 1;
     score.loss +=
         F::binary_cross_entropy_with_logits(logits, mask).item<double>();
-    score.value += sum > 0 ? 2 * both / sum : 1;
+    score.value += dice[i].item<double>();
   }
   return score;
 }

@@ -16,9 +16,8 @@ namespace gpipe::train_program {
 std::unique_ptr<Task> segmentation(const Options& options);
 
 // Returns the score of logits for masks, both [rows, 1, height, width]. Images
-// with a negative mask do not count. The Dice coefficient of A, the pixels with
-// positive logits, and B, the pixels inside the mask, is
-// 2 |A and B| / (|A| + |B|), or 1 if both are empty. Thread-safe.
+// with a negative mask do not count. The value is the sum of the images' Dice
+// coefficients (data/dice.h). Thread-safe.
 Score score_of_masks(const at::Tensor& output, const at::Tensor& target);
 
 }  // namespace gpipe::train_program

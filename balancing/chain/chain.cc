@@ -9,7 +9,7 @@
 #include "balancing/chain/paths.h"
 #include "balancing/chain/search.h"
 #include "balancing/chain/ties.h"
-#include "balancing/solver/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -37,10 +37,10 @@ StageCost cost_of(const Chain& chain, const detail::SkipsByPop& skips,
 
 void keep_for(Chain& chain, ChainSchedule schedule,
               ChainCheckpoint checkpoint) {
-  if (chain.devices.empty()) detail::refuse("there are no devices");
+  if (chain.devices.empty()) internal::refuse("there are no devices");
   if (chain.microbatches < 1) {
-    detail::refuse("there are ", chain.microbatches,
-                   " micro-batches: there must be at least 1");
+    internal::refuse("there are ", chain.microbatches,
+                     " micro-batches: there must be at least 1");
   }
   const auto partitions = static_cast<int64_t>(chain.devices.size());
   chain.graphs_kept.clear();
@@ -67,16 +67,17 @@ StageCost stage_cost(const Chain& chain, int64_t partition, int64_t first,
   const auto partitions = static_cast<int64_t>(chain.devices.size());
   const auto layers = static_cast<int64_t>(chain.layers.size());
   if (partition < 0 || partition >= partitions) {
-    detail::refuse("there is no partition ", partition, " of ", partitions);
+    internal::refuse("there is no partition ", partition, " of ", partitions);
   }
   if (first < 0 || first >= last || last > layers) {
-    detail::refuse("there is no block [", first, ", ", last, ") of ", layers,
-                   " layers");
+    internal::refuse("there is no block [", first, ", ", last, ") of ", layers,
+                     " layers");
   }
   if (partition > 0 && first == 0) {
-    detail::refuse("partition ", partition,
-                   " cannot begin at layer 0: the partitions before it need a "
-                   "layer each");
+    internal::refuse(
+        "partition ", partition,
+        " cannot begin at layer 0: the partitions before it need a "
+        "layer each");
   }
   return cost_of(chain, detail::SkipsByPop(chain), partition, first, last);
 }
@@ -101,10 +102,10 @@ double makespan(const Chain& chain, const std::vector<int64_t>& balance) {
 }
 
 double makespan(const std::vector<StageCost>& stages, int64_t microbatches) {
-  if (stages.empty()) detail::refuse("there are no stages");
+  if (stages.empty()) internal::refuse("there are no stages");
   if (microbatches < 1) {
-    detail::refuse("there are ", microbatches,
-                   " micro-batches: there must be at least 1");
+    internal::refuse("there are ", microbatches,
+                     " micro-batches: there must be at least 1");
   }
   double sum = 0, forward = 0, backward = 0;
   for (const StageCost& stage : stages) {

@@ -3,11 +3,13 @@
 #include <cmath>
 #include <cstddef>
 
-#include "balancing/solver/refuse.h"
 #include "balancing/solver/sums.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing::detail {
 namespace {
+
+using internal::refuse;
 
 template <typename... Place>
 void check_number(double value, const Place&... place) {

@@ -9,8 +9,8 @@
 
 #include "balancing/solver/caps.h"
 #include "balancing/solver/evening.h"
-#include "balancing/solver/refuse.h"
 #include "balancing/solver/sums.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -20,14 +20,14 @@ using detail::Sums;
 void check(const std::vector<double>& forward,
            const std::vector<double>& backward, int64_t microbatches) {
   if (forward.size() != backward.size()) {
-    detail::refuse("there are ", forward.size(), " forward costs and ",
-                   backward.size(), " backward costs: each layer has both");
+    internal::refuse("there are ", forward.size(), " forward costs and ",
+                     backward.size(), " backward costs: each layer has both");
   }
   detail::check_costs(forward, "forward cost");
   detail::check_costs(backward, "backward cost");
   if (microbatches < 1) {
-    detail::refuse("there are ", microbatches,
-                   " micro-batches: there must be at least 1");
+    internal::refuse("there are ", microbatches,
+                     " micro-batches: there must be at least 1");
   }
 }
 

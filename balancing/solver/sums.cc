@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstddef>
 
-#include "balancing/solver/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing::detail {
+
+using internal::refuse;
 
 int common_shift(const std::vector<const std::vector<double>*>& lists) {
   double largest = 0;

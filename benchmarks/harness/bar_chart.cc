@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
-#include <stdexcept>
 
+#include "gpipe/text/format.h"
+#include "gpipe/text/refuse.h"
 #include "gpipe/text/xml.h"
 
 namespace gpipe::benchmarks {
@@ -33,11 +33,7 @@ constexpr char kStyle[] =
     ".axis { stroke: #444; stroke-width: 1 }\n"
     "</style>\n";
 
-std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", value);
-  return text.data();
-}
+std::string number(double value) { return format("%.2f", value); }
 
 std::string text_at(double x, double y, const char* style,
                     const std::string& text) {
@@ -76,16 +72,14 @@ double tallest_of(const BarChart& chart) {
   double tallest = 0;
   for (const auto& group : chart.groups) {
     if (group.values.size() > chart.series.size()) {
-      throw std::invalid_argument(
-          "bar chart: '" + group.name + "' has " +
-          std::to_string(group.values.size()) + " values for " +
-          std::to_string(chart.series.size()) + " series");
+      internal::refuse("bar chart: '", group.name, "' has ",
+                       group.values.size(), " values for ", chart.series.size(),
+                       " series");
     }
     for (const auto& value : group.values) {
       if (value && !(*value >= 0 && std::isfinite(*value))) {
-        throw std::invalid_argument("bar chart: '" + group.name + "' has " +
-                                    std::to_string(*value) +
-                                    ", but bars are of 0 or more");
+        internal::refuse("bar chart: '", group.name, "' has ",
+                         std::to_string(*value), ", but bars are of 0 or more");
       }
       tallest = std::max(tallest, value.value_or(0));
     }

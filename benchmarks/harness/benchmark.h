@@ -50,7 +50,7 @@ struct Workload {
 struct Benchmark {
   Program program;
   std::string title;
-  TableKind subject = TableKind::kSpeed;  // decides the default mode
+  TableKind table_kind = TableKind::kSpeed;  // decides the default mode
   // The column name for Experiment::size, "(L, D)"; "" if all sizes are equal.
   std::string size_column;
   std::vector<PublishedColumn> published;

@@ -17,14 +17,6 @@ class MissingDevices : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Parses a list of devices: "0,1" (accelerators), "cuda:0,cuda:1" or "cpu". ""
-// means every accelerator of the machine or, if there is none, the CPU. A
-// device may be listed several times: partitions then share it.
-//
-// Throws std::invalid_argument if an entry is not a device, or if the
-// accelerator does not exist.
-std::vector<c10::Device> parse_devices(const std::string& text);
-
 // Returns a device per partition: the first ones of `devices`. If `devices` is
 // a single CPU, all partitions get it.
 //

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/runtime/device/memory_kind.h"
+#include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 
 namespace gpipe::benchmarks {
@@ -35,9 +35,9 @@ std::vector<c10::Device> meta_devices(int64_t count) {
   if (count == 0) return {c10::Device(c10::kMeta)};
   constexpr int64_t kMost = std::numeric_limits<c10::DeviceIndex>::max() + 1;
   if (count > kMost) {
-    throw std::invalid_argument("a dry run of " + std::to_string(count) +
-                                " partitions: LibTorch can number at most " +
-                                std::to_string(kMost) + " devices");
+    internal::refuse("a dry run of ", count,
+                     " partitions: LibTorch can number at most ", kMost,
+                     " devices");
   }
   std::vector<c10::Device> devices;
   for (int64_t index = 0; index < count; ++index) {

@@ -10,7 +10,6 @@
 #include <torch/version.h>
 
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
@@ -21,6 +20,7 @@
 
 #include "benchmarks/harness/git.h"
 #include "benchmarks/harness/nvidia.h"
+#include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -170,12 +170,10 @@ std::string joined(
 
 std::string Environment::warning() const {
   if (load <= 0.25 * cores) return "";
-  char text[160];
-  std::snprintf(text, sizeof(text),
-                "Other work kept %.1f of %d cores busy at the start: "
-                "do not trust these times.",
-                load, cores);
-  return text;
+  return format(
+      "Other work kept %.1f of %d cores busy at the start: do not trust these "
+      "times.",
+      load, cores);
 }
 
 std::string Environment::to_string() const { return joined(facts, "\n"); }
@@ -190,9 +188,7 @@ Environment describe_environment() {
   facts.emplace_back("cores", std::to_string(environment.cores));
   facts.emplace_back("threads", std::to_string(at::get_num_threads()));
   environment.load = busy_cores();
-  char load[32];
-  std::snprintf(load, sizeof(load), "%.2f", environment.load);
-  facts.emplace_back("load", load);
+  facts.emplace_back("load", format("%.2f", environment.load));
   facts.emplace_back("accelerators", accelerators());
   for (const auto& fact : nvidia_facts()) facts.push_back(fact);
   facts.emplace_back("libtorch", TORCH_VERSION);

@@ -37,8 +37,4 @@ struct Experiment {
 std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
                                            const std::string& names);
 
-// Parses "always", "except_last" or "never". Throws std::invalid_argument,
-// naming --checkpoint, for another text.
-Checkpoint parse_checkpoint(const std::string& text);
-
 }  // namespace gpipe::benchmarks

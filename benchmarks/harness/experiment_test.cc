@@ -51,14 +51,5 @@ TEST(SelectExperimentsTest, ListsThoseThatThereAreForAnUnknownOne) {
   EXPECT_THROW(select(""), std::invalid_argument);
 }
 
-TEST(CheckpointNameTest, GoesBothWays) {
-  for (const auto checkpoint :
-       {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-    EXPECT_EQ(parse_checkpoint(to_string(checkpoint)), checkpoint);
-  }
-  EXPECT_EQ(to_string(Checkpoint::kExceptLast), "except_last");
-  EXPECT_THROW(parse_checkpoint("sometimes"), std::invalid_argument);
-}
-
 }  // namespace
 }  // namespace gpipe::benchmarks

@@ -4,10 +4,10 @@
 #include <map>
 #include <set>
 #include <sstream>
-#include <stdexcept>
 
 #include "benchmarks/harness/statistics.h"
 #include "gpipe/summary.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -55,9 +55,8 @@ std::vector<balancing::LayerTime> times_by_kind(
     const std::vector<std::string>& timed,
     const std::vector<balancing::LayerTime>& times) {
   if (timed.size() != times.size()) {
-    throw std::invalid_argument("there are " + std::to_string(times.size()) +
-                                " times, but kinds of " +
-                                std::to_string(timed.size()) + " layers");
+    internal::refuse("there are ", times.size(), " times, but kinds of ",
+                     timed.size(), " layers");
   }
   struct Times {
     std::vector<double> forward, backward;
@@ -71,7 +70,7 @@ std::vector<balancing::LayerTime> times_by_kind(
   for (const std::string& kind : kinds) {
     const auto found = by_kind.find(kind);
     if (found == by_kind.end()) {
-      throw std::invalid_argument("no layer was timed that is a " + kind);
+      internal::refuse("no layer was timed that is a ", kind);
     }
     result.push_back(
         {median(found->second.forward), median(found->second.backward)});

@@ -4,16 +4,16 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "balancing/threads_scope.h"
-#include "benchmarks/harness/devices.h"
 #include "benchmarks/harness/layer_kinds.h"
-#include "benchmarks/harness/parse.h"
 #include "gpipe/meta.h"
+#include "gpipe/program/parse.h"
+#include "gpipe/text/format.h"
+#include "gpipe/text/lists.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -68,13 +68,11 @@ std::string size_text(const Experiment& experiment) {
 std::string note_on(const Experiment& experiment, const Experiment& timed,
                     const Kinds& kinds, const balancing::Profile& profile) {
   const LayerTime sum = total(profile.times);
-  char text[200];
-  std::snprintf(
-      text, sizeof(text),
-      " on %s%s, %lld rows: %zu layers of %zu kinds take %.3g s forward "
+  const std::string text = format(
+      " on %s%s, %ld rows: %zu layers of %zu kinds take %.3g s forward "
       "and %.3g s backward.",
       profile.device.c_str(), profile.device == "cpu" ? " (one thread)" : "",
-      static_cast<long long>(profile.rows), kinds.size(),
+      profile.rows, kinds.size(),
       std::set<std::string>(kinds.begin(), kinds.end()).size(), sum.forward,
       sum.backward);
   return size_text(experiment) +
@@ -94,7 +92,7 @@ LayerProfile profile_layers(const Benchmark& benchmark,
       most_shallow(benchmark, workload, experiment, kinds);
   const Kinds timed = kinds_of(benchmark, workload, shallow);
   balancing::Profile profile;
-  const c10::Device device = chosen ? *chosen : parse_devices("").front();
+  const c10::Device device = chosen ? *chosen : all_devices().front();
   profile.device = device.str();
   {
     const balancing::ThreadsScope one_thread(

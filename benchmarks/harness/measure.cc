@@ -99,7 +99,7 @@ Outcome measure(const Benchmark& benchmark, const Workload& workload,
         " of each of " + std::to_string(ranks->size()) + " processes";
   }
   outcome.threads = trainee.threads;
-  outcome.samples = benchmark.subject == TableKind::kMemory
+  outcome.samples = benchmark.table_kind == TableKind::kMemory
                         ? outcome.experiment.batch_size
                         : workload.samples_per_epoch;
   log_settings(outcome);

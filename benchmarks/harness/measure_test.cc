@@ -58,7 +58,7 @@ TEST(MeasureTest, ADurationPerEpochThatIsNotSkipped) {
 
 TEST(MeasureTest, AnEpochOfAMemoryTableIsAMiniBatch) {
   Benchmark benchmark = make_benchmark();
-  benchmark.subject = TableKind::kMemory;
+  benchmark.table_kind = TableKind::kMemory;
   EXPECT_EQ(run(benchmark, kPlain).samples, 8);
 }
 

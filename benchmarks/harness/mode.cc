@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "benchmarks/harness/parse.h"
+#include "gpipe/text/lists.h"
 
 namespace gpipe::benchmarks {
 
@@ -18,9 +18,9 @@ std::string to_string(Mode mode) {
   return "unknown";
 }
 
-Mode parse_mode(const std::string& text, TableKind subject,
+Mode parse_mode(const std::string& text, TableKind table_kind,
                 bool enough_accelerators) {
-  const bool memory = subject == TableKind::kMemory;
+  const bool memory = table_kind == TableKind::kMemory;
   switch (
       parse_choice("mode", text, {"auto", "measure", "simulate", "dry_run"})) {
     case 0:

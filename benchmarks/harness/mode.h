@@ -16,7 +16,7 @@ enum class Mode {
 // "dry-run".
 std::string to_string(Mode mode);
 
-// The subject of a table.
+// The quantity that a table is about.
 enum class TableKind { kSpeed, kMemory };
 
 // Parses --mode=auto|measure|simulate|dry_run. auto means kDryRun for a memory
@@ -25,7 +25,7 @@ enum class TableKind { kSpeed, kMemory };
 //
 // Throws std::invalid_argument for another text, and for simulate on a memory
 // table, since the simulator computes times only.
-Mode parse_mode(const std::string& text, TableKind subject,
+Mode parse_mode(const std::string& text, TableKind table_kind,
                 bool enough_accelerators);
 
 // Parses --scale=auto|paper|small and returns true for small. auto means small

@@ -33,7 +33,7 @@ std::string measured_note(const Benchmark& benchmark,
   const std::string epochs = "epochs " +
                              std::to_string(options.skip_epochs + 1) + " to " +
                              std::to_string(options.epochs);
-  if (benchmark.subject == TableKind::kMemory) {
+  if (benchmark.table_kind == TableKind::kMemory) {
     return "Measured over " + std::to_string(options.epochs) +
            " training steps: the peak memory of all tensors.";
   }

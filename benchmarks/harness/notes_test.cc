@@ -68,7 +68,7 @@ TEST(NotesTest, TellsThatRowsHaveOneBatch) {
 
 TEST(NotesTest, AMemoryTableSaysNothingOnSpeeds) {
   Benchmark benchmark = make_benchmark();
-  benchmark.subject = TableKind::kMemory;
+  benchmark.table_kind = TableKind::kMemory;
   const auto notes = notes_for(benchmark, make_options(Mode::kMeasure));
   EXPECT_THAT(notes,
               AllOf(Contains("On CPUs: all partitions share one memory."),

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "benchmarks/harness/figures.h"
-#include "benchmarks/harness/parse.h"
+#include "gpipe/text/lists.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -187,7 +187,7 @@ void add_published(const Benchmark& benchmark, bool speed, Columns* columns) {
 }  // namespace
 
 bool tells_speed(const Benchmark& benchmark, Mode mode) {
-  return benchmark.subject == TableKind::kSpeed && mode != Mode::kDryRun;
+  return benchmark.table_kind == TableKind::kSpeed && mode != Mode::kDryRun;
 }
 
 Table outcome_table(const Benchmark& benchmark, Mode mode,

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "benchmarks/harness/json.h"
-#include "benchmarks/harness/parse.h"
+#include "gpipe/text/lists.h"
 
 DEFINE_string(format, "text",
               "The format of the printed table: text, markdown, json (Google "
@@ -75,6 +75,19 @@ void print_environment(const std::string& program,
       std::cout << (chosen_format() == 1 ? to_markdown(table) : to_csv(table));
   }
   finish();
+}
+
+int run_table_program(int argc, char** argv, const Program& program,
+                      const std::function<std::vector<Table>()>& measure) {
+  return run_program(argc, argv, program, [&] {
+    check_format();
+    const std::vector<Table> tables = measure();
+    const Environment environment = describe_environment();
+    for (const Table& table : tables) {
+      print_table(table, program.name, environment);
+    }
+    return kOk;
+  });
 }
 
 }  // namespace gpipe::benchmarks

@@ -1,9 +1,12 @@
 // Printing of results, in the format that --format selects.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "benchmarks/harness/environment.h"
+#include "benchmarks/harness/program.h"
 #include "benchmarks/harness/table.h"
 
 namespace gpipe::benchmarks {
@@ -25,5 +28,10 @@ void print_table(const Table& table, const std::string& program,
 // Throws std::runtime_error if stdout cannot be written.
 void print_environment(const std::string& program,
                        const Environment& environment);
+
+// run_program() for a `measure` that returns tables. Checks --format before the
+// work, and prints the tables with the environment after it.
+int run_table_program(int argc, char** argv, const Program& program,
+                      const std::function<std::vector<Table>()>& measure);
 
 }  // namespace gpipe::benchmarks

@@ -7,7 +7,8 @@
 #include <system_error>
 #include <utility>
 
-#include "benchmarks/harness/parse.h"
+#include "gpipe/text/lists.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
 
@@ -20,14 +21,14 @@ OutputFile::OutputFile(const std::string& flag, std::string path,
       std::any_of(endings.begin(), endings.end(),
                   [this](const auto& ending) { return ends_in(ending); });
   if (!known) {
-    throw std::invalid_argument(told + "expected a name that ends in " +
-                                join(endings, " or "));
+    internal::refuse(told, "expected a name that ends in ",
+                     join(endings, " or "));
   }
   std::error_code ignored;
   const bool existed = std::filesystem::exists(path_, ignored);
   if (!std::ofstream(path_, std::ios::app)) {
-    throw std::invalid_argument(
-        told + "cannot be written; does the folder exist, and is it yours?");
+    internal::refuse(
+        told, "cannot be written; does the folder exist, and is it yours?");
   }
   // The run may end before it writes the file: leave no empty file behind.
   if (!existed) std::filesystem::remove(path_, ignored);

@@ -2,9 +2,14 @@
 
 #include <gflags/gflags.h>
 
-#include "benchmarks/harness/bar_chart.h"
-#include "benchmarks/harness/plot.h"
+#include <algorithm>
+#include <optional>
+
+#include "benchmarks/harness/figures.h"
+#include "benchmarks/harness/outcome_table.h"
 #include "gpipe/simulation.h"
+#include "gpipe/text/format.h"
+#include "gpipe/text/units.h"
 
 DEFINE_string(plot, "",
               "File (.svg) for a bar chart of the speed-ups or of the memory, "
@@ -14,6 +19,52 @@ DEFINE_string(timeline, "",
               "a trace (.json) for ui.perfetto.dev.");
 
 namespace gpipe::benchmarks {
+namespace {
+
+Figure main_figure(const Benchmark& benchmark, Mode mode) {
+  if (tells_speed(benchmark, mode)) return Figure::kSpeedUp;
+  const auto publishes = [&](Figure figure) {
+    return std::any_of(
+        benchmark.published.begin(), benchmark.published.end(),
+        [figure](const auto& column) { return column.figure == figure; });
+  };
+  return !publishes(Figure::kTotalBytes) && publishes(Figure::kActivationBytes)
+             ? Figure::kActivationBytes
+             : Figure::kTotalBytes;
+}
+
+std::string two_decimals(double value) { return format("%.2f", value); }
+
+}  // namespace
+
+BarChart chart_of(const Benchmark& benchmark, Mode mode,
+                  const std::vector<Outcome>& outcomes) {
+  const Figure figure = main_figure(benchmark, mode);
+  BarChart chart;
+  chart.title = benchmark.title;
+  chart.axis = to_string(figure);
+  chart.base = is_bytes(figure) ? 2 : 10;
+  chart.text = is_bytes(figure) ? bytes_text : two_decimals;
+  chart.series = {"gpipe, " + to_string(mode)};
+  std::vector<size_t> columns;
+  for (size_t i = 0; i < benchmark.published.size(); ++i) {
+    if (benchmark.published[i].figure != figure) continue;
+    chart.series.push_back(benchmark.published[i].name);
+    columns.push_back(i);
+  }
+  for (const Outcome& outcome : outcomes) {
+    auto& group = chart.groups.emplace_back();
+    group.name = outcome.experiment.name;
+    group.values = {
+        figure_of(figure, outcome, base_of(benchmark, outcome, outcomes))};
+    const auto& published = outcome.experiment.published;
+    for (const size_t i : columns) {
+      group.values.push_back(i < published.size() ? published[i]
+                                                  : std::nullopt);
+    }
+  }
+  return chart;
+}
 
 Pictures::Pictures()
     : plot_("plot", FLAGS_plot, {".svg"}),

@@ -3,12 +3,20 @@
 
 #include <vector>
 
+#include "benchmarks/harness/bar_chart.h"
 #include "benchmarks/harness/benchmark.h"
 #include "benchmarks/harness/mode.h"
 #include "benchmarks/harness/outcome.h"
 #include "benchmarks/harness/output_file.h"
 
 namespace gpipe::benchmarks {
+
+// Returns a chart with a group of bars per outcome: gpipe's figure, labelled
+// with its mode, and each published column of the same figure. The figure is
+// the speed-up. For memory it is the total, or the activations if only these
+// are published.
+BarChart chart_of(const Benchmark& benchmark, Mode mode,
+                  const std::vector<Outcome>& outcomes);
 
 // The pictures that --plot and --timeline ask for.
 class Pictures {
@@ -19,7 +27,7 @@ class Pictures {
 
   bool wants_timelines() const { return timeline_.is_wanted(); }
 
-  // Writes the pictures that were asked for: the chart of plot.h, and the
+  // Writes the pictures that were asked for: chart_of(), and the
   // timelines of the outcomes that have one, on a common time scale. Throws
   // std::runtime_error if a file cannot be written.
   void write(const Benchmark& benchmark, Mode mode,

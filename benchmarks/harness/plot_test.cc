@@ -1,7 +1,7 @@
-#include "benchmarks/harness/plot.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "benchmarks/harness/pictures.h"
 
 namespace gpipe::benchmarks {
 namespace {

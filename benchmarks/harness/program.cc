@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -12,6 +11,8 @@
 #include <stdexcept>
 
 #include "gpipe/program/working_directory.h"
+#include "gpipe/text/format.h"
+#include "gpipe/text/refuse.h"
 
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
@@ -34,10 +35,7 @@ bool asks_for_help(int argc, char** argv) {
 std::string default_of(const gflags::CommandLineFlagInfo& flag) {
   if (flag.default_value.empty()) return "''";
   if (flag.type != "double") return flag.default_value;
-  char text[32];
-  std::snprintf(text, sizeof(text), "%g",
-                std::strtod(flag.default_value.c_str(), nullptr));
-  return text;
+  return format("%g", std::strtod(flag.default_value.c_str(), nullptr));
 }
 
 // Prints the names in lines of up to 80 characters.
@@ -113,9 +111,8 @@ int run_program(int argc, char** argv, const Program& program,
     gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
     google::InitGoogleLogging(argv[0]);
     if (argc > 1) {
-      throw std::invalid_argument(
-          "unexpected argument '" + std::string(argv[1]) +
-          "': every option is a flag, --name=value; see --help");
+      internal::refuse("unexpected argument '", argv[1],
+                       "': every option is a flag, --name=value; see --help");
     }
     return body();
   } catch (const std::invalid_argument& error) {

@@ -2,8 +2,9 @@
 
 #include <glog/logging.h>
 
-#include <cstdio>
 #include <utility>
+
+#include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -18,12 +19,9 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 std::string progress_line(const std::string& label, double seconds,
                           int64_t epoch, int64_t epochs, double done_of_epoch,
                           double samples_per_second) {
-  char buffer[160];
-  std::snprintf(buffer, sizeof(buffer),
-                " | epoch %lld/%lld (%.0f%%) | %.1f samples/s",
-                static_cast<long long>(epoch), static_cast<long long>(epochs),
-                100 * done_of_epoch, samples_per_second);
-  std::string line = label + " | " + clock_text(seconds) + buffer;
+  std::string line = label + " | " + clock_text(seconds) +
+                     format(" | epoch %ld/%ld (%.0f%%) | %.1f samples/s", epoch,
+                            epochs, 100 * done_of_epoch, samples_per_second);
   const double done = (static_cast<double>(epoch - 1) + done_of_epoch) /
                       static_cast<double>(epochs);
   if (done > 0) {

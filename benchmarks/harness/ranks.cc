@@ -1,8 +1,6 @@
 #include "benchmarks/harness/ranks.h"
 
-#include <iterator>
-#include <sstream>
-#include <stdexcept>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +9,8 @@
 
 #include "gpipe/distributed/gather.h"
 #include "gpipe/program/milliseconds.h"
+#include "gpipe/text/lists.h"
+#include "gpipe/text/refuse.h"
 
 DEFINE_bool(
     distributed, false,
@@ -23,26 +23,13 @@ DEFINE_double(timeout, 60,
               "a row that rank 0 measures alone.");
 
 namespace gpipe::benchmarks {
-namespace {
 
-// Numbers as text, and back.
-std::string text_of(const std::vector<int64_t>& numbers) {
-  std::ostringstream text;
-  for (const int64_t each : numbers) text << each << " ";
-  return text.str();
-}
-std::vector<int64_t> numbers_of(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<int64_t>(stream), {}};
-}
-
-}  // namespace
 std::shared_ptr<Ranks> Ranks::connect() {
   if (!FLAGS_distributed) return nullptr;
   const auto timeout = milliseconds_of(FLAGS_timeout);
   if (timeout.count() <= 0) {
-    throw std::invalid_argument("--timeout=" + std::to_string(FLAGS_timeout) +
-                                ": expected a number of seconds above 0");
+    internal::refuse("--timeout=", std::to_string(FLAGS_timeout),
+                     ": expected a number of seconds above 0");
   }
   WorldOptions options = WorldOptions::from_environment();
   options.timeout = timeout;
@@ -62,7 +49,7 @@ void Ranks::fail(const std::string& what) {
 }
 
 std::vector<int64_t> Ranks::of_first(const std::vector<int64_t>& numbers) {
-  return numbers_of(exchange(text_of(numbers)).front());
+  return parse_numbers("", exchange(join(numbers)).front());
 }
 
 std::vector<DeviceMemory> Ranks::gather(const std::vector<DeviceMemory>& own) {
@@ -77,8 +64,8 @@ std::vector<DeviceMemory> Ranks::gather(const std::vector<DeviceMemory>& own) {
     return value < 0 ? std::nullopt : std::make_optional(value);
   };
   std::vector<DeviceMemory> all;
-  for (const std::string& theirs : exchange(text_of(numbers))) {
-    const std::vector<int64_t> values = numbers_of(theirs);
+  for (const std::string& theirs : exchange(join(numbers))) {
+    const std::vector<int64_t> values = parse_numbers("", theirs);
     for (auto value = values.begin(); value != values.end();) {
       DeviceMemory& memory = all.emplace_back();
       for (int64_t* const into :

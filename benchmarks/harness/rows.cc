@@ -1,10 +1,10 @@
 #include "benchmarks/harness/rows.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <tuple>
 
-#include "benchmarks/harness/parse.h"
+#include "gpipe/text/lists.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -15,8 +15,8 @@ int64_t batch_size_of(const std::vector<Experiment>& all,
       all.begin(), all.end(),
       [&](const Experiment& experiment) { return experiment.name == name; });
   if (found == all.end()) {
-    throw std::invalid_argument("--same_batch: there is no experiment '" +
-                                name + "' to take it from; give --batch_size");
+    internal::refuse("--same_batch: there is no experiment '", name,
+                     "' to take it from; give --batch_size");
   }
   return found->batch_size;
 }
@@ -30,9 +30,8 @@ void check_balance(const Settings& settings,
         return row.partitions == static_cast<int64_t>(balance.size());
       });
   if (!fits) {
-    throw std::invalid_argument("--balance=" + join(balance) +
-                                ": no chosen experiment has " +
-                                std::to_string(balance.size()) + " partitions");
+    internal::refuse("--balance=", join(balance), ": no chosen experiment has ",
+                     balance.size(), " partitions");
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +27,7 @@
 #include "benchmarks/harness/simulate.h"
 #include "benchmarks/harness/table.h"
 #include "gpipe/meta.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -135,9 +135,8 @@ int run_table(const Benchmark& benchmark) {
   }
   const Pictures pictures;
   if (pictures.wants_timelines() && options.mode != Mode::kSimulate) {
-    throw std::invalid_argument(
-        "--timeline is for --mode=simulate; this run is " +
-        to_string(options.mode));
+    internal::refuse("--timeline is for --mode=simulate; this run is ",
+                     to_string(options.mode));
   }
   if (options.plan_only) return print_plan(benchmark, options);
   use_kernels(options.settings);

@@ -13,6 +13,7 @@
 
 #include "benchmarks/harness/links.h"
 #include "gpipe/meta.h"
+#include "gpipe/text/refuse.h"
 
 DECLARE_bool(distributed);
 
@@ -90,16 +91,14 @@ void check_balance(const Benchmark& benchmark, const RunOptions& options) {
 // Returns --skip_epochs or, if it is -1, the workload's number.
 int64_t parse_skip_epochs(int64_t of_workload, const RunOptions& options) {
   if (FLAGS_skip_epochs < -1) {
-    throw std::invalid_argument(
-        "--skip_epochs=" + std::to_string(FLAGS_skip_epochs) +
+    internal::refuse(
+        "--skip_epochs=", FLAGS_skip_epochs,
         ": expected a number of epochs, or -1 for the experiment's");
   }
   if (FLAGS_skip_epochs < 0) return std::min(of_workload, options.epochs - 1);
   if (options.mode == Mode::kMeasure && FLAGS_skip_epochs >= options.epochs) {
-    throw std::invalid_argument(
-        "--skip_epochs=" + std::to_string(FLAGS_skip_epochs) +
-        " leaves none of " + std::to_string(options.epochs) +
-        " epochs to measure");
+    internal::refuse("--skip_epochs=", FLAGS_skip_epochs, " leaves none of ",
+                     options.epochs, " epochs to measure");
   }
   return FLAGS_skip_epochs;
 }
@@ -107,9 +106,8 @@ int64_t parse_skip_epochs(int64_t of_workload, const RunOptions& options) {
 // Throws std::invalid_argument if `value` is negative, infinite or NaN.
 void check_number(const char* flag, double value) {
   if (std::isfinite(value) && value >= 0) return;
-  throw std::invalid_argument("--" + std::string(flag) + "=" +
-                              std::to_string(value) +
-                              ": expected a number, 0 or above");
+  internal::refuse("--", flag, "=", std::to_string(value),
+                   ": expected a number, 0 or above");
 }
 
 // Returns the options of a simulation. Measures nothing.
@@ -126,9 +124,8 @@ SimulateOptions parse_simulate_options(const Settings& settings) {
   check_number("device_speed", options.device_speed);
   check_number("profile_seconds", options.profile_seconds);
   if (options.profile_rows < 1) {
-    throw std::invalid_argument(
-        "--profile_rows=" + std::to_string(options.profile_rows) +
-        ": expected a number above 0");
+    internal::refuse("--profile_rows=", options.profile_rows,
+                     ": expected a number above 0");
   }
   if (FLAGS_measure_links && settings.devices.size() < 2) {
     throw std::invalid_argument(
@@ -159,7 +156,7 @@ RunOptions parse_run_options(const Benchmark& benchmark) {
                     [](const c10::Device& device) { return !device.is_cpu(); });
   const auto chosen =
       select_experiments(benchmark.paper.experiments, FLAGS_experiment);
-  options.mode = parse_mode(FLAGS_mode, benchmark.subject,
+  options.mode = parse_mode(FLAGS_mode, benchmark.table_kind,
                             accelerators >= most_partitions(chosen));
   options.small = parse_scale(FLAGS_scale, options.mode, accelerators > 0);
   const Workload& workload = options.workload(benchmark);
@@ -175,9 +172,9 @@ RunOptions parse_run_options(const Benchmark& benchmark) {
     measure_links(options.settings, &options.simulate);
   }
   if (FLAGS_distributed && options.mode != Mode::kMeasure) {
-    throw std::invalid_argument(
+    internal::refuse(
         "--distributed is for --mode=measure; this run "
-        "is " +
+        "is ",
         to_string(options.mode));
   }
   if (!only_prints) options.ranks = Ranks::connect();

@@ -67,7 +67,7 @@ Benchmark make_benchmark() {
 
 Benchmark make_memory_benchmark() {
   Benchmark benchmark = make_benchmark();
-  benchmark.subject = TableKind::kMemory;
+  benchmark.table_kind = TableKind::kMemory;
   return benchmark;
 }
 

@@ -2,14 +2,15 @@
 
 #include <ATen/Context.h>
 
-#include <stdexcept>
 #include <utility>
 
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
-#include "benchmarks/harness/devices.h"
-#include "benchmarks/harness/parse.h"
+#include "gpipe/program/parse.h"
+#include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/text/lists.h"
+#include "gpipe/text/refuse.h"
 
 DEFINE_string(devices, "",
               "Devices of the partitions: numbers of accelerators (0,1,2), or "
@@ -35,10 +36,9 @@ namespace {
 
 std::optional<int64_t> unless_zero(const char* flag, int64_t value) {
   if (value < 0) {
-    throw std::invalid_argument("--" + std::string(flag) + "=" +
-                                std::to_string(value) +
-                                ": expected a number above 0, or 0 for the "
-                                "experiment's");
+    internal::refuse("--", flag, "=", value,
+                     ": expected a number above 0, or 0 for the "
+                     "experiment's");
   }
   return value > 0 ? std::optional<int64_t>(value) : std::nullopt;
 }
@@ -48,6 +48,7 @@ std::optional<int64_t> unless_zero(const char* flag, int64_t value) {
 Settings parse_settings() {
   Settings settings;
   settings.devices = parse_devices(FLAGS_devices);
+  if (settings.devices.empty()) settings.devices = all_devices();
   settings.batch_size = unless_zero("batch_size", FLAGS_batch_size);
   settings.chunks = unless_zero("chunks", FLAGS_chunks);
   settings.balance_by_time = FLAGS_balance == "auto";
@@ -71,9 +72,8 @@ void check_layers(const Settings& settings, int64_t layers) {
     if (left < 0) break;
   }
   if (settings.balance.empty() || left == 0) return;
-  throw std::invalid_argument("--balance=" + join(settings.balance) +
-                              ": the model has " + std::to_string(layers) +
-                              " layers, and the numbers must add up to that");
+  internal::refuse("--balance=", join(settings.balance), ": the model has ",
+                   layers, " layers, and the numbers must add up to that");
 }
 
 void use_kernels(const Settings& settings) {

@@ -10,6 +10,7 @@
 #include <gflags/gflags.h>
 
 #include "benchmarks/harness/devices.h"
+#include "gpipe/program/parse.h"
 
 DECLARE_string(devices);
 DECLARE_string(balance);

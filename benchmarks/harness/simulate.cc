@@ -1,26 +1,18 @@
 #include "benchmarks/harness/simulate.h"
 
 #include <cstddef>
-#include <cstdio>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "balancing/plan.h"
 #include "benchmarks/harness/layer_profile.h"
-#include "benchmarks/harness/links.h"
 #include "benchmarks/harness/mode.h"
 #include "benchmarks/harness/step_costs.h"
+#include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {
 namespace {
-
-template <typename... Numbers>
-std::string format(const char* pattern, Numbers... numbers) {
-  char text[400];
-  std::snprintf(text, sizeof(text), pattern, numbers...);
-  return text;
-}
 
 // Returns the figure of the first published column with samples per second.
 std::optional<double> published_speed(const Benchmark& benchmark,
@@ -48,6 +40,42 @@ const Experiment* yardstick(const Benchmark& benchmark,
 
 }  // namespace
 
+double chosen_speed(const SimulateOptions& options, bool small,
+                    std::vector<std::string>* notes) {
+  if (options.device_speed > 0) {
+    notes->push_back(
+        format("Devices are assumed to be %g times as fast as the profiled "
+               "one.",
+               options.device_speed));
+    return options.device_speed;
+  }
+  if (!small) return 0;
+  notes->emplace_back(
+      "Devices are assumed to be as fast as the profiled one: published speeds "
+      "are of other sizes.");
+  return 1;
+}
+
+double speed_as_published(const balancing::Profile& profile,
+                          const Experiment& experiment, const Link& link,
+                          double published, const std::string& whose,
+                          std::vector<std::string>* notes) {
+  const double speed =
+      speed_for(profile, experiment, link,
+                static_cast<double>(experiment.batch_size) / published);
+  notes->push_back(
+      format("Devices are assumed to be %.4g times as fast as the profiled "
+             "one: then %s has %s %g samples/s.",
+             speed, experiment.name.c_str(), whose.c_str(), published));
+  return speed;
+}
+
+std::string links_text(const Link& link) {
+  return format("Links: %g us and ", 1e6 * link.latency) +
+         (link.bandwidth > 0 ? format("%g GB/s", 1e-9 * link.bandwidth)
+                             : "no limit to their bandwidth");
+}
+
 Simulator::Simulator(const Benchmark& benchmark, const Workload& workload,
                      SimulateOptions options)
     : benchmark_(benchmark), workload_(workload), options_(options) {}
@@ -58,8 +86,7 @@ Outcome Simulator::simulate(const Experiment& experiment) {
   outcome.mode = Mode::kSimulate;
   outcome.experiment = with_balance(experiment);
   outcome.timeline =
-      simulate_step(profile_of(experiment), outcome.experiment,
-                    {options_.latency, options_.bandwidth}, speed);
+      simulate_step(profile_of(experiment), outcome.experiment, link(), speed);
   outcome.samples = experiment.batch_size;
   outcome.durations = {{outcome.timeline->makespan, 0}};
   return outcome;
@@ -67,11 +94,7 @@ Outcome Simulator::simulate(const Experiment& experiment) {
 
 std::vector<std::string> Simulator::notes() const {
   std::vector<std::string> notes = notes_;
-  std::string links = "Links: " + format("%g us", 1e6 * options_.latency);
-  links += options_.bandwidth > 0
-               ? format(" and %g GB/s", 1e-9 * options_.bandwidth)
-               : " and no limit to their bandwidth";
-  notes.push_back(links +
+  notes.push_back(links_text(link()) +
                   "; copies overlap with computation. Times are proportional "
                   "to rows.");
   return notes;
@@ -117,20 +140,9 @@ Experiment Simulator::with_balance(Experiment experiment) {
 
 double Simulator::device_speed() {
   if (device_speed_ > 0) return device_speed_;
-  device_speed_ = options_.device_speed;
-  if (device_speed_ > 0) {
-    notes_.push_back(
-        format("Devices are assumed to be %g times as fast as the "
-               "profiled one.",
-               device_speed_));
-    return device_speed_;
-  }
-  if (&workload_ != &benchmark_.paper) {
-    notes_.emplace_back(
-        "Devices are assumed to be as fast as the profiled one: published "
-        "speeds are of other sizes.");
-    return device_speed_ = 1;
-  }
+  device_speed_ =
+      chosen_speed(options_, &workload_ != &benchmark_.paper, &notes_);
+  if (device_speed_ > 0) return device_speed_;
   const Experiment* const known = yardstick(benchmark_, workload_);
   if (!known) {
     notes_.push_back(
@@ -138,15 +150,9 @@ double Simulator::device_speed() {
         "published figure says how fast they were.");
     return device_speed_ = 1;
   }
-  const double published = *published_speed(benchmark_, *known);
-  const Link link{options_.latency, options_.bandwidth};
-  device_speed_ = speed_for(profile_of(*known), with_balance(*known), link,
-                            static_cast<double>(known->batch_size) / published);
-  notes_.push_back(
-      format("Devices are assumed to be %.4g times as fast as the profiled "
-             "one: then %s has its published %g samples/s.",
-             device_speed_, known->name.c_str(), published));
-  return device_speed_;
+  return device_speed_ = speed_as_published(
+             profile_of(*known), with_balance(*known), link(),
+             *published_speed(benchmark_, *known), "its published", &notes_);
 }
 
 }  // namespace gpipe::benchmarks

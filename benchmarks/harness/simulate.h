@@ -12,6 +12,7 @@
 
 #include "balancing/profile.h"
 #include "benchmarks/harness/benchmark.h"
+#include "benchmarks/harness/links.h"
 #include "benchmarks/harness/outcome.h"
 
 namespace gpipe::benchmarks {
@@ -41,6 +42,24 @@ struct SimulateOptions {
   double device_speed = 0;
 };
 
+// The following functions describe their result by a sentence in `notes`.
+
+// Returns the speed of the devices if it does not follow from a published
+// speed: the option, or 1 for a reduced workload (`small`). Otherwise returns 0
+// and adds nothing.
+double chosen_speed(const SimulateOptions& options, bool small,
+                    std::vector<std::string>* notes);
+
+// Returns the speed at which `experiment` has `published` samples per second.
+// `whose`: the owner of this figure, "its published". Throws as speed_for().
+double speed_as_published(const balancing::Profile& profile,
+                          const Experiment& experiment, const Link& link,
+                          double published, const std::string& whose,
+                          std::vector<std::string>* notes);
+
+// Returns "Links: 10 us and 10 GB/s".
+std::string links_text(const Link& link);
+
 // A simulator that keeps the profiles of a run: one per size of the model. Not
 // thread-safe. Profiling restores LibTorch's default generators afterwards.
 class Simulator {
@@ -68,6 +87,7 @@ class Simulator {
   std::vector<int64_t> balance_of(const Experiment& experiment);
   Experiment with_balance(Experiment experiment);
   double device_speed();
+  Link link() const { return {options_.latency, options_.bandwidth}; }
 
   const Benchmark& benchmark_;
   const Workload& workload_;

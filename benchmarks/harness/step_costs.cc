@@ -9,6 +9,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -19,16 +20,14 @@ void check(const balancing::Profile& profile,
   const auto layers = static_cast<int64_t>(profile.times.size());
   const auto sum = std::accumulate(balance.begin(), balance.end(), int64_t{0});
   if (sum != layers) {
-    throw std::invalid_argument("the balance is one of " + std::to_string(sum) +
-                                " layers, but the profile is of " +
-                                std::to_string(layers));
+    internal::refuse("the balance is one of ", sum,
+                     " layers, but the profile is of ", layers);
   }
   if (profile.rows < 1 || !(rows > 0) || !(device_speed > 0)) {
-    throw std::invalid_argument(
-        "a profile of " + std::to_string(profile.rows) +
-        " rows cannot be scaled to " + std::to_string(rows) +
-        " rows on a device of speed " + std::to_string(device_speed) +
-        ": all three must be above 0");
+    internal::refuse(
+        "a profile of ", profile.rows, " rows cannot be scaled to ",
+        std::to_string(rows), " rows on a device of speed ",
+        std::to_string(device_speed), ": all three must be above 0");
   }
 }
 

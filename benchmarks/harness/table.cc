@@ -1,8 +1,8 @@
 #include "benchmarks/harness/table.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "gpipe/text/format.h"
 #include "gpipe/text/units.h"
 
 namespace gpipe::benchmarks {
@@ -80,9 +80,7 @@ std::string Cell::text() const {
 std::string Cell::plain_text() const {
   if (const auto* text = std::get_if<std::string>(&value_)) return *text;
   if (is_nothing()) return "";
-  char buffer[512];  // the largest double has 309 digits
-  std::snprintf(buffer, sizeof(buffer), "%.*f", decimals_, *number());
-  return buffer;
+  return format("%.*f", decimals_, *number());
 }
 
 std::vector<std::string> plain_columns(const Table& table) {

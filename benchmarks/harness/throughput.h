@@ -27,6 +27,12 @@ class Stopwatch {
   double cpu_;
 };
 
+// Runs `work` and returns its duration on the CPU.
+Duration time_of(const std::function<void()>& work);
+
+// Returns the wall seconds of each duration.
+std::vector<double> wall_seconds(const std::vector<Duration>& durations);
+
 // The epochs of a measurement.
 struct Epochs {
   int64_t samples = 0;     // per epoch

@@ -59,10 +59,7 @@ Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
         return pipeline->forward(std::move(input));
       },
       loss);
-  if (trainee.devices[0].is_cpu()) {
-    trainee.threads =
-        std::to_string(experiment.partitions) + " x " + std::to_string(share);
-  }
+  trainee.threads = threads_text(experiment.partitions, trainee.devices[0]);
   return trainee;
 }
 
@@ -90,15 +87,18 @@ Trainee make_distributed_trainee(torch::nn::Sequential model,
         fill_drain(static_cast<int>(pipeline->balance().size()),
                    static_cast<int>(count)));
   };
-  if (device.is_cpu()) {
-    trainee.threads =
-        std::to_string(experiment.partitions) + " x " + std::to_string(share);
-  }
+  trainee.threads = threads_text(experiment.partitions, device);
   return trainee;
 }
 
 int64_t threads_per_partition(int64_t partitions) {
   return std::max<int64_t>(1, at::get_num_threads() / partitions);
+}
+
+std::string threads_text(int64_t partitions, const c10::Device& device) {
+  return device.is_cpu() ? std::to_string(partitions) + " x " +
+                               std::to_string(threads_per_partition(partitions))
+                         : "";
 }
 
 std::vector<int64_t> Balancer::balance(int64_t partitions,

@@ -55,6 +55,9 @@ Trainee make_distributed_trainee(torch::nn::Sequential model,
 // equal share, but at least 1.
 int64_t threads_per_partition(int64_t partitions);
 
+// Returns the text of these threads, "4 x 1", or "" if `device` is not a CPU.
+std::string threads_text(int64_t partitions, const c10::Device& device);
+
 // A balancer that cuts by measured time. It measures each layer once per shape
 // and number of threads, so that all experiments of a run are cut by the same
 // times.

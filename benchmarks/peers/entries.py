@@ -9,7 +9,7 @@ class Model:
     # The allowed relative difference between first losses. They differ only by the
     # order of sums, and by the masks of dropout, which each engine draws differently.
     tolerance: float = 1e-4
-    subject: str = None  # the name in models.py and subject.cc, if different
+    subject: str = None  # the name in models.py and peer_model.cc, if different
     default: bool = True  # takes part by default
 
 

@@ -22,17 +22,17 @@
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
-#include "benchmarks/harness/experiment.h"
-#include "benchmarks/harness/parse.h"
 #include "benchmarks/harness/program.h"
 #include "benchmarks/harness/throughput.h"
+#include "benchmarks/peers/peer_model.h"
 #include "benchmarks/peers/process_memory.h"
-#include "benchmarks/peers/subject.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/processes/processes.h"
 #include "gpipe/schedule.h"
+#include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/text/lists.h"
 
 DEFINE_string(model, "mlp",
               "Model: resnet101, unet, amoebanetd, mlp or transformer.");
@@ -40,9 +40,11 @@ DEFINE_int64(batch, 512, "Rows per mini-batch.");
 DEFINE_int64(depth, 32, "Levels, cells, blocks or layers of the model.");
 DEFINE_int64(width, 512, "Channels or features of the model.");
 DEFINE_int64(side, 64, "Pixels per side of an image, or tokens per sequence.");
-DEFINE_string(engine, "gpipe",
-              "gpipe: forward(), loss, backward(). Otherwise train_step() with "
-              "this schedule: 1f1b, zb-h1, ...");
+const std::string kEngineHelp =
+    "gpipe: forward(), loss, backward(). Otherwise train_step() with this "
+    "schedule: " +
+    gpipe::join(gpipe::schedule_names(), ", ") + ".";
+DEFINE_string(engine, "gpipe", kEngineHelp.c_str());
 DEFINE_bool(processes, false,
             "Run every partition in a process of its own, over Gloo. --engine "
             "must be a schedule.");
@@ -56,7 +58,7 @@ DEFINE_uint64(seed, 0, "Seed of the weights and the data.");
 namespace gpipe::benchmarks {
 namespace {
 
-PeerModel subject_of_flags() {
+PeerModel model_of_flags() {
   return make_peer_model(FLAGS_model,
                          {FLAGS_batch, FLAGS_depth, FLAGS_width, FLAGS_side},
                          FLAGS_seed);
@@ -78,7 +80,7 @@ struct Took {
   double wall_seconds = 0, cpu_seconds = 0, loss = 0;
 };
 
-// An engine that trains a subject.
+// An engine that trains a model of the flags.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -94,9 +96,9 @@ class Engine {
 class Threads : public Engine {
  public:
   explicit Threads(const std::vector<int64_t>& balance)
-      : subject_(subject_of_flags()),
+      : model_(model_of_flags()),
         pipeline_(
-            subject_.model,
+            model_.model,
             GPipeOptions(balance)
                 .devices(std::vector<torch::Device>(balance.size(), at::kCPU))
                 .chunks(FLAGS_microbatches)
@@ -126,17 +128,17 @@ class Threads : public Engine {
  private:
   double forward_and_backward() {
     const at::Tensor loss =
-        subject_.loss(pipeline_->forward(subject_.input), subject_.target);
+        model_.loss(pipeline_->forward(model_.input), model_.target);
     loss.backward();
     return loss.item<double>();
   }
   double by_schedule() {
     return pipeline_
-        ->train_step(subject_.input, subject_.target, subject_.loss, *schedule_)
+        ->train_step(model_.input, model_.target, model_.loss, *schedule_)
         .loss.item<double>();
   }
 
-  const PeerModel subject_;
+  const PeerModel model_;
   GPipe pipeline_;
   torch::optim::SGD optimizer_;
   std::optional<Schedule> schedule_;
@@ -149,9 +151,9 @@ class Rank {
  public:
   explicit Rank(std::shared_ptr<World> world)
       : world_(std::move(world)),
-        subject_(subject_of_flags()),
+        model_(model_of_flags()),
         pipeline_(
-            std::exchange(subject_.model, nullptr),
+            std::exchange(model_.model, nullptr),
             DistributedOptions(parse_positive_list("balance", FLAGS_balance))
                 .checkpoint(parse_checkpoint(FLAGS_checkpoint))
                 .device(torch::Device(at::kCPU))
@@ -172,10 +174,10 @@ class Rank {
 
   Took step() {
     const Stopwatch watch({at::Device(at::kCPU)});
-    const double loss = pipeline_
-                            ->train_step(subject_.input, subject_.target,
-                                         subject_.loss, schedule_)
-                            .loss.item<double>();
+    const double loss =
+        pipeline_
+            ->train_step(model_.input, model_.target, model_.loss, schedule_)
+            .loss.item<double>();
     optimizer_.step();
     optimizer_.zero_grad();
     sum(0);  // blocks until all ranks have finished
@@ -196,7 +198,7 @@ class Rank {
   }
 
   const std::shared_ptr<World> world_;
-  PeerModel subject_;
+  PeerModel model_;
   DistributedPipeline pipeline_;
   const Schedule schedule_;
   torch::optim::SGD optimizer_;

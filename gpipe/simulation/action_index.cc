@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "gpipe/schedule/gaps.h"
-#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
 

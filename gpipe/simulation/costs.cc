@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"
-#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

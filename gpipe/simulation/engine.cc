@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "gpipe/schedule/needs.h"
-#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
 namespace {

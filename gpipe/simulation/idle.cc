@@ -11,9 +11,9 @@
 #include "gpipe/schedule/placement.h"
 #include "gpipe/simulation/action_index.h"
 #include "gpipe/simulation/costs.h"
-#include "gpipe/simulation/refuse.h"
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/text/columns.h"
+#include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 
 namespace gpipe {

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "gpipe/simulation/engine.h"
-#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gpipe/simulation/action_index.h"
-#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "gpipe/simulation/kind_name.h"
-#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 #include "gpipe/text/xml.h"
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

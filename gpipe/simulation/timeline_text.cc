@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gpipe/simulation/kind_name.h"
-#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 
 namespace gpipe {

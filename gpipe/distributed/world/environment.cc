@@ -11,17 +11,14 @@
 #include <system_error>
 #include <utility>
 
+#include "gpipe/text/refuse.h"
+
 namespace gpipe {
 namespace {
 
-constexpr int kNoLimit = std::numeric_limits<int>::max();
+using internal::refuse;
 
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  throw std::invalid_argument(text.str());
-}
+constexpr int kNoLimit = std::numeric_limits<int>::max();
 
 // Returns nullopt if `text` has anything but digits, or does not fit into an
 // int.

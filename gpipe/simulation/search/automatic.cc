@@ -11,13 +11,13 @@
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/validate.h"
-#include "gpipe/simulation/refuse.h"
 #include "gpipe/simulation/search/list.h"
 #include "gpipe/simulation/search/memory.h"
 #include "gpipe/simulation/search/order.h"
 #include "gpipe/simulation/search/problem.h"
 #include "gpipe/simulation/search/search.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

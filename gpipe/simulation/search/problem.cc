@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "gpipe/simulation/refuse.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
 namespace {

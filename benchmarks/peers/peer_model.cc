@@ -1,0 +1,149 @@
+#include "benchmarks/peers/peer_model.h"
+
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <utility>
+
+#include "gpipe/text/lists.h"
+#include "gpipe/text/refuse.h"
+#include "models/amoebanet.h"
+#include "models/resnet.h"
+#include "models/transformer.h"
+#include "models/unet.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+namespace F = torch::nn::functional;
+using at::Tensor;
+
+constexpr int64_t kResNetClasses = 1000, kAmoebaNetClasses = 10;
+constexpr int64_t kUNetConvs = 2;
+constexpr int64_t kHeads = 4;
+
+torch::nn::Sequential mlp(const PeerModelSizes& sizes) {
+  torch::nn::Sequential layers;
+  for (int64_t k = 0; k < sizes.depth; ++k) {
+    layers->push_back(torch::nn::Linear(sizes.width, sizes.width));
+    layers->push_back(torch::nn::ReLU());
+  }
+  return layers;
+}
+
+// Returns the blocks of a Transformer, without embedding, last norm and output.
+torch::nn::Sequential blocks(const PeerModelSizes& sizes) {
+  const auto model = models::transformer(models::TransformerOptions()
+                                             .num_layers(sizes.depth)
+                                             .width(sizes.width)
+                                             .feed_forward(4 * sizes.width)
+                                             .heads(kHeads)
+                                             .vocabulary(1)
+                                             .sequence(sizes.side)
+                                             .norm(models::NormPlace::kPost)
+                                             .dropout(0));
+  torch::nn::Sequential layers;
+  auto layer = model->begin() + 1;
+  for (int64_t k = 0; k < 2 * sizes.depth; ++k) layers->push_back(*layer++);
+  return layers;
+}
+
+Tensor mean_squared_error(const Tensor& output, const Tensor& target) {
+  return F::mse_loss(output, target);
+}
+
+Tensor cross_entropy(const Tensor& output, const Tensor& target) {
+  return F::cross_entropy(output, target);
+}
+
+Tensor pixel_entropy(const Tensor& output, const Tensor& target) {
+  return F::binary_cross_entropy_with_logits(output, target);
+}
+
+// The functions that make a PeerModel.
+struct Maker {
+  std::string name;
+  std::function<torch::nn::Sequential(const PeerModelSizes&)> model;
+  std::function<std::vector<int64_t>(const PeerModelSizes&)>
+      input;  // its shape
+  std::function<Tensor(const PeerModelSizes&, const Tensor& input)> target;
+  std::function<Tensor(const Tensor&, const Tensor&)> loss;
+};
+
+std::vector<int64_t> images(const PeerModelSizes& sizes) {
+  return {sizes.batch, 3, sizes.side, sizes.side};
+}
+
+// Returns a function that makes a target: one of `count` classes per row.
+auto classes(int64_t count) {
+  return [count](const PeerModelSizes& sizes, const Tensor&) {
+    return torch::randint(count, {sizes.batch}, torch::kLong);
+  };
+}
+
+Tensor something_alike(const PeerModelSizes&, const Tensor& input) {
+  return torch::rand_like(input);
+}
+
+const std::vector<Maker>& makers() {
+  static const auto* const kMakers = new std::vector<Maker>{
+      {"resnet101",
+       [](const PeerModelSizes&) { return models::resnet101(kResNetClasses); },
+       images, classes(kResNetClasses), cross_entropy},
+      {"unet",
+       [](const PeerModelSizes& sizes) {
+         return models::unet(sizes.depth, kUNetConvs, sizes.width);
+       },
+       images,
+       [](const PeerModelSizes& sizes, const Tensor&) {
+         return torch::ones({sizes.batch, 1, sizes.side, sizes.side});
+       },
+       pixel_entropy},
+      {"amoebanetd",
+       [](const PeerModelSizes& sizes) {
+         return models::amoebanetd(kAmoebaNetClasses, sizes.depth, sizes.width);
+       },
+       images, classes(kAmoebaNetClasses), cross_entropy},
+      {"mlp", mlp,
+       [](const PeerModelSizes& sizes) {
+         return std::vector<int64_t>{sizes.batch, sizes.width};
+       },
+       something_alike, mean_squared_error},
+      {"transformer", blocks,
+       [](const PeerModelSizes& sizes) {
+         return std::vector<int64_t>{sizes.batch, sizes.side, sizes.width};
+       },
+       something_alike, mean_squared_error},
+  };
+  return *kMakers;
+}
+
+}  // namespace
+
+std::vector<std::string> peer_model_names() {
+  std::vector<std::string> names;
+  for (const Maker& maker : makers()) names.push_back(maker.name);
+  return names;
+}
+
+PeerModel make_peer_model(const std::string& name, const PeerModelSizes& sizes,
+                          uint64_t seed) {
+  const Maker& maker =
+      makers()[parse_choice("model", name, peer_model_names())];
+  if (sizes.batch <= 0) {
+    internal::refuse("a mini-batch needs rows, but --batch is ", sizes.batch);
+  }
+  PeerModel result;
+  torch::manual_seed(seed);
+  result.model = maker.model(sizes);
+  torch::manual_seed(seed + 1);
+  result.input = torch::rand(maker.input(sizes));
+  result.target = maker.target(sizes, result.input);
+  result.loss = maker.loss;
+  return result;
+}
+
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,175 @@
+// Trains ResNet-101 on images through a pipeline and prints the error on
+// held-out images. The papers show this for ImageNet; this program runs at any
+// size.
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+// Must follow LibTorch's headers, which define the same macros if glog has not.
+#include <glog/logging.h>
+
+#include "benchmarks/harness/devices.h"
+#include "benchmarks/harness/environment.h"
+#include "benchmarks/harness/output.h"
+#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/settings.h"
+#include "benchmarks/harness/table.h"
+#include "benchmarks/harness/trainee.h"
+#include "benchmarks/resnet101_accuracy/plan.h"
+#include "benchmarks/resnet101_accuracy/rows.h"
+#include "benchmarks/resnet101_accuracy/table.h"
+#include "benchmarks/resnet101_accuracy/train.h"
+#include "data/image_dataset.h"
+#include "data/open.h"
+#include "data/random.h"
+#include "data/shapes.h"
+#include "models/resnet.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+constexpr char kProgram[] = "resnet101_accuracy";
+
+data::Split open_data(const AccuracyOptions& options, int64_t image_size) {
+  const uint64_t seed = options.settings.seed;
+  if (!options.data_dir.empty()) {
+    return data::open_images(options.data_dir, options.held_out, seed);
+  }
+  // The seeds differ, so that the test images differ from the training images.
+  return {
+      std::make_shared<data::Shapes>(512, image_size, data::mix_seed(seed, 0)),
+      std::make_shared<data::Shapes>(128, image_size, data::mix_seed(seed, 1))};
+}
+
+// Returns a sentence that describes the images.
+std::string data_note(const AccuracyOptions& options, const data::Split& split,
+                      int64_t image_size) {
+  const std::string side = std::to_string(image_size);
+  return (options.data_dir.empty() ? "Generated shapes: " : "Images: ") +
+         std::to_string(split.train->size()) + " for training, " +
+         std::to_string(split.test->size()) + " for testing, " +
+         std::to_string(split.train->classes().size()) + " classes, " + side +
+         "x" + side + ".";
+}
+
+// Returns the image size of the plans that are run, or 0 if none is. It is the
+// same for all of them.
+int64_t image_size_of(const std::vector<AccuracyPlan>& plans) {
+  const auto runs = std::find_if(
+      plans.begin(), plans.end(),
+      [](const AccuracyPlan& plan) { return plan.left_out.empty(); });
+  return runs == plans.end() ? 0 : runs->augment.size;
+}
+
+// Trains one row of --experiment. If the row fails or is left out, sets its
+// error, so that the other rows go on.
+AccuracyOutcome run_row(const AccuracyPlan& plan, const data::Split& split,
+                        Balancer* balancer) {
+  AccuracyOutcome outcome;
+  outcome.plan = plan;
+  outcome.error = plan.left_out;
+  if (outcome.error.empty()) {
+    LOG(INFO) << plan.experiment.name;
+    try {
+      outcome.result = train_accuracy(plan, models::resnet101, split, balancer);
+    } catch (const std::exception& exception) {
+      outcome.error = describe(exception);
+    }
+  }
+  if (!outcome.error.empty()) {
+    LOG(WARNING) << plan.experiment.name << " | " << outcome.error;
+  }
+  release_memory();
+  return outcome;
+}
+
+// Trains without --experiment. Errors are not caught: they end the program.
+AccuracyOutcome run_by_flags(const AccuracyPlan& plan, const data::Split& split,
+                             Balancer* balancer) {
+  AccuracyOutcome outcome;
+  outcome.plan = plan;
+  outcome.result = train_accuracy(plan, models::resnet101, split, balancer);
+  return outcome;
+}
+
+// Returns the exit code, as in run_benchmark(): rows that are left out are not
+// a failure, unless no row ran.
+int exit_code(const std::vector<AccuracyOutcome>& outcomes) {
+  bool ran = false;
+  bool failed = false;
+  for (const AccuracyOutcome& outcome : outcomes) {
+    if (!outcome.plan.left_out.empty()) continue;
+    (outcome.error.empty() ? ran : failed) = true;
+  }
+  return failed || !ran ? kFailed : kOk;
+}
+
+int run() {
+  check_format();
+  const AccuracyOptions options = parse_accuracy_options();
+  if (options.environment_only) {
+    print_environment(kProgram, describe_environment());
+    return kOk;
+  }
+  if (options.plan_only) {
+    print_table(accuracy_plan_table(options), kProgram, describe_environment());
+    return kOk;
+  }
+  const auto& plans = options.plans;
+  if (!options.rows_of_papers && !plans.front().left_out.empty()) {
+    throw std::runtime_error(plans.front().left_out);
+  }
+  const int64_t image_size = image_size_of(plans);
+  const data::Split split =
+      image_size > 0 ? open_data(options, image_size) : data::Split();
+  use_kernels(options.settings);
+  const Environment environment = describe_environment();
+  LOG(INFO) << environment.to_string();
+
+  Balancer balancer;
+  std::vector<AccuracyOutcome> outcomes;
+  for (const AccuracyPlan& plan : plans) {
+    outcomes.push_back(options.rows_of_papers
+                           ? run_row(plan, split, &balancer)
+                           : run_by_flags(plan, split, &balancer));
+  }
+  Table table = options.rows_of_papers
+                    ? accuracy_rows_table(options, outcomes)
+                    : epochs_table(outcomes.front(), options.published);
+  if (image_size > 0) {
+    table.notes.insert(table.notes.begin(),
+                       data_note(options, split, image_size));
+  }
+  for (const auto& note : table.notes) LOG(INFO) << note;
+  print_table(table, kProgram, environment);
+  return exit_code(outcomes);
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks
+
+int main(int argc, char** argv) {
+  gpipe::benchmarks::Program program{
+      gpipe::benchmarks::kProgram,
+      "trains ResNet-101 on images through a pipeline (SGD\nwith Nesterov's "
+      "momentum), prints the top-1 error on held-out images per epoch and\na "
+      "checksum of the result, which is the same for any number of partitions. "
+      "With\n--experiment it trains rows of the papers' tables and shows the "
+      "published figures.",
+      {"", "--data_dir=$HOME/cifar-10-batches-bin --epochs=30",
+       "--data_dir=$HOME/photos --image_size=224 --batch_size=32 --chunks=8",
+       "--partitions=4 --balance=92,92,93,93",
+       "--experiment=pipeline-256,pipeline-1k",
+       "--data_dir=$HOME/imagenet --experiment=all --dry_run --scale=paper"}};
+  for (const auto& row :
+       gpipe::benchmarks::accuracy_table(/*small=*/false).rows) {
+    program.experiments.push_back(row.experiment.name);
+  }
+  return gpipe::benchmarks::run_program(argc, argv, program,
+                                        gpipe::benchmarks::run);
+}

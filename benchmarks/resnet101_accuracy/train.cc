@@ -1,0 +1,252 @@
+#include "benchmarks/resnet101_accuracy/train.h"
+
+#include <ATen/ops/rand.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+// Must follow LibTorch's headers, which define the same macros if glog has not.
+#include <glog/logging.h>
+
+#include "benchmarks/harness/progress.h"
+#include "benchmarks/harness/throughput.h"
+#include "data/augment.h"
+#include "data/batch_loader.h"
+#include "data/random.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/text/lists.h"
+#include "gpipe/text/refuse.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+std::vector<int64_t> measured_balance(const AccuracyPlan& plan,
+                                      const torch::nn::Sequential& model,
+                                      Balancer* balancer) {
+  const Experiment& experiment = plan.experiment;
+  const int64_t side = plan.augment.size;
+  const at::Tensor sample =
+      at::rand({experiment.batch_size / experiment.chunks, 3, side, side},
+               plan.devices.front());
+  const int64_t threads = plan.threads_per_partition > 0
+                              ? plan.threads_per_partition
+                              : threads_per_partition(experiment.partitions);
+  return balancer->balance(experiment.partitions, model, sample, threads);
+}
+
+GPipe make_pipeline(const AccuracyPlan& plan, const ImageModel& image_model,
+                    int64_t classes, Balancer* balancer) {
+  torch::manual_seed(plan.seed);
+  torch::nn::Sequential model = image_model(classes);
+  const Experiment& experiment = plan.experiment;
+  const bool plain = experiment.partitions == 0;
+  std::vector<int64_t> balance = experiment.balance;
+  if (plain) balance = {static_cast<int64_t>(model->size())};
+  if (balance.empty()) balance = measured_balance(plan, model, balancer);
+  const Checkpoint checkpoint =
+      plain ? Checkpoint::kNever : experiment.checkpoint;
+  LOG(INFO) << "batch size: " << experiment.batch_size
+            << ", chunks: " << experiment.chunks << ", balance: ["
+            << join(balance) << "], checkpoint: " << to_string(checkpoint)
+            << ", learning rate: " << plan.rate.base << " after "
+            << plan.rate.warmup_epochs << " epochs of warm-up, a tenth after ["
+            << join(plan.rate.milestones) << "]";
+  return GPipe(model, GPipeOptions(balance)
+                          .devices(plan.devices)
+                          .chunks(experiment.chunks)
+                          .checkpoint(checkpoint)
+                          .threads_per_partition(plan.threads_per_partition));
+}
+
+at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
+  return torch::nn::functional::cross_entropy(output, target);
+}
+
+void add(Score* score, const at::Tensor& output, const at::Tensor& target,
+         const at::Tensor& mean_loss) {
+  const int64_t rows = target.size(0);
+  score->loss += mean_loss.item<double>() * static_cast<double>(rows);
+  score->wrong += output.argmax(1).ne(target).sum().item<int64_t>();
+  score->images += rows;
+}
+
+class Trainer {
+ public:
+  Trainer(const AccuracyPlan& plan, const ImageModel& model,
+          const data::Split& split, Balancer* balancer)
+      : plan_(plan),
+        split_(split),
+        pipeline_(make_pipeline(
+            plan, model, static_cast<int64_t>(split.train->classes().size()),
+            balancer)),
+        optimizer_(pipeline_->parameters(),
+                   torch::optim::SGDOptions(plan.rate.base)
+                       .momentum(plan.momentum)
+                       .weight_decay(plan.weight_decay)
+                       .nesterov(plan.momentum > 0)),
+        progress_(plan.experiment.name, plan.epochs) {}
+
+  // Trains for one epoch, then tests. `epoch`: counted from 0.
+  EpochResult run_epoch(int64_t epoch) {
+    EpochResult result;
+    result.rate = plan_.rate.at(static_cast<double>(epoch));
+    const Stopwatch watch(plan_.devices);
+    result.train = train_epoch(epoch);
+    result.duration = watch.elapsed();
+    result.test = test_epoch();
+    progress_.say("epoch " + std::to_string(epoch + 1) + "/" +
+                  std::to_string(plan_.epochs) + " | loss " +
+                  Cell(result.train.mean_loss(), 6).text() + " | test error " +
+                  Cell(result.test.error_percent(), 2).text() + "% | " +
+                  Cell(result.samples_per_second(), 2).text() + " samples/s");
+    return result;
+  }
+
+  uint64_t state_checksum() const {
+    std::map<std::string, at::Tensor> tensors;
+    for (const auto& item : pipeline_->named_parameters()) {
+      tensors[item.key()] = item.value();
+    }
+    for (const auto& item : pipeline_->named_buffers()) {
+      tensors[item.key()] = item.value();
+    }
+    return checksum(tensors);
+  }
+
+  const std::vector<int64_t>& balance() const { return pipeline_->balance(); }
+
+ private:
+  Score train_epoch(int64_t epoch) {
+    const uint64_t seed = data::mix_seed(plan_.seed, 2, epoch);
+    auto order = data::permutation(split_.train->size(), seed);
+    if (plan_.limit > 0 && plan_.limit < split_.train->size()) {
+      order.resize(plan_.limit);
+    }
+    // Whole mini-batches only, so that all micro-batches have the same size.
+    const int64_t batch_size = plan_.experiment.batch_size;
+    const auto images = static_cast<int64_t>(order.size());
+    const int64_t steps = images / batch_size;
+    if (steps == 0) {
+      internal::refuse("--batch_size=", batch_size, " is more than the ",
+                       images, " images of an epoch");
+    }
+    data::BatchLoader loader(
+        split_.train, std::move(order), batch_size,
+        /*whole_batches=*/true, [&](const at::Tensor& image, int64_t index) {
+          return data::augment(image, plan_.augment,
+                               data::mix_seed(seed, index));
+        });
+    pipeline_->train();
+    Score score;
+    const Stopwatch watch({});
+    for (int64_t step = 0; step < steps; ++step) {
+      const double done =
+          static_cast<double>(step) / static_cast<double>(steps);
+      set_learning_rate(plan_.rate.at(static_cast<double>(epoch) + done));
+      train_step(*loader.next(), epoch, step, &score);
+      progress_.update(
+          epoch + 1, done + 1 / static_cast<double>(steps),
+          static_cast<double>(score.images) / watch.elapsed().wall_seconds);
+    }
+    return score;
+  }
+
+  void train_step(const data::Batch& batch, int64_t epoch, int64_t step,
+                  Score* score) {
+    const at::Tensor target = batch.labels.to(plan_.devices.back());
+    optimizer_.zero_grad();
+    const at::Tensor output =
+        pipeline_->forward(batch.images.to(plan_.devices.front()));
+    const at::Tensor loss = loss_of(output, target);
+    loss.backward();
+    optimizer_.step();
+    add(score, output.detach(), target, loss.detach());
+    if (!std::isfinite(score->loss)) {
+      throw std::runtime_error("the loss is not a finite number in epoch " +
+                               std::to_string(epoch + 1) + ", step " +
+                               std::to_string(step + 1) +
+                               "; try a smaller --lr or --warmup_epochs");
+    }
+  }
+
+  Score test_epoch() {
+    std::vector<int64_t> all(split_.test->size());
+    std::iota(all.begin(), all.end(), 0);
+    data::BatchLoader loader(
+        split_.test, std::move(all), plan_.experiment.batch_size,
+        /*whole_batches=*/false, [&](const at::Tensor& image, int64_t) {
+          return data::prepare(image, plan_.augment);
+        });
+    pipeline_->eval();
+    const torch::NoGradGuard no_grad;
+    Score score;
+    while (const auto batch = loader.next()) {
+      const at::Tensor target = batch->labels.to(plan_.devices.back());
+      const at::Tensor output =
+          pipeline_->forward(batch->images.to(plan_.devices.front()));
+      add(&score, output, target, loss_of(output, target));
+    }
+    return score;
+  }
+
+  void set_learning_rate(double rate) {
+    for (auto& group : optimizer_.param_groups()) group.options().set_lr(rate);
+  }
+
+  const AccuracyPlan& plan_;
+  const data::Split& split_;
+  GPipe pipeline_;
+  torch::optim::SGD optimizer_;
+  Progress progress_;
+};
+
+// The 64-bit FNV-1a hash: http://www.isthe.com/chongo/tech/comp/fnv
+class Fnv1a {
+ public:
+  void add(const void* data, size_t bytes) {
+    const auto* in = static_cast<const unsigned char*>(data);
+    for (size_t i = 0; i < bytes; ++i) {
+      hash_ = (hash_ ^ in[i]) * 0x100000001B3;
+    }
+  }
+  void add(int64_t value) { add(&value, sizeof(value)); }
+  uint64_t hash() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xCBF29CE484222325;
+};
+
+}  // namespace
+
+AccuracyResult train_accuracy(const AccuracyPlan& plan, const ImageModel& model,
+                              const data::Split& split, Balancer* balancer) {
+  Trainer trainer(plan, model, split, balancer);
+  AccuracyResult result;
+  for (int64_t epoch = 0; epoch < plan.epochs; ++epoch) {
+    result.epochs.push_back(trainer.run_epoch(epoch));
+  }
+  result.balance = trainer.balance();
+  result.checksum = trainer.state_checksum();
+  return result;
+}
+
+uint64_t checksum(const std::map<std::string, at::Tensor>& tensors) {
+  Fnv1a hash;
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor values = tensor.detach().to(at::kCPU).contiguous();
+    hash.add(name.data(), name.size());
+    hash.add(static_cast<int64_t>(values.scalar_type()));
+    hash.add(values.dim());
+    for (const int64_t size : values.sizes()) hash.add(size);
+    hash.add(values.const_data_ptr(), values.nbytes());
+  }
+  return hash.hash();
+}
+
+}  // namespace gpipe::benchmarks

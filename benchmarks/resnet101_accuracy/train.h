@@ -1,0 +1,72 @@
+// The training of resnet101_accuracy.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/table.h"
+#include "benchmarks/harness/trainee.h"
+#include "benchmarks/resnet101_accuracy/plan.h"
+#include "data/image_dataset.h"
+
+namespace gpipe::benchmarks {
+
+// The loss and the error, as sums over images.
+struct Score {
+  double loss = 0;
+  int64_t wrong = 0;
+  int64_t images = 0;
+
+  double mean_loss() const { return loss / static_cast<double>(images); }
+  // Returns the top-1 error in percent.
+  double error_percent() const {
+    return 100 * static_cast<double>(wrong) / static_cast<double>(images);
+  }
+};
+
+// The result of one epoch.
+struct EpochResult {
+  double rate = 0;    // the learning rate at the start of the epoch
+  Score train;        // on the augmented images, while the weights change
+  Score test;         // after the epoch
+  Duration duration;  // of the training, without the test
+
+  double samples_per_second() const {
+    return static_cast<double>(train.images) / duration.wall_seconds;
+  }
+};
+
+// The result of a training.
+struct AccuracyResult {
+  std::vector<int64_t> balance;  // the balance that was used
+  std::vector<EpochResult> epochs;
+  // The checksum of parameters and buffers after the training. It is the same
+  // for all balances with the same chunks and threads per partition.
+  uint64_t checksum = 0;
+};
+
+// Makes a new model with random weights for images of `classes` classes.
+using ImageModel = std::function<torch::nn::Sequential(int64_t classes)>;
+
+// Trains `model` with the settings of `plan`, tests it after each epoch, shows
+// the progress and returns the result. Without partitions it trains the plain
+// model: one partition and one micro-batch that is not recomputed.
+//
+// Throws std::invalid_argument if a mini-batch has more images than an epoch,
+// and std::runtime_error if the loss is not finite. Threads: Only one call may
+// run at a time, since the seed is set for the whole process.
+AccuracyResult train_accuracy(const AccuracyPlan& plan, const ImageModel& model,
+                              const data::Split& split, Balancer* balancer);
+
+// Returns the 64-bit FNV-1a hash of the tensors' names, dtypes, shapes and
+// bytes, in the order of the names. Not a cryptographic hash. Tensors may be on
+// any device. Thread-safe while no other thread changes the tensors.
+uint64_t checksum(const std::map<std::string, at::Tensor>& tensors);
+
+}  // namespace gpipe::benchmarks

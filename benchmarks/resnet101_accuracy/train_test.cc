@@ -1,0 +1,141 @@
+#include "benchmarks/resnet101_accuracy/train.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/shapes.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// Returns a model with six layers.
+torch::nn::Sequential tiny_model(int64_t classes) {
+  return torch::nn::Sequential(
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).stride(2)),
+      torch::nn::BatchNorm2d(8), torch::nn::ReLU(),
+      torch::nn::AdaptiveAvgPool2d(1), torch::nn::Flatten(),
+      torch::nn::Linear(8, classes));
+}
+
+// Returns a plan for two epochs of two steps on the CPU.
+AccuracyPlan plan_of(std::vector<int64_t> balance) {
+  AccuracyPlan plan;
+  plan.experiment.name = "toy";
+  plan.experiment.partitions = static_cast<int64_t>(balance.size());
+  plan.experiment.batch_size = 4;
+  plan.experiment.chunks = 2;
+  plan.experiment.balance = std::move(balance);
+  plan.devices.assign(plan.experiment.balance.size(), c10::kCPU);
+  plan.epochs = 2;
+  plan.limit = 9;
+  plan.augment.size = 16;
+  plan.augment.crop = data::Crop::kPadded;
+  plan.rate.base = 0.001;
+  plan.rate.warmup_from = 0.0001;
+  plan.rate.warmup_epochs = 1;
+  plan.momentum = 0.9;
+  plan.weight_decay = 1e-4;
+  return plan;
+}
+
+data::Split shapes() {
+  return {std::make_shared<data::Shapes>(16, 16, 1),
+          std::make_shared<data::Shapes>(6, 16, 2)};
+}
+
+AccuracyResult train(const AccuracyPlan& plan) {
+  Balancer balancer;
+  return train_accuracy(plan, tiny_model, shapes(), &balancer);
+}
+
+TEST(AccuracyTrain, EndsInTheSameBitsHoweverTheModelIsCut) {
+  const AccuracyResult one = train(plan_of({6}));
+  const AccuracyResult three = train(plan_of({1, 3, 2}));
+  EXPECT_EQ(one.checksum, three.checksum);
+  ASSERT_THAT(one.epochs, SizeIs(2));
+  ASSERT_THAT(three.epochs, SizeIs(2));
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(one.epochs[i].train.loss, three.epochs[i].train.loss);
+    EXPECT_EQ(one.epochs[i].test.loss, three.epochs[i].test.loss);
+  }
+  EXPECT_THAT(three.balance, ElementsAre(1, 3, 2));
+}
+
+TEST(AccuracyTrain, EpochsAreOfWholeMiniBatchesAndTestedOnAllImages) {
+  const AccuracyResult result = train(plan_of({4, 2}));
+  const EpochResult& first = result.epochs.at(0);
+  EXPECT_EQ(first.train.images, 8);  // of 9 images
+  EXPECT_EQ(first.test.images, 6);
+  EXPECT_DOUBLE_EQ(first.rate, 0.0001);
+  EXPECT_DOUBLE_EQ(result.epochs.at(1).rate, 0.001);
+  EXPECT_GT(first.train.mean_loss(), 0);
+  EXPECT_NE(first.train.loss, result.epochs.at(1).train.loss);
+}
+
+TEST(AccuracyTrain, WithoutPartitionsIsTheModelInOne) {
+  AccuracyPlan plan = plan_of({6});
+  plan.epochs = 1;
+  plan.experiment.chunks = 1;
+  const uint64_t in_one = train(plan).checksum;
+  plan.experiment.partitions = 0;
+  plan.experiment.balance.clear();
+  const AccuracyResult plain = train(plan);
+  EXPECT_EQ(plain.checksum, in_one);
+  EXPECT_THAT(plain.balance, ElementsAre(6));
+}
+
+TEST(AccuracyTrain, ABalanceThatIsNotGivenIsMeasured) {
+  AccuracyPlan plan = plan_of({3, 3});
+  plan.experiment.balance.clear();
+  const AccuracyResult result = train(plan);
+  ASSERT_THAT(result.balance, SizeIs(2));
+  EXPECT_EQ(result.balance[0] + result.balance[1], 6);
+}
+
+TEST(AccuracyTrain, AMiniBatchOfMoreThanAnEpochIsToldSo) {
+  AccuracyPlan plan = plan_of({6});
+  plan.experiment.batch_size = 32;
+  try {
+    train(plan);
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(),
+                 "--batch_size=32 is more than the 9 images of an epoch");
+  }
+}
+
+TEST(AccuracyTrain, ALossThatIsNotFiniteEndsIt) {
+  AccuracyPlan plan = plan_of({6});
+  plan.rate.warmup_epochs = 0;
+  plan.rate.base = 1e38;
+  try {
+    train(plan);
+    FAIL();
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("try a smaller --lr"));
+  }
+}
+
+TEST(AccuracyTrain, ScoresAreMeansOverImages) {
+  const Score score{/*loss=*/6, /*wrong=*/1, /*images=*/4};
+  EXPECT_EQ(score.mean_loss(), 1.5);
+  EXPECT_EQ(score.error_percent(), 25);
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks

@@ -1,0 +1,153 @@
+// Compares predicted and measured steps. gpipe::balancing::plan() predicts the
+// seconds. A run of the same pipeline on the meta device predicts the bytes.
+//
+// Each partition has one thread. The machine should have two cores: one for
+// each of 2 partitions, shared by 4 partitions.
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "balancing/balancing.h"
+#include "balancing/plan.h"
+#include "benchmarks/harness/output.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/table.h"
+#include "benchmarks/harness/throughput.h"
+#include "benchmarks/steps/step_subjects.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/meta.h"
+#include "gpipe/meta/ledger.h"
+#include "gpipe/text/format.h"
+#include "models/transformer.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+using instruments::CountingAllocator;
+
+void step(GPipe& pipeline, const at::Tensor& input) {
+  pipeline->zero_grad();
+  const at::Tensor output = pipeline->forward(input);
+  output.backward(at::ones_like(output));
+}
+
+double median_seconds(GPipe& pipeline, const at::Tensor& input) {
+  const auto durations = interleaved_rounds<Duration>(
+      {7, /*warm_up=*/2},
+      {[&] { return time_of([&] { step(pipeline, input); }); }});
+  return median(wall_seconds(durations.front()));
+}
+
+// Returns the peak of a step in bytes, without the bytes held before the step.
+int64_t counted_peak(GPipe& pipeline, const at::Tensor& input) {
+  pipeline->zero_grad();
+  const int64_t before = CountingAllocator::live_bytes();
+  CountingAllocator::reset_peak();
+  step(pipeline, input);
+  return CountingAllocator::peak_bytes() - before;
+}
+
+// Returns the peak of a step on the meta device, in bytes.
+int64_t predicted_peak(const StepSubject& subject, GPipeOptions options) {
+  options.devices(std::vector<torch::Device>(options.balance().size(),
+                                             torch::Device(torch::kMeta)));
+  GPipe pipeline = [&] {
+    const MetaGuard meta;
+    return GPipe(subject.model(), options);
+  }();
+  const MetaLedger ledger;
+  step(pipeline, at::empty(subject.input.sizes(),
+                           subject.input.options().device(at::kMeta)));
+  return ledger.peak_bytes();
+}
+
+Cell error_cell(double predicted, double measured) {
+  return format("%+.1f %%", 100 * (predicted / measured - 1));
+}
+
+Row predict(const StepSubject& subject, int64_t partitions) {
+  const torch::nn::Sequential model = subject.model();
+  const auto plan = balancing::plan(
+      model, subject.input, std::vector<balancing::PlanDevice>(partitions),
+      balancing::PlanOptions()
+          .chunks({2 * partitions})
+          .checkpoints({Checkpoint::kExceptLast})
+          .profile(balancing::TimeOptions().timeout(2)));
+  GPipe pipeline(model, plan.options());
+  const double seconds = median_seconds(pipeline, subject.input);
+  const auto counted =
+      static_cast<double>(counted_peak(pipeline, subject.input));
+  const auto predicted =
+      static_cast<double>(predicted_peak(subject, plan.options()));
+  return {subject.name,
+          {Cell(partitions), Cell(1e3 * plan.step_seconds, 1),
+           Cell(1e3 * seconds, 1), error_cell(plan.step_seconds, seconds),
+           Cell(predicted / (1 << 20), 2), Cell(counted / (1 << 20), 2),
+           error_cell(predicted, counted)},
+          {},
+          ""};
+}
+
+// Profiles the model twice, cuts it by each profile, and shows how good the
+// first cut is for the second profile.
+Row repeat(const StepSubject& subject, int64_t partitions) {
+  const torch::nn::Sequential model = subject.model();
+  const at::Tensor input = subject.input.chunk(4)[0];
+  const auto profile = [&] {
+    return balancing::totals(balancing::profile_times(
+        model, input, balancing::TimeOptions().timeout(2)));
+  };
+  const auto first = profile(), second = profile();
+  const auto cut = balancing::balance_cost(first, partitions);
+  const auto again = balancing::balance_cost(second, partitions);
+  return {subject.name,
+          {Cell(partitions), cut == again ? "yes" : "no",
+           error_cell(balancing::bottleneck(second, cut),
+                      balancing::bottleneck(second, again))},
+          {},
+          ""};
+}
+
+std::vector<Table> measure() {
+  CountingAllocator::install();
+  auto subjects =
+      step_subjects({32, 128, models::TransformerOptions().dropout()});
+  for (StepSubject& each : subjects) {
+    each.name += each.input.dim() == 2 ? ", 64 tokens" : ", 64 x 64";
+  }
+  const auto rows_of = [&](Row (*row)(const StepSubject&, int64_t)) {
+    std::vector<Row> rows;
+    for (const int64_t partitions : {2, 4}) {
+      for (const auto& each : subjects) rows.push_back(row(each, partitions));
+    }
+    return rows;
+  };
+  Table steps{"Predicted and measured steps", "model", {}, {}, {}};
+  steps.columns = {"partitions",    "ms predicted", "measured", "error",
+                   "MiB predicted", "counted",      "error"};
+  steps.rows = rows_of(predict);
+  Table cuts{"Cuts by two profiles of the same model", "model", {}, {}, {}};
+  cuts.columns = {"partitions", "same cut by a second profile",
+                  "the first cut by the second profile, over its best"};
+  at::set_num_threads(1);
+  cuts.rows = rows_of(repeat);
+  return {steps, cuts};
+}
+
+}  // namespace
+}  // namespace gpipe::benchmarks
+
+int main(int argc, char** argv) {
+  return gpipe::benchmarks::run_table_program(
+      argc, argv,
+      {"prediction",
+       "milliseconds and bytes of steps, as predicted and as measured, and\n"
+       "whether a model is cut alike by two profiles.",
+       {"", "--format=markdown"}},
+      gpipe::benchmarks::measure);
+}

@@ -1,0 +1,35 @@
+// The parser for --devices, and the errors of programs with LibTorch.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/Exception.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace gpipe {
+
+// Parses a list of devices: "0,1" (accelerators), "cuda:0,cuda:1" or "cpu".
+// Returns none for "". A device may be listed several times: partitions then
+// share it.
+//
+// Throws std::invalid_argument, naming --devices, if an entry is not a device
+// of this machine.
+std::vector<c10::Device> parse_devices(const std::string& text);
+
+// Returns every accelerator of the machine or, if there is none, the CPU.
+std::vector<c10::Device> all_devices();
+
+// Returns the result of `parse`. If it throws std::invalid_argument, throws
+// c10::ValueError with the same text.
+template <typename Parse>
+auto with_value_error(const Parse& parse) {
+  try {
+    return parse();
+  } catch (const std::invalid_argument& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  }
+}
+
+}  // namespace gpipe
