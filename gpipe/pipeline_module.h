@@ -128,12 +128,14 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // The device on which the first partition of this process takes its input.
   virtual const torch::Device& device() const = 0;
 
-  // Returns the parameters for the optimizer of this process, each once.
-  std::vector<torch::Tensor> optimizer_parameters() const;
+  // Returns the tensors for the optimizer of this process: its parameters, each
+  // once, or the shards of them that it updates
+  // (DistributedOptions::shard_optimizer).
+  virtual std::vector<torch::Tensor> optimizer_parameters() const;
   // Brings the parameters that other processes have updated here. Call after
-  // each step of the optimizer. Does nothing where each process updates all of
-  // its parameters.
-  void share_parameters() {}
+  // each step of the optimizer, in all processes. Does nothing where each
+  // process updates all of its parameters.
+  virtual void share_parameters() {}
 
   // Returns where the exception of the last failed pass came from, or nullopt
   // if that pass succeeded or the exception was another rank's.

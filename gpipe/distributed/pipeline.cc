@@ -75,6 +75,7 @@ internal::Terms terms_of(const DistributedOptions& options) {
       {"unsplit", c10::str(c10::IntArrayRef(options.unsplit()))},
       {"the checkpoint mode", to_string(options.checkpoint())},
       {"the transport", to_string(options.transfers())},
+      {"shard_optimizer", options.shard_optimizer() ? "true" : "false"},
       {"deferred_batch_norm",
        options.deferred_batch_norm() ? "true" : "false"}};
 }
@@ -282,7 +283,8 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
       world_, std::move(partitions), layout_, device_,
       options_.threads() > 0 ? static_cast<int>(options_.threads())
                              : at::get_num_threads(),
-      transfers_, std::move(foreign), options_.unsplit());
+      transfers_, std::move(foreign), options_.unsplit(),
+      options_.shard_optimizer());
 }
 
 int64_t DistributedPipelineImpl::count_microbatches(
@@ -308,6 +310,15 @@ StepResult DistributedPipelineImpl::run_step(const internal::Batch& input,
 double DistributedPipelineImpl::clip_grad_norm_(double max_norm,
                                                 double norm_type) {
   return runner_->clip_grad_norm(parameters_by_layer_, max_norm, norm_type);
+}
+
+std::vector<at::Tensor> DistributedPipelineImpl::optimizer_parameters() const {
+  auto shards = runner_->own_shards();
+  return shards ? std::move(*shards) : PipelineModule::optimizer_parameters();
+}
+
+void DistributedPipelineImpl::share_parameters() {
+  runner_->share_parameters();
 }
 
 bool DistributedPipelineImpl::any(bool here) { return runner_->any(here); }

@@ -68,6 +68,18 @@ struct DistributedOptions {
   // changes only the speed, not the results. kDirect needs accelerators.
   TORCH_ARG(Transfers, transfers) = Transfers::kAuto;
 
+  // Whether the optimizer is spread over the replicas (ZeRO stage 1): each
+  // replica gets the gradients of its share of the rows of each parameter, and
+  // its optimizer updates these rows. Make the optimizer of
+  // optimizer_parameters(), and call share_parameters() after its step. The
+  // state of the optimizer then takes 1 / data_parallel of the memory, and as
+  // many bytes are sent as without sharding. Optimizers that work element by
+  // element (SGD, Adam, AdamW, RMSprop, Adagrad) leave the same bits as without
+  // sharding; others (LBFGS) do not work. clip_grad_norm_() adds up the norm in
+  // another order. Parameters get no `.grad` and their hooks are not called;
+  // their shards have gradients. No effect with one replica.
+  TORCH_ARG(bool, shard_optimizer) = false;
+
   // Intra-op threads of the worker, on a CPU. 0: as many as LibTorch would use
   // (at::get_num_threads()).
   TORCH_ARG(int64_t, threads) = 0;
@@ -172,6 +184,9 @@ class DistributedPipelineImpl : public PipelineModule {
     if (!result.outputs) return std::nullopt;
     return std::move(*result.outputs).template unwrap_parts<Output>();
   }
+
+  std::vector<torch::Tensor> optimizer_parameters() const override;
+  void share_parameters() override;
 
   // All ranks call these two. Throw PeerError if the world has failed. The norm
   // has the bits of GPipe's clip_grad_norm_() on the whole model.

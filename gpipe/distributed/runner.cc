@@ -13,6 +13,7 @@
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/ending.h"
+#include "gpipe/distributed/replicas/member_rows.h"
 #include "gpipe/distributed/replicas/norms.h"
 #include "gpipe/distributed/replicas/reduce.h"
 #include "gpipe/distributed/route.h"
@@ -33,6 +34,23 @@ struct Refused : std::exception {
   const char* what() const noexcept override { return "the step was refused"; }
 };
 
+// Returns the parameters of all layers of this rank, each once.
+std::vector<at::Tensor> parameters_of(
+    const std::vector<Partition>& partitions) {
+  std::vector<at::Tensor> parameters;
+  std::set<const at::TensorImpl*> seen;
+  for (const Partition& part : partitions) {
+    if (part.remote) continue;
+    for (const Layer& layer : part.layers) {
+      for (at::Tensor& each : layer.module.ptr()->parameters()) {
+        if (!seen.insert(each.unsafeGetTensorImpl()).second) continue;
+        parameters.push_back(std::move(each));
+      }
+    }
+  }
+  return parameters;
+}
+
 bool is_refused(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
@@ -47,7 +65,8 @@ bool is_refused(const std::exception_ptr& exception) {
 
 Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
                RankLayout layout, c10::Device device, int threads,
-               Transfers transfers, ForeignParameters foreign, Unsplit unsplit)
+               Transfers transfers, ForeignParameters foreign, Unsplit unsplit,
+               bool shard_optimizer)
     : world_(std::move(world)),
       layout_(std::move(layout)),
       tags_(world_->next_channel()),
@@ -60,8 +79,14 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
                                      c10::str("sums ", tags_.sums))) {
   stages_.unsplit = std::move(unsplit);
   if (layout_.replicas > 1) {
-    sums_ = std::make_unique<ReplicaSums>(*world_, *sums_transport_,
-                                          layout_.same_stages(), tags_.sums);
+    shard_optimizer = shard_optimizer && layout_.replicas > 1;
+    sums_ = std::make_unique<ReplicaSums>(
+        *world_, *sums_transport_, layout_.same_stages(), tags_.sums,
+        shard_optimizer ? SumShare::kOwnRows : SumShare::kAll);
+    if (shard_optimizer) {
+      shards_.emplace(parameters_of(stages_.partitions), layout_.replicas,
+                      layout_.replica);
+    }
   }
   callback_ = world_->on_failure([this] { executor_.notify(0); });
 }
@@ -579,17 +604,43 @@ void Runner::add_up(TrainStep& step) {
       continue;
     }
     each.grad = std::move(found->second.grad);
+    if (shards_) each.target = shards_->shard_of(each.leaf);
     sums.erase(found);
   }
   all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words,
              rest);
   for (std::size_t k = 0; k < rest.size(); ++k) {
     left[k]->grad = std::move(rest[k].grad);
+    if (!shards_ || !shards_->has(left[k]->leaf)) continue;
+    // All replicas have the whole sum.
+    left[k]->target = shards_->shard_of(left[k]->leaf);
+    left[k]->grad =
+        slice_of_member(left[k]->grad, layout_.replicas, layout_.replica);
   }
   // Gradients that only other replicas have.
   for (auto& [impl, each] : sums) {
-    if (each.grad.defined()) grads.push_back({each.like, each.grad});
+    if (!each.grad.defined()) continue;
+    TrainStep::LeafGrad& added = grads.emplace_back();
+    added.leaf = each.like;
+    added.grad = std::move(each.grad);
+    if (shards_) added.target = shards_->shard_of(each.like);
   }
+}
+
+std::optional<std::vector<at::Tensor>> Runner::own_shards() {
+  if (!shards_) return std::nullopt;
+  return shards_->own();
+}
+
+void Runner::share_parameters() {
+  if (!shards_) return;
+  executor_.check_caller();
+  std::lock_guard<std::mutex> running(running_);
+  world_->check();
+  reporting_failure(*world_, "share_parameters()", [&] {
+    shards_->spread(*world_, *sums_transport_, layout_.same_stages(),
+                    tags_.sums);
+  });
 }
 
 int64_t Runner::from_first(const std::function<int64_t()>& number) {
@@ -627,9 +678,21 @@ double Runner::clip_grad_norm(
   std::lock_guard<std::mutex> running(running_);
   world_->check();
   return reporting_failure(*world_, "clip_grad_norm_()", [&] {
-    return gpipe::internal::clip_grad_norm(*world_, layout_.pipeline(),
-                                           tags_.words, parameters, max_norm,
-                                           norm_type);
+    if (!shards_) {
+      return gpipe::internal::clip_grad_norm(*world_, layout_.pipeline(),
+                                             tags_.words, parameters, max_norm,
+                                             norm_type);
+    }
+    // Each rank of each replica has a part of the vector.
+    std::vector<std::pair<int64_t, at::Tensor>> shards;
+    for (const auto& [layer, parameter] : parameters) {
+      at::Tensor shard = shards_->shard_of(parameter);
+      if (shard.defined()) shards.emplace_back(layer, std::move(shard));
+    }
+    std::vector<int> everybody(world_->size());
+    std::iota(everybody.begin(), everybody.end(), 0);
+    return gpipe::internal::clip_grad_norm(*world_, everybody, tags_.words,
+                                           shards, max_norm, norm_type);
   });
 }
 

@@ -22,6 +22,7 @@
 #include "gpipe/distributed/ending.h"
 #include "gpipe/distributed/foreign_parameters.h"
 #include "gpipe/distributed/layout.h"
+#include "gpipe/distributed/replicas/parameter_shards.h"
 #include "gpipe/distributed/replicas/replica_sums.h"
 #include "gpipe/distributed/route.h"
 #include "gpipe/distributed/world/world.h"
@@ -63,9 +64,11 @@ class Runner : private RemoteStages {
   // `transfers`: the result of agree_on_transfers().
   // `foreign`: the known parameters of layers on other ranks.
   // `unsplit`: elements of the input that every micro-batch gets whole.
+  // `shard_optimizer`: whether each replica updates a part of the parameters.
   Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
          RankLayout layout, c10::Device device, int threads,
-         Transfers transfers, ForeignParameters foreign, Unsplit unsplit);
+         Transfers transfers, ForeignParameters foreign, Unsplit unsplit,
+         bool shard_optimizer);
   ~Runner() override;
 
   // Runs one step; all ranks call it. The result has the losses on all ranks.
@@ -91,6 +94,13 @@ class Runner : private RemoteStages {
   double clip_grad_norm(
       const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
       double max_norm, double norm_type);
+
+  // Returns the shards of this rank's parameters that its replica owns; nullopt
+  // without sharded optimizers.
+  std::optional<std::vector<at::Tensor>> own_shards();
+  // Brings the other replicas' shards here, see ParameterShards::spread(). Does
+  // nothing without sharded optimizers.
+  void share_parameters();
 
   // Returns where this rank's exception in the last step came from, if it had
   // one.
@@ -202,7 +212,8 @@ class Runner : private RemoteStages {
   // By rank of the pipeline. Declared last: their threads must end first.
   std::map<int, std::unique_ptr<Sender>> senders_;
   std::map<int, std::unique_ptr<Receiver>> receivers_;
-  std::unique_ptr<ReplicaSums> sums_;  // null without replicas
+  std::unique_ptr<ReplicaSums> sums_;      // null without replicas
+  std::optional<ParameterShards> shards_;  // none without sharded optimizers
 };
 
 }  // namespace gpipe::internal

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpipe/distributed/channel/tensor_spec.h"
+#include "gpipe/distributed/replicas/member_rows.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
 
@@ -50,11 +51,12 @@ std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
 }
 
 Reducer::Reducer(World& world, Transport& transport, std::vector<int> members,
-                 int tag)
+                 int tag, SumShare share)
     : world_(world),
       transport_(transport),
       members_(std::move(members)),
-      tag_(tag) {
+      tag_(tag),
+      share_(share) {
   const auto own = std::find(members_.begin(), members_.end(), world.rank());
   TORCH_INTERNAL_ASSERT(members_.size() > 1 && own != members_.end());
   own_ = own - members_.begin();
@@ -94,6 +96,7 @@ bool Reducer::agree(const std::vector<Summand>& all, bool takes_part) {
 
 void Reducer::add_up(Summand* begin, Summand* end) {
   const c10::AutoGradMode no_graph(false);
+  if (share_ == SumShare::kOwnRows) return add_up_own_rows(begin, end);
   // The gradients are followed by one number for each: 1 if it is defined here.
   std::vector<at::Tensor> parts;
   const c10::Device device = transport_.device();
@@ -156,24 +159,102 @@ void Reducer::add_up_flat(const at::Tensor& flat) {
 
 void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
                        const std::function<at::Tensor(std::size_t)>& in) {
+  exchange_tensors(world_, transport_, members_, own_, tag_, out, in, action);
+}
+
+// Each member gets its rows of all gradients of the bucket, and behind them
+// which gradients are defined at the sender: 8 flags in each number, which
+// every dtype of gradients holds exactly.
+void Reducer::add_up_own_rows(Summand* begin, Summand* end) {
+  constexpr int64_t kFlags = 8;
+  const c10::Device device = transport_.device();
+  const auto options = begin->like.options().device(device);
+  const int64_t count = end - begin;
+  const at::Tensor flags =
+      at::zeros({(count + kFlags - 1) / kFlags}, options.device(at::kCPU));
+  for (int64_t k = 0; k < count; ++k) {
+    at::Tensor& grad = begin[k].grad;
+    if (!grad.defined()) continue;
+    if (grad.layout() != at::kStrided) grad = grad.to_dense();
+    flags[k / kFlags] += int64_t{1} << (k % kFlags);
+  }
+  const auto part_for = [&](std::size_t member) {
+    std::vector<at::Tensor> parts;
+    for (Summand* each = begin; each != end; ++each) {
+      const auto [first, rows] =
+          rows_of_member(each->like.sizes(), members_.size(), member);
+      if (rows == 0) continue;
+      if (each->grad.defined()) {
+        parts.push_back(slice_of_member(each->grad, members_.size(), member)
+                            .to(device)
+                            .reshape({-1}));
+      } else {
+        parts.push_back(at::zeros(
+            {slice_of_member(each->like, members_.size(), member).numel()},
+            options));
+      }
+    }
+    parts.push_back(flags.to(device));
+    return at::cat(parts);
+  };
+  const at::Tensor mine = part_for(own_);
+  std::vector<at::Tensor> theirs(members_.size());
+  for (std::size_t k = 0; k < members_.size(); ++k) {
+    if (k != own_) theirs[k] = at::empty_like(mine);
+  }
+  exchange(part_for, [&](std::size_t k) { return theirs[k]; });
+
+  const int64_t numel = mine.numel() - flags.numel();
+  at::Tensor sum;
+  std::vector<bool> present(count);
+  for (std::size_t member = 0; member < members_.size(); ++member) {
+    const at::Tensor& each = member == own_ ? mine : theirs[member];
+    const at::Tensor values = each.narrow(0, 0, numel);
+    sum = sum.defined() ? sum.add_(values) : values.clone();
+    const at::Tensor set =
+        each.narrow(0, numel, flags.numel()).cpu().to(at::kLong);
+    for (int64_t k = 0; k < count; ++k) {
+      const int64_t number = set.const_data_ptr<int64_t>()[k / kFlags];
+      present[k] = present[k] || (number >> (k % kFlags) & 1) != 0;
+    }
+  }
+  int64_t at = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    const at::Tensor like =
+        slice_of_member(begin[k].like.detach(), members_.size(), own_);
+    begin[k].grad = at::Tensor();
+    if (!like.defined()) continue;
+    if (present[k]) {
+      begin[k].grad = at::empty_like(like).copy_(
+          sum.narrow(0, at, like.numel()).view(like.sizes()));
+    }
+    at += like.numel();
+  }
+}
+
+void exchange_tensors(World& world, Transport& transport,
+                      const std::vector<int>& members, std::size_t own, int tag,
+                      const std::function<at::Tensor(std::size_t)>& out,
+                      const std::function<at::Tensor(std::size_t)>& in,
+                      const std::function<std::string()>& action) {
   std::vector<std::pair<int, Transport::Work>> works;  // with the peer
   const auto begin = [&](std::size_t from, std::size_t to) {
-    const bool sends = from == own_;
+    const bool sends = from == own;
     const std::size_t other = sends ? to : from;
     const at::Tensor bytes = bytes_of(sends ? out(to) : in(from));
     if (bytes.numel() == 0) return;
-    const int peer = members_[other];
-    works.emplace_back(peer,
-                       sends ? transport_.send(bytes, peer, tag_, action)
-                             : transport_.receive(bytes, peer, tag_, action));
+    const int peer = members[other];
+    works.emplace_back(peer, sends
+                                 ? transport.send(bytes, peer, tag, action)
+                                 : transport.receive(bytes, peer, tag, action));
   };
   // Every member uses this order, which Transport requires.
-  for (std::size_t from = 0; from < members_.size(); ++from) {
-    for (std::size_t to = 0; to < members_.size(); ++to) {
-      if (from != to && (from == own_ || to == own_)) begin(from, to);
+  for (std::size_t from = 0; from < members.size(); ++from) {
+    for (std::size_t to = 0; to < members.size(); ++to) {
+      if (from != to && (from == own || to == own)) begin(from, to);
     }
   }
-  for (const auto& [peer, work] : works) world_.wait(*work, peer, action);
+  for (const auto& [peer, work] : works) world.wait(*work, peer, action);
 }
 
 void all_reduce(World& world, Transport& transport,

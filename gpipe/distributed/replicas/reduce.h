@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "gpipe/distributed/channel/transport.h"
@@ -29,7 +30,14 @@ constexpr int64_t kBucketBytes = int64_t{1} << 24;
 std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
                                      int64_t bucket_bytes = kBucketBytes);
 
-// A sum of tensors over ranks (an all-reduce). Parts are added in the order of
+// What the members of a Reducer get of each sum.
+enum class SumShare {
+  kAll,  // all of it (an all-reduce)
+  // its own rows, see slice_of_member() (a reduce-scatter)
+  kOwnRows,
+};
+
+// A sum of tensors over ranks. Parts are added in the order of
 // `members`, so all members get the same bits, in every run.
 //
 // Each member adds up one part of each bucket: it receives this part from all
@@ -42,8 +50,8 @@ class Reducer {
  public:
   // `members`: ranks of the world, at least two, this rank among them; the same
   // list on all of them. Sums are computed on the device of `transport`.
-  Reducer(World& world, Transport& transport, std::vector<int> members,
-          int tag);
+  Reducer(World& world, Transport& transport, std::vector<int> members, int tag,
+          SumShare share = SumShare::kAll);
 
   // Checks that all members have lists of the same sizes and dtypes. Blocks
   // until all have called. Returns whether all members take part: one that has
@@ -58,13 +66,14 @@ class Reducer {
   //
   // A gradient that is undefined on all members stays undefined. Others are
   // replaced by new tensors and never written to, since other code may share
-  // them. Sparse gradients become dense. Throws PeerError if the world has
-  // failed.
+  // them. Sparse gradients become dense. With kOwnRows they become this
+  // member's rows, or undefined if it has none. Throws PeerError if the world
+  // has failed.
   void add_up(Summand* begin, Summand* end);
 
  private:
   void add_up_flat(const at::Tensor& flat);
-  // Sends out(k) to and receives in(k) from each other member k.
+  void add_up_own_rows(Summand* begin, Summand* end);
   void exchange(const std::function<at::Tensor(std::size_t)>& out,
                 const std::function<at::Tensor(std::size_t)>& in);
 
@@ -72,8 +81,18 @@ class Reducer {
   Transport& transport_;
   const std::vector<int> members_;
   const int tag_;
+  const SumShare share_;
   std::size_t own_ = 0;  // this rank's index in `members_`
 };
+
+// Sends the tensor out(k) to, and receives in(k) from, each other member k.
+// Blocks until all have arrived. `own`: this rank's index in `members`.
+// `action`: for errors. Throws PeerError if the world has failed.
+void exchange_tensors(World& world, Transport& transport,
+                      const std::vector<int>& members, std::size_t own, int tag,
+                      const std::function<at::Tensor(std::size_t)>& out,
+                      const std::function<at::Tensor(std::size_t)>& in,
+                      const std::function<std::string()>& action);
 
 // Runs agree(), then add_up() for each bucket if all members take part. Does
 // nothing for a single member.

@@ -10,9 +10,9 @@
 namespace gpipe::internal {
 
 ReplicaSums::ReplicaSums(World& world, Transport& transport,
-                         std::vector<int> members, int tag,
+                         std::vector<int> members, int tag, SumShare share,
                          int64_t bucket_bytes)
-    : reducer_(world, transport, std::move(members), tag),
+    : reducer_(world, transport, std::move(members), tag, share),
       bucket_bytes_(bucket_bytes),
       // One thread, because the workers of the partitions use the cores.
       worker_(new_worker([] {}, /*threads=*/1)) {}

@@ -33,9 +33,10 @@ namespace gpipe::internal {
 // for each stage. All other methods: from one thread.
 class ReplicaSums {
  public:
-  // `members`: as for Reducer.
+  // `members`, `share`: as for Reducer.
   ReplicaSums(World& world, Transport& transport, std::vector<int> members,
-              int tag, int64_t bucket_bytes = kBucketBytes);
+              int tag, SumShare share = SumShare::kAll,
+              int64_t bucket_bytes = kBucketBytes);
   ~ReplicaSums();
 
   struct Parameter {

@@ -62,7 +62,8 @@ const RankProgramEntry kOverlap("overlap", [] {
   const Tensor a = at::zeros({1000}), b = at::zeros({3, 2}, at::kDouble),
                c = at::zeros({5}), d = at::zeros({2});
   HostTransport transport(*world);
-  ReplicaSums sums(*world, transport, everybody(*world), kTag, 1);
+  ReplicaSums sums(*world, transport, everybody(*world), kTag, SumShare::kAll,
+                   1);
   for (int step = 0; step < 3; ++step) {
     sums.begin({{1, a}, {0, b}, {0, c}, {0, d}});
     check(sums.buckets() == 4, "buckets");
@@ -100,7 +101,8 @@ const RankProgramEntry kStopped("stopped", [] {
   const auto world = World::connect(world_options());
   const Tensor a = at::zeros({4}), b = at::zeros({4});
   HostTransport transport(*world);
-  ReplicaSums sums(*world, transport, everybody(*world), kTag, 1);
+  ReplicaSums sums(*world, transport, everybody(*world), kTag, SumShare::kAll,
+                   1);
   sums.begin({{0, a}, {0, b}});
   give(sums, a, world->rank());
   wait_until_done(sums, 1);

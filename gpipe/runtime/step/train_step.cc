@@ -339,7 +339,8 @@ void TrainStep::accumulate(const std::function<void()>& let_go) {
     std::vector<torch::autograd::Edge> edges;
     std::vector<at::Tensor> grads;
     for (LeafGrad& each : leaf_grads()) {
-      edges.push_back(torch::autograd::impl::gradient_edge(each.leaf));
+      edges.push_back(torch::autograd::impl::gradient_edge(
+          each.target.defined() ? each.target : each.leaf));
       grads.push_back(std::move(each.grad));
     }
     leaf_grads_->clear();

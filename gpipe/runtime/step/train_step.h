@@ -120,6 +120,8 @@ class TrainStep {
     at::Tensor leaf, grad;
     int64_t partition = -1;  // first partition of this process that uses it
     bool shared = false;     // used by several partitions of this process
+    // The leaf that gets the gradient, if it is not `leaf`: a shard of it.
+    at::Tensor target;
   };
   // Returns the gradients of all leaves, summed on the first call. Callers may
   // change them before accumulate().

@@ -1,0 +1,104 @@
+#include "gpipe/distributed/replicas/parameter_shards.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <string>
+
+#include "gpipe/distributed/replicas/member_rows.h"
+#include "gpipe/distributed/replicas/reduce.h"
+
+namespace gpipe::internal {
+namespace {
+
+std::string action() { return "sharing the parameters of the replicas"; }
+
+}  // namespace
+
+ParameterShards::ParameterShards(std::vector<at::Tensor> parameters,
+                                 std::size_t members, std::size_t own)
+    : parameters_(std::move(parameters)),
+      shards_(parameters_.size()),
+      members_(members),
+      own_(own) {
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    numbers_.emplace(parameters_[k].unsafeGetTensorImpl(), k);
+    follow(k);
+  }
+}
+
+void ParameterShards::follow(std::size_t k) {
+  const at::Tensor view =
+      slice_of_member(parameters_[k].detach(), members_, own_);
+  if (!view.defined()) return;
+  at::Tensor& shard = shards_[k];
+  if (!shard.defined()) {
+    // A tensor of its own, because views cannot become leaves again.
+    shard = view.alias().detach();
+    shard.requires_grad_(parameters_[k].requires_grad());
+    return;
+  }
+  shard.set_data(view);
+  if (shard.grad().defined() && shard.grad().dtype() != view.dtype()) {
+    shard.mutable_grad() = shard.grad().to(view.dtype());
+  }
+}
+
+std::vector<at::Tensor> ParameterShards::own() {
+  std::vector<at::Tensor> result;
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    at::Tensor shard = shard_of(parameters_[k]);
+    if (shard.defined()) result.push_back(std::move(shard));
+  }
+  return result;
+}
+
+at::Tensor ParameterShards::shard_of(const at::Tensor& parameter) {
+  const std::size_t k = numbers_.at(parameter.unsafeGetTensorImpl());
+  if (shards_[k].defined() && !shards_[k].is_alias_of(parameter)) follow(k);
+  return shards_[k];
+}
+
+void ParameterShards::spread(World& world, Transport& transport,
+                             const std::vector<int>& ranks, int tag) {
+  const c10::AutoGradMode no_graph(false);
+  std::vector<Summand> all;
+  for (const at::Tensor& each : parameters_) all.push_back({each, {}});
+  std::size_t begin = 0;
+  for (const std::size_t end : cut_buckets(all)) {
+    const auto flat_of = [&](std::size_t member) {
+      std::vector<at::Tensor> parts{at::empty(
+          {0}, parameters_[begin].options().device(transport.device()))};
+      for (std::size_t k = begin; k < end; ++k) {
+        const at::Tensor part =
+            slice_of_member(parameters_[k].detach(), members_, member);
+        if (part.defined()) {
+          parts.push_back(part.to(transport.device()).reshape({-1}));
+        }
+      }
+      return at::cat(parts);
+    };
+    const at::Tensor mine = flat_of(own_);
+    std::vector<at::Tensor> theirs(members_);
+    for (std::size_t k = 0; k < members_; ++k) {
+      if (k != own_) theirs[k] = at::empty_like(flat_of(k));
+    }
+    exchange_tensors(
+        world, transport, ranks, own_, tag, [&](std::size_t) { return mine; },
+        [&](std::size_t k) { return theirs[k]; }, action);
+    for (std::size_t member = 0; member < members_; ++member) {
+      if (member == own_) continue;
+      int64_t at = 0;
+      for (std::size_t k = begin; k < end; ++k) {
+        const at::Tensor part =
+            slice_of_member(parameters_[k].detach(), members_, member);
+        if (!part.defined()) continue;
+        part.copy_(theirs[member].narrow(0, at, part.numel()).view_as(part));
+        at += part.numel();
+      }
+    }
+    begin = end;
+  }
+}
+
+}  // namespace gpipe::internal

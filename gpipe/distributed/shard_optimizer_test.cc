@@ -1,0 +1,188 @@
+// Optimizers that are spread over replicas leave the bits of those that are
+// not.
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/testing/comparison.h"
+#include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/schedule.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/mean_square.h"
+
+namespace gpipe {
+namespace {
+
+using testing::argument;
+using testing::check;
+using testing::expect_all_ok;
+using testing::mean_square;
+using testing::RankProgramEntry;
+using testing::Ranks;
+using testing::world_options;
+using torch::Tensor;
+namespace nn = torch::nn;
+namespace optim = torch::optim;
+
+using Tensors = std::vector<Tensor>;
+using Maker = std::function<std::unique_ptr<optim::Optimizer>(const Tensors&)>;
+
+const std::map<std::string, Maker>& optimizers() {
+  static const auto* const all = new std::map<std::string, Maker>{
+      {"SGD",
+       [](const Tensors& all) {
+         return std::make_unique<optim::SGD>(
+             all, optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+       }},
+      {"Adam",
+       [](const Tensors& all) {
+         return std::make_unique<optim::Adam>(
+             all, optim::AdamOptions().amsgrad(true));
+       }},
+      {"AdamW",
+       [](const Tensors& all) { return std::make_unique<optim::AdamW>(all); }},
+      {"RMSprop",
+       [](const Tensors& all) {
+         return std::make_unique<optim::RMSprop>(
+             all, optim::RMSpropOptions(0.01).momentum(0.5));
+       }},
+      {"Adagrad", [](const Tensors& all) {
+         return std::make_unique<optim::Adagrad>(all);
+       }}};
+  return *all;
+}
+
+// Parameters of 1, 3 and more rows, with one that is frozen.
+nn::Sequential model() {
+  torch::manual_seed(3);
+  nn::Sequential layers(nn::Linear(4, 7),
+                        nn::LayerNorm(nn::LayerNormOptions({7})),
+                        nn::Linear(7, 3), nn::Linear(3, 1));
+  layers->to(torch::kDouble);
+  layers->parameters()[1].requires_grad_(false);
+  return layers;
+}
+
+DistributedPipeline pipeline_of(const std::shared_ptr<World>& world,
+                                bool sharded) {
+  const int replicas = std::stoi(argument("replicas"));
+  const auto balance = world->size() / replicas == 2
+                           ? std::vector<int64_t>{2, 2}
+                           : std::vector<int64_t>{4};
+  return DistributedPipeline(model(),
+                             DistributedOptions(balance)
+                                 .data_parallel(replicas)
+                                 .shard_optimizer(sharded)
+                                 .device(torch::Device(torch::kCPU))
+                                 .threads(1),
+                             world);
+}
+
+int64_t numel(const Tensors& tensors) {
+  int64_t sum = 0;
+  for (const Tensor& each : tensors) sum += each.numel();
+  return sum;
+}
+
+const RankProgramEntry kTrain("train", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  for (const auto& [name, make] : optimizers()) {
+    DistributedPipeline whole = pipeline_of(world, false);
+    DistributedPipeline sharded = pipeline_of(world, true);
+    const auto schedule =
+        one_forward_one_backward(static_cast<int>(whole->balance().size()), 3);
+    const Tensors shards = sharded->optimizer_parameters();
+    auto optimizer = make(whole->optimizer_parameters());
+    auto shard_optimizer = make(shards);
+    for (int step = 0; step < 5; ++step) {
+      torch::manual_seed(10 * step + whole->layout().replica);
+      const Tensor input = torch::randn({6, 4}, torch::kDouble);
+      const Tensor target = torch::randn({6, 1}, torch::kDouble);
+      for (auto* const each : {&whole, &sharded}) {
+        auto& owner = each == &whole ? optimizer : shard_optimizer;
+        owner->zero_grad();
+        // Gradients of two steps add up.
+        for (int k = 0; k < 2; ++k) {
+          (*each)->train_step(input * (k + 1), target, mean_square, schedule);
+        }
+        const double norm = (*each)->clip_grad_norm_(1e9);
+        check(norm > 0, "the norm");
+        owner->step();
+        (*each)->share_parameters();
+      }
+      const auto expected = whole->named_parameters();
+      for (const auto& each : sharded->named_parameters()) {
+        check(each.value().equal(expected[each.key()]),
+              name + ", step " + std::to_string(step) + ": " + each.key());
+        check(!each.value().grad().defined(), "a gradient of " + each.key());
+      }
+    }
+    // A replica has about its share, at most one row of each parameter more.
+    const int replicas = std::stoi(argument("replicas"));
+    check(numel(shards) <= numel(sharded->parameters()) / replicas + 7 * 6,
+          "the share of a replica");
+  }
+  return 0;
+});
+
+const RankProgramEntry kClip("clip", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  DistributedPipeline whole = pipeline_of(world, false);
+  DistributedPipeline sharded = pipeline_of(world, true);
+  const auto schedule =
+      one_forward_one_backward(static_cast<int>(whole->balance().size()), 3);
+  torch::manual_seed(whole->layout().replica);
+  const Tensor input = torch::randn({6, 4}, torch::kDouble);
+  for (auto* const each : {&whole, &sharded}) {
+    (*each)->train_step(input, torch::ones({6, 1}, torch::kDouble), mean_square,
+                        schedule);
+  }
+  const double expected = whole->clip_grad_norm_(0.01);
+  const double norm = sharded->clip_grad_norm_(0.01);
+  check(std::abs(norm - expected) <= 1e-14 * expected, "the norm");
+  double squares = 0;
+  for (const Tensor& each : sharded->optimizer_parameters()) {
+    if (each.grad().defined()) {
+      squares += each.grad().pow(2).sum().item<double>();
+    }
+  }
+  check(squares <= 0.01 * 0.01, "the gradients are scaled");
+  return 0;
+});
+
+TEST(ShardedOptimizer, LeavesTheBitsOfOneThatIsNotSharded) {
+  for (const auto& [size, replicas] :
+       std::vector<std::pair<int, const char*>>{{2, "2"}, {3, "3"}, {4, "2"}}) {
+    expect_all_ok(Ranks("train", size, {{"replicas", replicas}}).wait());
+  }
+}
+
+TEST(ShardedOptimizer, GradientsAreClippedByTheNormOfAllShards) {
+  for (const auto& [size, replicas] :
+       std::vector<std::pair<int, const char*>>{{2, "2"}, {4, "2"}}) {
+    expect_all_ok(Ranks("clip", size, {{"replicas", replicas}}).wait());
+  }
+}
+
+}  // namespace
+}  // namespace gpipe
