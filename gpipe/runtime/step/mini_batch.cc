@@ -24,6 +24,12 @@ MiniBatch::MiniBatch(const Value& input, int64_t chunks, bool with_graph) {
   pieces = scatter(detached, chunks);
 }
 
+std::vector<int64_t> MiniBatch::rows() const {
+  std::vector<int64_t> rows;
+  for (const Value& piece : pieces) rows.push_back(rows_of(piece));
+  return rows;
+}
+
 std::vector<Activations> MiniBatch::parcels() const {
   std::vector<Activations> parcels;
   for (const Value& piece : pieces) {

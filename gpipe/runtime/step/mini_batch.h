@@ -25,6 +25,8 @@ struct MiniBatch {
   MiniBatch(const Value& input, int64_t chunks, bool with_graph);
 
   int64_t microbatches() const { return static_cast<int64_t>(pieces.size()); }
+  // Returns the number of rows of each micro-batch.
+  std::vector<int64_t> rows() const;
   // Returns the activations for the first partition, by micro-batch.
   std::vector<Activations> parcels() const;
 

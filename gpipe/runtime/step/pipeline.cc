@@ -7,10 +7,13 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/runtime/cell/leaf_changes.h"
 #include "gpipe/runtime/cell/microbatch.h"
+#include "gpipe/runtime/cell/output_rows.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
@@ -59,6 +62,7 @@ class StepBackward : public OpaqueBackward {
 
   void add_leaves(std::vector<SharedLeaf> leaves) {
     leaves_ = std::move(leaves);
+    for (const SharedLeaf& each : leaves_) changes_.watch(each.tensor);
   }
 
   // Adds an element of the input that needs a gradient.
@@ -81,6 +85,11 @@ class StepBackward : public OpaqueBackward {
     TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
     const Failure place = whole(Failure::kAll, Phase::kGradients);
     auto pieces = pipeline_->outside(place, [&] {
+      const at::Tensor* const changed = changes_.without_version();
+      TORCH_CHECK(!changed, describe(*changed),
+                  " has been changed between forward and backward, as by the "
+                  "step() of an optimizer. Call step() after backward(), or "
+                  "forward() again");
       for (const auto& [device, event] : forward_done_) event.wait(device);
       return split(std::move(grads), step->microbatches());
     });
@@ -102,7 +111,12 @@ class StepBackward : public OpaqueBackward {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       pass.begin(i, std::move(pieces[i]));
     }
-    pipeline_->run(plans_.backward, pass);
+    try {
+      pipeline_->run(plans_.backward, pass);
+    } catch (c10::Error& error) {
+      explain(error);
+      throw;
+    }
 
     return pipeline_->outside(place, [&] {
       std::vector<at::Tensor> result;
@@ -120,6 +134,29 @@ class StepBackward : public OpaqueBackward {
   void release() override { step_.reset(); }
 
  private:
+  // Returns "parameter '0.weight'", or "a tensor that a layer has captured".
+  std::string describe(const at::Tensor& leaf) const {
+    for (const Partition& each : pipeline_->stages_.partitions) {
+      const std::string name = each.name_of(leaf);
+      if (!name.empty()) return "parameter '" + name + "'";
+    }
+    return "a tensor that a layer has captured";
+  }
+
+  // Adds the name of a changed leaf to autograd's error about a change, which
+  // has only the sizes.
+  void explain(c10::Error& error) const {
+    const at::Tensor* const changed = changes_.with_version();
+    if (!changed || error.msg().find("modified by an inplace operation") ==
+                        std::string::npos) {
+      return;
+    }
+    error.add_context(describe(*changed) +
+                      " has been changed between forward and backward, as by "
+                      "the step() of an optimizer; call step() after "
+                      "backward(), or forward() again");
+  }
+
   // Returns the gradients of the outputs, by micro-batch and element.
   std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads,
                                              std::size_t microbatches) {
@@ -147,6 +184,7 @@ class StepBackward : public OpaqueBackward {
   std::unordered_map<c10::Device, Event> forward_done_;
   std::vector<Element> inputs_, outputs_;
   std::vector<SharedLeaf> leaves_;
+  LeafChanges changes_;
   std::size_t output_width_ = 0;
 };
 
@@ -196,6 +234,7 @@ Value Pipeline::forward(const Value& input, int64_t chunks,
       outputs.emplace_back(activations.kind, std::move(output));
     }
     Value output = gather(outputs);
+    warn_of_other_rows(outputs, batch.rows());
     norms.prepare();
     if (!with_graph) {
       norms.write();

@@ -12,6 +12,7 @@
 #include "gpipe/runtime/cell/accumulate.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
+#include "gpipe/runtime/cell/output_rows.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/schedule/microbatches.h"
@@ -146,12 +147,13 @@ TrainStep::TrainStep(Stages& stages, const Schedule& schedule,
                     "backwards: leave the NoGradGuard, or pass forward_only()");
         return with_backward_;
       }()),
+      input_rows_(microbatches_),
       weights_(microbatches_) {}
 
 void TrainStep::give_input(const Value& input) {
   input_ = input;
   batch_.emplace(input, microbatches_, with_backward_);
-  for (const Value& piece : batch_->pieces) rows_.push_back(rows_of(piece));
+  rows_ = batch_->rows();
   check_count(microbatches_, batch_->microbatches(), rows_of(input),
               rows_.front());
 }
@@ -199,10 +201,11 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
 void TrainStep::set_rows(int64_t microbatch, int64_t rows, int64_t all_rows) {
   TORCH_CHECK_VALUE(
       rows_.empty() || rows_[microbatch] == rows, "micro-batch ", microbatch,
-      " of the input has ", rows, " rows, of ", all_rows,
-      ", but the target's has ", rows_[microbatch],
+      " of the input has ", rows, rows == 1 ? " row, of " : " rows, of ",
+      all_rows, ", but the target's has ", rows_[microbatch],
       "; on the last rank, pass the target that belongs to the input of the "
       "first rank");
+  input_rows_[microbatch] = rows;
   weights_[microbatch] =
       static_cast<double>(rows) / static_cast<double>(all_rows);
 }
@@ -235,7 +238,10 @@ StepResult TrainStep::result() {
     }
     pieces.push_back(std::move(heads_[i].output));
   }
-  if (!pieces.empty()) result.outputs = gather(pieces);
+  if (!pieces.empty()) {
+    result.outputs = gather(pieces);
+    warn_of_other_rows(pieces, input_rows_);
+  }
   return result;
 }
 
