@@ -24,6 +24,8 @@ namespace gpipe::balancing {
 struct PlanDevice {
   /* implicit */ PlanDevice(torch::Device device = torch::kCPU)
       : device_(device) {}
+  // So that a list of devices may be {torch::kCPU, torch::kCPU}.
+  /* implicit */ PlanDevice(torch::DeviceType type) : device_(type) {}
   TORCH_ARG(torch::Device, device);
   // Speed relative to the device that is profiled on, > 0: 2 is twice as fast.
   TORCH_ARG(double, speed) = 1;

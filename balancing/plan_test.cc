@@ -8,6 +8,7 @@
 #include <torch/utils.h>
 
 #include <cmath>
+#include <iostream>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -48,6 +49,24 @@ std::vector<PlanDevice> devices(int64_t count, double bytes = kMany) {
 
 PlanOptions quiet() {
   return PlanOptions().workers(8).checkpoints({Checkpoint::kNever});
+}
+
+// The example at plan() in plan.h, word for word.
+TEST(PlanTest, TheExampleOfTheHeaderRuns) {
+  torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Tanh(),
+                              torch::nn::Linear(4, 1));
+  const torch::Tensor input = torch::ones({8, 4});
+  ::testing::internal::CaptureStdout();
+  // clang-format off
+  auto plan =
+      gpipe::balancing::plan(model, input, {torch::kCPU, torch::kCPU});
+  std::cout << plan;
+  gpipe::GPipe pipeline(model, plan.options());
+  // clang-format on
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(),
+              HasSubstr("micro-batch"));
+  EXPECT_EQ(pipeline->devices(), std::vector<torch::Device>(2, torch::kCPU));
+  EXPECT_EQ(pipeline->forward(input).size(0), 8);
 }
 
 TEST(PlanTest, PredictsTheClosedFormOfGPipe) {

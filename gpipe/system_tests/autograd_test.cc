@@ -26,6 +26,7 @@
 namespace gpipe {
 namespace {
 
+using ::testing::AllOf;
 using testing::device;
 using testing::error_of;
 using ::testing::HasSubstr;
@@ -33,6 +34,7 @@ using testing::kModes;
 using testing::layer;
 using testing::options;
 using testing::reference_device;
+using ::testing::StartsWith;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
@@ -380,10 +382,48 @@ TEST(Backward, ReachesWhatIsBehindACapturedTensor) {
             {plain}));
     // The second micro-batch needs the captured graph, which the first one
     // freed.
-    GPipe halves(model_with(captured), options({1}, 2, mode));
+    torch::nn::Sequential model(
+        layer([](Tensor x) { return x + 1; }),
+        layer([captured](Tensor x) { return (x + 1) * captured; }),
+        layer([](Tensor x) { return x + 1; }));
+    GPipe halves(model, options({3}, 2, mode));
     EXPECT_THAT(
         error_of([&] { halves->forward(x.to(device())).sum().backward(); }),
-        HasSubstr("Trying to backward through the graph a second"));
+        StartsWith(
+            "c10::Error: layer '1' uses a tensor that has been computed "
+            "outside of the pipeline (by ExpBackward0), whose graph "
+            "autograd has freed after an earlier backward. Each "
+            "micro-batch of each step runs that graph again. Compute "
+            "the tensor in the layer, or make it a leaf "
+            "(detach().requires_grad_()) (in partition 0, micro-batch "));
+  }
+}
+
+// A member that one partition writes and another reads: its gradient would not
+// reach the cell that made it.
+TEST(Backward, ThroughAMemberOfAnotherPartitionIsRefused) {
+  if (!device().is_cpu()) {
+    GTEST_SKIP() << "two streams would use the member in no order";
+  }
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    torch::nn::Linear linear(3, 3);
+    linear->to(torch::kDouble);
+    Tensor member;
+    const auto model = [&] {
+      return torch::nn::Sequential(
+          linear, layer([&](Tensor x) { return member = x.tanh(); }),
+          layer([&](Tensor x) { return x * member.to(x.device()); }));
+    };
+    GPipe pipeline(model(), options({2, 1}, 2, mode).one_at_a_time(true));
+    const Tensor x = values({4, 3}).to(device());
+    EXPECT_THAT(error_of([&] { pipeline->forward(x); }),
+                AllOf(StartsWith("c10::Error: layer '2' uses a tensor that a "
+                                 "layer of partition 0 has computed (by "),
+                      HasSubstr("skip tensor (gpipe/skip.h)")));
+    // The layers of one partition may share a member.
+    GPipe whole(model(), options({3}, 2, mode));
+    whole->forward(x).sum().backward();
   }
 }
 

@@ -10,6 +10,7 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -31,6 +32,7 @@
 namespace gpipe {
 namespace {
 
+using ::testing::AllOf;
 using testing::device;
 using ::testing::ElementsAre;
 using testing::error_of;
@@ -413,6 +415,31 @@ TEST(Change, OfTheInputIsDetected) {
                          "changed in place between forward and backward"));
 }
 
+// torch::optim::SGD writes without a new version.
+TEST(Change, ByAnOptimizerIsDetectedOnTheCpu) {
+  if (!device().is_cpu())
+    GTEST_SKIP() << "values are not read from " << device();
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    torch::nn::Sequential model(torch::nn::Linear(3, 3),
+                                torch::nn::Linear(3, 1));
+    GPipe pipeline(model, options({1, 1}, 2, mode));
+    torch::optim::SGD optimizer(pipeline->parameters(), 0.1);
+    const Tensor x = ones({4, 3});
+    pipeline->forward(x).sum().backward();
+    auto loss = pipeline->forward(x).sum();
+    optimizer.step();
+    EXPECT_THAT(
+        error_of([&] { loss.backward(); }),
+        AllOf(StartsWith("c10::Error: parameter '0."),
+              HasSubstr("' has been changed between forward and backward, as "
+                        "by the step() of an optimizer. Call step() after "
+                        "backward(), or forward() again")));
+    // The next step is not affected.
+    pipeline->forward(x).sum().backward();
+  }
+}
+
 TEST(Change, WithoutCheckpointingIsLibTorchsBusiness) {
   torch::nn::Sequential model(torch::nn::Linear(3, 3), torch::nn::Dropout(0.5));
   GPipe pipeline(model, options({1, 1}, 2, Checkpoint::kNever));
@@ -427,7 +454,9 @@ TEST(Change, WithoutCheckpointingIsLibTorchsBusiness) {
     model->parameters()[0].add_(1);
   }
   const auto changed = HasSubstr("has been modified by an inplace operation");
-  EXPECT_THAT(error_of([&] { loss.backward(); }), changed);
+  EXPECT_THAT(error_of([&] { loss.backward(); }),
+              AllOf(changed, HasSubstr("parameter '0.weight' has been changed "
+                                       "between forward and backward")));
   const Tensor input = ones({4, 3});
   loss = pipeline->forward(input).sum();
   input.add_(1);

@@ -1,5 +1,6 @@
 // Tests the inputs and outputs of a pipeline: kinds of values, splitting,
 // errors.
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
@@ -157,6 +159,43 @@ TEST(Gather, TakesOutputsOfOtherLengthsThanTheirInputs) {
   EXPECT_EQ(twice->forward(x).size(0), 14);
 }
 
+// The messages of warnings, while in scope.
+class Warnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts_.push_back(warning.msg());
+  }
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  // Includes warnings that are given once in the life of the process.
+  const c10::WarningUtils::WarnAlways always_{true};
+  std::vector<std::string> texts_;
+  const c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
+// x.mean(0, true) gives a row for each micro-batch. The plain model gives one.
+TEST(Gather, WarnsOfALayerThatReducesRows) {
+  Warnings warnings;
+  const auto mean = layer([](Tensor x) { return x.mean(0, true); });
+  auto pipeline = pipeline_of(2, mean);
+  EXPECT_EQ(pipeline->forward(ones({4, 3})).sizes(),
+            (std::vector<int64_t>{2, 3}));
+  ASSERT_EQ(warnings.texts().size(), 1u);
+  EXPECT_THAT(warnings.texts()[0],
+              StartsWith("the output of micro-batch 0 (of 2) has 1 row, but "
+                         "the input of that micro-batch has 2 rows. "));
+  const auto sum = [](Tensor output, Tensor) { return output.sum(); };
+  const Tensor x = ones({4, 3});
+  pipeline->train_step(x, x, sum, forward_only(1, 2),
+                       TrainOptions().outputs(true));
+  EXPECT_EQ(warnings.texts().size(), 2u);
+  pipeline->train_step(x, x, sum, forward_only(1, 2));
+  pipeline_of(1, mean)->forward(x);
+  pipeline_of(2, layer([](Tensor x) { return x.repeat({3, 1}); }))->forward(x);
+  EXPECT_EQ(warnings.texts().size(), 2u);
+}
+
 TEST(Gather, RefusesAScalarPerMicrobatch) {
   auto pipeline = pipeline_of(2, layer([](Tensor x) { return x.mean(); }));
   EXPECT_THAT(error_of([&] { pipeline->forward(ones({4})); }),
@@ -188,7 +227,7 @@ TEST(Gather, RefusesOutputsOfVaryingNumber) {
       }),
       "c10::ValueError: the outputs of the micro-batches do not fit together: "
       "micro-batch 0 gave a vector of 2 tensors, micro-batch 1 gave a vector "
-      "of 1 tensors (in partition 0, all micro-batches, gather)");
+      "of 1 tensor (in partition 0, all micro-batches, gather)");
 }
 
 // --- Kinds of values ---------------------------------------------------------
@@ -218,8 +257,9 @@ TEST(Kind, TupleOfOneStaysATuple) {
   b.sum().backward();
   EXPECT_TRUE(torch::equal(a.grad(), torch::full_like(a, 2)));
   EXPECT_EQ(error_of([&] { pipeline->forward(Single(a)); }),
-            "c10::TypeError: the value is a tuple of 1 tensors, but at::Tensor "
-            "was asked for; name its type in forward<...>()");
+            "c10::TypeError: the value is a tuple of 1 tensor, but at::Tensor "
+            "was asked for; name the type, T, in the call: forward<T>(), "
+            "train_step<T>(), evaluate<T>() or output<T>()");
 }
 
 template <std::size_t... I>
@@ -273,6 +313,35 @@ TEST(Kind, UndefinedElementsOfAVectorStayUndefined) {
     EXPECT_FALSE(out[1].defined());
     out[2].sum().backward();
     EXPECT_TRUE(torch::equal(x.grad(), torch::full_like(x, 2)));
+  }
+}
+
+// The last layer may return them, too, to forward() and to train_step().
+TEST(Kind, UndefinedElementsOfATupleStayUndefined) {
+  for (const Checkpoint mode : kModes) {
+    torch::nn::Sequential model(
+        layer<Pair>([](Tensor x) { return Pair(Tensor(), x * 2); }),
+        layer<Pair, Pair>([](Pair in) {
+          EXPECT_FALSE(std::get<0>(in).defined());
+          return Pair(std::get<1>(in), Tensor());
+        }));
+    GPipe pipeline(model, options({1, 1}, 2, mode));
+    const Tensor x = ones({4}).requires_grad_();
+    const auto [first, second] = pipeline->forward<Pair>(x);
+    EXPECT_FALSE(second.defined());
+    first.sum().backward();
+    EXPECT_TRUE(torch::equal(x.grad(), torch::full_like(x, 2)));
+    x.mutable_grad() = Tensor();
+    const auto result = pipeline->train_step<Pair>(
+        x, x,
+        [](Pair output, Tensor) {
+          EXPECT_FALSE(std::get<1>(output).defined());
+          return std::get<0>(output).mean();
+        },
+        fill_drain(2, 2), TrainOptions().outputs(true));
+    EXPECT_EQ(result.loss.item<float>(), 2);
+    EXPECT_TRUE(torch::equal(x.grad(), torch::full_like(x, 0.5)));
+    EXPECT_FALSE(result.outputs->tensors()[1].defined());
   }
 }
 

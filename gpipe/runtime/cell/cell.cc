@@ -1,6 +1,7 @@
 #include "gpipe/runtime/cell/cell.h"
 
 #include <ATen/Functions.h>
+#include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -163,6 +164,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   if (!c10::GradMode::is_enabled()) return output;
 
   leaves_ = find_leaves(output_edges_, input_edges_);
+  if (!leaves_.foreign.empty()) name_captured();
   if (checkpointed_) {
     TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
                 "a layer of partition ", partition_->index,
@@ -194,6 +196,8 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   }
   input_edges_ = input_edges.edges();
   inner_.clear();
+  layer_starts_.clear();
+  layer_starts_.reserve(partition_->layers.size());
   const bool seek_inner =
       c10::GradMode::is_enabled() &&
       std::none_of(input_edges_.begin(), input_edges_.end(),
@@ -214,6 +218,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   for (Layer& layer : partition_->layers) {
     layer_at_work_ = layer.name;
     random.enter_layer(layer.index);
+    layer_starts_.push_back(at::sequence_number::peek());
     value = call_layer(layer.module, std::move(value));
     if (check_finite_) check_output(layer, value, tracker);
     tracker.check_done(layer.skips);
@@ -227,6 +232,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   if (head_) {
     layer_at_work_ = "loss";
     random.enter_layer(partition_->layers.back().index + 1);
+    layer_starts_.push_back(at::sequence_number::peek());
     value = run_head(std::move(value));
     if (check_finite_)
       gpipe::internal::check_finite(value.tensors(), "the loss");
@@ -235,13 +241,11 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
 
   output_kind_ = value.kind();
   std::vector<at::Tensor> outputs = std::move(value.tensors());
-  TORCH_CHECK_TYPE(output_kind_ == Value::Kind::kVector ||
-                       std::all_of(outputs.begin(), outputs.end(),
-                                   [](const at::Tensor& tensor) {
-                                     return tensor.defined();
-                                   }),
-                   "layer '", partition_->layers.back().name,
-                   "' returned an undefined tensor");
+  TORCH_CHECK_TYPE(
+      output_kind_ != Value::Kind::kTensor || outputs.front().defined(),
+      "layer '", partition_->layers.back().name,
+      "' returned an undefined tensor; only elements of a vector "
+      "or a tuple may be undefined");
   output_width_ = outputs.size();
   for (auto& skip : tracker.take_exported()) {
     outputs.push_back(skip ? std::move(*skip) : at::Tensor());
@@ -359,6 +363,26 @@ void Cell::recompute(StepSeed& seed) {
   relink_leaf_edges();
 }
 
+void Cell::name_captured() {
+  for (Leaves::Foreign& each : leaves_.foreign) {
+    std::string layer;
+    if (each.user) {
+      const auto next = std::upper_bound(layer_starts_.begin(),
+                                         layer_starts_.end(), *each.user);
+      const auto k = next - layer_starts_.begin() - 1;
+      // The loss function comes after the last layer.
+      const auto layers = static_cast<int64_t>(partition_->layers.size());
+      if (k >= 0) layer = k < layers ? partition_->layers[k].name : "loss";
+    }
+    captured_.push_back({std::move(each.node), std::move(layer)});
+  }
+  leaves_.foreign.clear();
+}
+
+std::vector<Cell::Captured> Cell::take_captured() {
+  return std::exchange(captured_, {});
+}
+
 // Leaves keep their order of the first forward, because leaf_numbers_ refers to
 // it.
 void Cell::relink_leaf_edges() {
@@ -462,6 +486,7 @@ void Cell::release() {
   inner_.clear();
   split_.reset();
   leaves_ = Leaves();
+  captured_.clear();
 }
 
 }  // namespace gpipe::internal

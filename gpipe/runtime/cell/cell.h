@@ -117,11 +117,14 @@ class Cell {
   // Returns the leaves that the outputs depend on: parameters, and other
   // tensors that layers have captured.
   const std::vector<at::Tensor>& leaves() const { return leaves_.tensors; }
-  // Moves out the graph nodes that were made outside of the cell; see
-  // Leaves::foreign.
-  std::vector<NodePtr> take_foreign() {
-    return std::exchange(leaves_.foreign, {});
-  }
+  // A graph node that was made outside of the cell (see Leaves::foreign), and
+  // the name of the layer that uses it; empty if not known.
+  struct Captured {
+    NodePtr node;
+    std::string layer;
+  };
+  // Moves these out. Call after forward().
+  std::vector<Captured> take_captured();
   // Returns the number of each of leaves() in the partition's list. Set by the
   // step.
   std::vector<int64_t>& leaf_numbers() { return leaf_numbers_; }
@@ -156,6 +159,8 @@ class Cell {
                     const CellTracker& tracker) const;
   void check_unchanged() const;
   void check_unchanged(const at::Tensor& parameter, int64_t version) const;
+  // Fills captured_ from leaves_.
+  void name_captured();
   // Finds the edges to the leaves in the graph of a recompute. The leaves keep
   // their order of the first forward.
   void relink_leaf_edges();
@@ -189,7 +194,11 @@ class Cell {
   // backward_input() from backward_weight().
   std::vector<torch::autograd::Edge> inner_;
   std::optional<SplitBackward> split_;
+  // For each layer, the smallest sequence number that its graph nodes may have.
+  // Used by forward() only.
+  std::vector<uint64_t> layer_starts_;
   Leaves leaves_;
+  std::vector<Captured> captured_;
   std::vector<int64_t> leaf_numbers_;
   Saved saved_;
   std::string layer_at_work_;

@@ -434,7 +434,8 @@ TEST(Cell, RefusesAnUndefinedOutput) {
   Cell cell(part, 0, false);
   StepSeed seed;
   EXPECT_EQ(error_of([&] { cell.forward(input_of(rows(1)), seed, false); }),
-            "c10::TypeError: layer '0' returned an undefined tensor");
+            "c10::TypeError: layer '0' returned an undefined tensor; only "
+            "elements of a vector or a tuple may be undefined");
 }
 
 TEST(Cell, HoldsItsInputUntilItIsReleasedIfItIsCheckpointed) {

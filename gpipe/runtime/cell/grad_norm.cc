@@ -37,6 +37,12 @@ at::Tensor gathered(const std::vector<at::Tensor>& norms) {
 }  // namespace
 
 at::Tensor norm_of(const at::Tensor& grad, double type) {
+  if (grad.is_sparse()) {
+    const at::Tensor values = grad.coalesce().values();
+    // max() needs at least one element.
+    return values.numel() > 0 ? norm_of(values, type)
+                              : at::zeros({}, values.options());
+  }
   return is_maximum(type) ? grad.abs().max() : grad.norm(type);
 }
 
@@ -56,7 +62,9 @@ void scale_grads(const std::vector<at::Tensor>& grads, const at::Tensor& total,
   for (const at::Tensor& grad : grads) {
     at::Tensor& there = on_device[grad.device()];
     if (!there.defined()) there = factor.to(grad.device());
-    grad.mul_(there);
+    // A sparse tensor's mul_() leaves the tensor as it is, and so does
+    // LibTorch's clip_grad_norm_().
+    (grad.is_sparse() ? grad._values() : grad).mul_(there);
   }
 }
 

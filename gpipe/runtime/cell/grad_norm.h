@@ -10,7 +10,7 @@ namespace gpipe::internal {
 // The next three functions are the parts of
 // torch::nn::utils::clip_grad_norm_(). They use the same operators on the same
 // numbers and give the same bits. LibTorch's function requires all gradients on
-// one device.
+// one device, and does not scale sparse gradients, which are scaled here.
 
 // Returns the norm of one gradient: a scalar on its device. `type`: the order
 // of the norm; infinity: the largest absolute value. Not called for order 0,

@@ -71,6 +71,43 @@ TEST(ClipGradNorm, OfMixedTypesHasTheBitsOfLibTorch) {
   expect_same_grads(mine, theirs);
 }
 
+// Returns parameters with the gradients 3 in row 1 (as 1 + 2, not coalesced)
+// and 4 in row 2 of 5 rows, sparse or dense. Their norm is 5.
+std::vector<Tensor> with_sparse(bool sparse) {
+  const Tensor rows = at::tensor({1, 2, 1}, at::kLong).view({1, 3});
+  const Tensor values = at::tensor({1.0, 4.0, 2.0}, at::kDouble).view({3, 1});
+  const Tensor grad = at::sparse_coo_tensor(rows, values, {5, 1});
+  Tensor parameter =
+      at::zeros({5, 1}, grad.options().layout(at::kStrided)).requires_grad_();
+  parameter.mutable_grad() = sparse ? grad : grad.to_dense();
+  return {parameter};
+}
+
+TEST(ClipGradNorm, ScalesSparseGradientsAsDenseOnes) {
+  for (const double type : {2.0, 1.0, 0.0, kInfinity}) {
+    for (const double most : {0.5, 1e9}) {
+      const auto sparse = with_sparse(true), dense = with_sparse(false);
+      const double norm = clip_grad_norm(sparse, most, type);
+      EXPECT_EQ(norm, clip_grad_norm(dense, most, type)) << "norm " << type;
+      EXPECT_TRUE(sparse[0].grad().is_sparse());
+      // 1/10 + 2/10 is not 3/10 in binary.
+      EXPECT_TRUE(at::allclose(sparse[0].grad().to_dense(), dense[0].grad(),
+                               /*rtol=*/1e-15, /*atol=*/0))
+          << "norm " << type << ", at most " << most;
+    }
+  }
+  EXPECT_EQ(clip_grad_norm(with_sparse(true), 0.5, 2.0), 5.0);
+}
+
+TEST(ClipGradNorm, OfASparseGradientWithoutValuesIsZero) {
+  Tensor parameter = at::zeros({5, 1}).requires_grad_();
+  parameter.mutable_grad() =
+      at::sparse_coo_tensor({5, 1}, parameter.options().layout(at::kSparse));
+  for (const double type : {2.0, kInfinity}) {
+    EXPECT_EQ(clip_grad_norm({parameter}, 1.0, type), 0.0);
+  }
+}
+
 TEST(ClipGradNorm, AParameterThatIsThereTwiceCountsOnce) {
   auto twice = on(testing::device());
   const auto once = on(testing::device());

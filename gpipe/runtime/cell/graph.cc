@@ -255,7 +255,12 @@ Leaves find_leaves(const edge_list& output_edges,
         leaves.tensors.push_back(sink->variable);
       } else {
         stack.push_back(node);
-        if (node->thread_id() != here) leaves.foreign.push_back(edge.function);
+        if (node->thread_id() != here) {
+          const bool is_own = from && from->thread_id() == here;
+          leaves.foreign.push_back(
+              {edge.function, is_own ? std::make_optional(from->sequence_nr())
+                                     : std::nullopt});
+        }
       }
     }
     if (*leaf != Seen::kNoLeaf)

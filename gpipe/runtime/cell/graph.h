@@ -6,7 +6,9 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "gpipe/libtorch/node.h"
@@ -69,9 +71,15 @@ struct Leaves {
   };
   std::vector<at::Tensor> tensors;
   std::vector<LeafEdge> leaf_edges;  // valid while the graph lives
-  // Nodes of the graph that another thread has made. They belong to a tensor
+  // A node of the graph that another thread has made. It belongs to a tensor
   // with a graph that a layer has captured.
-  std::vector<NodePtr> foreign;
+  struct Foreign {
+    NodePtr node;
+    // The sequence number of the node of this thread that uses `node`, if one
+    // does.
+    std::optional<uint64_t> user;
+  };
+  std::vector<Foreign> foreign;
 };
 
 // Returns the leaves of the graph behind `output_edges`. `input_edges`: the

@@ -144,9 +144,11 @@ TEST(FindLeaves, ListsTheNodesOfOtherThreads) {
   const Tensor w = number(3, true);
   Tensor captured;
   std::thread([&] { captured = w.exp(); }).join();
-  const Leaves leaves = find_leaves({gradient_edge(captured * 2)}, {});
+  const Tensor output = captured * 2;
+  const Leaves leaves = find_leaves({gradient_edge(output)}, {});
   ASSERT_EQ(leaves.foreign.size(), 1u);
-  EXPECT_EQ(leaves.foreign[0].get(), captured.grad_fn().get());
+  EXPECT_EQ(leaves.foreign[0].node.get(), captured.grad_fn().get());
+  EXPECT_EQ(leaves.foreign[0].user, output.grad_fn()->sequence_nr());
   EXPECT_TRUE(leaves.tensors[0].is_same(w));
 }
 

@@ -178,7 +178,7 @@ TEST(Gather, RefusesPiecesOfOtherKinds) {
             }),
             "c10::ValueError: the outputs of the micro-batches do not fit "
             "together: micro-batch 0 gave a tensor, micro-batch 1 gave a "
-            "vector of 1 tensors");
+            "vector of 1 tensor");
 }
 
 TEST(Gather, ReversesScatter) {

@@ -35,8 +35,8 @@ TEST(Value, HoldsAVectorOfAnyLength) {
   for (const std::size_t size : {0, 1, 9}) {
     Value value = Value::wrap(Tensors(size));
     EXPECT_EQ(value.kind(), Value::Kind::kVector);
-    EXPECT_EQ(value.describe(),
-              "a vector of " + std::to_string(size) + " tensors");
+    EXPECT_EQ(value.describe(), "a vector of " + std::to_string(size) +
+                                    (size == 1 ? " tensor" : " tensors"));
     EXPECT_EQ(std::move(value).unwrap<Tensors>().size(), size);
   }
 }
@@ -62,11 +62,12 @@ TEST(Value, TellsATensorFromATupleAndAVectorOfOne) {
   EXPECT_THAT(error_of([&] { Value::wrap(x).unwrap<Single>(); }),
               StartsWith("c10::TypeError: the value is a tensor, but "));
   EXPECT_THAT(error_of([&] { Value::wrap(Single(x)).unwrap<Tensor>(); }),
-              StartsWith("c10::TypeError: the value is a tuple of 1 tensors"));
+              StartsWith("c10::TypeError: the value is a tuple of 1 tensor"));
   EXPECT_THAT(error_of([&] { Value::wrap(Tensors{x}).unwrap<Single>(); }),
-              StartsWith("c10::TypeError: the value is a vector of 1 tensors"));
+              StartsWith("c10::TypeError: the value is a vector of 1 tensor"));
   EXPECT_THAT(error_of([&] { Value::wrap(Pair(x, x)).unwrap<Single>(); }),
-              HasSubstr("was asked for; name its type in forward<...>()"));
+              HasSubstr("was asked for; name the type, T, in the call: "
+                        "forward<T>(), train_step<T>()"));
 }
 
 TEST(Value, RefusesEverythingElse) {

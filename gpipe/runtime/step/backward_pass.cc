@@ -1,5 +1,8 @@
 #include "gpipe/runtime/step/backward_pass.h"
 
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -144,18 +147,7 @@ void BackwardPass::perform(const Action& action) {
     sums_[j].add(i, number, std::move(grad));
     if (each_is_complete) complete(j, number);
   };
-  Gradients back;
-  if (action.kind == ActionKind::kBackwardWeight) {
-    cell.backward_weight(sink);
-  } else if (action.kind == ActionKind::kBackwardInput) {
-    back = cell.backward_input(std::move(inboxes_[j][i].grads));
-  } else {
-    const bool want_input = j > first_wanted_ || options_.input_wanted;
-    static const std::vector<bool> kAll;
-    back = cell.backward(
-        std::move(inboxes_[j][i].grads), options_.keep_graph, want_input,
-        options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j], sink);
-  }
+  Gradients back = run_cell(action, sink);
   if (options_.check_finite) {
     look_at(j, back, non_finite);
     non_finite.check();
@@ -165,6 +157,37 @@ void BackwardPass::perform(const Action& action) {
   if (last) sums_[j].finish(i);
   if (release) cell.release();
   if (last && offers_gradients_ && sums_[j].complete()) complete(j);
+}
+
+Gradients BackwardPass::run_cell(const Action& action, const LeafSink& sink) {
+  const int64_t j = action.stage, i = action.microbatch;
+  Cell& cell = step_.cells[j][i];
+  try {
+    if (action.kind == ActionKind::kBackwardWeight) {
+      cell.backward_weight(sink);
+      return {};
+    }
+    if (action.kind == ActionKind::kBackwardInput) {
+      return cell.backward_input(std::move(inboxes_[j][i].grads));
+    }
+    const bool want_input = j > first_wanted_ || options_.input_wanted;
+    static const std::vector<bool> kAll;
+    return cell.backward(
+        std::move(inboxes_[j][i].grads), options_.keep_graph, want_input,
+        options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j], sink);
+  } catch (const c10::Error& error) {
+    if (error.msg().find(torch::autograd::ERR_BACKWARD_TWICE) ==
+        std::string::npos) {
+      throw;
+    }
+    const std::string captured = step_.describe_captured(j);
+    if (captured.empty()) throw;
+    TORCH_CHECK(false, captured,
+                ", whose graph autograd has freed after an earlier backward. "
+                "Each micro-batch of each step runs that graph again. Compute "
+                "the tensor in the layer, or make it a leaf "
+                "(detach().requires_grad_())");
+  }
 }
 
 std::string BackwardPass::describe_leaf(int64_t j,

@@ -79,6 +79,11 @@ class BackwardPass : public Actor {
     std::vector<Event> skip_ready;
   };
 
+  // Runs the backward of cell (i, j) that `action` asks for, and returns the
+  // gradients of its inputs. Throws whatever the nodes of the graph throw, and
+  // c10::Error if the graph of a tensor that layers have captured was already
+  // freed.
+  Gradients run_cell(const Action& action, const LeafSink& sink);
   // Adds the gradients that leave cell (i, j) to `non_finite`.
   void look_at(int64_t j, const Gradients& back,
                NonFiniteGradients& non_finite) const;

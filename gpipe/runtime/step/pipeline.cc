@@ -7,10 +7,13 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/runtime/cell/leaf_changes.h"
 #include "gpipe/runtime/cell/microbatch.h"
+#include "gpipe/runtime/cell/output_rows.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
@@ -60,6 +63,7 @@ class StepBackward : public OpaqueBackward {
 
   void add_leaves(std::vector<SharedLeaf> leaves) {
     leaves_ = std::move(leaves);
+    for (const SharedLeaf& each : leaves_) changes_.watch(each.tensor);
   }
 
   // Adds an element of the input that needs a gradient.
@@ -84,6 +88,11 @@ class StepBackward : public OpaqueBackward {
     TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
     const Failure place = whole(Failure::kAll, Phase::kGradients);
     auto pieces = pipeline_->outside(place, [&] {
+      const at::Tensor* const changed = changes_.without_version();
+      TORCH_CHECK(!changed, describe(*changed),
+                  " has been changed between forward and backward, as by the "
+                  "step() of an optimizer. Call step() after backward(), or "
+                  "forward() again");
       for (const auto& [device, event] : forward_done_) event.wait(device);
       return split(std::move(grads));
     });
@@ -105,7 +114,12 @@ class StepBackward : public OpaqueBackward {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       pass.begin(i, std::move(pieces[i]));
     }
-    pipeline_->run(plans_.backward, pass);
+    try {
+      pipeline_->run(plans_.backward, pass);
+    } catch (c10::Error& error) {
+      explain(error);
+      throw;
+    }
 
     return pipeline_->outside(place, [&] {
       std::vector<at::Tensor> result;
@@ -123,6 +137,29 @@ class StepBackward : public OpaqueBackward {
   void release() override { step_.reset(); }
 
  private:
+  // Returns "parameter '0.weight'", or "a tensor that a layer has captured".
+  std::string describe(const at::Tensor& leaf) const {
+    for (const Partition& each : pipeline_->stages_.partitions) {
+      const std::string name = each.name_of(leaf);
+      if (!name.empty()) return "parameter '" + name + "'";
+    }
+    return "a tensor that a layer has captured";
+  }
+
+  // Adds the name of a changed leaf to autograd's error about a change, which
+  // has only the sizes.
+  void explain(c10::Error& error) const {
+    const at::Tensor* const changed = changes_.with_version();
+    if (!changed || error.msg().find("modified by an inplace operation") ==
+                        std::string::npos) {
+      return;
+    }
+    error.add_context(describe(*changed) +
+                      " has been changed between forward and backward, as by "
+                      "the step() of an optimizer; call step() after "
+                      "backward(), or forward() again");
+  }
+
   // Returns the gradients of the outputs, by micro-batch and tensor.
   std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads) {
     std::vector<std::vector<at::Tensor>> pieces;
@@ -140,6 +177,7 @@ class StepBackward : public OpaqueBackward {
   std::vector<Element> inputs_, outputs_;
   std::vector<SharedLeaf> leaves_;
   std::vector<std::size_t> widths_;  // by micro-batch
+  LeafChanges changes_;
 };
 
 namespace {
@@ -226,6 +264,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
       outputs.emplace_back(activations.kind, std::move(output));
     }
     Batch output = batch.split() ? Batch(outputs) : Batch(gather(outputs));
+    if (!batch.split()) warn_of_other_rows(outputs, batch.rows());
     norms.prepare();
     if (!with_graph) {
       norms.write();

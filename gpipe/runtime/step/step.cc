@@ -1,5 +1,6 @@
 #include "gpipe/runtime/step/step.h"
 
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -34,7 +35,8 @@ Step::Step(Stages& stages, int64_t microbatches,
            int64_t before)
     : cells(stages.partitions.size()),
       leaves(stages.partitions.size()),
-      microbatches_(microbatches) {
+      microbatches_(microbatches),
+      threads_(stages.partitions.size()) {
   for (std::size_t j = 0; j < cells.size(); ++j) {
     if (stages.partitions[j].remote) continue;
     for (int64_t i = 0; i < microbatches; ++i) {
@@ -46,7 +48,9 @@ Step::Step(Stages& stages, int64_t microbatches,
 
 void Step::number_leaves(int64_t j, int64_t i) {
   Cell& cell = cells[j][i];
-  claim(j, cell.take_foreign());
+  threads_[j].store(at::RecordFunction::currentThreadId(),
+                    std::memory_order_relaxed);
+  claim(j, cell.take_captured());
   auto& [list, numbers] = leaves[j];
   for (const at::Tensor& leaf : cell.leaves()) {
     const auto [entry, is_new] = numbers.emplace(
@@ -59,13 +63,16 @@ void Step::number_leaves(int64_t j, int64_t i) {
 // A running backward changes edges of its graph. Another worker would follow
 // the changed edges: in its own backward, or, with one micro-batch (whose
 // backwards wait for each other), in an early recompute or a weight part.
-void Step::claim(int64_t j, std::vector<NodePtr> nodes) {
+void Step::claim(int64_t j, std::vector<Cell::Captured> nodes) {
   if (nodes.empty()) return;
+  for (const auto& each : nodes) check_maker(j, each);
   std::lock_guard<std::mutex> lock(claims_mutex_);
-  for (auto& node : nodes) {
-    const auto [claim, is_new] = claims_.emplace(std::move(node), j);
-    TORCH_CHECK(is_new || claim->second == j, "layers of partitions ",
-                std::min(claim->second, j), " and ", std::max(claim->second, j),
+  for (auto& each : nodes) {
+    const auto [claim, is_new] =
+        claims_.emplace(std::move(each.node), Claim{j, std::move(each.layer)});
+    const int64_t other = claim->second.partition;
+    TORCH_CHECK(is_new || other == j, "layers of partitions ",
+                std::min(other, j), " and ", std::max(other, j),
                 " use a tensor that has been computed outside of the pipeline "
                 "(by ",
                 claim->first->name(),
@@ -73,6 +80,42 @@ void Step::claim(int64_t j, std::vector<NodePtr> nodes) {
                 "time; compute it in each of these layers, or choose a balance "
                 "that puts them into one partition");
   }
+}
+
+// Such a tensor did not come through the pipeline. Its value may be that of
+// another micro-batch, and its gradient would not reach the cell that made it.
+void Step::check_maker(int64_t j, const Cell::Captured& captured) const {
+  const uint64_t maker = captured.node->thread_id();
+  for (std::size_t k = 0; k < threads_.size(); ++k) {
+    const bool made_it = threads_[k].load(std::memory_order_relaxed) == maker;
+    TORCH_CHECK(
+        !made_it,
+        captured.layer.empty() ? c10::str("partition ", j)
+                               : c10::str("layer '", captured.layer, "'"),
+        " uses a tensor that a layer of partition ", k, " has computed (by ",
+        captured.node->name(),
+        "), but that did not come through the pipeline, such as a member that "
+        "one layer writes and another reads. Partitions work on different "
+        "micro-batches at the same time. Pass the tensor on as an element of "
+        "a tuple, or as a skip tensor (gpipe/skip.h)");
+  }
+}
+
+std::string Step::describe_captured(int64_t j) {
+  std::lock_guard<std::mutex> lock(claims_mutex_);
+  const std::pair<const NodePtr, Claim>* found = nullptr;
+  for (const auto& each : claims_) {
+    if (each.second.partition != j) continue;
+    // Only the first node of a captured graph has a layer.
+    if (!found || found->second.layer.empty()) found = &each;
+  }
+  if (!found) return "";
+  return c10::str(found->second.layer.empty()
+                      ? c10::str("a layer of partition ", j)
+                      : c10::str("layer '", found->second.layer, "'"),
+                  " uses a tensor that has been computed outside of the "
+                  "pipeline (by ",
+                  found->first->name(), ")");
 }
 
 bool Step::is_shared(int64_t j, const at::Tensor& leaf) const {

@@ -5,11 +5,13 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -63,9 +65,15 @@ struct Step {
 
   // Numbers the leaves of cell (i, j). Call after its forward. Throws
   // c10::Error if the cell's graph has nodes that are also in the graph of
-  // another partition.
+  // another partition, or that the worker of another partition has made.
   // Threads: partition j's worker.
   void number_leaves(int64_t j, int64_t i);
+
+  // Returns "layer '2' uses a tensor that has been computed outside of the
+  // pipeline (by ExpBackward0)", if that is so for a layer of partition j; else
+  // "".
+  // Threads: any.
+  std::string describe_captured(int64_t j);
 
   // Returns whether another partition also uses `leaf` of partition j.
   // Threads: any, once all forwards have run.
@@ -95,13 +103,24 @@ struct Step {
  private:
   // Assigns captured graph nodes to partition j. Throws c10::Error if another
   // partition has one of them.
-  void claim(int64_t j, std::vector<NodePtr> nodes);
+  void claim(int64_t j, std::vector<Cell::Captured> nodes);
+  // Throws c10::Error if a worker of another partition has made the node.
+  void check_maker(int64_t j, const Cell::Captured& captured) const;
 
   const int64_t microbatches_;
 
-  // The partition of each node of captured graphs.
+  // The thread of each partition's worker, as autograd numbers threads; 0
+  // before the first forward.
+  std::vector<std::atomic<uint64_t>> threads_;
+
+  // The partition of each node of captured graphs, and the first layer that
+  // uses the node, if known.
+  struct Claim {
+    int64_t partition;
+    std::string layer;
+  };
   std::mutex claims_mutex_;
-  std::unordered_map<NodePtr, int64_t> claims_;
+  std::unordered_map<NodePtr, Claim> claims_;
 };
 
 }  // namespace gpipe::internal

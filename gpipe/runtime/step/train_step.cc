@@ -14,6 +14,7 @@
 #include "gpipe/runtime/cell/grad_sum.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
+#include "gpipe/runtime/cell/output_rows.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/schedule/microbatches.h"
@@ -155,6 +156,7 @@ TrainStep::TrainStep(Stages& stages, const Schedule& schedule,
                     "backwards: leave the NoGradGuard, or pass forward_only()");
         return with_backward_;
       }()),
+      input_rows_(microbatches_),
       weights_(microbatches_) {}
 
 void TrainStep::give_input(const Batch& input) {
@@ -246,6 +248,7 @@ void TrainStep::set_rows(int64_t microbatch, int64_t rows, int64_t all_rows) {
       all_rows, ", but the target's has ", rows_[microbatch],
       "; on the last rank, pass the target that belongs to the input of the "
       "first rank");
+  input_rows_[microbatch] = rows;
   if (loss_ && loss_->weighted()) return;
   weights_[microbatch] = share_of(rows, all_rows);
 }
@@ -288,6 +291,7 @@ StepResult TrainStep::result() {
     result.outputs = Batch(std::move(pieces));
   } else {
     result.outputs = Batch(gather(pieces));
+    warn_of_other_rows(pieces, batch_ ? batch_->rows() : input_rows_);
   }
   return result;
 }
@@ -300,7 +304,7 @@ std::vector<TrainStep::LeafGrad>& TrainStep::leaf_grads() {
     for (std::size_t k = 0; k < leaves.size(); ++k) {
       leaf_grads_->push_back({leaves[k].tensor, std::move(grads[k]),
                               leaves[k].places.front().first,
-                              leaves[k].places.size() > 1});
+                              leaves[k].places.size() > 1, at::Tensor()});
     }
   }
   return *leaf_grads_;

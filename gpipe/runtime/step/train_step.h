@@ -163,7 +163,8 @@ class TrainStep {
   std::optional<Step> step_;
   std::deque<LossHead> heads_;
   std::optional<MiniBatchNorms> norms_;
-  std::vector<double> weights_;  // gradients of the losses, by micro-batch
+  std::vector<int64_t> input_rows_;  // by micro-batch, from set_rows()
+  std::vector<double> weights_;      // gradients of the losses
   LossTotals totals_;
   std::optional<TrainPass> pass_;
   std::optional<std::vector<LeafGrad>> leaf_grads_;
