@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -360,6 +361,59 @@ TEST(UnsplitTest, InPlaceWorkOnTheElementIsRefused) {
                                           torch::ones({2}).to(device())));
       }),
       HasSubstr("changes a tensor in place that"));
+}
+
+Tensor squares(const Tensor& output, const Tensor& target) {
+  return output.sub(target).pow(2).mean();
+}
+
+TEST(RowsTest, ThatDoNotDivideGiveTheGradientsOfOnePlainStep) {
+  const Tensor input = torch::randn({100, 3}, torch::kDouble);
+  const Tensor target = torch::randn({100, 2}, torch::kDouble);
+  const auto make = [] {
+    torch::manual_seed(1);
+    nn::Sequential model(nn::Linear(3, 5), nn::Tanh(), nn::Linear(5, 2));
+    model->to(torch::kDouble);
+    return model;
+  };
+  nn::Sequential plain = make();
+  squares(plain->forward(input), target).backward();
+  GPipe pipeline(make(), testing::options({1, 2}));
+  std::mutex mutex;
+  std::vector<int64_t> rows;
+  pipeline->train_step(
+      input.to(device()), target,
+      [&](const Tensor& output, const Tensor& part) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        rows.push_back(output.size(0));
+        return squares(output, part);
+      },
+      one_forward_one_backward(2, 16));
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), 7), 4);
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), 6), 12);
+  for (std::size_t k = 0; k < plain->parameters().size(); ++k) {
+    EXPECT_TRUE(pipeline->parameters()[k].grad().cpu().allclose(
+        plain->parameters()[k].grad(), 1e-12, 1e-14));
+  }
+}
+
+TEST(RowsTest, AMiniBatchWithoutRowsHasNoMean) {
+  GPipe pipeline(nn::Sequential(nn::Linear(2, 1)), testing::options({1}));
+  const Tensor input = torch::ones({0, 2}).to(device());
+  const Tensor target = torch::ones({0, 1});
+  const std::string what = "c10::ValueError: the input has 0 rows in total, so";
+  EXPECT_THAT(error_of([&] { pipeline->evaluate(input, target, squares); }),
+              HasSubstr(what));
+  EXPECT_THAT(error_of([&] {
+                pipeline->train_step(input, target, squares, fill_drain(1, 1));
+              }),
+              HasSubstr(what));
+  EXPECT_FALSE(pipeline->parameters()[0].grad().defined());
+  EXPECT_THAT(error_of([&] {
+                pipeline->train_step(input, target, squares, fill_drain(1, 2));
+              }),
+              HasSubstr("the schedule has 2 micro-batches, but the input has 0 "
+                        "rows"));
 }
 
 }  // namespace

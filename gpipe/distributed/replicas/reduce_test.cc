@@ -13,7 +13,10 @@
 #include <vector>
 
 #include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/replicas/member_rows.h"
+#include "gpipe/distributed/replicas/parameter_shards.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/world/gather.h"
 
 namespace gpipe::internal {
 namespace {
@@ -155,6 +158,94 @@ const RankProgramEntry kSums("sums", [] {
   return 0;
 });
 
+// A host transport that counts the bytes that it sends.
+class CountingTransport final : public Transport {
+ public:
+  explicit CountingTransport(World& world) : host_(world) {}
+  c10::Device device() const override { return host_.device(); }
+  Work send(const Tensor& bytes, int to, int tag,
+            const World::Action& action) override {
+    sent += bytes.numel();
+    return host_.send(bytes, to, tag, action);
+  }
+  Work receive(const Tensor& bytes, int from, int tag,
+               const World::Action& action) override {
+    return host_.receive(bytes, from, tag, action);
+  }
+  int64_t sent = 0;
+
+ private:
+  HostTransport host_;
+};
+
+// Each member gets its rows of the sums, to the bit, and gives its rows of the
+// parameters to the others. Both together send no more bytes than an
+// all-reduce.
+const RankProgramEntry kShards("shards", [] {
+  const auto world = World::connect(world_options());
+  const int ranks = world->size();
+  std::vector<int> everybody(ranks);
+  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<std::vector<Tensor>> by_member;
+  for (int rank = 0; rank < ranks; ++rank) {
+    by_member.push_back(tensors_of(rank, ranks));
+  }
+  for (const int64_t bucket : kBuckets) {
+    std::vector<Summand> whole, rows;
+    std::vector<Tensor> parameters;
+    for (std::size_t n = 0; n < by_member[0].size(); ++n) {
+      parameters.push_back(like(by_member, n));
+      whole.push_back({parameters[n], by_member[world->rank()][n]});
+    }
+    rows = whole;
+    CountingTransport all(*world), own(*world);
+    all_reduce(*world, all, everybody, kTag, whole, /*takes_part=*/true,
+               bucket);
+    if (ranks > 1) {
+      Reducer reducer(*world, own, everybody, kTag, SumShare::kOwnRows);
+      std::size_t begin = 0;
+      for (const std::size_t end : cut_buckets(rows, bucket)) {
+        reducer.add_up(rows.data() + begin, rows.data() + end);
+        begin = end;
+      }
+    }
+    for (std::size_t k = 0; k < rows.size() && ranks > 1; ++k) {
+      const Tensor expected =
+          slice_of_member(whole[k].grad, ranks, world->rank());
+      check(rows[k].grad.defined() == expected.defined(), "defined");
+      if (!expected.defined()) continue;
+      check(same_bits(rows[k].grad, expected), "sum of own rows");
+    }
+    ParameterShards shards(parameters, ranks, world->rank());
+    for (const Tensor& each : shards.own()) each.fill_(world->rank() + 1);
+    shards.spread(*world, own, everybody, kTag);
+    for (const Tensor& each : parameters) {
+      for (int member = 0; member < ranks; ++member) {
+        const Tensor part = slice_of_member(each, ranks, member);
+        check(!part.defined() || part.eq(member + 1).all().item<bool>(),
+              "a parameter");
+      }
+    }
+    // Rows do not divide evenly, but only one member can have more.
+    std::vector<int64_t> bytes;
+    for (const std::string& each :
+         all_gather(*world, std::to_string(all.sent) + " " +
+                                std::to_string(own.sent))) {
+      bytes.push_back(std::stoll(each));
+      bytes.push_back(std::stoll(each.substr(each.find(' '))));
+    }
+    int64_t whole_sent = 0, shards_sent = 0;
+    for (std::size_t k = 0; k < bytes.size(); k += 2) {
+      whole_sent += bytes[k];
+      shards_sent += bytes[k + 1];
+    }
+    check(shards_sent <= whole_sent, std::to_string(shards_sent) +
+                                         " bytes of " +
+                                         std::to_string(whole_sent));
+  }
+  return 0;
+});
+
 const RankProgramEntry kDiffer("differ", [] {
   const auto world = World::connect(world_options());
   HostTransport transport(*world);
@@ -183,6 +274,10 @@ class Reduce : public ::testing::TestWithParam<int> {};
 
 TEST_P(Reduce, AddsInTheOrderOfTheMembersToTheBit) {
   expect_all_ok(Ranks("sums", GetParam()).wait());
+}
+
+TEST_P(Reduce, ShardsHaveTheBitsOfTheirRowsAndSendNoMoreBytes) {
+  expect_all_ok(Ranks("shards", GetParam()).wait());
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Reduce, ::testing::Values(1, 2, 3, 4));
