@@ -142,6 +142,7 @@ class Cell {
   // Returns the name of the layer that runs now, for messages; empty outside of
   // layers.
   const std::string& layer_at_work() const { return layer_at_work_; }
+  std::string& layer_at_work() { return layer_at_work_; }
 
   // Drops the graph and all tensors.
   void release();
