@@ -1,6 +1,7 @@
 #include "gpipe/runtime/cell/cell.h"
 
 #include <ATen/Functions.h>
+#include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -124,6 +125,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   if (!c10::GradMode::is_enabled()) return output;
 
   leaves_ = find_leaves(output_edges_, input_edges_);
+  check_no_other_input(leaves_);
   if (checkpointed_) {
     TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
                 "a layer of partition ", partition_->index,
@@ -172,7 +174,9 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   if (check_finite_ && partition_->index == 0) {
     gpipe::internal::check_finite(value.tensors(), "the pipeline's input");
   }
+  layer_begins().clear();
   for (Layer& layer : partition_->layers) {
+    layer_begins().push_back(at::sequence_number::peek());
     layer_at_work_ = layer.name;
     random.enter_layer(layer.index);
     value = call_layer(layer.module, std::move(value));
@@ -259,6 +263,35 @@ Value Cell::run_head(Value output) {
   return Value::wrap(std::move(loss));
 }
 
+std::vector<uint64_t>& Cell::layer_begins() {
+  thread_local std::vector<uint64_t> begins;
+  return begins;
+}
+
+void Cell::check_no_other_input(const Leaves& leaves) {
+  if (!leaves.reaches_other_input) return;
+  const std::vector<uint64_t>& begins = layer_begins();
+  const auto* const node =
+      user_of_other_input(output_edges_, input_edges_, begins.front());
+  std::string of_layer;
+  if (node) {
+    const auto after =
+        std::upper_bound(begins.begin(), begins.end(), node->sequence_nr());
+    layer_at_work_ =
+        partition_->layers[static_cast<std::size_t>(after - begins.begin()) - 1]
+            .name;
+    of_layer = "layer '" + layer_at_work_ + "'";
+  } else {
+    of_layer = "a layer";
+  }
+  TORCH_CHECK(false, of_layer, " of partition ", partition_->index,
+              " uses a tensor that depends on the input of another "
+              "micro-batch (or of another pipeline), whose gradient would be "
+              "lost; a layer must not keep tensors with a graph from one "
+              "forward to the next. Let it keep tensor.detach(), or use one "
+              "micro-batch");
+}
+
 void Cell::check_unchanged() const {
   TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
               "the input of partition ", partition_->index,
@@ -325,6 +358,7 @@ void Cell::recompute(StepSeed& seed) {
 // it.
 void Cell::relink_leaf_edges() {
   Leaves now = find_leaves(output_edges_, input_edges_);
+  check_no_other_input(now);
   const bool as_before = std::equal(
       now.tensors.begin(), now.tensors.end(), leaves_.tensors.begin(),
       leaves_.tensors.end(),

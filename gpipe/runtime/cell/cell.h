@@ -101,7 +101,8 @@ class Cell {
   //
   // Throws whatever layers throw. Throws c10::Error if a layer changes a tensor
   // in place that others need (shared input, or the input of a checkpointed
-  // cell), and c10::ValueError if the loss is not a floating-point tensor with
+  // cell), or if it uses a tensor whose graph reaches the input of another
+  // cell, and c10::ValueError if the loss is not a floating-point tensor with
   // one element.
   Activations forward(Activations input, StepSeed& seed, bool leaf_input);
 
@@ -168,6 +169,8 @@ class Cell {
   Value run_head(Value output);
   void check_output(const Layer& layer, const Value& output,
                     const CellTracker& tracker) const;
+  // Throws c10::Error if the graph reaches an input of another cell.
+  void check_no_other_input(const Leaves& leaves);
   void check_unchanged() const;
   void check_unchanged(const at::Tensor& parameter, int64_t version) const;
   // Finds the edges to the leaves in the graph of a recompute. The leaves keep
@@ -206,6 +209,10 @@ class Cell {
   Leaves leaves_;
   std::vector<int64_t> leaf_numbers_;
   Saved saved_;
+  // The sequence number of autograd at which each layer began, in the last
+  // run_layers() on this thread.
+  static std::vector<uint64_t>& layer_begins();
+
   std::string layer_at_work_;
 };
 
