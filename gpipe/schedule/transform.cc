@@ -46,14 +46,25 @@ std::size_t ahead_of(const std::vector<Action>& actions, std::size_t k) {
 Schedule with_recompute(const Schedule& schedule,
                         const std::function<bool(int microbatch)>& checkpointed,
                         RecomputePlacement placement) {
+  return with_recompute(
+      schedule, [&](int, int microbatch) { return checkpointed(microbatch); },
+      placement);
+}
+
+Schedule with_recompute(
+    const Schedule& schedule,
+    const std::function<bool(int stage, int microbatch)>& checkpointed,
+    RecomputePlacement placement) {
   Schedule result;
   for (const auto& actions : schedule.ranks) {
     // before[k] has the recomputes that are inserted right before actions[k].
     std::vector<std::vector<Action>> before(actions.size());
     for (std::size_t k = 0; k < actions.size(); ++k) {
       const Action& action = actions[k];
-      if (!begins_backward(action) || !checkpointed(action.microbatch))
+      if (!begins_backward(action) ||
+          !checkpointed(action.stage, action.microbatch)) {
         continue;
+      }
       const std::size_t begin = block_begin(actions, k);
       const bool in_block = placement == RecomputePlacement::kWithBackward &&
                             begin == k && !action.fused_with_next;

@@ -41,6 +41,13 @@ Schedule with_recompute(
     const std::function<bool(int microbatch)>& checkpointed,
     RecomputePlacement placement = RecomputePlacement::kBeforeBackward);
 
+// Does the same for chosen cells: `checkpointed` gets the stage and the
+// micro-batch.
+Schedule with_recompute(
+    const Schedule& schedule,
+    const std::function<bool(int stage, int microbatch)>& checkpointed,
+    RecomputePlacement placement = RecomputePlacement::kBeforeBackward);
+
 // Returns the actions for which `keep` returns true, in their order. If only
 // one action of a block is kept, it becomes a single action.
 Schedule select(const Schedule& schedule,

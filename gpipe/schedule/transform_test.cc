@@ -53,6 +53,31 @@ TEST(WithRecompute, PutsOneRightBeforeEachCheckpointedBackward) {
             "0F0 0F1 0R0 0I0 0R1 0I1 0W0 0W1");
 }
 
+TEST(WithRecompute, ChoosesCellsByStageAndMicrobatch) {
+  const auto odd = [](int stage, int i) { return (stage + i) % 2 == 1; };
+  EXPECT_EQ(text(with_recompute(kWhole, odd)),
+            "1F0 1F1 1R0 1B0 1F2 1B1 1R2 1B2");
+  EXPECT_EQ(text(with_recompute(kParts, odd)), "0F0 0F1 0I0 0R1 0I1 0W0 0W1");
+}
+
+TEST(WithRecompute, GivesTheSameForAPredicateOfTheMicrobatchAlone) {
+  for (const std::string& name : schedule_names()) {
+    if (name == "forward-only") continue;
+    const Schedule plain =
+        named_schedule(name, 2, 4, fixed_stages_per_rank(name).value_or(2));
+    for (const auto placement :
+         {RecomputePlacement::kBeforeBackward,
+          RecomputePlacement::kWithBackward, RecomputePlacement::kAhead}) {
+      const Schedule one = with_recompute(
+          plain, [](int i) { return i != 1; }, placement);
+      const Schedule two = with_recompute(
+          plain, [](int, int i) { return i != 1; }, placement);
+      EXPECT_EQ(to_csv(one), to_csv(two)) << name;
+      EXPECT_NE(to_csv(one), to_csv(plain)) << name;
+    }
+  }
+}
+
 TEST(WithRecompute, MakesABlockWithTheBackward) {
   const auto with = RecomputePlacement::kWithBackward;
   EXPECT_EQ(text(with_recompute(kWhole, always, with)),

@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -546,6 +547,41 @@ TEST(Hook, InsideALayerActsAsInPlain) {
     };
     expect_near(run(pipeline, leaf(x, device())),
                 run(model, leaf(x, reference_device())));
+  }
+}
+
+// A layer whose micro-batches depend on each other, which no cell can see.
+TEST(Autograd, NamesALayerThatKeepsATensorWithGraphForTheNextMicrobatch) {
+  for (const Checkpoint mode :
+       {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+    for (const bool detached : {false, true}) {
+      Tensor state;
+      torch::nn::Sequential model;
+      model->push_back("first", torch::nn::Linear(4, 4));
+      model->push_back("second", torch::nn::Linear(4, 4));
+      model->push_back("carry", testing::layer([&](Tensor x) {
+                         const Tensor y = state.defined() ? x + state : x * 1;
+                         state = detached ? y.detach() : y;
+                         return y;
+                       }));
+      model->push_back("last", torch::nn::Linear(4, 4));
+      GPipe pipeline(model, testing::options({1, 3}, 2, mode));
+      const Tensor x = torch::ones({2, 4}).to(testing::device());
+      const std::string error =
+          testing::error_of([&] { pipeline->forward(x); });
+      if (detached) {
+        EXPECT_EQ(error, "");
+        continue;
+      }
+      EXPECT_EQ(
+          error.find("c10::Error: layer 'carry' of partition 1 uses a tensor "
+                     "that depends on the input of another micro-batch"),
+          0u)
+          << error;
+      ASSERT_TRUE(pipeline->last_failure().has_value());
+      EXPECT_EQ(pipeline->last_failure()->layer, "carry");
+      EXPECT_EQ(pipeline->last_failure()->microbatch, 1);
+    }
   }
 }
 

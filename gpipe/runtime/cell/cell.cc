@@ -165,6 +165,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
 
   leaves_ = find_leaves(output_edges_, input_edges_);
   if (!leaves_.foreign.empty()) name_captured();
+  check_no_other_input(leaves_);
   if (checkpointed_) {
     TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
                 "a layer of partition ", partition_->index,
@@ -301,6 +302,23 @@ Value Cell::run_head(Value output) {
   return Value::wrap(std::move(loss.sum));
 }
 
+void Cell::check_no_other_input(const Leaves& leaves) {
+  if (!leaves.reaches_other_input) return;
+  const auto* const node =
+      user_of_other_input(output_edges_, input_edges_, layer_starts_.front());
+  std::string of_layer = "a layer";
+  if (node) {
+    layer_at_work_ = layer_of(node->sequence_nr());
+    of_layer = "layer '" + layer_at_work_ + "'";
+  }
+  TORCH_CHECK(false, of_layer, " of partition ", partition_->index,
+              " uses a tensor that depends on the input of another "
+              "micro-batch (or of another pipeline), whose gradient would be "
+              "lost; a layer must not keep tensors with a graph from one "
+              "forward to the next. Let it keep tensor.detach(), or use one "
+              "micro-batch");
+}
+
 void Cell::check_unchanged() const {
   TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
               "the input of partition ", partition_->index,
@@ -363,17 +381,20 @@ void Cell::recompute(StepSeed& seed) {
   relink_leaf_edges();
 }
 
+std::string Cell::layer_of(uint64_t node) const {
+  const auto next =
+      std::upper_bound(layer_starts_.begin(), layer_starts_.end(), node);
+  const auto k = next - layer_starts_.begin() - 1;
+  if (k < 0) return "";
+  // The loss function comes after the last layer.
+  const auto layers = static_cast<int64_t>(partition_->layers.size());
+  return k < layers ? partition_->layers[k].name : "loss";
+}
+
 void Cell::name_captured() {
   for (Leaves::Foreign& each : leaves_.foreign) {
     std::string layer;
-    if (each.user) {
-      const auto next = std::upper_bound(layer_starts_.begin(),
-                                         layer_starts_.end(), *each.user);
-      const auto k = next - layer_starts_.begin() - 1;
-      // The loss function comes after the last layer.
-      const auto layers = static_cast<int64_t>(partition_->layers.size());
-      if (k >= 0) layer = k < layers ? partition_->layers[k].name : "loss";
-    }
+    if (each.user) layer = layer_of(*each.user);
     captured_.push_back({std::move(each.node), std::move(layer)});
   }
   leaves_.foreign.clear();
@@ -387,6 +408,7 @@ std::vector<Cell::Captured> Cell::take_captured() {
 // it.
 void Cell::relink_leaf_edges() {
   Leaves now = find_leaves(output_edges_, input_edges_);
+  check_no_other_input(now);
   const bool as_before = std::equal(
       now.tensors.begin(), now.tensors.end(), leaves_.tensors.begin(),
       leaves_.tensors.end(),

@@ -88,7 +88,8 @@ class Cell {
   //
   // Throws whatever layers throw. Throws c10::Error if a layer changes a tensor
   // in place that others need (shared input, or the input of a checkpointed
-  // cell), and c10::ValueError if the loss is not a floating-point tensor with
+  // cell), or if it uses a tensor whose graph reaches the input of another
+  // cell, and c10::ValueError if the loss is not a floating-point tensor with
   // one element.
   Activations forward(Activations input, StepSeed& seed, bool leaf_input);
 
@@ -132,6 +133,7 @@ class Cell {
   // Returns the name of the layer that runs now, for messages; empty outside of
   // layers.
   const std::string& layer_at_work() const { return layer_at_work_; }
+  std::string& layer_at_work() { return layer_at_work_; }
 
   // Drops the graph and all tensors.
   void release();
@@ -157,8 +159,13 @@ class Cell {
   Value run_head(Value output);
   void check_output(const Layer& layer, const Value& output,
                     const CellTracker& tracker) const;
+  // Throws c10::Error if the graph reaches an input of another cell.
+  void check_no_other_input(const Leaves& leaves);
   void check_unchanged() const;
   void check_unchanged(const at::Tensor& parameter, int64_t version) const;
+  // Returns the name of the layer that made the node with this sequence number,
+  // "loss", or "" if it is unknown.
+  std::string layer_of(uint64_t node) const;
   // Fills captured_ from leaves_.
   void name_captured();
   // Finds the edges to the leaves in the graph of a recompute. The leaves keep
@@ -194,8 +201,8 @@ class Cell {
   // backward_input() from backward_weight().
   std::vector<torch::autograd::Edge> inner_;
   std::optional<SplitBackward> split_;
-  // For each layer, the smallest sequence number that its graph nodes may have.
-  // Used by forward() only.
+  // For each layer, the smallest sequence number that its graph nodes may have,
+  // in the last run_layers().
   std::vector<uint64_t> layer_starts_;
   Leaves leaves_;
   std::vector<Captured> captured_;

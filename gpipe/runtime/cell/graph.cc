@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 namespace gpipe::internal {
@@ -255,6 +256,9 @@ Leaves find_leaves(const edge_list& output_edges,
         leaves.tensors.push_back(sink->variable);
       } else {
         stack.push_back(node);
+        if (node->num_outputs() == 0 && dynamic_cast<Begin*>(node)) {
+          leaves.reaches_other_input = true;
+        }
         if (node->thread_id() != here) {
           const bool is_own = from && from->thread_id() == here;
           leaves.foreign.push_back(
@@ -275,6 +279,41 @@ Leaves find_leaves(const edge_list& output_edges,
     for (std::size_t k = 0; k < edges.size(); ++k) visit(edges[k], node, k);
   }
   return leaves;
+}
+
+const Node* user_of_other_input(const edge_list& output_edges,
+                                const edge_list& input_edges, uint64_t begin) {
+  // Walks from `roots`. Returns the first node for which `use` returns true.
+  const auto walk = [&](const edge_list& roots, auto use) -> const Node* {
+    std::unordered_set<const Node*> seen;
+    std::vector<const Node*> stack;
+    for (const Edge& edge : input_edges) seen.insert(edge.function.get());
+    const auto visit = [&](const edge_list& edges) {
+      for (const Edge& edge : edges) {
+        const Node* const node = edge.function.get();
+        if (node && seen.insert(node).second) stack.push_back(node);
+      }
+    };
+    visit(roots);
+    while (!stack.empty()) {
+      const Node* const node = stack.back();
+      stack.pop_back();
+      if (use(*node)) return node;
+      visit(node->next_edges());
+    }
+    return nullptr;
+  };
+  return walk(output_edges, [&](const Node& node) {
+    if (node.sequence_nr() < begin) return false;
+    for (const Edge& edge : node.next_edges()) {
+      if (!edge.is_valid() || edge.function->sequence_nr() >= begin) continue;
+      const auto is_input = [](const Node& each) {
+        return dynamic_cast<const Begin*>(&each) != nullptr;
+      };
+      if (walk({edge}, is_input)) return true;
+    }
+    return false;
+  });
 }
 
 std::vector<at::Tensor> run_backward(const edge_list& output_edges,

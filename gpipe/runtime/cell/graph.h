@@ -71,6 +71,9 @@ struct Leaves {
   };
   std::vector<at::Tensor> tensors;
   std::vector<LeafEdge> leaf_edges;  // valid while the graph lives
+  // Whether the graph reaches an input of another cell (GraphInputs that are
+  // not leaves). Its gradient would be lost.
+  bool reaches_other_input = false;
   // A node of the graph that another thread has made. It belongs to a tensor
   // with a graph that a layer has captured.
   struct Foreign {
@@ -86,6 +89,13 @@ struct Leaves {
 // edges at which the graph begins; they do not count as leaves.
 Leaves find_leaves(const std::vector<torch::autograd::Edge>& output_edges,
                    const std::vector<torch::autograd::Edge>& input_edges);
+
+// Returns the node of this graph, made on this thread at sequence number
+// `begin` or later, that uses a tensor whose graph reaches an input of another
+// cell. Returns null if there is none. For messages; `input_edges`: as above.
+const torch::autograd::Node* user_of_other_input(
+    const std::vector<torch::autograd::Edge>& output_edges,
+    const std::vector<torch::autograd::Edge>& input_edges, uint64_t begin);
 
 // Receives the gradient of leaf `leaf` as soon as it is complete, while the
 // engine still runs. Threads: on an accelerator, the engine's thread.

@@ -62,7 +62,10 @@ Value to_value(AnyValue output, const AnyModule& layer) {
                    "a layer must return a torch::Tensor, a "
                    "std::vector<torch::Tensor> or a std::tuple of 1 to ",
                    kMaxTupleSize, " torch::Tensor, but ", layer.ptr()->name(),
-                   " returned ", c10::demangle(output.type_info().name()));
+                   " returned ", c10::demangle(output.type_info().name()),
+                   "; if only its first tensor is needed, use "
+                   "gpipe::first_output(layer) (gpipe/first_output.h) as the "
+                   "layer");
   return std::move(*value);
 }
 

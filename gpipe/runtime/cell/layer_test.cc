@@ -86,7 +86,10 @@ TEST(CallLayer, RefusesOutputsThatAreNotTensors) {
                        "torch::Tensor, but "),
             0u)
       << error;
-  EXPECT_NE(error.find(" returned int"), std::string::npos) << error;
+  EXPECT_NE(error.find(" returned int; if only its first tensor is needed, use "
+                       "gpipe::first_output(layer) (gpipe/first_output.h)"),
+            std::string::npos)
+      << error;
 }
 
 TEST(CallLayer, RefusesAnInputOfAnotherTypeAsSequentialDoes) {

@@ -17,6 +17,13 @@ namespace {
 
 thread_local NormScope* current_scope = nullptr;
 
+// Copies `value` into `tensor` without raising its version, as autograd may
+// have saved the tensor.
+void write_below_autograd(at::Tensor tensor, const at::Tensor& value) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  tensor.copy_(value);
+}
+
 // The operators that at::batch_norm() calls in the end. All take (input,
 // weight, bias, running_mean, running_var, training, momentum, epsilon) and
 // return (output, mean, 1 / sqrt(variance + epsilon), ...).
@@ -36,11 +43,17 @@ void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     return torch::jit::peek(*stack, k, kArguments);
   };
   NormScope* const scope = NormScope::current();
-  std::optional<std::size_t> layer;
+  NormScope::NormCall call;
   if (scope && argument(kTraining).toBool() && !argument(kMean).isNone()) {
-    layer = scope->begin(argument(kMean).toTensor());
+    call = scope->begin(argument(kMean).toTensor());
   }
-  if (!layer) return run_intercepted(Interceptor::kCell, op, keys, stack);
+  if (call.how == NormScope::How::kOnCopies) {
+    argument(kMean) = argument(kMean).toTensor().clone();
+    argument(kVar) = argument(kVar).toTensor().clone();
+  }
+  if (call.how != NormScope::How::kWithoutStatistics) {
+    return run_intercepted(Interceptor::kCell, op, keys, stack);
+  }
 
   const at::Tensor input = argument(kInput).toTensor();
   const double epsilon = argument(kEpsilon).toDouble();
@@ -48,11 +61,29 @@ void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   argument(kVar) = c10::IValue();
   run_intercepted(Interceptor::kCell, op, keys, stack);
   const std::size_t results = op.schema().returns().size();
-  scope->end(*layer, input, torch::jit::peek(*stack, 1, results).toTensor(),
+  scope->end(call.layer, input, torch::jit::peek(*stack, 1, results).toTensor(),
              torch::jit::peek(*stack, 2, results).toTensor(), epsilon);
 }
 
+// The interceptor of add_(number), by which modules count their calls.
+void observe_counter(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack) {
+  constexpr std::size_t kSelf = 0, kArguments = 3;
+  if (NormScope* const scope = NormScope::current()) {
+    const at::Tensor& self =
+        torch::jit::peek(*stack, kSelf, kArguments).toTensor();
+    // Module::to(dtype) makes num_batches_tracked a floating-point number.
+    if (self.dim() == 0 && !self.requires_grad()) scope->count(self);
+  }
+  run_intercepted(Interceptor::kCell, op, keys, stack);
+}
+
 [[maybe_unused]] const bool intercepted = [] {
+  intercept(
+      Interceptor::kCell,
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::add_", "Scalar"),
+      c10::KernelFunction::makeFromBoxedFunction<&observe_counter>(),
+      "gpipe: counters of a recomputed function");
   for (const char* name : kOperators) {
     if (const auto op = c10::Dispatcher::singleton().findSchema({name, ""})) {
       intercept(Interceptor::kCell, *op,
@@ -192,25 +223,73 @@ NormScope::NormScope(NormStatistics* statistics, bool record)
       record_(record),
       outer_(std::exchange(current_scope, this)) {}
 
-NormScope::~NormScope() { current_scope = outer_; }
+NormScope::NormScope(CallNorms& call, bool again)
+    : record_(!again),
+      call_(&call),
+      outer_(std::exchange(current_scope, this)) {
+  if (!again) return;
+  try {
+    for (const CallNorms::Counter& each : call.counters) {
+      counters_now_.push_back(each.tensor.detach().clone());
+    }
+    for (const CallNorms::Counter& each : call.counters) {
+      write_below_autograd(each.tensor, each.before);
+    }
+  } catch (...) {
+    current_scope = outer_;
+    throw;
+  }
+}
+
+NormScope::~NormScope() {
+  current_scope = outer_;
+  for (std::size_t k = 0; k < counters_now_.size(); ++k) {
+    try {
+      write_below_autograd(call_->counters[k].tensor, counters_now_[k]);
+    } catch (...) {
+      // The device has failed. The error that reported this is more useful.
+    }
+  }
+}
+
+void NormScope::count(const at::Tensor& counter) {
+  if (outer_ && record_) outer_->count(counter);
+  if (!call_ || !record_) return;
+  for (const CallNorms::Counter& each : call_->counters) {
+    if (each.tensor.is_same(counter)) return;
+  }
+  call_->counters.push_back({counter, counter.detach().clone()});
+}
 
 NormScope* NormScope::current() { return current_scope; }
 
-std::optional<std::size_t> NormScope::begin(const at::Tensor& running_mean) {
-  if (!statistics_) return std::nullopt;
+NormScope::NormCall NormScope::begin(const at::Tensor& running_mean) {
+  if (call_ && record_) {
+    const NormCall call = outer_ ? outer_->begin(running_mean) : NormCall();
+    call_->deferred.push_back(call.how == How::kWithoutStatistics);
+    return call;
+  }
+  if (call_) {
+    const bool deferred =
+        next_ < call_->deferred.size() && call_->deferred[next_];
+    ++next_;
+    return {deferred ? How::kWithoutStatistics : How::kOnCopies};
+  }
+  if (!statistics_) return {};
   auto& layers = statistics_->layers_;
   for (std::size_t k = 0; k < layers.size(); ++k) {
     if (!layers[k].running_mean().is_same(running_mean)) continue;
     if (record_) ++layers[k].calls;
-    return k;
+    return {How::kWithoutStatistics, k};
   }
-  return std::nullopt;
+  return {};
 }
 
 void NormScope::end(std::size_t layer, const at::Tensor& input,
                     const at::Tensor& mean, const at::Tensor& inverse_deviation,
                     double epsilon) {
   if (!record_) return;
+  if (call_) return outer_->end(layer, input, mean, inverse_deviation, epsilon);
   statistics_->layers_[layer].seen.push_back(
       {mean.detach(), inverse_deviation.detach(), epsilon,
        input.numel() / input.size(1)});

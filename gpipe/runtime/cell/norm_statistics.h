@@ -83,6 +83,21 @@ class NormStatistics {
   std::vector<Layer> layers_;
 };
 
+// The BatchNorm calls and the counters of one call of a function, so that a
+// second call changes neither running statistics nor counters. Filled by a
+// NormScope, and read by another one.
+struct CallNorms {
+  // For each BatchNorm call in training mode with running statistics, in order:
+  // whether the operator was called without them (deferred BatchNorm).
+  std::vector<bool> deferred;
+  // The scalars to which the first call has added a number in place, such as
+  // num_batches_tracked, and their values before.
+  struct Counter {
+    at::Tensor tensor, before;
+  };
+  std::vector<Counter> counters;
+};
+
 // While in scope, BatchNorm layers of `statistics` in training mode do not
 // change their running statistics on this thread. `statistics`: null for no
 // effect. `record`: whether the layers' inputs count; false in a recompute,
@@ -90,23 +105,40 @@ class NormStatistics {
 class NormScope {
  public:
   NormScope(NormStatistics* statistics, bool record);
+  // For one call of a function. In the first call (`again` is false) the scope
+  // around this one, if any, acts as without this scope, and `call` is filled.
+  // In the second call BatchNorm layers work on copies of their running
+  // statistics. Counters start with the values that they had in the first call,
+  // and the destructor restores the values of now.
+  NormScope(CallNorms& call, bool again);
   ~NormScope();
   NormScope(const NormScope&) = delete;
   NormScope& operator=(const NormScope&) = delete;
 
-  // The following functions are for the interceptor of the operator. current()
-  // returns the innermost scope of this thread, or null.
+  // The following functions are for the interceptors of the operators.
+  // current() returns the innermost scope of this thread, or null.
   static NormScope* current();
-  // Begins a call of the layer with this running mean. Returns the layer's
-  // number, or nullopt if it is none of the statistics' layers.
-  std::optional<std::size_t> begin(const at::Tensor& running_mean);
-  // Ends the call and records the statistics of its input.
+  // How a BatchNorm operator must be called.
+  enum class How { kAsGiven, kOnCopies, kWithoutStatistics };
+  struct NormCall {
+    How how = How::kAsGiven;
+    std::size_t layer = 0;  // number in the statistics, for kWithoutStatistics
+  };
+  // Begins a call of the layer with this running mean.
+  NormCall begin(const at::Tensor& running_mean);
+  // Ends a call that was made without statistics, and records those of its
+  // input.
   void end(std::size_t layer, const at::Tensor& input, const at::Tensor& mean,
            const at::Tensor& inverse_deviation, double epsilon);
+  // Reports that `counter` will be changed in place.
+  void count(const at::Tensor& counter);
 
  private:
-  NormStatistics* const statistics_;
-  const bool record_;
+  NormStatistics* const statistics_ = nullptr;  // null in a call of a function
+  const bool record_ = false;
+  CallNorms* const call_ = nullptr;  // null in a cell
+  std::size_t next_ = 0;             // of call_->deferred, in a second call
+  std::vector<at::Tensor> counters_now_;
   NormScope* const outer_;
   InterceptScope intercept_{Interceptor::kCell};
 };

@@ -11,14 +11,17 @@ namespace {
 // pipeline, or null. The workers receive it with the caller's thread-local
 // state.
 struct PhaseInfo : c10::DebugInfoBase {
-  PhaseInfo(Phase phase, int64_t microbatch, const PhaseInfo* outer)
+  PhaseInfo(Phase phase, std::optional<int64_t> microbatch, std::string* layer,
+            const PhaseInfo* outer)
       : recomputing(phase == Phase::kRecomputing ||
                     (outer && outer->recomputing)),
         checkpointing(!recomputing && (phase == Phase::kCheckpointing ||
                                        (outer && outer->checkpointing))),
-        microbatch(microbatch) {}
+        microbatch(microbatch),
+        layer(layer) {}
   const bool recomputing, checkpointing;
-  const int64_t microbatch;
+  const std::optional<int64_t> microbatch;
+  std::string* const layer;
 };
 
 const PhaseInfo* here() {
@@ -40,7 +43,7 @@ bool is_recomputing() {
 
 std::optional<int64_t> current_microbatch() {
   const PhaseInfo* info = here();
-  return info ? std::make_optional(info->microbatch) : std::nullopt;
+  return info ? info->microbatch : std::nullopt;
 }
 
 const char* to_string(Phase phase) {
@@ -63,8 +66,19 @@ const char* to_string(Phase phase) {
   return "unknown phase";
 }
 
-internal::PhaseScope::PhaseScope(Phase phase, int64_t microbatch)
+internal::PhaseScope::PhaseScope(Phase phase, int64_t microbatch,
+                                 std::string* layer)
     : guard_(internal::kPhaseSlot,
-             std::make_shared<PhaseInfo>(phase, microbatch, here())) {}
+             std::make_shared<PhaseInfo>(phase, microbatch, layer, here())) {}
+
+internal::PhaseScope::PhaseScope(Phase phase)
+    : guard_(internal::kPhaseSlot,
+             std::make_shared<PhaseInfo>(phase, current_microbatch(),
+                                         layer_at_work(), here())) {}
+
+std::string* internal::layer_at_work() {
+  const PhaseInfo* info = here();
+  return info ? info->layer : nullptr;
+}
 
 }  // namespace gpipe

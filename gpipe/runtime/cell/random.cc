@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -23,6 +24,18 @@ uint64_t random64(at::Generator generator) {
 at::Generator copy_of(at::Generator generator) {
   std::lock_guard<std::mutex> lock(generator.mutex());
   return generator.clone();
+}
+
+bool is_default(const at::Generator& generator) {
+  return generator == at::globalContext().defaultGenerator(generator.device());
+}
+
+// Returns whether the devices are the same. A device without index is the
+// current one of its type.
+bool is_same(const c10::Device& with_index, const c10::Device& device) {
+  if (with_index == device) return true;
+  return with_index.type() == device.type() && !device.has_index() &&
+         at::globalContext().defaultGenerator(device).device() == with_index;
 }
 
 // Returns a hash of `x`: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
@@ -106,7 +119,9 @@ class LendState : public c10::OperatorKernel {
     if (current_scope && !device.is_cpu()) {
       own = current_scope->generator(device);
     }
-    if (!own) return run_intercepted(Interceptor::kCell, op, keys, stack);
+    if (!own || *own == at::globalContext().defaultGenerator(device)) {
+      return run_intercepted(Interceptor::kCell, op, keys, stack);
+    }
 
     // Workers of one device run one at a time here.
     static std::mutex lending;
@@ -192,12 +207,23 @@ void StepSeed::draw() { random64(at::detail::getDefaultCPUGenerator()); }
 
 RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
                          std::vector<GivenDraw>* draws, bool again)
-    : step_(step),
+    : step_(&step),
       microbatch_(microbatch),
       device_(device),
       draws_(draws),
       again_(again),
       outer_(std::exchange(current_scope, this)) {}
+
+RandomScope::RandomScope(CallDraws& draws, bool again)
+    : call_(&draws),
+      draws_(&draws.given),
+      again_(again),
+      outer_(std::exchange(current_scope, this)) {
+  if (!again) return;
+  for (const CallDraws::Start& start : draws.starts) {
+    copies_.push_back(copy_of(start.before));
+  }
+}
 
 RandomScope::~RandomScope() { current_scope = outer_; }
 
@@ -221,7 +247,7 @@ at::Generator& RandomScope::seeded(Lazy& lazy, const c10::Device& device) {
   }
   if (!lazy.seeded) {
     lazy.generator.set_current_seed(
-        mix(mix(mix(step_.get()) ^ static_cast<uint64_t>(microbatch_)) ^
+        mix(mix(mix(step_->get()) ^ static_cast<uint64_t>(microbatch_)) ^
             static_cast<uint64_t>(layer_)));
     lazy.seeded = true;
   }
@@ -230,22 +256,73 @@ at::Generator& RandomScope::seeded(Lazy& lazy, const c10::Device& device) {
 
 std::optional<at::Generator> RandomScope::generator(const c10::Device& device) {
   if (device.is_meta()) return std::nullopt;  // nothing is drawn on it
+  if (call_) return generator_of_call(device);
   if (device.is_cpu()) return seeded(cpu_, device);
   if (device == device_) return seeded(accelerator_, device);
   return std::nullopt;
 }
 
+std::optional<at::Generator> RandomScope::generator_of_call(
+    const c10::Device& device) {
+  if (const at::Generator* const copy = copy_for(device)) return *copy;
+  std::optional<at::Generator> found;
+  if (outer_) found = outer_->generator(device);
+  if (!found) found = at::globalContext().defaultGenerator(device);
+  if (!again_) record_start(*found);
+  return found;
+}
+
+const at::Generator* RandomScope::copy_for(const c10::Device& device) const {
+  for (std::size_t k = 0; k < copies_.size(); ++k) {
+    if (is_same(call_->starts[k].device, device)) return &copies_[k];
+  }
+  return nullptr;
+}
+
+void RandomScope::record_start(const at::Generator& generator) {
+  for (const CallDraws::Start& start : call_->starts) {
+    if (start.device == generator.device()) return;
+  }
+  call_->starts.push_back({generator.device(), copy_of(generator)});
+}
+
+bool RandomScope::owns(const at::Generator& generator) const {
+  if (!call_) {
+    return generator == cpu_.generator || generator == accelerator_.generator;
+  }
+  if (std::find(copies_.begin(), copies_.end(), generator) != copies_.end()) {
+    return true;
+  }
+  return outer_ ? outer_->owns(generator) : is_default(generator);
+}
+
 at::Generator RandomScope::given(const at::Generator& generator) {
-  const bool of_this =
-      generator == cpu_.generator || generator == accelerator_.generator;
   // Inside an operator that was called without a generator, or an undefined
   // generator.
-  if (of_this || !generator.defined()) return generator;
+  if (!generator.defined()) return generator;
+  if (owns(generator)) {
+    if (!call_) return generator;
+    if (!again_) {
+      record_start(generator);
+      return generator;
+    }
+    if (!is_default(generator)) return generator;
+  }
   std::lock_guard<std::mutex> lock(mutex_);
-  if (again_) return replayed(generator);
-  // The outer layer that runs this pipeline may be in a recompute, too.
-  const at::Generator found =
-      step_.outer_ ? step_.outer_->given(generator) : generator;
+  if (again_) {
+    // A program may also pass the default generator itself.
+    const bool passed = std::any_of(
+        draws_->begin(), draws_->end(),
+        [&](const GivenDraw& draw) { return draw.generator == generator; });
+    const at::Generator* const copy = call_ && !passed && is_default(generator)
+                                          ? copy_for(generator.device())
+                                          : nullptr;
+    return copy ? *copy : replayed(generator);
+  }
+  // The outer layer that runs this pipeline, or that runs this function, may be
+  // in a recompute, too.
+  RandomScope* const outer = call_ ? outer_ : step_->outer_;
+  const at::Generator found = outer ? outer->given(generator) : generator;
   if (draws_) draws_->push_back({generator, copy_of(found)});
   return found;
 }

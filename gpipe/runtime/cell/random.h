@@ -57,6 +57,18 @@ struct GivenDraw {
   at::Generator generator, before;
 };
 
+// The random numbers that one call of a function draws, so that a second call
+// draws the same. Filled by a RandomScope, and read by another one.
+struct CallDraws {
+  // The state of the generator of a device before the first draw from it.
+  struct Start {
+    c10::Device device;
+    at::Generator before;
+  };
+  std::vector<Start> starts;
+  std::vector<GivenDraw> given;
+};
+
 // Gives random operators on this thread a generator seeded from (step,
 // micro-batch, layer) while in scope, unless they are called with a generator.
 // So random numbers are the same for any balance, schedule and timing, and
@@ -81,6 +93,12 @@ class RandomScope {
   // recompute; else null. `again`: this is a recompute.
   RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
               std::vector<GivenDraw>* draws = nullptr, bool again = false);
+  // For one call of a function, inside or outside of a cell. In the first call
+  // (`again` is false) operators draw as without this scope, and `draws` is
+  // filled. In the second call they draw the same numbers again from copies, so
+  // that no generator of the program changes. A generator from which the first
+  // call has not drawn is used as without this scope.
+  RandomScope(CallDraws& draws, bool again);
   ~RandomScope();
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
@@ -90,6 +108,7 @@ class RandomScope {
 
   // Returns the generator for operators on `device`, seeded on first use in a
   // layer; nullopt if `device` is neither the CPU nor the partition's device.
+  // In a call of a function: the generator from which operators must draw.
   std::optional<at::Generator> generator(const c10::Device& device);
 
   // Returns the generator that an operator must use when it is called with
@@ -107,10 +126,18 @@ class RandomScope {
   };
   at::Generator& seeded(Lazy& lazy, const c10::Device& device);
   at::Generator replayed(const at::Generator& generator);
+  // Returns whether operators draw from `generator` when they are called
+  // without a generator.
+  bool owns(const at::Generator& generator) const;
+  std::optional<at::Generator> generator_of_call(const c10::Device& device);
+  const at::Generator* copy_for(const c10::Device& device) const;
+  void record_start(const at::Generator& generator);
 
-  StepSeed& step_;
-  const int64_t microbatch_;
-  const c10::Device device_;
+  StepSeed* const step_ = nullptr;     // null in a call of a function
+  CallDraws* const call_ = nullptr;    // null in a cell
+  std::vector<at::Generator> copies_;  // for a second call, as in call_->starts
+  const int64_t microbatch_ = 0;
+  const c10::Device device_ = c10::Device(c10::kCPU);
   int64_t layer_ = -1;
   Lazy cpu_, accelerator_;
   std::vector<GivenDraw>* const draws_;

@@ -123,13 +123,13 @@ void BackwardPass::perform(const Action& action) {
   if (action.kind == ActionKind::kRecompute) {
     // Same thread-local state (grad mode, autocast) as in the forward.
     at::ThreadLocalStateGuard as_in_forward(step_.caller);
-    const PhaseScope phase(Phase::kRecomputing, i);
+    const PhaseScope phase(Phase::kRecomputing, i, &cell.layer_at_work());
     fault_point("recompute", j, i);
     cell.recompute(step_.seed);
     return;
   }
 
-  const PhaseScope phase(Phase::kBackward, i);
+  const PhaseScope phase(Phase::kBackward, i, &cell.layer_at_work());
   fault_point(action.kind == ActionKind::kBackwardWeight ? "weight gradient"
                                                          : "backward",
               j, i);

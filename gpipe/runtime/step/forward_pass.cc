@@ -113,10 +113,12 @@ void ForwardPass::bring(int64_t j, Activation& activation, const Event& ready,
 
 void ForwardPass::perform(const Action& action) {
   const int64_t j = action.stage, i = action.microbatch;
-  const PhaseScope phase(forward_phase(step_, action), i);
+  Cell& cell = step_.cells[j][i];
+  const PhaseScope phase(forward_phase(step_, action), i,
+                         &cell.layer_at_work());
   fault_point("forward", j, i);
-  Activations output = step_.cells[j][i].forward(
-      std::move(inboxes_[j][i].activations), step_.seed, j == 0 && leaf_input_);
+  Activations output = cell.forward(std::move(inboxes_[j][i].activations),
+                                    step_.seed, j == 0 && leaf_input_);
   step_.number_leaves(j, i);
   fault_point("copy-out", j, i);
   const Event made = Event::record(stages_.partitions[j].device);

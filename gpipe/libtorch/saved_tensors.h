@@ -1,0 +1,42 @@
+// Hooks on the tensors that autograd saves for a backward. LibTorch serves
+// such hooks for Python only.
+#pragma once
+
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <memory>
+
+namespace gpipe::internal {
+
+// A source of hooks, one for each tensor that an operator saves.
+class SavedTensorHooks {
+ public:
+  virtual ~SavedTensorHooks() = default;
+  // Returns the hooks of the next saved tensor. LibTorch calls their
+  // call_pack_hook() once, with the tensor, and call_unpack_hook() whenever the
+  // backward needs the tensor. It destroys them with the saved tensor.
+  virtual std::unique_ptr<torch::autograd::SavedVariableHooks> next() = 0;
+};
+
+// Gives tensors that operators on this thread save the hooks of `source` while
+// in scope. `source`: null for no hooks. Scopes may be nested; the innermost
+// one counts.
+//
+// A program that links this file runs its backwards in a subclass of LibTorch's
+// autograd engine, since LibTorch asks the engine for the hooks. Throws
+// c10::Error if another engine has been installed since the start of the
+// program.
+class SavedTensorScope {
+ public:
+  explicit SavedTensorScope(SavedTensorHooks* source);
+  ~SavedTensorScope();
+  // Returns the source of this thread, or null.
+  static SavedTensorHooks* current();
+  SavedTensorScope(const SavedTensorScope&) = delete;
+  SavedTensorScope& operator=(const SavedTensorScope&) = delete;
+
+ private:
+  SavedTensorHooks* const outer_;
+};
+
+}  // namespace gpipe::internal

@@ -1,0 +1,171 @@
+// The state around a function that is called a second time: what the first call
+// saw, and what the second call must see again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/skip/tracker.h"
+
+namespace gpipe::internal {
+
+// The version of a tensor, which counts in-place changes. Keeps the tensor's
+// memory free to go.
+class WatchedVersion {
+ public:
+  WatchedVersion() = default;
+  // Undefined and inference tensors have no version; they count as unchanged.
+  explicit WatchedVersion(const at::Tensor& tensor);
+  bool is_changed() const { return counter_ && value_ != now(); }
+
+ private:
+  uint32_t now() const { return counter_->current_version(); }
+  std::optional<c10::VariableVersion> counter_;
+  uint32_t value_ = 0;
+};
+
+// Returns the sizes and the dtype of a tensor as text, such as "[2, 3] Float".
+std::string describe(const at::Tensor& tensor);
+
+// An input of the first call, kept without its graph for the second call. If
+// the call runs inside another checkpointed function, that function keeps the
+// tensor, or recomputes it.
+class KeptTensor {
+ public:
+  KeptTensor() = default;
+  explicit KeptTensor(const at::Tensor& tensor);
+  // Returns a leaf with the values of the tensor. Requires grad as the tensor
+  // did. Throws what a recompute throws.
+  at::Tensor get() const;
+  // Returns whether the tensor was changed in place after the construction.
+  bool is_changed() const { return version_.is_changed(); }
+
+ private:
+  torch::autograd::SavedVariable saved_;
+  bool defined_ = false, requires_grad_ = false;
+  WatchedVersion version_;
+};
+
+// The autocast state of a thread: for each type of device whether it is on, and
+// the dtype.
+class AutocastState {
+ public:
+  // Reads the state of this thread.
+  AutocastState();
+  // Sets the state of this thread.
+  void set() const;
+
+ private:
+  struct OfDevice {
+    bool enabled;
+    at::ScalarType type;
+  };
+  std::vector<OfDevice> devices_;
+};
+
+// Sets the autocast state of this thread while in scope, without LibTorch's
+// cache of cast weights: the cache must not get tensors whose graph is dropped.
+class UseAutocast {
+ public:
+  explicit UseAutocast(const AutocastState& state);
+  ~UseAutocast();
+  UseAutocast(const UseAutocast&) = delete;
+  UseAutocast& operator=(const UseAutocast&) = delete;
+
+ private:
+  const AutocastState before_;
+  const bool cache_;
+};
+
+// The training mode, parameters and buffers of a module.
+class ModuleState {
+ public:
+  explicit ModuleState(std::shared_ptr<torch::nn::Module> module);
+
+  // Drops the copies of buffers that the first call has not changed. Call after
+  // the first call.
+  void first_call_done();
+  // Throws c10::Error if the module has changed since the first call.
+  void check_unchanged() const;
+
+  // Gives the buffers the values of the first call while in scope. The
+  // destructor restores the values of now, without raising versions.
+  class Buffers {
+   public:
+    explicit Buffers(const ModuleState& state);
+    ~Buffers();
+    Buffers(const Buffers&) = delete;
+    Buffers& operator=(const Buffers&) = delete;
+
+   private:
+    void restore() noexcept;
+    std::vector<std::pair<at::Tensor, at::Tensor>> now_;
+  };
+
+ private:
+  struct Named {
+    std::string name;
+    at::Tensor tensor;
+    int64_t version;
+    at::Tensor before;  // of a buffer that the first call changes
+  };
+  std::shared_ptr<torch::nn::Module> module_;
+  std::vector<bool> training_;
+  std::vector<Named> parameters_, buffers_;
+};
+
+// The skip tensors that a function pops and stashes in one call.
+class CallSkips {
+ public:
+  // The tracker of the first call. It passes tensors on, and keeps those that
+  // the function pops as further inputs. `keep` makes a KeptTensor.
+  class First : public SkipTracker {
+   public:
+    using Keep = std::function<KeptTensor(const at::Tensor&)>;
+    First(CallSkips& skips, SkipTracker& outer, Keep keep)
+        : skips_(skips), outer_(outer), keep_(std::move(keep)) {}
+    void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
+    std::optional<at::Tensor> load(const SkipKey& key) override;
+
+   private:
+    CallSkips& skips_;
+    SkipTracker& outer_;
+    const Keep keep_;
+    std::map<SkipKey, int> stashed_;
+  };
+
+  // The tracker of a second call. It drops stashed tensors.
+  class Second : public SkipTracker {
+   public:
+    explicit Second(const CallSkips& skips);
+    void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
+    std::optional<at::Tensor> load(const SkipKey& key) override;
+
+   private:
+    std::map<SkipKey, std::vector<std::optional<at::Tensor>>> held_;
+  };
+
+  // Throws c10::Error if a popped tensor was changed in place.
+  void check_unchanged(const char* when) const;
+
+ private:
+  struct Popped {
+    SkipKey key;
+    std::optional<KeptTensor> tensor;
+  };
+  std::vector<Popped> popped_;
+};
+
+}  // namespace gpipe::internal

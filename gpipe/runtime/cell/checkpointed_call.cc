@@ -1,0 +1,356 @@
+#include "gpipe/runtime/cell/checkpointed_call.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "gpipe/libtorch/saved_tensors.h"
+#include "gpipe/runtime/cell/call_state.h"
+#include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/cell/norm_statistics.h"
+#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/runtime/cell/random.h"
+#include "gpipe/skip/tracker.h"
+
+namespace gpipe::internal {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::SavedVariableHooks;
+
+// Sizes and dtype of a tensor, compared between the two calls.
+struct Form {
+  bool defined = false;
+  at::ScalarType type = at::kFloat;
+  c10::SmallVector<int64_t, 5> sizes;
+
+  Form() = default;
+  explicit Form(const at::Tensor& tensor) : defined(tensor.defined()) {
+    if (!defined) return;
+    type = tensor.scalar_type();
+    sizes = {tensor.sizes().begin(), tensor.sizes().end()};
+  }
+  friend bool operator==(const Form& a, const Form& b) {
+    return a.defined == b.defined && a.type == b.type && a.sizes == b.sizes;
+  }
+  std::string text() const {
+    return defined ? c10::str(c10::IntArrayRef(sizes), " ", type)
+                   : std::string("undefined");
+  }
+};
+
+class Call;
+
+// A tensor that the first call has saved for its backward. `value`: undefined
+// until a second call has set it.
+struct Slot {
+  Slot(std::shared_ptr<Call> call, const at::Tensor& tensor)
+      : call(std::move(call)), form(tensor) {}
+  const std::shared_ptr<Call> call;
+  const Form form;
+  at::Tensor value;
+  WatchedVersion version;  // of value
+};
+
+// One call of a checkpointed function, kept by what its graph has saved.
+class Call : public std::enable_shared_from_this<Call> {
+ public:
+  Call(CheckpointedFunction function, const std::vector<Value>& inputs,
+       std::shared_ptr<torch::nn::Module> module);
+
+  Value first(std::vector<Value> inputs);
+
+  // Returns the value of a saved tensor. Calls the function again if the value
+  // is not known.
+  // Threads: any; those of the autograd engine.
+  at::Tensor value_of(Slot& slot);
+
+ private:
+  class FirstHooks;
+  class SecondHooks;
+
+  void find_leaves_of(const Value& output, uint64_t begin);
+  void check_inputs_unchanged(const char* when) const;
+  std::vector<Value> inputs_again() const;
+  void second();
+  void run_again(std::vector<Value> inputs, SkipTracker& skips);
+
+  const CheckpointedFunction function_;
+  std::vector<std::pair<Value::Kind, std::vector<KeptTensor>>> inputs_;
+  std::optional<ModuleState> module_;
+  const AutocastState autocast_;
+  std::string layer_;  // of the pipeline, in which the function was called
+
+  CallDraws draws_;
+  CallNorms norms_;
+  CallSkips skips_;
+  // Parameters that the function has captured.
+  std::vector<std::pair<at::Tensor, WatchedVersion>> leaves_;
+  std::vector<Form> outputs_;
+  bool first_is_done_ = false;
+
+  std::mutex mutex_;  // guards values of slots and second calls
+  std::vector<std::weak_ptr<Slot>> slots_;
+};
+
+// The hooks of the first call. They keep no tensor.
+class Call::FirstHooks : public SavedTensorHooks {
+ public:
+  explicit FirstHooks(Call& call) : call_(call) {}
+  std::unique_ptr<SavedVariableHooks> next() override {
+    return std::make_unique<Hook>(call_);
+  }
+
+ private:
+  struct Hook : SavedVariableHooks {
+    explicit Hook(Call& call) : call(&call) {}
+    void call_pack_hook(const at::Tensor& tensor) override {
+      slot = std::make_shared<Slot>(call->shared_from_this(), tensor);
+      call->slots_.push_back(slot);
+    }
+    at::Tensor call_unpack_hook() override {
+      return slot->call->value_of(*slot);
+    }
+    Call* const call;
+    std::shared_ptr<Slot> slot;
+  };
+  Call& call_;
+};
+
+// The hooks of a second call. They give the values of saved tensors to the
+// slots of the first call, if the graph still has these.
+class Call::SecondHooks : public SavedTensorHooks {
+ public:
+  explicit SecondHooks(Call& call) : call_(call) {}
+  std::unique_ptr<SavedVariableHooks> next() override {
+    return std::make_unique<Hook>(*this);
+  }
+  // Returns the number of saved tensors.
+  std::size_t count() const { return next_; }
+  // Returns the first difference between the saved tensors of the two calls;
+  // empty if there is none.
+  const std::string& difference() const { return difference_; }
+
+ private:
+  // Keeps the tensor for backwards inside the function.
+  struct Hook : SavedVariableHooks {
+    explicit Hook(SecondHooks& all) : all(&all) {}
+    void call_pack_hook(const at::Tensor& tensor) override {
+      value = tensor.tensor_data();
+      all->add(value);
+    }
+    at::Tensor call_unpack_hook() override { return value; }
+    SecondHooks* const all;
+    at::Tensor value;
+  };
+
+  void add(const at::Tensor& value) {
+    const std::size_t k = next_++;
+    if (k >= call_.slots_.size()) return;
+    const auto slot = call_.slots_[k].lock();
+    if (!slot || slot->value.defined()) return;
+    const Form form(value);
+    if (!(form == slot->form) && difference_.empty()) {
+      difference_ =
+          c10::str("saved tensor ", k, " is ", slot->form.text(),
+                   " in the forward and ", form.text(), " in the recompute");
+    }
+    slot->value = value;
+    slot->version = WatchedVersion(value);
+  }
+
+  Call& call_;
+  std::size_t next_ = 0;
+  std::string difference_;
+};
+
+Call::Call(CheckpointedFunction function, const std::vector<Value>& inputs,
+           std::shared_ptr<torch::nn::Module> module)
+    : function_(std::move(function)) {
+  for (const Value& input : inputs) {
+    auto& [kind, tensors] = inputs_.emplace_back();
+    kind = input.kind();
+    for (const at::Tensor& each : input.tensors()) tensors.emplace_back(each);
+  }
+  if (module) module_.emplace(std::move(module));
+  if (const std::string* const layer = layer_at_work()) layer_ = *layer;
+}
+
+Value Call::first(std::vector<Value> inputs) {
+  const uint64_t begin = at::sequence_number::peek();
+  Value output;
+  {
+    FirstHooks hooks(*this);
+    // A popped skip tensor is one more input, so it is kept as inputs are:
+    // under the hooks around this call.
+    CallSkips::First skips(
+        skips_, current_skip_tracker(),
+        [outer = SavedTensorScope::current()](const at::Tensor& tensor) {
+          const SavedTensorScope around(outer);
+          return KeptTensor(tensor);
+        });
+    const SavedTensorScope saved(&hooks);
+    const UseSkipTracker use_skips(skips);
+    const PhaseScope phase(Phase::kCheckpointing);
+    RandomScope random(draws_, /*again=*/false);
+    const NormScope norms(norms_, /*again=*/false);
+    output = function_(std::move(inputs));
+  }
+  check_inputs_unchanged("by the function itself");
+  if (module_) module_->first_call_done();
+  find_leaves_of(output, begin);
+  for (const at::Tensor& each : output.tensors()) outputs_.emplace_back(each);
+  first_is_done_ = true;
+  return output;
+}
+
+// Walks the part of the graph that the first call has made on this thread.
+void Call::find_leaves_of(const Value& output, uint64_t begin) {
+  std::unordered_set<const Node*> seen;
+  std::vector<Node*> stack;
+  const auto visit = [&](const Edge& edge) {
+    Node* const node = edge.function.get();
+    if (node && node->sequence_nr() >= begin && seen.insert(node).second) {
+      stack.push_back(node);
+    }
+  };
+  for (const at::Tensor& each : output.tensors()) visit(gradient_edge(each));
+  while (!stack.empty()) {
+    Node* const node = stack.back();
+    stack.pop_back();
+    if (node->num_outputs() == 0) {
+      if (auto* const leaf = dynamic_cast<AccumulateGrad*>(node)) {
+        leaves_.emplace_back(leaf->variable, WatchedVersion(leaf->variable));
+      }
+    }
+    for (const Edge& edge : node->next_edges()) visit(edge);
+  }
+}
+
+void Call::check_inputs_unchanged(const char* when) const {
+  for (std::size_t k = 0; k < inputs_.size(); ++k) {
+    for (const KeptTensor& each : inputs_[k].second) {
+      TORCH_CHECK(!each.is_changed(), "input ", k,
+                  " of a checkpointed function has been changed in place ",
+                  when,
+                  ", so that the function cannot be called again with the "
+                  "same value; let the change work out of place (such as ReLU "
+                  "without inplace), or on a clone");
+    }
+  }
+  skips_.check_unchanged(when);
+}
+
+std::vector<Value> Call::inputs_again() const {
+  std::vector<Value> inputs;
+  for (const auto& [kind, kept] : inputs_) {
+    std::vector<at::Tensor> tensors;
+    for (const KeptTensor& each : kept) tensors.push_back(each.get());
+    inputs.emplace_back(kind, std::move(tensors));
+  }
+  return inputs;
+}
+
+at::Tensor Call::value_of(Slot& slot) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!slot.value.defined()) second();
+  TORCH_CHECK(!slot.version.is_changed(), "a tensor that backward needs (",
+              slot.form.text(),
+              ") has been changed in place after a checkpointed function saved "
+              "it; let the function, or the code after it, change a clone");
+  return slot.value;
+}
+
+void Call::second() {
+  check_inputs_unchanged("between forward and backward");
+  if (module_) module_->check_unchanged();  // knows the names
+  for (const auto& [leaf, version] : leaves_) {
+    TORCH_CHECK(!version.is_changed(), "a parameter (", describe(leaf),
+                ") of a checkpointed function has been changed in place "
+                "between forward and backward; the function cannot be called "
+                "again with it. Call backward first, or forward again");
+  }
+  const c10::AutoGradMode with_graph(true);
+  try {
+    // An outer checkpointed function computes these first.
+    std::vector<Value> inputs = inputs_again();
+    CallSkips::Second skips(skips_);
+    run_again(std::move(inputs), skips);
+  } catch (...) {
+    // The next attempt begins anew.
+    for (const auto& each : slots_) {
+      if (const auto slot = each.lock()) slot->value.reset();
+    }
+    if (std::string* const layer = layer_at_work()) {
+      if (layer->empty()) *layer = layer_;
+    }
+    throw;
+  }
+}
+
+void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
+  SecondHooks hooks(*this);
+  Value output;
+  {
+    const SavedTensorScope saved(&hooks);
+    const UseSkipTracker use_skips(skips);
+    const PhaseScope phase(Phase::kRecomputing);
+    const UseAutocast autocast(autocast_);
+    std::optional<ModuleState::Buffers> buffers;
+    if (module_) buffers.emplace(*module_);
+    RandomScope random(draws_, /*again=*/true);
+    const NormScope norms(norms_, /*again=*/true);
+    output = function_(std::move(inputs));
+  }
+  // The function may also run a backward inside its first call.
+  if (!first_is_done_) return;
+  constexpr const char* kRemedy =
+      "; a checkpointed function must do the same in both calls";
+  TORCH_CHECK(output.tensors().size() == outputs_.size(),
+              "a checkpointed function returned ", outputs_.size(),
+              " tensors in the forward and ", output.tensors().size(),
+              " in the recompute", kRemedy);
+  for (std::size_t k = 0; k < outputs_.size(); ++k) {
+    const Form form(output.tensors()[k]);
+    TORCH_CHECK(form == outputs_[k], "output ", k,
+                " of a checkpointed function is ", outputs_[k].text(),
+                " in the forward and ", form.text(), " in the recompute",
+                kRemedy);
+  }
+  TORCH_CHECK(hooks.difference().empty(), hooks.difference(), kRemedy);
+  TORCH_CHECK(hooks.count() == slots_.size(), "a checkpointed function saved ",
+              slots_.size(), " tensors for its backward in the forward and ",
+              hooks.count(), " in the recompute", kRemedy);
+}
+
+}  // namespace
+
+Value call_checkpointed(CheckpointedFunction function,
+                        std::vector<Value> inputs,
+                        std::shared_ptr<torch::nn::Module> module) {
+  if (!c10::GradMode::is_enabled() || c10::InferenceMode::is_enabled()) {
+    return function(std::move(inputs));
+  }
+  const auto call =
+      std::make_shared<Call>(std::move(function), inputs, std::move(module));
+  return call->first(std::move(inputs));
+}
+
+}  // namespace gpipe::internal
