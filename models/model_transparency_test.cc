@@ -53,11 +53,10 @@ struct Case {
     return few ? std::vector<int64_t>{3} : std::vector<int64_t>{1, 3, 8};
   }
   // Returns the first balance to test. Without GPIPE_THOROUGH=1, a large model
-  // has only one cut on accelerators, the last.
+  // has no pipeline of one partition, and only the last cut on accelerators.
   std::size_t first_balance() const {
-    const bool one =
-        is_large && !testing::is_thorough() && !testing::device().is_cpu();
-    return one ? balances.size() - 1 : 0;
+    if (!is_large || testing::is_thorough()) return 0;
+    return testing::device().is_cpu() ? 1 : balances.size() - 1;
   }
 };
 
@@ -180,7 +179,9 @@ INSTANTIATE_TEST_SUITE_P(
                            [](bool) { return amoebanetd(10, 3, 8); },
                            normal<8, 3, 64, 64>,
                            {{9}, {1, 4, 4}, {2, 3, 3, 1}},
-                           /*has_dropout=*/false},
+                           /*has_dropout=*/false,
+                           testing::sum_of_squares,
+                           /*is_large=*/true},
                       Case{"ResNet",
                            [](bool) { return resnet50(10); },
                            normal<8, 3, 40, 40>,

@@ -50,8 +50,12 @@ const RankProgramEntry kTrain("train", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
   const Subject& subject = subjects().at(argument("model"));
+  // Without GPIPE_THOROUGH=1 each model has every second schedule, and both
+  // models together have all.
+  std::size_t number = argument("model") == "unet" ? 0 : 1;
   for (const auto& [name, setting] :
        testing::settings(world->size(), /*most_stages=*/8, {4})) {
+    if (number++ % 2 == 1 && !testing::is_thorough()) continue;
     const bool long_one = name.rfind("1f1b", 0) == 0;
     const auto steps = static_cast<int>(long_one ? testing::rounds(4, 20) : 2);
     testing::train(world, subject, setting, steps, name);

@@ -34,23 +34,6 @@ struct Refused : std::exception {
   const char* what() const noexcept override { return "the step was refused"; }
 };
 
-// Returns the parameters of all layers of this rank, each once.
-std::vector<at::Tensor> parameters_of(
-    const std::vector<Partition>& partitions) {
-  std::vector<at::Tensor> parameters;
-  std::set<const at::TensorImpl*> seen;
-  for (const Partition& part : partitions) {
-    if (part.remote) continue;
-    for (const Layer& layer : part.layers) {
-      for (at::Tensor& each : layer.module.ptr()->parameters()) {
-        if (!seen.insert(each.unsafeGetTensorImpl()).second) continue;
-        parameters.push_back(std::move(each));
-      }
-    }
-  }
-  return parameters;
-}
-
 bool is_refused(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
@@ -79,13 +62,11 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
                                      c10::str("sums ", tags_.sums))) {
   stages_.unsplit = std::move(unsplit);
   if (layout_.replicas > 1) {
-    shard_optimizer = shard_optimizer && layout_.replicas > 1;
     sums_ = std::make_unique<ReplicaSums>(
         *world_, *sums_transport_, layout_.same_stages(), tags_.sums,
         shard_optimizer ? SumShare::kOwnRows : SumShare::kAll);
     if (shard_optimizer) {
-      shards_.emplace(parameters_of(stages_.partitions), layout_.replicas,
-                      layout_.replica);
+      shards_.emplace(own_parameters(), layout_.replicas, layout_.replica);
     }
   }
   callback_ = world_->on_failure([this] { executor_.notify(0); });
@@ -272,20 +253,6 @@ void Runner::perform(TrainStep& step, const TrainPlan& plan) {
   }
 }
 
-void Runner::send_refusals(const TrainPlan& plan) {
-  for (int to = 0; to < layout_.ranks; ++to) {
-    if (to == layout_.rank) continue;
-    const auto all = route(plan.whole.schedule, layout_.rank_of_stage,
-                           stages_.links, layout_.rank, to);
-    for (std::size_t k = sent_[to]; k < all.size(); ++k) {
-      Message message;
-      message.id = id_of(all[k].back());
-      message.refused = true;
-      sender_to(to).send(std::move(message), {}, Event());
-    }
-  }
-}
-
 void Runner::check() {
   world_->check();
   if (refused_) throw Refused();
@@ -322,169 +289,6 @@ void Runner::start(TrainStep& step, bool counts_rows) {
   rows_ = step.rows();
   all_rows_ = sum;
   step.seed().set(seed_);
-}
-
-void Runner::receive(const TrainPlan& plan) {
-  for (const auto& [from, bundles] : plan.incoming) {
-    auto& receiver = receivers_[from];
-    if (!receiver) {
-      receiver = std::make_unique<Receiver>(*world_, *transport_,
-                                            layout_.world_rank(from), tags_);
-    }
-    std::vector<MessageId> ids;
-    for (const MessageEdges& each : bundles) ids.push_back(id_of(each.back()));
-    receiver->expect(
-        std::move(ids),
-        [this, list = &bundles, k = std::size_t{0}](
-            const Message& message, std::vector<at::Tensor> tensors,
-            Receiver::Time began) mutable {
-          const MessageEdges& edges = (*list)[k++];
-          record(edges.back(), message, began);
-          arrive(edges, message, std::move(tensors));
-        });
-  }
-}
-
-MessageId Runner::id_of(const StageEdge& edge) const {
-  MessageId id;
-  id.step = number_;
-  id.schedule = checksum_;
-  id.direction = edge.backward ? Direction::kBackward : Direction::kForward;
-  id.from_stage = static_cast<int32_t>(edge.from);
-  id.to_stage = static_cast<int32_t>(edge.to);
-  id.skip = static_cast<int32_t>(edge.link);
-  id.microbatch = static_cast<int32_t>(edge.microbatch);
-  return id;
-}
-
-void Runner::send(std::vector<StageOutput> all, const Event& made) {
-  // A message for each rank, as route() predicts it.
-  struct Bundled {
-    StageEdge edge;  // of the last part
-    Message message;
-    std::vector<Activation> content;
-  };
-  std::map<int, Bundled> by_rank;
-  for (StageOutput& each : all) {
-    if (!each.edge.backward && each.edge.link < 0) {
-      std::lock_guard<std::mutex> lock(widths_mutex_);
-      widths_[{each.edge.from, each.edge.microbatch}] = each.content.size();
-    }
-    Bundled& bundled = by_rank[layout_.rank_of_stage[each.edge.to]];
-    bundled.edge = each.edge;
-    bundled.message.id = id_of(each.edge);
-    bundled.message.value_kind = static_cast<uint8_t>(each.kind);
-    bundled.message.rows = rows_[each.edge.microbatch];
-    if (each.edge.link >= 0) ++bundled.message.skips;
-    for (Activation& crossing : each.content) {
-      bundled.content.push_back(std::move(crossing));
-    }
-  }
-  for (auto& [to, bundled] : by_rank) {
-    bundled.message.total_rows = all_rows_;
-    bundled.message.seed = seed_;
-    Sender::Sent sent;
-    if (recording_) {
-      sent = [this, edge = bundled.edge,
-              handed_over =
-                  std::chrono::steady_clock::now()](const Message& message) {
-        record(edge, message, handed_over);
-      };
-    }
-    sender_to(to).send(std::move(bundled.message), std::move(bundled.content),
-                       made, std::move(sent));
-    ++sent_[to];
-  }
-}
-
-Sender& Runner::sender_to(int rank) {
-  auto& sender = senders_[rank];
-  if (!sender) {
-    sender = std::make_unique<Sender>(*world_, *transport_,
-                                      layout_.world_rank(rank), tags_);
-  }
-  return *sender;
-}
-
-void Runner::waits_for(int64_t stage) {
-  const bool remote = 0 <= stage && stage < stages_.size() &&
-                      !layout_.has(static_cast<int>(stage));
-  world_->set_waits_for(
-      remote ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
-}
-
-void Runner::record(const StageEdge& edge, const Message& message,
-                    Recording::Time start) {
-  if (!recording_) return;
-  const Action made_by = {
-      static_cast<int>(edge.from),
-      edge.backward ? ActionKind::kBackward : ActionKind::kForward,
-      static_cast<int>(edge.microbatch)};
-  double bytes = 0;
-  for (const TensorSpec& spec : message.tensors) {
-    bytes += static_cast<double>(spec.sent_bytes());
-  }
-  recording_->message(made_by, layout_.rank_of_stage[edge.from],
-                      layout_.rank_of_stage[edge.to], bytes, start,
-                      std::chrono::steady_clock::now());
-}
-
-void Runner::arrive(const MessageEdges& edges, const Message& message,
-                    std::vector<at::Tensor> tensors) {
-  if (message.refused) refused_ = true;
-  if (refused_) {
-    executor_.notify(0);
-    return;
-  }
-  const std::size_t skips =
-      edges.back().link < 0 ? edges.size() - 1 : edges.size();
-  TORCH_CHECK(message.skips == skips, "received ", message.id.to_string(),
-              " with ", message.skips, " skip tensors, but expected ", skips,
-              "; give all ranks the same model");
-  if (edges.back().link < 0 && edges.back().backward) {
-    const std::size_t gradients = tensors.size() - skips;
-    const std::size_t sent = width_of(edges.back().to, edges.back().microbatch);
-    TORCH_CHECK(gradients == sent, "received ", message.id.to_string(),
-                " with ", gradients, " gradients for the ", sent,
-                " tensors that went there; run the same gpipe on all ranks");
-  }
-  auto tensor = tensors.begin();
-  auto spec = message.tensors.begin();
-  for (const StageEdge& each : edges) {
-    std::vector<Activation> content;
-    const auto end = each.link < 0 ? tensors.end() : tensor + 1;
-    for (; tensor != end; ++tensor, ++spec) {
-      content.push_back({std::move(*tensor), spec->requires_grad, spec->shared,
-                         spec->unsplit});
-    }
-    if (each.link < 0 && !each.backward && !layout_.has_first()) {
-      rows_[each.microbatch] = message.rows;
-      all_rows_ = message.total_rows;
-      seed_ = message.seed;
-      step_->seed().set(message.seed);
-      try {
-        step_->set_rows(each.microbatch, message.rows, message.total_rows);
-      } catch (const c10::ValueError&) {
-        refuse();
-        executor_.notify(0);
-        return;
-      }
-    }
-    step_->pass().deliver(each, static_cast<Value::Kind>(message.value_kind),
-                          std::move(content), Event());
-  }
-  executor_.notify(0);
-}
-
-std::size_t Runner::width_of(int64_t stage, int64_t microbatch) {
-  std::lock_guard<std::mutex> lock(widths_mutex_);
-  const auto found = widths_.find({stage, microbatch});
-  return found == widths_.end() ? 0 : found->second;
-}
-
-void Runner::flush() {
-  for (auto& [from, receiver] : receivers_) receiver->flush();
-  for (auto& [to, sender] : senders_) sender->flush();
 }
 
 LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
@@ -534,113 +338,6 @@ void Runner::check_refusals(const std::vector<Ending>& endings) const {
                       static_cast<int>(rank), "", endings[rank].refusal},
                      world_->rank());
   }
-}
-
-void Runner::begin_sums(const TrainStep& step) {
-  if (!sums_ || !step.with_backward()) return;
-  // Backwards complete gradients in this order, if ranks run stages in order.
-  std::vector<ReplicaSums::Parameter> parameters;
-  std::map<at::TensorImpl*, int> shares;  // number of stages that have it
-  for (auto part = stages_.partitions.rbegin();
-       part != stages_.partitions.rend(); ++part) {
-    std::set<at::TensorImpl*> seen;
-    for (auto layer = part->layers.rbegin(); layer != part->layers.rend();
-         ++layer) {
-      if (part->remote) break;
-      auto tensors = layer->module.ptr()->parameters();
-      for (auto each = tensors.rbegin(); each != tensors.rend(); ++each) {
-        if (!each->requires_grad()) continue;
-        if (!seen.insert(each->unsafeGetTensorImpl()).second) continue;
-        ++shares[each->unsafeGetTensorImpl()];
-        parameters.push_back({part->index, std::move(*each)});
-      }
-    }
-  }
-  // Parameters of several stages are added up over these stages first, at the
-  // end.
-  parameters.erase(
-      std::remove_if(parameters.begin(), parameters.end(),
-                     [&](const ReplicaSums::Parameter& each) {
-                       return shares[each.tensor.unsafeGetTensorImpl()] > 1;
-                     }),
-      parameters.end());
-  sums_->begin(std::move(parameters));
-}
-
-void Runner::complete(int64_t, const at::Tensor& leaf, at::Tensor& grad,
-                      const Event& made) {
-  sums_->give(leaf, grad, made);
-}
-
-void Runner::add_up(TrainStep& step) {
-  if (!sums_ || !step.with_backward()) return;
-  std::map<at::TensorImpl*, Summand> sums;
-  for (Summand& each : sums_->finish()) {
-    sums.emplace(each.like.unsafeGetTensorImpl(), std::move(each));
-  }
-  if (refused_) {
-    std::vector<Summand> none;
-    all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words,
-               none, /*takes_part=*/false);
-    return;
-  }
-  std::vector<TrainStep::LeafGrad>& grads = step.leaf_grads();
-  std::vector<TrainStep::LeafGrad*> left;
-  std::vector<Summand> rest;
-  for (TrainStep::LeafGrad& each : grads) {
-    const auto found = sums.find(each.leaf.unsafeGetTensorImpl());
-    // A stage may have captured a parameter of another stage.
-    if (each.shared && found != sums.end()) {
-      TORCH_CHECK(!found->second.grad.defined(), "a parameter of partition ",
-                  each.partition, " is used by several partitions of rank ",
-                  layout_.rank,
-                  " in this replica, but by one in another; give all replicas "
-                  "the same layers");
-      sums.erase(found);
-    }
-    if (each.shared || found == sums.end()) {
-      left.push_back(&each);
-      rest.push_back({each.leaf, std::move(each.grad)});
-      continue;
-    }
-    each.grad = std::move(found->second.grad);
-    if (shards_) each.target = shards_->shard_of(each.leaf);
-    sums.erase(found);
-  }
-  all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words,
-             rest);
-  for (std::size_t k = 0; k < rest.size(); ++k) {
-    left[k]->grad = std::move(rest[k].grad);
-    if (!shards_ || !shards_->has(left[k]->leaf)) continue;
-    // All replicas have the whole sum.
-    left[k]->target = shards_->shard_of(left[k]->leaf);
-    left[k]->grad =
-        slice_of_member(left[k]->grad, layout_.replicas, layout_.replica);
-  }
-  // Gradients that only other replicas have.
-  for (auto& [impl, each] : sums) {
-    if (!each.grad.defined()) continue;
-    TrainStep::LeafGrad& added = grads.emplace_back();
-    added.leaf = each.like;
-    added.grad = std::move(each.grad);
-    if (shards_) added.target = shards_->shard_of(each.like);
-  }
-}
-
-std::optional<std::vector<at::Tensor>> Runner::own_shards() {
-  if (!shards_) return std::nullopt;
-  return shards_->own();
-}
-
-void Runner::share_parameters() {
-  if (!shards_) return;
-  executor_.check_caller();
-  std::lock_guard<std::mutex> running(running_);
-  world_->check();
-  reporting_failure(*world_, "share_parameters()", [&] {
-    shards_->spread(*world_, *sums_transport_, layout_.same_stages(),
-                    tags_.sums);
-  });
 }
 
 int64_t Runner::from_first(const std::function<int64_t()>& number) {

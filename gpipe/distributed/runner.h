@@ -157,6 +157,8 @@ class Runner : private RemoteStages {
                           bool& agreed);
   // Throws if any rank has refused the step: the own exception, or a PeerError.
   void check_refusals(const std::vector<Ending>& endings) const;
+  // Returns the parameters of all layers of this rank, each once.
+  std::vector<at::Tensor> own_parameters() const;
   // Begins to add up gradients over the replicas while the step runs.
   void begin_sums(const TrainStep& step);
   // Ends these sums, and adds up all gradients that were not among them.

@@ -19,8 +19,8 @@ class SavedTensorHooks {
 };
 
 // Gives tensors that operators on this thread save the hooks of `source` while
-// in scope. `source`: null for no hooks. Scopes may be nested; the innermost
-// one counts.
+// in scope, except in a backward that runs within the scope. `source`: null for
+// no hooks. Scopes may be nested; the innermost one counts.
 //
 // A program that links this file runs its backwards in a subclass of LibTorch's
 // autograd engine, since LibTorch asks the engine for the hooks. Throws
@@ -37,6 +37,7 @@ class SavedTensorScope {
 
  private:
   SavedTensorHooks* const outer_;
+  const int outer_task_;
 };
 
 }  // namespace gpipe::internal

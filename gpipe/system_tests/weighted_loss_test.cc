@@ -378,7 +378,8 @@ TEST(RowsTest, ThatDoNotDivideGiveTheGradientsOfOnePlainStep) {
   };
   nn::Sequential plain = make();
   squares(plain->forward(input), target).backward();
-  GPipe pipeline(make(), testing::options({1, 2}));
+  GPipe pipeline(make(),
+                 testing::options({1, 2}, 1, Checkpoint::kNever));
   std::mutex mutex;
   std::vector<int64_t> rows;
   pipeline->train_step(
