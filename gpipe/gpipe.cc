@@ -78,6 +78,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
     : PipelineModule("GPipe", "GPipeOptions::devices"),
       options_(std::move(options)) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
+  source_.emplace(module);
   internal::check_chunks(options_.chunks());
   TORCH_CHECK_VALUE(options_.threads_per_partition() >= 0,
                     "threads_per_partition must be positive, or 0 for an equal "
@@ -122,6 +123,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
 }
 
 internal::Value GPipeImpl::run(internal::Value input) {
+  source_->check();
   if (!pipeline_) return input;
   internal::check_input(input, options_.devices().front());
   // Keeps the pipeline alive if the last GPipe handle is dropped during the
@@ -141,6 +143,7 @@ StepResult GPipeImpl::run_step(const internal::Value& input,
                                const LossOfValues* loss,
                                const Schedule& schedule, Checkpoint checkpoint,
                                const TrainOptions& options) {
+  source_->check();
   TORCH_CHECK_VALUE(pipeline_, "a pipeline without layers cannot be trained");
   internal::check_input(input, options_.devices().front());
   const auto pipeline = pipeline_;

@@ -21,6 +21,7 @@
 #include "gpipe/pipeline_module.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/step/source_model.h"
 #include "gpipe/runtime/step/train.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/placement.h"
@@ -197,6 +198,8 @@ class DistributedPipelineImpl : public PipelineModule {
   }
 
   DistributedOptions options_;
+  // Not set if the layers come from a builder.
+  std::optional<internal::SourceModel> source_;
   std::shared_ptr<World> world_;
   internal::RankLayout layout_;
   torch::Device device_ = torch::kCPU;
