@@ -250,7 +250,11 @@ TEST(Fault, RanksThatDifferAreTold) {
        {{"checkpoint", "never"}},
        "disagrees",
        "the checkpoint mode is never on rank 2, but except_last on rank 0"},
-      {"schedule", 1, {{"schedule", "other"}}, "disagrees", "schedule"},
+      {"schedule",
+       1,
+       {{"schedule", "other"}},
+       "disagrees",
+       "the ranks run different schedules: action "},
       {"rows of the target", 2, {{"target_rows", "16"}}, "disagrees", "rows"},
       {"rows of the input", 0, {{"input_rows", "12"}}, "disagrees", "rows"},
   };
