@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
     std::cerr << "train_transformer: " << error.what_without_backtrace()
               << "\n";
     return 1;
-  } catch (const gpipe::PeerError& error) {  // an error in another process
+  } catch (const c10::Error& error) {  // also one in another process
     std::cerr << "train_transformer: " << error.what_without_backtrace()
               << "\n";
     return 2;

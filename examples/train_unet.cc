@@ -182,7 +182,7 @@ int main(int argc, char** argv) {
   } catch (const c10::ValueError& error) {  // a wrong flag or wrong data
     std::cerr << "train_unet: " << error.what_without_backtrace() << "\n";
     return 1;
-  } catch (const gpipe::PeerError& error) {  // an error in another process
+  } catch (const c10::Error& error) {  // also one in another process
     std::cerr << "train_unet: " << error.what_without_backtrace() << "\n";
     return 2;
   } catch (const std::exception& error) {

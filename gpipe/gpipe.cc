@@ -78,6 +78,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
     : PipelineModule("GPipe", "GPipeOptions::devices"),
       options_(std::move(options)) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
+  source_.emplace(module);
   internal::check_chunks(options_.chunks());
   internal::check_unsplit(options_.unsplit());
   TORCH_CHECK_VALUE(options_.threads_per_partition() >= 0,
@@ -123,6 +124,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
 }
 
 internal::Batch GPipeImpl::run(internal::Batch input) {
+  source_->check();
   if (!pipeline_) return input;
   internal::check_input(input, options_.devices().front(), options_.unsplit());
   // Keeps the pipeline alive if the last GPipe handle is dropped during the
@@ -142,6 +144,7 @@ StepResult GPipeImpl::run_step(const internal::Batch& input,
                                const internal::LossFunction* loss,
                                const Schedule& schedule, Checkpoint checkpoint,
                                const TrainOptions& options) {
+  source_->check();
   TORCH_CHECK_VALUE(pipeline_, "a pipeline without layers cannot be trained");
   internal::check_input(input, options_.devices().front(), options_.unsplit());
   const auto pipeline = pipeline_;

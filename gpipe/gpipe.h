@@ -20,6 +20,7 @@
 #include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/step/source_model.h"
 #include "gpipe/runtime/step/train.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/placement.h"
@@ -146,7 +147,8 @@ class GPipeImpl : public PipelineModule {
   //
   // Throws c10::TypeError if a value is not a tensor, or if `Output` is not the
   // type that the last layer returns. Throws c10::ValueError if tensors have
-  // unequal sizes or are on a wrong device. Rethrows an exception of a layer
+  // unequal sizes or are on a wrong device, or if layers were added to the
+  // Sequential after the pipeline was made. Rethrows an exception of a layer
   // with its type unchanged, and last_failure() tells where it came from. If
   // several cells fail, the first exception in schedule order is thrown. The
   // pipeline remains usable after an error.
@@ -214,6 +216,7 @@ class GPipeImpl : public PipelineModule {
   }
 
   GPipeOptions options_;
+  std::optional<internal::SourceModel> source_;
   std::vector<int> rank_of_stage_;
   std::vector<torch::nn::AnyModule> layers_;
   std::shared_ptr<internal::Pipeline> pipeline_;

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/schedule.h"
 #include "gpipe/skip.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
@@ -407,6 +408,27 @@ TEST(Container, HoldsTheLayersInOrder) {
   }
 }
 
+// The pipeline runs the layers that it was made of.
+TEST(Container, RefusesLayersThatAreAddedToTheSequential) {
+  auto model = two_layers();
+  GPipe pipeline(model, options({1, 1}));
+  const Tensor x = torch::ones({2, 1}).to(device());
+  pipeline->forward(x);
+  model->push_back("c", torch::nn::Linear(1, 1));
+  const auto refused = StartsWith(
+      "c10::ValueError: the Sequential has 3 layers now, but it had 2 when the "
+      "pipeline was made of it");
+  EXPECT_THAT(error_of([&] { pipeline->forward(x); }), refused);
+  const auto loss = [](Tensor output, Tensor) { return output.sum(); };
+  EXPECT_THAT(
+      error_of([&] { pipeline->train_step(x, x, loss, fill_drain(2, 2)); }),
+      refused);
+  EXPECT_THAT(error_of([&] { pipeline->evaluate(x, x, loss); }), refused);
+  // Without the Sequential, the pipeline is complete.
+  model = nullptr;
+  pipeline->forward(x);
+}
+
 TEST(Container, RefusesAnIndexOutOfRange) {
   GPipe pipeline(two_layers(), options({2}));
   EXPECT_EQ(error_of([&] { (*pipeline)[2]; }),
@@ -443,6 +465,21 @@ TEST(Container, KeepsTheModesOfLayers) {
   auto in_eval = two_layers();
   in_eval->eval();
   EXPECT_FALSE(GPipe(in_eval, options({2}))->is_training());
+}
+
+TEST(Cloning, IsDeniedWithWhatToDo) {
+  auto model = two_layers();
+  GPipe pipeline(model, options({1, 1}));
+  EXPECT_THAT(error_of([&] { pipeline->clone(); }),
+              StartsWith("c10::TypeError: a GPipe cannot be cloned; make "
+                         "another GPipe of a clone of the Sequential"));
+  // The remedy of the error.
+  torch::nn::Sequential copy(
+      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
+  GPipe another(copy, options({1, 1}));
+  const Tensor x = torch::ones({2, 1}).to(device());
+  EXPECT_TRUE(torch::equal(another->forward(x), pipeline->forward(x)));
+  EXPECT_FALSE(another->parameters()[0].is_alias_of(pipeline->parameters()[0]));
 }
 
 TEST(Moving, ToADeviceIsDenied) {

@@ -68,6 +68,17 @@ void PipelineModule::to(torch::Device, bool) { refuse_to_move(); }
 void PipelineModule::cuda() { refuse_to_move(); }
 void PipelineModule::cpu() { refuse_to_move(); }
 
+std::shared_ptr<torch::nn::Module> PipelineModule::clone(
+    const std::optional<torch::Device>&) const {
+  const std::string type = name().substr(std::string("gpipe::").size());
+  TORCH_CHECK_TYPE(false, "a ", type, " cannot be cloned; make another ", type,
+                   " of a clone of the Sequential "
+                   "(std::dynamic_pointer_cast<torch::nn::SequentialImpl>("
+                   "model->clone())), or copy the values with "
+                   "gpipe::load_state_dict(*copy, gpipe::state_dict(*this)) "
+                   "(weights/state_dict.h)");
+}
+
 void PipelineModule::to(torch::Dtype dtype, bool non_blocking) {
   torch::nn::Module::to(dtype, non_blocking);
 }

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -147,6 +148,9 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   void to(torch::Device device, bool non_blocking = false) override;
   void cuda();
   void cpu();
+  // Throws c10::TypeError: a copy would need workers and devices of its own.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
   // Casts parameters and buffers, as Module::to does.
   void to(torch::Dtype dtype, bool non_blocking = false) override;
 

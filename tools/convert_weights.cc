@@ -18,6 +18,7 @@
 #include <sstream>
 #include <string>
 
+#include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
 #include "models/named.h"
 #include "weights/names.h"
@@ -148,8 +149,10 @@ void convert() {
 int main(int argc, char** argv) {
   try {
     gpipe::enter_working_directory();
-    gflags::SetUsageMessage("converts weights between files");
-    gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
+    if (!gpipe::read_flags(&argc, &argv, "converts weights between files",
+                           "tools/convert_weights")) {
+      return 0;
+    }
     convert();
   } catch (const c10::Error& error) {
     std::cerr << "convert_weights: " << error.what_without_backtrace() << "\n";

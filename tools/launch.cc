@@ -31,6 +31,7 @@
 #include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 #include "tools/launch_flags.h"
+#include "tools/rank_at_fault.h"
 
 namespace {
 
@@ -40,8 +41,8 @@ using gpipe::Stream;
 using gpipe::internal::refuse;
 using Clock = Processes::Clock;
 
-// The launcher's own exit codes. Otherwise it returns that of the first rank
-// that failed.
+// The launcher's own exit codes. Otherwise it returns that of the rank that
+// failed first.
 constexpr int kUsage = 2;
 constexpr int kCannotStart = 127;
 constexpr int kSignal = 128;  // plus the number of the signal
@@ -98,11 +99,19 @@ class Screen {
     text.append(line).push_back('\n');
     write_all(fd, text);
     if (stream == Stream::kStdout) return;
+    const int at_fault = gpipe::rank_at_fault(line);
+    if (at_fault >= 0 && at_fault != rank_of(local_rank)) {
+      at_fault_[local_rank] = at_fault;
+    }
     auto& last = last_lines_[local_rank];
     last.emplace_back(line.substr(0, kLastLineBytes));
     if (line.size() > kLastLineBytes) last.back() += " ...";
     if (last.size() > kLastLines) last.pop_front();
   }
+
+  // Returns the rank that this rank has called the cause of its failure on
+  // stderr, as a gpipe::PeerError does; -1 if there is none.
+  int rank_at_fault(int local_rank) const { return at_fault_[local_rank]; }
 
   // Returns the last lines of stderr.
   const std::deque<std::string>& last_lines(int local_rank) const {
@@ -110,6 +119,7 @@ class Screen {
   }
 
  private:
+  std::vector<int> at_fault_ = std::vector<int>(FLAGS_nproc, -1);
   std::vector<std::deque<std::string>> last_lines_ =
       std::vector<std::deque<std::string>>(FLAGS_nproc);
 };
@@ -198,14 +208,23 @@ std::string how(const Exit& exit) {
          gpipe::seconds_text(exit.seconds);
 }
 
-// Blocks until all ranks have ended. Returns the first one that failed, or -1.
-int wait_for(Processes& processes) {
+// How all ranks have ended.
+struct Endings {
+  int first = -1;  // the first one that failed; -1 if none has
+  // Whether the launcher has ended a rank, by rank.
+  std::vector<bool> ended_by_signal;
+};
+
+// Blocks until all ranks have ended.
+Endings wait_for(Processes& processes) {
   const auto grace = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(FLAGS_grace));
   constexpr std::array<int, 2> kMeans = {SIGTERM, SIGKILL};
   std::size_t means = 0;
   auto deadline = Clock::time_point::max();
-  int first = -1;
+  Endings endings;
+  endings.ended_by_signal.resize(processes.size());
+  int& first = endings.first;
   for (;;) {
     const std::optional<int> ended = processes.wait_any(deadline);
     if (ended) {
@@ -217,13 +236,33 @@ int wait_for(Processes& processes) {
       continue;
     }
     const std::string late = running(processes);
-    if (late.empty()) return first;
+    if (late.empty()) return endings;
+    for (int k = 0; k < processes.size(); ++k) {
+      if (!processes.exit_of(k)) endings.ended_by_signal[k] = true;
+    }
     say("sends signal ", kMeans[means], " (", strsignal(kMeans[means]),
         ") to ranks that still run: ", late);
     processes.signal_all(kMeans[means]);
     deadline = ++means < kMeans.size() ? Clock::now() + grace
                                        : Clock::time_point::max();
   }
+}
+
+// Returns the rank whose failure was the cause of others. A rank that exits
+// because of another one may exit before it. So this follows what the ranks
+// have written, to a rank that has failed without a signal of the launcher.
+int cause_of(const Endings& endings, const std::vector<Exit>& exits,
+             const Screen& screen) {
+  int cause = endings.first;
+  for (std::size_t hops = 0; hops < exits.size(); ++hops) {
+    const int next = screen.rank_at_fault(cause) - rank_of(0);
+    if (next < 0 || next >= static_cast<int>(exits.size()) ||
+        exits[next].ok() || endings.ended_by_signal[next]) {
+      break;
+    }
+    cause = next;
+  }
+  return cause;
 }
 
 // Prints what is known about a failure, with the cause last.
@@ -245,7 +284,7 @@ int report(int first, const std::vector<Exit>& exits, const Screen& screen) {
 int launch(const std::vector<std::string>& program) {
   Screen screen;
   std::vector<Exit> exits;
-  int first = -1;
+  Endings endings;
   {
     Processes processes(
         commands(program),
@@ -254,12 +293,13 @@ int launch(const std::vector<std::string>& program) {
         },
         FLAGS_grace);
     const Forwarder forwarder(processes);
-    first = wait_for(processes);
+    endings = wait_for(processes);
     for (int k = 0; k < processes.size(); ++k) {
       exits.push_back(*processes.exit_of(k));
     }
   }  // from here on no other thread prints
-  return first < 0 ? 0 : report(first, exits, screen);
+  if (endings.first < 0) return 0;
+  return report(cause_of(endings, exits, screen), exits, screen);
 }
 
 void block_signals() {

@@ -118,6 +118,15 @@ class Launch {
     return comes_true([&] { return out().size() >= lines; });
   }
 
+  bool complains(const std::string& text) const {
+    return comes_true([&] {
+      for (const std::string& line : err()) {
+        if (line.find(text) != std::string::npos) return true;
+      }
+      return false;
+    });
+  }
+
   void signal(int number) { processes_.signal(0, number); }
 
  private:
@@ -259,6 +268,41 @@ TEST(LaunchTest, EndsWithTheLastLinesOfTheRankThatFailedFirst) {
   for (int k = 1; k <= 20; ++k) {
     EXPECT_EQ(end[k], "  " + std::to_string(5 + k));
   }
+}
+
+TEST(LaunchTest, BlamesTheRankThatOthersNameAndNotTheOneThatExitsFirst) {
+  // Rank 2 waits for a signal, so that it ends after the others. They call it
+  // the cause, in a chain.
+  Launch launch(script(
+      {"--nproc=3", "--grace=1000"},
+      "case $RANK in "
+      "0) echo 'train: rank 1 has died: closed [noticed by rank 0]' >&2; "
+      "   exit 1;; "
+      "1) echo 'train: rank 2 has failed: no row 7 (this is rank 1)' >&2; "
+      "   exit 1;; "
+      "2) trap 'echo train: no row 7 >&2; exit 3' USR1; echo $$; "
+      "   while :; do sleep 0.01; done;; "
+      "esac"));
+  ASSERT_TRUE(launch.writes(1));
+  ASSERT_TRUE(launch.complains("others have 1000 s to end"));
+  const std::string line = launch.out()[0];
+  kill(std::stoi(line.substr(line.find(' ') + 1)), SIGUSR1);
+  EXPECT_EQ(launch.code(), 3);
+  const Strings err = launch.err();
+  ASSERT_GE(err.size(), 2u);
+  EXPECT_THAT(err[err.size() - 2],
+              StartsWith("launch: rank 2 failed first, with exit code 3"));
+  EXPECT_EQ(err.back(), "  train: no row 7");
+}
+
+TEST(LaunchTest, DoesNotBlameARankThatItHasEndedItself) {
+  Launch launch(script({"--nproc=2", "--grace=0.1"},
+                       "[ $RANK = 1 ] && exec sleep 1000; "
+                       "echo 'rank 1 is frozen: nothing was heard' >&2; "
+                       "exit 4"));
+  EXPECT_EQ(launch.code(), 4);
+  EXPECT_THAT(joined(launch.err()),
+              HasSubstr("launch: rank 0 failed first, with exit code 4"));
 }
 
 TEST(LaunchTest, LetsTheOthersEndByThemselves) {

@@ -185,6 +185,9 @@ int main(int argc, char** argv) {
   } catch (const balancing::InfeasibleError& error) {
     std::cerr << "plan: nothing fits: " << error.what() << "\n";
     return 1;
+  } catch (const c10::Error& error) {
+    std::cerr << "plan: " << error.what_without_backtrace() << "\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << "plan: " << error.what() << "\n";
     return 2;

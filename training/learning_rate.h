@@ -29,7 +29,8 @@ namespace gpipe {
 //   linear:N          f + (1 - f) (1 - x)
 //   polynomial:N:P    f + (1 - f) (1 - x)^P, with P from 0 to 100
 //   step:N:G          multiplied by G (0 to 1) after every N steps, but at
-//                     least f
+//                     least f. Python's StepLR does the same, and LibTorch's
+//                     torch::optim::StepLR decays one step later.
 //
 //   floor:F           sets f, from 0 to 1; the default is 0
 //

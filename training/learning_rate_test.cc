@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 
 #include <cmath>
@@ -108,6 +109,19 @@ TEST(LearningRateTest, IsRelativeToEachGroupsBaseRate) {
   optimizer.add_param_group(OptimizerParamGroup({at::zeros({1})}));
   EXPECT_EQ(value_error_of([&] { rates.set(optimizer, 2); }),
             "the optimizer has 3 parameter groups, expected 2");
+}
+
+// LibTorch's decays one step later than Python's and than ours.
+TEST(LearningRateTest, StepIsOneStepBeforeLibTorchsStepLR) {
+  const at::Tensor zero = at::zeros({1}).requires_grad_();
+  torch::optim::SGD optimizer({zero}, 8.0);
+  torch::optim::StepLR libtorch(optimizer, /*step_size=*/3, /*gamma=*/0.5);
+  const LearningRateSchedule ours("step:3:0.5");
+  for (int64_t step = 0; step < 13; ++step) {
+    const double theirs = optimizer.param_groups()[0].options().get_lr();
+    EXPECT_EQ(theirs, 8 * ours.factor(step == 0 ? 0 : step - 1)) << step;
+    libtorch.step();  // after the optimizer.step() of this step
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <sstream>
+#include <unordered_set>
 #include <utility>
 
 #include "gpipe/text/edit_distance.h"
@@ -94,11 +95,16 @@ std::string mismatch(const at::Tensor& from, const at::Tensor& to) {
 struct Comparison {
   LoadReport names;
   std::vector<std::string> misfits;  // for example "'fc.weight' is ..."
+  bool other_shapes = false;         // whether some of these differ in shape
 
   std::string text() const {
     std::ostringstream text;
     list(text, "of another shape or kind", misfits,
          [](const std::string& line) { return line; });
+    if (other_shapes) {
+      text << "\n  (LoadOptions().skip_mismatched(true) leaves out other "
+              "shapes)";
+    }
     list(text, "missing (in the module, not in the dict)", names.missing,
          [](const std::string& name) { return "'" + name + "'"; });
     list(text, "unexpected (in the dict, not in the module)", names.unexpected,
@@ -111,7 +117,8 @@ struct Comparison {
   }
 };
 
-Comparison compare(const StateDict& dict, const StateDict& own) {
+Comparison compare(const StateDict& dict, const StateDict& own,
+                   bool skip_mismatched) {
   Comparison result;
   for (const auto& item : own) {
     const at::Tensor* from = dict.find(item.key());
@@ -119,8 +126,15 @@ Comparison compare(const StateDict& dict, const StateDict& own) {
       result.names.missing.push_back(item.key());
       continue;
     }
+    if (skip_mismatched && from->defined() &&
+        from->sizes() != item.value().sizes()) {
+      result.names.mismatched.push_back(item.key());
+      continue;
+    }
     const std::string text = mismatch(*from, item.value());
     if (!text.empty()) {
+      result.other_shapes |=
+          from->defined() && from->sizes() != item.value().sizes();
       result.misfits.push_back("'" + item.key() + "' " + text);
     }
   }
@@ -143,7 +157,7 @@ StateDict state_dict(const torch::nn::Module& module) {
 LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
                            const LoadOptions& options) {
   const StateDict own = state_dict(module);
-  Comparison comparison = compare(dict, own);
+  Comparison comparison = compare(dict, own, options.skip_mismatched());
   const LoadReport& names = comparison.names;
   TORCH_CHECK_VALUE(
       comparison.misfits.empty() &&
@@ -151,11 +165,12 @@ LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
            (names.missing.empty() && names.unexpected.empty())),
       "the state dict does not fit the module; nothing was loaded.",
       comparison.text());
+  const std::unordered_set<std::string> skipped(names.mismatched.begin(),
+                                                names.mismatched.end());
   const at::NoGradGuard no_grad;
   for (const auto& item : own) {
-    if (const at::Tensor* from = dict.find(item.key())) {
-      item.value().copy_(*from);
-    }
+    const at::Tensor* from = dict.find(item.key());
+    if (from && skipped.count(item.key()) == 0) item.value().copy_(*from);
   }
   return std::move(comparison.names);
 }

@@ -34,15 +34,19 @@ StateDict state_dict(const torch::nn::Module& module);
 
 // Options of load_state_dict().
 struct LoadOptions {
-  // Whether missing and unexpected names are errors. Wrong shapes are always
-  // errors.
+  // Whether missing and unexpected names are errors.
   TORCH_ARG(bool, strict) = true;
+  // Whether to leave out names whose shape differs, such as those of a head
+  // with another number of classes. Otherwise these are errors.
+  TORCH_ARG(bool, skip_mismatched) = false;
 };
 
-// The names that load_state_dict() did not load. Empty with `strict`.
+// The names that load_state_dict() did not load. Empty unless options allow
+// them.
 struct LoadReport {
   std::vector<std::string> missing;     // in the module, not in the dict
   std::vector<std::string> unexpected;  // in the dict, not in the module
+  std::vector<std::string> mismatched;  // of another shape in the dict
 };
 
 // Copies the values of `dict` into the module's parameters and buffers, in

@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -125,6 +126,7 @@ TEST(LoadStateDictTest, ListsAllThatIsWrongAndChangesNothing) {
       "  '1.num_batches_tracked' is Float in the dict, but Long in the "
       "module\n"
       "  '2.weight' is [3, 1] in the dict, but [1, 3] in the module\n"
+      "  (LoadOptions().skip_mismatched(true) leaves out other shapes)\n"
       "3 missing (in the module, not in the dict):\n"
       "  '1.weight'\n"
       "  '1.bias'\n"
@@ -171,6 +173,39 @@ TEST(LoadStateDictTest, WithoutStrictNamesMayDifferButNotShapes) {
               load_state_dict(*layer, dict, LoadOptions().strict(false));
             }).find("'weight' is [2, 2] in the dict, but [1, 2] in the module"),
             std::string::npos);
+}
+
+TEST(LoadStateDictTest, LeavesOutOtherShapesIfAskedTo) {
+  // A head for 3 classes gets the weights of one for 1.
+  Sequential from = small_model();
+  Sequential to(Linear(2, 3), BatchNorm1d(3), Linear(3, 3));
+  const StateDict before = clones(state_dict(*to));
+  EXPECT_THAT(value_error_of([&] { load_state_dict(*to, state_dict(*from)); }),
+              ::testing::HasSubstr("LoadOptions().skip_mismatched(true)"));
+  const LoadReport report = load_state_dict(
+      *to, state_dict(*from), LoadOptions().skip_mismatched(true));
+  EXPECT_EQ(report.mismatched, (Names{"2.weight", "2.bias"}));
+  EXPECT_EQ(report.missing, Names());
+  EXPECT_EQ(report.unexpected, Names());
+  const StateDict now = state_dict(*to), source = state_dict(*from);
+  for (const auto& item : now) {
+    const StateDict& expected = item.key()[0] == '2' ? before : source;
+    EXPECT_TRUE(item.value().equal(expected[item.key()])) << item.key();
+  }
+}
+
+TEST(LoadStateDictTest, LeavesOutShapesButNoOtherMisfits) {
+  Sequential model = small_model();
+  StateDict dict = clones(state_dict(*model));
+  dict["2.weight"] = at::empty({7});
+  dict["0.weight"] = at::Tensor();
+  dict.erase("0.bias");
+  const std::string error = value_error_of([&] {
+    load_state_dict(*model, dict, LoadOptions().skip_mismatched(true));
+  });
+  EXPECT_THAT(error, ::testing::HasSubstr("'0.weight' is undefined"));
+  EXPECT_THAT(error, ::testing::HasSubstr("'0.bias'"));
+  EXPECT_THAT(error, ::testing::Not(::testing::HasSubstr("'2.weight'")));
 }
 
 }  // namespace

@@ -98,8 +98,12 @@ StateDict read(const std::string& path) {
                     "is a zip archive, but not from torch.save: it has no "
                     "data.pkl");
   TORCH_CHECK_VALUE(!archive.has("constants.pkl"),
-                    "is a TorchScript program. Save its weights in Python: "
-                    "torch.save(torch.jit.load(path).state_dict(), path)");
+                    "is an archive of TorchScript, as torch.jit.save writes "
+                    "in Python and torch::save in C++. Save the weights alone. "
+                    "In Python: torch.save(torch.jit.load(path).state_dict(), "
+                    "path). In C++: torch::load(module, path), then "
+                    "gpipe::write_torch_file(path, "
+                    "gpipe::state_dict(*module))");
   if (archive.has("byteorder")) {
     const std::string order = archive.text("byteorder");
     TORCH_CHECK_VALUE(order == "little", "has byte order ",

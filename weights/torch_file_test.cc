@@ -5,6 +5,8 @@
 #include <caffe2/serialize/inline_container.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 
 #include <csignal>
 #include <string>
@@ -179,6 +181,19 @@ TEST(TorchFileTest, SaysWhatIsWrongWithAFile) {
   EXPECT_NE(error(archive({{"data.pkl", pickle}, {"constants.pkl", ")."}}))
                 .find("TorchScript"),
             std::string::npos);
+  // What C++ writes.
+  const std::string module = new_folder() + "module.pt";
+  torch::save(torch::nn::Linear(2, 1), module);
+  const std::string saved = value_error_of([&] { read_torch_file(module); });
+  EXPECT_NE(saved.find("is an archive of TorchScript, as torch.jit.save writes "
+                       "in Python and torch::save in C++"),
+            std::string::npos)
+      << saved;
+  EXPECT_NE(saved.find("torch::load(module, path), then "
+                       "gpipe::write_torch_file(path, "
+                       "gpipe::state_dict(*module))"),
+            std::string::npos)
+      << saved;
   const std::string zeros(1 << 20, '\0');
   EXPECT_NE(error(archive({{"data.pkl", pickle}, {"data/0", zeros}}, true))
                 .find("has a record 'data/0' of 1048576 bytes, but is a file "

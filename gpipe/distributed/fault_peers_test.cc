@@ -171,7 +171,9 @@ TEST(Fault, ARankThatIsTooSlowIsNamed) {
     EXPECT_EQ(words["action"],
               "waiting for the gradient of stage 0's output for micro-batch 3 "
               "of step 4, from stage 1");
-    EXPECT_EQ(words["what"], "nothing came for 1200 ms");
+    EXPECT_EQ(words["what"],
+              "nothing came for 1200 ms; raise WorldOptions::timeout if that "
+              "may take longer");
     EXPECT_EQ(words["grads"], "as before");
   }
 }
@@ -191,7 +193,8 @@ TEST(Fault, ARankThatWaitsForTheOneThatIsTooSlowIsNotBlamed) {
         expect_peer_error(results[rank], "has not answered in time", 2);
     EXPECT_EQ(words["reporter"], "0");
     EXPECT_EQ(words["what"],
-              "nothing came for 1500 ms from rank 1, which waits for rank 2");
+              "nothing came for 1500 ms from rank 1, which waits for rank 2; "
+              "raise WorldOptions::timeout if that may take longer");
     EXPECT_EQ(words["grads"], "as before");
   }
 }

@@ -272,7 +272,11 @@ TEST(Fault, RanksThatDifferAreTold) {
        {{"checkpoint", "never"}},
        "disagrees",
        "the checkpoint mode is never on rank 2, but except_last on rank 0"},
-      {"schedule", 1, {{"schedule", "other"}}, "disagrees", "schedule"},
+      {"schedule",
+       1,
+       {{"schedule", "other"}},
+       "disagrees",
+       "the ranks run different schedules: action "},
   };
   std::vector<Round> rounds;
   for (const Difference& each : differences) {

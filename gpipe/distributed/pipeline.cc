@@ -170,6 +170,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
 
 void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
+  source_.emplace(module);
   const internal::Tags tags(world_->next_channel());
   internal::Terms terms = terms_of(options_);
   terms.emplace_back("the number of layers", std::to_string(module->size()));
@@ -304,6 +305,10 @@ StepResult DistributedPipelineImpl::run_step(const internal::Batch& input,
                                              const Schedule& schedule,
                                              Checkpoint checkpoint,
                                              const TrainOptions& options) {
+  if (source_) {
+    internal::reporting_failure(*world_, "train_step()",
+                                [&] { source_->check(); });
+  }
   return runner_->step(input, target, loss, schedule, checkpoint, options);
 }
 

@@ -22,6 +22,7 @@
 #include "gpipe/runtime/cell/batch.h"
 #include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/step/source_model.h"
 #include "gpipe/runtime/step/train.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/placement.h"
@@ -229,6 +230,8 @@ class DistributedPipelineImpl : public PipelineModule {
   }
 
   DistributedOptions options_;
+  // Not set if the layers come from a builder.
+  std::optional<internal::SourceModel> source_;
   std::shared_ptr<World> world_;
   internal::RankLayout layout_;
   torch::Device device_ = torch::kCPU;

@@ -12,6 +12,7 @@
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
+#include "gpipe/distributed/channel/schedule_texts.h"
 #include "gpipe/distributed/ending.h"
 #include "gpipe/distributed/replicas/member_rows.h"
 #include "gpipe/distributed/replicas/norms.h"
@@ -97,6 +98,7 @@ Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
                  std::move(whole),
                  std::move(mine),
                  {}};
+  publish_schedule(*world_, plan.checksum, text);
   for (int from = 0; from < layout_.ranks; ++from) {
     if (from == layout_.rank) continue;
     auto bundles = route(plan.whole.schedule, layout_.rank_of_stage,

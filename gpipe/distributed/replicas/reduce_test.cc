@@ -158,6 +158,10 @@ const RankProgramEntry kSums("sums", [] {
   return 0;
 });
 
+void check(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
 // A host transport that counts the bytes that it sends.
 class CountingTransport final : public Transport {
  public:

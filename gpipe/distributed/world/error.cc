@@ -4,6 +4,7 @@
 
 namespace gpipe {
 
+// tools/launch.cc looks for these words in the output of ranks.
 const char* to_string(Fault fault) {
   switch (fault) {
     case Fault::kFailed:

@@ -268,7 +268,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
                  std::to_string(size) + " ranks came to " +
                  place(options_.address, options_.port) + " in " +
                  std::to_string(options_.timeout.count()) +
-                 " ms; missing: " + list);
+                 " ms; missing: " + list +
+                 "; raise WorldOptions::timeout if they need longer to start");
   }
 
   c10::intrusive_ptr<c10d::Backend> group(

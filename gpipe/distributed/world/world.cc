@@ -172,6 +172,7 @@ class World::Impl {
       what += " from rank " + std::to_string(peer) + ", which waits for rank " +
               std::to_string(at_fault);
     }
+    what += "; raise WorldOptions::timeout if that may take longer";
     fail({Fault::kTimeout, at_fault, options_.rank, action(), what});
     check();
   }

@@ -1,6 +1,8 @@
 #include "gpipe/runtime/device/stream.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 namespace gpipe::internal {
 namespace {
@@ -19,9 +21,21 @@ bool has_streams(const c10::Device& device) {
   return !device.is_cpu() && !device.is_meta();
 }
 
+void check_linked(const c10::Device& device) {
+  TORCH_CHECK_VALUE(
+      !has_streams(device) || c10::impl::hasDeviceGuardImpl(device.type()),
+      "this program is not linked with LibTorch's code for the device ", device,
+      device.is_cuda()
+          ? "; add the dependency @gpipe//third_party/libtorch:cuda to the "
+            "program, build it with --define=gpipe_cuda=1 (in the gpipe "
+            "repository: --config=cuda), and use a LibTorch with CUDA"
+          : "; link the library of this device into the program");
+}
+
 c10::Device with_index(const c10::Device& device) {
   if (device.is_cpu()) return c10::Device(c10::kCPU);
   if (device.has_index() || !has_streams(device)) return device;
+  check_linked(device);
   return implementation(device).getDevice();
 }
 

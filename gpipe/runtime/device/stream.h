@@ -20,8 +20,12 @@ namespace gpipe::internal {
 // when it returns.
 bool has_streams(const c10::Device& device);
 
+// Throws c10::ValueError if the program is not linked with LibTorch's code for
+// the type of `device`.
+void check_linked(const c10::Device& device);
+
 // Returns `device` with an index: the current device of its type if it has
-// none. A CPU has no index.
+// none. A CPU has no index. Throws as check_linked() does.
 c10::Device with_index(const c10::Device& device);
 
 // Returns a new stream of `device`; nullopt for a device without streams.

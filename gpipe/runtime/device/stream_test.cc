@@ -2,12 +2,15 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
 
+#include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::simulated {
@@ -52,6 +55,23 @@ TEST_F(StreamTest, ADeviceWithoutIndexIsTheCurrentOne) {
   EXPECT_EQ(with_index(c10::Device(c10::kMeta, 1)), c10::Device(c10::kMeta, 1));
   const StreamScope scope(default_stream(2));
   EXPECT_EQ(with_index(c10::Device(kDeviceType)), hpu(2));
+}
+
+TEST_F(StreamTest, ADeviceThatIsNotLinkedIsRefusedWithWhatToDo) {
+  if (c10::impl::hasDeviceGuardImpl(c10::kCUDA)) GTEST_SKIP() << "CUDA is here";
+  for (const char* name : {"cuda", "cuda:0"}) {
+    EXPECT_EQ(
+        testing::error_of([&] { internal::check_linked(c10::Device(name)); }),
+        "c10::ValueError: this program is not linked with LibTorch's code for "
+        "the device " +
+            std::string(name) +
+            "; add the dependency @gpipe//third_party/libtorch:cuda to the "
+            "program, build it with --define=gpipe_cuda=1 (in the gpipe "
+            "repository: --config=cuda), and use a LibTorch with CUDA");
+  }
+  EXPECT_THAT(
+      testing::error_of([] { internal::with_index(c10::Device("xpu")); }),
+      ::testing::HasSubstr("xpu; link the library of this device"));
 }
 
 TEST_F(StreamTest, AScopeSetsStreamAndDeviceAndRestoresBoth) {

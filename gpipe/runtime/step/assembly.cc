@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "gpipe/runtime/cell/norm_statistics.h"
+#include "gpipe/runtime/device/stream.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe::internal {
@@ -150,6 +151,7 @@ bool is_off(const torch::nn::Module& module, const c10::Device& device) {
 }
 
 void move_layers(std::vector<Partition>& partitions) {
+  for (const Partition& part : partitions) check_linked(part.device);
   for (Partition& part : partitions) {
     for (Layer& layer : part.layers) {
       if (!is_off(*layer.module.ptr(), part.device)) continue;
