@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <utility>
 
@@ -9,6 +10,11 @@ namespace gpipe::internal {
 namespace {
 
 thread_local SavedTensorHooks* current_hooks = nullptr;
+// The node of a backward inside which the scope of `current_hooks` was made, or
+// null. Not owned; only compared.
+thread_local const void* current_node = nullptr;
+
+const void* node_at_work() { return torch::autograd::get_current_node().get(); }
 
 // LibTorch's engine, which also serves the hooks of the calling thread.
 class HookEngine : public torch::autograd::Engine {
@@ -23,7 +29,8 @@ class HookEngine : public torch::autograd::Engine {
 
   std::unique_ptr<torch::autograd::SavedVariableHooks>
   get_default_saved_variable_hooks() override {
-    return current_hooks ? current_hooks->next() : nullptr;
+    const bool serves = current_hooks && node_at_work() == current_node;
+    return serves ? current_hooks->next() : nullptr;
   }
 
  private:
@@ -39,7 +46,7 @@ class HookEngine : public torch::autograd::Engine {
 }  // namespace
 
 SavedTensorScope::SavedTensorScope(SavedTensorHooks* source)
-    : outer_(current_hooks) {
+    : outer_(current_hooks), outer_node_(current_node) {
   TORCH_CHECK(
       &torch::autograd::Engine::get_default_engine() == &HookEngine::instance(),
       "another autograd engine has replaced gpipe's, so that tensors "
@@ -47,9 +54,13 @@ SavedTensorScope::SavedTensorScope(SavedTensorHooks* source)
       "set_default_engine_stub(), and do not load LibTorch's Python "
       "bindings into this program");
   current_hooks = source;
+  current_node = node_at_work();
 }
 
-SavedTensorScope::~SavedTensorScope() { current_hooks = outer_; }
+SavedTensorScope::~SavedTensorScope() {
+  current_hooks = outer_;
+  current_node = outer_node_;
+}
 
 SavedTensorHooks* SavedTensorScope::current() { return current_hooks; }
 
