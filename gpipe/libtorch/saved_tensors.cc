@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <utility>
 
@@ -10,8 +10,11 @@ namespace gpipe::internal {
 namespace {
 
 thread_local SavedTensorHooks* current_hooks = nullptr;
-// The backward in which the scope began; -1 outside of any.
-thread_local int current_task = -1;
+// The node of a backward inside which the scope of `current_hooks` was made, or
+// null. Not owned; only compared.
+thread_local const void* current_node = nullptr;
+
+const void* node_at_work() { return torch::autograd::get_current_node().get(); }
 
 // LibTorch's engine, which also serves the hooks of the calling thread.
 class HookEngine : public torch::autograd::Engine {
@@ -26,11 +29,8 @@ class HookEngine : public torch::autograd::Engine {
 
   std::unique_ptr<torch::autograd::SavedVariableHooks>
   get_default_saved_variable_hooks() override {
-    // A backward inside the scope runs on this thread for CPU tensors, but on
-    // another one for accelerators. So its tensors get no hooks on any device.
-    const bool in_scope =
-        torch::autograd::get_current_graph_task_id() == current_task;
-    return current_hooks && in_scope ? current_hooks->next() : nullptr;
+    const bool serves = current_hooks && node_at_work() == current_node;
+    return serves ? current_hooks->next() : nullptr;
   }
 
  private:
@@ -46,7 +46,7 @@ class HookEngine : public torch::autograd::Engine {
 }  // namespace
 
 SavedTensorScope::SavedTensorScope(SavedTensorHooks* source)
-    : outer_(current_hooks), outer_task_(current_task) {
+    : outer_(current_hooks), outer_node_(current_node) {
   TORCH_CHECK(
       &torch::autograd::Engine::get_default_engine() == &HookEngine::instance(),
       "another autograd engine has replaced gpipe's, so that tensors "
@@ -54,12 +54,12 @@ SavedTensorScope::SavedTensorScope(SavedTensorHooks* source)
       "set_default_engine_stub(), and do not load LibTorch's Python "
       "bindings into this program");
   current_hooks = source;
-  current_task = torch::autograd::get_current_graph_task_id();
+  current_node = node_at_work();
 }
 
 SavedTensorScope::~SavedTensorScope() {
   current_hooks = outer_;
-  current_task = outer_task_;
+  current_node = outer_node_;
 }
 
 SavedTensorHooks* SavedTensorScope::current() { return current_hooks; }

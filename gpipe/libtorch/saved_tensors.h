@@ -19,8 +19,9 @@ class SavedTensorHooks {
 };
 
 // Gives tensors that operators on this thread save the hooks of `source` while
-// in scope, except in a backward that runs within the scope. `source`: null for
-// no hooks. Scopes may be nested; the innermost one counts.
+// in scope. `source`: null for no hooks. Scopes may be nested; the innermost
+// one counts. Operators of a backward that runs inside the scope have no hooks:
+// on accelerators, they run on another thread.
 //
 // A program that links this file runs its backwards in a subclass of LibTorch's
 // autograd engine, since LibTorch asks the engine for the hooks. Throws
@@ -37,7 +38,7 @@ class SavedTensorScope {
 
  private:
   SavedTensorHooks* const outer_;
-  const int outer_task_;
+  const void* const outer_node_;
 };
 
 }  // namespace gpipe::internal

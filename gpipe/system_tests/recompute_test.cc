@@ -171,27 +171,27 @@ Results train(Recompute recompute, const std::string& name, Checkpoint mode,
 }
 
 TEST(Recompute, HasTheBitsOfThePlainModelWithEverySchedule) {
+  bool deferred = false;
   for (const std::string& name : schedule_names()) {
     if (name == "forward-only") continue;
     for (const Checkpoint mode : kModes) {
-      for (const bool deferred : {false, true}) {
-        SCOPED_TRACE(name + " " + to_string(mode) +
-                     (deferred ? " deferred" : ""));
-        const Results plain = train(Recompute::kNone, name, mode, deferred);
-        // 6 blocks, 4 micro-batches.
-        const int recomputed = mode == Checkpoint::kNever        ? 0
-                               : mode == Checkpoint::kExceptLast ? 3
-                                                                 : 4;
-        EXPECT_EQ(plain.calls, 6 * (4 + recomputed));
-        for (const Recompute each : {Recompute::kLayers, Recompute::kInside}) {
-          const Results run = train(each, name, mode, deferred);
-          expect_same(plain, run);
-          // The first calls are those of the plain model. Each graph that is
-          // used needs one more.
-          EXPECT_EQ(run.calls, plain.calls + 6 * 4);
-        }
-        expect_same(plain, train(Recompute::kNested, name, mode, deferred));
+      deferred = !deferred;  // each schedule runs with both
+      SCOPED_TRACE(name + " " + to_string(mode) +
+                   (deferred ? " deferred" : ""));
+      const Results plain = train(Recompute::kNone, name, mode, deferred);
+      // 6 blocks, 4 micro-batches.
+      const int recomputed = mode == Checkpoint::kNever        ? 0
+                             : mode == Checkpoint::kExceptLast ? 3
+                                                               : 4;
+      EXPECT_EQ(plain.calls, 6 * (4 + recomputed));
+      for (const Recompute each : {Recompute::kLayers, Recompute::kInside}) {
+        const Results got = train(each, name, mode, deferred);
+        expect_same(plain, got);
+        // The first calls are those of the plain model. Each graph that is
+        // used needs one more.
+        EXPECT_EQ(got.calls, plain.calls + 6 * 4);
       }
+      expect_same(plain, train(Recompute::kNested, name, mode, deferred));
     }
   }
 }
