@@ -111,8 +111,14 @@ double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
     const double loss = pipeline.train_step(
         batch.image, batch.mask,
         [](const torch::Tensor& logits, const torch::Tensor& mask) {
-          return torch::nn::functional::binary_cross_entropy_with_logits(
-              logits, mask.to(logits.device()));
+          namespace F = torch::nn::functional;
+          gpipe::WeightedLoss pixels;
+          pixels.sum = F::binary_cross_entropy_with_logits(
+              logits, mask.to(logits.device()),
+              F::BinaryCrossEntropyWithLogitsFuncOptions().reduction(
+                  torch::kSum));
+          pixels.weight = torch::tensor(mask.numel());
+          return pixels;
         });
     optimizer.step();
     sum += loss * static_cast<double>(rows.size(0));
@@ -120,26 +126,28 @@ double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
   return sum / static_cast<double>(indices.size(0));
 }
 
-// Returns the mean Dice coefficient of the images. For the pixels A with
-// positive logits and the pixels B inside the mask, it is
-// 2 |A and B| / (|A| + |B|), or 1 if both are empty.
-torch::Tensor dice(const torch::Tensor& logits, const torch::Tensor& mask) {
+// Returns the sum of the Dice coefficients of the images, and their number. For
+// the pixels A with positive logits and the pixels B inside the mask, the
+// coefficient is 2 |A and B| / (|A| + |B|), or 1 if both are empty.
+gpipe::WeightedLoss dice(const torch::Tensor& logits,
+                         const torch::Tensor& mask) {
   const auto found = logits.gt(0).to(torch::kDouble).flatten(1);
   const auto is = mask.to(found).flatten(1);
   const auto both = (found * is).sum(1);
   const auto sum = found.sum(1) + is.sum(1);
-  return torch::where(sum > 0, 2 * both / sum, torch::ones_like(sum)).mean();
+  const auto of_images =
+      torch::where(sum > 0, 2 * both / sum, torch::ones_like(sum));
+  return {of_images.sum(), torch::tensor(mask.size(0))};
 }
 
 double test(EitherPipeline& pipeline, const Images& images,
             const torch::Tensor& indices) {
-  double sum = 0;
+  EitherPipeline::Total total;
   for (const auto& rows : indices.split(FLAGS_batch)) {
     const auto batch = load(images, rows);
-    sum += pipeline.evaluate(batch.image, batch.mask, dice) *
-           static_cast<double>(rows.size(0));
+    total += pipeline.evaluate(batch.image, batch.mask, dice);
   }
-  return sum / static_cast<double>(indices.size(0));
+  return total.mean();
 }
 
 void run() {
