@@ -103,10 +103,17 @@ Batch draw_batch(int64_t step) {
   return {tokens.slice(1, 0, -1), tokens.slice(1, 1)};
 }
 
-torch::Tensor loss_of(const torch::Tensor& logits,
-                      const torch::Tensor& targets) {
-  return torch::nn::functional::cross_entropy(
-      logits.flatten(0, 1), targets.to(logits.device()).flatten());
+// Returns the sum of the cross entropies of all tokens and their number. The
+// step divides by the number over all micro-batches and replicas.
+gpipe::WeightedLoss loss_of(const torch::Tensor& logits,
+                            const torch::Tensor& targets) {
+  namespace F = torch::nn::functional;
+  gpipe::WeightedLoss loss;
+  loss.sum = F::cross_entropy(
+      logits.flatten(0, 1), targets.to(logits.device()).flatten(),
+      F::CrossEntropyFuncOptions().reduction(torch::kSum));
+  loss.weight = torch::tensor(targets.numel());
+  return loss;
 }
 
 // Returns the schedule for the processes of one replica.

@@ -88,11 +88,12 @@ double EitherPipeline::train_step(torch::Tensor input, torch::Tensor target,
       .loss.item<double>();
 }
 
-double EitherPipeline::evaluate(torch::Tensor input, torch::Tensor target,
-                                Function score) {
-  return module()
-      .evaluate(input.to(module().device()), target, score)
-      .loss.item<double>();
+EitherPipeline::Total EitherPipeline::evaluate(torch::Tensor input,
+                                               torch::Tensor target,
+                                               Function score) {
+  const gpipe::StepResult result =
+      module().evaluate(input.to(module().device()), target, score);
+  return {result.loss.item<double>() * *result.weight, *result.weight};
 }
 
 std::optional<torch::Tensor> EitherPipeline::forward(torch::Tensor input) {

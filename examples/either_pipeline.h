@@ -27,8 +27,8 @@ namespace examples {
 // Not thread-safe.
 class EitherPipeline {
  public:
-  using Function =
-      std::function<torch::Tensor(torch::Tensor output, torch::Tensor target)>;
+  using Function = std::function<gpipe::WeightedLoss(torch::Tensor output,
+                                                     torch::Tensor target)>;
 
   // `balance`: returns the layers per partition for a number of partitions.
   // With several processes only rank 0 calls it, since each process could
@@ -40,12 +40,23 @@ class EitherPipeline {
   // Returns what GPipe and DistributedPipeline have in common.
   gpipe::PipelineModule& module();
 
-  // Runs forward, loss and backward with the 1F1B schedule. Returns the loss, a
-  // mean over the rows.
+  // Runs forward, loss and backward with the 1F1B schedule. Returns the loss:
+  // the sum over all micro-batches, divided by their total weight.
   double train_step(torch::Tensor input, torch::Tensor target, Function loss);
-  // Returns the mean of `score` over all rows, in evaluation mode and without
-  // gradients. `score` must return a mean over the rows of a micro-batch.
-  double evaluate(torch::Tensor input, torch::Tensor target, Function score);
+  // A sum over items (images, characters) and the number of these items.
+  struct Total {
+    double sum = 0, items = 0;
+
+    double mean() const { return sum / items; }
+    Total& operator+=(const Total& other) {
+      sum += other.sum;
+      items += other.items;
+      return *this;
+    }
+  };
+  // Returns the sum of `score` over all micro-batches, and its total weight, in
+  // evaluation mode and without gradients.
+  Total evaluate(torch::Tensor input, torch::Tensor target, Function score);
   // Returns the model's output on the CPU, computed without gradients, or
   // nullopt if this process does not hold the last partition.
   std::optional<torch::Tensor> forward(torch::Tensor input);

@@ -67,11 +67,17 @@ EitherPipeline make_pipeline(const data::Text& text) {
   });
 }
 
-// Returns the mean cross entropy per character, in nats.
-torch::Tensor loss_of(const torch::Tensor& logits,
-                      const torch::Tensor& targets) {
-  return torch::nn::functional::cross_entropy(
-      logits.flatten(0, 1), targets.to(logits.device()).flatten());
+// Returns the sum of the cross entropies of all characters, in nats, and their
+// number.
+gpipe::WeightedLoss loss_of(const torch::Tensor& logits,
+                            const torch::Tensor& targets) {
+  namespace F = torch::nn::functional;
+  gpipe::WeightedLoss loss;
+  loss.sum = F::cross_entropy(
+      logits.flatten(0, 1), targets.to(logits.device()).flatten(),
+      F::CrossEntropyFuncOptions().reduction(torch::kSum));
+  loss.weight = torch::tensor(targets.numel());
+  return loss;
 }
 
 // Trains for one epoch and returns the mean loss.
@@ -95,12 +101,11 @@ double test(EitherPipeline& pipeline, const data::TextWindows& windows) {
   pipeline.module().eval();
   const auto inputs = windows.inputs.split(FLAGS_batch);
   const auto targets = windows.targets.split(FLAGS_batch);
-  double sum = 0;
+  EitherPipeline::Total total;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    sum += pipeline.evaluate(inputs[i], targets[i], loss_of) *
-           static_cast<double>(inputs[i].size(0));
+    total += pipeline.evaluate(inputs[i], targets[i], loss_of);
   }
-  return std::exp(sum / static_cast<double>(windows.inputs.size(0)));
+  return std::exp(total.mean());
 }
 
 // Returns `size` characters that start with the text's first one. Each is drawn

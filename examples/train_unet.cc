@@ -112,8 +112,14 @@ double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
     const double loss = pipeline.train_step(
         batch.image, batch.mask,
         [](const torch::Tensor& logits, const torch::Tensor& mask) {
-          return torch::nn::functional::binary_cross_entropy_with_logits(
-              logits, mask.to(logits.device()));
+          namespace F = torch::nn::functional;
+          gpipe::WeightedLoss pixels;
+          pixels.sum = F::binary_cross_entropy_with_logits(
+              logits, mask.to(logits.device()),
+              F::BinaryCrossEntropyWithLogitsFuncOptions().reduction(
+                  torch::kSum));
+          pixels.weight = torch::tensor(mask.numel());
+          return pixels;
         });
     optimizer.step();
     sum += loss * static_cast<double>(rows.size(0));
@@ -121,20 +127,20 @@ double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
   return sum / static_cast<double>(indices.size(0));
 }
 
-// Returns the mean Dice coefficient of the images.
-torch::Tensor dice(const torch::Tensor& logits, const torch::Tensor& mask) {
-  return data::dice(logits, mask).mean();
+// Returns the sum of the Dice coefficients of the images, and their number.
+gpipe::WeightedLoss dice(const torch::Tensor& logits,
+                         const torch::Tensor& mask) {
+  return {data::dice(logits, mask).sum(), torch::tensor(mask.size(0))};
 }
 
 double test(EitherPipeline& pipeline, const Images& images,
             const torch::Tensor& indices) {
-  double sum = 0;
+  EitherPipeline::Total total;
   for (const auto& rows : indices.split(FLAGS_batch)) {
     const auto batch = load(images, rows);
-    sum += pipeline.evaluate(batch.image, batch.mask, dice) *
-           static_cast<double>(rows.size(0));
+    total += pipeline.evaluate(batch.image, batch.mask, dice);
   }
-  return sum / static_cast<double>(indices.size(0));
+  return total.mean();
 }
 
 void run() {

@@ -123,9 +123,9 @@ class Classification : public Task {
     return {at::stack(images), at::tensor(labels)};
   }
 
-  at::Tensor loss(const at::Tensor& output,
-                  const at::Tensor& target) const override {
-    return F::cross_entropy(output.to(at::kFloat), target.to(output.device()));
+  WeightedLoss loss(const at::Tensor& output,
+                    const at::Tensor& target) const override {
+    return loss_of_labels(output, target);
   }
 
   Score score(const at::Tensor& output,
@@ -172,6 +172,18 @@ class Classification : public Task {
 
 std::unique_ptr<Task> classification(const Options& options) {
   return std::make_unique<Classification>(options);
+}
+
+WeightedLoss loss_of_labels(const at::Tensor& output,
+                            const at::Tensor& target) {
+  const at::Tensor labels = target.to(output.device());
+  WeightedLoss loss;
+  loss.sum = F::cross_entropy(
+      output.to(at::kFloat), labels,
+      F::CrossEntropyFuncOptions().ignore_index(kNoLabel).reduction(
+          torch::kSum));
+  loss.weight = labels.ne(kNoLabel).sum();
+  return loss;
 }
 
 Score score_of_labels(const at::Tensor& output, const at::Tensor& target) {

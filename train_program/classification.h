@@ -16,6 +16,11 @@ namespace gpipe::train_program {
 // Throws c10::ValueError if the options and the data do not fit.
 std::unique_ptr<Task> classification(const Options& options);
 
+// Returns the loss of logits [rows, classes] for labels [rows], on the device
+// of the logits. An item is an image. Rows with the label -100 do not count.
+// Thread-safe.
+WeightedLoss loss_of_labels(const at::Tensor& output, const at::Tensor& target);
+
 // Returns the score of logits [rows, classes] for labels [rows]. Rows whose
 // label is negative do not count. Thread-safe.
 Score score_of_labels(const at::Tensor& output, const at::Tensor& target);

@@ -57,7 +57,11 @@ Cut make_cut(const Options& options, const CutSources& sources) {
                     ": must be at least 1");
   TORCH_CHECK_VALUE(options.schedule != "forward-only",
                     "--schedule=", options.schedule, " does not train");
-  const int64_t micro_batches = num_microbatches(sources.rows, options.chunks);
+  TORCH_CHECK_VALUE(options.accumulate > 0, "--accumulate=", options.accumulate,
+                    ": must be at least 1");
+  // A step splits its --accumulate mini-batches as one large mini-batch.
+  const int64_t micro_batches = num_microbatches(
+      sources.rows * options.accumulate, options.chunks * options.accumulate);
   const auto fixed = fixed_stages_per_rank(options.schedule);
   Cut cut;
   cut.stages_per_rank = fixed.value_or(options.stages_per_rank);

@@ -105,6 +105,8 @@ int Engine::replicas() const {
   return several ? (*several)->layout().replicas : 1;
 }
 
+int64_t Engine::microbatches() const { return num_microbatches(schedule_); }
+
 bool Engine::takes_samples() const {
   const auto* several = std::get_if<DistributedPipeline>(&pipeline_);
   return !several || (*several)->layout().has_first() ||
@@ -116,14 +118,19 @@ PipelineModule& Engine::module() {
                     pipeline_);
 }
 
-StepResult Engine::train(const Sample& sample, const LossOf& loss,
+StepResult Engine::train(const StepData& data, const LossOf& loss,
                          const TrainOptions& options) {
-  return module().train_step(
-      on_device(sample.input), sample.target,
-      [&loss](const at::Tensor& output, const at::Tensor& target) {
-        return loss(output, target);
-      },
-      schedule_, options);
+  if (!data.split) {
+    const Sample& whole = data.parts.front();
+    return module().train_step(on_device(whole.input), whole.target, loss,
+                               schedule_, options);
+  }
+  Microbatches<at::Tensor> input, target;
+  for (const Sample& part : data.parts) {
+    input.parts.push_back(on_device(part.input));
+    target.parts.push_back(part.target);
+  }
+  return module().train_step(input, target, loss, schedule_, options);
 }
 
 std::optional<at::Tensor> Engine::forward(const at::Tensor& input) {

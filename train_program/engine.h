@@ -19,13 +19,13 @@
 #include "train_program/cut.h"
 #include "train_program/options.h"
 #include "train_program/precision.h"
-#include "train_program/task.h"
+#include "train_program/step_data.h"
 
 namespace gpipe::train_program {
 
-// The loss of a micro-batch: the mean over its rows, on the output's device.
-using LossOf = std::function<at::Tensor(const at::Tensor& output,
-                                        const at::Tensor& target)>;
+// The loss of a micro-batch, on the output's device; see Task::loss().
+using LossOf = std::function<WeightedLoss(const at::Tensor& output,
+                                          const at::Tensor& target)>;
 
 // The processes of a run: this one alone or, with --distributed, those that a
 // launcher has started (see docs/distributed.md).
@@ -63,6 +63,8 @@ class Engine {
   int ranks() const { return processes_.ranks(); }
   int replica() const;
   int replicas() const;
+  // Returns the number of micro-batches of a step, for one replica.
+  int64_t microbatches() const;
   // Returns whether this process uses the values of a Sample. If not, it may
   // pass an empty Sample.
   bool takes_samples() const;
@@ -70,9 +72,9 @@ class Engine {
   // Returns the layers of this process, under their names in the whole model.
   PipelineModule& module();
 
-  // Runs forward and backward for one mini-batch and adds its gradients to the
+  // Runs forward and backward of one step and adds its gradients to the
   // existing ones. See PipelineModule::train_step().
-  StepResult train(const Sample& sample, const LossOf& loss,
+  StepResult train(const StepData& data, const LossOf& loss,
                    const TrainOptions& options);
 
   // Returns the model's output on the CPU, computed without gradients, or

@@ -77,7 +77,7 @@ std::optional<Score> evaluate(Engine& engine, Task& task,
   const auto batch_of = [&](int64_t round) {
     return round * shares + (first_counts ? 0 : engine.replica());
   };
-  Prefetch samples(
+  Prefetch<Sample> samples(
       [&](int64_t round) {
         if (!engine.takes_samples()) return Sample();
         return precision.prepare(

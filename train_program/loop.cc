@@ -44,8 +44,6 @@ std::string number(double value) {
 }
 
 int64_t steps_of(const Options& options, const Task& task) {
-  TORCH_CHECK_VALUE(options.accumulate > 0, "--accumulate=", options.accumulate,
-                    ": must be at least 1");
   TORCH_CHECK_VALUE(options.steps >= 0 && options.epochs > 0,
                     "--steps=", options.steps, " and --epochs=", options.epochs,
                     ": --steps must be at least 0 and --epochs at least 1");
@@ -132,27 +130,37 @@ void Loop::begin() {
                                       untested_ ? first_ - 1 : first_);
 }
 
-Sample Loop::load(int64_t index) {
-  if (!engine_.takes_samples()) return {};
-  const int64_t rows = options_.batch / engine_.replicas();
-  const int64_t begin = engine_.replica() * rows;
-  return precision_.prepare(task_.train_batch(index, {begin, begin + rows}));
+StepData Loop::load(int64_t step) {
+  if (!engine_.takes_samples()) return {{Sample()}, task_.has_parts()};
+  StepShare share;
+  share.batch = options_.batch;
+  share.accumulate = options_.accumulate;
+  share.replica = engine_.replica();
+  share.replicas = engine_.replicas();
+  share.microbatches = engine_.microbatches();
+  StepData data = load_step(task_, share, step);
+  for (Sample& part : data.parts) part = precision_.prepare(std::move(part));
+  return data;
 }
 
-StepResult Loop::train(const Sample& sample, const TrainOptions& options) {
+StepResult Loop::train(const StepData& data, const TrainOptions& options) {
   const auto autocast = precision_.scope(engine_.module().device().type());
-  const LossOf loss = [this](const at::Tensor& output,
-                             const at::Tensor& target) {
-    at::Tensor mean = task_.loss(output, target);
-    if (options_.accumulate > 1) {
-      mean = mean / static_cast<double>(options_.accumulate);
-    }
-    return scaler_ ? scaler_->scale(mean) : mean;
+  // The gradients of a sum over many items, times the scale, would overflow
+  // float16. A common divisor of sum and weight leaves the quotient as it is,
+  // and brings gradients to the size that those of a mean have. A power of two
+  // rounds nothing.
+  const double divisor = std::exp2(std::floor(std::log2(data.items)));
+  const LossOf loss = [&](const at::Tensor& output, const at::Tensor& target) {
+    WeightedLoss sums = task_.loss(output, target);
+    if (!scaler_) return sums;
+    sums.sum = sums.sum / divisor;
+    sums.weight = sums.weight / divisor;
+    return scaler_->scale(std::move(sums));
   };
   // A fixed order of sums gives the same bits for any schedule.
   TrainOptions all = options;
   all.fixed_sum_order(options_.deterministic);
-  return engine_.train(sample, loss, all);
+  return engine_.train(data, loss, all);
 }
 
 void Loop::write_trace_of(const StepResult& result) {
@@ -162,7 +170,7 @@ void Loop::write_trace_of(const StepResult& result) {
       "\n" + summary);
 }
 
-Loop::Step Loop::make_step(const std::function<Sample()>& next) {
+Loop::Step Loop::make_step(const StepData& data) {
   const bool traced = step_ - first_ + 1 == options_.trace_step;
   traced_ = traced_ || traced;
   std::optional<KinetoTrace> kineto;
@@ -174,12 +182,10 @@ Loop::Step Loop::make_step(const std::function<Sample()>& next) {
   generators_ = generator_states();
   Step step;
   const double scale = scaler_ ? scaler_->scale() : 1;
-  for (int64_t k = 0; k < options_.accumulate; ++k) {
-    const bool timed = traced && k == 0 && !options_.trace.empty();
-    const StepResult result = train(next(), TrainOptions().timeline(timed));
-    step.loss += result.loss.item<double>() / scale;
-    if (timed) write_trace_of(result);
-  }
+  const bool timed = traced && !options_.trace.empty();
+  const StepResult result = train(data, TrainOptions().timeline(timed));
+  step.loss = result.loss.item<double>() / scale;
+  if (timed) write_trace_of(result);
   if (scaler_) scaler_->unscale_(optimizer_);
   step.norm = engine_.module().clip_grad_norm_(
       options_.clip > 0 ? options_.clip
@@ -204,11 +210,8 @@ Loop::Step Loop::make_step(const std::function<Sample()>& next) {
 
 int Loop::stop_for(const Step& step) {
   const std::string where = find_non_finite(
-      engine_, names_, generators_, [this](const TrainOptions& options) {
-        for (int64_t k = 0; k < options_.accumulate; ++k) {
-          train(load(step_ * options_.accumulate + k), options);
-        }
-      });
+      engine_, names_, generators_,
+      [this](const TrainOptions& options) { train(load(step_), options); });
   // Any process prints this, since the one that found the cause knows the most.
   line_.say("step " + std::to_string(step_ + 1) + ": the loss is " +
             number(step.loss) + ", the norm of the gradients " +
@@ -357,12 +360,12 @@ int Loop::train_all() {
         std::to_string(steps_) + " steps are done");
     return kDone;
   }
-  std::optional<Prefetch> samples(
-      std::in_place, [this](int64_t index) { return load(index); },
-      step_ * options_.accumulate, steps_ * options_.accumulate);
+  std::optional<Prefetch<StepData>> samples(
+      std::in_place, [this](int64_t step) { return load(step); }, step_,
+      steps_);
   while (step_ < steps_) {
     const auto start = Clock::now();
-    const Step step = make_step([&] { return samples->next(); });
+    const Step step = make_step(samples->next());
     if (!step.finite) {
       samples.reset();  // waits for the loading thread, which uses the task
       return stop_for(step);

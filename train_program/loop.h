@@ -18,6 +18,7 @@
 #include "train_program/precision.h"
 #include "train_program/run_flags.h"
 #include "train_program/saved_run.h"
+#include "train_program/step_data.h"
 #include "train_program/stop.h"
 #include "train_program/task.h"
 #include "training/generator_states.h"
@@ -32,9 +33,10 @@ using Print = std::function<void(const std::string& line)>;
 
 // The training loop of a run.
 //
-// Each step averages the gradients of Options::accumulate mini-batches,
-// clips them, and runs the optimizer with the learning rate of the step. When
-// they are due, the loop then evaluates, writes the log and saves the step.
+// Each step trains on Options::accumulate mini-batches as if they were one,
+// clips the gradients, and runs the optimizer with the learning rate of the
+// step. When they are due, the loop then evaluates, writes the log and saves
+// the step.
 //
 // SIGINT and SIGTERM end the run: the current step is finished and saved. The
 // run also ends if the loss or the norm of the gradients is not finite. Then it
@@ -69,9 +71,10 @@ class Loop {
 
   void say(const std::string& line);
   void begin();
-  Sample load(int64_t index);
-  StepResult train(const Sample& sample, const TrainOptions& options);
-  Step make_step(const std::function<Sample()>& next);
+  // Returns the data of step `step`, counted from 0, for this process.
+  StepData load(int64_t step);
+  StepResult train(const StepData& data, const TrainOptions& options);
+  Step make_step(const StepData& data);
   int stop_for(const Step& step);
   void write_trace_of(const StepResult& result);
   std::map<std::string, double> values_of(const Step& step,

@@ -38,20 +38,41 @@ void expect_same_weights(const StateDict& a, const StateDict& b) {
   }
 }
 
-// Both runs have the same micro-batches. A sum of two does not depend on their
-// order.
-TEST(LoopTest, TwoHalvesOfABatchAreTheBatch) {
+// No number is a power of two, so that a mean of means would differ.
+TEST(LoopTest, AccumulatedMiniBatchesHaveTheBitsOfOneLargeMiniBatch) {
+  for (const int64_t bucket : {0, 4}) {
+    Options options = text_options();
+    options.transformer_dropout = 0.2;
+    options.bucket = bucket;
+    options.batch = 15;
+    options.chunks = 9;
+    run_here(options);
+    const RunState whole = state_in(options.run_dir);
+
+    options.run_dir = new_folder() + "run";
+    options.batch = 5;
+    options.chunks = 3;
+    options.accumulate = 3;
+    run_here(options);
+    expect_same_weights(state_in(options.run_dir).model, whole.model);
+  }
+}
+
+// The first step of float16 has the scale 65536. A larger gradient than that of
+// a mean would be infinite, and the scaler would skip the step.
+TEST(LoopTest, ASumOverManyTokensDoesNotOverflowFloat16) {
   Options options = text_options();
-  options.chunks = 2;
+  options.batch = 64;
+  options.steps = 1;
+  options.precision = "amp-float16";
   run_here(options);
-  const RunState whole = state_in(options.run_dir);
+  EXPECT_EQ(std::stod(logged(options.run_dir, 1, "scale")), 65536);
+  const double loss = std::stod(logged(options.run_dir, 1, "loss"));
 
   options.run_dir = new_folder() + "run";
-  options.batch /= 2;
-  options.chunks = 1;
-  options.accumulate = 2;
+  options.precision = "float32";
   run_here(options);
-  expect_same_weights(state_in(options.run_dir).model, whole.model);
+  EXPECT_NEAR(std::stod(logged(options.run_dir, 1, "loss")), loss, 0.01);
 }
 
 TEST(LoopTest, AnyScheduleGivesTheSameBitsIfItIsToBeDeterministic) {
@@ -197,6 +218,20 @@ TEST(LoopTest, AStepIsTraced) {
   EXPECT_NE(gpipe::testing::read_bytes(file).find("traceEvents"),
             std::string::npos);
   EXPECT_EQ(ran.line_with("no step was traced"), "");
+}
+
+TEST(LoopTest, ATraceHasAllMicroBatchesOfTheStep) {
+  Options options = text_options();
+  options.chunks = 2;
+  options.accumulate = 3;
+  options.trace = new_folder() + "trace.json";
+  options.trace_step = 1;
+  run_here(options);
+  const std::string trace = gpipe::testing::read_bytes(options.trace);
+  for (const char* action : {"\"0F0\"", "\"0F5\"", "\"1B0\"", "\"1B5\""}) {
+    EXPECT_NE(trace.find(action), std::string::npos) << action;
+  }
+  EXPECT_EQ(trace.find("\"0F6\""), std::string::npos);
 }
 
 TEST(LoopTest, AStepThatIsNotReachedIsNotTracedWhichIsSaid) {

@@ -51,6 +51,12 @@ std::unique_ptr<Task> make_task(const Options& options) {
                       " is ", what_is(here), ", which is for --model=",
                       absl::StrJoin(models::model_names(here), ", "));
   }
+  TORCH_CHECK_VALUE(kind == DataKind::kText || options.bucket == 0,
+                    "--bucket=", options.bucket,
+                    " with --model=", options.model,
+                    ": only a text has sequences, for --model=",
+                    absl::StrJoin(models::model_names(DataKind::kText), ", "),
+                    "; use --bucket=0");
   switch (kind) {
     case DataKind::kImages:
       return classification(options);

@@ -157,6 +157,33 @@ TEST(MakeTaskTest, NumbersThatCannotBeAreRefused) {
             std::string::npos);
 }
 
+TEST(MakeTaskTest, SequencesThatDoNotFitAreRefused) {
+  Options options = options_of("transformer", text_file());
+  options.bucket = 2;
+  EXPECT_NE(error_of([&] {
+              make_task(options);
+            }).find("has no line end among its 402 characters"),
+            std::string::npos);
+  write_bytes(options.data_dir, "a\nb\nc\n");
+  options.held_out = 0.34;
+  options.batch = 3;
+  EXPECT_NE(error_of([&] {
+              make_task(options);
+            }).find("--batch=3 is more than the 2 sequences"),
+            std::string::npos);
+  options.held_out = 0.1;
+  EXPECT_NE(error_of([&] {
+              make_task(options);
+            }).find("--held_out=0.1 of 3 sequences is 0"),
+            std::string::npos);
+  options = options_of("unet", "");
+  options.bucket = 2;
+  EXPECT_NE(error_of([&] {
+              make_task(options);
+            }).find("--bucket=2 with --model=unet"),
+            std::string::npos);
+}
+
 TEST(MakeTaskTest, RowsDoNotDependOnWhichOthersAreAskedFor) {
   for (const auto& options :
        {options_of("unet", masks()), options_of("resnet50", images()),

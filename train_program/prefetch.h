@@ -6,25 +6,24 @@
 #include <future>
 #include <utility>
 
-#include "train_program/task.h"
-
 namespace gpipe::train_program {
 
 // The results of load(first), load(first + 1), ..., load(last - 1) in order.
 // While the caller uses one, another thread loads the next. Not thread-safe.
+template <typename T>
 class Prefetch {
  public:
-  Prefetch(std::function<Sample(int64_t)> load, int64_t first, int64_t last)
+  Prefetch(std::function<T(int64_t)> load, int64_t first, int64_t last)
       : load_(std::move(load)), next_(first), last_(last) {
     start();
   }
 
-  // Returns the next sample, or throws what load() threw. Must not be called
-  // after the last sample.
-  Sample next() {
-    Sample sample = loading_.get();
+  // Returns the next result, or throws what load() threw. Must not be called
+  // after the last one.
+  T next() {
+    T result = loading_.get();
     start();
-    return sample;
+    return result;
   }
 
  private:
@@ -33,9 +32,9 @@ class Prefetch {
     loading_ = std::async(std::launch::async, load_, next_++);
   }
 
-  std::function<Sample(int64_t)> load_;
+  std::function<T(int64_t)> load_;
   int64_t next_, last_;
-  std::future<Sample> loading_;  // last member: its destructor waits for load_
+  std::future<T> loading_;  // last member: its destructor waits for load_
 };
 
 }  // namespace gpipe::train_program

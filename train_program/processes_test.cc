@@ -68,6 +68,13 @@ const RankProgramEntry kTrain("train", [] {
   options.timeout = 60;
   options.data_parallel = std::stoll(argument("copies"));
   options.chunks = std::stoll(argument("chunks"));
+  const auto set = [](int64_t& option, const char* name) {
+    if (!argument(name).empty()) option = std::stoll(argument(name));
+  };
+  set(options.batch, "batch");
+  set(options.accumulate, "accumulate");
+  set(options.bucket, "bucket");
+  set(options.eval_every, "eval_every");
   if (!argument("seed").empty()) {
     options.seed = std::stoull(argument("seed"));
   }
@@ -153,6 +160,37 @@ TEST(ProcessesTest, CopiesWithAMicroBatchEachHaveTheBitsOfOneCopy) {
   one.chunks = 2;
   EXPECT_EQ(run_here(one).code, kDone);
   train_in_processes(there, 2, 2, /*stop=*/100, kDone, /*chunks=*/1);
+  expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, AccumulatedMiniBatchesOfCopiesHaveTheBitsOfOneLargeOne) {
+  for (const char* bucket : {"0", "4"}) {
+    const std::string folder = new_folder();
+    const std::string large = folder + "large", small = folder + "small";
+    train_in_processes(
+        large, 2, 2, /*stop=*/100, kDone, /*chunks=*/6,
+        {{"batch", "18"}, {"bucket", bucket}, {"eval_every", "-1"}});
+    train_in_processes(small, 2, 2, /*stop=*/100, kDone, /*chunks=*/2,
+                       {{"batch", "6"},
+                        {"accumulate", "3"},
+                        {"bucket", bucket},
+                        {"eval_every", "-1"}});
+    expect_same_weights(state_in(small), state_in(large));
+  }
+}
+
+// Both runs have two micro-batches per step, of which each copy takes one.
+TEST(ProcessesTest, CopiesShareTheMicroBatchesOfSequences) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  Options one = options_of(here);
+  one.bucket = 4;
+  one.batch = 6;
+  one.chunks = 2;
+  one.eval_every = -1;
+  EXPECT_EQ(run_here(one).code, kDone);
+  train_in_processes(there, 4, 2, /*stop=*/100, kDone, /*chunks=*/1,
+                     {{"batch", "6"}, {"bucket", "4"}, {"eval_every", "-1"}});
   expect_same_weights(state_in(there), state_in(here));
 }
 

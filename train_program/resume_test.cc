@@ -101,6 +101,13 @@ TEST(ResumeTest, TextGoesOnInBfloat16) {
   expect_goes_on(options);
 }
 
+TEST(ResumeTest, SequencesGoOn) {
+  Options options = options_of("transformer");
+  options.bucket = 4;
+  options.transformer_dropout = 0.3;
+  expect_goes_on(options);
+}
+
 TEST(ResumeTest, SigtermDoesTheSameAndASignalWhileABatchIsLoadedCounts) {
   Options options = options_of("transformer");
   options.run_dir = new_folder() + "run";
@@ -137,6 +144,23 @@ TEST(ResumeTest, AnotherTaskIsRefusedByTheNamesOfItsFlags) {
   EXPECT_NE(error.find("--optimizer was 'adamw' and is 'sgd'"),
             std::string::npos)
       << error;
+}
+
+TEST(ResumeTest, AnotherBucketIsRefused) {
+  Options options = options_of("transformer");
+  options.run_dir = new_folder() + "run";
+  options.bucket = 4;
+  options.steps = 1;
+  run_here(options);
+  options.steps = 2;
+  for (const int64_t bucket : {0, 8}) {
+    options.bucket = bucket;
+    const std::string error = value_error_of([&] { run_here(options); });
+    EXPECT_NE(
+        error.find("--bucket was '4' and is '" + std::to_string(bucket) + "'"),
+        std::string::npos)
+        << error;
+  }
 }
 
 TEST(ResumeTest, ARateMayChangeAndThatIsSaid) {

@@ -55,6 +55,9 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
   expect_refused(with([](Options& o) { o.data_parallel = 2; }),
                  "with --distributed");
   expect_refused(with([](Options& o) { o.accumulate = 0; }), "--accumulate=0");
+  expect_refused(with([](Options& o) { o.bucket = -1; }), "--bucket=-1");
+  expect_refused(with([](Options& o) { o.bucket = 13; }),
+                 "--bucket=13 is above --length=12");
   expect_refused(with([](Options& o) { o.clip = -1; }), "--clip=-1");
   expect_refused(with([](Options& o) { o.trace_step = 0; }),
                  "--trace_step=0: must be at least 1");

@@ -118,10 +118,9 @@ class Segmentation : public Task {
     return {at::stack(inputs), at::stack(masks)};
   }
 
-  at::Tensor loss(const at::Tensor& output,
-                  const at::Tensor& target) const override {
-    return F::binary_cross_entropy_with_logits(output.to(at::kFloat),
-                                               target.to(output.device()));
+  WeightedLoss loss(const at::Tensor& output,
+                    const at::Tensor& target) const override {
+    return loss_of_masks(output, target);
   }
 
   Score score(const at::Tensor& output,
@@ -154,6 +153,19 @@ class Segmentation : public Task {
 
 std::unique_ptr<Task> segmentation(const Options& options) {
   return std::make_unique<Segmentation>(options);
+}
+
+WeightedLoss loss_of_masks(const at::Tensor& output, const at::Tensor& target) {
+  const at::Tensor mask = target.to(output.device());
+  const at::Tensor counts = mask.ge(0);
+  WeightedLoss loss;
+  loss.sum = F::binary_cross_entropy_with_logits(
+      output.to(at::kFloat), mask,
+      F::BinaryCrossEntropyWithLogitsFuncOptions()
+          .weight(counts.to(at::kFloat))
+          .reduction(torch::kSum));
+  loss.weight = counts.sum();
+  return loss;
 }
 
 Score score_of_masks(const at::Tensor& output, const at::Tensor& target) {

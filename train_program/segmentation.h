@@ -15,6 +15,11 @@ namespace gpipe::train_program {
 // Throws c10::ValueError if the options and the data do not fit.
 std::unique_ptr<Task> segmentation(const Options& options);
 
+// Returns the loss of logits for masks, both [rows, 1, height, width], on the
+// device of the logits. An item is a pixel. Pixels with a negative mask do not
+// count. Thread-safe.
+WeightedLoss loss_of_masks(const at::Tensor& output, const at::Tensor& target);
+
 // Returns the score of logits for masks, both [rows, 1, height, width]. Images
 // with a negative mask do not count. The value is the sum of the images' Dice
 // coefficients (data/dice.h). Thread-safe.

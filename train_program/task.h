@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/pipeline_module.h"
+
 namespace gpipe::train_program {
 
 // A range of the rows of a mini-batch, without `end`.
@@ -36,9 +38,9 @@ struct Score {
 
 // A task that a run trains.
 //
-// Threads: train_batch() is called by one thread at a time, and so is
-// test_batch(). loss() is called by any number of threads. All three may run at
-// the same time.
+// Threads: train_batch() and train_parts() are called by one thread at a time,
+// and so is test_batch(). loss() is called by any number of threads. These
+// three groups may run at the same time.
 class Task {
  public:
   virtual ~Task() = default;
@@ -71,10 +73,22 @@ class Task {
   virtual Sample train_batch(int64_t index, Rows rows) = 0;
   virtual Sample test_batch(int64_t index) = 0;
 
-  // Returns the mean loss over the rows of a micro-batch, on the output's
-  // device.
-  virtual at::Tensor loss(const at::Tensor& output,
-                          const at::Tensor& target) const = 0;
+  // Returns whether training uses train_parts() instead of train_batch(). Then
+  // the pipeline does not split rows.
+  virtual bool has_parts() const { return false; }
+  // Returns some rows of the training data in `count` micro-batches, which may
+  // have different shapes. `rows`: counted from 0 over all epochs, at least
+  // `count`; mini-batch i begins at row i * Options::batch. The result depends
+  // only on the seed and the arguments. Called only if has_parts().
+  virtual std::vector<Sample> train_parts(Rows /*rows*/, int64_t /*count*/) {
+    return {};
+  }
+
+  // Returns the sum of the losses of a micro-batch over its items (characters,
+  // pixels or images) and the number of these items, on the output's device.
+  // Items with the target -100, and pixels with a negative mask, do not count.
+  virtual WeightedLoss loss(const at::Tensor& output,
+                            const at::Tensor& target) const = 0;
 
   // Returns the score of some rows. Both tensors are on the CPU.
   virtual Score score(const at::Tensor& output,

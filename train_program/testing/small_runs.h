@@ -41,8 +41,12 @@ class TaskWith : public Task {
     return task_.train_batch(index, rows);
   }
   Sample test_batch(int64_t index) override { return task_.test_batch(index); }
-  at::Tensor loss(const at::Tensor& output,
-                  const at::Tensor& target) const override {
+  bool has_parts() const override { return task_.has_parts(); }
+  std::vector<Sample> train_parts(Rows rows, int64_t count) override {
+    return task_.train_parts(rows, count);
+  }
+  WeightedLoss loss(const at::Tensor& output,
+                    const at::Tensor& target) const override {
     return task_.loss(at_loss_ ? at_loss_(output) : output, target);
   }
   Score score(const at::Tensor& output,
