@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gpipe/distributed/world/error.h"
+#include "gpipe/distributed/error.h"
 
 namespace gpipe {
 namespace {

