@@ -83,6 +83,7 @@ void check_flags() {
         "or above");
   check(FLAGS_held_out > 0 && FLAGS_held_out < 1,
         "--held_out is a fraction: it must be above 0 and below 1");
+  parse_choice("crop", FLAGS_crop, {"auto", "padded", "resized", "none"});
   if (FLAGS_experiment.empty()) {
     check(!given("scale"),
           "--scale is the size of the papers' rows; select some with "
@@ -113,18 +114,6 @@ AccuracyTable own_table(const Settings& settings) {
   table.image_size = FLAGS_image_size;
   table.warmup_epochs = FLAGS_warmup_epochs;
   return table;
-}
-
-data::AugmentOptions augment_options(int64_t image_size) {
-  data::AugmentOptions options;
-  options.size = image_size;
-  const size_t crop =
-      parse_choice("crop", FLAGS_crop, {"auto", "padded", "resized", "none"});
-  const bool padded = crop == 1 || (crop == 0 && image_size <= 64);
-  options.crop = padded      ? data::Crop::kPadded
-                 : crop == 3 ? data::Crop::kNone
-                             : data::Crop::kResized;
-  return options;
 }
 
 // Returns the learning rate of a row. If --lr is 0, it is that of the papers.
@@ -182,12 +171,16 @@ AccuracyPlan make_plan(const AccuracyTable& table, const AccuracyRow& row,
   plan.threads_per_partition = FLAGS_threads_per_partition;
   plan.epochs = settings.epochs.value_or(table.epochs);
   plan.limit = FLAGS_limit;
-  plan.augment = augment_options(given("image_size") ? FLAGS_image_size
-                                                     : table.image_size);
+  plan.task.model = "resnet101";
+  plan.task.data_dir = FLAGS_data_dir;
+  plan.task.held_out = FLAGS_held_out;
+  plan.task.size = given("image_size") ? FLAGS_image_size : table.image_size;
+  plan.task.crop = FLAGS_crop;
+  plan.task.batch = experiment.batch_size;
+  plan.task.seed = settings.seed;
   plan.rate = rate_of(table, row, experiment.batch_size, plan.epochs);
   plan.momentum = FLAGS_momentum;
   plan.weight_decay = FLAGS_weight_decay;
-  plan.seed = settings.seed;
   plan.published_devices = row.devices;
   return plan;
 }
@@ -245,7 +238,6 @@ AccuracyOptions parse_accuracy_options() {
   options.settings = parse_settings();
   options.rows_of_papers = !FLAGS_experiment.empty();
   options.data_dir = FLAGS_data_dir;
-  options.held_out = FLAGS_held_out;
   options.published = FLAGS_published;
   options.plan_only = FLAGS_dry_run;
   options.environment_only = FLAGS_env;

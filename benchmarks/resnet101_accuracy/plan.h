@@ -10,7 +10,7 @@
 
 #include "benchmarks/harness/experiment.h"
 #include "benchmarks/harness/settings.h"
-#include "data/augment.h"
+#include "train_program/options.h"
 
 namespace gpipe::benchmarks {
 
@@ -37,12 +37,11 @@ struct AccuracyPlan {
   std::vector<c10::Device> devices;
   int64_t threads_per_partition = 1;
   int64_t epochs = 0;
-  int64_t limit = 0;  // training images per epoch; 0: all
-  data::AugmentOptions augment;
+  int64_t limit = 0;            // training images per epoch; 0: all
+  train_program::Options task;  // what classification() reads
   LearningRate rate;
   double momentum = 0;
   double weight_decay = 0;
-  uint64_t seed = 0;
   std::string left_out;  // the reason not to run it; "" if it is run
   std::optional<int64_t> published_devices;  // see AccuracyRow::devices
 };
@@ -56,7 +55,6 @@ struct AccuracyOptions {
   bool rows_of_papers = false;    // true if --experiment is given
   bool small = false;             // --scale: the size of the papers' rows
   std::string data_dir;           // "": generated shapes
-  double held_out = 0;            // part of the images for testing, 0 to 1
   bool published = true;          // add the published figures to the table
   bool plan_only = false;         // --dry_run
   bool environment_only = false;  // --env

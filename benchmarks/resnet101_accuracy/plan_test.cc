@@ -54,8 +54,7 @@ TEST(AccuracyPlan, WithoutFlagsIsASmallPipelineOfTwo) {
   EXPECT_THAT(plan.experiment.balance, IsEmpty());
   EXPECT_THAT(plan.devices, SizeIs(2));
   EXPECT_EQ(plan.epochs, 6);
-  EXPECT_EQ(plan.augment.size, 32);
-  EXPECT_EQ(plan.augment.crop, data::Crop::kPadded);
+  EXPECT_EQ(plan.task.size, 32);
   EXPECT_DOUBLE_EQ(plan.rate.base, 0.001);
   EXPECT_DOUBLE_EQ(plan.rate.warmup_from, 0.0001);
   EXPECT_EQ(plan.rate.warmup_epochs, 1);
@@ -85,8 +84,7 @@ TEST(AccuracyPlan, ARowAtThePapersSizeHasItsSettings) {
               ElementsAre(26, 22, 33, 44, 44, 66, 66, 69));
   EXPECT_THAT(plan.devices, SizeIs(8));
   EXPECT_EQ(plan.epochs, 90);
-  EXPECT_EQ(plan.augment.size, 224);
-  EXPECT_EQ(plan.augment.crop, data::Crop::kResized);
+  EXPECT_EQ(plan.task.size, 224);
   EXPECT_DOUBLE_EQ(plan.rate.base, 0.4);
   EXPECT_DOUBLE_EQ(plan.rate.warmup_from, 0.1);
   EXPECT_EQ(plan.rate.warmup_epochs, 4);
@@ -100,7 +98,7 @@ TEST(AccuracyPlan, WithoutAcceleratorsRowsAreSmall) {
   const AccuracyPlan& plan = options.plans.at(0);
   EXPECT_EQ(plan.experiment.batch_size, 128);
   EXPECT_EQ(plan.epochs, 6);
-  EXPECT_EQ(plan.augment.size, 32);
+  EXPECT_EQ(plan.task.size, 32);
   EXPECT_DOUBLE_EQ(plan.rate.base, 0.004);
   EXPECT_DOUBLE_EQ(plan.rate.warmup_from, 0.0004);
 }
@@ -114,6 +112,7 @@ TEST(AccuracyPlan, FlagsChangeRows) {
              {"balance", "100,270"},
              {"epochs", "9"},
              {"image_size", "64"},
+             {"crop", "none"},
              {"lr", "0.03"},
              {"warmup_epochs", "2"},
              {"milestones", "5"}});
@@ -123,8 +122,9 @@ TEST(AccuracyPlan, FlagsChangeRows) {
   EXPECT_EQ(plan.experiment.chunks, 3);
   EXPECT_THAT(plan.experiment.balance, ElementsAre(100, 270));
   EXPECT_EQ(plan.epochs, 9);
-  EXPECT_EQ(plan.augment.size, 64);
-  EXPECT_EQ(plan.augment.crop, data::Crop::kPadded);
+  EXPECT_EQ(plan.task.size, 64);
+  EXPECT_EQ(plan.task.crop, "none");
+  EXPECT_EQ(plan.task.batch, 96);
   EXPECT_DOUBLE_EQ(plan.rate.base, 0.03);
   EXPECT_DOUBLE_EQ(plan.rate.warmup_from, 0.003);
   EXPECT_EQ(plan.rate.warmup_epochs, 2);

@@ -2,10 +2,8 @@
 // held-out images. The papers show this for ImageNet; this program runs at any
 // size.
 
-#include <algorithm>
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -24,59 +22,29 @@
 #include "benchmarks/resnet101_accuracy/rows.h"
 #include "benchmarks/resnet101_accuracy/table.h"
 #include "benchmarks/resnet101_accuracy/train.h"
-#include "data/image_dataset.h"
-#include "data/open.h"
-#include "data/random.h"
-#include "data/shapes.h"
-#include "models/resnet.h"
+#include "train_program/classification.h"
 
 namespace gpipe::benchmarks {
 namespace {
 
 constexpr char kProgram[] = "resnet101_accuracy";
 
-data::Split open_data(const AccuracyOptions& options, int64_t image_size) {
-  const uint64_t seed = options.settings.seed;
-  if (!options.data_dir.empty()) {
-    return data::open_images(options.data_dir, options.held_out, seed);
-  }
-  // The seeds differ, so that the test images differ from the training images.
-  return {
-      std::make_shared<data::Shapes>(512, image_size, data::mix_seed(seed, 0)),
-      std::make_shared<data::Shapes>(128, image_size, data::mix_seed(seed, 1))};
-}
-
-// Returns a sentence that describes the images.
-std::string data_note(const AccuracyOptions& options, const data::Split& split,
-                      int64_t image_size) {
-  const std::string side = std::to_string(image_size);
-  return (options.data_dir.empty() ? "Generated shapes: " : "Images: ") +
-         std::to_string(split.train->size()) + " for training, " +
-         std::to_string(split.test->size()) + " for testing, " +
-         std::to_string(split.train->classes().size()) + " classes, " + side +
-         "x" + side + ".";
-}
-
-// Returns the image size of the plans that are run, or 0 if none is. It is the
-// same for all of them.
-int64_t image_size_of(const std::vector<AccuracyPlan>& plans) {
-  const auto runs = std::find_if(
-      plans.begin(), plans.end(),
-      [](const AccuracyPlan& plan) { return plan.left_out.empty(); });
-  return runs == plans.end() ? 0 : runs->augment.size;
+// Trains on the images that `plan` describes.
+AccuracyResult train(const AccuracyPlan& plan, Balancer* balancer) {
+  const auto task = train_program::classification(plan.task);
+  return train_accuracy(plan, task.get(), balancer);
 }
 
 // Trains one row of --experiment. If the row fails or is left out, sets its
 // error, so that the other rows go on.
-AccuracyOutcome run_row(const AccuracyPlan& plan, const data::Split& split,
-                        Balancer* balancer) {
+AccuracyOutcome run_row(const AccuracyPlan& plan, Balancer* balancer) {
   AccuracyOutcome outcome;
   outcome.plan = plan;
   outcome.error = plan.left_out;
   if (outcome.error.empty()) {
     LOG(INFO) << plan.experiment.name;
     try {
-      outcome.result = train_accuracy(plan, models::resnet101, split, balancer);
+      outcome.result = train(plan, balancer);
     } catch (const std::exception& exception) {
       outcome.error = describe(exception);
     }
@@ -89,11 +57,10 @@ AccuracyOutcome run_row(const AccuracyPlan& plan, const data::Split& split,
 }
 
 // Trains without --experiment. Errors are not caught: they end the program.
-AccuracyOutcome run_by_flags(const AccuracyPlan& plan, const data::Split& split,
-                             Balancer* balancer) {
+AccuracyOutcome run_by_flags(const AccuracyPlan& plan, Balancer* balancer) {
   AccuracyOutcome outcome;
   outcome.plan = plan;
-  outcome.result = train_accuracy(plan, models::resnet101, split, balancer);
+  outcome.result = train(plan, balancer);
   return outcome;
 }
 
@@ -124,9 +91,6 @@ int run() {
   if (!options.rows_of_papers && !plans.front().left_out.empty()) {
     throw std::runtime_error(plans.front().left_out);
   }
-  const int64_t image_size = image_size_of(plans);
-  const data::Split split =
-      image_size > 0 ? open_data(options, image_size) : data::Split();
   use_kernels(options.settings);
   const Environment environment = describe_environment();
   LOG(INFO) << environment.to_string();
@@ -134,16 +98,18 @@ int run() {
   Balancer balancer;
   std::vector<AccuracyOutcome> outcomes;
   for (const AccuracyPlan& plan : plans) {
-    outcomes.push_back(options.rows_of_papers
-                           ? run_row(plan, split, &balancer)
-                           : run_by_flags(plan, split, &balancer));
+    outcomes.push_back(options.rows_of_papers ? run_row(plan, &balancer)
+                                              : run_by_flags(plan, &balancer));
   }
   Table table = options.rows_of_papers
                     ? accuracy_rows_table(options, outcomes)
                     : epochs_table(outcomes.front(), options.published);
-  if (image_size > 0) {
+  for (const AccuracyOutcome& outcome : outcomes) {
+    if (outcome.result.data.empty()) continue;
     table.notes.insert(table.notes.begin(),
-                       data_note(options, split, image_size));
+                       (options.data_dir.empty() ? "Generated shapes: " : "") +
+                           outcome.result.data + ".");
+    break;
   }
   for (const auto& note : table.notes) LOG(INFO) << note;
   print_table(table, kProgram, environment);

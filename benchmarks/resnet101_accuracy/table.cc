@@ -101,7 +101,7 @@ Table accuracy_plan_table(const AccuracyOptions& options) {
     row.cells.emplace_back(plan.rate.warmup_epochs, 1);
     row.cells.push_back(rate_cell(plan.rate.warmup_from));
     row.cells.emplace_back(join(plan.rate.milestones));
-    row.cells.emplace_back(plan.augment.size);
+    row.cells.emplace_back(plan.task.size);
   }
   table.notes = {options.data_dir.empty()
                      ? "On generated shapes: there is no --data_dir."
@@ -124,10 +124,10 @@ Table epochs_table(const AccuracyOutcome& outcome, bool published) {
     Row& row = table.rows.emplace_back();
     row.name = std::to_string(table.rows.size());
     row.cells = {rate_cell(epoch.rate),
-                 Cell(epoch.train.mean_loss(), 6),
-                 Cell(epoch.train.error_percent(), 2),
-                 Cell(epoch.test.mean_loss(), 6),
-                 Cell(epoch.test.error_percent(), 2),
+                 Cell(mean_loss(epoch.train), 6),
+                 Cell(error_percent(epoch.train), 2),
+                 Cell(mean_loss(epoch.test), 6),
+                 Cell(error_percent(epoch.test), 2),
                  Cell(epoch.samples_per_second(), 2),
                  Cell(epoch.duration.wall_seconds, 2)};
     row.durations = {epoch.duration};
@@ -137,7 +137,7 @@ Table epochs_table(const AccuracyOutcome& outcome, bool published) {
           std::to_string(experiment.chunks) + ", balance [" +
           join(result.balance) + "], checkpoint " +
           to_string(experiment.checkpoint) + ", seed " +
-          std::to_string(outcome.plan.seed) + ".",
+          std::to_string(outcome.plan.task.seed) + ".",
       "The learning rate is that at the start of an epoch. The training error "
       "is that of the augmented images, while the weights change.",
       "Checksum of parameters and buffers: " + hexadecimal(result.checksum)};
@@ -173,10 +173,10 @@ Table accuracy_rows_table(const AccuracyOptions& options,
       row.cells.resize(row.cells.size() + 6);
     } else {
       const EpochResult& last = result.epochs.back();
-      row.cells.emplace_back(last.train.mean_loss(), 6);
-      row.cells.emplace_back(last.train.error_percent(), 2);
-      row.cells.emplace_back(last.test.mean_loss(), 6);
-      row.cells.emplace_back(last.test.error_percent(), 2);
+      row.cells.emplace_back(mean_loss(last.train), 6);
+      row.cells.emplace_back(error_percent(last.train), 2);
+      row.cells.emplace_back(mean_loss(last.test), 6);
+      row.cells.emplace_back(error_percent(last.test), 2);
       row.cells.emplace_back(median(speeds_after_first(result)), 2);
       row.cells.emplace_back(hexadecimal(result.checksum));
       for (const EpochResult& epoch : result.epochs) {

@@ -29,8 +29,8 @@ std::vector<std::string> names(const Table& table) {
 EpochResult epoch(double seconds) {
   EpochResult epoch;
   epoch.rate = 0.0001;
-  epoch.train = {/*loss=*/24, /*wrong=*/3, /*images=*/12};
-  epoch.test = {/*loss=*/4, /*wrong=*/1, /*images=*/8};
+  epoch.train = {/*items=*/12, /*loss=*/24, /*value=*/9};
+  epoch.test = {/*items=*/8, /*loss=*/4, /*value=*/7};
   epoch.duration.wall_seconds = seconds;
   return epoch;
 }
@@ -44,7 +44,7 @@ AccuracyOutcome outcome() {
     outcome.plan.published_devices = row.devices;
     outcome.plan.rate.base = row.rate.value();
   }
-  outcome.plan.augment.size = 224;
+  outcome.plan.task.size = 224;
   outcome.plan.rate.milestones = {30, 60, 80};
   outcome.plan.epochs = 3;
   outcome.result.epochs = {epoch(1), epoch(2), epoch(4)};

@@ -1,12 +1,11 @@
 #include "benchmarks/resnet101_accuracy/train.h"
 
 #include <ATen/ops/rand.h>
-#include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -16,21 +15,22 @@
 
 #include "benchmarks/harness/progress.h"
 #include "benchmarks/harness/throughput.h"
-#include "data/augment.h"
-#include "data/batch_loader.h"
-#include "data/random.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/text/lists.h"
 #include "gpipe/text/refuse.h"
+#include "train_program/prefetch.h"
 
 namespace gpipe::benchmarks {
 namespace {
+
+using train_program::Sample;
+using train_program::Task;
 
 std::vector<int64_t> measured_balance(const AccuracyPlan& plan,
                                       const torch::nn::Sequential& model,
                                       Balancer* balancer) {
   const Experiment& experiment = plan.experiment;
-  const int64_t side = plan.augment.size;
+  const int64_t side = plan.task.size;
   const at::Tensor sample =
       at::rand({experiment.batch_size / experiment.chunks, 3, side, side},
                plan.devices.front());
@@ -40,10 +40,10 @@ std::vector<int64_t> measured_balance(const AccuracyPlan& plan,
   return balancer->balance(experiment.partitions, model, sample, threads);
 }
 
-GPipe make_pipeline(const AccuracyPlan& plan, const ImageModel& image_model,
-                    int64_t classes, Balancer* balancer) {
-  torch::manual_seed(plan.seed);
-  torch::nn::Sequential model = image_model(classes);
+GPipe make_pipeline(const AccuracyPlan& plan, const Task& task,
+                    Balancer* balancer) {
+  torch::manual_seed(plan.task.seed);
+  torch::nn::Sequential model = task.model();
   const Experiment& experiment = plan.experiment;
   const bool plain = experiment.partitions == 0;
   std::vector<int64_t> balance = experiment.balance;
@@ -64,27 +64,12 @@ GPipe make_pipeline(const AccuracyPlan& plan, const ImageModel& image_model,
                           .threads_per_partition(plan.threads_per_partition));
 }
 
-at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
-  return torch::nn::functional::cross_entropy(output, target);
-}
-
-void add(Score* score, const at::Tensor& output, const at::Tensor& target,
-         const at::Tensor& mean_loss) {
-  const int64_t rows = target.size(0);
-  score->loss += mean_loss.item<double>() * static_cast<double>(rows);
-  score->wrong += output.argmax(1).ne(target).sum().item<int64_t>();
-  score->images += rows;
-}
-
 class Trainer {
  public:
-  Trainer(const AccuracyPlan& plan, const ImageModel& model,
-          const data::Split& split, Balancer* balancer)
+  Trainer(const AccuracyPlan& plan, Task* task, Balancer* balancer)
       : plan_(plan),
-        split_(split),
-        pipeline_(make_pipeline(
-            plan, model, static_cast<int64_t>(split.train->classes().size()),
-            balancer)),
+        task_(*task),
+        pipeline_(make_pipeline(plan, *task, balancer)),
         optimizer_(pipeline_->parameters(),
                    torch::optim::SGDOptions(plan.rate.base)
                        .momentum(plan.momentum)
@@ -102,8 +87,8 @@ class Trainer {
     result.test = test_epoch();
     progress_.say("epoch " + std::to_string(epoch + 1) + "/" +
                   std::to_string(plan_.epochs) + " | loss " +
-                  Cell(result.train.mean_loss(), 6).text() + " | test error " +
-                  Cell(result.test.error_percent(), 2).text() + "% | " +
+                  Cell(mean_loss(result.train), 6).text() + " | test error " +
+                  Cell(error_percent(result.test), 2).text() + "% | " +
                   Cell(result.samples_per_second(), 2).text() + " samples/s");
     return result;
   }
@@ -123,25 +108,20 @@ class Trainer {
 
  private:
   Score train_epoch(int64_t epoch) {
-    const uint64_t seed = data::mix_seed(plan_.seed, 2, epoch);
-    auto order = data::permutation(split_.train->size(), seed);
-    if (plan_.limit > 0 && plan_.limit < split_.train->size()) {
-      order.resize(plan_.limit);
-    }
-    // Whole mini-batches only, so that all micro-batches have the same size.
-    const int64_t batch_size = plan_.experiment.batch_size;
-    const auto images = static_cast<int64_t>(order.size());
-    const int64_t steps = images / batch_size;
+    const int64_t batch = plan_.task.batch;
+    int64_t steps = task_.train_batches();
+    if (plan_.limit > 0) steps = std::min(steps, plan_.limit / batch);
     if (steps == 0) {
-      internal::refuse("--batch_size=", batch_size, " is more than the ",
-                       images, " images of an epoch");
+      internal::refuse("--batch_size=", batch,
+                       " is more than --limit=", plan_.limit,
+                       ": use a smaller one, or a larger limit");
     }
-    data::BatchLoader loader(
-        split_.train, std::move(order), batch_size,
-        /*whole_batches=*/true, [&](const at::Tensor& image, int64_t index) {
-          return data::augment(image, plan_.augment,
-                               data::mix_seed(seed, index));
-        });
+    const int64_t first = epoch * task_.train_batches();
+    train_program::Prefetch<Sample> batches(
+        [&](int64_t index) {
+          return task_.train_batch(index, {0, batch});
+        },
+        first, first + steps);
     pipeline_->train();
     Score score;
     const Stopwatch watch({});
@@ -149,24 +129,21 @@ class Trainer {
       const double done =
           static_cast<double>(step) / static_cast<double>(steps);
       set_learning_rate(plan_.rate.at(static_cast<double>(epoch) + done));
-      train_step(*loader.next(), epoch, step, &score);
-      progress_.update(
-          epoch + 1, done + 1 / static_cast<double>(steps),
-          static_cast<double>(score.images) / watch.elapsed().wall_seconds);
+      train_step(batches.next(), epoch, step, &score);
+      progress_.update(epoch + 1, done + 1 / static_cast<double>(steps),
+                       score.items / watch.elapsed().wall_seconds);
     }
     return score;
   }
 
-  void train_step(const data::Batch& batch, int64_t epoch, int64_t step,
+  void train_step(const Sample& sample, int64_t epoch, int64_t step,
                   Score* score) {
-    const at::Tensor target = batch.labels.to(plan_.devices.back());
     optimizer_.zero_grad();
-    const at::Tensor output =
-        pipeline_->forward(batch.images.to(plan_.devices.front()));
-    const at::Tensor loss = loss_of(output, target);
-    loss.backward();
+    const at::Tensor output = forward(sample);
+    const WeightedLoss loss = task_.loss(output, sample.target);
+    (loss.sum / loss.weight).backward();
     optimizer_.step();
-    add(score, output.detach(), target, loss.detach());
+    *score += task_.score(output.detach().cpu(), sample.target);
     if (!std::isfinite(score->loss)) {
       throw std::runtime_error("the loss is not a finite number in epoch " +
                                std::to_string(epoch + 1) + ", step " +
@@ -176,23 +153,21 @@ class Trainer {
   }
 
   Score test_epoch() {
-    std::vector<int64_t> all(split_.test->size());
-    std::iota(all.begin(), all.end(), 0);
-    data::BatchLoader loader(
-        split_.test, std::move(all), plan_.experiment.batch_size,
-        /*whole_batches=*/false, [&](const at::Tensor& image, int64_t) {
-          return data::prepare(image, plan_.augment);
-        });
+    train_program::Prefetch<Sample> batches(
+        [&](int64_t index) { return task_.test_batch(index); }, 0,
+        task_.test_batches());
     pipeline_->eval();
     const torch::NoGradGuard no_grad;
     Score score;
-    while (const auto batch = loader.next()) {
-      const at::Tensor target = batch->labels.to(plan_.devices.back());
-      const at::Tensor output =
-          pipeline_->forward(batch->images.to(plan_.devices.front()));
-      add(&score, output, target, loss_of(output, target));
+    for (int64_t k = 0; k < task_.test_batches(); ++k) {
+      const Sample sample = batches.next();
+      score += task_.score(forward(sample).cpu(), sample.target);
     }
     return score;
+  }
+
+  at::Tensor forward(const Sample& sample) {
+    return pipeline_->forward(sample.input.to(plan_.devices.front()));
   }
 
   void set_learning_rate(double rate) {
@@ -200,7 +175,7 @@ class Trainer {
   }
 
   const AccuracyPlan& plan_;
-  const data::Split& split_;
+  Task& task_;
   GPipe pipeline_;
   torch::optim::SGD optimizer_;
   Progress progress_;
@@ -224,10 +199,11 @@ class Fnv1a {
 
 }  // namespace
 
-AccuracyResult train_accuracy(const AccuracyPlan& plan, const ImageModel& model,
-                              const data::Split& split, Balancer* balancer) {
-  Trainer trainer(plan, model, split, balancer);
+AccuracyResult train_accuracy(const AccuracyPlan& plan, Task* task,
+                              Balancer* balancer) {
+  Trainer trainer(plan, task, balancer);
   AccuracyResult result;
+  result.data = task->data();
   for (int64_t epoch = 0; epoch < plan.epochs; ++epoch) {
     result.epochs.push_back(trainer.run_epoch(epoch));
   }

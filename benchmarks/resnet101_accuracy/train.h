@@ -2,10 +2,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,22 +11,17 @@
 #include "benchmarks/harness/table.h"
 #include "benchmarks/harness/trainee.h"
 #include "benchmarks/resnet101_accuracy/plan.h"
-#include "data/image_dataset.h"
+#include "train_program/task.h"
 
 namespace gpipe::benchmarks {
 
-// The loss and the error, as sums over images.
-struct Score {
-  double loss = 0;
-  int64_t wrong = 0;
-  int64_t images = 0;
+using train_program::Score;
 
-  double mean_loss() const { return loss / static_cast<double>(images); }
-  // Returns the top-1 error in percent.
-  double error_percent() const {
-    return 100 * static_cast<double>(wrong) / static_cast<double>(images);
-  }
-};
+// Return the mean loss and the top-1 error in percent of a classification.
+inline double mean_loss(const Score& score) { return score.loss / score.items; }
+inline double error_percent(const Score& score) {
+  return 100 * (score.items - score.value) / score.items;
+}
 
 // The result of one epoch.
 struct EpochResult {
@@ -38,12 +31,13 @@ struct EpochResult {
   Duration duration;  // of the training, without the test
 
   double samples_per_second() const {
-    return static_cast<double>(train.images) / duration.wall_seconds;
+    return train.items / duration.wall_seconds;
   }
 };
 
 // The result of a training.
 struct AccuracyResult {
+  std::string data;              // Task::data()
   std::vector<int64_t> balance;  // the balance that was used
   std::vector<EpochResult> epochs;
   // The checksum of parameters and buffers after the training. It is the same
@@ -51,18 +45,16 @@ struct AccuracyResult {
   uint64_t checksum = 0;
 };
 
-// Makes a new model with random weights for images of `classes` classes.
-using ImageModel = std::function<torch::nn::Sequential(int64_t classes)>;
-
-// Trains `model` with the settings of `plan`, tests it after each epoch, shows
-// the progress and returns the result. Without partitions it trains the plain
-// model: one partition and one micro-batch that is not recomputed.
+// Trains the model of `task`, a classification, with the settings of `plan`,
+// tests it after each epoch, shows the progress and returns the result. Without
+// partitions it trains the plain model: one partition and one micro-batch that
+// is not recomputed.
 //
-// Throws std::invalid_argument if a mini-batch has more images than an epoch,
-// and std::runtime_error if the loss is not finite. Threads: Only one call may
-// run at a time, since the seed is set for the whole process.
-AccuracyResult train_accuracy(const AccuracyPlan& plan, const ImageModel& model,
-                              const data::Split& split, Balancer* balancer);
+// Throws std::invalid_argument if a mini-batch has more images than the limit
+// of an epoch, and std::runtime_error if the loss is not finite. Threads: Only
+// one call may run at a time, since the seed is set for the whole process.
+AccuracyResult train_accuracy(const AccuracyPlan& plan,
+                              train_program::Task* task, Balancer* balancer);
 
 // Returns the 64-bit FNV-1a hash of the tensors' names, dtypes, shapes and
 // bytes, in the order of the names. Not a cryptographic hash. Tensors may be on

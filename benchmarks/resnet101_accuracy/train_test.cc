@@ -8,13 +8,13 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/pooling.h>
 
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "data/shapes.h"
+#include "train_program/classification.h"
+#include "train_program/testing/small_runs.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -23,13 +23,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Returns a model with six layers.
-torch::nn::Sequential tiny_model(int64_t classes) {
+// Returns a model with six layers for the eight classes of generated shapes.
+torch::nn::Sequential tiny_model() {
   return torch::nn::Sequential(
       torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).stride(2)),
       torch::nn::BatchNorm2d(8), torch::nn::ReLU(),
       torch::nn::AdaptiveAvgPool2d(1), torch::nn::Flatten(),
-      torch::nn::Linear(8, classes));
+      torch::nn::Linear(8, 8));
 }
 
 // Returns a plan for two epochs of two steps on the CPU.
@@ -43,8 +43,10 @@ AccuracyPlan plan_of(std::vector<int64_t> balance) {
   plan.devices.assign(plan.experiment.balance.size(), c10::kCPU);
   plan.epochs = 2;
   plan.limit = 9;
-  plan.augment.size = 16;
-  plan.augment.crop = data::Crop::kPadded;
+  plan.task.model = "amoebanetd";  // replaced by tiny_model()
+  plan.task.sizes["amoebanetd"] = {.layers = 3, .width = 8};
+  plan.task.size = 16;
+  plan.task.batch = 4;
   plan.rate.base = 0.001;
   plan.rate.warmup_from = 0.0001;
   plan.rate.warmup_epochs = 1;
@@ -53,17 +55,15 @@ AccuracyPlan plan_of(std::vector<int64_t> balance) {
   return plan;
 }
 
-data::Split shapes() {
-  return {std::make_shared<data::Shapes>(16, 16, 1),
-          std::make_shared<data::Shapes>(6, 16, 2)};
-}
-
 AccuracyResult train(const AccuracyPlan& plan) {
+  const auto shapes = train_program::classification(plan.task);
+  train_program::TaskWith task(*shapes, nullptr);
+  task.change_model = [](const auto&) { return tiny_model(); };
   Balancer balancer;
-  return train_accuracy(plan, tiny_model, shapes(), &balancer);
+  return train_accuracy(plan, &task, &balancer);
 }
 
-TEST(AccuracyTrain, EndsInTheSameBitsHoweverTheModelIsCut) {
+TEST(TrainAccuracyTest, EndsInTheSameBitsHoweverTheModelIsCut) {
   const AccuracyResult one = train(plan_of({6}));
   const AccuracyResult three = train(plan_of({1, 3, 2}));
   EXPECT_EQ(one.checksum, three.checksum);
@@ -76,18 +76,18 @@ TEST(AccuracyTrain, EndsInTheSameBitsHoweverTheModelIsCut) {
   EXPECT_THAT(three.balance, ElementsAre(1, 3, 2));
 }
 
-TEST(AccuracyTrain, EpochsAreOfWholeMiniBatchesAndTestedOnAllImages) {
+TEST(TrainAccuracyTest, EpochsAreOfWholeMiniBatchesAndTestedOnAllImages) {
   const AccuracyResult result = train(plan_of({4, 2}));
   const EpochResult& first = result.epochs.at(0);
-  EXPECT_EQ(first.train.images, 8);  // of 9 images
-  EXPECT_EQ(first.test.images, 6);
+  EXPECT_EQ(first.train.items, 8);  // of 9 images
+  EXPECT_EQ(first.test.items, 256);
   EXPECT_DOUBLE_EQ(first.rate, 0.0001);
   EXPECT_DOUBLE_EQ(result.epochs.at(1).rate, 0.001);
-  EXPECT_GT(first.train.mean_loss(), 0);
+  EXPECT_GT(mean_loss(first.train), 0);
   EXPECT_NE(first.train.loss, result.epochs.at(1).train.loss);
 }
 
-TEST(AccuracyTrain, WithoutPartitionsIsTheModelInOne) {
+TEST(TrainAccuracyTest, WithoutPartitionsIsTheModelInOne) {
   AccuracyPlan plan = plan_of({6});
   plan.epochs = 1;
   plan.experiment.chunks = 1;
@@ -99,7 +99,7 @@ TEST(AccuracyTrain, WithoutPartitionsIsTheModelInOne) {
   EXPECT_THAT(plain.balance, ElementsAre(6));
 }
 
-TEST(AccuracyTrain, ABalanceThatIsNotGivenIsMeasured) {
+TEST(TrainAccuracyTest, ABalanceThatIsNotGivenIsMeasured) {
   AccuracyPlan plan = plan_of({3, 3});
   plan.experiment.balance.clear();
   const AccuracyResult result = train(plan);
@@ -107,19 +107,21 @@ TEST(AccuracyTrain, ABalanceThatIsNotGivenIsMeasured) {
   EXPECT_EQ(result.balance[0] + result.balance[1], 6);
 }
 
-TEST(AccuracyTrain, AMiniBatchOfMoreThanAnEpochIsToldSo) {
+TEST(TrainAccuracyTest, AMiniBatchOfMoreThanAnEpochIsToldSo) {
   AccuracyPlan plan = plan_of({6});
-  plan.experiment.batch_size = 32;
+  plan.experiment.batch_size = plan.task.batch = 32;
   try {
     train(plan);
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(),
-                 "--batch_size=32 is more than the 9 images of an epoch");
+    EXPECT_STREQ(
+        error.what(),
+        "--batch_size=32 is more than --limit=9: use a smaller one, or "
+        "a larger limit");
   }
 }
 
-TEST(AccuracyTrain, ALossThatIsNotFiniteEndsIt) {
+TEST(TrainAccuracyTest, ALossThatIsNotFiniteEndsIt) {
   AccuracyPlan plan = plan_of({6});
   plan.rate.warmup_epochs = 0;
   plan.rate.base = 1e38;
@@ -131,10 +133,10 @@ TEST(AccuracyTrain, ALossThatIsNotFiniteEndsIt) {
   }
 }
 
-TEST(AccuracyTrain, ScoresAreMeansOverImages) {
-  const Score score{/*loss=*/6, /*wrong=*/1, /*images=*/4};
-  EXPECT_EQ(score.mean_loss(), 1.5);
-  EXPECT_EQ(score.error_percent(), 25);
+TEST(TrainAccuracyTest, ScoresAreMeansOverImages) {
+  const Score score{/*items=*/4, /*loss=*/6, /*value=*/3};
+  EXPECT_EQ(mean_loss(score), 1.5);
+  EXPECT_EQ(error_percent(score), 25);
 }
 
 }  // namespace

@@ -186,7 +186,6 @@ StepResult Runner::run(const Batch& input, const Batch& target,
     step.finish();
   }
   const LossTotals totals = end_together(step, result, agreed);
-  totals.check();
   agreed = false;
   totals.write_to(result);
   if (totals.weighted && step.with_backward()) {
@@ -324,12 +323,26 @@ LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
   // One process would have drawn the seed from the default generator, too.
   if (drew) StepSeed::draw();
   agreed = true;
-  check_refusals(endings);
-  for (const Ending& ending : endings) totals.add(ending.totals);
+  try {
+    check_refusals(endings);
+    for (const Ending& ending : endings) totals.add(ending.totals);
+    totals.check();
+  } catch (...) {
+    meet_before_throwing();
+    throw;
+  }
   if (layout_.has_last() && totals.sum.defined()) {
     result.loss = step.totals().sum;  // for its device
   }
   return totals;
+}
+
+void Runner::meet_before_throwing() {
+  try {
+    all_gather(*world_, tags_.words, "", "the end of a refused step");
+  } catch (const PeerError&) {
+    // A rank has left after all had met.
+  }
 }
 
 void Runner::check_refusals(const std::vector<Ending>& endings) const {

@@ -151,10 +151,15 @@ class Runner : private RemoteStages {
   // Blocks until all messages have left and arrived, or the world has failed.
   void flush();
   // Blocks until all ranks have done their part of the step. Adds the losses of
-  // this replica to `result`, and returns the totals of all replicas. Sets
-  // `agreed` when all ranks have the same totals.
+  // this replica to `result`, and returns the totals of all replicas. Throws
+  // c10::ValueError if these cannot be used. Sets `agreed` when all ranks have
+  // the same totals.
   LossTotals end_together(const TrainStep& step, StepResult& result,
                           bool& agreed);
+  // Blocks until all ranks know the exception that they are going to throw. A
+  // program that ends with it must not look like a failure to a rank that does
+  // not know it yet.
+  void meet_before_throwing();
   // Throws if any rank has refused the step: the own exception, or a PeerError.
   void check_refusals(const std::vector<Ending>& endings) const;
   // Returns the parameters of all layers of this rank, each once.
