@@ -1,0 +1,251 @@
+#include "exported/analysis.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe::exported {
+namespace {
+
+// The last node that uses each memory, and the last one that computes or
+// changes it, by the value that owns the memory; -1 for none.
+struct LastNodes {
+  std::vector<int> use, change;
+};
+
+LastNodes last_nodes(const Program& program, std::size_t nodes) {
+  LastNodes last;
+  last.use.assign(program.values.size(), -1);
+  last.change = last.use;
+  for (std::size_t k = 0; k < nodes; ++k) {
+    const Node& node = program.nodes[k];
+    const auto note = [&](std::vector<int>& list, ValueId value) {
+      if (value != kNoValue) {
+        list[program.values[value].memory] = static_cast<int>(k);
+      }
+    };
+    for (const ValueId each : node.reads) note(last.use, each);
+    for (const ValueId each : node.writes) note(last.change, each);
+    for (const Result& result : node.results) {
+      for (const ValueId each : result.values) {
+        note(last.use, each);
+        note(last.change, each);
+      }
+    }
+  }
+  return last;
+}
+
+bool is_assignment(const Program& program, const Node& node) {
+  if (node.target != "torch.ops.aten.copy_.default") return false;
+  if (node.reads.size() < 2) return false;
+  const Value& target = program.values[node.reads[0]];
+  return target.origin == Origin::kBuffer ||
+         target.origin == Origin::kParameter;
+}
+
+// Moves the assignments at the end of the graph.
+void move_assignments(Program& program) {
+  std::vector<Node>& nodes = program.nodes;
+  std::size_t first = nodes.size();
+  while (first > 0 && is_assignment(program, nodes[first - 1])) --first;
+  if (first == nodes.size()) return;
+  const LastNodes last = last_nodes(program, first);
+  std::vector<Node> assignments(std::make_move_iterator(nodes.begin() + first),
+                                std::make_move_iterator(nodes.end()));
+  nodes.resize(first);
+  // The assignments that follow node k - 1.
+  std::vector<std::vector<Node>> after(first + 1);
+  Region no_grad;
+  no_grad.no_grad = true;
+  const int region = static_cast<int>(program.regions.size());
+  program.regions.push_back(no_grad);
+  for (Node& each : assignments) {
+    const ValueId target = program.values[each.reads[0]].memory;
+    const ValueId source = program.values[each.reads[1]].memory;
+    // The buffer has been changed in place, and has its value already.
+    if (target == source) continue;
+    each.region = region;
+    after[std::max(last.use[target], last.change[source]) + 1].push_back(
+        std::move(each));
+  }
+  std::vector<Node> ordered;
+  ordered.reserve(nodes.size() + assignments.size());
+  for (std::size_t k = 0; k <= first; ++k) {
+    for (Node& each : after[k]) ordered.push_back(std::move(each));
+    if (k < first) ordered.push_back(std::move(nodes[k]));
+  }
+  nodes = std::move(ordered);
+}
+
+// Sets `needed` by walking back from the outputs.
+void find_needed(Program& program) {
+  std::vector<bool> value(program.values.size()), memory(value.size());
+  const auto need = [&](ValueId id) {
+    value[id] = true;
+    memory[program.values[id].memory] = true;
+  };
+  for (const ValueId each : program.outputs) need(each);
+  for (std::size_t k = program.nodes.size(); k-- > 0;) {
+    Node& node = program.nodes[k];
+    node.needed = false;
+    for (const Result& result : node.results) {
+      for (const ValueId each : result.values) {
+        node.needed = node.needed || (each != kNoValue && value[each]);
+      }
+    }
+    for (const ValueId each : node.writes) {
+      // Running statistics do not change what the node returns.
+      if (each == node.running_mean || each == node.running_var) continue;
+      node.needed = node.needed || memory[program.values[each].memory];
+    }
+    if (!node.needed) continue;
+    for (const ValueId each : node.reads) need(each);
+  }
+}
+
+// Removes nodes that no output and no effect depends on.
+void remove_dead(Program& program, bool keep_random) {
+  std::vector<bool> value(program.values.size()), memory(value.size());
+  std::vector<bool> keep(program.nodes.size());
+  for (std::size_t k = program.nodes.size(); k-- > 0;) {
+    const Node& node = program.nodes[k];
+    bool used =
+        node.needed || node.results.empty() || (keep_random && node.random);
+    for (const ValueId each : node.writes) {
+      const ValueId owner = program.values[each].memory;
+      used = used || program.values[owner].origin != Origin::kNode ||
+             memory[owner];
+    }
+    for (const Result& result : node.results) {
+      for (const ValueId each : result.values) {
+        used = used || (each != kNoValue && value[each]);
+      }
+    }
+    if (!used) continue;
+    keep[k] = true;
+    for (const ValueId each : node.reads) {
+      value[each] = true;
+      memory[program.values[each].memory] = true;
+    }
+  }
+  std::size_t kept = 0;
+  for (std::size_t k = 0; k < keep.size(); ++k) {
+    if (!keep[k]) continue;
+    if (kept != k) program.nodes[kept] = std::move(program.nodes[k]);
+    ++kept;
+  }
+  program.nodes.erase(program.nodes.begin() + static_cast<int64_t>(kept),
+                      program.nodes.end());
+}
+
+void number_producers(Program& program) {
+  for (Value& value : program.values) value.producer = -1;
+  for (std::size_t k = 0; k < program.nodes.size(); ++k) {
+    for (const Result& result : program.nodes[k].results) {
+      for (const ValueId each : result.values) {
+        if (each != kNoValue) {
+          program.values[each].producer = static_cast<int>(k);
+        }
+      }
+    }
+  }
+}
+
+void find_pure(Program& program) {
+  // Whether a memory is changed in place.
+  std::vector<bool> written(program.values.size());
+  for (const Node& node : program.nodes) {
+    for (const ValueId each : node.writes) {
+      written[program.values[each].memory] = true;
+    }
+  }
+  std::vector<bool> pure(program.values.size());
+  for (std::size_t k = 0; k < pure.size(); ++k) {
+    pure[k] = program.values[k].origin == Origin::kBuffer &&
+              !program.weights[program.values[k].weight].requires_grad &&
+              !written[program.values[k].memory];
+  }
+  for (Node& node : program.nodes) {
+    node.pure = !node.random && !node.results.empty() && node.writes.empty();
+    for (const ValueId each : node.reads) {
+      node.pure = node.pure && pure[each];
+    }
+    // The tensor of a size does not matter if another one has the same size.
+    if (size_extent(program, node)) node.pure = true;
+    for (const Result& result : node.results) {
+      for (const ValueId each : result.values) {
+        if (each == kNoValue) continue;
+        pure[each] = node.pure && !written[program.values[each].memory];
+        node.pure = node.pure && pure[each];
+      }
+    }
+  }
+}
+
+void check_inputs(Program& program) {
+  for (const Node& node : program.nodes) {
+    for (const ValueId each : node.writes) {
+      const Value& owner = program.values[program.values[each].memory];
+      if (owner.origin != Origin::kInput) continue;
+      program.problems.push_back(place_of(node) + " changes the input '" +
+                                 owner.name +
+                                 "' in place; clone() the input in forward()");
+    }
+  }
+}
+
+// Returns why the outputs of micro-batches cannot be concatenated along
+// dimension 0 to `output`; "" if they can. `rows`: the symbol of the rows.
+std::string output_problem(const Value& output, int rows) {
+  if (output.sizes.empty()) {
+    return "has no dimension 0, as a loss that is computed in the model";
+  }
+  if (rows == Extent::kNone) return "";
+  if (output.sizes[0].symbol != rows) {
+    return "does not have the rows of the inputs in dimension 0";
+  }
+  for (std::size_t k = 1; k < output.sizes.size(); ++k) {
+    if (output.sizes[k].symbol == rows) {
+      return "has the rows of the inputs in dimension " + std::to_string(k) +
+             ", too";
+    }
+  }
+  return "";
+}
+
+void check_outputs(Program& program) {
+  if (program.outputs.empty()) {
+    program.problems.emplace_back("the program returns no tensor");
+  }
+  int rows = Extent::kNone;
+  for (const ValueId each : program.inputs) {
+    const Value& input = program.values[each];
+    if (!input.sizes.empty()) rows = input.sizes[0].symbol;
+  }
+  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
+    const Value& output = program.values[program.outputs[k]];
+    const std::string problem = output_problem(output, rows);
+    if (problem.empty()) continue;
+    program.problems.push_back(
+        "output '" + output.name + "' " + problem +
+        ", so the outputs of micro-batches cannot be concatenated; choose "
+        "other outputs with ExportedOptions::outputs");
+  }
+}
+
+}  // namespace
+
+void analyze(Program& program, bool keep_random) {
+  move_assignments(program);
+  find_needed(program);
+  remove_dead(program, keep_random);
+  number_producers(program);
+  find_pure(program);
+  check_inputs(program);
+  check_outputs(program);
+}
+
+}  // namespace gpipe::exported

@@ -1,0 +1,218 @@
+#include "exported/exported.h"
+
+#include <c10/util/Exception.h>
+#include <torch/nn/modules/container/any.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "exported/analysis.h"
+#include "exported/archive.h"
+#include "exported/layer.h"
+#include "exported/layer_names.h"
+#include "exported/plan.h"
+#include "exported/program_reader.h"
+#include "exported/weight_list.h"
+#include "weights/in_quotes.h"
+
+namespace gpipe {
+
+namespace internal {
+
+// The tensors of each weight of a model. A constant buffer that several layers
+// read has one in each.
+class ExportedWeights {
+ public:
+  struct Entry {
+    std::string name;
+    std::vector<at::Tensor> tensors;
+  };
+
+  std::vector<Entry> entries;  // persistent ones, in Python's order
+  std::shared_ptr<exported::Model> model;
+};
+
+}  // namespace internal
+
+namespace exported {
+namespace {
+
+// A layer whose input and output are a tensor or a vector of tensors.
+template <typename Out, typename In>
+class TypedLayer : public ProgramLayer {
+ public:
+  using ProgramLayer::ProgramLayer;
+
+  Out forward(In input) {
+    std::vector<at::Tensor> outputs;
+    if constexpr (std::is_same_v<In, at::Tensor>) {
+      std::vector<at::Tensor> inputs;
+      inputs.push_back(std::move(input));
+      outputs = run(std::move(inputs));
+    } else {
+      outputs = run(std::move(input));
+    }
+    if constexpr (std::is_same_v<Out, at::Tensor>) {
+      return std::move(outputs[0]);
+    } else {
+      return outputs;
+    }
+  }
+};
+
+// The layers of a model, and what each of them registered.
+class Builder {
+ public:
+  Builder(const std::string& path, const ExportedOptions& options)
+      : archive_(path), model_(std::make_shared<Model>()) {
+    model_->program = read_program(archive_, options.outputs());
+    analyze(model_->program, /*keep_random=*/options.outputs().empty());
+    model_->name = path.substr(path.rfind('/') + 1);
+    check_problems();
+    plans_ = plan_layers(model_->program, options.max_crossing());
+    for (const LayerPlan& each : plans_) {
+      paths_.push_back(layer_path(model_->program, each));
+    }
+    names_ = layer_names(paths_);
+  }
+
+  int64_t size() const { return static_cast<int64_t>(plans_.size()); }
+
+  ExportedModel build(int64_t first, int64_t count) {
+    ExportedModel result;
+    for (int64_t k = first; k < first + count; ++k) {
+      const LayerPlan& plan = plans_[k];
+      const bool takes_one = plan.inputs.size() == 1;
+      const bool gives_one = plan.outputs.size() == 1;
+      using Tensors = std::vector<at::Tensor>;
+      if (takes_one && gives_one) {
+        add<TypedLayer<at::Tensor, at::Tensor>>(result.layers, k);
+      } else if (takes_one) {
+        add<TypedLayer<Tensors, at::Tensor>>(result.layers, k);
+      } else if (gives_one) {
+        add<TypedLayer<at::Tensor, Tensors>>(result.layers, k);
+      } else {
+        add<TypedLayer<Tensors, Tensors>>(result.layers, k);
+      }
+    }
+    result.weights = collect(/*whole=*/count == size());
+    return result;
+  }
+
+ private:
+  void check_problems() const {
+    constexpr std::size_t kListed = 20;
+    const auto& problems = model_->program.problems;
+    if (problems.empty()) return;
+    std::string text;
+    for (std::size_t k = 0; k < std::min(problems.size(), kListed); ++k) {
+      text += "\n  " + problems[k];
+    }
+    if (problems.size() > kListed) {
+      text += "\n  and " + std::to_string(problems.size() - kListed) + " more";
+    }
+    TORCH_CHECK_VALUE(false, "cannot run as a pipeline:", text);
+  }
+
+  template <typename Layer>
+  void add(torch::nn::Sequential& layers, int64_t k) {
+    auto layer = std::make_shared<Layer>(
+        model_, plans_[k], paths_[k], /*is_first=*/k == 0, [this](int weight) {
+          return read_weight(archive_, model_->program.weights[weight]);
+        });
+    for (const auto& [weight, tensor] : layer->weights()) {
+      tensors_[model_->program.weights[weight].tied_to].push_back(tensor);
+    }
+    layers->push_back(names_[k], torch::nn::AnyModule(std::move(layer)));
+  }
+
+  // `whole`: all layers are there, so that a weight without a layer belongs to
+  // none.
+  std::shared_ptr<internal::ExportedWeights> collect(bool whole) {
+    auto weights = std::make_shared<internal::ExportedWeights>();
+    weights->model = model_;
+    const auto& all = model_->program.weights;
+    for (const int number : model_->program.weight_order) {
+      const Weight& weight = all[number];
+      if (!weight.persistent) continue;
+      auto& tensors = tensors_[weight.tied_to];
+      if (tensors.empty()) {
+        if (!whole) continue;
+        tensors.push_back(read_weight(archive_, weight));
+      }
+      weights->entries.push_back({weight.name, tensors});
+    }
+    return weights;
+  }
+
+  Archive archive_;
+  const std::shared_ptr<Model> model_;
+  std::vector<LayerPlan> plans_;
+  std::vector<std::string> paths_, names_;
+  // By the first one of tied weights.
+  std::map<int, std::vector<at::Tensor>> tensors_;
+};
+
+// Calls `read` and adds the path to errors in the file.
+template <typename Read>
+auto with_path(const std::string& path, const Read& read) {
+  try {
+    return read();
+  } catch (const c10::IndexError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(false, "'", path, "' ", error.what_without_backtrace());
+  }
+}
+
+}  // namespace
+}  // namespace exported
+
+StateDict ExportedModel::state_dict() const {
+  StateDict dict;
+  for (const auto& each : weights->entries) {
+    dict.insert(each.name, each.tensors[0].detach());
+  }
+  return dict;
+}
+
+void ExportedModel::load_state_dict(const StateDict& dict) {
+  // The checks and their texts are those of a module with these tensors.
+  torch::nn::Module own;
+  for (const auto& each : weights->entries) {
+    exported::register_weight(own, each.name, each.tensors[0].detach(),
+                              /*is_parameter=*/false, /*requires_grad=*/false);
+  }
+  gpipe::load_state_dict(own, dict);
+  const c10::NoGradGuard no_grad;
+  for (const auto& each : weights->entries) {
+    for (std::size_t k = 1; k < each.tensors.size(); ++k) {
+      at::Tensor copy = each.tensors[k];
+      copy.copy_(each.tensors[0]);
+    }
+  }
+}
+
+ExportedModel load_exported(const std::string& path,
+                            const ExportedOptions& options) {
+  return exported::with_path(path, [&] {
+    exported::Builder builder(path, options);
+    return builder.build(0, builder.size());
+  });
+}
+
+ExportedModel load_exported(const std::string& path, int64_t first,
+                            int64_t count, const ExportedOptions& options) {
+  return exported::with_path(path, [&] {
+    exported::Builder builder(path, options);
+    TORCH_CHECK_INDEX(
+        first >= 0 && count > 0 && first <= builder.size() - count, "layers ",
+        first, " to ", first + count - 1, " of ", internal::in_quotes(path),
+        " were asked for, but there are ", builder.size());
+    return builder.build(first, count);
+  });
+}
+
+}  // namespace gpipe

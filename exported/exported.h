@@ -1,0 +1,97 @@
+// Public: models that Python's torch.export.save wrote, as pipelines.
+#pragma once
+
+#include <torch/arg.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weights/state_dict.h"
+
+namespace gpipe {
+
+namespace internal {
+class ExportedWeights;
+}  // namespace internal
+
+// The options of load_exported(). Each setter returns the options.
+struct ExportedOptions {
+  // The largest number of tensors that may cross a cut between two layers.
+  // Tensors that live over a long part of the model, such as masks, do not
+  // count: they become skip tensors. A larger number gives more and smaller
+  // layers. 0 gives a single layer.
+  TORCH_ARG(int64_t, max_crossing) = 4;
+
+  // The outputs to compute, by their place in the exported signature, counted
+  // from 0. Nodes for other outputs are left out. Empty: all tensors.
+  TORCH_ARG(std::vector<int64_t>, outputs) = {};
+};
+
+// A model from a file.
+struct ExportedModel {
+  // The layers, in order, each named after the Python module of its nodes
+  // ("layers_3_mlp" for "layers.3.mlp"). Layers take and return a
+  // torch::Tensor where one tensor passes, else a std::vector<torch::Tensor>.
+  // So a model of one tensor input takes that tensor, and a model of several
+  // takes a vector in the order of the exported signature.
+  //
+  // In train mode (the default) values, gradients and buffers have the bits of
+  // Python's exported.module(). eval() switches dropout and norms as in Python.
+  torch::nn::Sequential layers;
+
+  // Returns parameters and persistent buffers by Python's names, in Python's
+  // order, with both names of tied weights. The tensors are detached and share
+  // the layers' memory. See weights/state_dict.h.
+  StateDict state_dict() const;
+
+  // Copies values into the parameters and buffers, in place. Throws one
+  // c10::ValueError with all problems if names are missing or unexpected, or if
+  // shapes or dtypes differ; nothing is changed then. As in Python, the last
+  // one of tied names counts.
+  void load_state_dict(const StateDict& dict);
+
+  // Private: the weights by name.
+  std::shared_ptr<internal::ExportedWeights> weights;
+};
+
+// Reads a program that Python's torch.export.save wrote (PyTorch 2.11 to 2.15),
+// in train mode, and cuts it into layers for a pipeline:
+//
+//   batch = torch.export.Dim("batch")
+//   program = torch.export.export(model.train(), (x,),
+//                                 dynamic_shapes=({0: batch},), strict=False)
+//   torch.export.save(program, "model.pt2")
+//
+// The file contains data only: nothing in it is executed but LibTorch's
+// operators, and nothing is unpickled. All tensors are on the CPU. Tied weights
+// are one parameter, which belongs to the first layer that uses it and goes to
+// the others as a skip tensor.
+//
+// Throws c10::ValueError with the path if the file cannot be read, is damaged,
+// or has another version, and if the program cannot run or cannot be cut into
+// micro-batches. The text then names up to 20 nodes, with their Python modules
+// and source lines, and says what to change. Forward throws c10::ValueError if
+// the sizes of an input are not those of the export.
+//
+// Threads: may be called from any thread.
+ExportedModel load_exported(const std::string& path,
+                            const ExportedOptions& options = {});
+
+// Reads only the weights of the layers `first`, ..., `first` + `count` - 1, and
+// returns only these layers. For gpipe/distributed, where each rank needs its
+// own layers:
+//
+//   gpipe::DistributedPipeline pipeline(
+//       [&](int64_t first, int64_t count) {
+//         return gpipe::load_exported(path, first, count, options).layers;
+//       }, ...);
+//
+// state_dict() has the weights of these layers. Also throws c10::IndexError if
+// there are no such layers.
+ExportedModel load_exported(const std::string& path, int64_t first,
+                            int64_t count, const ExportedOptions& options = {});
+
+}  // namespace gpipe

@@ -1,0 +1,312 @@
+#include "exported/layer.h"
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <bit>
+#include <cstddef>
+#include <ostream>
+
+#include "exported/arguments.h"
+#include "exported/region_scope.h"
+#include "gpipe/gpipe.h"
+
+namespace gpipe::exported {
+namespace {
+
+using c10::IValue;
+using Kind = Argument::Kind;
+using Stack = std::vector<IValue>;
+
+// Returns the stream of a device on which this thread works; 0 on a CPU.
+int64_t stream_of(c10::Device device) {
+  if (device.is_cpu() || device.is_meta()) return 0;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).id();
+}
+
+IValue list_of_tensors(const std::vector<int>& slots, const Stack& values) {
+  c10::List<at::Tensor> list;
+  list.reserve(slots.size());
+  for (const int each : slots) list.push_back(values[each].toTensor());
+  return list;
+}
+
+IValue list_of_optional_tensors(const std::vector<int>& slots,
+                                const Stack& values) {
+  c10::List<std::optional<at::Tensor>> list;
+  list.reserve(slots.size());
+  for (const int each : slots) {
+    list.push_back(each < 0 ? std::nullopt
+                            : std::make_optional(values[each].toTensor()));
+  }
+  return list;
+}
+
+IValue list_of_integers(const Argument& argument, const std::vector<int>& slots,
+                        const Stack& values) {
+  c10::List<int64_t> list;
+  list.reserve(slots.size());
+  for (std::size_t k = 0; k < slots.size(); ++k) {
+    list.push_back(slots[k] < 0 ? argument.elements[k].number
+                                : values[slots[k]].toInt());
+  }
+  return list;
+}
+
+}  // namespace
+
+void ProgramLayer::pretty_print(std::ostream& stream) const {
+  stream << name() << "(" << steps_.size() << " nodes)";
+}
+
+std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
+  if (is_first_) check_inputs(inputs);
+  TORCH_CHECK_VALUE(inputs.size() == inputs_.size(), "layer '", name(),
+                    "' takes ", inputs_.size(), " tensors, but got ",
+                    inputs.size());
+  c10::Device device(c10::kCPU);
+  if (!own_.empty()) {
+    device = own_[0].second.device();
+  } else if (!inputs.empty() && inputs[0].defined()) {
+    device = inputs[0].device();
+  }
+  Slots slots(slots_.size());
+  for (const auto& [slot, tensor] : own_) slots[slot] = tensor;
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    slots[inputs_[k]] = std::move(inputs[k]);
+  }
+  inputs.clear();
+  for (const auto& [slot, name] : pops_) {
+    slots[slot] = pop(name).value_or(at::Tensor());
+  }
+  for (const Size& each : sizes_) {
+    slots[each.slot] = each.input < 0
+                           ? each.factor
+                           : slots[each.input].toTensor().size(each.dimension) /
+                                 each.divisor * each.factor;
+  }
+  run_steps(numbers_, slots, device);
+  if (!constants_.empty()) run_constants(slots, device);
+  run_steps(steps_, slots, device);
+
+  for (const auto& [slot, name] : stashes_) {
+    const at::Tensor& tensor = slots[slot].toTensor();
+    stash(name, tensor.defined() ? std::make_optional(tensor) : std::nullopt);
+  }
+  std::vector<at::Tensor> outputs;
+  outputs.reserve(outputs_.size());
+  for (const int each : outputs_) outputs.push_back(slots[each].toTensor());
+  // The caller may change an output, but not the cache.
+  for (const int each : cloned_outputs_) outputs[each] = outputs[each].clone();
+  return outputs;
+}
+
+void ProgramLayer::check_inputs(const std::vector<at::Tensor>& inputs) const {
+  const Program& program = model_->program;
+  TORCH_CHECK_VALUE(inputs.size() == program.inputs.size(),
+                    "the exported program takes ", program.inputs.size(),
+                    " tensors, but got ", inputs.size());
+  std::map<int, std::pair<int64_t, std::string>> known;  // by symbol
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    const Value& value = program.values[program.inputs[k]];
+    const std::string input = "input '" + value.name + "' of the program";
+    TORCH_CHECK_VALUE(inputs[k].defined(), input, " is undefined");
+    TORCH_CHECK_VALUE(
+        inputs[k].dim() == static_cast<int64_t>(value.sizes.size()), input,
+        " was exported with ", value.sizes.size(), " dimensions, but has ",
+        inputs[k].dim());
+    for (std::size_t d = 0; d < value.sizes.size(); ++d) {
+      const Extent& extent = value.sizes[d];
+      const int64_t size = inputs[k].size(static_cast<int64_t>(d));
+      if (extent.symbol == Extent::kNone) {
+        TORCH_CHECK_VALUE(
+            size == extent.factor, input, " was exported with size ",
+            extent.factor, " in dimension ", d, ", but has ", size,
+            "; export with dynamic_shapes={", d,
+            ": torch.export.Dim(...)} for this input",
+            d == 0 ? ", because a pipeline splits dimension 0" : "");
+        continue;
+      }
+      TORCH_CHECK_VALUE(size % extent.factor == 0, input, " has size ", size,
+                        " in dimension ", d, ", but was exported for ",
+                        program.symbols.text(extent), ", a multiple of ",
+                        extent.factor);
+      const int64_t symbol = size / extent.factor;
+      const Range& range = program.symbols.range(extent.symbol);
+      // With Dim.AUTO the file says 2 or more, but 1 works as well.
+      const int64_t least = range.least <= 2 ? 0 : range.least;
+      TORCH_CHECK_VALUE(
+          symbol >= least && symbol <= range.most, input, " has size ", size,
+          " in dimension ", d, ", but was exported for ", least * extent.factor,
+          " to ", range.most, " times ", extent.factor,
+          "; a pipeline splits dimension 0 into micro-batches, so export with "
+          "a range that holds the rows of each");
+      const auto [found, is_new] = known.try_emplace(
+          extent.symbol, symbol, input + " in dimension " + std::to_string(d));
+      TORCH_CHECK_VALUE(is_new || found->second.first == symbol, input,
+                        " has size ", size, " in dimension ", d,
+                        ", but it was exported as ",
+                        program.symbols.text(extent), " with ",
+                        program.symbols.name(extent.symbol), " = ",
+                        found->second.first, " from ", found->second.second);
+    }
+  }
+}
+
+ConstantKey ProgramLayer::key_of(const Constant& constant, const Slots& slots,
+                                 c10::Device device) const {
+  const c10::DeviceType type = device.type();
+  const bool autocast = at::autocast::is_autocast_enabled(type);
+  ConstantKey key = {
+      static_cast<int64_t>(type), device.index(), stream_of(device),
+      autocast ? static_cast<int64_t>(at::autocast::get_autocast_dtype(type))
+               : -1};
+  for (const int each : constant.sizes) {
+    const IValue& value = slots[each];
+    key.push_back(value.isDouble() ? std::bit_cast<int64_t>(value.toDouble())
+                  : value.isBool() ? int64_t(value.toBool())
+                                   : value.toInt());
+  }
+  for (const int each : constant.buffers) {
+    const at::Tensor& buffer = slots[each].toTensor();
+    key.push_back(static_cast<int64_t>(buffer._version()));
+    key.push_back(static_cast<int64_t>(buffer.scalar_type()));
+  }
+  return key;
+}
+
+void ProgramLayer::run_constants(Slots& slots, c10::Device device) {
+  // Inference tensors cannot be saved for a backward, and have no versions.
+  if (c10::InferenceMode::is_enabled()) {
+    run_steps(constant_steps_, slots, device);
+    return;
+  }
+  std::vector<ConstantKey> keys;
+  keys.reserve(constants_.size());
+  bool all = true;
+  for (const Constant& each : constants_) {
+    keys.push_back(key_of(each, slots, device));
+    slots[each.slot] = model_->constants.find(each.value, keys.back());
+    all = all && !slots[each.slot].isNone();
+  }
+  if (all) return;
+  run_steps(constant_steps_, slots, device);
+  for (std::size_t k = 0; k < constants_.size(); ++k) {
+    const Constant& each = constants_[k];
+    if (model_->constants.find(each.value, keys[k]).isNone()) {
+      model_->constants.insert(each.value, std::move(keys[k]),
+                               slots[each.slot]);
+    }
+  }
+}
+
+void ProgramLayer::push_arguments(const Step& step, const Slots& slots,
+                                  c10::Device device, Stack& stack) const {
+  for (const Input& input : step.inputs) {
+    const Argument& argument = *input.argument;
+    switch (argument.kind) {
+      case Kind::kConstant:
+        stack.push_back(argument.constant);
+        break;
+      case Kind::kValue: {
+        const IValue& value = slots[input.slots[0]];
+        if (argument.wants_tensor && !value.isTensor()) {
+          stack.emplace_back(wrapped_number(value));
+        } else {
+          stack.push_back(value);
+        }
+        break;
+      }
+      case Kind::kDevice:
+        stack.emplace_back(device);
+        break;
+      case Kind::kTensors:
+        stack.push_back(list_of_tensors(input.slots, slots));
+        break;
+      case Kind::kOptionalTensors:
+        stack.push_back(list_of_optional_tensors(input.slots, slots));
+        break;
+      case Kind::kIntegers:
+        stack.push_back(list_of_integers(argument, input.slots, slots));
+        break;
+    }
+  }
+}
+
+void ProgramLayer::adapt_to_mode(const Step& step, Stack& stack) const {
+  const Node& node = *step.node;
+  const bool training =
+      step.norm >= 0 ? norms_[step.norm].is_training() : is_training();
+  if (!training) {
+    for (const int each : node.training_flags) stack[each] = false;
+    for (const int each : node.dropout_rates) stack[each] = 0.0;
+  } else if (is_recomputing()) {
+    // The forward has updated them. In training the result does not depend on
+    // them.
+    for (const int each : step.loose_statistics) stack[each] = IValue();
+  }
+}
+
+void ProgramLayer::run_steps(const std::vector<Step>& steps, Slots& slots,
+                             c10::Device device) {
+  const Program& program = model_->program;
+  const bool training = is_training();
+  RegionScope scope(device.type());
+  int region = 0;
+  Stack stack;
+  const Step* running = nullptr;
+  try {
+    for (const Step& step : steps) {
+      const Node& node = *step.node;
+      running = &step;
+      if (!training && step.in_eval != InEval::kRun) {
+        TORCH_CHECK_VALUE(
+            step.in_eval == InEval::kSkip,
+            "the exported program cannot be switched to eval(): this node ",
+            node.random ? "is random and has no training flag"
+                        : "changes a buffer on which the output depends",
+            "; export the model in eval mode as a second program");
+        continue;
+      }
+      if (node.region != region) {
+        region = node.region;
+        scope.enter(program.regions[region]);
+      }
+      stack.clear();
+      push_arguments(step, slots, device, stack);
+      if (node.op) {
+        if (!node.training_flags.empty() || !node.dropout_rates.empty()) {
+          adapt_to_mode(step, stack);
+        }
+        node.op->callBoxed(stack);
+      } else {
+        const IValue result =
+            node.operation->compute(stack.front(), stack.back());
+        stack.assign(1, result);
+      }
+      for (std::size_t k = 0; k < step.outputs.size(); ++k) {
+        const Output& output = step.outputs[k];
+        if (!output.is_list) {
+          if (output.slots[0] >= 0)
+            slots[output.slots[0]] = std::move(stack[k]);
+          continue;
+        }
+        const std::vector<at::Tensor> list = stack[k].toTensorVector();
+        TORCH_CHECK_VALUE(list.size() == output.slots.size(), "returned ",
+                          list.size(), " tensors, but ", output.slots.size(),
+                          " when it was exported");
+        for (std::size_t i = 0; i < list.size(); ++i) {
+          if (output.slots[i] >= 0) slots[output.slots[i]] = list[i];
+        }
+      }
+      for (const int each : step.released) slots[each] = IValue();
+    }
+  } catch (c10::Error& error) {
+    error.add_context("in " + place_of(*running->node));
+    throw;
+  }
+}
+
+}  // namespace gpipe::exported

@@ -1,0 +1,248 @@
+#include "exported/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "exported/analysis.h"
+#include "exported/archive.h"
+#include "exported/layer_names.h"
+#include "exported/program_reader.h"
+
+namespace gpipe::exported {
+namespace {
+
+// A program of nodes without operators, as far as cuts are concerned.
+class Draft {
+ public:
+  Draft() { rows_ = program_.symbols.parse("s0"); }
+
+  ValueId add(Origin origin) {
+    Value value;
+    value.name = "v" + std::to_string(program_.values.size());
+    value.origin = origin;
+    value.memory = static_cast<ValueId>(program_.values.size());
+    value.sizes = {rows_};
+    if (origin == Origin::kParameter || origin == Origin::kBuffer) {
+      value.weight = static_cast<int>(program_.weights.size());
+      program_.weights.emplace_back();
+      program_.weights.back().name = value.name;
+    }
+    program_.values.push_back(value);
+    return value.memory;
+  }
+  ValueId input() {
+    program_.inputs.push_back(add(Origin::kInput));
+    return program_.inputs.back();
+  }
+  // Adds a node that reads `reads`, and returns its result.
+  ValueId node(std::vector<ValueId> reads, std::vector<ValueId> writes = {}) {
+    Node node;
+    node.target = "node " + std::to_string(program_.nodes.size());
+    node.reads = std::move(reads);
+    node.writes = std::move(writes);
+    const ValueId result = add(Origin::kNode);
+    node.results.push_back({false, {result}});
+    program_.nodes.push_back(std::move(node));
+    return result;
+  }
+  // Adds a node that reads the rows of a tensor.
+  ValueId size_of(ValueId tensor) {
+    const ValueId result = node({tensor});
+    program_.nodes.back().is_size = true;
+    program_.values[result].is_tensor = false;
+    program_.values[result].extent = rows_;
+    return result;
+  }
+  Program& finish(ValueId output) {
+    program_.outputs = {output};
+    analyze(program_, /*keep_random=*/true);
+    EXPECT_EQ(program_.problems, std::vector<std::string>());
+    return program_;
+  }
+
+  Program program_;
+  Extent rows_;
+};
+
+TEST(PlanTest, AChainIsCutEverywhere) {
+  Draft draft;
+  ValueId x = draft.input();
+  for (int k = 0; k < 4; ++k) x = draft.node({x});
+  const Program& program = draft.finish(x);
+  EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, 1, 1, 1}));
+  const auto plans = plan_layers(program, 1);
+  ASSERT_EQ(plans.size(), 4u);
+  for (std::size_t k = 0; k < 4; ++k) {
+    EXPECT_EQ(plans[k].nodes, std::vector<int>{static_cast<int>(k)});
+    EXPECT_EQ(plans[k].inputs.size(), 1u);
+  }
+  EXPECT_EQ(plan_layers(program, 0).size(), 1u);
+}
+
+TEST(PlanTest, AShortSkipCountsAndALongOneDoesNot) {
+  for (const int length : {20, 200}) {
+    Draft draft;
+    const ValueId input = draft.input();
+    const ValueId mask = draft.input();
+    ValueId x = input;
+    for (int k = 0; k < length; ++k) x = draft.node({x, mask});
+    const Program& program = draft.finish(x);
+    const bool is_long = length == 200;
+    EXPECT_EQ(crossings(program)[5], is_long ? 1 : 2);
+    const auto plans = plan_layers(program, 1);
+    ASSERT_EQ(plans.size(), is_long ? 200u : 1u);
+    if (!is_long) continue;
+    // From one user to the next.
+    EXPECT_EQ(plans[0].pops.size(), 0u);
+    EXPECT_EQ(plans[0].stashes.size(), 1u);
+    EXPECT_EQ(plans[199].pops.size(), 1u);
+    EXPECT_EQ(plans[199].pops[0].hop, 198);
+    EXPECT_EQ(plans[199].stashes.size(), 0u);
+  }
+}
+
+TEST(PlanTest, ATensorThatChangesLaterDoesNotCross) {
+  Draft draft;
+  const ValueId a = draft.node({draft.input()});
+  const ValueId b = draft.node({a}, {a});  // in place
+  draft.program_.values[b].memory = a;
+  const ValueId c = draft.node({b});
+  const Program& program = draft.finish(c);
+  EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, 1}));
+}
+
+TEST(PlanTest, UsesOfAChangingBufferStayTogether) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  ValueId x = draft.node({draft.input(), buffer});
+  x = draft.node({x});
+  const ValueId changed = draft.node({buffer, x}, {buffer});
+  draft.program_.values[changed].memory = buffer;
+  x = draft.node({x});
+  const Program& program = draft.finish(x);
+  EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, kNoCut, 1}));
+}
+
+TEST(AnalysisTest, AnInputThatChangesIsRefused) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId changed = draft.node({input}, {input});
+  draft.program_.values[changed].memory = input;
+  draft.program_.outputs = {changed};
+  analyze(draft.program_, /*keep_random=*/true);
+  EXPECT_EQ(draft.program_.problems,
+            std::vector<std::string>{
+                "node '' (node 0) changes the input 'v0' in place; clone() the "
+                "input in forward()"});
+}
+
+TEST(AnalysisTest, OutputsNeedTheRowsInTheFirstDimensionOnly) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId loss = draft.node({input});
+  const ValueId square = draft.node({input});
+  const ValueId good = draft.node({input});
+  draft.program_.values[loss].sizes = {};
+  draft.program_.values[square].sizes = {draft.rows_, draft.rows_};
+  draft.program_.outputs = {loss, square, good};
+  analyze(draft.program_, /*keep_random=*/true);
+  ASSERT_EQ(draft.program_.problems.size(), 2u);
+  EXPECT_EQ(draft.program_.problems[0],
+            "output 'v1' has no dimension 0, as a loss that is computed in the "
+            "model, so the outputs of micro-batches cannot be concatenated; "
+            "choose other outputs with ExportedOptions::outputs");
+  EXPECT_NE(draft.program_.problems[1].find("in dimension 1, too"),
+            std::string::npos);
+}
+
+TEST(AnalysisTest, AnAssignmentMovesToTheLastUseOfItsBuffer) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId a = draft.node({draft.input(), buffer});
+  const ValueId b = draft.node({a});
+  const ValueId c = draft.node({b});
+  draft.node({buffer, a}, {buffer});
+  draft.program_.nodes.back().target = "torch.ops.aten.copy_.default";
+  const Program& program = draft.finish(c);
+  ASSERT_EQ(program.nodes.size(), 4u);
+  EXPECT_EQ(program.nodes[1].target, "torch.ops.aten.copy_.default");
+  EXPECT_FALSE(program.nodes[1].needed);
+  EXPECT_TRUE(program.nodes[2].needed);
+  EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, 1, 1}));
+}
+
+TEST(PlanTest, ASizeComesFromATensorThatCrosses) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId rows = draft.size_of(input);
+  const ValueId a = draft.node({input});
+  const ValueId b = draft.node({a});
+  draft.program_.values[b].sizes = {};  // a scalar
+  const ValueId c = draft.node({b});
+  const ValueId d = draft.node({c, rows});
+  const Program& program = draft.finish(d);
+  // `b` crosses before node 3, and does not have the rows.
+  EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, 1, 1, kNoCut, 1}));
+  const auto plans = plan_layers(program, 1);
+  ASSERT_EQ(plans.size(), 3u);
+  ASSERT_EQ(plans[2].sizes.size(), 1u);
+  EXPECT_EQ(plans[2].sizes[0].tensor, c);
+}
+
+TEST(PlanTest, ASliceWithAGradientDoesNotCross) {
+  for (const bool has_gradient : {false, true}) {
+    Draft draft;
+    const ValueId weight = draft.add(Origin::kParameter);
+    draft.program_.weights[0].requires_grad = has_gradient;
+    const ValueId a = draft.node({draft.input(), weight});
+    draft.program_.values[a].dense = false;
+    const Program& program = draft.finish(draft.node({a}));
+    EXPECT_EQ(crossings(program)[1], has_gradient ? kNoCut : 1);
+  }
+}
+
+TEST(PlanTest, AParameterBelongsToItsFirstLayer) {
+  Draft draft;
+  const ValueId weight = draft.add(Origin::kParameter);
+  ValueId x = draft.node({draft.input(), weight});
+  x = draft.node({x});
+  x = draft.node({x, weight});
+  const auto plans = plan_layers(draft.finish(x), 1);
+  ASSERT_EQ(plans.size(), 3u);
+  EXPECT_EQ(plans[0].weights, std::vector<ValueId>{weight});
+  EXPECT_EQ(plans[0].stashes.size(), 1u);
+  EXPECT_EQ(plans[2].weights.size(), 0u);
+  EXPECT_EQ(plans[2].pops.size(), 1u);
+}
+
+TEST(PlanTest, ConstantsAreComputedInEachLayer) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId table = draft.node({buffer});
+  ValueId x = draft.node({draft.input(), table});
+  x = draft.node({x, table});
+  const auto plans = plan_layers(draft.finish(x), 1);
+  ASSERT_EQ(plans.size(), 2u);
+  for (const LayerPlan& each : plans) {
+    EXPECT_EQ(each.constants, std::vector<int>{0});
+    EXPECT_EQ(each.weights, std::vector<ValueId>{buffer});
+  }
+}
+
+TEST(PlanTest, TheNormOfAnMlpIsOneLayer) {
+  Archive archive("exported/testdata/mlp.pt2");
+  Program program = read_program(archive, {});
+  analyze(program, true);
+  // linear, num_batches_tracked.add_, batch_norm, relu, dropout, ...
+  EXPECT_EQ(crossings(program),
+            (std::vector<int>{kNoCut, 1, kNoCut, 1, 1, 1, 1, 1}));
+}
+
+TEST(LayerNamesTest, NamesHaveNoDotsAndAreUnique) {
+  EXPECT_EQ(layer_names({"a.b", "a.b", "c", "a_b", "a.b"}),
+            (std::vector<std::string>{"a_b", "a_b_2", "c", "a_b_3", "a_b_4"}));
+}
+
+}  // namespace
+}  // namespace gpipe::exported

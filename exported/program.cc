@@ -1,0 +1,36 @@
+#include "exported/program.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace gpipe::exported {
+
+std::string place_of(const Node& node) {
+  std::string text = "node '" + node.name + "' (" + node.target + ")";
+  if (!node.module.empty()) text += " of module '" + node.module + "'";
+  if (!node.source.empty()) text += ", " + node.source;
+  return text;
+}
+
+const Extent* size_extent(const Program& program, const Node& node) {
+  if (!node.is_size || node.reads.size() != 1 || node.results.size() != 1 ||
+      node.results[0].values.size() != 1) {
+    return nullptr;
+  }
+  const ValueId id = node.results[0].values[0];
+  if (id == kNoValue || !program.values[id].extent) return nullptr;
+  return &*program.values[id].extent;
+}
+
+std::string operator_name(const Node& node) {
+  std::string name = node.target;
+  constexpr const char kPrefix[] = "torch.ops.";
+  constexpr std::size_t kLength = sizeof kPrefix - 1;
+  if (name.compare(0, kLength, kPrefix) == 0) {
+    name.erase(0, kLength);
+    name.erase(std::min(name.rfind('.'), name.size()));
+  }
+  return name;
+}
+
+}  // namespace gpipe::exported

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Writes the models of the tests: NAME.pt2, and beside it NAME.safetensors with what
+Python computes with exported.module() on one thread:
+
+    python3 exported/testdata/make.py exported/testdata [NAME...]
+
+Needs torch and safetensors. The tensors of NAME.safetensors, after one training step
+with torch.manual_seed(7) and the loss sum over i of (output.i * weight.i).sum():
+
+    input.i       an input
+    output.i      an output
+    weight.i      the factor of an output in the loss
+    grad.NAME     the gradient of a parameter
+    buffer.NAME   a buffer after the step
+    eval.i        an output of the model in eval mode, before the step
+
+The metadata name the machine, because the bits depend on the CPU.
+"""
+import copy
+import os
+import re
+import sys
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+torch.set_num_threads(1)
+
+
+class Block(nn.Module):
+    """A transformer block, with an optional mask for the attention."""
+
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x, mask=None):
+        rows, length, width = x.shape
+        q, k, v = (y.view(rows, length, self.heads, width // self.heads).transpose(1, 2)
+                   for y in self.qkv(self.norm1(x)).chunk(3, dim=-1))
+        y = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None,
+            dropout_p=self.dropout if self.training else 0.0)
+        x = x + self.drop(self.out(y.transpose(1, 2).reshape(rows, length, width)))
+        return x + self.drop(self.down(functional.gelu(self.up(self.norm2(x)))))
+
+
+class Gpt(nn.Module):
+    """A language model whose output layer has the weight of the token embedding."""
+
+    def __init__(self, dropout, words=31, width=16, context=12):
+        super().__init__()
+        self.token, self.position = nn.Embedding(words, width), nn.Embedding(context, width)
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(width, 2, dropout) for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+        self.head.weight = self.token.weight
+
+    def forward(self, ids):
+        x = self.token(ids) + self.position(torch.arange(ids.shape[1], device=ids.device))
+        x = self.drop(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Masked(nn.Module):
+    """An encoder with a padding mask as its second input, and two outputs."""
+
+    def __init__(self, words=23, width=16):
+        super().__init__()
+        self.token = nn.Embedding(words, width)
+        self.blocks = nn.ModuleList(Block(width, 2, 0.0) for _ in range(3))
+        self.pooled, self.head = nn.Linear(width, 3), nn.Linear(width, words)
+
+    def forward(self, ids, valid):
+        mask = valid[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
+        x = self.token(ids)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(x), self.pooled(x[:, 0]).tanh()
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(6, 10, num_layers=2, batch_first=True)
+        self.head = nn.Linear(10, 4)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class UNet(nn.Module):
+    """A U-Net of depth 2, whose outer skip lives over nearly the whole model."""
+
+    def __init__(self, width=3, depth=2):
+        super().__init__()
+        self.stem = nn.Conv2d(2, width, 3, padding=1)
+        self.down = nn.ModuleList(self.convs(width << k, width << (k + 1)) for k in range(depth))
+        self.middle = self.convs(width << depth, width << depth)
+        self.up = nn.ModuleList(self.convs(3 * (width << k), width << k)
+                                for k in reversed(range(depth)))
+        self.head = nn.Conv2d(width, 1, 1)
+
+    @staticmethod
+    def convs(before, after):
+        return nn.Sequential(nn.Conv2d(before, after, 3, padding=1, bias=False),
+                             nn.BatchNorm2d(after), nn.ReLU(inplace=True),
+                             nn.Conv2d(after, after, 3, padding=1), nn.ReLU())
+
+    def forward(self, x):
+        x = self.stem(x)
+        skips = []
+        for down in self.down:
+            skips.append(x)
+            x = down(functional.max_pool2d(x, 2))
+        x = self.middle(x)
+        for up in self.up:
+            x = functional.interpolate(x, scale_factor=2.0, mode="nearest")
+            x = up(torch.cat([x, skips.pop()], dim=1))
+        return self.head(x)
+
+
+class Regions(nn.Module):
+    """Regions without gradients, with autocast and with checkpointing, an assigned
+    buffer, and arithmetic on sizes."""
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(width, width) for _ in range(3))
+        self.head = nn.Linear(width, 5)
+        self.register_buffer("average", torch.zeros(width))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("scale", torch.ones(width), persistent=False)
+
+    def forward(self, x):
+        self.calls += 1
+        x = self.first(x) * self.scale
+        with torch.no_grad():
+            self.average = 0.9 * self.average + 0.1 * x.mean(0)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = functional.gelu(self.second(x))
+        x = x.float() / (x.shape[0] + 1) ** 0.5
+        x = x + checkpoint(self.third, x, use_reentrant=False).sigmoid()
+        return self.head(x.masked_fill(x > 4.0, float("-inf")).clamp_min(-8.0))
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.25),
+                         nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3))
+
+
+def mask_of(rows, length):
+    return torch.arange(length)[None, :] < torch.arange(rows)[:, None] % length + 1
+
+
+def tiny():
+    return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5))
+
+
+MODELS = {
+    "tiny": (tiny, lambda: (torch.randn(4, 2),)),
+    "mlp": (mlp, lambda: (torch.randn(8, 10),)),
+    "gpt": (lambda: Gpt(0.1), lambda: (torch.randint(0, 31, (8, 12)),)),
+    "masked": (Masked, lambda: (torch.randint(0, 23, (8, 9)), mask_of(8, 9))),
+    "lstm": (Recurrent, lambda: (torch.randn(8, 5, 6),)),
+    "unet": (UNet, lambda: (torch.randn(8, 2, 8, 8),)),
+    "regions": (Regions, lambda: (torch.randn(8, 12),)),
+}
+
+
+def shorten_paths(exported):
+    """Removes the folders of this machine from the stack traces."""
+    for module in exported.graph_module.modules():
+        for node in getattr(module, "graph", torch.fx.Graph()).nodes:
+            trace = node.meta.get("stack_trace")
+            if trace:
+                node.meta["stack_trace"] = re.sub(
+                    r'File "[^"]*?(site-packages/[^"]*|[^"/]*)"', r'File "\1"', trace)
+
+
+def tensors(outputs):
+    return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+
+
+def cpu_name():
+    with open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return ""
+
+
+def main(folder, names):
+    for name in names or MODELS:
+        make_model, make_inputs = MODELS[name]
+        torch.manual_seed(1)
+        model, inputs = make_model().train(), make_inputs()
+        dynamic = tuple({0: torch.export.Dim("batch", min=1, max=4096)} for _ in inputs)
+        exported = torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=False)
+        shorten_paths(exported)
+        torch.export.save(exported, os.path.join(folder, name + ".pt2"))
+
+        found = {f"input.{i}": each for i, each in enumerate(inputs)}
+        evaluated = copy.deepcopy(model).eval()
+        with torch.no_grad():
+            found |= {f"eval.{i}": y for i, y in enumerate(tensors(evaluated(*inputs)))}
+        module = exported.module()
+        torch.manual_seed(7)
+        outputs = tensors(module(*inputs))
+        weights = [torch.randn(y.shape) for y in outputs]
+        sum((y * w).sum() for y, w in zip(outputs, weights)).backward()
+        found |= {f"output.{i}": y.detach() for i, y in enumerate(outputs)}
+        found |= {f"weight.{i}": w for i, w in enumerate(weights)}
+        found |= {f"grad.{k}": p.grad for k, p in module.named_parameters()
+                  if p.grad is not None}
+        found |= {f"buffer.{k}": b for k, b in module.named_buffers()}
+        path = os.path.join(folder, name + ".safetensors")
+        save_file({k: v.contiguous().clone() for k, v in found.items()}, path,
+                  {"torch": torch.__version__.split("+")[0], "cpu": cpu_name(),
+                   "capability": torch.backends.cpu.get_cpu_capability()})
+        print(name, len(exported.graph.nodes), "nodes", os.path.getsize(path), "bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,63 @@
+// The models that make.py writes, and training steps with them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "exported/exported.h"
+#include "weights/state_dict.h"
+
+namespace gpipe::testing {
+
+// Returns the path of exported/testdata/NAME.
+std::string example_file(const std::string& name);
+
+// The tensors of NAME.safetensors, see exported/testdata/make.py.
+struct Example {
+  std::string path;  // of NAME.pt2
+  std::vector<at::Tensor> inputs, outputs, weights, evaluated;
+  StateDict grads, buffers;  // by Python's names
+  // Whether this machine and this LibTorch computed them, so that the bits must
+  // be equal.
+  bool made_here = false;
+};
+Example read_example(const std::string& name);
+
+// The names of all examples.
+const std::vector<std::string>& example_names();
+
+// The results of a training step.
+struct ExportedStep {
+  std::vector<at::Tensor> outputs;
+  StateDict grads, buffers;  // by Python's names
+};
+
+// Returns the results of the step that gave `outputs`.
+ExportedStep step_of(const ExportedModel& model,
+                     const std::vector<at::Tensor>& outputs);
+
+// Calls `module`, a Sequential or a GPipe, with one tensor or with a vector.
+template <typename Module>
+std::vector<at::Tensor> call(Module& module,
+                             const std::vector<at::Tensor>& inputs) {
+  if (inputs.size() == 1) {
+    return {module->template forward<at::Tensor>(inputs[0])};
+  }
+  return module->template forward<std::vector<at::Tensor>>(inputs);
+}
+
+// Returns the loss of make.py: the sum of all outputs times `weights`.
+at::Tensor loss_of(const std::vector<at::Tensor>& outputs,
+                   const std::vector<at::Tensor>& weights);
+
+// Returns "" if both have the same bits in all outputs, gradients and buffers,
+// else the first difference. `tolerance`: of each element, relative to the
+// largest one of its tensor; 0 for equal bits.
+std::string difference(const ExportedStep& a, const ExportedStep& b,
+                       double tolerance = 0);
+
+}  // namespace gpipe::testing

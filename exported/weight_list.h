@@ -1,0 +1,23 @@
+// The list of weights in an archive, and their values.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "exported/archive.h"
+#include "exported/program.h"
+
+namespace gpipe::exported {
+
+// Returns the weights and constants of an archive, without their values.
+// Weights with equal bytes, sizes and strides are tied. Throws c10::ValueError
+// if an entry is damaged, reaches beyond its record, or is pickled.
+std::vector<Weight> read_weight_list(Archive& archive);
+
+// Returns a tensor on the CPU with the values of a weight. It owns its memory.
+// Throws c10::ValueError if the archive lacks the record, or if the record is
+// too small.
+at::Tensor read_weight(Archive& archive, const Weight& weight);
+
+}  // namespace gpipe::exported

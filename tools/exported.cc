@@ -1,0 +1,184 @@
+// Shows what is in a file of Python's torch.export.save: inputs, outputs,
+// weights, layers, what crosses between them, and why it cannot run if it
+// cannot.
+//
+//   ./bazelw run //tools:exported -- --in=/a/model.pt2
+//   ./bazelw run //tools:exported -- --in=/a/model.pt2 --max_crossing=2
+#include <c10/util/Exception.h>
+#include <gflags/gflags.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <iostream>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "exported/analysis.h"
+#include "exported/archive.h"
+#include "exported/layer_names.h"
+#include "exported/plan.h"
+#include "exported/program.h"
+#include "exported/program_reader.h"
+#include "gpipe/program/flags.h"
+#include "gpipe/program/working_directory.h"
+#include "gpipe/text/columns.h"
+#include "gpipe/text/units.h"
+
+DEFINE_string(in, "", "The file to read, as torch.export.save writes it.");
+DEFINE_int64(max_crossing, 4,
+             "The largest number of tensors that may cross between layers, as "
+             "in ExportedOptions.");
+
+namespace {
+
+using gpipe::exported::analyze;
+using gpipe::exported::Archive;
+using gpipe::exported::crossings;
+using gpipe::exported::kNoCut;
+using gpipe::exported::layer_names;
+using gpipe::exported::layer_path;
+using gpipe::exported::LayerPlan;
+using gpipe::exported::plan_layers;
+using gpipe::exported::Program;
+using gpipe::exported::Range;
+using gpipe::exported::read_program;
+using gpipe::exported::Value;
+using gpipe::exported::ValueId;
+using gpipe::exported::Weight;
+using Table = std::vector<std::vector<std::string>>;
+
+// Returns "float32 [s77, 10]" or the like.
+std::string shape_of(const Program& program, ValueId id) {
+  const Value& value = program.values[id];
+  std::string text =
+      value.dtype ? std::string(c10::toString(*value.dtype)) + " [" : "[";
+  for (std::size_t k = 0; k < value.sizes.size(); ++k) {
+    text += (k ? ", " : "") + program.symbols.text(value.sizes[k]);
+  }
+  return text + "]";
+}
+
+void print_values(const Program& program, const char* title,
+                  const std::vector<ValueId>& values) {
+  std::cout << title << "\n";
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    std::cout << "  " << k << "  " << program.values[values[k]].name << "  "
+              << shape_of(program, values[k]) << "\n";
+  }
+}
+
+void print_ranges(const Program& program) {
+  for (int k = 0; k < program.symbols.size(); ++k) {
+    const Range& range = program.symbols.range(k);
+    if (range.most == std::numeric_limits<int64_t>::max()) continue;
+    std::cout << "  " << program.symbols.name(k) << ": " << range.least
+              << " to " << range.most << "\n";
+  }
+}
+
+double bytes_of(const Weight& weight) {
+  double bytes = static_cast<double>(c10::elementSize(weight.dtype));
+  for (const int64_t each : weight.sizes) bytes *= static_cast<double>(each);
+  return bytes;
+}
+
+void print_weights(const Program& program) {
+  int64_t parameters = 0, buffers = 0, tied = 0;
+  double bytes = 0;
+  for (std::size_t k = 0; k < program.weights.size(); ++k) {
+    const Weight& weight = program.weights[k];
+    if (weight.tied_to != static_cast<int>(k)) {
+      ++tied;
+      continue;
+    }
+    ++(weight.is_parameter ? parameters : buffers);
+    bytes += bytes_of(weight);
+  }
+  std::cout << "weights\n  " << parameters << " parameters, " << buffers
+            << " buffers and constants, " << gpipe::bytes_text(bytes) << "; "
+            << tied << " further names of tied weights\n";
+}
+
+void print_layers(const Program& program) {
+  const auto plans = plan_layers(program, FLAGS_max_crossing);
+  std::vector<std::string> paths;
+  for (const LayerPlan& each : plans) {
+    paths.push_back(layer_path(program, each));
+  }
+  const auto names = layer_names(paths);
+  Table table = {{"layer", "name", "nodes", "weights", "in", "popped"}};
+  for (std::size_t k = 0; k < plans.size(); ++k) {
+    double bytes = 0;
+    for (const ValueId each : plans[k].weights) {
+      bytes += bytes_of(program.weights[program.values[each].weight]);
+    }
+    table.push_back(
+        {std::to_string(k), names[k], std::to_string(plans[k].nodes.size()),
+         gpipe::bytes_text(bytes), std::to_string(plans[k].inputs.size()),
+         std::to_string(plans[k].pops.size())});
+  }
+  std::cout << "layers, with the tensors that come in from the layer before "
+               "and as skip tensors\n";
+  for (const auto& line : gpipe::align_columns(table, "rlrrrr")) {
+    std::cout << line << "\n";
+  }
+}
+
+// Prints how many places there are for each number of crossing tensors.
+void print_crossings(const Program& program) {
+  std::map<int, int> places;
+  for (const int each : crossings(program)) ++places[each];
+  std::cout << "places to cut, by the tensors that cross\n";
+  for (const auto& [count, number] : places) {
+    if (count != kNoCut) {
+      std::cout << "  " << count << ": " << number << "\n";
+    }
+  }
+  std::cout << "  none: " << places[kNoCut] << "\n";
+}
+
+int show(const std::string& path) {
+  Archive archive(path);
+  Program program = read_program(archive, {});
+  analyze(program, /*keep_random=*/true);
+  std::cout << path << ", PyTorch " << program.torch_version << ", "
+            << program.nodes.size() << " nodes\n";
+  print_values(program, "inputs", program.inputs);
+  print_ranges(program);
+  print_values(program, "outputs", program.outputs);
+  print_weights(program);
+  if (!program.problems.empty()) {
+    std::cout << "cannot run, because\n";
+    for (const auto& each : program.problems) std::cout << "  " << each << "\n";
+    return 1;
+  }
+  print_crossings(program);
+  print_layers(program);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    gpipe::enter_working_directory();
+    if (!gpipe::read_flags(
+            &argc, &argv,
+            "Shows inputs, outputs, weights and layers of an exported program. "
+            "Ends with status 1 if the program cannot run as a pipeline.",
+            "tools/exported")) {
+      return 0;
+    }
+    TORCH_CHECK_VALUE(!FLAGS_in.empty(), "give a file to read with --in");
+    return show(FLAGS_in);
+  } catch (const c10::Error& error) {
+    std::cerr << "exported: " << FLAGS_in << " "
+              << error.what_without_backtrace() << "\n";
+  } catch (const std::exception& error) {
+    std::cerr << "exported: " << error.what() << "\n";
+  }
+  return 1;
+}
