@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <map>
 
 #include "exported/exported.h"
@@ -22,6 +23,9 @@ using testing::read_example;
 using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kMicrobatches = 4;
+
+// The weight that two layers of "gpt" use.
+constexpr char kTied[] = "token.weight";
 
 // Their random numbers come from other generators than without a pipeline.
 bool is_random(const std::string& name) {
@@ -115,13 +119,22 @@ class ExportedPipelinesTest : public ::testing::TestWithParam<const char*> {
   void SetUp() override { at::set_num_threads(1); }
 };
 
+// Returns how many partitions to try, at most 4.
+std::vector<int> partitions(const Example& example, int first) {
+  const auto layers =
+      static_cast<int>(load_exported(example.path).layers->size());
+  std::vector<int> counts;
+  for (int k = first; k <= std::min(4, layers); ++k) counts.push_back(k);
+  return counts;
+}
+
 TEST_P(ExportedPipelinesTest, ForwardHasTheBitsOfNoPipeline) {
   const Example example = read_example(GetParam());
   const ExportedStep expected =
       is_random(GetParam())
           ? forward_and_backward(example, 1, Checkpoint::kNever)
           : without_pipeline(example, /*reverse=*/true, 1);
-  for (const int64_t parts : {1, 2, 3, 4}) {
+  for (const int parts : partitions(example, 1)) {
     for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
       EXPECT_EQ(
           difference(forward_and_backward(example, parts, mode), expected), "")
@@ -138,16 +151,23 @@ TEST_P(ExportedPipelinesTest, SchedulesHaveTheBitsOfNoPipeline) {
           ? train_step(example, 1, Checkpoint::kNever,
                        fill_drain(1, kMicrobatches))
           : without_pipeline(example, /*reverse=*/false, 1 / rows);
-  for (const int parts : {2, 3, 4}) {
+  for (const int parts : partitions(example, 2)) {
     const std::map<std::string, Schedule> schedules = {
         {"fill-drain", fill_drain(parts, kMicrobatches)},
         {"1F1B", one_forward_one_backward(parts, kMicrobatches)},
         {"ZB-H1", zero_bubble_h1(parts, kMicrobatches)}};
     for (const auto& [name, schedule] : schedules) {
       for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
-        EXPECT_EQ(
-            difference(train_step(example, parts, mode, schedule), expected),
-            "")
+        ExportedStep step = train_step(example, parts, mode, schedule);
+        ExportedStep same = expected;
+        if (name == "ZB-H1" && std::string(GetParam()) == "gpt") {
+          // The order of the sum over a weight's uses may differ, see
+          // runtime/cell/split_backward.h.
+          EXPECT_EQ(difference(step, same, 1e-6), "");
+          step.grads.erase(kTied);
+          same.grads.erase(kTied);
+        }
+        EXPECT_EQ(difference(step, same), "")
             << name << ", " << parts << " partitions, " << to_string(mode);
       }
     }
