@@ -113,13 +113,7 @@ torch::nn::ModuleHolder<
     FirstOutputImpl<typename detail::module_type<Layer>::type>>
 first_output(const Layer& layer) {
   using Impl = FirstOutputImpl<typename detail::module_type<Layer>::type>;
-  if constexpr (std::is_base_of_v<torch::detail::ModuleHolderIndicator,
-                                  Layer>) {
-    TORCH_CHECK_VALUE(!layer.is_empty(), "first_output() got a null layer");
-  } else {
-    TORCH_CHECK_VALUE(layer, "first_output() got a null layer");
-  }
-  return std::make_shared<Impl>(*detail::pointer_to(layer));
+  return std::make_shared<Impl>(detail::module_in(layer, "first_output()"));
 }
 
 }  // namespace gpipe

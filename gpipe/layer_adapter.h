@@ -1,6 +1,7 @@
 // Parts of adapters for layers, such as Recomputed and first_output().
 #pragma once
 
+#include <c10/util/Exception.h>
 #include <torch/nn/pimpl.h>
 
 #include <memory>
@@ -34,14 +35,18 @@ struct module_type<std::shared_ptr<Impl>> {
   using type = Impl;
 };
 
+// Returns the module of `layer`. Throws c10::ValueError, with the name `caller`
+// of a function, if `layer` is null.
 template <typename Impl>
-const std::shared_ptr<Impl>& pointer_to(const std::shared_ptr<Impl>& layer) {
-  return layer;
+const Impl& module_in(const std::shared_ptr<Impl>& layer, const char* caller) {
+  TORCH_CHECK_VALUE(layer, caller, " got a null layer");
+  return *layer;
 }
 template <typename Impl>
-const std::shared_ptr<Impl>& pointer_to(
-    const torch::nn::ModuleHolder<Impl>& layer) {
-  return layer.ptr();
+const Impl& module_in(const torch::nn::ModuleHolder<Impl>& layer,
+                      const char* caller) {
+  TORCH_CHECK_VALUE(!layer.is_empty(), caller, " got a null layer");
+  return *layer;
 }
 
 // Returns `layer`, whose copies have its name. A module finds its name by its

@@ -127,18 +127,9 @@ class Recomputed
  public:
   // Throws c10::ValueError if `layer` is null.
   explicit Recomputed(const Layer& layer)
-      : torch::nn::ModuleHolder<RecomputedImpl<Impl>>(make(layer)) {}
-
- private:
-  static std::shared_ptr<RecomputedImpl<Impl>> make(const Layer& layer) {
-    if constexpr (std::is_base_of_v<torch::detail::ModuleHolderIndicator,
-                                    Layer>) {
-      TORCH_CHECK_VALUE(!layer.is_empty(), "Recomputed() got a null layer");
-    } else {
-      TORCH_CHECK_VALUE(layer, "Recomputed() got a null layer");
-    }
-    return std::make_shared<RecomputedImpl<Impl>>(*detail::pointer_to(layer));
-  }
+      : torch::nn::ModuleHolder<RecomputedImpl<Impl>>(
+            std::make_shared<RecomputedImpl<Impl>>(
+                detail::module_in(layer, "Recomputed()"))) {}
 };
 
 }  // namespace gpipe

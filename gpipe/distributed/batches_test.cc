@@ -22,14 +22,17 @@
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/mask_layers.h"
 #include "gpipe/testing/tokens.h"
 
 namespace gpipe {
 namespace {
 
+using testing::AddMask;
 using testing::argument;
 using testing::check;
 using testing::cut;
+using testing::EndMask;
 using testing::error_of;
 using testing::expect_all_ok;
 using testing::kIgnored;
@@ -38,16 +41,10 @@ using testing::Ranks;
 using testing::Sequences;
 using testing::Setting;
 using testing::settings;
+using testing::token_loss;
 using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
-
-WeightedLoss token_loss(const Tensor& logits, const Tensor& target) {
-  const Tensor counts = target != kIgnored;
-  return {testing::token_loss_sum(logits, target),
-          counts.sum(),
-          {{"correct", (logits.argmax(-1) == target).sum()}}};
-}
 
 DistributedPipeline pipeline_for(const std::shared_ptr<World>& world,
                                  nn::Sequential model, const Setting& setting,
@@ -236,26 +233,12 @@ const RankProgramEntry kMeans("means", [] {
   return 0;
 });
 
-struct AddMaskImpl : nn::Module {
-  std::tuple<Tensor, Tensor> forward(std::tuple<Tensor, Tensor> value) {
-    auto& [x, mask] = value;
-    return {x * 2 + mask, mask};
-  }
-};
-TORCH_MODULE(AddMask);
-struct TakeFirstImpl : nn::Module {
-  Tensor forward(std::tuple<Tensor, Tensor> value) {
-    return std::get<0>(value) + std::get<1>(value);
-  }
-};
-TORCH_MODULE(TakeFirst);
-
 // An unsplit mask crosses each boundary once a step, also when messages are
 // predicted.
 const RankProgramEntry kUnsplit("unsplit", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
-  const auto model = nn::Sequential(AddMask(), AddMask(), TakeFirst());
+  const auto model = nn::Sequential(AddMask(), AddMask(), EndMask());
   DistributedPipeline pipeline(model,
                                DistributedOptions({1, 1, 1})
                                    .unsplit({1})

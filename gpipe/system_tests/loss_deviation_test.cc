@@ -86,12 +86,8 @@ Tensor sum_per_row(const Tensor& logits, const Tensor& target) {
   return testing::token_loss_sum(logits, target) / target.size(0);
 }
 
-WeightedLoss weighted(const Tensor& logits, const Tensor& target) {
-  return {testing::token_loss_sum(logits, target), (target != kIgnored).sum()};
-}
-
 WeightedLoss weighted_over_1024(const Tensor& logits, const Tensor& target) {
-  const WeightedLoss loss = weighted(logits, target);
+  const WeightedLoss loss = testing::token_loss(logits, target);
   return {loss.sum / 1024, loss.weight / 1024.};
 }
 
@@ -184,11 +180,11 @@ TEST(LossDeviation, IsRoundingAloneForWeightedLossesAndLargeForMeans) {
   EXPECT_NEAR(line("sum / rows", 8, with(sum_per_row, 8)),
               static_cast<double>(valid(targets)) / kRows - 1, 1e-9);
 
-  EXPECT_LT(line("WeightedLoss", 4, with(weighted, 4)), 1e-13);
-  EXPECT_LT(line("WeightedLoss", 8, with(weighted, 8)), 1e-13);
+  EXPECT_LT(line("WeightedLoss", 4, with(testing::token_loss, 4)), 1e-13);
+  EXPECT_LT(line("WeightedLoss", 8, with(testing::token_loss, 8)), 1e-13);
   const Outcome parts =
       step(testing::token_model(), Microbatches<Tensor>{sequences.tokens},
-           Microbatches<Tensor>{sequences.targets}, weighted, 8);
+           Microbatches<Tensor>{sequences.targets}, testing::token_loss, 8);
   EXPECT_LT(line("WeightedLoss, Microbatches without padding", 8, parts),
             1e-13);
 }
@@ -202,7 +198,8 @@ Outcome step_of_parts(torch::nn::Sequential model, Loss loss) {
 }
 
 TEST(LossDeviation, AConstantInSumAndWeightChangesNoBit) {
-  const Outcome one = step_of_parts(testing::token_model(), weighted);
+  const Outcome one =
+      step_of_parts(testing::token_model(), testing::token_loss);
   const Outcome other =
       step_of_parts(testing::token_model(), weighted_over_1024);
   EXPECT_EQ(one.loss, other.loss);
@@ -218,8 +215,10 @@ TEST(LossDeviation, AConstantKeepsScaledSumsFiniteInHalfPrecision) {
     const AutocastScope autocast(torch::kCPU, torch::kHalf);
     return step_of_parts(model, scaler.scaled(loss)).grads / kScale;
   };
-  EXPECT_FALSE(grads(weighted).isfinite().all().template item<bool>());
-  const Tensor expected = step_of_parts(testing::token_model(), weighted).grads;
+  EXPECT_FALSE(
+      grads(testing::token_loss).isfinite().all().template item<bool>());
+  const Tensor expected =
+      step_of_parts(testing::token_model(), testing::token_loss).grads;
   EXPECT_LT(deviation(grads(weighted_over_1024), expected), 0.01);
 }
 

@@ -22,30 +22,27 @@
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/mask_layers.h"
 #include "gpipe/testing/tokens.h"
 #include "training/grad_scaler.h"
 
 namespace gpipe {
 namespace {
 
+using testing::AddMask;
 using testing::cut;
 using testing::device;
 using testing::devices;
+using testing::EndMask;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kIgnored;
 using testing::Sequences;
+using testing::token_loss;
 using torch::Tensor;
 namespace nn = torch::nn;
 
 constexpr int kMicrobatches = 8;
-
-WeightedLoss token_loss(const Tensor& logits, const Tensor& target) {
-  const Tensor counts = target != kIgnored;
-  return {testing::token_loss_sum(logits, target),
-          counts.sum(),
-          {{"correct", (logits.argmax(-1) == target).sum()}}};
-}
 
 // Returns `all` on the device of the first partition.
 Microbatches<Tensor> parts_of(const std::vector<Tensor>& all) {
@@ -291,24 +288,9 @@ TEST(MicrobatchesTest, GradientsReachTheTensorsOfEachPart) {
       leaves[1].grad().cpu().equal(leaves[0].grad()[0].cpu().view({1, 2}) * 2));
 }
 
-// x + mask, and the mask as it came; `calls` counts.
-struct AddMaskImpl : nn::Module {
-  std::tuple<Tensor, Tensor> forward(std::tuple<Tensor, Tensor> value) {
-    auto& [x, mask] = value;
-    return {x * 2 + mask, mask};
-  }
-};
-TORCH_MODULE(AddMask);
-struct TakeFirstImpl : nn::Module {
-  Tensor forward(std::tuple<Tensor, Tensor> value) {
-    return std::get<0>(value) + std::get<1>(value);
-  }
-};
-TORCH_MODULE(TakeFirst);
-
 TEST(UnsplitTest, EveryMicrobatchGetsTheElementWholeAndItsGradientsAddUp) {
   for (const Checkpoint mode : testing::kModes) {
-    GPipe pipeline(nn::Sequential(AddMask(), AddMask(), TakeFirst()),
+    GPipe pipeline(nn::Sequential(AddMask(), AddMask(), EndMask()),
                    testing::options({1, 1, 1}, 3, mode).unsplit({1}));
     const Tensor x = torch::arange(12, torch::kDouble).view({6, 2});
     Tensor mask = torch::tensor({0.5, 0.25}, torch::kDouble)
@@ -332,7 +314,7 @@ TEST(UnsplitTest, EveryMicrobatchGetsTheElementWholeAndItsGradientsAddUp) {
 
 TEST(UnsplitTest, GoesToEachDeviceOnceAStep) {
   if (device().is_cpu()) GTEST_SKIP() << "no copies between CPU partitions";
-  GPipe pipeline(nn::Sequential(AddMask(), AddMask(), TakeFirst()),
+  GPipe pipeline(nn::Sequential(AddMask(), AddMask(), EndMask()),
                  testing::options({1, 1, 1}).unsplit({1}));
   const Tensor x = torch::ones({8, 3}).to(device());
   const Tensor mask = torch::ones({3}).to(device());
@@ -378,8 +360,7 @@ TEST(RowsTest, ThatDoNotDivideGiveTheGradientsOfOnePlainStep) {
   };
   nn::Sequential plain = make();
   squares(plain->forward(input), target).backward();
-  GPipe pipeline(make(),
-                 testing::options({1, 2}, 1, Checkpoint::kNever));
+  GPipe pipeline(make(), testing::options({1, 2}, 1, Checkpoint::kNever));
   std::mutex mutex;
   std::vector<int64_t> rows;
   pipeline->train_step(

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/cell/loss.h"
+
 namespace gpipe::testing {
 
 constexpr int64_t kVocabulary = 11;
@@ -66,6 +68,15 @@ inline torch::Tensor token_loss_sum(const torch::Tensor& logits,
       logits.flatten(0, 1), target.flatten(),
       F::CrossEntropyFuncOptions().ignore_index(kIgnored).reduction(
           torch::kSum));
+}
+
+// The loss of the tokens that count, with their number as its weight and the
+// metric "correct".
+inline WeightedLoss token_loss(const torch::Tensor& logits,
+                               const torch::Tensor& target) {
+  return {token_loss_sum(logits, target),
+          (target != kIgnored).sum(),
+          {{"correct", (logits.argmax(-1) == target).sum()}}};
 }
 
 // Returns the gradients of one plain forward and backward of sum / count, where

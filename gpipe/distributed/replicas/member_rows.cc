@@ -1,5 +1,7 @@
 #include "gpipe/distributed/replicas/member_rows.h"
 
+#include <c10/util/accumulate.h>
+
 namespace gpipe::internal {
 
 std::pair<int64_t, int64_t> rows_of_member(at::IntArrayRef sizes,
@@ -9,6 +11,12 @@ std::pair<int64_t, int64_t> rows_of_member(at::IntArrayRef sizes,
   const auto member = static_cast<int64_t>(k);
   const int64_t begin = rows * member / count;
   return {begin, rows * (member + 1) / count - begin};
+}
+
+int64_t numel_of_member(at::IntArrayRef sizes, std::size_t members,
+                        std::size_t k) {
+  const int64_t rows = rows_of_member(sizes, members, k).second;
+  return sizes.empty() ? rows : rows * c10::multiply_integers(sizes.slice(1));
 }
 
 at::Tensor slice_of_member(const at::Tensor& tensor, std::size_t members,

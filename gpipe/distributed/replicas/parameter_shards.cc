@@ -66,22 +66,25 @@ void ParameterShards::spread(World& world, Transport& transport,
   for (const at::Tensor& each : parameters_) all.push_back({each, {}});
   std::size_t begin = 0;
   for (const std::size_t end : cut_buckets(all)) {
-    const auto flat_of = [&](std::size_t member) {
-      std::vector<at::Tensor> parts{at::empty(
-          {0}, parameters_[begin].options().device(transport.device()))};
-      for (std::size_t k = begin; k < end; ++k) {
-        const at::Tensor part =
-            slice_of_member(parameters_[k].detach(), members_, member);
-        if (part.defined()) {
-          parts.push_back(part.to(transport.device()).reshape({-1}));
-        }
+    const auto options =
+        parameters_[begin].options().device(transport.device());
+    std::vector<at::Tensor> parts{at::empty({0}, options)};
+    std::vector<int64_t> numels(members_);
+    for (std::size_t k = begin; k < end; ++k) {
+      const at::Tensor part =
+          slice_of_member(parameters_[k].detach(), members_, own_);
+      if (part.defined()) {
+        parts.push_back(part.to(transport.device()).reshape({-1}));
       }
-      return at::cat(parts);
-    };
-    const at::Tensor mine = flat_of(own_);
+      for (std::size_t member = 0; member < members_; ++member) {
+        numels[member] +=
+            numel_of_member(parameters_[k].sizes(), members_, member);
+      }
+    }
+    const at::Tensor mine = at::cat(parts);
     std::vector<at::Tensor> theirs(members_);
-    for (std::size_t k = 0; k < members_; ++k) {
-      if (k != own_) theirs[k] = at::empty_like(flat_of(k));
+    for (std::size_t member = 0; member < members_; ++member) {
+      if (member != own_) theirs[member] = at::empty({numels[member]}, options);
     }
     exchange_tensors(
         world, transport, ranks, own_, tag, [&](std::size_t) { return mine; },

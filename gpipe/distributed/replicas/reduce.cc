@@ -181,16 +181,13 @@ void Reducer::add_up_own_rows(Summand* begin, Summand* end) {
   const auto part_for = [&](std::size_t member) {
     std::vector<at::Tensor> parts;
     for (Summand* each = begin; each != end; ++each) {
-      const auto [first, rows] =
-          rows_of_member(each->like.sizes(), members_.size(), member);
-      if (rows == 0) continue;
-      if (each->grad.defined()) {
-        parts.push_back(slice_of_member(each->grad, members_.size(), member)
-                            .to(device)
-                            .reshape({-1}));
+      const at::Tensor part =
+          slice_of_member(each->grad, members_.size(), member);
+      if (part.defined()) {
+        parts.push_back(part.to(device).reshape({-1}));
       } else {
         parts.push_back(at::zeros(
-            {slice_of_member(each->like, members_.size(), member).numel()},
+            {numel_of_member(each->like.sizes(), members_.size(), member)},
             options));
       }
     }

@@ -31,9 +31,15 @@ WatchedVersion::WatchedVersion(const at::Tensor& tensor) {
   value_ = now();
 }
 
-std::string describe(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "undefined";
-  return c10::str(tensor.sizes(), " ", tensor.scalar_type());
+Form::Form(const at::Tensor& tensor) : defined(tensor.defined()) {
+  if (!defined) return;
+  type = tensor.scalar_type();
+  sizes = {tensor.sizes().begin(), tensor.sizes().end()};
+}
+
+std::string Form::text() const {
+  if (!defined) return "undefined";
+  return c10::str(c10::IntArrayRef(sizes), " ", type);
 }
 
 KeptTensor::KeptTensor(const at::Tensor& tensor)
@@ -116,7 +122,7 @@ void ModuleState::check_unchanged() const {
   }
   for (const Named& each : parameters_) {
     TORCH_CHECK(version_of(each.tensor) == each.version, "parameter '",
-                each.name, "' (", describe(each.tensor), ") of ",
+                each.name, "' (", Form(each.tensor).text(), ") of ",
                 module_->name(),
                 " has been changed in place between forward and backward; the "
                 "forward cannot be computed again with it. Call backward "
@@ -125,7 +131,7 @@ void ModuleState::check_unchanged() const {
   for (const Named& each : buffers_) {
     TORCH_CHECK(
         each.before.defined() || version_of(each.tensor) == each.version,
-        "buffer '", each.name, "' (", describe(each.tensor), ") of ",
+        "buffer '", each.name, "' (", Form(each.tensor).text(), ") of ",
         module_->name(),
         " has been changed in place between forward and backward, and not by "
         "the forward that is computed again; call backward first, or change "

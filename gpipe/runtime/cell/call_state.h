@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/nn/module.h>
 
@@ -36,8 +38,18 @@ class WatchedVersion {
   uint32_t value_ = 0;
 };
 
-// Returns the sizes and the dtype of a tensor as text, such as "[2, 3] Float".
-std::string describe(const at::Tensor& tensor);
+// Sizes and dtype of a tensor, compared between the two calls.
+struct Form {
+  bool defined = false;
+  at::ScalarType type = at::kFloat;
+  c10::SmallVector<int64_t, 5> sizes;
+
+  Form() = default;
+  explicit Form(const at::Tensor& tensor);
+  friend bool operator==(const Form&, const Form&) = default;
+  // Returns a text such as "[2, 3] Float", or "undefined".
+  std::string text() const;
+};
 
 // An input of the first call, kept without its graph for the second call. If
 // the call runs inside another checkpointed function, that function keeps the

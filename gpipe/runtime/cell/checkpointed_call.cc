@@ -5,7 +5,6 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
-#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -34,27 +33,6 @@ using torch::autograd::AccumulateGrad;
 using torch::autograd::Edge;
 using torch::autograd::Node;
 using torch::autograd::SavedVariableHooks;
-
-// Sizes and dtype of a tensor, compared between the two calls.
-struct Form {
-  bool defined = false;
-  at::ScalarType type = at::kFloat;
-  c10::SmallVector<int64_t, 5> sizes;
-
-  Form() = default;
-  explicit Form(const at::Tensor& tensor) : defined(tensor.defined()) {
-    if (!defined) return;
-    type = tensor.scalar_type();
-    sizes = {tensor.sizes().begin(), tensor.sizes().end()};
-  }
-  friend bool operator==(const Form& a, const Form& b) {
-    return a.defined == b.defined && a.type == b.type && a.sizes == b.sizes;
-  }
-  std::string text() const {
-    return defined ? c10::str(c10::IntArrayRef(sizes), " ", type)
-                   : std::string("undefined");
-  }
-};
 
 class Call;
 
@@ -282,7 +260,7 @@ void Call::second() {
   check_inputs_unchanged("between forward and backward");
   if (module_) module_->check_unchanged();  // knows the names
   for (const auto& [leaf, version] : leaves_) {
-    TORCH_CHECK(!version.is_changed(), "a parameter (", describe(leaf),
+    TORCH_CHECK(!version.is_changed(), "a parameter (", Form(leaf).text(),
                 ") of a checkpointed function has been changed in place "
                 "between forward and backward; the function cannot be called "
                 "again with it. Call backward first, or forward again");

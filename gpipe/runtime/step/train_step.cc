@@ -351,7 +351,8 @@ void TrainStep::accumulate(const std::function<void()>& let_go) {
     if (batch_) {
       for (auto& [tensor, element] : batch_->wanted()) {
         at::Tensor grad = element.join(pass_->backward().input_grads());
-        if (grad.defined() && divisor_) grad = divide(grad, *divisor_);
+        if (grad.defined() && divisor_)
+          grad = divide(std::move(grad), *divisor_);
         edges.push_back(torch::autograd::impl::gradient_edge(tensor));
         grads.push_back(std::move(grad));
       }

@@ -90,8 +90,6 @@ class TrainStep {
   // process, or if the target is already split. Parts of a split target count
   // the rows, not those of the input.
   const std::vector<int64_t>& rows() const { return rows_; }
-  // Whether the target was already split.
-  bool target_split() const { return target_split_; }
   // Returns the leaves of the cells in this process. Call after they have run.
   std::vector<SharedLeaf> leaves() const { return step_->shared_leaves(); }
   // Returns the gradients of the losses with which the backwards begin: the
