@@ -37,7 +37,7 @@ Sequential sleepers(const std::vector<int>& milliseconds) {
   return model;
 }
 
-std::string error_of(int64_t partitions, const Sequential& module) {
+std::string error_of_cut(int64_t partitions, const Sequential& module) {
   try {
     balance_by_time(partitions, module, torch::ones({1}));
   } catch (const c10::ValueError& error) {
@@ -84,10 +84,11 @@ TEST(BalanceByTimeTest, TakesTuplesAndVectors) {
 
 TEST(BalanceByTimeTest, RefusesPartitionsThatCannotBe) {
   const Sequential model = sleepers({0, 0});
-  EXPECT_THAT(error_of(0, model), HasSubstr("2 layers into 0 partitions"));
-  EXPECT_THAT(error_of(-1, model), HasSubstr("2 layers into -1 partitions"));
-  EXPECT_THAT(error_of(3, model), HasSubstr("2 layers into 3 partitions"));
-  EXPECT_THAT(error_of(1, Sequential()),
+  EXPECT_THAT(error_of_cut(0, model), HasSubstr("2 layers into 0 partitions"));
+  EXPECT_THAT(error_of_cut(-1, model),
+              HasSubstr("2 layers into -1 partitions"));
+  EXPECT_THAT(error_of_cut(3, model), HasSubstr("2 layers into 3 partitions"));
+  EXPECT_THAT(error_of_cut(1, Sequential()),
               HasSubstr("0 layers into 1 partitions"));
 }
 
@@ -96,7 +97,7 @@ TEST(BalanceByTimeTest, RefusesAModelWithGradients) {
   model->push_back("first", torch::nn::Linear(1, 1));
   model->push_back("second", torch::nn::Linear(1, 1));
   model->ptr(1)->parameters()[1].mutable_grad() = torch::zeros({1});
-  EXPECT_THAT(error_of(2, model),
+  EXPECT_THAT(error_of_cut(2, model),
               HasSubstr("some parameter already has a gradient: second.bias"));
 }
 

@@ -64,14 +64,14 @@ TEST(MemoryProfileTest, SeesThroughLayersThatReturnTheirInput) {
   EXPECT_EQ(profile.layers[2].kept_bytes, 0);
 }
 
-struct KeepImpl : torch::nn::Module, Skippable {
-  KeepImpl() : Skippable({{"kept"}, {}}) {}
+struct KeepInputImpl : torch::nn::Module, Skippable {
+  KeepInputImpl() : Skippable({{"kept"}, {}}) {}
   Tensor forward(Tensor x) {
     stash("kept", x * 2);
     return x;
   }
 };
-TORCH_MODULE(Keep);
+TORCH_MODULE(KeepInput);
 struct TimesImpl : torch::nn::Module, Skippable {
   TimesImpl() : Skippable({{}, {"kept"}}) {}
   Tensor forward(Tensor x) { return x * *pop("kept"); }
@@ -79,7 +79,7 @@ struct TimesImpl : torch::nn::Module, Skippable {
 TORCH_MODULE(Times);
 
 TEST(MemoryProfileTest, FollowsSkips) {
-  Sequential model(Linear(4, 4), Keep(), Linear(4, 4), Times());
+  Sequential model(Linear(4, 4), KeepInput(), Linear(4, 4), Times());
   const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
   constexpr int64_t kRows = 8 * 4 * 4;
   ASSERT_EQ(profile.skips.size(), 1);
@@ -146,8 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Skips",
              {5, 4},
              [] {
-               return Sequential(Linear(4, 4), Keep(), ReLU(), Linear(4, 4),
-                                 Times(), Linear(4, 4));
+               return Sequential(Linear(4, 4), KeepInput(), ReLU(),
+                                 Linear(4, 4), Times(), Linear(4, 4));
              }}),
     [](const auto& info) { return info.param.name; });
 
@@ -204,7 +204,7 @@ TEST(MemoryProfileTest, KnowsTuplesAndTensorsWithoutGradient) {
 TEST(MemoryProfileTest, NamesWhatDoesNotFit) {
   EXPECT_THAT([] { profile_memory(Sequential(nullptr), torch::ones({1})); },
               ThrowsMessage<c10::ValueError>(HasSubstr("null")));
-  EXPECT_THROW(profile_memory(Sequential(Keep()), torch::ones({1})),
+  EXPECT_THROW(profile_memory(Sequential(KeepInput()), torch::ones({1})),
                c10::TypeError);
   EXPECT_THROW(profile_memory(Sequential(Linear(4, 4)), 7), c10::TypeError);
   EXPECT_THROW(profile_memory(Sequential(Linear(4, 4)), torch::ones({1, 5})),

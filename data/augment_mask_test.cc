@@ -16,7 +16,7 @@ namespace {
 
 // Returns an image in which each byte differs from its neighbours, and a random
 // mask.
-MaskedImage test_image(int64_t height, int64_t width) {
+MaskedImage masked_image(int64_t height, int64_t width) {
   const at::Tensor image = at::arange(3 * height * width)
                                .remainder(251)
                                .view({3, height, width})
@@ -32,7 +32,7 @@ MaskedImage test_image(int64_t height, int64_t width) {
 // Returns an image that shows its mask, white on black, so that both can be
 // compared after a transformation.
 MaskedImage image_of_its_mask(int64_t height, int64_t width) {
-  const at::Tensor mask = test_image(height, width).mask;
+  const at::Tensor mask = masked_image(height, width).mask;
   return {mask.to(at::kByte).mul(255).expand({3, height, width}), mask};
 }
 
@@ -72,7 +72,7 @@ TEST(AugmentMaskTest, ShrinksAMaskToThePixelsThatAreHalfInside) {
 }
 
 TEST(AugmentMaskTest, DependsOnTheSeedAlone) {
-  const MaskedImage image = test_image(40, 50);
+  const MaskedImage image = masked_image(40, 50);
   const auto given = options(32, 0.5, true);
   const MaskedSample expected = augment(image, given, 7);
   EXPECT_TRUE(equal(augment(image, given, 7), expected));
@@ -83,7 +83,7 @@ TEST(AugmentMaskTest, DependsOnTheSeedAlone) {
 }
 
 TEST(AugmentMaskTest, FlipsImageAndMaskAlikeInAllFourWays) {
-  const MaskedImage image = test_image(6, 6);
+  const MaskedImage image = masked_image(6, 6);
   const MaskedSample straight = prepare(image, options(6, 1, true));
   const std::vector<std::vector<int64_t>> ways{{}, {1}, {2}, {1, 2}};
   std::vector<int> counts(4);
@@ -104,7 +104,7 @@ TEST(AugmentMaskTest, FlipsImageAndMaskAlikeInAllFourWays) {
 TEST(AugmentMaskTest, CutsWindowsOfAllPlaces) {
   // Sides of 0.8 to 1 times 3 pixels are 2 (below 5/6) or 3. A window of 2x2 is
   // not resized, so it is compared exactly.
-  const MaskedImage image = test_image(3, 3);
+  const MaskedImage image = masked_image(3, 3);
   const at::Tensor values = image.image.to(at::kFloat).div(127.5).sub(1);
   std::set<std::pair<int64_t, int64_t>> places;
   for (uint64_t seed = 0; seed < 300; ++seed) {
@@ -145,13 +145,13 @@ TEST(AugmentMaskTest, ResizesImageAndMaskAlike) {
 }
 
 TEST(AugmentMaskTest, RefusesWhatDoesNotFit) {
-  const MaskedImage good = test_image(4, 4);
+  const MaskedImage good = masked_image(4, 4);
   const AugmentMaskOptions usual;
   EXPECT_THROW(prepare({at::zeros({3, 4, 4}), good.mask}, usual),
                c10::ValueError);
   EXPECT_THROW(prepare({good.image, good.mask.to(at::kFloat)}, usual),
                c10::ValueError);
-  EXPECT_THROW(prepare({good.image, test_image(4, 5).mask}, usual),
+  EXPECT_THROW(prepare({good.image, masked_image(4, 5).mask}, usual),
                c10::ValueError);
   EXPECT_THROW(prepare(good, options(0, 1, true)), c10::ValueError);
   EXPECT_THROW(augment(good, options(4, 0, true), 1), c10::ValueError);

@@ -18,7 +18,7 @@ std::string record(char label, char red, char green, char blue) {
          std::string(1024, green) + std::string(1024, blue);
 }
 
-std::string error_of(const std::string& path) {
+std::string error_of_cifar10(const std::string& path) {
   try {
     Cifar10{{path}};
   } catch (const c10::ValueError& error) {
@@ -60,18 +60,19 @@ TEST(Cifar10Test, TheChecksumIsOfTheRecords) {
 TEST(Cifar10Test, NamesAFileThatEndsWithinARecord) {
   const std::string path = new_folder() + "1.bin";
   write_bytes(path, record(1, 0, 0, 0) + "x");
-  EXPECT_THAT(error_of(path), AllOf(HasSubstr(path), HasSubstr("3074 bytes")));
+  EXPECT_THAT(error_of_cifar10(path),
+              AllOf(HasSubstr(path), HasSubstr("3074 bytes")));
 }
 
 TEST(Cifar10Test, NamesTheRecordOfALabelThatThereIsNot) {
   const std::string path = new_folder() + "1.bin";
   write_bytes(path, record(1, 0, 0, 0) + record(10, 0, 0, 0));
-  EXPECT_THAT(error_of(path),
+  EXPECT_THAT(error_of_cifar10(path),
               AllOf(HasSubstr(path), HasSubstr("record 1 has label 10")));
 }
 
 TEST(Cifar10Test, NamesAFileThatIsNotThere) {
-  EXPECT_THAT(error_of("/no/such.bin"), HasSubstr("/no/such.bin"));
+  EXPECT_THAT(error_of_cifar10("/no/such.bin"), HasSubstr("/no/such.bin"));
 }
 
 }  // namespace

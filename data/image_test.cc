@@ -18,7 +18,7 @@ at::Tensor gradient_image(int64_t height, int64_t width) {
   return at::arange(3 * height * width).view({3, height, width}).to(at::kByte);
 }
 
-std::string error_of(const std::string& path) {
+std::string error_of_image(const std::string& path) {
   try {
     read_image(path);
   } catch (const c10::ValueError& error) {
@@ -67,13 +67,13 @@ TEST(ImageTest, Of16BitsTheUpperOnesAreTaken) {
 }
 
 TEST(ImageTest, NamesAFileThatIsNotThere) {
-  EXPECT_THAT(error_of("/no/such.png"), HasSubstr("/no/such.png"));
+  EXPECT_THAT(error_of_image("/no/such.png"), HasSubstr("/no/such.png"));
 }
 
 TEST(ImageTest, NamesAFileOfAnotherKind) {
   const std::string path = new_folder() + "text.png";
   write_bytes(path, "not an image");
-  EXPECT_THAT(error_of(path),
+  EXPECT_THAT(error_of_image(path),
               AllOf(HasSubstr(path), HasSubstr("neither a JPEG nor a PNG")));
 }
 
@@ -88,7 +88,7 @@ TEST(ImageTest, NamesATruncatedFileAtAnyLength) {
     // its end marker of 2 bytes.
     for (size_t size = 1; size + 16 < bytes.size(); size += 7) {
       write_bytes(path, bytes.substr(0, size));
-      EXPECT_THAT(error_of(path), HasSubstr(path)) << size;
+      EXPECT_THAT(error_of_image(path), HasSubstr(path)) << size;
     }
   }
 }
@@ -101,7 +101,7 @@ TEST(ImageTest, RefusesAHeaderThatClaimsTooManyPixels) {
   ASSERT_NE(frame, std::string::npos);
   bytes.replace(frame + 5, 4, "\xFF\xDC\xFF\xDC");  // height and width
   write_bytes(path, bytes);
-  EXPECT_THAT(error_of(path),
+  EXPECT_THAT(error_of_image(path),
               AllOf(HasSubstr(path), HasSubstr("65500x65500 pixels")));
 }
 

@@ -28,7 +28,7 @@ void write_classes(const std::string& root, int classes, int images) {
   }
 }
 
-std::set<std::pair<int, int>> colours(const ImageDataset& images) {
+std::set<std::pair<int, int>> colours_in(const ImageDataset& images) {
   std::set<std::pair<int, int>> colours;
   for (int64_t i = 0; i < images.size(); ++i) {
     const auto item = images.get(i);
@@ -39,7 +39,7 @@ std::set<std::pair<int, int>> colours(const ImageDataset& images) {
   return colours;
 }
 
-std::string error_of(const std::string& folder) {
+std::string error_of_open(const std::string& folder) {
   try {
     open_images(folder, 0.2, 0);
   } catch (const c10::ValueError& error) {
@@ -54,8 +54,8 @@ TEST(OpenImagesTest, HoldsOutAPartOfEveryClass) {
   const Split split = open_images(root, 0.2, /*seed=*/1);
   EXPECT_EQ(split.train->size(), 24);
   EXPECT_EQ(split.test->size(), 6);
-  const auto test = colours(*split.test);
-  auto all = colours(*split.train);
+  const auto test = colours_in(*split.test);
+  auto all = colours_in(*split.train);
   for (int c = 0; c < 3; ++c) {
     EXPECT_EQ(std::count_if(test.begin(), test.end(),
                             [&](const auto& x) { return x.first == c; }),
@@ -63,8 +63,8 @@ TEST(OpenImagesTest, HoldsOutAPartOfEveryClass) {
   }
   all.insert(test.begin(), test.end());
   EXPECT_EQ(all.size(), 30U);
-  EXPECT_EQ(colours(*open_images(root, 0.2, 1).test), test);
-  EXPECT_NE(colours(*open_images(root, 0.2, 2).test), test);
+  EXPECT_EQ(colours_in(*open_images(root, 0.2, 1).test), test);
+  EXPECT_NE(colours_in(*open_images(root, 0.2, 2).test), test);
 }
 
 TEST(OpenImagesTest, TakesTrainAndTestOrVal) {
@@ -103,16 +103,16 @@ TEST(OpenImagesTest, TakesMnistsFiles) {
   EXPECT_EQ(split.train->size(), 1);
   EXPECT_EQ(split.test->get(0).label, 5);
   std::filesystem::remove(root + "t10k-labels-idx1-ubyte");
-  EXPECT_THAT(error_of(root), HasSubstr("t10k-labels-idx1-ubyte"));
+  EXPECT_THAT(error_of_open(root), HasSubstr("t10k-labels-idx1-ubyte"));
 }
 
 TEST(OpenImagesTest, TellsWhatDoesNotFit) {
-  EXPECT_THAT(error_of("/no/such/folder"), HasSubstr("no such folder"));
+  EXPECT_THAT(error_of_open("/no/such/folder"), HasSubstr("no such folder"));
   const std::string root = new_folder();
   write_classes(root + "train/", 2, 1);
-  EXPECT_THAT(error_of(root), HasSubstr("neither test/ nor val/"));
+  EXPECT_THAT(error_of_open(root), HasSubstr("neither test/ nor val/"));
   write_classes(root + "val/", 3, 1);
-  EXPECT_THAT(error_of(root), HasSubstr("train has 2 classes, val has 3"));
+  EXPECT_THAT(error_of_open(root), HasSubstr("train has 2 classes, val has 3"));
 }
 
 }  // namespace

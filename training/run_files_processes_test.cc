@@ -35,7 +35,7 @@ using Lines = std::vector<std::string>;
 using Steps = std::vector<int64_t>;
 
 // Returns a new path without a "/" at its end.
-std::string run_folder() { return new_folder() + "run"; }
+std::string shared_run_folder() { return new_folder() + "run"; }
 
 // An all_gather() of processes that are simulated by threads.
 class Meeting {
@@ -126,7 +126,7 @@ RunFiles::Names names_of_part(int index, int count) {
 
 TEST(RunFilesTest, AnotherNumberOfProcessesLoadsTheSame) {
   for (const int writers : {1, 2, 4, 8}) {
-    const std::string folder = run_folder();
+    const std::string folder = shared_run_folder();
     EXPECT_EQ(in_processes(writers, folder,
                            [&](RunFiles& files, int k) {
                              files.save(part_of_state(k, writers));
@@ -156,7 +156,7 @@ TEST(RunFilesTest, AnotherNumberOfProcessesLoadsTheSame) {
 }
 
 TEST(RunFilesTest, FilesOfSeveralProcessesSayWhoseTheyAre) {
-  const std::string folder = run_folder();
+  const std::string folder = shared_run_folder();
   in_processes(2, folder,
                [](RunFiles& files, int k) { files.save(part_of_state(k, 2)); });
   EXPECT_EQ(names_in(folder + "/step-000000000010"),
@@ -169,7 +169,7 @@ TEST(RunFilesTest, FilesOfSeveralProcessesSayWhoseTheyAre) {
 }
 
 TEST(RunFilesTest, DamageThatOneProcessSeesSendsAllToTheStepBefore) {
-  const std::string folder = run_folder();
+  const std::string folder = shared_run_folder();
   for (const int64_t step : {10, 20}) {
     in_processes(4, folder, [&](RunFiles& files, int k) {
       RunState state = part_of_state(k, 4);
@@ -194,7 +194,7 @@ TEST(RunFilesTest, DamageThatOneProcessSeesSendsAllToTheStepBefore) {
 }
 
 TEST(RunFilesTest, TheFullDiskOfOneProcessIsTheErrorOfAll) {
-  const std::string folder = run_folder();
+  const std::string folder = shared_run_folder();
   in_processes(3, folder,
                [](RunFiles& files, int k) { files.save(part_of_state(k, 3)); });
   const std::string path =
@@ -216,7 +216,7 @@ TEST(RunFilesTest, AProcessThatDiesLosesNothing) {
   // Process 1 dies at its all_gather number `words`, counted from 0.
   for (int words = 0; words <= 3; ++words) {
     SCOPED_TRACE(words);
-    const std::string folder = run_folder();
+    const std::string folder = shared_run_folder();
     in_processes(2, folder, [](RunFiles& files, int k) {
       files.save(part_of_state(k, 2));
     });
@@ -252,7 +252,7 @@ TEST(RunFilesTest, AProcessThatDiesLosesNothing) {
 }
 
 TEST(RunFilesTest, ProcessesThatDoNotFitTogetherAreAnError) {
-  const std::string folder = run_folder();
+  const std::string folder = shared_run_folder();
   const auto errors = [&](const std::function<RunState(int)>& state) {
     const Lines result = in_processes(
         2, folder, [&](RunFiles& files, int k) { files.save(state(k)); });

@@ -10,7 +10,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // Returns an outcome with 12 samples in each of the durations.
-Outcome make_outcome(const std::string& name, std::vector<Duration> durations) {
+Outcome timed_outcome(const std::string& name,
+                      std::vector<Duration> durations) {
   Outcome outcome;
   outcome.experiment.name = name;
   outcome.samples = 12;
@@ -19,7 +20,7 @@ Outcome make_outcome(const std::string& name, std::vector<Duration> durations) {
 }
 
 // Returns memory without buffers and without reserved memory.
-DeviceMemory make_memory(int64_t parameters, int64_t gradients,
+DeviceMemory used_memory(int64_t parameters, int64_t gradients,
                          int64_t optimizer_state, int64_t peak) {
   DeviceMemory memory;
   memory.parameters = parameters;
@@ -30,16 +31,16 @@ DeviceMemory make_memory(int64_t parameters, int64_t gradients,
 }
 
 TEST(FiguresTest, TheSpeedIsTheMedian) {
-  const Outcome outcome = make_outcome("a", {{6, 0}, {1, 0}, {3, 0}});
+  const Outcome outcome = timed_outcome("a", {{6, 0}, {1, 0}, {3, 0}});
   EXPECT_THAT(speeds(outcome), ElementsAre(2, 12, 4));
   EXPECT_EQ(figure_of(Figure::kSpeed, outcome, nullptr), 4.0);
 }
 
 TEST(FiguresTest, TheSpeedUpIsByTheBaseOfTheRun) {
   const Benchmark benchmark;
-  std::vector<Outcome> outcomes{make_outcome("baseline", {{4, 0}}),
-                                make_outcome("fast", {{1, 0}}),
-                                make_outcome("other", {{2, 0}})};
+  std::vector<Outcome> outcomes{timed_outcome("baseline", {{4, 0}}),
+                                timed_outcome("fast", {{1, 0}}),
+                                timed_outcome("other", {{2, 0}})};
   EXPECT_EQ(figure_of(Figure::kSpeedUp, outcomes[1],
                       base_of(benchmark, outcomes[1], outcomes)),
             4.0);
@@ -53,14 +54,14 @@ TEST(FiguresTest, TheSpeedUpIsByTheBaseOfTheRun) {
 }
 
 TEST(FiguresTest, ABaseThatFailedGivesNoSpeedUp) {
-  const Outcome failed = make_outcome("baseline", {});
-  EXPECT_EQ(figure_of(Figure::kSpeedUp, make_outcome("a", {{1, 0}}), &failed),
+  const Outcome failed = timed_outcome("baseline", {});
+  EXPECT_EQ(figure_of(Figure::kSpeedUp, timed_outcome("a", {{1, 0}}), &failed),
             std::nullopt);
 }
 
 TEST(FiguresTest, MemoryIsThatOfAllDevices) {
   Outcome outcome;
-  outcome.memory = {make_memory(48, 40, 4, 100), make_memory(8, 8, 0, 50)};
+  outcome.memory = {used_memory(48, 40, 4, 100), used_memory(8, 8, 0, 50)};
   EXPECT_EQ(figure_of(Figure::kParameters, outcome, nullptr), 12.0);
   EXPECT_EQ(figure_of(Figure::kLastingBytes, outcome, nullptr), 108.0);
   EXPECT_EQ(figure_of(Figure::kActivationBytes, outcome, nullptr), 42.0);

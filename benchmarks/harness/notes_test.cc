@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-Benchmark make_benchmark() {
+Benchmark noted_benchmark() {
   Benchmark benchmark;
   benchmark.paper.text = "images";
   benchmark.paper.samples_per_epoch = 50;
@@ -24,7 +24,7 @@ Benchmark make_benchmark() {
   return benchmark;
 }
 
-RunOptions make_options(Mode mode) {
+RunOptions options_for(Mode mode) {
   RunOptions options;
   options.settings.devices = {c10::kCPU};
   options.mode = mode;
@@ -34,10 +34,10 @@ RunOptions make_options(Mode mode) {
 }
 
 TEST(NotesTest, TellsTheSizesAndHowItWasMeasured) {
-  RunOptions options = make_options(Mode::kMeasure);
+  RunOptions options = options_for(Mode::kMeasure);
   options.settings.seed = 7;
   options.small = true;
-  EXPECT_THAT(notes_for(make_benchmark(), options),
+  EXPECT_THAT(notes_for(noted_benchmark(), options),
               AllOf(Contains("Reduced: toys."),
                     Contains(HasSubstr("of epochs 2 to 4, of 20 samples each")),
                     Contains("Seed 7."), Contains("GB are 10^9 bytes."),
@@ -47,52 +47,52 @@ TEST(NotesTest, TellsTheSizesAndHowItWasMeasured) {
   options.small = false;
   options.settings.deterministic = true;
   EXPECT_THAT(
-      notes_for(make_benchmark(), options),
+      notes_for(noted_benchmark(), options),
       AllOf(Contains("As published: images."), Contains("Logits are large."),
             Contains("Seed 7, deterministic kernels only.")));
 }
 
 TEST(NotesTest, TellsThatRowsHaveOneBatch) {
-  RunOptions options = make_options(Mode::kMeasure);
+  RunOptions options = options_for(Mode::kMeasure);
   options.experiments.resize(2);
   const auto one_batch = Contains(HasSubstr("The same mini-batch"));
-  EXPECT_THAT(notes_for(make_benchmark(), options), one_batch);
+  EXPECT_THAT(notes_for(noted_benchmark(), options), one_batch);
   options.experiments[1].batch_size = 8;
-  EXPECT_THAT(notes_for(make_benchmark(), options), Not(one_batch));
+  EXPECT_THAT(notes_for(noted_benchmark(), options), Not(one_batch));
   // Rows with different bases have different mini-batches.
   options.rows.same_batch = true;
-  EXPECT_THAT(notes_for(make_benchmark(), options),
+  EXPECT_THAT(notes_for(noted_benchmark(), options),
               AllOf(Not(one_batch),
                     Contains(HasSubstr("has the mini-batch of its base"))));
 }
 
 TEST(NotesTest, AMemoryTableSaysNothingOnSpeeds) {
-  Benchmark benchmark = make_benchmark();
+  Benchmark benchmark = noted_benchmark();
   benchmark.table_kind = TableKind::kMemory;
-  const auto notes = notes_for(benchmark, make_options(Mode::kMeasure));
+  const auto notes = notes_for(benchmark, options_for(Mode::kMeasure));
   EXPECT_THAT(notes,
               AllOf(Contains("On CPUs: all partitions share one memory."),
                     Not(Contains(HasSubstr("speed")))));
   // A memory table does not show the published speeds.
   EXPECT_THAT(notes, Not(Contains("GB are 10^9 bytes.")));
   benchmark.published = {{"theirs", Figure::kTotalBytes}};
-  EXPECT_THAT(notes_for(benchmark, make_options(Mode::kMeasure)),
+  EXPECT_THAT(notes_for(benchmark, options_for(Mode::kMeasure)),
               Contains("GB are 10^9 bytes."));
 }
 
 TEST(NotesTest, TellsThatPartitionsShareADevice) {
-  RunOptions options = make_options(Mode::kMeasure);
+  RunOptions options = options_for(Mode::kMeasure);
   const auto shared = Contains(HasSubstr("Partitions share a device"));
   options.settings.devices = {{c10::kCUDA, 0}, {c10::kCUDA, 1}};
-  EXPECT_THAT(notes_for(make_benchmark(), options), Not(shared));
+  EXPECT_THAT(notes_for(noted_benchmark(), options), Not(shared));
   options.settings.devices = {{c10::kCUDA, 0}, {c10::kCUDA, 0}};
-  EXPECT_THAT(notes_for(make_benchmark(), options), shared);
+  EXPECT_THAT(notes_for(noted_benchmark(), options), shared);
 }
 
 TEST(NotesTest, NumbersThatAreNotMeasuredAreCalledSo) {
-  EXPECT_THAT(notes_for(make_benchmark(), make_options(Mode::kSimulate)),
+  EXPECT_THAT(notes_for(noted_benchmark(), options_for(Mode::kSimulate)),
               Contains(StartsWith("Simulated:")));
-  EXPECT_THAT(notes_for(make_benchmark(), make_options(Mode::kDryRun)),
+  EXPECT_THAT(notes_for(noted_benchmark(), options_for(Mode::kDryRun)),
               AllOf(Contains(StartsWith("Dry-run:")),
                     Contains(HasSubstr("Model memory:"))));
 }

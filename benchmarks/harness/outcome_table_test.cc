@@ -21,7 +21,7 @@ DeviceMemory make_memory(int64_t parameters, int64_t gradients,
   return memory;
 }
 
-Benchmark make_benchmark() {
+Benchmark table_benchmark() {
   Benchmark benchmark;
   benchmark.title = "Toy";
   benchmark.size_column = "(L, D)";
@@ -30,7 +30,7 @@ Benchmark make_benchmark() {
   return benchmark;
 }
 
-Outcome make_outcome(const std::string& name, int64_t partitions) {
+Outcome outcome_of(const std::string& name, int64_t partitions) {
   Outcome outcome;
   outcome.experiment.name = name;
   outcome.experiment.partitions = partitions;
@@ -43,13 +43,13 @@ Outcome make_outcome(const std::string& name, int64_t partitions) {
 
 // Returns an outcome with three durations, and one that failed.
 std::vector<Outcome> make_measured() {
-  Outcome baseline = make_outcome("baseline", 0);
+  Outcome baseline = outcome_of("baseline", 0);
   baseline.devices = "cpu";
   baseline.threads = "2";
   baseline.samples = 6;
   baseline.durations = {{2, 0}, {3, 0}, {6, 0}};
   baseline.memory = {make_memory(10, 10, 0, 1024)};
-  Outcome failed = make_outcome("pipeline-2", 2);
+  Outcome failed = outcome_of("pipeline-2", 2);
   failed.experiment.balance = {1, 2};
   failed.error = "out of memory";
   return {baseline, failed};
@@ -57,7 +57,7 @@ std::vector<Outcome> make_measured() {
 
 TEST(OutcomeTableTest, MeasuredSpeeds) {
   const Table table =
-      outcome_table(make_benchmark(), Mode::kMeasure, make_measured());
+      outcome_table(table_benchmark(), Mode::kMeasure, make_measured());
   EXPECT_EQ(to_csv(table),
             "# Toy\n"
             "experiment,\"(L, D)\",batch,chunks,balance,checkpoint,mode,"
@@ -70,14 +70,14 @@ TEST(OutcomeTableTest, MeasuredSpeeds) {
 }
 
 TEST(OutcomeTableTest, DryRunsTellMemoryByKind) {
-  Outcome outcome = make_outcome("pipeline-2", 2);
+  Outcome outcome = outcome_of("pipeline-2", 2);
   outcome.mode = Mode::kDryRun;
   outcome.experiment.balance = {1, 2};
   outcome.memory = {make_memory(48, 40, 0, 200), make_memory(8, 8, 8, 100)};
   outcome.memory[0].boundary = 16;
   outcome.memory[1].boundary = 4;
   EXPECT_EQ(
-      to_csv(outcome_table(make_benchmark(), Mode::kDryRun, {outcome})),
+      to_csv(outcome_table(table_benchmark(), Mode::kDryRun, {outcome})),
       "# Toy\n"
       "experiment,\"(L, D)\",batch,chunks,balance,checkpoint,mode,parameters,"
       "model memory bytes,activations bytes,total memory bytes,largest device "
@@ -87,34 +87,35 @@ TEST(OutcomeTableTest, DryRunsTellMemoryByKind) {
 }
 
 TEST(OutcomeTableTest, SimulatedSpeedsHaveNoSpreadAndABubble) {
-  Outcome outcome = make_outcome("pipeline-2", 2);
+  Outcome outcome = outcome_of("pipeline-2", 2);
   outcome.mode = Mode::kSimulate;
   outcome.samples = 8;
   outcome.durations = {{4, 0}};
   outcome.timeline.emplace().bubble_fraction = 0.25;
-  EXPECT_EQ(to_csv(outcome_table(make_benchmark(), Mode::kSimulate, {outcome})),
-            "# Toy\n"
-            "experiment,\"(L, D)\",batch,chunks,balance,checkpoint,mode,"
-            "samples/s,speed-up,bubble %,theirs samples/s,error\n"
-            "pipeline-2,\"3,16\",8,4,,except_last,simulated,2.000,,25.0,"
-            "2.500,\n");
+  EXPECT_EQ(
+      to_csv(outcome_table(table_benchmark(), Mode::kSimulate, {outcome})),
+      "# Toy\n"
+      "experiment,\"(L, D)\",batch,chunks,balance,checkpoint,mode,"
+      "samples/s,speed-up,bubble %,theirs samples/s,error\n"
+      "pipeline-2,\"3,16\",8,4,,except_last,simulated,2.000,,25.0,"
+      "2.500,\n");
 }
 
 TEST(OutcomeTableTest, ReservedMemoryIsApartWhereAnAllocatorTellsIt) {
   auto outcomes = make_measured();
   EXPECT_THAT(
-      to_text(outcome_table(make_benchmark(), Mode::kMeasure, outcomes)),
+      to_text(outcome_table(table_benchmark(), Mode::kMeasure, outcomes)),
       Not(HasSubstr("reserved")));
   outcomes[0].memory[0].reserved = 4096;
   EXPECT_THAT(
-      to_text(outcome_table(make_benchmark(), Mode::kMeasure, outcomes)),
+      to_text(outcome_table(table_benchmark(), Mode::kMeasure, outcomes)),
       AllOf(HasSubstr("reserved"), HasSubstr("1 KiB"), HasSubstr("4 KiB")));
 }
 
 TEST(OutcomeTableTest, APlanHasNoResults) {
-  Outcome outcome = make_outcome("pipeline-2", 2);
+  Outcome outcome = outcome_of("pipeline-2", 2);
   outcome.devices = "cpu x 2";
-  EXPECT_EQ(to_csv(plan_table(make_benchmark(), Mode::kMeasure, {outcome})),
+  EXPECT_EQ(to_csv(plan_table(table_benchmark(), Mode::kMeasure, {outcome})),
             "# Toy (the plan; nothing was run)\n"
             "experiment,partitions,\"(L, D)\",batch,chunks,balance,checkpoint,"
             "mode,devices,CPU threads,error\n"

@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Optional;
 
-Outcome make_outcome(const std::string& name, double seconds) {
+Outcome plotted_outcome(const std::string& name, double seconds) {
   Outcome outcome;
   outcome.experiment.name = name;
   outcome.experiment.published = {100.0, 1.5, 64.0};
@@ -23,7 +23,7 @@ Outcome make_outcome(const std::string& name, double seconds) {
   return outcome;
 }
 
-Benchmark make_benchmark() {
+Benchmark plotted_benchmark() {
   Benchmark benchmark;
   benchmark.title = "Toy";
   benchmark.published = {{"theirs samples/s", Figure::kSpeed},
@@ -33,8 +33,10 @@ Benchmark make_benchmark() {
 }
 
 TEST(PlotTest, SpeedUpsStandBesideThePublishedOnes) {
-  auto outcomes = {make_outcome("baseline", 4), make_outcome("pipeline-2", 2)};
-  const BarChart chart = chart_of(make_benchmark(), Mode::kMeasure, outcomes);
+  auto outcomes = {plotted_outcome("baseline", 4),
+                   plotted_outcome("pipeline-2", 2)};
+  const BarChart chart =
+      chart_of(plotted_benchmark(), Mode::kMeasure, outcomes);
   EXPECT_EQ(chart.axis, "speed-up");
   EXPECT_THAT(chart.series, ElementsAre("gpipe, measured", "theirs speed-up"));
   ASSERT_EQ(chart.groups.size(), 2U);
@@ -47,9 +49,9 @@ TEST(PlotTest, SpeedUpsStandBesideThePublishedOnes) {
 }
 
 TEST(PlotTest, DryRunsAreOfTheBytesThatArePublished) {
-  auto benchmark = make_benchmark();
+  auto benchmark = plotted_benchmark();
   const BarChart activations =
-      chart_of(benchmark, Mode::kDryRun, {make_outcome("a", 1)});
+      chart_of(benchmark, Mode::kDryRun, {plotted_outcome("a", 1)});
   EXPECT_EQ(activations.axis, "activations");
   EXPECT_THAT(activations.series,
               ElementsAre("gpipe, dry-run", "theirs activations"));
@@ -59,15 +61,16 @@ TEST(PlotTest, DryRunsAreOfTheBytesThatArePublished) {
 
   benchmark.published[2].figure = Figure::kTotalBytes;
   const BarChart total =
-      chart_of(benchmark, Mode::kDryRun, {make_outcome("a", 1)});
+      chart_of(benchmark, Mode::kDryRun, {plotted_outcome("a", 1)});
   EXPECT_THAT(total.groups[0].values,
               ElementsAre(Optional(48.0), Optional(64.0)));
 }
 
 TEST(PlotTest, ARowThatFailedHasNoFigureOfOurs) {
-  Outcome failed = make_outcome("a", 1);
+  Outcome failed = plotted_outcome("a", 1);
   failed.durations.clear();
-  const BarChart chart = chart_of(make_benchmark(), Mode::kMeasure, {failed});
+  const BarChart chart =
+      chart_of(plotted_benchmark(), Mode::kMeasure, {failed});
   EXPECT_THAT(chart.groups[0].values, ElementsAre(std::nullopt, Optional(1.5)));
 }
 

@@ -34,7 +34,7 @@ TORCH_MODULE(BadLayer);
 
 // Returns a benchmark whose model has 30 parameters in three layers. The second
 // layer fails for three rows.
-Benchmark make_benchmark() {
+Benchmark run_benchmark() {
   Benchmark benchmark;
   benchmark.program = {"toy_speed", "a toy.", {"--epochs=2"}};
   benchmark.title = "Toy";
@@ -66,7 +66,7 @@ Benchmark make_benchmark() {
 }
 
 Benchmark make_memory_benchmark() {
-  Benchmark benchmark = make_benchmark();
+  Benchmark benchmark = run_benchmark();
   benchmark.table_kind = TableKind::kMemory;
   return benchmark;
 }
@@ -74,8 +74,8 @@ Benchmark make_memory_benchmark() {
 // Runs the benchmark with `flags` and returns the exit code. Sets `output` to
 // the text on stdout. Flags can be parsed and glog can be started only once per
 // process, so each run needs a process of its own: see the death tests.
-int run(const Benchmark& benchmark, std::vector<std::string> flags,
-        std::string* output) {
+int run_with(const Benchmark& benchmark, std::vector<std::string> flags,
+             std::string* output) {
   const gflags::FlagSaver saver;
   flags.insert(flags.begin(), "toy_speed");
   std::vector<char*> argv;
@@ -90,16 +90,16 @@ int run(const Benchmark& benchmark, std::vector<std::string> flags,
 [[noreturn]] void run_and_exit(const Benchmark& benchmark,
                                const std::vector<std::string>& flags) {
   std::string output;
-  const int code = run(benchmark, flags, &output);
+  const int code = run_with(benchmark, flags, &output);
   std::fputs(output.c_str(), stderr);
   std::exit(code);
 }
 
 [[noreturn]] void run_and_exit(const std::vector<std::string>& flags) {
-  run_and_exit(make_benchmark(), flags);
+  run_and_exit(run_benchmark(), flags);
 }
 
-std::string content_of(const std::string& path) {
+std::string read_back(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -159,7 +159,7 @@ TEST_F(RunDeathTest, SimulatedRowsHaveTimelines) {
               ExitedWithCode(kOk),
               "pipeline-2,8,2,\"1,2\",except_last,"
               "simulated,[0-9.]+,,[0-9.]+,");
-  EXPECT_THAT(content_of(path), HasSubstr("pipeline-2, simulated"));
+  EXPECT_THAT(read_back(path), HasSubstr("pipeline-2, simulated"));
 }
 
 TEST_F(RunDeathTest, ADryRunCutsByParametersWhereNoBalanceIsGiven) {
@@ -184,7 +184,7 @@ TEST_F(RunDeathTest, AResultThatCannotBeWrittenIsAFailure) {
     std::vector<char*> argv{program.data(), env.data()};
     if (!std::freopen("/dev/full", "w", stdout)) std::exit(kOk);
     std::exit(run_benchmark(static_cast<int>(argv.size()), argv.data(),
-                            make_benchmark()));
+                            run_benchmark()));
   };
   EXPECT_EXIT(run_to_full_disk(), ExitedWithCode(kFailed),
               "cannot be written to stdout");
@@ -196,7 +196,7 @@ TEST_F(RunDeathTest, PlotsWhatItFound) {
                   {"--devices=cpu", "--experiment=baseline", "--plot=" + path}),
               ExitedWithCode(kOk), "baseline");
   EXPECT_THAT(
-      content_of(path),
+      read_back(path),
       AllOf(HasSubstr("<svg"), HasSubstr(">baseline, gpipe, measured: 1.00<")));
 }
 
@@ -237,7 +237,7 @@ TEST_F(RunDeathTest, ABalanceThatDoesNotFitIsAUsageErrorInEveryMode) {
 
 TEST(RunTest, HelpTeachesAndSucceeds) {
   std::string output;
-  EXPECT_EQ(run(make_benchmark(), {"--help"}, &output), kOk);
+  EXPECT_EQ(run_with(run_benchmark(), {"--help"}, &output), kOk);
   EXPECT_THAT(
       output,
       AllOf(HasSubstr("toy_speed: a toy."),

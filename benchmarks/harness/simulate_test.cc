@@ -11,7 +11,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-constexpr int64_t kWidth = 8;
+constexpr int64_t kColumns = 8;
 
 Experiment row(std::string name, int64_t partitions, int64_t chunks) {
   Experiment experiment;
@@ -33,12 +33,14 @@ Benchmark towers() {
     TORCH_CHECK_VALUE(experiment.size.at(0) % 2 == 0, "only even depths");
     torch::nn::Sequential model;
     for (int64_t k = 0; k < experiment.size[0]; ++k) {
-      model->push_back(torch::nn::Linear(kWidth, kWidth));
+      model->push_back(torch::nn::Linear(kColumns, kColumns));
       model->push_back(torch::nn::ReLU());
     }
     return model;
   };
-  benchmark.paper.input = [](int64_t rows) { return at::ones({rows, kWidth}); };
+  benchmark.paper.input = [](int64_t rows) {
+    return at::ones({rows, kColumns});
+  };
   benchmark.paper.experiments = {row("baseline", 0, 1),
                                  row("pipeline-4", 4, 8)};
   return benchmark;

@@ -20,8 +20,8 @@ balancing::Profile equal_layers(std::size_t layers) {
   return profile;
 }
 
-Experiment experiment(std::vector<int64_t> balance, int64_t batch_size,
-                      int64_t chunks, Checkpoint checkpoint) {
+Experiment experiment_of(std::vector<int64_t> balance, int64_t batch_size,
+                         int64_t chunks, Checkpoint checkpoint) {
   Experiment result;
   result.partitions = static_cast<int64_t>(balance.size());
   result.balance = std::move(balance);
@@ -66,9 +66,9 @@ TEST(CostsOf, RefusesABalanceOfOtherLayersAndNumbersThatCannotBe) {
 
 TEST(SimulateStep, TakesFillDrainsSlotsOnEqualPartitions) {
   // Fill-drain takes (m + n - 1)(f + b) for m micro-batches on n partitions.
-  const auto timeline =
-      simulate_step(equal_layers(4),
-                    experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kNever), {}, 1);
+  const auto timeline = simulate_step(
+      equal_layers(4), experiment_of({1, 1, 1, 1}, 16, 8, Checkpoint::kNever),
+      {}, 1);
   EXPECT_DOUBLE_EQ(timeline.makespan, (8 + 4 - 1) * 3);
 }
 
@@ -76,13 +76,13 @@ TEST(SimulateStep, RecomputesAheadOfTheGradient) {
   // Each backward takes f + b with its recompute. The first recompute of a rank
   // runs before the gradient arrives, so it delays only the last rank.
   const auto always = simulate_step(
-      equal_layers(4), experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kAlways), {},
-      1);
+      equal_layers(4), experiment_of({1, 1, 1, 1}, 16, 8, Checkpoint::kAlways),
+      {}, 1);
   EXPECT_DOUBLE_EQ(always.makespan, (8 + 4 - 1) * 3 + 8);
   // The last micro-batch has the first backward and is not recomputed.
   const auto except_last = simulate_step(
-      equal_layers(4), experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kExceptLast),
-      {}, 1);
+      equal_layers(4),
+      experiment_of({1, 1, 1, 1}, 16, 8, Checkpoint::kExceptLast), {}, 1);
   EXPECT_DOUBLE_EQ(except_last.makespan, (8 + 4 - 1) * 3 + 7);
 }
 
@@ -90,14 +90,14 @@ TEST(SimulateStep, HasACopyPerBoundaryOnTheWayInAndOut) {
   // 2 rows are 40 bytes, so a copy takes 0.5 s of latency and 0.25 s on the
   // link. That is less than a cell, so copies delay only warm-up and drain.
   const auto timeline = simulate_step(
-      equal_layers(4), experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kNever),
+      equal_layers(4), experiment_of({1, 1, 1, 1}, 16, 8, Checkpoint::kNever),
       {0.5, 160}, 1);
   EXPECT_DOUBLE_EQ(timeline.makespan, (8 + 4 - 1) * 3 + 2 * 3 * 0.75);
   EXPECT_FALSE(timeline.transfers.empty());
 }
 
 TEST(SimulateStep, OfThePlainModelIsAForwardAndABackwardOfTheMiniBatch) {
-  Experiment plain = experiment({}, 16, 8, Checkpoint::kAlways);
+  Experiment plain = experiment_of({}, 16, 8, Checkpoint::kAlways);
   const auto timeline = simulate_step(equal_layers(4), plain, {0.5, 160}, 2);
   EXPECT_DOUBLE_EQ(timeline.makespan, 4 * 3 * 8 / 2.0);
   EXPECT_EQ(timeline.ranks.size(), 1u);
@@ -106,14 +106,15 @@ TEST(SimulateStep, OfThePlainModelIsAForwardAndABackwardOfTheMiniBatch) {
 TEST(SimulateStep, HasAllRowsOfAnUnevenMiniBatch) {
   // 5 rows in 4 chunks are 2, 2 and 1. On one partition only their sum matters.
   const auto timeline = simulate_step(
-      equal_layers(1), experiment({1}, 5, 4, Checkpoint::kNever), {}, 1);
+      equal_layers(1), experiment_of({1}, 5, 4, Checkpoint::kNever), {}, 1);
   EXPECT_DOUBLE_EQ(timeline.makespan, 3 * 5 / 2.0);
 }
 
 TEST(SpeedFor, MakesTheStepTakeTheGivenTime) {
   const Link link{0.5, 160};
   for (const double seconds : {1000.0, 33.0, 10.0}) {
-    const auto step = experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kExceptLast);
+    const auto step =
+        experiment_of({1, 1, 1, 1}, 16, 8, Checkpoint::kExceptLast);
     const double speed = speed_for(equal_layers(4), step, link, seconds);
     EXPECT_NEAR(simulate_step(equal_layers(4), step, link, speed).makespan,
                 seconds, 1e-8 * seconds);
@@ -121,12 +122,12 @@ TEST(SpeedFor, MakesTheStepTakeTheGivenTime) {
 }
 
 TEST(SpeedFor, IsTheRatioOfTimesWithoutCopies) {
-  const auto step = experiment({2, 2}, 16, 8, Checkpoint::kNever);
+  const auto step = experiment_of({2, 2}, 16, 8, Checkpoint::kNever);
   EXPECT_NEAR(speed_for(equal_layers(4), step, {}, 6), (8 + 1) * 6 / 6.0, 1e-8);
 }
 
 TEST(SpeedFor, RefusesATimeThatTheCopiesAloneExceed) {
-  const auto step = experiment({1, 1, 1, 1}, 16, 8, Checkpoint::kNever);
+  const auto step = experiment_of({1, 1, 1, 1}, 16, 8, Checkpoint::kNever);
   try {
     speed_for(equal_layers(4), step, {0.5, 160}, 1);
     FAIL();

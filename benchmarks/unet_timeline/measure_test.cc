@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 // Returns a benchmark with a skip that bypasses the second of three partitions.
-Benchmark make_benchmark() {
+Benchmark measured_benchmark() {
   Benchmark benchmark;
   benchmark.program.name = "toy_timeline";
   benchmark.model = [](const Experiment&) {
@@ -89,7 +89,8 @@ TEST(PlanDevices, TooFewDevicesAreTold) {
 TEST(MeasureRows, GivesADurationPerEpochThatIsNotSkipped) {
   std::vector<Outcome> rows{row("all on"), row("no direct skips"),
                             row("no ordered backward")};
-  measure_rows(make_benchmark(), make_options(), /*timelines=*/false, &rows);
+  measure_rows(measured_benchmark(), make_options(), /*timelines=*/false,
+               &rows);
   for (const Outcome& each : rows) {
     EXPECT_EQ(each.error, "") << each.experiment.name;
     EXPECT_THAT(each.durations, SizeIs(2));
@@ -100,7 +101,7 @@ TEST(MeasureRows, GivesADurationPerEpochThatIsNotSkipped) {
 
 TEST(MeasureRows, TimelinesAreOfOneStep) {
   std::vector<Outcome> rows{row("all on"), row("no direct skips")};
-  measure_rows(make_benchmark(), make_options(), /*timelines=*/true, &rows);
+  measure_rows(measured_benchmark(), make_options(), /*timelines=*/true, &rows);
   for (const Outcome& each : rows) {
     ASSERT_TRUE(each.timeline) << each.experiment.name;
     // 3 forwards, 2 recomputes and 3 backwards.
@@ -111,7 +112,8 @@ TEST(MeasureRows, TimelinesAreOfOneStep) {
 TEST(MeasureRows, ARowWithAnErrorStaysAsItIs) {
   std::vector<Outcome> rows{row("all on"), row("all off")};
   rows[1].error = "left out";
-  measure_rows(make_benchmark(), make_options(), /*timelines=*/false, &rows);
+  measure_rows(measured_benchmark(), make_options(), /*timelines=*/false,
+               &rows);
   EXPECT_THAT(rows[0].durations, SizeIs(2));
   EXPECT_EQ(rows[1].error, "left out");
   EXPECT_THAT(rows[1].durations, SizeIs(0));
@@ -120,7 +122,8 @@ TEST(MeasureRows, ARowWithAnErrorStaysAsItIs) {
 TEST(MeasureRows, ARowThatFailsLeavesTheOthers) {
   std::vector<Outcome> rows{row("no direct skips"), row("all on")};
   rows[0].experiment.balance = {1, 1, 2};
-  measure_rows(make_benchmark(), make_options(), /*timelines=*/false, &rows);
+  measure_rows(measured_benchmark(), make_options(), /*timelines=*/false,
+               &rows);
   EXPECT_THAT(rows[0].error, HasSubstr("the sum of the balance is 4"));
   EXPECT_THAT(rows[0].durations, SizeIs(0));
   EXPECT_THAT(rows[1].durations, SizeIs(2));

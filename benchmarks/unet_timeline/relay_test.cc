@@ -12,7 +12,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-torch::nn::Sequential model() {
+torch::nn::Sequential small_unet() {
   torch::manual_seed(0);
   return torch::nn::Sequential(Stash(), torch::nn::Linear(3, 3),
                                torch::nn::Linear(3, 3), Add(),
@@ -20,7 +20,7 @@ torch::nn::Sequential model() {
 }
 
 TEST(RelaySkips, TakesEachCrossingSkipThroughEveryPartitionBetween) {
-  const Relayed relayed = relay_skips(model(), {1, 1, 1, 2});
+  const Relayed relayed = relay_skips(small_unet(), {1, 1, 1, 2});
   EXPECT_EQ(relayed.balance, (std::vector<int64_t>{1, 3, 3, 2}));
   const auto described =
       summary(relayed.model, relayed.balance, at::zeros({4, 3}));
@@ -34,17 +34,19 @@ TEST(RelaySkips, TakesEachCrossingSkipThroughEveryPartitionBetween) {
 }
 
 TEST(RelaySkips, LeavesAloneWhatCrossesOneBoundaryOrNone) {
-  EXPECT_EQ(relay_skips(model(), {2, 3}).balance, (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(relay_skips(model(), {4, 1}).balance, (std::vector<int64_t>{4, 1}));
+  EXPECT_EQ(relay_skips(small_unet(), {2, 3}).balance,
+            (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(relay_skips(small_unet(), {4, 1}).balance,
+            (std::vector<int64_t>{4, 1}));
 }
 
 TEST(RelaySkips, ComputesTheSame) {
   const at::Tensor input = at::arange(12).reshape({4, 3}).to(at::kFloat);
-  torch::nn::Sequential plain = model();
+  torch::nn::Sequential plain = small_unet();
   const at::Tensor expected = plain->forward(input);
   expected.sum().backward();
 
-  const Relayed relayed = relay_skips(model(), {1, 1, 1, 2});
+  const Relayed relayed = relay_skips(small_unet(), {1, 1, 1, 2});
   GPipe pipeline(relayed.model,
                  GPipeOptions(relayed.balance)
                      .devices(std::vector<torch::Device>(4, at::kCPU))
@@ -60,7 +62,7 @@ TEST(RelaySkips, ComputesTheSame) {
 }
 
 TEST(RelaySkips, RefusesABalanceOfOtherLayers) {
-  EXPECT_THROW(relay_skips(model(), {1, 1}), c10::ValueError);
+  EXPECT_THROW(relay_skips(small_unet(), {1, 1}), c10::ValueError);
 }
 
 }  // namespace

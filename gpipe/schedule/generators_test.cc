@@ -33,7 +33,7 @@ using ::testing::ThrowsMessage;
 
 // Returns one line per rank. A '+' joins the actions of a block, and a blank
 // follows every other action.
-std::string text(const Schedule& schedule) {
+std::string lines_of(const Schedule& schedule) {
   std::string result;
   for (const auto& actions : schedule.ranks) {
     for (const Action& action : actions) {
@@ -147,7 +147,7 @@ TEST(Generators, RefuseNothingToDo) {
 }
 
 TEST(ForwardOnly, RunsMicrobatchesInOrder) {
-  EXPECT_EQ(text(forward_only(2, 3)), "0F0 0F1 0F2 \n1F0 1F1 1F2 \n");
+  EXPECT_EQ(lines_of(forward_only(2, 3)), "0F0 0F1 0F2 \n1F0 1F1 1F2 \n");
 }
 
 // The rule of the schedules of the 1F1B family. A rank runs a forward if it
@@ -206,16 +206,16 @@ std::vector<Action> row(const Rule& rule, int rank) {
   return out;
 }
 
-std::string text(const Rule& rule) {
+std::string lines_of(const Rule& rule) {
   Schedule schedule;
   for (int r = 0; r < rule.sizes.ranks; ++r) {
     schedule.ranks.push_back(row(rule, r));
   }
-  return text(schedule);
+  return lines_of(schedule);
 }
 
 TEST(OneForwardOneBackward, GoesForwardWheneverItMayHoldAnother) {
-  EXPECT_EQ(text(one_forward_one_backward(3, 4)),
+  EXPECT_EQ(lines_of(one_forward_one_backward(3, 4)),
             "0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3 \n"
             "1F0 1F1 1B0 1F2 1B1 1F3 1B2 1B3 \n"
             "2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3 \n");
@@ -223,15 +223,15 @@ TEST(OneForwardOneBackward, GoesForwardWheneverItMayHoldAnother) {
     if (v > 1) continue;
     const auto holds = [p = p](int r) { return p - r; };
     const auto holds_eager = [p = p](int r) { return 2 * (p - 1 - r) + 1; };
-    EXPECT_EQ(text(one_forward_one_backward(p, m)),
-              text(Rule{{p, m, 1}, m, holds, {}}));
-    EXPECT_EQ(text(eager_one_forward_one_backward(p, m)),
-              text(Rule{{p, m, 1}, m, holds_eager, {}}));
+    EXPECT_EQ(lines_of(one_forward_one_backward(p, m)),
+              lines_of(Rule{{p, m, 1}, m, holds, {}}));
+    EXPECT_EQ(lines_of(eager_one_forward_one_backward(p, m)),
+              lines_of(Rule{{p, m, 1}, m, holds_eager, {}}));
   }
 }
 
 TEST(Interleaved, TakesGroupsChunkByChunk) {
-  EXPECT_EQ(text(interleaved(2, 4, 2)),
+  EXPECT_EQ(lines_of(interleaved(2, 4, 2)),
             "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3 \n"
             "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 "
             "\n");
@@ -247,10 +247,10 @@ TEST(Interleaved, TakesGroupsChunkByChunk) {
         return 2 * (p - 1 - r) + (v - 1) * g + 1;
       };
       const Schedule schedule = interleaved(p, m, v, g);
-      ASSERT_EQ(text(schedule), text(Rule{{p, m, v}, g, holds, {}}));
+      ASSERT_EQ(lines_of(schedule), lines_of(Rule{{p, m, v}, g, holds, {}}));
       ASSERT_NO_THROW(clock_order(schedule));
       if (g == default_group(p, m)) {
-        ASSERT_EQ(text(interleaved(p, m, v)), text(schedule));
+        ASSERT_EQ(lines_of(interleaved(p, m, v)), lines_of(schedule));
       }
     }
   }
@@ -281,7 +281,7 @@ TEST(Interleaved, RefusesGroupsThatAreNone) {
 }
 
 TEST(LoopedBfs, GoesChunkByChunk) {
-  EXPECT_EQ(text(looped_bfs(2, 2, 2)),
+  EXPECT_EQ(lines_of(looped_bfs(2, 2, 2)),
             "0F0 0F1 2F0 2F1 2B1 2B0 0B1 0B0 \n"
             "1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0 \n");
   // Forwards are in ascending order of stages. Backwards mirror the forwards.
@@ -304,11 +304,11 @@ TEST(LoopedBfs, GoesChunkByChunk) {
 }
 
 TEST(ZeroBubble, KeepsWeightsForLater) {
-  EXPECT_EQ(text(zero_bubble_h1(3, 4)),
+  EXPECT_EQ(lines_of(zero_bubble_h1(3, 4)),
             "0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3 \n"
             "1F0 1F1 1I0 1F2 1I1 1W0 1F3 1I2 1W1 1I3 1W2 1W3 \n"
             "2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3 \n");
-  EXPECT_EQ(text(zero_bubble_h2(2, 3)),
+  EXPECT_EQ(lines_of(zero_bubble_h2(2, 3)),
             "0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2 \n"
             "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2 \n");
   for (const auto& [p, m, v] : grid()) {
@@ -316,20 +316,21 @@ TEST(ZeroBubble, KeepsWeightsForLater) {
     const int g = default_group(p, m);
     const auto lag = [](int r) { return r; };
     const auto holds = [p = p, v = v, g](int r) { return p - r + (v - 1) * g; };
-    ASSERT_EQ(text(zero_bubble_interleaved(p, m, v)),
-              text(Rule{{p, m, v}, g, holds, lag}));
+    ASSERT_EQ(lines_of(zero_bubble_interleaved(p, m, v)),
+              lines_of(Rule{{p, m, v}, g, holds, lag}));
     if (v > 1) continue;
-    ASSERT_EQ(text(zero_bubble_h1(p, m)), text(Rule{{p, m, 1}, m, holds, lag}));
+    ASSERT_EQ(lines_of(zero_bubble_h1(p, m)),
+              lines_of(Rule{{p, m, 1}, m, holds, lag}));
     const auto holds_2 = [p = p](int r) { return 2 * (p - 1 - r) + 1; };
     const auto lag_2 = [](int r) { return 2 * r; };
-    ASSERT_EQ(text(zero_bubble_h2(p, m)),
-              text(Rule{{p, m, 1}, m, holds_2, lag_2}));
+    ASSERT_EQ(lines_of(zero_bubble_h2(p, m)),
+              lines_of(Rule{{p, m, 1}, m, holds_2, lag_2}));
   }
 }
 
 TEST(ZeroBubbleV, FollowsItsPhases) {
   EXPECT_EQ(
-      text(zero_bubble_v(2, 4)),
+      lines_of(zero_bubble_v(2, 4)),
       "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0F3 0I0 0W0 3F2 3I2 3W2 "
       "0I1 0W1 3F3 3I3 3W3 0I2 0W2 0I3 0W3 \n"
       "1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1F3 1I1 1W1 2F3 2I2 2W2 "
@@ -337,13 +338,13 @@ TEST(ZeroBubbleV, FollowsItsPhases) {
 }
 
 TEST(ZeroBubbleV, LeavesOutMicrobatchesThatAreNotThere) {
-  EXPECT_EQ(text(zero_bubble_v(2, 1)),
+  EXPECT_EQ(lines_of(zero_bubble_v(2, 1)),
             "0F0 3F0 3I0 3W0 0I0 0W0 \n"
             "1F0 2F0 2I0 2W0 1I0 1W0 \n");
 }
 
 TEST(DualPipeV, FollowsItsPhases) {
-  EXPECT_EQ(text(dual_pipe_v(2, 4)),
+  EXPECT_EQ(lines_of(dual_pipe_v(2, 4)),
             "0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3+3B1 3F2+0B0 3B2 3F3+0B1 3B3 0I2 "
             "0W2 0I3 0W3 \n"
             "1F0 2F0 1F1 2F1 1F2 2B0 2F2+1B0 1F3+2B1 2F3+1B1 2B2 1B2 2I3 1I3 "
@@ -352,7 +353,7 @@ TEST(DualPipeV, FollowsItsPhases) {
 
 TEST(DualPipeV, LeavesOutMicrobatchesThatAreNotThere) {
   // One action is left of each of the blocks 0F3+3B1, 3F2+0B0 and 3F3+0B1.
-  EXPECT_EQ(text(dual_pipe_v(2, 2)),
+  EXPECT_EQ(lines_of(dual_pipe_v(2, 2)),
             "0F0 0F1 3F0 3I0 3W0 3F1 3B1 0B0 0B1 \n"
             "1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1 \n");
 }

@@ -12,7 +12,7 @@ namespace gpipe {
 namespace {
 
 // Returns the schedule as text: one line per rank, a blank after each action.
-std::string text(const Schedule& schedule) {
+std::string ranks_text(const Schedule& schedule) {
   std::string result;
   for (const auto& actions : schedule.ranks) {
     for (const Action& action : actions) result += to_string(action) + " ";
@@ -26,7 +26,7 @@ bool is_forward(const Action& action) {
 }
 
 TEST(FillDrain, RunsAllForwardsThenBackwardsInReverse) {
-  EXPECT_EQ(text(fill_drain(2, 3)),
+  EXPECT_EQ(ranks_text(fill_drain(2, 3)),
             "0F0 0F1 0F2 0B2 0B1 0B0 \n"
             "1F0 1F1 1F2 1B2 1B1 1B0 \n");
 }

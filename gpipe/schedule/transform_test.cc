@@ -21,7 +21,7 @@ constexpr ActionKind F = ActionKind::kForward, B = ActionKind::kBackward,
 bool always(int) { return true; }
 
 // Returns the actions of the first rank. A '+' joins the actions of a block.
-std::string text(const Schedule& schedule) {
+std::string first_rank(const Schedule& schedule) {
   std::string result;
   for (const Action& action : schedule.ranks.at(0)) {
     const Action plain{action.stage, action.kind, action.microbatch};
@@ -47,17 +47,18 @@ const Schedule kBlocks = {{{{0, F, 2},
 
 TEST(WithRecompute, PutsOneRightBeforeEachCheckpointedBackward) {
   const auto except_last = [](int i) { return i < 2; };
-  EXPECT_EQ(text(with_recompute(kWhole, except_last)),
+  EXPECT_EQ(first_rank(with_recompute(kWhole, except_last)),
             "1F0 1F1 1R0 1B0 1F2 1R1 1B1 1B2");
-  EXPECT_EQ(text(with_recompute(kParts, always)),
+  EXPECT_EQ(first_rank(with_recompute(kParts, always)),
             "0F0 0F1 0R0 0I0 0R1 0I1 0W0 0W1");
 }
 
 TEST(WithRecompute, ChoosesCellsByStageAndMicrobatch) {
   const auto odd = [](int stage, int i) { return (stage + i) % 2 == 1; };
-  EXPECT_EQ(text(with_recompute(kWhole, odd)),
+  EXPECT_EQ(first_rank(with_recompute(kWhole, odd)),
             "1F0 1F1 1R0 1B0 1F2 1B1 1R2 1B2");
-  EXPECT_EQ(text(with_recompute(kParts, odd)), "0F0 0F1 0I0 0R1 0I1 0W0 0W1");
+  EXPECT_EQ(first_rank(with_recompute(kParts, odd)),
+            "0F0 0F1 0I0 0R1 0I1 0W0 0W1");
 }
 
 TEST(WithRecompute, GivesTheSameForAPredicateOfTheMicrobatchAlone) {
@@ -80,35 +81,36 @@ TEST(WithRecompute, GivesTheSameForAPredicateOfTheMicrobatchAlone) {
 
 TEST(WithRecompute, MakesABlockWithTheBackward) {
   const auto with = RecomputePlacement::kWithBackward;
-  EXPECT_EQ(text(with_recompute(kWhole, always, with)),
+  EXPECT_EQ(first_rank(with_recompute(kWhole, always, with)),
             "1F0 1F1 1R0+1B0 1F2 1R1+1B1 1R2+1B2");
-  EXPECT_EQ(text(with_recompute(kParts, always, with)),
+  EXPECT_EQ(first_rank(with_recompute(kParts, always, with)),
             "0F0 0F1 0R0+0I0 0R1+0I1 0W0 0W1");
 }
 
 TEST(WithRecompute, GoesAheadOfForwardsButNotOfItsOwn) {
   const auto ahead = RecomputePlacement::kAhead;
   // 1R0 stays behind 1F0, 1R1 goes ahead of 1F2, 1R2 stays behind 1B1.
-  EXPECT_EQ(text(with_recompute(kWhole, always, ahead)),
+  EXPECT_EQ(first_rank(with_recompute(kWhole, always, ahead)),
             "1F0 1R0 1F1 1B0 1R1 1F2 1B1 1R2 1B2");
   const auto odd = [](int i) { return i % 2 == 1; };
-  EXPECT_EQ(text(with_recompute(kWhole, odd, ahead)),
+  EXPECT_EQ(first_rank(with_recompute(kWhole, odd, ahead)),
             "1F0 1F1 1B0 1R1 1F2 1B1 1B2");
   // R does not move ahead of a W either.
   const Schedule weights = {
       {{{0, F, 0}, {0, F, 1}, {0, I, 0}, {0, W, 0}, {0, F, 2}, {0, I, 1}}}};
-  EXPECT_EQ(text(with_recompute(weights, odd, ahead)),
+  EXPECT_EQ(first_rank(with_recompute(weights, odd, ahead)),
             "0F0 0F1 0I0 0W0 0R1 0F2 0I1");
 }
 
 TEST(WithRecompute, StaysOutOfBlocks) {
   const std::string right_before = "0F2 3F1 3R1 0F3+3B1 0R0 3F2+0B0 3R2 3B2";
-  EXPECT_EQ(text(with_recompute(kBlocks, always)), right_before);
-  EXPECT_EQ(text(with_recompute(kBlocks, always, RecomputePlacement::kAhead)),
-            right_before);
+  EXPECT_EQ(first_rank(with_recompute(kBlocks, always)), right_before);
   EXPECT_EQ(
-      text(with_recompute(kBlocks, always, RecomputePlacement::kWithBackward)),
-      "0F2 3F1 3R1 0F3+3B1 0R0 3F2+0B0 3R2+3B2");
+      first_rank(with_recompute(kBlocks, always, RecomputePlacement::kAhead)),
+      right_before);
+  EXPECT_EQ(first_rank(with_recompute(kBlocks, always,
+                                      RecomputePlacement::kWithBackward)),
+            "0F2 3F1 3R1 0F3+3B1 0R0 3F2+0B0 3R2+3B2");
 }
 
 // The block begins with the backward. R may not join the block as a third
@@ -119,7 +121,7 @@ TEST(WithRecompute, StaysOutOfBlocksThatBeginWithTheBackward) {
   const auto out = [&](RecomputePlacement placement) {
     const Schedule result = with_recompute(schedule, always, placement);
     EXPECT_NO_THROW(validate(result));
-    return text(result);
+    return first_rank(result);
   };
   EXPECT_EQ(out(RecomputePlacement::kBeforeBackward),
             "0F0 0F1 0R0 0B0+0F2 0R1 0B1 0R2 0B2");
@@ -168,7 +170,7 @@ TEST(WithRecompute, AddsOneForEachBackwardOfAnySchedule) {
 
 TEST(Select, KeepsTheOrder) {
   const auto forwards = [](const Action& a) { return a.kind == F; };
-  EXPECT_EQ(text(select(kWhole, forwards)), "1F0 1F1 1F2");
+  EXPECT_EQ(first_rank(select(kWhole, forwards)), "1F0 1F1 1F2");
 }
 
 TEST(Select, UndoesBlocksThatAreNotWhole) {
@@ -178,9 +180,9 @@ TEST(Select, UndoesBlocksThatAreNotWhole) {
              a.microbatch != out.microbatch;
     };
   };
-  EXPECT_EQ(text(select(kBlocks, without({3, B, 1}))),
+  EXPECT_EQ(first_rank(select(kBlocks, without({3, B, 1}))),
             "0F2 3F1 0F3 3F2+0B0 3B2");
-  EXPECT_EQ(text(select(kBlocks, without({0, F, 3}))),
+  EXPECT_EQ(first_rank(select(kBlocks, without({0, F, 3}))),
             "0F2 3F1 3B1 3F2+0B0 3B2");
 }
 

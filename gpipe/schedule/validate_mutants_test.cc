@@ -343,7 +343,7 @@ void mutate(Schedule& schedule, Mutation mutation, Random& random) {
 }
 
 // Returns the error text of validate(); "" if there is no error.
-std::string objection(const Schedule& schedule) {
+std::string objection_to(const Schedule& schedule) {
   try {
     validate(schedule);
     return "";
@@ -390,7 +390,7 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
   while (mutants < wanted) {
     const Schedule valid = valid_schedule(random);
     ASSERT_TRUE(brute_force(valid)) << to_csv(valid);
-    ASSERT_EQ(objection(valid), "") << to_csv(valid);
+    ASSERT_EQ(objection_to(valid), "") << to_csv(valid);
     for (const auto& actions : valid.ranks) {
       for (const Action& action : actions) blocks += action.fused_with_next;
     }
@@ -399,7 +399,7 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
       Schedule mutant = valid;
       mutate(mutant, mutation, random);
       if (below(random, 4) == 0) mutate(mutant, mutation, random);
-      const std::string message = objection(mutant);
+      const std::string message = objection_to(mutant);
       ASSERT_EQ(message.empty(), brute_force(mutant)) << message << "\n"
                                                       << to_csv(mutant);
       ++(message.empty() ? accepted : refused)[mutation];
@@ -440,7 +440,8 @@ TEST(ValidateMutants, RecomputesMayBeAddedToWhateverIsValid) {
       const Schedule out = with_recompute(
           schedule, [](int) { return true; }, placement);
       ASSERT_TRUE(brute_force(out)) << to_csv(schedule) << "\n" << to_csv(out);
-      ASSERT_EQ(objection(out), "") << to_csv(schedule) << "\n" << to_csv(out);
+      ASSERT_EQ(objection_to(out), "") << to_csv(schedule) << "\n"
+                                       << to_csv(out);
     }
   }
   for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward,

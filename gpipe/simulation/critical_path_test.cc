@@ -11,6 +11,7 @@
 #include "gpipe/schedule/fill_drain.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/simulation/timeline_testing.h"
 
 namespace gpipe {
 namespace {
@@ -30,14 +31,6 @@ std::vector<std::string> steps(const Timeline& timeline) {
     result.push_back(text.str());
   }
   return result;
-}
-
-Costs equal_costs(int stages, double forward, double backward) {
-  Costs costs;
-  costs.forward.assign(stages, forward);
-  costs.backward.assign(stages, backward);
-  costs.recompute.assign(stages, forward);
-  return costs;
 }
 
 TEST(CriticalPathTest, GoesThroughTheSlowestStage) {

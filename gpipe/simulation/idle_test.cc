@@ -13,22 +13,13 @@
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/simulation/timeline_testing.h"
 
 namespace gpipe {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-
-Costs equal_costs(int stages, double forward, double backward) {
-  Costs costs;
-  costs.forward.assign(stages, forward);
-  costs.backward.assign(stages, backward);
-  costs.backward_input.assign(stages, backward / 2);
-  costs.backward_weight.assign(stages, backward / 2);
-  costs.recompute.assign(stages, forward);
-  return costs;
-}
 
 void expect_parts(const IdleParts& parts, double schedule, double imbalance,
                   double transfer, double overhead) {

@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-Costs costs_of(std::vector<double> seconds) {
+Costs forward_costs(std::vector<double> seconds) {
   Costs costs;
   costs.forward = seconds;
   costs.backward = seconds;
@@ -36,7 +36,7 @@ void expect(const Improvement& improvement, int stage, int from, int to,
 // takes 2 s off both the sum and the maximum.
 TEST(ImproveTest, TheSlowestStageComesFirst) {
   const auto result =
-      improve_first(fill_drain(3, 5), costs_of({4, 8, 4}), 0.25);
+      improve_first(fill_drain(3, 5), forward_costs({4, 8, 4}), 0.25);
   ASSERT_EQ(result.size(), 3);
   expect(result[0], 1, -1, -1, 2 * 2 * 5);
   expect(result[1], 0, -1, -1, 2);
@@ -45,14 +45,15 @@ TEST(ImproveTest, TheSlowestStageComesFirst) {
 
 // Half of stage 1's 8 s leaves stage 0, with 6 s, as the slowest stage.
 TEST(ImproveTest, AGainEndsAtTheNextSlowestStage) {
-  const auto result = improve_first(fill_drain(2, 5), costs_of({6, 8}), 0.5);
+  const auto result =
+      improve_first(fill_drain(2, 5), forward_costs({6, 8}), 0.5);
   expect(result[0], 1, -1, -1, 2 * (4 + 4 * 2));
 }
 
 // The critical path is 0F0, 2 copies of 4 s, 1F1, 1B1, 2 copies of 4 s, 0B0, as
 // in critical_path_test.
 TEST(ImproveTest, LinksAreAmongThem) {
-  Costs costs = costs_of({1, 1});
+  Costs costs = forward_costs({1, 1});
   costs.latency = 1;
   costs.bandwidth = 2;
   costs.boundary_bytes = {8};
@@ -67,14 +68,16 @@ TEST(ImproveTest, LinksAreAmongThem) {
 }
 
 TEST(ImproveTest, LinksThatTakeNoTimeAreLeftOut) {
-  EXPECT_EQ(improve_first(fill_drain(4, 2), costs_of({1, 1, 1, 1})).size(), 4);
+  EXPECT_EQ(improve_first(fill_drain(4, 2), forward_costs({1, 1, 1, 1})).size(),
+            4);
 }
 
 TEST(ImproveTest, RefusesAPartThatIsNone) {
   for (const double part :
        {-0.1, 1.1, std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THAT([&] { improve_first(fill_drain(1, 1), costs_of({1}), part); },
-                ThrowsMessage<std::invalid_argument>(HasSubstr("from 0 to 1")));
+    EXPECT_THAT(
+        [&] { improve_first(fill_drain(1, 1), forward_costs({1}), part); },
+        ThrowsMessage<std::invalid_argument>(HasSubstr("from 0 to 1")));
   }
 }
 

@@ -47,7 +47,7 @@ void PrintTo(const Case& k, std::ostream* out) {
        << k.i << " w " << k.w << " r " << k.r << " c " << k.c;
 }
 
-Costs costs_of(const Case& k) {
+Costs costs_of_case(const Case& k) {
   const auto stages = static_cast<std::size_t>(k.p) * k.v;
   Costs costs;
   costs.forward.assign(stages, k.f);
@@ -93,7 +93,7 @@ void expect_closed_form(const std::function<Schedule(const Case&)>& schedule,
     k.r = draw(1, 20);
     k.c = cases.copies ? draw(1, 20) : 0;
     cases.make_hold(k);
-    const Timeline timeline = simulate(schedule(k), costs_of(k));
+    const Timeline timeline = simulate(schedule(k), costs_of_case(k));
     const int idle = form.idle(k);
     ASSERT_EQ(timeline.makespan, k.m * k.v * form.work(k) + idle)
         << ::testing::PrintToString(k);
@@ -317,8 +317,8 @@ TEST(ClosedForm, VHalfAndVMin) {
     for (int m = p; m <= 4 * p; ++m) {
       for (const int time : {1, 7}) {
         const Case k = {p, m, 2, time, time, time, time, 0};
-        const Timeline half = simulate(v_half(p, m), costs_of(k));
-        const Timeline min = simulate(v_min(p, m), costs_of(k));
+        const Timeline half = simulate(v_half(p, m), costs_of_case(k));
+        const Timeline min = simulate(v_min(p, m), costs_of_case(k));
         EXPECT_EQ(half.makespan, (6 * m + kIdleHalf[n]) * time)
             << p << " " << m;
         EXPECT_EQ(min.makespan, (6 * m + kIdleMin[n]) * time) << p << " " << m;
@@ -347,7 +347,7 @@ TEST(Recompute, AheadMayGainOrLose) {
             80);
   // 2 ranks, 3 micro-batches, f = 1, b = 2, recompute 1, latency 1. With
   // kAhead, R delays the last forward of rank 0, for which rank 1 waits.
-  const Costs copies = costs_of({2, 3, 1, 1, 1, 1, 1, 1});
+  const Costs copies = costs_of_case({2, 3, 1, 1, 1, 1, 1, 1});
   const Schedule schedule = one_forward_one_backward(2, 3);
   EXPECT_EQ(makespan(schedule, RecomputePlacement::kBeforeBackward, copies),
             18);
@@ -395,7 +395,7 @@ TEST(ClosedForm, FillDrainWithRecomputeExceptLast) {
                     0};
     const Schedule schedule = with_recompute(
         fill_drain(k.p, k.m), [&](int i) { return i < k.m - 1; });
-    const Timeline timeline = simulate(schedule, costs_of(k));
+    const Timeline timeline = simulate(schedule, costs_of_case(k));
     ASSERT_EQ(timeline.makespan,
               (k.m + k.p - 1) * (k.f + k.b()) + (k.m - 1) * k.r);
     ASSERT_THAT(timeline.idle, Each(bubble(k)));

@@ -11,17 +11,10 @@
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/simulation/timeline_testing.h"
 
 namespace gpipe {
 namespace {
-
-Costs equal_costs(int stages, double forward, double backward) {
-  Costs costs;
-  costs.forward = std::vector<double>(stages, forward);
-  costs.backward = std::vector<double>(stages, backward);
-  costs.recompute = costs.forward;
-  return costs;
-}
 
 TEST(SharedCoresTest, OneCoreDoesAllTheWorkOneAfterTheOther) {
   const auto timeline =

@@ -11,6 +11,7 @@
 
 #include "gpipe/schedule/fill_drain.h"
 #include "gpipe/schedule/transform.h"
+#include "gpipe/simulation/timeline_testing.h"
 
 namespace gpipe {
 namespace {
@@ -20,13 +21,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-
-Costs equal_costs(int stages, double forward, double backward) {
-  Costs costs;
-  costs.forward.assign(stages, forward);
-  costs.backward.assign(stages, backward);
-  return costs;
-}
 
 // The makespan is (m + n - 1)(f + b), of which each rank is idle for
 // (n - 1)(f + b).
@@ -288,6 +282,7 @@ TEST(SimulateTest, NamesCostsThatAreMissing) {
               refuses("no forward cost of stage 2", "2F0"));
   const auto recomputing =
       with_recompute(fill_drain(2, 1), [](int) { return true; });
+  costs.recompute.clear();
   EXPECT_THAT([&] { simulate(recomputing, costs); },
               refuses("no recompute cost of stage 0", "0R0"));
   costs.bandwidth = 1;

@@ -14,6 +14,18 @@ inline Costs costs_of(int stages) {
   return costs;
 }
 
+// Returns costs with the same seconds for all stages. A recompute takes as long
+// as a forward, both halves of a split backward half of it.
+inline Costs equal_costs(int stages, double forward, double backward) {
+  Costs costs;
+  costs.forward.assign(stages, forward);
+  costs.backward.assign(stages, backward);
+  costs.backward_input.assign(stages, backward / 2);
+  costs.backward_weight.assign(stages, backward / 2);
+  costs.recompute.assign(stages, forward);
+  return costs;
+}
+
 // Returns the timeline of rank 1 of two. Rank 0 is in another process. The
 // input is copied from 2 to 3 s, and the forward begins at 3.5 s.
 inline Timeline second_of_two() {

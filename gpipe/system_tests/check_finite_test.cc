@@ -124,7 +124,7 @@ std::vector<Tensor> grads_of(const GPipe& pipeline) {
   return grads;
 }
 
-bool equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t k = 0; k < a.size(); ++k) {
     if (a[k].defined() != b[k].defined()) return false;
@@ -161,7 +161,7 @@ TEST_F(CheckFinite, NamesTheLayerAndTheMicroBatchOfAForward) {
         ASSERT_TRUE(pipeline->last_failure().has_value());
         EXPECT_EQ(pipeline->last_failure()->place(), place);
         EXPECT_EQ(pipeline->last_failure()->what, what);
-        EXPECT_TRUE(equal(grads_of(pipeline), before));
+        EXPECT_TRUE(same_bits(grads_of(pipeline), before));
       }
     }
   }
@@ -193,7 +193,7 @@ TEST_F(CheckFinite, NamesTheParametersOfABackward) {
                                      "elements are nan)"));
       }
       EXPECT_EQ(pipeline->last_failure()->phase, Phase::kBackward);
-      EXPECT_TRUE(equal(grads_of(pipeline), before));
+      EXPECT_TRUE(same_bits(grads_of(pipeline), before));
       fault_ = Fault();
     }
   }
@@ -273,7 +273,7 @@ TEST_F(CheckFinite, IsOffByDefaultAndChangesNoBit) {
   const auto grads = grads_of(pipeline);
   pipeline->zero_grad();
   EXPECT_TRUE(step(pipeline, "1f1b", true).loss.equal(loss));
-  EXPECT_TRUE(equal(grads_of(pipeline), grads));
+  EXPECT_TRUE(same_bits(grads_of(pipeline), grads));
   EXPECT_FALSE(TrainOptions().check_finite());
   fault_ = {7, 2, false, std::nan("")};
   EXPECT_TRUE(std::isnan(step(pipeline, "1f1b", false).loss.item<double>()));

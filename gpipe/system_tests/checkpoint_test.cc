@@ -39,6 +39,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kModes;
 using testing::layer;
+using testing::ones;
 using testing::options;
 using ::testing::StartsWith;
 using torch::Tensor;
@@ -74,10 +75,6 @@ torch::nn::AnyModule logging(Log& log) {
     log.add(is_checkpointing() ? 'C' : is_recomputing() ? 'R' : 'F');
     return LogBackward::apply(x, reinterpret_cast<int64_t>(&log));
   });
-}
-
-Tensor ones(torch::IntArrayRef sizes) {
-  return torch::ones(sizes).to(device());
 }
 
 // Returns the logs of all partitions after a step.

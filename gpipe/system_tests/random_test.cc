@@ -27,14 +27,10 @@ using testing::device;
 using testing::devices;
 using testing::kModes;
 using testing::layer;
+using testing::ones;
 using testing::options;
 using torch::Tensor;
 using torch::nn::Sequential;
-
-// Returns ones on the device of a pipeline's input.
-Tensor ones(torch::IntArrayRef sizes) {
-  return torch::ones(sizes).to(device());
-}
 
 Tensor state() { return at::detail::getDefaultCPUGenerator().get_state(); }
 

@@ -63,7 +63,7 @@ GPipe pipeline(const c10::Device& device, int64_t count, bool recomputed,
                                               .threads_per_partition(1));
 }
 
-void step(GPipe& pipeline, const Tensor& input) {
+void train_once(GPipe& pipeline, const Tensor& input) {
   pipeline->zero_grad();
   pipeline->forward(input).sum().backward();
 }
@@ -73,10 +73,10 @@ int64_t peak_on_cpu(int64_t count, bool recomputed, int64_t microbatches) {
   CountingAllocator::install();
   GPipe model = pipeline(torch::kCPU, count, recomputed, microbatches);
   const Tensor input = torch::ones({microbatches * kRows, kWidth});
-  step(model, input);  // makes the allocations that stay
+  train_once(model, input);  // makes the allocations that stay
   const int64_t before = CountingAllocator::live_bytes();
   CountingAllocator::reset_peak();
-  step(model, input);
+  train_once(model, input);
   return CountingAllocator::peak_bytes() - before;
 }
 
@@ -88,9 +88,9 @@ int64_t peak_on_meta(int64_t count, bool recomputed, int64_t microbatches) {
   }();
   const Tensor input =
       torch::empty({microbatches * kRows, kWidth}, torch::kMeta);
-  step(model, input);
+  train_once(model, input);
   const MetaLedger ledger;
-  step(model, input);
+  train_once(model, input);
   return ledger.peak_bytes();
 }
 
@@ -113,7 +113,7 @@ TEST(RecomputeMemory, IsTheInputsAndOneBlock) {
 
 TEST(RecomputeMemory, CallsEachBlockThreeTimes) {
   GPipe model = pipeline(torch::kCPU, kBlocks, true, kMicrobatches);
-  step(model, torch::ones({kMicrobatches * kRows, kWidth}));
+  train_once(model, torch::ones({kMicrobatches * kRows, kWidth}));
   for (const auto& each : model->children()) {
     const auto block = std::dynamic_pointer_cast<BlockImpl>(each);
     ASSERT_TRUE(block);

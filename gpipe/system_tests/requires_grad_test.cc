@@ -39,7 +39,7 @@ void freeze(torch::nn::Module& module) {
 }
 
 // Returns a pipeline with one layer per partition and two micro-batches.
-GPipe one_each(Sequential model, Checkpoint mode) {
+GPipe one_layer_each(Sequential model, Checkpoint mode) {
   return GPipe(model, options(std::vector<int64_t>(model->size(), 1), 2, mode));
 }
 
@@ -72,7 +72,7 @@ void expect_as_plain(Sequential model, bool input_requires_grad) {
   model->to(reference_device());
   const auto expected = run(model, reference_device());
   for (const Checkpoint mode : kModes) {
-    auto pipeline = one_each(model, mode);
+    auto pipeline = one_layer_each(model, mode);
     const auto actual = run(pipeline, device());
     for (std::size_t k = 0; k < expected.size(); ++k) {
       ASSERT_EQ(actual[k].defined(), expected[k].defined()) << k;
@@ -86,26 +86,26 @@ void expect_as_plain(Sequential model, bool input_requires_grad) {
   }
 }
 
-torch::nn::Linear linear() {
+torch::nn::Linear double_linear() {
   torch::nn::Linear module(3, 3);
   module->to(torch::kDouble);
   return module;
 }
 
 TEST(RequiresGrad, WithAnInputThatDoes) {
-  expect_as_plain(Sequential(linear(), linear(), linear()),
+  expect_as_plain(Sequential(double_linear(), double_linear(), double_linear()),
                   /*input_requires_grad=*/true);
 }
 
 TEST(RequiresGrad, WithAnInputThatDoesNot) {
-  expect_as_plain(Sequential(linear(), linear(), linear()),
+  expect_as_plain(Sequential(double_linear(), double_linear(), double_linear()),
                   /*input_requires_grad=*/false);
 }
 
 TEST(RequiresGrad, WithFrozenPartitions) {
   for (int frozen = 0; frozen < 8; ++frozen) {
     for (const bool input_requires_grad : {true, false}) {
-      Sequential model(linear(), linear(), linear());
+      Sequential model(double_linear(), double_linear(), double_linear());
       for (int k = 0; k < 3; ++k) {
         if (frozen >> k & 1) freeze(*model[k]);
       }
@@ -124,28 +124,30 @@ TEST(RequiresGrad, WithoutAnyParameter) {
 
 TEST(RequiresGrad, WithDetachInsideALayer) {
   const auto detach = [] { return layer([](Tensor x) { return x.detach(); }); };
-  expect_as_plain(Sequential(linear(), detach()), /*input_requires_grad=*/true);
-  expect_as_plain(Sequential(linear(), detach(), linear()),
+  expect_as_plain(Sequential(double_linear(), detach()),
                   /*input_requires_grad=*/true);
-  expect_as_plain(Sequential(detach(), linear()), /*input_requires_grad=*/true);
-  expect_as_plain(
-      Sequential(linear(), layer([](Tensor x) { return x + x.detach(); })),
-      /*input_requires_grad=*/true);
+  expect_as_plain(Sequential(double_linear(), detach(), double_linear()),
+                  /*input_requires_grad=*/true);
+  expect_as_plain(Sequential(detach(), double_linear()),
+                  /*input_requires_grad=*/true);
+  expect_as_plain(Sequential(double_linear(),
+                             layer([](Tensor x) { return x + x.detach(); })),
+                  /*input_requires_grad=*/true);
 }
 
 TEST(RequiresGrad, WithNoGradInsideALayer) {
-  expect_as_plain(Sequential(linear(), layer([](Tensor x) {
+  expect_as_plain(Sequential(double_linear(), layer([](Tensor x) {
                                torch::NoGradGuard no_grad;
                                return x * 2;
                              }),
-                             linear()),
+                             double_linear()),
                   /*input_requires_grad=*/true);
 }
 
 TEST(RequiresGrad, WithALayerThatMakesItsOutputRequireGrad) {
   expect_as_plain(
       Sequential(layer([](Tensor x) { return x.detach().requires_grad_(); }),
-                 linear()),
+                 double_linear()),
       /*input_requires_grad=*/false);
 }
 
@@ -154,7 +156,7 @@ TEST(RequiresGrad, WithAnOutputThatIsAParameter) {
       torch::ones({2, 3}, torch::kDouble).to(device()).requires_grad_();
   for (const Checkpoint mode : kModes) {
     Sequential model(layer([weight](Tensor) { return weight; }));
-    auto pipeline = one_each(model, mode);
+    auto pipeline = one_layer_each(model, mode);
     const auto output = pipeline->forward(torch::ones({4, 1}).to(device()));
     EXPECT_TRUE(output.requires_grad());
     const auto grad = torch::autograd::grad({output.sum()}, {weight});
@@ -166,7 +168,7 @@ TEST(RequiresGrad, WithAnOutputThatIsAParameter) {
 // move these.
 TEST(RequiresGrad, OfEachOutputIsItsOwn) {
   for (const Checkpoint mode : kModes) {
-    auto first = linear();
+    auto first = double_linear();
     Sequential model(layer<Triple>([first](Tensor x) mutable {
                        return Triple(first(x), x > 0, x.detach() * 2);
                      }),
@@ -184,7 +186,7 @@ TEST(RequiresGrad, OfEachOutputIsItsOwn) {
     };
     const auto [plain, expected_x, expected_weight] =
         run(model, reference_device());
-    auto pipeline = one_each(model, mode);
+    auto pipeline = one_layer_each(model, mode);
     const auto [output, actual_x, actual_weight] = run(pipeline, device());
     EXPECT_TRUE(std::get<0>(output).requires_grad());
     EXPECT_FALSE(std::get<1>(output).requires_grad());
@@ -201,7 +203,7 @@ TEST(RequiresGrad, OfEachOutputIsItsOwn) {
 // does. torchgpipe refuses this with checkpointing.
 TEST(RequiresGrad, IntegersMayTravelBesideFloats) {
   for (const Checkpoint mode : kModes) {
-    auto last = linear();
+    auto last = double_linear();
     Sequential model(layer<Pair>([](Tensor x) { return Pair(x * 2, x > 0); }),
                      layer<Pair, Pair>([](Pair in) { return in; }),
                      layer<Tensor, Pair>([last](Pair in) mutable {
@@ -213,7 +215,7 @@ TEST(RequiresGrad, IntegersMayTravelBesideFloats) {
     last->to(reference_device());
     const auto expected = run(model, input(true, reference_device()));
     last->to(device(2));
-    auto pipeline = one_each(model, mode);
+    auto pipeline = one_layer_each(model, mode);
     const auto actual = run(pipeline, input(true));
     EXPECT_TRUE(torch::allclose(actual, expected));
   }
@@ -241,8 +243,8 @@ struct Probe {
 TEST(NoGrad, LeavesNoGraphAndChecksNoPoint) {
   for (const Checkpoint mode : kModes) {
     Probe probe;
-    Sequential model(linear(), probe.make());
-    auto pipeline = one_each(model, mode);
+    Sequential model(double_linear(), probe.make());
+    auto pipeline = one_layer_each(model, mode);
     torch::NoGradGuard no_grad;
     const auto output = pipeline->forward(input(true));
     EXPECT_FALSE(output.requires_grad());
@@ -256,10 +258,10 @@ TEST(NoGrad, LeavesNoGraphAndChecksNoPoint) {
 TEST(InferenceMode, ReachesTheWorkers) {
   for (const Checkpoint mode : kModes) {
     Probe probe;
-    Sequential model(linear(), probe.make());
+    Sequential model(double_linear(), probe.make());
     model->to(reference_device());
     const Tensor expected = model->forward(input(false, reference_device()));
-    auto pipeline = one_each(model, mode);
+    auto pipeline = one_layer_each(model, mode);
     const Tensor x = input(false);
     probe.inference = 0;
     c10::InferenceMode inference;
@@ -275,8 +277,8 @@ TEST(InferenceMode, ReachesTheWorkers) {
 TEST(Eval, NeverCheckpointsButKeepsTheGraph) {
   for (const Checkpoint mode : kModes) {
     Probe probe;
-    Sequential model(linear(), torch::nn::Dropout(0.5), probe.make());
-    auto pipeline = one_each(model, mode);
+    Sequential model(double_linear(), torch::nn::Dropout(0.5), probe.make());
+    auto pipeline = one_layer_each(model, mode);
     pipeline->eval();
     const Tensor x = input(true);
     pipeline->forward(x).sum().backward();

@@ -77,19 +77,21 @@ class Lives {
   std::vector<int> seen_;
 };
 
-struct StashImpl : torch::nn::Module, Skippable {
-  explicit StashImpl(Lives& lives) : Skippable({{"skip"}, {}}), lives(lives) {}
+struct CountedStashImpl : torch::nn::Module, Skippable {
+  explicit CountedStashImpl(Lives& lives)
+      : Skippable({{"skip"}, {}}), lives(lives) {}
   Tensor forward(Tensor x) {
     stash("skip", lives.make(x));
     return x * 1;
   }
   Lives& lives;
 };
-TORCH_MODULE(Stash);
+TORCH_MODULE(CountedStash);
 
 // A layer that adds, since the backward of an addition needs no operand.
-struct PopImpl : torch::nn::Module, Skippable {
-  explicit PopImpl(Lives& lives) : Skippable({{}, {"skip"}}), lives(lives) {}
+struct CountedPopImpl : torch::nn::Module, Skippable {
+  explicit CountedPopImpl(Lives& lives)
+      : Skippable({{}, {"skip"}}), lives(lives) {}
   Tensor forward(Tensor x) {
     const Tensor skip = *pop("skip");
     lives.watch(skip);
@@ -97,11 +99,11 @@ struct PopImpl : torch::nn::Module, Skippable {
   }
   Lives& lives;
 };
-TORCH_MODULE(Pop);
+TORCH_MODULE(CountedPop);
 
 Sequential model(Lives& lives) {
-  return Sequential(Stash(lives), layer([](Tensor x) { return x * 1; }),
-                    Pop(lives), layer([&](Tensor x) {
+  return Sequential(CountedStash(lives), layer([](Tensor x) { return x * 1; }),
+                    CountedPop(lives), layer([&](Tensor x) {
                       lives.look();
                       return x * 1;
                     }));
@@ -162,11 +164,11 @@ TEST(SkipTensor, IsFreedWhenTheGraphIsDropped) {
 TEST(SkipTensor, IsFreedWhenALayerFails) {
   for (const Checkpoint mode : kModes) {
     Lives lives;
-    GPipe pipeline(Sequential(Stash(lives), layer([](Tensor x) {
+    GPipe pipeline(Sequential(CountedStash(lives), layer([](Tensor x) {
                                 TORCH_CHECK(current_microbatch() != 1, "no");
                                 return x * 1;
                               }),
-                              Pop(lives)),
+                              CountedPop(lives)),
                    options({1, 1, 1}, 3, mode));
     EXPECT_THROW(pipeline->forward(leaf(3)), c10::Error);
     EXPECT_EQ(lives.now(), 0);
@@ -177,12 +179,12 @@ TEST(SkipTensor, IsFreedWhenALayerFails) {
 TEST(SkipTensor, IsFreedWhenARecomputeFails) {
   Lives lives;
   GPipe pipeline(
-      Sequential(Stash(lives), layer([](Tensor x) {
+      Sequential(CountedStash(lives), layer([](Tensor x) {
                    TORCH_CHECK(!is_recomputing() || current_microbatch() != 1,
                                "no");
                    return x * 1;
                  }),
-                 Pop(lives)),
+                 CountedPop(lives)),
       options({1, 1, 1}, 3, Checkpoint::kAlways));
   const Tensor output = pipeline->forward(leaf(3));
   EXPECT_EQ(lives.now(), 3);

@@ -24,17 +24,17 @@ using instruments::CountingAllocator;
 using torch::Tensor;
 namespace nn = torch::nn;
 
-// A micro-batch of this layer keeps kRows x kWidth numbers for its backward
+// A micro-batch of this layer keeps kBatch x kColumns numbers for its backward
 // until its weight's gradient has been computed. All other tensors are small.
-constexpr int64_t kRows = 2048, kWidth = 64;
-constexpr double kKept = kRows * kWidth * sizeof(double);
+constexpr int64_t kBatch = 2048, kColumns = 64;
+constexpr double kKept = kBatch * kColumns * sizeof(double);
 
 struct LargeImpl : nn::Module {
   Tensor forward(const Tensor& x) {
-    return product(x.expand({x.size(0), kWidth}).exp());
+    return product(x.expand({x.size(0), kColumns}).exp());
   }
   nn::Linear product = register_module(
-      "product", nn::Linear(nn::LinearOptions(kWidth, 1).bias(false)));
+      "product", nn::Linear(nn::LinearOptions(kColumns, 1).bias(false)));
 };
 TORCH_MODULE(Large);
 
@@ -59,7 +59,7 @@ double held(const Schedule& schedule, int stage) {
           .stages_per_rank(stages / static_cast<int>(schedule.ranks.size()))
           .checkpoint(Checkpoint::kNever));
   const Tensor input =
-      torch::rand({num_microbatches(schedule) * kRows, 1}, torch::kDouble);
+      torch::rand({num_microbatches(schedule) * kBatch, 1}, torch::kDouble);
   const auto step = [&] {
     pipeline->zero_grad();
     pipeline->train_step(input, input, mean, schedule);
@@ -99,17 +99,17 @@ class TrainMemory : public ::testing::Test {
   }
 };
 
-constexpr int kRanks = 4, kMicrobatches = 16;
+constexpr int kRanks = 4, kParts = 16;
 
 TEST_F(TrainMemory, FillDrainHoldsAllMicrobatches) {
-  const Schedule schedule = fill_drain(kRanks, kMicrobatches);
+  const Schedule schedule = fill_drain(kRanks, kParts);
   for (int r = 0; r < kRanks; ++r) {
-    expect_held(schedule, r, kMicrobatches, "fill-drain");
+    expect_held(schedule, r, kParts, "fill-drain");
   }
 }
 
 TEST_F(TrainMemory, OneForwardOneBackwardHoldsOnePerStageThatFollows) {
-  const Schedule schedule = one_forward_one_backward(kRanks, kMicrobatches);
+  const Schedule schedule = one_forward_one_backward(kRanks, kParts);
   for (int r = 0; r < kRanks; ++r) {
     expect_held(schedule, r, kRanks - r, "1f1b");
   }
@@ -117,8 +117,8 @@ TEST_F(TrainMemory, OneForwardOneBackwardHoldsOnePerStageThatFollows) {
 }
 
 TEST_F(TrainMemory, ZeroBubbleHoldsUntilTheWeightsGradient) {
-  const Schedule h1 = zero_bubble_h1(kRanks, kMicrobatches);
-  const Schedule h2 = zero_bubble_h2(kRanks, kMicrobatches);
+  const Schedule h1 = zero_bubble_h1(kRanks, kParts);
+  const Schedule h2 = zero_bubble_h2(kRanks, kParts);
   for (int r = 0; r < kRanks; ++r) {
     expect_held(h1, r, kRanks, "zb-h1");
     expect_held(h2, r, 2 * kRanks - 1, "zb-h2");
@@ -127,8 +127,7 @@ TEST_F(TrainMemory, ZeroBubbleHoldsUntilTheWeightsGradient) {
 
 TEST_F(TrainMemory, ACheckpointedMicrobatchHoldsItsInputOnly) {
   const auto all = [](int) { return true; };
-  const Schedule schedule =
-      with_recompute(fill_drain(kRanks, kMicrobatches), all);
+  const Schedule schedule = with_recompute(fill_drain(kRanks, kParts), all);
   for (int r = 0; r < kRanks; ++r) {
     expect_held(schedule, r, 1, "fill-drain, recomputed");
   }

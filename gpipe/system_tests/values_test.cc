@@ -31,6 +31,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kModes;
 using testing::layer;
+using testing::ones;
 using testing::options;
 using ::testing::StartsWith;
 using torch::Tensor;
@@ -43,11 +44,6 @@ GPipe pipeline_of(int64_t chunks, Layers... layers) {
   torch::nn::Sequential model(layers...);
   return GPipe(model,
                options(std::vector<int64_t>(sizeof...(Layers), 1), chunks));
-}
-
-// Returns ones on the device of a pipeline's input.
-Tensor ones(torch::IntArrayRef sizes) {
-  return torch::ones(sizes).to(device());
 }
 
 GPipe identity(int64_t chunks = 1) {

@@ -1,6 +1,12 @@
 #include "gpipe/testing/devices.h"
 
+#include <ATen/Functions.h>
+
 namespace gpipe::testing {
+
+at::Tensor ones(at::IntArrayRef sizes) {
+  return at::ones(sizes, at::TensorOptions().device(device()));
+}
 
 std::vector<c10::Device> devices(std::size_t partitions) {
   std::vector<c10::Device> devices;

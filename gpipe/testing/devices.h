@@ -2,7 +2,9 @@
 // in tools/build_defs.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/util/ArrayRef.h>
 
 #include <cstdint>
 #include <vector>
@@ -17,6 +19,9 @@ c10::Device device(int64_t partition = 0);
 // Returns a device on which plain LibTorch computes the same bits as on
 // device(j): device(0) for real accelerators, else the CPU.
 c10::Device reference_device();
+
+// Returns float32 ones on device(0).
+at::Tensor ones(at::IntArrayRef sizes);
 
 // Returns device(0), device(1), ..., one per partition.
 std::vector<c10::Device> devices(std::size_t partitions);

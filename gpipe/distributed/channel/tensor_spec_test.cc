@@ -23,9 +23,9 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using Sizes = std::vector<int64_t>;
 
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
-TensorSpec spec(at::ScalarType type, Sizes sizes, Sizes strides) {
+TensorSpec defined_spec(at::ScalarType type, Sizes sizes, Sizes strides) {
   return {true, false, type, std::move(sizes), std::move(strides)};
 }
 
@@ -44,33 +44,34 @@ Tensor received(const Tensor& sent) {
 
 TEST(TensorSpec, CountsBytes) {
   EXPECT_EQ(TensorSpec().bytes(), 0);
-  EXPECT_EQ(spec(at::kFloat, {}, {}).bytes(), 4);
-  EXPECT_EQ(spec(at::kComplexDouble, {2, 3}, {3, 1}).bytes(), 96);
-  EXPECT_EQ(spec(at::kFloat, {2, 0}, {1, 1}).bytes(), 0);
-  EXPECT_EQ(spec(at::kByte, {kMost}, {1}).bytes(), kMost);
+  EXPECT_EQ(defined_spec(at::kFloat, {}, {}).bytes(), 4);
+  EXPECT_EQ(defined_spec(at::kComplexDouble, {2, 3}, {3, 1}).bytes(), 96);
+  EXPECT_EQ(defined_spec(at::kFloat, {2, 0}, {1, 1}).bytes(), 0);
+  EXPECT_EQ(defined_spec(at::kByte, {kLargest}, {1}).bytes(), kLargest);
 }
 
 TEST(TensorSpec, HasNoBytesIfTheSizesCannotBe) {
   EXPECT_EQ(error_of([] {
-              spec(at::kFloat, {2, -1}, {1, 1}).bytes();
+              defined_spec(at::kFloat, {2, -1}, {1, 1}).bytes();
             }),
             "c10::Error: a tensor cannot have sizes [2, -1]: one of them is "
             "negative");
-  EXPECT_EQ(error_of([] { spec(at::kShort, {kMost}, {1}).bytes(); }),
+  EXPECT_EQ(error_of([] { defined_spec(at::kShort, {kLargest}, {1}).bytes(); }),
             "c10::Error: a tensor cannot have sizes [9223372036854775807]: "
             "their product is more than 64 bits hold");
   EXPECT_THAT(error_of([] {
-                spec(at::kByte, {kMost, 0, 2}, {}).bytes();
+                defined_spec(at::kByte, {kLargest, 0, 2}, {}).bytes();
               }),
               HasSubstr("more than 64 bits hold"));
 }
 
 TEST(Message, IsRefusedIfLibTorchCouldNotCountWithItsStrides) {
   // No element is outside, because there are none.
-  EXPECT_THAT(error_of([] {
-                check_spec(spec(at::kFloat, {0, 4}, {1, int64_t{1} << 61}), 0);
-              }),
-              HasSubstr("and strides [1, 2305843009213693952], which do not"));
+  EXPECT_THAT(
+      error_of([] {
+        check_spec(defined_spec(at::kFloat, {0, 4}, {1, int64_t{1} << 61}), 0);
+      }),
+      HasSubstr("and strides [1, 2305843009213693952], which do not"));
 }
 
 // LibTorch says which strides are dense, on tensors of few elements.
@@ -90,8 +91,8 @@ TEST(Message, TakesTheStridesThatLibTorchCallsDense) {
     const bool expected =
         memory.as_strided(sizes, strides).is_non_overlapping_and_dense();
     ++(expected ? dense : other);
-    const std::string error =
-        error_of([&] { check_spec(spec(at::kChar, sizes, strides), 0); });
+    const std::string error = error_of(
+        [&] { check_spec(defined_spec(at::kChar, sizes, strides), 0); });
     ASSERT_EQ(error.empty(), expected)
         << at::IntArrayRef(sizes) << at::IntArrayRef(strides) << error;
   }

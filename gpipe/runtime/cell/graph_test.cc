@@ -27,12 +27,12 @@ using torch::Tensor;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
 
-Tensor number(double value, bool requires_grad = false) {
+Tensor scalar(double value, bool requires_grad = false) {
   return torch::full({1}, value, torch::kDouble).requires_grad_(requires_grad);
 }
 
 TEST(GraphInputs, AreAliasesThatBeginAGraph) {
-  const Tensor a = number(1), b = number(2), c = number(3);
+  const Tensor a = scalar(1), b = scalar(2), c = scalar(3);
   GraphInputs inputs({{a, true}, {b, false}, {Tensor(), false}, {c, true}},
                      /*leaf=*/false);
   const auto& tensors = inputs.tensors();
@@ -52,7 +52,7 @@ TEST(GraphInputs, AreAliasesThatBeginAGraph) {
 }
 
 TEST(GraphInputs, AreLeavesIfTheyAreLeavesOfTheUser) {
-  GraphInputs inputs({{number(1), true}, {number(2), false}}, /*leaf=*/true);
+  GraphInputs inputs({{scalar(1), true}, {scalar(2), false}}, /*leaf=*/true);
   EXPECT_TRUE(inputs.tensors()[0].is_leaf());
   EXPECT_TRUE(inputs.tensors()[0].requires_grad());
   EXPECT_FALSE(inputs.tensors()[1].requires_grad());
@@ -63,24 +63,24 @@ TEST(GraphInputs, AreLeavesIfTheyAreLeavesOfTheUser) {
 
 TEST(GraphInputs, HaveNoGraphWithoutGradMode) {
   const c10::NoGradGuard no_grad;
-  GraphInputs inputs({{number(1), true}}, /*leaf=*/false);
+  GraphInputs inputs({{scalar(1), true}}, /*leaf=*/false);
   EXPECT_FALSE(inputs.tensors()[0].requires_grad());
   EXPECT_FALSE(inputs.edges()[0].is_valid());
 }
 
 TEST(Graph, AnOutputLeavesWithoutGraph) {
-  const Tensor w = number(2, true);
+  const Tensor w = scalar(2, true);
   const Tensor output = w * 3;
   const Activation leaving = without_graph(output);
   EXPECT_FALSE(leaving.tensor.requires_grad());
   EXPECT_EQ(leaving.tensor.data_ptr(), output.data_ptr());
   EXPECT_TRUE(leaving.requires_grad);
   EXPECT_FALSE(leaving.shared);
-  EXPECT_FALSE(without_graph(number(1)).requires_grad);
+  EXPECT_FALSE(without_graph(scalar(1)).requires_grad);
   EXPECT_FALSE(without_graph(Tensor()).tensor.defined());
 
   EXPECT_EQ(gradient_edge(output).function.get(), output.grad_fn().get());
-  EXPECT_FALSE(gradient_edge(number(1)).is_valid());
+  EXPECT_FALSE(gradient_edge(scalar(1)).is_valid());
   EXPECT_FALSE(gradient_edge(Tensor()).is_valid());
 }
 
@@ -97,8 +97,8 @@ TEST(Graph, AStandInTakesTheSameInputs) {
 // A graph: output = (x * w + v) * w, where x is the input and w and v are
 // leaves.
 struct Graph {
-  Tensor w = number(3, true), v = number(5, true);
-  GraphInputs inputs{{{number(2), true}}, /*leaf=*/false};
+  Tensor w = scalar(3, true), v = scalar(5, true);
+  GraphInputs inputs{{{scalar(2), true}}, /*leaf=*/false};
   Tensor output;
   edge_list output_edges;
 
@@ -128,8 +128,8 @@ TEST(FindLeaves, ListsEachLeafOnceAndEachEdgeToIt) {
 }
 
 TEST(FindLeaves, AnInputIsNoLeafAndAnOutputMayBeOne) {
-  GraphInputs inputs({{number(2), true}}, /*leaf=*/true);
-  const Tensor w = number(3, true);
+  GraphInputs inputs({{scalar(2), true}}, /*leaf=*/true);
+  const Tensor w = scalar(3, true);
   const Leaves leaves = find_leaves(
       {gradient_edge(inputs.tensors()[0] * 2), Edge(), gradient_edge(w)},
       inputs.edges());
@@ -141,7 +141,7 @@ TEST(FindLeaves, AnInputIsNoLeafAndAnOutputMayBeOne) {
 }
 
 TEST(FindLeaves, ListsTheNodesOfOtherThreads) {
-  const Tensor w = number(3, true);
+  const Tensor w = scalar(3, true);
   Tensor captured;
   std::thread([&] { captured = w.exp(); }).join();
   const Tensor output = captured * 2;
@@ -160,7 +160,7 @@ std::pair<std::string, Tensor> run(const Graph& graph, bool keep_graph,
   std::string sums;
   const edge_list targets = want_input ? graph.inputs.edges() : edge_list(1);
   const auto grads = run_backward(
-      graph.output_edges, {number(1)}, targets, keep_graph, graph.leaves(),
+      graph.output_edges, {scalar(1)}, targets, keep_graph, graph.leaves(),
       wanted, [&](std::size_t leaf, const Tensor& grad) {
         sums += std::to_string(leaf) + ":" +
                 std::to_string(grad.item<int64_t>()) + " ";
@@ -213,11 +213,11 @@ TEST(RunBackward, GivesLeavesBackTheirOwnNodes) {
 }
 
 TEST(RunBackward, TakesUndefinedGradientsAndOutputsThatAreLeaves) {
-  const Tensor w = number(3, true), v = number(5, true);
+  const Tensor w = scalar(3, true), v = scalar(5, true);
   const edge_list outputs = {gradient_edge(w), Edge(), gradient_edge(v * 2),
                              gradient_edge(w)};
   std::string sums;
-  run_backward(outputs, {number(4), number(9), Tensor(), number(6)}, {}, false,
+  run_backward(outputs, {scalar(4), scalar(9), Tensor(), scalar(6)}, {}, false,
                find_leaves(outputs, {}), {true, true},
                [&](std::size_t leaf, const Tensor& grad) {
                  sums += std::to_string(leaf) + ":" +
@@ -227,9 +227,9 @@ TEST(RunBackward, TakesUndefinedGradientsAndOutputsThatAreLeaves) {
 }
 
 TEST(Accumulate, AddsToGradAndCallsHooksOnce) {
-  const Tensor w = number(3, true), v = number(5, true);
+  const Tensor w = scalar(3, true), v = scalar(5, true);
   const Tensor outer = v * 10;  // a graph of the user
-  v.mutable_grad() = number(1);
+  v.mutable_grad() = scalar(1);
   int hooks = 0;
   w.register_hook([&](const Tensor& grad) {
     ++hooks;
@@ -237,20 +237,20 @@ TEST(Accumulate, AddsToGradAndCallsHooksOnce) {
   });
   accumulate({torch::autograd::impl::gradient_edge(w),
               torch::autograd::impl::gradient_edge(outer)},
-             {number(7), number(2)});
+             {scalar(7), scalar(2)});
   EXPECT_EQ(hooks, 1);
   EXPECT_EQ(w.grad().item<double>(), 14);
   EXPECT_EQ(v.grad().item<double>(), 21);
 }
 
 TEST(Accumulate, SkipsUndefinedGradients) {
-  const Tensor w = number(3, true), v = number(5, true);
+  const Tensor w = scalar(3, true), v = scalar(5, true);
   const auto edge = [](const Tensor& leaf) {
     return torch::autograd::impl::gradient_edge(leaf);
   };
   int hooks = 0;
   w.register_hook([&](const Tensor&) { ++hooks; });
-  accumulate({edge(w), edge(v)}, {Tensor(), number(2)});
+  accumulate({edge(w), edge(v)}, {Tensor(), scalar(2)});
   EXPECT_FALSE(w.grad().defined());
   EXPECT_EQ(v.grad().item<double>(), 2);
   accumulate({edge(w)}, {Tensor()});

@@ -22,7 +22,7 @@ using testing::layer;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
-Tensors numbers(int64_t count) {
+Tensors counted(int64_t count) {
   Tensors tensors;
   for (int64_t k = 0; k < count; ++k) tensors.push_back(torch::full({1}, k));
   return tensors;
@@ -36,7 +36,7 @@ TEST(CallLayer, PassesATensorAndAVector) {
 
   auto reverse = layer<Tensors, Tensors>(
       [](Tensors x) { return Tensors(x.rbegin(), x.rend()); });
-  const Tensors all = numbers(3);
+  const Tensors all = counted(3);
   const Value vector = call_layer(reverse, Value::wrap(all));
   EXPECT_EQ(vector.kind(), Value::Kind::kVector);
   ASSERT_EQ(vector.tensors().size(), 3u);
@@ -49,7 +49,7 @@ template <std::size_t N>
 void passes_a_tuple() {
   using Tuple = detail::TensorTuple<N>;
   auto same = layer<Tuple, Tuple>([](Tuple x) { return x; });
-  const Tensors all = numbers(N);
+  const Tensors all = counted(N);
   const Value value = call_layer(same, Value(Value::Kind::kTuple, all));
   EXPECT_EQ(value.kind(), Value::Kind::kTuple);
   ASSERT_EQ(value.tensors().size(), N);
@@ -95,7 +95,7 @@ TEST(CallLayer, RefusesOutputsThatAreNotTensors) {
 TEST(CallLayer, RefusesAnInputOfAnotherTypeAsSequentialDoes) {
   torch::nn::AnyModule linear(torch::nn::Linear(2, 2));
   const std::string error =
-      error_of([&] { call_layer(linear, Value::wrap(numbers(2))); });
+      error_of([&] { call_layer(linear, Value::wrap(counted(2))); });
   EXPECT_EQ(error.find("c10::Error: "), 0u) << error;
   EXPECT_NE(error.find("at::Tensor"), std::string::npos) << error;
 }

@@ -19,25 +19,25 @@ using testing::error_of;
 
 const double kNan = std::nan(""), kInf = INFINITY;
 
-torch::Tensor numbers(std::vector<double> values) {
+torch::Tensor tensor_of(std::vector<double> values) {
   return torch::tensor(values, torch::kDouble).to(device());
 }
 
 TEST(NonFiniteTest, CountsWhatIsNotFinite) {
-  EXPECT_EQ(internal::non_finite_part(numbers({1, -1e308, 0})), std::nullopt);
-  EXPECT_EQ(internal::non_finite_part(numbers({kNan, 1, kNan})),
+  EXPECT_EQ(internal::non_finite_part(tensor_of({1, -1e308, 0})), std::nullopt);
+  EXPECT_EQ(internal::non_finite_part(tensor_of({kNan, 1, kNan})),
             "2 of 3 elements are nan");
-  EXPECT_EQ(internal::non_finite_part(numbers({kInf, 1, -kInf})),
+  EXPECT_EQ(internal::non_finite_part(tensor_of({kInf, 1, -kInf})),
             "2 of 3 elements are inf");
-  EXPECT_EQ(internal::non_finite_part(numbers({kNan, 1, kInf, -kInf})),
+  EXPECT_EQ(internal::non_finite_part(tensor_of({kNan, 1, kInf, -kInf})),
             "1 of 4 elements are nan and 2 inf");
-  EXPECT_EQ(internal::non_finite_part(numbers({kNan})),
+  EXPECT_EQ(internal::non_finite_part(tensor_of({kNan})),
             "1 of 1 element is nan");
 }
 
 TEST(NonFiniteTest, LooksAtNumbersThatCanBeOtherwiseOnly) {
   EXPECT_EQ(internal::non_finite_part(torch::Tensor()), std::nullopt);
-  EXPECT_EQ(internal::non_finite_part(numbers({})), std::nullopt);
+  EXPECT_EQ(internal::non_finite_part(tensor_of({})), std::nullopt);
   EXPECT_EQ(internal::non_finite_part(torch::ones({2}, torch::kLong)),
             std::nullopt);
   EXPECT_EQ(internal::non_finite_part(torch::ones({2}, torch::kBool)),
@@ -49,30 +49,31 @@ TEST(NonFiniteTest, LooksAtNumbersThatCanBeOtherwiseOnly) {
 }
 
 TEST(NonFiniteTest, TellsWhichOfSeveralTensors) {
-  internal::check_finite({numbers({1}), torch::Tensor()}, "the input");
-  EXPECT_EQ(
-      error_of([] { internal::check_finite({numbers({kNan})}, "the input"); }),
-      "gpipe::NonFiniteError: the input is not finite: 1 of 1 element is "
-      "nan");
-  EXPECT_EQ(
-      error_of([] {
-        internal::check_finite({numbers({1}), numbers({kInf, 2})}, "the input");
-      }),
-      "gpipe::NonFiniteError: element 1 of the input is not finite: 1 of "
-      "2 elements are inf");
+  internal::check_finite({tensor_of({1}), torch::Tensor()}, "the input");
+  EXPECT_EQ(error_of([] {
+              internal::check_finite({tensor_of({kNan})}, "the input");
+            }),
+            "gpipe::NonFiniteError: the input is not finite: 1 of 1 element is "
+            "nan");
+  EXPECT_EQ(error_of([] {
+              internal::check_finite({tensor_of({1}), tensor_of({kInf, 2})},
+                                     "the input");
+            }),
+            "gpipe::NonFiniteError: element 1 of the input is not finite: 1 of "
+            "2 elements are inf");
 }
 
 TEST(NonFiniteTest, TellsOfAllGradientsUpToEight) {
   internal::NonFiniteGradients grads;
-  grads.look_at(numbers({1}), "w0");
+  grads.look_at(tensor_of({1}), "w0");
   grads.look_at(torch::Tensor(), "w1");
   grads.check();
-  grads.look_at(numbers({kNan}), "w2");
+  grads.look_at(tensor_of({kNan}), "w2");
   EXPECT_EQ(error_of([&] { grads.check(); }),
             "gpipe::NonFiniteError: a gradient is not finite: that of w2 (1 of "
             "1 element is nan)");
   for (int k = 3; k < 12; ++k) {
-    grads.look_at(numbers({kInf, 0}), "w" + std::to_string(k));
+    grads.look_at(tensor_of({kInf, 0}), "w" + std::to_string(k));
   }
   std::string expected =
       "gpipe::NonFiniteError: gradients are not finite (in order of arrival): "

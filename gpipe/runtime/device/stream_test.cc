@@ -23,7 +23,7 @@ using internal::Site;
 using internal::StreamScope;
 using ::testing::SizeIs;
 
-const c10::Device kCpu(c10::kCPU);
+const c10::Device kHost(c10::kCPU);
 
 c10::Stream current(int device) {
   return c10::impl::VirtualGuardImpl(kDeviceType).getStream(hpu(device));
@@ -35,10 +35,10 @@ c10::Device current_device() {
 class StreamTest : public SimulatedTest {};
 
 TEST_F(StreamTest, OnlyAcceleratorsHaveStreams) {
-  EXPECT_FALSE(internal::has_streams(kCpu));
+  EXPECT_FALSE(internal::has_streams(kHost));
   EXPECT_FALSE(internal::has_streams(c10::Device(c10::kMeta, 1)));
   EXPECT_TRUE(internal::has_streams(hpu(1)));
-  EXPECT_FALSE(internal::new_stream(kCpu).has_value());
+  EXPECT_FALSE(internal::new_stream(kHost).has_value());
   EXPECT_FALSE(internal::new_stream(c10::Device(c10::kMeta)).has_value());
   const auto stream = internal::new_stream(hpu(1));
   ASSERT_TRUE(stream.has_value());
@@ -49,7 +49,7 @@ TEST_F(StreamTest, OnlyAcceleratorsHaveStreams) {
 
 TEST_F(StreamTest, ADeviceWithoutIndexIsTheCurrentOne) {
   using internal::with_index;
-  EXPECT_EQ(with_index(c10::Device(c10::kCPU, 0)), kCpu);
+  EXPECT_EQ(with_index(c10::Device(c10::kCPU, 0)), kHost);
   EXPECT_EQ(with_index(hpu(3)), hpu(3));
   EXPECT_EQ(with_index(c10::Device(c10::kMeta)), c10::Device(c10::kMeta));
   EXPECT_EQ(with_index(c10::Device(c10::kMeta, 1)), c10::Device(c10::kMeta, 1));
@@ -140,15 +140,15 @@ TEST_F(StreamTest, AnEventIsWaitedForOnTheHostWhereThereAreNoStreams) {
   busy(tensor, 1e-3);
   const Event made = Event::record(hpu(0));
   const auto waits = host_waits();
-  made.wait(kCpu);
+  made.wait(kHost);
   EXPECT_EQ(host_waits(), waits + 1);
   EXPECT_TRUE(default_stream(0).query());
 }
 
 TEST_F(StreamTest, WithoutStreamsAnEventHasHappened) {
   const auto waits = host_waits();
-  for (const Event& event : {Event(), Event::record(kCpu)}) {
-    event.wait(kCpu);
+  for (const Event& event : {Event(), Event::record(kHost)}) {
+    event.wait(kHost);
     event.wait(hpu(0));
   }
   EXPECT_EQ(host_waits(), waits);
@@ -185,7 +185,7 @@ TEST_F(StreamTest, ARecordIsMadeOnlyForTensorsOfTheDevice) {
     return false;
   });
   internal::record_stream(Tensor(), hpu(0));
-  internal::record_stream(at::zeros({2}), kCpu);
+  internal::record_stream(at::zeros({2}), kHost);
   internal::record_stream(at::zeros({2}), hpu(0));
   const Tensor tensor = at::zeros({2}, at::TensorOptions(hpu(1)));
   internal::record_stream(tensor, hpu(0));

@@ -29,7 +29,7 @@ using testing::layer;
 using testing::Scale;
 using testing::stages_of;
 using torch::Tensor;
-using nn = torch::nn::AnyModule;
+using torch::nn::AnyModule;
 
 const auto kNever = [](int64_t, int64_t) { return false; };
 const auto kAlways = [](int64_t, int64_t) { return true; };
@@ -99,7 +99,7 @@ std::vector<std::string> edges_of(const std::vector<StageOutput>& sent) {
 }
 
 TEST(ForwardPass, AStageIsReadyWhenTheOneBeforeHasRun) {
-  Stages stages = stages_of({nn(Scale(3)), nn(Scale(5))});
+  Stages stages = stages_of({AnyModule(Scale(3)), AnyModule(Scale(5))});
   Step step(stages, 2, kNever);
   ForwardPass pass(stages, step, inputs(2), false);
   EXPECT_FALSE(pass.ready(F(1, 0)));
@@ -140,11 +140,11 @@ std::vector<Layer> skip_layers(bool first_is_remote, bool last_is_remote) {
                             current_skip_tracker().save(key, x * 2);
                             return x * 1;
                           }),
-                          nn(Scale(3)), layer([=](const Tensor& x) {
+                          AnyModule(Scale(3)), layer([=](const Tensor& x) {
                             return x + *current_skip_tracker().load(key);
                           })});
-  if (first_is_remote) layers[0].module = nn();
-  if (last_is_remote) layers[2].module = nn();
+  if (first_is_remote) layers[0].module = AnyModule();
+  if (last_is_remote) layers[2].module = AnyModule();
   layers[0].skips.stash = {key};
   layers[2].skips.pop = {key};
   return layers;
@@ -213,7 +213,7 @@ TEST(ForwardPass, WaitsForWhatRemoteStagesDeliver) {
 // forward.
 struct Forwarded {
   Scale first{3}, second{5};
-  Stages stages = stages_of({nn(first), nn(second)});
+  Stages stages = stages_of({AnyModule(first), AnyModule(second)});
   Step step;
   ForwardPass pass;
   explicit Forwarded(
@@ -353,7 +353,7 @@ TEST(BackwardPass, NamesGradientsThatAreNotFinite) {
 // A step whose last stage ends in the sum of its output.
 struct Training {
   Scale first{3}, second{5};
-  Stages stages = stages_of({nn(first), nn(second)});
+  Stages stages = stages_of({AnyModule(first), AnyModule(second)});
   Step step{stages, 2, kNever};
   LossFunction loss = [](Value output, Value) {
     return output.tensors()[0].sum();
@@ -407,7 +407,7 @@ TEST(TrainPass, RefusesALossWithoutGraph) {
 }
 
 TEST(TrainPass, DeliversToTheHalfThatTheEdgeNames) {
-  Stages stages = stages_of({nn(Scale(3)), nn()});
+  Stages stages = stages_of({AnyModule(Scale(3)), AnyModule()});
   Step step(stages, 1, kNever);
   Remote remote;
   const std::vector<double> weights{1};

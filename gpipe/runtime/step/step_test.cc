@@ -25,7 +25,7 @@ using ::testing::Pair;
 using testing::Scale;
 using testing::stages_of;
 using torch::Tensor;
-using nn = torch::nn::AnyModule;
+using torch::nn::AnyModule;
 
 const auto kNever = [](int64_t, int64_t) { return false; };
 
@@ -40,7 +40,8 @@ Tensor forward(Step& step, int64_t j, int64_t i) {
 }
 
 TEST(Stages, LinkEachExportToItsImport) {
-  auto layers = testing::layers_of({nn(Scale(1)), nn(Scale(1)), nn(Scale(1))});
+  auto layers = testing::layers_of(
+      {AnyModule(Scale(1)), AnyModule(Scale(1)), AnyModule(Scale(1))});
   const SkipKey a{Namespace::none(), "a"}, b{Namespace::none(), "b"};
   layers[0].skips.stash = {b, a};
   layers[1].skips.pop = {b};
@@ -58,7 +59,8 @@ TEST(Stages, LinkEachExportToItsImport) {
 }
 
 TEST(Step, HasACellPerMicrobatchOfEachStageOfThisProcess) {
-  Stages stages = stages_of({nn(Scale(1)), nn(), nn(Scale(1))});
+  Stages stages =
+      stages_of({AnyModule(Scale(1)), AnyModule(), AnyModule(Scale(1))});
   const Step step(stages, 3, [](int64_t stage, int64_t microbatch) {
     return stage == 2 && microbatch == 1;
   });
@@ -90,7 +92,7 @@ TEST(Step, NumbersTheLeavesOfEachPartition) {
   Scale shared(2), own(3);
   const auto both =
       layer([=](const Tensor& x) { return x * own->weight * shared->weight; });
-  Stages stages = stages_of({nn(shared), both});
+  Stages stages = stages_of({AnyModule(shared), both});
   Step step(stages, 2, kNever);
   for (const int64_t j : {0, 1}) {
     for (const int64_t i : {0, 1}) {
@@ -121,7 +123,7 @@ TEST(Step, GivesTheGraphOfACapturedTensorToOnePartition) {
   const auto uses_it = [&] {
     return layer([=](const Tensor& x) { return x * captured.to(x.device()); });
   };
-  Stages stages = stages_of({uses_it(), nn(Scale(1)), uses_it()});
+  Stages stages = stages_of({uses_it(), AnyModule(Scale(1)), uses_it()});
   Step step(stages, 2, kNever);
   for (const int64_t i : {0, 1}) {
     forward(step, 0, i);
@@ -136,9 +138,10 @@ TEST(Step, GivesTheGraphOfACapturedTensorToOnePartition) {
 }
 
 TEST(Step, KnowsThePlaceOfAFailure) {
-  Stages stages = stages_of({nn(Scale(1)), layer([](const Tensor&) -> Tensor {
-                               throw std::runtime_error("fails");
-                             })});
+  Stages stages =
+      stages_of({AnyModule(Scale(1)), layer([](const Tensor&) -> Tensor {
+                   throw std::runtime_error("fails");
+                 })});
   Step step(stages, 2, kNever);
   EXPECT_NE(error_of([&] { forward(step, 1, 1); }), "");
   const auto place = [&](int stage, Phase phase) {
