@@ -253,10 +253,18 @@ int Loop::stop_signal() {
   return first;
 }
 
-void Loop::save() {
+void Loop::save(bool goes_on) {
   if (!saved_.saves()) return;
+  const bool in_background = options_.save_in_background && goes_on;
+  const auto start = Clock::now();
   saved_.save({step_, untested_}, engine_, optimizer_,
-              scaler_ ? &*scaler_ : nullptr, flags_);
+              scaler_ ? &*scaler_ : nullptr, flags_, in_background);
+  if (!in_background) return;
+  std::array<char, 32> seconds{};
+  std::snprintf(seconds.data(), seconds.size(), "%.3f", seconds_since(start));
+  say("step " + std::to_string(step_) +
+      " is saved in the background; training stopped for " + seconds.data() +
+      " s");
 }
 
 double Loop::epoch() const {
@@ -310,7 +318,7 @@ int Loop::finish_step(std::map<std::string, double> values) {
   if (log_) log_->write(step_, values);
   const bool saves =
       options_.save_every > 0 && step_ % options_.save_every == 0;
-  if (saves || last || signal != 0) save();
+  if (saves || last || signal != 0) save(/*goes_on=*/!last && signal == 0);
   return signal;
 }
 
@@ -321,7 +329,8 @@ int Loop::make_up_test() {
   const bool made = evaluate_now(values);
   if (log_) log_->write(step_, values);
   if (!made) return stop_signal();
-  save();  // so that the next process does not evaluate again
+  save(/*goes_on=*/step_ <
+       steps_);  // so that the next process does not evaluate again
   return 0;
 }
 
@@ -348,6 +357,7 @@ void Loop::say_if_not_traced() {
 int Loop::run() {
   begin();
   const int code = train_all();
+  saved_.wait();
   say_if_not_traced();
   return code;
 }

@@ -90,7 +90,8 @@ class Loop {
   bool evaluate_now(std::map<std::string, double>& values);
   int end_for(int signal);
   int stop_signal();
-  void save();
+  // `goes_on`: training continues, so that the save may run beside it.
+  void save(bool goes_on);
   void warn();
   void show(double loss);
   void say_if_not_traced();

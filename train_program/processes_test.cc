@@ -75,6 +75,8 @@ const RankProgramEntry kTrain("train", [] {
   set(options.accumulate, "accumulate");
   set(options.bucket, "bucket");
   set(options.eval_every, "eval_every");
+  set(options.save_every, "save_every");
+  options.save_in_background = !argument("save_every").empty();
   if (!argument("seed").empty()) {
     options.seed = std::stoull(argument("seed"));
   }
@@ -121,7 +123,10 @@ TEST(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
   const std::string folder = new_folder();
   const std::string here = folder + "here", there = folder + "there";
   run_here(options_of(here));
-  train_in_processes(there, 2, 1, /*stop=*/3, kSignal + SIGTERM);
+  // Saves step 2 in the background, and step 3 because of the signal.
+  train_in_processes(there, 2, 1, /*stop=*/3, kSignal + SIGTERM,
+                     options_of("").chunks, {{"save_every", "2"}});
+  EXPECT_EQ(RunFiles(there).steps(), (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(state_in(there).step, 3);
   train_in_processes(there, 2, 1, /*stop=*/100, kDone);
   expect_same_weights(state_in(there), state_in(here));

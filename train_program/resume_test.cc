@@ -108,6 +108,34 @@ TEST(ResumeTest, SequencesGoOn) {
   expect_goes_on(options);
 }
 
+TEST(ResumeTest, SavesInTheBackgroundHaveTheBitsOfThoseThatBlock) {
+  Options options = options_of("transformer");
+  options.save_every = 2;
+  options.keep = 10;
+  options.run_dir = new_folder() + "blocking";
+  run_here(options);
+  RunFiles expected(options.run_dir);
+  ASSERT_EQ(expected.steps(), (std::vector<int64_t>{2, 4, 6}));
+
+  options.run_dir = new_folder() + "background";
+  options.save_in_background = true;
+  const Ran ran = run_here(options);
+  EXPECT_EQ(ran.code, kDone);
+  for (const std::string step : {"2", "4"}) {
+    EXPECT_NE(ran.line_with("step " + step +
+                            " is saved in the background; "
+                            "training stopped for "),
+              "");
+  }
+  // Nothing goes on beside the last save.
+  EXPECT_EQ(ran.line_with("step 6 is saved in the background"), "");
+  RunFiles files(options.run_dir);
+  ASSERT_EQ(files.steps(), expected.steps());
+  for (const int64_t step : files.steps()) {
+    gpipe::testing::expect_equal(files.load(step), expected.load(step));
+  }
+}
+
 TEST(ResumeTest, SigtermDoesTheSameAndASignalWhileABatchIsLoadedCounts) {
   Options options = options_of("transformer");
   options.run_dir = new_folder() + "run";

@@ -114,7 +114,8 @@ Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
 
 void SavedRun::save(const Standing& standing, Engine& engine,
                     const torch::optim::Optimizer& optimizer,
-                    const GradScaler* scaler, FlagValues flags) {
+                    const GradScaler* scaler, FlagValues flags,
+                    bool in_background) {
   RunState state;
   state.step = standing.step;
   if (engine.replica() == 0) {
@@ -126,7 +127,15 @@ void SavedRun::save(const Standing& standing, Engine& engine,
   if (scaler) flags[kScaler] = text_of(scaler->state());
   if (standing.untested) flags[kUntested] = text_of(*standing.untested);
   state.metadata = std::move(flags);
-  files_->save(state);
+  if (in_background) {
+    files_->save_in_background(state);
+  } else {
+    files_->save(state);
+  }
+}
+
+void SavedRun::wait() {
+  if (files_) files_->wait();
 }
 
 }  // namespace gpipe::train_program

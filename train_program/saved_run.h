@@ -55,9 +55,13 @@ class SavedRun {
 
   // Saves a step, with the flags of the run. The model and the optimizer are
   // those of the first replica. The random states are those of each process.
+  // `in_background`: see RunFiles::save_in_background().
   void save(const Standing& standing, Engine& engine,
             const torch::optim::Optimizer& optimizer, const GradScaler* scaler,
-            FlagValues flags);
+            FlagValues flags, bool in_background);
+
+  // Waits for a save in the background, and throws its error.
+  void wait();
 
   std::string folder_of(int64_t step) const { return files_->folder_of(step); }
 

@@ -57,6 +57,7 @@ struct Setting {
   std::string optimizer;
   int64_t steps, every;  // a step is saved after `every` steps
   int64_t keep;
+  bool in_background = false;
 };
 
 std::unique_ptr<optim::Optimizer> make_optimizer(
@@ -109,8 +110,13 @@ void train(const Setting& setting, const std::string& folder,
     state.optimizer = optimizer_state(*optimizer, model->named_parameters());
     state.generators = generator_states();
     state.metadata["learning_rate"] = rates.schedule().spec();
-    files.save(state);
+    if (setting.in_background) {
+      files.save_in_background(state);
+    } else {
+      files.save(state);
+    }
   }
+  files.wait();
   write_safetensors(result, state_dict(*model));
 }
 
@@ -154,10 +160,17 @@ std::pair<std::string, double> undisturbed(const Setting& setting) {
   return {read_bytes(folder + "result"), passed.count()};
 }
 
-class KillTest : public ::testing::TestWithParam<std::string> {};
+// How a run trains and saves.
+struct Way {
+  std::string name, optimizer;
+  bool in_background;
+};
+
+class KillTest : public ::testing::TestWithParam<Way> {};
 
 TEST_P(KillTest, AtEveryFileOperationLosesNothing) {
-  const Setting setting{GetParam(), /*steps=*/5, /*every=*/2, /*keep=*/1};
+  const Setting setting{GetParam().optimizer, /*steps=*/5, /*every=*/2,
+                        /*keep=*/1, GetParam().in_background};
   const std::string expected = undisturbed(setting).first;
   ASSERT_FALSE(expected.empty());
 
@@ -201,7 +214,8 @@ TEST_P(KillTest, AtEveryFileOperationLosesNothing) {
 TEST_P(KillTest, AtRandomMomentsLosesNothing) {
   const char* const wanted = std::getenv("GPIPE_KILLS");
   const int wanted_kills = wanted ? std::atoi(wanted) : 20;
-  const Setting setting{GetParam(), /*steps=*/40, /*every=*/2, /*keep=*/2};
+  const Setting setting{GetParam().optimizer, /*steps=*/40, /*every=*/2,
+                        /*keep=*/2, GetParam().in_background};
   const auto [expected, seconds] = undisturbed(setting);
   ASSERT_FALSE(expected.empty());
   std::mt19937 random(5);
@@ -233,8 +247,11 @@ TEST_P(KillTest, AtRandomMomentsLosesNothing) {
       kills, runs, resumed);
 }
 
-INSTANTIATE_TEST_SUITE_P(, KillTest, ::testing::Values("SGD", "AdamW"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(
+    , KillTest,
+    ::testing::Values(Way{"SGD", "SGD", false}, Way{"AdamW", "AdamW", false},
+                      Way{"AdamWInBackground", "AdamW", true}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace gpipe

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,6 +15,11 @@
 #include "training/run_state.h"
 
 namespace gpipe {
+
+namespace internal {
+class BackgroundSaver;
+class StepWriter;
+}  // namespace internal
 
 // The place of this process among those that save and load together.
 struct RunShard {
@@ -33,7 +39,8 @@ struct RunFilesOptions {
   TORCH_ARG(int64_t, keep) = 2;
 
   // Called with one line about a problem that is not an error: a damaged step
-  // was skipped, or an old step could not be removed.
+  // was skipped, or an old step could not be removed. Only called during calls
+  // of RunFiles, on the thread of the caller.
   TORCH_ARG(std::function<void(const std::string&)>, report);
 
   TORCH_ARG(RunShard, shard);
@@ -69,6 +76,13 @@ class RunFiles {
   // Creates no files. Throws c10::ValueError if an option is not valid.
   explicit RunFiles(std::string folder, RunFilesOptions options = {});
 
+  // Finishes a save in the background if this is the only process, else gives
+  // up what the other processes have not written yet. Errors are lost: call
+  // wait() first.
+  ~RunFiles();
+
+  RunFiles(RunFiles&&) noexcept;
+
   // Saves a step and replaces an earlier save of the same step. Then removes
   // older steps until `keep` complete steps are left, this one included.
   // Damaged steps do not count. Keeps later steps, which an earlier run may
@@ -85,6 +99,20 @@ class RunFiles {
   // is left of the new one. With several processes, all of them throw
   // c10::Error, which names the process that failed.
   void save(const RunState& state);
+
+  // Saves as save() does, but only copies the state to the memory of the host
+  // (pinned memory for CUDA) and returns. The files are written on a thread of
+  // its own, with the same guarantees: until the step is complete, the earlier
+  // ones are unchanged. The memory of the copy is used again by the next save.
+  //
+  // An error of writing is thrown by the next call of any function but steps()
+  // and folder_of(). That call waits for the save. Throws at once what save()
+  // throws for a negative step, or if the step's folder cannot be created.
+  void save_in_background(const RunState& state);
+
+  // Waits until the save in the background is complete, if there is one. Throws
+  // what save() throws for it.
+  void wait();
 
   // Returns the newest complete step, or nullopt if there is none. Compares all
   // data that it loads with the checksums, and reports the steps that it skips.
@@ -124,14 +152,16 @@ class RunFiles {
   std::vector<std::string> together(const std::function<std::string()>& body);
   void report(const std::string& line) const;
 
+  // Returns a writer whose folder exists.
+  std::unique_ptr<internal::StepWriter> begin(int64_t step);
+  void finish();  // the thread of `saver_`
   std::vector<int64_t> common_steps();
   std::string damage_of(int64_t step, const std::optional<Names>& names,
                         std::optional<RunState>& state);
-  void remove_old_steps(int64_t saved, const std::string& temporary);
-  void remove_leftovers(int64_t step);
 
   const std::string folder_;
   RunFilesOptions options_;
+  std::unique_ptr<internal::BackgroundSaver> saver_;  // once it was needed
 };
 
 }  // namespace gpipe

@@ -1,6 +1,7 @@
 // Tests run checkpoints of several processes, simulated by threads.
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -249,6 +250,96 @@ TEST(RunFilesTest, AProcessThatDiesLosesNothing) {
     expect_equal(files.load(10).model, part_of_state(0, 1).model);
     EXPECT_EQ(names_in(folder).size(), files.steps().size());
   }
+}
+
+TEST(SaveInBackgroundTest, OfSeveralProcessesWritesTheFilesOfASave) {
+  const std::string plain = shared_run_folder();
+  const std::string background = shared_run_folder();
+  in_processes(4, plain,
+               [](RunFiles& files, int k) { files.save(part_of_state(k, 4)); });
+  EXPECT_EQ(in_processes(4, background,
+                         [](RunFiles& files, int k) {
+                           RunState state = part_of_state(k, 4);
+                           files.save_in_background(state);
+                           for (auto& item : state.model) item.value().zero_();
+                           files.wait();
+                         }),
+            Lines(4, "no error"));
+  const std::string step = "/step-000000000010";
+  EXPECT_EQ(names_in(background), names_in(plain));
+  ASSERT_EQ(names_in(background + step), names_in(plain + step));
+  for (const std::string& name : names_in(plain + step)) {
+    EXPECT_EQ(read_bytes(background + step + "/" + name),
+              read_bytes(plain + step + "/" + name))
+        << name;
+  }
+}
+
+TEST(SaveInBackgroundTest, TheFullDiskOfOneProcessIsTheErrorOfAll) {
+  const std::string folder = shared_run_folder();
+  in_processes(3, folder,
+               [](RunFiles& files, int k) { files.save(part_of_state(k, 3)); });
+  // A file of process 1, and the manifest that it leaves for process 0.
+  for (const std::string file :
+       {"model-00001-of-00003.safetensors", "part-00001.json"}) {
+    const std::string path = folder + "/" + temporary_name(11) + "/" + file;
+    arm_fault(path, 1, Fault::kError, ENOSPC);
+    const Lines errors = in_processes(3, folder, [](RunFiles& files, int k) {
+      RunState state = part_of_state(k, 3);
+      state.step = 11;
+      files.save_in_background(state);
+      files.wait();
+    });
+    disarm_fault();
+    EXPECT_EQ(errors[0], errors[1]);
+    EXPECT_EQ(errors[0], errors[2]);
+    EXPECT_THAT(errors[0], ::testing::StartsWith("process 1 of 3: " + path));
+    EXPECT_THAT(errors[0], ::testing::HasSubstr("No space left on device"));
+    EXPECT_EQ(names_in(folder), Lines{"step-000000000010"});
+  }
+}
+
+TEST(SaveInBackgroundTest, GivesUpWhatAProcessThatDiedHasNotWritten) {
+  const std::string folder = shared_run_folder();
+  in_processes(2, folder,
+               [](RunFiles& files, int k) { files.save(part_of_state(k, 2)); });
+  // Process 1 dies instead of starting its save.
+  const Lines errors = in_processes(2, folder, [](RunFiles& files, int k) {
+    RunState state = part_of_state(k, 2);
+    state.step = k == 1 ? -1 : 11;
+    files.save_in_background(state);
+  });
+  EXPECT_EQ(errors, Lines(2,
+                          "process 1 of 2: step -1 cannot be saved: it is "
+                          "negative"));
+  EXPECT_EQ(names_in(folder), Lines{"step-000000000010"});
+
+  Meeting meeting(2);
+  const auto save = [&](int k, const std::function<void(RunFiles&)>& then) {
+    RunShard shard;
+    shard.index = k;
+    shard.count = 2;
+    shard.all_gather = [&, k](const std::string& mine) {
+      return meeting.gather(k, mine);
+    };
+    RunFiles files(folder, RunFilesOptions().shard(shard));
+    RunState state = part_of_state(k, 2);
+    state.step = 11;
+    files.save_in_background(state);
+    then(files);
+  };
+  // The manifest of process 1 never appears.
+  arm_fault(folder + "/" + temporary_name(11) + "/part-00001.json", 0,
+            Fault::kError, EIO);
+  std::thread other([&] { save(1, [&](RunFiles&) { meeting.end(); }); });
+  std::string error;
+  save(0, [&](RunFiles& files) {
+    other.join();
+    error = error_of([&] { files.wait(); });
+  });
+  disarm_fault();
+  EXPECT_EQ(error, "a process has died");
+  EXPECT_EQ(names_in(folder), Lines{"step-000000000010"});
 }
 
 TEST(RunFilesTest, ProcessesThatDoNotFitTogetherAreAnError) {

@@ -1,0 +1,179 @@
+// Tests run checkpoints that are saved in the background.
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "training/run_files.h"
+#include "training/testing/file_faults.h"
+#include "training/testing/run_states.h"
+#include "weights/testing/files.h"
+
+namespace gpipe {
+namespace {
+
+using testing::arm_fault;
+using testing::disarm_fault;
+using testing::error_of;
+using testing::expect_equal;
+using testing::Fault;
+using testing::names_in;
+using testing::new_folder;
+using testing::numbers;
+using testing::read_bytes;
+using testing::temporary_name;
+
+using Names = std::vector<std::string>;
+
+// Returns a state with a tensor in each file. All values depend on the step.
+RunState state_at(int64_t step) {
+  const auto real = static_cast<double>(step);
+  RunState state;
+  state.step = step;
+  state.model.insert("weight", numbers(6, real).view({2, 3}));
+  OptimizerState& optimizer = state.optimizer.emplace();
+  optimizer.type = "SGD";
+  optimizer.groups = {{{"lr", real}}};
+  optimizer.parameters["weight"] = {
+      0, {}, {{"momentum_buffer", numbers(6, -real).view({2, 3})}}};
+  state.generators["cpu"] = at::full({5}, step, at::TensorOptions(at::kByte));
+  state.metadata["epoch"] = std::to_string(step);
+  return state;
+}
+
+void zero(RunState& state) {
+  state.model["weight"].zero_();
+  state.optimizer->parameters.at("weight")
+      .tensors.at("momentum_buffer")
+      .zero_();
+  state.generators.at("cpu").zero_();
+}
+
+std::string run_path() { return new_folder() + "run"; }
+
+std::map<std::string, std::string> content_of_folder(const std::string& path) {
+  std::map<std::string, std::string> content;
+  for (const std::string& name : names_in(path)) {
+    content[name] = read_bytes(path + "/" + name);
+  }
+  return content;
+}
+
+TEST(SaveInBackgroundTest, WritesTheFilesOfASave) {
+  RunFiles plain(run_path()), background(run_path());
+  plain.save(state_at(4));
+  background.save_in_background(state_at(4));
+  background.wait();
+  const auto content = content_of_folder(plain.folder_of(4));
+  EXPECT_EQ(content.size(), 4u);
+  EXPECT_EQ(content_of_folder(background.folder_of(4)), content);
+}
+
+TEST(SaveInBackgroundTest, SavesTheStateOfTheCall) {
+  RunFiles files(run_path());
+  RunState state = state_at(4);
+  files.save_in_background(state);
+  zero(state);
+  expect_equal(files.load(4), state_at(4));  // waits for the save
+}
+
+TEST(SaveInBackgroundTest, WaitsForTheSaveBefore) {
+  const std::string folder = run_path();
+  RunFiles files(folder, RunFilesOptions().keep(2));
+  for (int64_t step = 1; step <= 4; ++step) {
+    files.save_in_background(state_at(step));
+    // All steps before are complete, and all but one of them are removed.
+    if (step > 1)
+      expect_equal(RunFiles(folder).load(step - 1), state_at(step - 1));
+  }
+  files.save(state_at(5));
+  EXPECT_EQ(files.steps(), (std::vector<int64_t>{4, 5}));
+  expect_equal(files.load(4), state_at(4));
+}
+
+TEST(SaveInBackgroundTest, IsFinishedByTheDestructor) {
+  const std::string folder = run_path();
+  {
+    RunFiles files(folder);
+    files.save_in_background(state_at(4));
+    RunFiles moved(std::move(files));
+  }
+  EXPECT_EQ(names_in(folder), Names{"step-000000000004"});
+  expect_equal(RunFiles(folder).load(4), state_at(4));
+}
+
+TEST(SaveInBackgroundTest, AFailureArrivesAtTheNextCallAndLeavesTheStepBefore) {
+  const std::map<std::string, void (*)(RunFiles&)> calls = {
+      {"wait", [](RunFiles& files) { files.wait(); }},
+      {"save", [](RunFiles& files) { files.save(state_at(3)); }},
+      {"save_in_background",
+       [](RunFiles& files) { files.save_in_background(state_at(3)); }},
+      {"load", [](RunFiles& files) { files.load(1); }},
+      {"load_latest", [](RunFiles& files) { files.load_latest(); }},
+      {"resume", [](RunFiles& files) { files.resume("auto"); }}};
+  for (const auto& each : calls) {
+    SCOPED_TRACE(each.first);
+    const std::string folder = run_path();
+    RunFiles files(folder);
+    files.save(state_at(1));
+    arm_fault(folder + "/" + temporary_name(2) + "/optimizer", 1, Fault::kError,
+              ENOSPC);
+    files.save_in_background(state_at(2));
+    EXPECT_EQ(error_of([&] { each.second(files); }),
+              folder + "/" + temporary_name(2) +
+                  "/optimizer.safetensors: cannot be written: No space left on "
+                  "device");
+    disarm_fault();
+    EXPECT_EQ(names_in(folder), Names{"step-000000000001"});
+    // The error is thrown once, and the next save works.
+    files.save_in_background(state_at(3));
+    expect_equal(files.load_latest().value(), state_at(3));
+  }
+}
+
+// Counts the operations of two saves, and makes each of them fail.
+TEST(SaveInBackgroundTest, AFailureOfAnyOperationLosesNothing) {
+  int errors = 0, reports = 0;
+  for (int64_t at = 0;; ++at) {
+    SCOPED_TRACE(at);
+    const std::string folder = run_path();
+    RunFiles files(folder, RunFilesOptions().keep(1).report(
+                               [&](const std::string&) { ++reports; }));
+    files.save(state_at(1));
+    arm_fault(folder, at, Fault::kErrorOnce, EIO);
+    const std::string error = error_of([&] {
+      files.save_in_background(state_at(2));
+      files.wait();
+    });
+    const auto operations = static_cast<int64_t>(disarm_fault().size());
+    const RunState state = RunFiles(folder).load_latest().value();
+    if (error != "no error") ++errors;
+    // A step is complete once it has its name, also if the name cannot be
+    // synced to the disk.
+    if (state.step == 1) EXPECT_NE(error, "no error");
+    expect_equal(state, state_at(state.step));
+    if (at >= operations) {
+      EXPECT_GT(operations, 20);
+      EXPECT_EQ(error, "no error");
+      break;
+    }
+  }
+  EXPECT_GT(errors, 15);
+  EXPECT_GT(reports, 0);
+}
+
+TEST(SaveInBackgroundTest, RefusesANegativeStepAtOnce) {
+  RunFiles files(run_path());
+  EXPECT_EQ(error_of([&] { files.save_in_background(state_at(-1)); }),
+            "step -1 cannot be saved: it is negative");
+  files.wait();
+  EXPECT_EQ(files.steps(), std::vector<int64_t>());
+}
+
+}  // namespace
+}  // namespace gpipe
