@@ -2,12 +2,8 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
-#include <memory>
-#include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,133 +42,6 @@ uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
 }
-
-// Returns the device on which an operator runs: that of its first tensor
-// argument, else its device argument, else the CPU.
-c10::Device device_of(const c10::IValue* arguments, std::size_t count,
-                      std::optional<std::size_t> device_argument) {
-  for (std::size_t k = 0; k < count; ++k) {
-    if (arguments[k].isTensor() && arguments[k].toTensor().defined()) {
-      return arguments[k].toTensor().device();
-    }
-  }
-  if (device_argument && arguments[*device_argument].isDevice()) {
-    return arguments[*device_argument].toDevice();
-  }
-  return c10::Device(c10::kCPU);
-}
-
-std::optional<std::size_t> argument(const c10::FunctionSchema& schema,
-                                    const std::string& name) {
-  const auto index = schema.argumentIndexWithName(name);
-  if (!index) return std::nullopt;
-  return static_cast<std::size_t>(*index);
-}
-
-// The interceptor of operators with a generator argument. It fills an empty
-// argument with the cell's generator. A given generator is replaced by
-// RandomScope::given().
-class FillGenerator : public c10::OperatorKernel {
- public:
-  explicit FillGenerator(const c10::FunctionSchema& schema)
-      : count_(schema.arguments().size()),
-        generator_(*argument(schema, "generator")),
-        device_(argument(schema, "device")) {}
-
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                  torch::jit::Stack* stack) {
-    c10::IValue* arguments = stack->data() + (stack->size() - count_);
-    if (current_scope && arguments[generator_].isGenerator()) {
-      arguments[generator_] =
-          current_scope->given(arguments[generator_].toGenerator());
-      // Operators called inside this one must use the same generator, as part
-      // of this draw.
-      return run_uncovered(Interceptor::kCell, op, stack);
-    }
-    if (current_scope && arguments[generator_].isNone()) {
-      const auto device = device_of(arguments, count_, device_);
-      if (auto generator = current_scope->generator(device)) {
-        arguments[generator_] = *generator;
-      }
-    }
-    run_intercepted(Interceptor::kCell, op, keys, stack);
-  }
-
- private:
-  std::size_t count_, generator_;
-  std::optional<std::size_t> device_;
-};
-
-// The interceptor of operators that draw from the default generator of their
-// device and have no generator argument. During the call the default generator
-// has the state of the cell's generator.
-class LendState : public c10::OperatorKernel {
- public:
-  explicit LendState(const c10::FunctionSchema& schema)
-      : count_(schema.arguments().size()) {}
-
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                  torch::jit::Stack* stack) {
-    const auto device = device_of(stack->data() + (stack->size() - count_),
-                                  count_, std::nullopt);
-    std::optional<at::Generator> own;
-    if (current_scope && !device.is_cpu()) {
-      own = current_scope->generator(device);
-    }
-    if (!own || *own == at::globalContext().defaultGenerator(device)) {
-      return run_intercepted(Interceptor::kCell, op, keys, stack);
-    }
-
-    // Workers of one device run one at a time here.
-    static std::mutex lending;
-    std::lock_guard<std::mutex> lock(lending);
-    at::Generator shared = at::globalContext().defaultGenerator(device);
-    const at::Tensor outer_state = shared.get_state();
-    shared.set_state(own->get_state());
-    struct Restore {
-      at::Generator &shared, &own;
-      const at::Tensor& outer_state;
-      ~Restore() {
-        own.set_state(shared.get_state());
-        shared.set_state(outer_state);
-      }
-    } restore{shared, *own, outer_state};
-    run_intercepted(Interceptor::kCell, op, keys, stack);
-  }
-
- private:
-  std::size_t count_;
-};
-
-template <typename Kernel>
-void intercept_with(const c10::OperatorHandle& op) {
-  intercept(Interceptor::kCell, op,
-            c10::KernelFunction::makeFromBoxedFunctor(
-                std::make_unique<Kernel>(op.schema())),
-            "gpipe: random numbers of a cell");
-}
-
-[[maybe_unused]] const bool intercepted = [] {
-  const std::set<std::string> without_argument = {
-      "aten::native_dropout",
-      "aten::_scaled_dot_product_flash_attention",
-      "aten::_scaled_dot_product_efficient_attention",
-      "aten::_scaled_dot_product_cudnn_attention",
-      "aten::_flash_attention_forward",
-      "aten::_efficient_attention_forward",
-  };
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    const auto op = dispatcher.findSchema(name);
-    if (!op) continue;
-    if (argument(op->schema(), "generator")) {
-      intercept_with<FillGenerator>(*op);
-    } else if (without_argument.count(name.name)) {
-      intercept_with<LendState>(*op);
-    }
-  }
-  return true;
-}();
 
 }  // namespace
 

@@ -75,11 +75,8 @@ struct CallDraws {
 // again in a recompute. LibTorch's default generator would be shared by all
 // workers of the process.
 //
-// Implementation: an interceptor, registered only for operators that have a
-// `generator` argument, so that other operators pay nothing. Fused operators of
-// accelerators draw from the device's default generator and have no such
-// argument. For these, the state of the default generator is exchanged for that
-// of the cell's generator during the call.
+// Implementation: interceptors, registered only for operators that draw
+// (random_operators.h), so that other operators pay nothing.
 //
 // An operator that is called with a generator uses that generator. In a
 // recompute it gets a copy of the generator as it was in the forward. The
