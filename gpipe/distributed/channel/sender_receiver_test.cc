@@ -13,7 +13,6 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "gpipe/distributed/channel/receiver.h"
 #include "gpipe/distributed/channel/sender.h"
 #include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/testing/two_worlds.h"
 #include "gpipe/distributed/world/error.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/distributed/world/world.h"
@@ -35,6 +35,7 @@ namespace {
 
 using at::Tensor;
 using testing::error_of;
+using testing::TwoWorlds;
 
 class FakeWork final : public c10d::Work {
  public:
@@ -112,38 +113,9 @@ class FakeTransport final : public Transport {
   std::deque<Transfer> sends_, receives_;
 };
 
-// The worlds of two ranks.
-struct Worlds {
-  Worlds() {
-    c10d::TCPStoreOptions served;
-    served.port = 0;
-    served.isServer = true;
-    served.waitWorkers = false;
-    store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", served);
-    WorldOptions options;
-    options.size = 2;
-    options.port = store->getPort();
-    options.store_is_served = true;
-    auto other = std::async(std::launch::async, [options]() mutable {
-      options.rank = 1;
-      return World::connect(options);
-    });
-    first = World::connect(options);
-    second = other.get();
-  }
-  // Each rank waits until the other one leaves, too.
-  ~Worlds() {
-    const auto left = std::async(std::launch::async, [this] { first.reset(); });
-    second.reset();
-  }
-
-  c10::intrusive_ptr<c10d::TCPStore> store;
-  std::shared_ptr<World> first, second;
-};
-
 // Messages from rank 0 to rank 1.
 struct Channel {
-  Worlds worlds;
+  TwoWorlds worlds;
   FakeTransport transport;
   Sender sender{*worlds.first, transport, 1, Tags(1)};
   Receiver receiver{*worlds.second, transport, 0, Tags(1)};
@@ -338,7 +310,7 @@ TEST(Receiver, ReportsWhoHasFailedIfDeliverThrows) {
 }
 
 TEST(HostTransport, SendsOverTheConnectionsOfTheWorld) {
-  Worlds worlds;
+  TwoWorlds worlds;
   HostTransport first(*worlds.first), second(*worlds.second);
   EXPECT_EQ(first.device(), c10::Device(c10::kCPU));
   const auto action = [] { return std::string("the test"); };

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
+#include <vector>
 
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/failure_detector.h"
@@ -86,6 +88,7 @@ class World::Impl {
       detector_->leave(std::min(kPatience, options_.timeout));
     }
     detector_.reset();
+    if (aborter_.joinable()) aborter_.join();
   }
 
   bool forked() const { return origin_.forked(); }
@@ -116,15 +119,15 @@ class World::Impl {
       }
       failure_ = failure;
       failed_ = true;
-      for (const auto& [work, waiting] : waiting_) work->abort();
     }
     changed_.notify_all();
     // Each rank that learns of the failure tells all others once. So it also
     // reaches ranks whose own connection to the failed rank still works.
     if (internal::FailureDetector* const detector = announcer_)
       detector->announce(failure);
-    std::lock_guard<std::mutex> lock(callback_mutex_);
-    for (const auto& [number, callback] : callbacks_) callback();
+    // After the announcement and on another thread: the abort of a direct
+    // transfer may return only when the other end aborts, too.
+    aborter_ = std::thread([this] { abort_all(); });
   }
 
   c10::intrusive_ptr<c10d::Work> post(
@@ -142,11 +145,13 @@ class World::Impl {
   }
 
   void wait(c10d::Work& work, int peer, const Action& action) {
+    bool is_late = false;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (failure_) work.abort();
       waiting_[&work] = {peer, &action};
+      is_late = failure_.has_value();  // abort_all() may not have seen it
     }
+    if (is_late) abort(work);
     const auto begin = Clock::now();
     std::string error;
     bool done = false;
@@ -198,6 +203,34 @@ class World::Impl {
   internal::FailureDetector& detector() { return *detector_; }
 
  private:
+  // What is left of a failed transfer is not used, so its errors do not count.
+  static void abort(c10d::Work& work) {
+    try {
+      work.abort();
+    } catch (const std::exception&) {
+    }
+  }
+
+  // Ends all waiting threads.
+  void abort_all() {
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& [work, waiting] : waiting_) {
+        works.push_back(c10::intrusive_ptr<c10d::Work>::reclaim_copy(work));
+      }
+    }
+    for (const auto& work : works) abort(*work);
+    std::lock_guard<std::mutex> lock(callback_mutex_);
+    for (const auto& [number, callback] : callbacks_) {
+      try {
+        callback();
+      } catch (const std::exception&) {
+        // The others must be called, too.
+      }
+    }
+  }
+
   struct Waiting {
     int peer = 0;
     const Action* action = nullptr;  // of the waiting thread
@@ -245,6 +278,7 @@ class World::Impl {
   // `detector_`, or null while it is constructed: its threads may report
   // failures before.
   std::atomic<internal::FailureDetector*> announcer_{nullptr};
+  std::thread aborter_;  // after a failure
 };
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

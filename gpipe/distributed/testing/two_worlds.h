@@ -1,0 +1,43 @@
+// The worlds of two ranks in one process.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <future>
+#include <memory>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "gpipe/distributed/world/world.h"
+
+namespace gpipe::testing {
+
+// Rank 0 and rank 1, which are used by different threads.
+struct TwoWorlds {
+  TwoWorlds() {
+    c10d::TCPStoreOptions served;
+    served.port = 0;
+    served.isServer = true;
+    served.waitWorkers = false;
+    store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", served);
+    WorldOptions options;
+    options.size = 2;
+    options.port = store->getPort();
+    options.store_is_served = true;
+    auto other = std::async(std::launch::async, [options]() mutable {
+      options.rank = 1;
+      return World::connect(options);
+    });
+    first = World::connect(options);
+    second = other.get();
+  }
+  // Each rank waits until the other one leaves, too.
+  ~TwoWorlds() {
+    const auto left = std::async(std::launch::async, [this] { first.reset(); });
+    second.reset();
+  }
+
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  std::shared_ptr<World> first, second;
+};
+
+}  // namespace gpipe::testing

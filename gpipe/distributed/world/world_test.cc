@@ -1,0 +1,96 @@
+#include "gpipe/distributed/world/world.h"
+
+#include <c10/util/intrusive_ptr.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "gpipe/distributed/testing/two_worlds.h"
+#include "gpipe/testing/errors.h"
+
+namespace gpipe {
+namespace {
+
+using testing::error_of;
+using testing::TwoWorlds;
+
+// Two ends of a transfer. The abort of one end returns only when the other end
+// is aborted, as that of a communicator between two devices may.
+struct Ends {
+  // Only a test that fails waits so long.
+  static constexpr std::chrono::seconds kLimit{10};
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  int aborted = 0;
+  std::atomic<int> alone{0};  // aborts that did not find the other end
+};
+
+class End final : public c10d::Work {
+ public:
+  explicit End(Ends& ends) : ends_(ends) {}
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    std::unique_lock<std::mutex> lock(ends_.mutex);
+    if (ends_.changed.wait_for(lock, timeout, [this] { return aborted_; })) {
+      throw std::runtime_error("it was aborted");
+    }
+    return false;
+  }
+
+  void abort() override {
+    std::unique_lock<std::mutex> lock(ends_.mutex);
+    aborted_ = true;
+    ++ends_.aborted;
+    ends_.changed.notify_all();
+    if (!ends_.changed.wait_for(lock, Ends::kLimit,
+                                [this] { return ends_.aborted == 2; })) {
+      ++ends_.alone;
+    }
+    throw std::runtime_error("it is broken");  // which stops nobody
+  }
+
+ private:
+  Ends& ends_;
+  bool aborted_ = false;
+};
+
+TEST(WorldTest, AnnouncesAFailureBeforeItAbortsTransfers) {
+  Ends ends;
+  std::promise<void> called;
+  {
+    TwoWorlds worlds;
+    const int throwing = worlds.first->on_failure(
+        [] { throw std::runtime_error("a callback fails"); });
+    const int next =
+        worlds.first->on_failure([&called] { called.set_value(); });
+    const auto wait = [&ends](World& world, int peer) {
+      const auto work = c10::make_intrusive<End>(ends);
+      return error_of(
+          [&] { world.wait(*work, peer, [] { return "an activation"; }); });
+    };
+    auto first =
+        std::async(std::launch::async, [&] { return wait(*worlds.first, 1); });
+    auto second =
+        std::async(std::launch::async, [&] { return wait(*worlds.second, 0); });
+    worlds.first->fail({Fault::kFailed, 0, 0, "a step", "a layer has thrown"});
+    EXPECT_NE(first.get().find("a layer has thrown"), std::string::npos);
+    EXPECT_NE(second.get().find("a layer has thrown"), std::string::npos);
+    called.get_future().wait();
+    worlds.first->forget(throwing);
+    worlds.first->forget(next);
+  }
+  EXPECT_EQ(ends.aborted, 2);
+  EXPECT_EQ(ends.alone, 0);
+}
+
+}  // namespace
+}  // namespace gpipe
