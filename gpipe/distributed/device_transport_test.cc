@@ -181,6 +181,31 @@ const RankProgramEntry kDie("die", [] {
   return 0;
 });
 
+// Rank 1 dies while rank 0 closes its transports, which waits for rank 1.
+const RankProgramEntry kLeave("leave", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  {
+    DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::ReLU()),
+                                 DistributedOptions({1, 1})
+                                     .device(testing::device(world->rank()))
+                                     .transfers(Transfers::kDirect)
+                                     .threads(1),
+                                 world);
+    const Tensor input = torch::randn({8, 4}, pipeline->device());
+    pipeline->train_step(input, input, mean_square,
+                         one_forward_one_backward(2, 4));
+    if (world->rank() == 1) {
+      world->store().wait({"rank 0 leaves"});
+      std::raise(SIGKILL);
+    }
+    world->store().set("rank 0 leaves", std::vector<uint8_t>());
+  }
+  const auto failure = world->failure();
+  check(failure && failure->rank == 1, "rank 1 is at fault");
+  return 0;
+});
+
 TEST(DeviceTransport, GivesTheBitsOfOneProcessByEverySchedule) {
   for (const int ranks : {2, 4}) expect_all_ok(Ranks("train", ranks).wait());
 }
@@ -225,6 +250,12 @@ TEST(DeviceTransport, EndsOnAllRanksWhenOneDies) {
     EXPECT_NE(results[rank].out.find("rank 1"), std::string::npos)
         << results[rank].out;
   }
+}
+
+TEST(DeviceTransport, EndsWhenARankDiesWhileAnotherOneCloses) {
+  const auto results = Ranks("leave", 2).wait();
+  EXPECT_EQ(results[0].exit.code, 0) << results[0].err;
+  EXPECT_EQ(results[1].exit.signal, SIGKILL);
 }
 
 }  // namespace

@@ -94,9 +94,17 @@ class DeviceTransport final : public Transport {
         callback_(world.on_failure([this] { abort(); })) {}
 
   ~DeviceTransport() override {
+    // The callback stays meanwhile: a shutdown may wait for the other end, and
+    // if that one dies, only an abort ends it.
+    for (const auto& [ends, group] : groups_) {
+      if (world_.failure()) break;
+      try {
+        group->shutdown();
+      } catch (const std::exception&) {
+        // The transfers are complete, so that nothing is lost.
+      }
+    }
     world_.forget(callback_);
-    if (world_.failure()) return;
-    for (const auto& [ends, group] : groups_) group->shutdown();
   }
 
   c10::Device device() const override { return device_; }

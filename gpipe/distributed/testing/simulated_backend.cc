@@ -3,9 +3,13 @@
 // and a copy from the host, on a thread of its own.
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <future>
 #include <memory>
+#include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 #include <vector>
@@ -58,7 +62,7 @@ class HostedGroup final : public c10d::Backend {
  public:
   HostedGroup(c10::intrusive_ptr<c10d::Store> store, int rank,
               std::chrono::milliseconds timeout)
-      : c10d::Backend(rank, 2) {
+      : c10d::Backend(rank, 2), store_(store) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(
         c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
@@ -90,7 +94,23 @@ class HostedGroup final : public c10d::Backend {
         });
   }
 
+  // Returns when the other end shuts down, too, or when this one is aborted.
+  // NCCL may wait for the other end without a limit.
+  void shutdown() override {
+    store_->set(closed(getRank()), std::vector<uint8_t>());
+    while (!aborted_ && !store_->check({closed(1 - getRank())})) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  void abort() override { aborted_ = true; }
+
  private:
+  static std::string closed(int rank) {
+    return "closed by " + std::to_string(rank);
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  std::atomic<bool> aborted_{false};
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
 };
 
