@@ -37,6 +37,7 @@ DistributedPipeline make_distributed(torch::nn::Sequential model,
       .stages_per_rank(cut.stages_per_rank)
       .placement(cut.placement)
       .transfers(parse_transfers(options.transfers))
+      .shard_optimizer(options.shard_optimizer)
       .threads(options.threads);
   const auto devices = parse_devices(options.devices);
   if (!devices.empty()) {

@@ -199,6 +199,7 @@ Loop::Step Loop::make_step(const StepData& data) {
   } else if (step.finite) {
     optimizer_.step();
   }
+  engine_.module().share_parameters();
   if (kineto) {
     wait_for_devices(engine_);
     kineto->stop();

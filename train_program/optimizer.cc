@@ -17,9 +17,10 @@ using torch::optim::OptimizerParamGroup;
 
 template <typename Optimizer, typename Base>
 std::unique_ptr<torch::optim::Optimizer> grouped(
-    const Options& options, const torch::nn::Module& module, const Base& base) {
+    const Options& options, const std::vector<at::Tensor>& parameters,
+    const Base& base) {
   std::vector<at::Tensor> decayed, others;
-  for (const at::Tensor& parameter : module.parameters()) {
+  for (const at::Tensor& parameter : parameters) {
     const bool decays = options.decay_norms || parameter.dim() > 1;
     (decays ? decayed : others).push_back(parameter);
   }
@@ -38,7 +39,7 @@ std::unique_ptr<torch::optim::Optimizer> grouped(
 }  // namespace
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
-    const Options& options, const torch::nn::Module& module) {
+    const Options& options, const std::vector<at::Tensor>& parameters) {
   namespace optim = torch::optim;
   TORCH_CHECK_VALUE(options.lr > 0, "--lr=", options.lr, ": must be above 0");
   TORCH_CHECK_VALUE(options.momentum >= 0 && options.momentum < 1,
@@ -50,26 +51,26 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
   const double lr = options.lr, decay = options.weight_decay;
   if (options.optimizer == "sgd") {
     return grouped<optim::SGD>(
-        options, module,
+        options, parameters,
         optim::SGDOptions(lr).momentum(options.momentum).weight_decay(decay));
   }
   if (options.optimizer == "adam") {
-    return grouped<optim::Adam>(options, module,
+    return grouped<optim::Adam>(options, parameters,
                                 optim::AdamOptions(lr).weight_decay(decay));
   }
   if (options.optimizer == "adamw") {
-    return grouped<optim::AdamW>(options, module,
+    return grouped<optim::AdamW>(options, parameters,
                                  optim::AdamWOptions(lr).weight_decay(decay));
   }
   if (options.optimizer == "rmsprop") {
-    return grouped<optim::RMSprop>(options, module,
+    return grouped<optim::RMSprop>(options, parameters,
                                    optim::RMSpropOptions(lr)
                                        .momentum(options.momentum)
                                        .weight_decay(decay));
   }
   if (options.optimizer == "adagrad") {
     return grouped<optim::Adagrad>(
-        options, module, optim::AdagradOptions(lr).weight_decay(decay));
+        options, parameters, optim::AdagradOptions(lr).weight_decay(decay));
   }
   TORCH_CHECK_VALUE(false, "--optimizer=", options.optimizer,
                     ": must be sgd, adam, adamw, rmsprop or adagrad");

@@ -1,16 +1,17 @@
 // The optimizers of torch::optim by name, with two parameter groups.
 #pragma once
 
-#include <torch/nn/module.h>
+#include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <vector>
 
 #include "train_program/options.h"
 
 namespace gpipe::train_program {
 
-// Returns an optimizer for the parameters of `module`. Parameters with at most
+// Returns an optimizer for `parameters`. Parameters with at most
 // one dimension (biases and the weights of normalization layers) form a group
 // without weight decay, unless Options::decay_norms is true. The other
 // group has the rest. An empty group is omitted if the other one is not empty.
@@ -18,6 +19,6 @@ namespace gpipe::train_program {
 // Throws c10::ValueError if the name is not sgd, adam, adamw, rmsprop or
 // adagrad, or if a number is out of range.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
-    const Options& options, const torch::nn::Module& module);
+    const Options& options, const std::vector<at::Tensor>& parameters);
 
 }  // namespace gpipe::train_program

@@ -22,7 +22,7 @@ TEST(OptimizerTest, BiasesAndNormsHaveNoWeightDecay) {
   const auto of = model();
   Options options;
   options.weight_decay = 0.1;
-  const auto optimizer = make_optimizer(options, *of);
+  const auto optimizer = make_optimizer(options, of->parameters());
   const auto& groups = optimizer->param_groups();
   ASSERT_EQ(groups.size(), 2);
   // A bias, and the weight and bias of the normalization.
@@ -43,7 +43,7 @@ TEST(OptimizerTest, UnlessTheyAreToHaveIt) {
   options.optimizer = "sgd";
   options.weight_decay = 0.1;
   options.decay_norms = true;
-  const auto optimizer = make_optimizer(options, *of);
+  const auto optimizer = make_optimizer(options, of->parameters());
   ASSERT_EQ(optimizer->param_groups().size(), 1);
   EXPECT_EQ(optimizer->param_groups()[0].params().size(), 4);
 }
@@ -53,18 +53,18 @@ TEST(OptimizerTest, ThereAreFive) {
   Options options;
   for (const char* name : {"sgd", "adam", "adamw", "rmsprop", "adagrad"}) {
     options.optimizer = name;
-    EXPECT_NE(make_optimizer(options, *of), nullptr) << name;
+    EXPECT_NE(make_optimizer(options, of->parameters()), nullptr) << name;
   }
   options.optimizer = "lion";
   EXPECT_NE(gpipe::testing::value_error_of([&] {
-              make_optimizer(options, *of);
+              make_optimizer(options, of->parameters());
             }).find("must be sgd, adam, adamw, rmsprop or adagrad"),
             std::string::npos);
 }
 
 TEST(OptimizerTest, AModuleWithoutParametersHasAGroup) {
   const nn::Sequential empty;
-  EXPECT_EQ(make_optimizer({}, *empty)->param_groups().size(), 1);
+  EXPECT_EQ(make_optimizer({}, empty->parameters())->param_groups().size(), 1);
 }
 
 }  // namespace

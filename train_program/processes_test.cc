@@ -76,6 +76,8 @@ const RankProgramEntry kTrain("train", [] {
   set(options.bucket, "bucket");
   set(options.eval_every, "eval_every");
   set(options.save_every, "save_every");
+  if (argument("clip") == "0") options.clip = 0;
+  options.shard_optimizer = argument("shard_optimizer") == "true";
   options.save_in_background = !argument("save_every").empty();
   if (!argument("seed").empty()) {
     options.seed = std::stoull(argument("seed"));
@@ -166,6 +168,42 @@ TEST(ProcessesTest, CopiesWithAMicroBatchEachHaveTheBitsOfOneCopy) {
   EXPECT_EQ(run_here(one).code, kDone);
   train_in_processes(there, 2, 2, /*stop=*/100, kDone, /*chunks=*/1);
   expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, ASpreadOptimizerSavesAndResumesAsAWholeOne) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  Options one = options_of(here);
+  one.chunks = 2;
+  one.clip = 0;  // the norm of shards has other last bits
+  EXPECT_EQ(run_here(one).code, kDone);
+  // First the optimizer is spread until step 3 and whole afterwards, then the
+  // other way round.
+  for (const bool first : {true, false}) {
+    const std::string run = there + (first ? "1" : "2");
+    const auto spread = [](bool on) {
+      return Ranks::Arguments{{"shard_optimizer", on ? "true" : "false"},
+                              {"clip", "0"}};
+    };
+    train_in_processes(run, 2, 2, /*stop=*/2, kSignal + SIGTERM, /*chunks=*/1,
+                       spread(first));
+    const RunState half = state_in(run);
+    EXPECT_EQ(half.step, 3);  // a replica has one loss per step
+    for (const auto& [name, parameter] : half.optimizer->parameters) {
+      for (const auto& [what, tensor] : parameter.tensors) {
+        EXPECT_EQ(tensor.sizes(), half.model[name].sizes()) << what << name;
+      }
+    }
+    train_in_processes(run, 2, 2, /*stop=*/100, kDone, /*chunks=*/1,
+                       spread(!first));
+    expect_same_weights(state_in(run), state_in(here));
+  }
+  // One process goes on from two replicas.
+  train_in_processes(there, 2, 2, /*stop=*/2, kSignal + SIGTERM, /*chunks=*/1,
+                     {{"shard_optimizer", "true"}});
+  one.run_dir = there;
+  one.chunks = 1;
+  EXPECT_EQ(run_here(one).code, kDone);
 }
 
 TEST(ProcessesTest, AccumulatedMiniBatchesOfCopiesHaveTheBitsOfOneLargeOne) {

@@ -41,7 +41,7 @@ void check(const Options& options) {
   const LearningRateSchedule schedule(options.lr_schedule);
   parse_checkpoint(options.checkpoint);
   parse_devices(options.devices);
-  (void)make_optimizer(options, *torch::nn::Sequential());
+  (void)make_optimizer(options, {});
   TORCH_CHECK_VALUE(options.kineto.empty() || KinetoTrace::is_available(),
                     "--kineto: this LibTorch has no profiler");
   TORCH_CHECK_VALUE(options.trace_step > 0, "--trace_step=", options.trace_step,
@@ -132,7 +132,8 @@ int run(const Options& options, Task& task, const Print& print) {
   flags[kBalance] = join(engine->module().balance());
   say("layers per stage: " + flags[kBalance]);
 
-  const auto optimizer = make_optimizer(options, engine->module());
+  const auto optimizer =
+      make_optimizer(options, engine->module().optimizer_parameters());
   // The number of random values drawn so far differs between runs.
   torch::manual_seed(data::mix_seed(options.seed, 1));
   Loop loop(options, task, *engine, *optimizer, saved, std::move(flags), names,

@@ -51,7 +51,9 @@ std::map<std::string, double> values_of(const std::string& text) {
 SavedRun::SavedRun(const Options& options, int rank, int ranks,
                    AllGather all_gather,
                    std::function<void(const std::string&)> report)
-    : how_(options.resume), folder_(options.run_dir) {
+    : how_(options.resume),
+      folder_(options.run_dir),
+      shard_optimizer_(options.shard_optimizer) {
   if (options.run_dir.empty()) return;
   RunShard shard;
   shard.index = rank;
@@ -118,8 +120,8 @@ void SavedRun::save(const Standing& standing, Engine& engine,
                     bool in_background) {
   RunState state;
   state.step = standing.step;
-  if (engine.replica() == 0) {
-    state.model = state_dict(engine.module());
+  if (engine.replica() == 0) state.model = state_dict(engine.module());
+  if (engine.replica() == 0 || shard_optimizer_) {
     state.optimizer =
         optimizer_state(optimizer, engine.module().named_parameters());
   }

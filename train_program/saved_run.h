@@ -53,9 +53,10 @@ class SavedRun {
   Standing load(Engine& engine, torch::optim::Optimizer& optimizer,
                 GradScaler* scaler);
 
-  // Saves a step, with the flags of the run. The model and the optimizer are
-  // those of the first replica. The random states are those of each process.
-  // `in_background`: see RunFiles::save_in_background().
+  // Saves a step, with the flags of the run. The model is that of the
+  // first replica, and so is the optimizer, unless it is sharded. The random
+  // states are those of each process. `in_background`: see
+  // RunFiles::save_in_background().
   void save(const Standing& standing, Engine& engine,
             const torch::optim::Optimizer& optimizer, const GradScaler* scaler,
             FlagValues flags, bool in_background);
@@ -70,6 +71,7 @@ class SavedRun {
 
   const std::string how_;
   const std::string folder_;
+  const bool shard_optimizer_;
   bool found_ = false;  // set by flags()
   std::optional<RunFiles> files_;
 };

@@ -18,6 +18,8 @@
 #include <typeinfo>
 #include <utility>
 
+#include "training/parameter_rows.h"
+
 namespace gpipe {
 namespace {
 
@@ -148,7 +150,9 @@ struct Restore {
 
 struct RestoreState {
   const OptimizerState::Parameter& parameter;
-  const at::Tensor& like;  // the parameter itself
+  const at::Tensor& like;  // the optimizer's tensor
+  const internal::NamedRows& rows;
+  bool is_whole;  // `parameter` has all rows, `like` only `rows`
   void operator()(const char* name, int64_t& value) const {
     const auto found = parameter.counts.find(name);
     if (found != parameter.counts.end()) value = found->second;
@@ -159,7 +163,9 @@ struct RestoreState {
       value = at::Tensor();
       return;
     }
-    const at::Tensor& from = found->second;
+    const at::Tensor from =
+        is_whole ? found->second.narrow(0, rows.first, rows.end - rows.first)
+                 : found->second;
     value = at::empty_like(
         like.detach(),
         like.options().dtype(from.scalar_type()).requires_grad(false));
@@ -203,18 +209,6 @@ Options options_of(const optim::OptimizerParamGroup& group,
       group.has_options() ? group.options() : optimizer.defaults());
 }
 
-// ---- Names of parameters
-
-using NamesOf = std::map<void*, std::vector<std::string>>;
-
-NamesOf by_tensor(const Names& names) {
-  NamesOf result;
-  for (const auto& item : names) {
-    result[item.value().unsafeGetTensorImpl()].push_back(item.key());
-  }
-  return result;
-}
-
 // ---- Error texts
 
 constexpr std::size_t kListed = 20;
@@ -244,18 +238,45 @@ constexpr char kNameless[] =
     "without a name (give module->named_parameters() of the module whose "
     "parameters the optimizer has)";
 
+// The saved state of one tensor of an optimizer.
+struct Saved {
+  const OptimizerState::Parameter* from = nullptr;
+  internal::NamedRows rows;
+  bool is_whole = false;  // `from` has all rows, the tensor only some
+};
+
 // The saved state of a group of parameters.
 struct SavedGroup {
-  std::vector<const OptimizerState::Parameter*> parameters;  // of each one
+  std::vector<Saved> parameters;
   const OptimizerState::Options* options = nullptr;  // null: no parameters
 };
+
+// Returns the state of some rows: theirs, or else that of the whole parameter.
+// Adds the names under which it may be to `known`.
+Saved saved_of(const OptimizerState& state, internal::NamedRows rows,
+               std::set<std::string>& known) {
+  Saved saved;
+  for (const std::string& each : rows.names) {
+    for (const std::string& name : {rows.key(each), each}) {
+      known.insert(name);
+      const auto at = state.parameters.find(name);
+      if (saved.from || at == state.parameters.end()) continue;
+      saved.from = &at->second;
+      saved.is_whole = !rows.is_whole && name == each;
+    }
+  }
+  saved.rows = std::move(rows);
+  return saved;
+}
 
 // Returns the part of `state` for each group of an optimizer. Throws
 // c10::ValueError, with all differences, if the state does not fit.
 std::vector<SavedGroup> find_saved(
     const std::vector<optim::OptimizerParamGroup>& groups,
     const OptimizerState& state, const Names& names) {
-  const NamesOf names_of = by_tensor(names);
+  const internal::ParameterNames names_of(names);
+  // An optimizer of shards may have none of the rows of a parameter.
+  bool has_shards = false;
   std::vector<std::string> nameless, missing, unexpected, misfits, apart;
   std::set<std::string> known;
   std::vector<SavedGroup> found(groups.size());
@@ -264,28 +285,28 @@ std::vector<SavedGroup> find_saved(
     std::string first;  // the parameter that the options of the group are from
     for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
       const at::Tensor& tensor = groups[g].params()[k];
-      const auto its = names_of.find(tensor.unsafeGetTensorImpl());
-      if (its == names_of.end()) {
+      auto its = names_of.find(tensor);
+      if (!its) {
         nameless.push_back(place(g, k, tensor));
         continue;
       }
-      const OptimizerState::Parameter* from = nullptr;
-      for (const std::string& each : its->second) {
-        known.insert(each);
-        const auto at = state.parameters.find(each);
-        if (!from && at != state.parameters.end()) from = &at->second;
-      }
-      const std::string& name = its->second.front();
+      has_shards = has_shards || its->is_shard;
+      const std::string name = its->names.front();
+      const Saved saved = saved_of(state, *std::move(its), known);
+      const OptimizerState::Parameter* const from = saved.from;
       if (!from) {
         missing.push_back(name_text(name));
         continue;
       }
-      found[g].parameters.push_back(from);
+      const at::IntArrayRef sizes = saved.rows.is_whole || saved.is_whole
+                                        ? saved.rows.parameter.sizes()
+                                        : tensor.sizes();
+      found[g].parameters.push_back(saved);
       for (const auto& [what, value] : from->tensors) {
-        if (value.sizes() == tensor.sizes()) continue;
+        if (value.sizes() == sizes) continue;
         std::ostringstream text;
         text << what << " of " << name_text(name) << " is " << value.sizes()
-             << " in the state, but the parameter is " << tensor.sizes();
+             << " in the state, but the parameter is " << sizes;
         misfits.push_back(std::move(text).str());
       }
       const OptimizerState::Options& its_options = state.groups.at(from->group);
@@ -299,7 +320,9 @@ std::vector<SavedGroup> find_saved(
     }
   }
   for (const auto& [name, parameter] : state.parameters) {
-    if (!known.count(name)) unexpected.push_back(name_text(name));
+    if (known.count(name)) continue;
+    if (has_shards && names.contains(internal::parameter_of(name))) continue;
+    unexpected.push_back(name_text(name));
   }
 
   std::ostringstream text;
@@ -322,7 +345,7 @@ OptimizerState optimizer_state(const optim::Optimizer& optimizer,
     using Options = typename decltype(kind)::Options;
     using State = typename decltype(kind)::State;
     result.type = kind.name;
-    const NamesOf names_of = by_tensor(names);
+    const internal::ParameterNames names_of(names);
     std::vector<std::string> nameless;
     const auto& groups = optimizer.param_groups();
     for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -330,8 +353,8 @@ OptimizerState optimizer_state(const optim::Optimizer& optimizer,
       visit(options, Collect{result.groups.emplace_back()});
       for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
         const at::Tensor& tensor = groups[g].params()[k];
-        const auto name = names_of.find(tensor.unsafeGetTensorImpl());
-        if (name == names_of.end()) {
+        const auto rows = names_of.find(tensor);
+        if (!rows) {
           nameless.push_back(place(g, k, tensor));
           continue;
         }
@@ -342,8 +365,13 @@ OptimizerState optimizer_state(const optim::Optimizer& optimizer,
           State state = static_cast<const State&>(*found->second);
           visit(state, CollectState{parameter});
         }
-        for (const std::string& each : name->second) {
-          result.parameters[each] = parameter;
+        if (rows->is_shard && rows->is_whole) {
+          for (auto& each : parameter.tensors) {
+            each.second = each.second.view(rows->parameter.sizes());
+          }
+        }
+        for (const std::string& each : rows->names) {
+          result.parameters[rows->key(each)] = parameter;
         }
       }
     }
@@ -373,14 +401,16 @@ void load_optimizer_state(optim::Optimizer& optimizer,
       }
       for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
         const at::Tensor& tensor = groups[g].params()[k];
-        const OptimizerState::Parameter& from = *found[g].parameters[k];
+        const Saved& saved = found[g].parameters[k];
+        const OptimizerState::Parameter& from = *saved.from;
         void* const key = tensor.unsafeGetTensorImpl();
         if (from.tensors.empty() && from.counts.empty()) {
           optimizer.state().erase(key);
           continue;
         }
         auto restored = std::make_unique<State>();
-        visit(*restored, RestoreState{from, tensor});
+        visit(*restored,
+              RestoreState{from, tensor, saved.rows, saved.is_whole});
         optimizer.state()[key] = std::move(restored);
       }
     }

@@ -35,7 +35,9 @@ struct OptimizerState {
 
   std::string type;  // "AdamW"
   std::vector<Options> groups;
-  std::map<std::string, Parameter> parameters;  // by name
+  // By name. "0.weight[3:6]" is the name of the rows 3, 4 and 5 of a parameter,
+  // which an optimizer of optimizer_parameters() (gpipe/pipeline_module.h) has.
+  std::map<std::string, Parameter> parameters;
 };
 
 // Returns the state of an SGD, Adam, AdamW, RMSprop or Adagrad optimizer of
@@ -43,7 +45,8 @@ struct OptimizerState {
 // they change with it.
 //
 // `names`: module->named_parameters(). The optimizer may have only some of
-// them. A parameter with several names appears under each of them.
+// them, and only some rows of a parameter, in a tensor that shares its memory.
+// A parameter with several names appears under each of them.
 //
 // Throws c10::TypeError if the optimizer has any other type, also if it derives
 // from one of these. Throws c10::ValueError if a parameter has no name.
@@ -54,7 +57,8 @@ OptimizerState optimizer_state(
     const torch::OrderedDict<std::string, at::Tensor>& names);
 
 // Restores a state of an optimizer of the same type. Each parameter gets the
-// state under its name, copied to the parameter's device. Each group gets the
+// state under its name, copied to the parameter's device. Rows of a parameter
+// get their part of the parameter's state. Each group gets the
 // options that its parameters had when the state was saved. So a group may have
 // other parameters than at that time, if all of them had the same options.
 //

@@ -1,6 +1,7 @@
 #include "training/optimizer_state.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
@@ -14,6 +15,8 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "training/join_shards.h"
 #include "weights/testing/files.h"
 
 namespace gpipe {
@@ -161,6 +165,87 @@ TEST(OptimizerStateTest, TwoOptimizersTakeItsParts) {
     again->forward(at::randn({5, 3})).pow(2).mean().backward();
     for (const auto& part : parts) part->step();
     EXPECT_TRUE(parameters_equal(model, again));
+  }
+}
+
+// Returns the shards of the parameters that replica `own` of two owns: rows of
+// each, and a parameter of one row as a whole.
+Parameters shards_of(const Parameters& parameters, int64_t own) {
+  Parameters shards;
+  for (const at::Tensor& each : parameters) {
+    const int64_t rows = each.size(0), middle = rows / 2;
+    const at::Tensor view =
+        own == 0 ? each.detach().narrow(0, 0, middle)
+                 : each.detach().narrow(0, middle, rows - middle);
+    if (view.size(0) == 0) continue;
+    shards.push_back(view.alias().detach().requires_grad_());
+  }
+  return shards;
+}
+
+void step_shards(const Parameters& parameters, optim::Optimizer& optimizer,
+                 int64_t own, const Parameters& shards) {
+  std::size_t next = 0;
+  for (const at::Tensor& each : parameters) {
+    const int64_t rows = each.size(0), middle = rows / 2;
+    const at::Tensor grad = own == 0
+                                ? each.grad().narrow(0, 0, middle)
+                                : each.grad().narrow(0, middle, rows - middle);
+    if (grad.size(0) > 0) at::Tensor(shards[next++]).mutable_grad() = grad;
+  }
+  optimizer.step();
+}
+
+TEST(OptimizerStateTest, RowsOfParametersGoOnFromAWholeState) {
+  for (const auto& [type, make] : optimizers()) {
+    SCOPED_TRACE(type);
+    Sequential whole = small_model();
+    const auto optimizer = make(whole->parameters());
+    train(whole, *optimizer, 0, 3);
+    const OptimizerState state =
+        copy_of(optimizer_state(*optimizer, whole->named_parameters()));
+
+    // Two replicas with shards of the same parameters go on from it.
+    Sequential sharded = small_model();
+    copy_values(whole, sharded);
+    std::vector<Parameters> shards;
+    std::vector<std::unique_ptr<optim::Optimizer>> replicas;
+    for (const int64_t own : {0, 1}) {
+      shards.push_back(shards_of(sharded->parameters(), own));
+      replicas.push_back(make(shards.back()));
+      load_optimizer_state(*replicas.back(), state,
+                           sharded->named_parameters());
+    }
+    train(whole, *optimizer, 3, 4);
+    for (std::size_t k = 0; k < sharded->parameters().size(); ++k) {
+      sharded->parameters()[k].mutable_grad() = whole->parameters()[k].grad();
+    }
+    for (const int64_t own : {0, 1}) {
+      step_shards(sharded->parameters(), *replicas[own], own, shards[own]);
+    }
+    EXPECT_TRUE(parameters_equal(whole, sharded));
+
+    // And the state of both, joined, is that of the whole one.
+    OptimizerState joined =
+        optimizer_state(*replicas[0], sharded->named_parameters());
+    const OptimizerState second =
+        optimizer_state(*replicas[1], sharded->named_parameters());
+    for (const auto& [name, parameter] : second.parameters) {
+      EXPECT_TRUE(joined.parameters.emplace(name, parameter).second) << name;
+    }
+    internal::join_shards(joined);
+    const OptimizerState expected =
+        optimizer_state(*optimizer, whole->named_parameters());
+    ASSERT_EQ(joined.parameters.size(), expected.parameters.size());
+    for (const auto& [name, parameter] : expected.parameters) {
+      const auto& actual = joined.parameters.at(name);
+      EXPECT_EQ(actual.counts, parameter.counts) << name;
+      ASSERT_EQ(actual.tensors.size(), parameter.tensors.size()) << name;
+      for (const auto& [what, tensor] : parameter.tensors) {
+        EXPECT_TRUE(at::equal(actual.tensors.at(what), tensor))
+            << what << " of " << name;
+      }
+    }
   }
 }
 

@@ -89,7 +89,9 @@ class RunFiles {
   // have left.
   //
   // With several processes, `model` and `optimizer` contain what this process
-  // holds, and no two processes may have the same name. `generators` are saved
+  // holds, and no two processes may have the same name, or the same rows of a
+  // parameter in a sharded optimizer. Loading gives whole parameters, so that
+  // the number of replicas may change. `generators` are saved
   // for each process, `metadata` for the first one only.
   //
   // Throws c10::ValueError if the state cannot be written (see

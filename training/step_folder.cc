@@ -8,6 +8,8 @@
 
 #include "training/damage.h"
 #include "training/file_operations.h"
+#include "training/join_shards.h"
+#include "training/parameter_rows.h"
 #include "training/tensor_file.h"
 
 namespace gpipe::internal {
@@ -127,7 +129,7 @@ RunState read_state(const std::string& folder, int64_t step,
     if (part.optimizer) {
       of_optimizer.update(read_tensor_file(
           folder, *part.optimizer, [&](const std::string& key) {
-            return wanted(key.substr(key.find(':') + 1));
+            return wanted(parameter_of(key.substr(key.find(':') + 1)));
           }));
     }
   }
@@ -137,7 +139,7 @@ RunState read_state(const std::string& folder, int64_t step,
     optimizer.type = manifest.optimizer->type;
     optimizer.groups = manifest.optimizer->groups;
     for (auto& [name, parameter] : manifest.optimizer->parameters) {
-      if (!wanted(name)) continue;
+      if (!wanted(parameter_of(name))) continue;
       for (auto& [what, tensor] : parameter.tensors) {
         const at::Tensor* const found =
             of_optimizer.find(tensor_key(what, name));
@@ -146,6 +148,7 @@ RunState read_state(const std::string& folder, int64_t step,
       }
       optimizer.parameters.emplace(name, std::move(parameter));
     }
+    join_shards(optimizer);
   }
 
   const std::size_t own =
