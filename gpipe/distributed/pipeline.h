@@ -193,7 +193,9 @@ class DistributedPipelineImpl : public PipelineModule {
   void share_parameters() override;
 
   // All ranks call these two. Throw PeerError if the world has failed. The norm
-  // has the bits of GPipe's clip_grad_norm_() on the whole model.
+  // has the bits of GPipe's clip_grad_norm_() on the whole model. If the ranks
+  // of a pipeline pass other values, clip_grad_norm_() throws c10::ValueError
+  // on all of them, and changes nothing.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0) override;
   bool any(bool here) override;
 

@@ -254,11 +254,12 @@ double Runner::clip_grad_norm(
   executor_.check_caller();
   std::lock_guard<std::mutex> running(running_);
   world_->check();
-  return reporting_failure(*world_, "clip_grad_norm_()", [&] {
+  bool agreed = false;
+  try {
     if (!shards_) {
       return gpipe::internal::clip_grad_norm(*world_, layout_.pipeline(),
                                              tags_.words, parameters, max_norm,
-                                             norm_type);
+                                             norm_type, agreed);
     }
     // Each rank of each replica has a part of the vector.
     std::vector<std::pair<int64_t, at::Tensor>> shards;
@@ -269,8 +270,13 @@ double Runner::clip_grad_norm(
     std::vector<int> everybody(world_->size());
     std::iota(everybody.begin(), everybody.end(), 0);
     return gpipe::internal::clip_grad_norm(*world_, everybody, tags_.words,
-                                           shards, max_norm, norm_type);
-  });
+                                           shards, max_norm, norm_type, agreed);
+  } catch (...) {
+    if (!agreed) {
+      report_failure(*world_, std::current_exception(), "clip_grad_norm_()");
+    }
+    throw;
+  }
 }
 
 }  // namespace gpipe::internal
