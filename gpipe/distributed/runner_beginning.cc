@@ -2,18 +2,25 @@
 // others were given.
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/beginning.h"
 #include "gpipe/distributed/route.h"
 #include "gpipe/distributed/runner.h"
+#include "gpipe/distributed/world/error.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/difference.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
@@ -162,7 +169,10 @@ void Runner::start(TrainStep& step, const std::vector<Beginning>& all,
     return;
   }
   int64_t sum = 0;
-  for (const int member : layout_.same_stages()) sum += all[member].rows;
+  for (const int member : layout_.same_stages()) {
+    // Another replica may have a target without tensors, which has no rows.
+    sum += std::max(all[member].rows, int64_t{0});
+  }
   step.start(sum);
   if (!layout_.has_first()) return;
   seed_ = all[layout_.same_stages().front()].seed;
