@@ -128,12 +128,52 @@ const RankProgramEntry kProcesses("processes", [] {
   return 0;
 });
 
+// In bfloat16, gradients have the bits of one process and of plain LibTorch.
+const RankProgramEntry kBFloat16("bfloat16", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const auto make = [] {
+    nn::Sequential model = testing::token_model();
+    model->to(torch::kBFloat16);
+    return model;
+  };
+  const Sequences batch = testing::sequences(lengths_of(1), 6);
+  const auto plain = testing::added_token_grads(make(), batch);
+  for (const char* name : {"1f1b", "zb-h1"}) {
+    Setting setting;
+    setting.schedule = named_schedule(name, world->size(), 8, 1);
+    DistributedPipeline pipeline = pipeline_for(world, make(), setting, 1);
+    GPipe reference(make(), GPipeOptions(pipeline->balance())
+                                .devices(std::vector<torch::Device>(
+                                    world->size(), torch::kCPU))
+                                .threads_per_partition(1));
+    const auto train = [&](PipelineModule& module) {
+      return module.train_step(Microbatches<Tensor>{batch.tokens},
+                               Microbatches<Tensor>{batch.targets},
+                               testing::token_loss_in_float, setting.schedule);
+    };
+    check(train(*pipeline).loss.equal(train(*reference).loss), "loss");
+    const auto grads = reference->named_parameters();
+    for (const auto& each : pipeline->named_parameters()) {
+      const Tensor grad = each.value().grad();
+      const std::string place = std::string(name) + ", " + each.key();
+      check(grad.scalar_type() == torch::kBFloat16, place + ": dtype");
+      check(grad.equal(grads[each.key()].grad()), place + ": one process");
+      for (const auto& [key, expected] : plain) {
+        if (key != each.key()) continue;
+        check(grad.equal(expected), place + ": plain");
+      }
+    }
+  }
+  return 0;
+});
+
 // With two replicas, gradients are those of one plain step over both, and equal
 // in both.
 const RankProgramEntry kReplicas("replicas", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
-  for (const auto& [name, setting] : settings(world->size() / 2, 4, {8})) {
+  for (const auto& [name, setting] : settings(world->size() / 2, 8, {8})) {
     const std::vector<Sequences> batches = {
         testing::sequences(lengths_of(0), 7),
         testing::sequences(lengths_of(3), 8)};
@@ -296,6 +336,10 @@ TEST(Batches, WeightedLossesHaveTheBitsOfOneProcess) {
   for (const int size : {1, 2, 4}) {
     expect_all_ok(Ranks("processes", size).wait());
   }
+}
+
+TEST(Batches, InBFloat16WeightedLossesHaveTheBitsOfOneProcess) {
+  expect_all_ok(Ranks("bfloat16", 2).wait());
 }
 
 TEST(Batches, WeightedLossesOfReplicasAreThoseOfOnePlainStep) {

@@ -12,6 +12,7 @@
 
 #include <csignal>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
@@ -27,6 +29,7 @@
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/rounds.h"
 #include "gpipe/testing/simulated/simulated.h"
+#include "gpipe/testing/tokens.h"
 
 namespace gpipe {
 namespace {
@@ -49,6 +52,45 @@ void check_no_races() {
   for (const std::string& race : simulated::take_races()) check(false, race);
 }
 
+// Trains a language model on sequences of unequal lengths, one of them without
+// a token that counts. Throws unless the gradients have the bits of one process
+// on the CPU.
+void train_weighted(const std::shared_ptr<World>& world, Transfers transfers,
+                    const std::string& schedule_name) {
+  const auto balance =
+      testing::cut(testing::token_model()->size(), world->size());
+  DistributedPipeline pipeline(testing::token_model(),
+                               DistributedOptions(balance)
+                                   .device(testing::device(world->rank()))
+                                   .transfers(transfers)
+                                   .threads(1),
+                               world);
+  GPipe reference(
+      testing::token_model(),
+      GPipeOptions(balance)
+          .devices(std::vector<torch::Device>(world->size(), torch::kCPU))
+          .threads_per_partition(1));
+  const auto schedule = named_schedule(schedule_name, world->size(), 8, 1);
+  const auto batch = testing::sequences(testing::token_lengths(), 9);
+  const auto train = [&](PipelineModule& module) {
+    Microbatches<Tensor> tokens;
+    for (const Tensor& each : batch.tokens) {
+      tokens.parts.push_back(each.to(module.device()));
+    }
+    return module.train_step(tokens, Microbatches<Tensor>{batch.targets},
+                             testing::token_loss, schedule);
+  };
+  const std::string where =
+      std::string(to_string(transfers)) + ", " + schedule_name + ": ";
+  check(train(*pipeline).loss.cpu().equal(train(*reference).loss),
+        where + "loss");
+  const auto expected = reference->named_parameters();
+  for (const auto& each : pipeline->named_parameters()) {
+    check(each.value().grad().cpu().equal(expected[each.key()].grad()),
+          where + each.key());
+  }
+}
+
 const RankProgramEntry kTrain("train", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
@@ -57,6 +99,9 @@ const RankProgramEntry kTrain("train", [] {
       {"skip", {testing::skip_model, {4}, {4}}},
   };
   for (const Transfers transfers : {Transfers::kDirect, Transfers::kHost}) {
+    for (const char* name : {"1f1b", "zb-h1"}) {
+      train_weighted(world, transfers, name);
+    }
     for (const auto& [model, subject] : subjects) {
       std::size_t number = 0;
       for (auto& [name, setting] : testing::settings(world->size(), 6, {4})) {

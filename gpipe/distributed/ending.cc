@@ -42,7 +42,6 @@ std::string Ending::encode() const {
   std::string bytes;
   put(bytes, static_cast<uint8_t>(drew));
   put(bytes, static_cast<int32_t>(replica));
-  put_text(bytes, refusal);
   put(bytes, static_cast<int8_t>(type));
   put(bytes, static_cast<uint64_t>(losses.size()));
   for (const double each : losses) put(bytes, each);
@@ -63,7 +62,6 @@ Ending Ending::decode(const std::string& bytes) {
   std::size_t at = 0;
   ending.drew = take<uint8_t>(bytes, at) != 0;
   ending.replica = take<int32_t>(bytes, at);
-  ending.refusal = take_text(bytes, at);
   ending.type = static_cast<at::ScalarType>(take<int8_t>(bytes, at));
   const auto count = take<uint64_t>(bytes, at);
   // `count` is checked against a quotient, because the product may overflow.

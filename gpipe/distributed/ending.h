@@ -14,9 +14,6 @@ namespace gpipe::internal {
 struct Ending {
   bool drew = false;  // whether the step drew random numbers
   int replica = 0;
-  // Why this rank has refused the call: the text of its exception; empty if its
-  // arguments were right.
-  std::string refusal;
   // The dtype of the losses.
   at::ScalarType type = at::kFloat;
   // By micro-batch; empty unless the rank has the last stage.

@@ -17,7 +17,6 @@ Ending ending() {
   Ending ending;
   ending.drew = true;
   ending.replica = 3;
-  ending.refusal = "no";
   ending.type = at::kDouble;
   ending.losses = {0.5, -2};
   ending.totals.weighted = true;
@@ -33,7 +32,6 @@ TEST(Ending, ComesBack) {
   const Ending back = Ending::decode(ending().encode());
   EXPECT_TRUE(back.drew);
   EXPECT_EQ(back.replica, 3);
-  EXPECT_EQ(back.refusal, "no");
   EXPECT_EQ(back.type, at::kDouble);
   EXPECT_EQ(back.losses, ending().losses);
   EXPECT_TRUE(back.totals.weighted);
@@ -63,8 +61,7 @@ TEST(Ending, IsRefusedIfItsLengthsAreHuge) {
   std::string count;
   put(count, huge);
   std::string bytes = ending().encode();
-  const std::size_t refusal = 1 + 4;  // after drew and replica
-  const std::size_t losses = refusal + 8 + 2 + 1;
+  const std::size_t losses = 1 + 4 + 1;  // after drew, replica and type
   bytes.replace(losses, count.size(), count);
   EXPECT_EQ(error_of([&] { Ending::decode(bytes); }),
             "c10::Error: the end of a step says that it has " +

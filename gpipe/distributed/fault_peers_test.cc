@@ -179,13 +179,13 @@ TEST(Fault, ARankThatIsTooSlowIsNamed) {
 }
 
 TEST(Fault, ARankThatWaitsForTheOneThatIsTooSlowIsNotBlamed) {
-  // Rank 0 begins the step first and so gives up first. It waits for rank 1,
+  // Rank 0 has the shortest timeout and so gives up first. It waits for rank 1,
   // which waits for rank 2.
-  std::vector<Arguments> arguments(3, {{"timeout_ms", "1500"}, {"at", "3"}});
-  arguments[1] = join(arguments[1],
-                      {{"place", "begin"}, {"deed", "sleep"}, {"ms", "500"}});
+  std::vector<Arguments> arguments(3, {{"timeout_ms", "20000"}});
+  arguments[0] = {{"timeout_ms", "1500"}};
   arguments[2] = join(
-      arguments[2], {{"place", "forward"}, {"deed", "sleep"}, {"ms", "3000"}});
+      arguments[2],
+      {{"place", "forward"}, {"deed", "sleep"}, {"ms", "3000"}, {"at", "3"}});
   const auto results = Ranks("train", arguments).wait(seconds(30));
   for (int rank = 0; rank < 3; ++rank) {
     SCOPED_TRACE(rank_text(rank));

@@ -305,11 +305,9 @@ StepResult DistributedPipelineImpl::run_step(const internal::Batch& input,
                                              const Schedule& schedule,
                                              Checkpoint checkpoint,
                                              const TrainOptions& options) {
-  if (source_) {
-    internal::reporting_failure(*world_, "train_step()",
-                                [&] { source_->check(); });
-  }
-  return runner_->step(input, target, loss, schedule, checkpoint, options);
+  return runner_->step(input, target, loss, schedule, checkpoint, options, [&] {
+    if (source_) source_->check();
+  });
 }
 
 double DistributedPipelineImpl::clip_grad_norm_(double max_norm,

@@ -124,10 +124,13 @@ using LayerBuilder =
 // thrown there with its type, and the call throws PeerError on all other ranks.
 // All ranks throw PeerError if a rank dies, freezes, or runs something else.
 // `.grad` is then unchanged on all ranks. After that, make a new World and a
-// new pipeline. Some errors leave the World as it is, and the next call works:
-// an input or a target that does not fit on one rank (PeerError has
-// Fault::kRefused on the others), and a total weight of 0 (c10::ValueError on
-// all ranks).
+// new pipeline. Wrong arguments leave the World as it is, and the next call
+// works:
+// - If the input, the target, the schedule or the grad mode is wrong on one
+//   rank, it throws what GPipe throws, and the others a PeerError with
+//   Fault::kRefused.
+// - If the ranks are given different schedules, or if the total weight is 0,
+//   all ranks throw c10::ValueError.
 //
 // Threads: any thread may call; calls run one after the other.
 class DistributedPipelineImpl : public PipelineModule {
@@ -190,7 +193,9 @@ class DistributedPipelineImpl : public PipelineModule {
   void share_parameters() override;
 
   // All ranks call these two. Throw PeerError if the world has failed. The norm
-  // has the bits of GPipe's clip_grad_norm_() on the whole model.
+  // has the bits of GPipe's clip_grad_norm_() on the whole model. If the ranks
+  // of a pipeline pass other values, clip_grad_norm_() throws c10::ValueError
+  // on all of them, and changes nothing.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0) override;
   bool any(bool here) override;
 

@@ -275,7 +275,8 @@ const RankProgramEntry kTargets("targets", [] {
     }
     check(error.find("the target must have a row for each of the input's 8") ==
                   0 ||
-              error.find("micro-batch 3 of the input has 2 rows, of ") == 0,
+              error.find("the input of rank 0 has 8 rows, but the target of "
+                         "rank 1 has 7") == 0,
           "'" + error + "'");
     check(!world->failure(), "the world has failed");
     for (const Tensor& each : pipeline->parameters()) {

@@ -10,42 +10,19 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
-#include "gpipe/distributed/channel/schedule_texts.h"
 #include "gpipe/distributed/ending.h"
 #include "gpipe/distributed/replicas/member_rows.h"
 #include "gpipe/distributed/replicas/norms.h"
 #include "gpipe/distributed/replicas/reduce.h"
-#include "gpipe/distributed/route.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
-#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/schedule/placement.h"
-#include "gpipe/schedule/text.h"
 
 namespace gpipe::internal {
-namespace {
-
-// Ends the executor's run when another rank has refused the step.
-struct Refused : std::exception {
-  const char* what() const noexcept override { return "the step was refused"; }
-};
-
-bool is_refused(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const Refused&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
-}  // namespace
 
 Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
                RankLayout layout, c10::Device device, int threads,
@@ -80,46 +57,46 @@ std::optional<Failure> Runner::last_failure() const {
   return failure_;
 }
 
-Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
-                                    Checkpoint checkpoint) const {
-  const std::vector<int> placed = check_schedule(
-      schedule, stages_.size(), layout_.ranks, "DistributedOptions");
-  for (std::size_t s = 0; s < placed.size(); ++s) {
-    TORCH_CHECK_VALUE(placed[s] == layout_.rank_of_stage[s],
-                      "the schedule has stage ", s, " on rank ", placed[s],
-                      ", but its layers are on rank ", layout_.rank_of_stage[s],
-                      "; make the pipeline with the schedule's "
-                      "DistributedOptions::placement");
-  }
-  Plan whole(with_checkpoint(schedule, checkpoint));
-  Plan mine = whole.of_rank(layout_.rank);
-  const std::string text = to_csv(whole.schedule);
-  TrainPlan plan{crc32c(text.data(), static_cast<int64_t>(text.size())),
-                 std::move(whole),
-                 std::move(mine),
-                 {}};
-  publish_schedule(*world_, plan.checksum, text);
-  for (int from = 0; from < layout_.ranks; ++from) {
-    if (from == layout_.rank) continue;
-    auto bundles = route(plan.whole.schedule, layout_.rank_of_stage,
-                         stages_.links, from, layout_.rank);
-    if (!bundles.empty()) plan.incoming.emplace(from, std::move(bundles));
-  }
-  return plan;
-}
-
 StepResult Runner::step(const Batch& input, const Batch& target,
                         const LossFunction* loss, const Schedule& schedule,
-                        Checkpoint checkpoint, const TrainOptions& options) {
+                        Checkpoint checkpoint, const TrainOptions& options,
+                        const std::function<void()>& check_model) {
   executor_.check_caller();
   std::unique_lock<std::mutex> running(running_);
   world_->check();
+  {
+    std::lock_guard<std::mutex> lock(failure_mutex_);
+    failure_.reset();
+  }
   bool agreed = false;
   try {
-    const TrainPlan& plan = plans_.get(
-        schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
+    std::optional<TrainStep> step;
+    const TrainPlan* plan = nullptr;
+    const std::exception_ptr refusal = exception_of([&] {
+      check_model();
+      plan = &plans_.get(schedule, checkpoint,
+                         [&] { return make_plan(schedule, checkpoint); });
+      // std::optional cannot see the private base.
+      RemoteStages* const remote = this;
+      step.emplace(
+          stages_, plan->whole.schedule, options, remote,
+          layout_.replica * int64_t{num_microbatches(plan->whole.schedule)});
+      give(*step, input, target, loss);
+    });
+    Beginning mine;
+    if (refusal) {
+      mine.refused = true;
+      mine.refusal = cause_of(refusal);
+    } else {
+      mine = beginning_of(*step, *plan, input, target, loss);
+    }
+    const std::vector<Beginning> all =
+        begin_together(mine, plan, refusal, agreed);
+    start(
+        *step, all,
+        layout_.has_first() || (layout_.has_last() && loss && target.split()));
     return run(
-        input, target, loss, plan, options, [&] { running.unlock(); }, agreed);
+        *step, *plan, options, [&] { running.unlock(); }, agreed);
   } catch (...) {
     if (agreed) throw;
     report_failure(*world_, std::current_exception(), "train_step()");
@@ -132,19 +109,11 @@ StepResult Runner::step(const Batch& input, const Batch& target,
   }
 }
 
-StepResult Runner::run(const Batch& input, const Batch& target,
-                       const LossFunction* loss, const TrainPlan& plan,
+StepResult Runner::run(TrainStep& step, const TrainPlan& plan,
                        const TrainOptions& options,
                        const std::function<void()>& let_go, bool& agreed) {
-  const int64_t before =
-      layout_.replica * int64_t{num_microbatches(plan.whole.schedule)};
-  TrainStep step(stages_, plan.whole.schedule, options, this, before);
-  give(step, input, target, loss);
   ++number_;
   checksum_ = plan.checksum;
-  start(step,
-        layout_.has_first() || (layout_.has_last() && loss && target.split()));
-
   std::optional<Recording> recording;
   if (options.timeline()) {
     recording.emplace(executor_.devices(), options.memory());
@@ -158,7 +127,7 @@ StepResult Runner::run(const Batch& input, const Batch& target,
       runner.recording_ = nullptr;
     }
   };
-  step_ = refused_ ? nullptr : &step;
+  step_ = &step;
   recording_ = recording ? &*recording : nullptr;
   {
     const Flush flush{*this};
@@ -175,16 +144,12 @@ StepResult Runner::run(const Batch& input, const Batch& target,
   }
 
   StepResult result;
-  if (!refused_) {
-    foreign_.check(step.leaves());
-    if (layout_.has_last()) result = step.result();
-  }
+  foreign_.check(step.leaves());
+  if (layout_.has_last()) result = step.result();
   // Before end_together(), because other ranks may still run their part.
   add_up(step);
-  if (!refused_) {
-    step.check_sums();
-    step.finish();
-  }
+  step.check_sums();
+  step.finish();
   const LossTotals totals = end_together(step, result, agreed);
   agreed = false;
   totals.write_to(result);
@@ -201,108 +166,27 @@ StepResult Runner::run(const Batch& input, const Batch& target,
   return result;
 }
 
-void Runner::give(TrainStep& step, const Batch& input, const Batch& target,
-                  const LossFunction* loss) {
-  refusal_ = nullptr;
-  refused_ = false;
-  sent_.clear();
-  try {
-    if (layout_.has_first()) {
-      // Input on the CPU is copied by micro-batch. Input on another accelerator
-      // is refused: nothing would make the copy wait for work still running
-      // there.
-      check_device(input, {executor_.devices().front(), c10::Device(c10::kCPU)},
-                   "device()");
-      check_rows(input, stages_.unsplit);
-      step.give_input(input);
-    }
-    if (input.split() || target.split()) step.keep_outputs_split();
-    if (layout_.has_last() && loss) step.give_target(target, *loss);
-  } catch (...) {
-    refuse();
-  }
-}
-
-void Runner::refuse() {
-  std::lock_guard<std::mutex> lock(failure_mutex_);
-  if (!refusal_) refusal_ = std::current_exception();
-  refused_ = true;
-}
-
 void Runner::perform(TrainStep& step, const TrainPlan& plan) {
-  const bool skipped = refused_;
-  std::optional<ExecutorError> error;
-  if (!skipped) error = executor_.run(plan.mine, step.pass(), recording_);
-  const bool stopped = error && is_refused(error->exception);
+  const auto error = executor_.run(plan.mine, step.pass(), recording_);
+  if (!error) return;
   {
     std::lock_guard<std::mutex> lock(failure_mutex_);
-    failure_.reset();
-    if (error && !stopped) failure_ = error->failure;
+    failure_ = error->failure;
   }
-  if (skipped || stopped) {
-    send_refusals(plan);
-    if (!sums_) return;
-    // Other replicas wait for the gradients of this one.
-    for (const Partition& each : stages_.partitions) {
-      if (!each.remote) sums_->close(each.index);
-    }
-    return;
-  }
-  if (error) {
-    report_failure(*world_, error->exception, error->failure.place());
-    std::rethrow_exception(error->exception);
-  }
-}
-
-void Runner::check() {
-  world_->check();
-  if (refused_) throw Refused();
-}
-
-// Only the first ranks know the rows and the seed. Other ranks get both with
-// their first messages. If the batch was already split, the targets count the
-// rows, and only the last ranks know these.
-void Runner::start(TrainStep& step, bool counts_rows) {
-  widths_.clear();
-  rows_.assign(step.microbatches(), 0);
-  all_rows_ = 0;
-  if (!counts_rows) {
-    if (!refused_) step.start();
-    return;
-  }
-  std::string mine;
-  put(mine, refused_ ? int64_t{0}
-                     : std::accumulate(step.rows().begin(), step.rows().end(),
-                                       int64_t{0}));
-  put(mine, StepSeed::peek());
-  const auto all = all_gather(*world_, layout_.same_stages(), tags_.words, mine,
-                              "the beginning of a step");
-  int64_t sum = 0;
-  for (const std::string& each : all) {
-    std::size_t at = 0;
-    sum += take<int64_t>(each, at);
-  }
-  if (refused_) return;
-  step.start(sum);
-  if (!layout_.has_first()) return;
-  std::size_t at = sizeof(int64_t);
-  seed_ = take<uint64_t>(all.front(), at);
-  rows_ = step.rows();
-  all_rows_ = sum;
-  step.seed().set(seed_);
+  report_failure(*world_, error->exception, error->failure.place());
+  std::rethrow_exception(error->exception);
 }
 
 LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
                                 bool& agreed) {
   Ending mine;
-  mine.drew = !refusal_ && step.drew();
+  mine.drew = step.drew();
   mine.replica = layout_.replica;
   for (const at::Tensor& each : result.losses) {
     mine.type = each.scalar_type();
     mine.losses.push_back(each.item<double>());
   }
   mine.totals = step.totals();
-  if (refusal_) mine.refusal = cause_of(refusal_);
 
   const auto all =
       all_gather(*world_, tags_.words, mine.encode(), "the end of a step");
@@ -324,7 +208,6 @@ LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
   if (drew) StepSeed::draw();
   agreed = true;
   try {
-    check_refusals(endings);
     for (const Ending& ending : endings) totals.add(ending.totals);
     totals.check();
   } catch (...) {
@@ -335,24 +218,6 @@ LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
     result.loss = step.totals().sum;  // for its device
   }
   return totals;
-}
-
-void Runner::meet_before_throwing() {
-  try {
-    all_gather(*world_, tags_.words, "", "the end of a refused step");
-  } catch (const PeerError&) {
-    // A rank has left after all had met.
-  }
-}
-
-void Runner::check_refusals(const std::vector<Ending>& endings) const {
-  if (refusal_) std::rethrow_exception(refusal_);
-  for (std::size_t rank = 0; rank < endings.size(); ++rank) {
-    if (endings[rank].refusal.empty()) continue;
-    throw_peer_error({Fault::kRefused, static_cast<int>(rank),
-                      static_cast<int>(rank), "", endings[rank].refusal},
-                     world_->rank());
-  }
 }
 
 int64_t Runner::from_first(const std::function<int64_t()>& number) {
@@ -389,11 +254,12 @@ double Runner::clip_grad_norm(
   executor_.check_caller();
   std::lock_guard<std::mutex> running(running_);
   world_->check();
-  return reporting_failure(*world_, "clip_grad_norm_()", [&] {
+  bool agreed = false;
+  try {
     if (!shards_) {
       return gpipe::internal::clip_grad_norm(*world_, layout_.pipeline(),
                                              tags_.words, parameters, max_norm,
-                                             norm_type);
+                                             norm_type, agreed);
     }
     // Each rank of each replica has a part of the vector.
     std::vector<std::pair<int64_t, at::Tensor>> shards;
@@ -404,8 +270,13 @@ double Runner::clip_grad_norm(
     std::vector<int> everybody(world_->size());
     std::iota(everybody.begin(), everybody.end(), 0);
     return gpipe::internal::clip_grad_norm(*world_, everybody, tags_.words,
-                                           shards, max_norm, norm_type);
-  });
+                                           shards, max_norm, norm_type, agreed);
+  } catch (...) {
+    if (!agreed) {
+      report_failure(*world_, std::current_exception(), "clip_grad_norm_()");
+    }
+    throw;
+  }
 }
 
 }  // namespace gpipe::internal

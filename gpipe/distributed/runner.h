@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/beginning.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/receiver.h"
 #include "gpipe/distributed/channel/sender.h"
 #include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/channel/transport.h"
-#include "gpipe/distributed/ending.h"
 #include "gpipe/distributed/foreign_parameters.h"
 #include "gpipe/distributed/layout.h"
 #include "gpipe/distributed/replicas/parameter_shards.h"
@@ -50,11 +50,10 @@ namespace gpipe::internal {
 // for other ranks go to a Sender; those from other ranks come from a
 // Receiver.
 //
-// An argument that is wrong on one rank must not end the world. Such a rank
-// refuses the step: it sends each of its messages, marked as refused and
-// without tensors. A rank that receives one stops and refuses its own messages,
-// too. So every rank receives what it expects, no rank waits, and all meet at
-// the end of the step, where the exception is thrown.
+// An argument that is wrong on one rank must not end the world. So the ranks
+// tell each other what they were given before a step begins. If one refuses its
+// arguments, or if they do not fit together, all ranks throw, no message has
+// been sent, and the next step works.
 //
 // Threads: any thread may call; calls run one after the other.
 class Runner : private RemoteStages {
@@ -75,10 +74,12 @@ class Runner : private RemoteStages {
   // `input` is read on the rank with the first stage, `target` on the rank with
   // the last one.
   // `loss`: null to compute outputs only, with a schedule without backwards.
+  // `check_model`: called first; what it throws refuses the step.
   // Errors: see DistributedPipelineImpl::train_step().
   StepResult step(const Batch& input, const Batch& target,
                   const LossFunction* loss, const Schedule& schedule,
-                  Checkpoint checkpoint, const TrainOptions& options);
+                  Checkpoint checkpoint, const TrainOptions& options,
+                  const std::function<void()>& check_model);
 
   // Returns, on all ranks of the pipeline, the result of `number` on the rank
   // with the first stage. Only that rank calls `number`. Throws PeerError if
@@ -116,26 +117,39 @@ class Runner : private RemoteStages {
     std::map<int, std::vector<MessageEdges>> incoming;  // by sending rank
   };
   TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
-  // Sets `agreed` while all ranks throw the same exception or none, so that the
-  // world has not failed.
-  StepResult run(const Batch& input, const Batch& target,
-                 const LossFunction* loss, const TrainPlan& plan,
-                 const TrainOptions& options,
-                 const std::function<void()>& let_go, bool& agreed);
-  // Gives the step what this rank has of the input and the target. Sets
-  // `refusal_` if that throws: this rank then refuses the step.
+  // Gives the step what this rank has of the input and the target. Throws if
+  // they do not fit.
   void give(TrainStep& step, const Batch& input, const Batch& target,
             const LossFunction* loss);
-  // Fixes the number of rows and the seed of the step. The first ranks of all
-  // replicas exchange them; other ranks get them with the first messages.
-  // `counts_rows`: whether this rank takes part in the exchange.
-  void start(TrainStep& step, bool counts_rows);
-  // Runs this rank's actions, or refuses them.
+  // Returns what the other ranks must know before the step.
+  Beginning beginning_of(const TrainStep& step, const TrainPlan& plan,
+                         const Batch& input, const Batch& target,
+                         const LossFunction* loss) const;
+  // Blocks until all ranks have called, and returns what they were given, by
+  // rank of the world. Throws on all ranks, with `agreed` set, if a rank has
+  // refused the step, or if schedules or rows differ.
+  // `plan`: null if this rank has refused the step by `refusal`.
+  std::vector<Beginning> begin_together(const Beginning& mine,
+                                        const TrainPlan* plan,
+                                        const std::exception_ptr& refusal,
+                                        bool& agreed);
+  // Throws `own`, or, if it is null, `misfit` as a PeerError with
+  // Fault::kRefused. All ranks call it. Sets `agreed`.
+  [[noreturn]] void throw_together(const std::exception_ptr& own,
+                                   const Misfit& misfit, bool& agreed);
+  // Fixes the number of rows and the seed of the step on ranks that know them;
+  // other ranks get them with the first messages.
+  // `counts_rows`: whether this rank knows the rows.
+  void start(TrainStep& step, const std::vector<Beginning>& all,
+             bool counts_rows);
+  // Runs the step after start(). `let_go`: see TrainStep::accumulate(). Sets
+  // `agreed` while all ranks throw the same exception or none, so that the
+  // world has not failed.
+  StepResult run(TrainStep& step, const TrainPlan& plan,
+                 const TrainOptions& options,
+                 const std::function<void()>& let_go, bool& agreed);
+  // Runs this rank's actions.
   void perform(TrainStep& step, const TrainPlan& plan);
-  // Refuses the step because of the current exception. Threads: any.
-  void refuse();
-  // Sends all messages of the step that this rank has not sent, as refused.
-  void send_refusals(const TrainPlan& plan);
   // Posts the messages of the step, by sending rank.
   void receive(const TrainPlan& plan);
   // Delivers the tensors of a message to the step. Runs on a Receiver's
@@ -160,8 +174,6 @@ class Runner : private RemoteStages {
   // program that ends with it must not look like a failure to a rank that does
   // not know it yet.
   void meet_before_throwing();
-  // Throws if any rank has refused the step: the own exception, or a PeerError.
-  void check_refusals(const std::vector<Ending>& endings) const;
   // Returns the parameters of all layers of this rank, each once.
   std::vector<at::Tensor> own_parameters() const;
   // Begins to add up gradients over the replicas while the step runs.
@@ -172,7 +184,7 @@ class Runner : private RemoteStages {
   // Returns the sender to a rank of the pipeline; made on first use.
   Sender& sender_to(int rank);
   void send(std::vector<StageOutput> all, const Event& made) override;
-  void check() override;
+  void check() override { world_->check(); }
   void waits_for(int64_t stage) override;
   bool takes_gradients() const override { return sums_ != nullptr; }
   void complete(int64_t stage, const at::Tensor& leaf, at::Tensor& grad,
@@ -191,14 +203,7 @@ class Runner : private RemoteStages {
   // ranks before it delivers the tensors that the reader waits for.
   uint64_t number_ = 0;
   uint32_t checksum_ = 0;
-  TrainStep* step_ = nullptr;  // null outside of the executor's run
-  // Why this rank has refused the step, if it has. Set before `refused_`.
-  std::exception_ptr refusal_;
-  // Whether this rank does not run the step, because it or another rank has
-  // refused it.
-  std::atomic<bool> refused_{false};
-  // The messages sent in this step, by rank of the pipeline.
-  std::map<int, std::size_t> sent_;
+  TrainStep* step_ = nullptr;       // null outside of the executor's run
   Recording* recording_ = nullptr;  // null unless asked for
   std::atomic<uint64_t> seed_{0};
   std::vector<int64_t> rows_;  // by micro-batch

@@ -78,7 +78,6 @@ void Runner::send(std::vector<StageOutput> all, const Event& made) {
     }
     sender_to(to).send(std::move(bundled.message), std::move(bundled.content),
                        made, std::move(sent));
-    ++sent_[to];
   }
 }
 
@@ -116,11 +115,6 @@ void Runner::record(const StageEdge& edge, const Message& message,
 
 void Runner::arrive(const MessageEdges& edges, const Message& message,
                     std::vector<at::Tensor> tensors) {
-  if (message.refused) refused_ = true;
-  if (refused_) {
-    executor_.notify(0);
-    return;
-  }
   const std::size_t skips =
       edges.back().link < 0 ? edges.size() - 1 : edges.size();
   TORCH_CHECK(message.skips == skips, "received ", message.id.to_string(),
@@ -147,13 +141,7 @@ void Runner::arrive(const MessageEdges& edges, const Message& message,
       all_rows_ = message.total_rows;
       seed_ = message.seed;
       step_->seed().set(message.seed);
-      try {
-        step_->set_rows(each.microbatch, message.rows, message.total_rows);
-      } catch (const c10::ValueError&) {
-        refuse();
-        executor_.notify(0);
-        return;
-      }
+      step_->set_rows(each.microbatch, message.rows, message.total_rows);
     }
     step_->pass().deliver(each, static_cast<Value::Kind>(message.value_kind),
                           std::move(content), Event());
@@ -170,20 +158,6 @@ std::size_t Runner::width_of(int64_t stage, int64_t microbatch) {
 void Runner::flush() {
   for (auto& [from, receiver] : receivers_) receiver->flush();
   for (auto& [to, sender] : senders_) sender->flush();
-}
-
-void Runner::send_refusals(const TrainPlan& plan) {
-  for (int to = 0; to < layout_.ranks; ++to) {
-    if (to == layout_.rank) continue;
-    const auto all = route(plan.whole.schedule, layout_.rank_of_stage,
-                           stages_.links, layout_.rank, to);
-    for (std::size_t k = sent_[to]; k < all.size(); ++k) {
-      Message message;
-      message.id = id_of(all[k].back());
-      message.refused = true;
-      sender_to(to).send(std::move(message), {}, Event());
-    }
-  }
 }
 
 }  // namespace gpipe::internal

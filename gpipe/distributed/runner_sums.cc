@@ -70,12 +70,6 @@ void Runner::add_up(TrainStep& step) {
   for (Summand& each : sums_->finish()) {
     sums.emplace(each.like.unsafeGetTensorImpl(), std::move(each));
   }
-  if (refused_) {
-    std::vector<Summand> none;
-    all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words,
-               none, /*takes_part=*/false);
-    return;
-  }
   std::vector<TrainStep::LeafGrad>& grads = step.leaf_grads();
   std::vector<TrainStep::LeafGrad*> left;
   std::vector<Summand> rest;

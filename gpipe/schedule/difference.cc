@@ -19,7 +19,8 @@ std::string count(std::size_t number, const std::string& what) {
 }
 
 std::string at(const std::vector<Action>& rank, std::size_t k) {
-  return k < rank.size() ? to_string(rank[k]) : "missing";
+  if (k >= rank.size()) return "missing";
+  return to_string(rank[k]) + (rank[k].fused_with_next ? " + next" : "");
 }
 
 }  // namespace

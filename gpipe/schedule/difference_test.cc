@@ -30,6 +30,13 @@ TEST(Difference, NamesTheFirstActionThatDiffers) {
             "action 2 of rank 0 is 0F2 in mine and 0B0 in yours");
 }
 
+TEST(Difference, NamesAnActionThatIsFusedInOneOnly) {
+  Schedule fused = one_forward_one_backward(1, 2);
+  fused.ranks[0][1].fused_with_next = true;
+  EXPECT_EQ(difference(one_forward_one_backward(1, 2), fused),
+            "action 1 of rank 0 is 0B0 in mine and 0B0 + next in yours");
+}
+
 TEST(Difference, NamesAMissingAction) {
   const Schedule whole = fill_drain(2, 2);
   const Schedule forwards = select(whole, [](const Action& action) {

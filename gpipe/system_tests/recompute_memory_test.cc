@@ -106,6 +106,7 @@ TEST(RecomputeMemory, IsTheInputsAndOneBlock) {
     const int64_t inputs = kBlocks * kInput;
     EXPECT_GT(one_block, kSteps * kInput);
     EXPECT_LE(all, 1.05 * (inputs + outputs + one_block)) << meta;
+    EXPECT_LE(peak(kBlocks, true, 1), 1.05 * (inputs + one_block)) << meta;
     // Without recomputed layers, the graphs of all blocks are held.
     EXPECT_GT(peak(kBlocks, false, kMicrobatches), kBlocks * kSteps * kInput);
   }

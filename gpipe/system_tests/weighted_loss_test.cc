@@ -139,6 +139,34 @@ TEST(WeightedLossTest, BitsDoNotDependOnTheCutTheModeOrTheOrder) {
   });
 }
 
+// Parameters, gradients and their sums are bfloat16.
+TEST(WeightedLossTest, InBFloat16GradientsHaveTheBitsOfPlainLibTorch) {
+  const Sequences batch = testing::sequences(testing::token_lengths(), 6);
+  const auto make = [] {
+    nn::Sequential model = testing::token_model();
+    model->to(torch::kBFloat16);
+    return model;
+  };
+  const auto plain = testing::added_token_grads(make(), batch);
+  for_schedules([&](const std::string& name, const Schedule& schedule,
+                    int per_rank) {
+    for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+      GPipe pipeline = pipeline_for(make(), schedule, per_rank, mode);
+      const StepResult result =
+          pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets),
+                               testing::token_loss_in_float, schedule,
+                               TrainOptions().fixed_sum_order(true));
+      EXPECT_EQ(result.loss.scalar_type(), torch::kFloat);
+      const auto parameters = pipeline->named_parameters();
+      for (const auto& [key, grad] : plain) {
+        EXPECT_EQ(parameters[key].grad().scalar_type(), torch::kBFloat16);
+        EXPECT_TRUE(parameters[key].grad().cpu().equal(grad))
+            << name << ", " << key;
+      }
+    }
+  });
+}
+
 TEST(WeightedLossTest, MetricsAreAddedUpAndKeepTheirDtype) {
   GPipe pipeline(nn::Sequential(nn::Identity(), nn::Linear(2, 1)),
                  testing::options({1, 1}, 4));

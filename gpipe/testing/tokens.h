@@ -101,4 +101,29 @@ inline std::vector<std::pair<std::string, torch::Tensor>> plain_token_grads(
   return grads;
 }
 
+// The same for a model in half precision: the loss is computed in float32.
+inline WeightedLoss token_loss_in_float(const torch::Tensor& logits,
+                                        const torch::Tensor& target) {
+  return token_loss(logits.to(torch::kFloat), target);
+}
+
+// Returns, by name, the gradients of token_loss_in_float(): LibTorch adds up
+// those of one sequence after the other in the dtype of the parameters, and
+// then divides by the number of tokens that count.
+inline std::vector<std::pair<std::string, torch::Tensor>> added_token_grads(
+    torch::nn::Sequential model, const Sequences& batch) {
+  int64_t count = 0;
+  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+    token_loss_in_float(model->forward(batch.tokens[i]), batch.targets[i])
+        .sum.backward();
+    count += (batch.targets[i] != kIgnored).sum().item<int64_t>();
+  }
+  std::vector<std::pair<std::string, torch::Tensor>> grads;
+  for (const auto& each : model->named_parameters()) {
+    grads.emplace_back(each.key(),
+                       each.value().grad() / static_cast<double>(count));
+  }
+  return grads;
+}
+
 }  // namespace gpipe::testing

@@ -34,13 +34,6 @@ void check_message(const Message& message) {
   TORCH_CHECK(0 <= message.rows && message.rows <= message.total_rows,
               "a message says that its micro-batch has ", message.rows, " of ",
               message.total_rows, " rows, which is impossible");
-  if (message.refused) {
-    TORCH_CHECK(count == 0 && message.skips == 0,
-                "a message of a step that "
-                "its sender has refused holds ",
-                count, " tensors; there must be none");
-    return;
-  }
   constexpr auto kLast = static_cast<int>(Value::Kind::kTuple);
   TORCH_CHECK(message.value_kind <= kLast, "a message holds a value of kind ",
               static_cast<int>(message.value_kind), "; kinds end at ", kLast);

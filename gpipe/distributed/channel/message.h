@@ -52,9 +52,6 @@ struct Message {
   // zeros of the predicted sizes come before the overflow and the tensors,
   // because their receives are posted already.
   bool as_predicted = false;
-  // True if the sender does not run this step, because an argument was wrong on
-  // some rank. Then there are no tensors.
-  bool refused = false;
   int64_t rows = 0;        // of the micro-batch, >= 0
   int64_t total_rows = 0;  // of the mini-batch, >= `rows`
   uint64_t seed = 0;       // of the step's random numbers

@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "gpipe/distributed/channel/schedule_texts.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"
 #include "gpipe/runtime/device/fault_point.h"
@@ -167,7 +166,6 @@ Message Receiver::read(Incoming incoming, const MessageId& expected,
   Message message;
   check_received(expected, [&] {
     message = decode(header.const_data_ptr<uint8_t>(), header.numel());
-    check_schedule_of(world_, peer_, message.id, expected);
     check_expected(message.id, expected);
     TORCH_CHECK(
         !as_predicted || *prediction_.predict(expected) == message.tensors,

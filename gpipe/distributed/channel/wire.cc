@@ -35,7 +35,7 @@ constexpr int kTotalRowsAt = 64;         // int64
 constexpr int kDirectionAt = 72;         // uint8
 constexpr int kValueKindAt = 73;         // uint8
 constexpr int kPredictedAt = 74;         // uint8
-constexpr int kRefusedAt = 75;           // uint8
+constexpr int kZeroAt = 75;              // uint8, always 0
 constexpr int kSkipsAt = 76;             // uint32
 constexpr int kSeedAt = 80;              // uint64
 constexpr int kSpecsAt = 88;             // specs, then zeros
@@ -181,7 +181,7 @@ std::vector<uint8_t> encode(const Message& message) {
   header[kDirectionAt] = static_cast<uint8_t>(message.id.direction);
   header[kValueKindAt] = message.value_kind;
   header[kPredictedAt] = message.as_predicted ? 1 : 0;
-  header[kRefusedAt] = message.refused ? 1 : 0;
+  header[kZeroAt] = 0;
   store<uint32_t>(header + kSkipsAt, message.skips);
 
   uint8_t* to = header + kSpecsAt;
@@ -250,7 +250,6 @@ Message decode(const uint8_t* data, int64_t size) {
   message.id.microbatch = load<int32_t>(data + kMicrobatchAt);
   message.value_kind = data[kValueKindAt];
   message.as_predicted = is_as_predicted(data);
-  message.refused = data[kRefusedAt] == 1;
   message.skips = load<uint32_t>(data + kSkipsAt);
   message.rows = load<int64_t>(data + kRowsAt);
   message.total_rows = load<int64_t>(data + kTotalRowsAt);
@@ -268,7 +267,7 @@ Message decode(const uint8_t* data, int64_t size) {
     from = load_spec(from, end, k, message.tensors[k]);
   }
   // An overflow exists only if it is full of specs.
-  TORCH_CHECK(data[kPredictedAt] <= 1 && data[kRefusedAt] <= 1 &&
+  TORCH_CHECK(data[kPredictedAt] <= 1 && data[kZeroAt] == 0 &&
                   all_zero(from, end) && (overflow == 0 || from == end),
               "a message has bytes set that mean nothing, or more of them than "
               "it needs; run the same gpipe on all ranks");

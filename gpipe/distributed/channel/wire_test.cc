@@ -36,7 +36,7 @@ constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 constexpr int kVersionAt = 8, kTotalAt = 12, kChecksumAt = 16,
               kOverflowChecksumAt = 20, kCountAt = 24, kRowsAt = 56,
               kTotalRowsAt = 64, kDirectionAt = 72, kValueKindAt = 73,
-              kPredictedAt = 74, kRefusedAt = 75, kSkipsAt = 76, kFlagsAt = 88,
+              kPredictedAt = 74, kZeroAt = 75, kSkipsAt = 76, kFlagsAt = 88,
               kTypeAt = 89, kDimsAt = 90, kSize0At = 92, kStride0At = 100,
               kStride1At = 116;
 
@@ -193,16 +193,6 @@ TEST(Message, SaysWhichTensorsAreNotSentAgain) {
   EXPECT_NE(error_of([&] { encode(message_of({mask})); }), "");
 }
 
-TEST(Message, SaysThatItsSenderHasRefusedTheStep) {
-  Message message = message_of({});
-  message.skips = 0;
-  message.value_kind = 0;  // a tensor, but there is none
-  message.refused = true;
-  const Message back = decoded(encode(message));
-  EXPECT_TRUE(back.refused);
-  expect_same(back, message);
-}
-
 TEST(Message, IsRefusedWithAnyBitFlipped) {
   for (const std::size_t count : {0, 1, 40}) {
     Bytes data = encode(message_of(mixed_specs(count)));
@@ -294,9 +284,7 @@ TEST(Message, IsRefusedIfItsFieldsCannotBe) {
   EXPECT_EQ(error_with(data, kCountAt, uint32_t{218}), "");
   EXPECT_THAT(error_with(data, kCountAt, uint32_t{0xffffffff}),
               HasSubstr("says that it has 4294967295 tensors"));
-  EXPECT_THAT(error_with(data, kRefusedAt, uint8_t{1}),
-              HasSubstr("its sender has refused holds 1 tensors"));
-  EXPECT_THAT(error_with(data, kRefusedAt, uint8_t{2}),
+  EXPECT_THAT(error_with(data, kZeroAt, uint8_t{1}),
               HasSubstr("bytes set that mean nothing"));
   EXPECT_THAT(error_with(data, kPredictedAt, uint8_t{2}),
               HasSubstr("bytes set that mean nothing"));

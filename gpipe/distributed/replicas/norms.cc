@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -15,18 +16,44 @@
 namespace gpipe::internal {
 namespace {
 
+// The bytes of the arguments in front of the norms.
+constexpr std::size_t kArguments = 2 * sizeof(double);
+
 struct Norm {
   int64_t layer;
   at::Tensor value;
 };
 
+// Throws on all members if two of them have other arguments. `all`: by member,
+// each beginning with its `max_norm` and `norm_type`.
+void check_arguments(World& world, const std::vector<int>& members, int tag,
+                     const std::vector<std::string>& all, bool& agreed) {
+  const auto text = [&](std::size_t k) {
+    std::size_t at = 0;
+    const auto max_norm = take<double>(all[k], at);
+    const auto norm_type = take<double>(all[k], at);
+    return c10::str("max_norm ", max_norm, " and norm_type ", norm_type,
+                    " on rank ", members[k]);
+  };
+  for (std::size_t k = 1; k < all.size(); ++k) {
+    if (all[k].compare(0, kArguments, all[0], 0, kArguments) == 0) continue;
+    agreed = true;
+    // No member may end before all know the error.
+    all_gather(world, members, tag, "", "the end of a refused clipping");
+    TORCH_CHECK_VALUE(false, "clip_grad_norm_() has ", text(0), ", but ",
+                      text(k), "; call it with the same on all ranks");
+  }
+}
+
 }  // namespace
 
 double clip_grad_norm(World& world, const std::vector<int>& members, int tag,
                       const std::vector<std::pair<int64_t, at::Tensor>>& own,
-                      double max_norm, double norm_type) {
+                      double max_norm, double norm_type, bool& agreed) {
   const c10::AutoGradMode no_graph(false);
   std::string mine;
+  put(mine, max_norm);
+  put(mine, norm_type);
   std::vector<at::Tensor> grads;
   for (const auto& [layer, parameter] : own) {
     if (!parameter.grad().defined()) continue;
@@ -37,10 +64,12 @@ double clip_grad_norm(World& world, const std::vector<int>& members, int tag,
     put(mine, norm.item<double>());
     put(mine, static_cast<int8_t>(norm.scalar_type()));
   }
+  const auto texts =
+      all_gather(world, members, tag, mine, "the norm of the gradients");
+  check_arguments(world, members, tag, texts, agreed);
   std::vector<Norm> all;
-  for (const std::string& bytes :
-       all_gather(world, members, tag, mine, "the norm of the gradients")) {
-    for (std::size_t at = 0; at < bytes.size();) {
+  for (const std::string& bytes : texts) {
+    for (std::size_t at = kArguments; at < bytes.size();) {
       Norm norm;
       norm.layer = take<int64_t>(bytes, at);
       const auto value = take<double>(bytes, at);

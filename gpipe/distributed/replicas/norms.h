@@ -20,10 +20,12 @@ namespace gpipe::internal {
 // without a gradient are skipped.
 // `members`, `tag`: see all_gather().
 //
-// Throws PeerError if the world has failed. Threads: one call at a time for
-// each `tag`.
+// Throws c10::ValueError on all members, and sets `agreed`, if they have other
+// values of `max_norm` or `norm_type`; gradients are then as before. Throws
+// PeerError if the world has failed. Threads: one call at a time for each
+// `tag`.
 double clip_grad_norm(World& world, const std::vector<int>& members, int tag,
                       const std::vector<std::pair<int64_t, at::Tensor>>& own,
-                      double max_norm, double norm_type);
+                      double max_norm, double norm_type, bool& agreed);
 
 }  // namespace gpipe::internal

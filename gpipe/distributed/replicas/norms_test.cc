@@ -89,8 +89,9 @@ const RankProgramEntry kClip("clip", [] {
             whole.push_back(each);
           }
         }
+        bool agreed = false;
         const double norm =
-            clip_grad_norm(*world, {0, 1, 2}, kTag, own, most, type);
+            clip_grad_norm(*world, {0, 1, 2}, kTag, own, most, type, agreed);
         const double expected =
             torch::nn::utils::clip_grad_norm_(whole, most, type);
         const std::string where =

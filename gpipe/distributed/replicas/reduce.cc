@@ -62,15 +62,10 @@ Reducer::Reducer(World& world, Transport& transport, std::vector<int> members,
   own_ = own - members_.begin();
 }
 
-bool Reducer::agree(const std::vector<Summand>& all, bool takes_part) {
-  const std::string absent = "takes no part";
+void Reducer::agree(const std::vector<Summand>& all) {
   std::string mine;
   for (const Summand& each : all) put_text(mine, describe(each.like));
-  const auto texts =
-      all_gather(world_, members_, tag_, takes_part ? mine : absent, action());
-  if (std::find(texts.begin(), texts.end(), absent) != texts.end()) {
-    return false;
-  }
+  const auto texts = all_gather(world_, members_, tag_, mine, action());
   const auto split = [](const std::string& text) {
     std::vector<std::string> parts;
     for (std::size_t at = 0; at < text.size();) {
@@ -91,7 +86,6 @@ bool Reducer::agree(const std::vector<Summand>& all, bool takes_part) {
                   " than on rank ", members_.front());
     }
   }
-  return true;
 }
 
 void Reducer::add_up(Summand* begin, Summand* end) {
@@ -256,11 +250,10 @@ void exchange_tensors(World& world, Transport& transport,
 
 void all_reduce(World& world, Transport& transport,
                 const std::vector<int>& members, int tag,
-                std::vector<Summand>& all, bool takes_part,
-                int64_t bucket_bytes) {
+                std::vector<Summand>& all, int64_t bucket_bytes) {
   if (members.size() == 1) return;
   Reducer reducer(world, transport, members, tag);
-  if (!reducer.agree(all, takes_part)) return;
+  reducer.agree(all);
   std::size_t begin = 0;
   for (const std::size_t end : cut_buckets(all, bucket_bytes)) {
     reducer.add_up(all.data() + begin, all.data() + end);

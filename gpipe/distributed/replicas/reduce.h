@@ -54,11 +54,9 @@ class Reducer {
           SumShare share = SumShare::kAll);
 
   // Checks that all members have lists of the same sizes and dtypes. Blocks
-  // until all have called. Returns whether all members take part: one that has
-  // refused the step calls with `takes_part` false, and its list does not
-  // count. Throws c10::Error on all members if the lists differ; throws
-  // PeerError if the world has failed.
-  bool agree(const std::vector<Summand>& all, bool takes_part = true);
+  // until all have called. Throws c10::Error on all members if the lists
+  // differ; throws PeerError if the world has failed.
+  void agree(const std::vector<Summand>& all);
 
   // Replaces the gradients of one bucket by their sums over all members.
   // `begin`, `end`: the bucket, with one dtype. Blocks until all members have
@@ -94,11 +92,10 @@ void exchange_tensors(World& world, Transport& transport,
                       const std::function<at::Tensor(std::size_t)>& in,
                       const std::function<std::string()>& action);
 
-// Runs agree(), then add_up() for each bucket if all members take part. Does
-// nothing for a single member.
+// Runs agree(), then add_up() for each bucket. Does nothing for a single
+// member.
 void all_reduce(World& world, Transport& transport,
                 const std::vector<int>& members, int tag,
-                std::vector<Summand>& all, bool takes_part = true,
-                int64_t bucket_bytes = kBucketBytes);
+                std::vector<Summand>& all, int64_t bucket_bytes = kBucketBytes);
 
 }  // namespace gpipe::internal

@@ -117,8 +117,7 @@ void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
     tensors.push_back({like(by_member, n), before[n]});
     copies.push_back(before[n].defined() ? before[n].clone() : before[n]);
   }
-  all_reduce(world, transport, members, kTag, tensors, /*takes_part=*/true,
-             bucket);
+  all_reduce(world, transport, members, kTag, tensors, bucket);
   for (std::size_t n = 0; n < tensors.size(); ++n) {
     const Tensor& sum = tensors[n].grad;
     const std::string where = std::to_string(members.size()) +
@@ -202,8 +201,7 @@ const RankProgramEntry kShards("shards", [] {
     }
     rows = whole;
     HostTransport all(*world), own(*world);
-    all_reduce(*world, all, everybody, kTag, whole, /*takes_part=*/true,
-               bucket);
+    all_reduce(*world, all, everybody, kTag, whole, bucket);
     if (ranks > 1) {
       Reducer reducer(*world, own, everybody, kTag, SumShare::kOwnRows);
       std::size_t begin = 0;

@@ -14,7 +14,7 @@ enum class Fault {
   kDied,      // its connections were closed
   kFrozen,    // its process exists, but sends no heartbeats
   kTimeout,   // it did not send what others waited for in time
-  kDisagree,  // it runs another model, balance, schedule or size
+  kDisagree,  // it runs another model, balance, option or size
   kLeft,      // it closed its World while others still waited for it
   kRefused,   // an argument was wrong there; the World goes on
 };

@@ -19,6 +19,17 @@ inline void report_failure(World& world, const std::exception_ptr& exception,
               cause_of(exception)});
 }
 
+// Returns the exception that `part` throws, or null.
+template <typename Part>
+std::exception_ptr exception_of(Part part) {
+  try {
+    part();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
 // Returns the result of `part`. An exception of `part` is first reported by
 // report_failure() and then rethrown.
 template <typename Part>
