@@ -32,6 +32,14 @@ class ChannelEnd {
   // for rethrow(), unless the world has failed before.
   void guard(const MessageId& message, const std::function<void()>& part);
 
+  // Returns the predicted tensors of `message`, whose receives are posted
+  // before it is certain that it comes; null if there is no prediction or if
+  // the transport does not allow that. The pointer is valid until observe().
+  const ShapePrediction::Specs* predict(const MessageId& message) const {
+    return transport_.takes_early_receives() ? prediction_.predict(message)
+                                             : nullptr;
+  }
+
   World& world_;
   Transport& transport_;
   const int peer_;

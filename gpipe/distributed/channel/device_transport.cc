@@ -108,6 +108,7 @@ class DeviceTransport final : public Transport {
   }
 
   c10::Device device() const override { return device_; }
+  bool takes_early_receives() const override { return false; }
 
   Work send(const at::Tensor& bytes, int to, int,
             const World::Action& action) override {

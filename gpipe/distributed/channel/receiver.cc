@@ -97,8 +97,7 @@ Receiver::Incoming Receiver::post(const MessageId& expected) {
   incoming.header = {header, world_.receive(header, peer_, tags_.header, [&] {
                        return waiting_for(expected);
                      })};
-  if (const ShapePrediction::Specs* const predicted =
-          prediction_.predict(expected)) {
+  if (const ShapePrediction::Specs* const predicted = predict(expected)) {
     Content content;
     content.overflow = post_overflow(overflow_of(*predicted), expected);
     content.tensors = post_tensors(*predicted, expected);
@@ -168,7 +167,7 @@ Message Receiver::read(Incoming incoming, const MessageId& expected,
     message = decode(header.const_data_ptr<uint8_t>(), header.numel());
     check_expected(message.id, expected);
     TORCH_CHECK(
-        !as_predicted || *prediction_.predict(expected) == message.tensors,
+        !as_predicted || *predict(expected) == message.tensors,
         "received a message that says it is as predicted, but has other "
         "tensors; run the same gpipe on all ranks");
   });

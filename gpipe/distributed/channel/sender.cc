@@ -71,7 +71,7 @@ void Sender::transmit(Message& head, std::vector<Activation> content,
   for (Activation& each : content) {
     head.tensors.push_back(prepare(each, made, payload));
   }
-  const ShapePrediction::Specs* const predicted = prediction_.predict(head.id);
+  const ShapePrediction::Specs* const predicted = predict(head.id);
   head.as_predicted = predicted && *predicted == head.tensors;
   const std::vector<uint8_t> encoded = encode(head);
   const auto size = static_cast<int64_t>(encoded.size());

@@ -73,7 +73,10 @@ class FakeWork final : public c10d::Work {
 // sends in order, tag and length, as Transport demands.
 class FakeTransport final : public Transport {
  public:
+  explicit FakeTransport(bool early) : early_(early) {}
+
   c10::Device device() const override { return c10::Device(c10::kCPU); }
+  bool takes_early_receives() const override { return early_; }
   Work send(const Tensor& bytes, int to, int tag,
             const World::Action&) override {
     EXPECT_EQ(to, 1);
@@ -109,12 +112,15 @@ class FakeTransport final : public Transport {
     return added.work;
   }
 
+  const bool early_;
   std::mutex mutex_;
   std::deque<Transfer> sends_, receives_;
 };
 
 // Messages from rank 0 to rank 1.
 struct Channel {
+  explicit Channel(bool early = true) : transport(early) {}
+
   TwoWorlds worlds;
   FakeTransport transport;
   Sender sender{*worlds.first, transport, 1, Tags(1)};
@@ -241,6 +247,26 @@ TEST(Sender, SendsWhatWasPredictedAndWhatWasNot) {
                                                true, false, false, false, false,
                                                false, false, true, true}));
   }
+}
+
+// Otherwise a receive would occupy a device before its send is certain to come.
+TEST(Sender, PredictsNothingForATransportThatTakesNoEarlyReceives) {
+  Channel channel(/*early=*/false);
+  std::vector<bool> as_predicted;
+  for (uint64_t step = 0; step < 4; ++step) {
+    channel.receiver.expect(
+        {id_of(step, 0)},
+        [&](const Message& message, std::vector<Tensor>, Receiver::Time) {
+          as_predicted.push_back(message.as_predicted);
+        });
+    channel.sender.send(head_of(id_of(step, 0)),
+                        {{at::ones({4, 3}), true, false}}, Event());
+    channel.receiver.flush();
+  }
+  channel.sender.flush();
+  channel.sender.rethrow();
+  channel.receiver.rethrow();
+  EXPECT_EQ(as_predicted, std::vector<bool>(4, false));
 }
 
 TEST(Sender, FailsIfATensorCannotBeSent) {

@@ -24,6 +24,12 @@ class Transport {
   // Returns the device where the bytes to send or to receive must be.
   virtual c10::Device device() const = 0;
 
+  // Returns whether a receive may be posted before it is certain that its send
+  // comes without further work of this rank. On a device it may not: the
+  // receive occupies the device until the bytes are there, and this rank's work
+  // may wait for the device. Both ends return the same.
+  virtual bool takes_early_receives() const = 0;
+
   // send() starts to send `bytes` to rank `to`; receive() starts to receive
   // `bytes` from rank `from`. Both return the started work, which is complete
   // when World::wait() has returned. The first call for a rank and a direction
@@ -50,6 +56,7 @@ class HostTransport final : public Transport {
   explicit HostTransport(World& world) : world_(world) {}
 
   c10::Device device() const override { return c10::Device(c10::kCPU); }
+  bool takes_early_receives() const override { return true; }
   Work send(const at::Tensor& bytes, int to, int tag,
             const World::Action& action) override {
     return world_.send(bytes, to, tag, action);
