@@ -45,28 +45,17 @@ using gpipe::exported::plan_layers;
 using gpipe::exported::Program;
 using gpipe::exported::Range;
 using gpipe::exported::read_program;
-using gpipe::exported::Value;
+using gpipe::exported::shape_text;
 using gpipe::exported::ValueId;
 using gpipe::exported::Weight;
 using Table = std::vector<std::vector<std::string>>;
-
-// Returns "float32 [s77, 10]" or the like.
-std::string shape_of(const Program& program, ValueId id) {
-  const Value& value = program.values[id];
-  std::string text =
-      value.dtype ? std::string(c10::toString(*value.dtype)) + " [" : "[";
-  for (std::size_t k = 0; k < value.sizes.size(); ++k) {
-    text += (k ? ", " : "") + program.symbols.text(value.sizes[k]);
-  }
-  return text + "]";
-}
 
 void print_values(const Program& program, const char* title,
                   const std::vector<ValueId>& values) {
   std::cout << title << "\n";
   for (std::size_t k = 0; k < values.size(); ++k) {
     std::cout << "  " << k << "  " << program.values[values[k]].name << "  "
-              << shape_of(program, values[k]) << "\n";
+              << shape_text(program, values[k]) << "\n";
   }
 }
 
