@@ -100,6 +100,9 @@ struct ExportedModel : ExportedSignature {
 // and source lines, and says what to change. Forward throws c10::ValueError if
 // the sizes of an input are not those of the export.
 //
+// Under a MetaGuard (gpipe/meta.h) no weights are read, and all tensors are on
+// the meta device.
+//
 // Threads: may be called from any thread.
 ExportedModel load_exported(const std::string& path,
                             const ExportedOptions& options = {});

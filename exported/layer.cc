@@ -158,7 +158,8 @@ void ProgramLayer::check_inputs(const std::vector<at::Tensor>& inputs) const {
 ConstantKey ProgramLayer::key_of(const Constant& constant, const Slots& slots,
                                  c10::Device device) const {
   const c10::DeviceType type = device.type();
-  const bool autocast = at::autocast::is_autocast_enabled(type);
+  const bool autocast = at::autocast::is_autocast_available(type) &&
+                        at::autocast::is_autocast_enabled(type);
   ConstantKey key = {
       static_cast<int64_t>(type), device.index(), stream_of(device),
       autocast ? static_cast<int64_t>(at::autocast::get_autocast_dtype(type))
