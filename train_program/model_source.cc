@@ -89,6 +89,14 @@ std::string ModelSource::description() const {
 
 Options ModelSource::fitted(Options options) const {
   if (!signature_) return options;
+  TORCH_CHECK_VALUE(
+      options.precision != "bfloat16",
+      "--precision=bfloat16 converts the "
+      "weights, but the operators of --model=",
+      model_,
+      " have the dtypes of "
+      "the export; use --precision=amp-bfloat16, or export the model in "
+      "bfloat16 and use --precision=float32");
   if (kind_ == DataKind::kText) {
     check_text(options);
     return options;

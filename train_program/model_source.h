@@ -40,7 +40,8 @@ class ModelSource {
   // width, if the size is 0.
   //
   // Throws c10::ValueError with both numbers if the size, or the length of a
-  // text, differs from that of the file.
+  // text, differs from that of the file, and if Options::precision converts the
+  // weights of a file.
   Options fitted(Options options) const;
 
   // Throws c10::ValueError with both numbers if a file has a fixed number of

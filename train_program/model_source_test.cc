@@ -116,6 +116,15 @@ TEST(ModelSourceTest, ATextHasTheNumberOfTokensOfTheFile) {
             "no error");
 }
 
+TEST(ModelSourceTest, TheWeightsOfAFileAreNotConverted) {
+  EXPECT_NE(task_error("letters", [](Options& o) { o.precision = "bfloat16"; })
+                .find("--precision=bfloat16 converts the weights"),
+            std::string::npos);
+  EXPECT_EQ(
+      task_error("letters", [](Options& o) { o.precision = "amp-bfloat16"; }),
+      "no error");
+}
+
 TEST(ModelSourceTest, TheFileNeedsAnOutputForEachClassOrCharacter) {
   std::string alphabet;
   for (char c = 'a'; c <= 'z'; ++c) alphabet += c;
