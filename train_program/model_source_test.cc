@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
 
+#include "exported/testing/archives.h"
 #include "train_program/make_task.h"
 #include "weights/testing/files.h"
 
@@ -30,6 +32,26 @@ std::string task_error(const std::string& name,
 }
 
 void set_nothing(Options&) {}
+
+// Returns a copy of a file in which each `old_text` of the program is replaced.
+std::string changed_file(const std::string& name, const std::string& old_text,
+                         const std::string& new_text) {
+  const std::string path = new_folder() + name + ".pt2";
+  int64_t replaced = 0;
+  gpipe::testing::edit_archive(
+      exported_file(name), path,
+      [&](const std::string& record, std::string& content) {
+        if (record.rfind("models/", 0) != 0) return true;
+        for (auto at = content.find(old_text); at != std::string::npos;
+             at = content.find(old_text, at + new_text.size())) {
+          content.replace(at, old_text.size(), new_text);
+          ++replaced;
+        }
+        return true;
+      });
+  EXPECT_GT(replaced, 0) << old_text;
+  return path;
+}
 
 TEST(ModelSourceTest, InputsAndOutputsDetermineTheKindOfData) {
   EXPECT_EQ(ModelSource(exported_file("letters")).kind(), DataKind::kText);
@@ -65,6 +87,31 @@ TEST(ModelSourceTest, OtherInputsAndOutputsAreNamedWithTheFormsThatFit) {
               ModelSource source("nowhere.pt2");
             }).find("nowhere.pt2"),
             std::string::npos);
+}
+
+TEST(ModelSourceTest, AFixedNumberOfRowsIsRefused) {
+  const std::string path =
+      changed_file("letters",
+                   R"json({"as_expr": {"expr_str": )json"
+                   R"json("Symbol('s23', positive=True, integer=True)", )json"
+                   R"json("hint": {"as_int": 4}}})json",
+                   R"json({"as_int": 4})json");
+  EXPECT_EQ(value_error_of([&] { ModelSource source(path); }),
+            "--model=" + path +
+                " was exported for exactly 4 rows, but rows are split into "
+                "micro-batches; export with dynamic_shapes={0: "
+                "torch.export.Dim(\"batch\")} for the input");
+}
+
+TEST(ModelSourceTest, ImagesThatAreNotSquareAreRefused) {
+  Options options;
+  options.model = changed_file("photos", R"({"as_int": 16}, {"as_int": 16}])",
+                               R"({"as_int": 16}, {"as_int": 12}])");
+  EXPECT_EQ(
+      value_error_of([&] { (void)ModelSource(options.model).fitted(options); })
+          .find("--size=16, but --model=" + options.model +
+                " has the input Float [s77, 3, 16, 12]"),
+      0u);
 }
 
 TEST(ModelSourceTest, ImagesHaveTheSizeOfTheFile) {
