@@ -1,5 +1,6 @@
-// Trains any model of models/ on your data or on generated data. Can resume,
-// evaluate, log and trace, in one process or several. See --help.
+// Trains any model of models/, or one that Python's torch.export.save wrote, on
+// your data or on generated data. Can resume, evaluate, log and trace, in one
+// process or several. See --help.
 //
 //   ./bazelw run //examples:train -- --model=unet --data_dir=/folder
 #include <c10/util/Exception.h>

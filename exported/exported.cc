@@ -13,8 +13,10 @@
 #include "exported/layer.h"
 #include "exported/layer_names.h"
 #include "exported/plan.h"
+#include "exported/program.h"
 #include "exported/program_reader.h"
 #include "exported/weight_list.h"
+#include "gpipe/bytes/crc32c.h"
 #include "weights/in_quotes.h"
 
 namespace gpipe {
@@ -62,6 +64,17 @@ class TypedLayer : public ProgramLayer {
   }
 };
 
+ExportedTensor exported_tensor(const Program& program, ValueId id) {
+  const Value& value = program.values[id];
+  ExportedTensor tensor{value.name, value.dtype, {}, shape_text(program, id)};
+  for (const Extent& size : value.sizes) {
+    const bool is_fixed = size.symbol == Extent::kNone;
+    tensor.sizes.push_back(is_fixed ? std::optional(size.factor)
+                                    : std::nullopt);
+  }
+  return tensor;
+}
+
 // The layers of a model, and what each of them registered.
 class Builder {
  public:
@@ -80,8 +93,23 @@ class Builder {
 
   int64_t size() const { return static_cast<int64_t>(plans_.size()); }
 
+  ExportedSignature signature() {
+    const Program& program = model_->program;
+    ExportedSignature result;
+    for (const ValueId each : program.inputs) {
+      result.inputs.push_back(exported_tensor(program, each));
+    }
+    for (const ValueId each : program.outputs) {
+      result.outputs.push_back(exported_tensor(program, each));
+    }
+    const std::string text =
+        archive_.text("models/" + archive_.model() + ".json");
+    result.checksum = internal::crc32c(text.data(), text.size());
+    return result;
+  }
+
   ExportedModel build(int64_t first, int64_t count) {
-    ExportedModel result;
+    ExportedModel result{signature(), {}, nullptr};
     for (int64_t k = first; k < first + count; ++k) {
       const LayerPlan& plan = plans_[k];
       const bool takes_one = plan.inputs.size() == 1;
@@ -213,6 +241,12 @@ ExportedModel load_exported(const std::string& path, int64_t first,
         " were asked for, but there are ", builder.size());
     return builder.build(first, count);
   });
+}
+
+ExportedSignature exported_signature(const std::string& path,
+                                     const ExportedOptions& options) {
+  return exported::with_path(
+      path, [&] { return exported::Builder(path, options).signature(); });
 }
 
 }  // namespace gpipe

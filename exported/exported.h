@@ -1,11 +1,13 @@
 // Public: models that Python's torch.export.save wrote, as pipelines.
 #pragma once
 
+#include <c10/core/ScalarType.h>
 #include <torch/arg.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +32,30 @@ struct ExportedOptions {
   TORCH_ARG(std::vector<int64_t>, outputs) = {};
 };
 
+// An input or an output of an exported program.
+struct ExportedTensor {
+  std::string name;  // in the exported graph: "input_ids", "linear_2"
+  // nullopt if the file does not say.
+  std::optional<c10::ScalarType> dtype;
+  // nullopt for a size that varies, such as the rows in dimension 0.
+  std::vector<std::optional<int64_t>> sizes;
+  // Dtype and sizes as text: "Float [s77, 3, 224, 224]". Sizes that vary have a
+  // symbol, and equal symbols are equal sizes.
+  std::string shape;
+};
+
+// The tensors that go in and come out, and which program it is.
+struct ExportedSignature {
+  // In the order of the exported signature. `outputs`: only those that
+  // ExportedOptions::outputs chooses, in its order.
+  std::vector<ExportedTensor> inputs, outputs;
+  // The CRC-32C of the program without its weights. Copies of a file have the
+  // same one.
+  uint32_t checksum = 0;
+};
+
 // A model from a file.
-struct ExportedModel {
+struct ExportedModel : ExportedSignature {
   // The layers, in order, each named after the Python module of its nodes
   // ("layers_3_mlp" for "layers.3.mlp"). Layers take and return a
   // torch::Tensor where one tensor passes, else a std::vector<torch::Tensor>.
@@ -76,6 +100,9 @@ struct ExportedModel {
 // and source lines, and says what to change. Forward throws c10::ValueError if
 // the sizes of an input are not those of the export.
 //
+// Under a MetaGuard (gpipe/meta.h) no weights are read, and all tensors are on
+// the meta device.
+//
 // Threads: may be called from any thread.
 ExportedModel load_exported(const std::string& path,
                             const ExportedOptions& options = {});
@@ -93,5 +120,10 @@ ExportedModel load_exported(const std::string& path,
 // there are no such layers.
 ExportedModel load_exported(const std::string& path, int64_t first,
                             int64_t count, const ExportedOptions& options = {});
+
+// Returns inputs, outputs and checksum of a file. Reads no weights. Throws what
+// load_exported() throws.
+ExportedSignature exported_signature(const std::string& path,
+                                     const ExportedOptions& options = {});
 
 }  // namespace gpipe

@@ -6,6 +6,7 @@
 #include <torch/utils.h>
 
 #include <iostream>
+#include <optional>
 #include <set>
 
 #include "exported/testing/examples.h"
@@ -171,6 +172,39 @@ TEST_F(ExportedTest, ChosenOutputsAreComputedAlone) {
             }),
             "'exported/testdata/masked.pt2' ExportedOptions::outputs has the "
             "place 2, but the program has 2 outputs, counted from 0");
+}
+
+TEST_F(ExportedTest, TheSignatureHasInputsAndOutputsInOrder) {
+  using Sizes = std::vector<std::optional<int64_t>>;
+  const std::string path = example_file("masked.pt2");
+  const ExportedModel model = load_exported(path);
+  ASSERT_EQ(model.inputs.size(), 2u);
+  EXPECT_EQ(model.inputs[0].name, "ids");
+  EXPECT_EQ(model.inputs[0].dtype, at::kLong);
+  EXPECT_EQ(model.inputs[0].sizes, (Sizes{std::nullopt, 9}));
+  EXPECT_EQ(model.inputs[0].shape, "Long [s23, 9]");
+  EXPECT_EQ(model.inputs[1].name, "valid");
+  EXPECT_EQ(model.inputs[1].dtype, at::kBool);
+  EXPECT_EQ(model.inputs[1].shape, "Bool [s23, 9]");
+  ASSERT_EQ(model.outputs.size(), 2u);
+  EXPECT_EQ(model.outputs[0].sizes, (Sizes{std::nullopt, 9, 23}));
+  EXPECT_EQ(model.outputs[1].shape, "Float [s23, 3]");
+  EXPECT_EQ(load_exported(path, 1, 1).inputs[1].name, "valid");
+
+  const ExportedSignature second =
+      exported_signature(path, ExportedOptions().outputs({1}));
+  EXPECT_EQ(second.inputs.size(), 2u);
+  ASSERT_EQ(second.outputs.size(), 1u);
+  EXPECT_EQ(second.outputs[0].shape, "Float [s23, 3]");
+  EXPECT_EQ(second.checksum, model.checksum);
+  const ExportedSignature letters =
+      exported_signature(example_file("letters.pt2"));
+  EXPECT_EQ(letters.inputs[0].sizes, (Sizes{std::nullopt, std::nullopt}));
+  EXPECT_NE(letters.checksum, model.checksum);
+  EXPECT_NE(value_error_of([] {
+              (void)exported_signature(example_file("mlp.safetensors"));
+            }).find("mlp.safetensors"),
+            std::string::npos);
 }
 
 TEST_F(ExportedTest, LayersAreNamedAfterPythonsModules) {

@@ -158,7 +158,8 @@ void ProgramLayer::check_inputs(const std::vector<at::Tensor>& inputs) const {
 ConstantKey ProgramLayer::key_of(const Constant& constant, const Slots& slots,
                                  c10::Device device) const {
   const c10::DeviceType type = device.type();
-  const bool autocast = at::autocast::is_autocast_enabled(type);
+  const bool autocast = at::autocast::is_autocast_available(type) &&
+                        at::autocast::is_autocast_enabled(type);
   ConstantKey key = {
       static_cast<int64_t>(type), device.index(), stream_of(device),
       autocast ? static_cast<int64_t>(at::autocast::get_autocast_dtype(type))
@@ -176,6 +177,16 @@ ConstantKey ProgramLayer::key_of(const Constant& constant, const Slots& slots,
   }
   return key;
 }
+
+namespace {
+
+// Returns whether a dry run, such as that of balance_by_size(), has put a meta
+// tensor in the place of one of `device`. The cache must not keep it.
+bool lacks_values(const IValue& value, c10::Device device) {
+  return value.isTensor() && value.toTensor().is_meta() && !device.is_meta();
+}
+
+}  // namespace
 
 void ProgramLayer::run_constants(Slots& slots, c10::Device device) {
   // Inference tensors cannot be saved for a backward, and have no versions.
@@ -195,6 +206,7 @@ void ProgramLayer::run_constants(Slots& slots, c10::Device device) {
   run_steps(constant_steps_, slots, device);
   for (std::size_t k = 0; k < constants_.size(); ++k) {
     const Constant& each = constants_[k];
+    if (lacks_values(slots[each.slot], device)) continue;
     if (model_->constants.find(each.value, keys[k]).isNone()) {
       model_->constants.insert(each.value, std::move(keys[k]),
                                slots[each.slot]);

@@ -176,7 +176,8 @@ TEST_P(ExportedPipelinesTest, SchedulesHaveTheBitsOfNoPipeline) {
 
 INSTANTIATE_TEST_SUITE_P(Examples, ExportedPipelinesTest,
                          ::testing::Values("tiny", "mlp", "gpt", "masked",
-                                           "lstm", "unet", "regions"),
+                                           "lstm", "unet", "regions", "photos",
+                                           "outlines", "letters"),
                          [](const auto& info) {
                            return std::string(info.param);
                          });

@@ -12,6 +12,16 @@ std::string place_of(const Node& node) {
   return text;
 }
 
+std::string shape_text(const Program& program, ValueId tensor) {
+  const Value& value = program.values[tensor];
+  std::string text =
+      value.dtype ? std::string(c10::toString(*value.dtype)) + " [" : "[";
+  for (std::size_t k = 0; k < value.sizes.size(); ++k) {
+    text += (k ? ", " : "") + program.symbols.text(value.sizes[k]);
+  }
+  return text + "]";
+}
+
 const Extent* size_extent(const Program& program, const Node& node) {
   if (!node.is_size || node.reads.size() != 1 || node.results.size() != 1 ||
       node.results[0].values.size() != 1) {

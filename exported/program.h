@@ -142,6 +142,9 @@ struct Program {
 // 'layers.3.mlp', File "model.py", line 12, in forward: return ...".
 std::string place_of(const Node& node);
 
+// Returns dtype and sizes of a tensor as text: "Float [s77, 10]".
+std::string shape_text(const Program& program, ValueId tensor);
+
 // Returns the extent of the size that `node` reads, if it is such a node and
 // the extent is known; else null.
 const Extent* size_extent(const Program& program, const Node& node);

@@ -13,7 +13,8 @@ void RegionScope::enter(const Region& region) {
   inside_ = true;
   grad_ = c10::GradMode::is_enabled();
   if (region.no_grad) c10::GradMode::set_enabled(false);
-  if (!region.autocast) return;
+  // Meta devices have no autocast: results keep the dtype of their inputs.
+  if (!region.autocast || !autocast::is_autocast_available(device_)) return;
   autocast_ = true;
   enabled_ = autocast::is_autocast_enabled(device_);
   dtype_ = autocast::get_autocast_dtype(device_);

@@ -1,6 +1,7 @@
 #include "exported/weight_list.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
 
 #include <cstdint>
@@ -127,6 +128,10 @@ at::Tensor read_weight(Archive& archive, const Weight& weight) {
     return tensor;
   }
   check_fits(archive, weight);
+  // Under a MetaGuard, tensors have no values to read.
+  if (tensor.is_meta()) {
+    return at::empty_strided(weight.sizes, weight.strides, tensor.options());
+  }
   const c10::Storage storage = archive.storage(weight.record);
   TORCH_CHECK_VALUE(bytes <= storage.nbytes(), "record ",
                     internal::in_quotes(weight.record), " has only ",

@@ -16,6 +16,7 @@ namespace gpipe::exported {
 std::vector<Weight> read_weight_list(Archive& archive);
 
 // Returns a tensor on the CPU with the values of a weight. It owns its memory.
+// Under a MetaGuard it is on the meta device, and no values are read.
 // Throws c10::ValueError if the archive lacks the record, or if the record is
 // too small.
 at::Tensor read_weight(Archive& archive, const Weight& weight);

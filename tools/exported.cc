@@ -4,6 +4,11 @@
 //
 //   ./bazelw run //tools:exported -- --in=/a/model.pt2
 //   ./bazelw run //tools:exported -- --in=/a/model.pt2 --max_crossing=2
+//
+// With --compare it runs a training step instead, and compares the results with
+// those that tools/export_examples.py wrote beside the model.
+//
+//   ./bazelw run //tools:exported -- --in=/a/gpt2.pt2 --compare=/a/gpt2.pt
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 
@@ -26,11 +31,19 @@
 #include "gpipe/program/working_directory.h"
 #include "gpipe/text/columns.h"
 #include "gpipe/text/units.h"
+#include "tools/exported_compare.h"
 
 DEFINE_string(in, "", "The file to read, as torch.export.save writes it.");
 DEFINE_int64(max_crossing, 4,
              "The largest number of tensors that may cross between layers, as "
              "in ExportedOptions.");
+DEFINE_string(compare, "",
+              "A file of tools/export_examples.py with Python's outputs and "
+              "gradients. They are compared with those of the program in one "
+              "piece, and these with 2 and 4 partitions.");
+DEFINE_double(tolerance, 1e-4,
+              "With --compare: the largest difference that is no failure, "
+              "relative to the largest element of a tensor.");
 
 namespace {
 
@@ -45,28 +58,17 @@ using gpipe::exported::plan_layers;
 using gpipe::exported::Program;
 using gpipe::exported::Range;
 using gpipe::exported::read_program;
-using gpipe::exported::Value;
+using gpipe::exported::shape_text;
 using gpipe::exported::ValueId;
 using gpipe::exported::Weight;
 using Table = std::vector<std::vector<std::string>>;
-
-// Returns "float32 [s77, 10]" or the like.
-std::string shape_of(const Program& program, ValueId id) {
-  const Value& value = program.values[id];
-  std::string text =
-      value.dtype ? std::string(c10::toString(*value.dtype)) + " [" : "[";
-  for (std::size_t k = 0; k < value.sizes.size(); ++k) {
-    text += (k ? ", " : "") + program.symbols.text(value.sizes[k]);
-  }
-  return text + "]";
-}
 
 void print_values(const Program& program, const char* title,
                   const std::vector<ValueId>& values) {
   std::cout << title << "\n";
   for (std::size_t k = 0; k < values.size(); ++k) {
     std::cout << "  " << k << "  " << program.values[values[k]].name << "  "
-              << shape_of(program, values[k]) << "\n";
+              << shape_text(program, values[k]) << "\n";
   }
 }
 
@@ -168,11 +170,19 @@ int main(int argc, char** argv) {
     if (!gpipe::read_flags(
             &argc, &argv,
             "Shows inputs, outputs, weights and layers of an exported program. "
-            "Ends with status 1 if the program cannot run as a pipeline.",
+            "Ends with status 1 if the program cannot run as a pipeline, or "
+            "if it differs from --compare.",
             "tools/exported")) {
       return 0;
     }
     TORCH_CHECK_VALUE(!FLAGS_in.empty(), "give a file to read with --in");
+    if (!FLAGS_compare.empty()) {
+      return gpipe::tools::compare_exported(FLAGS_in, FLAGS_compare,
+                                            FLAGS_max_crossing, FLAGS_tolerance,
+                                            std::cout)
+                 ? 0
+                 : 1;
+    }
     return show(FLAGS_in);
   } catch (const c10::Error& error) {
     std::cerr << "exported: " << FLAGS_in << " "

@@ -17,7 +17,6 @@
 #include "data/open.h"
 #include "data/random.h"
 #include "data/shapes.h"
-#include "models/named.h"
 #include "train_program/broken_file_policy.h"
 #include "train_program/epochs.h"
 
@@ -57,24 +56,29 @@ data::Crop crop_of(const std::string& name, int64_t size) {
 
 class Classification : public Task {
  public:
-  explicit Classification(const Options& options)
-      : options_(options),
+  Classification(const Options& options, std::shared_ptr<ModelSource> source)
+      : source_(std::move(source)),
+        options_(source_->fitted(options)),
         split_(open(options)),
         train_files_(options.skip_broken, split_.train->size()),
         test_files_(options.skip_broken, split_.test->size()),
         epochs_(split_.train->size(), options.batch, options.seed),
-        augment_(augment_options()) {}
+        augment_(augment_options()) {
+    source_->check_outputs(num_classes(), "classes");
+  }
+
+  ModelSource& source() const override { return *source_; }
 
   torch::nn::Sequential model() const override {
-    models::ModelOptions options = options_.sizes.at(options_.model);
-    options.classes = static_cast<int64_t>(split_.train->classes().size());
-    return models::named_model(options_.model, options);
+    models::ModelOptions options = sizes_of(options_);
+    options.classes = num_classes();
+    return source_->make(options);
   }
 
   std::string data() const override {
     return std::to_string(split_.train->size()) + " images for training and " +
            std::to_string(split_.test->size()) + " for testing, of " +
-           std::to_string(split_.train->classes().size()) + " classes, " +
+           std::to_string(num_classes()) + " classes, " +
            std::to_string(augment_.size) + " x " +
            std::to_string(augment_.size);
   }
@@ -145,6 +149,10 @@ class Classification : public Task {
   }
 
  private:
+  int64_t num_classes() const {
+    return static_cast<int64_t>(split_.train->classes().size());
+  }
+
   data::AugmentOptions augment_options() {
     data::AugmentOptions augment;
     augment.size = options_.size;
@@ -161,6 +169,7 @@ class Classification : public Task {
     return augment;
   }
 
+  const std::shared_ptr<ModelSource> source_;
   const Options options_;
   const data::Split split_;
   BrokenFilePolicy train_files_, test_files_;
@@ -170,8 +179,9 @@ class Classification : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> classification(const Options& options) {
-  return std::make_unique<Classification>(options);
+std::unique_ptr<Task> classification(const Options& options,
+                                     std::shared_ptr<ModelSource> source) {
+  return std::make_unique<Classification>(options, std::move(source));
 }
 
 WeightedLoss loss_of_labels(const at::Tensor& output,

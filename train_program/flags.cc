@@ -34,7 +34,7 @@ bool define_flags() {
 [[maybe_unused]] const bool kDefined = define_flags();
 
 constexpr char kIntroduction[] =
-    R"(train: trains one of gpipe's models through a pipeline.
+    R"(train: trains a model through a pipeline.
 
 These commands run without data, since the program generates some:
   train
@@ -53,6 +53,8 @@ A text:
 Fine-tuning of pretrained weights for other classes:
   train --model=resnet101 --data_dir=/data/flowers --weights=resnet101.pth \
       --weights_skip=fc.
+A model that Python's torch.export.save wrote:
+  train --model=model.pt2 --data_dir=/data/flowers
 Another schedule, in four processes: two replicas with two stages each:
   launch --nproc=4 -- train --distributed --data_parallel=2 --schedule=zb-h1
 

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <vector>
 
 #include "data/checksum.h"
 #include "gpipe/text/lists.h"
-#include "models/named.h"
 #include "weights/names.h"
 #include "weights/safetensors.h"
 #include "weights/state_dict.h"
@@ -30,22 +30,51 @@ bool begins_with(const std::string& name, const std::string& beginning) {
   return name.compare(0, beginning.size(), beginning) == 0;
 }
 
-// Returns a checksum of the tensors in `dict` that the model has, and of their
-// names, in the model's order.
-uint32_t checksum(const StateDict& dict, const StateDict& of_model) {
-  uint32_t sum = 0;
+// The tensors of a model by name, and the function that sets them.
+struct NamedTensors {
+  StateDict dict;
+  std::function<void(const StateDict&)> load;
+};
+
+// Returns the model's tensors under the names that `given` uses.
+NamedTensors named_tensors(torch::nn::Sequential& model,
+                           ExportedModel* exported, const StateDict& given) {
+  NamedTensors own{state_dict(*model), [&model](const StateDict& dict) {
+                     load_state_dict(*model, dict);
+                   }};
+  if (!exported) return own;
+  NamedTensors python{
+      exported->state_dict(),
+      [exported](const StateDict& dict) { exported->load_state_dict(dict); }};
+  const bool is_own =
+      std::any_of(given.begin(), given.end(), [&](const auto& item) {
+        return own.dict.contains(item.key()) &&
+               !python.dict.contains(item.key());
+      });
+  return is_own ? own : python;
+}
+
+// Returns the tensors of `dict` that the model has, in the model's order.
+StateDict in_order_of(const StateDict& of_model, const StateDict& dict) {
+  StateDict found;
   for (const std::string& name : of_model.keys()) {
-    const at::Tensor* const found = dict.find(name);
-    if (!found) continue;
-    sum = data::checksum_of(*found, data::checksum_of(name, sum));
+    if (const at::Tensor* each = dict.find(name)) found.insert(name, *each);
   }
-  return sum;
+  return found;
 }
 
 }  // namespace
 
+uint32_t checksum_of(const StateDict& dict) {
+  uint32_t sum = 0;
+  for (const auto& item : dict) {
+    sum = data::checksum_of(item.value(), data::checksum_of(item.key(), sum));
+  }
+  return sum;
+}
+
 InitialWeights load_initial_weights(torch::nn::Sequential& model,
-                                    const std::string& model_name,
+                                    ModelSource& source,
                                     const std::string& path,
                                     const std::string& skip) {
   const std::vector<std::string> beginnings = split_list(skip);
@@ -55,21 +84,23 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
                          return !each.empty() && begins_with(name, each);
                        });
   };
-  const StateDict before = state_dict(*model);
-  StateDict wanted;
   // Keeps names that torchvision does not have.
-  const NameTable names = inverse(models::torchvision_names(model_name));
-  for (const auto& item : rename(read(path), names)) {
+  const StateDict given =
+      rename(read(path), inverse(source.torchvision_names()));
+  const NamedTensors tensors = named_tensors(model, source.exported(), given);
+  const StateDict& before = tensors.dict;
+  StateDict wanted;
+  for (const auto& item : given) {
     if (!is_skipped(item.key())) wanted.insert(item.key(), item.value());
   }
-  const uint32_t sum = checksum(wanted, before);
+  const uint32_t sum = checksum_of(in_order_of(before, wanted));
   std::size_t skipped = 0;
   for (const auto& item : before) {
     if (!is_skipped(item.key())) continue;
     ++skipped;
     wanted.insert(item.key(), item.value().clone());
   }
-  load_state_dict(*model, wanted);
+  tensors.load(wanted);
   return {std::to_string(before.size() - skipped) + " of " +
               std::to_string(before.size()) + " tensors loaded from " + path,
           sum};

@@ -70,18 +70,23 @@ Corpus open(const Options& options) {
 // The parts of the task that do not depend on what a row is.
 class Language : public Task {
  public:
-  explicit Language(const Options& options)
-      : options_(options), corpus_(open(options)) {
+  Language(const Options& options, std::shared_ptr<ModelSource> source)
+      : source_(std::move(source)),
+        options_(source_->fitted(options)),
+        corpus_(open(options)) {
     TORCH_CHECK_VALUE(options.batch > 0, "--batch=", options.batch,
                       ": must be at least 1");
+    source_->check_outputs(corpus_.vocabulary, "different characters");
   }
 
+  ModelSource& source() const override { return *source_; }
+
   torch::nn::Sequential model() const override {
-    models::ModelOptions options = options_.sizes.at(options_.model);
+    models::ModelOptions options = sizes_of(options_);
     options.vocabulary = corpus_.vocabulary;
     options.sequence = options_.length;
     options.dropout = options_.transformer_dropout;
-    return models::named_model(options_.model, options);
+    return source_->make(options);
   }
 
   uint32_t checksum() const override {
@@ -113,6 +118,7 @@ class Language : public Task {
   const Corpus& corpus() const { return corpus_; }
 
  private:
+  const std::shared_ptr<ModelSource> source_;
   const Options options_;
   const Corpus corpus_;
 };
@@ -120,8 +126,9 @@ class Language : public Task {
 // A row is a window of the text.
 class WindowTask : public Language {
  public:
-  explicit WindowTask(const Options& options)
-      : Language(options), test_(corpus().test.all_windows(options.length)) {
+  WindowTask(const Options& options, std::shared_ptr<ModelSource> source)
+      : Language(options, std::move(source)),
+        test_(corpus().test.all_windows(options.length)) {
     // Throws if the training part is shorter than one window.
     (void)corpus().train.random_windows(1, options.length, 0);
   }
@@ -194,8 +201,8 @@ int64_t held_out_of(int64_t sequences, double part) {
 // A row is a whole sequence: a line or a sum.
 class SequenceTask : public Language {
  public:
-  explicit SequenceTask(const Options& options)
-      : Language(options),
+  SequenceTask(const Options& options, std::shared_ptr<ModelSource> source)
+      : Language(options, std::move(source)),
         all_(sequences_of(corpus(), options)),
         train_(all_.slice(
             0, all_.size() - held_out_of(all_.size(), options.held_out))),
@@ -266,11 +273,14 @@ class SequenceTask : public Language {
 
 }  // namespace
 
-std::unique_ptr<Task> language(const Options& options) {
+std::unique_ptr<Task> language(const Options& options,
+                               std::shared_ptr<ModelSource> source) {
   TORCH_CHECK_VALUE(options.bucket >= 0, "--bucket=", options.bucket,
                     ": must not be negative");
-  if (options.bucket > 0) return std::make_unique<SequenceTask>(options);
-  return std::make_unique<WindowTask>(options);
+  if (options.bucket > 0) {
+    return std::make_unique<SequenceTask>(options, std::move(source));
+  }
+  return std::make_unique<WindowTask>(options, std::move(source));
 }
 
 WeightedLoss loss_of_tokens(const at::Tensor& output,

@@ -17,8 +17,9 @@ namespace gpipe::train_program {
 // sequence (data/sequences.h): a line of the file, or a sum. The last sequences
 // are held out.
 //
-// Throws c10::ValueError if the options and the data do not fit.
-std::unique_ptr<Task> language(const Options& options);
+// Throws c10::ValueError if the options, the model and the data do not fit.
+std::unique_ptr<Task> language(const Options& options,
+                               std::shared_ptr<ModelSource> source);
 
 // Return the loss and the score of logits [rows, length, vocabulary] for tokens
 // [rows, length]. The loss is on the device of the logits. Tokens that are -100

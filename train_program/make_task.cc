@@ -4,10 +4,12 @@
 #include <c10/util/Exception.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "models/named.h"
 #include "train_program/classification.h"
 #include "train_program/language.h"
+#include "train_program/model_source.h"
 #include "train_program/segmentation.h"
 
 namespace gpipe::train_program {
@@ -43,27 +45,29 @@ DataKind data_kind_at(const std::string& path) {
 }
 
 std::unique_ptr<Task> make_task(const Options& options) {
-  const DataKind kind = models::data_kind_of(options.model);
+  auto source = std::make_shared<ModelSource>(options.model);
+  const DataKind kind = source->kind();
   if (!options.data_dir.empty()) {
     const DataKind here = data_kind_at(options.data_dir);
     TORCH_CHECK_VALUE(here == kind, "--model=", options.model, " needs ",
                       what_is(kind), ", but --data_dir=", options.data_dir,
                       " is ", what_is(here), ", which is for --model=",
-                      absl::StrJoin(models::model_names(here), ", "));
+                      absl::StrJoin(models::model_names(here), ", "),
+                      " and .pt2 files of such models");
   }
   TORCH_CHECK_VALUE(kind == DataKind::kText || options.bucket == 0,
                     "--bucket=", options.bucket,
                     " with --model=", options.model,
                     ": only a text has sequences, for --model=",
                     absl::StrJoin(models::model_names(DataKind::kText), ", "),
-                    "; use --bucket=0");
+                    " and .pt2 files of such models; use --bucket=0");
   switch (kind) {
     case DataKind::kImages:
-      return classification(options);
+      return classification(options, std::move(source));
     case DataKind::kMasks:
-      return segmentation(options);
+      return segmentation(options, std::move(source));
     case DataKind::kText:
-      return language(options);
+      return language(options, std::move(source));
   }
   return nullptr;
 }

@@ -67,6 +67,11 @@ std::map<std::string, models::ModelOptions> small_sizes() {
   return all;
 }
 
+models::ModelOptions sizes_of(const Options& options) {
+  const auto found = options.sizes.find(options.model);
+  return found == options.sizes.end() ? models::ModelOptions() : found->second;
+}
+
 const std::vector<OptionRow>& option_rows() {
   // Not destroyed, since gflags uses the texts until the process ends.
   static const auto& rows = *new std::vector<OptionRow>(make_rows());

@@ -24,6 +24,9 @@ struct Options {
 #include "train_program/options.inc"
 };
 
+// Returns the sizes of Options::model; those of no model if it is a file.
+models::ModelOptions sizes_of(const Options& options);
+
 // Which processes must agree about an option, and whether it may change when a
 // run resumes. A run checkpoint contains the options that are kChangeable or
 // kFixed.

@@ -55,6 +55,7 @@ torch::nn::Sequential with_batch_norm(const torch::nn::Sequential& model) {
 
 const RankProgramEntry kTrain("train", [] {
   Options options = options_of(argument("folder"));
+  if (!argument("model").empty()) options.model = argument("model");
   // Sets the environment variables that a launcher would set.
   const WorldOptions world = world_options();
   setenv("RANK", std::to_string(world.rank).c_str(), 1);
@@ -131,6 +132,21 @@ TEST(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
   EXPECT_EQ(RunFiles(there).steps(), (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(state_in(there).step, 3);
   train_in_processes(there, 2, 1, /*stop=*/100, kDone);
+  expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, AnExportedProgramTrainsInTwoProcesses) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  const std::string model = "exported/testdata/gpt.pt2";
+  Options one = options_of(here);
+  one.model = model;
+  EXPECT_EQ(run_here(one).code, kDone);
+  train_in_processes(there, 2, 1, /*stop=*/3, kSignal + SIGTERM,
+                     options_of("").chunks, {{"model", model}});
+  EXPECT_EQ(state_in(there).step, 3);
+  train_in_processes(there, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
+                     {{"model", model}});
   expect_same_weights(state_in(there), state_in(here));
 }
 

@@ -74,6 +74,28 @@ void expect_goes_on(Options options) {
 
 TEST(ResumeTest, ImagesGoOn) { expect_goes_on(options_of("amoebanetd")); }
 
+TEST(ResumeTest, AnExportedTextGoesOnWithDropout) {
+  expect_goes_on(options_of("exported/testdata/gpt.pt2"));
+}
+
+TEST(ResumeTest, ExportedImagesGoOnWithAutocast) {
+  Options options = options_of("exported/testdata/photos.pt2");
+  options.size = 0;
+  options.precision = "amp-bfloat16";
+  expect_goes_on(options);
+}
+
+TEST(ResumeTest, AnotherExportedProgramIsRefused) {
+  Options options = options_of("exported/testdata/gpt.pt2");
+  options.run_dir = new_folder() + "run";
+  options.steps = 1;
+  run_here(options);
+  options.model = "exported/testdata/letters.pt2";
+  const std::string error = value_error_of([&] { run_here(options); });
+  EXPECT_NE(error.find("--model was 'gpt.pt2, checksum "), std::string::npos)
+      << error;
+}
+
 TEST(ResumeTest, MasksGoOnWithAutocast) {
   Options options = options_of("unet");
   options.precision = "amp-bfloat16";

@@ -21,6 +21,7 @@
 #include "train_program/parse.h"
 #include "train_program/run_flags.h"
 #include "training/kineto.h"
+#include "weights/state_dict.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -100,7 +101,7 @@ int run(const Options& options, Task& task, const Print& print) {
       print);
   const auto before = saved.flags();
   FlagValues flags = fixed_flags(options, task);
-  const FlagValues changeable = changeable_flags(options);
+  const FlagValues changeable = changeable_flags(options, task);
   EngineParts parts;
   if (before) {
     check_fixed_flags(*before, flags, options.run_dir);
@@ -117,10 +118,17 @@ int run(const Options& options, Task& task, const Print& print) {
   const Precision precision = precision_of(options.precision);
   if (!before && !options.weights.empty()) {
     const InitialWeights loaded = load_initial_weights(
-        parts.model, options.model, options.weights, options.weights_skip);
+        parts.model, task.source(), options.weights, options.weights_skip);
     check_same(
         {{"--weights", "of checksum " + std::to_string(loaded.checksum)}});
     say(loaded.line);
+  }
+  if (!before && task.source().is_file()) {
+    // Processes read copies of the file. The checksum of the flag --model does
+    // not include the weights.
+    check_same({{"--model",
+                 "with weights of checksum " +
+                     std::to_string(checksum_of(state_dict(*parts.model)))}});
   }
   precision.convert(parts.model);
   const LayerNames names = layer_names(parts.model);

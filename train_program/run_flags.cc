@@ -11,13 +11,14 @@
 namespace gpipe::train_program {
 namespace {
 
-// Returns how a run with `model` treats an option.
-OptionScope scope_of(const OptionRow& row, const std::string& model) {
+// Returns how a run of `model`, which is trained on `kind`, treats an option.
+OptionScope scope_of(const OptionRow& row, const std::string& model,
+                     models::DataKind kind) {
   const auto fixed_if = [](bool has) {
     return has ? OptionScope::kFixed : OptionScope::kProcess;
   };
   if (!row.model.empty()) return fixed_if(row.model == model);
-  const bool text = models::data_kind_of(model) == models::DataKind::kText;
+  const bool text = kind == models::DataKind::kText;
   if (row.scope == OptionScope::kFixedForText) return fixed_if(text);
   if (row.scope == OptionScope::kFixedForImages) return fixed_if(!text);
   return row.scope;
@@ -25,10 +26,11 @@ OptionScope scope_of(const OptionRow& row, const std::string& model) {
 
 // Returns the flags of a scope. Copies the options, since OptionRow::value
 // returns a pointer that can write.
-FlagValues flags_of(OptionScope scope, Options options) {
+FlagValues flags_of(OptionScope scope, Options options, const Task& task) {
   FlagValues flags;
+  const models::DataKind kind = task.source().kind();
   for (const OptionRow& row : option_rows()) {
-    if (scope_of(row, options.model) != scope) continue;
+    if (scope_of(row, options.model, kind) != scope) continue;
     std::ostringstream text;
     text.precision(17);
     std::visit([&](const auto* value) { text << std::boolalpha << *value; },
@@ -41,22 +43,23 @@ FlagValues flags_of(OptionScope scope, Options options) {
 }  // namespace
 
 FlagValues fixed_flags(const Options& options, const Task& task) {
-  FlagValues flags = flags_of(OptionScope::kFixed, options);
+  FlagValues flags = flags_of(OptionScope::kFixed, options, task);
+  flags["--model"] = task.source().description();
   // The description of the data, not its path, since data may be moved.
   flags["--data_dir"] = task.data();
   return flags;
 }
 
-FlagValues changeable_flags(const Options& options) {
-  return flags_of(OptionScope::kChangeable, options);
+FlagValues changeable_flags(const Options& options, const Task& task) {
+  return flags_of(OptionScope::kChangeable, options, task);
 }
 
 FlagValues shared_flags(const Options& options, const Task& task) {
-  FlagValues flags = flags_of(OptionScope::kGiven, options);
+  FlagValues flags = flags_of(OptionScope::kGiven, options, task);
   for (auto& [flag, value] : flags) value = value.empty() ? "" : "given";
-  flags.merge(flags_of(OptionScope::kRun, options));
+  flags.merge(flags_of(OptionScope::kRun, options, task));
   flags.merge(fixed_flags(options, task));
-  flags.merge(changeable_flags(options));
+  flags.merge(changeable_flags(options, task));
   flags["--data_dir"] += ", checksum " + std::to_string(task.checksum());
   return flags;
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/augment_mask.h"
@@ -17,7 +18,6 @@
 #include "data/discs.h"
 #include "data/mask_folder.h"
 #include "data/random.h"
-#include "models/named.h"
 #include "train_program/broken_file_policy.h"
 #include "train_program/epochs.h"
 
@@ -54,21 +54,23 @@ int64_t held_out_of(int64_t images, double part) {
 
 class Segmentation : public Task {
  public:
-  explicit Segmentation(const Options& options)
-      : options_(options),
+  Segmentation(const Options& options, std::shared_ptr<ModelSource> source)
+      : source_(std::move(source)),
+        options_(source_->fitted(options)),
         images_(open(options)),
         held_out_(held_out_of(images_.size, options.held_out)),
         order_(data::permutation(images_.size, options.seed)),
         train_files_(options.skip_broken, images_.size - held_out_),
         test_files_(options.skip_broken, held_out_),
         epochs_(images_.size - held_out_, options.batch, options.seed) {
-    augment_.size = options.size > 0 ? options.size : 64;
+    augment_.size = options_.size > 0 ? options_.size : 64;
     augment_.flip = options.flip;
   }
 
+  ModelSource& source() const override { return *source_; }
+
   torch::nn::Sequential model() const override {
-    return models::named_model(options_.model,
-                               options_.sizes.at(options_.model));
+    return source_->make(sizes_of(options_));
   }
 
   std::string data() const override {
@@ -140,6 +142,7 @@ class Segmentation : public Task {
   }
 
  private:
+  const std::shared_ptr<ModelSource> source_;
   const Options options_;
   const Images images_;
   const int64_t held_out_;  // number of test images, the first in `order_`
@@ -151,8 +154,9 @@ class Segmentation : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> segmentation(const Options& options) {
-  return std::make_unique<Segmentation>(options);
+std::unique_ptr<Task> segmentation(const Options& options,
+                                   std::shared_ptr<ModelSource> source) {
+  return std::make_unique<Segmentation>(options, std::move(source));
 }
 
 WeightedLoss loss_of_masks(const at::Tensor& output, const at::Tensor& target) {

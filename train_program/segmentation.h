@@ -8,12 +8,14 @@
 
 namespace gpipe::train_program {
 
-// Returns a task that trains unet on a folder of images and masks
-// (data/mask_folder.h), or on generated discs if there is no folder. An item of
-// a Score is an image. The metric is the mean Dice coefficient of the images.
+// Returns a task that trains a model of DataKind::kMasks on a folder of images
+// and masks (data/mask_folder.h), or on generated discs if there is no folder.
+// An item of a Score is an image. The metric is the mean Dice coefficient of
+// the images.
 //
-// Throws c10::ValueError if the options and the data do not fit.
-std::unique_ptr<Task> segmentation(const Options& options);
+// Throws c10::ValueError if the options, the model and the data do not fit.
+std::unique_ptr<Task> segmentation(const Options& options,
+                                   std::shared_ptr<ModelSource> source);
 
 // Returns the loss of logits for masks, both [rows, 1, height, width], on the
 // device of the logits. An item is a pixel. Pixels with a negative mask do not

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpipe/pipeline_module.h"
+#include "train_program/model_source.h"
 
 namespace gpipe::train_program {
 
@@ -45,8 +46,11 @@ class Task {
  public:
   virtual ~Task() = default;
 
-  // Returns a model with weights drawn from LibTorch's default generator.
-  // Called at most once.
+  // Returns the model that --model names. Its kind of data is that of the task.
+  virtual ModelSource& source() const = 0;
+
+  // Returns a model with weights drawn from LibTorch's default generator, or
+  // with those of a file. Called at most once.
   virtual torch::nn::Sequential model() const = 0;
 
   // Returns one line that describes the data: which items, and how many. A run

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "benchmarks/resnet101_accuracy/table.h"
 #include "benchmarks/resnet101_accuracy/train.h"
 #include "train_program/classification.h"
+#include "train_program/model_source.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -31,7 +33,8 @@ constexpr char kProgram[] = "resnet101_accuracy";
 
 // Trains on the images that `plan` describes.
 AccuracyResult train(const AccuracyPlan& plan, Balancer* balancer) {
-  const auto task = train_program::classification(plan.task);
+  const auto task = train_program::classification(
+      plan.task, std::make_shared<train_program::ModelSource>(plan.task.model));
   return train_accuracy(plan, task.get(), balancer);
 }
 

@@ -8,12 +8,14 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/pooling.h>
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "train_program/classification.h"
+#include "train_program/model_source.h"
 #include "train_program/testing/small_runs.h"
 
 namespace gpipe::benchmarks {
@@ -56,7 +58,8 @@ AccuracyPlan plan_of(std::vector<int64_t> balance) {
 }
 
 AccuracyResult train(const AccuracyPlan& plan) {
-  const auto shapes = train_program::classification(plan.task);
+  const auto shapes = train_program::classification(
+      plan.task, std::make_shared<train_program::ModelSource>(plan.task.model));
   train_program::TaskWith task(*shapes, nullptr);
   task.change_model = [](const auto&) { return tiny_model(); };
   Balancer balancer;

@@ -153,6 +153,48 @@ class Regions(nn.Module):
         return self.head(x.masked_fill(x > 4.0, float("-inf")).clamp_min(-8.0))
 
 
+class Photos(nn.Module):
+    """A classifier of images."""
+
+    def __init__(self, width=4, classes=8):
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, stride=2, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.block = nn.Conv2d(width, width, 3, padding=1)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        x = functional.relu(self.norm(self.stem(x)))
+        x = x + functional.relu(self.block(x))
+        return self.head(x.mean((2, 3)))
+
+
+class Outlines(nn.Module):
+    """A segmentation of images of any size."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, 1, 1)
+        self.norm, self.block = nn.BatchNorm2d(width), nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x):
+        x = functional.relu(self.norm(self.stem(x)))
+        return self.head(x + functional.relu(self.block(x)))
+
+
+class Letters(nn.Module):
+    """A language model for texts of any length, without randomness."""
+
+    def __init__(self, words=16, width=8):
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(words, width), nn.Linear(width, width)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        return self.head(x + functional.gelu(self.mix(self.norm(x.cumsum(1)))))
+
+
 def mlp():
     return nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.25),
                          nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3))
@@ -166,6 +208,8 @@ def tiny():
     return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5))
 
 
+# A function that makes the model, one that makes its inputs, and dimensions of the inputs
+# that vary beside dimension 0.
 MODELS = {
     "tiny": (tiny, lambda: (torch.randn(4, 2),)),
     "mlp": (mlp, lambda: (torch.randn(8, 10),)),
@@ -174,6 +218,9 @@ MODELS = {
     "lstm": (Recurrent, lambda: (torch.randn(8, 5, 6),)),
     "unet": (UNet, lambda: (torch.randn(8, 2, 8, 8),)),
     "regions": (Regions, lambda: (torch.randn(8, 12),)),
+    "photos": (Photos, lambda: (torch.randn(4, 3, 16, 16),)),
+    "outlines": (Outlines, lambda: (torch.randn(4, 3, 8, 8),), {2: "height", 3: "width"}),
+    "letters": (Letters, lambda: (torch.randint(0, 16, (4, 6)),), {1: "tokens"}),
 }
 
 
@@ -201,10 +248,13 @@ def cpu_name():
 
 def main(folder, names):
     for name in names or MODELS:
-        make_model, make_inputs = MODELS[name]
+        make_model, make_inputs, *others = MODELS[name]
         torch.manual_seed(1)
         model, inputs = make_model().train(), make_inputs()
-        dynamic = tuple({0: torch.export.Dim("batch", min=1, max=4096)} for _ in inputs)
+        dims = {0: torch.export.Dim("batch", min=1, max=4096)}
+        for dim, each in (others[0] if others else {}).items():
+            dims[dim] = torch.export.Dim(each, min=2, max=512)
+        dynamic = tuple(dims for _ in inputs)
         exported = torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=False)
         shorten_paths(exported)
         torch.export.save(exported, os.path.join(folder, name + ".pt2"))

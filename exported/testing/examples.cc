@@ -61,24 +61,15 @@ Example read_example(const std::string& name) {
   example.path = example_file(name + ".pt2");
   const Safetensors file =
       read_safetensors(example_file(name + ".safetensors"));
-  const auto all = [&](const std::string& prefix) {
-    std::vector<at::Tensor> tensors;
-    while (const auto* each =
-               file.tensors.find(prefix + std::to_string(tensors.size()))) {
-      tensors.push_back(*each);
-    }
-    return tensors;
-  };
-  example.inputs = all("input.");
-  example.outputs = all("output.");
-  example.weights = all("weight.");
-  example.evaluated = all("eval.");
-  for (const auto& item : file.tensors) {
-    if (item.key().rfind("grad.", 0) == 0) {
-      example.grads.insert(item.key().substr(5), item.value());
-    } else if (item.key().rfind("buffer.", 0) == 0) {
-      example.buffers.insert(item.key().substr(7), item.value());
-    }
+  const exported::Reference reference = exported::reference_of(file.tensors);
+  example.inputs = reference.inputs;
+  example.outputs = reference.step.outputs;
+  example.weights = reference.weights;
+  example.grads = reference.step.grads;
+  example.buffers = reference.step.buffers;
+  while (const auto* each = file.tensors.find(
+             "eval." + std::to_string(example.evaluated.size()))) {
+    example.evaluated.push_back(*each);
   }
   example.made_here =
       file.metadata.at("torch") == TORCH_VERSION &&
@@ -89,39 +80,9 @@ Example read_example(const std::string& name) {
 
 const std::vector<std::string>& example_names() {
   static const auto* const names = new std::vector<std::string>{
-      "tiny", "mlp", "gpt", "masked", "lstm", "unet", "regions"};
+      "tiny", "mlp",     "gpt",    "masked",   "lstm",
+      "unet", "regions", "photos", "outlines", "letters"};
   return *names;
-}
-
-ExportedStep step_of(const ExportedModel& model,
-                     const std::vector<at::Tensor>& outputs) {
-  ExportedStep step;
-  for (const at::Tensor& each : outputs) step.outputs.push_back(each.detach());
-  const auto python_name = [](const std::string& name) {
-    return name.substr(name.find('.') + 1);
-  };
-  for (const auto& item : model.layers->named_parameters()) {
-    if (item.value().grad().defined()) {
-      step.grads.insert(python_name(item.key()), item.value().grad().clone());
-    }
-  }
-  for (const auto& item : model.layers->named_buffers()) {
-    const std::string name = python_name(item.key());
-    if (!step.buffers.contains(name)) {
-      step.buffers.insert(name, item.value().clone());
-    }
-  }
-  return step;
-}
-
-at::Tensor loss_of(const std::vector<at::Tensor>& outputs,
-                   const std::vector<at::Tensor>& weights) {
-  at::Tensor loss;
-  for (std::size_t k = 0; k < outputs.size(); ++k) {
-    const at::Tensor part = (outputs[k] * weights[k]).sum();
-    loss = loss.defined() ? loss + part : part;
-  }
-  return loss;
 }
 
 std::string difference(const ExportedStep& a, const ExportedStep& b,

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "exported/comparison.h"
 #include "exported/exported.h"
 #include "weights/state_dict.h"
 
@@ -30,29 +31,17 @@ Example read_example(const std::string& name);
 // The names of all examples.
 const std::vector<std::string>& example_names();
 
-// The results of a training step.
-struct ExportedStep {
-  std::vector<at::Tensor> outputs;
-  StateDict grads, buffers;  // by Python's names
-};
+using exported::ExportedStep;
+using exported::loss_of;
+using exported::step_of;
 
-// Returns the results of the step that gave `outputs`.
-ExportedStep step_of(const ExportedModel& model,
-                     const std::vector<at::Tensor>& outputs);
-
-// Calls `module`, a Sequential or a GPipe, with one tensor or with a vector.
+// Calls `module`, a Sequential or a GPipe. Examples with one input have one
+// output, the others have several.
 template <typename Module>
 std::vector<at::Tensor> call(Module& module,
                              const std::vector<at::Tensor>& inputs) {
-  if (inputs.size() == 1) {
-    return {module->template forward<at::Tensor>(inputs[0])};
-  }
-  return module->template forward<std::vector<at::Tensor>>(inputs);
+  return exported::call(module, inputs, inputs.size());
 }
-
-// Returns the loss of make.py: the sum of all outputs times `weights`.
-at::Tensor loss_of(const std::vector<at::Tensor>& outputs,
-                   const std::vector<at::Tensor>& weights);
 
 // Returns "" if both have the same bits in all outputs, gradients and buffers,
 // else the first difference. `tolerance`: of each element, relative to the

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "train_program/model_source.h"
 #include "train_program/options.h"
 #include "train_program/task.h"
 #include "training/run_state.h"
@@ -28,6 +29,7 @@ class TaskWith : public Task {
         at_loss_(std::move(at_loss)),
         at_batch_(std::move(at_batch)) {}
 
+  ModelSource& source() const override { return task_.source(); }
   torch::nn::Sequential model() const override {
     return change_model ? change_model(task_.model()) : task_.model();
   }

@@ -1,0 +1,147 @@
+#include "exported/comparison.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace gpipe::exported {
+namespace {
+
+bool begins_with(const std::string& name, const std::string& beginning) {
+  return name.compare(0, beginning.size(), beginning) == 0;
+}
+
+// Returns the tensors `prefix`0, `prefix`1, ...
+std::vector<at::Tensor> numbered(const StateDict& tensors,
+                                 const std::string& prefix) {
+  std::vector<at::Tensor> found;
+  while (const auto* each =
+             tensors.find(prefix + std::to_string(found.size()))) {
+    found.push_back(*each);
+  }
+  return found;
+}
+
+// Returns the tensors whose names begin with `prefix`, without the prefix.
+StateDict named(const StateDict& tensors, const std::string& prefix) {
+  StateDict found;
+  for (const auto& item : tensors) {
+    if (!begins_with(item.key(), prefix)) continue;
+    found.insert(item.key().substr(prefix.size()), item.value());
+  }
+  return found;
+}
+
+// Adds the comparison of one tensor to `difference`.
+void compare(Difference& difference, const std::string& name,
+             const at::Tensor& found, const at::Tensor& expected) {
+  TORCH_CHECK_VALUE(found.sizes() == expected.sizes() &&
+                        found.scalar_type() == expected.scalar_type(),
+                    name, " is ", found.scalar_type(), " ", found.sizes(),
+                    ", but ", expected.scalar_type(), " ", expected.sizes(),
+                    " is expected");
+  ++difference.tensors;
+  if (found.numel() == 0) return;
+  if (at::equal(found.nan_to_num(), expected.nan_to_num()) &&
+      at::equal(found.isnan(), expected.isnan())) {
+    return;
+  }
+  difference.equal_bits = false;
+  const at::Tensor x = found.to(at::kDouble), y = expected.to(at::kDouble);
+  const double scale = std::max(y.abs().max().item<double>(), 1e-30);
+  const double largest = (x - y).abs().max().item<double>() / scale;
+  // The comparison is this way round so that NaN counts as largest.
+  if (!(largest <= difference.largest)) {
+    difference.largest = largest;
+    difference.where = name;
+  }
+}
+
+Difference compare(const StateDict& found, const StateDict& expected,
+                   const std::string& what) {
+  Difference difference;
+  for (const auto& item : expected) {
+    const at::Tensor* each = found.find(item.key());
+    TORCH_CHECK_VALUE(each, "there is no ", what, " of ", item.key());
+    compare(difference, item.key(), *each, item.value());
+  }
+  return difference;
+}
+
+}  // namespace
+
+Reference reference_of(const StateDict& tensors) {
+  Reference reference;
+  reference.inputs = numbered(tensors, "input.");
+  reference.weights = numbered(tensors, "weight.");
+  reference.step = {numbered(tensors, "output."), named(tensors, "grad."),
+                    named(tensors, "buffer.")};
+  TORCH_CHECK_VALUE(!reference.inputs.empty(),
+                    "has no tensor input.0; make it with "
+                    "tools/export_examples.py");
+  TORCH_CHECK_VALUE(
+      reference.step.outputs.size() == reference.weights.size(), "has ",
+      reference.step.outputs.size(), " tensors output.i, but ",
+      reference.weights.size(),
+      " tensors weight.i; each output needs a weight in the loss");
+  return reference;
+}
+
+ExportedStep step_of(const ExportedModel& model,
+                     const std::vector<at::Tensor>& outputs) {
+  ExportedStep step;
+  for (const at::Tensor& each : outputs) step.outputs.push_back(each.detach());
+  const auto python_name = [](const std::string& name) {
+    return name.substr(name.find('.') + 1);
+  };
+  for (const auto& item : model.layers->named_parameters()) {
+    if (item.value().grad().defined()) {
+      step.grads.insert(python_name(item.key()), item.value().grad().clone());
+    }
+  }
+  for (const auto& item : model.layers->named_buffers()) {
+    const std::string name = python_name(item.key());
+    if (!step.buffers.contains(name)) {
+      step.buffers.insert(name, item.value().clone());
+    }
+  }
+  return step;
+}
+
+at::Tensor loss_of(const std::vector<at::Tensor>& outputs,
+                   const std::vector<at::Tensor>& weights) {
+  at::Tensor loss;
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
+    const at::Tensor part = (outputs[k] * weights[k]).sum();
+    loss = loss.defined() ? loss + part : part;
+  }
+  return loss;
+}
+
+StepDifference differences(const ExportedStep& step,
+                           const ExportedStep& expected) {
+  TORCH_CHECK_VALUE(step.outputs.size() == expected.outputs.size(),
+                    "there are ", step.outputs.size(), " outputs, but ",
+                    expected.outputs.size(), " are expected");
+  StepDifference difference;
+  for (std::size_t k = 0; k < step.outputs.size(); ++k) {
+    compare(difference.outputs, "output " + std::to_string(k), step.outputs[k],
+            expected.outputs[k]);
+  }
+  difference.grads = compare(step.grads, expected.grads, "gradient");
+  difference.buffers = compare(step.buffers, expected.buffers, "buffer");
+  return difference;
+}
+
+std::string text_of(const Difference& difference, const std::string& what) {
+  const std::string count = std::to_string(difference.tensors) + " " + what;
+  if (difference.equal_bits) return count + " bit-equal";
+  char number[32];
+  std::snprintf(number, sizeof number, "%.1e", difference.largest);
+  return count + " differ by up to " + number + " of the largest element (" +
+         difference.where + ")";
+}
+
+}  // namespace gpipe::exported

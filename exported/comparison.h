@@ -1,0 +1,81 @@
+// Compares steps of an exported program with those of Python.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "exported/exported.h"
+#include "weights/state_dict.h"
+
+namespace gpipe::exported {
+
+// The results of a training step.
+struct ExportedStep {
+  std::vector<at::Tensor> outputs;
+  StateDict grads, buffers;  // by Python's names
+};
+
+// A step that Python made with exported.module() on one thread, in train mode
+// with torch.manual_seed(7). Its loss is the sum over i of
+// (outputs[i] * weights[i]).sum().
+struct Reference {
+  std::vector<at::Tensor> inputs, weights;
+  ExportedStep step;
+};
+
+// Reads a reference from the tensors input.i, output.i, weight.i, grad.NAME and
+// buffer.NAME. Ignores other names. Throws c10::ValueError if there is no
+// input, or if the numbers of outputs and weights differ.
+Reference reference_of(const StateDict& tensors);
+
+// Returns the results of a step with `model` that gave `outputs`. The gradients
+// and buffers are copies.
+ExportedStep step_of(const ExportedModel& model,
+                     const std::vector<at::Tensor>& outputs);
+
+// Calls `module`, a Sequential or a GPipe of an exported program. `outputs`:
+// how many there are.
+template <typename Module>
+std::vector<at::Tensor> call(Module& module,
+                             const std::vector<at::Tensor>& inputs,
+                             std::size_t outputs) {
+  using Tensors = std::vector<at::Tensor>;
+  const auto run = [&](const auto& input) -> Tensors {
+    if (outputs == 1) return {module->template forward<at::Tensor>(input)};
+    return module->template forward<Tensors>(input);
+  };
+  return inputs.size() == 1 ? run(inputs[0]) : run(inputs);
+}
+
+// Returns the loss of a Reference for these outputs and weights.
+at::Tensor loss_of(const std::vector<at::Tensor>& outputs,
+                   const std::vector<at::Tensor>& weights);
+
+// How far tensors are from those that are expected.
+struct Difference {
+  int64_t tensors = 0;
+  bool equal_bits = true;  // of all elements; NaN equals NaN
+  // The largest difference of two elements, divided by the largest element that
+  // is expected in the tensor, and the name of this tensor.
+  double largest = 0;
+  std::string where;
+};
+
+struct StepDifference {
+  Difference outputs, grads, buffers;
+};
+
+// Compares the results of two steps. Throws c10::ValueError, which names the
+// tensor, if an expected tensor is missing or has another shape or dtype.
+StepDifference differences(const ExportedStep& step,
+                           const ExportedStep& expected);
+
+// Returns "62 gradients bit-equal", or "62 gradients differ by up to 3.1e-07 of
+// the largest element (fc.weight)". `what`: "gradients".
+std::string text_of(const Difference& difference, const std::string& what);
+
+}  // namespace gpipe::exported

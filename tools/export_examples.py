@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""Exports models of torchvision and transformers, with random weights.
+
+    tools/export_examples.py --list
+    tools/export_examples.py --out=/tmp/models resnet18 llama
+    tools/export_examples.py --out=/tmp/models --image=64 --layers=6    # all
+
+Writes NAME.pt2 for gpipe::load_exported(), and NAME.pt with an input and what Python
+computes with it, which //tools:exported --compare=NAME.pt reads. Needs torch, and
+torchvision or transformers, but no network: models are made from their configurations.
+
+Dimension 0 of each input varies. Models are in train mode, without dropout and stochastic
+depth, so that micro-batches compute the same values in any order. NAME.pt has the result
+of one step on one thread with the loss sum over i of (output.i * weight.i).sum():
+
+    input.i, output.i    the inputs and outputs, in the order of the signature
+    weight.i             the factor of an output in the loss
+    grad.NAME            the gradient of a parameter
+    buffer.NAME          a buffer that the program uses, after the step
+"""
+import argparse
+import importlib
+import inspect
+import os
+import sys
+import time
+
+PIP_NAMES = {"torch": "torch", "torchvision": "torchvision", "transformers": "transformers"}
+
+
+def load(module):
+    """Imports a module, or ends the program with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        sys.exit(f"export_examples: cannot import {module} ({error}); run: "
+                 f"{sys.executable} -m pip install {PIP_NAMES[package]}")
+
+
+def one_output(model, call):
+    """Returns a module with the model as its child, whose forward() is `call`."""
+    torch = load("torch")
+
+    class OneOutput(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, *inputs):
+            return call(self.model, *inputs)
+
+    return OneOutput()
+
+
+# torchvision: a function of the flags that returns a model and its inputs.
+
+def images(name, flags, call=None, **options):
+    torch, models = load("torch"), load("torchvision.models")
+    model = getattr(models, name)(weights=None, **options)
+    inputs = (torch.randn(flags.batch, 3, flags.image, flags.image),)
+    return (one_output(model, call) if call else model), inputs
+
+
+def resnet18(flags):
+    return images("resnet18", flags)
+
+
+def resnet101(flags):
+    return images("resnet101", flags)
+
+
+def mobilenet_v3_small(flags):
+    return images("mobilenet_v3_small", flags, dropout=0.0)
+
+
+def vit_b_16(flags):
+    return images("vit_b_16", flags, image_size=flags.image)
+
+
+def swin_t(flags):
+    return images("swin_t", flags)
+
+
+def densenet121(flags):
+    return images("densenet121", flags)
+
+
+def fcn_resnet50(flags):
+    torch, models = load("torch"), load("torchvision.models.segmentation")
+    model = models.fcn_resnet50(weights=None, weights_backbone=None, num_classes=1)
+    inputs = (torch.randn(flags.batch, 3, flags.image, flags.image),)
+    return one_output(model, lambda model, x: model(x)["out"]), inputs
+
+
+# transformers.
+
+def tokens(flags, count=None):
+    torch = load("torch")
+    return torch.randint(3, flags.vocabulary, (flags.batch, count or flags.tokens))
+
+
+def decoder(flags, kind, **options):
+    """A language model from the names that llama and mixtral share."""
+    transformers = load("transformers")
+    config = getattr(transformers, kind + "Config")(
+        vocab_size=flags.vocabulary, hidden_size=flags.width,
+        intermediate_size=2 * flags.width, num_hidden_layers=flags.layers,
+        num_attention_heads=flags.heads, num_key_value_heads=flags.heads // 2,
+        max_position_embeddings=2 * flags.tokens, use_cache=False, **options)
+    model = getattr(transformers, kind + "ForCausalLM")(config)
+    return one_output(model, lambda model, ids: model(input_ids=ids).logits), (tokens(flags),)
+
+
+def llama(flags):
+    return decoder(flags, "Llama")
+
+
+def mixtral(flags):
+    # The default implementation calls an operator that only Python has.
+    return decoder(flags, "Mixtral", num_local_experts=4, experts_implementation="batched_mm")
+
+
+def gpt2(flags):
+    transformers = load("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=flags.vocabulary, n_positions=2 * flags.tokens, n_embd=flags.width,
+        n_layer=flags.layers, n_head=flags.heads, use_cache=False, bos_token_id=0,
+        eos_token_id=0)
+    model = transformers.GPT2LMHeadModel(config)
+    return one_output(model, lambda model, ids: model(input_ids=ids).logits), (tokens(flags),)
+
+
+def bert(flags):
+    torch, transformers = load("torch"), load("transformers")
+    config = transformers.BertConfig(
+        vocab_size=flags.vocabulary, hidden_size=flags.width, num_hidden_layers=flags.layers,
+        num_attention_heads=flags.heads, intermediate_size=2 * flags.width,
+        max_position_embeddings=2 * flags.tokens)
+    lengths = torch.arange(flags.batch) % flags.tokens + 1
+    mask = (torch.arange(flags.tokens)[None, :] < lengths[:, None]).long()
+    model = one_output(transformers.BertForMaskedLM(config), lambda model, ids, mask: model(
+        input_ids=ids, attention_mask=mask).logits)
+    return model, (tokens(flags), mask)
+
+
+def t5(flags):
+    transformers = load("transformers")
+    config = transformers.T5Config(
+        vocab_size=flags.vocabulary, d_model=flags.width, d_kv=flags.width // flags.heads,
+        d_ff=2 * flags.width, num_layers=flags.layers, num_heads=flags.heads, use_cache=False)
+    model = one_output(
+        transformers.T5ForConditionalGeneration(config), lambda model, ids, decoder_ids: model(
+            input_ids=ids, decoder_input_ids=decoder_ids).logits)
+    return model, (tokens(flags), tokens(flags))
+
+
+def whisper(flags):
+    torch, transformers = load("torch"), load("transformers")
+    config = transformers.WhisperConfig(
+        vocab_size=flags.vocabulary, d_model=flags.width, encoder_layers=flags.layers,
+        decoder_layers=flags.layers, encoder_attention_heads=flags.heads,
+        decoder_attention_heads=flags.heads, encoder_ffn_dim=2 * flags.width,
+        decoder_ffn_dim=2 * flags.width, num_mel_bins=16, max_source_positions=flags.tokens,
+        max_target_positions=2 * flags.tokens, use_cache=False, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
+    model = one_output(
+        transformers.WhisperForConditionalGeneration(config),
+        lambda model, features, decoder_ids: model(
+            input_features=features, decoder_input_ids=decoder_ids).logits)
+    features = torch.randn(flags.batch, 16, 2 * flags.tokens)
+    return model, (features, tokens(flags))
+
+
+MODELS = {
+    "torchvision": (resnet18, resnet101, mobilenet_v3_small, vit_b_16, swin_t, densenet121,
+                    fcn_resnet50),
+    "transformers": (llama, gpt2, bert, t5, mixtral, whisper),
+}
+
+
+def without_randomness(model):
+    """Sets every dropout rate of the model to 0: of modules, and of numbers that
+    functions read."""
+    for module in model.modules():
+        kind = type(module).__name__
+        if "Dropout" in kind or kind == "StochasticDepth":
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if isinstance(value, float) and ("dropout" in name or name == "layerdrop"):
+                setattr(module, name, 0.0)
+        config = getattr(module, "config", None)
+        for name in list(vars(config)) if config is not None else []:
+            if isinstance(getattr(config, name), float) and (
+                    "dropout" in name or name.endswith("pdrop")):
+                setattr(config, name, 0.0)
+    return model
+
+
+def export(make, flags):
+    torch = load("torch")
+    torch.manual_seed(flags.seed)
+    model, inputs = make(flags)
+    model = without_randomness(model).train()
+    rows = ({0: torch.export.Dim("batch", min=1, max=4096)},) * len(inputs)
+    takes_list = any(each.kind == each.VAR_POSITIONAL
+                     for each in inspect.signature(model.forward).parameters.values())
+    program = torch.export.export(
+        model, inputs, dynamic_shapes=(rows,) if takes_list else rows, strict=False)
+    path = os.path.join(flags.out, make.__name__)
+    torch.export.save(program, path + ".pt2")
+
+    used_inputs = {node.name for node in program.graph.find_nodes(op="placeholder")
+                   if node.users}
+    module = program.module()
+    torch.manual_seed(7)
+    outputs = module(*inputs)
+    outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+    weights = [torch.randn(y.shape) for y in outputs]
+    sum((y * w).sum() for y, w in zip(outputs, weights)).backward()
+    found = {f"input.{i}": x for i, x in enumerate(inputs)}
+    found |= {f"output.{i}": y.detach() for i, y in enumerate(outputs)}
+    found |= {f"weight.{i}": w for i, w in enumerate(weights)}
+    found |= {f"grad.{k}": p.grad for k, p in module.named_parameters() if p.grad is not None}
+    used = {name for node, name in program.graph_signature.inputs_to_buffers.items()
+            if node in used_inputs}
+    found |= {f"buffer.{k}": b for k, b in module.named_buffers() if k in used}
+    torch.save({k: v.contiguous().clone() for k, v in found.items()}, path + ".pt")
+    parameters = sum(p.numel() for p in model.parameters())
+    return f"{parameters / 1e6:.1f} million parameters, {len(program.graph.nodes)} nodes"
+
+
+def read_flags():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="the models; default: all")
+    add("--list", action="store_true", help="print the names, and what they need")
+    add("--out", help="the folder for the files")
+    add("--batch", type=int, default=8, help="rows of the input, at least 2")
+    add("--image", type=int, default=64, help="height and width of images, a multiple of 32")
+    add("--tokens", type=int, default=16, help="length of texts, and of whisper's encoder")
+    add("--vocabulary", type=int, default=128, help="different tokens, more than 3")
+    add("--width", type=int, default=64, help="width of transformers' models")
+    add("--layers", type=int, default=4, help="their layers (of encoder and decoder each)")
+    add("--heads", type=int, default=4, help="their attention heads, an even number")
+    add("--seed", type=int, default=1, help="the seed of weights and inputs")
+    flags = parser.parse_args()
+    if not flags.list and not flags.out:
+        parser.error("give a folder with --out, or --list")
+    if flags.batch < 2:
+        parser.error(f"--batch={flags.batch}: export treats a size below 2 as a constant; "
+                     "use at least 2")
+    if flags.width % flags.heads or flags.heads % 2:
+        parser.error(f"--heads={flags.heads} must be even and divide --width={flags.width}")
+    return parser, flags
+
+
+def main():
+    parser, flags = read_flags()
+    makers = {make.__name__: make for group in MODELS.values() for make in group}
+    if flags.list:
+        for package, group in MODELS.items():
+            for make in group:
+                print(f"{make.__name__:20} {package}")
+        return 0
+    unknown = [name for name in flags.names if name not in makers]
+    if unknown:
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(makers)}")
+    load("torch").set_num_threads(1)  # more threads add up in another order
+    os.makedirs(flags.out, exist_ok=True)
+    failed = 0
+    for name in flags.names or makers:
+        begin = time.monotonic()
+        try:
+            text = export(makers[name], flags)
+        except Exception as error:  # one model must not stop the others
+            failed += 1
+            text = f"failed: {type(error).__name__}: {error}"
+        print(f"{name}: {text}, {time.monotonic() - begin:.1f} s", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+#include "tools/exported_compare.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <ostream>
+#include <vector>
+
+#include "exported/comparison.h"
+#include "exported/exported.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "weights/safetensors.h"
+#include "weights/torch_file.h"
+
+namespace gpipe::tools {
+namespace {
+
+using exported::ExportedStep;
+using exported::Reference;
+using exported::StepDifference;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr int64_t kSeed = 7;  // that of Python's step
+
+Reference read_reference(const std::string& path) {
+  const bool is_torch = std::filesystem::path(path).extension() == ".pt";
+  try {
+    return exported::reference_of(is_torch ? read_torch_file(path)
+                                           : read_safetensors(path).tensors);
+  } catch (c10::Error& error) {
+    error.add_context("in the reference '" + path + "'");
+    throw;
+  }
+}
+
+ExportedModel load_whole(const std::string& path) {
+  return load_exported(path, ExportedOptions().max_crossing(0));
+}
+
+ExportedStep step_in_one_piece(const std::string& path,
+                               const Reference& reference) {
+  ExportedModel model = load_whole(path);
+  torch::manual_seed(kSeed);
+  const Tensors outputs =
+      exported::call(model.layers, reference.inputs, model.outputs.size());
+  exported::loss_of(outputs, reference.weights).backward();
+  return exported::step_of(model, outputs);
+}
+
+// Returns the rows of micro-batch `k`.
+Tensors part_of(const Tensors& tensors, int64_t count, int64_t k) {
+  Tensors parts;
+  for (const at::Tensor& each : tensors) {
+    parts.push_back(each.tensor_split(count)[k]);
+  }
+  return parts;
+}
+
+// Runs all forwards, then all backwards, one micro-batch after the other.
+ExportedStep step_in_microbatches(const std::string& path,
+                                  const Reference& reference, int64_t count) {
+  ExportedModel model = load_whole(path);
+  torch::manual_seed(kSeed);
+  std::vector<Tensors> outputs;
+  for (int64_t k = 0; k < count; ++k) {
+    outputs.push_back(exported::call(model.layers,
+                                     part_of(reference.inputs, count, k),
+                                     model.outputs.size()));
+  }
+  for (int64_t k = 0; k < count; ++k) {
+    exported::loss_of(outputs[k], part_of(reference.weights, count, k))
+        .backward();
+  }
+  Tensors whole;
+  for (std::size_t i = 0; i < outputs[0].size(); ++i) {
+    Tensors rows;
+    for (const Tensors& each : outputs) rows.push_back(each[i]);
+    whole.push_back(at::cat(rows));
+  }
+  return exported::step_of(model, whole);
+}
+
+// Gives each partition the same number of layers, up to one.
+std::vector<int64_t> even_balance(int64_t layers, int64_t partitions) {
+  std::vector<int64_t> balance;
+  for (int64_t k = 0; k < partitions; ++k) {
+    balance.push_back((k + 1) * layers / partitions - k * layers / partitions);
+  }
+  return balance;
+}
+
+ExportedStep step_in_pipeline(ExportedModel& model, const Reference& reference,
+                              int partitions, int64_t count) {
+  const auto layers = static_cast<int64_t>(model.layers->size());
+  GPipe pipeline(model.layers, GPipeOptions(even_balance(layers, partitions))
+                                   .devices(std::vector<torch::Device>(
+                                       partitions, torch::kCPU))
+                                   .chunks(count)
+                                   .threads_per_partition(1));
+  // With a total weight of 1, gradients are those of the sum. `count` is a
+  // power of two, so that this rounds nothing.
+  const auto loss = [count](const Tensors& outputs, const Tensors& weights) {
+    return WeightedLoss{exported::loss_of(outputs, weights),
+                        at::scalar_tensor(1. / static_cast<double>(count)),
+                        {}};
+  };
+  const auto of_one = [loss](const at::Tensor& output,
+                             const at::Tensor& weight) {
+    return loss({output}, {weight});
+  };
+  const Schedule schedule =
+      one_forward_one_backward(partitions, static_cast<int>(count));
+  const auto options = TrainOptions().fixed_sum_order(true).outputs(true);
+  torch::manual_seed(kSeed);
+  const auto train = [&](const auto& input) {
+    if (model.outputs.size() == 1) {
+      return pipeline->train_step(input, reference.weights[0], of_one, schedule,
+                                  options);
+    }
+    return pipeline->train_step<Tensors>(input, reference.weights, loss,
+                                         schedule, options);
+  };
+  const StepResult result = reference.inputs.size() == 1
+                                ? train(reference.inputs[0])
+                                : train(reference.inputs);
+  return exported::step_of(model, result.outputs->whole().tensors());
+}
+
+// Writes a line and returns whether all differences are small enough.
+bool report(std::ostream& out, const std::string& run, const ExportedStep& step,
+            const ExportedStep& expected, double tolerance) {
+  const StepDifference found = exported::differences(step, expected);
+  out << run << ": " << exported::text_of(found.outputs, "outputs") << ", "
+      << exported::text_of(found.grads, "gradients") << ", "
+      << exported::text_of(found.buffers, "buffers") << "\n";
+  return found.outputs.largest <= tolerance &&
+         found.grads.largest <= tolerance && found.buffers.largest <= tolerance;
+}
+
+}  // namespace
+
+bool compare_exported(const std::string& model, const std::string& reference,
+                      int64_t max_crossing, double tolerance,
+                      std::ostream& out) {
+  at::set_num_threads(1);
+  const Reference python = read_reference(reference);
+  bool is_close =
+      report(out, "one piece, compared with Python",
+             step_in_one_piece(model, python), python.step, tolerance);
+  const int64_t rows = python.inputs[0].size(0);
+  int64_t count = 1;
+  while (count < 4 && 2 * count <= rows) count *= 2;
+  const ExportedStep expected = step_in_microbatches(model, python, count);
+  for (const int partitions : {2, 4}) {
+    ExportedModel layers =
+        load_exported(model, ExportedOptions().max_crossing(max_crossing));
+    if (layers.layers->size() < static_cast<std::size_t>(partitions)) break;
+    const std::string run = std::to_string(partitions) + " partitions, 1F1B, " +
+                            std::to_string(count) +
+                            " micro-batches, compared with one piece";
+    is_close &=
+        report(out, run, step_in_pipeline(layers, python, partitions, count),
+               expected, tolerance);
+  }
+  return is_close;
+}
+
+}  // namespace gpipe::tools

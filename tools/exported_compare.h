@@ -1,0 +1,29 @@
+// Compares an exported program with Python, in one piece and as a pipeline.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+
+namespace gpipe::tools {
+
+// Runs a training step of the exported program in `model` and writes to `out`
+// how its outputs, gradients and buffers differ, a line per run:
+// - the whole mini-batch in one layer, compared with Python's step in
+//   `reference`, a .pt or .safetensors file of tools/export_examples.py,
+// - 2 and 4 partitions with 1F1B and up to 4 micro-batches, cut with
+//   `max_crossing` (ExportedOptions), compared with the same micro-batches one
+//   after the other in one layer.
+//
+// Everything runs on the CPU, on one thread per partition. Partitions for which
+// there are too few layers are left out. Models with random numbers, such as
+// dropout, draw others in micro-batches, so that their lines differ.
+//
+// Returns whether no difference is above `tolerance`, relative to the largest
+// element of a tensor. Throws c10::ValueError if a file cannot be read, or if
+// the tensors of `reference` do not fit the program.
+bool compare_exported(const std::string& model, const std::string& reference,
+                      int64_t max_crossing, double tolerance,
+                      std::ostream& out);
+
+}  // namespace gpipe::tools

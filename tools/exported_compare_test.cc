@@ -1,0 +1,79 @@
+#include "tools/exported_compare.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+
+#include "weights/safetensors.h"
+#include "weights/testing/files.h"
+
+namespace gpipe::tools {
+namespace {
+
+using gpipe::testing::new_folder;
+using gpipe::testing::value_error_of;
+
+std::string path_of(const std::string& file) {
+  return "exported/testdata/" + file;
+}
+
+// Other machines than the one that made the files round differently.
+constexpr double kTolerance = 1e-4;
+
+// One input and one output, several of both, BatchNorm, and skip tensors.
+TEST(ExportedCompareTest, PipelinesHaveTheBitsOfOnePiece) {
+  for (const std::string name : {"letters", "photos", "masked", "unet"}) {
+    std::ostringstream out;
+    EXPECT_TRUE(compare_exported(path_of(name + ".pt2"),
+                                 path_of(name + ".safetensors"), 4, kTolerance,
+                                 out))
+        << out.str();
+    for (const char* count : {"2", "4"}) {
+      const std::string text = out.str();
+      const auto line = text.find(std::string(count) +
+                                  " partitions, 1F1B, 4 "
+                                  "micro-batches, compared with one piece: ");
+      ASSERT_NE(line, std::string::npos) << text;
+      EXPECT_EQ(text.substr(line, text.find('\n', line) - line).find("differ"),
+                std::string::npos)
+          << text;
+    }
+  }
+}
+
+TEST(ExportedCompareTest, AnOtherGradientIsReported) {
+  StateDict tensors = read_safetensors(path_of("letters.safetensors")).tensors;
+  tensors["grad.head.bias"].add_(1);
+  const std::string changed = new_folder() + "changed.safetensors";
+  write_safetensors(changed, tensors);
+  std::ostringstream out;
+  EXPECT_FALSE(
+      compare_exported(path_of("letters.pt2"), changed, 4, kTolerance, out));
+  EXPECT_NE(out.str().find("7 gradients differ by up to "), std::string::npos)
+      << out.str();
+  EXPECT_NE(out.str().find("of the largest element (head.bias)"),
+            std::string::npos)
+      << out.str();
+}
+
+TEST(ExportedCompareTest, ModelsThatCannotBeCutRunInOnePiece) {
+  std::ostringstream out;
+  EXPECT_TRUE(compare_exported(path_of("photos.pt2"),
+                               path_of("photos.safetensors"), 0, kTolerance,
+                               out));
+  EXPECT_EQ(out.str().find("partitions"), std::string::npos) << out.str();
+}
+
+TEST(ExportedCompareTest, AFileWithoutInputsIsNamed) {
+  const std::string path = new_folder() + "none.safetensors";
+  write_safetensors(path, StateDict());
+  std::ostringstream out;
+  EXPECT_NE(value_error_of([&] {
+              compare_exported(path_of("photos.pt2"), path, 4, 0, out);
+            }).find("none.safetensors"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace gpipe::tools

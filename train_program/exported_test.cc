@@ -1,0 +1,125 @@
+// Training runs of exported programs, compared with loops without a pipeline.
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train_program/exit_code.h"
+#include "train_program/make_task.h"
+#include "train_program/optimizer.h"
+#include "train_program/testing/small_runs.h"
+#include "weights/state_dict.h"
+#include "weights/testing/files.h"
+
+namespace gpipe::train_program {
+namespace {
+
+using gpipe::testing::bit_equal;
+using gpipe::testing::new_folder;
+
+Options options_of(const std::string& name) {
+  Options options = small_options("exported/testdata/" + name + ".pt2");
+  options.size = 0;
+  options.steps = 3;
+  options.lr = 0.01;
+  options.run_dir = new_folder() + name;
+  return options;
+}
+
+// The losses and the final weights of a run.
+struct Results {
+  std::vector<double> losses;
+  StateDict weights;
+};
+
+// Runs the micro-batches one after the other, in one piece.
+Results train_without_pipeline(const Options& options) {
+  const auto task = make_task(options);
+  auto model = task->model();
+  const auto optimizer = make_optimizer(options, *model);
+  Results results;
+  for (int64_t step = 0; step < options.steps; ++step) {
+    optimizer->zero_grad();
+    const Sample batch = task->train_batch(step, {0, options.batch});
+    const auto inputs = batch.input.chunk(options.chunks);
+    const auto targets = batch.target.chunk(options.chunks);
+    at::Tensor sum, weight;
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      const WeightedLoss loss =
+          task->loss(model->forward(inputs[k]), targets[k]);
+      loss.sum.backward();
+      sum = k > 0 ? sum + loss.sum.detach() : loss.sum.detach();
+      weight = k > 0 ? weight + loss.weight : loss.weight;
+    }
+    for (at::Tensor& each : model->parameters()) {
+      each.mutable_grad() = each.grad() / weight.item<double>();
+    }
+    optimizer->step();
+    results.losses.push_back((sum / weight).item<double>());
+  }
+  results.weights = state_dict(*model);
+  return results;
+}
+
+// Expects that a run with a pipeline has the bits of the loop.
+void expect_equals_plain_loop(const Options& options) {
+  const Ran ran = run_here(options);
+  ASSERT_EQ(ran.code, kDone);
+  const Results plain = train_without_pipeline(options);
+  for (int64_t step = 0; step < options.steps; ++step) {
+    const double loss = std::stod(logged(options.run_dir, step + 1, "loss"));
+    // The log may round to fewer digits.
+    EXPECT_NEAR(loss, plain.losses[step], 1e-5 * plain.losses[step]) << step;
+  }
+  EXPECT_NE(plain.losses.front(), plain.losses.back());
+  const RunState state = state_in(options.run_dir);
+  EXPECT_EQ(state.model.size(), plain.weights.size());
+  for (const auto& item : plain.weights) {
+    EXPECT_TRUE(bit_equal(state.model[item.key()], item.value())) << item.key();
+  }
+}
+
+TEST(ExportedRunTest, ATextTrainsWithTheBitsOfAPlainLoop) {
+  expect_equals_plain_loop(options_of("letters"));
+}
+
+TEST(ExportedRunTest, ImagesTrainWithTheBitsOfAPlainLoop) {
+  expect_equals_plain_loop(options_of("photos"));
+}
+
+TEST(ExportedRunTest, MasksTrainWithTheBitsOfAPlainLoop) {
+  Options options = options_of("outlines");
+  options.size = 12;
+  expect_equals_plain_loop(options);
+}
+
+TEST(ExportedRunTest, LayersAreBalancedByTime) {
+  for (const char* name : {"letters", "photos", "outlines"}) {
+    Options options = options_of(name);
+    options.balance = "time";
+    options.steps = 1;
+    const Ran ran = run_here(options);
+    EXPECT_EQ(ran.code, kDone) << name;
+    EXPECT_NE(ran.line_with("all 1 steps are done"), "") << name;
+  }
+}
+
+TEST(ExportedRunTest, LinesOfSeveralLengthsTrain) {
+  Options options = options_of("letters");
+  options.bucket = 2;
+  EXPECT_EQ(run_here(options).code, kDone);
+}
+
+TEST(ExportedRunTest, SavedWeightsHaveTheLayersNameBeforePythons) {
+  Options options = options_of("letters");
+  options.steps = 1;
+  run_here(options);
+  const auto names = state_in(options.run_dir).model.keys();
+  EXPECT_EQ(names.front(), "embed.embed.weight");
+  EXPECT_EQ(names.back(), "head.head.bias");
+}
+
+}  // namespace
+}  // namespace gpipe::train_program
