@@ -166,6 +166,7 @@ class CountingTransport final : public Transport {
  public:
   explicit CountingTransport(World& world) : host_(world) {}
   c10::Device device() const override { return host_.device(); }
+  bool takes_early_receives() const override { return true; }
   Work send(const Tensor& bytes, int to, int tag,
             const World::Action& action) override {
     sent += bytes.numel();
