@@ -38,7 +38,7 @@ struct Results {
 Results train_without_pipeline(const Options& options) {
   const auto task = make_task(options);
   auto model = task->model();
-  const auto optimizer = make_optimizer(options, *model);
+  const auto optimizer = make_optimizer(options, model->parameters());
   Results results;
   for (int64_t step = 0; step < options.steps; ++step) {
     optimizer->zero_grad();

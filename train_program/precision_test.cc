@@ -12,13 +12,13 @@
 namespace gpipe::train_program {
 namespace {
 
-torch::nn::Sequential model() {
+torch::nn::Sequential half_model() {
   return torch::nn::Sequential(torch::nn::Linear(3, 4),
                                torch::nn::BatchNorm1d(4));
 }
 
 TEST(PrecisionTest, Bfloat16IsForAllThatIsNoCounter) {
-  auto converted = model();
+  auto converted = half_model();
   const at::Tensor weight = converted->parameters().front();
   precision_of("bfloat16").convert(converted);
   const StateDict dict = state_dict(*converted);
@@ -33,7 +33,7 @@ TEST(PrecisionTest, Bfloat16IsForAllThatIsNoCounter) {
   // A run in float32 can load these weights.
   const std::string path = gpipe::testing::new_folder() + "w.safetensors";
   write_safetensors(path, dict);
-  auto other = model();
+  auto other = half_model();
   ModelSource source("unet");  // torchvision has no names for it
   EXPECT_EQ(load_initial_weights(other, source, path, "").line,
             "7 of 7 tensors loaded from " + path);
