@@ -102,7 +102,9 @@ Loop::Loop(const Options& options, Task& task, Engine& engine,
       steps_(steps_of(options, task)),
       eval_every_(eval_every(options, task)),
       line_(std::move(print)),
-      scaler_(make_scaler(precision_, engine)) {}
+      scaler_(make_scaler(precision_, engine)) {
+  if (options.optimizer_on_host) on_host_.emplace(optimizer);
+}
 
 void Loop::say(const std::string& line) {
   if (engine_.rank() == 0) line_.say(line);
@@ -111,6 +113,7 @@ void Loop::say(const std::string& line) {
 void Loop::begin() {
   Standing standing =
       saved_.load(engine_, optimizer_, scaler_ ? &*scaler_ : nullptr);
+  if (on_host_) on_host_->store();
   step_ = first_ = standing.step;
   if (eval_every_ > 0) untested_ = std::move(standing.untested);
   if (first_ > 0) {
@@ -191,6 +194,7 @@ Loop::Step Loop::make_step(const StepData& data) {
       options_.clip > 0 ? options_.clip
                         : std::numeric_limits<double>::infinity());
   step.finite = std::isfinite(step.loss) && std::isfinite(step.norm);
+  if (on_host_) on_host_->fetch();
   if (scaler_) {
     step.made = scaler_->step(optimizer_);
     scaler_->update();
@@ -199,6 +203,7 @@ Loop::Step Loop::make_step(const StepData& data) {
   } else if (step.finite) {
     optimizer_.step();
   }
+  if (on_host_) on_host_->store();
   engine_.module().share_parameters();
   if (kineto) {
     wait_for_devices(engine_);

@@ -25,6 +25,7 @@
 #include "training/grad_scaler.h"
 #include "training/learning_rate.h"
 #include "training/metrics_log.h"
+#include "training/state_on_host.h"
 
 namespace gpipe::train_program {
 
@@ -111,6 +112,7 @@ class Loop {
   const int64_t eval_every_;
   StatusLine line_;
   std::optional<GradScaler> scaler_;
+  std::optional<StateOnHost> on_host_;  // with --optimizer_on_host
   std::unique_ptr<MetricsLog> log_;
   StopSignals signals_;
 

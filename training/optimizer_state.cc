@@ -173,6 +173,15 @@ struct RestoreState {
   }
 };
 
+struct ChangeState {
+  const at::Tensor& parameter;
+  const std::function<void(const at::Tensor&, at::Tensor&)>& change;
+  void operator()(const char* /*name*/, int64_t& /*value*/) const {}
+  void operator()(const char* /*name*/, at::Tensor& value) const {
+    if (value.defined()) change(parameter, value);
+  }
+};
+
 template <typename OptionsType, typename StateType>
 struct Kind {
   using Options = OptionsType;
@@ -382,6 +391,28 @@ OptimizerState optimizer_state(const optim::Optimizer& optimizer,
   });
   return result;
 }
+
+namespace internal {
+
+void for_each_state_tensor(
+    optim::Optimizer& optimizer,
+    const std::function<void(const at::Tensor& parameter, at::Tensor& tensor)>&
+        change) {
+  with_kind(optimizer, [&](auto kind) {
+    using State = typename decltype(kind)::State;
+    for (const auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        const auto found =
+            optimizer.state().find(parameter.unsafeGetTensorImpl());
+        if (found == optimizer.state().end()) continue;
+        visit(static_cast<State&>(*found->second),
+              ChangeState{parameter, change});
+      }
+    }
+  });
+}
+
+}  // namespace internal
 
 void load_optimizer_state(optim::Optimizer& optimizer,
                           const OptimizerState& state, const Names& names) {

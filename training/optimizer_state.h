@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -55,6 +56,19 @@ struct OptimizerState {
 OptimizerState optimizer_state(
     const torch::optim::Optimizer& optimizer,
     const torch::OrderedDict<std::string, at::Tensor>& names);
+
+namespace internal {
+
+// Calls `change` with each tensor of the optimizer's state, and with the
+// parameter to which it belongs. `change` may replace the tensor. Throws
+// c10::TypeError for the types for which optimizer_state() does.
+// Threads: as for load_optimizer_state().
+void for_each_state_tensor(
+    torch::optim::Optimizer& optimizer,
+    const std::function<void(const at::Tensor& parameter, at::Tensor& tensor)>&
+        change);
+
+}  // namespace internal
 
 // Restores a state of an optimizer of the same type. Each parameter gets the
 // state under its name, copied to the parameter's device. Rows of a parameter

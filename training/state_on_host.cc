@@ -1,0 +1,38 @@
+#include "training/state_on_host.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include "training/optimizer_state.h"
+
+namespace gpipe {
+
+void StateOnHost::fetch() {
+  const c10::NoGradGuard no_grad;
+  internal::for_each_state_tensor(
+      optimizer_, [&](const at::Tensor& parameter, at::Tensor& tensor) {
+        if (tensor.device() == parameter.device()) return;
+        at::Tensor there = tensor.to(parameter.device());
+        host_[there.unsafeGetTensorImpl()] = tensor;
+        tensor = std::move(there);
+      });
+}
+
+void StateOnHost::store() {
+  const c10::NoGradGuard no_grad;
+  internal::for_each_state_tensor(optimizer_, [&](const at::Tensor&,
+                                                  at::Tensor& tensor) {
+    if (tensor.is_cpu()) return;
+    const auto found = host_.find(tensor.unsafeGetTensorImpl());
+    at::Tensor host =
+        found != host_.end()
+            ? found->second
+            : at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type())
+                                            .pinned_memory(tensor.is_cuda()));
+    host.copy_(tensor);
+    tensor = std::move(host);
+  });
+  host_.clear();
+}
+
+}  // namespace gpipe
