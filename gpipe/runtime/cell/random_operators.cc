@@ -6,6 +6,7 @@
 #include <ATen/ops/_cudnn_init_dropout_state.h>
 #include <c10/core/Device.h>
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,9 @@
 
 namespace gpipe::internal {
 namespace {
+
+// Devices with the same index modulo this number share a lock.
+constexpr std::size_t kMostDevices = 64;
 
 // Returns the device on which an operator runs: that of its first tensor
 // argument, else its device argument, else the CPU.
@@ -98,8 +102,9 @@ class LendState : public c10::OperatorKernel {
     }
 
     // Workers of one device run one at a time here.
-    static std::mutex lending;
-    std::lock_guard<std::mutex> lock(lending);
+    static std::array<std::mutex, kMostDevices> lending;
+    std::lock_guard<std::mutex> lock(
+        lending[static_cast<std::size_t>(device.index()) % kMostDevices]);
     at::Generator shared = at::globalContext().defaultGenerator(device);
     const at::Tensor outer_state = shared.get_state();
     shared.set_state(own->get_state());
