@@ -30,6 +30,14 @@ TEST(Difference, NamesTheFirstActionThatDiffers) {
             "action 2 of rank 0 is 0F2 in mine and 0B0 in yours");
 }
 
+TEST(Difference, NamesACopyToTheHost) {
+  const Schedule plain = fill_drain(1, 2);
+  const Schedule offloaded =
+      with_offload(plain, [](int, int i) { return i == 1; });
+  EXPECT_EQ(difference(plain, offloaded),
+            "action 2 of rank 0 is 0B1 in mine and 0O1 in yours");
+}
+
 TEST(Difference, NamesAMissingAction) {
   const Schedule whole = fill_drain(2, 2);
   const Schedule forwards = select(whole, [](const Action& action) {
