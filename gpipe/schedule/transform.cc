@@ -167,6 +167,31 @@ Schedule with_offload(
   return schedule;
 }
 
+std::function<bool(int stage, int microbatch)> distant_cells(
+    const Schedule& schedule, int actions) {
+  std::set<CellKey> cells;
+  for (const auto& rank : schedule.ranks) {
+    std::map<CellKey, int>
+        graphs;  // the count of actions at which each is made
+    int count = 0;
+    for (const Action& action : rank) {
+      if (!is_compute(action.kind)) continue;
+      const auto graph = graphs.find(cell_of(action));
+      if (begins_backward(action) && graph != graphs.end() &&
+          count - graph->second >= actions) {
+        cells.insert(graph->first);
+      }
+      ++count;
+      const bool makes = action.kind == ActionKind::kForward ||
+                         action.kind == ActionKind::kRecompute;
+      if (makes) graphs[cell_of(action)] = count;
+    }
+  }
+  return [cells = std::move(cells)](int stage, int microbatch) {
+    return cells.count({stage, microbatch}) > 0;
+  };
+}
+
 Schedule select(const Schedule& schedule,
                 const std::function<bool(const Action&)>& keep) {
   Schedule result;

@@ -74,6 +74,13 @@ Schedule with_offload(
     Schedule schedule,
     const std::function<bool(int stage, int microbatch)>& which, int ahead = 1);
 
+// Returns a choice for with_offload(): true for the cells with at least
+// `actions` actions of computation of their rank between the forward (or the
+// recompute, if there is one) and the backward. For other cells both copies are
+// waited for, and little is gained.
+std::function<bool(int stage, int microbatch)> distant_cells(
+    const Schedule& schedule, int actions);
+
 // Returns the actions for which `keep` returns true, in their order. If only
 // one action of a block is kept, it becomes a single action.
 Schedule select(const Schedule& schedule,

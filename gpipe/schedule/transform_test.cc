@@ -272,6 +272,25 @@ TEST(WithOffload, AddsAPairForEachCellOfAnySchedule) {
   }
 }
 
+TEST(DistantCells, CountsTheActionsBetweenForwardAndBackward) {
+  // 1F0 and 1B0 have one action between them, 1F1 and 1B1 two, 1F2 and 1B2 one.
+  const auto chosen = [](const Schedule& schedule, int stage, int actions) {
+    const auto distant = distant_cells(schedule, actions);
+    std::vector<bool> result;
+    for (int i = 0; i < 3; ++i) result.push_back(distant(stage, i));
+    return result;
+  };
+  EXPECT_EQ(chosen(kWhole, 1, 1), (std::vector<bool>{true, true, true}));
+  EXPECT_EQ(chosen(kWhole, 1, 2), (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(chosen(kWhole, 1, 3), (std::vector<bool>{false, false, false}));
+  EXPECT_EQ(chosen(kWhole, 0, 0), (std::vector<bool>{false, false, false}));
+  // Copies do not count, and a recompute counts as the forward.
+  EXPECT_EQ(chosen(with_offload(kWhole, any_cell), 1, 2),
+            (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(chosen(with_recompute(kWhole, always), 1, 1),
+            (std::vector<bool>{false, false, false}));
+}
+
 TEST(Select, KeepsTheOrder) {
   const auto forwards = [](const Action& a) { return a.kind == F; };
   EXPECT_EQ(text(select(kWhole, forwards)), "1F0 1F1 1F2");
