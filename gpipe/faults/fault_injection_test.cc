@@ -208,7 +208,7 @@ TEST(FaultInjection, EveryPlaceOfEveryStepFailsOnceAndLeavesNothing) {
     }
   }
   print(by_site);
-  EXPECT_EQ(by_site.size(), 19u);
+  EXPECT_EQ(by_site.size(), 21u);
   if (!all_kinds) {
     for (const auto& [site, tally] : by_site) {
       for (const Thrown thrown : kThrown) {

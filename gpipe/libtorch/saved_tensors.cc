@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <typeinfo>
 #include <utility>
 
 namespace gpipe::internal {
@@ -37,8 +38,12 @@ class HookEngine : public torch::autograd::Engine {
   HookEngine() = default;
 };
 
-// Before main(), so that no backward runs in another engine.
+// Before main(), so that no backward runs in another engine. An engine that is
+// already there, such as that of LibTorch's Python bindings, stays.
 [[maybe_unused]] const bool installed = [] {
+  using torch::autograd::Engine;
+  const Engine& present = Engine::get_default_engine();
+  if (typeid(present) != typeid(Engine)) return false;
   torch::autograd::set_default_engine_stub(&HookEngine::instance);
   return true;
 }();
