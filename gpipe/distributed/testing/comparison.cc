@@ -161,6 +161,7 @@ std::vector<std::pair<std::string, Setting>> settings(
         }
         const bool offloads = all.size() % 2 == 1;
         if (offloads) {
+          setting.mode = Checkpoint::kNever;
           setting.schedule =
               with_offload(setting.schedule, [](int, int) { return true; });
         }

@@ -59,7 +59,7 @@ struct KeptTensors::Hook : torch::autograd::SavedVariableHooks {
 };
 
 KeptTensors::~KeptTensors() {
-  if (!loading_) return;
+  if (loading_.empty()) return;
   try {
     ready_.wait(c10::Device(c10::kCPU));
   } catch (...) {
@@ -124,14 +124,12 @@ void KeptTensors::offload(
 
 void KeptTensors::reload(HostCopier& copier, HostCopier::Times* times) {
   if (away_.empty()) return;
-  const std::vector<c10::Storage> storages =
-      copier.to_device(on_host_, &ready_, times);
-  loading_ = true;
+  loading_ = copier.to_device(on_host_, &ready_, times);
   for (std::size_t k = 0; k < away_.size(); ++k) {
     for (const std::weak_ptr<Slot>& each : away_[k]) {
       const std::shared_ptr<Slot> slot = each.lock();
       if (!slot) continue;
-      set_storage(slot->tensor, storages[k]);
+      set_storage(slot->tensor, loading_[k]);
       slot->place = Slot::Place::kDeviceAgain;
     }
   }
@@ -139,9 +137,9 @@ void KeptTensors::reload(HostCopier& copier, HostCopier::Times* times) {
 }
 
 void KeptTensors::before_backward() {
-  if (!loading_) return;
+  if (loading_.empty()) return;
   ready_.wait(device_);
-  loading_ = false;
+  loading_.clear();
   // The next copy into this buffer follows work of the current stream.
   on_host_ = HostCopier::OnHost();
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
@@ -72,7 +73,8 @@ class KeptTensors : public SavedTensorHooks {
   // The slots of each storage on the host, and the copies.
   std::vector<std::vector<std::weak_ptr<Slot>>> away_;
   HostCopier::OnHost on_host_;
-  bool loading_ = false;  // a copy back may run, until `ready_`
+  // The memory into which a copy back may run, until `ready_`.
+  std::vector<c10::Storage> loading_;
   Event ready_;
 };
 

@@ -89,9 +89,9 @@ class HostCopier {
 
   // Begins to copy back what to_host() has copied, into new memory that belongs
   // to the current stream of the device. Returns the storages in the order of
-  // to_host(). `ready`: the event after which they can be used. `on_host` must
-  // live until then. Blocks the host until the copies to the host are done.
-  // Throws c10::OutOfMemoryError if the device is full.
+  // to_host(). `ready`: the event after which they can be used. They and
+  // `on_host` must live until then. Blocks the host until the copies to the
+  // host are done. Throws c10::OutOfMemoryError if the device is full.
   std::vector<c10::Storage> to_device(const OnHost& on_host, Event* ready,
                                       Times* times);
 
