@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/meta.h"
+#include "gpipe/meta/ledger.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 #include "gpipe/system_tests/options.h"
@@ -129,6 +131,35 @@ TEST_F(OffloadMemory, OfADeviceIsAsTheSimulatorSays) {
     std::cout << ahead << ": measured " << measured / kN << " n, predicted "
               << predicted / kN << " n, without offload " << without / kN
               << " n\n";
+  }
+}
+
+// Returns the peak of a dry run of one partition, above the bytes before it.
+int64_t peak_of_dry_run(const Schedule& schedule) {
+  const auto numbers = torch::dtype(torch::kDouble).device(torch::kMeta);
+  GPipe one = [] {
+    const MetaGuard meta;
+    nn::Sequential model(nn::Linear(kColumns, kColumns));
+    for (int k = 0; k < kTanhs; ++k) model->push_back(nn::Tanh());
+    model->to(torch::kDouble);
+    return GPipe(model, GPipeOptions({1 + kTanhs})
+                            .devices({torch::Device(torch::kMeta)})
+                            .checkpoint(Checkpoint::kNever));
+  }();
+  const Tensor x = torch::empty({kMicrobatches * kRows, kColumns}, numbers);
+  const MetaLedger ledger;
+  one->train_step(x, x, mean_square, schedule);
+  return ledger.peak_bytes();
+}
+
+TEST_F(OffloadMemory, OfADryRunIsThatOfADevice) {
+  GPipe one = pipeline(1);
+  const Schedule plain = fill_drain(1, kMicrobatches);
+  const int64_t device = peak(one, plain), dry = peak_of_dry_run(plain);
+  for (const int ahead : {0, 1, 2, 4}) {
+    const Schedule schedule = offloaded(plain, ahead);
+    EXPECT_EQ(device - peak(one, schedule), dry - peak_of_dry_run(schedule))
+        << ahead;
   }
 }
 

@@ -88,9 +88,9 @@ class Cell {
   void check_finite(bool check) { check_finite_ = check; }
 
   // Makes offload() and reload() available. Call before forward(), for a
-  // partition on a device with streams. `leaves`: for each boundary tensor and
-  // then each skip tensor that the cell outputs, whether it goes to another
-  // device; boundary tensors share the first entry.
+  // partition on a device with memory of its own. `leaves`: for each boundary
+  // tensor and then each skip tensor that the cell outputs, whether it goes to
+  // another device; boundary tensors share the first entry.
   void enable_offload(std::vector<bool> leaves) {
     offloads_ = true;
     output_leaves_ = std::move(leaves);

@@ -15,8 +15,12 @@ namespace {
 
 // Returns whether the memory of `tensor` can be replaced by a copy of it.
 bool can_leave(const at::Tensor& tensor, const c10::Device& device) {
-  return tensor.defined() && tensor.device() == device &&
-         tensor.layout() == at::kStrided && !tensor.is_nested() &&
+  if (!tensor.defined()) return false;
+  // The meta device may have no index, and its tensors may have one.
+  const c10::Device where = tensor.device();
+  const bool is_there =
+      where == device || (where.is_meta() && device.is_meta());
+  return is_there && tensor.layout() == at::kStrided && !tensor.is_nested() &&
          tensor.has_storage() && tensor.storage().nbytes() > 0;
 }
 

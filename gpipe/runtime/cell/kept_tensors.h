@@ -29,7 +29,7 @@ namespace gpipe::internal {
 // tensors while the worker waits for a backward.
 class KeptTensors : public SavedTensorHooks {
  public:
-  // `device`: where the cell computes; one with streams.
+  // `device`: where the cell computes; one with memory of its own.
   explicit KeptTensors(c10::Device device) : device_(device) {}
   // Blocks the host while a copy back runs.
   ~KeptTensors() override;

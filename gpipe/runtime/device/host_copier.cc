@@ -38,6 +38,8 @@ void wait_on_host(const Event& event) { event.wait(c10::Device(c10::kCPU)); }
 
 }  // namespace
 
+bool has_own_memory(const c10::Device& device) { return !device.is_cpu(); }
+
 HostBuffers::Buffer HostBuffers::take(const std::shared_ptr<HostBuffers>& self,
                                       std::size_t bytes) {
   {
@@ -73,9 +75,28 @@ HostCopier::HostCopier(c10::Device device)
       buffers_(
           std::make_shared<HostBuffers>(device.is_cuda() || device.is_xpu())) {}
 
-c10::Stream HostCopier::stream(std::optional<c10::Stream>& stream) {
+std::optional<c10::Stream> HostCopier::stream(
+    std::optional<c10::Stream>& stream) {
   if (!stream) stream = new_stream(device_);
-  return *stream;
+  return stream;
+}
+
+void HostCopier::copy_to_host(const OnHost& to) {
+  if (device_.is_meta()) return;
+  for (std::size_t k = 0; k < reading_.size(); ++k) {
+    part(to.buffer_.bytes(), to.offsets_[k], to.sizes_[k])
+        .copy_(bytes_of(reading_[k]), /*non_blocking=*/true);
+  }
+}
+
+void HostCopier::copy_to_device(const OnHost& from,
+                                const std::vector<c10::Storage>& storages) {
+  if (device_.is_meta()) return;
+  for (std::size_t k = 0; k < storages.size(); ++k) {
+    bytes_of(storages[k])
+        .copy_(part(from.buffer_.bytes(), from.offsets_[k], from.sizes_[k]),
+               /*non_blocking=*/true);
+  }
 }
 
 HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
@@ -88,22 +109,19 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
     result.sizes_.push_back(storage.nbytes());
     total += (storage.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
-  result.buffer_ = HostBuffers::take(buffers_, total);
+  if (!device_.is_meta()) result.buffer_ = HostBuffers::take(buffers_, total);
   const Event made = Event::record(device_);
   const StreamScope on_copy_stream(stream(to_host_));
   made.wait(device_);
   if (times) times->start = Stamp::now(device_);
   reading_ = std::move(storages);
   try {
-    for (std::size_t k = 0; k < reading_.size(); ++k) {
-      part(result.buffer_.bytes(), result.offsets_[k], result.sizes_[k])
-          .copy_(bytes_of(reading_[k]), /*non_blocking=*/true);
-    }
+    copy_to_host(result);
     if (times) times->end = Stamp::now(device_);
     copied_ = Event::record(device_);
   } catch (...) {
     // The copies that have begun still use the buffer, which is given back now.
-    to_host_->synchronize();
+    if (to_host_) to_host_->synchronize();
     throw;
   }
   return result;
@@ -123,16 +141,11 @@ std::vector<c10::Storage> HostCopier::to_device(const OnHost& on_host,
   free.wait(device_);
   if (times) times->start = Stamp::now(device_);
   try {
-    for (std::size_t k = 0; k < storages.size(); ++k) {
-      bytes_of(storages[k])
-          .copy_(part(on_host.buffer_.bytes(), on_host.offsets_[k],
-                      on_host.sizes_[k]),
-                 /*non_blocking=*/true);
-    }
+    copy_to_device(on_host, storages);
     if (times) times->end = Stamp::now(device_);
     *ready = Event::record(device_);
   } catch (...) {
-    from_host_->synchronize();
+    if (from_host_) from_host_->synchronize();
     throw;
   }
   return storages;

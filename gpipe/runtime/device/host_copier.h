@@ -54,6 +54,11 @@ class HostBuffers {
   std::multimap<std::size_t, at::Tensor> unused_;  // by size
 };
 
+// Returns whether `device` has memory apart from the host's, so that a copy to
+// the host frees some. True for accelerators. True also for the meta device,
+// where a dry run counts the memory: nothing is copied there.
+bool has_own_memory(const c10::Device& device);
+
 // The copies between one partition's device and the host. Used by the
 // partition's worker only.
 //
@@ -62,7 +67,7 @@ class HostBuffers {
 // host that runs ahead of the device does not make the device hold more.
 class HostCopier {
  public:
-  // `device`: may be one without streams; then no other function may be called.
+  // `device`: if it has no memory of its own, only finish() may be called.
   explicit HostCopier(c10::Device device);
 
   // The times of a copy, on its stream.
@@ -100,7 +105,11 @@ class HostCopier {
   void finish();
 
  private:
-  c10::Stream stream(std::optional<c10::Stream>& stream);
+  std::optional<c10::Stream> stream(std::optional<c10::Stream>& stream);
+  // Begin the copies of all storages, on the current stream.
+  void copy_to_host(const OnHost& to);
+  void copy_to_device(const OnHost& from,
+                      const std::vector<c10::Storage>& storages);
 
   const c10::Device device_;
   std::shared_ptr<HostBuffers> buffers_;

@@ -147,7 +147,7 @@ void BackwardPass::copy_kept(const Action& action, CopyLog* log) {
   const bool away = action.kind == ActionKind::kOffload;
   const PhaseScope phase(phase_of(action.kind), i);
   fault_point(away ? "offload" : "reload", j, i);
-  if (!has_streams(stages_.partitions[j].device)) return;
+  if (!has_own_memory(stages_.partitions[j].device)) return;
   const c10::AutoGradMode no_graph(false);
   HostCopier::Times times;
   Cell& cell = step_.cells[j][i];

@@ -83,8 +83,7 @@ class BackwardPass : public Actor {
     std::vector<Event> skip_ready;
   };
 
-  // Begins the copy of an O or L. On a device without streams, such as the CPU,
-  // there is nothing to copy.
+  // Begins the copy of an O or L. On the CPU there is nothing to copy.
   void copy_kept(const Action& action, CopyLog* log);
   // Runs the backward of cell (i, j) that `action` asks for, and returns the
   // gradients of its inputs. Throws whatever the nodes of the graph throw, and

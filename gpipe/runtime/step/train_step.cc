@@ -16,6 +16,7 @@
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/output_rows.h"
 #include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/placement.h"
@@ -241,7 +242,7 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
   for (const auto& [stage, microbatch] :
        cells_with(schedule_, ActionKind::kOffload)) {
     const Partition& partition = stages_.partitions[stage];
-    if (partition.remote || !has_streams(partition.device)) continue;
+    if (partition.remote || !has_own_memory(partition.device)) continue;
     step_->cells[stage][microbatch].enable_offload(
         leaves_device(stages_, stage));
   }
