@@ -54,8 +54,9 @@ SavedTensorScope::SavedTensorScope(SavedTensorHooks* source)
     : outer_(current_hooks), outer_node_(current_node) {
   TORCH_CHECK(
       &torch::autograd::Engine::get_default_engine() == &HookEngine::instance(),
-      "another autograd engine has replaced gpipe's, so that tensors "
-      "that autograd saves cannot be recomputed; do not call "
+      "another autograd engine runs in this program than gpipe's, so that "
+      "tensors that autograd saves cannot be recomputed or copied to the "
+      "host; do not call "
       "set_default_engine_stub(), and do not load LibTorch's Python "
       "bindings into this program");
   current_hooks = source;

@@ -2,6 +2,7 @@
 // their backward, and back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/checkpoint.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/system_tests/options.h"
@@ -191,6 +193,45 @@ TEST_F(Offload, LeavesWhatLayersHold) {
   const Offloading with{with_offload(plain, everything)};
   EXPECT_EQ(difference(state_after(with, model), without), "");
   EXPECT_TRUE(held.cpu().equal(before));
+}
+
+// A function with a backward of its own, which needs a tensor that is neither
+// input nor output.
+struct Cube : torch::autograd::Function<Cube> {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& x) {
+    context->save_for_backward({x * x * 3});
+    return x * x * x;
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list grads) {
+    return {grads[0] * context->get_saved_variables()[0]};
+  }
+};
+
+TEST_F(Offload, OfRecomputedAndCustomFunctionsHasTheBitsOfTheStepWithoutIt) {
+  const auto make = [] {
+    nn::Sequential layers(nn::Linear(4, 4), Lambda([](Tensor x) {
+                            return checkpoint(
+                                [](const Tensor& y) {
+                                  return torch::dropout(y.exp().sin(), 0.3,
+                                                        /*train=*/true);
+                                },
+                                x);
+                          }),
+                          Lambda([](Tensor x) { return Cube::apply(x); }),
+                          nn::Linear(4, 2));
+    layers->to(torch::kDouble);
+    return layers;
+  };
+  const Model model{make, {4}, {2}};
+  for (const char* const name : {"1f1b", "zb-h1"}) {
+    const Schedule plain = named_schedule(name, 2, 5, 1);
+    const StepState without = state_after({plain}, model);
+    const Offloading with{with_offload(plain, everything)};
+    EXPECT_EQ(difference(state_after(with, model), without), "") << name;
+  }
 }
 
 // LibTorch does not check saved tensors with hooks, so gpipe does.
