@@ -67,6 +67,9 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // In training mode, if the schedule has no recompute actions, those of
   // checkpoint() are added (use kNever to run the schedule unchanged). A
   // schedule without backwards only computes losses, without a graph.
+  // O and L actions (with_offload()) copy what the chosen cells keep for their
+  // backward to the host and back, if the partition is on an accelerator. They
+  // change no bit. Cells that checkpoint() recomputes are not offloaded.
   //
   // Gradients are added to `.grad` of the parameters (and of an input that
   // requires grad) and hooks are called once, after the last action. If the

@@ -97,6 +97,16 @@ std::string link_text(int from, int to) {
          std::to_string(to);
 }
 
+std::string step_text(const gpipe::CriticalStep& step) {
+  if (step.is_transfer()) return link_text(step.from, step.to);
+  if (gpipe::is_compute(step.action.kind)) {
+    return "stage " + std::to_string(step.action.stage);
+  }
+  const bool away = step.action.kind == gpipe::ActionKind::kOffload;
+  return std::string(away ? "copies to" : "copies from") +
+         " the host of rank " + std::to_string(step.from);
+}
+
 std::string more_text(std::size_t all) {
   return all > kMost ? "  ... and " + std::to_string(all - kMost) + " more\n"
                      : "";
@@ -105,10 +115,7 @@ std::string more_text(std::size_t all) {
 void print_critical_path(const Timeline& timeline) {
   std::map<std::string, double> parts;
   for (const gpipe::CriticalStep& step : gpipe::critical_path(timeline)) {
-    const std::string name = step.is_transfer()
-                                 ? link_text(step.from, step.to)
-                                 : "stage " + std::to_string(step.action.stage);
-    parts[name] += step.end - step.start;
+    parts[step_text(step)] += step.end - step.start;
   }
   std::vector<std::pair<double, std::string>> sorted;
   for (const auto& [name, seconds] : parts) sorted.emplace_back(-seconds, name);

@@ -38,6 +38,14 @@ DEFINE_string(recompute, "none",
 DEFINE_string(recompute_placement, "before_backward",
               "When to recompute: before_backward, with_backward (after the "
               "gradient has arrived) or ahead (earlier, if there is time).");
+DEFINE_string(offload, "none",
+              "Cells (stage and micro-batch) that are offloaded: what they "
+              "keep for the backward goes to the host in the meantime. none, "
+              "all, or distant: with more than --offload_ahead other actions "
+              "of the rank between forward and backward.");
+DEFINE_int32(offload_ahead, 1,
+             "With --offload: the number of actions before the backward at "
+             "which the copy back begins.");
 
 DEFINE_string(forward, "1", "Seconds of a forward, see above.");
 DEFINE_string(backward, "2", "Seconds of a backward that is not split.");
@@ -68,6 +76,12 @@ DEFINE_string(input_mib, "",
 DEFINE_string(weight_activation_mib, "",
               "The part of --activation_mib that is kept from backward-input "
               "to backward-weight. '': all.");
+DEFINE_string(offload_mib, "",
+              "The part of --activation_mib that --offload copies to the host. "
+              "'': all.");
+DEFINE_double(host_bandwidth_gb, 0,
+              "Bandwidth of the copies of a rank to its host, and of those "
+              "back, in 10^9 bytes per second. 0: unlimited.");
 
 namespace {
 
@@ -204,6 +218,26 @@ Schedule recomputing(const Schedule& schedule) {
       placement->second);
 }
 
+// Returns `schedule` with the copies to the host that --offload asks for.
+Schedule offloading(const Schedule& schedule) {
+  if (FLAGS_offload == "none") return schedule;
+  if (FLAGS_offload_ahead < 0) {
+    refuse("--offload_ahead is ", FLAGS_offload_ahead,
+           ", but it is a number of actions, 0 or more");
+  }
+  if (FLAGS_offload == "all") {
+    return gpipe::with_offload(
+        schedule, [](int, int) { return true; }, FLAGS_offload_ahead);
+  }
+  if (FLAGS_offload != "distant") {
+    refuse("--offload is '", FLAGS_offload,
+           "', but must be none, all or distant");
+  }
+  return gpipe::with_offload(
+      schedule, gpipe::distant_cells(schedule, FLAGS_offload_ahead + 1),
+      FLAGS_offload_ahead);
+}
+
 // Returns the best schedule that a search finds for the costs and the number of
 // stages in the flags, with --placement.
 Schedule automatic() {
@@ -268,20 +302,29 @@ gpipe::Costs costs_of(const Schedule& schedule) {
   costs.input_bytes = bytes("input_mib", FLAGS_input_mib, Share::kOfStage);
   costs.weight_activation_bytes = bytes(
       "weight_activation_mib", FLAGS_weight_activation_mib, Share::kOfRank);
+  costs.offload_bytes = bytes("offload_mib", FLAGS_offload_mib, Share::kOfRank);
+  costs.host_bandwidth = FLAGS_host_bandwidth_gb * 1e9;
   // Without backwards, nothing is kept for them.
   if (is_forward_only(schedule) && !costs.activation_bytes.empty()) {
     costs.activation_bytes.assign(costs.forward.size(), 0);
+    costs.offload_bytes.clear();
   }
   if (costs.bandwidth > 0 && costs.boundary_bytes.empty()) {
     refuse("--bandwidth_gb needs --boundary_mib, the size of what is sent");
+  }
+  if (costs.host_bandwidth > 0 && costs.activation_bytes.empty() &&
+      costs.offload_bytes.empty()) {
+    refuse(
+        "--host_bandwidth_gb needs --activation_mib, the size of what is "
+        "copied");
   }
   return costs;
 }
 
 Schedule make_schedule(const std::string& name) {
-  if (name == kAutomatic && FLAGS_csv.empty()) return automatic();
-  Schedule schedule =
-      recomputing(FLAGS_csv.empty() ? named(name) : from_file(FLAGS_csv));
+  if (name == kAutomatic && FLAGS_csv.empty()) return offloading(automatic());
+  const Schedule schedule = offloading(
+      recomputing(FLAGS_csv.empty() ? named(name) : from_file(FLAGS_csv)));
   gpipe::validate(schedule);
   return schedule;
 }

@@ -72,6 +72,28 @@ std::string of_links(const Timeline& timeline) {
   return table(rows);
 }
 
+// Returns a row per rank and direction with copies to or from its host.
+std::string of_hosts(const Timeline& timeline) {
+  Rows rows{{"", "copies", "time"}};
+  for (std::size_t r = 0; r < timeline.host_copies.size(); ++r) {
+    for (const ActionKind kind : {ActionKind::kOffload, ActionKind::kReload}) {
+      int count = 0;
+      double seconds = 0;
+      for (const HostCopy& each : timeline.host_copies[r]) {
+        if (each.action.kind != kind) continue;
+        ++count;
+        seconds += each.end - each.start;
+      }
+      if (count == 0) continue;
+      rows.push_back(
+          {"rank " + std::to_string(timeline.first_rank + static_cast<int>(r)) +
+               (kind == ActionKind::kOffload ? " to host" : " from host"),
+           std::to_string(count), seconds_text(seconds)});
+    }
+  }
+  return table(rows);
+}
+
 }  // namespace
 
 std::string timeline_summary(const Timeline& timeline) {
@@ -83,6 +105,9 @@ std::string timeline_summary(const Timeline& timeline) {
                      to_text(idle_parts(timeline), timeline.first_rank);
   if (!timeline.transfers.empty()) {
     text += "transfers:\n" + of_links(timeline);
+  }
+  if (!timeline.host_copies.empty()) {
+    text += "copies to and from the host:\n" + of_hosts(timeline);
   }
   return text;
 }

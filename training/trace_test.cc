@@ -71,6 +71,18 @@ TEST(TraceTest, WhatIsNotKnownIsLeftOut) {
   EXPECT_EQ(text.find("memory"), std::string::npos);
 }
 
+TEST(TraceTest, CopiesToAndFromTheHostAreATable) {
+  Timeline timeline = example();
+  const Action away{0, ActionKind::kOffload, 0},
+      back{0, ActionKind::kReload, 0};
+  timeline.host_copies = {{}, {{away, 1, 5, 5.5}, {back, 1, 6, 7}}};
+  EXPECT_THAT(timeline_summary(timeline),
+              HasSubstr("copies to and from the host:\n"
+                        "                    copies    time\n"
+                        "  rank 1 to host         1  500 ms\n"
+                        "  rank 1 from host       1     1 s\n"));
+}
+
 TEST(TraceTest, OneRankOfSeveralProcessesHasItsOwnNumber) {
   Timeline timeline = timeline_of({{{{1, ActionKind::kForward, 0}, 3, 4}}});
   timeline.first_rank = 1;

@@ -38,7 +38,9 @@ Phase phase_of(const std::string& site) {
       {"layer's backward", Phase::kBackward},
       {"weight gradient", Phase::kBackward},
       {"gradient sum", Phase::kBackward},
-      {"gradient copy-out", Phase::kBackward}};
+      {"gradient copy-out", Phase::kBackward},
+      {"offload", Phase::kOffload},
+      {"reload", Phase::kReload}};
   const auto found = kPhases.find(site);
   if (found != kPhases.end()) return found->second;
   return is_recomputing()     ? Phase::kRecomputing

@@ -101,7 +101,8 @@ std::string Setting::describe() const {
   return (schedule.empty() ? "forward and backward" : schedule) + ", " +
          std::to_string(ranks) + " x " + std::to_string(stages_per_rank) +
          " partitions, " + std::to_string(microbatches) + " micro-batches, " +
-         to_string(mode) + (deferred_batch_norm ? ", deferred BatchNorm" : "");
+         to_string(mode) + (deferred_batch_norm ? ", deferred BatchNorm" : "") +
+         (offload ? ", offload" : "");
 }
 
 std::vector<Setting> settings(const std::vector<std::string>& schedules) {
@@ -133,6 +134,7 @@ std::vector<Setting> settings(const std::vector<std::string>& schedules) {
             setting.microbatches = microbatches;
             setting.mode = mode;
             setting.deferred_batch_norm = all.size() % 2 == 1;
+            setting.offload = !schedule.empty() && microbatches % 3 == 2;
             all.push_back(setting);
           }
         }
@@ -150,6 +152,9 @@ Trial::Trial(const Setting& setting) : setting_(setting) {
     schedule_ = named_schedule(setting.schedule, setting.ranks,
                                setting.microbatches, setting.stages_per_rank);
     placement = testing::placement_of(*schedule_);
+    if (setting.offload) {
+      schedule_ = with_offload(*schedule_, [](int, int) { return true; });
+    }
   }
   torch::manual_seed(1);
   const auto balance = testing::cut(kLayers, stages);

@@ -24,6 +24,8 @@ struct Setting {
   int microbatches = 1;
   Checkpoint mode = Checkpoint::kNever;
   bool deferred_batch_norm = false;
+  // Whether the schedule copies what cells keep for their backward to the host.
+  bool offload = false;
   // See GPipeOptions. All operations of a step then have a fixed order.
   bool one_at_a_time = false;
 
@@ -32,8 +34,9 @@ struct Setting {
 };
 
 // Returns settings with `schedules`, 1 to 4 partitions, one or two stages per
-// rank, 1, 2, 3 and 5 micro-batches, and all checkpoint modes. Sizes that a
-// schedule does not support are left out.
+// rank, 1, 2, 3 and 5 micro-batches, and all checkpoint modes. With 2 and 5
+// micro-batches, schedules offload. Sizes that a schedule does not support are
+// left out.
 std::vector<Setting> settings(const std::vector<std::string>& schedules);
 
 // Defects in the state after a failed step.

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <typeinfo>
 #include <utility>
 
 namespace gpipe::internal {
@@ -37,8 +38,12 @@ class HookEngine : public torch::autograd::Engine {
   HookEngine() = default;
 };
 
-// Before main(), so that no backward runs in another engine.
+// Before main(), so that no backward runs in another engine. An engine that is
+// already there, such as that of LibTorch's Python bindings, stays.
 [[maybe_unused]] const bool installed = [] {
+  using torch::autograd::Engine;
+  const Engine& present = Engine::get_default_engine();
+  if (typeid(present) != typeid(Engine)) return false;
   torch::autograd::set_default_engine_stub(&HookEngine::instance);
   return true;
 }();
@@ -49,8 +54,9 @@ SavedTensorScope::SavedTensorScope(SavedTensorHooks* source)
     : outer_(current_hooks), outer_node_(current_node) {
   TORCH_CHECK(
       &torch::autograd::Engine::get_default_engine() == &HookEngine::instance(),
-      "another autograd engine has replaced gpipe's, so that tensors "
-      "that autograd saves cannot be recomputed; do not call "
+      "another autograd engine runs in this program than gpipe's, so that "
+      "tensors that autograd saves cannot be recomputed or copied to the "
+      "host; do not call "
       "set_default_engine_stub(), and do not load LibTorch's Python "
       "bindings into this program");
   current_hooks = source;

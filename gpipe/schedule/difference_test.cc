@@ -37,6 +37,14 @@ TEST(Difference, NamesAnActionThatIsFusedInOneOnly) {
             "action 1 of rank 0 is 0B0 in mine and 0B0 + next in yours");
 }
 
+TEST(Difference, NamesACopyToTheHost) {
+  const Schedule plain = fill_drain(1, 2);
+  const Schedule offloaded =
+      with_offload(plain, [](int, int i) { return i == 1; });
+  EXPECT_EQ(difference(plain, offloaded),
+            "action 2 of rank 0 is 0B1 in mine and 0O1 in yours");
+}
+
 TEST(Difference, NamesAMissingAction) {
   const Schedule whole = fill_drain(2, 2);
   const Schedule forwards = select(whole, [](const Action& action) {

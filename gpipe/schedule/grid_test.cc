@@ -55,6 +55,13 @@ TEST(ToGrid, LetsALateRecomputeWaitForTheGradient) {
             "rank 1  .   1F0 1B0 .\n");
 }
 
+TEST(ToGrid, ShowsCopiesToAndFromTheHost) {
+  EXPECT_EQ(grid_of("0F0,0O0,0F1,0L0,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
+            "tick    0   1   2   3   4   5\n"
+            "rank 0  0F0 0O0 0F1 0L0 0B0 0B1\n"
+            "rank 1  .   1F0 1B0 1F1 1B1 .\n");
+}
+
 TEST(ToGrid, MarksWhereRanksGetStuck) {
   EXPECT_EQ(grid_of("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n"),
             "tick    0   1    2    3\n"

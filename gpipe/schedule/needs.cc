@@ -21,12 +21,20 @@ Needs needs(const Action& action) {
     case ActionKind::kBackwardInput:
       needs.add(stage, ActionKind::kForward, i);
       needs.add(stage, ActionKind::kRecompute, i);
+      needs.add(stage, ActionKind::kReload, i);
       if (!has_after) break;
       needs.add(stage + 1, ActionKind::kBackward, i);
       needs.add(stage + 1, ActionKind::kBackwardInput, i);
       break;
     case ActionKind::kBackwardWeight:
       needs.add(stage, ActionKind::kBackwardInput, i);
+      break;
+    case ActionKind::kOffload:
+      needs.add(stage, ActionKind::kForward, i);
+      needs.add(stage, ActionKind::kRecompute, i);
+      break;
+    case ActionKind::kReload:
+      needs.add(stage, ActionKind::kOffload, i);
       break;
   }
   return needs;

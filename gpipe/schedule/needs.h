@@ -8,7 +8,7 @@
 
 namespace gpipe::internal {
 
-// A list of at most 4 actions that uses no heap memory. Loops over schedules
+// A list of at most 5 actions that uses no heap memory. Loops over schedules
 // with millions of actions make one for each action.
 class Needs {
  public:
@@ -19,7 +19,7 @@ class Needs {
   const Action* end() const { return actions_.data() + size_; }
 
  private:
-  std::array<Action, 4> actions_;
+  std::array<Action, 5> actions_;
   std::size_t size_ = 0;
 };
 
@@ -28,7 +28,9 @@ class Needs {
 //
 //   F     F of the previous stage
 //   R     F of the same stage
-//   B, I  F and R of the same stage, B or I of the next stage
+//   O     F and R of the same stage
+//   L     O of the same stage
+//   B, I  F, R and L of the same stage, B or I of the next stage
 //   W     I of the same stage
 //
 // Each action of a block (Action::fused_with_next) also waits for what the

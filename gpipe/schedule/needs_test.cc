@@ -23,10 +23,12 @@ TEST(NeedsTest, AreOfTheNeighboursAndItsOwn) {
   EXPECT_THAT(texts({3, ActionKind::kForward, 5}), ElementsAre("2F5"));
   EXPECT_THAT(texts({3, ActionKind::kRecompute, 5}), ElementsAre("3F5"));
   EXPECT_THAT(texts({3, ActionKind::kBackward, 5}),
-              ElementsAre("3F5", "3R5", "4B5", "4I5"));
+              ElementsAre("3F5", "3R5", "3L5", "4B5", "4I5"));
   EXPECT_THAT(texts({3, ActionKind::kBackwardInput, 5}),
-              ElementsAre("3F5", "3R5", "4B5", "4I5"));
+              ElementsAre("3F5", "3R5", "3L5", "4B5", "4I5"));
   EXPECT_THAT(texts({3, ActionKind::kBackwardWeight, 5}), ElementsAre("3I5"));
+  EXPECT_THAT(texts({3, ActionKind::kOffload, 5}), ElementsAre("3F5", "3R5"));
+  EXPECT_THAT(texts({3, ActionKind::kReload, 5}), ElementsAre("3O5"));
 }
 
 // validate_fuzz found an overflow here, for a schedule that is refused later.
@@ -35,7 +37,7 @@ TEST(NeedsTest, HaveNoNeighboursBeyondTheNumbers) {
   constexpr int kLeast = std::numeric_limits<int>::min();
   const std::string most = std::to_string(kMost);
   EXPECT_THAT(texts({kMost, ActionKind::kBackward, 0}),
-              ElementsAre(most + "F0", most + "R0"));
+              ElementsAre(most + "F0", most + "R0", most + "L0"));
   EXPECT_THAT(texts({kLeast, ActionKind::kForward, 0}), IsEmpty());
 }
 

@@ -13,7 +13,6 @@
 namespace gpipe {
 namespace {
 
-constexpr std::size_t kKinds = 5;
 constexpr int kNobody = -1;
 
 // A simulation of a schedule in which every action takes one tick.
@@ -106,7 +105,7 @@ class Run {
   }
 
   const Schedule& schedule_;
-  std::unordered_map<uint64_t, std::array<Slot, kKinds>> cells_;
+  std::unordered_map<uint64_t, std::array<Slot, internal::kActionKinds>> cells_;
   std::vector<int> runnable_, next_waiting_;
   std::vector<std::vector<int64_t>> ticks_;
 };

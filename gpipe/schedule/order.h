@@ -9,11 +9,11 @@
 namespace gpipe {
 
 // Returns the tick result[r][k] at which action k of rank r starts. Every
-// action takes one tick of a common clock and starts as early as it can: after
-// the previous action of its rank and after all actions that it needs
-// (needs.h). A needed action that is not in the schedule counts as done. A
-// block (Action::fused_with_next) starts when the needs of all its actions are
-// done, and its actions have consecutive ticks.
+// action, also O and L, takes one tick of a common clock and starts as early as
+// it can: after the previous action of its rank and after all actions that it
+// needs (needs.h). A needed action that is not in the schedule counts as done.
+// A block (Action::fused_with_next) starts when the needs of all its actions
+// are done, and its actions have consecutive ticks.
 //
 // If rank r gets stuck, result[r] is shorter than ranks[r]: the action
 // ranks[r][result[r].size()] can never start, or it begins a block that can

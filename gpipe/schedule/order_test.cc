@@ -37,9 +37,17 @@ TEST(StartTicks, DoesNotWaitForWhatIsEarlierInTheBlock) {
               ElementsAre(ElementsAre(0)));
 }
 
+TEST(StartTicks, CountsATickForEachCopyToAndFromTheHost) {
+  EXPECT_THAT(start_ticks(parse_schedule("0F0,0O0,0L0,0B0\n1F0,1B0\n")),
+              ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(1, 2)));
+}
+
 TEST(StartTicks, EndsWhereARankGetsStuck) {
   EXPECT_THAT(start_ticks(parse_schedule("0F0,0B0\n1B0,1F0\n\n2F0\n")),
               ElementsAre(ElementsAre(0), IsEmpty(), IsEmpty(), IsEmpty()));
+  // A copy back waits for the copy to the host, and the backward for both.
+  EXPECT_THAT(start_ticks(parse_schedule("0F0,0L0,0O0\n1F0,1B0,1O0,1L0\n")),
+              ElementsAre(ElementsAre(0), ElementsAre(1)));
 }
 
 TEST(StartTicks, WaitsForTheFirstOfEqualActions) {

@@ -2,6 +2,7 @@
 // Does not depend on LibTorch.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,20 @@ enum class ActionKind {
   kBackwardInput,   // I: the part that gives the gradients of the stage's input
   kBackwardWeight,  // W: the part that gives the gradients of the parameters
   kRecompute,       // R: repeats the forward of a checkpointed micro-batch
+  kOffload,         // O: copies what is kept for the backward to the host
+  kReload,          // L: copies it back to the device
 };
+
+// Returns whether `kind` is computation. O and L are copies, which run beside
+// the computation of their rank.
+constexpr bool is_compute(ActionKind kind) {
+  return kind != ActionKind::kOffload && kind != ActionKind::kReload;
+}
+
+namespace internal {
+// The number of kinds, for tables with an entry per kind.
+inline constexpr std::size_t kActionKinds = 7;
+}  // namespace internal
 
 // One entry of a schedule: one kind of work for one micro-batch on one stage.
 struct Action {
@@ -42,8 +56,9 @@ struct Action {
 std::string to_string(const Action& action);
 
 // The actions of all ranks: `ranks[r]` lists those of rank r, which runs them
-// one after the other. An action waits for the actions that it needs (needs.h).
-// Ranks synchronize in no other way.
+// one after the other. O and L only begin a copy at their place in the list;
+// the rank goes on beside the copy. An action waits for the actions that it
+// needs (needs.h). Ranks synchronize in no other way.
 struct Schedule {
   std::vector<std::vector<Action>> ranks;
 };

@@ -16,13 +16,17 @@ namespace {
 
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
 
-constexpr std::array<std::pair<std::string_view, ActionKind>, 5> kKinds = {{
-    {"F", ActionKind::kForward},
-    {"B", ActionKind::kBackward},
-    {"I", ActionKind::kBackwardInput},
-    {"W", ActionKind::kBackwardWeight},
-    {"R", ActionKind::kRecompute},
-}};
+constexpr std::array<std::pair<std::string_view, ActionKind>,
+                     internal::kActionKinds>
+    kKinds = {{
+        {"F", ActionKind::kForward},
+        {"B", ActionKind::kBackward},
+        {"I", ActionKind::kBackwardInput},
+        {"W", ActionKind::kBackwardWeight},
+        {"R", ActionKind::kRecompute},
+        {"O", ActionKind::kOffload},
+        {"L", ActionKind::kReload},
+    }};
 
 constexpr std::array<std::string_view, 7> kNotComputation = {
     "SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
@@ -119,7 +123,7 @@ class Line {
       at_ += name.size();
       return kind;
     }
-    std::string expected = "F, B, I, W or R";
+    std::string expected = "F, B, I, W, R, O or L";
     if (std::count(kNotComputation.begin(), kNotComputation.end(), letters)) {
       expected +=
           " (a schedule lists only computation, and communication follows "

@@ -14,8 +14,9 @@ namespace gpipe {
 //   0F0,0F1,0B0,(0F2;1B1)OVERLAP_F_B,(0R2;0B2)
 //
 // A cell is an action, or the actions of one block in parentheses. OVERLAP_F_B
-// follows a block of a forward and a backward (B or I), as in torch. Recomputes
-// and other blocks are an extension, which torch does not read.
+// follows a block of a forward and a backward (B or I), as in torch.
+// Recomputes, O, L and other blocks are an extension, which torch does not
+// read.
 //
 // Accepts any schedule. But parse_schedule() cannot read a schedule without
 // ranks, with negative numbers, or in which the last action of a rank has

@@ -35,8 +35,10 @@ TEST(ToCsv, WritesAllKinds) {
                                {0, ActionKind::kBackward, 1},
                                {0, ActionKind::kBackwardInput, 2},
                                {0, ActionKind::kBackwardWeight, 3},
-                               {0, ActionKind::kRecompute, 4}}}};
-  EXPECT_EQ(to_csv(schedule), "10F11,0B1,0I2,0W3,0R4\n");
+                               {0, ActionKind::kRecompute, 4},
+                               {12, ActionKind::kOffload, 5},
+                               {0, ActionKind::kReload, 16}}}};
+  EXPECT_EQ(to_csv(schedule), "10F11,0B1,0I2,0W3,0R4,12O5,0L16\n");
 }
 
 TEST(ToCsv, WritesBlocksAndNamesOverlappedPairs) {
@@ -70,7 +72,7 @@ TEST(ParseSchedule, GivesBackAnySchedule) {
     schedule.ranks.resize(1 + below(4));
     for (auto& actions : schedule.ranks) {
       for (int left = below(8); left > 0; --left) {
-        const ActionKind kind = static_cast<ActionKind>(below(5));
+        const ActionKind kind = static_cast<ActionKind>(below(7));
         const bool fused_with_next = left > 1 && below(3) == 0;
         actions.push_back({number(), kind, number(), fused_with_next});
         blocks += fused_with_next;
@@ -153,8 +155,8 @@ TEST(ParseSchedule, Reads1F1BOfTorchButForItsReductions) {
       rank0 + ",0REDUCE_GRAD\r\n" + rank1 + ",1REDUCE_GRAD\r\n";
   EXPECT_THAT([&] { parse_schedule(whole); },
               ThrowsMessage<std::invalid_argument>(
-                  "line 1, column 26 of a schedule: expected F, B, I, W or R "
-                  "(a schedule lists only computation, and communication "
+                  "line 1, column 26 of a schedule: expected F, B, I, W, R, O "
+                  "or L (a schedule lists only computation, and communication "
                   "follows from it: leave this cell out); found "
                   "'REDUCE_GRAD'"));
 }
@@ -168,7 +170,7 @@ struct Refused {
 TEST(ParseSchedule, SaysWhereAndWhatItExpected) {
   const std::string stage = "a stage, a number from 0";
   const std::string microbatch = "a micro-batch, a number from 0";
-  const std::string kind = "F, B, I, W or R";
+  const std::string kind = "F, B, I, W, R, O or L";
   const std::string no_computation =
       kind +
       " (a schedule lists only computation, and communication follows from "
@@ -191,6 +193,7 @@ TEST(ParseSchedule, SaysWhereAndWhatItExpected) {
       // Kinds.
       {"0X0", 1, 2, kind, "'X'"},
       {"0f0", 1, 2, kind, "'f'"},
+      {"0OL0", 1, 2, kind, "'OL'"},
       {"0FB0", 1, 2, kind, "'FB'"},
       {"0", 1, 2, kind, end},
       {"0 F0", 1, 2, kind, "the byte 0x20"},

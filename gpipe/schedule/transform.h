@@ -34,8 +34,10 @@ enum class RecomputePlacement {
 // Returns `schedule` with an R for every backward (B or I) of each micro-batch
 // for which `checkpointed` returns true. If a backward is in a block with a
 // forward (as its first or second action), its R is right before that block
-// even with kWithBackward, since a block has two actions. The result is valid
-// (validate.h) if `schedule` is valid and has no R.
+// even with kWithBackward, since a block has two actions. The O and L of a cell
+// that gets an R are taken out, since its forward keeps only the input; call
+// with_offload() last. The result is valid (validate.h) if `schedule` is valid
+// and has no R.
 Schedule with_recompute(
     const Schedule& schedule,
     const std::function<bool(int microbatch)>& checkpointed,
@@ -47,6 +49,37 @@ Schedule with_recompute(
     const Schedule& schedule,
     const std::function<bool(int stage, int microbatch)>& checkpointed,
     RecomputePlacement placement = RecomputePlacement::kBeforeBackward);
+
+// Returns `schedule` with an O and an L for every chosen cell, that is, for
+// every stage and micro-batch for which `which` returns true. O is right after
+// the forward, or after the recompute if there is one. L is before the backward
+// (B or I), with `ahead` actions of computation of its rank in between; 0 is
+// right before the backward. If there are not so many after O, L is right after
+// O. Neither is inside a block: O is after the block of its forward, and L is
+// before a block that it would divide.
+//
+// A cell gets neither if it has an O or L already, if it has no forward or no
+// backward, or if its recompute and backward are one block
+// (RecomputePlacement::kWithBackward), since the rank holds nothing in between.
+//
+// From the end of O's copy to the beginning of L's, the rank does not hold what
+// the cell keeps for its backward. With 1 for `ahead`, the copy back may take
+// as long as one action without a delay. Larger numbers leave more time, and
+// the rank holds as many more cells. The result is valid (validate.h) if
+// `schedule` is valid.
+//
+// Throws std::invalid_argument if `ahead` is below 0. Complexity: O(n log n)
+// for n actions.
+Schedule with_offload(
+    Schedule schedule,
+    const std::function<bool(int stage, int microbatch)>& which, int ahead = 1);
+
+// Returns a choice for with_offload(): true for the cells with at least
+// `actions` actions of computation of their rank between the forward (or the
+// recompute, if there is one) and the backward. For other cells both copies are
+// waited for, and little is gained.
+std::function<bool(int stage, int microbatch)> distant_cells(
+    const Schedule& schedule, int actions);
 
 // Returns the actions for which `keep` returns true, in their order. If only
 // one action of a block is kept, it becomes a single action.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -166,6 +167,131 @@ TEST(WithRecompute, AddsOneForEachBackwardOfAnySchedule) {
       EXPECT_EQ(without.ranks, schedule.ranks) << name;
     }
   }
+}
+
+TEST(WithRecompute, TakesOutTheOffloadsOfItsCells) {
+  const Schedule offloaded =
+      with_offload(kWhole, [](int, int) { return true; });
+  EXPECT_EQ(first_rank(with_recompute(offloaded, [](int i) { return i == 0; })),
+            "1F0 1F1 1O1 1R0 1B0 1L1 1F2 1O2 1L2 1B1 1B2");
+}
+
+bool any_cell(int, int) { return true; }
+
+TEST(WithOffload, CopiesAfterTheForwardAndBackSomeActionsBeforeTheBackward) {
+  EXPECT_EQ(first_rank(with_offload(kWhole, any_cell, 0)),
+            "1F0 1O0 1F1 1O1 1L0 1B0 1F2 1O2 1L1 1B1 1L2 1B2");
+  EXPECT_EQ(first_rank(with_offload(kWhole, any_cell)),
+            "1F0 1O0 1L0 1F1 1O1 1B0 1L1 1F2 1O2 1L2 1B1 1B2");
+  EXPECT_EQ(first_rank(with_offload(kWhole, any_cell, 2)),
+            "1F0 1O0 1L0 1F1 1O1 1L1 1B0 1F2 1O2 1L2 1B1 1B2");
+  EXPECT_EQ(first_rank(with_offload(kParts, any_cell)),
+            "0F0 0O0 0L0 0F1 0O1 0L1 0I0 0I1 0W0 0W1");
+}
+
+TEST(WithOffload, ChoosesCells) {
+  EXPECT_EQ(first_rank(with_offload(
+                kWhole, [](int stage, int i) { return stage == 1 && i == 1; })),
+            "1F0 1F1 1O1 1B0 1L1 1F2 1B1 1B2");
+  EXPECT_EQ(first_rank(with_offload(kWhole,
+                                    [](int stage, int) { return stage == 0; })),
+            first_rank(kWhole));
+}
+
+TEST(WithOffload, KeepsAPairRightBeforeItsBackward) {
+  EXPECT_EQ(
+      first_rank(with_offload(Schedule{{{{0, F, 0}, {0, B, 0}}}}, any_cell, 3)),
+      "0F0 0O0 0L0 0B0");
+}
+
+TEST(WithOffload, CopiesWhatARecomputeMakes) {
+  const Schedule ahead =
+      with_recompute(kWhole, always, RecomputePlacement::kAhead);
+  EXPECT_EQ(first_rank(with_offload(ahead, any_cell)),
+            "1F0 1R0 1O0 1L0 1F1 1B0 1R1 1O1 1L1 1F2 1B1 1R2 1O2 1L2 1B2");
+  // Nothing is held between the actions of a block.
+  const Schedule late =
+      with_recompute(kWhole, always, RecomputePlacement::kWithBackward);
+  EXPECT_EQ(first_rank(with_offload(late, any_cell)), first_rank(late));
+}
+
+TEST(WithOffload, StaysOutOfBlocks) {
+  const Schedule schedule =
+      parse_schedule("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n");
+  const auto out = [&](int ahead) {
+    const Schedule result = with_offload(schedule, any_cell, ahead);
+    EXPECT_NO_THROW(validate(result));
+    return first_rank(result);
+  };
+  EXPECT_EQ(out(0), "0F0 0O0 0F1 0O1 0L0 0F2+0B0 0O2 0L1 0B1 0L2 0B2");
+  // 0L1 would be between the actions of the block.
+  EXPECT_EQ(out(1), "0F0 0O0 0L0 0F1 0O1 0L1 0F2+0B0 0O2 0L2 0B1 0B2");
+  EXPECT_EQ(out(2), out(1));
+}
+
+TEST(WithOffload, KeepsPairsThatAreThere) {
+  const auto even = [](int, int i) { return i % 2 == 0; };
+  const Schedule some = with_offload(kWhole, even, 0);
+  EXPECT_EQ(first_rank(with_offload(some, even, 2)), first_rank(some));
+  EXPECT_EQ(first_rank(with_offload(some, any_cell, 0)),
+            first_rank(with_offload(kWhole, any_cell, 0)));
+  // The copies that are there do not count as actions.
+  EXPECT_EQ(first_rank(with_offload(some, any_cell, 1)),
+            "1F0 1O0 1F1 1O1 1L0 1B0 1L1 1F2 1O2 1B1 1L2 1B2");
+}
+
+TEST(WithOffload, DoesNothingWithoutBackward) {
+  const Schedule forwards = {{{{0, F, 0}, {0, F, 1}}}};
+  EXPECT_EQ(first_rank(with_offload(forwards, any_cell)), first_rank(forwards));
+}
+
+TEST(WithOffload, RefusesANegativeDistance) {
+  try {
+    with_offload(kWhole, any_cell, -1);
+    FAIL() << "accepted -1";
+  } catch (const std::invalid_argument& e) {
+    EXPECT_STREQ(e.what(),
+                 "with_offload: ahead is -1, but it is a number of actions, 0 "
+                 "or more");
+  }
+}
+
+TEST(WithOffload, AddsAPairForEachCellOfAnySchedule) {
+  for (const std::string& name : schedule_names()) {
+    const int v = fixed_stages_per_rank(name).value_or(2);
+    const Schedule schedule = named_schedule(name, 3, 7, v);
+    for (const int ahead : {0, 1, 4}) {
+      const Schedule out = with_offload(schedule, any_cell, ahead);
+      EXPECT_NO_THROW(validate(out)) << name;
+      int copies = 0;
+      for (const auto& actions : out.ranks) {
+        for (const Action& action : actions) copies += !is_compute(action.kind);
+      }
+      EXPECT_EQ(copies, name == "forward-only" ? 0 : 2 * 3 * v * 7) << name;
+      const Schedule without =
+          select(out, [](const Action& a) { return is_compute(a.kind); });
+      EXPECT_EQ(without.ranks, schedule.ranks) << name;
+    }
+  }
+}
+
+TEST(DistantCells, CountsTheActionsBetweenForwardAndBackward) {
+  // 1F0 and 1B0 have one action between them, 1F1 and 1B1 two, 1F2 and 1B2 one.
+  const auto chosen = [](const Schedule& schedule, int stage, int actions) {
+    const auto distant = distant_cells(schedule, actions);
+    std::vector<bool> result;
+    for (int i = 0; i < 3; ++i) result.push_back(distant(stage, i));
+    return result;
+  };
+  EXPECT_EQ(chosen(kWhole, 1, 1), (std::vector<bool>{true, true, true}));
+  EXPECT_EQ(chosen(kWhole, 1, 2), (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(chosen(kWhole, 1, 3), (std::vector<bool>{false, false, false}));
+  EXPECT_EQ(chosen(kWhole, 0, 0), (std::vector<bool>{false, false, false}));
+  // Copies do not count, and a recompute counts as the forward.
+  EXPECT_EQ(chosen(with_offload(kWhole, any_cell), 1, 2),
+            (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(chosen(with_recompute(kWhole, always), 1, 1),
+            (std::vector<bool>{false, false, false}));
 }
 
 TEST(Select, KeepsTheOrder) {

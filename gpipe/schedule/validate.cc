@@ -58,6 +58,7 @@ class Validation {
     check_forwards();
     check_doubles();
     check_backwards();
+    check_offloads();
     check_order_on_ranks();
     check_blocks();
     check_deadlock();
@@ -151,15 +152,15 @@ class Validation {
   void check_backwards() {
     bool trains = false;
     for_each([&](const Action& action, Place) {
-      trains = trains || (action.kind != ActionKind::kForward &&
-                          action.kind != ActionKind::kRecompute);
+      trains = trains || is_backward(action) ||
+               action.kind == ActionKind::kBackwardWeight;
     });
     for (int stage = 0; stage < stages_; ++stage) {
       for (int i = 0; i < microbatches_; ++i) {
         if (trains) {
           check_backward(stage, i);
         } else {
-          check_no_recompute({stage, ActionKind::kRecompute, i});
+          check_forward_alone(stage, i);
         }
       }
     }
@@ -193,10 +194,32 @@ class Validation {
     }
   }
 
-  void check_no_recompute(const Action& recompute) {
-    if (!has(recompute)) return;
-    refuse(place(recompute), to_string(recompute), " (", place(recompute),
-           ") is for a backward, and this schedule has none: take it out");
+  void check_forward_alone(int stage, int i) {
+    for (const ActionKind kind :
+         {ActionKind::kRecompute, ActionKind::kOffload, ActionKind::kReload}) {
+      const Action action = {stage, kind, i};
+      if (!has(action)) continue;
+      refuse(place(action), to_string(action), " (", place(action),
+             ") is for a backward, and this schedule has none: take it out");
+    }
+  }
+
+  void check_offloads() {
+    for_each([&](const Action& action, Place here) {
+      if (is_compute(action.kind)) return;
+      const bool away = action.kind == ActionKind::kOffload;
+      const Action other = {action.stage,
+                            away ? ActionKind::kReload : ActionKind::kOffload,
+                            action.microbatch};
+      if (has(other)) return;
+      refuse(here, to_string(other), " is missing: ", to_string(action), " (",
+             here,
+             away ? ") copies to the host what the backward needs; add the "
+                    "copy back to rank "
+                  : ") copies back what an offload copied to the host; add "
+                    "the offload to rank ",
+             here.rank);
+    });
   }
 
   void check_order_on_ranks() {
@@ -347,7 +370,7 @@ class Validation {
     throw std::invalid_argument(text.str());
   }
 
-  static constexpr int64_t kKinds = 5, kAbsent = -1;
+  static constexpr int64_t kKinds = internal::kActionKinds, kAbsent = -1;
 
   const Schedule& schedule_;
   int64_t actions_ = 0, stages_ = 0, microbatches_ = 0;

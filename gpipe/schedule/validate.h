@@ -14,11 +14,12 @@ namespace gpipe {
 //   whole (B) or in two parts (I and W). For inference, no stage has a
 //   backward. There is at most one recompute (R) for each backward, and none
 //   without one.
-// - For each stage and micro-batch, a rank has F before R before B or I before
-//   W.
+// - O and L are a pair: a stage has both for a micro-batch, once each, or
+//   neither. A pair is for a backward, so there is none without one.
+// - For each stage and micro-batch, a rank has F before R before O before L
+//   before B or I before W.
 // - A block (Action::fused_with_next) is a forward and a backward (B or I) of
-// two
-//   micro-batches, or a recompute and its own backward (B or I).
+//   two micro-batches, or a recompute and its own backward (B or I).
 // - There is no deadlock. A rank waits at an action, or a block, until all that
 //   it needs from other ranks (needs.h) is done. Sends are buffered, so no rank
 //   waits for a receiver.

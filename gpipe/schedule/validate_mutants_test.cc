@@ -62,6 +62,9 @@ bool work_is_complete(const Schedule& schedule) {
       const int input = count[{stage, i, ActionKind::kBackwardInput}];
       const int weight = count[{stage, i, ActionKind::kBackwardWeight}];
       const int recompute = count[{stage, i, ActionKind::kRecompute}];
+      const int offload = count[{stage, i, ActionKind::kOffload}];
+      if (offload != count[{stage, i, ActionKind::kReload}]) return false;
+      if (offload > (trains ? 1 : 0)) return false;
       const bool once = (whole == 1 && input == 0 && weight == 0) ||
                         (whole == 0 && input == 1 && weight == 1);
       if (count[{stage, i, ActionKind::kForward}] != 1) return false;
@@ -170,12 +173,22 @@ class Ranks {
         if (stage < last_) {
           arrived_[rank_of_[stage + 1]].insert({'a', stage + 1, i});
         }
+        if (recomputed_.count({stage, i}) == 0) is_held_.insert({stage, i});
         break;
       case ActionKind::kRecompute:
         if (!did(ActionKind::kForward) || did(ActionKind::kBackward) ||
             did(ActionKind::kBackwardInput)) {
           return false;
         }
+        is_held_.insert({stage, i});
+        break;
+      case ActionKind::kOffload:
+        // A recomputed cell holds its graph from R on, others from F on.
+        if (is_held_.erase({stage, i}) == 0) return false;
+        break;
+      case ActionKind::kReload:
+        if (!did(ActionKind::kOffload)) return false;
+        is_held_.insert({stage, i});
         break;
       case ActionKind::kBackward:
       case ActionKind::kBackwardInput:
@@ -184,6 +197,7 @@ class Ranks {
             !did(ActionKind::kRecompute)) {
           return false;
         }
+        if (is_held_.erase({stage, i}) == 0) return false;
         if (stage > 0) {
           arrived_[rank_of_[stage - 1]].insert({'g', stage - 1, i});
         }
@@ -200,6 +214,7 @@ class Ranks {
   int last_ = 0;  // the last stage
   std::map<int, std::size_t> rank_of_;
   std::set<std::pair<int, int>> recomputed_;
+  std::set<std::pair<int, int>> is_held_;  // cells whose graph is on the device
   std::vector<std::set<Message>> arrived_;
   std::set<std::tuple<ActionKind, int, int>> done_;
 };
@@ -211,8 +226,8 @@ bool brute_force(const Schedule& schedule) {
 // ---- Valid schedules.
 
 // Returns a random valid schedule: any stage on any rank, backwards in one or
-// two parts, some recomputed. The order is one in which a single processor
-// could run all actions.
+// two parts, some recomputed, some offloaded. The order is one in which a
+// single processor could run all actions.
 Schedule any_schedule(Random& random) {
   const int ranks = 1 + below(random, 4), stages = 1 + below(random, 5);
   const int microbatches = 1 + below(random, 6);
@@ -229,6 +244,10 @@ Schedule any_schedule(Random& random) {
                 {s, ActionKind::kBackwardInput, i}};
       } else if (trains) {
         cell = {{s, ActionKind::kBackward, i}};
+      }
+      if (trains && below(random, 3) == 0) {
+        cell.push_back({s, ActionKind::kReload, i});
+        cell.push_back({s, ActionKind::kOffload, i});
       }
       if (trains && below(random, 3) == 0) {
         cell.push_back({s, ActionKind::kRecompute, i});
@@ -276,6 +295,14 @@ void add_blocks(Schedule& schedule, Random& random) {
   }
 }
 
+// Returns `schedule` with some cells offloaded.
+Schedule some_offloaded(const Schedule& schedule, Random& random) {
+  const int every = 1 + below(random, 3), ahead = below(random, 4);
+  return with_offload(
+      schedule, [=](int stage, int i) { return (stage + i) % every == 0; },
+      ahead);
+}
+
 Schedule valid_schedule(Random& random) {
   Schedule schedule;
   if (below(random, 2) == 0) {
@@ -290,6 +317,7 @@ Schedule valid_schedule(Random& random) {
     schedule = with_recompute(
         schedule, [&](int i) { return i >= from; },
         static_cast<RecomputePlacement>(below(random, 3)));
+    if (below(random, 2) == 0) schedule = some_offloaded(schedule, random);
   }
   add_blocks(schedule, random);
   return schedule;
@@ -418,6 +446,24 @@ TEST(ValidateMutants, AcceptsWhatBruteForceAcceptsAndNothingElse) {
   }
   EXPECT_GT(deadlocks, wanted * 3 / 100);
   EXPECT_GT(blocks, wanted * 3 / 100);
+}
+
+TEST(ValidateMutants, OffloadsMayBeAddedToWhateverIsValid) {
+  Random random(2);
+  const int64_t schedules = testing::rounds(500, 2000);
+  int64_t pairs = 0;
+  for (int64_t k = 0; k < schedules; ++k) {
+    const Schedule schedule = valid_schedule(random);
+    const Schedule out = some_offloaded(schedule, random);
+    ASSERT_TRUE(brute_force(out)) << to_csv(schedule) << "\n" << to_csv(out);
+    ASSERT_EQ(objection_to(out), "") << to_csv(schedule) << "\n" << to_csv(out);
+    for (std::size_t r = 0; r < out.ranks.size(); ++r) {
+      pairs +=
+          static_cast<int64_t>(out.ranks[r].size() - schedule.ranks[r].size()) /
+          2;
+    }
+  }
+  EXPECT_GT(pairs, schedules);
 }
 
 // The schedules have blocks of either order, and backwards in one or two parts.

@@ -77,6 +77,9 @@ TEST(Validate, AcceptsWhatIsNotUsualButCanBeDone) {
            "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n",    // a block, in either order
            "0F0,(0B0;0F1)OVERLAP_F_B,0B1\n",    //
            "0F0,(0F1;0I0)OVERLAP_F_B,0W0,0B1",  //
+           "0F0,0O0,0L0,0B0\n",                 // offload of one cell
+           "0F0,0F1,0B1,0O0,0L0,0I0,0W0\n",     // ... begun later
+           "0F0,0R0,0O0,0L0,0B0\n",             // ... after the recompute
        }) {
     EXPECT_EQ(objection(csv), "") << csv;
   }
@@ -203,7 +206,39 @@ const Case kWrong[] = {
     {"0F0,0R0\n",
      "0R0 (rank 0, position 1) is for a backward, and this schedule has "
      "none: take it out"},
+    {"0F0,0O0\n",
+     "0O0 (rank 0, position 1) is for a backward, and this schedule has "
+     "none: take it out"},
+    {"0F0,0L0\n",
+     "0L0 (rank 0, position 1) is for a backward, and this schedule has "
+     "none: take it out"},
+    // Copies to and from the host.
+    {"0F0,0O0,0B0\n",
+     "0L0 is missing: 0O0 (rank 0, position 1) copies to the host what the "
+     "backward needs; add the copy back to rank 0"},
+    {"0F0,0B0\n1F0,1L0,1B0\n",
+     "1O0 is missing: 1L0 (rank 1, position 1) copies back what an offload "
+     "copied to the host; add the offload to rank 1"},
+    {"0F0,0O0,0L0,0O0,0B0\n",
+     "0O0 comes twice, at positions 1 and 3 of rank 0: take one out"},
+    {"0F0,0O0,0L0,0L0,0B0\n",
+     "0L0 comes twice, at positions 2 and 3 of rank 0: take one out"},
     // Order on a rank.
+    {"0O0,0F0,0L0,0B0\n",
+     "0O0 (rank 0, position 0) comes before 0F0 (position 1), which it "
+     "needs: move it behind that"},
+    {"0F0,0O0,0R0,0L0,0B0\n",
+     "0O0 (rank 0, position 1) comes before 0R0 (position 2), which it "
+     "needs: move it behind that"},
+    {"0F0,0L0,0O0,0B0\n",
+     "0L0 (rank 0, position 1) comes before 0O0 (position 2), which it "
+     "needs: move it behind that"},
+    {"0F0,0O0,0B0,0L0\n",
+     "0B0 (rank 0, position 2) comes before 0L0 (position 3), which it "
+     "needs: move it behind that"},
+    {"0F0,0O0,0I0,0L0,0W0\n",
+     "0I0 (rank 0, position 2) comes before 0L0 (position 3), which it "
+     "needs: move it behind that"},
     {"0B0,0F0\n",
      "0B0 (rank 0, position 0) comes before 0F0 (position 1), which it "
      "needs: move it behind that"},
@@ -233,6 +268,14 @@ const Case kWrong[] = {
      "0R0 and 1B0 (rank 0, position 2) cannot be a block: a block is a "
      "forward and a backward of two micro-batches, or a recompute and its "
      "backward; clear the with_next of 0R0"},
+    {"(0F0;0O0),0L0,0B0\n",
+     "0F0 and 0O0 (rank 0, position 0) cannot be a block: a block is a "
+     "forward and a backward of two micro-batches, or a recompute and its "
+     "backward; clear the with_next of 0F0"},
+    {"0F0,0O0,(0L0;0B0)\n",
+     "0L0 and 0B0 (rank 0, position 2) cannot be a block: a block is a "
+     "forward and a backward of two micro-batches, or a recompute and its "
+     "backward; clear the with_next of 0L0"},
     {"0F0,(0F1;0B0;0B1)\n",
      "0B0 (rank 0, position 2) makes a block with both its neighbours: a "
      "block has two actions; clear a with_next"},
@@ -290,10 +333,12 @@ class ValidateEach : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  const Schedule schedule_ = with_recompute(
-      named_schedule(GetParam(), 3, 5,
-                     fixed_stages_per_rank(GetParam()).value_or(2)),
-      [](int i) { return i < 2; }, RecomputePlacement::kBeforeBackward);
+  const Schedule schedule_ = with_offload(
+      with_recompute(
+          named_schedule(GetParam(), 3, 5,
+                         fixed_stages_per_rank(GetParam()).value_or(2)),
+          [](int i) { return i < 2; }, RecomputePlacement::kBeforeBackward),
+      [](int stage, int i) { return (stage + i) % 2 == 0; });
 };
 
 TEST_P(ValidateEach, NamesWhatWasDropped) {

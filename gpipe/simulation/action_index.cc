@@ -17,9 +17,18 @@ ActionIndex::ActionIndex(const Schedule& schedule) {
 }
 
 ActionIndex::ActionIndex(const std::vector<std::vector<Span>>& ranks) {
+  include_all(ranks);
+}
+
+ActionIndex::ActionIndex(const std::vector<std::vector<HostCopy>>& ranks) {
+  include_all(ranks);
+}
+
+template <typename Entry>
+void ActionIndex::include_all(const std::vector<std::vector<Entry>>& ranks) {
   std::size_t actions = 0;
   for (const auto& rank : ranks) {
-    for (const Span& span : rank) include(span.action);
+    for (const Entry& entry : rank) include(entry.action);
     actions += rank.size();
   }
   finish(actions);

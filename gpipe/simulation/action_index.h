@@ -25,6 +25,7 @@ class ActionIndex {
   // in schedule/gaps.h).
   explicit ActionIndex(const Schedule& schedule);
   explicit ActionIndex(const std::vector<std::vector<Span>>& ranks);
+  explicit ActionIndex(const std::vector<std::vector<HostCopy>>& ranks);
 
   std::size_t size() const { return size_; }
   // Returns one more than the largest stage.
@@ -43,12 +44,14 @@ class ActionIndex {
   }
 
  private:
+  template <typename Entry>
+  void include_all(const std::vector<std::vector<Entry>>& ranks);
   void include(const Action& action);
   void finish(std::size_t actions);
 
   int64_t stages_ = 0, microbatches_ = 0;
   std::size_t kinds_ = 0, size_ = 0;
-  std::array<int, 5> columns_ = {-1, -1, -1, -1, -1};
+  std::array<int, kActionKinds> columns_ = {-1, -1, -1, -1, -1, -1, -1};
 };
 
 }  // namespace gpipe::internal

@@ -32,6 +32,9 @@ class Trace {
            {"args", {{"name", named.name}}}});
     add_actions(timeline);
     add_transfers(timeline);
+    for (std::size_t r = 0; r < timeline.host_copies.size(); ++r) {
+      add_host_copies(name_of_rank(timeline, r), timeline.host_copies[r]);
+    }
     for (std::size_t r = 0; r < timeline.memory.size(); ++r) {
       add_memory(name_of_rank(timeline, r), timeline.memory[r]);
     }
@@ -176,6 +179,19 @@ class Trace {
              {"ts", microseconds(transfer.start)},
              {"dur", microseconds(transfer.sent - transfer.start)},
              {"args", args}});
+    }
+  }
+
+  void add_host_copies(const std::string& rank,
+                       const std::vector<HostCopy>& copies) {
+    int to_host = 0, from_host = 0;
+    for (const HostCopy& copy : copies) {
+      const bool away = copy.action.kind == ActionKind::kOffload;
+      int& track = away ? to_host : from_host;
+      if (track == 0) {
+        track = add_track(rank + (away ? " to host" : " from host"));
+      }
+      add_span(copy.action, {track, copy.start, copy.end});
     }
   }
 

@@ -17,7 +17,8 @@ namespace gpipe {
 //   track, for the second action of each pair.
 // - An action is a complete event, named as in to_string(Action). Its arguments
 //   are stage, kind and micro-batch.
-// - A copy is a complete event, with its bytes if they are known.
+// - A copy is a complete event, with its bytes if they are known. Copies to and
+//   from the host are on two more tracks of their rank.
 // - Idle time is a complete event of category "idle", named by its cause (see
 //   idle.h).
 // - An arrow goes from each F to the F of the next stage, and from each B or I

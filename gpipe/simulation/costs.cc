@@ -1,5 +1,6 @@
 #include "gpipe/simulation/costs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -37,12 +38,24 @@ void check_costs(const Costs& costs) {
   check_list("activation_bytes", costs.activation_bytes);
   check_list("input_bytes", costs.input_bytes);
   check_list("weight_activation_bytes", costs.weight_activation_bytes);
+  check_list("offload_bytes", costs.offload_bytes);
   check_number("latency", costs.latency);
   check_number("bandwidth", costs.bandwidth);
+  check_number("host_bandwidth", costs.host_bandwidth);
   check_number("overlap", costs.overlap);
   if (costs.overlap > 1) {
     internal::refuse("the overlap is ", costs.overlap,
                      ": it is a part of the shorter action, 0 to 1");
+  }
+  const std::size_t stages =
+      std::min(costs.offload_bytes.size(), costs.activation_bytes.size());
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    if (costs.offload_bytes[stage] <= costs.activation_bytes[stage]) continue;
+    internal::refuse("the offload_bytes cost of stage ", stage, " is ",
+                     costs.offload_bytes[stage],
+                     ", but its activation_bytes are ",
+                     costs.activation_bytes[stage],
+                     ": only what a forward keeps can go to the host");
   }
 }
 

@@ -27,6 +27,12 @@ struct Costs {
   // arrives `latency` later.
   double bandwidth = 0;
 
+  // Bytes per second between a rank's device and its host, each way; 0 is
+  // unlimited. Each rank has two links, to the host (O) and back (L). A link
+  // makes its copies one after the other, beside compute and beside the other
+  // link.
+  double host_bandwidth = 0;
+
   // The part, 0 to 1, of the shorter action that is hidden behind the longer
   // one in a block of a forward and a backward (Action::fused_with_next). The
   // block takes f + b - overlap * min(f, b) seconds.
@@ -46,10 +52,15 @@ struct Costs {
   // The part of `activation_bytes` that is held between the ends of I and W.
   // Empty: all of it.
   std::vector<double> weight_activation_bytes;
+  // The part of `activation_bytes` that O copies to the host and L copies back.
+  // It is not held from the end of O's copy to the beginning of L's. Empty: all
+  // of it.
+  std::vector<double> offload_bytes;
 };
 
-// Throws std::invalid_argument if a number is negative, infinite or NaN, or if
-// `overlap` is above 1. The text names the list and the stage.
+// Throws std::invalid_argument if a number is negative, infinite or NaN, if
+// `overlap` is above 1, or if a stage has more `offload_bytes` than
+// `activation_bytes`. The text names the list and the stage.
 void check_costs(const Costs& costs);
 
 }  // namespace gpipe

@@ -33,7 +33,8 @@ TEST(CostsTest, NamesTheListAndTheStageOfABadCost) {
       {"resident_bytes", &Costs::resident_bytes},
       {"activation_bytes", &Costs::activation_bytes},
       {"input_bytes", &Costs::input_bytes},
-      {"weight_activation_bytes", &Costs::weight_activation_bytes}};
+      {"weight_activation_bytes", &Costs::weight_activation_bytes},
+      {"offload_bytes", &Costs::offload_bytes}};
   for (const auto& [name, list] : lists) {
     for (const double bad : kBad) {
       Costs costs;
@@ -51,6 +52,7 @@ TEST(CostsTest, NamesABadNumber) {
   const std::vector<std::pair<std::string, Number>> numbers = {
       {"latency", &Costs::latency},
       {"bandwidth", &Costs::bandwidth},
+      {"host_bandwidth", &Costs::host_bandwidth},
       {"overlap", &Costs::overlap}};
   for (const auto& [name, number] : numbers) {
     for (const double bad : kBad) {
@@ -67,6 +69,20 @@ TEST(CostsTest, NamesABadNumber) {
   EXPECT_THAT([&] { check_costs(costs); },
               ThrowsMessage<std::invalid_argument>(
                   AllOf(HasSubstr("overlap is 1.5"), HasSubstr("0 to 1"))));
+}
+
+TEST(CostsTest, RefusesToOffloadMoreThanIsKept) {
+  Costs costs;
+  costs.offload_bytes = {8, 9};
+  check_costs(costs);
+  costs.activation_bytes = {8, 9};
+  check_costs(costs);
+  costs.activation_bytes = {8, 8.5};
+  EXPECT_THAT([&] { check_costs(costs); },
+              ThrowsMessage<std::invalid_argument>(
+                  "the offload_bytes cost of stage 1 is 9, but its "
+                  "activation_bytes are 8.5: only what a forward keeps can go "
+                  "to the host"));
 }
 
 }  // namespace

@@ -22,7 +22,12 @@ class Tracer {
       : timeline_(timeline),
         index_(timeline.ranks),
         found_(index_.size()),
-        before_(timeline.transfers.size(), -1) {
+        before_(timeline.transfers.size(), -1),
+        host_index_(timeline.host_copies),
+        host_found_(host_index_.size()) {
+    for (std::size_t r = 0; r < timeline.host_copies.size(); ++r) {
+      find_host_copies(r);
+    }
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const auto& spans = timeline.ranks[r];
       for (std::size_t k = 0; k < spans.size(); ++k) {
@@ -46,8 +51,15 @@ class Tracer {
   std::vector<CriticalStep> path() {
     auto found = last();
     while (found) {
-      const Span& span = span_of(*found);
       const int rank = timeline_.first_rank + found->rank;
+      if (found->is_host_copy) {
+        const HostCopy& copy =
+            timeline_.host_copies[found->rank][found->position];
+        add({copy.action, rank, rank, copy.start, copy.end});
+        found = before_host_copy(*found);
+        continue;
+      }
+      const Span& span = span_of(*found);
       add({span.action, rank, rank, span.start, span.end});
       found = before(*found);
     }
@@ -56,11 +68,65 @@ class Tracer {
   }
 
  private:
-  // The place of an action in the timeline.
+  // The place of an action in the timeline: an index of `ranks`, or of
+  // `host_copies`.
   struct Found {
     int rank = -1;  // -1: the action is not in the timeline
     std::size_t position = 0;
+    bool is_host_copy = false;
   };
+  // The place of a host copy, and of the previous one of its rank in the same
+  // direction.
+  struct FoundCopy {
+    Found found;
+    std::optional<std::size_t> previous;
+  };
+
+  void find_host_copies(std::size_t rank) {
+    std::map<ActionKind, std::size_t> last;
+    const auto& copies = timeline_.host_copies[rank];
+    for (std::size_t k = 0; k < copies.size(); ++k) {
+      FoundCopy& copy = host_found_[host_index_.find(copies[k].action)];
+      copy.found = {static_cast<int>(rank), k, /*is_host_copy=*/true};
+      const auto [entry, is_first] = last.emplace(copies[k].action.kind, k);
+      if (!is_first) copy.previous = std::exchange(entry->second, k);
+    }
+  }
+
+  const FoundCopy* find_host_copy(const Action& action) const {
+    const std::size_t found = host_index_.find(action);
+    if (found == internal::ActionIndex::kNone ||
+        host_found_[found].found.rank < 0) {
+      return nullptr;
+    }
+    return &host_found_[found];
+  }
+
+  double end_of(const Found& found) const {
+    return found.is_host_copy
+               ? timeline_.host_copies[found.rank][found.position].end
+               : span_of(found).end;
+  }
+
+  // Returns what ended last of all for which the host copy at `place` waited.
+  std::optional<Found> before_host_copy(const Found& place) const {
+    const HostCopy& copy = timeline_.host_copies[place.rank][place.position];
+    std::optional<Found> latest;
+    const auto wait_for = [&](const Found& found) {
+      if (!latest || end_of(found) > end_of(*latest)) latest = found;
+    };
+    if (copy.place > 0) wait_for({place.rank, copy.place - 1});
+    const FoundCopy& own = *find_host_copy(copy.action);
+    if (own.previous) {
+      wait_for({place.rank, *own.previous, /*is_host_copy=*/true});
+    }
+    if (copy.action.kind == ActionKind::kReload) {
+      const FoundCopy* const away = find_host_copy(
+          {copy.action.stage, ActionKind::kOffload, copy.action.microbatch});
+      if (away) wait_for(away->found);
+    }
+    return latest;
+  }
   // A key for copies: whether the output is of a forward, its micro-batch, and
   // the rank to which it goes.
   using Way = std::tuple<bool, int, int>;
@@ -68,7 +134,7 @@ class Tracer {
   // Adds a step. Throws if the path is longer than all actions and copies,
   // which happens only in a cycle.
   void add(const CriticalStep& step) {
-    if (path_.size() > found_.size() + before_.size()) {
+    if (path_.size() > found_.size() + before_.size() + host_found_.size()) {
       internal::refuse("the timeline is not possible: ", to_string(step.action),
                        " waits for itself");
     }
@@ -119,7 +185,7 @@ class Tracer {
     int copy = -1;  // set if a copy ended last
     double time = -1;
     const auto wait_for = [&](const Found& found) {
-      const double there = span_of(found).end;
+      const double there = end_of(found);
       if (there <= time) return;
       time = there;
       action = found;
@@ -130,6 +196,8 @@ class Tracer {
       const auto copies =
           copies_for(spans[k].action, place.rank, spans[first].start);
       for (const Action& need : internal::needs(spans[k].action)) {
+        const FoundCopy* const host_copy = find_host_copy(need);
+        if (host_copy) wait_for(host_copy->found);
         const Found* found = find(need);
         if (!found) continue;
         if (found->rank == place.rank && found->position >= first &&
@@ -197,6 +265,8 @@ class Tracer {
   const internal::ActionIndex index_;
   std::vector<Found> found_;
   std::vector<int> before_;  // of each copy, the previous one on its link
+  const internal::ActionIndex host_index_;
+  std::vector<FoundCopy> host_found_;         // by host_index_
   std::map<Way, std::vector<int>> arrivals_;  // indices of `transfers`
   std::vector<CriticalStep> path_;
 };

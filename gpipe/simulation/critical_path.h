@@ -9,14 +9,15 @@ namespace gpipe {
 
 // One action or copy of a critical path.
 struct CriticalStep {
-  // The action, or the action whose output is copied.
+  // The action, or the action whose output is copied. An O or L is the copy to
+  // or from the host.
   Action action;
-  // Ranks. Of an action, both are its rank. Of a copy, they are its link. The
-  // first rank of the timeline is Timeline::first_rank.
+  // Ranks. Of an action, both are its rank. Of a copy to another rank, they are
+  // its link. The first rank of the timeline is Timeline::first_rank.
   int from = 0, to = 0;
   double start = 0, end = 0;  // seconds
 
-  // Returns whether this is a copy.
+  // Returns whether this is a copy to another rank.
   bool is_transfer() const { return from != to; }
 };
 
@@ -25,7 +26,9 @@ struct CriticalStep {
 // one that ended last among those for which it waited. If several ended at the
 // same time, that is the previous action on its rank. A copy that waited for
 // its link is preceded by the previous copy on that link, up to the time at
-// which that copy left the link.
+// which that copy left the link. A copy to or from the host waits for the
+// actions before its place, for the previous copy in its direction, and L for
+// its O.
 //
 // A timeline does not say which stage of a rank a skip tensor is for. So a
 // forward counts as waiting for all copies of its micro-batch from earlier

@@ -22,9 +22,10 @@ bool may_be_block(const Action& first, const Action& second) {
          (is_backward(first.kind) && second.kind == ActionKind::kForward);
 }
 
-// Returns the costs of a kind of action, with the name of their list.
-std::pair<const char*, const std::vector<double>*> seconds_of(
-    const Costs& costs, ActionKind kind) {
+// Returns the costs of a kind of action, with the name of their list: seconds,
+// or bytes of O and L.
+std::pair<const char*, const std::vector<double>*> list_of(const Costs& costs,
+                                                           ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
       return {"forward", &costs.forward};
@@ -35,9 +36,14 @@ std::pair<const char*, const std::vector<double>*> seconds_of(
     case ActionKind::kBackwardWeight:
       return {"backward_weight", &costs.backward_weight};
     case ActionKind::kRecompute:
+      return {"recompute", &costs.recompute};
+    case ActionKind::kOffload:
+    case ActionKind::kReload:
       break;
   }
-  return {"recompute", &costs.recompute};
+  return costs.offload_bytes.empty()
+             ? std::pair("activation_bytes", &costs.activation_bytes)
+             : std::pair("offload_bytes", &costs.offload_bytes);
 }
 
 }  // namespace
@@ -103,15 +109,29 @@ void Engine::look_up(const Costs& costs) {
           seconds[static_cast<std::size_t>(action.stage) * Durations::kKinds +
                   static_cast<std::size_t>(action.kind)];
       if (entry != kUnknown) continue;
-      const auto [name, list] = seconds_of(costs, action.kind);
+      const bool copies = !is_compute(action.kind);
+      if (copies && costs.host_bandwidth == 0) {
+        entry = 0;
+        continue;
+      }
+      const auto [name, list] = list_of(costs, action.kind);
       if (static_cast<std::size_t>(action.stage) >= list->size()) {
         refuse("there is no ", name, " cost of stage ", action.stage,
                ", which ", to_string(action), " needs (costs: ", list->size(),
                "): give one for each stage");
       }
-      entry = (*list)[action.stage];
+      entry = (*list)[action.stage] / (copies ? costs.host_bandwidth : 1);
     }
   }
+}
+
+bool Engine::has_host_copies() const {
+  for (const auto& actions : schedule_.ranks) {
+    for (const Action& action : actions) {
+      if (!is_compute(action.kind)) return true;
+    }
+  }
+  return false;
 }
 
 void Engine::connect(const Costs& costs) {
@@ -158,6 +178,7 @@ class Engine::Run {
         ranks_(engine.schedule_.ranks.size()),
         link_free_(engine.links_.size()) {
     if (!record_) return;
+    if (engine.has_host_copies()) record_->host_copies.resize(ranks_.size());
     record_->ranks.resize(ranks_.size());
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       record_->ranks[r].reserve(actions_of(r).size());
@@ -182,8 +203,11 @@ class Engine::Run {
 
  private:
   struct Rank {
-    std::size_t done = 0;  // number of completed actions
-    double end = 0;        // end of the last one
+    std::size_t done = 0;     // number of completed actions
+    std::size_t copies = 0;   // number of O and L among them
+    double end = 0;           // end of the last other one
+    double to_host_free = 0;  // when the links with the host are free
+    double from_host_free = 0;
   };
 
   const std::vector<Action>& actions_of(std::size_t rank) const {
@@ -197,6 +221,10 @@ class Engine::Run {
     if (Entry* missing = wait_for(first, first, &start)) {
       missing->waiter = static_cast<int>(rank);
       return false;
+    }
+    if (!is_compute(first.kind)) {
+      copy(first, rank, start);
+      return true;
     }
     if (!first.fused_with_next) {
       finish(first, rank, start, start + durations_.of(first));
@@ -232,11 +260,28 @@ class Engine::Run {
                               first.kind == ActionKind::kRecompute &&
                               first.fused_with_next;
         if (!in_block) return &entry;
-      } else if (need.stage != action.stage) {
+      } else if (need.stage != action.stage || !is_compute(need.kind)) {
         *start = std::max(*start, entry.arrival);
       }  // Otherwise it ran earlier on this rank.
     }
     return nullptr;
+  }
+
+  // Begins a copy to or from the host, at `start` or when its link is free. The
+  // rank goes on beside it.
+  void copy(const Action& action, std::size_t rank, double start) {
+    Rank& state = ranks_[rank];
+    double& free = action.kind == ActionKind::kOffload ? state.to_host_free
+                                                       : state.from_host_free;
+    start = std::max(start, free);
+    free = start + durations_.of(action);
+    if (record_) {
+      record_->host_copies[rank].push_back(
+          {action, state.done - state.copies, start, free});
+    }
+    ++state.done;
+    ++state.copies;
+    entries_[engine_.index_.find(action)].arrival = free;
   }
 
   void finish(const Action& action, std::size_t rank, double start,

@@ -30,7 +30,7 @@ struct Route {
 
 // The costs of one schedule, as tables.
 struct Durations {
-  static constexpr std::size_t kKinds = 5;
+  static constexpr std::size_t kKinds = kActionKinds;
 
   std::vector<double> seconds;  // [stage * kKinds + kind]
   // From each stage to the next one, and to the previous one.
@@ -60,6 +60,7 @@ class Engine {
   struct Record {
     std::vector<std::vector<Span>> ranks;
     std::vector<Transfer> transfers;
+    std::vector<std::vector<HostCopy>> host_copies;
   };
 
   // Returns the makespan in seconds. `record`: empty, to be filled, or null.
@@ -72,9 +73,9 @@ class Engine {
 
   // The state of an action for which others may wait.
   struct Entry {
-    // The time at which its output arrives at the neighbouring stage. 0 if the
-    // action is not in the schedule, which counts as done. kPending if it has
-    // not run.
+    // The time at which its output arrives at the neighbouring stage; of O and
+    // L, the end of the copy. 0 if the action is not in the schedule, which
+    // counts as done. kPending if it has not run.
     double arrival = 0;
     // The rank that waits for the action. At most one can be woken, that of the
     // neighbouring stage. The action's own rank would only wait for an action
@@ -86,6 +87,7 @@ class Engine {
   void place();
   void check_blocks() const;
   void look_up(const Costs& costs);
+  bool has_host_copies() const;
   void connect(const Costs& costs);
   int link_between(int from, int to);
 

@@ -46,6 +46,7 @@ struct Awaited {
   static constexpr int kNothing = -1, kElsewhere = -2;
   int rank = kNothing;         // the rank of the action
   double made = 0, there = 0;  // when the action ended, and the copy arrived
+  double from_host = 0;        // when the rank's own copies from its host ended
 };
 
 // The cause of a wait while other ranks compute. with_causes() divides it into
@@ -82,6 +83,11 @@ class Explainer {
       if (is_first) continue;
       found->second.made = std::min(found->second.made, each.start);
       found->second.there = std::max(found->second.there, each.end);
+    }
+    for (const auto& copies : timeline.host_copies) {
+      for (const HostCopy& each : copies) {
+        copy_ends_[key_of(each.action, /*to=*/0)] = each.end;
+      }
     }
   }
 
@@ -163,15 +169,15 @@ class Explainer {
       }
       from = until;
     }
-    if (elsewhere && from < std::min(to, awaited.there)) {
-      const double until = std::min(to, awaited.there);
-      add(from, until, IdleCause::kTransfer);
-      from = until;
-    }
-    add(from, to, IdleCause::kOverhead);
+    double copied = awaited.from_host;
+    if (elsewhere) copied = std::max(copied, awaited.there);
+    const double until = std::clamp(copied, from, to);
+    add(from, until, IdleCause::kTransfer);
+    add(until, to, IdleCause::kOverhead);
   }
 
-  // Returns the input from another rank that arrived last for `block`.
+  // Returns the input from another rank that arrived last for `block`, and when
+  // the last copy from the host for it ended.
   Awaited awaited(std::size_t rank, const Block& block) const {
     const auto& spans = timeline_.ranks[rank];
     // The first action of a late recompute, or of a measured pair, also waits
@@ -179,8 +185,13 @@ class Explainer {
     const bool pair = spans[block.last].action.fused_with_next;
     const std::size_t end = std::min(spans.size(), block.last + (pair ? 2 : 1));
     Awaited last;
+    double from_host = 0;
     for (std::size_t k = block.first; k < end; ++k) {
       for (const Action& need : internal::needs(spans[k].action)) {
+        const auto copy = copy_ends_.find(key_of(need, /*to=*/0));
+        if (copy != copy_ends_.end()) {
+          from_host = std::max(from_host, copy->second);
+        }
         const Awaited each = source_of(need, rank);
         if (each.rank == Awaited::kNothing) continue;
         if (last.rank == Awaited::kNothing || each.there > last.there) {
@@ -188,6 +199,7 @@ class Explainer {
         }
       }
     }
+    last.from_host = from_host;
     return last;
   }
 
@@ -211,6 +223,7 @@ class Explainer {
   std::vector<Awaited> ends_;               // by action
   std::vector<std::vector<Block>> blocks_;  // by rank
   std::map<Key, Awaited> arrivals_;
+  std::map<Key, double> copy_ends_;  // of O and L
   double last_end_ = -1;
   std::size_t last_rank_ = 0;
   std::vector<Piece> pieces_;  // of the rank in question
@@ -222,8 +235,8 @@ class Explainer {
 std::vector<std::vector<double>> gaps_of_equal_stages(
     const Timeline& timeline) {
   Schedule schedule;
-  std::array<double, 5> seconds{};
-  std::array<int, 5> counts{};
+  std::array<double, internal::kActionKinds> seconds{};
+  std::array<int, internal::kActionKinds> counts{};
   for (const auto& spans : timeline.ranks) {
     auto& actions = schedule.ranks.emplace_back();
     const std::vector<Block> blocks = blocks_of(spans);

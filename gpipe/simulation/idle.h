@@ -34,7 +34,7 @@ struct IdleParts {
   double schedule = 0;
   // The rest of the time for which it waited while other ranks computed.
   double imbalance = 0;
-  // The rank waited for copies.
+  // The rank waited for copies from other ranks or from its host.
   double transfer = 0;
   // All inputs of the next action had arrived: time spent between actions.
   double overhead = 0;

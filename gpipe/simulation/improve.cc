@@ -37,6 +37,7 @@ std::vector<Improvement> improve_first(const Schedule& schedule,
     if (!engine.has_stage(stage)) continue;
     internal::Durations faster = engine.durations();
     for (std::size_t k = 0; k < internal::Durations::kKinds; ++k) {
+      if (!is_compute(static_cast<ActionKind>(k))) continue;
       faster.seconds[stage * internal::Durations::kKinds + k] *= 1 - part;
     }
     result.push_back(

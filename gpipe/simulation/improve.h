@@ -17,8 +17,8 @@ struct Improvement {
 
 // Returns the gain for each stage of the schedule, and for each link over which
 // copies take time, if everything on it took less time by `part` (0.1 is 10 %).
-// The largest gain comes first. At equal gains stages come before links, then
-// lower numbers before higher ones.
+// Copies to and from the host keep their time. The largest gain comes first. At
+// equal gains stages come before links, then lower numbers before higher ones.
 //
 // Each gain comes from a simulation, so it accounts for other actions that
 // become critical. Gains of several stages or links do not add up. No gain is

@@ -7,12 +7,14 @@
 
 namespace gpipe {
 
-constexpr std::array<ActionKind, 5> kAllKinds = {
-    ActionKind::kForward, ActionKind::kRecompute, ActionKind::kBackward,
-    ActionKind::kBackwardInput, ActionKind::kBackwardWeight};
+constexpr std::array<ActionKind, internal::kActionKinds> kAllKinds = {
+    ActionKind::kForward,        ActionKind::kRecompute,
+    ActionKind::kBackward,       ActionKind::kBackwardInput,
+    ActionKind::kBackwardWeight, ActionKind::kOffload,
+    ActionKind::kReload};
 
-// Returns "forward", "backward", "input backward", "weight backward" or
-// "recompute".
+// Returns "forward", "backward", "input backward", "weight backward",
+// "recompute", "copy to the host" or "copy from the host".
 inline const char* to_string(ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
@@ -24,12 +26,16 @@ inline const char* to_string(ActionKind kind) {
     case ActionKind::kBackwardWeight:
       return "weight backward";
     case ActionKind::kRecompute:
+      return "recompute";
+    case ActionKind::kOffload:
+      return "copy to the host";
+    case ActionKind::kReload:
       break;
   }
-  return "recompute";
+  return "copy from the host";
 }
 
-// Returns 'F', 'B', 'I', 'W' or 'R', as in to_string(Action).
+// Returns 'F', 'B', 'I', 'W', 'R', 'O' or 'L', as in to_string(Action).
 inline char letter_of(ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
@@ -41,9 +47,13 @@ inline char letter_of(ActionKind kind) {
     case ActionKind::kBackwardWeight:
       return 'W';
     case ActionKind::kRecompute:
+      return 'R';
+    case ActionKind::kOffload:
+      return 'O';
+    case ActionKind::kReload:
       break;
   }
-  return 'R';
+  return 'L';
 }
 
 }  // namespace gpipe

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "gpipe/simulation/action_index.h"
@@ -26,29 +27,41 @@ std::vector<double> bytes_of(const char* name, const std::vector<double>& list,
 // The bytes that actions take and free.
 class Memory {
  public:
-  Memory(const std::vector<std::vector<Span>>& ranks, const Costs& costs)
-      : index_(ranks), present_(index_.size()) {
-    const std::vector<double> none(index_.stages());
+  Memory(const Timeline& timeline, const Costs& costs)
+      : index_(timeline.ranks),
+        copy_index_(timeline.host_copies),
+        present_(index_.size()),
+        is_copied_(copy_index_.size()) {
+    const std::size_t stages = std::max(index_.stages(), copy_index_.stages());
+    const std::vector<double> none(stages);
     const auto list = [&](const char* name, const std::vector<double>& bytes,
                           const std::vector<double>& otherwise) {
-      return bytes_of(name, bytes, otherwise, index_.stages());
+      return bytes_of(name, bytes, otherwise, stages);
     };
     resident_ = list("resident_bytes", costs.resident_bytes, none);
     activation_ = list("activation_bytes", costs.activation_bytes, none);
     input_ = list("input_bytes", costs.input_bytes, none);
     weight_ = list("weight_activation_bytes", costs.weight_activation_bytes,
                    activation_);
-    for (const auto& spans : ranks) {
+    offload_ = list("offload_bytes", costs.offload_bytes, activation_);
+    for (const auto& spans : timeline.ranks) {
       for (const Span& span : spans) present_[index_.find(span.action)] = 1;
+    }
+    for (const auto& copies : timeline.host_copies) {
+      for (const HostCopy& copy : copies) {
+        is_copied_[copy_index_.find(copy.action)] = 1;
+      }
     }
   }
 
-  // Fills `points` for the spans of one rank, and returns its peak in bytes.
+  // Fills `points` for the spans and copies of one rank, and returns its peak
+  // in bytes.
   double follow(const std::vector<Span>& spans,
+                const std::vector<HostCopy>& copies,
                 std::vector<MemoryPoint>* points) const {
     double now = at_first(spans), peak = now;
     points->push_back({0, now});
-    for (const Change& change : changes(spans)) {
+    for (const Change& change : changes(spans, copies)) {
       now += change.bytes;
       peak = std::max(peak, now);
       if (points->back().time < change.time)
@@ -64,13 +77,30 @@ class Memory {
     double time = 0, bytes = 0;
   };
 
-  std::vector<Change> changes(const std::vector<Span>& spans) const {
+  std::vector<Change> changes(const std::vector<Span>& spans,
+                              const std::vector<HostCopy>& copies) const {
     std::vector<Change> changes;
-    changes.reserve(2 * spans.size());
+    changes.reserve(2 * spans.size() + copies.size());
     for (const Span& span : spans) {
       const double takes = taken_by(span.action), frees = freed_by(span.action);
       if (takes != 0) changes.push_back({span.start, takes});
       if (frees != 0) changes.push_back({span.end, -frees});
+    }
+    for (const HostCopy& copy : copies) {
+      const double bytes = offload_[copy.action.stage];
+      if (copy.action.kind == ActionKind::kOffload) {
+        changes.push_back({copy.end, -bytes});
+      } else if (is_away_before(copy.action)) {
+        changes.push_back({copy.start, bytes});
+      }
+    }
+    if (!copies.empty()) {
+      std::stable_sort(changes.begin(), changes.end(),
+                       [](const Change& a, const Change& b) {
+                         return std::pair(a.time, a.bytes > 0) <
+                                std::pair(b.time, b.bytes > 0);
+                       });
+      return changes;
     }
     const auto earlier = [](const Change& a, const Change& b) {
       return a.time < b.time;
@@ -86,6 +116,27 @@ class Memory {
   bool has(const Action& cell, ActionKind kind) const {
     const std::size_t found = index_.find({cell.stage, kind, cell.microbatch});
     return found != internal::ActionIndex::kNone && present_[found] != 0;
+  }
+
+  bool is_copied(const Action& cell, ActionKind kind) const {
+    const std::size_t found =
+        copy_index_.find({cell.stage, kind, cell.microbatch});
+    return found != internal::ActionIndex::kNone && is_copied_[found] != 0;
+  }
+
+  // Returns whether the cell's `offload_bytes` are on the host before its L:
+  // they went there by its O, or before the beginning.
+  bool is_away_before(const Action& cell) const {
+    return is_copied(cell, ActionKind::kOffload) ||
+           !has(cell, ActionKind::kForward);
+  }
+
+  // Returns the bytes of activations on the device when the backward begins. An
+  // O without L leaves the rest there.
+  double activations_at_backward(const Action& cell) const {
+    const bool is_away = is_copied(cell, ActionKind::kOffload) &&
+                         !is_copied(cell, ActionKind::kReload);
+    return activation_[cell.stage] - (is_away ? offload_[cell.stage] : 0);
   }
 
   // Returns the bytes that a recomputed cell holds besides its activations.
@@ -109,11 +160,11 @@ class Memory {
     switch (action.kind) {
       case ActionKind::kBackwardInput:
         if (has(action, ActionKind::kBackwardWeight)) {
-          return activation_[action.stage] - weight_[action.stage];
+          return activations_at_backward(action) - weight_[action.stage];
         }
         [[fallthrough]];
       case ActionKind::kBackward:
-        return activation_[action.stage] + input_of(action);
+        return activations_at_backward(action) + input_of(action);
       case ActionKind::kBackwardWeight:
         return weight_[action.stage] + input_of(action);
       default:
@@ -126,12 +177,16 @@ class Memory {
   double left_for(const Action& action) const {
     if (has(action, ActionKind::kForward)) return 0;
     const bool recomputed = has(action, ActionKind::kRecompute);
+    const bool is_away = is_copied(action, ActionKind::kReload) &&
+                         !is_copied(action, ActionKind::kOffload);
     switch (action.kind) {
       case ActionKind::kRecompute:
         return input_[action.stage];
       case ActionKind::kBackward:
       case ActionKind::kBackwardInput:
-        return recomputed ? 0 : activation_[action.stage];
+        return recomputed ? 0
+                          : activation_[action.stage] -
+                                (is_away ? offload_[action.stage] : 0);
       case ActionKind::kBackwardWeight:
         return recomputed || has(action, ActionKind::kBackwardInput)
                    ? 0
@@ -154,9 +209,10 @@ class Memory {
     return bytes;
   }
 
-  const internal::ActionIndex index_;
-  std::vector<char> present_;
-  std::vector<double> resident_, activation_, input_, weight_;
+  const internal::ActionIndex index_, copy_index_;
+  std::vector<char> present_;    // by index_
+  std::vector<char> is_copied_;  // by copy_index_
+  std::vector<double> resident_, activation_, input_, weight_, offload_;
 };
 
 }  // namespace
@@ -167,12 +223,15 @@ Timeline with_memory(Timeline timeline, const Costs& costs) {
       costs.input_bytes.empty() && costs.weight_activation_bytes.empty()) {
     return timeline;
   }
-  const Memory memory(timeline.ranks, costs);
+  const Memory memory(timeline, costs);
   timeline.memory.assign(timeline.ranks.size(), {});
   timeline.peak_bytes.clear();
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
+    static const std::vector<HostCopy> kNone;
+    const auto& copies =
+        timeline.host_copies.empty() ? kNone : timeline.host_copies[r];
     timeline.peak_bytes.push_back(
-        memory.follow(timeline.ranks[r], &timeline.memory[r]));
+        memory.follow(timeline.ranks[r], copies, &timeline.memory[r]));
   }
   return timeline;
 }

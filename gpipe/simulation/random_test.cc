@@ -1,6 +1,6 @@
 // Compares the simulator with a slow and simple one on random schedules: stages
 // on any rank, backwards whole or in two parts, early and late recomputes,
-// overlapped pairs, links, and parts of schedules.
+// overlapped pairs, links, copies to and from the host, and parts of schedules.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,11 @@ bool comes_before(const Action& a, const Action& b) {
   if (a.stage == b.stage) {
     return (is(a, ActionKind::kForward) &&
             (is(b, ActionKind::kRecompute) || is_backward(b))) ||
-           (is(a, ActionKind::kRecompute) && is_backward(b)) ||
+           (is(a, ActionKind::kRecompute) &&
+            (is(b, ActionKind::kOffload) || is_backward(b))) ||
+           (is(a, ActionKind::kForward) && is(b, ActionKind::kOffload)) ||
+           (is(a, ActionKind::kOffload) && is(b, ActionKind::kReload)) ||
+           (is(a, ActionKind::kReload) && is_backward(b)) ||
            (is(a, ActionKind::kBackwardInput) &&
             is(b, ActionKind::kBackwardWeight));
   }
@@ -92,7 +96,9 @@ class Draw {
       if (action.kind == ActionKind::kRecompute) {
         // Adds its backward to the block, if that waits for nothing else.
         for (const Action& b : left) {
-          if (!comes_before(action, b) || !chance()) continue;
+          if (!comes_before(action, b) || !is_backward(b) || !chance()) {
+            continue;
+          }
           if (std::count_if(left.begin(), left.end(), [&](const Action& a) {
                 return comes_before(a, b);
               }) == 1) {
@@ -140,6 +146,13 @@ class Draw {
     costs.activation_bytes = list(0);
     costs.input_bytes = list(0);
     if (chance()) costs.weight_activation_bytes = list(0);
+    costs.host_bandwidth = chance() ? 0 : 1 << number(0, 2);
+    if (chance()) {
+      costs.offload_bytes = costs.activation_bytes;
+      for (double& bytes : costs.offload_bytes) {
+        bytes = number(0, static_cast<int>(2 * bytes)) / 2.0;
+      }
+    }
     return costs;
   }
 
@@ -155,6 +168,9 @@ class Draw {
             {s, splits ? ActionKind::kBackwardInput : ActionKind::kBackward,
              i});
         if (splits) all.push_back({s, ActionKind::kBackwardWeight, i});
+        if (number(0, 2) > 0) continue;
+        all.push_back({s, ActionKind::kOffload, i});
+        all.push_back({s, ActionKind::kReload, i});
       }
     }
     return all;
@@ -234,11 +250,25 @@ class Reference {
       if (recomputed && holds(forward, all)) sum += costs_.input_bytes[s];
       if (holds(activations, whole)) sum += costs_.activation_bytes[s];
       if (splits && holds(std::max(activations, whole), all)) sum += weights[s];
+      // An O that is not in the schedule has ended before the beginning, unless
+      // there is no L either.
+      if (!find(rank, {s, ActionKind::kReload, i}) &&
+          !find(rank, {s, ActionKind::kOffload, i})) {
+        continue;
+      }
+      const double away = end(ActionKind::kOffload, always);
+      const double back = begin(ActionKind::kReload, never);
+      if (holds(away, back)) sum -= offload(s);
     }
     return sum;
   }
 
  private:
+  double offload(int stage) const {
+    return costs_.offload_bytes.empty() ? costs_.activation_bytes[stage]
+                                        : costs_.offload_bytes[stage];
+  }
+
   double seconds(const Action& action) const {
     switch (action.kind) {
       case ActionKind::kForward:
@@ -250,9 +280,14 @@ class Reference {
       case ActionKind::kBackwardWeight:
         return costs_.backward_weight[action.stage];
       case ActionKind::kRecompute:
+        return costs_.recompute[action.stage];
+      case ActionKind::kOffload:
+      case ActionKind::kReload:
         break;
     }
-    return costs_.recompute[action.stage];
+    return costs_.host_bandwidth > 0
+               ? offload(action.stage) / costs_.host_bandwidth
+               : 0;
   }
 
   // Returns the start and end of an action, if the rank has it.
@@ -284,10 +319,17 @@ class Reference {
   void place(std::size_t r) {
     const auto& actions = schedule_.ranks[r];
     double free = 0;
+    std::map<ActionKind, double> link_free;  // of O and L
     for (std::size_t k = 0; k < actions.size(); ++k) {
       const std::size_t last = actions[k].fused_with_next ? k + 1 : k;
       double start = std::max(free, needed(actions[k], r, k, last));
       const double a = seconds(actions[k]);
+      if (!is_compute(actions[k].kind)) {
+        double& link = link_free[actions[k].kind];
+        starts_[r][k] = std::max(start, link);
+        link = ends_[r][k] = starts_[r][k] + a;
+        continue;
+      }
       if (last == k) {
         starts_[r][k] = start;
         free = ends_[r][k] = start + a;
@@ -336,7 +378,7 @@ class Reference {
 constexpr int kDraws = 3000;
 
 TEST(RandomScheduleTest, TimesAreThoseOfAPlainSimulation) {
-  std::size_t pairs = 0, late = 0, transfers = 0;
+  std::size_t pairs = 0, late = 0, transfers = 0, host_copies = 0;
   for (int seed = 0; seed < kDraws; ++seed) {
     Draw draw(seed);
     const Schedule schedule = draw.schedule();
@@ -345,9 +387,19 @@ TEST(RandomScheduleTest, TimesAreThoseOfAPlainSimulation) {
     const Timeline timeline = simulate(schedule, costs);
     transfers += timeline.transfers.size();
     for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
-      ASSERT_EQ(timeline.ranks[r].size(), schedule.ranks[r].size());
+      std::size_t spans = 0, copies = 0;
       for (std::size_t k = 0; k < schedule.ranks[r].size(); ++k) {
-        const Span& span = timeline.ranks[r][k];
+        if (!is_compute(schedule.ranks[r][k].kind)) {
+          const HostCopy& copy = timeline.host_copies.at(r).at(copies++);
+          ASSERT_EQ(copy.action, schedule.ranks[r][k]);
+          ASSERT_EQ(copy.place, spans) << "seed " << seed;
+          ASSERT_EQ(copy.start, reference.starts()[r][k])
+              << "seed " << seed << ", " << to_string(copy.action);
+          ASSERT_EQ(copy.end, reference.ends()[r][k])
+              << "seed " << seed << ", " << to_string(copy.action);
+          continue;
+        }
+        const Span& span = timeline.ranks[r].at(spans++);
         ASSERT_EQ(span.action, schedule.ranks[r][k]);
         ASSERT_EQ(span.start, reference.starts()[r][k])
             << "seed " << seed << ", " << to_string(span.action);
@@ -356,12 +408,15 @@ TEST(RandomScheduleTest, TimesAreThoseOfAPlainSimulation) {
         if (!span.action.fused_with_next) continue;
         ++(span.action.kind == ActionKind::kRecompute ? late : pairs);
       }
+      ASSERT_EQ(timeline.ranks[r].size(), spans);
+      host_copies += copies;
     }
   }
   // The random schedules have enough of each.
   EXPECT_GT(pairs, 1000);
   EXPECT_GT(late, 1000);
   EXPECT_GT(transfers, 5000);
+  EXPECT_GT(host_copies, 5000);
 }
 
 TEST(RandomScheduleTest, MemoryIsThatOfTheCellsThatAreHeld) {
@@ -382,14 +437,21 @@ TEST(RandomScheduleTest, MemoryIsThatOfTheCellsThatAreHeld) {
         last = points[k].time;
         peak = std::max(peak, points[k].bytes);
       }
+      std::vector<double> times;
       for (const Span& span : timeline.ranks[r]) {
-        for (const double time : {span.start, span.end}) {
-          const auto next = std::find_if(
-              points.begin(), points.end(),
-              [&](const MemoryPoint& point) { return point.time > time; });
-          ASSERT_EQ(std::prev(next)->bytes, reference.bytes(r, time))
-              << "seed " << seed << ", rank " << r << ", " << time;
+        times.insert(times.end(), {span.start, span.end});
+      }
+      if (!timeline.host_copies.empty()) {
+        for (const HostCopy& copy : timeline.host_copies[r]) {
+          times.insert(times.end(), {copy.start, copy.end});
         }
+      }
+      for (const double time : times) {
+        const auto next = std::find_if(
+            points.begin(), points.end(),
+            [&](const MemoryPoint& point) { return point.time > time; });
+        ASSERT_EQ(std::prev(next)->bytes, reference.bytes(r, time))
+            << "seed " << seed << ", rank " << r << ", " << time;
       }
       EXPECT_EQ(timeline.peak_bytes[r], peak);
     }
@@ -422,6 +484,9 @@ TEST(RandomScheduleTest, CriticalPathsOfOneRankBeginWithACopyFromAnother) {
       const int rank = static_cast<int>(r);
       Timeline timeline = timeline_of({whole.ranks[r]});
       timeline.first_rank = rank;
+      if (!whole.host_copies.empty()) {
+        timeline.host_copies = {whole.host_copies[r]};
+      }
       for (const Transfer& each : whole.transfers) {
         if (each.from != rank && each.to != rank) continue;
         timeline.transfers.push_back(each);

@@ -54,7 +54,9 @@ class Run {
         // An action that ends now may have a small rest, from rounding.
         if (rank.left > kTrace * (1 + now)) continue;
         const Action& action = schedule_.ranks[r][rank.next++];
-        spans[r].push_back({action, rank.start, now});
+        if (is_compute(action.kind)) {
+          spans[r].push_back({action, rank.start, now});
+        }
         done_[index_.find(action)] = true;
         rank.works = false;
       }
@@ -142,10 +144,11 @@ Timeline simulate_on_cores(const Schedule& schedule, const Costs& costs,
         " entries, but the schedule has " +
         std::to_string(schedule.ranks.size()) + " ranks");
   }
-  if (costs.latency > 0 || costs.bandwidth > 0 || costs.overlap > 0) {
+  if (costs.latency > 0 || costs.bandwidth > 0 || costs.host_bandwidth > 0 ||
+      costs.overlap > 0) {
     throw std::invalid_argument(
-        "latency, bandwidth and overlap are not considered where ranks share "
-        "cores: leave them 0, or use simulate()");
+        "latency, bandwidth, host_bandwidth and overlap are not considered "
+        "where ranks share cores: leave them 0, or use simulate()");
   }
   Timeline alone = simulate(schedule, costs);  // checks everything
   const auto sharing = on_cores.empty()

@@ -17,13 +17,14 @@ namespace gpipe {
 // `on_cores`: for each rank, whether it shares the cores; other ranks have a
 // device of their own. Empty: all ranks share the cores.
 //
-// Copies take no time and blocks do not overlap: the costs must have no
-// latency, no bandwidth and no overlap. If there are fewer cores than ranks
-// that share them, the result has no memory.
+// Copies, also O and L, take no time and blocks do not overlap: the costs must
+// have no latency, no bandwidth, no host_bandwidth and no overlap. If there are
+// fewer cores than ranks that share them, the result has no memory.
 //
 // Throws std::invalid_argument in the cases of simulate(), unless cores > 0, if
-// `on_cores` has the wrong size, and if latency, bandwidth or overlap are above
-// 0. Complexity: O(n p) for n actions of p ranks. Threads: pure function.
+// `on_cores` has the wrong size, and if latency, bandwidth, host_bandwidth or
+// overlap are above 0. Complexity: O(n p) for n actions of p ranks. Threads:
+// pure function.
 Timeline simulate_on_cores(const Schedule& schedule, const Costs& costs,
                            double cores,
                            const std::vector<bool>& on_cores = {});

@@ -13,6 +13,7 @@ Timeline simulate(const Schedule& schedule, const Costs& costs) {
   engine.run(engine.durations(), &record);
   Timeline timeline = timeline_of(std::move(record.ranks));
   timeline.transfers = std::move(record.transfers);
+  timeline.host_copies = std::move(record.host_copies);
   return with_memory(std::move(timeline), costs);
 }
 

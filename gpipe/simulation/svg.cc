@@ -19,7 +19,7 @@ namespace {
 
 // Sizes in pixels.
 constexpr double kLeft = 70, kRight = 130;  // margins: names, idle times
-constexpr double kLane = 28, kGap = 4;
+constexpr double kLane = 28, kGap = 4, kHostStrip = 16;
 constexpr double kTitle = 30, kAxis = 26, kMemory = 36, kLegend = 34;
 constexpr double kLetter = 7.2;  // largest width of a letter
 
@@ -35,6 +35,7 @@ constexpr char kStyle[] =
     ".box { stroke: #fff; stroke-width: 0.5 }\n"
     ".F { fill: #74b9ee } .B { fill: #4cc3a0 } .I { fill: #f3e36b }\n"
     ".W { fill: #f0b04c } .R { fill: #d9a3c3 }\n"
+    ".O { fill: #e58a5b } .L { fill: #b7a6e0 }\n"
     ".copy { stroke: #666; stroke-width: 0.7; opacity: 0.6 }\n"
     ".memory { fill: #b9c4d6; stroke: #54678a; stroke-width: 1 }\n"
     "</style>\n"
@@ -94,7 +95,7 @@ class Picture {
   }
 
   double middle_of(int rank) const {
-    return lanes_ + rank * (kLane + kGap) + kLane / 2;
+    return lanes_ + rank * lane_distance_ + kLane / 2;
   }
 
   void draw(const std::string& name, const Timeline& timeline) {
@@ -104,9 +105,12 @@ class Picture {
     write_text(kLeft, y_ + kTitle - 10, "title", title);
     y_ += kTitle;
     lanes_ = y_;
+    const bool has_host_copies = !timeline.host_copies.empty();
+    lane_distance_ = kLane + kGap + (has_host_copies ? kHostStrip : 0);
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       draw_lane(timeline, r);
-      y_ += kLane + kGap;
+      if (has_host_copies) draw_host_copies(timeline.host_copies[r]);
+      y_ += lane_distance_;
     }
     for (const Transfer& transfer : timeline.transfers) {
       const auto is_here = [&](int rank) {
@@ -155,6 +159,15 @@ class Picture {
     }
   }
 
+  void draw_host_copies(const std::vector<HostCopy>& copies) {
+    for (const HostCopy& copy : copies) {
+      const bool away = copy.action.kind == ActionKind::kOffload;
+      draw_box({copy.action, copy.start, copy.end},
+               y_ + kLane + (away ? 0 : kHostStrip / 2), kHostStrip / 2,
+               /*opacity=*/1);
+    }
+  }
+
   void draw_box(const Span& span, double y, double height, double opacity) {
     const Action& action = span.action;
     const char letter = letter_of(action.kind);
@@ -174,7 +187,9 @@ class Picture {
              ", takes " + seconds_text(span.end - span.start) +
              "</title></rect>\n";
     const std::string name = to_string(action);
-    if (width < kLetter * static_cast<double>(name.size())) return;
+    const bool has_room = width >= kLetter * static_cast<double>(name.size()) &&
+                          height >= kLane / 2;
+    if (!has_room) return;
     write_text(x + width / 2, y + height / 2 + 4, "name", name);
   }
 
@@ -247,6 +262,7 @@ class Picture {
   const double plot_;                // width of the lanes
   double makespan_ = 0, bytes_ = 0;  // the largest of all timelines
   double y_ = 0;                     // height of the picture so far
+  double lane_distance_ = 0;         // from a lane to the next one
   double lanes_ = 0;                 // y of the timeline's first lane
   std::set<ActionKind> kinds_;       // kinds of the drawn actions
   std::string text_;

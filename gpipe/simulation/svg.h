@@ -17,6 +17,8 @@ namespace gpipe {
 //   action's name, if there is room, and its times as a tooltip. The two
 //   actions of an overlapped pair have half of the height each. Idle time is
 //   hatched.
+// - A strip below the lane for the rank's copies to its host (upper half) and
+//   from it, if the timeline has any.
 // - A line per copy between ranks of the timeline, if its first_rank is 0.
 // - The memory of each rank, all on one scale, if the timeline has it.
 //

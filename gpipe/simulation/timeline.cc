@@ -13,6 +13,12 @@ namespace {
 void check_spans(const std::vector<Span>& spans, std::size_t rank) {
   double last = 0;
   for (const Span& span : spans) {
+    if (!is_compute(span.action.kind)) {
+      internal::refuse("the span of ", to_string(span.action), " on rank ",
+                       rank,
+                       " is a copy to or from the host: spans are of "
+                       "computation; put it into host_copies");
+    }
     // These comparisons are false for NaN, so NaN is refused.
     if (!(span.start >= last && span.end >= span.start &&
           std::isfinite(span.end))) {

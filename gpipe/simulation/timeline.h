@@ -1,6 +1,7 @@
 // The start and end of each action of a schedule, predicted or measured.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "gpipe/schedule/schedule.h"
@@ -31,6 +32,15 @@ struct Transfer {
   double bytes = 0;  // 0: not known
 };
 
+// A copy between a rank's device and its host: `action` is an O or an L.
+struct HostCopy {
+  Action action;
+  // The number of spans of the rank that are before the action in the schedule.
+  // The copy may begin when they have ended.
+  std::size_t place = 0;
+  double start = 0, end = 0;  // seconds from the beginning of the step
+};
+
 // The memory of a rank from `time` until the time of the next point.
 struct MemoryPoint {
   double time = 0, bytes = 0;  // seconds from the beginning of the step; bytes
@@ -38,9 +48,9 @@ struct MemoryPoint {
 
 // The times of one step of a schedule. Made by simulate() or timeline_of().
 struct Timeline {
-  // The spans of each rank, in the form of Schedule::ranks. In a simulation,
-  // the two actions of an overlapped pair have the same span, that of their
-  // block.
+  // The spans of each rank, in the form of Schedule::ranks, without O and L. In
+  // a simulation, the two actions of an overlapped pair have the same span,
+  // that of their block.
   std::vector<std::vector<Span>> ranks;
   // The number of the rank ranks[0]. Not 0 if a process knows only its own
   // rank; then `transfers` has the copies from and to other ranks.
@@ -68,6 +78,9 @@ struct Timeline {
   // The copies that take time. Those of one link are in the order in which they
   // are sent. An action may have several.
   std::vector<Transfer> transfers;
+  // The copies of each rank to and from its host, in the order of the schedule.
+  // Empty if the schedule has no O and L.
+  std::vector<std::vector<HostCopy>> host_copies;
   // The memory of each rank over time, and its peak. Both are empty if no bytes
   // are known. See memory.h.
   std::vector<std::vector<MemoryPoint>> memory;
@@ -75,11 +88,12 @@ struct Timeline {
 };
 
 // Returns the timeline of given spans, for example of measured ones. The spans
-// of each rank must be in the order of their starts. `transfers` and `memory`
-// of the result are empty.
+// of each rank must be in the order of their starts. `transfers`, `host_copies`
+// and `memory` of the result are empty.
 //
 // Throws std::invalid_argument if a span starts before 0 or before the previous
-// one, ends before it starts, or is not finite (the text names it).
+// one, ends before it starts, is not finite, or is of an O or L (the text names
+// it).
 // Complexity: O(n). Threads: pure function.
 Timeline timeline_of(std::vector<std::vector<Span>> ranks);
 

@@ -61,6 +61,16 @@ TEST(TimelineTest, CountsWhatIsInFlight) {
   EXPECT_THAT(timeline.peak_in_flight, ElementsAre(3));
 }
 
+TEST(TimelineTest, RefusesSpansOfHostCopies) {
+  EXPECT_THAT(
+      [] {
+        timeline_of({{{{0, ActionKind::kOffload, 3}, 0, 1}}});
+      },
+      ThrowsMessage<std::invalid_argument>(
+          "the span of 0O3 on rank 0 is a copy to or from the host: spans are "
+          "of computation; put it into host_copies"));
+}
+
 TEST(TimelineTest, NamesASpanThatCannotBe) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "gpipe/simulation/kind_name.h"
@@ -20,6 +21,18 @@ void draw(std::string* line, std::size_t begin, std::size_t end,
   if (name.size() >= end - begin) name = letter;
   name.resize(end - begin, '-');
   line->replace(begin, name.size(), name);
+}
+
+// Returns the copies of a rank in one direction, which do not overlap.
+std::vector<Span> copies_of(const std::vector<HostCopy>& copies,
+                            ActionKind kind) {
+  std::vector<Span> spans;
+  for (const HostCopy& copy : copies) {
+    if (copy.action.kind == kind) {
+      spans.push_back({copy.action, copy.start, copy.end});
+    }
+  }
+  return spans;
 }
 
 std::string line_of(const std::vector<Span>& spans, double makespan,
@@ -60,19 +73,37 @@ std::string to_text(const Timeline& timeline, int columns) {
   };
   const std::size_t digits =
       number_of(std::max<std::size_t>(timeline.ranks.size(), 1) - 1).size();
+  const std::string to_host = "to host", from_host = "from host";
+  // The names of the lines are as wide as the longest of them.
+  const std::size_t names =
+      timeline.host_copies.empty()
+          ? rank.size() + digits
+          : std::max(rank.size() + digits, from_host.size());
+  const auto padded = [names](std::string name) {
+    return name.append(names - name.size(), ' ') + " |";
+  };
   const std::string end = seconds_text(timeline.makespan);
-  std::string text(rank.size() + digits + 2, ' ');
+  std::string text(names + 2, ' ');
   text += "0";
   if (width > end.size() + 1) text.append(width - end.size() - 1, ' ');
   text += (width > end.size() + 1 ? "" : " ") + end + "\n";
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
     const std::string number = number_of(r);
-    text += rank + std::string(digits - number.size(), ' ') + number + " |" +
+    text += padded(rank + std::string(digits - number.size(), ' ') + number) +
             line_of(timeline.ranks[r], timeline.makespan, width) + "|";
     if (timeline.makespan > 0) {
       text += " idle " + percent_text(timeline.idle[r] / timeline.makespan);
     }
     text += "\n";
+    if (timeline.host_copies.empty()) continue;
+    for (const auto& [name, kind] :
+         {std::pair(to_host, ActionKind::kOffload),
+          std::pair(from_host, ActionKind::kReload)}) {
+      text += padded(name) +
+              line_of(copies_of(timeline.host_copies[r], kind),
+                      timeline.makespan, width) +
+              "|\n";
+    }
   }
   return text;
 }

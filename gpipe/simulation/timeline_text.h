@@ -16,7 +16,8 @@ namespace gpipe {
 //
 // An action is its name if there is room, otherwise its letter, with dashes up
 // to its end. An overlapped pair is both names with a '&'. '.' is idle time.
-// Actions shorter than half a column may be invisible.
+// Actions shorter than half a column may be invisible. The copies of a rank to
+// and from its host are on two more lines, "to host" and "from host".
 //
 // Throws std::invalid_argument unless columns >= 1.
 // Complexity: linear. Threads: pure function.

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -71,7 +72,8 @@ struct Workload {
   Workload(std::string name, torch::nn::Sequential (*model)(),
            std::vector<int64_t> input, std::vector<int64_t> balance,
            std::vector<int> devices, int64_t chunks, Checkpoint mode,
-           std::string schedule = {}, int64_t stages_per_rank = 1)
+           std::string schedule = {}, int64_t stages_per_rank = 1,
+           bool offload = false)
       : name(std::move(name)),
         model(model),
         input(std::move(input)),
@@ -80,7 +82,8 @@ struct Workload {
         chunks(chunks),
         mode(mode),
         schedule(std::move(schedule)),
-        stages_per_rank(stages_per_rank) {}
+        stages_per_rank(stages_per_rank),
+        offload(offload) {}
 
   std::string name;
   torch::nn::Sequential (*model)();
@@ -92,7 +95,17 @@ struct Workload {
   // The schedule of train_step(); if empty, forward and backward run.
   std::string schedule;
   int64_t stages_per_rank;
+  bool offload;  // whether the schedule offloads all cells
 };
+
+Schedule schedule_of(const Workload& workload) {
+  const Schedule plain = named_schedule(
+      workload.schedule, static_cast<int>(workload.devices.size()),
+      static_cast<int>(workload.chunks),
+      static_cast<int>(workload.stages_per_rank));
+  return workload.offload ? with_offload(plain, [](int, int) { return true; })
+                          : plain;
+}
 
 std::vector<torch::Device> devices_of(const Workload& workload) {
   std::vector<torch::Device> devices;
@@ -121,15 +134,25 @@ class OwnStreams {
   std::vector<std::unique_ptr<c10::StreamGuard>> guards_;
 };
 
-// Returns "" if copies between devices had their own streams at both ends.
-std::string trace_complaint() {
+// Returns "" if copies between devices had their own streams at both ends, and
+// if the copies of an offload had a stream of their own in each direction.
+std::string trace_complaint(const Workload& workload) {
   std::set<std::string> computing;
+  // The streams of copies to and from the host, by device. The mini-batch is
+  // copied on other streams.
+  std::map<std::string, std::set<std::string>> to_host, from_host;
   const auto trace = simulated::take_trace();
   const auto name = [](const c10::Stream& stream) {
     return stream.device().str() + " stream " + std::to_string(stream.id());
   };
   for (const simulated::Given& each : trace) {
     if (each.name.rfind("aten::", 0) == 0) computing.insert(name(each.stream));
+    if (each.name == "a copy to the host") {
+      to_host[each.stream.device().str()].insert(name(each.stream));
+    }
+    if (each.name == "a copy from the host") {
+      from_host[each.stream.device().str()].insert(name(each.stream));
+    }
   }
   for (const simulated::Given& each : trace) {
     if (!each.other) continue;
@@ -137,6 +160,19 @@ std::string trace_complaint() {
       if (stream.id() == 0 || computing.count(name(stream))) {
         return "a copy shares " + name(stream) + " with other work";
       }
+    }
+  }
+  if (!workload.offload) return "";
+  for (const auto* copies : {&to_host, &from_host}) {
+    for (const auto& [device, streams] : *copies) {
+      if (std::any_of(streams.begin(), streams.end(),
+                      [&](const std::string& stream) {
+                        return computing.count(stream) == 0;
+                      })) {
+        continue;
+      }
+      return "copies to or from the host have no stream of their own on " +
+             device;
     }
   }
   return "";
@@ -178,11 +214,7 @@ StepState train(GPipe& pipeline, const Workload& workload, const Tensor& host,
         [](const Tensor& output, const Tensor& target) {
           return (output.flatten(1).sum(1) - target).pow(2).mean();
         },
-        named_schedule(workload.schedule,
-                       static_cast<int>(workload.devices.size()),
-                       static_cast<int>(workload.chunks),
-                       static_cast<int>(workload.stages_per_rank)),
-        TrainOptions().outputs(true));
+        schedule_of(workload), TrainOptions().outputs(true));
     state.output = result.output() * result.loss;
   } else {
     state.output = forward_and_backward(pipeline, x, host.size(0),
@@ -242,7 +274,7 @@ std::string run(const Workload& workload) {
     simulated::take_trace();
     const OwnStreams forward_streams;
     const auto states = two_steps(pipeline);
-    complaint = trace_complaint();
+    complaint = trace_complaint(workload);
     for (std::size_t k = 0; k < states.size(); ++k) {
       if (!complaint.empty()) break;
       complaint = difference(on_cpu(states[k]), expected[k]);
@@ -299,7 +331,14 @@ const Workload kWorkloads[] = {
              kSkipInput, {1, 2, 2, 2}, {0, 1}, 4, kNever, "zb-interleaved", 2),
     Workload("interleaved convolutions with dropout", conv_model, {8, 3, 8, 8},
              {2, 2, 2, 2}, {2, 3}, 3, Checkpoint::kExceptLast,
-             "interleaved-1f1b", 2)};
+             "interleaved-1f1b", 2),
+    Workload("1F1B with offload", linear_model, kInput, {2, 2, 2}, {0, 1, 2}, 4,
+             kNever, "1f1b", 1, /*offload=*/true),
+    Workload("fill-drain with offload, on one device", linear_model, kInput,
+             {6}, {0}, 6, kNever, "fill-drain", 1, /*offload=*/true),
+    Workload("zero bubble with skips and offload", skip_model, kSkipInput,
+             {1, 2, 2, 2}, {0, 1}, 4, kNever, "zb-interleaved", 2,
+             /*offload=*/true)};
 
 TEST(Ordering, NoWorkloadComplains) {
   for (const Workload& each : kWorkloads) EXPECT_EQ(run(each), "") << each.name;
@@ -314,7 +353,8 @@ TEST(Ordering, DelaysChangeNothing) {
   }
 }
 
-// The host never waits for the streams, so they always have work.
+// The host never waits for the streams, so they always have work. With offload
+// it waits for copies to the host.
 TEST(Ordering, AStepDoesNotWaitOnTheHost) {
   for (const Workload& each : kWorkloads) {
     const auto devices = devices_of(each);
@@ -322,6 +362,7 @@ TEST(Ordering, AStepDoesNotWaitOnTheHost) {
                     [](const auto& device) { return device.is_cpu(); })) {
       continue;  // a CPU computes on the host, which must wait for its inputs
     }
+    if (each.offload) continue;
     GPipe pipeline = pipeline_on(each, devices);
     const Tensor host = torch::randn(each.input, torch::kDouble);
     train(pipeline, each, host, false);

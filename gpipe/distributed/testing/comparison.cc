@@ -159,9 +159,16 @@ std::vector<std::pair<std::string, Setting>> settings(
         } catch (const std::invalid_argument&) {
           continue;  // a size that the schedule refuses
         }
+        const bool offloads = all.size() % 2 == 1;
+        if (offloads) {
+          setting.mode = Checkpoint::kNever;
+          setting.schedule =
+              with_offload(setting.schedule, [](int, int) { return true; });
+        }
         all.emplace_back(name + ", " + std::to_string(per_rank) +
                              " stages per rank, " +
-                             std::to_string(microbatches) + " micro-batches",
+                             std::to_string(microbatches) + " micro-batches" +
+                             (offloads ? ", offload" : ""),
                          setting);
       }
     }

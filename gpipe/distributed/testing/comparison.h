@@ -62,7 +62,7 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
 
 // Returns every schedule for `ranks` ranks that has at most `most_stages`
 // stages, for each number in `microbatches` that the schedule accepts, with a
-// name.
+// name. Every second one offloads all cells and recomputes none.
 std::vector<std::pair<std::string, Setting>> settings(
     int ranks, int most_stages, const std::vector<int>& microbatches);
 

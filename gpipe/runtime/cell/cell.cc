@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/cell/cell_tracker.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/non_finite.h"
@@ -147,6 +148,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   const std::vector<at::Tensor> outputs =
       run_layers(std::move(inputs), seed, /*again=*/false);
   shared.check_unchanged(partition_->index);
+  note_leaving(outputs);
 
   std::vector<Activation> leaving;
   leaving.reserve(outputs.size());
@@ -207,6 +209,11 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   // in the plain model.
   input.clear();
 
+  std::optional<SavedTensorScope> saved_tensors;
+  if (offloads_ && c10::GradMode::is_enabled() && (again || !checkpointed_)) {
+    kept_ = std::make_unique<KeptTensors>(partition_->device);
+    saved_tensors.emplace(kept_.get());
+  }
   CellTracker tracker(*partition_, std::move(imported));
   UseSkipTracker use_tracker(tracker);
   RandomScope random(seed, random_stream_, partition_->device,
@@ -257,6 +264,27 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
       output_edges_.push_back(gradient_edge(each));
   }
   return outputs;
+}
+
+void Cell::note_leaving(const std::vector<at::Tensor>& outputs) {
+  leaving_.clear();
+  if (!kept_) return;
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
+    const std::size_t number = k < output_width_ ? 0 : k - output_width_ + 1;
+    if (!output_leaves_[number] || !outputs[k].defined() ||
+        !outputs[k].has_storage()) {
+      continue;
+    }
+    leaving_.insert(outputs[k].storage().unsafeGetStorageImpl());
+  }
+}
+
+void Cell::offload(HostCopier& copier, HostCopier::Times* times) {
+  if (kept_) kept_->offload(copier, std::exchange(leaving_, {}), times);
+}
+
+void Cell::reload(HostCopier& copier, HostCopier::Times* times) {
+  if (kept_) kept_->reload(copier, times);
 }
 
 void Cell::check_output(const Layer& layer, const Value& output,
@@ -458,6 +486,7 @@ Gradients Cell::gradients_of(std::vector<at::Tensor> input_grads) const {
 Gradients Cell::backward(Gradients grads, bool keep_graph, bool want_input,
                          const std::vector<bool>& leaf_wanted,
                          const LeafSink& sink) {
+  if (kept_) kept_->before_backward();
   std::vector<torch::autograd::Edge> roots, targets;
   std::vector<at::Tensor> root_grads;
   take_roots(std::move(grads), roots, root_grads);
@@ -486,6 +515,7 @@ Gradients Cell::backward(Gradients grads, bool keep_graph, bool want_input,
 }
 
 Gradients Cell::backward_input(Gradients grads) {
+  if (kept_) kept_->before_backward();
   std::vector<torch::autograd::Edge> roots;
   std::vector<at::Tensor> root_grads;
   take_roots(std::move(grads), roots, root_grads);
@@ -507,6 +537,7 @@ void Cell::release() {
   output_edges_.clear();
   inner_.clear();
   split_.reset();
+  kept_.reset();
   leaves_ = Leaves();
   captured_.clear();
 }

@@ -2,20 +2,25 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/cell/kept_tensors.h"
 #include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/cell/split_backward.h"
 #include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/device/host_copier.h"
 
 namespace gpipe::internal {
 
@@ -83,6 +88,15 @@ class Cell {
   // loss is not finite. Call before forward().
   void check_finite(bool check) { check_finite_ = check; }
 
+  // Makes offload() and reload() available. Call before forward(), for a
+  // partition on a device with memory of its own. `leaves`: for each boundary
+  // tensor and then each skip tensor that the cell outputs, whether it goes to
+  // another device; boundary tensors share the first entry.
+  void enable_offload(std::vector<bool> leaves) {
+    offloads_ = true;
+    output_leaves_ = std::move(leaves);
+  }
+
   // Runs the layers and returns the outputs, without graph. `leaf_input`: the
   // boundary tensors are leaves of the user's graph.
   //
@@ -99,6 +113,12 @@ class Cell {
   // c10::Error if the input, a parameter or the training mode has changed since
   // the forward, or if the outputs differ from the forward's (see Outline).
   void recompute(StepSeed& seed);
+
+  // Copies to the host what the graph of the last forward() or recompute()
+  // keeps for the backward, and back; see KeptTensors. Do nothing unless
+  // offload is enabled.
+  void offload(HostCopier& copier, HostCopier::Times* times);
+  void reload(HostCopier& copier, HostCopier::Times* times);
 
   // Runs the backward and returns the gradients of the inputs. `grads`:
   // gradients of the outputs. `want_input`: whether any gradient of the inputs
@@ -157,6 +177,8 @@ class Cell {
   std::vector<at::Tensor> run_layers(std::vector<Activation> input,
                                      StepSeed& seed, bool again);
   Value run_head(Value output);
+  // Notes the storages of outputs that go to other devices.
+  void note_leaving(const std::vector<at::Tensor>& outputs);
   void check_output(const Layer& layer, const Value& output,
                     const CellTracker& tracker) const;
   // Throws c10::Error if the graph reaches an input of another cell.
@@ -183,6 +205,8 @@ class Cell {
   bool checkpointed_;
   bool leaf_input_ = false;
   bool check_finite_ = false;
+  bool offloads_ = false;
+  std::vector<bool> output_leaves_;  // see enable_offload()
   LossHead* head_ = nullptr;
 
   Value::Kind input_kind_ = Value::Kind::kTensor;
@@ -200,6 +224,10 @@ class Cell {
   // no gradient of the input is wanted: then these edges separate
   // backward_input() from backward_weight().
   std::vector<torch::autograd::Edge> inner_;
+  // With offload: what the graph keeps, and the storages of outputs that are
+  // on their way to other devices (only compared, not used).
+  std::unique_ptr<KeptTensors> kept_;
+  std::unordered_set<const c10::StorageImpl*> leaving_;
   std::optional<SplitBackward> split_;
   // For each layer, the smallest sequence number that its graph nodes may have,
   // in the last run_layers().

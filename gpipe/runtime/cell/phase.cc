@@ -56,6 +56,10 @@ const char* to_string(Phase phase) {
       return "recompute";
     case Phase::kBackward:
       return "backward";
+    case Phase::kOffload:
+      return "offload";
+    case Phase::kReload:
+      return "reload";
     case Phase::kScatter:
       return "scatter";
     case Phase::kGather:

@@ -37,6 +37,8 @@ enum class Phase {
   kCheckpointing,  // forward without keeping the graph
   kRecomputing,    // second forward of a checkpointed cell
   kBackward,
+  kOffload,  // copy of what the backward needs to the host
+  kReload,   // copy back
   // The next three run on the caller's thread.
   kScatter,    // split of the input, before the first partition
   kGather,     // concatenation of the outputs, after the last one
@@ -44,7 +46,7 @@ enum class Phase {
 };
 
 // Returns "forward", "forward (checkpointed)", "recompute", "backward",
-// "scatter", "gather" or "gradients".
+// "offload", "reload", "scatter", "gather" or "gradients".
 const char* to_string(Phase phase);
 
 namespace internal {

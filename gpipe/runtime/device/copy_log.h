@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <cstddef>
 #include <vector>
 
 #include "gpipe/runtime/device/stamp.h"
@@ -25,10 +26,21 @@ struct CopyLog {
     Stamp end;
   };
 
+  // A copy to the host (O) or back (L). The times are taken on the stream of
+  // the copy. `place`: as in gpipe::HostCopy.
+  struct ToOrFromHost {
+    Action action;
+    std::size_t place = 0;
+    Stamp start, end;
+  };
+
   // The action that made the tensors of the next copies. A gradient counts as
   // made by a whole backward (ActionKind::kBackward).
   Action made_by;
   std::vector<Copy> copies;
+  // The `place` of the next copies to and from the host; set by the executor.
+  std::size_t place = 0;
+  std::vector<ToOrFromHost> host_copies;
 };
 
 }  // namespace gpipe::internal

@@ -137,7 +137,8 @@ struct Executor::Run {
   // Wakes the rank that may wait for the output of `action`.
   void tell(const Action& action) {
     if (action.kind == ActionKind::kRecompute ||
-        action.kind == ActionKind::kBackwardWeight) {
+        action.kind == ActionKind::kBackwardWeight ||
+        !is_compute(action.kind)) {
       return;
     }
     const int stage = action.kind == ActionKind::kForward ? action.stage + 1
@@ -295,8 +296,10 @@ void Executor::work(Run& run, int rank) {
     run.begin[rank].wait(devices_[rank]);
   });
   if (!begun) return;
+  std::size_t computed = 0;  // number of actions before, without O and L
   for (std::size_t k = 0; k < actions.size(); ++k) {
     const Action& action = actions[k];
+    const bool computes = is_compute(action.kind);
     const auto cancelled = [&] { return run.failed < positions[k]; };
     const auto ready = [&] {
       return run.has_turn(positions[k]) && run.actor.ready(action) &&
@@ -308,14 +311,18 @@ void Executor::work(Run& run, int rank) {
     });
     if (!waited || cancelled()) break;
     CopyLog* const log = run.recording ? &run.recording->copies(rank) : nullptr;
+    if (log) log->place = computed;
     run.attempt(rank, action, positions[k], [&] {
       run.actor.fetch(action, log);
-      if (run.recording) run.recording->action_starts(rank, action);
+      if (run.recording && computes) {
+        run.recording->action_starts(rank, action);
+      }
       at::RecordFunction range(at::RecordScope::USER_SCOPE);
       if (range.isActive()) range.before("gpipe " + to_string(action));
       run.actor.perform(action);
-      if (run.recording) run.recording->action_ends(rank);
+      if (run.recording && computes) run.recording->action_ends(rank);
     });
+    computed += computes;
     run.tell(action);
     run.end_turn();
   }

@@ -101,6 +101,19 @@ std::vector<Transfer> Recording::transfers() const {
   return transfers;
 }
 
+std::vector<std::vector<HostCopy>> Recording::host_copies() const {
+  std::vector<std::vector<HostCopy>> result;
+  for (std::size_t r = 0; r < copies_.size(); ++r) {
+    for (const CopyLog::ToOrFromHost& each : copies_[r].host_copies) {
+      result.resize(copies_.size());
+      result[r].push_back({each.action, each.place,
+                           std::max(0.0, each.start.seconds_since(begin_[r])),
+                           std::max(0.0, each.end.seconds_since(begin_[r]))});
+    }
+  }
+  return result;
+}
+
 std::vector<MemoryPoint> Recording::memory_of(
     std::size_t rank, const std::vector<Span>& spans) const {
   std::vector<MemoryPoint> points;
@@ -125,6 +138,7 @@ Timeline Recording::timeline() const {
   }
   Timeline timeline = timeline_of(std::move(ranks));
   timeline.transfers = transfers();
+  timeline.host_copies = host_copies();
   bool known = false;
   for (std::size_t r = 0; r < records_.size(); ++r) {
     timeline.memory.push_back(memory_of(r, timeline.ranks[r]));

@@ -34,7 +34,8 @@ class Recording {
   // Called before and after each action of a rank, on its worker.
   void action_starts(std::size_t rank, const Action& action);
   void action_ends(std::size_t rank);
-  // Returns the log of copies that the rank's worker makes from other devices.
+  // Returns the log of copies that the rank's worker makes from other devices,
+  // and to and from the host.
   CopyLog& copies(std::size_t rank) { return copies_[rank]; }
   // Records a message between processes, by the clock of the host. `from`,
   // `to`: ranks. Thread-safe.
@@ -61,6 +62,7 @@ class Recording {
   std::optional<double> seconds(const Stamp& stamp,
                                 const c10::Device& device) const;
   std::vector<Transfer> transfers() const;
+  std::vector<std::vector<HostCopy>> host_copies() const;
   std::vector<MemoryPoint> memory_of(std::size_t rank,
                                      const std::vector<Span>& spans) const;
 

@@ -109,6 +109,25 @@ TEST(Recording, ACopyGoesFromTheRankOfItsMakerToTheRankThatLogsIt) {
   EXPECT_THAT(transfers_of(recording), ElementsAre("0F0 2>0 64", "1F0 0>1 8"));
 }
 
+TEST(Recording, HasTheCopiesToAndFromTheHostOfEachRank) {
+  Recording recording({kCpu, kCpu}, nullptr);
+  EXPECT_THAT(recording.copies(0).host_copies, IsEmpty());
+  recording.begin();
+  const Stamp early = Stamp::now(kCpu), late = Stamp::now(kCpu);
+  auto& copies = recording.copies(1).host_copies;
+  copies.push_back({{1, ActionKind::kOffload, 0}, 1, early, late});
+  copies.push_back({{1, ActionKind::kReload, 0}, 2, late, late});
+  const Timeline timeline = recording.timeline();
+  ASSERT_EQ(timeline.host_copies.size(), 2u);
+  EXPECT_THAT(timeline.host_copies[0], IsEmpty());
+  ASSERT_EQ(timeline.host_copies[1].size(), 2u);
+  const HostCopy& first = timeline.host_copies[1][0];
+  EXPECT_EQ(to_string(first.action), "1O0");
+  EXPECT_EQ(first.place, 1u);
+  EXPECT_NEAR(first.end - first.start, late.seconds_since(early), 1e-12);
+  EXPECT_EQ(timeline.host_copies[1][1].start, first.end);
+}
+
 TEST(Recording, LeavesOutCopiesThatNoRankMadeOrOfADeviceOfNoRank) {
   Recording recording({kCpu}, nullptr);
   recording.begin();

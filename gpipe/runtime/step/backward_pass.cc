@@ -1,5 +1,6 @@
 #include "gpipe/runtime/step/backward_pass.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
@@ -8,8 +9,25 @@
 
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/host_copier.h"
 
 namespace gpipe::internal {
+namespace {
+
+Phase phase_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kRecompute:
+      return Phase::kRecomputing;
+    case ActionKind::kOffload:
+      return Phase::kOffload;
+    case ActionKind::kReload:
+      return Phase::kReload;
+    default:
+      return Phase::kBackward;
+  }
+}
+
+}  // namespace
 
 BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
                            RemoteStages* remote)
@@ -35,6 +53,16 @@ BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
       inbox.missing = 1 + skips;
       inbox.grads.skips.resize(skips);
       inbox.skip_ready.resize(skips);
+    }
+  }
+}
+
+BackwardPass::~BackwardPass() {
+  for (HostCopier& copier : stages_.host_copiers) {
+    try {
+      copier.finish();
+    } catch (...) {
+      // The device has failed, and the step ends with that error.
     }
   }
 }
@@ -74,7 +102,7 @@ void BackwardPass::pass_on(const StageEdge& edge, std::vector<at::Tensor> grads,
 bool BackwardPass::ready(const Action& action) {
   // The weight part follows the input part on the same worker.
   if (action.kind == ActionKind::kRecompute ||
-      action.kind == ActionKind::kBackwardWeight ||
+      action.kind == ActionKind::kBackwardWeight || !is_compute(action.kind) ||
       action.stage < first_wanted_) {
     return true;
   }
@@ -87,6 +115,10 @@ bool BackwardPass::ready(const Action& action) {
 
 void BackwardPass::fetch(const Action& action, CopyLog* log) {
   const int64_t j = action.stage, i = action.microbatch;
+  if (!is_compute(action.kind)) {
+    if (j >= first_wanted_) copy_kept(action, log);
+    return;
+  }
   const bool takes = action.kind == ActionKind::kBackward ||
                      action.kind == ActionKind::kBackwardInput;
   if (!takes || j < first_wanted_) return;
@@ -110,7 +142,28 @@ void BackwardPass::fetch(const Action& action, CopyLog* log) {
   }
 }
 
+void BackwardPass::copy_kept(const Action& action, CopyLog* log) {
+  const int64_t j = action.stage, i = action.microbatch;
+  const bool away = action.kind == ActionKind::kOffload;
+  const PhaseScope phase(phase_of(action.kind), i);
+  fault_point(away ? "offload" : "reload", j, i);
+  if (!has_own_memory(stages_.partitions[j].device)) return;
+  const c10::AutoGradMode no_graph(false);
+  HostCopier::Times times;
+  Cell& cell = step_.cells[j][i];
+  HostCopier& copier = stages_.host_copiers[j];
+  if (away) {
+    cell.offload(copier, log ? &times : nullptr);
+  } else {
+    cell.reload(copier, log ? &times : nullptr);
+  }
+  if (log) {
+    log->host_copies.push_back({action, log->place, times.start, times.end});
+  }
+}
+
 void BackwardPass::perform(const Action& action) {
+  if (!is_compute(action.kind)) return;  // see fetch()
   const int64_t j = action.stage, i = action.microbatch;
   Cell& cell = step_.cells[j][i];
   const bool last = action.kind == ActionKind::kBackward ||
@@ -248,9 +301,7 @@ void BackwardPass::pass_back(int64_t j, int64_t i, Gradients back) {
 }
 
 Failure BackwardPass::place(const Action& action) {
-  return step_.failure_at(action, action.kind == ActionKind::kRecompute
-                                      ? Phase::kRecomputing
-                                      : Phase::kBackward);
+  return step_.failure_at(action, phase_of(action.kind));
 }
 
 std::vector<at::Tensor> BackwardPass::take_leaf_grads(

@@ -20,7 +20,8 @@
 
 namespace gpipe::internal {
 
-// The actor for the recomputes and backwards of one step.
+// The actor for the recomputes and backwards of one step, and for the copies to
+// and from the host.
 class BackwardPass : public Actor {
  public:
   struct Options {
@@ -43,6 +44,9 @@ class BackwardPass : public Actor {
   // none.
   BackwardPass(Stages& stages, Step& step, Options options,
                RemoteStages* remote = nullptr);
+  // Blocks the host while copies to the host run, which is the case only after
+  // an error.
+  ~BackwardPass() override;
 
   // Provides the gradients of the last partition's outputs for one micro-batch.
   // Threads: any, before the backward of the micro-batch on that partition.
@@ -79,6 +83,8 @@ class BackwardPass : public Actor {
     std::vector<Event> skip_ready;
   };
 
+  // Begins the copy of an O or L. On the CPU there is nothing to copy.
+  void copy_kept(const Action& action, CopyLog* log);
   // Runs the backward of cell (i, j) that `action` asks for, and returns the
   // gradients of its inputs. Throws whatever the nodes of the graph throw, and
   // c10::Error if the graph of a tensor that layers have captured was already

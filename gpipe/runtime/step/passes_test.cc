@@ -391,6 +391,26 @@ TEST(TrainPass, TheLastStageBeginsItsBackwardWithTheWeightOfTheLoss) {
             "partition 0, micro-batch 1, backward");
 }
 
+// What is copied is in the tests of KeptTensors.
+TEST(TrainPass, CopiesOfACellWaitForNoOtherRank) {
+  Training training;
+  TrainPass pass(training.stages, training.step, inputs(2), false,
+                 training.weights, {});
+  const Action away{0, ActionKind::kOffload, 0};
+  const Action back{0, ActionKind::kReload, 0};
+  run(pass, F(0, 0));
+  run(pass, away);
+  run(pass, back);
+  run(pass, F(1, 0));
+  run(pass, {1, ActionKind::kOffload, 0});
+  run(pass, {1, ActionKind::kReload, 0});
+  run(pass, B(1, 0));
+  run(pass, B(0, 0));
+  EXPECT_TRUE(is(pass.backward().input_grads()[0].at(0), 3.75, 3.75));
+  EXPECT_EQ(pass.place(away).place(), "partition 0, micro-batch 0, offload");
+  EXPECT_EQ(pass.place(back).place(), "partition 0, micro-batch 0, reload");
+}
+
 TEST(TrainPass, RefusesALossWithoutGraph) {
   Training training;
   training.loss = [](Value output, Value) {

@@ -22,6 +22,7 @@ Stages::Stages(std::vector<Partition> partitions_in)
     : partitions(std::move(partitions_in)) {
   for (const Partition& from : partitions) {
     copiers.emplace_back(from.device);
+    host_copiers.emplace_back(from.device);
     for (std::size_t k = 0; k < from.exports.size(); ++k) {
       const SkipRoute& route = from.exports[k];
       links.push_back({route.from, static_cast<int64_t>(k), route.to,

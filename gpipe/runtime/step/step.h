@@ -21,6 +21,7 @@
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/device/copier.h"
+#include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/schedule/schedule.h"
 
@@ -37,6 +38,7 @@ struct SkipLink {
 struct Stages {
   std::vector<Partition> partitions;
   std::vector<Copier> copiers;
+  std::deque<HostCopier> host_copiers;
   std::vector<SkipLink> links;
   // The elements of the input that every micro-batch gets whole.
   Unsplit unsplit;

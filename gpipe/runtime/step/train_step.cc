@@ -16,6 +16,7 @@
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/output_rows.h"
 #include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/placement.h"
@@ -40,17 +41,35 @@ bool has_backward(const Schedule& schedule) {
   return has(schedule, {ActionKind::kBackward, ActionKind::kBackwardInput});
 }
 
-// Returns the cells (stage, micro-batch) that the schedule recomputes.
-std::set<std::pair<int64_t, int64_t>> recomputed_in(const Schedule& schedule) {
+// Returns the cells (stage, micro-batch) that have an action of this kind.
+std::set<std::pair<int64_t, int64_t>> cells_with(const Schedule& schedule,
+                                                 ActionKind kind) {
   std::set<std::pair<int64_t, int64_t>> cells;
   for (const auto& rank : schedule.ranks) {
     for (const Action& action : rank) {
-      if (action.kind == ActionKind::kRecompute) {
+      if (action.kind == kind) {
         cells.emplace(action.stage, action.microbatch);
       }
     }
   }
   return cells;
+}
+
+// Returns whether the boundary tensors of a stage, and then each skip tensor
+// that it outputs, go to another device.
+std::vector<bool> leaves_device(const Stages& stages, int64_t stage) {
+  const Partition& from = stages.partitions[stage];
+  const auto goes_away = [&](int64_t to) {
+    const Partition& next = stages.partitions[to];
+    return next.remote || next.device != from.device;
+  };
+  // The last stage returns its outputs to the caller.
+  std::vector<bool> leaves = {stage + 1 < stages.size() &&
+                              goes_away(stage + 1)};
+  for (const SkipRoute& skip : from.exports) {
+    leaves.push_back(goes_away(skip.to));
+  }
+  return leaves;
 }
 
 // Returns the rows of each micro-batch of a whole `batch`. Throws
@@ -203,7 +222,7 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
 
 void TrainStep::start(std::optional<int64_t> all_rows) {
   if (with_backward_) accumulators_ = accumulators_of(stages_.partitions);
-  const auto recomputed = recomputed_in(schedule_);
+  const auto recomputed = cells_with(schedule_, ActionKind::kRecompute);
   step_.emplace(
       stages_, microbatches_,
       [&](int64_t stage, int64_t microbatch) {
@@ -219,6 +238,13 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
   }
   for (auto& cells : step_->cells) {
     for (Cell& cell : cells) cell.check_finite(options_.check_finite());
+  }
+  for (const auto& [stage, microbatch] :
+       cells_with(schedule_, ActionKind::kOffload)) {
+    const Partition& partition = stages_.partitions[stage];
+    if (partition.remote || !has_own_memory(partition.device)) continue;
+    step_->cells[stage][microbatch].enable_offload(
+        leaves_device(stages_, stage));
   }
   BackwardPass::Options backward;
   backward.check_finite = options_.check_finite();

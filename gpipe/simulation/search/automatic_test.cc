@@ -570,6 +570,27 @@ TEST(AutomaticTest, GivesTheSameForTheSameArguments) {
   EXPECT_EQ(a.origin, b.origin);
 }
 
+// The search itself makes no O and no L. What it finds can be offloaded.
+TEST(AutomaticTest, FindsSchedulesThatCanBeOffloaded) {
+  Draw draw(3);
+  Costs costs = draw.costs(4);
+  AutomaticOptions options;
+  const auto found = automatic_schedule(in_line(4), 8, costs, options);
+  costs.host_bandwidth = 1;
+  const auto same = automatic_schedule(in_line(4), 8, costs, options);
+  EXPECT_TRUE(same.schedule.ranks == found.schedule.ranks);
+  costs = completed(costs);
+  for (const int ahead : {0, 1, 2}) {
+    const Schedule offloaded = with_offload(
+        found.schedule, [](int, int) { return true; }, ahead);
+    validate(offloaded);
+    costs.host_bandwidth = 0;
+    EXPECT_EQ(simulate(offloaded, costs).makespan, found.timeline.makespan);
+    costs.host_bandwidth = 1;
+    EXPECT_GE(simulate(offloaded, costs).makespan, found.timeline.makespan);
+  }
+}
+
 TEST(AutomaticTest, RefusesWhatCannotBe) {
   const Costs costs = equal_parts(2);
   const auto refuses = [](const std::vector<int>& place, int m,

@@ -364,7 +364,7 @@ class ListScheduling {
               copied(problem_.durations.backward[size(action.stage)], end);
         }
         break;
-      case ActionKind::kBackwardWeight:
+      default:  // kBackwardWeight; there is no O and no L to choose
         ++stage.weight;
         own.progress = Progress::kDone;
         break;

@@ -1,0 +1,211 @@
+// Tests that offload lowers the memory of devices: a model that does not fit
+// trains with it.
+//
+// Runs on the simulated accelerators, whose memory can be limited. n is the
+// number of bytes of a micro-batch at any layer.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/meta.h"
+#include "gpipe/meta/ledger.h"
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
+#include "gpipe/system_tests/options.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/engine.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/models.h"
+#include "gpipe/testing/simulated/simulated.h"
+
+namespace gpipe {
+namespace {
+
+using testing::device;
+using testing::difference;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::mean_square;
+using testing::StepState;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+constexpr int kMicrobatches = 8;
+constexpr int64_t kRows = 64, kColumns = 16, kTanhs = 60;
+constexpr int64_t kN = kRows * kColumns * 8;
+
+class OffloadMemory : public ::testing::Test {
+ protected:
+  ~OffloadMemory() override { set_limits(std::nullopt); }
+
+  static void set_limits(std::optional<int64_t> bytes) {
+    for (int k = 0; k < 4; ++k) simulated::set_memory_limit(k, bytes);
+  }
+
+  // Returns a pipeline whose partitions have a linear layer and kTanhs tanh.
+  // Each tanh keeps its output.
+  static GPipe pipeline(int partitions) {
+    torch::manual_seed(0);
+    nn::Sequential model;
+    for (int j = 0; j < partitions; ++j) {
+      model->push_back(nn::Linear(kColumns, kColumns));
+      for (int k = 0; k < kTanhs; ++k) model->push_back(nn::Tanh());
+    }
+    model->to(torch::kDouble);
+    return GPipe(model,
+                 testing::options(std::vector<int64_t>(partitions, 1 + kTanhs),
+                                  kMicrobatches, Checkpoint::kNever));
+  }
+
+  // Runs a step. `wants_input_grad`: whether the input requires a gradient.
+  static StepState step(GPipe& pipeline, const Schedule& schedule,
+                        bool wants_input_grad) {
+    torch::manual_seed(1);
+    Tensor x = torch::randn({kMicrobatches * kRows, kColumns}, torch::kDouble);
+    const Tensor target = torch::randn_like(x);
+    x = x.to(device()).requires_grad_(wants_input_grad);
+    pipeline->zero_grad();
+    const StepResult result =
+        pipeline->train_step(x, target, mean_square, schedule);
+    return testing::state_after(*pipeline, result.loss, x);
+  }
+
+  static int64_t in_use(int64_t k) {
+    testing::settle_engine(device(k));
+    simulated::synchronize();
+    return simulated::bytes_in_use(k);
+  }
+
+  // Returns the peak of device 0 in a step of one partition, above the bytes
+  // before it.
+  static int64_t peak(GPipe& pipeline, const Schedule& schedule) {
+    step(pipeline, schedule, false);  // makes the allocations that stay
+    pipeline->zero_grad();
+    const int64_t before = in_use(0);
+    simulated::reset_peak(0);
+    step(pipeline, schedule, false);
+    const int64_t peak = simulated::peak_bytes(0) - before;
+    pipeline->zero_grad();
+    EXPECT_EQ(in_use(0), before);
+    return peak;
+  }
+};
+
+Schedule offloaded(const Schedule& schedule, int ahead = 1) {
+  return with_offload(
+      schedule, [](int, int) { return true; }, ahead);
+}
+
+// A cell keeps the outputs of its tanh, and the difference of the loss. The
+// inputs are views of the mini-batch, which stays.
+TEST_F(OffloadMemory, OfADeviceIsAsTheSimulatorSays) {
+  Costs costs;
+  costs.forward = {1};
+  costs.backward = {2};
+  costs.activation_bytes = {static_cast<double>((kTanhs + 1) * kN)};
+  costs.host_bandwidth = 2 * costs.activation_bytes[0];  // half a forward
+  GPipe one = pipeline(1);
+  const Schedule plain = fill_drain(1, kMicrobatches);
+  const auto without = static_cast<double>(peak(one, plain));
+  const double held = simulate(plain, costs).peak_bytes[0];
+  EXPECT_EQ(held, static_cast<double>(kMicrobatches * (kTanhs + 1) * kN));
+  const double rest = without - held;  // inputs, targets, temporary tensors
+  for (const int ahead : {0, 1, 2, 4}) {
+    const Schedule schedule = offloaded(plain, ahead);
+    const double predicted = simulate(schedule, costs).peak_bytes[0] + rest;
+    const auto measured = static_cast<double>(peak(one, schedule));
+    EXPECT_NEAR(measured, predicted, 0.05 * predicted) << ahead;
+    EXPECT_LT(measured, 0.75 * without) << ahead;
+    std::cout << ahead << ": measured " << measured / kN << " n, predicted "
+              << predicted / kN << " n, without offload " << without / kN
+              << " n\n";
+  }
+}
+
+// Returns the peak of a dry run of one partition, above the bytes before it.
+int64_t peak_of_dry_run(const Schedule& schedule) {
+  const auto numbers = torch::dtype(torch::kDouble).device(torch::kMeta);
+  GPipe one = [] {
+    const MetaGuard meta;
+    nn::Sequential model(nn::Linear(kColumns, kColumns));
+    for (int k = 0; k < kTanhs; ++k) model->push_back(nn::Tanh());
+    model->to(torch::kDouble);
+    return GPipe(model, GPipeOptions({1 + kTanhs})
+                            .devices({torch::Device(torch::kMeta)})
+                            .checkpoint(Checkpoint::kNever));
+  }();
+  const Tensor x = torch::empty({kMicrobatches * kRows, kColumns}, numbers);
+  const MetaLedger ledger;
+  one->train_step(x, x, mean_square, schedule);
+  return ledger.peak_bytes();
+}
+
+TEST_F(OffloadMemory, OfADryRunIsThatOfADevice) {
+  GPipe one = pipeline(1);
+  const Schedule plain = fill_drain(1, kMicrobatches);
+  const int64_t device = peak(one, plain), dry = peak_of_dry_run(plain);
+  for (const int ahead : {0, 1, 2, 4}) {
+    const Schedule schedule = offloaded(plain, ahead);
+    EXPECT_EQ(device - peak(one, schedule), dry - peak_of_dry_run(schedule))
+        << ahead;
+  }
+}
+
+TEST_F(OffloadMemory, IsEnoughForAModelThatDoesNotFit) {
+  // Without offload a rank holds 8 cells of at least kTanhs n. With it a rank
+  // holds 2, and up to 8 outputs that wait for the next rank. Inputs, targets
+  // and gradients of the input take 16 n.
+  constexpr int64_t kLimit = (6 * kTanhs + 8) * kN;
+  static_assert(kLimit > (2 * (kTanhs + 1) + 8 + 16 + 8) * kN);
+  const Schedule plain = fill_drain(4, kMicrobatches);
+  GPipe large = pipeline(4);
+  const StepState expected = step(large, plain, true);
+  large = nullptr;
+  set_limits(kLimit);
+  GPipe small = pipeline(4);
+  EXPECT_THAT(error_of([&] { step(small, plain, true); }),
+              HasSubstr("is out of memory"));
+  for (int k = 0; k < 3; ++k) {
+    EXPECT_EQ(difference(step(small, offloaded(plain), true), expected), "");
+  }
+  // Afterwards the same pipeline still reports that the plain step does not
+  // fit, and then trains again.
+  EXPECT_THAT(error_of([&] { step(small, plain, true); }),
+              HasSubstr("is out of memory"));
+  EXPECT_EQ(difference(step(small, offloaded(plain), true), expected), "");
+}
+
+// A full device is an error with its place, and leaves nothing.
+TEST_F(OffloadMemory, ThatIsNotEnoughIsAnErrorOfTheCell) {
+  GPipe one = pipeline(1);
+  const Schedule schedule = offloaded(fill_drain(1, kMicrobatches), 8);
+  step(one, schedule, false);
+  one->zero_grad();
+  const int64_t before = in_use(0);
+  // The inputs and targets take 16 n. The copies back of 8 cells begin early,
+  // and the memory is enough for 4.
+  simulated::set_memory_limit(0, before + (16 + 4 * (kTanhs + 1) + 8) * kN);
+  const std::string error = error_of([&] { step(one, schedule, false); });
+  EXPECT_THAT(error, HasSubstr("is out of memory"));
+  EXPECT_THAT(error, HasSubstr(", reload"));
+  ASSERT_TRUE(one->last_failure().has_value());
+  EXPECT_EQ(one->last_failure()->phase, Phase::kReload);
+  EXPECT_EQ(in_use(0), before);
+  simulated::set_memory_limit(0, std::nullopt);
+  step(one, schedule, false);
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,292 @@
+// Tests training steps whose schedule copies to the host what cells keep for
+// their backward, and back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <functional>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/system_tests/options.h"
+#include "gpipe/testing/cuts.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/models.h"
+#include "gpipe/testing/rounds.h"
+
+namespace gpipe {
+namespace {
+
+using testing::cut;
+using testing::device;
+using testing::devices;
+using testing::difference;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::Lambda;
+using testing::mean_square;
+using testing::StepState;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+bool everything(int, int) { return true; }
+
+struct Model {
+  std::function<nn::Sequential()> make;
+  std::vector<int64_t> input, target;  // sizes without rows
+};
+
+const std::map<std::string, Model>& models() {
+  static const auto* const models = new std::map<std::string, Model>{
+      {"linear", {testing::linear_model, {6}, {3}}},
+      {"conv", {[] { return testing::conv_model(0.3); }, {3, 8, 8}, {5}}},
+      {"skip", {testing::skip_model, {4}, {4}}},
+  };
+  return *models;
+}
+
+Tensor randn(int64_t rows, std::vector<int64_t> sizes) {
+  sizes.insert(sizes.begin(), rows);
+  return torch::randn(sizes, torch::kDouble);
+}
+
+// A schedule with the options of its pipeline.
+struct Offloading {
+  Schedule schedule;
+  int stages_per_rank = 1;
+  Checkpoint mode = Checkpoint::kNever;
+};
+
+// Returns the results of two steps: two, since buffers are used again.
+StepState state_after(const Offloading& setting, const Model& model,
+                      bool timeline = false) {
+  torch::manual_seed(1);
+  nn::Sequential layers = model.make();
+  GPipe pipeline(layers,
+                 GPipeOptions(cut(layers->size(), num_stages(setting.schedule)))
+                     .stages_per_rank(setting.stages_per_rank)
+                     .placement(testing::placement_of(setting.schedule))
+                     .devices(devices(setting.schedule.ranks.size()))
+                     .checkpoint(setting.mode)
+                     .threads_per_partition(1));
+  StepState state;
+  for (int step = 0; step < 2; ++step) {
+    // The last micro-batch is smaller.
+    const int64_t rows = 2 * num_microbatches(setting.schedule) + step - 1;
+    Tensor x = randn(rows, model.input).to(device()).requires_grad_();
+    const Tensor target = randn(rows, model.target);
+    const StepResult result =
+        pipeline->train_step(x, target, mean_square, setting.schedule,
+                             TrainOptions().outputs(true).timeline(timeline));
+    state = testing::state_after(*pipeline, result.output() * result.loss, x);
+  }
+  return state;
+}
+
+// Calls f(name, setting) for every schedule with backwards. `all`: with several
+// sizes.
+void for_each_schedule(
+    bool all, const std::function<void(const std::string&, Offloading)>& f) {
+  for (const std::string& name : schedule_names()) {
+    if (name == "forward-only") continue;
+    for (const int ranks : {1, 2, 3}) {
+      for (const int microbatches : {1, 3, 6}) {
+        if (!all && (ranks != 2 || microbatches != 6)) continue;
+        Offloading setting;
+        setting.stages_per_rank = fixed_stages_per_rank(name).value_or(2);
+        try {
+          setting.schedule = named_schedule(name, ranks, microbatches,
+                                            setting.stages_per_rank);
+        } catch (const std::invalid_argument&) {
+          continue;  // a size that the schedule refuses
+        }
+        f(name + ", " + std::to_string(ranks) + " ranks, " +
+              std::to_string(microbatches) + " micro-batches",
+          setting);
+      }
+    }
+  }
+}
+
+class Offload : public ::testing::Test {
+ protected:
+  Offload() { torch::set_num_threads(1); }
+};
+
+TEST_F(Offload, HasTheBitsOfTheStepWithoutIt) {
+  int turn = 0;
+  for_each_schedule(
+      device().is_cpu() || testing::is_thorough(),
+      [&](const std::string& name, Offloading setting) {
+        for (const auto& [model_name, model] : models()) {
+          setting.mode = testing::kModes[++turn % 3];
+          const StepState without = state_after(setting, model);
+          Offloading with = setting;
+          with.schedule = with_offload(setting.schedule, everything, turn % 4);
+          EXPECT_EQ(difference(state_after(with, model), without), "")
+              << name << ", " << model_name << ", " << to_string(with.mode);
+        }
+      });
+}
+
+// The recomputes are early, so that copies have time, except for odd
+// micro-batches.
+TEST_F(Offload, OfRecomputedCellsHasTheBitsOfTheStepWithoutIt) {
+  for_each_schedule(false, [&](const std::string& name, Offloading setting) {
+    setting.schedule = with_recompute(
+        setting.schedule, [](int i) { return i % 2 == 0; },
+        RecomputePlacement::kAhead);
+    for (const auto& [model_name, model] : models()) {
+      const StepState without = state_after(setting, model);
+      Offloading with = setting;
+      with.schedule = with_offload(setting.schedule, everything);
+      EXPECT_EQ(difference(state_after(with, model), without), "")
+          << name << ", " << model_name;
+    }
+  });
+}
+
+TEST_F(Offload, MayBeOfSomeCells) {
+  const Schedule plain = one_forward_one_backward(3, 5);
+  const Model& model = models().at("conv");
+  const StepState without = state_after({plain}, model);
+  for (int every = 2; every < 5; ++every) {
+    const Schedule some = with_offload(
+        plain, [&](int stage, int i) { return (stage + i) % every == 0; });
+    EXPECT_EQ(difference(state_after({some}, model), without), "") << every;
+  }
+  const Schedule distant = with_offload(plain, distant_cells(plain, 2));
+  EXPECT_EQ(difference(state_after({distant}, model), without), "");
+}
+
+// A layer that keeps a tensor which its operator saves as well.
+TEST_F(Offload, LeavesWhatLayersHold) {
+  Tensor held;
+  const auto make = [&] {
+    nn::Sequential layers(nn::Linear(4, 4), Lambda([&](Tensor x) {
+                            if (!held.defined()) {
+                              held = torch::linspace(0, 1, 4, x.options());
+                            }
+                            return x * held.detach();
+                          }),
+                          nn::Linear(4, 2));
+    layers->to(torch::kDouble);
+    return layers;
+  };
+  const Model model{make, {4}, {2}};
+  const Schedule plain = one_forward_one_backward(1, 3);
+  const StepState without = state_after({plain}, model);
+  const Tensor before = held.cpu().clone();
+  const Offloading with{with_offload(plain, everything)};
+  EXPECT_EQ(difference(state_after(with, model), without), "");
+  EXPECT_TRUE(held.cpu().equal(before));
+}
+
+// A function with a backward of its own, which needs a tensor that is neither
+// input nor output.
+struct Cube : torch::autograd::Function<Cube> {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& x) {
+    context->save_for_backward({x * x * 3});
+    return x * x * x;
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list grads) {
+    return {grads[0] * context->get_saved_variables()[0]};
+  }
+};
+
+TEST_F(Offload, OfRecomputedAndCustomFunctionsHasTheBitsOfTheStepWithoutIt) {
+  const auto make = [] {
+    nn::Sequential layers(nn::Linear(4, 4), Lambda([](Tensor x) {
+                            return checkpoint(
+                                [](const Tensor& y) {
+                                  return torch::dropout(y.exp().sin(), 0.3,
+                                                        /*train=*/true);
+                                },
+                                x);
+                          }),
+                          Lambda([](Tensor x) { return Cube::apply(x); }),
+                          nn::Linear(4, 2));
+    layers->to(torch::kDouble);
+    return layers;
+  };
+  const Model model{make, {4}, {2}};
+  for (const char* const name : {"1f1b", "zb-h1"}) {
+    const Schedule plain = named_schedule(name, 2, 5, 1);
+    const StepState without = state_after({plain}, model);
+    const Offloading with{with_offload(plain, everything)};
+    EXPECT_EQ(difference(state_after(with, model), without), "") << name;
+  }
+}
+
+// LibTorch does not check saved tensors with hooks, so gpipe does.
+TEST_F(Offload, ReportsInPlaceChangesOfWhatABackwardNeeds) {
+  const auto make = [] {
+    nn::Sequential layers(nn::Linear(4, 4), Lambda([](Tensor x) {
+                            Tensor y = x.exp();
+                            y.add_(1);
+                            return y;
+                          }));
+    layers->to(torch::kDouble);
+    return layers;
+  };
+  const Schedule schedule =
+      with_offload(one_forward_one_backward(1, 2), everything);
+  const std::string error = error_of([&] {
+    state_after({schedule}, {make, {4}, {4}});
+  });
+  EXPECT_THAT(error, HasSubstr(device().is_cpu()
+                                   ? "modified by an inplace operation"
+                                   : "has been changed in place since the "
+                                     "forward: it is at version 1, but was at "
+                                     "version 0"));
+  EXPECT_THAT(error, HasSubstr("partition 0, micro-batch 0, backward"));
+}
+
+TEST_F(Offload, CopiesAreInTheMeasuredTimelineOfAnAccelerator) {
+  torch::manual_seed(1);
+  nn::Sequential layers = testing::linear_model();
+  GPipe pipeline(
+      layers, testing::options(cut(layers->size(), 2), 4, Checkpoint::kNever));
+  const Schedule schedule =
+      with_offload(one_forward_one_backward(2, 4),
+                   [](int stage, int) { return stage == 0; });
+  const StepResult result = pipeline->train_step(
+      randn(8, {6}).to(device()), randn(8, {3}), mean_square, schedule,
+      TrainOptions().timeline(true));
+  ASSERT_TRUE(result.timeline.has_value());
+  const Timeline& timeline = *result.timeline;
+  EXPECT_EQ(timeline.ranks[0].size(), 8u);
+  if (device().is_cpu()) {
+    EXPECT_TRUE(timeline.host_copies.empty());
+    return;
+  }
+  ASSERT_EQ(timeline.host_copies.size(), 2u);
+  EXPECT_TRUE(timeline.host_copies[1].empty());
+  std::string copies;
+  for (const HostCopy& copy : timeline.host_copies[0]) {
+    copies += to_string(copy.action) + " " + std::to_string(copy.place) + ", ";
+    EXPECT_GE(copy.start, 0);
+    EXPECT_GE(copy.end, copy.start);
+  }
+  // 0F0 0O0 0L0 0F1 0O1 0B0 0L1 0F2 0O2 0B1 0L2 0F3 0O3 0L3 0B2 0B3.
+  EXPECT_EQ(copies, "0O0 1, 0L0 1, 0O1 2, 0L1 3, 0O2 4, 0L2 5, 0O3 6, 0L3 6, ");
+}
+
+}  // namespace
+}  // namespace gpipe
