@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
@@ -15,68 +14,12 @@
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/runtime/cell/phase.h"
+#include "gpipe/runtime/cell/recompute_check.h"
 #include "gpipe/runtime/cell/shared_memory.h"
 #include "gpipe/runtime/device/fault_point.h"
 
 namespace gpipe::internal {
 namespace {
-
-std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<int64_t> versions;
-  versions.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    versions.push_back(version_of(tensor));
-  }
-  return versions;
-}
-
-std::vector<int64_t> versions_of(const std::vector<Activation>& inputs) {
-  std::vector<int64_t> versions;
-  versions.reserve(inputs.size());
-  for (const Activation& each : inputs) {
-    versions.push_back(version_of(each.tensor));
-  }
-  return versions;
-}
-
-std::vector<std::pair<at::Tensor, int64_t>> frozen_of(
-    const Partition& partition) {
-  std::vector<std::pair<at::Tensor, int64_t>> frozen;
-  for (const at::Tensor& each : partition.parameters) {
-    if (!each.requires_grad()) frozen.emplace_back(each, version_of(each));
-  }
-  return frozen;
-}
-
-std::vector<bool> training_of(const Partition& partition) {
-  std::vector<bool> training;
-  training.reserve(partition.modules.size());
-  for (const auto& module : partition.modules) {
-    training.push_back(module->is_training());
-  }
-  return training;
-}
-
-BufferValue value_of(const at::Tensor& buffer) {
-  c10::NoGradGuard no_grad;
-  return {buffer, version_of(buffer), buffer.clone()};
-}
-
-std::vector<Outline> outlines_of(const std::vector<at::Tensor>& outputs) {
-  std::vector<Outline> outlines;
-  outlines.reserve(outputs.size());
-  for (const at::Tensor& each : outputs) {
-    if (each.defined()) {
-      outlines.push_back({true,
-                          each.requires_grad(),
-                          each.scalar_type(),
-                          {each.sizes().begin(), each.sizes().end()}});
-    } else {
-      outlines.emplace_back();
-    }
-  }
-  return outlines;
-}
 
 // Returns "undefined", or the type and the sizes of `tensor`.
 std::string describe(const at::Tensor& tensor) {
@@ -112,17 +55,6 @@ void check_loss(const WeightedLoss& loss, bool weighted) {
         "the metric '", name,
         "' must be a real tensor with one element, but it is ", describe(value),
         "; reduce it, with a sum over the micro-batch");
-  }
-}
-
-// Copies saved values back into their buffers without raising versions.
-// Autograd may have saved a buffer for the backward of another cell and must
-// not see a change.
-void put_back(const std::vector<BufferValue>& values) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (const BufferValue& each : values) {
-    at::Tensor target = each.buffer;
-    target.copy_(each.value);
   }
 }
 
@@ -347,68 +279,6 @@ void Cell::check_no_other_input(const Leaves& leaves) {
               "micro-batch");
 }
 
-void Cell::check_unchanged() const {
-  TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
-              "the input of partition ", partition_->index,
-              " has been changed in place between forward and backward; a "
-              "checkpointed forward cannot be computed again from it. Change a "
-              "copy instead, or use Checkpoint::kNever");
-  TORCH_CHECK(training_of(*partition_) == saved_.training,
-              "train() or eval() was called between forward and backward; a "
-              "checkpointed forward cannot be computed again in another mode");
-  for (std::size_t k = 0; k < leaves_.tensors.size(); ++k) {
-    check_unchanged(leaves_.tensors[k], saved_.leaf_versions[k]);
-  }
-  for (const auto& [parameter, version] : saved_.frozen) {
-    check_unchanged(parameter, version);
-  }
-}
-
-void Cell::check_unchanged(const at::Tensor& parameter, int64_t version) const {
-  TORCH_CHECK(version_of(parameter) == version, "parameter '",
-              partition_->name_of(parameter),
-              "' has been changed in place between forward and backward; a "
-              "checkpointed forward cannot be computed again with it. Call "
-              "backward first, or forward again; a tensor that a layer changes "
-              "itself must be a buffer");
-}
-
-void Cell::recompute(StepSeed& seed) {
-  check_unchanged();
-
-  // The layers must see the buffer values of the forward, even if other code
-  // has changed the buffers since. The layers change them again; then the
-  // present values are restored.
-  std::vector<BufferValue> now, changed;
-  for (const at::Tensor& buffer : partition_->norm_buffers) {
-    now.push_back(value_of(buffer));
-  }
-  for (const BufferValue& then : saved_.buffers) {
-    if (version_of(then.buffer) == then.version) continue;
-    now.push_back(value_of(then.buffer));
-    changed.push_back(then);
-  }
-  std::vector<Outline> outlines;
-  try {
-    put_back(changed);
-    outlines = outlines_of(run_layers(saved_.input, seed, /*again=*/true));
-    put_back(now);
-  } catch (...) {
-    try {
-      put_back(now);
-    } catch (...) {
-      // If the device has failed, the first error is more useful.
-    }
-    throw;
-  }
-  TORCH_CHECK(outlines == saved_.outputs, "the layers of partition ",
-              partition_->index,
-              " did not return the same in the recompute as in the "
-              "checkpointed forward (number, sizes, dtype or requires_grad "
-              "of the outputs differ); a layer must do the same in both");
-  relink_leaf_edges();
-}
-
 std::string Cell::layer_of(uint64_t node) const {
   const auto next =
       std::upper_bound(layer_starts_.begin(), layer_starts_.end(), node);
@@ -430,33 +300,6 @@ void Cell::name_captured() {
 
 std::vector<Cell::Captured> Cell::take_captured() {
   return std::exchange(captured_, {});
-}
-
-// Leaves keep their order of the first forward, because leaf_numbers_ refers to
-// it.
-void Cell::relink_leaf_edges() {
-  Leaves now = find_leaves(output_edges_, input_edges_);
-  check_no_other_input(now);
-  const bool as_before = std::equal(
-      now.tensors.begin(), now.tensors.end(), leaves_.tensors.begin(),
-      leaves_.tensors.end(),
-      [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
-  if (as_before) {
-    leaves_.leaf_edges = std::move(now.leaf_edges);
-    return;
-  }
-  std::unordered_map<const at::TensorImpl*, std::size_t> places;
-  for (std::size_t k = 0; k < leaves_.tensors.size(); ++k) {
-    places.emplace(leaves_.tensors[k].unsafeGetTensorImpl(), k);
-  }
-  leaves_.leaf_edges.clear();
-  for (Leaves::LeafEdge leaf_edge : now.leaf_edges) {
-    const auto place =
-        places.find(now.tensors[leaf_edge.leaf].unsafeGetTensorImpl());
-    if (place == places.end()) continue;  // not a leaf in the forward
-    leaf_edge.leaf = place->second;
-    leaves_.leaf_edges.push_back(leaf_edge);
-  }
 }
 
 void Cell::take_roots(Gradients grads,

@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
-#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/cell/kept_tensors.h"
 #include "gpipe/runtime/cell/loss.h"
+#include "gpipe/runtime/cell/outline.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/cell/split_backward.h"
@@ -40,20 +40,6 @@ struct Activations {
 struct Gradients {
   std::vector<at::Tensor> boundary;
   std::vector<at::Tensor> skips;
-};
-
-// Shape, dtype and requires_grad of an output, compared between forward and
-// recompute.
-struct Outline {
-  bool defined = false;
-  bool requires_grad = false;
-  at::ScalarType type = at::kFloat;
-  c10::SmallVector<int64_t, 5> sizes;
-
-  friend bool operator==(const Outline& a, const Outline& b) {
-    return a.defined == b.defined && a.requires_grad == b.requires_grad &&
-           a.type == b.type && a.sizes == b.sizes;
-  }
 };
 
 // A function from tensors to tensors with its own piece of autograd graph. The
