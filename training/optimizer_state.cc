@@ -2,116 +2,24 @@
 
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
-#include <c10/util/Type.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <memory>
 #include <optional>
 #include <set>
 #include <sstream>
-#include <tuple>
-#include <typeinfo>
 #include <utility>
 
+#include "training/optimizer_kinds.h"
 #include "training/parameter_rows.h"
 
 namespace gpipe {
 namespace {
 
 namespace optim = torch::optim;
+using internal::visit_members;
+using internal::with_kind;
 using Names = torch::OrderedDict<std::string, at::Tensor>;
-
-// ---- The members that make up a state, with their names
-
-template <typename Visit>
-void visit(optim::SGDOptions& of, const Visit& visit) {
-  visit("lr", of.lr());
-  visit("momentum", of.momentum());
-  visit("dampening", of.dampening());
-  visit("weight_decay", of.weight_decay());
-  visit("nesterov", of.nesterov());
-}
-
-template <typename Visit>
-void visit(optim::SGDParamState& of, const Visit& visit) {
-  visit("momentum_buffer", of.momentum_buffer());
-}
-
-template <typename Options, typename Visit>
-void visit_adam(Options& of, const Visit& visit) {
-  visit("lr", of.lr());
-  visit("beta1", std::get<0>(of.betas()));
-  visit("beta2", std::get<1>(of.betas()));
-  visit("eps", of.eps());
-  visit("weight_decay", of.weight_decay());
-  visit("amsgrad", of.amsgrad());
-}
-
-template <typename State, typename Visit>
-void visit_adam_state(State& of, const Visit& visit) {
-  visit("step", of.step());
-  visit("exp_avg", of.exp_avg());
-  visit("exp_avg_sq", of.exp_avg_sq());
-  visit("max_exp_avg_sq", of.max_exp_avg_sq());
-}
-
-template <typename Visit>
-void visit(optim::AdamOptions& of, const Visit& visit) {
-  visit_adam(of, visit);
-}
-
-template <typename Visit>
-void visit(optim::AdamParamState& of, const Visit& visit) {
-  visit_adam_state(of, visit);
-}
-
-template <typename Visit>
-void visit(optim::AdamWOptions& of, const Visit& visit) {
-  visit_adam(of, visit);
-}
-
-template <typename Visit>
-void visit(optim::AdamWParamState& of, const Visit& visit) {
-  visit_adam_state(of, visit);
-}
-
-template <typename Visit>
-void visit(optim::RMSpropOptions& of, const Visit& visit) {
-  visit("lr", of.lr());
-  visit("alpha", of.alpha());
-  visit("eps", of.eps());
-  visit("weight_decay", of.weight_decay());
-  visit("momentum", of.momentum());
-  visit("centered", of.centered());
-}
-
-template <typename Visit>
-void visit(optim::RMSpropParamState& of, const Visit& visit) {
-  visit("step", of.step());
-  visit("square_avg", of.square_avg());
-  visit("momentum_buffer", of.momentum_buffer());
-  visit("grad_avg", of.grad_avg());
-}
-
-template <typename Visit>
-void visit(optim::AdagradOptions& of, const Visit& visit) {
-  visit("lr", of.lr());
-  visit("lr_decay", of.lr_decay());
-  visit("weight_decay", of.weight_decay());
-  visit("initial_accumulator_value", of.initial_accumulator_value());
-  visit("eps", of.eps());
-}
-
-template <typename Visit>
-void visit(optim::AdagradParamState& of, const Visit& visit) {
-  visit("step", of.step());
-  visit("sum", of.sum());
-}
 
 // ---- Members to numbers and tensors, and back
 
@@ -181,35 +89,6 @@ struct ChangeState {
     if (value.defined()) change(parameter, value);
   }
 };
-
-template <typename OptionsType, typename StateType>
-struct Kind {
-  using Options = OptionsType;
-  using State = StateType;
-  const char* name;
-};
-
-// Calls body(Kind) with the kind of `optimizer`.
-template <typename Body>
-void with_kind(const optim::Optimizer& optimizer, const Body& body) {
-  // Not dynamic_cast: a derived class may have more state.
-  const std::type_info& type = typeid(optimizer);
-  if (type == typeid(optim::SGD)) {
-    body(Kind<optim::SGDOptions, optim::SGDParamState>{"SGD"});
-  } else if (type == typeid(optim::Adam)) {
-    body(Kind<optim::AdamOptions, optim::AdamParamState>{"Adam"});
-  } else if (type == typeid(optim::AdamW)) {
-    body(Kind<optim::AdamWOptions, optim::AdamWParamState>{"AdamW"});
-  } else if (type == typeid(optim::RMSprop)) {
-    body(Kind<optim::RMSpropOptions, optim::RMSpropParamState>{"RMSprop"});
-  } else if (type == typeid(optim::Adagrad)) {
-    body(Kind<optim::AdagradOptions, optim::AdagradParamState>{"Adagrad"});
-  } else {
-    TORCH_CHECK_TYPE(false, "the state of a ", c10::demangle(type.name()),
-                     " cannot be saved or loaded; only torch::optim::SGD, "
-                     "Adam, AdamW, RMSprop and Adagrad are supported");
-  }
-}
 
 template <typename Options>
 Options options_of(const optim::OptimizerParamGroup& group,
@@ -359,7 +238,7 @@ OptimizerState optimizer_state(const optim::Optimizer& optimizer,
     const auto& groups = optimizer.param_groups();
     for (std::size_t g = 0; g < groups.size(); ++g) {
       Options options = options_of<Options>(groups[g], optimizer);
-      visit(options, Collect{result.groups.emplace_back()});
+      visit_members(options, Collect{result.groups.emplace_back()});
       for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
         const at::Tensor& tensor = groups[g].params()[k];
         const auto rows = names_of.find(tensor);
@@ -372,7 +251,7 @@ OptimizerState optimizer_state(const optim::Optimizer& optimizer,
         const auto found = optimizer.state().find(tensor.unsafeGetTensorImpl());
         if (found != optimizer.state().end()) {
           State state = static_cast<const State&>(*found->second);
-          visit(state, CollectState{parameter});
+          visit_members(state, CollectState{parameter});
         }
         if (rows->is_shard && rows->is_whole) {
           for (auto& each : parameter.tensors) {
@@ -405,8 +284,8 @@ void for_each_state_tensor(
         const auto found =
             optimizer.state().find(parameter.unsafeGetTensorImpl());
         if (found == optimizer.state().end()) continue;
-        visit(static_cast<State&>(*found->second),
-              ChangeState{parameter, change});
+        visit_members(static_cast<State&>(*found->second),
+                      ChangeState{parameter, change});
       }
     }
   });
@@ -427,7 +306,7 @@ void load_optimizer_state(optim::Optimizer& optimizer,
     for (std::size_t g = 0; g < groups.size(); ++g) {
       if (found[g].options) {
         Options restored = options_of<Options>(groups[g], optimizer);
-        visit(restored, Restore{*found[g].options});
+        visit_members(restored, Restore{*found[g].options});
         groups[g].set_options(std::make_unique<Options>(restored));
       }
       for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
@@ -440,8 +319,8 @@ void load_optimizer_state(optim::Optimizer& optimizer,
           continue;
         }
         auto restored = std::make_unique<State>();
-        visit(*restored,
-              RestoreState{from, tensor, saved.rows, saved.is_whole});
+        visit_members(*restored,
+                      RestoreState{from, tensor, saved.rows, saved.is_whole});
         optimizer.state()[key] = std::move(restored);
       }
     }
