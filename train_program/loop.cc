@@ -1,6 +1,7 @@
 #include "train_program/loop.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -237,13 +238,10 @@ bool Loop::evaluate_now(std::map<std::string, double>& values) {
   const double metric = task_.metric(*score);
   values["test_loss"] = loss;
   values["test_" + task_.metric_name()] = metric;
-  std::array<char, 48> epochs{};
-  std::snprintf(epochs.data(), epochs.size(), "%.2f", epoch());
-  say("step " + std::to_string(step_) + "/" + std::to_string(steps_) +
-      " | epoch " + epochs.data() + " | loss " +
-      number(losses_ / static_cast<double>(losses_of_)) + " | test loss " +
-      number(loss) + " | test " + task_.metric_name() + " " + number(metric) +
-      " | " + clock_text(seconds_));
+  say(absl::StrFormat(
+      "step %d/%d | epoch %.2f | loss %s | test loss %s | test %s %s | %s",
+      step_, steps_, epoch(), number(losses_ / static_cast<double>(losses_of_)),
+      number(loss), task_.metric_name(), number(metric), clock_text(seconds_)));
   losses_ = 0;
   losses_of_ = 0;
   return true;
@@ -266,11 +264,9 @@ void Loop::save(bool goes_on) {
   saved_.save({step_, untested_}, engine_, optimizer_,
               scaler_ ? &*scaler_ : nullptr, flags_, in_background);
   if (!in_background) return;
-  std::array<char, 32> seconds{};
-  std::snprintf(seconds.data(), seconds.size(), "%.3f", seconds_since(start));
-  say("step " + std::to_string(step_) +
-      " is saved in the background; training stopped for " + seconds.data() +
-      " s");
+  say(absl::StrFormat(
+      "step %d is saved in the background; training stopped for %.3f s", step_,
+      seconds_since(start)));
 }
 
 double Loop::epoch() const {
