@@ -1,6 +1,5 @@
 #include "exported/graph_reader.h"
 
-#include <ATen/core/enum_tag.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
@@ -164,9 +163,7 @@ class GraphReader {
                  "with the same version of PyTorch");
       return false;
     }
-    node.random = node.op->hasTag(at::Tag::nondeterministic_seeded);
-    node.is_size = node.op->operator_name().name == "aten::sym_size" &&
-                   node.op->operator_name().overload_name == "int";
+    note_operator(node);
     return true;
   }
 
@@ -178,7 +175,6 @@ class GraphReader {
         node.op ? node.op->schema().returns().size() : 1;
     TORCH_CHECK_VALUE(outputs.size() <= returned, "has ", outputs.size(),
                       " outputs, but the operator returns ", returned);
-    note_statistics(node);
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       Result result = add_result(outputs[k]);
       if (node.op) share_memory(node, k, result);

@@ -1,5 +1,7 @@
 #include "exported/operator_schema.h"
 
+#include <ATen/core/enum_tag.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -36,6 +38,20 @@ bool updates_statistics(const c10::OperatorHandle& op) {
 bool is_training_flag(const std::string& argument) {
   return argument == "train" || argument == "training" ||
          argument == "use_input_stats";
+}
+
+// Returns whether `node` has a training flag that is false, as in a program
+// that was exported in eval mode.
+bool is_switched_off(const Node& node) {
+  const auto& formals = node.op->schema().arguments();
+  for (std::size_t k = 0; k < node.arguments.size(); ++k) {
+    const c10::IValue& constant = node.arguments[k].constant;
+    if (is_training_flag(formals[k].name()) && constant.isBool() &&
+        !constant.toBool()) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -82,7 +98,11 @@ void note_argument(Node& node, const c10::Argument& formal,
   }
 }
 
-void note_statistics(Node& node) {
+void note_operator(Node& node) {
+  node.random = node.op->hasTag(at::Tag::nondeterministic_seeded) &&
+                !is_switched_off(node);
+  node.is_size = node.op->operator_name().name == "aten::sym_size" &&
+                 node.op->operator_name().overload_name == "int";
   if (node.running_mean != kNoValue && node.training_flags.empty()) {
     node.running_mean = node.running_var = kNoValue;
   }

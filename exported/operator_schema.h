@@ -28,10 +28,11 @@ std::optional<c10::OperatorHandle> find_operator(const std::string& target);
 // this one's. `node.op` must be set.
 void note_argument(Node& node, const c10::Argument& formal, Argument& argument);
 
-// Adds the running statistics of `node` to the values that it changes. Forgets
-// them if the node does not run in training mode. Must be called after the last
-// note_argument().
-void note_statistics(Node& node);
+// Notes in `node` what its operator and all its arguments say: whether it is
+// random, whether it reads a size, and whether it changes running statistics.
+// An operator whose training flag is false is not random and changes none. Must
+// be called once, after the last note_argument().
+void note_operator(Node& node);
 
 // Returns the places of the arguments whose memory the result at place `result`
 // may share, in order.

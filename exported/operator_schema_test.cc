@@ -35,7 +35,7 @@ Node noted(const std::string& target, const std::vector<std::string>& values,
     node.arguments.push_back(argument);
     ++place;
   }
-  note_statistics(node);
+  note_operator(node);
   return node;
 }
 
@@ -114,6 +114,22 @@ TEST(OperatorSchemaTest, DropoutRatesAreNoted) {
   EXPECT_EQ(noted("torch.ops.aten.dropout.default", {"input"}, "train", true)
                 .training_flags,
             std::vector<int>{2});
+}
+
+TEST(OperatorSchemaTest, AnOperatorWithItsTrainingFlagOffIsNotRandom) {
+  const std::string dropout = "torch.ops.aten.dropout.default";
+  EXPECT_TRUE(noted(dropout, {"input"}, "train", true).random);
+  const Node off = noted(dropout, {"input"}, "train", false);
+  EXPECT_FALSE(off.random);
+  EXPECT_EQ(off.training_flags, std::vector<int>());
+  EXPECT_TRUE(
+      noted("torch.ops.aten.rand_like.default", {"self"}, "", {}).random);
+  EXPECT_FALSE(noted("torch.ops.aten.relu.default", {"self"}, "", {}).random);
+}
+
+TEST(OperatorSchemaTest, OnlySymSizeReadsASize) {
+  EXPECT_TRUE(noted("torch.ops.aten.sym_size.int", {"self"}, "dim", 0).is_size);
+  EXPECT_FALSE(noted("torch.ops.aten.relu.default", {"self"}, "", {}).is_size);
 }
 
 TEST(OperatorSchemaTest, CudnnIsEnabledWhateverTheExportSaid) {

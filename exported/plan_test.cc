@@ -122,6 +122,23 @@ TEST(AnalysisTest, AnAssignmentMovesToTheLastUseOfItsBuffer) {
   EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, 1, 1}));
 }
 
+TEST(AnalysisTest, ACheckNeedsWhatItReads) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId condition = draft.node({input});
+  draft.node({condition});
+  draft.program.nodes.back().results.clear();
+  draft.node({buffer, input}, {buffer});
+  draft.program.nodes.back().results.clear();
+  const Program& program = draft.finish(draft.node({input}));
+  ASSERT_EQ(program.nodes.size(), 4u);
+  EXPECT_TRUE(program.nodes[0].needed);   // the condition
+  EXPECT_TRUE(program.nodes[1].needed);   // the check
+  EXPECT_FALSE(program.nodes[2].needed);  // a change of the buffer
+  EXPECT_TRUE(program.nodes[3].needed);
+}
+
 TEST(PlanTest, ASizeComesFromATensorThatCrosses) {
   Draft draft;
   const ValueId input = draft.input();
