@@ -80,7 +80,12 @@ void move_assignments(Program& program) {
   nodes = std::move(ordered);
 }
 
-// Sets `needed` by walking back from the outputs.
+// Returns whether a node only checks something, and throws if it does not hold.
+bool is_check(const Node& node) {
+  return node.results.empty() && node.writes.empty();
+}
+
+// Sets `needed` by walking back from the outputs and the checks.
 void find_needed(Program& program) {
   std::vector<bool> value(program.values.size()), memory(value.size());
   const auto need = [&](ValueId id) {
@@ -90,7 +95,7 @@ void find_needed(Program& program) {
   for (const ValueId each : program.outputs) need(each);
   for (std::size_t k = program.nodes.size(); k-- > 0;) {
     Node& node = program.nodes[k];
-    node.needed = false;
+    node.needed = is_check(node);
     for (const Result& result : node.results) {
       for (const ValueId each : result.values) {
         node.needed = node.needed || (each != kNoValue && value[each]);

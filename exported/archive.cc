@@ -2,34 +2,20 @@
 
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
-#include <sys/stat.h>
 
-#include <fstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "weights/in_quotes.h"
 #include "weights/zip_directory.h"
+#include "weights/zip_start.h"
 
 namespace gpipe::exported {
 namespace {
 
 using caffe2::serialize::PyTorchStreamReader;
 using internal::in_quotes;
-
-void check_is_zip(const std::string& path) {
-  struct stat status;
-  TORCH_CHECK_VALUE(stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode),
-                    "is not a regular file, or cannot be read");
-  std::ifstream file(path, std::ios::binary);
-  char start[4] = {};
-  file.read(start, sizeof start);
-  TORCH_CHECK_VALUE(
-      file && std::string_view(start, sizeof start) == "PK\x03\x04",
-      "is not a zip archive: it is damaged, or torch.export.save did not write "
-      "it");
-}
 
 // Returns the name of the only program in the archive.
 std::string find_model(const std::vector<std::string>& records) {
@@ -68,7 +54,7 @@ auto checked(const Read& read) {
 }  // namespace
 
 Archive::Archive(const std::string& path) {
-  check_is_zip(path);
+  internal::check_zip_start(internal::read_start(path, 4), "torch.export.save");
   internal::check_zip_directory(path);
   reader_ =
       checked([&] { return std::make_unique<PyTorchStreamReader>(path); });

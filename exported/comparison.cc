@@ -96,7 +96,9 @@ ExportedStep step_of(const ExportedModel& model,
   const auto python_name = [](const std::string& name) {
     return name.substr(name.find('.') + 1);
   };
+  StateDict parameters;
   for (const auto& item : model.layers->named_parameters()) {
+    parameters.insert(python_name(item.key()), item.value());
     if (item.value().grad().defined()) {
       step.grads.insert(python_name(item.key()), item.value().grad().clone());
     }
@@ -105,6 +107,14 @@ ExportedStep step_of(const ExportedModel& model,
     const std::string name = python_name(item.key());
     if (!step.buffers.contains(name)) {
       step.buffers.insert(name, item.value().clone());
+    }
+  }
+  // A weight that no node reads is in no layer, such as num_batches_tracked of
+  // an InstanceNorm.
+  for (const auto& item : model.state_dict()) {
+    if (!step.buffers.contains(item.key()) &&
+        !parameters.contains(item.key())) {
+      step.buffers.insert(item.key(), item.value().clone());
     }
   }
   return step;

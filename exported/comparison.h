@@ -33,7 +33,8 @@ struct Reference {
 Reference reference_of(const StateDict& tensors);
 
 // Returns the results of a step with `model` that gave `outputs`. The gradients
-// and buffers are copies.
+// and buffers are copies. The buffers include those weights of the state dict
+// that are in no layer.
 ExportedStep step_of(const ExportedModel& model,
                      const std::vector<at::Tensor>& outputs);
 

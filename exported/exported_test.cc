@@ -129,16 +129,35 @@ TEST_F(ExportedTest, LoadStateDictBringsTheValuesBack) {
       << error;
 }
 
-TEST_F(ExportedTest, ConstantsFollowTheirBuffers) {
-  const Example example = read_example("gpt");
+TEST_F(ExportedTest, ConstantsFollowTheirBuffersAndSizes) {
+  const Example example = read_example("tables");
   ExportedModel model = load_exported(example.path);
-  model.layers->eval();
+  const StateDict dict = model.state_dict();
+  const auto expected = [&](const at::Tensor& ids) {
+    const at::Tensor rows =
+        at::slice(dict["table"].cos(), 0, std::nullopt, ids.size(1));
+    return at::linear(at::embedding(dict["embed.weight"], ids) + rows,
+                      dict["head.weight"], dict["head.bias"]);
+  };
   const at::NoGradGuard no_grad;
-  const Tensors first = call(model.layers, example.inputs);
-  EXPECT_TRUE(at::equal(call(model.layers, example.inputs)[0], first[0]));
-  // Other sizes, so that the positions are not those in the cache.
-  const Tensors fewer = call(model.layers, {example.inputs[0].narrow(0, 0, 3)});
-  EXPECT_EQ(fewer[0].size(0), 3);
+  const at::Tensor& ids = example.inputs[0];
+  const at::Tensor fewer = ids.narrow(1, 0, 4);
+  // Each is computed twice: the second time, the constant is in the cache.
+  const auto expect_closed_form = [&](const std::string& when) {
+    for (const at::Tensor& each : {ids, fewer, ids, fewer}) {
+      EXPECT_TRUE(at::equal(call(model.layers, {each})[0], expected(each)))
+          << when << ", " << each.size(1) << " tokens";
+    }
+  };
+  expect_closed_form("as exported");
+  const at::Tensor before = call(model.layers, {ids})[0];
+  dict["table"].mul_(2);
+  expect_closed_form("after a change in place");
+  StateDict other;
+  for (const auto& each : dict) other.insert(each.key(), each.value() + 1);
+  model.load_state_dict(other);
+  expect_closed_form("after load_state_dict()");
+  EXPECT_FALSE(at::equal(call(model.layers, {ids})[0], before));
 }
 
 TEST_F(ExportedTest, APartOfTheLayersReadsItsOwnWeightsOnly) {

@@ -1,17 +1,20 @@
 #include "exported/graph_reader.h"
 
-#include <ATen/core/enum_tag.h>
+#include <ATen/core/function_schema.h>
+#include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
+#include <cstddef>
 #include <map>
-#include <set>
-#include <string_view>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "exported/arguments.h"
-#include "exported/schema_numbers.h"
+#include "exported/arithmetic.h"
+#include "exported/operator_schema.h"
+#include "exported/region_reader.h"
 #include "exported/source_line.h"
 #include "weights/in_quotes.h"
 
@@ -23,67 +26,7 @@ using internal::in_quotes;
 // Regions inside regions. Python's own limit on nesting is of this size.
 constexpr int kDeepest = 20;
 
-constexpr std::string_view kOperators = "torch.ops.",
-                           kHigherOrder = "torch.ops.higher_order.",
-                           kNoGradRegion = "wrap_with_set_grad_enabled",
-                           kAutocastRegion = "wrap_with_autocast",
-                           kCheckpointRegion = "tag_activation_checkpoint";
-
-bool begins_with(std::string_view text, std::string_view start) {
-  return text.substr(0, start.size()) == start;
-}
-
-// Returns the name in a union of a tensor or of a number.
-const std::string& name_in(const Json& argument) {
-  const auto [kind, value] = alternative(argument);
-  if (kind == "as_tensor") return text(field(value, "name"));
-  TORCH_CHECK_VALUE(begins_with(kind, "as_sym_"),
-                    "expected a value, but found ", in_quotes(kind),
-                    "; the file is damaged");
-  return text(field(value, "as_name"));
-}
-
-// Returns the operator of "aten.add.Tensor", or nullopt if LibTorch does not
-// have it.
-std::optional<c10::OperatorHandle> find_operator(const std::string& target) {
-  const std::string name = target.substr(kOperators.size());
-  const std::size_t first = name.find('.'), last = name.rfind('.');
-  if (first == std::string::npos || first == last) return std::nullopt;
-  std::string overload = name.substr(last + 1);
-  if (overload == "default") overload.clear();
-  return c10::Dispatcher::singleton().findSchema(
-      {name.substr(0, first) + "::" + name.substr(first + 1, last - first - 1),
-       overload});
-}
-
-// Returns all alias sets of an argument or a result, those of list elements
-// included.
-void collect_sets(const c10::AliasInfo& info, std::vector<std::string>& sets) {
-  for (const auto& set : info.beforeSets()) {
-    sets.emplace_back(set.toUnqualString());
-  }
-  for (const auto& contained : info.containedTypes()) {
-    collect_sets(contained, sets);
-  }
-}
-std::vector<std::string> sets_of(const c10::AliasInfo* info) {
-  std::vector<std::string> sets;
-  if (info) collect_sets(*info, sets);
-  return sets;
-}
-
-// Operators that update running statistics, which their schemas do not say.
-bool updates_statistics(const c10::OperatorHandle& op) {
-  const std::string& name = op.operator_name().name;
-  return name == "aten::batch_norm" || name == "aten::instance_norm";
-}
-
-// The flag of these operators is that of the module's training mode.
-bool is_training_flag(const std::string& argument) {
-  return argument == "train" || argument == "training" ||
-         argument == "use_input_stats";
-}
-
+// Adds the nodes of one graph to a program, and those of its regions.
 class GraphReader {
  public:
   GraphReader(const Json& graph, Names& names, Program& program, int region,
@@ -125,13 +68,13 @@ class GraphReader {
   }
 
   void read_node(const Json& json, Node& node) {
-    if (begins_with(node.target, kHigherOrder)) {
+    if (is_higher_order(node.target)) {
       read_higher_order(json, node);
       return;
     }
     // The dtypes and devices of the export; a pipeline may have others.
     if (node.target == "torch.ops.aten._assert_tensor_metadata.default") return;
-    if (begins_with(node.target, kOperators)) {
+    if (is_operator(node.target)) {
       node.op = find_operator(node.target);
       if (!node.op) {
         refuse(json, node, unknown_operator(node));
@@ -220,39 +163,8 @@ class GraphReader {
                  "with the same version of PyTorch");
       return false;
     }
-    node.random = node.op->hasTag(at::Tag::nondeterministic_seeded);
-    node.is_size = node.op->operator_name().name == "aten::sym_size" &&
-                   node.op->operator_name().overload_name == "int";
+    note_operator(node);
     return true;
-  }
-
-  // Notes what the schema says about `argument`, the next one of `node`.
-  void note_argument(Node& node, const c10::Argument& formal,
-                     Argument& argument) {
-    const int place = static_cast<int>(node.arguments.size());
-    if (formal.alias_info() && formal.alias_info()->isWrite()) {
-      for (const Element& each : argument.elements) {
-        if (each.value != kNoValue) node.writes.push_back(each.value);
-      }
-    }
-    const c10::IValue& constant = argument.constant;
-    if (is_training_flag(formal.name()) && constant.isBool() &&
-        constant.toBool()) {
-      node.training_flags.push_back(place);
-    }
-    if (formal.name() == "dropout_p" && constant.isDouble()) {
-      node.dropout_rates.push_back(place);
-    }
-    // The exporting machine's setting must not decide about this one's.
-    if (formal.name() == "cudnn_enabled" || formal.name() == "cudnn_enable") {
-      argument.constant = true;
-    }
-    if (!updates_statistics(*node.op) || argument.elements.empty()) return;
-    if (formal.name() == "running_mean") {
-      node.running_mean = argument.elements[0].value;
-    } else if (formal.name() == "running_var") {
-      node.running_var = argument.elements[0].value;
-    }
   }
 
   // Adds the values that `node` computes. Results may share the memory of
@@ -263,13 +175,6 @@ class GraphReader {
         node.op ? node.op->schema().returns().size() : 1;
     TORCH_CHECK_VALUE(outputs.size() <= returned, "has ", outputs.size(),
                       " outputs, but the operator returns ", returned);
-    // Running statistics change in training only.
-    if (node.running_mean != kNoValue && node.training_flags.empty()) {
-      node.running_mean = node.running_var = kNoValue;
-    }
-    for (const ValueId each : {node.running_mean, node.running_var}) {
-      if (each != kNoValue) node.writes.push_back(each);
-    }
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       Result result = add_result(outputs[k]);
       if (node.op) share_memory(node, k, result);
@@ -288,7 +193,7 @@ class GraphReader {
     } else if (kind == "as_none") {
       result.values.push_back(kNoValue);
     } else {
-      result.values.push_back(define(name_in(output), kind == "as_tensor"));
+      result.values.push_back(define(value_name(output), kind == "as_tensor"));
     }
     return result;
   }
@@ -302,20 +207,16 @@ class GraphReader {
     return id;
   }
 
+  // Gives the values of a result the memory of the arguments that the result
+  // may share.
   void share_memory(const Node& node, std::size_t place, const Result& result) {
-    const c10::FunctionSchema& schema = node.op->schema();
-    const auto sets = sets_of(schema.returns()[place].alias_info());
-    if (sets.empty()) return;
-    for (std::size_t k = 0; k < node.arguments.size(); ++k) {
+    for (const std::size_t k : shared_arguments(node.op->schema(), place)) {
       if (node.arguments[k].elements.empty()) continue;
-      for (const auto& set : sets_of(schema.arguments()[k].alias_info())) {
-        if (std::find(sets.begin(), sets.end(), set) == sets.end()) continue;
-        const ValueId from = node.arguments[k].elements[0].value;
-        if (from == kNoValue) continue;
-        for (const ValueId each : result.values) {
-          if (each != kNoValue) {
-            program_.values[each].memory = program_.values[from].memory;
-          }
+      const ValueId from = node.arguments[k].elements[0].value;
+      if (from == kNoValue) continue;
+      for (const ValueId each : result.values) {
+        if (each != kNoValue) {
+          program_.values[each].memory = program_.values[from].memory;
         }
       }
     }
@@ -325,9 +226,9 @@ class GraphReader {
   void refuse(const Json& json, const Node& node, const std::string& reason) {
     program_.problems.push_back(place_of(node) + " " + reason);
     for (const Json& output : list(field(json, "outputs"))) {
-      const auto [kind, value] = alternative(output);
+      const std::string& kind = alternative(output).name;
       if (kind == "as_tensor" || kind == "as_tensors" ||
-          begins_with(kind, "as_sym_")) {
+          is_named_number(output)) {
         add_result(output);
       }
     }
@@ -336,84 +237,63 @@ class GraphReader {
   // ---- Regions
 
   void read_higher_order(const Json& json, const Node& node) {
-    const std::string_view kind =
-        std::string_view(node.target).substr(kHigherOrder.size());
-    if (kind != kNoGradRegion && kind != kAutocastRegion &&
-        kind != kCheckpointRegion) {
+    const std::optional<RegionCall> call =
+        read_region(json, node.target, program_.regions[region_]);
+    if (!call) {
       refuse(json, node,
              "is control flow, which is not supported; rewrite the model with "
              "torch.where, or fix the condition before the export");
       return;
     }
-    const Json& inputs = list(field(json, "inputs"));
-    std::size_t at = 0;  // the graph's place among the arguments
-    const auto argument = [&](std::size_t k) -> const Json& {
-      TORCH_CHECK_VALUE(k < inputs.size(), "has only ", inputs.size(),
-                        " arguments; the file is damaged");
-      return field(inputs[k], "arg");
-    };
-    while (alternative(argument(at)).name != "as_graph") ++at;
-    Region region = program_.regions[region_];
-    if (kind == kNoGradRegion) {
-      region.no_grad |= !boolean(field(argument(0), "as_bool"));
-    } else if (kind == kAutocastRegion) {
-      region.autocast = read_autocast(argument(1), argument(2), argument(3));
-    }
-    program_.regions.push_back(region);
-    const int number = static_cast<int>(program_.regions.size()) - 1;
-    inline_graph(field(field(argument(at), "as_graph"), "graph"), inputs,
-                 at + 1, field(json, "outputs"), number);
+    program_.regions.push_back(call->region);
+    inline_graph(*call, field(json, "outputs"),
+                 static_cast<int>(program_.regions.size()) - 1);
   }
 
-  static Autocast read_autocast(const Json& dtype, const Json& enabled,
-                                const Json& cache) {
-    Autocast autocast;
-    if (alternative(dtype).name == "as_scalar_type") {
-      autocast.dtype = dtype_of(integer(alternative(dtype).value));
-    }
-    autocast.enabled = boolean(field(enabled, "as_bool"));
-    if (alternative(cache).name == "as_bool") {
-      autocast.cache = boolean(alternative(cache).value);
-    }
-    return autocast;
-  }
-
-  void inline_graph(const Json& graph, const Json& arguments, std::size_t first,
-                    const Json& outputs, int region) {
+  // Adds the nodes of a region, whose number in Program::regions is `region`.
+  // `outputs`: those of the call.
+  void inline_graph(const RegionCall& call, const Json& outputs, int region) {
     TORCH_CHECK_VALUE(depth_ < kDeepest, "regions are nested more than ",
                       kDeepest, " levels deep");
-    const Json& inner_inputs = list(field(graph, "inputs"));
-    TORCH_CHECK_VALUE(arguments.size() - first == inner_inputs.size(),
-                      "passes ", arguments.size() - first,
+    const Json& inner_inputs = list(field(call.graph, "inputs"));
+    const std::size_t passed = call.inputs.size() - call.first;
+    TORCH_CHECK_VALUE(passed == inner_inputs.size(), "passes ", passed,
                       " values to a region of ", inner_inputs.size(),
                       " inputs");
     Names inner;
     for (std::size_t k = 0; k < inner_inputs.size(); ++k) {
-      inner.emplace(
-          name_in(inner_inputs[k]),
-          find_value(names_, name_in(field(arguments[first + k], "arg"))));
+      const Json& outer = field(call.inputs[call.first + k], "arg");
+      inner.emplace(value_name(inner_inputs[k]),
+                    find_value(names_, value_name(outer)));
     }
-    GraphReader(graph, inner, program_, region, depth_ + 1).read();
+    GraphReader(call.graph, inner, program_, region, depth_ + 1).read();
 
-    std::vector<const std::string*> outside;
-    for (const Json& output : list(outputs)) {
-      const auto [kind, value] = alternative(output);
-      if (kind == "as_tensors") {
-        for (const Json& each : list(value)) {
-          outside.push_back(&text(field(each, "name")));
-        }
-      } else {
-        outside.push_back(kind == "as_none" ? nullptr : &name_in(output));
-      }
-    }
-    const Json& inner_outputs = list(field(graph, "outputs"));
+    const std::vector<const std::string*> outside = output_names(outputs);
+    const Json& inner_outputs = list(field(call.graph, "outputs"));
     TORCH_CHECK_VALUE(outside.size() == inner_outputs.size(), "has ",
                       outside.size(), " outputs, but its region has ",
                       inner_outputs.size());
     for (std::size_t k = 0; k < outside.size(); ++k) {
       if (!outside[k]) continue;
-      names_[*outside[k]] = find_value(inner, name_in(inner_outputs[k]));
+      names_[*outside[k]] = find_value(inner, value_name(inner_outputs[k]));
     }
+  }
+
+  // Returns the names of all outputs of a call, those in lists included; null
+  // for an output that is None.
+  static std::vector<const std::string*> output_names(const Json& outputs) {
+    std::vector<const std::string*> names;
+    for (const Json& output : list(outputs)) {
+      const auto [kind, value] = alternative(output);
+      if (kind == "as_tensors") {
+        for (const Json& each : list(value)) {
+          names.push_back(&text(field(each, "name")));
+        }
+      } else {
+        names.push_back(kind == "as_none" ? nullptr : &value_name(output));
+      }
+    }
+    return names;
   }
 
   const Json& graph_;
@@ -422,75 +302,7 @@ class GraphReader {
   const int region_, depth_;
 };
 
-// Returns the value that a union SymInt had in the example of the export; -1 if
-// the file does not say.
-int64_t example_of(const Json& json) {
-  const auto [kind, value] = alternative(json);
-  if (kind == "as_int") return integer(value);
-  const Json* hint = find_field(value, "hint");
-  const Json* number = hint ? find_field(*hint, "as_int") : nullptr;
-  return number ? integer(*number) : -1;
-}
-
-// Returns whether a tensor of these sizes and strides has no gaps. Unknown
-// sizes count as dense.
-bool is_dense(const Json& sizes, const Json& strides) {
-  std::vector<std::pair<int64_t, int64_t>> dimensions;  // stride, size
-  for (std::size_t k = 0; k < list(sizes).size(); ++k) {
-    if (k >= list(strides).size()) return true;
-    const int64_t size = example_of(sizes[k]), stride = example_of(strides[k]);
-    if (size < 0 || stride < 0) return true;
-    if (size > 1) dimensions.emplace_back(stride, size);
-  }
-  std::sort(dimensions.begin(), dimensions.end());
-  int64_t expected = 1;
-  for (const auto& [stride, size] : dimensions) {
-    if (stride != expected) return false;
-    if (__builtin_mul_overflow(expected, size, &expected)) return true;
-  }
-  return true;
-}
-
-// Returns the extent in a union SymInt of the schema.
-Extent read_extent(const Json& json, Symbols& symbols) {
-  const auto [kind, value] = alternative(json);
-  if (kind == "as_int") return {Extent::kNone, integer(value)};
-  return symbols.parse(text(field(value, "expr_str")));
-}
-
 }  // namespace
-
-ValueId find_value(const Names& names, const std::string& name) {
-  const auto found = names.find(name);
-  TORCH_CHECK_VALUE(found != names.end(), "the value ", in_quotes(name),
-                    " is read before it is computed; the file is damaged");
-  return found->second;
-}
-
-ValueId add_value(Program& program, const Json& graph, const std::string& name,
-                  bool is_tensor, Origin origin) {
-  const auto id = static_cast<ValueId>(program.values.size());
-  Value value;
-  value.name = name;
-  value.is_tensor = is_tensor;
-  value.origin = origin;
-  value.memory = id;
-  if (is_tensor) {
-    const Json* meta = find_field(field(graph, "tensor_values"), name.c_str());
-    if (meta) {
-      for (const Json& each : list(field(*meta, "sizes"))) {
-        value.sizes.push_back(read_extent(each, program.symbols));
-      }
-      value.dense = is_dense(field(*meta, "sizes"), field(*meta, "strides"));
-      value.dtype = dtype_of(integer(field(*meta, "dtype")));
-    }
-  } else if (const Json* extent =
-                 find_field(field(graph, "sym_int_values"), name.c_str())) {
-    value.extent = read_extent(*extent, program.symbols);
-  }
-  program.values.push_back(std::move(value));
-  return id;
-}
 
 void read_nodes(const Json& graph, Names& names, Program& program) {
   GraphReader(graph, names, program, /*region=*/0, /*depth=*/0).read();

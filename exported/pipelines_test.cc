@@ -177,7 +177,8 @@ TEST_P(ExportedPipelinesTest, SchedulesHaveTheBitsOfNoPipeline) {
 INSTANTIATE_TEST_SUITE_P(Examples, ExportedPipelinesTest,
                          ::testing::Values("tiny", "mlp", "gpt", "masked",
                                            "lstm", "unet", "regions", "photos",
-                                           "outlines", "letters"),
+                                           "outlines", "letters", "styles",
+                                           "tables", "counted"),
                          [](const auto& info) {
                            return std::string(info.param);
                          });

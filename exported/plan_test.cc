@@ -8,62 +8,12 @@
 #include "exported/archive.h"
 #include "exported/layer_names.h"
 #include "exported/program_reader.h"
+#include "exported/testing/draft.h"
 
 namespace gpipe::exported {
 namespace {
 
-// A program of nodes without operators, as far as cuts are concerned.
-class Draft {
- public:
-  Draft() { rows_ = program_.symbols.parse("s0"); }
-
-  ValueId add(Origin origin) {
-    Value value;
-    value.name = "v" + std::to_string(program_.values.size());
-    value.origin = origin;
-    value.memory = static_cast<ValueId>(program_.values.size());
-    value.sizes = {rows_};
-    if (origin == Origin::kParameter || origin == Origin::kBuffer) {
-      value.weight = static_cast<int>(program_.weights.size());
-      program_.weights.emplace_back();
-      program_.weights.back().name = value.name;
-    }
-    program_.values.push_back(value);
-    return value.memory;
-  }
-  ValueId input() {
-    program_.inputs.push_back(add(Origin::kInput));
-    return program_.inputs.back();
-  }
-  // Adds a node that reads `reads`, and returns its result.
-  ValueId node(std::vector<ValueId> reads, std::vector<ValueId> writes = {}) {
-    Node node;
-    node.target = "node " + std::to_string(program_.nodes.size());
-    node.reads = std::move(reads);
-    node.writes = std::move(writes);
-    const ValueId result = add(Origin::kNode);
-    node.results.push_back({false, {result}});
-    program_.nodes.push_back(std::move(node));
-    return result;
-  }
-  // Adds a node that reads the rows of a tensor.
-  ValueId size_of(ValueId tensor) {
-    const ValueId result = node({tensor});
-    program_.nodes.back().is_size = true;
-    program_.values[result].is_tensor = false;
-    program_.values[result].extent = rows_;
-    return result;
-  }
-  Program& finish(ValueId output) {
-    program_.outputs = {output};
-    analyze(program_, /*keep_random=*/true);
-    EXPECT_EQ(program_.problems, std::vector<std::string>());
-    return program_;
-  }
-
-  Program program_;
-  Extent rows_;
-};
+using testing::Draft;
 
 TEST(PlanTest, AChainIsCutEverywhere) {
   Draft draft;
@@ -106,7 +56,7 @@ TEST(PlanTest, ATensorThatChangesLaterDoesNotCross) {
   Draft draft;
   const ValueId a = draft.node({draft.input()});
   const ValueId b = draft.node({a}, {a});  // in place
-  draft.program_.values[b].memory = a;
+  draft.program.values[b].memory = a;
   const ValueId c = draft.node({b});
   const Program& program = draft.finish(c);
   EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, 1}));
@@ -118,7 +68,7 @@ TEST(PlanTest, UsesOfAChangingBufferStayTogether) {
   ValueId x = draft.node({draft.input(), buffer});
   x = draft.node({x});
   const ValueId changed = draft.node({buffer, x}, {buffer});
-  draft.program_.values[changed].memory = buffer;
+  draft.program.values[changed].memory = buffer;
   x = draft.node({x});
   const Program& program = draft.finish(x);
   EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, kNoCut, 1}));
@@ -128,10 +78,10 @@ TEST(AnalysisTest, AnInputThatChangesIsRefused) {
   Draft draft;
   const ValueId input = draft.input();
   const ValueId changed = draft.node({input}, {input});
-  draft.program_.values[changed].memory = input;
-  draft.program_.outputs = {changed};
-  analyze(draft.program_, /*keep_random=*/true);
-  EXPECT_EQ(draft.program_.problems,
+  draft.program.values[changed].memory = input;
+  draft.program.outputs = {changed};
+  analyze(draft.program, /*keep_random=*/true);
+  EXPECT_EQ(draft.program.problems,
             std::vector<std::string>{
                 "node '' (node 0) changes the input 'v0' in place; clone() the "
                 "input in forward()"});
@@ -143,16 +93,16 @@ TEST(AnalysisTest, OutputsNeedTheRowsInTheFirstDimensionOnly) {
   const ValueId loss = draft.node({input});
   const ValueId square = draft.node({input});
   const ValueId good = draft.node({input});
-  draft.program_.values[loss].sizes = {};
-  draft.program_.values[square].sizes = {draft.rows_, draft.rows_};
-  draft.program_.outputs = {loss, square, good};
-  analyze(draft.program_, /*keep_random=*/true);
-  ASSERT_EQ(draft.program_.problems.size(), 2u);
-  EXPECT_EQ(draft.program_.problems[0],
+  draft.program.values[loss].sizes = {};
+  draft.program.values[square].sizes = {draft.rows, draft.rows};
+  draft.program.outputs = {loss, square, good};
+  analyze(draft.program, /*keep_random=*/true);
+  ASSERT_EQ(draft.program.problems.size(), 2u);
+  EXPECT_EQ(draft.program.problems[0],
             "output 'v1' has no dimension 0, as a loss that is computed in the "
             "model, so the outputs of micro-batches cannot be concatenated; "
             "choose other outputs with ExportedOptions::outputs");
-  EXPECT_NE(draft.program_.problems[1].find("in dimension 1, too"),
+  EXPECT_NE(draft.program.problems[1].find("in dimension 1, too"),
             std::string::npos);
 }
 
@@ -163,7 +113,7 @@ TEST(AnalysisTest, AnAssignmentMovesToTheLastUseOfItsBuffer) {
   const ValueId b = draft.node({a});
   const ValueId c = draft.node({b});
   draft.node({buffer, a}, {buffer});
-  draft.program_.nodes.back().target = "torch.ops.aten.copy_.default";
+  draft.program.nodes.back().target = "torch.ops.aten.copy_.default";
   const Program& program = draft.finish(c);
   ASSERT_EQ(program.nodes.size(), 4u);
   EXPECT_EQ(program.nodes[1].target, "torch.ops.aten.copy_.default");
@@ -172,13 +122,30 @@ TEST(AnalysisTest, AnAssignmentMovesToTheLastUseOfItsBuffer) {
   EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, 1, 1}));
 }
 
+TEST(AnalysisTest, ACheckNeedsWhatItReads) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId condition = draft.node({input});
+  draft.node({condition});
+  draft.program.nodes.back().results.clear();
+  draft.node({buffer, input}, {buffer});
+  draft.program.nodes.back().results.clear();
+  const Program& program = draft.finish(draft.node({input}));
+  ASSERT_EQ(program.nodes.size(), 4u);
+  EXPECT_TRUE(program.nodes[0].needed);   // the condition
+  EXPECT_TRUE(program.nodes[1].needed);   // the check
+  EXPECT_FALSE(program.nodes[2].needed);  // a change of the buffer
+  EXPECT_TRUE(program.nodes[3].needed);
+}
+
 TEST(PlanTest, ASizeComesFromATensorThatCrosses) {
   Draft draft;
   const ValueId input = draft.input();
   const ValueId rows = draft.size_of(input);
   const ValueId a = draft.node({input});
   const ValueId b = draft.node({a});
-  draft.program_.values[b].sizes = {};  // a scalar
+  draft.program.values[b].sizes = {};  // a scalar
   const ValueId c = draft.node({b});
   const ValueId d = draft.node({c, rows});
   const Program& program = draft.finish(d);
@@ -194,9 +161,9 @@ TEST(PlanTest, ASliceWithAGradientDoesNotCross) {
   for (const bool has_gradient : {false, true}) {
     Draft draft;
     const ValueId weight = draft.add(Origin::kParameter);
-    draft.program_.weights[0].requires_grad = has_gradient;
+    draft.program.weights[0].requires_grad = has_gradient;
     const ValueId a = draft.node({draft.input(), weight});
-    draft.program_.values[a].dense = false;
+    draft.program.values[a].dense = false;
     const Program& program = draft.finish(draft.node({a}));
     EXPECT_EQ(crossings(program)[1], has_gradient ? kNoCut : 1);
   }

@@ -107,8 +107,8 @@ struct Node {
   // The node depends on sizes and constant buffers only. Each layer computes
   // it again.
   bool pure = false;
-  // An output of the program depends on the node. Other nodes only change
-  // buffers or check something.
+  // The node is a check, or an output of the program or a check depends on it.
+  // Other nodes only change buffers.
   bool needed = true;
 };
 

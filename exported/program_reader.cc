@@ -11,7 +11,7 @@
 
 #include "exported/graph_reader.h"
 #include "exported/json.h"
-#include "exported/schema_numbers.h"
+#include "exported/value_reader.h"
 #include "exported/weight_list.h"
 #include "weights/in_quotes.h"
 
@@ -166,7 +166,7 @@ class SignatureReader {
           add_value(program_, graph_, name, /*is_tensor=*/true, Origin::kInput);
       program_.inputs.push_back(id);
       names.emplace(name, id);
-    } else if (kind == "as_custom_obj" || kind.rfind("as_sym_", 0) == 0) {
+    } else if (kind == "as_custom_obj" || is_named_number(argument)) {
       problem("an input is of kind " + in_quotes(kind) +
               ", but a pipeline passes tensors only; pass a tensor, or fix the "
               "value in the export");

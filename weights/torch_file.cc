@@ -5,12 +5,10 @@
 #include <c10/core/Storage.h>
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
-#include <sys/stat.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <fstream>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -24,6 +22,7 @@
 #include "weights/pickle_writer.h"
 #include "weights/pickled_tensors.h"
 #include "weights/zip_directory.h"
+#include "weights/zip_start.h"
 
 namespace gpipe {
 namespace {
@@ -33,34 +32,19 @@ using caffe2::serialize::PyTorchStreamWriter;
 
 // ---- Reading
 
-// Checks the first bytes. LibTorch's reader would only say that the file is no
-// zip.
-void check_is_zip(const std::string& path) {
-  struct stat status;
-  TORCH_CHECK_VALUE(stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode),
-                    "is not a regular file, or cannot be read");
-  std::ifstream file(path, std::ios::binary);
-  std::string start(16, '\0');
-  TORCH_CHECK_VALUE(file, "cannot be read");
-  file.read(start.data(), static_cast<std::streamsize>(start.size()));
-  start.resize(static_cast<std::size_t>(file.gcount()));
-  const auto begins_with = [&](std::string_view bytes) {
-    return std::string_view(start).substr(0, bytes.size()) == bytes;
-  };
-  if (begins_with("PK\x03\x04")) return;
-  // Before 1.6, files began with the pickled integer 0x1950a86a20f9469cfc6c.
+// Checks the first bytes of a file.
+void check_start(const std::string& path) {
+  const std::string start = internal::read_start(path, 16);
+  // Before 1.6, files began with the pickled integer 0x1950a86a20f9469cfc6c,
+  // after two bytes that say the version of pickle.
   constexpr std::string_view kMagic =
       "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8";
-  if (start.size() > 2 && start[0] == '\x80' &&
-      std::string_view(start).substr(2, kMagic.size()) == kMagic) {
-    TORCH_CHECK_VALUE(
-        false,
-        "is of the format before PyTorch 1.6. Save it again with a recent one: "
-        "torch.save(torch.load(path, weights_only=True), path)");
-  }
-  TORCH_CHECK_VALUE(false,
-                    "is not a zip archive: it is damaged, or torch.save did "
-                    "not write it");
+  TORCH_CHECK_VALUE(
+      start.size() <= 2 || start[0] != '\x80' ||
+          std::string_view(start).substr(2, kMagic.size()) != kMagic,
+      "is of the format before PyTorch 1.6. Save it again with a recent one: "
+      "torch.save(torch.load(path, weights_only=True), path)");
+  internal::check_zip_start(start, "torch.save");
 }
 
 class Archive {
@@ -91,7 +75,7 @@ class Archive {
 };
 
 StateDict read(const std::string& path) {
-  check_is_zip(path);
+  check_start(path);
   internal::check_zip_directory(path);
   Archive archive(path);
   TORCH_CHECK_VALUE(archive.has("data.pkl"),

@@ -195,6 +195,58 @@ class Letters(nn.Module):
         return self.head(x + functional.gelu(self.mix(self.norm(x.cumsum(1)))))
 
 
+class Styles(nn.Module):
+    """Convolutions with an InstanceNorm that has running statistics."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.stem, self.head = nn.Conv1d(2, width, 3, padding=1), nn.Conv1d(width, 2, 1)
+        self.norm = nn.InstanceNorm1d(width, affine=True, track_running_stats=True)
+
+    def forward(self, x):
+        return self.head(functional.gelu(self.norm(self.stem(x))))
+
+
+class Tables(nn.Module):
+    """A constant that is computed from a buffer and from the number of tokens."""
+
+    def __init__(self, words=11, width=4, context=16):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(words, width), nn.Linear(width, words)
+        self.register_buffer("table", torch.randn(context, width))
+
+    def forward(self, ids):
+        return self.head(self.embed(ids) + self.table.cos()[:ids.shape[1]])
+
+
+class Counted(nn.Module):
+    """A number that is computed from a tensor, with a check of its range."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, width), nn.Linear(width, 3)
+
+    def forward(self, x):
+        count = (x > 0).sum().item()
+        torch._check(count <= 30)
+        return self.second(self.first(x) * (count + 1))
+
+
+class Noisy(nn.Module):
+    """Dropout, and noise in training that no flag of an operator turns off."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, width), nn.Linear(width, 3)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        x = self.drop(self.first(x))
+        if self.training:
+            x = x + torch.rand_like(x)
+        return self.second(x)
+
+
 def mlp():
     return nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.25),
                          nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3))
@@ -209,7 +261,7 @@ def tiny():
 
 
 # A function that makes the model, one that makes its inputs, and dimensions of the inputs
-# that vary beside dimension 0.
+# that vary beside dimension 0, with their names and largest sizes.
 MODELS = {
     "tiny": (tiny, lambda: (torch.randn(4, 2),)),
     "mlp": (mlp, lambda: (torch.randn(8, 10),)),
@@ -219,9 +271,16 @@ MODELS = {
     "unet": (UNet, lambda: (torch.randn(8, 2, 8, 8),)),
     "regions": (Regions, lambda: (torch.randn(8, 12),)),
     "photos": (Photos, lambda: (torch.randn(4, 3, 16, 16),)),
-    "outlines": (Outlines, lambda: (torch.randn(4, 3, 8, 8),), {2: "height", 3: "width"}),
-    "letters": (Letters, lambda: (torch.randint(0, 16, (4, 6)),), {1: "tokens"}),
+    "outlines": (Outlines, lambda: (torch.randn(4, 3, 8, 8),),
+                 {2: ("height", 512), 3: ("width", 512)}),
+    "letters": (Letters, lambda: (torch.randint(0, 16, (4, 6)),), {1: ("tokens", 512)}),
+    "styles": (Styles, lambda: (torch.randn(8, 2, 5),)),
+    "tables": (Tables, lambda: (torch.randint(0, 11, (4, 6)),), {1: ("tokens", 16)}),
+    "counted": (Counted, lambda: (torch.randn(8, 4),)),
+    "noisy": (Noisy, lambda: (torch.randn(8, 4),)),
+    "quiet": (Noisy, lambda: (torch.randn(8, 4),)),
 }
+EXPORTED_IN_EVAL_MODE = {"quiet"}
 
 
 def shorten_paths(exported):
@@ -250,10 +309,10 @@ def main(folder, names):
     for name in names or MODELS:
         make_model, make_inputs, *others = MODELS[name]
         torch.manual_seed(1)
-        model, inputs = make_model().train(), make_inputs()
+        model, inputs = make_model().train(name not in EXPORTED_IN_EVAL_MODE), make_inputs()
         dims = {0: torch.export.Dim("batch", min=1, max=4096)}
-        for dim, each in (others[0] if others else {}).items():
-            dims[dim] = torch.export.Dim(each, min=2, max=512)
+        for dim, (each, most) in (others[0] if others else {}).items():
+            dims[dim] = torch.export.Dim(each, min=2, max=most)
         dynamic = tuple(dims for _ in inputs)
         exported = torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=False)
         shorten_paths(exported)
