@@ -4,11 +4,15 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/types.h>
 
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "gpipe/testing/devices.h"
+#include "tools/gpu_steps.h"
 
 namespace gpipe::tools {
 namespace {
@@ -51,6 +55,24 @@ TEST(ComparePeaks, IsNotPossibleIfActiveBytesAreNotCounted) {
 
 TEST(ComparePeaks, RefusesPeaksOfOtherDevices) {
   EXPECT_THROW(compare_peaks({peak(1, 1, 1)}, {}), c10::ValueError);
+}
+
+TEST(LargestDifference, IsRelativeToTheLargestElementOfATensor) {
+  const auto right = torch::tensor({1.0, -8.0});
+  EXPECT_EQ(largest_difference({right}, {right.clone()}), 0);
+  EXPECT_EQ(
+      largest_difference({right, torch::tensor({1.5, -8.0})}, {right, right}),
+      0.0625);
+}
+
+TEST(LargestDifference, IsInfiniteForOtherShapesAndForNaN) {
+  const auto ones = torch::ones({2});
+  for (const auto& other :
+       {torch::ones({3}), torch::tensor({1.0F, std::nanf("")})}) {
+    EXPECT_TRUE(std::isinf(largest_difference({other}, {ones})));
+    EXPECT_TRUE(std::isinf(largest_difference({ones}, {other})));
+  }
+  EXPECT_TRUE(std::isinf(largest_difference({ones}, {})));
 }
 
 TEST(GpuChecks, LstmWithDropoutHasTheSameGradientsWhenRecomputed) {
