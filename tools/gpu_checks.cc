@@ -1,6 +1,6 @@
 #include "tools/gpu_checks.h"
 
-#include <c10/util/Exception.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
@@ -10,7 +10,7 @@
 #include <torch/utils.h>
 
 #include <atomic>
-#include <memory>
+#include <cstddef>
 #include <random>
 #include <sstream>
 #include <tuple>
