@@ -5,11 +5,12 @@
 #
 #   tools/pack.sh [--output FILE.tar.gz] [BAZEL OPTIONS...]
 #
-# Builds every test tagged `cuda` and every benchmark with --config=cuda. The archive
-# contains them, the scripts of tools/packed, and the shared libraries that the programs
-# need, except those of LibTorch, CUDA and the C++ runtime. The programs contain no paths
-# of this machine: the script `run` finds LibTorch. The default FILE is gpipe-cuda.tar.gz
-# in TMPDIR or /tmp.
+# Builds every test tagged `cuda`, every benchmark, and the programs of
+# tools/gpu_check.sh with --config=cuda. The archive contains them, gpu_check.sh, the
+# scripts of tools/packed, and the shared libraries that the programs need, except those
+# of LibTorch, CUDA and the C++ runtime. The programs contain no paths of this machine:
+# the script `run` finds LibTorch. The default FILE is gpipe-cuda.tar.gz in TMPDIR or
+# /tmp.
 set -euo pipefail
 
 die() {
@@ -44,7 +45,7 @@ cd "$root"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 folder=$scratch/gpipe-cuda
-mkdir -p "$folder"/{tests,benchmarks,lib}
+mkdir -p "$folder"/{tests,benchmarks,tools,lib}
 
 # look EXPRESSION STARLARK: prints a line for each target. Uses cquery because, unlike
 # query, it accepts the options of `build`.
@@ -66,15 +67,26 @@ program='str(target.label) + " " + target.files_to_run.executable.path'
 look 'attr(tags, "[\[ ]cuda[,\]]", kind(".*_test rule", //...))' "$program" >"$scratch/tests"
 look 'kind("cc_binary rule", //benchmarks/... + //gpipe:machinery_benchmark)
   except attr(testonly, 1, //benchmarks/...)' "$program" >"$scratch/benchmarks"
+look '//tools:gpu_probe + //tools:launch' "$program" >"$scratch/tools"
 
-mapfile -t labels < <(cut -d' ' -f1 "$scratch"/{tests,benchmarks})
+mapfile -t labels < <(cut -d' ' -f1 "$scratch"/{tests,benchmarks,tools})
 ./bazelw build "${options[@]}" --show_result=0 "${labels[@]}"
 
+# Targets of several folders with one name. Their programs get the folder into their
+# names: gpipe_system_tests_pipeline_tests_cuda.
+repeated=$(sed 's|.*/||' "$scratch"/{tests,benchmarks,tools} | sort | uniq -d)
+
 programs=()
-for kind in tests benchmarks; do
+for kind in tests benchmarks tools; do
   while read -r label path; do
-    copy=$folder/$kind/${path##*/}
-    [[ ! -e $copy ]] || die "$label: another target is also named ${path##*/}"
+    name=${path##*/}
+    if grep -qxF -e "$name" <<<"$repeated"; then
+      package=${label#*//}
+      package=${package%%:*}
+      name=${package//\//_}_$name
+    fi
+    copy=$folder/$kind/$name
+    [[ ! -e $copy ]] || die "$label: another target is also packed as $name"
     cp "$execution_root/$path" "$copy"
     programs+=("$copy")
   done <"$scratch/$kind"
@@ -110,7 +122,7 @@ version() {
     sort -Vu | tail -n 1
 }
 
-cp tools/packed/{run,run_tests,README} "$folder"
+cp tools/packed/{run,run_tests,README} tools/gpu_check.sh "$folder"
 {
   echo
   echo "commit    $(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)"
@@ -122,4 +134,4 @@ cp tools/packed/{run,run_tests,README} "$folder"
 tar -C "$scratch" --sort=name --owner=root:0 --group=root:0 -czf "$output" gpipe-cuda
 count() { find "$folder/$1" -type f | wc -l; }
 echo "$output: $(count tests) tests, $(count benchmarks) benchmarks," \
-  "$(count lib) libraries, $(du -h --apparent-size "$output" | cut -f1)"
+  "$(count tools) tools, $(count lib) libraries, $(du -h --apparent-size "$output" | cut -f1)"
