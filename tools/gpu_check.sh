@@ -166,6 +166,8 @@ die() {
 
 only=()
 limit=1800
+# Seconds between SIGTERM and SIGKILL.
+grace=${GPU_CHECK_GRACE:-10}
 folder=gpu_check-$(date -u +%Y%m%dT%H%M%SZ)
 for argument; do
   case $argument in
@@ -207,12 +209,12 @@ run_row() {
   (
     code=0
     GPU_CHECK_ROW=$1 GPU_CHECK_FOLDER=$folder GPU_CHECK_PACKED=$packed \
-      GPU_CHECK_LIMIT=$limit timeout --kill-after=10 "$limit" bash "$self" \
+      GPU_CHECK_LIMIT=$limit timeout --kill-after="$grace" "$limit" bash "$self" \
       >"$log" 2>&1 </dev/null || code=$?
     echo "$code" >"$ended"
   ) 2>/dev/null &
   job=$!
-  while kill -0 "$job" 2>/dev/null && ((SECONDS < limit + 20)); do sleep 0.1; done
+  while kill -0 "$job" 2>/dev/null && ((SECONDS < limit + grace + 10)); do sleep 0.1; done
   status=$(cat "$ended" 2>/dev/null || echo stuck)
   rm -f "$ended"
   reason=$(grep -av '^[[:space:]]*$' "$log" | tail -n 1 | cut -c1-200) || true

@@ -90,6 +90,7 @@ class GpuCheckTest(unittest.TestCase):
             "PATH": f"{self.bin}:/usr/bin:/bin",
             "CALLS": str(self.home / "calls"),
             "GPUS": "2",
+            "GPU_CHECK_GRACE": "1",
             "CONTEXTS": "8, GPU-a\\n9, GPU-b\\n",
         }
 
