@@ -149,7 +149,7 @@ class World::Impl {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       waiting_[&work] = {peer, &action};
-      is_late = failure_.has_value();  // abort_all() may not have seen it
+      is_late = collected_;  // otherwise abort_all() will find it
     }
     if (is_late) abort(work);
     const auto begin = Clock::now();
@@ -216,6 +216,7 @@ class World::Impl {
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      collected_ = true;
       for (const auto& [work, waiting] : waiting_) {
         works.push_back(c10::intrusive_ptr<c10d::Work>::reclaim_copy(work));
       }
@@ -268,6 +269,7 @@ class World::Impl {
   std::atomic<bool> failed_{false};
   std::optional<RankFailure> failure_;
   std::map<c10d::Work*, Waiting> waiting_;
+  bool collected_ = false;  // abort_all() has taken `waiting_`
 
   std::mutex callback_mutex_;  // held while callbacks run
   std::map<int, std::function<void()>> callbacks_;

@@ -52,7 +52,7 @@ class End final : public c10d::Work {
     ++ends_.aborted;
     ends_.changed.notify_all();
     if (!ends_.changed.wait_for(lock, Ends::kLimit,
-                                [this] { return ends_.aborted == 2; })) {
+                                [this] { return ends_.aborted >= 2; })) {
       ++ends_.alone;
     }
     throw std::runtime_error("it is broken");  // which stops nobody

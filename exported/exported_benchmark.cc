@@ -1,0 +1,166 @@
+// Measures exported programs: finding their cuts, loading a file, and what the
+// interpreter adds to the operators.
+//
+//   ./bazelw run //exported:exported_benchmark -- --in=/a/model.pt2
+//
+// - cuts/N: the cuts of a residual network of N nodes, in milliseconds.
+// - load: the file, with its weights, in milliseconds.
+// - forward, step: the whole model in one layer, with the batch of
+//   --rows rows, without a graph, and with a backward. The counter us_per_node
+//   is the time divided by the number of nodes.
+// - direct, direct_step: at::add of one number, 1,000 times, in the same way.
+//   A file of 1,000 such nodes shows what the interpreter adds.
+//
+// Inputs are ones of the sizes of the file; other sizes that vary are --rows.
+#include <ATen/Parallel.h>
+#include <ATen/ops/ones.h>
+#include <benchmark/benchmark.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "exported/analysis.h"
+#include "exported/archive.h"
+#include "exported/exported.h"
+#include "exported/plan.h"
+#include "exported/program.h"
+#include "exported/program_reader.h"
+#include "exported/testing/draft.h"
+
+namespace gpipe::exported {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+constexpr int64_t kNodes = 1000;
+
+// Two nodes per block: one that reads the sum, and the sum with its result.
+void cuts(benchmark::State& state) {
+  testing::Draft draft;
+  ValueId sum = draft.input();
+  for (int64_t k = 0; k < state.range(0); k += 2) {
+    sum = draft.node({sum, draft.node({sum})});
+  }
+  const Program& program = draft.finish(sum);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(plan_layers(program, 4));
+  }
+  state.SetComplexityN(state.range(0));
+}
+BENCHMARK(cuts)->Arg(1000)->Arg(10000)->Arg(100000)->Complexity()->Unit(
+    benchmark::kMillisecond);
+
+void direct(benchmark::State& state) {
+  const c10::NoGradGuard no_grad;
+  for (auto _ : state) {
+    at::Tensor x = at::ones({1});
+    for (int64_t k = 0; k < kNodes; ++k) x = at::add(x, 1);
+  }
+  state.counters["us_per_node"] =
+      benchmark::Counter(static_cast<double>(kNodes) * 1e-6,
+                         benchmark::Counter::kIsIterationInvariantRate |
+                             benchmark::Counter::kInvert);
+}
+BENCHMARK(direct)->Unit(benchmark::kMillisecond);
+
+void direct_step(benchmark::State& state) {
+  for (auto _ : state) {
+    at::Tensor x = at::ones({1}).requires_grad_();
+    for (int64_t k = 0; k < kNodes; ++k) x = at::add(x, 1);
+    x.backward();
+  }
+  state.counters["us_per_node"] =
+      benchmark::Counter(static_cast<double>(kNodes) * 1e-6,
+                         benchmark::Counter::kIsIterationInvariantRate |
+                             benchmark::Counter::kInvert);
+}
+BENCHMARK(direct_step)->Unit(benchmark::kMillisecond);
+
+void load(benchmark::State& state, const std::string& path) {
+  for (auto _ : state) benchmark::DoNotOptimize(load_exported(path));
+}
+
+Tensors inputs_of(const ExportedModel& model, int64_t rows, bool with_grad) {
+  Tensors inputs;
+  for (const ExportedTensor& each : model.inputs) {
+    std::vector<int64_t> sizes;
+    for (const auto& size : each.sizes) sizes.push_back(size.value_or(rows));
+    at::Tensor input = at::ones(sizes, each.dtype.value_or(at::kFloat));
+    if (with_grad && input.is_floating_point()) input.requires_grad_();
+    inputs.push_back(std::move(input));
+  }
+  return inputs;
+}
+
+at::Tensor first_output(ExportedModel& model, const Tensors& inputs) {
+  if (inputs.size() == 1 && model.outputs.size() == 1) {
+    return model.layers->forward(inputs[0]);
+  }
+  if (inputs.size() == 1) return model.layers->forward<Tensors>(inputs[0])[0];
+  if (model.outputs.size() == 1) return model.layers->forward(inputs);
+  return model.layers->forward<Tensors>(inputs)[0];
+}
+
+void run(benchmark::State& state, const std::string& path, int64_t rows,
+         bool with_backward) {
+  ExportedModel model = load_exported(path, ExportedOptions().max_crossing(0));
+  Archive archive(path);
+  Program program = read_program(archive, {});
+  analyze(program, /*keep_random=*/true);
+  const Tensors inputs = inputs_of(model, rows, with_backward);
+  const c10::AutoGradMode grad(with_backward);
+  for (auto _ : state) {
+    const at::Tensor output = first_output(model, inputs);
+    if (with_backward) output.sum().backward();
+  }
+  state.counters["us_per_node"] =
+      benchmark::Counter(static_cast<double>(program.nodes.size()) * 1e-6,
+                         benchmark::Counter::kIsIterationInvariantRate |
+                             benchmark::Counter::kInvert);
+}
+
+void add_benchmarks_of(const std::string& path, int64_t rows) {
+  benchmark::RegisterBenchmark("load", load, path)
+      ->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark("forward", run, path, rows, false)
+      ->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark("step", run, path, rows, true)
+      ->Unit(benchmark::kMillisecond);
+}
+
+}  // namespace
+}  // namespace gpipe::exported
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  std::string path;
+  int64_t rows = 4;
+  // Google Benchmark refuses arguments that it does not know.
+  std::vector<char*> rest;
+  for (int k = 0; k < argc; ++k) {
+    const std::string argument = argv[k];
+    if (argument.starts_with("--in=")) {
+      path = argument.substr(5);
+    } else if (argument.starts_with("--rows=")) {
+      rows = std::stoll(argument.substr(7));
+    } else {
+      rest.push_back(argv[k]);
+    }
+  }
+  int count = static_cast<int>(rest.size());
+  benchmark::Initialize(&count, rest.data());
+  if (benchmark::ReportUnrecognizedArguments(count, rest.data())) return 1;
+  if (!path.empty()) gpipe::exported::add_benchmarks_of(path, rows);
+  try {
+    benchmark::RunSpecifiedBenchmarks();
+  } catch (const c10::Error& error) {
+    std::cerr << "exported_benchmark: " << error.what_without_backtrace()
+              << "\n";
+    return 1;
+  }
+  return 0;
+}
