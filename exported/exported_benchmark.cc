@@ -6,8 +6,8 @@
 // - cuts/N: the cuts of a residual network of N nodes, in milliseconds.
 // - load: the file, with its weights, in milliseconds.
 // - forward, step: the whole model in one layer, with the batch of
-//   --rows rows, without a graph, and with a backward. The counter us_per_node
-//   is the time divided by the number of nodes.
+//   --rows rows, without a graph, and with a backward. The counter per_node is
+//   the time divided by the number of nodes.
 // - direct, direct_step: at::add of one number, 1,000 times, in the same way.
 //   A file of 1,000 such nodes shows what the interpreter adds.
 //
@@ -60,8 +60,8 @@ void direct(benchmark::State& state) {
     at::Tensor x = at::ones({1});
     for (int64_t k = 0; k < kNodes; ++k) x = at::add(x, 1);
   }
-  state.counters["us_per_node"] =
-      benchmark::Counter(static_cast<double>(kNodes) * 1e-6,
+  state.counters["per_node"] =
+      benchmark::Counter(static_cast<double>(kNodes),
                          benchmark::Counter::kIsIterationInvariantRate |
                              benchmark::Counter::kInvert);
 }
@@ -73,8 +73,8 @@ void direct_step(benchmark::State& state) {
     for (int64_t k = 0; k < kNodes; ++k) x = at::add(x, 1);
     x.backward();
   }
-  state.counters["us_per_node"] =
-      benchmark::Counter(static_cast<double>(kNodes) * 1e-6,
+  state.counters["per_node"] =
+      benchmark::Counter(static_cast<double>(kNodes),
                          benchmark::Counter::kIsIterationInvariantRate |
                              benchmark::Counter::kInvert);
 }
@@ -117,8 +117,8 @@ void run(benchmark::State& state, const std::string& path, int64_t rows,
     const at::Tensor output = first_output(model, inputs);
     if (with_backward) output.sum().backward();
   }
-  state.counters["us_per_node"] =
-      benchmark::Counter(static_cast<double>(program.nodes.size()) * 1e-6,
+  state.counters["per_node"] =
+      benchmark::Counter(static_cast<double>(program.nodes.size()),
                          benchmark::Counter::kIsIterationInvariantRate |
                              benchmark::Counter::kInvert);
 }
