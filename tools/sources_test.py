@@ -31,11 +31,15 @@ _TYPE = re.compile(r"(?:^|[;}\s>])(?:class|struct|union|enum(?:\s+class)?)\s+"
 _TEST_RULE = re.compile(r"^\w*(test|test_library|test_suite)\($", re.MULTILINE)
 
 
+def folders(root):
+    """The folders of this tree without those of Bazel, which change meanwhile."""
+    return [folder for folder in root.iterdir() if folder.is_dir() and
+            not folder.name.startswith((".", "bazel-"))]
+
+
 def sources(root):
-    """The C++ files of this tree, relative to `root`, without Bazel's outputs."""
-    folders = [folder for folder in root.iterdir() if folder.is_dir() and
-               not folder.name.startswith((".", "bazel-"))]
-    return sorted(str(file.relative_to(root)) for folder in folders
+    """The C++ files of this tree, relative to `root`."""
+    return sorted(str(file.relative_to(root)) for folder in folders(root)
                   for file in folder.rglob("*.*") if file.suffix in (".cc", ".h"))
 
 
@@ -155,10 +159,11 @@ def packages(root):
     """The packages of the map: all that hold more than tests, apart from the tools of
     the build."""
     found = []
-    for build in sorted(root.glob("*/**/BUILD")):
+    for build in sorted(build for folder in folders(root)
+                        for build in folder.rglob("BUILD")):
         package = str(build.parent.relative_to(root))
         text = build.read_text()
-        if (not package.startswith(("third_party", "docs", "tools/", "bazel-",
+        if (not package.startswith(("third_party", "docs", "tools/",
                                     "examples/consumer")) and
                 "default_testonly = True" not in text and
                 not re.search(r"(^|/)(testing|system_tests)(/|$)", package)):

@@ -58,11 +58,15 @@ class Tree:
         """Returns (defined flags, tests as Suite.Name) of all C++ files. Reads them once."""
         if self._sources is None:
             flags, tests = set(_GFLAGS | _GLOG), set()
-            for path in [*self.root.glob("*/**/*.cc"), *self.root.glob("*/**/*.inc")]:
-                if not path.relative_to(self.root).parts[0].startswith("bazel-"):
-                    text = path.read_text(encoding="utf-8")
-                    flags.update(filter(None, itertools.chain(*_FLAG.findall(text))))
-                    tests.update(map(".".join, _TEST.findall(text)))
+            # Not even a look into Bazel's folders, which change meanwhile.
+            folders = [folder for folder in self.root.iterdir()
+                       if folder.is_dir() and not folder.name.startswith((".", "bazel-"))]
+            for path in itertools.chain(*(folder.rglob("*.*") for folder in folders)):
+                if path.suffix not in (".cc", ".inc"):
+                    continue
+                text = path.read_text(encoding="utf-8")
+                flags.update(filter(None, itertools.chain(*_FLAG.findall(text))))
+                tests.update(map(".".join, _TEST.findall(text)))
             self._sources = flags, tests
         return self._sources
 
