@@ -120,6 +120,17 @@ ExportedStep step_of(const ExportedModel& model,
   return step;
 }
 
+std::vector<at::Tensor> join_rows(
+    const std::vector<std::vector<at::Tensor>>& microbatches) {
+  std::vector<at::Tensor> whole;
+  for (std::size_t i = 0; i < microbatches.at(0).size(); ++i) {
+    std::vector<at::Tensor> rows;
+    for (const auto& each : microbatches) rows.push_back(each[i]);
+    whole.push_back(at::cat(rows));
+  }
+  return whole;
+}
+
 at::Tensor loss_of(const std::vector<at::Tensor>& outputs,
                    const std::vector<at::Tensor>& weights) {
   at::Tensor loss;

@@ -52,6 +52,11 @@ std::vector<at::Tensor> call(Module& module,
   return inputs.size() == 1 ? run(inputs[0]) : run(inputs);
 }
 
+// Returns the outputs of a mini-batch from those of its micro-batches, all with
+// the same number of outputs: rows are joined in order.
+std::vector<at::Tensor> join_rows(
+    const std::vector<std::vector<at::Tensor>>& microbatches);
+
 // Returns the loss of a Reference for these outputs and weights.
 at::Tensor loss_of(const std::vector<at::Tensor>& outputs,
                    const std::vector<at::Tensor>& weights);

@@ -25,6 +25,7 @@
 
 #include "exported/analysis.h"
 #include "exported/archive.h"
+#include "exported/comparison.h"
 #include "exported/exported.h"
 #include "exported/plan.h"
 #include "exported/program.h"
@@ -37,6 +38,13 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kNodes = 1000;
+
+// Adds the counter "per_node": seconds per node of an iteration.
+void count_nodes(benchmark::State& state, double nodes) {
+  state.counters["per_node"] =
+      benchmark::Counter(nodes, benchmark::Counter::kIsIterationInvariantRate |
+                                    benchmark::Counter::kInvert);
+}
 
 // Two nodes per block: one that reads the sum, and the sum with its result.
 void cuts(benchmark::State& state) {
@@ -60,10 +68,7 @@ void direct(benchmark::State& state) {
     at::Tensor x = at::ones({1});
     for (int64_t k = 0; k < kNodes; ++k) x = at::add(x, 1);
   }
-  state.counters["per_node"] =
-      benchmark::Counter(static_cast<double>(kNodes),
-                         benchmark::Counter::kIsIterationInvariantRate |
-                             benchmark::Counter::kInvert);
+  count_nodes(state, static_cast<double>(kNodes));
 }
 BENCHMARK(direct)->Unit(benchmark::kMillisecond);
 
@@ -73,10 +78,7 @@ void direct_step(benchmark::State& state) {
     for (int64_t k = 0; k < kNodes; ++k) x = at::add(x, 1);
     x.backward();
   }
-  state.counters["per_node"] =
-      benchmark::Counter(static_cast<double>(kNodes),
-                         benchmark::Counter::kIsIterationInvariantRate |
-                             benchmark::Counter::kInvert);
+  count_nodes(state, static_cast<double>(kNodes));
 }
 BENCHMARK(direct_step)->Unit(benchmark::kMillisecond);
 
@@ -96,15 +98,6 @@ Tensors inputs_of(const ExportedModel& model, int64_t rows, bool with_grad) {
   return inputs;
 }
 
-at::Tensor first_output(ExportedModel& model, const Tensors& inputs) {
-  if (inputs.size() == 1 && model.outputs.size() == 1) {
-    return model.layers->forward(inputs[0]);
-  }
-  if (inputs.size() == 1) return model.layers->forward<Tensors>(inputs[0])[0];
-  if (model.outputs.size() == 1) return model.layers->forward(inputs);
-  return model.layers->forward<Tensors>(inputs)[0];
-}
-
 void run(benchmark::State& state, const std::string& path, int64_t rows,
          bool with_backward) {
   ExportedModel model = load_exported(path, ExportedOptions().max_crossing(0));
@@ -114,13 +107,11 @@ void run(benchmark::State& state, const std::string& path, int64_t rows,
   const Tensors inputs = inputs_of(model, rows, with_backward);
   const c10::AutoGradMode grad(with_backward);
   for (auto _ : state) {
-    const at::Tensor output = first_output(model, inputs);
+    const at::Tensor output =
+        call(model.layers, inputs, model.outputs.size())[0];
     if (with_backward) output.sum().backward();
   }
-  state.counters["per_node"] =
-      benchmark::Counter(static_cast<double>(program.nodes.size()),
-                         benchmark::Counter::kIsIterationInvariantRate |
-                             benchmark::Counter::kInvert);
+  count_nodes(state, static_cast<double>(program.nodes.size()));
 }
 
 void add_benchmarks_of(const std::string& path, int64_t rows) {

@@ -70,13 +70,7 @@ ExportedStep without_pipeline(const Example& example, bool reverse,
     (testing::loss_of(outputs[j], piece_of(example.weights, j)) * scale)
         .backward();
   }
-  Tensors whole;
-  for (std::size_t i = 0; i < outputs[0].size(); ++i) {
-    Tensors rows;
-    for (const Tensors& each : outputs) rows.push_back(each[i]);
-    whole.push_back(at::cat(rows));
-  }
-  return testing::step_of(model, whole);
+  return testing::step_of(model, exported::join_rows(outputs));
 }
 
 ExportedStep forward_and_backward(const Example& example, int64_t parts,

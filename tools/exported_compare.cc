@@ -77,13 +77,7 @@ ExportedStep step_in_microbatches(const std::string& path,
     exported::loss_of(outputs[k], part_of(reference.weights, count, k))
         .backward();
   }
-  Tensors whole;
-  for (std::size_t i = 0; i < outputs[0].size(); ++i) {
-    Tensors rows;
-    for (const Tensors& each : outputs) rows.push_back(each[i]);
-    whole.push_back(at::cat(rows));
-  }
-  return exported::step_of(model, whole);
+  return exported::step_of(model, exported::join_rows(outputs));
 }
 
 // Gives each partition the same number of layers, up to one.

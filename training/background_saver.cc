@@ -23,19 +23,10 @@ std::string part_name(int index) {
 }
 
 // Writes a file that others see only when it is whole.
-void write_file(const std::string& path, const std::string& text) {
+void write_whole(const std::string& path, const std::string& text) {
   const std::string unfinished = path + ".new";
-  FileWriter file(unfinished);
-  file.write(text.data(), text.size());
-  file.finish();
-  move_folder(unfinished, path);
-}
-
-std::string read_file(const std::string& path) {
-  const FileReader file(path);
-  std::string text(file.size(), '\0');
-  file.read_at(0, text.data(), text.size());
-  return text;
+  write_text(unfinished, text);
+  move_path(unfinished, path);
 }
 
 void remove_file(const std::string& path) {
@@ -63,7 +54,7 @@ void BackgroundSaver::start(std::unique_ptr<StepWriter> writer,
       const std::string mine = writer_->write_part(copy);
       const RunShard& shard = writer_->shard();
       if (shard.index > 0) {
-        write_file(writer_->path() + "/" + part_name(shard.index), mine);
+        write_whole(writer_->path() + "/" + part_name(shard.index), mine);
       }
       is_written = true;
       written.set_value();
@@ -100,7 +91,7 @@ std::vector<std::string> BackgroundSaver::parts_of_all(
                   " has not written its part of the step");
       std::this_thread::sleep_for(kPoll);
     }
-    parts.push_back(read_file(path));
+    parts.push_back(read_text(path));
     remove_file(path);
   }
   return parts;

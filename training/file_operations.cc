@@ -76,6 +76,19 @@ void FileReader::read_at(uint64_t offset, void* to, std::size_t size) const {
   }
 }
 
+std::string read_text(const std::string& path) {
+  const FileReader file(path);
+  std::string text(file.size(), '\0');
+  file.read_at(0, text.data(), text.size());
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  FileWriter file(path);
+  file.write(text.data(), text.size());
+  file.finish();
+}
+
 std::vector<std::string> names_in_folder(const std::string& path) {
   std::vector<std::string> names;
   std::error_code error;
@@ -123,7 +136,7 @@ void sync_folder(const std::string& path) {
   }
 }
 
-void move_folder(const std::string& from, const std::string& to) {
+void move_path(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) != 0) {
     fail(to, "cannot be renamed to this name", errno);
   }
@@ -140,8 +153,8 @@ bool exchange_folder(const std::string& from, const std::string& to,
                   RENAME_EXCHANGE) == 0) {
       was_there = true;
     } else if (errno == EINVAL || errno == ENOSYS) {
-      move_folder(to, aside);
-      move_folder(from, to);
+      move_path(to, aside);
+      move_path(from, to);
     } else {
       fail(to, "cannot be renamed to this name", errno);
     }

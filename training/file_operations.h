@@ -59,6 +59,12 @@ class FileReader {
   uint64_t size_ = 0;
 };
 
+// Returns the content of a file.
+std::string read_text(const std::string& path);
+
+// Writes the new file `path`. Returns as FileWriter::finish() does.
+void write_text(const std::string& path, const std::string& text);
+
 // Returns the names in a folder, sorted. Returns none if there is no such
 // folder.
 std::vector<std::string> names_in_folder(const std::string& path);
@@ -74,8 +80,8 @@ void make_folders(const std::string& path);
 // Returns when the names in the folder are on the disk.
 void sync_folder(const std::string& path);
 
-// Renames a folder. `to` must not exist.
-void move_folder(const std::string& from, const std::string& to);
+// Renames a folder or a file. `to` must not exist.
+void move_path(const std::string& from, const std::string& to);
 
 // Renames the folder `from` to `to` atomically, and syncs the name to the disk.
 // If `to` exists, exchanges the two names and returns true: the previous `to`

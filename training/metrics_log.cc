@@ -67,13 +67,6 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-std::string read_all(const std::string& path) {
-  const internal::FileReader file(path);
-  std::string bytes(file.size(), '\0');
-  file.read_at(0, bytes.data(), bytes.size());
-  return bytes;
-}
-
 struct Row {
   int64_t step = 0;
   double seconds = 0;
@@ -129,7 +122,7 @@ Beginning read_beginning(const std::string& path,
   const std::string header = header_of(columns);
   Beginning kept{header, {}};
   if (!exists(path)) return kept;
-  const std::string there = read_all(path);
+  const std::string there = internal::read_text(path);
   // A new log may replace the rows of another run, but no other kind of file.
   const std::string wanted = last_step == 0 ? kFirstColumns : header;
   const std::size_t compared = std::min(there.size(), wanted.size());

@@ -1,9 +1,10 @@
 #include "training/state_copy.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include <utility>
+
+#include "training/host_memory.h"
 
 namespace gpipe::internal {
 
@@ -44,9 +45,7 @@ at::Tensor StateCopy::copied(const std::string& name,
   if (before != memory_.end()) own = before->second;
   if (!own.defined() || own.sizes() != tensor.sizes() ||
       own.scalar_type() != tensor.scalar_type()) {
-    // A copy from CUDA is several times as fast into pinned memory.
-    own = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type())
-                                        .pinned_memory(tensor.is_cuda()));
+    own = host_memory_for(tensor);
   }
   own.copy_(tensor);
   return own;

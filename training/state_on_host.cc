@@ -1,8 +1,8 @@
 #include "training/state_on_host.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
+#include "training/host_memory.h"
 #include "training/optimizer_state.h"
 
 namespace gpipe {
@@ -24,11 +24,8 @@ void StateOnHost::store() {
                                                   at::Tensor& tensor) {
     if (tensor.is_cpu()) return;
     const auto found = host_.find(tensor.unsafeGetTensorImpl());
-    at::Tensor host =
-        found != host_.end()
-            ? found->second
-            : at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type())
-                                            .pinned_memory(tensor.is_cuda()));
+    at::Tensor host = found != host_.end() ? found->second
+                                           : internal::host_memory_for(tensor);
     host.copy_(tensor);
     tensor = std::move(host);
   });

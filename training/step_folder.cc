@@ -26,9 +26,7 @@ std::string file_name(const char* kind, const RunShard& shard) {
 Manifest read_manifest(const std::string& folder, int64_t step) {
   std::string text;
   try {
-    const FileReader file(folder + "/" + kManifestName);
-    text.resize(file.size());
-    file.read_at(0, text.data(), text.size());
+    text = read_text(folder + "/" + kManifestName);
   } catch (const c10::Error& error) {
     throw Damage(error.what_without_backtrace());
   }
@@ -84,10 +82,7 @@ Manifest write_part(const std::string& folder, const RunState& state,
 }
 
 void write_manifest(const std::string& folder, const Manifest& manifest) {
-  const std::string text = manifest_text(manifest);
-  FileWriter file(folder + "/" + kManifestName);
-  file.write(text.data(), text.size());
-  file.finish();
+  write_text(folder + "/" + kManifestName, manifest_text(manifest));
 }
 
 bool has_all_files(const std::string& folder, int64_t step) {

@@ -78,7 +78,7 @@ void StepWriter::remove_old_steps(int64_t keep, const Report& report) {
         continue;
       }
       // Renames first, so that no process finds a half-removed step.
-      move_folder(path, aside);
+      move_path(path, aside);
       remove_folder(aside);
     }
   } catch (const c10::Error& error) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "benchmarks/harness/device_memory_testing.h"
+
 namespace gpipe::benchmarks {
 namespace {
 
@@ -17,17 +19,6 @@ Outcome timed_outcome(const std::string& name,
   outcome.samples = 12;
   outcome.durations = std::move(durations);
   return outcome;
-}
-
-// Returns memory without buffers and without reserved memory.
-DeviceMemory used_memory(int64_t parameters, int64_t gradients,
-                         int64_t optimizer_state, int64_t peak) {
-  DeviceMemory memory;
-  memory.parameters = parameters;
-  memory.gradients = gradients;
-  memory.optimizer_state = optimizer_state;
-  memory.peak = peak;
-  return memory;
 }
 
 TEST(FiguresTest, TheSpeedIsTheMedian) {
@@ -61,7 +52,7 @@ TEST(FiguresTest, ABaseThatFailedGivesNoSpeedUp) {
 
 TEST(FiguresTest, MemoryIsThatOfAllDevices) {
   Outcome outcome;
-  outcome.memory = {used_memory(48, 40, 4, 100), used_memory(8, 8, 0, 50)};
+  outcome.memory = {make_memory(48, 40, 4, 100), make_memory(8, 8, 0, 50)};
   EXPECT_EQ(figure_of(Figure::kParameters, outcome, nullptr), 12.0);
   EXPECT_EQ(figure_of(Figure::kLastingBytes, outcome, nullptr), 108.0);
   EXPECT_EQ(figure_of(Figure::kActivationBytes, outcome, nullptr), 42.0);

@@ -3,23 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "benchmarks/harness/device_memory_testing.h"
+
 namespace gpipe::benchmarks {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// Returns memory without buffers and without reserved memory.
-DeviceMemory make_memory(int64_t parameters, int64_t gradients,
-                         int64_t optimizer_state, int64_t peak) {
-  DeviceMemory memory;
-  memory.parameters = parameters;
-  memory.gradients = gradients;
-  memory.optimizer_state = optimizer_state;
-  memory.peak = peak;
-  return memory;
-}
 
 Benchmark table_benchmark() {
   Benchmark benchmark;

@@ -48,7 +48,8 @@ std::vector<at::Tensor> call(Module& module,
 
 // Returns "" if both have the same bits in all outputs, gradients and buffers,
 // else the first difference. `tolerance`: of each element, relative to the
-// largest one of its tensor; 0 for equal bits.
+// largest one of its output, of all gradients, or of all buffers; 0 for equal
+// bits.
 std::string difference(const ExportedStep& a, const ExportedStep& b,
                        double tolerance = 0);
 

@@ -28,6 +28,7 @@ namespace gpipe {
 namespace {
 
 using testing::device;
+using testing::double_linear;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kModes;
@@ -43,12 +44,6 @@ using Tensors = std::vector<Tensor>;
 constexpr char kChangesItsInput[] =
     "changes the partition's input in place, so that the checkpointed forward "
     "cannot be computed again from it";
-
-torch::nn::Linear linear() {
-  torch::nn::Linear module(3, 3);
-  module->to(torch::kDouble);
-  return module;
-}
 
 torch::nn::ReLU inplace_relu() {
   return torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true));
@@ -102,10 +97,10 @@ void expect_as_plain(Sequential model, const GPipeOptions& options,
 TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {
   torch::manual_seed(0);
   for (const Checkpoint mode : kModes) {
-    expect_as_plain(
-        Sequential(linear(), inplace_relu(), linear(), inplace_relu()),
-        options({2, 2}, 2, mode),
-        /*leaf_input=*/true);
+    expect_as_plain(Sequential(double_linear(), inplace_relu(), double_linear(),
+                               inplace_relu()),
+                    options({2, 2}, 2, mode),
+                    /*leaf_input=*/true);
   }
 }
 
@@ -113,14 +108,15 @@ TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {
 // (test 61) its backward is an error.
 TEST(Inplace, AtTheStartOfAPartitionEqualsPlainWithoutCheckpointing) {
   torch::manual_seed(0);
-  Sequential model(linear(), inplace_relu(), linear(), inplace_relu());
+  Sequential model(double_linear(), inplace_relu(), double_linear(),
+                   inplace_relu());
   expect_as_plain(model, one_each(model).checkpoint(Checkpoint::kNever),
                   /*leaf_input=*/true);
 }
 
 TEST(Inplace, AtTheStartOfThePipelineEqualsPlainForOneMicrobatch) {
   torch::manual_seed(0);
-  Sequential model(inplace_relu(), linear());
+  Sequential model(inplace_relu(), double_linear());
   for (const Checkpoint mode : {Checkpoint::kExceptLast, Checkpoint::kNever}) {
     expect_as_plain(model, one_each(model).chunks(1).checkpoint(mode),
                     /*leaf_input=*/false);
@@ -132,7 +128,7 @@ TEST(Inplace, AtTheStartOfThePipelineEqualsPlainForOneMicrobatch) {
 // next.
 TEST(Inplace, AtTheStartOfThePipelineIsDetectedForSeveralMicrobatches) {
   auto pipeline =
-      one_each(Sequential(inplace_relu(), linear()), Checkpoint::kNever);
+      one_each(Sequential(inplace_relu(), double_linear()), Checkpoint::kNever);
   EXPECT_THAT(error_of([&] { pipeline->forward(leaf() * 1).sum().backward(); }),
               HasSubstr("has been modified by an inplace operation"));
 }
@@ -140,7 +136,7 @@ TEST(Inplace, AtTheStartOfThePipelineIsDetectedForSeveralMicrobatches) {
 TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {
   torch::manual_seed(0);
   for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast}) {
-    auto pipeline = one_each(Sequential(linear(), inplace_relu()), mode);
+    auto pipeline = one_each(Sequential(double_linear(), inplace_relu()), mode);
     const auto error = error_of([&] { pipeline->forward(leaf()); });
     EXPECT_THAT(error, StartsWith("c10::Error: a layer of partition 1 "));
     EXPECT_THAT(error, HasSubstr(kChangesItsInput));
@@ -152,8 +148,8 @@ TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {
 // If the input does not require grad, torchgpipe does not detect this (its
 // expected failure, test 62).
 TEST(Inplace, OnAnInputWithoutGradIsDetectedToo) {
-  auto pipeline =
-      one_each(Sequential(inplace_relu(), linear()), Checkpoint::kAlways);
+  auto pipeline = one_each(Sequential(inplace_relu(), double_linear()),
+                           Checkpoint::kAlways);
   EXPECT_THAT(
       error_of([&] {
         pipeline->forward(torch::ones({4, 3}, torch::kDouble).to(device()));
@@ -190,7 +186,7 @@ TEST(Inplace, NeverGivesAWrongGradient) {
 
 TEST(Inplace, OnALeafThatRequiresGradIsLibTorchsError) {
   for (const Checkpoint mode : kModes) {
-    Sequential model(inplace_relu(), linear());
+    Sequential model(inplace_relu(), double_linear());
     model->to(reference_device());
     const auto plain =
         error_of([&] { model->forward(leaf(reference_device())); });
@@ -256,12 +252,13 @@ TEST(Inplace, OnATensorThatAnotherLayerGetsTooIsDetected) {
   const auto pass_on = [](Pair pair) { return pair; };
   const auto models = [&] {
     return std::vector<Sequential>{
-        Sequential(linear(), layer<Pair>(twice), layer<Tensor, Pair>(change)),
-        Sequential(linear(), layer<Pair>(twice), layer<Pair, Pair>(pass_on),
+        Sequential(double_linear(), layer<Pair>(twice),
                    layer<Tensor, Pair>(change)),
-        Sequential(linear(), std::make_shared<KeepImpl>(), inplace_relu(),
-                   std::make_shared<AddImpl>()),
-        Sequential(linear(), std::make_shared<KeepImpl>(),
+        Sequential(double_linear(), layer<Pair>(twice),
+                   layer<Pair, Pair>(pass_on), layer<Tensor, Pair>(change)),
+        Sequential(double_linear(), std::make_shared<KeepImpl>(),
+                   inplace_relu(), std::make_shared<AddImpl>()),
+        Sequential(double_linear(), std::make_shared<KeepImpl>(),
                    torch::nn::Identity(), inplace_relu(),
                    std::make_shared<AddImpl>())};
   };
@@ -283,7 +280,7 @@ TEST(Inplace, OnATensorThatAnotherLayerGetsTooIsDetected) {
 
 TEST(Inplace, OnOneOfTwoPartsOfATensorEqualsPlain) {
   torch::manual_seed(0);
-  Sequential model(linear(), layer<Pair>([](Tensor x) {
+  Sequential model(double_linear(), layer<Pair>([](Tensor x) {
                      x = x + 1;
                      return Pair(x.narrow(0, 0, 2), x.narrow(0, 2, 2));
                    }),
@@ -298,7 +295,7 @@ TEST(Inplace, OnOneOfTwoPartsOfATensorEqualsPlain) {
 TEST(Inplace, OnTheOutputIsUpToTheUser) {
   torch::manual_seed(0);
   for (const Checkpoint mode : kModes) {
-    Sequential model(linear(), linear());
+    Sequential model(double_linear(), double_linear());
     const Tensor values = leaf();
     const auto run = [&](auto& module, const torch::Device& where) {
       const Tensor x = leaf_of(values, where);

@@ -24,6 +24,7 @@ namespace gpipe {
 namespace {
 
 using testing::device;
+using testing::double_linear;
 using testing::kModes;
 using testing::layer;
 using testing::options;
@@ -84,12 +85,6 @@ void expect_as_plain(Sequential model, bool input_requires_grad) {
       }
     }
   }
-}
-
-torch::nn::Linear double_linear() {
-  torch::nn::Linear module(3, 3);
-  module->to(torch::kDouble);
-  return module;
 }
 
 TEST(RequiresGrad, WithAnInputThatDoes) {

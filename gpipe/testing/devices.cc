@@ -4,6 +4,8 @@
 
 namespace gpipe::testing {
 
+at::Tensor on_device(const at::Tensor& tensor) { return tensor.to(device()); }
+
 at::Tensor ones(at::IntArrayRef sizes) {
   return at::ones(sizes, at::TensorOptions().device(device()));
 }

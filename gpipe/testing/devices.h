@@ -20,6 +20,9 @@ c10::Device device(int64_t partition = 0);
 // device(j): device(0) for real accelerators, else the CPU.
 c10::Device reference_device();
 
+// Returns `tensor` on device(0).
+at::Tensor on_device(const at::Tensor& tensor);
+
 // Returns float32 ones on device(0).
 at::Tensor ones(at::IntArrayRef sizes);
 

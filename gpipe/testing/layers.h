@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
 #include <functional>
@@ -27,6 +28,13 @@ template <typename Output = torch::Tensor, typename Input = torch::Tensor,
 torch::nn::AnyModule layer(Function function) {
   return torch::nn::AnyModule(
       std::make_shared<FunctionLayer<Output, Input>>(std::move(function)));
+}
+
+// Returns a Linear from 3 to 3 in float64.
+inline torch::nn::Linear double_linear() {
+  torch::nn::Linear module(3, 3);
+  module->to(torch::kDouble);
+  return module;
 }
 
 }  // namespace gpipe::testing

@@ -12,9 +12,9 @@ namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
+using testing::on_device;
 using testing::ones;
 
-Tensor on_device(const Tensor& tensor) { return tensor.to(testing::device()); }
 Tensor full(at::IntArrayRef sizes, double value) {
   return at::full(sizes, value, at::TensorOptions().device(testing::device()));
 }

@@ -17,13 +17,13 @@ namespace {
 
 using at::Tensor;
 using testing::error_of;
+using testing::on_device;
 using testing::ones;
 using ::testing::StartsWith;
 using Tensors = std::vector<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
 
-Tensor moved(const Tensor& tensor) { return tensor.to(testing::device()); }
-Tensor zeros(at::IntArrayRef sizes) { return moved(at::zeros(sizes)); }
+Tensor zeros(at::IntArrayRef sizes) { return on_device(at::zeros(sizes)); }
 
 TEST(CheckInput, PassesTensorsVectorsAndTuples) {
   const Tensor x = ones({2, 1});
@@ -86,7 +86,7 @@ TEST(CheckInput, TakesPartsOfAnyShapes) {
 }
 
 TEST(Scatter, GivesViewsOfTheRows) {
-  const Tensor x = moved(at::arange(10)).reshape({5, 2});
+  const Tensor x = on_device(at::arange(10)).reshape({5, 2});
   const auto pieces = scatter(Value::wrap(x), {3, 2});
   ASSERT_EQ(pieces.size(), 2u);
   EXPECT_TRUE(at::equal(pieces[0].tensors()[0], x.narrow(0, 0, 3)));
@@ -138,8 +138,9 @@ TEST(Gather, ConcatenatesTensors) {
   const Value gathered =
       gather({Value::wrap(zeros({1, 1})), Value::wrap(ones({2, 1}))});
   EXPECT_EQ(gathered.kind(), Value::Kind::kTensor);
-  EXPECT_TRUE(at::equal(gathered.tensors()[0],
-                        moved(at::tensor({0.f, 1.f, 1.f})).reshape({3, 1})));
+  EXPECT_TRUE(
+      at::equal(gathered.tensors()[0],
+                on_device(at::tensor({0.f, 1.f, 1.f})).reshape({3, 1})));
 }
 
 TEST(Gather, ConcatenatesTuplesByElement) {
@@ -151,7 +152,7 @@ TEST(Gather, ConcatenatesTuplesByElement) {
 }
 
 TEST(Gather, ReturnsASinglePieceAsItIs) {
-  const Tensor scalar = moved(at::scalar_tensor(1));
+  const Tensor scalar = on_device(at::scalar_tensor(1));
   EXPECT_TRUE(gather({Value::wrap(scalar)}).tensors()[0].is_same(scalar));
 }
 
@@ -183,7 +184,7 @@ TEST(Gather, RefusesPiecesOfOtherKinds) {
 TEST(Gather, ReversesScatter) {
   for (int64_t rows = 0; rows < 10; ++rows) {
     for (int64_t chunks = 1; chunks < 6; ++chunks) {
-      const Tensor x = moved(at::arange(2 * rows)).reshape({rows, 2});
+      const Tensor x = on_device(at::arange(2 * rows)).reshape({rows, 2});
       const Value value = Value::wrap(Tensors{x, Tensor(), x * 2});
       const Value back = gather(scatter(value, chunk_rows(rows, chunks)));
       EXPECT_TRUE(at::equal(back.tensors()[0], x));
