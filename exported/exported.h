@@ -101,7 +101,9 @@ struct ExportedModel : ExportedSignature {
 // the sizes of an input are not those of the export.
 //
 // Under a MetaGuard (gpipe/meta.h) no weights are read, and all tensors are on
-// the meta device.
+// the meta device. A model that was exported on the meta device has no weights
+// in its file, and throws c10::ValueError without a MetaGuard. Its tied weights
+// are separate ones, because the file does not say that they are tied.
 //
 // Threads: may be called from any thread.
 ExportedModel load_exported(const std::string& path,

@@ -127,5 +127,20 @@ TEST(ExportedProfilesTest, LoadedUnderAMetaGuardAModelHasItsShapes) {
   }
 }
 
+// Its weights have one record, and two of them the same sizes.
+TEST(ExportedProfilesTest, WeightsExportedOnTheMetaDeviceAreNotTied) {
+  const MetaGuard meta;
+  ExportedModel model = load_exported(testing::example_file("weightless.pt2"));
+  std::vector<int64_t> elements;
+  for (const at::Tensor& each : model.layers->parameters()) {
+    EXPECT_TRUE(each.is_meta());
+    elements.push_back(each.numel());
+  }
+  EXPECT_EQ(elements, (std::vector<int64_t>{16, 16, 8, 2}));
+  const Summary all = summary(model.layers, at::empty({3, 4}));
+  EXPECT_EQ(all.bytes(), 42 * 4);
+  EXPECT_EQ(all.layers.back().outputs[0].text(), "float32 [3, 2]");
+}
+
 }  // namespace
 }  // namespace gpipe

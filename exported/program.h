@@ -122,6 +122,9 @@ struct Weight {
   bool requires_grad = false;
   bool is_parameter = false;
   bool persistent = true;  // whether state_dict() has it
+  // False if the model was exported on the meta device. Then the record is
+  // empty, and all weights have the same one.
+  bool has_values = true;
   // The first weight with the same tensor, which is this one or an earlier one.
   int tied_to = -1;
 };

@@ -24,6 +24,14 @@ std::string error_for(const std::string& path) {
   return error.rfind(start, 0) == 0 ? error.substr(start.size()) : error;
 }
 
+TEST(ExportedRefusalsTest, WeightsOfTheMetaDeviceNeedAMetaGuard) {
+  EXPECT_EQ(
+      error_for(example_file("weightless.pt2")),
+      "has no values of '0.weight', because the model was exported on the "
+      "meta device; load it under a gpipe::MetaGuard for a dry run, or "
+      "export a model whose weights are on the CPU");
+}
+
 // Returns the error for tiny.pt2 with one text replaced.
 std::string error_with(const std::string& old_text,
                        const std::string& new_text) {

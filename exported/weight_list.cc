@@ -72,13 +72,16 @@ Weight read_entry(const std::string& folder, const std::string& name,
   weight.offset = integer(field(field(*meta, "storage_offset"), "as_int"));
   TORCH_CHECK_VALUE(weight.offset >= 0, "has an offset of ", weight.offset);
   weight.requires_grad = boolean(field(*meta, "requires_grad"));
+  if (const Json* device = find_field(*meta, "device")) {
+    weight.has_values = text(field(*device, "type")) != "meta";
+  }
   return weight;
 }
 
 void check_fits(Archive& archive, const Weight& weight) {
   const uint64_t needed = bytes_of(weight);
   // PyTorch writes no record for a tensor without elements.
-  if (needed == 0) return;
+  if (needed == 0 || !weight.has_values) return;
   const uint64_t there = archive.size(weight.record);
   TORCH_CHECK_VALUE(needed <= there, "needs ", needed, " bytes, but record ",
                     internal::in_quotes(weight.record), " has ", there);
@@ -109,6 +112,10 @@ std::vector<Weight> read_weight_list(Archive& archive) {
       }
       Weight& weight = weights.back();
       const auto number = static_cast<int>(weights.size()) - 1;
+      if (!weight.has_values) {
+        weight.tied_to = number;
+        continue;
+      }
       weight.tied_to =
           first_with
               .emplace(Key(weight.record, weight.offset, weight.sizes,
@@ -132,6 +139,11 @@ at::Tensor read_weight(Archive& archive, const Weight& weight) {
   if (tensor.is_meta()) {
     return at::empty_strided(weight.sizes, weight.strides, tensor.options());
   }
+  TORCH_CHECK_VALUE(weight.has_values, "has no values of ",
+                    internal::in_quotes(weight.name),
+                    ", because the model was exported on the meta device; load "
+                    "it under a gpipe::MetaGuard for a dry run, or export a "
+                    "model whose weights are on the CPU");
   const c10::Storage storage = archive.storage(weight.record);
   TORCH_CHECK_VALUE(bytes <= storage.nbytes(), "record ",
                     internal::in_quotes(weight.record), " has only ",

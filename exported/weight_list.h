@@ -11,14 +11,15 @@
 namespace gpipe::exported {
 
 // Returns the weights and constants of an archive, without their values.
-// Weights with equal bytes, sizes and strides are tied. Throws c10::ValueError
-// if an entry is damaged, reaches beyond its record, or is pickled.
+// Weights with equal bytes, sizes and strides are tied, except weights of the
+// meta device, which have no bytes. Throws c10::ValueError if an entry is
+// damaged, reaches beyond its record, or is pickled.
 std::vector<Weight> read_weight_list(Archive& archive);
 
 // Returns a tensor on the CPU with the values of a weight. It owns its memory.
 // Under a MetaGuard it is on the meta device, and no values are read.
-// Throws c10::ValueError if the archive lacks the record, or if the record is
-// too small.
+// Throws c10::ValueError if the archive lacks the record, if the record is too
+// small, or if the weight has no values and there is no MetaGuard.
 at::Tensor read_weight(Archive& archive, const Weight& weight);
 
 }  // namespace gpipe::exported

@@ -9,6 +9,11 @@
 // those that tools/export_examples.py wrote beside the model.
 //
 //   ./bazelw run //tools:exported -- --in=/a/gpt2.pt2 --compare=/a/gpt2.pt
+//
+// With --partitions it prints the memory that training takes on each device.
+//
+//   ./bazelw run //tools:exported -- --in=/a/llama.pt2 --partitions=16
+//   --batch=64
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 
@@ -29,9 +34,11 @@
 #include "exported/program_reader.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
+#include "gpipe/schedule/parse_checkpoint.h"
 #include "gpipe/text/columns.h"
 #include "gpipe/text/units.h"
 #include "tools/exported_compare.h"
+#include "tools/exported_memory.h"
 
 DEFINE_string(in, "", "The file to read, as torch.export.save writes it.");
 DEFINE_int64(max_crossing, 4,
@@ -44,6 +51,21 @@ DEFINE_string(compare, "",
 DEFINE_double(tolerance, 1e-4,
               "With --compare: the largest difference that is no failure, "
               "relative to the largest element of a tensor.");
+DEFINE_int64(partitions, 0,
+             "Run a training step on this number of devices without memory, "
+             "and print the memory of each. 0: do not.");
+DEFINE_int64(batch, 8, "With --partitions: rows of the mini-batch.");
+DEFINE_int64(chunks, 0,
+             "With --partitions: number of micro-batches. 0: one per row.");
+DEFINE_int64(other_sizes, 0,
+             "With --partitions: the size of each dimension of an input that "
+             "varies, except dimension 0.");
+DEFINE_string(checkpoint, "except_last",
+              "With --partitions: the micro-batches to recompute: always, "
+              "except_last or never.");
+DEFINE_double(param_scale, 4,
+              "With --partitions: bytes per byte of parameters: 2 for SGD, 3 "
+              "with momentum, 4 for Adam.");
 
 namespace {
 
@@ -182,6 +204,15 @@ int main(int argc, char** argv) {
                                             std::cout)
                  ? 0
                  : 1;
+    }
+    if (FLAGS_partitions != 0) {
+      gpipe::tools::measure_exported(
+          FLAGS_in,
+          {FLAGS_partitions, FLAGS_batch, FLAGS_chunks, FLAGS_max_crossing,
+           FLAGS_other_sizes, gpipe::parse_checkpoint(FLAGS_checkpoint),
+           FLAGS_param_scale},
+          std::cout);
+      return 0;
     }
     return show(FLAGS_in);
   } catch (const c10::Error& error) {

@@ -11,6 +11,9 @@ class Model:
     tolerance: float = 1e-4
     subject: str = None  # the name in models.py and peer_model.cc, if different
     default: bool = True  # takes part by default
+    # The model of tools/export_examples.py and its flags. The file is exported with
+    # them, and runs with the engines that cut exported programs.
+    export: tuple = ()
 
 
 # Cut into two partitions by //tools:plan on 2 cores.
@@ -32,6 +35,28 @@ MODELS = {
         ("--batch=64", "--depth=8", "--width=64", "--balance=8,8"),
         subject="mlp",
         default=False,
+    ),
+    # An exported Llama, cut in the middle of its layers. Only pipelining-.../never and
+    # our engines cut such a file. --depth is what workers report as their layers.
+    "llama": Model(
+        (
+            "--batch=16",
+            "--side=64",
+            "--depth=8",
+            "--balance=4,4",
+            "--cut=model.model.layers.4",
+        ),
+        subject="exported",
+        default=False,
+        export=(
+            "llama",
+            "--batch=16",
+            "--tokens=64",
+            "--layers=8",
+            "--width=256",
+            "--heads=8",
+            "--vocabulary=1024",
+        ),
     ),
 }
 

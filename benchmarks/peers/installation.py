@@ -80,7 +80,7 @@ def _clear(folder):
 
 def _fill(folder, python, say):
     if python:
-        say(f"installing torchgpipe and fairscale into {folder}, beside {python}")
+        say(f"installing torchgpipe, fairscale and transformers into {folder}, beside {python}")
         pins = [
             line
             for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines()

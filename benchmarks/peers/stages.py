@@ -6,6 +6,7 @@ further outputs. It has no checkpointing either: "always" recomputes a stage wit
 torch.utils.checkpoint.
 """
 
+import gc
 import os
 import socket
 
@@ -17,6 +18,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.utils.checkpoint import checkpoint
 
 import engines
+import exported_model
 import meter
 import models
 import plain_skips
@@ -79,12 +81,21 @@ class Rank:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         torch.set_num_threads(1)
         dist.init_process_group("gloo", rank=rank, world_size=world)
-        subject = models.Subject(flags.model, flags, flags.seed, plain_skips)
-        self.parameters, self.depth = subject.parameters(), len(subject.layers)
-        begin = sum(flags.balance[:rank])
-        end = begin + flags.balance[rank]
-        self.module = Stage(subject.layers, begin, end, flags.checkpoint == "always")
-        stage = PipelineStage(self.module, rank, world, torch.device("cpu"))
+        if flags.exported:
+            subject = exported_model.ExportedModel(
+                flags.exported, flags.batch, flags.side, flags.seed
+            )
+            stage = subject.stage(rank, flags.cut, flags.microbatches)
+            self.module, self.depth = stage.submod, flags.depth
+        else:
+            subject = models.Subject(flags.model, flags, flags.seed, plain_skips)
+            self.depth = len(subject.layers)
+            begin = sum(flags.balance[:rank])
+            end = begin + flags.balance[rank]
+            recomputes = flags.checkpoint == "always"
+            self.module = Stage(subject.layers, begin, end, recomputes)
+            stage = PipelineStage(self.module, rank, world, torch.device("cpu"))
+        self.parameters = subject.parameters()
         self.schedule = SCHEDULES[flags.engine](
             stage, flags.microbatches, loss_fn=subject.loss
         )
@@ -93,7 +104,8 @@ class Rank:
         self.target = {"target": subject.target} if self.last else {}
         self.mine = list(self.module.parameters())
         self.optimizer = engines.optimizer_of(self.mine, flags)
-        del subject
+        del subject, stage
+        gc.collect()  # frees the program and the modules of other stages
         self.memory = meter.Memory()
 
     def step(self):

@@ -24,8 +24,10 @@
 
 #include "benchmarks/harness/program.h"
 #include "benchmarks/harness/throughput.h"
+#include "benchmarks/peers/exported_peer.h"
 #include "benchmarks/peers/peer_model.h"
 #include "benchmarks/peers/process_memory.h"
+#include "exported/exported.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
@@ -35,7 +37,13 @@
 #include "gpipe/text/lists.h"
 
 DEFINE_string(model, "mlp",
-              "Model: resnet101, unet, amoebanetd, mlp or transformer.");
+              "Model: resnet101, unet, amoebanetd, mlp, transformer, or "
+              "exported for the file of --exported.");
+DEFINE_string(exported, "", "With --model=exported: a file of //exported.");
+DEFINE_string(cut, "",
+              "With --model=exported: the Python modules at which partitions "
+              "begin, separated by commas. --balance then counts the model's "
+              "own layers.");
 DEFINE_int64(batch, 512, "Rows per mini-batch.");
 DEFINE_int64(depth, 32, "Levels, cells, blocks or layers of the model.");
 DEFINE_int64(width, 512, "Channels or features of the model.");
@@ -58,10 +66,51 @@ DEFINE_uint64(seed, 0, "Seed of the weights and the data.");
 namespace gpipe::benchmarks {
 namespace {
 
-PeerModel model_of_flags() {
+bool is_exported() { return FLAGS_model == "exported"; }
+
+// Returns the model, or only the data and the loss of an exported one.
+PeerModel data_of_flags() {
+  if (is_exported()) {
+    return exported_peer_data(FLAGS_exported, FLAGS_batch, FLAGS_side,
+                              FLAGS_seed);
+  }
   return make_peer_model(FLAGS_model,
                          {FLAGS_batch, FLAGS_depth, FLAGS_width, FLAGS_side},
                          FLAGS_seed);
+}
+
+PeerModel model_of_flags() {
+  PeerModel model = data_of_flags();
+  if (is_exported()) model.model = load_exported(FLAGS_exported).layers;
+  return model;
+}
+
+std::vector<int64_t> balance_of_flags() {
+  auto balance = parse_positive_list("balance", FLAGS_balance);
+  if (!is_exported()) return balance;
+  return balance_of_modules(FLAGS_exported, split_list(FLAGS_cut));
+}
+
+// Returns the number of layers that both sides report.
+int64_t layers_of(int64_t size) { return is_exported() ? FLAGS_depth : size; }
+
+// Returns the pipeline of this process. It reads only its own layers from a
+// file. `model`: released.
+DistributedPipeline distributed_pipeline(PeerModel& model,
+                                         const std::shared_ptr<World>& world) {
+  const auto options = DistributedOptions(balance_of_flags())
+                           .checkpoint(parse_checkpoint(FLAGS_checkpoint))
+                           .device(torch::Device(at::kCPU))
+                           .threads(1);
+  if (!is_exported()) {
+    return DistributedPipeline(std::exchange(model.model, nullptr), options,
+                               world);
+  }
+  return DistributedPipeline(
+      [](int64_t first, int64_t count) {
+        return load_exported(FLAGS_exported, first, count).layers;
+      },
+      options, world);
 }
 
 int64_t elements_of(const std::vector<at::Tensor>& parameters) {
@@ -113,7 +162,7 @@ class Threads : public Engine {
   int64_t parameters() const override {
     return elements_of(pipeline_->parameters());
   }
-  int64_t layers() const override { return pipeline_->size(); }
+  int64_t layers() const override { return layers_of(pipeline_->size()); }
   double peak_mib() override { return memory_.peak_mib(); }
 
   Took step() override {
@@ -151,14 +200,8 @@ class Rank {
  public:
   explicit Rank(std::shared_ptr<World> world)
       : world_(std::move(world)),
-        model_(model_of_flags()),
-        pipeline_(
-            std::exchange(model_.model, nullptr),
-            DistributedOptions(parse_positive_list("balance", FLAGS_balance))
-                .checkpoint(parse_checkpoint(FLAGS_checkpoint))
-                .device(torch::Device(at::kCPU))
-                .threads(1),
-            world_),
+        model_(data_of_flags()),
+        pipeline_(distributed_pipeline(model_, world_)),
         schedule_(named_schedule(FLAGS_engine, world_->size(),
                                  static_cast<int>(FLAGS_microbatches), 1)),
         optimizer_(optimizer_of(pipeline_->parameters())) {}
@@ -188,7 +231,7 @@ class Rank {
   // Return sums over all ranks.
   double parameters() { return sum(elements_of(pipeline_->parameters())); }
   double peak_mib() { return sum(memory_.peak_mib()); }
-  int64_t layers() const { return pipeline_->size(); }
+  int64_t layers() const { return layers_of(pipeline_->size()); }
 
  private:
   double sum(double value) {
@@ -285,7 +328,7 @@ class Ranks : public Engine {
 };
 
 std::unique_ptr<Engine> make_engine() {
-  const auto balance = parse_positive_list("balance", FLAGS_balance);
+  const std::vector<int64_t> balance = balance_of_flags();
   if (!FLAGS_processes) return std::make_unique<Threads>(balance);
   return std::make_unique<Ranks>(static_cast<int>(balance.size()));
 }

@@ -43,6 +43,11 @@ class Worker:
 
 
 def make_worker(flags):
+    if flags.exported and (flags.engine not in PIPELINING or flags.checkpoint != "never"):
+        sys.exit(
+            "worker.py: --exported runs with pipelining-gpipe/never and "
+            "pipelining-1f1b/never only"
+        )
     if flags.engine in PIPELINING:
         import stages  # only here, so that other engines do not load it
 
@@ -55,7 +60,11 @@ def read_flags():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--engine", choices=[*engines.ENGINES, *PIPELINING])
-    parser.add_argument("--model", choices=list(models.MAKERS))
+    parser.add_argument("--model", choices=[*models.MAKERS, "exported"])
+    parser.add_argument("--exported", help="a file of torch.export.save, for exported")
+    parser.add_argument(
+        "--cut", default="", help="the modules of the file at which stages begin: a.4,a.8"
+    )
     parser.add_argument("--batch", type=int, help="rows per mini-batch")
     parser.add_argument("--depth", type=int, default=0, help="levels, cells, blocks")
     parser.add_argument("--width", type=int, default=0, help="channels, features")
@@ -73,6 +82,7 @@ def read_flags():
     )
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
+    flags.cut = [module for module in flags.cut.split(",") if module]
     flags.balance = [int(layers) for layers in flags.balance.split(",")]
     return flags
 

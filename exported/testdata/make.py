@@ -283,6 +283,18 @@ MODELS = {
 EXPORTED_IN_EVAL_MODE = {"quiet"}
 
 
+def write_weightless(folder):
+    """Writes a model of the meta device, whose weights have no values."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False),
+                              nn.ReLU(), nn.Linear(4, 2))
+        inputs = (torch.empty(4, 4),)
+    rows = {0: torch.export.Dim("batch", min=1, max=4096)}
+    exported = torch.export.export(model, inputs, dynamic_shapes=(rows,), strict=False)
+    shorten_paths(exported)
+    torch.export.save(exported, os.path.join(folder, "weightless.pt2"))
+
+
 def shorten_paths(exported):
     """Removes the folders of this machine from the stack traces."""
     for module in exported.graph_module.modules():
@@ -306,7 +318,10 @@ def cpu_name():
 
 
 def main(folder, names):
-    for name in names or MODELS:
+    if not names or "weightless" in names:
+        write_weightless(folder)
+    names = [name for name in names if name != "weightless"] if names else list(MODELS)
+    for name in names:
         make_model, make_inputs, *others = MODELS[name]
         torch.manual_seed(1)
         model, inputs = make_model().train(name not in EXPORTED_IN_EVAL_MODE), make_inputs()

@@ -1,0 +1,41 @@
+// The memory that training an exported program would take on each device.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+
+#include "gpipe/gpipe.h"
+
+namespace gpipe::tools {
+
+// A training step that measure_exported() runs without memory.
+struct ExportedMemoryOptions {
+  int64_t partitions = 2;    // 1 to 128
+  int64_t batch = 0;         // rows of the mini-batch
+  int64_t chunks = 0;        // micro-batches; 0: one per row
+  int64_t max_crossing = 4;  // ExportedOptions
+  int64_t other_sizes = 0;   // sizes that vary beside dimension 0
+  Checkpoint checkpoint = Checkpoint::kExceptLast;
+  // Bytes per byte of parameters, as in balancing::SizeOptions: the parameter,
+  // its gradient and the optimizer's state. At least 2.
+  double param_scale = 4;
+};
+
+// Cuts the exported program in `path` with balancing::balance_by_size(), runs a
+// step of 1F1B on meta devices, and writes a line per device to `out`: layers,
+// and the bytes of weights, gradients, the optimizer's state and activations.
+//
+// The bytes of activations are the peak of all tensors of the step that are
+// neither weights nor gradients: those kept for a backward, those that pass
+// between partitions, and temporary ones. They are the bytes that a CPU's
+// tensors would take. The loss is the sum of all outputs. The values of weights
+// are not read, so that the file may have been exported on the meta device.
+//
+// Throws c10::ValueError if an option is out of its range, if an input has
+// sizes that vary and `other_sizes` is 0, if the program has fewer layers than
+// partitions, and what load_exported() throws.
+void measure_exported(const std::string& path,
+                      const ExportedMemoryOptions& options, std::ostream& out);
+
+}  // namespace gpipe::tools
