@@ -187,11 +187,14 @@ at::Tensor wrapped_number(const IValue& number) {
           number.isComplexDouble(),
       "an operator wants a tensor or a number, but the program passes a ",
       number.tagKind());
+  const at::ScalarType dtype = number.isDouble()          ? at::kDouble
+                               : number.isBool()          ? at::kBool
+                               : number.isComplexDouble() ? at::kComplexDouble
+                                                          : at::kLong;
+  // With a device, since a MetaGuard moves tensors that have none. A number on
+  // the CPU goes with tensors of all devices.
   const at::Tensor tensor = at::scalar_tensor(
-      number.toScalar(), number.isDouble()          ? at::kDouble
-                         : number.isBool()          ? at::kBool
-                         : number.isComplexDouble() ? at::kComplexDouble
-                                                    : at::kLong);
+      number.toScalar(), at::TensorOptions().dtype(dtype).device(at::kCPU));
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
 }

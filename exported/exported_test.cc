@@ -55,6 +55,25 @@ TEST_F(ExportedTest, OneLayerHasThePythonsBits) {
   }
 }
 
+// Other versions have other kernels, so that bits may differ from Python's.
+TEST_F(ExportedTest, FilesOfOlderVersionsAreRead) {
+  for (const std::string model : {"letters", "regions"}) {
+    for (const std::string version : {"2_11", "2_12", "2_13", "2_14"}) {
+      const std::string name = model + "_" + version;
+      const Example example = read_example(name);
+      const ExportedStep python{example.outputs, example.grads,
+                                example.buffers};
+      ExportedModel one =
+          load_exported(example.path, ExportedOptions().max_crossing(0));
+      const ExportedStep expected = training_step(one, example);
+      EXPECT_EQ(difference(expected, python, 1e-4), "") << name;
+      ExportedModel many = load_exported(example.path);
+      EXPECT_GT(many.layers->size(), 1u) << name;
+      EXPECT_EQ(difference(training_step(many, example), expected), "") << name;
+    }
+  }
+}
+
 TEST_F(ExportedTest, ManyLayersHaveTheBitsOfOne) {
   for (const std::string& name : example_names()) {
     const Example example = read_example(name);
