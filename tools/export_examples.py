@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Exports models of torchvision and transformers, with random weights.
+"""Exports models of torch, torchvision and transformers, with random weights.
 
     tools/export_examples.py --list
     tools/export_examples.py --out=/tmp/models resnet18 llama
@@ -51,6 +51,120 @@ def one_output(model, call):
             return call(self.model, *inputs)
 
     return OneOutput()
+
+
+# Plain torch. Classes are inside of functions, since torch is imported late.
+
+def lstm(flags):
+    torch = load("torch")
+
+    class Lstm(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(flags.vocabulary, flags.width)
+            self.lstm = torch.nn.LSTM(flags.width, flags.width, flags.layers, batch_first=True)
+            self.head = torch.nn.Linear(flags.width, flags.vocabulary)
+
+        def forward(self, ids):
+            return self.head(self.lstm(self.embed(ids))[0])
+
+    return Lstm(), (tokens(flags),)
+
+
+def unet(flags):
+    """Returns a U-Net with skip tensors at three sizes of the image."""
+    torch = load("torch")
+    nn, width = torch.nn, flags.width // 4
+
+    def convs(before, after):
+        return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after),
+                             nn.ReLU(), nn.Conv2d(after, after, 3, padding=1),
+                             nn.BatchNorm2d(after), nn.ReLU())
+
+    class UNet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            widths = [width << k for k in range(4)]
+            self.stem = convs(3, width)
+            self.down = nn.ModuleList(convs(a, b) for a, b in zip(widths, widths[1:]))
+            self.grow = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2)
+                                      for a, b in zip(widths, widths[1:]))
+            self.up = nn.ModuleList(convs(2 * a, a) for a in widths[:-1])
+            self.head = nn.Conv2d(width, 1, 1)
+
+        def forward(self, x):
+            skips = [self.stem(x)]
+            for down in self.down:
+                skips.append(down(nn.functional.max_pool2d(skips[-1], 2)))
+            x = skips.pop()
+            for grow, up in zip(reversed(self.grow), reversed(self.up)):
+                x = up(torch.cat([grow(x), skips.pop()], dim=1))
+            return self.head(x)
+
+    return UNet(), (torch.randn(flags.batch, 3, flags.image, flags.image),)
+
+
+def diffusion_unet(flags):
+    """Returns a U-Net of an image and a time: each block adds an embedding of the time."""
+    torch = load("torch")
+    nn, width = torch.nn, flags.width
+
+    class Block(nn.Module):
+        def __init__(self, before, after):
+            super().__init__()
+            self.norm1, self.norm2 = nn.GroupNorm(8, before), nn.GroupNorm(8, after)
+            self.conv1 = nn.Conv2d(before, after, 3, padding=1)
+            self.conv2 = nn.Conv2d(after, after, 3, padding=1)
+            self.time, self.skip = nn.Linear(4 * width, after), nn.Conv2d(before, after, 1)
+
+        def forward(self, x, time):
+            y = self.conv1(nn.functional.silu(self.norm1(x)))
+            y = y + self.time(nn.functional.silu(time))[:, :, None, None]
+            return self.skip(x) + self.conv2(nn.functional.silu(self.norm2(y)))
+
+    class Attention(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.norm = nn.GroupNorm(8, channels)
+            self.qkv = nn.Conv2d(channels, 3 * channels, 1)
+            self.out = nn.Conv2d(channels, channels, 1)
+
+        def forward(self, x):
+            q, k, v = (y.flatten(2).transpose(1, 2).unsqueeze(1)
+                       for y in self.qkv(self.norm(x)).chunk(3, dim=1))
+            y = nn.functional.scaled_dot_product_attention(q, k, v)
+            return x + self.out(y.squeeze(1).transpose(1, 2).reshape(x.shape))
+
+    class DiffusionUNet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU(),
+                                       nn.Linear(4 * width, 4 * width))
+            self.stem, self.down1 = nn.Conv2d(3, width, 3, padding=1), Block(width, width)
+            self.shrink1 = nn.Conv2d(width, width, 3, stride=2, padding=1)
+            self.down2, self.attend2 = Block(width, 2 * width), Attention(2 * width)
+            self.shrink2 = nn.Conv2d(2 * width, 2 * width, 3, stride=2, padding=1)
+            self.middle1, self.attend = Block(2 * width, 2 * width), Attention(2 * width)
+            self.middle2 = Block(2 * width, 2 * width)
+            self.up2, self.up1 = Block(4 * width, width), Block(2 * width, width)
+            self.norm, self.head = nn.GroupNorm(8, width), nn.Conv2d(width, 3, 3, padding=1)
+
+        def forward(self, x, time):
+            rates = torch.exp(torch.arange(width // 2, device=x.device) * (-18.0 / width))
+            angles = time[:, None] * rates
+            time = self.embed(torch.cat([angles.sin(), angles.cos()], dim=1))
+            first = self.down1(self.stem(x), time)
+            second = self.attend2(self.down2(self.shrink1(first), time))
+            x = self.middle1(self.shrink2(second), time)
+            x = self.middle2(self.attend(x), time)
+            x = nn.functional.interpolate(x, scale_factor=2.0)
+            x = self.up2(torch.cat([x, second], dim=1), time)
+            x = nn.functional.interpolate(x, scale_factor=2.0)
+            x = self.up1(torch.cat([x, first], dim=1), time)
+            return self.head(nn.functional.silu(self.norm(x)))
+
+    image = torch.randn(flags.batch, 3, flags.image // 2, flags.image // 2)
+    return DiffusionUNet(), (image, torch.rand(flags.batch) * 1000)
 
 
 # torchvision: a function of the flags that returns a model and its inputs.
@@ -173,6 +287,7 @@ def whisper(flags):
 
 
 MODELS = {
+    "torch": (lstm, unet, diffusion_unet),
     "torchvision": (resnet18, resnet101, mobilenet_v3_small, vit_b_16, swin_t, densenet121,
                     fcn_resnet50),
     "transformers": (llama, gpt2, bert, t5, mixtral, whisper),
@@ -241,7 +356,7 @@ def read_flags():
     add("--image", type=int, default=64, help="height and width of images, a multiple of 32")
     add("--tokens", type=int, default=16, help="length of texts, and of whisper's encoder")
     add("--vocabulary", type=int, default=128, help="different tokens, more than 3")
-    add("--width", type=int, default=64, help="width of transformers' models")
+    add("--width", type=int, default=64, help="width of all but torchvision's models")
     add("--layers", type=int, default=4, help="their layers (of encoder and decoder each)")
     add("--heads", type=int, default=4, help="their attention heads, an even number")
     add("--seed", type=int, default=1, help="the seed of weights and inputs")

@@ -11,6 +11,7 @@ from unittest import mock
 PROGRAM = pathlib.Path(__file__).parent / "export_examples.py"
 
 NAMES = {
+    "torch": ["lstm", "unet", "diffusion_unet"],
     "torchvision": ["resnet18", "resnet101", "mobilenet_v3_small", "vit_b_16", "swin_t",
                     "densenet121", "fcn_resnet50"],
     "transformers": ["llama", "gpt2", "bert", "t5", "mixtral", "whisper"],
@@ -43,7 +44,7 @@ class ExportExamplesTest(unittest.TestCase):
     def test_an_unknown_model_is_an_error_with_the_names(self):
         code, _, err = run("--out=/nowhere", "resnet19")
         self.assertEqual(code, 2)
-        self.assertIn("there is no resnet19; there are resnet18, resnet101,", err)
+        self.assertIn("there is no resnet19; there are lstm, unet, diffusion_unet, resnet18,", err)
 
     def test_sizes_that_cannot_be_are_refused(self):
         for flags, text in ((["--out=/nowhere", "--batch=1"], "--batch=1: export treats"),
