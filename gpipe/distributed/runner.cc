@@ -20,6 +20,7 @@
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
 #include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/cell/read_scalars.h"
 #include "gpipe/schedule/placement.h"
 
 namespace gpipe::internal {
@@ -182,10 +183,8 @@ LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
   Ending mine;
   mine.drew = step.drew();
   mine.replica = layout_.replica;
-  for (const at::Tensor& each : result.losses) {
-    mine.type = each.scalar_type();
-    mine.losses.push_back(each.item<double>());
-  }
+  if (!result.losses.empty()) mine.type = result.losses.back().scalar_type();
+  mine.losses = read_scalars(result.losses);
   mine.totals = step.totals();
 
   const auto all =

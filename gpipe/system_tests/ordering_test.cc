@@ -353,9 +353,10 @@ TEST(Ordering, DelaysChangeNothing) {
   }
 }
 
-// The host never waits for the streams, so they always have work. With offload
-// it waits for copies to the host.
-TEST(Ordering, AStepDoesNotWaitOnTheHost) {
+// The host waits only before an action, for the end of the second one before
+// (gpipe/runtime/run/run_ahead.h), so the streams always have work. With
+// offload it waits for copies to the host, too.
+TEST(Ordering, AStepWaitsOnTheHostAtMostOncePerAction) {
   for (const Workload& each : kWorkloads) {
     const auto devices = devices_of(each);
     if (std::any_of(devices.begin(), devices.end(),
@@ -367,8 +368,13 @@ TEST(Ordering, AStepDoesNotWaitOnTheHost) {
     const Tensor host = torch::randn(each.input, torch::kDouble);
     train(pipeline, each, host, false);
     const int64_t before = simulated::host_waits();
-    for (int step = 0; step < 3; ++step) train(pipeline, each, host, false);
-    EXPECT_EQ(simulated::host_waits() - before, 0) << each.name;
+    constexpr int64_t kSteps = 3;
+    for (int step = 0; step < kSteps; ++step)
+      train(pipeline, each, host, false);
+    // A forward, a recompute, and a backward that may have two parts.
+    const int64_t actions =
+        4 * each.chunks * static_cast<int64_t>(each.balance.size());
+    EXPECT_LE(simulated::host_waits() - before, kSteps * actions) << each.name;
     simulated::synchronize();
   }
 }

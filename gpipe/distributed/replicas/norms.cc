@@ -12,6 +12,7 @@
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/runtime/cell/grad_norm.h"
+#include "gpipe/runtime/cell/read_scalars.h"
 
 namespace gpipe::internal {
 namespace {
@@ -54,15 +55,20 @@ double clip_grad_norm(World& world, const std::vector<int>& members, int tag,
   std::string mine;
   put(mine, max_norm);
   put(mine, norm_type);
-  std::vector<at::Tensor> grads;
+  std::vector<at::Tensor> grads, own_norms;
+  std::vector<int64_t> layers;
   for (const auto& [layer, parameter] : own) {
     if (!parameter.grad().defined()) continue;
     grads.push_back(parameter.grad().detach());
-    const at::Tensor norm =
-        norm_type == 0 ? at::zeros({}) : norm_of(grads.back(), norm_type);
-    put(mine, layer);
-    put(mine, norm.item<double>());
-    put(mine, static_cast<int8_t>(norm.scalar_type()));
+    layers.push_back(layer);
+    own_norms.push_back(norm_type == 0 ? at::zeros({})
+                                       : norm_of(grads.back(), norm_type));
+  }
+  const std::vector<double> values = read_scalars(own_norms);
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    put(mine, layers[k]);
+    put(mine, values[k]);
+    put(mine, static_cast<int8_t>(own_norms[k].scalar_type()));
   }
   const auto texts =
       all_gather(world, members, tag, mine, "the norm of the gradients");

@@ -4,15 +4,6 @@
 
 namespace gpipe::internal {
 
-std::optional<c10::Stream> Copier::copy_stream(const c10::Device& device) {
-  if (!has_streams(device)) return std::nullopt;
-  auto found = copy_streams_.find(device);
-  if (found == copy_streams_.end()) {
-    found = copy_streams_.emplace(device, *new_stream(device)).first;
-  }
-  return found->second;
-}
-
 at::Tensor Copier::to_device(const at::Tensor& tensor, const Event& ready,
                              CopyLog* log) {
   if (!tensor.defined()) return tensor;
@@ -27,11 +18,14 @@ at::Tensor Copier::to_device(const at::Tensor& tensor, const Event& ready,
   Event copied;
   Stamp start, sent, there;
   const c10::Device from = has_streams(source) ? source : device_;
+  const auto [entry, is_new] = streams_.try_emplace(source);
+  Streams& streams = entry->second;
+  if (is_new) streams = {new_stream(source), new_stream(device_)};
   {
     // A copy between two devices runs after the work on the current streams of
     // both, and before work that they get later.
-    StreamScope on_source(copy_stream(source));
-    StreamScope on_target(copy_stream(device_));
+    StreamScope on_source(streams.on_source);
+    StreamScope on_target(streams.on_target);
     ready.wait(source);
     if (log) start = Stamp::now(from);
     copy = tensor.to(device_, /*non_blocking=*/true);
@@ -43,6 +37,8 @@ at::Tensor Copier::to_device(const at::Tensor& tensor, const Event& ready,
   }
   // On a CPU this waits until the copy is complete.
   copied.wait(device_);
+  // The caller may fill an input that is pinned memory again after the step.
+  if (is_read_late(tensor)) copied.wait(c10::Device(c10::kCPU));
   if (log) {
     if (!has_streams(device_)) there = Stamp::now(device_);
     const bool dense = tensor.layout() == at::kStrided;

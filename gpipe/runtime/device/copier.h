@@ -15,10 +15,11 @@ namespace gpipe::internal {
 // The copies to one partition's device. Used by the partition's worker only.
 //
 // Between devices, a copy runs on copy streams of both devices, so that it
-// overlaps with computation of producer and consumer. Each stream is kept as
-// long as the pipeline lives, because memory that a caching allocator holds for
-// a stream can only be used by that stream. On one device, and between CPU
-// partitions, the tensor is passed without a copy.
+// overlaps with computation of producer and consumer. Each source device has
+// two streams of its own, so that activations do not queue behind gradients.
+// Each stream is kept as long as the pipeline lives, because memory that a
+// caching allocator holds for a stream can only be used by that stream. On one
+// device, and between CPU partitions, the tensor is passed without a copy.
 class Copier {
  public:
   explicit Copier(c10::Device device) : device_(device) {}
@@ -30,10 +31,13 @@ class Copier {
                        CopyLog* log = nullptr);
 
  private:
-  std::optional<c10::Stream> copy_stream(const c10::Device& device);
+  // The streams of the copies from one device. A CPU has none.
+  struct Streams {
+    std::optional<c10::Stream> on_source, on_target;
+  };
 
   c10::Device device_;
-  std::unordered_map<c10::Device, c10::Stream> copy_streams_;
+  std::unordered_map<c10::Device, Streams> streams_;  // by source
 };
 
 }  // namespace gpipe::internal

@@ -89,6 +89,29 @@ TEST_F(CopierTest, ACopyToTheCpuIsCompleteWhenItReturns) {
   EXPECT_TRUE(copy.equal(numbers(kCpu) + 1));
 }
 
+TEST_F(CopierTest, PinnedMemoryMayBeChangedAfterTheCopy) {
+  Copier copier(hpu(1));
+  Tensor tensor = numbers(kCpu).pin_memory();
+  ASSERT_TRUE(tensor.is_pinned());
+  set_copy_cost({/*latency=*/2e-3, /*seconds_per_byte=*/0});
+  const Tensor copy = copier.to_device(tensor, Event());
+  tensor.zero_();
+  EXPECT_TRUE(copy.cpu().equal(numbers(kCpu)));
+}
+
+TEST_F(CopierTest, EachSourceHasStreamsOfItsOwn) {
+  Copier copier(hpu(1));
+  const Tensor one = numbers(hpu(0)), other = numbers(hpu(2));
+  take_trace();
+  copier.to_device(one, Event::record(hpu(0)));
+  copier.to_device(other, Event::record(hpu(2)));
+  std::set<c10::StreamId> to;
+  for (const Given& each : take_trace()) {
+    if (each.other) to.insert(each.other->id());
+  }
+  EXPECT_EQ(to.size(), 2u);
+}
+
 TEST_F(CopierTest, LogsEachCopyWithItsMakerBytesAndDevices) {
   const struct {
     c10::Device source, target;

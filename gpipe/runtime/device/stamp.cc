@@ -1,7 +1,8 @@
 #include "gpipe/runtime/device/stamp.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/core/DeviceGuard.h>
 
+#include "gpipe/runtime/device/event_pool.h"
 #include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::internal {
@@ -9,11 +10,7 @@ namespace gpipe::internal {
 Stamp Stamp::now(const c10::Device& device) {
   Stamp stamp;
   if (has_streams(device)) {
-    // LibTorch's default flag makes events without times.
-    stamp.event_ = std::make_shared<c10::Event>(
-        device.type(), c10::EventFlag::BACKEND_DEFAULT);
-    stamp.event_->record(
-        c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    stamp.event_ = record_event(device, /*timed=*/true);
   } else {
     stamp.time_ = std::chrono::steady_clock::now();
   }
@@ -29,6 +26,7 @@ double Stamp::seconds_since(const Stamp& start) const {
     start.wait();
     wait();
     constexpr double kMilliseconds = 1e-3;
+    const c10::DeviceGuard on_device(event_->device());  // see record_event()
     return kMilliseconds * start.event_->elapsedTime(*event_);
   }
   return std::chrono::duration<double>(time_ - start.time_).count();

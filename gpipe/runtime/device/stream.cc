@@ -1,8 +1,11 @@
 #include "gpipe/runtime/device/stream.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+
+#include "gpipe/runtime/device/event_pool.h"
 
 namespace gpipe::internal {
 namespace {
@@ -62,8 +65,7 @@ StreamScope::~StreamScope() {
 Event Event::record(const c10::Device& device, Site site) {
   Event moment;
   if (has_streams(device) && !left_out(Ordering::kEvent, site)) {
-    moment.event_ = std::make_shared<c10::Event>(device.type());
-    moment.event_->record(current_stream(device));
+    moment.event_ = record_event(device, /*timed=*/false);
   }
   return moment;
 }
@@ -71,6 +73,7 @@ Event Event::record(const c10::Device& device, Site site) {
 void Event::wait(const c10::Device& device, Site site) const {
   if (!event_ || left_out(Ordering::kWait, site)) return;
   if (has_streams(device) && device.type() == event_->device_type()) {
+    const c10::DeviceGuard on_device(device);  // see record_event()
     event_->block(current_stream(device));
   } else {
     event_->synchronize();
@@ -90,6 +93,11 @@ void record_stream(const at::Tensor& tensor, const c10::Device& device,
   }
   implementation(device).recordDataPtrOnStream(tensor.storage().data_ptr(),
                                                current_stream(device));
+}
+
+bool is_read_late(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided &&
+         tensor.is_pinned();
 }
 
 }  // namespace gpipe::internal

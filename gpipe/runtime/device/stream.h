@@ -73,4 +73,10 @@ class Event {
 void record_stream(const at::Tensor& tensor, const c10::Device& device,
                    Site site = Site::here());
 
+// Returns whether a copy of `tensor` to an accelerator may read it after the
+// call that began the copy has returned, although no stream orders what the
+// host does meanwhile. True for pinned host memory. Other host memory has been
+// read by then.
+bool is_read_late(const at::Tensor& tensor);
+
 }  // namespace gpipe::internal

@@ -16,6 +16,7 @@
 
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/new_worker.h"
+#include "gpipe/runtime/run/run_ahead.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/placement.h"
 
@@ -296,6 +297,7 @@ void Executor::work(Run& run, int rank) {
     run.begin[rank].wait(devices_[rank]);
   });
   if (!begun) return;
+  RunAhead ahead(devices_[rank]);
   std::size_t computed = 0;  // number of actions before, without O and L
   for (std::size_t k = 0; k < actions.size(); ++k) {
     const Action& action = actions[k];
@@ -313,6 +315,7 @@ void Executor::work(Run& run, int rank) {
     CopyLog* const log = run.recording ? &run.recording->copies(rank) : nullptr;
     if (log) log->place = computed;
     run.attempt(rank, action, positions[k], [&] {
+      ahead.wait();
       run.actor.fetch(action, log);
       if (run.recording && computes) {
         run.recording->action_starts(rank, action);
@@ -321,6 +324,7 @@ void Executor::work(Run& run, int rank) {
       if (range.isActive()) range.before("gpipe " + to_string(action));
       run.actor.perform(action);
       if (run.recording && computes) run.recording->action_ends(rank);
+      if (computes) ahead.end_action();
     });
     computed += computes;
     run.tell(action);

@@ -15,6 +15,7 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/output_rows.h"
+#include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/device/stream.h"
@@ -103,10 +104,20 @@ double share_of(int64_t rows, int64_t all) {
   return all == 0 ? 0 : static_cast<double>(rows) / static_cast<double>(all);
 }
 
+// Brings a tensor of the target to `device`. The caller may change it after
+// this. `copier`: that of the device's partition, whose worker has no work.
+at::Tensor bring_target(const at::Tensor& tensor, const c10::Device& device,
+                        Copier& copier) {
+  // The current stream still has the previous step, for which the host would
+  // wait.
+  if (is_read_late(tensor)) return copier.to_device(tensor, Event());
+  return tensor.to(device, /*non_blocking=*/true);
+}
+
 // Splits `target` into the rows of the micro-batches, on `device`.
 std::vector<Value> split_target(const Value& target, int64_t chunks,
                                 const std::vector<int64_t>& rows,
-                                const c10::Device& device) {
+                                const c10::Device& device, Copier& copier) {
   int64_t all = 0;
   for (const int64_t each : rows) all += each;
   Value there = target;
@@ -120,7 +131,7 @@ std::vector<Value> split_target(const Value& target, int64_t chunks,
                           ? std::string("it")
                           : c10::str("its element ", k),
                       " has the sizes ", tensor.sizes());
-    tensor = tensor.to(device, /*non_blocking=*/true);
+    tensor = bring_target(tensor, device, copier);
   }
   std::vector<Value> pieces(chunks, there);
   int64_t row = 0;
@@ -206,7 +217,8 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
       const int64_t rows = rows_of(target.whole());
       if (rows > 0) rows_ = rows_of_pieces(rows, microbatches_, "target");
     }
-    targets_ = split_target(target.whole(), microbatches_, rows_, device);
+    targets_ = split_target(target.whole(), microbatches_, rows_, device,
+                            stages_.copiers.back());
     return;
   }
   check_parts(target, microbatches_, "target");
@@ -215,7 +227,8 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
     rows_.push_back(rows_of(part));
     Value& there = targets_.emplace_back(part);
     for (at::Tensor& tensor : there.tensors()) {
-      if (tensor.defined()) tensor = tensor.to(device, /*non_blocking=*/true);
+      if (!tensor.defined()) continue;
+      tensor = bring_target(tensor, device, stages_.copiers.back());
     }
   }
 }

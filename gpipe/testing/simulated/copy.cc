@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "gpipe/testing/simulated/pinned.h"
 #include "gpipe/testing/simulated/simulation.h"
 #include "gpipe/testing/simulated/tensor_memory.h"
 
@@ -59,18 +60,20 @@ void between_devices(const at::Tensor& source, const at::Tensor& target) {
   simulation().block(to_stream, simulation().record(from_stream));
 }
 
-// Copies from host memory that is not pinned: it has been read when this
-// returns.
+// Copies from the host. Memory that is not pinned has been read when this
+// returns. Pinned memory is read later, unless the caller must wait.
 void from_host(const at::Tensor& source, const at::Tensor& target,
                bool non_blocking) {
   const c10::Stream stream = stream_of(target);
-  simulation().enqueue(stream, {"a copy from the host",
-                                {access(target, true)},
-                                [from = source.clone(), to = host_alias(target),
-                                 time = seconds(source)] {
-                                  sleep(time);
-                                  to.copy_(from);
-                                }});
+  const at::Tensor read =
+      is_pinned(source.storage().data()) ? source : source.clone();
+  simulation().enqueue(
+      stream, {"a copy from the host",
+               {access(target, true)},
+               [from = read, to = host_alias(target), time = seconds(source)] {
+                 sleep(time);
+                 to.copy_(from);
+               }});
   if (!non_blocking) simulation().host_wait(stream);
 }
 

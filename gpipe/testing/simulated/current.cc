@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "gpipe/testing/simulated/contexts.h"
 #include "gpipe/testing/simulated/simulation.h"
 
 namespace gpipe::simulated {
@@ -28,7 +29,12 @@ c10::DeviceIndex current_device() { return device_here; }
 
 c10::DeviceIndex exchange_current_device(c10::DeviceIndex device) {
   check_index(device);
+  if (device != device_here) make_context(device);
   return std::exchange(device_here, device);
+}
+
+void restore_current_device(c10::DeviceIndex device) noexcept {
+  device_here = device;
 }
 
 c10::Stream current_stream(c10::DeviceIndex device) {

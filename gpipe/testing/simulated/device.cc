@@ -9,9 +9,11 @@
 #include <memory>
 #include <utility>
 
+#include "gpipe/testing/simulated/contexts.h"
 #include "gpipe/testing/simulated/current.h"
 #include "gpipe/testing/simulated/generator.h"
 #include "gpipe/testing/simulated/memory.h"
+#include "gpipe/testing/simulated/pinned.h"
 #include "gpipe/testing/simulated/simulation.h"
 
 namespace gpipe::simulated {
@@ -23,6 +25,21 @@ struct Event {
 };
 
 Simulation& simulation() { return Simulation::get(); }
+
+// A visit of another device. LibTorch's guard for CUDA makes one for most
+// operations of an event. Its end sets the device of before in a way that makes
+// a context there; the end of a c10::DeviceGuard makes none.
+class Visit {
+ public:
+  explicit Visit(c10::DeviceIndex device)
+      : before_(exchange_current_device(device)) {}
+  ~Visit() { exchange_current_device(before_); }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+ private:
+  const c10::DeviceIndex before_;
+};
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kDeviceType; }
@@ -38,7 +55,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     exchange_current_device(index_of(device));
   }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
-    exchange_current_device(index_of(device));
+    restore_current_device(index_of(device));
   }
 
   c10::Stream getStream(c10::Device device) const override {
@@ -65,18 +82,25 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     simulation().host_wait(stream);
   }
   void synchronizeDevice(c10::DeviceIndex device) const override {
-    simulation().host_wait(device < 0 ? current_device() : device);
+    if (device < 0) device = current_device();
+    const Visit visit(device);
+    simulation().host_wait(device);
   }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
     simulation().failing(Operation::kEvent).pass();
-    if (!*event) *event = new Event();
+    const Visit visit(stream.device_index());
+    if (!*event) {
+      *event = new Event();
+      simulation().count_event();
+    }
     static_cast<Event*>(*event)->mark = simulation().record(stream);
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (!event) return;
     simulation().failing(Operation::kEvent).pass();
+    const Visit visit(stream.device_index());
     simulation().block(stream, static_cast<Event*>(event)->mark);
   }
   bool queryEvent(void* event) const override {
@@ -86,13 +110,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (event) simulation().host_wait(*static_cast<Event*>(event)->mark);
   }
   double elapsedTime(void* first, void* second,
-                     c10::DeviceIndex) const override {
+                     c10::DeviceIndex device) const override {
+    const Visit visit(device);
     const std::chrono::duration<double, std::milli> passed =
         static_cast<Event*>(second)->mark->time() -
         static_cast<Event*>(first)->mark->time();
     return passed.count();
   }
-  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+  void destroyEvent(void* event,
+                    c10::DeviceIndex device) const noexcept override {
+    if (!event) return;
+    const Visit visit(device);
     delete static_cast<Event*>(event);
   }
   void recordDataPtrOnStream(const c10::DataPtr& data,
@@ -115,13 +143,14 @@ struct Hooks : at::HPUHooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasHPU() const override { return true; }
-  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return kDevices; }
-  // A copy to the host keeps its target alive until it is done, so any host
-  // memory can be used.
-  at::Allocator* getPinnedMemoryAllocator() const override {
-    return c10::GetAllocator(c10::kCPU);
+  bool hasPrimaryContext(c10::DeviceIndex device) const override {
+    return has_context(device);
   }
+  c10::DeviceIndex deviceCount() const override { return kDevices; }
+  at::Allocator* getPinnedMemoryAllocator() const override {
+    return pinned_allocator();
+  }
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   void setCurrentDevice(c10::DeviceIndex device) const override {
     exchange_current_device(device);
   }

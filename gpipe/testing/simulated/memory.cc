@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "gpipe/testing/simulated/contexts.h"
 #include "gpipe/testing/simulated/current.h"
 
 namespace gpipe::simulated {
@@ -27,6 +28,7 @@ c10::DataPtr Memory::allocate(std::size_t bytes) {
   const c10::Device on(kDeviceType, index);
   if (bytes == 0) return {nullptr, nullptr, &give_back, on};
   const c10::Stream stream = current_stream(index);
+  make_context(index);
   Simulation::get().failing(Operation::kAllocation).pass();
 
   std::lock_guard<std::mutex> lock(mutex_);
@@ -70,6 +72,8 @@ c10::DataPtr Memory::allocate(std::size_t bytes) {
   ++device.allocations;
   device.in_use += asked;
   device.peak = std::max(device.peak, device.in_use);
+  device.active_peak =
+      std::max(device.active_peak, device.in_use + device.waiting);
   return {block->data, block, &give_back, on};
 }
 
@@ -149,6 +153,11 @@ std::int64_t Memory::peak(c10::DeviceIndex device) {
   return devices_[device].peak;
 }
 
+std::int64_t Memory::active_peak(c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return devices_[device].active_peak;
+}
+
 void Memory::emptyCache(c10::MempoolId_t /*pool*/) {
   for (c10::DeviceIndex k = 0; k < kDevices; ++k) {
     Simulation::get().quiesce(k);
@@ -194,6 +203,7 @@ c10::CachingDeviceAllocator::DeviceStats Memory::getDeviceStats(
   stats.allocated_bytes[all].peak = device.peak;
   stats.requested_bytes[all] = stats.allocated_bytes[all];
   stats.active_bytes[all].current = device.in_use + device.waiting;
+  stats.active_bytes[all].peak = device.active_peak;
   stats.reserved_bytes[all].current = device.reserved;
   stats.num_ooms = device.out_of_memory;
   return stats;
@@ -207,7 +217,9 @@ void Memory::resetAccumulatedStats(c10::DeviceIndex device) {
 
 void Memory::resetPeakStats(c10::DeviceIndex device) {
   std::lock_guard<std::mutex> lock(mutex_);
-  devices_[device].peak = devices_[device].in_use;
+  Device& of = devices_[device];
+  of.peak = of.in_use;
+  of.active_peak = of.in_use + of.waiting;
 }
 
 std::pair<std::size_t, std::size_t> Memory::getMemoryInfo(

@@ -46,6 +46,10 @@ class Memory : public c10::DeviceAllocator {
   // resetPeakStats().
   std::int64_t in_use(c10::DeviceIndex device);
   std::int64_t peak(c10::DeviceIndex device);
+  // The largest number of bytes, since resetPeakStats(), of live tensors and of
+  // freed ones that wait for a stream that was recorded for them. LibTorch's
+  // allocator for CUDA calls them active bytes.
+  std::int64_t active_peak(c10::DeviceIndex device);
 
   bool initialized() override { return true; }
   // Frees unused blocks. Blocks until all streams are idle.
@@ -68,7 +72,8 @@ class Memory : public c10::DeviceAllocator {
     std::vector<std::shared_ptr<Mark>> marks;  // set when the block is freed
   };
   struct Device {
-    std::int64_t in_use = 0, waiting = 0, peak = 0, reserved = 0;
+    std::int64_t in_use = 0, waiting = 0, reserved = 0;
+    std::int64_t peak = 0, active_peak = 0;
     std::int64_t allocations = 0, out_of_memory = 0;
     std::optional<std::size_t> limit;
     // Freed blocks that can be used again, by stream and capacity.

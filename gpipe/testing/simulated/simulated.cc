@@ -30,12 +30,18 @@ std::vector<Given> take_trace() { return Simulation::get().take_trace(); }
 
 std::int64_t host_waits() { return Simulation::get().host_waits(); }
 
+std::int64_t events_made() { return Simulation::get().events(); }
+
 std::int64_t bytes_in_use(std::int64_t device) {
   return Memory::get().in_use(index(device));
 }
 
 std::int64_t peak_bytes(std::int64_t device) {
   return Memory::get().peak(index(device));
+}
+
+std::int64_t active_peak_bytes(std::int64_t device) {
+  return Memory::get().active_peak(index(device));
 }
 
 void reset_peak(std::int64_t device) {

@@ -41,10 +41,16 @@ std::vector<Given> take_trace();
 // started.
 std::int64_t host_waits();
 
+// Returns how many events have been made since the process started.
+std::int64_t events_made();
+
 // The bytes of the tensors on hpu:`device`: now, and the most since the last
 // reset.
 std::int64_t bytes_in_use(std::int64_t device);
 std::int64_t peak_bytes(std::int64_t device);
+// The most bytes that could not be used again, since the last reset: those of
+// tensors, and freed ones that wait for a stream.
+std::int64_t active_peak_bytes(std::int64_t device);
 void reset_peak(std::int64_t device);
 // Sets a limit for bytes_in_use(); nullopt removes it. An allocation above the
 // limit throws c10::OutOfMemoryError.

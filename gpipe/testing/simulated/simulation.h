@@ -111,6 +111,10 @@ class Simulation {
   // Returns the number of host_wait() calls.
   std::int64_t host_waits() const { return host_waits_; }
 
+  // Counts an event that a program has made, and returns how many it has made.
+  void count_event() { ++events_; }
+  std::int64_t events() const { return events_; }
+
   // Memory for HappensBefore. `recorded`: streams that use the block.
   void add_block(void* begin, std::size_t bytes);
   void remove_block(void* begin);
@@ -158,7 +162,7 @@ class Simulation {
   std::vector<c10::StreamId> pool_[kDevices];
   std::exception_ptr error_;
   instruments::FailNth failing_[4];
-  std::atomic<std::int64_t> host_waits_{0};
+  std::atomic<std::int64_t> host_waits_{0}, events_{0};
 };
 
 }  // namespace gpipe::simulated

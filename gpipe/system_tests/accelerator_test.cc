@@ -1,0 +1,137 @@
+// Tests what a step does to accelerators besides computing: the devices, events
+// and memory that it uses. Runs on the simulated accelerators only.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iostream>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/simulated/contexts.h"
+#include "gpipe/testing/simulated/test_fixture.h"
+
+namespace gpipe {
+namespace {
+
+using simulated::hpu;
+using ::testing::ElementsAre;
+using testing::mean_square;
+using torch::Tensor;
+
+class AcceleratorTest : public simulated::SimulatedTest {};
+
+torch::nn::Sequential linear_layers(int64_t layers) {
+  torch::manual_seed(1);
+  torch::nn::Sequential model;
+  for (int64_t k = 0; k < layers; ++k)
+    model->push_back(torch::nn::Linear(4, 4));
+  return model;
+}
+
+// Returns a pipeline of `partitions` layers on `devices`, one for each.
+GPipe pipeline_on(const std::vector<torch::Device>& devices) {
+  const auto count = static_cast<int64_t>(devices.size());
+  return GPipe(linear_layers(count),
+               GPipeOptions(std::vector<int64_t>(count, 1))
+                   .devices(devices)
+                   .checkpoint(Checkpoint::kNever));
+}
+
+std::vector<Tensor> gradients(GPipe& pipeline) {
+  std::vector<Tensor> result;
+  for (const Tensor& parameter : pipeline->parameters()) {
+    result.push_back(parameter.grad().cpu());
+  }
+  return result;
+}
+
+TEST_F(AcceleratorTest, AStepUsesTheDevicesOfItsPartitionsOnly) {
+  GPipe pipeline = pipeline_on({hpu(1), hpu(3)});
+  const Tensor x = torch::randn({8, 4}).to(hpu(1));
+  simulated::synchronize();
+  simulated::forget_contexts();
+  pipeline->train_step(x, x, mean_square, one_forward_one_backward(2, 4),
+                       TrainOptions().timeline(true));
+  pipeline->forward(x).sum().backward();
+  EXPECT_THAT(simulated::devices_with_context(), ElementsAre(1, 3));
+}
+
+TEST_F(AcceleratorTest, OnlyTheFirstStepMakesEvents) {
+  GPipe pipeline = pipeline_on({hpu(0), hpu(1), hpu(2)});
+  const Tensor x = torch::randn({8, 4}).to(hpu(0));
+  const Schedule schedule = one_forward_one_backward(3, 8);
+  pipeline->train_step(x, x, mean_square, schedule);
+  simulated::synchronize();
+  const int64_t first = simulated::events_made();
+  for (int step = 0; step < 20; ++step) {
+    pipeline->train_step(x, x, mean_square, schedule);
+    simulated::synchronize();
+  }
+  // How many are in use at once depends on the threads. Each action records
+  // about four.
+  EXPECT_LE(simulated::events_made() - first, 2 * 8 * 3);
+}
+
+TEST_F(AcceleratorTest, APinnedTargetMayBeChangedAfterTheStep) {
+  const Tensor x = torch::randn({8, 4}).to(hpu(0));
+  const Tensor target = torch::randn({8, 4});
+  const Schedule schedule = one_forward_one_backward(2, 4);
+  const auto step = [&](Tensor wanted) {
+    GPipe pipeline = pipeline_on({hpu(0), hpu(1)});
+    pipeline->train_step(x, wanted, mean_square, schedule);
+    wanted.zero_();
+    return gradients(pipeline);
+  };
+  const auto expected = step(target.clone());
+  simulated::set_copy_cost({/*latency=*/2e-3, /*seconds_per_byte=*/0});
+  const auto found = step(target.pin_memory());
+  for (std::size_t k = 0; k < expected.size(); ++k) {
+    EXPECT_TRUE(found[k].equal(expected[k])) << "parameter " << k;
+  }
+}
+
+// The host of a rank issues at most 2 actions more than its device has done. So
+// a device holds what the schedule says and the copies for these actions,
+// whatever the number of micro-batches.
+TEST_F(AcceleratorTest, SlowStreamsDoNotMakeARankHoldMore) {
+  constexpr int64_t kRows = 64, kColumns = 64;
+  constexpr int64_t kBytes = kRows * kColumns * 4;  // of any activation
+  constexpr int kRanks = 3;
+  simulated::set_delays({/*seed=*/3, /*probability=*/1, /*seconds=*/1e-3});
+  for (const int microbatches : {8, 64}) {
+    torch::nn::Sequential model(torch::nn::Linear(kColumns, kColumns));
+    for (int k = 1; k < 2 * kRanks; ++k) model->push_back(torch::nn::Tanh());
+    GPipe pipeline(model, GPipeOptions({2, 2, 2})
+                              .devices({hpu(0), hpu(1), hpu(2)})
+                              .checkpoint(Checkpoint::kNever));
+    // The mini-batch lies on the first device and is not counted there.
+    const Tensor x = torch::randn({microbatches * kRows, kColumns}).to(hpu(0));
+    const Tensor target = torch::zeros({microbatches * kRows, 1});
+    for (int r = 0; r < kRanks; ++r) simulated::reset_peak(r);
+    pipeline->train_step(x, target, mean_square,
+                         one_forward_one_backward(kRanks, microbatches));
+    simulated::synchronize();
+    for (int r = 0; r < kRanks; ++r) {
+      const int64_t peak = simulated::active_peak_bytes(r) -
+                           (r == 0 ? microbatches : 0) * kBytes;
+      std::cout << microbatches << " micro-batches, rank " << r << ": "
+                << peak / kBytes << " activations\n";
+      // Each micro-batch in flight keeps the outputs of two layers. Each of the
+      // 3 actions at work has at most 3 others: a copy from each side, and the
+      // gradient that it makes.
+      EXPECT_LE(peak, (2 * (kRanks - r) + 3 * 3) * kBytes)
+          << microbatches << " micro-batches, rank " << r;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpipe
