@@ -45,7 +45,8 @@ DataKind data_kind_at(const std::string& path) {
 }
 
 std::unique_ptr<Task> make_task(const Options& options) {
-  auto source = std::make_shared<ModelSource>(options.model);
+  auto source =
+      std::make_shared<ModelSource>(options.model, exported_options(options));
   const DataKind kind = source->kind();
   if (!options.data_dir.empty()) {
     const DataKind here = data_kind_at(options.data_dir);

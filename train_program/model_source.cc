@@ -61,7 +61,10 @@ DataKind kind_of_file(const std::string& path,
   TORCH_CHECK_VALUE(kind, "--model=", path, " has the inputs",
                     lines_of(signature.inputs), "\nand the outputs",
                     lines_of(signature.outputs),
-                    "\nwhich fit no kind of data; ", kForms);
+                    "\nwhich fit no kind of data; ", kForms,
+                    signature.outputs.size() > 1
+                        ? "; --output=N chooses one of several outputs"
+                        : "");
   const auto& rows = signature.inputs[0].sizes[0];
   TORCH_CHECK_VALUE(
       !rows, "--model=", path, " was exported for exactly ", rows.value_or(0),
@@ -72,9 +75,22 @@ DataKind kind_of_file(const std::string& path,
 
 }  // namespace
 
-ModelSource::ModelSource(std::string model) : model_(std::move(model)) {
+ExportedOptions exported_options(const Options& options) {
+  TORCH_CHECK_VALUE(options.max_crossing >= 0,
+                    "--max_crossing=", options.max_crossing,
+                    ": must be at least 0");
+  TORCH_CHECK_VALUE(options.output >= -1, "--output=", options.output,
+                    ": must be the number of an output, counted from 0, or -1");
+  ExportedOptions result;
+  result.max_crossing(options.max_crossing);
+  if (options.output >= 0) result.outputs({options.output});
+  return result;
+}
+
+ModelSource::ModelSource(std::string model, ExportedOptions options)
+    : model_(std::move(model)), options_(std::move(options)) {
   if (is_exported(model_)) {
-    signature_ = exported_signature(model_);
+    signature_ = exported_signature(model_, options_);
     kind_ = kind_of_file(model_, *signature_);
   } else {
     kind_ = models::data_kind_of(model_);
@@ -168,7 +184,7 @@ void ModelSource::check_outputs(int64_t needed,
 
 torch::nn::Sequential ModelSource::make(const models::ModelOptions& options) {
   if (!signature_) return models::named_model(model_, options);
-  exported_ = load_exported(model_);
+  exported_ = load_exported(model_, options_);
   return exported_->layers;
 }
 

@@ -13,16 +13,21 @@
 
 namespace gpipe::train_program {
 
+// Returns how to read a file with these options. Throws c10::ValueError with
+// the value if Options::max_crossing or Options::output is out of its range.
+ExportedOptions exported_options(const Options& options);
+
 // A model of models/, or a file of Python's torch.export.save. Not thread-safe.
 class ModelSource {
  public:
   // `model`: Options::model. If it ends in ".pt2", it is the path of a file, of
-  // which this reads inputs and outputs, but no weights.
+  // which this reads inputs and outputs, but no weights. `options`: how such a
+  // file is read.
   //
   // Throws c10::ValueError if there is no such model, if the file cannot run as
   // a pipeline (exported/exported.h), or if its inputs and outputs fit no kind
   // of data. The text then has inputs, outputs and the forms that fit.
-  explicit ModelSource(std::string model);
+  explicit ModelSource(std::string model, ExportedOptions options = {});
 
   // For a file, the kind of data follows from inputs and outputs:
   //   kText    int64 [rows, tokens] -> [rows, tokens, vocabulary]
@@ -66,6 +71,7 @@ class ModelSource {
   void check_text(const Options& options) const;
 
   const std::string model_;
+  const ExportedOptions options_;
   std::optional<ExportedSignature> signature_;  // of a file
   models::DataKind kind_;
   std::optional<ExportedModel> exported_;

@@ -89,6 +89,34 @@ TEST(ModelSourceTest, OtherInputsAndOutputsAreNamedWithTheFormsThatFit) {
             std::string::npos);
 }
 
+TEST(ModelSourceTest, OneOfSeveralOutputsIsChosen) {
+  Options options;
+  options.output = 1;
+  const std::string error = value_error_of([&] {
+    ModelSource source(exported_file("masked"), exported_options(options));
+  });
+  EXPECT_NE(error.find("and the outputs\n  0  tanh  Float [s23, 3]\nwhich fit"),
+            std::string::npos)
+      << error;
+  options.output = -2;
+  EXPECT_EQ(value_error_of([&] { exported_options(options); }),
+            "--output=-2: must be the number of an output, counted from 0, or "
+            "-1");
+}
+
+TEST(ModelSourceTest, MaxCrossingDecidesHowManyLayersThereAre) {
+  Options options;
+  options.max_crossing = 0;
+  ModelSource one(exported_file("letters"), exported_options(options));
+  EXPECT_EQ(one.make({})->size(), 1u);
+  options.max_crossing = 1;
+  ModelSource more(exported_file("letters"), exported_options(options));
+  EXPECT_GT(more.make({})->size(), 1u);
+  options.max_crossing = -1;
+  EXPECT_EQ(value_error_of([&] { exported_options(options); }),
+            "--max_crossing=-1: must be at least 0");
+}
+
 TEST(ModelSourceTest, AFixedNumberOfRowsIsRefused) {
   const std::string path =
       changed_file("letters",

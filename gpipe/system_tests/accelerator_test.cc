@@ -14,6 +14,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/testing/errors.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/simulated/contexts.h"
 #include "gpipe/testing/simulated/test_fixture.h"
@@ -23,6 +24,7 @@ namespace {
 
 using simulated::hpu;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using testing::mean_square;
 using torch::Tensor;
 
@@ -96,6 +98,26 @@ TEST_F(AcceleratorTest, APinnedTargetMayBeChangedAfterTheStep) {
   for (std::size_t k = 0; k < expected.size(); ++k) {
     EXPECT_TRUE(found[k].equal(expected[k])) << "parameter " << k;
   }
+}
+
+// LibTorch runs the hook on the only thread on which the backward of the other
+// pipeline could run.
+TEST_F(AcceleratorTest, AStepFromAHookOfAParameterIsRefused) {
+  GPipe pipeline = pipeline_on({hpu(0), hpu(1)});
+  GPipe other = pipeline_on({hpu(0), hpu(1)});
+  const Tensor x = torch::randn({8, 4}).to(hpu(0));
+  const Schedule schedule = one_forward_one_backward(2, 4);
+  int calls = 0;
+  pipeline->parameters()[0].register_hook([&](Tensor grad) {
+    ++calls;
+    other->train_step(x, x.to(hpu(1)), mean_square, schedule);
+    return grad;
+  });
+  EXPECT_THAT(
+      testing::error_of([&] { pipeline->forward(x).sum().backward(); }),
+      HasSubstr("a pipeline on accelerators is called within a backward"));
+  EXPECT_EQ(calls, 1);
+  other->train_step(x, x.to(hpu(1)), mean_square, schedule);
 }
 
 // The host of a rank issues at most 2 actions more than its device has done. So

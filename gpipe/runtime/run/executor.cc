@@ -47,6 +47,13 @@ class Work {
 };
 thread_local const Work* Work::innermost = nullptr;
 
+// Returns whether this is a thread on which LibTorch's engine runs the backward
+// of a device's operators: there is one for each device. The engine has no
+// function that tells, but names its threads.
+bool is_device_thread_of_autograd() {
+  return c10::getThreadName().rfind("pt_autograd_", 0) == 0;
+}
+
 // Counts down to zero and notifies a waiting thread. Owned jointly
 // (shared_ptr), because the waiting thread may have gone on before the last
 // notify() has returned.
@@ -215,6 +222,12 @@ void Executor::check_caller() const {
               "it: its workers are threads, which fork() does not copy, nor "
               "those of LibTorch; start a program (exec, posix_spawn) "
               "instead of fork() alone");
+  TORCH_CHECK(std::none_of(devices_.begin(), devices_.end(), has_streams) ||
+                  !is_device_thread_of_autograd(),
+              "a pipeline on accelerators is called within a backward, as by a "
+              "hook of a parameter, which would be a deadlock: its own "
+              "backward needs the thread that the hook occupies; call it after "
+              "the backward");
   for (const Work* work = Work::innermost; work; work = work->outer) {
     TORCH_CHECK(work->executor != this,
                 "a layer or the loss calls the pipeline that it is part of, "
