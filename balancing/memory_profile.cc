@@ -11,9 +11,13 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "balancing/profile_tracker.h"
+#include "balancing/release_graph.h"
 #include "balancing/sandbox.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/meta/scope.h"
@@ -54,12 +58,16 @@ class Passing {
   // Returns the use count of each storage, in the order of add().
   std::vector<std::size_t> uses() const {
     std::vector<std::size_t> uses;
+    uses.reserve(order_.size());
     for (const void* address : order_) {
       uses.push_back(storages_.at(address).use_count());
     }
     return uses;
   }
 
+  int64_t bytes(std::size_t index) const {
+    return static_cast<int64_t>(storages_.at(order_[index]).nbytes());
+  }
   void save(std::size_t index, int64_t layer) {
     savers_[order_[index]].push_back(layer);
   }
@@ -73,7 +81,7 @@ class Passing {
   }
 
  private:
-  std::map<const void*, c10::Storage> storages_;
+  std::unordered_map<const void*, c10::Storage> storages_;
   std::vector<const void*> order_;
   std::map<const void*, std::vector<int64_t>> savers_;
 };
@@ -171,17 +179,55 @@ class MemoryProfiler {
       }
       tracker_.end_layer();
     }
-    // The layer has kept for backward whatever is freed with its graph.
-    const std::vector<std::size_t> before = passing_.uses();
-    const int64_t live = ledger.live_bytes();
-    graph.clear();
-    const int64_t internal = live - ledger.live_bytes();
+    const int64_t internal = release(std::move(graph), ledger, index);
     memory.kept_bytes += internal;
     if (internal > 0) profile_.saved.push_back({internal, {index}});
-    const std::vector<std::size_t> after = passing_.uses();
-    for (std::size_t k = 0; k < before.size(); ++k) {
-      if (before[k] > after[k]) passing_.save(k, index);
+  }
+
+  // Releases the graph of layer `index`. The layer has kept for backward
+  // whatever is freed with it. Records who keeps the tensors that pass between
+  // layers, and what each operator keeps. Returns the bytes of all other
+  // tensors.
+  int64_t release(std::vector<torch::autograd::Edge> graph,
+                  const MetaLedger& ledger, int64_t index) {
+    std::vector<std::size_t> uses = passing_.uses();
+    const int64_t begin = ledger.live_bytes();
+    int64_t live = begin;
+    std::vector<OperatorMemory> released;
+    std::map<std::size_t, std::size_t> keepers;  // of passing tensors
+    release_graph(std::move(graph), [&](const std::string& name) {
+      released.push_back({name, live - ledger.live_bytes()});
+      live = ledger.live_bytes();
+      std::vector<std::size_t> after = passing_.uses();
+      for (std::size_t k = 0; k < uses.size(); ++k) {
+        if (uses[k] > after[k]) keepers[k] = released.size() - 1;
+      }
+      uses = std::move(after);
+    });
+    for (const auto& [k, keeper] : keepers) {
+      passing_.save(k, index);
+      released[keeper].bytes += passing_.bytes(k);
     }
+    std::reverse(released.begin(), released.end());
+    profile_.layers[index].operators = by_name(released);
+    return begin - live;
+  }
+
+  static std::vector<OperatorMemory> by_name(
+      const std::vector<OperatorMemory>& all) {
+    std::vector<OperatorMemory> result;
+    for (const OperatorMemory& each : all) {
+      if (each.bytes == 0) continue;
+      const auto same = std::find_if(
+          result.begin(), result.end(),
+          [&](const OperatorMemory& one) { return one.name == each.name; });
+      if (same == result.end()) {
+        result.push_back(each);
+      } else {
+        same->bytes += each.bytes;
+      }
+    }
+    return result;
   }
 
   MemoryProfile profile_;

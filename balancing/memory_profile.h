@@ -4,6 +4,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,14 @@ namespace gpipe::balancing {
 struct SavedTensor {
   int64_t bytes = 0;
   std::vector<int64_t> savers;
+};
+
+// What the operators of one name keep for the backward of a layer.
+struct OperatorMemory {
+  // Of the autograd node, such as "AddmmBackward0", or the type of a
+  // torch::autograd::Function.
+  std::string name;
+  int64_t bytes = 0;
 };
 
 // The memory of one layer for one micro-batch; see profile_memory().
@@ -33,6 +42,11 @@ struct LayerMemory {
   // The peak during the layer's forward, on top of what was allocated before
   // it. Includes the kept_bytes.
   int64_t forward_peak_bytes = 0;
+  // The bytes that the layer keeps for backward if it is alone on its device,
+  // by operator, in the order of the forward. Each tensor counts once, for the
+  // first operator that keeps it. What gpipe::checkpoint() keeps counts for the
+  // first operator of its function. Operators that keep nothing are left out.
+  std::vector<OperatorMemory> operators;
 };
 
 // A skip tensor, which goes directly from one layer to a later one.
@@ -78,9 +92,11 @@ MemoryProfile profile_memory(const torch::nn::Sequential& module,
 //
 // The layers run one after the other on the meta device (gpipe/meta.h), where
 // tensors have shapes but no memory. So models of any size are profiled
-// quickly. The bytes are exactly those that tensors allocate on a CPU. An
-// accelerator's kernels may save other tensors, and its allocator rounds sizes
-// up.
+// quickly. What a layer keeps is measured, operator by operator: the bytes that
+// are free again after the release of its autograd node. So it includes what a
+// torch::autograd::Function keeps outside of saved tensors. The bytes are
+// exactly those that tensors allocate on a CPU. An accelerator's kernels may
+// save other tensors, and its allocator rounds sizes up.
 //
 // `module` and `input` may be on any device and stay unchanged.
 //

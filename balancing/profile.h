@@ -51,19 +51,30 @@ Profile profile(torch::nn::Sequential module, Sample sample,
 //                "backward_seconds": 0.0035, "parameter_bytes": 37632,
 //                "trained_bytes": 37632, "buffer_bytes": 0,
 //                "output_bytes": 25690112, "kept_bytes": 25690112,
-//                "saved_bytes": 0, "forward_peak_bytes": 25690112}, ...],
+//                "forward_peak_bytes": 25690112, "saved_bytes": 0,
+//                "kept_by": {"ConvolutionBackward0": 4816896}}, ...],
 //    "skips": [{"stashed_by": "layer1_0_identity",
 //               "popped_by": "layer1_0_residual", "bytes": 6422528}, ...],
 //    "saved_by_several": [{"bytes": 25690112, "layers": ["bn1", "relu"]}, ...]}
 //
 // "saved_bytes" counts the tensors that only this layer saves for backward.
-// Tensors that several layers save are in "saved_by_several". A layer must have
+// Tensors that several layers save are in "saved_by_several". "kept_by" has
+// LayerMemory::operators. A layer must have
 // a "name". Its other members default to 0, and the lists default to empty.
 //
 // Throws std::out_of_range if a skip or a saved tensor refers to a layer that
 // does not exist, and nlohmann::json::type_error if a name is not UTF-8.
 // Threads: pure function.
 std::string to_json(const Profile& profile);
+
+// Returns a table for people: for each layer that keeps something for backward,
+// its name, the bytes that it keeps alone on its device, and the `most`
+// operators that keep most of them, with their bytes. Layers of unknown
+// operators are left out.
+//
+// Throws std::out_of_range if `profile` has fewer names than layers.
+// Threads: pure function.
+std::string kept_text(const Profile& profile, int most = 3);
 
 // Parses the output of to_json(). The numbers are equal to the bit.
 //

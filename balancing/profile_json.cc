@@ -171,10 +171,23 @@ class ProfileReader {
     for (const ByteMember& each : kBytes) {
       memory.*each.member = reader.whole(each.name);
     }
+    if (const Json* kept = reader.find("kept_by")) {
+      memory.operators = operators_of(*kept, reader.place());
+    }
     const int64_t saved = reader.whole("saved_bytes");
     if (saved > 0) profile_.memory.saved.push_back({saved, {index}});
     layers.push_back(memory);
     reader.end();
+  }
+
+  static std::vector<OperatorMemory> operators_of(const Json& kept,
+                                                  const std::string& place) {
+    Reader reader(kept, place + ": \"kept_by\"");
+    std::vector<OperatorMemory> operators;
+    for (const auto& [name, bytes] : kept.items()) {
+      operators.push_back({name, reader.whole(name)});
+    }
+    return operators;
   }
 
   int64_t layer(const std::string& name, const std::string& place) const {
@@ -246,6 +259,10 @@ Json layers_of(const Profile& profile) {
       layer[each.name] = profile.memory.layers[k].*each.member;
     }
     layer["saved_bytes"] = saved_alone(profile.memory, static_cast<int64_t>(k));
+    layer["kept_by"] = Json::object();
+    for (const OperatorMemory& each : profile.memory.layers[k].operators) {
+      layer["kept_by"][each.name] = each.bytes;
+    }
     layers.push_back(std::move(layer));
   }
   return layers;

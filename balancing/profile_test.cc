@@ -58,6 +58,28 @@ TEST(ProfileTest, IsReadAsItWasWritten) {
   }
 }
 
+TEST(ProfileTest, KeepsTheOperatorsInItsFile) {
+  const Profile original = measured();
+  const std::string json = to_json(original);
+  EXPECT_THAT(json, HasSubstr("\"kept_by\": {\n    \"ReluBackward0\": 512\n"));
+  const Profile read = profile_from_json(json, "mine");
+  ASSERT_EQ(read.memory.layers[1].operators.size(), 1);
+  EXPECT_EQ(read.memory.layers[1].operators[0].name, "ReluBackward0");
+  EXPECT_EQ(read.memory.layers[1].operators[0].bytes, 8 * 16 * 4);
+}
+
+TEST(ProfileTest, PrintsTheOperatorsThatKeepMost) {
+  Profile result;
+  result.names = {"a", "without", "b"};
+  result.memory.layers.resize(3);
+  result.memory.layers[0].operators = {{"Small", 512}, {"Large", 2048}};
+  result.memory.layers[2].operators = {{"One", 1024}, {"Two", 1024}, {"Z", 1}};
+  EXPECT_EQ(kept_text(result, 2),
+            "  layer      keeps  by\n"
+            "  a        2.5 KiB  Large 2 KiB, Small 512 B\n"
+            "  b      2.001 KiB  One 1 KiB, Two 1 KiB, ...\n");
+}
+
 std::string text(const std::string& rest) {
   return "{\"format\": \"gpipe profile 1\", " + rest + "}";
 }
@@ -100,6 +122,10 @@ TEST(ProfileTest, NamesWhatIsWrongWithAFile) {
        {"layer 'a'", "\"1\"", "number of seconds"}},
       {text(R"("layers": [{"name": "a", "output_bytes": 1e30}])"),
        {"output_bytes", "2^62"}},
+      {text(R"("layers": [{"name": "a", "kept_by": []}])"),
+       {"layer 'a'", "kept_by", "object"}},
+      {text(R"("layers": [{"name": "a", "kept_by": {"Mul": -1}}])"),
+       {"layer 'a'", "kept_by", "Mul", "-1"}},
       {text(R"("layers": [{"name": "a", "weight": 1}])"),
        {"layer 'a'", "weight"}},
       {text(R"("layers": [{"name": "a"}, {"name": "b"}],

@@ -60,8 +60,9 @@ DEFINE_string(profile, "",
               "A profile instead of a model: a JSON file written by "
               "--write_profile.");
 DEFINE_string(write_profile, "",
-              "Measure --model with a micro-batch of --batch rows, write its "
-              "profile to this file, and do not plan.");
+              "Measure --model with a micro-batch of --batch rows, print what "
+              "each layer keeps for backward, write the profile to this file, "
+              "and do not plan.");
 DEFINE_int64(batch, 32, "Rows of a mini-batch.");
 DEFINE_int64(size, 64, "Height and width of images, or tokens per sequence.");
 DEFINE_int64(layers, 0, kLayersHelp.c_str());
@@ -152,9 +153,11 @@ void run() {
       "--batch, --size and --partitions must be at least 1");
   if (!FLAGS_write_profile.empty()) {
     const auto [model, input] = make_subject();
-    balancing::write_profile(balancing::profile(model, input, time_options()),
-                             FLAGS_write_profile);
-    std::cout << "wrote " << FLAGS_write_profile << "\n";
+    const balancing::Profile profile =
+        balancing::profile(model, input, time_options());
+    balancing::write_profile(profile, FLAGS_write_profile);
+    std::cout << balancing::kept_text(profile) << "wrote "
+              << FLAGS_write_profile << "\n";
     return;
   }
   const std::vector<balancing::PlanDevice> devices(

@@ -21,6 +21,7 @@
 #include "train_program/parse.h"
 #include "train_program/run_flags.h"
 #include "training/kineto.h"
+#include "training/shardable.h"
 #include "weights/state_dict.h"
 
 namespace gpipe::train_program {
@@ -142,6 +143,7 @@ int run(const Options& options, Task& task, const Print& print) {
 
   const auto optimizer =
       make_optimizer(options, engine->module().optimizer_parameters());
+  if (options.shard_optimizer) check_shardable(*optimizer);
   // The number of random values drawn so far differs between runs.
   torch::manual_seed(data::mix_seed(options.seed, 1));
   Loop loop(options, task, *engine, *optimizer, saved, std::move(flags), names,

@@ -76,9 +76,11 @@ struct DistributedOptions {
   // state of the optimizer then takes 1 / data_parallel of the memory, and as
   // many bytes are sent as without sharding. Optimizers that work element by
   // element (SGD, Adam, AdamW, RMSprop, Adagrad) leave the same bits as without
-  // sharding; others (LBFGS) do not work. clip_grad_norm_() adds up the norm in
-  // another order. Parameters get no `.grad` and their hooks are not called;
-  // their shards have gradients. No effect with one replica.
+  // sharding. Others (LBFGS) would compute something else, and this class does
+  // not see them: check_shardable() (training/shardable.h) refuses them.
+  // clip_grad_norm_() adds up the norm in another order. Parameters get no
+  // `.grad` and their hooks are not called; their shards have gradients. No
+  // effect with one replica.
   TORCH_ARG(bool, shard_optimizer) = false;
 
   // Intra-op threads of the worker, on a CPU. 0: as many as LibTorch would use
