@@ -63,6 +63,7 @@ StepResult Runner::step(const Batch& input, const Batch& target,
                         Checkpoint checkpoint, const TrainOptions& options,
                         const std::function<void()>& check_model) {
   executor_.check_caller();
+  if (has_backward(schedule)) executor_.check_backward();
   std::unique_lock<std::mutex> running(running_);
   world_->check();
   {

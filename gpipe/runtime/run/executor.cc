@@ -222,18 +222,21 @@ void Executor::check_caller() const {
               "it: its workers are threads, which fork() does not copy, nor "
               "those of LibTorch; start a program (exec, posix_spawn) "
               "instead of fork() alone");
-  TORCH_CHECK(std::none_of(devices_.begin(), devices_.end(), has_streams) ||
-                  !is_device_thread_of_autograd(),
-              "a pipeline on accelerators is called within a backward, as by a "
-              "hook of a parameter, which would be a deadlock: its own "
-              "backward needs the thread that the hook occupies; call it after "
-              "the backward");
   for (const Work* work = Work::innermost; work; work = work->outer) {
     TORCH_CHECK(work->executor != this,
                 "a layer or the loss calls the pipeline that it is part of, "
                 "which would be a deadlock; call it between steps, or make a "
                 "second pipeline of the layers to be called");
   }
+}
+
+void Executor::check_backward() const {
+  TORCH_CHECK(
+      std::none_of(devices_.begin(), devices_.end(), has_streams) ||
+          !is_device_thread_of_autograd(),
+      "the backward of a pipeline on accelerators is called within a backward, "
+      "as by a hook of a parameter, which would be a deadlock: it needs the "
+      "thread that the hook occupies; call it after the outer backward");
 }
 
 std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,

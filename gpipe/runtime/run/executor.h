@@ -93,10 +93,13 @@ class Executor {
 
   // Throws c10::Error if run() would deadlock on this thread: on a worker of
   // this executor, on a worker of a pipeline that a layer of this executor's
-  // run has called, on a thread of the autograd engine if there are
-  // accelerators, or in a forked process, which has no workers. Call this
+  // run has called, or in a forked process, which has no workers. Call this
   // before taking a lock for run().
   void check_caller() const;
+
+  // Throws c10::Error if a run with backwards would deadlock on this thread: on
+  // a thread of the autograd engine for a device, if there are accelerators.
+  void check_backward() const;
 
   const std::vector<c10::Device>& devices() const { return devices_; }
 

@@ -80,6 +80,7 @@ class StepBackward : public OpaqueBackward {
   std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
                                    const std::vector<bool>& wanted,
                                    bool keep_graph) override {
+    pipeline_->executor_.check_backward();
     const auto running = pipeline_->enter();
     // Without keep_graph the backward consumes the cells, even if it fails
     // halfway.

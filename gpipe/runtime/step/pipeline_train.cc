@@ -29,6 +29,7 @@ Plan Pipeline::make_plan(const Schedule& schedule,
 StepResult Pipeline::train(const Batch& input, const Batch& target,
                            const LossFunction& loss, const Schedule& schedule,
                            Checkpoint checkpoint, const TrainOptions& options) {
+  if (has_backward(schedule)) executor_.check_backward();
   auto running = enter();
   const Plan& plan = train_plans_.get(
       schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });

@@ -38,10 +38,6 @@ bool has(const Schedule& schedule, std::initializer_list<ActionKind> kinds) {
   return false;
 }
 
-bool has_backward(const Schedule& schedule) {
-  return has(schedule, {ActionKind::kBackward, ActionKind::kBackwardInput});
-}
-
 // Returns the cells (stage, micro-batch) that have an action of this kind.
 std::set<std::pair<int64_t, int64_t>> cells_with(const Schedule& schedule,
                                                  ActionKind kind) {
@@ -145,6 +141,10 @@ std::vector<Value> split_target(const Value& target, int64_t chunks,
 }
 
 }  // namespace
+
+bool has_backward(const Schedule& schedule) {
+  return has(schedule, {ActionKind::kBackward, ActionKind::kBackwardInput});
+}
 
 std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
                                 int64_t ranks, const std::string& options) {

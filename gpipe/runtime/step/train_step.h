@@ -28,6 +28,10 @@
 
 namespace gpipe::internal {
 
+// Returns whether `schedule` has backwards, and so is no schedule of
+// evaluate().
+bool has_backward(const Schedule& schedule);
+
 // Checks `schedule` and returns the rank of each stage. Throws
 // std::invalid_argument if the schedule is not valid, and c10::ValueError if it
 // does not have `stages` stages on `ranks` ranks. `options`: name of the
