@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <iostream>
 #include <string>
 
@@ -214,12 +215,18 @@ TEST(ProcessesTest, ASpreadOptimizerSavesAndResumesAsAWholeOne) {
                        spread(!first));
     expect_same_weights(state_in(run), state_in(here));
   }
-  // One process goes on from two replicas.
+  // One process goes on from two replicas, and so do three.
+  const Ranks::Arguments spread{{"shard_optimizer", "true"}, {"batch", "6"}};
   train_in_processes(there, 2, 2, /*stop=*/2, kSignal + SIGTERM, /*chunks=*/1,
-                     {{"shard_optimizer", "true"}});
+                     spread);
+  const std::string three = there + " of three";
+  std::filesystem::copy(there, three, std::filesystem::copy_options::recursive);
   one.run_dir = there;
+  one.batch = 6;
   one.chunks = 1;
   EXPECT_EQ(run_here(one).code, kDone);
+  train_in_processes(three, 3, 3, /*stop=*/100, kDone, /*chunks=*/1, spread);
+  EXPECT_EQ(state_in(three).step, state_in(there).step);
 }
 
 TEST(ProcessesTest, AccumulatedMiniBatchesOfCopiesHaveTheBitsOfOneLargeOne) {

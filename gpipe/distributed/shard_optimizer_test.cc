@@ -14,6 +14,7 @@
 #include <torch/utils.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -21,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/distributed/error.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
@@ -50,7 +52,7 @@ const std::map<std::string, Maker>& optimizers() {
       {"SGD",
        [](const Tensors& all) {
          return std::make_unique<optim::SGD>(
-             all, optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+             all, optim::SGDOptions(1e-3).momentum(0.9).weight_decay(0.01));
        }},
       {"Adam",
        [](const Tensors& all) {
@@ -102,6 +104,18 @@ int64_t numel(const Tensors& tensors) {
   return sum;
 }
 
+// Returns the bytes of an AdamW optimizer's state.
+int64_t state_bytes(const optim::Optimizer& optimizer) {
+  int64_t bytes = 0;
+  for (const auto& [parameter, state] : optimizer.state()) {
+    const auto& adam = static_cast<const optim::AdamWParamState&>(*state);
+    for (const Tensor& each : {adam.exp_avg(), adam.exp_avg_sq()}) {
+      bytes += static_cast<int64_t>(each.nbytes());
+    }
+  }
+  return bytes;
+}
+
 const RankProgramEntry kTrain("train", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
@@ -113,7 +127,8 @@ const RankProgramEntry kTrain("train", [] {
     const Tensors shards = sharded->optimizer_parameters();
     auto optimizer = make(whole->optimizer_parameters());
     auto shard_optimizer = make(shards);
-    for (int step = 0; step < 5; ++step) {
+    const int steps = std::stoi(argument("steps"));
+    for (int step = 0; step < steps; ++step) {
       torch::manual_seed(10 * step + whole->layout().replica);
       const Tensor input = torch::randn({6, 4}, torch::kDouble);
       const Tensor target = torch::randn({6, 1}, torch::kDouble);
@@ -125,7 +140,8 @@ const RankProgramEntry kTrain("train", [] {
           (*each)->train_step(input * (k + 1), target, mean_square, schedule);
         }
         const double norm = (*each)->clip_grad_norm_(1e9);
-        check(norm > 0, "the norm");
+        // Clipping would multiply by a norm of shards, whose last bits differ.
+        check(norm > 0 && norm < 1e9, "the norm");
         owner->step();
         (*each)->share_parameters();
       }
@@ -138,8 +154,15 @@ const RankProgramEntry kTrain("train", [] {
     }
     // A replica has about its share, at most one row of each parameter more.
     const int replicas = std::stoi(argument("replicas"));
-    check(numel(shards) <= numel(sharded->parameters()) / replicas + 7 * 6,
+    constexpr int64_t kRows = 7 * 6;  // elements
+    check(numel(shards) <= numel(sharded->parameters()) / replicas + kRows,
           "the share of a replica");
+    if (name == "AdamW") {
+      constexpr int64_t kStates = 2;
+      check(state_bytes(*shard_optimizer) <=
+                state_bytes(*optimizer) / replicas + kStates * 8 * kRows,
+            "the bytes of a replica's optimizer");
+    }
   }
   return 0;
 });
@@ -170,11 +193,49 @@ const RankProgramEntry kClip("clip", [] {
   return 0;
 });
 
-TEST(ShardedOptimizer, LeavesTheBitsOfOneThatIsNotSharded) {
-  for (const auto& [size, replicas] :
-       std::vector<std::pair<int, const char*>>{{2, "2"}, {3, "3"}, {4, "2"}}) {
-    expect_all_ok(Ranks("train", size, {{"replicas", replicas}}).wait());
+// Ends one rank after its step, before it gives its shards to the others.
+const RankProgramEntry kDie("die", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  DistributedPipeline pipeline = pipeline_of(world, true);
+  const auto optimizer =
+      optimizers().at("AdamW")(pipeline->optimizer_parameters());
+  for (int step = 0; step < 3; ++step) {
+    optimizer->zero_grad();
+    pipeline->train_step(torch::ones({6, 4}, torch::kDouble),
+                         torch::ones({6, 1}, torch::kDouble), mean_square,
+                         one_forward_one_backward(1, 3));
+    optimizer->step();
+    if (step == 1 && world->rank() == 1) raise(SIGKILL);
+    try {
+      pipeline->share_parameters();
+    } catch (const PeerError& error) {
+      check(step == 1, "the step of the failure");
+      check(error.failure().rank == 1, "the rank that failed");
+      return 0;
+    }
   }
+  return 2;
+});
+
+TEST(ShardedOptimizer, LeavesTheBitsOfOneThatIsNotSharded) {
+  const struct {
+    int size;
+    const char *replicas, *steps;
+  } cases[] = {{2, "2", "100"}, {3, "3", "5"}, {4, "2", "5"}, {4, "4", "100"}};
+  for (const auto& each : cases) {
+    expect_all_ok(Ranks("train", each.size,
+                        {{"replicas", each.replicas}, {"steps", each.steps}})
+                      .wait());
+  }
+}
+
+TEST(ShardedOptimizer, ARankThatDiesBeforeItSharesIsNamedByAll) {
+  const auto results = Ranks("die", 3, {{"replicas", "3"}}).wait();
+  for (const int rank : {0, 2}) {
+    EXPECT_TRUE(results[rank].exit.ok()) << results[rank].err;
+  }
+  EXPECT_EQ(results[1].exit.signal, SIGKILL);
 }
 
 TEST(ShardedOptimizer, GradientsAreClippedByTheNormOfAllShards) {
