@@ -3,10 +3,12 @@
 #include <c10/util/Exception.h>
 
 #include <numeric>
+#include <utility>
 
 #include "balancing/balancing.h"
 #include "gpipe/schedule.h"
 #include "gpipe/text/lists.h"
+#include "train_program/offload_option.h"
 #include "train_program/parse.h"
 
 namespace gpipe::train_program {
@@ -68,6 +70,9 @@ Cut make_cut(const Options& options, const CutSources& sources) {
   cut.schedule = named_schedule(
       options.schedule, static_cast<int>(sources.ranks),
       static_cast<int>(micro_batches), static_cast<int>(cut.stages_per_rank));
+  cut.schedule = with_offload_option(
+      std::move(cut.schedule), options.offload,
+      !first_device(parse_devices(options.devices)).is_cpu());
   const std::vector<int> ranks = rank_of_stage(cut.schedule);
   const auto stages = static_cast<int64_t>(ranks.size());
   if (stages > sources.ranks && ranks.back() == 0) {

@@ -130,6 +130,23 @@ TEST(ResumeTest, SequencesGoOn) {
   expect_goes_on(options);
 }
 
+TEST(ResumeTest, OffloadChangesNoBit) {
+  Options options = options_of("transformer");
+  options.transformer_dropout = 0.2;
+  options.run_dir = new_folder() + "without";
+  EXPECT_EQ(run_here(options).code, kDone);
+  const RunState expected = state_in(options.run_dir);
+  for (const std::string offload : {"0", "1", "auto"}) {
+    options.offload = offload;
+    options.run_dir = new_folder() + offload;
+    EXPECT_EQ(run_here(options).code, kDone);
+    gpipe::testing::expect_equal(state_in(options.run_dir), expected);
+  }
+  options.offload = "some";
+  EXPECT_EQ(value_error_of([&] { run_here(options); }),
+            "--offload=some: must be none, auto, or a number of actions >= 0");
+}
+
 TEST(ResumeTest, SavesInTheBackgroundHaveTheBitsOfThoseThatBlock) {
   Options options = options_of("transformer");
   options.save_every = 2;
