@@ -35,6 +35,24 @@ TEST(ExportedMemoryTest, CountsTheBytesOfEachDevice) {
       << text;
 }
 
+// Of micro-batches of one row. Device 0 holds at most the mini-batch (64 B),
+// the gradient of its weight before it is in the sum (64 B), the gradient that
+// comes in, and the output that the other device has yet to take (16 B each).
+TEST(ExportedMemoryTest, ActivationsAreThePeakOfTheStep) {
+  ExportedMemoryOptions options;
+  options.batch = 4;
+  options.checkpoint = Checkpoint::kNever;
+  const std::string text = table_of(options);
+  EXPECT_NE(
+      text.find("  device  layers  weights  gradients  optimizer  activations  "
+                "  sum\n"
+                "       0       1     64 B       64 B      128 B        160 B  "
+                "416 B\n"
+                "       1       3    104 B      104 B      208 B        "),
+      std::string::npos)
+      << text;
+}
+
 // Among them numbers in the program, BatchNorm, skip tensors, several inputs
 // and outputs, and tied weights.
 TEST(ExportedMemoryTest, EachDeviceOfFilesWithValuesIsMeasured) {
