@@ -59,8 +59,8 @@ Profile profile(torch::nn::Sequential module, Sample sample,
 //
 // "saved_bytes" counts the tensors that only this layer saves for backward.
 // Tensors that several layers save are in "saved_by_several". "kept_by" has
-// LayerMemory::operators. A layer must have
-// a "name". Its other members default to 0, and the lists default to empty.
+// LayerMemory::operators. A layer must have a "name". Its other members default
+// to 0, and the lists default to empty.
 //
 // Throws std::out_of_range if a skip or a saved tensor refers to a layer that
 // does not exist, and nlohmann::json::type_error if a name is not UTF-8.

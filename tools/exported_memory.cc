@@ -15,8 +15,8 @@
 #include "balancing/balancing.h"
 #include "exported/exported.h"
 #include "gpipe/meta.h"
+#include "gpipe/meta/devices.h"
 #include "gpipe/meta/ledger.h"
-#include "gpipe/runtime/device/memory_kind.h"
 #include "gpipe/schedule.h"
 #include "gpipe/text/columns.h"
 #include "gpipe/text/units.h"
@@ -39,13 +39,6 @@ void check(const ExportedMemoryOptions& options) {
   TORCH_CHECK_VALUE(options.param_scale >= 2,
                     "--param_scale=", options.param_scale,
                     ": must be at least 2, for a parameter and its gradient");
-}
-
-// Returns a tensor of the meta device on the meta device with this index.
-// to() puts it onto the current meta device.
-at::Tensor bring(const at::Tensor& tensor, c10::Device device) {
-  const c10::DeviceGuard guard(device);
-  return tensor.to(device);
 }
 
 // Returns a tensor of the meta device with the sizes of an input.
@@ -82,7 +75,7 @@ void run_step(GPipe& pipeline, const Tensors& inputs, std::size_t outputs,
       static_cast<int>(options.partitions), static_cast<int>(options.chunks));
   const c10::Device last = pipeline->devices().back();
   const c10::DeviceGuard on_last(last);
-  const at::Tensor target = bring(
+  const at::Tensor target = internal::to_meta_device(
       at::empty({options.batch}, at::TensorOptions().device(c10::kMeta)), last);
   const auto of_one = [](const at::Tensor& output, const at::Tensor&) {
     return sum_of({output});
@@ -159,10 +152,7 @@ void measure_exported(const std::string& path,
   ExportedMemoryOptions options = given;
   if (options.chunks == 0) options.chunks = options.batch;
   check(options);
-  std::vector<c10::Device> devices;
-  for (int64_t k = 0; k < options.partitions; ++k) {
-    devices.emplace_back(c10::kMeta, static_cast<c10::DeviceIndex>(k));
-  }
+  const auto devices = internal::meta_devices(options.partitions);
   const MetaLedger ledger;
   ExportedModel model = [&] {
     const MetaGuard meta;
@@ -187,14 +177,12 @@ void measure_exported(const std::string& path,
                                               .chunks(options.chunks)
                                               .checkpoint(options.checkpoint)
                                               .one_at_a_time(true));
-  for (const at::Tensor& each : pipeline->parameters()) {
-    internal::label_memory(each, internal::MemoryKind::kParameter);
-  }
-  for (const at::Tensor& each : pipeline->buffers()) {
-    internal::label_memory(each, internal::MemoryKind::kParameter);
-  }
+  count_as_parameters(pipeline->parameters());
+  count_as_parameters(pipeline->buffers());
   ledger.reset_peaks();
-  for (at::Tensor& each : inputs) each = bring(each, devices.front());
+  for (at::Tensor& each : inputs) {
+    each = internal::to_meta_device(each, devices.front());
+  }
   run_step(pipeline, inputs, model.outputs.size(), options);
   out << options.batch << " rows in " << options.chunks
       << " micro-batches, 1F1B on " << options.partitions << " devices\n";

@@ -6,7 +6,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstddef>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,9 +20,9 @@
 #include "benchmarks/harness/optimizer.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
+#include "gpipe/meta/devices.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/runtime/device/memory_kind.h"
-#include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 
 namespace gpipe::benchmarks {
@@ -31,19 +30,9 @@ namespace {
 
 // Returns `count` meta devices with an index each, or LibTorch's own meta
 // device, without an index, if `count` is 0 (the plain model).
-std::vector<c10::Device> meta_devices(int64_t count) {
+std::vector<c10::Device> devices_for(int64_t count) {
   if (count == 0) return {c10::Device(c10::kMeta)};
-  constexpr int64_t kMost = std::numeric_limits<c10::DeviceIndex>::max() + 1;
-  if (count > kMost) {
-    internal::refuse("a dry run of ", count,
-                     " partitions: LibTorch can number at most ", kMost,
-                     " devices");
-  }
-  std::vector<c10::Device> devices;
-  for (int64_t index = 0; index < count; ++index) {
-    devices.emplace_back(c10::kMeta, static_cast<c10::DeviceIndex>(index));
-  }
-  return devices;
+  return internal::meta_devices(count);
 }
 
 // A training run on meta devices, of the plain model or of a pipeline.
@@ -54,7 +43,7 @@ class DryRun {
       : benchmark_(benchmark),
         workload_(workload),
         experiment_(experiment),
-        devices_(meta_devices(experiment.partitions)) {
+        devices_(devices_for(experiment.partitions)) {
     build();
     label();
     std::map<c10::DeviceIndex, std::vector<at::Tensor>> parts;
@@ -144,27 +133,23 @@ class DryRun {
   // Labels the parameters and buffers for the ledger. In the plain model, hooks
   // label the gradients; a pipeline labels its own gradients.
   void label() {
+    count_as_parameters(module_->parameters());
+    count_as_parameters(module_->buffers());
+    if (plain_.is_empty()) return;
     for (const at::Tensor& parameter : module_->parameters()) {
-      internal::label_memory(parameter, internal::MemoryKind::kParameter);
-      if (plain_.is_empty() || !parameter.requires_grad()) continue;
+      if (!parameter.requires_grad()) continue;
       parameter.register_hook([](const at::Tensor& grad) {
         internal::label_memory(grad, internal::MemoryKind::kGradient);
       });
     }
-    for (const at::Tensor& buffer : module_->buffers()) {
-      internal::label_memory(buffer, internal::MemoryKind::kParameter);
-    }
-  }
-
-  static at::Tensor bring(const at::Tensor& tensor, c10::Device device) {
-    const c10::DeviceGuard guard(device);
-    return tensor.to(device);
   }
 
   std::pair<at::Tensor, at::Tensor> mini_batch() const {
     const MetaGuard meta;
-    return {bring(workload_.input(experiment_.batch_size), devices_.front()),
-            bring(workload_.target(experiment_.batch_size), devices_.back())};
+    return {internal::to_meta_device(workload_.input(experiment_.batch_size),
+                                     devices_.front()),
+            internal::to_meta_device(workload_.target(experiment_.batch_size),
+                                     devices_.back())};
   }
 
   const Benchmark& benchmark_;

@@ -289,10 +289,19 @@ def write_weightless(folder):
         model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False),
                               nn.ReLU(), nn.Linear(4, 2))
         inputs = (torch.empty(4, 4),)
-    rows = {0: torch.export.Dim("batch", min=1, max=4096)}
-    exported = torch.export.export(model, inputs, dynamic_shapes=(rows,), strict=False)
+    write_program(model, inputs, {}, os.path.join(folder, "weightless.pt2"))
+
+
+def write_program(model, inputs, dims, path):
+    """Exports a model to a file, and returns the program. `dims`: see MODELS."""
+    varying = {0: torch.export.Dim("batch", min=1, max=4096)}
+    for dim, (name, most) in dims.items():
+        varying[dim] = torch.export.Dim(name, min=2, max=most)
+    exported = torch.export.export(
+        model, inputs, dynamic_shapes=tuple(varying for _ in inputs), strict=False)
     shorten_paths(exported)
-    torch.export.save(exported, os.path.join(folder, "weightless.pt2"))
+    torch.export.save(exported, path)
+    return exported
 
 
 def shorten_paths(exported):
@@ -325,13 +334,8 @@ def main(folder, names):
         make_model, make_inputs, *others = MODELS[name]
         torch.manual_seed(1)
         model, inputs = make_model().train(name not in EXPORTED_IN_EVAL_MODE), make_inputs()
-        dims = {0: torch.export.Dim("batch", min=1, max=4096)}
-        for dim, (each, most) in (others[0] if others else {}).items():
-            dims[dim] = torch.export.Dim(each, min=2, max=most)
-        dynamic = tuple(dims for _ in inputs)
-        exported = torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=False)
-        shorten_paths(exported)
-        torch.export.save(exported, os.path.join(folder, name + ".pt2"))
+        exported = write_program(model, inputs, others[0] if others else {},
+                                 os.path.join(folder, name + ".pt2"))
 
         found = {f"input.{i}": each for i, each in enumerate(inputs)}
         evaluated = copy.deepcopy(model).eval()

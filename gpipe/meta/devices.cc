@@ -1,9 +1,13 @@
 #include "gpipe/meta/devices.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <cstddef>
+#include <limits>
 #include <utility>
+
+#include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
 namespace {
@@ -39,5 +43,23 @@ struct MetaGuardImpl final
 }  // namespace
 
 c10::DeviceIndex current_meta_device() { return current; }
+
+std::vector<c10::Device> meta_devices(int64_t count) {
+  constexpr int64_t kMost = std::numeric_limits<c10::DeviceIndex>::max() + 1;
+  if (count > kMost) {
+    refuse("a dry run of ", count, " partitions: LibTorch can number at most ",
+           kMost, " devices");
+  }
+  std::vector<c10::Device> devices;
+  for (int64_t index = 0; index < count; ++index) {
+    devices.emplace_back(c10::kMeta, static_cast<c10::DeviceIndex>(index));
+  }
+  return devices;
+}
+
+at::Tensor to_meta_device(const at::Tensor& tensor, const c10::Device& device) {
+  const c10::DeviceGuard guard(device);
+  return tensor.to(device);
+}
 
 }  // namespace gpipe::internal

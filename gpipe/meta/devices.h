@@ -1,7 +1,11 @@
 // Meta devices that differ by their index.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+
+#include <cstdint>
+#include <vector>
 
 namespace gpipe::internal {
 
@@ -20,5 +24,13 @@ namespace gpipe::internal {
 // an index: arange(), linspace(), range(). So build modules without a guard and
 // then move them.
 c10::DeviceIndex current_meta_device();
+
+// Returns the meta devices 0 to `count` - 1. Throws std::invalid_argument if
+// LibTorch cannot number as many.
+std::vector<c10::Device> meta_devices(int64_t count);
+
+// Returns a tensor of any meta device on `device`, another one. (Without a
+// guard, Tensor::to() puts it onto the current meta device.)
+at::Tensor to_meta_device(const at::Tensor& tensor, const c10::Device& device);
 
 }  // namespace gpipe::internal

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <stdexcept>
 #include <thread>
 
 #include "gpipe/meta/ledger.h"
@@ -55,6 +56,16 @@ TEST(MetaDevicesTest, ACopyToAnotherOneIsCountedThere) {
   EXPECT_EQ(ledger.of(0).peak, 40);
   EXPECT_EQ(ledger.of(1).peak, 40);
   EXPECT_EQ(ledger.live_bytes(), 80);
+}
+
+TEST(MetaDevicesTest, AreNumberedAndReachedByACopy) {
+  const auto devices = meta_devices(128);
+  EXPECT_EQ(devices.size(), 128U);
+  EXPECT_EQ(devices.back(), meta(127));
+  EXPECT_THROW(meta_devices(129), std::invalid_argument);
+  const Tensor a = torch::empty({10}, torch::kMeta);
+  EXPECT_EQ(to_meta_device(a, devices[5]).device(), meta(5));
+  EXPECT_EQ(current_meta_device(), -1);
 }
 
 // LibTorch checks this for any device that has an index.

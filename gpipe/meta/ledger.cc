@@ -160,6 +160,12 @@ MetaLedger::Device MetaLedger::of(c10::DeviceIndex device) const {
   return found == book_->devices.end() ? Device() : found->second;
 }
 
+void count_as_parameters(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& each : tensors) {
+    internal::label_memory(each, internal::MemoryKind::kParameter);
+  }
+}
+
 MetaLedgerPause::MetaLedgerPause()
     : guard_(internal::kLedgerSlot, std::make_shared<LedgerInfo>(nullptr)) {}
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "gpipe/runtime/device/memory_kind.h"
 
@@ -59,6 +60,10 @@ class MetaLedger {
   const std::shared_ptr<Book> book_;
   const c10::DebugInfoGuard guard_;
 };
+
+// Counts these tensors as MemoryKind::kParameter from now on: the parameters or
+// buffers of a model. Thread-safe.
+void count_as_parameters(const std::vector<at::Tensor>& tensors);
 
 // A scope in which nothing on this thread is counted. For meta tensors that
 // stand for tensors that already exist.

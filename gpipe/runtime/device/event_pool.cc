@@ -5,6 +5,7 @@
 
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,18 +15,18 @@ namespace {
 // Thread-safe.
 class EventPool {
  public:
-  using Key = std::pair<c10::DeviceIndex, bool>;  // device, timed
+  // Device and whether the event has a time. LibTorch binds an event to the
+  // device on which it is first recorded.
+  using Key = std::tuple<c10::DeviceType, c10::DeviceIndex, bool>;
 
   // Never destroyed, because static objects may keep events, and because the
   // device may be gone when they are.
-  static EventPool& of(c10::DeviceType type) {
-    static std::mutex mutex;
-    static auto* const pools = new std::map<c10::DeviceType, EventPool>();
-    std::lock_guard<std::mutex> lock(mutex);
-    return (*pools)[type];
+  static EventPool& get() {
+    static auto* const pool = new EventPool();
+    return *pool;
   }
 
-  std::unique_ptr<c10::Event> take(const Key& key, c10::DeviceType type) {
+  std::unique_ptr<c10::Event> take(const Key& key) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       auto& unused = unused_[key];
@@ -35,10 +36,11 @@ class EventPool {
         return event;
       }
     }
+    const auto& [type, index, timed] = key;
     // LibTorch's default flag makes events without times.
     return std::make_unique<c10::Event>(
-        type, key.second ? c10::EventFlag::BACKEND_DEFAULT
-                         : c10::EventFlag::PYTORCH_DEFAULT);
+        type, timed ? c10::EventFlag::BACKEND_DEFAULT
+                    : c10::EventFlag::PYTORCH_DEFAULT);
   }
 
   void give_back(const Key& key, std::unique_ptr<c10::Event> event) {
@@ -59,11 +61,10 @@ std::shared_ptr<c10::Event> record_event(const c10::Device& device,
   // way that makes a context on it (300 MB of a GPU that may belong to another
   // process).
   const c10::DeviceGuard on_device(device);
-  EventPool& pool = EventPool::of(device.type());
-  const EventPool::Key key(device.index(), timed);
+  const EventPool::Key key(device.type(), device.index(), timed);
   std::shared_ptr<c10::Event> event(
-      pool.take(key, device.type()).release(), [&pool, key](c10::Event* used) {
-        pool.give_back(key, std::unique_ptr<c10::Event>(used));
+      EventPool::get().take(key).release(), [key](c10::Event* used) {
+        EventPool::get().give_back(key, std::unique_ptr<c10::Event>(used));
       });
   event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   return event;

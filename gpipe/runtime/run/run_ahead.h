@@ -28,7 +28,7 @@ class RunAhead {
 
   explicit RunAhead(c10::Device device) : device_(device) {}
 
-  // Blocks the host until the device has less than kActions actions to do.
+  // Blocks the host until the device has fewer than kActions actions to do.
   // Returns at once if the device has no streams. Throws c10::Error if the
   // device has failed.
   void wait();
