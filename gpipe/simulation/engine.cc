@@ -170,13 +170,15 @@ int Engine::link_between(int from, int to) {
 // rank. That action wakes it.
 class Engine::Run {
  public:
-  Run(const Engine& engine, const Durations& durations, Record* record)
+  Run(const Engine& engine, const Durations& durations, Record* record,
+      const Disturbances* disturbances)
       : engine_(engine),
         durations_(durations),
         record_(record),
+        disturbances_(disturbances),
         entries_(engine.entries_),
         ranks_(engine.schedule_.ranks.size()),
-        link_free_(engine.links_.size()) {
+        links_(engine.links_, disturbances) {
     if (!record_) return;
     if (engine.has_host_copies()) record_->host_copies.resize(ranks_.size());
     record_->ranks.resize(ranks_.size());
@@ -214,6 +216,15 @@ class Engine::Run {
     return engine_.schedule_.ranks[rank];
   }
 
+  // Returns the seconds of a computation of `rank`.
+  double seconds_of(const Action& action, std::size_t rank) const {
+    const double seconds = durations_.of(action);
+    if (!disturbances_) return seconds;
+    const auto& factors = disturbances_->rank_factors;
+    return seconds * (factors.empty() ? 1 : factors[rank]) *
+           jitter_factor(*disturbances_, action);
+  }
+
   // Runs the next action, or block, of `rank`. Returns false if it has to wait.
   bool step(std::size_t rank) {
     const Action& first = actions_of(rank)[ranks_[rank].done];
@@ -227,7 +238,7 @@ class Engine::Run {
       return true;
     }
     if (!first.fused_with_next) {
-      finish(first, rank, start, start + durations_.of(first));
+      finish(first, rank, start, start + seconds_of(first, rank));
       return true;
     }
     const Action& second = actions_of(rank)[ranks_[rank].done + 1];
@@ -235,7 +246,7 @@ class Engine::Run {
       missing->waiter = static_cast<int>(rank);
       return false;
     }
-    const double a = durations_.of(first), b = durations_.of(second);
+    const double a = seconds_of(first, rank), b = seconds_of(second, rank);
     if (first.kind == ActionKind::kRecompute) {
       finish(first, rank, start, start + a);
       finish(second, rank, start + a, start + a + b);
@@ -301,14 +312,12 @@ class Engine::Run {
     const Route& route =
         (forward ? durations_.forward : durations_.backward)[action.stage];
     if (route.link < 0 || !is_needed(action)) return end;
-    double& free = link_free_[route.link];
-    const double start = std::max(end, free);
-    free = start + route.wire;
-    const double there = free + route.delay;
+    const auto [start, sent] = links_.send(route.link, end, route.wire);
+    const double there = sent + route.delay;
     if (record_ && there > end) {
       const Link& link = engine_.links_[route.link];
       record_->transfers.push_back(
-          {action, link.from, link.to, start, free, there});
+          {action, link.from, link.to, start, sent, there});
     }
     return there;
   }
@@ -348,14 +357,16 @@ class Engine::Run {
   const Engine& engine_;
   const Durations& durations_;
   Record* const record_;
+  const Disturbances* const disturbances_;
   std::vector<Entry> entries_;
   std::vector<Rank> ranks_;
-  std::vector<double> link_free_;  // when each link is free, in seconds
+  LinkTimes links_;
   std::vector<std::size_t> awake_;
 };
 
-double Engine::run(const Durations& durations, Record* record) const {
-  return Run(*this, durations, record).makespan();
+double Engine::run(const Durations& durations, Record* record,
+                   const Disturbances* disturbances) const {
+  return Run(*this, durations, record, disturbances).makespan();
 }
 
 }  // namespace gpipe::internal

@@ -10,14 +10,11 @@
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/action_index.h"
 #include "gpipe/simulation/costs.h"
+#include "gpipe/simulation/disturbances.h"
+#include "gpipe/simulation/link_times.h"
 #include "gpipe/simulation/timeline.h"
 
 namespace gpipe::internal {
-
-// A link from one rank to another.
-struct Link {
-  int from = 0, to = 0;
-};
 
 // The path of a stage's output to a neighbouring stage.
 struct Route {
@@ -64,9 +61,11 @@ class Engine {
   };
 
   // Returns the makespan in seconds. `record`: empty, to be filled, or null.
-  // Throws std::invalid_argument if an action can never start.
+  // `disturbances`: checked, or null. Throws std::invalid_argument if an action
+  // can never start.
   // Complexity: O(n) for n actions. Thread-safe.
-  double run(const Durations& durations, Record* record) const;
+  double run(const Durations& durations, Record* record,
+             const Disturbances* disturbances = nullptr) const;
 
  private:
   class Run;

@@ -4,11 +4,13 @@
 //   bazel run -c opt //gpipe/simulation:simulate_benchmark
 
 #include <benchmark/benchmark.h>
+#include <sys/resource.h>
 
 #include <cstddef>
 #include <cstdint>
 
 #include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/one_forward_one_backward.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/simulation/critical_path.h"
 #include "gpipe/simulation/improve.h"
@@ -123,6 +125,24 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
       ->Unit(benchmark::kMicrosecond);
 }
 
+// The largest size: 1,024 ranks with 4,096 micro-batches, 8.4 * 10^6 actions.
+// `bytes_per_action`: of the process at its peak, with the schedule.
+void BM_Simulate_Scale(benchmark::State& state) {
+  const int ranks = static_cast<int>(state.range(0));
+  const Schedule schedule =
+      gpipe::one_forward_one_backward(ranks, static_cast<int>(state.range(1)));
+  simulate_all(state, schedule, costs_of(ranks));
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  state.counters["bytes_per_action"] = 1024.0 *
+                                       static_cast<double>(usage.ru_maxrss) /
+                                       static_cast<double>(size_of(schedule));
+}
+
+BENCHMARK(BM_Simulate_Scale)
+    ->ArgNames({"ranks", "microbatches"})
+    ->Args({1024, 4096})
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_Simulate_FillDrain)->Apply(sizes);
 BENCHMARK(BM_Simulate_InTurn)->Apply(sizes);
 BENCHMARK(BM_Simulate_InTurnWithEverything)->Apply(sizes);
