@@ -4,6 +4,7 @@
 //   ./bazelw run //tools:schedule -- --schedule=1f1b --stages=8
 //       --microbatches=32 --svg=/folder/a.svg
 //   ./bazelw run //tools:schedule -- --compare=1f1b,zb-h1,zbv --ranks=8
+//   ./bazelw run //tools:schedule -- --compare=all --sensitivity
 //   ./bazelw run //tools:schedule -- --csv=/folder/mine.csv --forward=1,2,1
 //   ./bazelw run //tools:schedule -- --schedule=automatic --forward=1,2,1,3
 //       --activation_mib=10 --memory_limit_mib=30
@@ -34,6 +35,7 @@
 #include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 #include "tools/schedule_flags.h"
+#include "tools/schedule_sensitivity.h"
 
 DEFINE_string(schedule, "1f1b", "The name of a schedule, see above.");
 DEFINE_string(compare, "",
@@ -48,6 +50,8 @@ DEFINE_int32(width, 1200, "Width of the --svg picture, in pixels.");
 DEFINE_string(trace, "",
               "Write a trace to this file, for ui.perfetto.dev or "
               "chrome://tracing.");
+DEFINE_string(sensitivity_svg, "",
+              "Write a picture of --sensitivity to this file.");
 DEFINE_string(write_csv, "", "Write the schedule to this file.");
 
 namespace {
@@ -167,8 +171,9 @@ void describe(const std::string& name, const Schedule& schedule,
 }
 
 // Prints a table of the schedules in --compare, and a remark for each one that
-// is impossible. Returns the timelines of the others.
-std::vector<gpipe::NamedTimeline> compare() {
+// is impossible. Adds the others to `schedules`, and returns their timelines.
+std::vector<gpipe::NamedTimeline> compare(
+    std::vector<NamedSchedule>* schedules) {
   const std::vector<std::string> names = FLAGS_compare == "all"
                                              ? gpipe::schedule_names()
                                              : gpipe::split_list(FLAGS_compare);
@@ -176,13 +181,14 @@ std::vector<gpipe::NamedTimeline> compare() {
   Table table = {{"schedule", "stages", "time", "bubble, of all time",
                   "of the work", "peak in flight", "peak memory"}};
   std::string remarks;
+  const gpipe::Disturbances disturbances = disturbances_of_flags();
   for (const std::string& name : names) {
     // Throws if there is no schedule of this name.
     if (name != kAutomatic) gpipe::fixed_stages_per_rank(name);
     try {
-      const Schedule schedule = make_schedule(name);
-      const gpipe::Costs costs = costs_of(schedule);
-      Timeline timeline = gpipe::simulate(schedule, costs);
+      Schedule schedule = make_schedule(name);
+      gpipe::Costs costs = costs_of(schedule);
+      Timeline timeline = gpipe::simulate(schedule, costs, disturbances);
       const auto& in_flight = timeline.peak_in_flight;
       const auto& bytes = timeline.peak_bytes;
       table.push_back({name, std::to_string(costs.forward.size()),
@@ -195,6 +201,7 @@ std::vector<gpipe::NamedTimeline> compare() {
                                      : gpipe::bytes_text(*std::max_element(
                                            bytes.begin(), bytes.end()))});
       timelines.push_back({name, std::move(timeline)});
+      schedules->push_back({name, std::move(schedule), std::move(costs)});
     } catch (const std::invalid_argument& error) {
       remarks += name + ": " + error.what() + "\n";
     }
@@ -214,21 +221,31 @@ void write(const std::string& path, const std::string& text) {
 
 void run() {
   if (FLAGS_columns < 0) refuse("--columns must be at least 0");
+  if (!FLAGS_sensitivity_svg.empty() && !wants_sensitivity()) {
+    refuse("--sensitivity_svg needs --sensitivity");
+  }
   std::vector<gpipe::NamedTimeline> timelines;
+  std::vector<NamedSchedule> schedules;
   if (!FLAGS_compare.empty()) {
     if (!FLAGS_csv.empty() || !FLAGS_write_csv.empty()) {
       refuse("--compare needs named schedules: remove --csv and --write_csv");
     }
-    timelines = compare();
+    timelines = compare(&schedules);
   } else {
     const std::string name = FLAGS_csv.empty() ? FLAGS_schedule : FLAGS_csv;
     const Schedule schedule = make_schedule(name);
     const gpipe::Costs costs = costs_of(schedule);
-    timelines.push_back({name, gpipe::simulate(schedule, costs)});
+    timelines.push_back(
+        {name, gpipe::simulate(schedule, costs, disturbances_of_flags())});
     describe(name, schedule, costs, timelines[0].timeline);
     if (!FLAGS_write_csv.empty()) {
       write(FLAGS_write_csv, gpipe::to_csv(schedule));
     }
+    schedules.push_back({name, schedule, costs});
+  }
+  if (wants_sensitivity()) {
+    const std::string picture = print_sensitivity(schedules);
+    if (!FLAGS_sensitivity_svg.empty()) write(FLAGS_sensitivity_svg, picture);
   }
   if (!FLAGS_svg.empty()) {
     write(FLAGS_svg, gpipe::to_svg(timelines, FLAGS_width));

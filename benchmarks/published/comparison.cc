@@ -1,0 +1,47 @@
+#include "benchmarks/published/comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <ostream>
+
+#include "gpipe/text/columns.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+std::string text_of(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.4f", value);
+  return text;
+}
+
+}  // namespace
+
+double largest_deviation(const Comparison& comparison) {
+  double largest = 0;
+  for (const PublishedFigure& figure : comparison.figures) {
+    largest = std::max(largest, std::abs(figure.ours - figure.theirs));
+  }
+  return largest;
+}
+
+std::ostream& operator<<(std::ostream& stream, const Comparison& comparison) {
+  stream << comparison.title << "\n  source: " << comparison.source
+         << "\n  settings: " << comparison.settings << "\n";
+  std::vector<std::vector<std::string>> table = {
+      {"setting", "", "theirs", "ours", "deviation"}};
+  for (const PublishedFigure& figure : comparison.figures) {
+    table.push_back({figure.setting, figure.name, text_of(figure.theirs),
+                     text_of(figure.ours),
+                     text_of(figure.ours - figure.theirs)});
+  }
+  for (const std::string& line : align_columns(table, "llrrr")) {
+    stream << line << "\n";
+  }
+  return stream << "  largest deviation: "
+                << text_of(largest_deviation(comparison))
+                << "\n  why: " << comparison.why << "\n\n";
+}
+
+}  // namespace gpipe::benchmarks

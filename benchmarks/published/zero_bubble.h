@@ -1,0 +1,202 @@
+// The settings of "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241).
+#pragma once
+
+#include <string>
+
+#include "benchmarks/published/stages.h"
+
+namespace gpipe::benchmarks {
+
+// One row of Tables 5 and 9.
+struct ZeroBubbleSetting {
+  const char* model;
+  int ranks, microbatches;
+  // Table 3: the chunks per rank of 1F1B-I are one layer each; (layers + 2) /
+  // ranks, since the first and last ranks have one layer less.
+  int layers, heads, hidden;
+  // Table 9, in milliseconds.
+  StageTimes times;
+  // Table 5: the bubble rates of 1F1B, 1F1B-I, ZB-H1, ZB-H2, ZB-1p and ZB-2p.
+  double one_forward, interleaved, h1, h2, one_p, two_p;
+};
+
+inline constexpr ZeroBubbleSetting kZeroBubbleSettings[] = {
+    {"1.5B",
+     8,
+     24,
+     22,
+     24,
+     2304,
+     {18.522, 18.086, 9.337, 0.601},
+     0.2431,
+     0.1055,
+     0.1585,
+     0.1083,
+     0.1585,
+     0.0433},
+    {"1.5B",
+     8,
+     32,
+     22,
+     24,
+     2304,
+     {18.513, 18.086, 9.331, 0.626},
+     0.1985,
+     0.0818,
+     0.1242,
+     0.0837,
+     0.1242,
+     0.0039},
+    {"1.5B",
+     8,
+     64,
+     22,
+     24,
+     2304,
+     {18.546, 18.097, 9.321, 0.762},
+     0.1240,
+     0.0443,
+     0.0674,
+     0.0444,
+     0.0674,
+     0.0026},
+    {"6.2B",
+     8,
+     24,
+     30,
+     32,
+     4096,
+     {29.718, 29.444, 19.927, 0.527},
+     0.2347,
+     0.0808,
+     0.1323,
+     0.0698,
+     0.1323,
+     0.0029},
+    {"6.2B",
+     8,
+     32,
+     30,
+     32,
+     4096,
+     {29.802, 29.428, 19.530, 0.577},
+     0.1898,
+     0.0628,
+     0.1045,
+     0.0559,
+     0.1045,
+     0.0022},
+    {"6.2B",
+     8,
+     64,
+     30,
+     32,
+     4096,
+     {29.935, 29.621, 19.388, 0.535},
+     0.1091,
+     0.0320,
+     0.0554,
+     0.0294,
+     0.0554,
+     0.0010},
+    {"14.6B",
+     16,
+     48,
+     46,
+     40,
+     5120,
+     {11.347, 11.248, 8.132, 0.377},
+     0.2552,
+     0.1104,
+     0.1397,
+     0.0672,
+     0.1397,
+     0.0066},
+    {"14.6B",
+     16,
+     64,
+     46,
+     40,
+     5120,
+     {11.307, 11.254, 8.101, 0.379},
+     0.2082,
+     0.0852,
+     0.1088,
+     0.0516,
+     0.1088,
+     0.0054},
+    {"14.6B",
+     16,
+     128,
+     46,
+     40,
+     5120,
+     {11.325, 11.308, 8.109, 0.378},
+     0.1251,
+     0.0445,
+     0.0576,
+     0.0266,
+     0.0576,
+     0.0028},
+    {"28.3B",
+     32,
+     96,
+     62,
+     48,
+     6144,
+     {10.419, 10.207, 7.715, 0.408},
+     0.2646,
+     0.1493,
+     0.1421,
+     0.0641,
+     0.1421,
+     0.0038},
+    {"28.3B",
+     32,
+     128,
+     62,
+     48,
+     6144,
+     {10.408, 10.204, 7.703, 0.408},
+     0.2168,
+     0.1164,
+     0.1106,
+     0.0490,
+     0.1106,
+     0.0029},
+    {"28.3B",
+     32,
+     256,
+     62,
+     48,
+     6144,
+     {10.402, 10.248, 7.698, 0.460},
+     0.1352,
+     0.0624,
+     0.0594,
+     0.0257,
+     0.0594,
+     0.0018},
+};
+
+// Returns m (F + B + W), the time for which each rank works.
+inline double work_of(const ZeroBubbleSetting& setting) {
+  const StageTimes& times = setting.times;
+  return setting.microbatches *
+         (times.forward + times.backward_input + times.backward_weight);
+}
+
+// Returns the bubble rate of section 5.3: the idle part of the longest rank's
+// time.
+inline double bubble_rate(const Timeline& timeline,
+                          const ZeroBubbleSetting& setting) {
+  const double cost = longest_rank(timeline);
+  return (cost - work_of(setting)) / cost;
+}
+
+inline std::string text_of(const ZeroBubbleSetting& setting) {
+  return std::string(setting.model) + ", " + std::to_string(setting.ranks) +
+         " ranks, " + std::to_string(setting.microbatches) + " micro-batches";
+}
+
+}  // namespace gpipe::benchmarks
