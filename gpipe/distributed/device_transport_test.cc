@@ -13,6 +13,7 @@
 #include <csignal>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -192,6 +193,45 @@ const RankProgramEntry kAgree("agree", [] {
   return 0;
 });
 
+// Returns the number of streams of this process that have had such work since
+// the trace was taken last.
+std::size_t streams_of(const std::vector<simulated::Given>& trace,
+                       const std::string& name) {
+  std::set<c10::StreamId> streams;
+  for (const simulated::Given& each : trace) {
+    if (each.name == name) streams.insert(each.stream.id());
+  }
+  return streams.size();
+}
+
+const RankProgramEntry kHostCopies("host copies", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const int ranks = world->size();
+  const auto balance = testing::cut(testing::linear_model()->size(), 3 * ranks);
+  DistributedPipeline pipeline(testing::linear_model(),
+                               DistributedOptions(balance)
+                                   .stages_per_rank(3)
+                                   .checkpoint(Checkpoint::kNever)
+                                   .device(testing::device(world->rank()))
+                                   .transfers(Transfers::kDirect)
+                                   .threads(1),
+                               world);
+  const auto numbers = torch::dtype(torch::kDouble);
+  const Tensor input = torch::randn({8, 6}, numbers).to(pipeline->device());
+  const Tensor target = torch::randn({8, 3}, numbers).to(pipeline->device());
+  simulated::synchronize();
+  simulated::take_trace();
+  pipeline->train_step(input, target, mean_square,
+                       with_offload(interleaved(ranks, 4, 3),
+                                    [](int, int) { return true; }));
+  const auto trace = simulated::take_trace();
+  check(streams_of(trace, "a copy to the host") == 1, "streams to the host");
+  check(streams_of(trace, "a copy from the host") == 1, "streams back");
+  check_no_races();
+  return 0;
+});
+
 // A layer that ends the process in the third step.
 struct DieImpl : nn::Module {
   Tensor forward(Tensor x) {
@@ -257,6 +297,10 @@ TEST(DeviceTransport, GivesTheBitsOfOneProcessByEverySchedule) {
 
 TEST(DeviceTransport, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
   expect_all_ok(Ranks("replicas", 4).wait());
+}
+
+TEST(DeviceTransport, TheStagesOfARankShareTheStreamsOfTheirHostCopies) {
+  expect_all_ok(Ranks("host copies", 2).wait());
 }
 
 TEST(DeviceTransport, IsForThoseWhoAskIfAllRanksCan) {

@@ -69,11 +69,9 @@ void HostBuffers::Buffer::give_back() {
   owner_->unused_.emplace(size, std::move(bytes_));
 }
 
-// LibTorch's pinned memory is that of CUDA and XPU.
 HostCopier::HostCopier(c10::Device device)
     : device_(device),
-      buffers_(
-          std::make_shared<HostBuffers>(device.is_cuda() || device.is_xpu())) {}
+      buffers_(std::make_shared<HostBuffers>(has_streams(device))) {}
 
 std::optional<c10::Stream> HostCopier::stream(
     std::optional<c10::Stream>& stream) {
@@ -118,7 +116,7 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
   try {
     copy_to_host(result);
     if (times) times->end = Stamp::now(device_);
-    copied_ = Event::record(device_);
+    result.copied_ = copied_ = Event::record(device_);
   } catch (...) {
     // The copies that have begun still use the buffer, which is given back now.
     if (to_host_) to_host_->synchronize();
@@ -127,18 +125,31 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
   return result;
 }
 
+std::vector<c10::Storage> HostCopier::allocate(
+    const std::vector<std::size_t>& sizes) {
+  std::vector<c10::Storage> storages;
+  storages.reserve(sizes.size());
+  for (const std::size_t size : sizes) {
+    storages.push_back(bytes_on(device_, size, /*pinned=*/false).storage());
+  }
+  return storages;
+}
+
 std::vector<c10::Storage> HostCopier::to_device(const OnHost& on_host,
                                                 Event* ready, Times* times) {
-  finish();
   std::vector<c10::Storage> storages;
-  storages.reserve(on_host.sizes_.size());
-  for (const std::size_t size : on_host.sizes_) {
-    storages.push_back(bytes_on(device_, size, /*pinned=*/false).storage());
+  try {
+    storages = allocate(on_host.sizes_);
+  } catch (const c10::OutOfMemoryError&) {
+    if (reading_.empty()) throw;
+    finish();
+    storages = allocate(on_host.sizes_);
   }
   // The memory may have belonged to earlier work of the current stream.
   const Event free = Event::record(device_);
   const StreamScope on_copy_stream(stream(from_host_));
   free.wait(device_);
+  on_host.copied_.wait(device_);
   if (times) times->start = Stamp::now(device_);
   try {
     copy_to_device(on_host, storages);

@@ -60,12 +60,14 @@ class HostBuffers {
 // where a dry run counts the memory: nothing is copied there.
 bool has_own_memory(const c10::Device& device);
 
-// The copies between one partition's device and the host. Used by the
-// partition's worker only.
+// The copies between the device of one rank and the host, for all stages of the
+// rank. Used by the rank's worker only.
 //
-// Copies in each direction run on a stream of their own, beside computation.
-// At most one copy to the host is under way when another one begins, so that a
-// host that runs ahead of the device does not make the device hold more.
+// Each direction has a stream of its own. Its copies run one after the other,
+// beside computation and beside the other direction, as on the two links of a
+// rank in the simulator (Costs::host_bandwidth). At most one copy to the host
+// is under way when another one begins, so that a host that runs ahead of the
+// device does not make the device hold more.
 class HostCopier {
  public:
   // `device`: if it has no memory of its own, only finish() may be called.
@@ -85,28 +87,32 @@ class HostCopier {
     friend class HostCopier;
     HostBuffers::Buffer buffer_;
     std::vector<std::size_t> offsets_, sizes_;  // bytes, by storage
+    Event copied_;
   };
 
   // Begins to copy `storages` to the host, after the work that the current
-  // stream of the device has. Keeps them until the next call of finish(),
-  // to_host() or to_device(). `times` may be null. Throws c10::Error if the
-  // host has no memory.
+  // stream of the device has. Blocks the host until the previous copy to the
+  // host is done. Keeps `storages` until the next call of to_host() or
+  // finish(). `times` may be null. Throws c10::Error if the host has no memory.
   OnHost to_host(std::vector<c10::Storage> storages, Times* times);
 
   // Begins to copy back what to_host() has copied, into new memory that belongs
   // to the current stream of the device. Returns the storages in the order of
   // to_host(). `ready`: the event after which they can be used. They and
-  // `on_host` must live until then. Blocks the host until the copies to the
-  // host are done. Throws c10::OutOfMemoryError if the device is full.
+  // `on_host` must live until then. The host goes on, unless the device is full
+  // while a copy to the host is under way: then it waits for that copy and
+  // tries again. Throws c10::OutOfMemoryError if the device is still full.
   std::vector<c10::Storage> to_device(const OnHost& on_host, Event* ready,
                                       Times* times);
 
-  // Blocks the host until all copies to the host are done, and releases the
-  // device memory that they have read.
+  // Blocks the host until the last copy to the host is done, and releases the
+  // device memory that it has read.
   void finish();
 
  private:
   std::optional<c10::Stream> stream(std::optional<c10::Stream>& stream);
+  // Returns new memory of the device.
+  std::vector<c10::Storage> allocate(const std::vector<std::size_t>& sizes);
   // Begin the copies of all storages, on the current stream.
   void copy_to_host(const OnHost& to);
   void copy_to_device(const OnHost& from,
