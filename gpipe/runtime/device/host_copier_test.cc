@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "gpipe/testing/errors.h"
-#include "gpipe/testing/simulated/copy.h"
 #include "gpipe/testing/simulated/pinned.h"
 #include "gpipe/testing/simulated/simulated.h"
 #include "gpipe/testing/simulated/test_fixture.h"
