@@ -101,6 +101,7 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
                                        Times* times) {
   finish();
   OnHost result;
+  result.number_ = ++number_;
   std::size_t total = 0;
   for (const c10::Storage& storage : storages) {
     result.offsets_.push_back(total);
@@ -116,7 +117,7 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
   try {
     copy_to_host(result);
     if (times) times->end = Stamp::now(device_);
-    result.copied_ = copied_ = Event::record(device_);
+    copied_ = Event::record(device_);
   } catch (...) {
     // The copies that have begun still use the buffer, which is given back now.
     if (to_host_) to_host_->synchronize();
@@ -125,31 +126,31 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
   return result;
 }
 
-std::vector<c10::Storage> HostCopier::allocate(
-    const std::vector<std::size_t>& sizes) {
-  std::vector<c10::Storage> storages;
-  storages.reserve(sizes.size());
-  for (const std::size_t size : sizes) {
-    storages.push_back(bytes_on(device_, size, /*pinned=*/false).storage());
+void HostCopier::release() {
+  if (reading_.empty()) return;
+  const StreamScope on_copy_stream(stream(to_host_));
+  for (const c10::Storage& storage : reading_) {
+    record_stream(bytes_of(storage), device_);
   }
-  return storages;
+  reading_.clear();
 }
 
 std::vector<c10::Storage> HostCopier::to_device(const OnHost& on_host,
                                                 Event* ready, Times* times) {
-  std::vector<c10::Storage> storages;
-  try {
-    storages = allocate(on_host.sizes_);
-  } catch (const c10::OutOfMemoryError&) {
-    if (reading_.empty()) throw;
+  if (on_host.number_ == number_) {
     finish();
-    storages = allocate(on_host.sizes_);
+  } else {
+    release();
+  }
+  std::vector<c10::Storage> storages;
+  storages.reserve(on_host.sizes_.size());
+  for (const std::size_t size : on_host.sizes_) {
+    storages.push_back(bytes_on(device_, size, /*pinned=*/false).storage());
   }
   // The memory may have belonged to earlier work of the current stream.
   const Event free = Event::record(device_);
   const StreamScope on_copy_stream(stream(from_host_));
   free.wait(device_);
-  on_host.copied_.wait(device_);
   if (times) times->start = Stamp::now(device_);
   try {
     copy_to_device(on_host, storages);
@@ -163,7 +164,6 @@ std::vector<c10::Storage> HostCopier::to_device(const OnHost& on_host,
 }
 
 void HostCopier::finish() {
-  if (reading_.empty()) return;
   wait_on_host(copied_);
   copied_ = Event();
   reading_.clear();

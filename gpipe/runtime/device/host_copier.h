@@ -7,6 +7,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -87,21 +88,23 @@ class HostCopier {
     friend class HostCopier;
     HostBuffers::Buffer buffer_;
     std::vector<std::size_t> offsets_, sizes_;  // bytes, by storage
-    Event copied_;
+    int64_t number_ = 0;
   };
 
   // Begins to copy `storages` to the host, after the work that the current
   // stream of the device has. Blocks the host until the previous copy to the
-  // host is done. Keeps `storages` until the next call of to_host() or
-  // finish(). `times` may be null. Throws c10::Error if the host has no memory.
+  // host is done. Keeps `storages` until the next call of another function.
+  // `times` may be null. Throws c10::Error if the host has no memory.
   OnHost to_host(std::vector<c10::Storage> storages, Times* times);
 
   // Begins to copy back what to_host() has copied, into new memory that belongs
   // to the current stream of the device. Returns the storages in the order of
   // to_host(). `ready`: the event after which they can be used. They and
-  // `on_host` must live until then. The host goes on, unless the device is full
-  // while a copy to the host is under way: then it waits for that copy and
-  // tries again. Throws c10::OutOfMemoryError if the device is still full.
+  // `on_host` must live until then. Blocks the host if the copy of `on_host` to
+  // the host is not done. Another copy to the host does not delay it: the
+  // memory that the other copy reads is left to the device's allocator, which
+  // uses it again after the copy. Throws c10::OutOfMemoryError if the device is
+  // full.
   std::vector<c10::Storage> to_device(const OnHost& on_host, Event* ready,
                                       Times* times);
 
@@ -111,8 +114,8 @@ class HostCopier {
 
  private:
   std::optional<c10::Stream> stream(std::optional<c10::Stream>& stream);
-  // Returns new memory of the device.
-  std::vector<c10::Storage> allocate(const std::vector<std::size_t>& sizes);
+  // Leaves the memory that the last copy to the host reads to the allocator.
+  void release();
   // Begin the copies of all storages, on the current stream.
   void copy_to_host(const OnHost& to);
   void copy_to_device(const OnHost& from,
@@ -121,7 +124,8 @@ class HostCopier {
   const c10::Device device_;
   std::shared_ptr<HostBuffers> buffers_;
   std::optional<c10::Stream> to_host_, from_host_;
-  // What the last copy to the host reads, and its end.
+  // The last copy to the host: its number, what it reads, and its end.
+  int64_t number_ = 0;
   std::vector<c10::Storage> reading_;
   Event copied_;
 };
