@@ -32,7 +32,8 @@ DEFINE_string(placement, "loop",
 DEFINE_string(
     memory_limit_mib, "",
     "For --schedule=automatic: memory limit of each rank, one number or a "
-    "list with a number per rank. '': no limit.");
+    "list with a number per rank. The search recomputes to meet it and, with "
+    "--host_bandwidth_gb, offloads. '': no limit.");
 DEFINE_string(recompute, "none",
               "Micro-batches that are recomputed: none, all or except_last.");
 DEFINE_string(recompute_placement, "before_backward",

@@ -49,6 +49,23 @@ std::vector<int64_t> balance_of(const Options& options,
       balancing::TimeOptions().timeout(1.0).device(sample.device()));
 }
 
+// Returns the ranks that offload if --offload is auto.
+std::vector<int64_t> automatic_ranks(const Options& options,
+                                     const CutSources& sources, const Cut& cut,
+                                     int64_t micro_rows) {
+  const auto plain = ranks_to_offload(sources.devices, {});
+  if (plain.empty()) return {};
+  std::vector<double> predicted;
+  try {
+    predicted = predicted_bytes(
+        cut.schedule, parse_checkpoint(options.checkpoint), cut.balance,
+        balancing::profile_memory(sources.model, sources.input(micro_rows)));
+  } catch (const c10::Error&) {
+    return plain;  // a layer cannot run without memory
+  }
+  return ranks_to_offload(sources.devices, predicted);
+}
+
 }  // namespace
 
 Cut make_cut(const Options& options, const CutSources& sources) {
@@ -70,19 +87,22 @@ Cut make_cut(const Options& options, const CutSources& sources) {
   cut.schedule = named_schedule(
       options.schedule, static_cast<int>(sources.ranks),
       static_cast<int>(micro_batches), static_cast<int>(cut.stages_per_rank));
-  cut.schedule = with_offload_option(
-      std::move(cut.schedule), options.offload,
-      !first_device(parse_devices(options.devices)).is_cpu());
   const std::vector<int> ranks = rank_of_stage(cut.schedule);
   const auto stages = static_cast<int64_t>(ranks.size());
   if (stages > sources.ranks && ranks.back() == 0) {
     cut.placement = Placement::kV;
   }
-  const std::string balance = sources.of_first([&] {
-    return join(balance_of(options, sources, stages,
-                           rows_per_microbatch(sources.rows, options.chunks)));
-  });
+  const int64_t micro_rows = rows_per_microbatch(sources.rows, options.chunks);
+  const std::string balance = sources.of_first(
+      [&] { return join(balance_of(options, sources, stages, micro_rows)); });
   cut.balance = parse_numbers("balance", balance);
+  cut.schedule = with_offload_option(cut.schedule, options.offload, [&] {
+    const std::string found = sources.of_first([&] {
+      return join(automatic_ranks(options, sources, cut, micro_rows));
+    });
+    return found.empty() ? std::vector<int64_t>()
+                         : parse_numbers("offload", found);
+  });
   return cut;
 }
 

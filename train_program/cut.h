@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpipe/schedule.h"
+#include "train_program/offload_option.h"
 #include "train_program/options.h"
 #include "train_program/precision.h"
 
@@ -34,6 +35,9 @@ struct CutSources {
   // unless --balance is a list or the number of stages has changed.
   std::vector<int64_t> before;
   const Precision& precision;
+  // The devices of the ranks, the smallest ones of all replicas. Used if
+  // --offload is auto; the same on all processes.
+  std::vector<RankDevice> devices;
   // Calls its argument on the first process and returns the result on all
   // processes. Otherwise each process could measure different times.
   std::function<std::string(const std::function<std::string()>&)> of_first;

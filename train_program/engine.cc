@@ -3,11 +3,15 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/program/milliseconds.h"
+#include "gpipe/program/parse.h"
+#include "train_program/offload_option.h"
 #include "train_program/parse.h"
 
 namespace gpipe::train_program {
@@ -62,6 +66,50 @@ void check_replicas(const Options& options, int processes) {
   TORCH_CHECK_VALUE(options.batch % replicas == 0, "--batch=", options.batch,
                     " cannot be divided among --data_parallel=", replicas,
                     " replicas");
+}
+
+// Returns the devices of the ranks of a pipeline of this process.
+std::vector<RankDevice> local_devices(const std::vector<c10::Device>& devices,
+                                      int64_t ranks) {
+  const auto count = static_cast<int64_t>(devices.size());
+  std::vector<RankDevice> result;
+  for (int64_t r = 0; r < ranks; ++r) {
+    const c10::Device& device = devices[r % count];
+    RankDevice& each = result.emplace_back(rank_device(device));
+    int64_t sharers = 0;
+    for (int64_t other = 0; other < ranks; ++other) {
+      if (devices[other % count] == device) ++sharers;
+    }
+    each.memory_bytes /= static_cast<double>(sharers);
+  }
+  return result;
+}
+
+// Returns the devices of the ranks of a pipeline, the smallest ones of all
+// replicas. With several processes, all call this.
+std::vector<RankDevice> devices_of_ranks(const RunProcesses& processes,
+                                         const Options& options) {
+  auto devices = parse_devices(options.devices);
+  if (devices.empty()) devices = all_devices();
+  const auto& world = processes.world();
+  if (!world) return local_devices(devices, options.partitions);
+  const auto own = devices[world->local_rank() % devices.size()];
+  const std::vector<std::string> all =
+      processes.all_gather(to_text(rank_device(own)));
+  const std::size_t ranks = all.size() / options.data_parallel;
+  std::vector<RankDevice> result;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const RankDevice device = rank_device_of(all[k]);
+    if (k < ranks) {
+      result.push_back(device);
+      continue;
+    }
+    RankDevice& smallest = result[k % ranks];
+    smallest.is_accelerator = smallest.is_accelerator && device.is_accelerator;
+    smallest.memory_bytes =
+        std::min(smallest.memory_bytes, device.memory_bytes);
+  }
+  return result;
 }
 
 }  // namespace
@@ -163,6 +211,8 @@ std::unique_ptr<Engine> make_engine(const RunProcesses& processes,
          return parts.input(rows).to(first_device(devices));
        },
        parts.balance_before, parts.precision,
+       options.offload == "auto" ? devices_of_ranks(processes, options)
+                                 : std::vector<RankDevice>(),
        [&](const auto& find) {
          const std::string found = processes.rank() == 0 ? find() : "";
          return processes.all_gather(found).front();

@@ -2,8 +2,10 @@
 // host transport, have the same bits as in one process on the CPU.
 #include "gpipe/distributed/channel/device_transport.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
@@ -13,6 +15,8 @@
 #include <csignal>
 #include <iostream>
 #include <memory>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,9 +26,11 @@
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing/engine.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/rounds.h"
@@ -34,9 +40,11 @@
 namespace gpipe {
 namespace {
 
+using ::testing::AllOf;
 using testing::argument;
 using testing::check;
 using testing::expect_all_ok;
+using ::testing::HasSubstr;
 using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::RankResult;
@@ -192,6 +200,95 @@ const RankProgramEntry kAgree("agree", [] {
   return 0;
 });
 
+// Returns the number of streams on which workers had such work.
+std::size_t streams_of(const std::vector<simulated::Given>& trace,
+                       const std::string& name) {
+  std::set<c10::StreamId> streams;
+  for (const simulated::Given& each : trace) {
+    if (each.name == name && each.microbatch) streams.insert(each.stream.id());
+  }
+  return streams.size();
+}
+
+const RankProgramEntry kHostCopies("host copies", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const int ranks = world->size();
+  const auto balance = testing::cut(testing::linear_model()->size(), 3 * ranks);
+  DistributedPipeline pipeline(testing::linear_model(),
+                               DistributedOptions(balance)
+                                   .stages_per_rank(3)
+                                   .checkpoint(Checkpoint::kNever)
+                                   .device(testing::device(world->rank()))
+                                   .transfers(Transfers::kDirect)
+                                   .threads(1),
+                               world);
+  const auto numbers = torch::dtype(torch::kDouble);
+  const Tensor input = torch::randn({8, 6}, numbers).to(pipeline->device());
+  const Tensor target = torch::randn({8, 3}, numbers).to(pipeline->device());
+  simulated::synchronize();
+  simulated::take_trace();
+  simulated::set_microbatch(current_microbatch);
+  pipeline->train_step(
+      input, target, mean_square,
+      with_offload(interleaved(ranks, 4, 3), [](int, int) { return true; }));
+  const auto trace = simulated::take_trace();
+  for (const char* copies : {"a copy to the host", "a copy from the host"}) {
+    const std::size_t streams = streams_of(trace, copies);
+    check(streams == 1, copies + (": " + std::to_string(streams)) + " streams");
+  }
+  check_no_races();
+  return 0;
+});
+
+// Returns the bytes of the tensors on the device of this rank.
+int64_t bytes_in_use(DistributedPipeline& pipeline) {
+  testing::settle_engine(pipeline->device());
+  simulated::synchronize();
+  return simulated::bytes_in_use(pipeline->device().index());
+}
+
+// A rank fails in a copy to the host or back, as its arguments say. Both ranks
+// print what they catch.
+const RankProgramEntry kCopyFault("copy fault", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::Tanh(),
+                                              nn::Linear(4, 4), nn::Tanh()),
+                               DistributedOptions({2, 2})
+                                   .checkpoint(Checkpoint::kNever)
+                                   .device(testing::device(world->rank()))
+                                   .threads(1),
+                               world);
+  const Tensor input = torch::randn({8, 4}, pipeline->device());
+  const auto step = [&] {
+    pipeline->train_step(input, input, mean_square,
+                         with_offload(one_forward_one_backward(2, 4),
+                                      [](int, int) { return true; }));
+  };
+  step();
+  pipeline->zero_grad();
+  const int64_t before = bytes_in_use(pipeline);
+  if (!argument("site").empty()) {
+    internal::set_fault_hook([](const char* site, int64_t, int64_t i) {
+      if (i == 2 && site == argument("site")) throw std::runtime_error("spilt");
+    });
+  }
+  std::string error = "none";
+  try {
+    step();
+  } catch (const PeerError& peer) {
+    error = "rank " + std::to_string(peer.failure().rank) + ", " +
+            peer.failure().action + ": " + peer.failure().what;
+  } catch (const std::runtime_error& own) {
+    error = pipeline->last_failure()->place() + ": " + own.what();
+  }
+  check(bytes_in_use(pipeline) == before, "bytes are left");
+  check_no_races();
+  std::cout << error << std::endl;
+  return 0;
+});
+
 // A layer that ends the process in the third step.
 struct DieImpl : nn::Module {
   Tensor forward(Tensor x) {
@@ -257,6 +354,28 @@ TEST(DeviceTransport, GivesTheBitsOfOneProcessByEverySchedule) {
 
 TEST(DeviceTransport, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
   expect_all_ok(Ranks("replicas", 4).wait());
+}
+
+TEST(DeviceTransport, TheStagesOfARankShareTheStreamsOfTheirHostCopies) {
+  expect_all_ok(Ranks("host copies", 2).wait());
+}
+
+TEST(DeviceTransport, AFailedHostCopyIsAnErrorOnAllRanksAndLeavesNothing) {
+  for (const std::string site : {"offload", "reload"}) {
+    for (const int at_fault : {0, 1}) {
+      SCOPED_TRACE(site + " of rank " + std::to_string(at_fault));
+      std::vector<Ranks::Arguments> arguments(2);
+      arguments[at_fault] = {{"site", site}};
+      const auto results = Ranks("copy fault", arguments).wait();
+      expect_all_ok(results);
+      const std::string place =
+          "partition " + std::to_string(at_fault) + ", micro-batch 2, " + site;
+      EXPECT_THAT(results[at_fault].out, HasSubstr(place + ": spilt"));
+      EXPECT_THAT(results[1 - at_fault].out,
+                  AllOf(HasSubstr("rank " + std::to_string(at_fault)),
+                        HasSubstr(place), HasSubstr("spilt")));
+    }
+  }
 }
 
 TEST(DeviceTransport, IsForThoseWhoAskIfAllRanksCan) {

@@ -159,6 +159,44 @@ TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
   }
 }
 
+TEST(Fault, AnExceptionInACopyToTheHostOrBackIsAnErrorEverywhere) {
+  constexpr int kRanks = 3;
+  std::vector<Round> rounds;
+  for (const std::string place : {"offload", "reload"}) {
+    for (int at_fault = 0; at_fault < kRanks; ++at_fault) {
+      std::vector<Arguments> arguments(
+          kRanks, {{"schedule", "offload"}, {"checkpoint", "never"}});
+      arguments[at_fault] =
+          join(arguments[at_fault],
+               {{"place", place}, {"deed", "memory"}, {"at", "1"}});
+      rounds.push_back(
+          {place + " of " + rank_text(at_fault), "train", arguments});
+    }
+  }
+  const auto all_results = run_rounds(rounds, seconds(60));
+  for (std::size_t round = 0; round < rounds.size(); ++round) {
+    SCOPED_TRACE(rounds[round].name);
+    const std::string place = round < kRanks ? "offload" : "reload";
+    const int at_fault = static_cast<int>(round) % kRanks;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      SCOPED_TRACE(rank_text(rank));
+      const RankResult& result = all_results[round][rank];
+      expect_failed_in_order(result);
+      auto words = said(result);
+      EXPECT_EQ(words["grads"], "as before");
+      if (rank == at_fault) {
+        EXPECT_EQ(words["type"], "OutOfMemoryError");
+        EXPECT_EQ(words["place"], "partition " + std::to_string(rank) +
+                                      ", micro-batch 0, " + place);
+        continue;
+      }
+      expect_peer_error(result, "has failed", at_fault);
+      EXPECT_THAT(words["what"], HasSubstr(kFaultText));
+      EXPECT_THAT(words["action"], HasSubstr(place));
+    }
+  }
+}
+
 // Runs two ranks, of which rank `at_fault` fails in sending or receiving.
 // Expects its own exception there, and a PeerError that names it on the other
 // rank.

@@ -17,9 +17,11 @@
 #include <csignal>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/error.h"
@@ -29,6 +31,7 @@
 #include "gpipe/schedule.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/mean_square.h"
+#include "training/grad_scaler.h"
 
 namespace gpipe {
 namespace {
@@ -193,6 +196,66 @@ const RankProgramEntry kClip("clip", [] {
   return 0;
 });
 
+// Returns SGD with the weights in one group and the other parameters in a
+// second one, with another learning rate.
+std::unique_ptr<optim::SGD> in_two_groups(const Tensors& parameters) {
+  std::vector<optim::OptimizerParamGroup> groups(
+      2, optim::OptimizerParamGroup(Tensors()));
+  for (const Tensor& each : parameters) {
+    groups[each.dim() > 1 ? 0 : 1].params().push_back(each);
+  }
+  groups[0].set_options(std::make_unique<optim::SGDOptions>(1e-2));
+  groups[1].set_options(std::make_unique<optim::SGDOptions>(1e-1));
+  return std::make_unique<optim::SGD>(groups, optim::SGDOptions(1));
+}
+
+// In the second of four steps one replica has an infinite input, and all skip
+// the step.
+const RankProgramEntry kScale("scale", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  DistributedPipeline whole = pipeline_of(world, false);
+  DistributedPipeline sharded = pipeline_of(world, true);
+  const auto schedule =
+      one_forward_one_backward(static_cast<int>(whole->balance().size()), 3);
+  const auto train = [&](DistributedPipeline& pipeline) {
+    const auto optimizer = in_two_groups(pipeline->optimizer_parameters());
+    GradScaler scaler(GradScalerOptions().init_scale(1024).any(
+        [&](bool here) { return pipeline->any(here); }));
+    for (int step = 0; step < 4; ++step) {
+      torch::manual_seed(10 * step + pipeline->layout().replica);
+      Tensor input = torch::randn({6, 4}, torch::kDouble);
+      const bool overflows = step == 1 && pipeline->layout().replica == 1;
+      if (overflows) input.fill_(std::numeric_limits<double>::infinity());
+      optimizer->zero_grad();
+      pipeline->train_step(input, torch::ones({6, 1}, torch::kDouble),
+                           scaler.scaled(mean_square), schedule,
+                           TrainOptions().check_finite(step != 1));
+      const bool stepped = scaler.step(*optimizer);
+      check(stepped == (step != 1), "a step is skipped");
+      scaler.update();
+      pipeline->share_parameters();
+    }
+    check(scaler.scale() == 512, "the scale");
+  };
+  train(whole);
+  train(sharded);
+  const auto expected = whole->named_parameters();
+  for (const auto& each : sharded->named_parameters()) {
+    check(each.value().equal(expected[each.key()]), each.key());
+  }
+  // A gradient that is not finite is an error on all ranks.
+  const double bad = sharded->layout().replica == 1 ? NAN : 1.0;
+  try {
+    sharded->train_step(torch::full({6, 4}, bad, torch::kDouble),
+                        torch::ones({6, 1}, torch::kDouble), mean_square,
+                        schedule, TrainOptions().check_finite(true));
+  } catch (const c10::Error&) {
+    return 0;
+  }
+  return 2;
+});
+
 // Ends one rank after its step, before it gives its shards to the others.
 const RankProgramEntry kDie("die", [] {
   const auto world = World::connect(world_options());
@@ -236,6 +299,13 @@ TEST(ShardedOptimizer, ARankThatDiesBeforeItSharesIsNamedByAll) {
     EXPECT_TRUE(results[rank].exit.ok()) << results[rank].err;
   }
   EXPECT_EQ(results[1].exit.signal, SIGKILL);
+}
+
+TEST(ShardedOptimizer, WorksWithGroupsScaledLossesAndFiniteChecks) {
+  for (const auto& [size, replicas] :
+       std::vector<std::pair<int, const char*>>{{2, "2"}, {4, "2"}}) {
+    expect_all_ok(Ranks("scale", size, {{"replicas", replicas}}).wait());
+  }
 }
 
 TEST(ShardedOptimizer, GradientsAreClippedByTheNormOfAllShards) {

@@ -35,9 +35,14 @@ std::string failed_later() {
 std::vector<Setting> devices_settings() {
   std::vector<Setting> some;
   for (Setting setting : settings({"", "1f1b", "zb-interleaved"})) {
-    if (setting.stages() != 4 || setting.microbatches != 2) continue;
-    // The mode has cells with and without recompute.
-    if (setting.mode != Checkpoint::kExceptLast) continue;
+    if (setting.microbatches != 2) continue;
+    // The first mode has cells with and without recompute. In the other one all
+    // cells are offloaded.
+    const bool mixed =
+        setting.stages() == 4 && setting.mode == Checkpoint::kExceptLast;
+    const bool offloads = setting.schedule == "1f1b" && setting.stages() == 2 &&
+                          setting.mode == Checkpoint::kNever;
+    if (!mixed && !offloads) continue;
     setting.one_at_a_time = true;
     setting.deferred_batch_norm = setting.schedule == "1f1b";
     some.push_back(setting);

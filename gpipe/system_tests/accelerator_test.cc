@@ -10,6 +10,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
+#include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -17,6 +20,7 @@
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/simulated/contexts.h"
+#include "gpipe/testing/simulated/pinned.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe {
@@ -80,6 +84,42 @@ TEST_F(AcceleratorTest, OnlyTheFirstStepMakesEvents) {
   // How many are in use at once depends on the threads. Each action records
   // about four.
   EXPECT_LE(simulated::events_made() - first, 2 * 8 * 3);
+}
+
+// The simulator gives a rank one link to the host and one back, and one from
+// each other rank.
+TEST_F(AcceleratorTest, TheStagesOfARankShareTheStreamsOfTheirCopies) {
+  constexpr int kRanks = 2, kStagesPerRank = 3, kStages = 6;
+  GPipe pipeline(linear_layers(kStages),
+                 GPipeOptions(std::vector<int64_t>(kStages, 1))
+                     .devices({hpu(0), hpu(1)})
+                     .stages_per_rank(kStagesPerRank)
+                     .checkpoint(Checkpoint::kNever));
+  const Tensor x = torch::randn({8, 4}).to(hpu(0));
+  const Tensor target = torch::randn({8, 4}).to(hpu(1));
+  const Schedule schedule =
+      with_offload(interleaved(kRanks, 4, kStagesPerRank),
+                   [](int, int) { return true; });
+  pipeline->train_step(x, target, mean_square, schedule);
+  simulated::synchronize();
+  const int64_t pinned = simulated::pinned_bytes_made();
+  simulated::take_trace();
+  pipeline->train_step(x, target, mean_square, schedule);
+  simulated::synchronize();
+  EXPECT_EQ(simulated::pinned_bytes_made(), pinned);
+  std::map<std::string, std::set<c10::StreamId>> streams[kRanks];
+  for (const simulated::Given& each : simulated::take_trace()) {
+    streams[each.stream.device_index()][each.name].insert(each.stream.id());
+    if (!each.other) continue;
+    streams[each.other->device_index()]["a copy from another device"].insert(
+        each.other->id());
+  }
+  for (auto& by_name : streams) {
+    EXPECT_EQ(by_name["a copy to the host"].size(), 1u);
+    EXPECT_EQ(by_name["a copy from the host"].size(), 1u);
+    EXPECT_EQ(by_name["a copy to another device"].size(), 1u);
+    EXPECT_EQ(by_name["a copy from another device"].size(), 1u);
+  }
 }
 
 TEST_F(AcceleratorTest, APinnedTargetMayBeChangedAfterTheStep) {

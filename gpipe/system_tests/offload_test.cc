@@ -8,17 +8,22 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <cctype>
+#include <cstddef>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
@@ -96,27 +101,34 @@ StepState state_after(const Offloading& setting, const Model& model,
   return state;
 }
 
-// Calls f(name, setting) for every schedule with backwards. `all`: with several
-// sizes.
-void for_each_schedule(
-    bool all, const std::function<void(const std::string&, Offloading)>& f) {
+// Returns the names of all schedules with backwards.
+std::vector<std::string> training_schedules() {
+  std::vector<std::string> names;
   for (const std::string& name : schedule_names()) {
-    if (name == "forward-only") continue;
-    for (const int ranks : {1, 2, 3}) {
-      for (const int microbatches : {1, 3, 6}) {
-        if (!all && (ranks != 2 || microbatches != 6)) continue;
-        Offloading setting;
-        setting.stages_per_rank = fixed_stages_per_rank(name).value_or(2);
-        try {
-          setting.schedule = named_schedule(name, ranks, microbatches,
-                                            setting.stages_per_rank);
-        } catch (const std::invalid_argument&) {
-          continue;  // a size that the schedule refuses
-        }
-        f(name + ", " + std::to_string(ranks) + " ranks, " +
-              std::to_string(microbatches) + " micro-batches",
-          setting);
+    if (name != "forward-only") names.push_back(name);
+  }
+  return names;
+}
+
+// Calls f(size, setting) for the schedule of that name. `all`: with several
+// sizes.
+void for_each_size(
+    const std::string& name, bool all,
+    const std::function<void(const std::string&, Offloading)>& f) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const int microbatches : {1, 3, 6}) {
+      if (!all && (ranks != 2 || microbatches != 6)) continue;
+      Offloading setting;
+      setting.stages_per_rank = fixed_stages_per_rank(name).value_or(2);
+      try {
+        setting.schedule =
+            named_schedule(name, ranks, microbatches, setting.stages_per_rank);
+      } catch (const std::invalid_argument&) {
+        continue;  // a size that the schedule refuses
       }
+      f(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) +
+            " micro-batches",
+        setting);
     }
   }
 }
@@ -126,26 +138,75 @@ class Offload : public ::testing::Test {
   Offload() { torch::set_num_threads(1); }
 };
 
-TEST_F(Offload, HasTheBitsOfTheStepWithoutIt) {
+// Every schedule in every checkpoint mode.
+class OffloadOf
+    : public ::testing::TestWithParam<std::tuple<std::string, Checkpoint>> {
+ protected:
+  OffloadOf() { torch::set_num_threads(1); }
+};
+
+// The models take turns, so that each schedule has each model in some mode.
+TEST_P(OffloadOf, HasTheBitsOfTheStepWithoutIt) {
+  const auto& [name, mode] = GetParam();
+  auto model = models().begin();
+  std::advance(
+      model, (name.size() + static_cast<std::size_t>(mode)) % models().size());
   int turn = 0;
-  for_each_schedule(
-      device().is_cpu() || testing::is_thorough(),
-      [&](const std::string& name, Offloading setting) {
-        for (const auto& [model_name, model] : models()) {
-          setting.mode = testing::kModes[++turn % 3];
-          const StepState without = state_after(setting, model);
-          Offloading with = setting;
-          with.schedule = with_offload(setting.schedule, everything, turn % 4);
-          EXPECT_EQ(difference(state_after(with, model), without), "")
-              << name << ", " << model_name << ", " << to_string(with.mode);
-        }
+  for_each_size(
+      name, device().is_cpu() || testing::is_thorough(),
+      [&](const std::string& size, Offloading setting) {
+        setting.mode = std::get<1>(GetParam());
+        const StepState without = state_after(setting, model->second);
+        Offloading with = setting;
+        with.schedule = with_offload(setting.schedule, everything, turn++ % 4);
+        EXPECT_EQ(difference(state_after(with, model->second), without), "")
+            << size << ", " << model->first;
       });
+}
+
+std::string name_of_case(
+    const ::testing::TestParamInfo<OffloadOf::ParamType>& info) {
+  std::string name =
+      std::get<0>(info.param) + "_" + to_string(std::get<1>(info.param));
+  for (char& each : name) {
+    if (std::isalnum(static_cast<unsigned char>(each)) == 0) each = '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, OffloadOf,
+    ::testing::Combine(::testing::ValuesIn(training_schedules()),
+                       ::testing::ValuesIn(testing::kModes)),
+    name_of_case);
+
+// automatic_schedule() offloads on its own where memory is limited.
+TEST_F(Offload, OfAnAutomaticScheduleHasTheBitsOfTheStepWithoutIt) {
+  Costs costs;
+  costs.forward = {1, 2, 1};
+  costs.backward = {2, 4, 3};
+  costs.activation_bytes = {1, 1, 1};
+  costs.host_bandwidth = 2;
+  AutomaticOptions options;
+  options.memory_bytes = {2};
+  options.budget = 1000;
+  const Schedule found =
+      automatic_schedule({0, 1, 2}, 6, costs, options).schedule;
+  ASSERT_NE(to_csv(found).find("0O"), std::string::npos) << to_csv(found);
+  const Schedule plain = select(
+      found, [](const Action& action) { return is_compute(action.kind); });
+  for (const auto& [name, model] : models()) {
+    EXPECT_EQ(
+        difference(state_after({found}, model), state_after({plain}, model)),
+        "")
+        << name;
+  }
 }
 
 // The recomputes are early, so that copies have time, except for odd
 // micro-batches.
 TEST_F(Offload, OfRecomputedCellsHasTheBitsOfTheStepWithoutIt) {
-  for_each_schedule(false, [&](const std::string& name, Offloading setting) {
+  const auto compare = [&](const std::string& size, Offloading setting) {
     setting.schedule = with_recompute(
         setting.schedule, [](int i) { return i % 2 == 0; },
         RecomputePlacement::kAhead);
@@ -154,9 +215,13 @@ TEST_F(Offload, OfRecomputedCellsHasTheBitsOfTheStepWithoutIt) {
       Offloading with = setting;
       with.schedule = with_offload(setting.schedule, everything);
       EXPECT_EQ(difference(state_after(with, model), without), "")
-          << name << ", " << model_name;
+          << size << ", " << model_name;
     }
-  });
+  };
+  for (const std::string& name : training_schedules()) {
+    SCOPED_TRACE(name);
+    for_each_size(name, false, compare);
+  }
 }
 
 TEST_F(Offload, MayBeOfSomeCells) {

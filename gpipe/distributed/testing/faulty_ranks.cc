@@ -111,6 +111,13 @@ Checkpoint checkpoint_of(const std::string& name) {
   return Checkpoint::kExceptLast;
 }
 
+Schedule schedule_of(const std::string& name, int ranks) {
+  if (name == "other") return fill_drain(ranks, kMicrobatches);
+  Schedule schedule = one_forward_one_backward(ranks, kMicrobatches);
+  if (name != "offload") return schedule;
+  return with_offload(std::move(schedule), [](int, int) { return true; });
+}
+
 // Returns a checksum of the parameters of this rank.
 std::string bits_of(nn::Module& module) {
   uint32_t crc = 0;
@@ -228,11 +235,8 @@ StepResult train_step(DistributedPipeline& pipeline) {
       torch::randn({number("input_rows", kRows), kWidth}, type);
   const Tensor target =
       torch::randn({number("target_rows", kRows), kWidth}, type);
-  return pipeline->train_step(
-      input, target, mean_square,
-      argument("schedule") == "other"
-          ? fill_drain(ranks, kMicrobatches)
-          : one_forward_one_backward(ranks, kMicrobatches));
+  return pipeline->train_step(input, target, mean_square,
+                              schedule_of(argument("schedule"), ranks));
 }
 
 void train(const std::shared_ptr<World>& world, Trainee& trainee) {
@@ -263,7 +267,9 @@ void train(const std::shared_ptr<World>& world, Trainee& trainee) {
 const RankProgramEntry kTrain("train", [] {
   torch::set_num_threads(1);
   say("pid", std::to_string(getpid()));
-  if (argument("place").rfind("message", 0) == 0) {
+  const std::string place = argument("place");
+  if (place.rfind("message", 0) == 0 || place == "offload" ||
+      place == "reload") {
     internal::set_fault_hook(
         [](const char* site, int64_t, int64_t) { act(site); });
   }

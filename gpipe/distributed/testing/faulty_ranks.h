@@ -1,7 +1,8 @@
 // Ranks that train a small model and fail as a test tells them.
 //
 // Arguments of the rank program "train" (see ranks.h), of one rank or of all:
-//   place, at, deed, ms  the rank does `deed` once, at `place` of step `at`
+//   place, at, deed, ms  the rank does `deed` once, at `place` of step `at`: in
+//                        "forward", "loss", "backward", or at a fault point
 //   steps                the number of steps; without it, there is no end
 //   hold_ms              how long the rank keeps the world after a failure
 //   layers, balance, inner, dtype, checkpoint, schedule, input_rows,

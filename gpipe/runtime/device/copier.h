@@ -1,4 +1,4 @@
-// Brings tensors of other partitions to a partition's device.
+// Brings tensors of other devices to the device of a rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,8 @@
 
 namespace gpipe::internal {
 
-// The copies to one partition's device. Used by the partition's worker only.
+// The copies to the device of one rank, for all stages of the rank. Used by the
+// rank's worker only.
 //
 // Between devices, a copy runs on copy streams of both devices, so that it
 // overlaps with computation of producer and consumer. Each source device has
@@ -25,7 +26,7 @@ class Copier {
   explicit Copier(c10::Device device) : device_(device) {}
 
   // Returns `tensor`, complete at event `ready`, for use on this thread's
-  // current stream of the partition's device. An undefined tensor stays
+  // current stream of the rank's device. An undefined tensor stays
   // undefined. If there is a copy, `log` (may be null) receives its times.
   at::Tensor to_device(const at::Tensor& tensor, const Event& ready,
                        CopyLog* log = nullptr);

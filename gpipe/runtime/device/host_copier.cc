@@ -69,11 +69,9 @@ void HostBuffers::Buffer::give_back() {
   owner_->unused_.emplace(size, std::move(bytes_));
 }
 
-// LibTorch's pinned memory is that of CUDA and XPU.
 HostCopier::HostCopier(c10::Device device)
     : device_(device),
-      buffers_(
-          std::make_shared<HostBuffers>(device.is_cuda() || device.is_xpu())) {}
+      buffers_(std::make_shared<HostBuffers>(has_streams(device))) {}
 
 std::optional<c10::Stream> HostCopier::stream(
     std::optional<c10::Stream>& stream) {
@@ -103,6 +101,7 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
                                        Times* times) {
   finish();
   OnHost result;
+  result.number_ = ++number_;
   std::size_t total = 0;
   for (const c10::Storage& storage : storages) {
     result.offsets_.push_back(total);
@@ -127,9 +126,22 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
   return result;
 }
 
+void HostCopier::release() {
+  if (reading_.empty()) return;
+  const StreamScope on_copy_stream(stream(to_host_));
+  for (const c10::Storage& storage : reading_) {
+    record_stream(bytes_of(storage), device_);
+  }
+  reading_.clear();
+}
+
 std::vector<c10::Storage> HostCopier::to_device(const OnHost& on_host,
                                                 Event* ready, Times* times) {
-  finish();
+  if (on_host.number_ == number_) {
+    finish();
+  } else {
+    release();
+  }
   std::vector<c10::Storage> storages;
   storages.reserve(on_host.sizes_.size());
   for (const std::size_t size : on_host.sizes_) {
@@ -152,7 +164,6 @@ std::vector<c10::Storage> HostCopier::to_device(const OnHost& on_host,
 }
 
 void HostCopier::finish() {
-  if (reading_.empty()) return;
   wait_on_host(copied_);
   copied_ = Event();
   reading_.clear();

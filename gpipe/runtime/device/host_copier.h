@@ -7,6 +7,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,12 +61,14 @@ class HostBuffers {
 // where a dry run counts the memory: nothing is copied there.
 bool has_own_memory(const c10::Device& device);
 
-// The copies between one partition's device and the host. Used by the
-// partition's worker only.
+// The copies between the device of one rank and the host, for all stages of the
+// rank. Used by the rank's worker only.
 //
-// Copies in each direction run on a stream of their own, beside computation.
-// At most one copy to the host is under way when another one begins, so that a
-// host that runs ahead of the device does not make the device hold more.
+// Each direction has a stream of its own. Its copies run one after the other,
+// beside computation and beside the other direction, as on the two links of a
+// rank in the simulator (Costs::host_bandwidth). At most one copy to the host
+// is under way when another one begins, so that a host that runs ahead of the
+// device does not make the device hold more.
 class HostCopier {
  public:
   // `device`: if it has no memory of its own, only finish() may be called.
@@ -85,28 +88,34 @@ class HostCopier {
     friend class HostCopier;
     HostBuffers::Buffer buffer_;
     std::vector<std::size_t> offsets_, sizes_;  // bytes, by storage
+    int64_t number_ = 0;
   };
 
   // Begins to copy `storages` to the host, after the work that the current
-  // stream of the device has. Keeps them until the next call of finish(),
-  // to_host() or to_device(). `times` may be null. Throws c10::Error if the
-  // host has no memory.
+  // stream of the device has. Blocks the host until the previous copy to the
+  // host is done. Keeps `storages` until the next call of another function.
+  // `times` may be null. Throws c10::Error if the host has no memory.
   OnHost to_host(std::vector<c10::Storage> storages, Times* times);
 
   // Begins to copy back what to_host() has copied, into new memory that belongs
   // to the current stream of the device. Returns the storages in the order of
   // to_host(). `ready`: the event after which they can be used. They and
-  // `on_host` must live until then. Blocks the host until the copies to the
-  // host are done. Throws c10::OutOfMemoryError if the device is full.
+  // `on_host` must live until then. Blocks the host if the copy of `on_host` to
+  // the host is not done. Another copy to the host does not delay it: the
+  // memory that the other copy reads is left to the device's allocator, which
+  // uses it again after the copy. Throws c10::OutOfMemoryError if the device is
+  // full.
   std::vector<c10::Storage> to_device(const OnHost& on_host, Event* ready,
                                       Times* times);
 
-  // Blocks the host until all copies to the host are done, and releases the
-  // device memory that they have read.
+  // Blocks the host until the last copy to the host is done, and releases the
+  // device memory that it has read.
   void finish();
 
  private:
   std::optional<c10::Stream> stream(std::optional<c10::Stream>& stream);
+  // Leaves the memory that the last copy to the host reads to the allocator.
+  void release();
   // Begin the copies of all storages, on the current stream.
   void copy_to_host(const OnHost& to);
   void copy_to_device(const OnHost& from,
@@ -115,7 +124,8 @@ class HostCopier {
   const c10::Device device_;
   std::shared_ptr<HostBuffers> buffers_;
   std::optional<c10::Stream> to_host_, from_host_;
-  // What the last copy to the host reads, and its end.
+  // The last copy to the host: its number, what it reads, and its end.
+  int64_t number_ = 0;
   std::vector<c10::Storage> reading_;
   Event copied_;
 };

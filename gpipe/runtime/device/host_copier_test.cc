@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/simulated/pinned.h"
 #include "gpipe/testing/simulated/simulated.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 
@@ -102,6 +104,66 @@ TEST_F(HostCopierTest, HasAStreamPerDirection) {
   EXPECT_EQ(to_host.size(), 1u);
   EXPECT_EQ(from_host.size(), 1u);
   EXPECT_NE(*to_host.begin(), *from_host.begin());
+}
+
+// As the links of a rank in the simulator: a copy back waits for the copy to
+// the host of its own cell, not for those of other cells.
+TEST_F(HostCopierTest, ACopyBackDoesNotWaitForOtherCopiesToTheHost) {
+  HostCopier copier(hpu(0));
+  const auto first =
+      copier.to_host({bytes(100, 1).to(hpu(0)).storage()}, nullptr);
+  copier.finish();
+  Tensor other = bytes(100, 2).to(hpu(0));
+  synchronize();
+  Gate gate(default_stream(0));
+  const auto second = copier.to_host({other.storage()}, nullptr);
+  const auto waits = host_waits();
+  {
+    const c10::StreamGuard beside(new_stream(0));
+    Event ready;
+    const auto back = copier.to_device(first, &ready, nullptr);
+    EXPECT_EQ(host_waits(), waits);
+    ready.wait(hpu(0));
+    EXPECT_TRUE(over(back[0]).cpu().equal(bytes(100, 1)));
+  }
+  gate.open();
+  Event ready;
+  const auto back = copier.to_device(second, &ready, nullptr);
+  ready.wait(hpu(0));
+  EXPECT_TRUE(over(back[0]).cpu().equal(bytes(100, 2)));
+}
+
+TEST_F(HostCopierTest, AFullDeviceWaitsForTheCopyToTheHost) {
+  HostCopier copier(hpu(0));
+  const auto first =
+      copier.to_host({bytes(100, 1).to(hpu(0)).storage()}, nullptr);
+  copier.finish();
+  Tensor other = bytes(100, 2).to(hpu(0));
+  synchronize();
+  set_memory_limit(0, bytes_in_use(0));
+  set_copy_cost({/*latency=*/1e-3, /*seconds_per_byte=*/0});
+  const auto second = copier.to_host({other.storage()}, nullptr);
+  other.reset();
+  Event ready;
+  const auto back = copier.to_device(first, &ready, nullptr);
+  ready.wait(hpu(0));
+  EXPECT_TRUE(over(back[0]).cpu().equal(bytes(100, 1)));
+}
+
+TEST_F(HostCopierTest, UsesPinnedMemoryAgain) {
+  HostCopier copier(hpu(0));
+  const auto round = [&] {
+    const auto on_host =
+        copier.to_host({bytes(1000, 1).to(hpu(0)).storage()}, nullptr);
+    Event ready;
+    const auto back = copier.to_device(on_host, &ready, nullptr);
+    ready.wait(hpu(0));
+  };
+  const auto before = pinned_bytes_made();
+  round();
+  EXPECT_EQ(pinned_bytes_made() - before, 1024);
+  for (int k = 0; k < 3; ++k) round();
+  EXPECT_EQ(pinned_bytes_made() - before, 1024);
 }
 
 TEST_F(HostCopierTest, TakesTheTimesOfCopies) {

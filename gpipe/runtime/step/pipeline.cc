@@ -26,21 +26,6 @@
 #include "gpipe/schedule/transform.h"
 
 namespace gpipe::internal {
-namespace {
-
-// Returns the device of each rank.
-std::vector<c10::Device> devices_of(const std::vector<Partition>& partitions,
-                                    const std::vector<int>& rank_of_stage) {
-  const int ranks =
-      1 + *std::max_element(rank_of_stage.begin(), rank_of_stage.end());
-  std::vector<c10::Device> devices(ranks, c10::Device(c10::kCPU));
-  for (std::size_t stage = 0; stage < partitions.size(); ++stage) {
-    devices[rank_of_stage[stage]] = partitions[stage].device;
-  }
-  return devices;
-}
-
-}  // namespace
 
 // The backward of a step, called by the caller's autograd graph.
 class StepBackward : public OpaqueBackward {
@@ -221,10 +206,8 @@ std::vector<at::Tensor> add_outputs(StepBackward& backward,
 Pipeline::Pipeline(std::vector<Partition> partitions,
                    std::vector<int> rank_of_stage, int threads_per_rank,
                    bool one_at_a_time, Unsplit unsplit)
-    : stages_(std::move(partitions)),
-      rank_of_stage_(std::move(rank_of_stage)),
-      executor_(devices_of(stages_.partitions, rank_of_stage_),
-                threads_per_rank, one_at_a_time) {
+    : stages_(std::move(partitions), std::move(rank_of_stage)),
+      executor_(stages_.devices(), threads_per_rank, one_at_a_time) {
   stages_.unsplit = std::move(unsplit);
 }
 
@@ -307,7 +290,7 @@ const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
   auto& plans = plans_[{microbatches, checkpointed}];
   if (!plans) {
     const Schedule schedule = with_recompute(
-        breadth_first(rank_of_stage_, static_cast<int>(microbatches)),
+        breadth_first(stages_.rank_of_stage, static_cast<int>(microbatches)),
         [&](int i) { return i < checkpointed; });
     const auto is_forward = [](const Action& action) {
       return action.kind == ActionKind::kForward;

@@ -74,7 +74,6 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
 
   std::mutex running_;
   Stages stages_;
-  const std::vector<int> rank_of_stage_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Plans>> plans_;
   RecentPlans<Plan> train_plans_;
 

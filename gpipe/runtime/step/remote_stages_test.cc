@@ -117,7 +117,7 @@ struct Model {
       layers[k].name = layers[k].skips.layer = std::to_string(k);
       layers[k].index = static_cast<int64_t>(k);
     }
-    return Stages(partition(std::move(layers), {3, 1}, devices));
+    return Stages(partition(std::move(layers), {3, 1}, devices), {0, 1});
   }
 };
 

@@ -9,6 +9,7 @@
 #include <torch/types.h>
 
 #include <cstddef>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,14 +44,17 @@ inline std::vector<internal::Layer> layers_of(
   return layers;
 }
 
-// Returns stages of one layer each, on devices(n).
+// Returns stages of one layer and one rank each, on devices(n).
 inline internal::Stages stages_of(std::vector<internal::Layer> layers) {
   const auto on = devices(layers.size());
   for (std::size_t k = 0; k < layers.size(); ++k) {
     if (!layers[k].module.is_empty()) layers[k].module.ptr()->to(on[k]);
   }
   const std::vector<int64_t> balance(layers.size(), 1);
-  return internal::Stages(internal::partition(std::move(layers), balance, on));
+  std::vector<int> ranks(layers.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return internal::Stages(internal::partition(std::move(layers), balance, on),
+                          std::move(ranks));
 }
 inline internal::Stages stages_of(std::vector<torch::nn::AnyModule> modules) {
   return stages_of(layers_of(std::move(modules)));

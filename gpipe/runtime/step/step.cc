@@ -18,17 +18,31 @@ int64_t find_key(const std::vector<SkipRoute>& routes, const SkipKey& key) {
 
 }  // namespace
 
-Stages::Stages(std::vector<Partition> partitions_in)
-    : partitions(std::move(partitions_in)) {
+Stages::Stages(std::vector<Partition> partitions_in,
+               std::vector<int> rank_of_stage_in)
+    : partitions(std::move(partitions_in)),
+      rank_of_stage(std::move(rank_of_stage_in)) {
+  for (const c10::Device& device : devices()) {
+    copiers.emplace_back(device);
+  }
   for (const Partition& from : partitions) {
-    copiers.emplace_back(from.device);
-    host_copiers.emplace_back(from.device);
     for (std::size_t k = 0; k < from.exports.size(); ++k) {
       const SkipRoute& route = from.exports[k];
       links.push_back({route.from, static_cast<int64_t>(k), route.to,
                        find_key(partitions[route.to].imports, route.key)});
     }
   }
+}
+
+std::vector<c10::Device> Stages::devices() const {
+  const int ranks =
+      1 + *std::max_element(rank_of_stage.begin(), rank_of_stage.end());
+  std::vector<c10::Device> devices(ranks, c10::Device(c10::kCPU));
+  for (std::size_t stage = 0; stage < partitions.size(); ++stage) {
+    if (partitions[stage].remote) continue;
+    devices[rank_of_stage[stage]] = partitions[stage].device;
+  }
+  return devices;
 }
 
 Step::Step(Stages& stages, int64_t microbatches,

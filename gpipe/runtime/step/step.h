@@ -3,6 +3,7 @@
 
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <atomic>
@@ -33,18 +34,32 @@ struct SkipLink {
   int64_t from, exported, to, imported;
 };
 
+// The copies of one rank. Its stages share them, because they share a device,
+// a worker and the links of the device.
+struct Copiers {
+  explicit Copiers(const c10::Device& device) : devices(device), host(device) {}
+  Copier devices;   // from other devices
+  HostCopier host;  // to the host and back
+};
+
 // The state that stays the same from step to step.
-// Threads: entry j of a list is used by partition j's worker while a pass runs.
+// Threads: partition j, and the copiers of its rank, are used by the rank's
+// worker while a pass runs.
 struct Stages {
   std::vector<Partition> partitions;
-  std::vector<Copier> copiers;
-  std::deque<HostCopier> host_copiers;
+  std::vector<int> rank_of_stage;
+  std::deque<Copiers> copiers;  // by rank
   std::vector<SkipLink> links;
   // The elements of the input that every micro-batch gets whole.
   Unsplit unsplit;
 
-  explicit Stages(std::vector<Partition> partitions);
+  // `rank_of_stage`: the rank of each partition; ranks count from 0, and the
+  // partitions of a rank that are not remote have one device.
+  Stages(std::vector<Partition> partitions, std::vector<int> rank_of_stage);
   int64_t size() const { return static_cast<int64_t>(partitions.size()); }
+  Copiers& copiers_of(int64_t stage) { return copiers[rank_of_stage[stage]]; }
+  // Returns the device of each rank; the CPU for a rank that is remote.
+  std::vector<c10::Device> devices() const;
 };
 
 // A leaf, with its number in the list of each partition that uses it, in order

@@ -218,7 +218,7 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
       if (rows > 0) rows_ = rows_of_pieces(rows, microbatches_, "target");
     }
     targets_ = split_target(target.whole(), microbatches_, rows_, device,
-                            stages_.copiers.back());
+                            stages_.copiers_of(stages_.size() - 1).devices);
     return;
   }
   check_parts(target, microbatches_, "target");
@@ -228,7 +228,8 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
     Value& there = targets_.emplace_back(part);
     for (at::Tensor& tensor : there.tensors()) {
       if (!tensor.defined()) continue;
-      tensor = bring_target(tensor, device, stages_.copiers.back());
+      tensor = bring_target(tensor, device,
+                            stages_.copiers_of(stages_.size() - 1).devices);
     }
   }
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <stdexcept>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/named.h"
@@ -87,7 +89,10 @@ bool has_parts(const Schedule& schedule) {
 class Candidates {
  public:
   explicit Candidates(const internal::Problem& problem)
-      : problem_(problem), stopwatch_(problem) {}
+      : problem_(problem), unlimited_(problem), stopwatch_(problem) {
+    unlimited_.limit.assign(unlimited_.limit.size(),
+                            std::numeric_limits<double>::infinity());
+  }
 
   // Adds the named schedules with this placement, and the schedules that exist
   // for any placement.
@@ -105,15 +110,24 @@ class Candidates {
     }
     add(breadth_first(problem_.rank_of, problem_.microbatches),
         "breadth-first");
-    add(internal::one_at_a_time(problem_), "one micro-batch at a time");
+    const std::string leanest = "one micro-batch at a time";
+    const internal::Order order = internal::one_at_a_time(problem_);
+    add(order, leanest);
+    if (!problem_.may_offload) return;
+    const auto is_kept = [](const Action& action) {
+      return action.kind != ActionKind::kRecompute;
+    };
+    add_offloaded(select(internal::schedule_of(order, problem_), is_kept),
+                  leanest, {4});
   }
 
   // Adds the results of list scheduling with up to `most` rules. Returns the
-  // number of rules that were tried.
+  // number of rules that were tried. List scheduling does not know offload. So
+  // if there may be some, it has no limits, and what it gives is offloaded.
   int add_listed(int most) {
     using Recompute = internal::ListRule::Recompute;
     std::vector<Recompute> recomputes = {Recompute::kNever};
-    if (problem_.may_recompute && is_limited()) {
+    if (problem_.may_recompute && is_limited() && !problem_.may_offload) {
       recomputes.push_back(Recompute::kIfFull);
       recomputes.push_back(Recompute::kAlways);
     }
@@ -127,14 +141,30 @@ class Candidates {
               if (count == most) return count;
               ++count;
               const auto order = internal::list_schedule(
-                  problem_, {spacing, filler, waits, splits, recompute});
-              if (order) add(*order, "list scheduling");
+                  problem_.may_offload ? unlimited_ : problem_,
+                  {spacing, filler, waits, splits, recompute});
+              if (!order) continue;
+              if (problem_.may_offload) {
+                add_offloaded(schedule_of(*order, problem_), "list scheduling",
+                              {2, 4});
+              } else {
+                add(*order, "list scheduling");
+              }
             }
           }
         }
       }
     }
     return count;
+  }
+
+  // Adds an order that fits and can be run. Returns false if it does not fit.
+  bool add(internal::Order order, const std::string& start) {
+    if (!internal::fits(order, problem_)) return false;
+    if (!stopwatch_.run(order, &times_)) return true;
+    if (!internal::fits(times_, problem_)) return false;
+    candidates_.push_back({std::move(order), times_.makespan, start, false});
+    return true;
   }
 
   // Returns up to `count` candidates, the shortest first, one for each
@@ -174,6 +204,7 @@ class Candidates {
   // micro-batches, as few as necessary.
   void add_recomputed(const Schedule& schedule, const std::string& name) {
     if (add(internal::order_of(schedule, problem_), name)) return;
+    if (problem_.may_offload) add_offloaded(schedule, name, {1, 2, 3, 4});
     if (!problem_.may_recompute) return;
     for (const auto placement :
          {RecomputePlacement::kBeforeBackward, RecomputePlacement::kAhead}) {
@@ -198,24 +229,54 @@ class Candidates {
     }
   }
 
-  // Adds an order that fits and can be run. Returns false if it does not fit.
-  bool add(internal::Order order, const std::string& start) {
-    if (!internal::fits(order, problem_)) return false;
-    if (stopwatch_.run(order, &times_)) {
-      candidates_.push_back({std::move(order), times_.makespan, start, false});
+  // Adds `schedule` with offload on the ranks that hold too much, of as many
+  // quarters of their micro-batches as listed. Micro-batches that are not
+  // offloaded are kept, or recomputed.
+  void add_offloaded(const Schedule& schedule, const std::string& name,
+                     const std::vector<int>& quarters) {
+    const internal::Order plain = internal::order_of(schedule, problem_);
+    const auto distant = distant_cells(schedule, 1);
+    const auto is_too_full = [&](int stage) {
+      const int rank = problem_.rank_of[internal::size(stage)];
+      return internal::peak_bytes(plain, rank, problem_) >
+             problem_.limit[internal::size(rank)];
+    };
+    std::vector<char> is_full;
+    for (int s = 0; s < problem_.stages; ++s) {
+      is_full.push_back(is_too_full(s) ? 1 : 0);
     }
-    return true;
+    for (const int part : quarters) {
+      const auto goes = [&](int stage, int i) {
+        return is_full[internal::size(stage)] && i * part % 4 < part &&
+               problem_.allows(internal::CellMode::kOffload, stage) &&
+               distant(stage, i);
+      };
+      const auto comes_again = [&](int stage, int i) {
+        return is_full[internal::size(stage)] && !goes(stage, i);
+      };
+      for (const bool recomputes : {false, true}) {
+        if (recomputes && !problem_.may_recompute) continue;
+        const Schedule before =
+            recomputes ? with_recompute(schedule, comes_again) : schedule;
+        for (const int ahead : {1, 0, 2}) {
+          add(internal::order_of(with_offload(before, goes, ahead), problem_),
+              name + " with offload" + (recomputes ? " and recompute" : ""));
+        }
+      }
+    }
   }
 
   const internal::Problem& problem_;
+  internal::Problem unlimited_;  // without memory limits
   internal::OrderSimulator stopwatch_;
   internal::Times times_;
   std::vector<Candidate> candidates_;
 };
 
-// Throws if a rank cannot run even the leanest order within its limit.
-// Otherwise that order fits, so there is at least one candidate.
-void check_memory(const internal::Problem& problem) {
+// Throws if a rank cannot run even the leanest order without offload within its
+// limit. Otherwise that order fits, so there is at least one candidate.
+// `has_tried_offload`: whether a search with offload has found nothing.
+void check_memory(const internal::Problem& problem, bool has_tried_offload) {
   const internal::Order leanest = internal::one_at_a_time(problem);
   for (int r = 0; r < problem.ranks; ++r) {
     const double limit = problem.limit[static_cast<std::size_t>(r)];
@@ -223,8 +284,10 @@ void check_memory(const internal::Problem& problem) {
     if (least <= limit) continue;
     internal::refuse(
         "rank ", r, " may hold ", limit, " bytes, and needs ", least,
-        " at least, for its parameters and one micro-batch: give it more "
-        "memory, fewer layers, or smaller micro-batches",
+        " at least, for its parameters and one micro-batch",
+        has_tried_offload ? "; no schedule with offload was found that fits"
+                          : "",
+        ": give it more memory, fewer layers, or smaller micro-batches",
         problem.may_recompute ? "" : "; or allow recompute");
   }
 }
@@ -256,24 +319,42 @@ Candidate best_of(const internal::Problem& problem,
   return candidates.front();
 }
 
+// Returns the best result for `problem`; nullopt if none fits. `known`: a
+// result that fits, if there is one. The result is not longer.
+std::optional<Candidate> search(const internal::Problem& problem,
+                                const AutomaticOptions& options,
+                                std::optional<Candidate> known) {
+  Candidates candidates(problem);
+  candidates.add_named();
+  const int budget = options.budget - candidates.add_listed(options.budget);
+  if (known) candidates.add(known->order, known->start);
+  std::vector<Candidate> starts = candidates.best(kStarts);
+  if (starts.empty()) return known;
+  Candidate found = best_of(problem, std::move(starts), budget, options.seed);
+  if (known && known->makespan <= found.makespan) return known;
+  return found;
+}
+
 }  // namespace
 
 AutomaticSchedule automatic_schedule(const std::vector<int>& rank_of_stage,
                                      int microbatches, const Costs& costs,
                                      const AutomaticOptions& options) {
-  const internal::Problem problem(rank_of_stage, microbatches, costs, options);
-  check_memory(problem);
-  Candidates candidates(problem);
-  candidates.add_named();
-  const int budget = options.budget - candidates.add_listed(options.budget);
-  const Candidate best =
-      best_of(problem, candidates.best(kStarts), budget, options.seed);
+  internal::Problem problem(rank_of_stage, microbatches, costs, options);
+  const bool may_offload = std::exchange(problem.may_offload, false);
+  if (!may_offload) check_memory(problem, false);
+  std::optional<Candidate> best = search(problem, options, std::nullopt);
+  if (may_offload && !(best && best->makespan <= problem.lower_bound())) {
+    problem.may_offload = true;
+    best = search(problem, options, std::move(best));
+  }
+  if (!best) check_memory(problem, true);
 
   AutomaticSchedule result;
-  result.schedule = internal::schedule_of(best.order);
+  result.schedule = internal::schedule_of(best->order, problem);
   validate(result.schedule);
   result.timeline = simulate(result.schedule, problem.costs);
-  result.origin = best.start + (best.searched ? ", local search" : "");
+  result.origin = best->start + (best->searched ? ", local search" : "");
   result.lower_bound = problem.lower_bound();
   return result;
 }

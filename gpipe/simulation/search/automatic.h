@@ -31,7 +31,7 @@ struct AutomaticSchedule {
 //
 // 1. The named schedules (named.h) with this placement, and breadth_first(). If
 //    one takes too much memory, as few micro-batches as necessary are
-//    recomputed.
+//    recomputed, or some of them are offloaded.
 // 2. List scheduling (Graham, 1966): whenever a rank is free, it runs one of
 // the
 //    actions that can begin, chosen by a priority rule. Our rules keep
@@ -41,10 +41,12 @@ struct AutomaticSchedule {
 //    for this.
 // 3. Local search from the best of these. It moves actions of a critical path
 //    on their rank, splits and merges backwards, and adds and removes
-//    recomputes.
+//    recomputes and offloads.
 //
 // So the result is never longer than a named schedule that fits, and there is a
-// result if any schedule fits. It is not always the shortest possible one.
+// result if any schedule without offload fits. It is not always the shortest
+// possible one. With offload (AutomaticOptions::offload) it is never longer
+// than without, and may fit where no other schedule fits.
 //
 // The same arguments give the same result. A forward and a backward are paired
 // only if `costs.overlap` is not 0.

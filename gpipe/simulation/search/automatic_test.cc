@@ -570,7 +570,8 @@ TEST(AutomaticTest, GivesTheSameForTheSameArguments) {
   EXPECT_EQ(a.origin, b.origin);
 }
 
-// The search itself makes no O and no L. What it finds can be offloaded.
+// Without a memory limit the search makes no O and no L. What it finds can be
+// offloaded.
 TEST(AutomaticTest, FindsSchedulesThatCanBeOffloaded) {
   Draw draw(3);
   Costs costs = draw.costs(4);

@@ -189,7 +189,8 @@ class ListScheduling {
     }
     for (const Cell& cell : cells_) {
       if (cell.progress != Progress::kDone) return std::nullopt;
-      order_.recomputed.push_back(cell.recomputed);
+      order_.modes.push_back(cell.recomputed ? CellMode::kRecompute
+                                             : CellMode::kKeep);
     }
     return std::move(order_);
   }

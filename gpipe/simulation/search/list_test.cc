@@ -84,7 +84,7 @@ TEST_F(ListTest, NeverGetsStuckInTheMemoryThatARankNeeds) {
     rule.recompute = options.recompute ? Recompute::kIfFull : Recompute::kNever;
     const std::optional<Order> order = list_schedule(problem, rule);
     ASSERT_TRUE(order.has_value()) << k;
-    validate(schedule_of(*order));
+    validate(schedule_of(*order, problem));
     EXPECT_TRUE(fits(*order, problem)) << k;
   }
 }

@@ -36,7 +36,7 @@ Lean lean(const Problem& problem, int rank, double bytes) {
 Order one_at_a_time(const Problem& problem) {
   Order order;
   order.ranks.resize(static_cast<std::size_t>(problem.ranks));
-  order.recomputed.resize(static_cast<std::size_t>(problem.cells()));
+  order.modes.resize(static_cast<std::size_t>(problem.cells()));
   for (int r = 0; r < problem.ranks; ++r) {
     const auto rank = static_cast<std::size_t>(r);
     const auto& stages = problem.stages_of[rank];
@@ -49,8 +49,8 @@ Order one_at_a_time(const Problem& problem) {
       for (std::size_t k = stages.size(); k-- > 0;) {
         const Action backward = {stages[k], ActionKind::kBackward, i};
         if (modes.recomputed[k]) {
-          order.recomputed[static_cast<std::size_t>(problem.cell(backward))] =
-              1;
+          order.modes[static_cast<std::size_t>(problem.cell(backward))] =
+              CellMode::kRecompute;
           steps.push_back({{stages[k], ActionKind::kRecompute, i}, {}});
         }
         steps.push_back({backward, {}});

@@ -16,6 +16,11 @@ struct AutomaticOptions {
   // Whether micro-batches may be recomputed. Needs the cost of recompute. It
   // takes time and saves memory, so it helps only if memory is limited.
   bool recompute = true;
+  // Whether what micro-batches keep for their backward may be on the host
+  // meanwhile (O and L, see with_offload()). Needs Costs::host_bandwidth above
+  // 0 and bytes of activations, and helps only if memory is limited. The search
+  // then runs twice, without and with it.
+  bool offload = true;
   // The number of candidates to simulate, in addition to those made from named
   // schedules. It is a number and not a time, so that results are reproducible.
   // Must not be negative.

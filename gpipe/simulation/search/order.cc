@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <tuple>
 
 namespace gpipe::internal {
 namespace {
@@ -14,18 +15,29 @@ bool begins_backward(const Action& action) {
          action.kind == ActionKind::kBackwardInput;
 }
 
+// Returns whether `action` is the forward of a cell that is offloaded.
+bool is_offloaded(const Order& order, const Action& action,
+                  const Problem& problem) {
+  return action.kind == ActionKind::kForward &&
+         order.modes[size(problem.cell(action))] == CellMode::kOffload;
+}
+
 }  // namespace
 
 Order order_of(const Schedule& schedule, const Problem& problem) {
   Order order;
-  order.recomputed.assign(size(problem.cells()), 0);
+  order.modes.assign(size(problem.cells()), CellMode::kKeep);
   for (const auto& actions : schedule.ranks) {
     auto& steps = order.ranks.emplace_back();
     for (std::size_t k = 0; k < actions.size(); ++k) {
       Block step{actions[k], {}};
+      if (step.first.kind == ActionKind::kOffload) {
+        order.modes[size(problem.cell(step.first))] = CellMode::kOffload;
+        continue;
+      }
       if (step.first.kind == ActionKind::kRecompute) {
         step.first.fused_with_next = false;
-        order.recomputed[size(problem.cell(step.first))] = 1;
+        order.modes[size(problem.cell(step.first))] = CellMode::kRecompute;
       }
       if (step.is_pair()) step.second = actions[++k];
       steps.push_back(step);
@@ -34,16 +46,30 @@ Order order_of(const Schedule& schedule, const Problem& problem) {
   return order;
 }
 
-Schedule schedule_of(const Order& order) {
+Schedule schedule_of(const Order& order, const Problem& problem) {
   Schedule schedule;
   for (const auto& steps : order.ranks) {
     auto& actions = schedule.ranks.emplace_back();
     for (const Block& step : steps) {
       actions.push_back(step.first);
       if (step.is_pair()) actions.push_back(step.second);
+      const auto offload = [&](const Action& action) {
+        if (!is_offloaded(order, action, problem)) return;
+        actions.push_back(
+            {action.stage, ActionKind::kOffload, action.microbatch});
+      };
+      offload(step.first);
+      if (step.is_pair()) offload(step.second);
     }
   }
   return schedule;
+}
+
+bool has_copies(const Order& order, int rank) {
+  const auto& steps = order.ranks[size(rank)];
+  return std::any_of(steps.begin(), steps.end(), [](const Block& step) {
+    return step.first.kind == ActionKind::kReload;
+  });
 }
 
 double peak_bytes(const Order& order, int rank, const Problem& problem) {
@@ -52,22 +78,30 @@ double peak_bytes(const Order& order, int rank, const Problem& problem) {
     now += bytes;
     peak = std::max(peak, now);
   };
-  const auto recomputed = [&](const Action& action) {
-    return order.recomputed[size(problem.cell(action))] != 0;
+  const auto mode = [&](const Action& action) {
+    return order.modes[size(problem.cell(action))];
   };
   for (const Block& step : order.ranks[size(rank)]) {
     const Action &a = step.first, &b = step.second;
-    add(problem.taken_by(a, recomputed(a)));
-    if (step.is_pair()) add(problem.taken_by(b, recomputed(b)));
-    add(-problem.freed_by(a, recomputed(a)));
-    if (step.is_pair()) add(-problem.freed_by(b, recomputed(b)));
+    add(problem.taken_by(a, mode(a)));
+    if (step.is_pair()) add(problem.taken_by(b, mode(b)));
+    add(-problem.freed_by(a, mode(a)));
+    if (step.is_pair()) add(-problem.freed_by(b, mode(b)));
   }
   return peak;
 }
 
 bool fits(const Order& order, const Problem& problem) {
   for (int r = 0; r < problem.ranks; ++r) {
+    if (has_copies(order, r)) continue;
     if (peak_bytes(order, r, problem) > problem.limit[size(r)]) return false;
+  }
+  return true;
+}
+
+bool fits(const Times& times, const Problem& problem) {
+  for (int r = 0; r < problem.ranks; ++r) {
+    if (times.peak_bytes[size(r)] > problem.limit[size(r)]) return false;
   }
   return true;
 }
@@ -77,7 +111,10 @@ bool fits(const Order& order, const Problem& problem) {
 OrderSimulator::OrderSimulator(const Problem& problem)
     : problem_(problem),
       slots_(2 * size(problem.cells())),
-      link_free_(problem.links) {}
+      link_free_(problem.links),
+      ranks_(size(problem.ranks)),
+      copied_(size(problem.cells())),
+      away_(size(problem.cells())) {}
 
 // Returns the slot of an F, or of a B or I. Returns kNone for other actions,
 // for which no other stage waits.
@@ -137,8 +174,95 @@ void OrderSimulator::finish(const Action& action, Position place, double end) {
   if (slot.waiter != kNone) awake_.push_back(slot.waiter);
 }
 
+// Sets the times of a step of computation. Returns false, and lets `rank` wait,
+// if an input has not been made.
+bool OrderSimulator::begin(const Block& step, const Order& order, int rank,
+                           BlockTime* time) {
+  const Action &first = step.first, &second = step.second;
+  if (!wait_for(first, rank, time)) return false;
+  if (step.is_pair() && !wait_for(second, rank, time)) return false;
+  time->start = std::max(time->ready, ranks_[size(rank)].end);
+  const auto wait_for_reload = [&](const Action& action) {
+    if (!begins_backward(action)) return;
+    const auto cell = size(problem_.cell(action));
+    if (order.modes[cell] != CellMode::kOffload) return;
+    time->start = std::max(time->start, copied_[cell]);
+  };
+  wait_for_reload(first);
+  if (step.is_pair()) wait_for_reload(second);
+  const double a = problem_.durations.of(first);
+  time->end = time->start + a;
+  if (step.is_pair()) {
+    const double b = problem_.durations.of(second);
+    time->end =
+        time->start + a + b - problem_.durations.overlap * std::min(a, b);
+  }
+  ranks_[size(rank)].end = time->end;
+  return true;
+}
+
+void OrderSimulator::reload(const Action& action, Rank& state,
+                            BlockTime* time) {
+  double& copied = copied_[size(problem_.cell(action))];
+  time->start = std::max({state.end, state.from_host_free, copied});
+  time->end = time->start + problem_.durations.of(action);
+  copied = state.from_host_free = time->end;
+}
+
+// Begins the copy to the host after `action`, if there is one.
+void OrderSimulator::offload(const Order& order, const Action& action,
+                             Rank& state) {
+  if (!is_offloaded(order, action, problem_)) return;
+  const double seconds = problem_.durations.of(
+      {action.stage, ActionKind::kOffload, action.microbatch});
+  state.to_host_free = std::max(state.end, state.to_host_free) + seconds;
+  const auto cell = size(problem_.cell(action));
+  copied_[cell] = away_[cell] = state.to_host_free;
+}
+
+// Returns the most bytes that a rank holds at a time.
+double OrderSimulator::peak_of(const Order& order, int rank,
+                               const Times& times) {
+  changes_.clear();
+  const auto change = [&](double time, double bytes) {
+    if (bytes == 0) return;
+    changes_.push_back({time, bytes, static_cast<int>(changes_.size())});
+  };
+  const auto& steps = order.ranks[size(rank)];
+  const auto& done = times.ranks[size(rank)];
+  const auto add_computation = [&](const Action& action, const BlockTime& at) {
+    const CellMode mode = order.modes[size(problem_.cell(action))];
+    change(at.start, problem_.taken_by(action, mode));
+    change(at.end, -problem_.freed_by(action, mode));
+  };
+  for (std::size_t k = 0; k < steps.size(); ++k) {
+    if (steps[k].first.kind == ActionKind::kReload) continue;
+    add_computation(steps[k].first, done[k]);
+    if (steps[k].is_pair()) add_computation(steps[k].second, done[k]);
+  }
+  for (std::size_t k = 0; k < steps.size(); ++k) {
+    const Action& action = steps[k].first;
+    if (action.kind != ActionKind::kReload) continue;
+    const double bytes = problem_.offload[size(action.stage)];
+    change(away_[size(problem_.cell(action))], -bytes);
+    change(done[k].start, bytes);
+  }
+  std::sort(changes_.begin(), changes_.end(),
+            [](const Change& a, const Change& b) {
+              return std::tuple(a.time, a.bytes > 0, a.number) <
+                     std::tuple(b.time, b.bytes > 0, b.number);
+            });
+  double now = problem_.resident[size(rank)], peak = now;
+  for (const Change& each : changes_) {
+    now += each.bytes;
+    peak = std::max(peak, now);
+  }
+  return peak;
+}
+
 bool OrderSimulator::run(const Order& order, Times* times) {
   std::fill(slots_.begin(), slots_.end(), Slot{kPending, kNone, {}});
+  std::fill(ranks_.begin(), ranks_.end(), Rank());
   std::fill(link_free_.begin(), link_free_.end(), 0);
   times->ranks.resize(order.ranks.size());
   awake_.clear();
@@ -153,29 +277,32 @@ bool OrderSimulator::run(const Order& order, Times* times) {
     auto& done = times->ranks[size(rank)];
     while (done.size() < steps.size()) {
       const Block& step = steps[done.size()];
+      Rank& state = ranks_[size(rank)];
       BlockTime time;
-      if (!wait_for(step.first, rank, &time)) break;
-      if (step.is_pair() && !wait_for(step.second, rank, &time)) break;
-      time.start = std::max(time.ready, done.empty() ? 0 : done.back().end);
-      const double a = problem_.durations.of(step.first);
-      time.end = time.start + a;
-      if (step.is_pair()) {
-        const double b = problem_.durations.of(step.second);
-        time.end =
-            time.start + a + b - problem_.durations.overlap * std::min(a, b);
+      if (step.first.kind == ActionKind::kReload) {
+        reload(step.first, state, &time);
+        done.push_back(time);
+        continue;
       }
+      if (!begin(step, order, rank, &time)) break;
       const Position place{rank, static_cast<int>(done.size())};
       done.push_back(time);
       finish(step.first, place, time.end);
-      if (step.is_pair()) finish(step.second, place, time.end);
+      offload(order, step.first, state);
+      if (!step.is_pair()) continue;
+      finish(step.second, place, time.end);
+      offload(order, step.second, state);
     }
   }
   times->makespan = 0;
-  for (std::size_t r = 0; r < order.ranks.size(); ++r) {
-    const auto& done = times->ranks[r];
-    if (done.size() < order.ranks[r].size()) return false;
-    if (!done.empty()) {
-      times->makespan = std::max(times->makespan, done.back().end);
+  times->peak_bytes.assign(order.ranks.size(), 0);
+  for (int r = 0; r < problem_.ranks; ++r) {
+    if (times->ranks[size(r)].size() < order.ranks[size(r)].size()) {
+      return false;
+    }
+    times->makespan = std::max(times->makespan, ranks_[size(r)].end);
+    if (problem_.may_offload && has_copies(order, r)) {
+      times->peak_bytes[size(r)] = peak_of(order, r, *times);
     }
   }
   return true;

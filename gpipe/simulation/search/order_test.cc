@@ -26,7 +26,7 @@ TEST(AutomaticOrderTest, TakesTheTimeAndMemoryThatSimulateSays) {
     }
     return list;
   };
-  int compared = 0;
+  int compared = 0, with_copies = 0;
   for (const std::string& name : schedule_names()) {
     if (name == "forward-only") continue;
     for (int k = 0; k < 40; ++k) {
@@ -39,6 +39,11 @@ TEST(AutomaticOrderTest, TakesTheTimeAndMemoryThatSimulateSays) {
             schedule, [](int i) { return i % 3 > 0; },
             k % 4 == 1 ? RecomputePlacement::kAhead
                        : RecomputePlacement::kBeforeBackward);
+      }
+      const bool offloads = k % 8 == 2;
+      if (offloads) {
+        schedule = with_offload(
+            schedule, [](int s, int i) { return (s + i) % 3 > 0; }, k / 8);
       }
       const auto place = rank_of_stage(schedule);
       Costs costs;
@@ -55,23 +60,35 @@ TEST(AutomaticOrderTest, TakesTheTimeAndMemoryThatSimulateSays) {
       costs.activation_bytes = list(place.size());
       costs.input_bytes = list(place.size());
       costs.weight_activation_bytes = list(place.size());
-      const Problem problem(place, num_microbatches(schedule), costs, {});
+      AutomaticOptions options;
+      if (offloads) {
+        costs.host_bandwidth = 1 + k % 3;
+        costs.offload_bytes = costs.activation_bytes;
+        for (double& bytes : costs.offload_bytes) bytes /= 1 + k / 8;
+        options.memory_bytes = {1e9};
+      }
+      const Problem problem(place, num_microbatches(schedule), costs, options);
       const Order order = order_of(schedule, problem);
-      EXPECT_TRUE(schedule_of(order).ranks == schedule.ranks);
+      EXPECT_TRUE(schedule_of(order, problem).ranks == schedule.ranks);
 
       const Timeline timeline = simulate(schedule, costs);
       Times times;
       ASSERT_TRUE(OrderSimulator(problem).run(order, &times));
       EXPECT_EQ(times.makespan, timeline.makespan) << name;
       for (int r = 0; r < ranks; ++r) {
-        EXPECT_EQ(peak_bytes(order, r, problem),
-                  timeline.peak_bytes[static_cast<std::size_t>(r)])
+        const double peak = timeline.peak_bytes[static_cast<std::size_t>(r)];
+        EXPECT_EQ(has_copies(order, r)
+                      ? times.peak_bytes[static_cast<std::size_t>(r)]
+                      : peak_bytes(order, r, problem),
+                  peak)
             << name;
+        with_copies += has_copies(order, r) ? 1 : 0;
       }
       ++compared;
     }
   }
   EXPECT_EQ(compared, 12 * 40);
+  EXPECT_GT(with_copies, 12 * 40 / 8);
 }
 
 TEST(AutomaticOrderTest, SaysThatAnOrderGetsStuck) {

@@ -46,6 +46,10 @@ Schedule probe(const Problem& problem) {
     kinds.push_back(ActionKind::kBackwardInput);
     kinds.push_back(ActionKind::kBackwardWeight);
   }
+  if (problem.may_offload) {
+    kinds.push_back(ActionKind::kOffload);
+    kinds.push_back(ActionKind::kReload);
+  }
   Schedule schedule;
   schedule.ranks.resize(size(problem.ranks));
   for (int s = 0; s < problem.stages; ++s) {
@@ -104,6 +108,11 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   }
   may_split = options.split_backward && parts;
   may_recompute = options.recompute && !costs.recompute.empty();
+  limit = limits(options.memory_bytes, ranks);
+  const bool is_limited =
+      *std::min_element(limit.begin(), limit.end()) < kInfinite;
+  may_offload = options.offload && is_limited && costs.host_bandwidth > 0 &&
+                !costs.activation_bytes.empty();
 
   const Schedule all = probe(*this);
   const Engine engine(all, costs);
@@ -111,12 +120,12 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   links = engine.links().size();
 
   const std::vector<double> none(size(stages));
-  limit = limits(options.memory_bytes, ranks);
   activation =
       list_of("activation_bytes", costs.activation_bytes, none, stages);
   input = list_of("input_bytes", costs.input_bytes, none, stages);
   weight = list_of("weight_activation_bytes", costs.weight_activation_bytes,
                    activation, stages);
+  offload = list_of("offload_bytes", costs.offload_bytes, activation, stages);
   const auto parameters =
       list_of("resident_bytes", costs.resident_bytes, none, stages);
   resident.resize(size(ranks));
@@ -125,17 +134,30 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   }
 }
 
-double Problem::taken_by(const Action& action, bool recomputed) const {
+bool Problem::allows(CellMode mode, int stage) const {
+  const auto s = size(stage);
+  switch (mode) {
+    case CellMode::kKeep:
+      return true;
+    case CellMode::kRecompute:
+      return may_recompute && input[s] < activation[s];
+    case CellMode::kOffload:
+      return may_offload && offload[s] > 0;
+  }
+  return false;
+}
+
+double Problem::taken_by(const Action& action, CellMode mode) const {
   const auto s = size(action.stage);
   if (action.kind == ActionKind::kForward) {
-    return recomputed ? input[s] : activation[s];
+    return mode == CellMode::kRecompute ? input[s] : activation[s];
   }
   return action.kind == ActionKind::kRecompute ? activation[s] : 0;
 }
 
-double Problem::freed_by(const Action& action, bool recomputed) const {
+double Problem::freed_by(const Action& action, CellMode mode) const {
   const auto s = size(action.stage);
-  const double kept = recomputed ? input[s] : 0;
+  const double kept = mode == CellMode::kRecompute ? input[s] : 0;
   switch (action.kind) {
     case ActionKind::kBackwardInput:
       return activation[s] - weight[s];

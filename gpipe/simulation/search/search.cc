@@ -19,6 +19,10 @@ bool is_same_cell(const Action& a, const Action& b) {
   return a.stage == b.stage && a.microbatch == b.microbatch;
 }
 
+bool is_reload(const Block& step) {
+  return step.first.kind == ActionKind::kReload;
+}
+
 // Returns whether two steps have actions of one micro-batch on one stage. The
 // order of such steps is fixed.
 bool share_cell(const Block& x, const Block& y) {
@@ -52,7 +56,7 @@ class Search {
       double& before = late[size(k) % kLate];
       ++k;
       const bool accepted =
-          stopwatch_.run(now_, &next_) &&
+          stopwatch_.run(now_, &next_) && fits(next_, problem_) &&
           (next_.makespan <= times_.makespan || next_.makespan <= before);
       if (accepted) {
         std::swap(times_, next_);
@@ -71,6 +75,7 @@ class Search {
 
  private:
   static constexpr std::size_t kLate = 100;
+  static constexpr std::size_t kMostAhead = 4;
 
   // ---- Critical path
 
@@ -116,7 +121,9 @@ class Search {
     const auto k = size(here.position);
     const bool changed = draw(6) == 0 ? change(k) : shift(k);
     if (!changed) return false;
-    if (peak_bytes(now_, here.rank, problem_) <= problem_.limit[rank_]) {
+    // If the rank has copies, what it holds depends on their times.
+    if (has_copies(now_, here.rank) ||
+        peak_bytes(now_, here.rank, problem_) <= problem_.limit[rank_]) {
       return true;
     }
     undo();
@@ -126,10 +133,7 @@ class Search {
   // Undoes the last move.
   void undo() {
     std::swap(now_.ranks[rank_], steps_);
-    if (changed_cell_ >= 0) {
-      char& recomputed = now_.recomputed[size(changed_cell_)];
-      recomputed = recomputed ? 0 : 1;
-    }
+    if (changed_cell_ >= 0) now_.modes[size(changed_cell_)] = mode_before_;
   }
 
   // Moves the step at `from` on its rank, as near as possible to a drawn place.
@@ -160,12 +164,15 @@ class Search {
   // not begin earlier, so the swap would gain nothing.)
   bool may_swap(std::size_t a, std::size_t b) const {
     const auto& steps = steps_;
+    if (share_cell(steps[a], steps[b])) return false;
+    // No other rank waits for an L.
+    if (is_reload(steps[a]) || is_reload(steps[b])) return true;
     const auto& times = times_.ranks[rank_];
-    return times[b].ready < times[a].end && !share_cell(steps[a], steps[b]);
+    return times[b].ready < times[a].end;
   }
 
   // Changes the kind of a step, not its place: pairs or separates, splits or
-  // merges, or adds or removes a recompute. Returns false if that is not
+  // merges, or changes the mode of its cell. Returns false if that is not
   // possible.
   bool change(std::size_t k) {
     const Block& step = steps_[k];
@@ -175,14 +182,14 @@ class Search {
     switch (step.first.kind) {
       case ActionKind::kBackward:
         if (problem_.may_split && draw(2) == 0) return split(k);
-        return toggle_recompute(step.first);
+        return change_mode(step.first);
       case ActionKind::kBackwardInput:
         if (draw(2) == 0) return merge(k);
-        return toggle_recompute(step.first);
+        return change_mode(step.first);
       case ActionKind::kBackwardWeight:
         return false;
       default:
-        return toggle_recompute(step.first);
+        return change_mode(step.first);
     }
   }
 
@@ -234,32 +241,48 @@ class Search {
     return true;
   }
 
-  // Removes the recompute of a cell, or adds one right before its backward.
-  bool toggle_recompute(const Action& action) {
-    if (!problem_.may_recompute) return false;
-    auto& steps = now_.ranks[rank_];
+  // Gives the cell of `action` another mode that its stage allows. A recompute
+  // comes right before the backward, an L up to kMostAhead steps before it.
+  bool change_mode(const Action& action) {
     const int cell = problem_.cell(action);
-    const Action recompute = {action.stage, ActionKind::kRecompute,
-                              action.microbatch};
-    char& recomputed = now_.recomputed[size(cell)];
-    if (recomputed) {
-      steps.erase(find(recompute));
-    } else {
-      if (problem_.input[size(action.stage)] >=
-          problem_.activation[size(action.stage)]) {
-        return false;
+    CellMode& mode = now_.modes[size(cell)];
+    CellMode others[2];
+    std::size_t count = 0;
+    for (const CellMode other :
+         {CellMode::kKeep, CellMode::kRecompute, CellMode::kOffload}) {
+      if (other != mode && problem_.allows(other, action.stage)) {
+        others[count++] = other;
       }
-      const auto backward =
-          std::find_if(steps.begin(), steps.end(), [&](const Block& step) {
-            const auto is_it = [&](const Action& a) {
-              return begins_backward(a) && is_same_cell(a, action);
-            };
-            return is_it(step.first) || (step.is_pair() && is_it(step.second));
-          });
-      steps.insert(backward, {recompute, {}});
     }
-    recomputed = recomputed ? 0 : 1;
+    if (count == 0) return false;
     changed_cell_ = cell;
+    mode_before_ = mode;
+    auto& steps = now_.ranks[rank_];
+    Action added = action;
+    added.fused_with_next = false;
+    if (mode != CellMode::kKeep) {
+      added.kind = mode == CellMode::kRecompute ? ActionKind::kRecompute
+                                                : ActionKind::kReload;
+      steps.erase(find(added));
+    }
+    mode = others[count == 1 ? 0 : draw(count)];
+    if (mode == CellMode::kKeep) return true;
+    auto place =
+        std::find_if(steps.begin(), steps.end(), [&](const Block& step) {
+          const auto is_it = [&](const Action& a) {
+            return begins_backward(a) && is_same_cell(a, action);
+          };
+          return is_it(step.first) || (step.is_pair() && is_it(step.second));
+        });
+    added.kind = ActionKind::kRecompute;
+    if (mode == CellMode::kOffload) {
+      added.kind = ActionKind::kReload;
+      for (std::size_t ahead = draw(kMostAhead + 1); ahead > 0; --ahead) {
+        if (share_cell(*std::prev(place), {added, {}})) break;
+        --place;
+      }
+    }
+    steps.insert(place, {added, {}});
     return true;
   }
 
@@ -279,10 +302,11 @@ class Search {
   std::mt19937_64 random_;
 
   // For undo(): the changed rank, its steps before the change, and the cell
-  // whose recompute was added or removed (-1: none).
+  // whose mode has changed (-1: none), with its mode before.
   std::size_t rank_ = 0;
   std::vector<Block> steps_;
   int changed_cell_ = -1;
+  CellMode mode_before_ = CellMode::kKeep;
 };
 
 }  // namespace

@@ -8,7 +8,9 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "gpipe/testing/simulated/happens_before.h"
 #include "gpipe/testing/simulated/pinned.h"
 #include "gpipe/testing/simulated/simulation.h"
 #include "gpipe/testing/simulated/tensor_memory.h"
@@ -65,11 +67,12 @@ void between_devices(const at::Tensor& source, const at::Tensor& target) {
 void from_host(const at::Tensor& source, const at::Tensor& target,
                bool non_blocking) {
   const c10::Stream stream = stream_of(target);
-  const at::Tensor read =
-      is_pinned(source.storage().data()) ? source : source.clone();
+  const bool pinned = is_pinned(source.storage().data());
+  const at::Tensor read = pinned ? source : source.clone();
+  std::vector<Access> accesses = {access(target, true)};
+  if (pinned) accesses.push_back(access(source, false));
   simulation().enqueue(
-      stream, {"a copy from the host",
-               {access(target, true)},
+      stream, {"a copy from the host", std::move(accesses),
                [from = read, to = host_alias(target), time = seconds(source)] {
                  sleep(time);
                  to.copy_(from);
@@ -81,8 +84,11 @@ void from_host(const at::Tensor& source, const at::Tensor& target,
 void to_host(const at::Tensor& source, const at::Tensor& target,
              bool non_blocking) {
   const c10::Stream stream = stream_of(source);
-  simulation().enqueue(stream, {"a copy to the host",
-                                {access(source, false)},
+  std::vector<Access> accesses = {access(source, false)};
+  if (is_pinned(target.storage().data())) {
+    accesses.push_back(access(target, true));
+  }
+  simulation().enqueue(stream, {"a copy to the host", std::move(accesses),
                                 [from = host_alias(source), to = target,
                                  time = seconds(source)] {
                                   sleep(time);

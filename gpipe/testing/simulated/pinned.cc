@@ -2,22 +2,29 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "gpipe/testing/simulated/simulation.h"
+
 namespace gpipe::simulated {
 namespace {
 
-// Memory of the CPU's allocator, whose addresses are remembered.
+// Memory of the CPU's allocator, whose addresses are remembered. The order of
+// accesses by streams is checked, as for the memory of devices.
 class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     c10::DataPtr memory = c10::GetCPUAllocator()->allocate(bytes);
     void* const data = memory.get();
+    if (bytes > 0) Simulation::get().add_block(data, bytes);
+    made_ += static_cast<std::int64_t>(bytes);
     std::lock_guard<std::mutex> lock(mutex_);
     blocks_.insert_or_assign(data, Block{bytes, std::move(memory)});
     return {data, data, &give_back, c10::Device(c10::kCPU)};
@@ -36,6 +43,8 @@ class PinnedAllocator final : public c10::Allocator {
     return std::less<>()(data, static_cast<const char*>(begin) + block.bytes);
   }
 
+  std::int64_t made() const { return made_; }
+
   static PinnedAllocator& get() {
     static auto* const allocator = new PinnedAllocator();
     return *allocator;
@@ -50,11 +59,13 @@ class PinnedAllocator final : public c10::Allocator {
   static void give_back(void* data) {
     PinnedAllocator& self = get();
     std::lock_guard<std::mutex> lock(self.mutex_);
+    Simulation::get().remove_block(data);
     self.blocks_.erase(data);
   }
 
   std::mutex mutex_;
   std::map<const void*, Block, std::less<>> blocks_;  // by begin
+  std::atomic<std::int64_t> made_{0};
 };
 
 }  // namespace
@@ -62,5 +73,7 @@ class PinnedAllocator final : public c10::Allocator {
 at::Allocator* pinned_allocator() { return &PinnedAllocator::get(); }
 
 bool is_pinned(const void* data) { return PinnedAllocator::get().owns(data); }
+
+std::int64_t pinned_bytes_made() { return PinnedAllocator::get().made(); }
 
 }  // namespace gpipe::simulated

@@ -3,6 +3,8 @@
 
 #include <c10/core/Allocator.h>
 
+#include <cstdint>
+
 namespace gpipe::simulated {
 
 // Returns the allocator of host memory that devices access without the host: a
@@ -12,5 +14,9 @@ at::Allocator* pinned_allocator();
 
 // Returns whether `data` points into memory of pinned_allocator(). Thread-safe.
 bool is_pinned(const void* data);
+
+// Returns how many bytes of pinned memory have been allocated since the process
+// started. Thread-safe.
+std::int64_t pinned_bytes_made();
 
 }  // namespace gpipe::simulated
