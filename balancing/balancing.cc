@@ -6,8 +6,7 @@
 
 namespace gpipe::balancing::detail {
 
-void check_partitions(int64_t partitions, const torch::nn::Sequential& module) {
-  const auto layers = static_cast<int64_t>(module->size());
+void check_cut(int64_t partitions, int64_t layers) {
   TORCH_CHECK_VALUE(partitions >= 1, "cannot cut ", layers, " layers into ",
                     partitions, " partitions: there must be at least 1");
   TORCH_CHECK_VALUE(layers >= partitions, "cannot cut ", layers,
@@ -19,7 +18,7 @@ std::vector<int64_t> balance_by_size(int64_t partitions,
                                      const torch::nn::Sequential& module,
                                      const internal::Value& input,
                                      const SizeOptions& options) {
-  check_partitions(partitions, module);
+  check_cut(partitions, static_cast<int64_t>(module->size()));
   TORCH_CHECK_VALUE(options.chunks() >= 1,
                     "chunks must be at least 1, but it is ", options.chunks());
   TORCH_CHECK_VALUE(

@@ -32,7 +32,7 @@ struct SizeOptions {
 };
 
 namespace detail {
-void check_partitions(int64_t partitions, const torch::nn::Sequential& module);
+void check_cut(int64_t partitions, int64_t layers);
 std::vector<int64_t> balance_by_size(int64_t partitions,
                                      const torch::nn::Sequential& module,
                                      const internal::Value& input,
@@ -59,9 +59,26 @@ std::vector<int64_t> balance_by_time(int64_t partitions,
                                      torch::nn::Sequential module,
                                      Sample sample,
                                      const TimeOptions& options = {}) {
-  detail::check_partitions(partitions, module);
+  detail::check_cut(partitions, static_cast<int64_t>(module->size()));
   return balance_cost(totals(profile_times(module, std::move(sample), options)),
                       partitions);
+}
+
+// Does the same for a model of `layers` layers that is never in memory as a
+// whole; see the second profile_times(). For a model that is read from a file,
+// with gpipe::ExportedFile (exported/exported.h):
+//
+//   balance_by_time(4, file.size(), [&](int64_t first, int64_t count) {
+//     return file.read(first, count).layers;
+//   }, sample);
+template <typename Sample>
+std::vector<int64_t> balance_by_time(int64_t partitions, int64_t layers,
+                                     const MakeLayers& make, Sample sample,
+                                     const TimeOptions& options = {}) {
+  detail::check_cut(partitions, layers);
+  return balance_cost(
+      totals(profile_times(layers, make, std::move(sample), options)),
+      partitions);
 }
 
 // Cuts `module` so that the partition with the most memory needs as little as

@@ -135,20 +135,25 @@ LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
   return stamps;
 }
 
+// Calls its second argument with a layer in training mode.
+using VisitLayer = std::function<void(
+    std::size_t layer, const std::function<void(torch::nn::AnyModule&)>& run)>;
+
 // Runs all layers in order and appends the times of each to its list. Waits for
 // an accelerator at the end only.
-void sweep(std::vector<Sandbox>& sandboxes, const internal::Value& sample,
+void sweep(const VisitLayer& visit_layer, const internal::Value& sample,
            c10::Device device, std::vector<std::vector<LayerTime>>& times,
            const std::atomic<bool>* stop = nullptr) {
   ProfileTracker tracker;
   internal::UseSkipTracker use_tracker(tracker);
   Boundary boundary = copy_to(sample, device);
   std::vector<LayerStamps> stamps;
-  for (std::size_t k = 0; k < sandboxes.size(); ++k) {
+  for (std::size_t k = 0; k < times.size(); ++k) {
     if (stop && *stop) return;
-    Visit visit(*sandboxes[k].layer().ptr(), device);
-    stamps.push_back(
-        run_layer(sandboxes[k].layer(), boundary, tracker, device));
+    visit_layer(k, [&](torch::nn::AnyModule& layer) {
+      const Visit visit(*layer.ptr(), device);
+      stamps.push_back(run_layer(layer, boundary, tracker, device));
+    });
   }
   for (std::size_t k = 0; k < stamps.size(); ++k) {
     times[k].push_back(stamps[k].time());
@@ -160,6 +165,10 @@ std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module) {
   sandboxes.reserve(module->size());
   for (const auto& layer : *module) sandboxes.emplace_back(layer);
   return sandboxes;
+}
+
+VisitLayer visit_in(std::vector<Sandbox>& sandboxes) {
+  return [&](std::size_t k, const auto& run) { run(sandboxes[k].layer()); };
 }
 
 // Threads that run copies of the model until the end of the scope.
@@ -182,7 +191,7 @@ class Company {
             std::vector<std::vector<LayerTime>> ignored(sandboxes->size());
             try {
               while (!stop_) {
-                sweep(*sandboxes, sample, c10::kCPU, ignored, &stop_);
+                sweep(visit_in(*sandboxes), sample, c10::kCPU, ignored, &stop_);
               }
             } catch (...) {
               // The measured model throws the same error, to the caller.
@@ -220,13 +229,16 @@ LayerTime median(const std::vector<LayerTime>& times) {
   return {of(&LayerTime::forward), of(&LayerTime::backward)};
 }
 
-void check(const torch::nn::Module& module, const TimeOptions& options) {
+void check(const TimeOptions& options) {
   TORCH_CHECK_VALUE(std::isfinite(options.timeout()) && options.timeout() >= 0,
                     "timeout must be a number of seconds >= 0, but it is ",
                     options.timeout());
   TORCH_CHECK_VALUE(options.concurrent_copies() >= 0,
                     "company must be a number of threads >= 0, but it is ",
                     options.concurrent_copies());
+}
+
+void check_gradients(const torch::nn::Module& module) {
   for (const auto& parameter : module.named_parameters()) {
     TORCH_CHECK_VALUE(
         !parameter->defined() || !parameter->grad().defined(),
@@ -234,6 +246,32 @@ void check(const torch::nn::Module& module, const TimeOptions& options) {
         ". Profile a model before it is trained, or after "
         "zero_grad()");
   }
+}
+
+// Returns the medians of `layers` layers over sweeps. The first sweep does not
+// count.
+std::vector<LayerTime> times_of(std::size_t layers,
+                                const VisitLayer& visit_layer,
+                                const internal::Value& sample,
+                                c10::Device device,
+                                const TimeOptions& options) {
+  std::vector<std::vector<LayerTime>> times(layers);
+  sweep(visit_layer, sample, device, times);
+  for (auto& list : times) list.clear();
+  const auto start = Clock::now();
+  double passed = 0;
+  do {
+    sweep(visit_layer, sample, device, times);
+    passed = seconds_since(start);
+    if (options.progress()) {
+      options.progress()(passed < options.timeout() ? passed / options.timeout()
+                                                    : 1);
+    }
+  } while (passed < options.timeout());
+
+  std::vector<LayerTime> medians;
+  for (const auto& list : times) medians.push_back(median(list));
+  return medians;
 }
 
 }  // namespace
@@ -249,7 +287,8 @@ namespace detail {
 std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
                                      const internal::Value& sample,
                                      const TimeOptions& options) {
-  check(*module, options);
+  check(options);
+  check_gradients(*module);
   const c10::Device device = internal::with_index(options.device());
   const KeepRandomState keep_host{c10::Device(c10::kCPU)};
   const KeepRandomState keep_device(device);
@@ -259,23 +298,28 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
   std::vector<Sandbox> sandboxes = sandboxes_of(module);
   const Company concurrent_copies(
       module, sample, device.is_cpu() ? options.concurrent_copies() : 0);
-  std::vector<std::vector<LayerTime>> times(sandboxes.size());
-  sweep(sandboxes, sample, device, times);
-  for (auto& list : times) list.clear();
-  const auto start = Clock::now();
-  double passed = 0;
-  do {
-    sweep(sandboxes, sample, device, times);
-    passed = seconds_since(start);
-    if (options.progress()) {
-      options.progress()(passed < options.timeout() ? passed / options.timeout()
-                                                    : 1);
-    }
-  } while (passed < options.timeout());
+  return times_of(sandboxes.size(), visit_in(sandboxes), sample, device,
+                  options);
+}
 
-  std::vector<LayerTime> medians;
-  for (const auto& list : times) medians.push_back(median(list));
-  return medians;
+std::vector<LayerTime> profile_times(int64_t layers, const MakeLayers& make,
+                                     const internal::Value& sample,
+                                     const TimeOptions& options) {
+  check(options);
+  const c10::Device device = internal::with_index(options.device());
+  const KeepRandomState keep_host{c10::Device(c10::kCPU)};
+  const KeepRandomState keep_device(device);
+  const c10::InferenceMode normal_mode(false);
+  const auto visit_layer = [&](std::size_t k, const auto& run) {
+    torch::nn::Sequential one = make(static_cast<int64_t>(k), 1);
+    TORCH_CHECK_VALUE(!one.is_empty() && one->size() == 1,
+                      "the function was asked for layer ", k, " and returned ",
+                      one.is_empty() ? 0 : one->size(), " layers");
+    one->train();
+    run(*one->begin());
+  };
+  return times_of(static_cast<std::size_t>(layers), visit_layer, sample, device,
+                  options);
 }
 
 }  // namespace detail

@@ -39,6 +39,11 @@ struct LayerTime {
   double total() const { return forward + backward; }
 };
 
+// A function that makes the layers `first` ... `first` + `count` - 1 of a
+// model, as gpipe::LayerBuilder does.
+using MakeLayers =
+    std::function<torch::nn::Sequential(int64_t first, int64_t count)>;
+
 // Returns the total() of each layer, for balance_cost().
 //
 // Threads: pure function.
@@ -46,6 +51,9 @@ std::vector<double> totals(const std::vector<LayerTime>& times);
 
 namespace detail {
 std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
+                                     const internal::Value& sample,
+                                     const TimeOptions& options);
+std::vector<LayerTime> profile_times(int64_t layers, const MakeLayers& make,
                                      const internal::Value& sample,
                                      const TimeOptions& options);
 }  // namespace detail
@@ -86,6 +94,20 @@ std::vector<LayerTime> profile_times(torch::nn::Sequential module,
                                      const TimeOptions& options = {}) {
   return detail::profile_times(module, internal::Value::wrap(std::move(sample)),
                                options);
+}
+
+// Does the same for a model of `layers` layers of which no two need to be in
+// memory. Calls `make` for one layer at a time, in order, once in each sweep.
+// Drops the layer before it makes the next one. The calls are not timed.
+// TimeOptions::concurrent_copies has no effect.
+//
+// Throws c10::ValueError if `make` returns another number of layers than 1.
+template <typename Sample>
+std::vector<LayerTime> profile_times(int64_t layers, const MakeLayers& make,
+                                     Sample sample,
+                                     const TimeOptions& options = {}) {
+  return detail::profile_times(
+      layers, make, internal::Value::wrap(std::move(sample)), options);
 }
 
 }  // namespace gpipe::balancing

@@ -290,6 +290,34 @@ TEST(ProfileTimesTest, GivesEachLayerItsOwnBackwardOfASkip) {
   EXPECT_GE(seconds[3].backward, 0.02);
 }
 
+TEST(ProfileTimesTest, MakesOneLayerAtATime) {
+  struct Alive : StashImpl {
+    explicit Alive(int& alive) : alive(alive) { EXPECT_EQ(++alive, 1); }
+    ~Alive() override { --alive; }
+    int& alive;
+  };
+  int alive = 0;
+  std::vector<int64_t> made;
+  const auto make = [&](int64_t first, int64_t count) {
+    EXPECT_EQ(count, 1);
+    EXPECT_EQ(alive, 0);
+    made.push_back(first);
+    Sequential one;
+    if (first == 0) one->push_back(torch::nn::Linear(1, 1));
+    if (first == 1) one->push_back(std::make_shared<Alive>(alive));
+    if (first == 2) one->push_back(Pop());
+    return one;
+  };
+  const auto seconds = profile_times(3, make, torch::ones({1, 1}), once());
+  EXPECT_THAT(made, ElementsAre(0, 1, 2, 0, 1, 2));
+  ASSERT_THAT(seconds, SizeIs(3));
+  EXPECT_GE(seconds[1].backward, 0.02);
+  EXPECT_GE(seconds[2].backward, 0.02);
+  const auto none = [](int64_t, int64_t) { return Sequential(); };
+  EXPECT_THROW(profile_times(1, none, torch::ones({1}), once()),
+               c10::ValueError);
+}
+
 TEST(ProfileTimesTest, TellsHowFarItIs) {
   std::vector<double> parts;
   const auto note = [&](double part) { parts.push_back(part); };

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/bytes/crc32c.h"
 #include "weights/in_quotes.h"
 #include "weights/zip_directory.h"
 #include "weights/zip_start.h"
@@ -39,6 +40,23 @@ std::string find_model(const std::vector<std::string>& records) {
   return names[0];
 }
 
+uint32_t checksum_of_weights(const std::vector<internal::ZipRecord>& records) {
+  uint32_t sum = 0;
+  const auto add = [&](const auto& number) {
+    sum = internal::crc32c(&number, sizeof(number), sum);
+  };
+  for (const internal::ZipRecord& each : records) {
+    if (each.name.rfind("data/weights/", 0) != 0 &&
+        each.name.rfind("data/constants/", 0) != 0) {
+      continue;
+    }
+    sum = internal::crc32c(each.name.data(), each.name.size(), sum);
+    add(each.size);
+    add(each.crc32);
+  }
+  return sum;
+}
+
 // Calls `read`, and turns an error of LibTorch's reader into a c10::ValueError.
 template <typename Read>
 auto checked(const Read& read) {
@@ -55,7 +73,7 @@ auto checked(const Read& read) {
 
 Archive::Archive(const std::string& path) {
   internal::check_zip_start(internal::read_start(path, 4), "torch.export.save");
-  internal::check_zip_directory(path);
+  weights_checksum_ = checksum_of_weights(internal::read_zip_directory(path));
   reader_ =
       checked([&] { return std::make_unique<PyTorchStreamReader>(path); });
   // An exported program says that it is one; a file of torch.save does not.

@@ -4,6 +4,7 @@
 #include <c10/core/Storage.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -35,8 +36,13 @@ class Archive {
   // under another one. Its record is "models/NAME.json".
   const std::string& model() const { return model_; }
 
+  // Returns the CRC-32C of the names, sizes and CRC-32s of the records with
+  // weights and constants, which the directory has.
+  uint32_t weights_checksum() const { return weights_checksum_; }
+
  private:
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
+  uint32_t weights_checksum_;
   std::string model_;
 };
 

@@ -76,84 +76,25 @@ ExportedTensor exported_tensor(const Program& program, ValueId id) {
 }
 
 // The layers of a model, and what each of them registered.
-class Builder {
+class Part {
  public:
-  Builder(const std::string& path, const ExportedOptions& options)
-      : archive_(path), model_(std::make_shared<Model>()) {
-    model_->program = read_program(archive_, options.outputs());
-    analyze(model_->program, /*keep_random=*/options.outputs().empty());
-    model_->name = path.substr(path.rfind('/') + 1);
-    check_problems();
-    plans_ = plan_layers(model_->program, options.max_crossing());
-    for (const LayerPlan& each : plans_) {
-      paths_.push_back(layer_path(model_->program, each));
-    }
-    names_ = layer_names(paths_);
-  }
+  Part(Archive& archive, std::shared_ptr<Model> model)
+      : archive_(archive), model_(std::move(model)) {}
 
-  int64_t size() const { return static_cast<int64_t>(plans_.size()); }
-
-  ExportedSignature signature() {
-    const Program& program = model_->program;
-    ExportedSignature result;
-    for (const ValueId each : program.inputs) {
-      result.inputs.push_back(exported_tensor(program, each));
+  void add(const LayerPlan& plan, const std::string& path,
+           const std::string& name, bool is_first) {
+    using Tensors = std::vector<at::Tensor>;
+    const bool takes_one = plan.inputs.size() == 1;
+    const bool gives_one = plan.outputs.size() == 1;
+    if (takes_one && gives_one) {
+      add<TypedLayer<at::Tensor, at::Tensor>>(plan, path, name, is_first);
+    } else if (takes_one) {
+      add<TypedLayer<Tensors, at::Tensor>>(plan, path, name, is_first);
+    } else if (gives_one) {
+      add<TypedLayer<at::Tensor, Tensors>>(plan, path, name, is_first);
+    } else {
+      add<TypedLayer<Tensors, Tensors>>(plan, path, name, is_first);
     }
-    for (const ValueId each : program.outputs) {
-      result.outputs.push_back(exported_tensor(program, each));
-    }
-    const std::string text =
-        archive_.text("models/" + archive_.model() + ".json");
-    result.checksum = internal::crc32c(text.data(), text.size());
-    return result;
-  }
-
-  ExportedModel build(int64_t first, int64_t count) {
-    ExportedModel result{signature(), {}, nullptr};
-    for (int64_t k = first; k < first + count; ++k) {
-      const LayerPlan& plan = plans_[k];
-      const bool takes_one = plan.inputs.size() == 1;
-      const bool gives_one = plan.outputs.size() == 1;
-      using Tensors = std::vector<at::Tensor>;
-      if (takes_one && gives_one) {
-        add<TypedLayer<at::Tensor, at::Tensor>>(result.layers, k);
-      } else if (takes_one) {
-        add<TypedLayer<Tensors, at::Tensor>>(result.layers, k);
-      } else if (gives_one) {
-        add<TypedLayer<at::Tensor, Tensors>>(result.layers, k);
-      } else {
-        add<TypedLayer<Tensors, Tensors>>(result.layers, k);
-      }
-    }
-    result.weights = collect(/*whole=*/count == size());
-    return result;
-  }
-
- private:
-  void check_problems() const {
-    constexpr std::size_t kListed = 20;
-    const auto& problems = model_->program.problems;
-    if (problems.empty()) return;
-    std::string text;
-    for (std::size_t k = 0; k < std::min(problems.size(), kListed); ++k) {
-      text += "\n  " + problems[k];
-    }
-    if (problems.size() > kListed) {
-      text += "\n  and " + std::to_string(problems.size() - kListed) + " more";
-    }
-    TORCH_CHECK_VALUE(false, "cannot run as a pipeline:", text);
-  }
-
-  template <typename Layer>
-  void add(torch::nn::Sequential& layers, int64_t k) {
-    auto layer = std::make_shared<Layer>(
-        model_, plans_[k], paths_[k], /*is_first=*/k == 0, [this](int weight) {
-          return read_weight(archive_, model_->program.weights[weight]);
-        });
-    for (const auto& [weight, tensor] : layer->weights()) {
-      tensors_[model_->program.weights[weight].tied_to].push_back(tensor);
-    }
-    layers->push_back(names_[k], torch::nn::AnyModule(std::move(layer)));
   }
 
   // `whole`: all layers are there, so that a weight without a layer belongs to
@@ -175,13 +116,54 @@ class Builder {
     return weights;
   }
 
-  Archive archive_;
+  torch::nn::Sequential layers;
+
+ private:
+  template <typename Layer>
+  void add(const LayerPlan& plan, const std::string& path,
+           const std::string& name, bool is_first) {
+    auto layer = std::make_shared<Layer>(
+        model_, plan, path, is_first, [this](int weight) {
+          return read_weight(archive_, model_->program.weights[weight]);
+        });
+    for (const auto& [weight, tensor] : layer->weights()) {
+      tensors_[model_->program.weights[weight].tied_to].push_back(tensor);
+    }
+    layers->push_back(name, torch::nn::AnyModule(std::move(layer)));
+  }
+
+  Archive& archive_;
   const std::shared_ptr<Model> model_;
-  std::vector<LayerPlan> plans_;
-  std::vector<std::string> paths_, names_;
   // By the first one of tied weights.
   std::map<int, std::vector<at::Tensor>> tensors_;
 };
+
+void check_problems(const Program& program) {
+  constexpr std::size_t kListed = 20;
+  const auto& problems = program.problems;
+  if (problems.empty()) return;
+  std::string text;
+  for (std::size_t k = 0; k < std::min(problems.size(), kListed); ++k) {
+    text += "\n  " + problems[k];
+  }
+  if (problems.size() > kListed) {
+    text += "\n  and " + std::to_string(problems.size() - kListed) + " more";
+  }
+  TORCH_CHECK_VALUE(false, "cannot run as a pipeline:", text);
+}
+
+ExportedSignature signature_of(const Program& program, Archive& archive) {
+  ExportedSignature result;
+  for (const ValueId each : program.inputs) {
+    result.inputs.push_back(exported_tensor(program, each));
+  }
+  for (const ValueId each : program.outputs) {
+    result.outputs.push_back(exported_tensor(program, each));
+  }
+  const std::string text = archive.text("models/" + archive.model() + ".json");
+  result.checksum = internal::crc32c(text.data(), text.size());
+  return result;
+}
 
 // Calls `read` and adds the path to errors in the file.
 template <typename Read>
@@ -223,30 +205,79 @@ void ExportedModel::load_state_dict(const StateDict& dict) {
   }
 }
 
+class ExportedFile::State {
+ public:
+  State(const std::string& path, const ExportedOptions& options)
+      : path(path), archive(path), model(std::make_shared<exported::Model>()) {
+    model->program = exported::read_program(archive, options.outputs());
+    exported::analyze(model->program,
+                      /*keep_random=*/options.outputs().empty());
+    model->name = path.substr(path.rfind('/') + 1);
+    exported::check_problems(model->program);
+    plans = exported::plan_layers(model->program, options.max_crossing());
+    for (const exported::LayerPlan& each : plans) {
+      paths.push_back(exported::layer_path(model->program, each));
+    }
+    names = exported::layer_names(paths);
+    signature = exported::signature_of(model->program, archive);
+  }
+
+  const std::string path;
+  exported::Archive archive;
+  const std::shared_ptr<exported::Model> model;
+  std::vector<exported::LayerPlan> plans;
+  std::vector<std::string> paths, names;  // of the layers
+  ExportedSignature signature;
+};
+
+ExportedFile::ExportedFile(const std::string& path,
+                           const ExportedOptions& options)
+    : state_(exported::with_path(
+          path, [&] { return std::make_shared<State>(path, options); })) {}
+
+const ExportedSignature& ExportedFile::signature() const {
+  return state_->signature;
+}
+
+int64_t ExportedFile::size() const {
+  return static_cast<int64_t>(state_->plans.size());
+}
+
+ExportedModel ExportedFile::read(int64_t first, int64_t count) const {
+  State& state = *state_;
+  TORCH_CHECK_INDEX(first >= 0 && count > 0 && first <= size() - count,
+                    "layers ", first, " to ", first + count - 1, " of ",
+                    internal::in_quotes(state.path),
+                    " were asked for, but there are ", size());
+  return exported::with_path(state.path, [&] {
+    exported::Part part(state.archive, state.model);
+    for (int64_t k = first; k < first + count; ++k) {
+      part.add(state.plans[k], state.paths[k], state.names[k],
+               /*is_first=*/k == 0);
+    }
+    return ExportedModel{state.signature, part.layers,
+                         part.collect(/*whole=*/count == size())};
+  });
+}
+
+uint32_t ExportedFile::weights_checksum() const {
+  return state_->archive.weights_checksum();
+}
+
 ExportedModel load_exported(const std::string& path,
                             const ExportedOptions& options) {
-  return exported::with_path(path, [&] {
-    exported::Builder builder(path, options);
-    return builder.build(0, builder.size());
-  });
+  const ExportedFile file(path, options);
+  return file.read(0, file.size());
 }
 
 ExportedModel load_exported(const std::string& path, int64_t first,
                             int64_t count, const ExportedOptions& options) {
-  return exported::with_path(path, [&] {
-    exported::Builder builder(path, options);
-    TORCH_CHECK_INDEX(
-        first >= 0 && count > 0 && first <= builder.size() - count, "layers ",
-        first, " to ", first + count - 1, " of ", internal::in_quotes(path),
-        " were asked for, but there are ", builder.size());
-    return builder.build(first, count);
-  });
+  return ExportedFile(path, options).read(first, count);
 }
 
 ExportedSignature exported_signature(const std::string& path,
                                      const ExportedOptions& options) {
-  return exported::with_path(
-      path, [&] { return exported::Builder(path, options).signature(); });
+  return ExportedFile(path, options).signature();
 }
 
 }  // namespace gpipe

@@ -123,6 +123,34 @@ ExportedModel load_exported(const std::string& path,
 ExportedModel load_exported(const std::string& path, int64_t first,
                             int64_t count, const ExportedOptions& options = {});
 
+// An open file, from which layers are read one part after the other. The
+// program is read and cut once. The layers of all parts may be connected to one
+// model. The file must not change. Copies share the file.
+//
+// Throws what load_exported() throws. Threads: one at a time.
+class ExportedFile {
+ public:
+  explicit ExportedFile(const std::string& path,
+                        const ExportedOptions& options = {});
+
+  const ExportedSignature& signature() const;
+  // Returns the number of layers.
+  int64_t size() const;
+
+  // Reads the weights of `count` layers from layer `first` on, and returns
+  // these layers; see load_exported(). Each call reads the weights again.
+  ExportedModel read(int64_t first, int64_t count) const;
+
+  // Returns the CRC-32C of the names, sizes and CRC-32s of the weights, which
+  // the directory of the file has. Copies of a file have the same one. Reads no
+  // weights.
+  uint32_t weights_checksum() const;
+
+ private:
+  class State;
+  std::shared_ptr<State> state_;
+};
+
 // Returns inputs, outputs and checksum of a file. Reads no weights. Throws what
 // load_exported() throws.
 ExportedSignature exported_signature(const std::string& path,

@@ -25,13 +25,13 @@ at::Tensor loss(const at::Tensor& output, const at::Tensor& weight) {
   return (output * weight).sum() / output.size(0);
 }
 
-// Returns a line for each gradient of `module` with a checksum of its bits, by
-// Python's names.
+// Returns a line for each gradient of `module` with its name, which ends in
+// Python's, and a checksum of its bits.
 std::vector<std::string> lines_of(const torch::nn::Module& module) {
   std::vector<std::string> lines;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor grad = item.value().grad().contiguous();
-    lines.push_back(c10::str(item.key().substr(item.key().find('.') + 1), " ",
+    lines.push_back(c10::str(item.key(), " ",
                              internal::crc32c(grad.data_ptr(), grad.nbytes())));
   }
   return lines;

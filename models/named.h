@@ -13,8 +13,9 @@ namespace gpipe::models {
 
 // The data that a model is trained on. The input has the shape [batch, 3,
 // height, width] for kImages (labelled images) and kMasks (images with masks),
-// and [batch, tokens] for kText.
-enum class DataKind { kImages, kMasks, kText };
+// and [batch, tokens] for kText. kTensors is a file with a tensor for each
+// input; only models from files take it.
+enum class DataKind { kImages, kMasks, kText, kTensors };
 
 // The options of all named models. A model ignores those that it does not have.
 struct ModelOptions {

@@ -4,6 +4,7 @@
     tools/export_examples.py --list
     tools/export_examples.py --out=/tmp/models resnet18 llama
     tools/export_examples.py --out=/tmp/models --image=64 --layers=6    # all
+    tools/export_examples.py --out=/tmp/models --meta --width=8192 --layers=80 llama
 
 Writes NAME.pt2 for gpipe::load_exported(), and NAME.pt with an input and what Python
 computes with it, which //tools:exported --compare=NAME.pt reads. Needs torch, and
@@ -17,6 +18,10 @@ of one step on one thread with the loss sum over i of (output.i * weight.i).sum(
     weight.i             the factor of an output in the loss
     grad.NAME            the gradient of a parameter
     buffer.NAME          a buffer that the program uses, after the step
+
+With --meta models are made and exported on the meta device: without weights, memory for
+them, and NAME.pt. gpipe::load_exported() reads such a file under a gpipe::MetaGuard, and
+//tools:exported --partitions=N prints the memory that training takes.
 """
 import argparse
 import importlib
@@ -39,7 +44,8 @@ def load(module):
 
 
 def one_output(model, call):
-    """Returns a module with the model as its child, whose forward() is `call`."""
+    """Returns a module with the model as its child, whose forward() is `call`. Its inputs
+    have the names of call's parameters after the model."""
     torch = load("torch")
 
     class OneOutput(torch.nn.Module):
@@ -50,6 +56,9 @@ def one_output(model, call):
         def forward(self, *inputs):
             return call(self.model, *inputs)
 
+    names = list(inspect.signature(call).parameters.values())[1:]
+    OneOutput.forward.__signature__ = inspect.Signature(
+        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), *names])
     return OneOutput()
 
 
@@ -219,11 +228,12 @@ def decoder(flags, kind, **options):
     transformers = load("transformers")
     config = getattr(transformers, kind + "Config")(
         vocab_size=flags.vocabulary, hidden_size=flags.width,
-        intermediate_size=2 * flags.width, num_hidden_layers=flags.layers,
-        num_attention_heads=flags.heads, num_key_value_heads=flags.heads // 2,
+        intermediate_size=flags.feed_forward, num_hidden_layers=flags.layers,
+        num_attention_heads=flags.heads, num_key_value_heads=flags.kv_heads,
         max_position_embeddings=2 * flags.tokens, use_cache=False, **options)
     model = getattr(transformers, kind + "ForCausalLM")(config)
-    return one_output(model, lambda model, ids: model(input_ids=ids).logits), (tokens(flags),)
+    return one_output(model, lambda model, input_ids: model(
+        input_ids=input_ids).logits), (tokens(flags),)
 
 
 def llama(flags):
@@ -242,19 +252,21 @@ def gpt2(flags):
         n_layer=flags.layers, n_head=flags.heads, use_cache=False, bos_token_id=0,
         eos_token_id=0)
     model = transformers.GPT2LMHeadModel(config)
-    return one_output(model, lambda model, ids: model(input_ids=ids).logits), (tokens(flags),)
+    return one_output(model, lambda model, input_ids: model(
+        input_ids=input_ids).logits), (tokens(flags),)
 
 
 def bert(flags):
     torch, transformers = load("torch"), load("transformers")
     config = transformers.BertConfig(
         vocab_size=flags.vocabulary, hidden_size=flags.width, num_hidden_layers=flags.layers,
-        num_attention_heads=flags.heads, intermediate_size=2 * flags.width,
+        num_attention_heads=flags.heads, intermediate_size=flags.feed_forward,
         max_position_embeddings=2 * flags.tokens)
     lengths = torch.arange(flags.batch) % flags.tokens + 1
     mask = (torch.arange(flags.tokens)[None, :] < lengths[:, None]).long()
-    model = one_output(transformers.BertForMaskedLM(config), lambda model, ids, mask: model(
-        input_ids=ids, attention_mask=mask).logits)
+    model = one_output(
+        transformers.BertForMaskedLM(config), lambda model, input_ids, attention_mask: model(
+            input_ids=input_ids, attention_mask=attention_mask).logits)
     return model, (tokens(flags), mask)
 
 
@@ -262,10 +274,11 @@ def t5(flags):
     transformers = load("transformers")
     config = transformers.T5Config(
         vocab_size=flags.vocabulary, d_model=flags.width, d_kv=flags.width // flags.heads,
-        d_ff=2 * flags.width, num_layers=flags.layers, num_heads=flags.heads, use_cache=False)
+        d_ff=flags.feed_forward, num_layers=flags.layers, num_heads=flags.heads, use_cache=False)
     model = one_output(
-        transformers.T5ForConditionalGeneration(config), lambda model, ids, decoder_ids: model(
-            input_ids=ids, decoder_input_ids=decoder_ids).logits)
+        transformers.T5ForConditionalGeneration(config),
+        lambda model, input_ids, decoder_input_ids: model(
+            input_ids=input_ids, decoder_input_ids=decoder_input_ids).logits)
     return model, (tokens(flags), tokens(flags))
 
 
@@ -280,8 +293,8 @@ def whisper(flags):
         bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
     model = one_output(
         transformers.WhisperForConditionalGeneration(config),
-        lambda model, features, decoder_ids: model(
-            input_features=features, decoder_input_ids=decoder_ids).logits)
+        lambda model, input_features, decoder_input_ids: model(
+            input_features=input_features, decoder_input_ids=decoder_input_ids).logits)
     features = torch.randn(flags.batch, 16, 2 * flags.tokens)
     return model, (features, tokens(flags))
 
@@ -315,16 +328,22 @@ def without_randomness(model):
 def export(make, flags):
     torch = load("torch")
     torch.manual_seed(flags.seed)
-    model, inputs = make(flags)
+    with torch.device("meta" if flags.meta else "cpu"):
+        model, inputs = make(flags)
     model = without_randomness(model).train()
     rows = ({0: torch.export.Dim("batch", min=1, max=4096)},) * len(inputs)
-    takes_list = any(each.kind == each.VAR_POSITIONAL
-                     for each in inspect.signature(model.forward).parameters.values())
-    program = torch.export.export(
-        model, inputs, dynamic_shapes=(rows,) if takes_list else rows, strict=False)
+    program = torch.export.export(model, inputs, dynamic_shapes=rows, strict=False)
     path = os.path.join(flags.out, make.__name__)
     torch.export.save(program, path + ".pt2")
+    if not flags.meta:
+        save_step(program, inputs, path + ".pt")
+    parameters = sum(p.numel() for p in model.parameters())
+    return f"{parameters / 1e6:.1f} million parameters, {len(program.graph.nodes)} nodes"
 
+
+def save_step(program, inputs, path):
+    """Runs one step, and writes inputs and results."""
+    torch = load("torch")
     used_inputs = {node.name for node in program.graph.find_nodes(op="placeholder")
                    if node.users}
     module = program.module()
@@ -340,9 +359,7 @@ def export(make, flags):
     used = {name for node, name in program.graph_signature.inputs_to_buffers.items()
             if node in used_inputs}
     found |= {f"buffer.{k}": b for k, b in module.named_buffers() if k in used}
-    torch.save({k: v.contiguous().clone() for k, v in found.items()}, path + ".pt")
-    parameters = sum(p.numel() for p in model.parameters())
-    return f"{parameters / 1e6:.1f} million parameters, {len(program.graph.nodes)} nodes"
+    torch.save({k: v.contiguous().clone() for k, v in found.items()}, path)
 
 
 def read_flags():
@@ -359,6 +376,11 @@ def read_flags():
     add("--width", type=int, default=64, help="width of all but torchvision's models")
     add("--layers", type=int, default=4, help="their layers (of encoder and decoder each)")
     add("--heads", type=int, default=4, help="their attention heads, an even number")
+    add("--kv_heads", type=int, default=0,
+        help="heads of keys and values of llama and mixtral; 0: half of --heads")
+    add("--feed_forward", type=int, default=0,
+        help="width between the two products of llama, mixtral, bert and t5; 0: 2 x --width")
+    add("--meta", action="store_true", help="export on the meta device, without weights")
     add("--seed", type=int, default=1, help="the seed of weights and inputs")
     flags = parser.parse_args()
     if not flags.list and not flags.out:
@@ -368,6 +390,10 @@ def read_flags():
                      "use at least 2")
     if flags.width % flags.heads or flags.heads % 2:
         parser.error(f"--heads={flags.heads} must be even and divide --width={flags.width}")
+    flags.kv_heads = flags.kv_heads or flags.heads // 2
+    flags.feed_forward = flags.feed_forward or 2 * flags.width
+    if flags.heads % flags.kv_heads:
+        parser.error(f"--kv_heads={flags.kv_heads} must divide --heads={flags.heads}")
     return parser, flags
 
 

@@ -50,6 +50,7 @@ class ExportExamplesTest(unittest.TestCase):
         for flags, text in ((["--out=/nowhere", "--batch=1"], "--batch=1: export treats"),
                             (["--out=/nowhere", "--heads=3"], "--heads=3 must be even"),
                             (["--out=/nowhere", "--width=6"], "divide --width=6"),
+                            (["--out=/nowhere", "--kv_heads=3"], "--kv_heads=3 must divide"),
                             ([], "give a folder with --out")):
             code, _, err = run(*flags)
             self.assertEqual(code, 2)

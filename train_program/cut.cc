@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "balancing/balancing.h"
 #include "gpipe/schedule.h"
 #include "gpipe/text/lists.h"
 #include "train_program/offload_option.h"
@@ -38,15 +37,23 @@ std::vector<int64_t> balance_of(const Options& options,
   }
   if (stages == 1) return {layers};
   if (options.balance == "size") {
-    return balancing::balance_by_size(
-        stages, sources.model, sources.input(sources.rows).cpu(),
-        balancing::SizeOptions().chunks(options.chunks).param_scale(4));
+    return sources.input(sources.rows).with_input([&](const auto& input) {
+      return balancing::balance_by_size(
+          stages, sources.model, input,
+          balancing::SizeOptions().chunks(options.chunks).param_scale(4));
+    });
   }
-  const at::Tensor sample = sources.input(micro_rows);
-  const auto autocast = sources.precision.scope(sample.device().type());
-  return balancing::balance_by_time(
-      stages, sources.model, sample,
-      balancing::TimeOptions().timeout(1.0).device(sample.device()));
+  const Sample sample = sources.input(micro_rows);
+  const c10::Device device = sample.input.device();
+  const auto autocast = sources.precision.scope(device.type());
+  const auto times = balancing::TimeOptions().timeout(1.0).device(device);
+  return sample.with_input([&](const auto& input) {
+    if (!sources.make) {
+      return balancing::balance_by_time(stages, sources.model, input, times);
+    }
+    return balancing::balance_by_time(stages, layers, sources.make, input,
+                                      times);
+  });
 }
 
 // Returns the ranks that offload if --offload is auto.

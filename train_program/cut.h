@@ -1,7 +1,6 @@
 // The partitioning of a model into stages, with the schedule that runs them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
@@ -9,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "balancing/balancing.h"
 #include "gpipe/schedule.h"
 #include "train_program/offload_option.h"
 #include "train_program/options.h"
 #include "train_program/precision.h"
+#include "train_program/task.h"
 
 namespace gpipe::train_program {
 
@@ -26,11 +27,11 @@ struct Cut {
 
 // The inputs of make_cut() beside the options.
 struct CutSources {
-  const torch::nn::Sequential& model;
+  const torch::nn::Sequential& model;  // on the meta device if `make` is set
   int64_t ranks;
   int64_t rows;  // of this replica's part of a mini-batch
   // Returns input with this number of rows, on the device used for profiling.
-  std::function<at::Tensor(int64_t rows)> input;
+  std::function<Sample(int64_t rows)> input;
   // The layers per stage of the run that resumes; empty in a new run. Used
   // unless --balance is a list or the number of stages has changed.
   std::vector<int64_t> before;
@@ -38,6 +39,8 @@ struct CutSources {
   // The devices of the ranks, the smallest ones of all replicas. Used if
   // --offload is auto; the same on all processes.
   std::vector<RankDevice> devices;
+  // Makes single layers with values, to time them; see EngineParts::make.
+  balancing::MakeLayers make;
   // Calls its argument on the first process and returns the result on all
   // processes. Otherwise each process could measure different times.
   std::function<std::string(const std::function<std::string()>&)> of_first;

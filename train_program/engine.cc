@@ -31,7 +31,8 @@ GPipe make_local(torch::nn::Sequential model, const Cut& cut,
 }
 
 DistributedPipeline make_distributed(torch::nn::Sequential model,
-                                     const Cut& cut, const Options& options,
+                                     const LayerBuilder& make, const Cut& cut,
+                                     const Options& options,
                                      const std::shared_ptr<World>& world) {
   DistributedOptions distributed(cut.balance);
   distributed.data_parallel(options.data_parallel)
@@ -47,14 +48,15 @@ DistributedPipeline make_distributed(torch::nn::Sequential model,
   if (!devices.empty()) {
     distributed.device(devices[world->local_rank() % devices.size()]);
   }
+  if (make) return DistributedPipeline(make, distributed, world);
   return DistributedPipeline(std::move(model), distributed, world);
 }
 
 std::variant<GPipe, DistributedPipeline> make_pipeline(
-    torch::nn::Sequential model, const Cut& cut, const Options& options,
-    const std::shared_ptr<World>& world) {
+    torch::nn::Sequential model, const LayerBuilder& make, const Cut& cut,
+    const Options& options, const std::shared_ptr<World>& world) {
   if (!world) return make_local(std::move(model), cut, options);
-  return make_distributed(std::move(model), cut, options, world);
+  return make_distributed(std::move(model), make, cut, options, world);
 }
 
 // Throws c10::ValueError if the options do not fit the number of processes.
@@ -138,10 +140,10 @@ std::vector<std::string> RunProcesses::all_gather(
 }
 
 Engine::Engine(RunProcesses processes, torch::nn::Sequential model,
-               const Cut& cut, const Options& options)
+               const LayerBuilder& make, const Cut& cut, const Options& options)
     : processes_(std::move(processes)),
-      pipeline_(
-          make_pipeline(std::move(model), cut, options, processes_.world())),
+      pipeline_(make_pipeline(std::move(model), make, cut, options,
+                              processes_.world())),
       schedule_(cut.schedule) {}
 
 int Engine::replica() const {
@@ -170,31 +172,37 @@ PipelineModule& Engine::module() {
 StepResult Engine::train(const StepData& data, const LossOf& loss,
                          const TrainOptions& options) {
   if (!data.split) {
-    const Sample& whole = data.parts.front();
-    return module().train_step(on_device(whole.input), whole.target, loss,
-                               schedule_, options);
+    const Sample whole = on_device(data.parts.front());
+    return whole.with_input([&](const auto& input) {
+      return module().train_step(input, whole.target, loss, schedule_, options);
+    });
   }
   Microbatches<at::Tensor> input, target;
   for (const Sample& part : data.parts) {
-    input.parts.push_back(on_device(part.input));
+    input.parts.push_back(on_device(part).input);
     target.parts.push_back(part.target);
   }
   return module().train_step(input, target, loss, schedule_, options);
 }
 
-std::optional<at::Tensor> Engine::forward(const at::Tensor& input) {
+std::optional<at::Tensor> Engine::forward(const Sample& sample) {
   const c10::AutoGradMode no_graph(false);
-  std::optional<at::Tensor> output = std::visit(
-      [&](auto& each) -> std::optional<at::Tensor> {
-        return each->forward(on_device(input));
-      },
-      pipeline_);
+  std::optional<at::Tensor> output =
+      on_device(sample).with_input([&](const auto& input) {
+        return std::visit(
+            [&](auto& each) -> std::optional<at::Tensor> {
+              return each->forward(input);
+            },
+            pipeline_);
+      });
   if (output) *output = output->cpu();
   return output;
 }
 
-at::Tensor Engine::on_device(const at::Tensor& input) {
-  return input.defined() ? input.to(module().device()) : input;
+Sample Engine::on_device(Sample sample) {
+  return with_inputs_changed(std::move(sample), [this](const at::Tensor& each) {
+    return each.to(module().device());
+  });
 }
 
 std::unique_ptr<Engine> make_engine(const RunProcesses& processes,
@@ -208,17 +216,21 @@ std::unique_ptr<Engine> make_engine(const RunProcesses& processes,
       {parts.model, alone ? options.partitions : processes.ranks() / replicas,
        options.batch / replicas,
        [&](int64_t rows) {
-         return parts.input(rows).to(first_device(devices));
+         return with_inputs_changed(parts.input(rows),
+                                    [&](const at::Tensor& each) {
+                                      return each.to(first_device(devices));
+                                    });
        },
        parts.balance_before, parts.precision,
        options.offload == "auto" ? devices_of_ranks(processes, options)
                                  : std::vector<RankDevice>(),
+       parts.make,
        [&](const auto& find) {
          const std::string found = processes.rank() == 0 ? find() : "";
          return processes.all_gather(found).front();
        }});
-  return std::make_unique<Engine>(processes, std::move(parts.model), cut,
-                                  options);
+  return std::make_unique<Engine>(processes, std::move(parts.model), parts.make,
+                                  cut, options);
 }
 
 }  // namespace gpipe::train_program

@@ -53,9 +53,9 @@ class RunProcesses {
 // same calls at the same time. Not thread-safe.
 class Engine {
  public:
-  // `cut`: with the sizes of one replica.
-  Engine(RunProcesses processes, torch::nn::Sequential model, const Cut& cut,
-         const Options& options);
+  // `cut`: with the sizes of one replica. `make`: see EngineParts.
+  Engine(RunProcesses processes, torch::nn::Sequential model,
+         const LayerBuilder& make, const Cut& cut, const Options& options);
 
   // Return the rank of this process and the number of processes, and the index
   // of its replica of the pipeline and the number of replicas.
@@ -79,7 +79,7 @@ class Engine {
 
   // Returns the model's output on the CPU, computed without gradients, or
   // nullopt if this process does not hold the last stage.
-  std::optional<at::Tensor> forward(const at::Tensor& input);
+  std::optional<at::Tensor> forward(const Sample& sample);
 
   // Returns the texts of all processes, by rank.
   std::vector<std::string> all_gather(const std::string& mine) const {
@@ -87,8 +87,8 @@ class Engine {
   }
 
  private:
-  // Returns `input` on the device of the first stage here, if it is defined.
-  at::Tensor on_device(const at::Tensor& input);
+  // Returns the sample with its inputs on the device of the first stage here.
+  Sample on_device(Sample sample);
 
   const RunProcesses processes_;
   std::variant<GPipe, DistributedPipeline> pipeline_;
@@ -98,8 +98,11 @@ class Engine {
 // The inputs of make_engine() beside the options.
 struct EngineParts {
   torch::nn::Sequential model;
+  // Makes some layers of the model, if `model` has no values and each process
+  // makes its own layers only. Not set if the values are in `model`.
+  LayerBuilder make;
   // Returns input with this number of rows, on the CPU.
-  std::function<at::Tensor(int64_t rows)> input;
+  std::function<Sample(int64_t rows)> input;
   std::vector<int64_t> balance_before;  // CutSources::before
   Precision precision;                  // used when layers are timed
 };

@@ -2,9 +2,20 @@
 
 #include <c10/util/Exception.h>
 
+#include <cmath>
+
 #include "data/random.h"
 
 namespace gpipe::train_program {
+
+int64_t held_out_of(int64_t items, double part, const std::string& name) {
+  const auto count =
+      static_cast<int64_t>(std::llround(part * static_cast<double>(items)));
+  TORCH_CHECK_VALUE(part > 0 && count > 0 && count < items, "--held_out=", part,
+                    " of ", items, " ", name, " is ", count,
+                    "; training and testing each need at least one");
+  return count;
+}
 
 Epochs::Epochs(int64_t items, int64_t batch, uint64_t seed)
     : items_(items), batch_(batch), seed_(seed) {

@@ -2,11 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "train_program/task.h"
 
 namespace gpipe::train_program {
+
+// Returns how many of `items` items are for testing, if `part` of them are.
+// `name`: what they are, for the error: "images". Throws c10::ValueError if
+// training or testing would have none.
+int64_t held_out_of(int64_t items, double part, const std::string& name);
 
 // A shuffled order of the items for each epoch, cut into mini-batches of equal
 // size. Each epoch skips the remainder of its own order. Not thread-safe.

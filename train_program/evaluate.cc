@@ -88,7 +88,7 @@ std::optional<Score> evaluate(Engine& engine, Task& task,
   for (int64_t round = 0; round < rounds; ++round) {
     if (engine.module().any(stop())) return std::nullopt;
     const Sample sample = samples.next();
-    const auto output = engine.forward(sample.input);
+    const auto output = engine.forward(sample);
     if (output && counts && batch_of(round) < batches) {
       here += task.score(*output, sample.target);
     }

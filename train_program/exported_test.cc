@@ -9,7 +9,9 @@
 #include "train_program/exit_code.h"
 #include "train_program/make_task.h"
 #include "train_program/optimizer.h"
+#include "train_program/task.h"
 #include "train_program/testing/small_runs.h"
+#include "weights/safetensors.h"
 #include "weights/state_dict.h"
 #include "weights/testing/files.h"
 
@@ -43,12 +45,18 @@ Results train_without_pipeline(const Options& options) {
   for (int64_t step = 0; step < options.steps; ++step) {
     optimizer->zero_grad();
     const Sample batch = task->train_batch(step, {0, options.batch});
-    const auto inputs = batch.input.chunk(options.chunks);
     const auto targets = batch.target.chunk(options.chunks);
     at::Tensor sum, weight;
-    for (std::size_t k = 0; k < inputs.size(); ++k) {
+    for (std::size_t k = 0; k < targets.size(); ++k) {
+      const Sample part =
+          with_inputs_changed(batch, [&](const at::Tensor& each) {
+            return each.chunk(options.chunks)[k];
+          });
       const WeightedLoss loss =
-          task->loss(model->forward(inputs[k]), targets[k]);
+          task->loss(part.with_input([&](const auto& input) {
+            return model->forward(input);
+          }),
+                     targets[k]);
       loss.sum.backward();
       sum = k > 0 ? sum + loss.sum.detach() : loss.sum.detach();
       weight = k > 0 ? weight + loss.weight : loss.weight;
@@ -93,6 +101,54 @@ TEST(ExportedRunTest, MasksTrainWithTheBitsOfAPlainLoop) {
   Options options = options_of("outlines");
   options.size = 12;
   expect_equals_plain_loop(options);
+}
+
+// Returns options that train output `output` of "masked" on 40 rows.
+Options rows_of(int64_t output, const at::Tensor& target) {
+  Options options = options_of("masked");
+  options.output = output;
+  options.data_dir = new_folder() + "rows.safetensors";
+  StateDict rows;
+  rows.insert("ids", at::randint(23, {40, 9}, at::kLong));
+  rows.insert("valid", at::arange(9).lt(
+                           at::arange(40).remainder(9).add(1).unsqueeze(1)));
+  rows.insert("target", target);
+  write_safetensors(options.data_dir, rows);
+  return options;
+}
+
+TEST(ExportedRunTest, NamedTensorsTrainAModelOfSeveralInputs) {
+  torch::manual_seed(3);
+  at::Tensor words = at::randint(23, {40, 9}, at::kLong);
+  words.slice(1, 6).fill_(-100);
+  expect_equals_plain_loop(rows_of(0, words));
+  expect_equals_plain_loop(rows_of(1, at::randn({40, 3})));
+}
+
+TEST(ExportedRunTest, ARunOnNamedTensorsIsTestedAndResumes) {
+  torch::manual_seed(3);
+  Options options = rows_of(1, at::randint(3, {40}, at::kLong));
+  options.steps = 4;
+  options.eval_every = 2;
+  options.balance = "time";
+  Options whole = options;
+  whole.run_dir += " whole";
+  EXPECT_EQ(run_here(whole).code, kDone);
+  options.steps = 2;
+  EXPECT_EQ(run_here(options).code, kDone);
+  options.steps = 4;
+  EXPECT_NE(run_here(options).line_with("resumes at step 2"), "");
+  for (const auto& item : state_in(whole.run_dir).model) {
+    EXPECT_TRUE(
+        bit_equal(state_in(options.run_dir).model[item.key()], item.value()));
+  }
+  const auto task = make_task(options);
+  const Score score = plain_score(options.run_dir, *task, task->model());
+  EXPECT_EQ(score.items, 4);
+  EXPECT_NEAR(std::stod(logged(options.run_dir, 4, "test_accuracy")),
+              100 * score.value / 4, 1e-6);
+  EXPECT_NEAR(std::stod(logged(options.run_dir, 4, "test_loss")),
+              score.loss / 4, 1e-6);
 }
 
 TEST(ExportedRunTest, LayersAreBalancedByTime) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "data/checksum.h"
@@ -17,14 +18,6 @@
 
 namespace gpipe::train_program {
 namespace {
-
-StateDict read(const std::string& path) {
-  const std::string suffix = std::filesystem::path(path).extension().string();
-  if (suffix == ".safetensors") return read_safetensors(path).tensors;
-  TORCH_CHECK_VALUE(suffix == ".pt" || suffix == ".pth", "--weights=", path,
-                    ": should end in .pt, .pth or .safetensors");
-  return read_torch_file(path);
-}
 
 bool begins_with(const std::string& name, const std::string& beginning) {
   return name.compare(0, beginning.size(), beginning) == 0;
@@ -63,14 +56,22 @@ StateDict in_order_of(const StateDict& of_model, const StateDict& dict) {
   return found;
 }
 
-}  // namespace
-
 uint32_t checksum_of(const StateDict& dict) {
   uint32_t sum = 0;
   for (const auto& item : dict) {
     sum = data::checksum_of(item.value(), data::checksum_of(item.key(), sum));
   }
   return sum;
+}
+
+}  // namespace
+
+StateDict read_named_tensors(const std::string& flag, const std::string& path) {
+  const std::string suffix = std::filesystem::path(path).extension().string();
+  if (suffix == ".safetensors") return read_safetensors(path).tensors;
+  TORCH_CHECK_VALUE(suffix == ".pt" || suffix == ".pth", flag, "=", path,
+                    ": should end in .pt, .pth or .safetensors");
+  return read_torch_file(path);
 }
 
 InitialWeights load_initial_weights(torch::nn::Sequential& model,
@@ -85,15 +86,16 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
                        });
   };
   // Keeps names that torchvision does not have.
-  const StateDict given =
-      rename(read(path), inverse(source.torchvision_names()));
+  const StateDict given = rename(read_named_tensors("--weights", path),
+                                 inverse(source.torchvision_names()));
   const NamedTensors tensors = named_tensors(model, source.exported(), given);
   const StateDict& before = tensors.dict;
   StateDict wanted;
   for (const auto& item : given) {
     if (!is_skipped(item.key())) wanted.insert(item.key(), item.value());
   }
-  const uint32_t sum = checksum_of(in_order_of(before, wanted));
+  StateDict loaded = in_order_of(before, wanted);
+  const uint32_t sum = checksum_of(loaded);
   std::size_t skipped = 0;
   for (const auto& item : before) {
     if (!is_skipped(item.key())) continue;
@@ -103,7 +105,17 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
   tensors.load(wanted);
   return {std::to_string(before.size() - skipped) + " of " +
               std::to_string(before.size()) + " tensors loaded from " + path,
-          sum};
+          sum, std::move(loaded)};
+}
+
+void load_part(ExportedModel& part, const StateDict& tensors) {
+  const NamedTensors own = named_tensors(part.layers, &part, tensors);
+  StateDict wanted;
+  for (const auto& item : own.dict) {
+    const at::Tensor* found = tensors.find(item.key());
+    wanted.insert(item.key(), found ? *found : item.value().clone());
+  }
+  own.load(wanted);
 }
 
 }  // namespace gpipe::train_program

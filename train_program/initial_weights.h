@@ -11,14 +11,17 @@
 
 namespace gpipe::train_program {
 
-// A summary of the weights that were loaded.
+// The weights that were loaded.
 struct InitialWeights {
-  std::string line;       // a line to print
+  std::string line;       // a summary to print
   uint32_t checksum = 0;  // over the loaded tensors and their names
+  StateDict tensors;      // the loaded ones, under the names of the file
 };
 
-// Returns the checksum of the tensors of `dict` and of their names, in order.
-uint32_t checksum_of(const StateDict& dict);
+// Returns the tensors of a .pt, .pth or .safetensors file. `flag`: the flag
+// that has the path, for errors. Throws c10::ValueError if the file has another
+// ending, or cannot be read.
+StateDict read_named_tensors(const std::string& flag, const std::string& path);
 
 // Copies the tensors of a .pt, .pth or .safetensors file into `model`, which
 // `source` made. For resnet50 and resnet101 the file may use torchvision's
@@ -29,10 +32,16 @@ uint32_t checksum_of(const StateDict& dict);
 // begin with one of them stay unchanged, for example "fc." if the number of
 // classes differs.
 //
+// If `model` is on the meta device, only names, shapes and dtypes are compared.
+//
 // Throws c10::ValueError if the file cannot be read or a tensor does not fit.
 InitialWeights load_initial_weights(torch::nn::Sequential& model,
                                     ModelSource& source,
                                     const std::string& path,
                                     const std::string& skip);
+
+// Copies those of `tensors`, InitialWeights::tensors of the whole model, that
+// `part` has into it.
+void load_part(ExportedModel& part, const StateDict& tensors);
 
 }  // namespace gpipe::train_program

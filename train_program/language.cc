@@ -19,6 +19,7 @@
 #include "data/sequences.h"
 #include "data/text.h"
 #include "models/named.h"
+#include "train_program/epochs.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -189,15 +190,6 @@ data::Sequences sequences_of(const Corpus& corpus, const Options& options) {
   return {corpus.tokens, *corpus.end, options.length};
 }
 
-int64_t held_out_of(int64_t sequences, double part) {
-  const auto count =
-      static_cast<int64_t>(std::llround(part * static_cast<double>(sequences)));
-  TORCH_CHECK_VALUE(part > 0 && count > 0 && count < sequences,
-                    "--held_out=", part, " of ", sequences, " sequences is ",
-                    count, "; training and testing each need at least one");
-  return count;
-}
-
 // A row is a whole sequence: a line or a sum.
 class SequenceTask : public Language {
  public:
@@ -205,7 +197,8 @@ class SequenceTask : public Language {
       : Language(options, std::move(source)),
         all_(sequences_of(corpus(), options)),
         train_(all_.slice(
-            0, all_.size() - held_out_of(all_.size(), options.held_out))),
+            0, all_.size() -
+                   held_out_of(all_.size(), options.held_out, "sequences"))),
         test_(all_.slice(train_.size(), all_.size())),
         loader_(train_, options.bucket, options.seed),
         test_order_(static_cast<std::size_t>(test_.size())) {

@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 
 #include <filesystem>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "models/named.h"
@@ -11,6 +13,7 @@
 #include "train_program/language.h"
 #include "train_program/model_source.h"
 #include "train_program/segmentation.h"
+#include "train_program/tensor_rows.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -28,8 +31,16 @@ const char* what_is(DataKind kind) {
       return "a folder with images/ and masks/";
     case DataKind::kText:
       return "a text file";
+    case DataKind::kTensors:
+      return "a file with named tensors";
   }
   return "";
+}
+
+std::string models_for(DataKind kind) {
+  if (kind == DataKind::kTensors) return ".pt2 files";
+  return "--model=" + absl::StrJoin(models::model_names(kind), ", ") +
+         " and .pt2 files of such models";
 }
 
 }  // namespace
@@ -38,23 +49,26 @@ DataKind data_kind_at(const std::string& path) {
   const fs::path root(path);
   TORCH_CHECK_VALUE(fs::exists(root), "--data_dir=", path,
                     ": no such file or folder");
-  if (!fs::is_directory(root)) return DataKind::kText;
+  if (!fs::is_directory(root)) {
+    return has_named_tensors(path) ? DataKind::kTensors : DataKind::kText;
+  }
   return fs::is_directory(root / "images") && fs::is_directory(root / "masks")
              ? DataKind::kMasks
              : DataKind::kImages;
 }
 
 std::unique_ptr<Task> make_task(const Options& options) {
-  auto source =
-      std::make_shared<ModelSource>(options.model, exported_options(options));
+  const auto here = options.data_dir.empty()
+                        ? std::nullopt
+                        : std::optional(data_kind_at(options.data_dir));
+  auto source = std::make_shared<ModelSource>(
+      options.model, exported_options(options), here == DataKind::kTensors);
   const DataKind kind = source->kind();
-  if (!options.data_dir.empty()) {
-    const DataKind here = data_kind_at(options.data_dir);
-    TORCH_CHECK_VALUE(here == kind, "--model=", options.model, " needs ",
+  if (here) {
+    TORCH_CHECK_VALUE(*here == kind, "--model=", options.model, " needs ",
                       what_is(kind), ", but --data_dir=", options.data_dir,
-                      " is ", what_is(here), ", which is for --model=",
-                      absl::StrJoin(models::model_names(here), ", "),
-                      " and .pt2 files of such models");
+                      " is ", what_is(*here), ", which is for ",
+                      models_for(*here));
   }
   TORCH_CHECK_VALUE(kind == DataKind::kText || options.bucket == 0,
                     "--bucket=", options.bucket,
@@ -69,6 +83,8 @@ std::unique_ptr<Task> make_task(const Options& options) {
       return segmentation(options, std::move(source));
     case DataKind::kText:
       return language(options, std::move(source));
+    case DataKind::kTensors:
+      return tensor_rows(options, std::move(source));
   }
   return nullptr;
 }

@@ -10,7 +10,8 @@
 
 namespace gpipe::train_program {
 
-// Returns the kind of data at a path. A file is a text. A folder that contains
+// Returns the kind of data at a path. A file is a text, unless it ends in
+// .safetensors, .pt or .pth: these have named tensors. A folder that contains
 // images/ and masks/ holds images with masks. Any other folder holds labelled
 // images. Throws c10::ValueError if the path does not exist.
 models::DataKind data_kind_at(const std::string& path);

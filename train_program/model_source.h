@@ -22,20 +22,25 @@ class ModelSource {
  public:
   // `model`: Options::model. If it ends in ".pt2", it is the path of a file, of
   // which this reads inputs and outputs, but no weights. `options`: how such a
-  // file is read.
+  // file is read. `named_tensors`: the data is DataKind::kTensors, which any
+  // file with one output fits.
   //
   // Throws c10::ValueError if there is no such model, if the file cannot run as
   // a pipeline (exported/exported.h), or if its inputs and outputs fit no kind
   // of data. The text then has inputs, outputs and the forms that fit.
-  explicit ModelSource(std::string model, ExportedOptions options = {});
+  explicit ModelSource(std::string model, ExportedOptions options = {},
+                       bool named_tensors = false);
 
-  // For a file, the kind of data follows from inputs and outputs:
+  // For a file, the kind of data follows from inputs and outputs, unless it is
+  // kTensors:
   //   kText    int64 [rows, tokens] -> [rows, tokens, vocabulary]
   //   kImages  float32 [rows, 3, height, width] -> [rows, classes]
   //   kMasks   float32 [rows, 3, height, width] -> [rows, 1, height, width]
   models::DataKind kind() const { return kind_; }
 
-  bool is_file() const { return signature_.has_value(); }
+  bool is_file() const { return file_.has_value(); }
+  // Returns the file. Null if the model is one of models/.
+  const ExportedFile* file() const { return file_ ? &*file_ : nullptr; }
 
   // Returns the model's name. For a file, returns its name without the folder,
   // and the checksum of its program, since files may be moved.
@@ -56,6 +61,7 @@ class ModelSource {
 
   // Returns the model: of models/ with these options, and with weights drawn
   // from LibTorch's default generator, or of the file with the weights there.
+  // Under a MetaGuard the tensors have no values, and no weights are read.
   torch::nn::Sequential make(const models::ModelOptions& options);
 
   // Returns the table from the names of the model's tensors to those in
@@ -72,7 +78,7 @@ class ModelSource {
 
   const std::string model_;
   const ExportedOptions options_;
-  std::optional<ExportedSignature> signature_;  // of a file
+  std::optional<ExportedFile> file_;
   models::DataKind kind_;
   std::optional<ExportedModel> exported_;
 };

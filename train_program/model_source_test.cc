@@ -128,7 +128,7 @@ TEST(ModelSourceTest, AFixedNumberOfRowsIsRefused) {
             "--model=" + path +
                 " was exported for exactly 4 rows, but rows are split into "
                 "micro-batches; export with dynamic_shapes={0: "
-                "torch.export.Dim(\"batch\")} for the input");
+                "torch.export.Dim(\"batch\")} for the input ids");
 }
 
 TEST(ModelSourceTest, ImagesThatAreNotSquareAreRefused) {

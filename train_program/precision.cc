@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <torch/utils.h>
 
+#include <utility>
 #include <vector>
 
 namespace gpipe::train_program {
@@ -21,10 +22,11 @@ void Precision::convert(torch::nn::Sequential& model) const {
 }
 
 Sample Precision::prepare(Sample sample) const {
-  if (sample.input.defined() && sample.input.is_floating_point()) {
-    sample.input = sample.input.to(parameters);
-  }
-  return sample;
+  // Without a conversion, a model from a file may take another dtype.
+  if (parameters == at::kFloat) return sample;
+  return with_inputs_changed(std::move(sample), [this](const at::Tensor& each) {
+    return each.is_floating_point() ? each.to(parameters) : each;
+  });
 }
 
 std::unique_ptr<AutocastScope> Precision::scope(c10::DeviceType device) const {

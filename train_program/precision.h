@@ -28,7 +28,7 @@ struct Precision {
   // `parameters`.
   void convert(torch::nn::Sequential& model) const;
 
-  // Converts the input of a mini-batch for the converted model, if it has
+  // Converts the inputs of a mini-batch for the converted model, if they have
   // floating-point values.
   Sample prepare(Sample sample) const;
 

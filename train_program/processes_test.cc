@@ -1,24 +1,31 @@
 // Tests of runs over several processes.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/utils.h>
 
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 #include <string>
+#include <vector>
 
+#include "exported/exported.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/instruments/counting_allocator.h"
 #include "train_program/exit_code.h"
 #include "train_program/make_task.h"
 #include "train_program/run.h"
 #include "train_program/testing/small_runs.h"
+#include "weights/safetensors.h"
 #include "weights/testing/files.h"
 
 namespace gpipe::train_program {
 namespace {
 
+using gpipe::instruments::CountingAllocator;
 using gpipe::testing::argument;
 using gpipe::testing::bit_equal;
 using gpipe::testing::new_folder;
@@ -26,6 +33,8 @@ using gpipe::testing::RankProgramEntry;
 using gpipe::testing::RankResult;
 using gpipe::testing::Ranks;
 using gpipe::testing::world_options;
+
+constexpr char kExported[] = "exported/testdata/gpt.pt2";
 
 Options options_of(const std::string& folder) {
   Options options = small_options("transformer");
@@ -80,19 +89,40 @@ const RankProgramEntry kTrain("train", [] {
   set(options.save_every, "save_every");
   if (argument("clip") == "0") options.clip = 0;
   options.shard_optimizer = argument("shard_optimizer") == "true";
+  if (!argument("balance").empty()) options.balance = argument("balance");
+  options.weights = argument("weights");
+  const bool counts = argument("count_bytes") == "true";
+  if (counts) CountingAllocator::install();
   options.save_in_background = !argument("save_every").empty();
   if (!argument("seed").empty()) {
     options.seed = std::stoull(argument("seed"));
   }
   const auto task = make_task(options);
   const int64_t stop = std::stoll(argument("stop"));
+  int64_t bytes_before = 0;
   // Only the process that computes losses gets the signal.
-  TaskWith stopped(*task, [&, losses = std::make_shared<int64_t>(0)](
-                              const at::Tensor& output) {
-    if (++*losses == 2 * (stop - 1) + 1) raise(SIGTERM);
-    return output;
-  });
+  TaskWith stopped(
+      *task,
+      [&, losses = std::make_shared<int64_t>(0)](const at::Tensor& output) {
+        if (++*losses == 2 * (stop - 1) + 1) raise(SIGTERM);
+        return output;
+      },
+      // Before the first batch there are no activations, gradients and states.
+      [&](int64_t index) {
+        if (!counts || index > 0) return;
+        std::cout << "\nbytes "
+                  << CountingAllocator::live_bytes() - bytes_before << " "
+                  << CountingAllocator::peak_bytes() - bytes_before
+                  << std::endl;
+      });
   if (argument("batch_norm") == "true") stopped.change_model = with_batch_norm;
+  if (counts) {
+    stopped.change_model = [&](torch::nn::Sequential model) {
+      bytes_before = CountingAllocator::live_bytes();
+      CountingAllocator::reset_peak();
+      return model;
+    };
+  }
   return run(options, stopped,
              [](const std::string& line) { std::cout << line << std::endl; });
 });
@@ -139,15 +169,119 @@ TEST(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
 TEST(ProcessesTest, AnExportedProgramTrainsInTwoProcesses) {
   const std::string folder = new_folder();
   const std::string here = folder + "here", there = folder + "there";
-  const std::string model = "exported/testdata/gpt.pt2";
   Options one = options_of(here);
-  one.model = model;
+  one.model = kExported;
   EXPECT_EQ(run_here(one).code, kDone);
   train_in_processes(there, 2, 1, /*stop=*/3, kSignal + SIGTERM,
-                     options_of("").chunks, {{"model", model}});
+                     options_of("").chunks, {{"model", kExported}});
   EXPECT_EQ(state_in(there).step, 3);
   train_in_processes(there, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
-                     {{"model", model}});
+                     {{"model", kExported}});
+  expect_same_weights(state_in(there), state_in(here));
+}
+
+// Returns the bytes of `count` layers from layer `first` on.
+int64_t bytes_of_layers(const ExportedFile& file, int64_t first,
+                        int64_t count) {
+  const ExportedModel part = file.read(first, count);
+  int64_t bytes = 0;
+  for (const auto& tensors :
+       {part.layers->parameters(), part.layers->buffers()}) {
+    for (const at::Tensor& each : tensors) {
+      bytes += static_cast<int64_t>(each.nbytes());
+    }
+  }
+  return bytes;
+}
+
+TEST(ProcessesTest, EachProcessReadsItsOwnLayersOfAnExportedProgram) {
+  const ExportedFile file(kExported);
+  const int64_t first = file.size() / 3;
+  const std::string balance =
+      std::to_string(first) + "," + std::to_string(file.size() - first);
+  Ranks ranks("train", 2,
+              {{"folder", ""},
+               {"model", kExported},
+               {"copies", "1"},
+               {"chunks", "2"},
+               {"stop", "100"},
+               {"eval_every", "-1"},
+               {"balance", balance},
+               {"count_bytes", "true"}});
+  const auto results = ranks.wait();
+  const std::vector<int64_t> expected{
+      bytes_of_layers(file, 0, first),
+      bytes_of_layers(file, first, file.size() - first)};
+  EXPECT_EQ(expected[0] + expected[1], bytes_of_layers(file, 0, file.size()));
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(results[rank].exit.code, kDone) << results[rank].err;
+    const auto at = results[rank].out.find("\nbytes ");
+    ASSERT_NE(at, std::string::npos) << results[rank].out;
+    std::istringstream numbers(results[rank].out.substr(at + 7));
+    int64_t live = 0, peak = 0;
+    numbers >> live >> peak;
+    EXPECT_EQ(live, expected[rank]) << rank;
+    // The messages of the processes about their layers are tensors, too.
+    EXPECT_LT(peak, live + 4096) << rank;
+  }
+}
+
+TEST(ProcessesTest, ProcessesShareTheBalanceThatTheFirstOneHasMeasured) {
+  const std::string there = new_folder() + "there";
+  for (const char* balance : {"time", "size"}) {
+    train_in_processes(
+        there + balance, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
+        {{"model", kExported}, {"eval_every", "-1"}, {"balance", balance}});
+    EXPECT_EQ(state_in(there + balance).step, 4) << balance;
+  }
+}
+
+TEST(ProcessesTest, AnExportedProgramStartsWithGivenWeightsInTwoProcesses) {
+  const std::string folder = new_folder();
+  const std::string python = folder + "python.safetensors";
+  ExportedModel model = load_exported(kExported);
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& each : model.layers->parameters()) each.mul_(1.5);
+  }
+  write_safetensors(python, model.state_dict());
+  const std::string here = folder + "here", there = folder + "there";
+  Options one = options_of(here);
+  one.model = kExported;
+  one.eval_every = -1;
+  one.weights = python;
+  EXPECT_EQ(run_here(one).code, kDone);
+  train_in_processes(
+      there, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
+      {{"model", kExported}, {"eval_every", "-1"}, {"weights", python}});
+  expect_same_weights(state_in(there), state_in(here));
+  // The weights of a run, by the names of a run checkpoint.
+  const std::string again = folder + "again";
+  const std::string trained = folder + "run.safetensors";
+  write_safetensors(trained, state_in(here).model);
+  one.weights = trained;
+  one.run_dir = folder + "here again";
+  EXPECT_EQ(run_here(one).code, kDone);
+  train_in_processes(
+      again, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
+      {{"model", kExported}, {"eval_every", "-1"}, {"weights", trained}});
+  expect_same_weights(state_in(again), state_in(one.run_dir));
+}
+
+TEST(ProcessesTest, CopiesOfAnExportedProgramHaveTheBitsOfOneCopy) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  Options one = options_of(here);
+  one.model = kExported;
+  one.eval_every = -1;
+  one.chunks = 2;
+  EXPECT_EQ(run_here(one).code, kDone);
+  const Ranks::Arguments model{{"model", kExported}, {"eval_every", "-1"}};
+  // Two copies of two partitions, then two copies of one, which resume.
+  train_in_processes(there, 4, 2, /*stop=*/2, kSignal + SIGTERM, /*chunks=*/1,
+                     model);
+  EXPECT_EQ(state_in(there).step, 3);  // a replica has one loss per step
+  train_in_processes(there, 2, 2, /*stop=*/100, kDone, /*chunks=*/1, model);
   expect_same_weights(state_in(there), state_in(here));
 }
 

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "data/random.h"
+#include "exported/exported.h"
+#include "gpipe/meta.h"
 #include "gpipe/text/lists.h"
 #include "train_program/engine.h"
 #include "train_program/exit_code.h"
@@ -55,6 +57,12 @@ void check(const Options& options) {
                     ": needs --run_dir, which contains the saved steps");
   TORCH_CHECK_VALUE(options.clip >= 0, "--clip=", options.clip,
                     ": must not be negative");
+}
+
+// Returns the model without reading weights.
+torch::nn::Sequential without_values(const Task& task) {
+  const MetaGuard meta;
+  return task.model();
 }
 
 void merge(FlagValues& into, const FlagValues& from) {
@@ -115,27 +123,38 @@ int run(const Options& options, Task& task, const Print& print) {
   merge(flags, changeable);
 
   torch::manual_seed(options.seed);
-  parts.model = task.model();
+  const ExportedFile* const file = task.source().file();
+  const bool reads_parts = options.distributed && file;
+  parts.model = reads_parts ? without_values(task) : task.model();
   const Precision precision = precision_of(options.precision);
+  StateDict given;
   if (!before && !options.weights.empty()) {
-    const InitialWeights loaded = load_initial_weights(
+    InitialWeights loaded = load_initial_weights(
         parts.model, task.source(), options.weights, options.weights_skip);
     check_same(
         {{"--weights", "of checksum " + std::to_string(loaded.checksum)}});
     say(loaded.line);
+    if (reads_parts) given = std::move(loaded.tensors);
   }
-  if (!before && task.source().is_file()) {
+  if (!before && file) {
     // Processes read copies of the file. The checksum of the flag --model does
     // not include the weights.
-    check_same({{"--model",
-                 "with weights of checksum " +
-                     std::to_string(checksum_of(state_dict(*parts.model)))}});
+    check_same({{"--model", "with weights of checksum " +
+                                std::to_string(file->weights_checksum())}});
+  }
+  if (reads_parts) {
+    parts.make = [file, given = std::move(given)](int64_t first,
+                                                  int64_t count) {
+      ExportedModel part = file->read(first, count);
+      if (!given.is_empty()) load_part(part, given);
+      return part.layers;
+    };
   }
   precision.convert(parts.model);
   const LayerNames names = layer_names(parts.model);
   parts.precision = precision;
   parts.input = [&](int64_t rows) {
-    return precision.prepare(task.train_batch(0, {0, rows})).input;
+    return precision.prepare(task.train_batch(0, {0, rows}));
   };
   const auto engine = make_engine(processes, options, std::move(parts));
   flags[kBalance] = join(engine->module().balance());

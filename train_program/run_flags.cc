@@ -18,9 +18,13 @@ OptionScope scope_of(const OptionRow& row, const std::string& model,
     return has ? OptionScope::kFixed : OptionScope::kProcess;
   };
   if (!row.model.empty()) return fixed_if(row.model == model);
-  const bool text = kind == models::DataKind::kText;
-  if (row.scope == OptionScope::kFixedForText) return fixed_if(text);
-  if (row.scope == OptionScope::kFixedForImages) return fixed_if(!text);
+  using models::DataKind;
+  if (row.scope == OptionScope::kFixedForText) {
+    return fixed_if(kind == DataKind::kText);
+  }
+  if (row.scope == OptionScope::kFixedForImages) {
+    return fixed_if(kind == DataKind::kImages || kind == DataKind::kMasks);
+  }
   return row.scope;
 }
 

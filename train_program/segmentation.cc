@@ -5,7 +5,6 @@
 #include <torch/nn/functional/loss.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -43,22 +42,13 @@ Images open(const Options& options) {
           [folder](int64_t index) { return folder.get(index); }};
 }
 
-int64_t held_out_of(int64_t images, double part) {
-  const auto count =
-      static_cast<int64_t>(std::llround(part * static_cast<double>(images)));
-  TORCH_CHECK_VALUE(part > 0 && count > 0 && count < images,
-                    "--held_out=", part, " of ", images, " images is ", count,
-                    "; training and testing each need at least one");
-  return count;
-}
-
 class Segmentation : public Task {
  public:
   Segmentation(const Options& options, std::shared_ptr<ModelSource> source)
       : source_(std::move(source)),
         options_(source_->fitted(options)),
         images_(open(options)),
-        held_out_(held_out_of(images_.size, options.held_out)),
+        held_out_(held_out_of(images_.size, options.held_out, "images")),
         order_(data::permutation(images_.size, options.seed)),
         train_files_(options.skip_broken, images_.size - held_out_),
         test_files_(options.skip_broken, held_out_),

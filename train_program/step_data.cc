@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace gpipe::train_program {
@@ -10,18 +11,28 @@ namespace {
 
 // Returns rows of the training data, counted from 0 over all epochs.
 Sample load_rows(Task& task, int64_t batch, Rows rows) {
-  std::vector<at::Tensor> inputs, targets;
+  std::vector<Sample> parts;
   for (int64_t row = rows.begin; row < rows.end;) {
     const int64_t index = row / batch;
     const int64_t end = std::min(rows.end, (index + 1) * batch);
     const int64_t first = index * batch;
-    Sample some = task.train_batch(index, {row - first, end - first});
-    inputs.push_back(std::move(some.input));
-    targets.push_back(std::move(some.target));
+    parts.push_back(task.train_batch(index, {row - first, end - first}));
     row = end;
   }
-  if (inputs.size() == 1) return {inputs.front(), targets.front()};
-  return {at::cat(inputs), at::cat(targets)};
+  if (parts.size() == 1) return std::move(parts.front());
+  const auto joined = [&](const auto& tensor_of) {
+    std::vector<at::Tensor> tensors;
+    for (const Sample& each : parts) tensors.push_back(tensor_of(each));
+    return at::cat(tensors);
+  };
+  Sample all{joined([](const Sample& each) { return each.input; }),
+             joined([](const Sample& each) { return each.target; }),
+             {}};
+  for (std::size_t k = 0; k < parts.front().further.size(); ++k) {
+    all.further.push_back(
+        joined([k](const Sample& each) { return each.further[k]; }));
+  }
+  return all;
 }
 
 }  // namespace

@@ -18,10 +18,31 @@ struct Rows {
   int64_t begin = 0, end = 0;
 };
 
-// Some rows of a mini-batch. Both tensors have the same number of rows.
+// Some rows of a mini-batch. All tensors have the same number of rows.
 struct Sample {
   at::Tensor input, target;  // on the CPU
+  // The second, third, ... input of a model that takes a vector of tensors.
+  std::vector<at::Tensor> further;
+
+  // Calls `use` with the input that the model takes, a tensor or a vector, and
+  // returns its result.
+  template <typename Use>
+  auto with_input(const Use& use) const {
+    if (further.empty()) return use(input);
+    std::vector<at::Tensor> inputs{input};
+    inputs.insert(inputs.end(), further.begin(), further.end());
+    return use(inputs);
+  }
 };
+
+// Returns `sample` with its inputs changed by `change`, from a tensor to a
+// tensor. Undefined ones stay.
+template <typename Change>
+Sample with_inputs_changed(Sample sample, const Change& change) {
+  if (sample.input.defined()) sample.input = change(sample.input);
+  for (at::Tensor& each : sample.further) each = change(each);
+  return sample;
+}
 
 // Sums over items (images or characters). Scores can be added.
 struct Score {

@@ -76,7 +76,7 @@ class Archive {
 
 StateDict read(const std::string& path) {
   check_start(path);
-  internal::check_zip_directory(path);
+  internal::read_zip_directory(path);
   Archive archive(path);
   TORCH_CHECK_VALUE(archive.has("data.pkl"),
                     "is a zip archive, but not from torch.save: it has no "

@@ -113,11 +113,12 @@ uint64_t size_in(std::string_view extra) {
 
 }  // namespace
 
-void check_zip_directory(const std::string& path) {
+std::vector<ZipRecord> read_zip_directory(const std::string& path) {
   File file(path);
   const Directory directory = read_directory(file);
   std::string_view rest = directory.bytes;
   uint64_t total = 0;
+  std::vector<ZipRecord> records;
   for (uint64_t k = 0; k < directory.records; ++k) {
     const auto has = [&](uint64_t bytes) {
       TORCH_CHECK_VALUE(bytes <= rest.size(),
@@ -145,8 +146,11 @@ void check_zip_directory(const std::string& path) {
                       file.size(),
                       " bytes: some are compressed, or are the same bytes; "
                       "neither is read");
+    records.push_back(
+        {std::string(shown), size, static_cast<uint32_t>(number(rest, 16, 4))});
     rest.remove_prefix(kRecordBytes + name + extra + comment);
   }
+  return records;
 }
 
 }  // namespace gpipe::internal

@@ -38,7 +38,7 @@ std::string end(uint64_t records, uint64_t size, uint64_t at) {
 std::string error(const std::string& archive) {
   const std::string path = new_folder() + "zip";
   write_bytes(path, archive);
-  return value_error_of([&] { check_zip_directory(path); });
+  return value_error_of([&] { read_zip_directory(path); });
 }
 
 const std::string kData(10, 'x');  // stands in for the records
@@ -90,6 +90,22 @@ TEST(ZipDirectoryTest, ReadsSizesOf64Bits) {
   EXPECT_EQ(error(archive(uint64_t{1} << 62))
                 .rfind("has a record 'a' of 4611686018427387904 bytes"),
             0u);
+}
+
+TEST(ZipDirectoryTest, ReturnsNamesSizesAndChecksums) {
+  std::string two = record("folder/b", 6);
+  two.replace(16, 4, bytes_of(0xcbf43926, 4));
+  const std::string all = record("folder/a/x", 4) + two;
+  const std::string path = new_folder() + "zip";
+  write_bytes(path, kData + all + end(2, all.size(), 10));
+  const auto records = read_zip_directory(path);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].name, "a/x");
+  EXPECT_EQ(records[0].size, 4u);
+  EXPECT_EQ(records[0].crc32, 0u);
+  EXPECT_EQ(records[1].name, "b");
+  EXPECT_EQ(records[1].size, 6u);
+  EXPECT_EQ(records[1].crc32, 0xcbf43926u);
 }
 
 TEST(ZipDirectoryTest, ReadsADirectoryOf64Bits) {

@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <map>
 #include <numeric>
 #include <ostream>
 #include <set>
@@ -118,31 +119,50 @@ std::vector<std::pair<int64_t, int64_t>> ranges_of(
   return ranges;
 }
 
-std::string encode_skips(const std::vector<internal::Layer>& layers) {
+// Encodes the names and the skips of layers.
+std::string encode_layers(const std::vector<internal::Layer>& layers) {
   std::string text;
-  const auto add = [&](const internal::Layer& layer, const SkipKey& key,
-                       bool stash) {
-    internal::put(text, layer.index);
-    internal::put(text, static_cast<uint8_t>(stash));
-    internal::put(text, key.ns.number());
-    internal::put_text(text, key.name);
+  const auto add = [&](const std::vector<SkipKey>& keys) {
+    internal::put(text, static_cast<uint64_t>(keys.size()));
+    for (const SkipKey& key : keys) {
+      internal::put(text, key.ns.number());
+      internal::put_text(text, key.name);
+    }
   };
   for (const internal::Layer& layer : layers) {
-    for (const SkipKey& key : layer.skips.stash) add(layer, key, true);
-    for (const SkipKey& key : layer.skips.pop) add(layer, key, false);
+    internal::put(text, layer.index);
+    internal::put_text(text, layer.name);
+    add(layer.skips.stash);
+    add(layer.skips.pop);
   }
   return text;
 }
 
-void decode_skips(const std::string& text,
-                  std::vector<internal::Layer>& layers) {
-  for (std::size_t at = 0; at < text.size();) {
-    const auto index = internal::take<int64_t>(text, at);
-    const bool stash = internal::take<uint8_t>(text, at) != 0;
-    const auto ns = internal::take<uint64_t>(text, at);
-    SkipKey key{Namespace::of_number(ns), internal::take_text(text, at)};
-    internal::LayerSkips& skips = layers.at(index).skips;
-    (stash ? skips.stash : skips.pop).push_back(std::move(key));
+void decode_layers(const std::string& text,
+                   std::vector<internal::Layer>& layers) {
+  std::size_t at = 0;
+  const auto take_keys = [&](std::vector<SkipKey>& keys) {
+    for (auto left = internal::take<uint64_t>(text, at); left > 0; --left) {
+      const auto ns = Namespace::of_number(internal::take<uint64_t>(text, at));
+      keys.push_back({ns, internal::take_text(text, at)});
+    }
+  };
+  while (at < text.size()) {
+    internal::Layer& layer = layers.at(internal::take<int64_t>(text, at));
+    layer.name = layer.skips.layer = internal::take_text(text, at);
+    take_keys(layer.skips.stash);
+    take_keys(layer.skips.pop);
+  }
+}
+
+// Throws c10::ValueError if two layers have the same name.
+void check_names(const std::vector<internal::Layer>& layers) {
+  std::map<std::string, int64_t> first_with;
+  for (const internal::Layer& layer : layers) {
+    const auto [found, is_new] = first_with.emplace(layer.name, layer.index);
+    TORCH_CHECK_VALUE(is_new, "the builder gave the name '", layer.name,
+                      "' to the layers ", found->second, " and ", layer.index,
+                      " of the model; give each layer its own name, or none");
   }
 }
 
@@ -220,10 +240,7 @@ void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
   internal::check_positive(options_.balance());
   layout_ = make_layout(options_, *world_);
   std::vector<internal::Layer> layers(size());
-  for (int64_t k = 0; k < size(); ++k) {
-    layers[k].index = k;
-    layers[k].name = layers[k].skips.layer = std::to_string(k);
-  }
+  for (int64_t k = 0; k < size(); ++k) layers[k].index = k;
   const auto ranges = ranges_of(options_.balance());
   std::vector<internal::Layer> own;
   for (std::size_t s = 0; s < ranges.size(); ++s) {
@@ -236,17 +253,19 @@ void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
         " on and returned ", part.is_empty() ? 0 : part->size());
     if (own.empty()) train(part->is_training());
     for (internal::Layer& layer : internal::layers_of(part)) {
+      const bool is_numbered = layer.name == std::to_string(layer.index);
       layer.index += first;
-      layer.name = layer.skips.layer = std::to_string(layer.index);
+      if (is_numbered) layer.name = std::to_string(layer.index);
       own.push_back(layer);
       layers[layer.index].module = std::move(layer.module);
     }
   }
   for (const std::string& text :
-       all_gather(*world_, layout_.pipeline(), tags.words, encode_skips(own),
-                  "exchanging the skips of the layers")) {
-    decode_skips(text, layers);
+       all_gather(*world_, layout_.pipeline(), tags.words, encode_layers(own),
+                  "exchanging the names and skips of the layers")) {
+    decode_layers(text, layers);
   }
+  check_names(layers);
   std::vector<internal::LayerSkips> skips;
   for (const internal::Layer& layer : layers) skips.push_back(layer.skips);
   internal::verify_skips(skips);

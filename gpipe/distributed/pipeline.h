@@ -90,8 +90,9 @@ struct DistributedOptions {
 
 // A function that returns the layers `first` ... `first` + `count` - 1 of the
 // model and no others, so that no process has to hold the whole model. It is
-// called once for each partition of this rank. The layers get the names that
-// they would have in the whole Sequential ("17.weight").
+// called once for each partition of this rank. Layers that the returned
+// Sequential has numbered get the names that they would have in the whole one
+// ("17.weight"). Layers that were added with a name keep it ("head.weight").
 using LayerBuilder =
     std::function<torch::nn::Sequential(int64_t first, int64_t count)>;
 

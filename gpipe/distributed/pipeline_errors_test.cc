@@ -3,6 +3,7 @@
 // text.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -98,6 +99,38 @@ const RankProgramEntry kCaptured("captured", [] {
   }
   for (const Tensor& each : layers->parameters()) {
     check(!each.grad().defined(), "gradients are as they were");
+  }
+  return 0;
+});
+
+// The builder gives a name to each of its layers but the first one.
+const RankProgramEntry kNamed("named", [] {
+  const auto world = World::connect(world_options());
+  const auto make = [&](const std::vector<std::string>& names) {
+    const auto build = [&](int64_t first, int64_t count) {
+      nn::Sequential part(nn::Linear(2, 2));
+      for (int64_t k = first + 1; k < first + count; ++k) {
+        part->push_back(names[k], nn::AnyModule(nn::Linear(2, 2)));
+      }
+      return part;
+    };
+    return DistributedPipeline(
+        build, DistributedOptions({2, 3}).device(torch::kCPU), world);
+  };
+  for (const auto& child :
+       make({"", "head", "", "tail", "1"})->named_children()) {
+    std::cout << child.key() << " ";
+  }
+  try {
+    make({"", "head", "", "tail", "head"});
+  } catch (const c10::Error& error) {
+    // The error of this rank, or of the other one if that was faster.
+    const std::string text = error.what_without_backtrace();
+    check(text.find("the builder gave the name 'head' to the layers 1 and 4 of "
+                    "the model; give each layer its own name, or none") !=
+              std::string::npos,
+          text);
+    std::cout << "refused" << std::endl;
   }
   return 0;
 });
@@ -317,6 +350,13 @@ const RankProgramEntry kNested("nested", [] {
   }
   return 0;
 });
+
+TEST(DistributedPipeline, LayersOfABuilderKeepTheirNames) {
+  const auto results = Ranks("named", 2).wait();
+  expect_all_ok(results);
+  EXPECT_EQ(results[0].out, "0 head refused\n");
+  EXPECT_EQ(results[1].out, "2 tail 1 refused\n");
+}
 
 TEST(DistributedPipeline, RefusesACapturedParameterOfAnotherRank) {
   const auto results = Ranks("captured", 2).wait();

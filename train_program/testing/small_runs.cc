@@ -65,7 +65,10 @@ Score plain_score(const std::string& folder, Task& task,
   Score score;
   for (int64_t k = 0; k < task.test_batches(); ++k) {
     const Sample sample = task.test_batch(k);
-    score += task.score(model->forward(sample.input), sample.target);
+    score += task.score(sample.with_input([&](const auto& input) {
+      return model->forward(input);
+    }),
+                        sample.target);
   }
   return score;
 }
