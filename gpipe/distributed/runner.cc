@@ -19,6 +19,7 @@
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
+#include "gpipe/distributed/world/tree.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/cell/read_scalars.h"
 #include "gpipe/schedule/placement.h"
@@ -40,6 +41,7 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
       sums_transport_(make_transport(*world_, device, transfers,
                                      c10::str("sums ", tags_.sums))) {
   stages_.unsplit = std::move(unsplit);
+  world_->reach(peers(), tags_.words);
   if (layout_.replicas > 1) {
     sums_ = std::make_unique<ReplicaSums>(
         *world_, *sums_transport_, layout_.same_stages(), tags_.sums,
@@ -49,6 +51,29 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
     }
   }
   callback_ = world_->on_failure([this] { executor_.notify(0); });
+}
+
+// Neighbouring stages, both ends of skips, the same stages of other replicas,
+// and the trees over the ranks of a pipeline and over the replicas.
+std::vector<int> Runner::peers() const {
+  std::set<int> peers;
+  const auto& ranks = layout_.rank_of_stage;
+  const auto link = [&](int from, int to) {
+    if (from == layout_.rank) peers.insert(layout_.world_rank(to));
+    if (to == layout_.rank) peers.insert(layout_.world_rank(from));
+  };
+  for (std::size_t s = 0; s + 1 < ranks.size(); ++s) {
+    link(ranks[s], ranks[s + 1]);
+  }
+  for (const SkipLink& skip : stages_.links) {
+    link(ranks[skip.from], ranks[skip.to]);
+  }
+  for (const int r : tree_neighbours(layout_.rank, layout_.ranks)) {
+    peers.insert(layout_.world_rank(r));
+  }
+  for (const int rank : layout_.same_stages()) peers.insert(rank);
+  peers.erase(world_->rank());
+  return {peers.begin(), peers.end()};
 }
 
 Runner::~Runner() { world_->forget(callback_); }

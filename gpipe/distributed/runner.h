@@ -108,6 +108,10 @@ class Runner : private RemoteStages {
   std::optional<Failure> last_failure() const;
 
  private:
+  // Returns the ranks with which this one exchanges messages, whatever the
+  // schedule.
+  std::vector<int> peers() const;
+
   // A schedule, and what this rank derives from it.
   struct TrainPlan {
     // A checksum of the schedule's text.

@@ -11,6 +11,7 @@
 
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/failure_conversion.h"
+#include "gpipe/distributed/world/heartbeat_peers.h"
 
 namespace gpipe::internal {
 namespace {
@@ -24,8 +25,9 @@ constexpr int64_t kBytes = 4096;
 // still receives nothing, and its sends must be kept: Gloo holds a send by a
 // weak pointer and never gets past one that is gone.
 constexpr int kUnanswered = 16;
-// How many sends are kept. Older ones are complete, since no more messages can
-// be pending than the heartbeats above, a failure and the note of leaving.
+// How many sends are kept besides one for each rank, whose leaving is passed
+// on. Older ones are complete, since no more messages can be pending than the
+// heartbeats above, a failure and the notes of leaving.
 constexpr std::size_t kSendsKept = 2 * kUnanswered;
 constexpr int kBeatsPerTimeout = 8;
 constexpr auto kShortestBeat = std::chrono::milliseconds(1);
@@ -43,6 +45,13 @@ at::Tensor message_of(Note note, const std::string& text = "") {
   return message;
 }
 
+// Returns the message that says that `rank` leaves.
+at::Tensor goodbye_of(int rank) {
+  std::string text;
+  put(text, static_cast<int32_t>(rank));
+  return message_of(Note::kGoodbye, text);
+}
+
 }  // namespace
 
 FailureDetector::FailureDetector(c10::intrusive_ptr<c10d::Backend> group,
@@ -57,20 +66,21 @@ FailureDetector::FailureDetector(c10::intrusive_ptr<c10d::Backend> group,
                                : std::clamp<std::chrono::milliseconds>(
                                      timeout / kBeatsPerTimeout, kShortestBeat,
                                      kLongestBeat)),
-      on_failure_(std::move(on_failure)) {
-  for (int peer = 0; peer < size; ++peer) {
+      on_failure_(std::move(on_failure)),
+      has_left_(size),
+      waits_(rank, size) {
+  for (const int peer : heartbeat_peers(rank, size)) {
     peers_.push_back(std::make_unique<Peer>());
+    peers_.back()->rank = peer;
     peers_.back()->heard = Clock::now().time_since_epoch().count();
   }
-  for (int peer = 0; peer < size; ++peer) {
-    if (peer == rank_) continue;
-    peers_[peer]->listener = std::thread([this, peer] { listen(peer); });
+  for (const auto& peer : peers_) {
+    peer->listener = std::thread([this, &each = *peer] { listen(each); });
   }
   beater_ = std::thread([this] { beat(); });
 }
 
-void FailureDetector::listen(int from) {
-  Peer& peer = *peers_[from];
+void FailureDetector::listen(Peer& peer) {
   std::string closed;  // the reason, if the connection was closed
   while (true) {
     std::vector<at::Tensor> message{at::empty({kBytes}, at::kByte)};
@@ -79,7 +89,7 @@ void FailureDetector::listen(int from) {
       {
         std::lock_guard<std::mutex> lock(peer.mutex);
         if (peer.closing) break;
-        work = peer.receive = group_->recv(message, from, kTag);
+        work = peer.receive = group_->recv(message, peer.rank, kTag);
       }
       if (!work->wait()) break;  // aborted, because this rank leaves
     } catch (const std::exception& error) {
@@ -88,16 +98,10 @@ void FailureDetector::listen(int from) {
     }
     peer.heard = Clock::now().time_since_epoch().count();
     peer.unanswered = 0;
-    const std::string bytes(
-        static_cast<const char*>(message[0].const_data_ptr()), kBytes);
-    const auto note = static_cast<Note>(bytes[0]);
-    if (note == Note::kGoodbye) {
-      peer.left = true;
+    if (handle({static_cast<const char*>(message[0].const_data_ptr()), kBytes},
+               peer.rank)) {
       break;
     }
-    if (note == Note::kFailure) on_failure_(decode_failure(bytes.substr(1)));
-    std::size_t at = 1;
-    if (note == Note::kBeat) peer.waits_for = take<int32_t>(bytes, at);
   }
   peer.gone = true;
   bool ending;
@@ -106,9 +110,30 @@ void FailureDetector::listen(int from) {
     ending = ending_;
   }
   if (!closed.empty() && !ending) {
-    on_failure_({Fault::kDied, from, rank_, "", closed});
+    on_failure_({Fault::kDied, peer.rank, rank_, "", closed});
   }
   changed_.notify_all();
+}
+
+bool FailureDetector::handle(const std::string& message, int from) {
+  std::size_t at = 1;
+  switch (static_cast<Note>(message[0])) {
+    case Note::kBeat:
+      waits_.merge(take_text(message, at));
+      return false;
+    case Note::kFailure:
+      on_failure_(decode_failure(message.substr(1)));
+      return false;
+    case Note::kGoodbye: {
+      const auto who = take<int32_t>(message, at);
+      if (who < 0 || who >= static_cast<int>(has_left_.size())) return false;
+      if (!has_left_[who].exchange(true)) {
+        send_to_peers(goodbye_of(who), /*except=*/from);
+      }
+      return who == from;
+    }
+  }
+  return false;
 }
 
 void FailureDetector::beat() {
@@ -116,77 +141,68 @@ void FailureDetector::beat() {
   auto last = Clock::now();
   while (!changed_.wait_for(lock, pause_, [this] { return ending_; })) {
     lock.unlock();
-    std::string waits_for;
-    put(waits_for, static_cast<int32_t>(waits_for_));
-    const at::Tensor message = message_of(Note::kBeat, waits_for);
-    for (int to = 0; to < static_cast<int>(peers_.size()); ++to) {
-      if (to == rank_ || peers_[to]->unanswered >= kUnanswered) continue;
-      ++peers_[to]->unanswered;
-      send(to, message);
+    std::string waits;
+    put_text(waits, waits_.encode(kBytes - 1 - sizeof(uint64_t)));
+    const at::Tensor message = message_of(Note::kBeat, waits);
+    for (const auto& peer : peers_) {
+      if (peer->unanswered >= kUnanswered) continue;
+      ++peer->unanswered;
+      send(*peer, message);
     }
     const auto now = Clock::now();
     // If this process was stopped itself, silence of the others means nothing.
-    const bool was_here = now - last < timeout_ / 2;
+    find_frozen(now, now - last < timeout_ / 2);
     last = now;
-    for (int from = 0; from < static_cast<int>(peers_.size()); ++from) {
-      Peer& peer = *peers_[from];
-      if (from == rank_ || peer.left || peer.gone) continue;
-      const auto silence =
-          std::chrono::duration_cast<std::chrono::milliseconds>(
-              now.time_since_epoch() - Clock::duration(peer.heard));
-      if (!was_here) {
-        peer.heard = now.time_since_epoch().count();
-      } else if (silence > timeout_) {
-        on_failure_({Fault::kFrozen, from, rank_, "",
-                     "nothing was heard of it for " +
-                         std::to_string(silence.count()) + " ms"});
-      }
-    }
     lock.lock();
   }
 }
 
-void FailureDetector::send(int to, const at::Tensor& message) {
-  Peer& peer = *peers_[to];
-  if (peer.left || peer.gone) return;
+void FailureDetector::find_frozen(Clock::time_point now, bool was_here) {
+  for (const auto& peer : peers_) {
+    if (is_done(*peer)) continue;
+    const auto silence = std::chrono::duration_cast<std::chrono::milliseconds>(
+        now.time_since_epoch() - Clock::duration(peer->heard));
+    if (!was_here) {
+      peer->heard = now.time_since_epoch().count();
+    } else if (silence > timeout_) {
+      on_failure_({Fault::kFrozen, peer->rank, rank_, "",
+                   "nothing was heard of it for " +
+                       std::to_string(silence.count()) + " ms"});
+    }
+  }
+}
+
+void FailureDetector::send(Peer& peer, const at::Tensor& message) {
+  if (is_done(peer)) return;
   std::lock_guard<std::mutex> lock(peer.mutex);
   try {
     std::vector<at::Tensor> tensors{message};
-    peer.sends.emplace_back(message, group_->send(tensors, to, kTag));
-    if (peer.sends.size() > kSendsKept) peer.sends.pop_front();
+    peer.sends.emplace_back(message, group_->send(tensors, peer.rank, kTag));
+    if (peer.sends.size() > kSendsKept + has_left_.size()) {
+      peer.sends.pop_front();
+    }
   } catch (const std::exception&) {
     // The listener reports the broken connection.
   }
 }
 
-void FailureDetector::send_to_all(const at::Tensor& message) {
-  for (int to = 0; to < static_cast<int>(peers_.size()); ++to) {
-    if (to != rank_) send(to, message);
+void FailureDetector::send_to_peers(const at::Tensor& message, int except) {
+  for (const auto& peer : peers_) {
+    if (peer->rank != except) send(*peer, message);
   }
-}
-
-int FailureDetector::end_of_waiting(int rank) const {
-  const int size = static_cast<int>(peers_.size());
-  int end = rank;
-  for (int steps = 0; steps < size; ++steps) {
-    const int next = end == rank_ ? waits_for_ : peers_[end]->waits_for;
-    if (next < 0 || next >= size) return end;
-    end = next;
-  }
-  return rank;
 }
 
 void FailureDetector::announce(const RankFailure& failure) {
-  send_to_all(message_of(Note::kFailure, encode_failure(failure)));
+  send_to_peers(message_of(Note::kFailure, encode_failure(failure)));
 }
 
 void FailureDetector::leave(std::chrono::milliseconds patience) {
-  send_to_all(message_of(Note::kGoodbye));
+  has_left_[rank_] = true;  // others need not tell this rank
+  send_to_peers(goodbye_of(rank_));
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait_for(lock, patience, [this] {
-    return std::all_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
-      return peer == peers_[rank_] || peer->left || peer->gone;
-    });
+    return std::all_of(peers_.begin(), peers_.end(),
+                       [&](const auto& peer) { return is_done(*peer); });
   });
 }
 

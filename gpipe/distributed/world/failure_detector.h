@@ -13,27 +13,30 @@
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/world/error.h"
+#include "gpipe/distributed/world/waits.h"
 
 namespace gpipe::internal {
 
-// The failure detector of one rank. It has its own connection to every other
-// rank. A receive is always posted on each connection, so that the operating
-// system reports at once when the other process has ended. Heartbeats arrive on
-// it, so that a rank that stands still is noticed.
+// The failure detector of one rank. It has its own connection to each of its
+// peers (heartbeat_peers.h). A receive is always posted on each connection, so
+// that the operating system reports at once when the other process has ended.
+// Heartbeats arrive on it, so that a rank that stands still is noticed. A rank
+// passes on to its peers what it learns of other ranks.
 //
 // Thread-safe.
 class FailureDetector {
  public:
-  // Starts the threads: one for each other rank, and one that sends heartbeats.
+  // Starts the threads: one for each peer, and one that sends heartbeats.
   //
   // `group`: a c10d group of all ranks that nothing else uses.
-  // `timeout`: a rank that sends nothing for this long is reported as frozen.
+  // `timeout`: a peer that sends nothing for this long is reported as frozen.
   // `on_failure`: called for each failure that is received or noticed, on a
   // thread of the failure detector. It must call nothing of this class but
-  // announce().
+  // announce(), and it must call that for the first failure.
   // `pause`: between two heartbeats; 0 means timeout / 8, between 1 ms and 500
   // ms.
   FailureDetector(
@@ -42,7 +45,7 @@ class FailureDetector {
       std::function<void(RankFailure)> on_failure,
       std::chrono::milliseconds pause = std::chrono::milliseconds(0));
 
-  // Tells the others that this rank leaves. Blocks until all others have left,
+  // Tells the others that this rank leaves. Blocks until its peers have left,
   // too, at most for `patience`.
   void leave(std::chrono::milliseconds patience);
 
@@ -50,35 +53,31 @@ class FailureDetector {
   FailureDetector(const FailureDetector&) = delete;
   FailureDetector& operator=(const FailureDetector&) = delete;
 
-  // Sends `failure` to all other ranks. Does not wait until they have received
-  // it.
+  // Sends `failure` to the peers. Does not wait until they have received it.
   void announce(const RankFailure& failure);
 
   // Returns whether `rank` has announced that it leaves.
-  bool has_left(int rank) const { return peers_[rank]->left; }
+  bool has_left(int rank) const { return has_left_[rank]; }
 
   // Sets the rank that this rank waits for, or -1 for none; returns the
-  // previous one. The other ranks learn it with the next heartbeat.
-  int set_waits_for(int rank) { return waits_for_.exchange(rank); }
+  // previous one. The others learn it with the next heartbeats, one for each
+  // rank on the way.
+  int set_waits_for(int rank) { return waits_.set_own(rank); }
   // Sets it to `to` only if the current value is `from`.
-  void set_waits_for(int from, int to) {
-    waits_for_.compare_exchange_strong(from, to);
-  }
-  // Follows the chain of ranks that wait for each other, from `rank` on.
-  // Returns its last rank, which waits for none; `rank` if they wait in a
-  // circle. The result is a guess, because it rests on the last heartbeats.
-  int end_of_waiting(int rank) const;
+  void set_waits_for(int from, int to) { waits_.set_own(from, to); }
+  // Returns the last rank of the chain of ranks that wait for each other, from
+  // `rank` on. See Waits::end_of_chain().
+  int end_of_waiting(int rank) const { return waits_.end_of_chain(rank); }
 
  private:
   using Clock = std::chrono::steady_clock;
-  // The connection to one other rank.
+  // The connection to one peer.
   struct Peer {
-    std::atomic<bool> left{false};
+    int rank = 0;
     std::atomic<bool> gone{false};  // its listener has ended
     // When the last message arrived (Clock's epoch).
     std::atomic<Clock::rep> heard{0};
     std::atomic<int> unanswered{0};  // heartbeats sent since `heard`
-    std::atomic<int> waits_for{-1};
     std::mutex mutex;
     c10::intrusive_ptr<c10d::Work> receive;  // the posted receive
     bool closing = false;                    // post no new receive
@@ -87,17 +86,26 @@ class FailureDetector {
     std::thread listener;
   };
 
-  void listen(int from);
+  bool is_done(const Peer& peer) const {
+    return peer.gone || has_left_[peer.rank];
+  }
+  void listen(Peer& peer);
+  // Handles a message. Returns whether the peer has left.
+  bool handle(const std::string& message, int from);
   void beat();
-  void send(int to, const at::Tensor& message);
-  void send_to_all(const at::Tensor& message);
+  // Reports peers that have been silent for too long. `was_here`: this process
+  // was not stopped itself.
+  void find_frozen(Clock::time_point now, bool was_here);
+  void send(Peer& peer, const at::Tensor& message);
+  void send_to_peers(const at::Tensor& message, int except = -1);
 
   const c10::intrusive_ptr<c10d::Backend> group_;
   const int rank_;
   const std::chrono::milliseconds timeout_, pause_;
   const std::function<void(RankFailure)> on_failure_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::atomic<int> waits_for_{-1};
+  std::vector<std::atomic<bool>> has_left_;  // by rank
+  Waits waits_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,6 +1,7 @@
 #include "gpipe/distributed/world/gather.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -12,16 +13,17 @@
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/tags.h"
+#include "gpipe/distributed/world/tree.h"
 
 namespace gpipe {
 namespace {
 
 // A text is sent as a packet of a fixed size, which both sides know: a checksum
-// of the rest of the packet, the number of bytes, the action, and as many bytes
-// as fit. Further bytes follow in a second message.
+// of the rest of the packet, the number of bytes, and as many bytes as fit.
+// Further bytes follow in a second message.
 constexpr int64_t kPacket = 512;
-constexpr int64_t kChecksum = 4, kLength = 8, kAction = 64;
-constexpr int64_t kHead = kChecksum + kLength + kAction;
+constexpr int64_t kChecksum = 4, kLength = 8;
+constexpr int64_t kHead = kChecksum + kLength;
 constexpr int64_t kMost = int64_t{1} << 30;
 
 uint32_t checksum_of(const std::string& packet) {
@@ -36,11 +38,12 @@ class Mail {
 
   void send(int to, const std::string& text) {
     const auto size = static_cast<int64_t>(text.size());
+    TORCH_CHECK_VALUE(size <= kMost, "all_gather() was given ", size,
+                      " bytes in all, but at most ", kMost,
+                      " are possible; send large data as tensors");
     const int64_t first = std::min(size, kPacket - kHead);
     std::string packet(kChecksum, '\0');
     internal::put(packet, static_cast<uint64_t>(size));
-    packet += action_.substr(0, kAction);
-    packet.resize(kHead);
     packet.append(text, 0, first);
     packet.resize(kPacket);
     std::string checksum;
@@ -64,17 +67,25 @@ class Mail {
         length > static_cast<uint64_t>(kMost)) {
       disagree(from, "it sent something that is not a message of gpipe");
     }
-    const std::string theirs = packet.substr(at, kAction).c_str();
-    if (theirs != action_.substr(0, kAction)) {
-      disagree(from, "it is at '" + theirs + "', but rank " +
-                         std::to_string(world_.rank()) + " is at '" + action_ +
-                         "'; call the same functions on all ranks");
-    }
     const auto size = static_cast<int64_t>(length);
     const int64_t first = std::min(size, kPacket - kHead);
     std::string text = packet.substr(kHead, first);
     if (size > first) text += take_bytes(from, size - first);
     return text;
+  }
+
+  // Throws if `theirs`, the action of rank `from`, is not that of this rank.
+  void check_action(int from, const std::string& theirs) {
+    if (theirs == action_) return;
+    disagree(from, "it is at '" + theirs + "', but rank " +
+                       std::to_string(world_.rank()) + " is at '" + action_ +
+                       "'; call the same functions on all ranks");
+  }
+
+  // Reports rank `from` as failed, and throws.
+  void disagree(int from, const std::string& what) {
+    world_.fail({Fault::kDisagree, from, world_.rank(), action_, what});
+    world_.check();
   }
 
  private:
@@ -94,10 +105,6 @@ class Mail {
     const World::WaitsFor waits(world_, peer);
     world_.wait(work, peer, say_action_);
   }
-  void disagree(int from, const std::string& what) {
-    world_.fail({Fault::kDisagree, from, world_.rank(), action_, what});
-    world_.check();
-  }
 
   World& world_;
   const int tag_;
@@ -105,6 +112,13 @@ class Mail {
   const World::Action say_action_ = [this] { return action_; };
   std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> sends_;
 };
+
+// Returns the position of this rank among `members`.
+std::size_t position_in(const std::vector<int>& members, int rank) {
+  const auto own = std::find(members.begin(), members.end(), rank);
+  TORCH_INTERNAL_ASSERT(own != members.end());
+  return own - members.begin();
+}
 
 }  // namespace
 
@@ -114,23 +128,35 @@ std::vector<std::string> all_gather(World& world,
                                     const std::string& action) {
   if (members.size() == 1) return {mine};
   Mail mail(world, tag, action);
-  const int first = members.front();
+  const std::size_t own = position_in(members, world.rank());
+  const auto children = internal::tree_children(own, members.size());
+  // The actions and texts of the members of this subtree, in their order.
+  std::string bundle;
+  internal::put_text(bundle, action);
+  internal::put_text(bundle, mine);
+  for (const std::size_t child : children) {
+    bundle += mail.receive(members[child]);
+  }
+  if (own > 0) {
+    const int parent = members[internal::tree_parent(own)];
+    mail.send(parent, bundle);
+    bundle = mail.receive(parent);
+  }
   std::vector<std::string> all;
-  if (world.rank() != first) {
-    mail.send(first, mine);
-    for (std::size_t k = 0; k < members.size(); ++k) {
-      all.push_back(mail.receive(first));
+  for (std::size_t at = 0; at < bundle.size();) {
+    const std::string theirs = internal::take_text(bundle, at);
+    if (all.size() < members.size()) {
+      mail.check_action(members[all.size()], theirs);
     }
-    mail.flush();
-    return all;
+    all.push_back(internal::take_text(bundle, at));
   }
-  for (const int member : members) {
-    all.push_back(member == first ? mine : mail.receive(member));
+  if (all.size() != members.size()) {
+    mail.disagree(members.front(),
+                  "it sent " + std::to_string(all.size()) + " texts of " +
+                      std::to_string(members.size()) +
+                      " ranks; run the same gpipe on all ranks");
   }
-  for (const int member : members) {
-    if (member == first) continue;
-    for (const std::string& each : all) mail.send(member, each);
-  }
+  for (const std::size_t child : children) mail.send(members[child], bundle);
   mail.flush();
   return all;
 }

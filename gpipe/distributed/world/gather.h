@@ -20,12 +20,12 @@ std::vector<std::string> all_gather(World& world, const std::string& mine,
 // ---- For the library. ----
 
 // Returns the text `mine` of each of `members`, in the order of `members`. The
-// texts pass through the first member, so no member returns before all have
-// called. A text has at most 1 GiB.
-// `members`: ranks of the world, ascending, this rank among them; the same on
-// all.
-// `tag`: the same on all members.
-// `action`: what the call is for, in error texts; the same on all members.
+// texts are collected at the first member and sent back, both along a binomial
+// tree (tree.h): a member exchanges messages with at most log2(n) + 1 others,
+// and no member returns before all have called. All texts together have at most
+// 1 GiB. `members`: ranks of the world, ascending, this rank among them; the
+// same on all. `tag`: the same on all members. `action`: what the call is for,
+// in error texts; the same on all members.
 //
 // Throws PeerError if the world has failed, or if a member calls with another
 // `action`. Threads: one call at a time for each `tag`.

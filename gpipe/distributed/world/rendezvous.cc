@@ -15,12 +15,15 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/world/edge_groups.h"
 #include "gpipe/distributed/world/failure_conversion.h"
+#include "gpipe/distributed/world/heartbeat_peers.h"
+#include "gpipe/distributed/world/reach.h"
+#include "gpipe/distributed/world/tree.h"
 
 namespace gpipe::internal {
 namespace {
@@ -67,8 +70,16 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
-std::string size_key(int rank) { return "size/" + std::to_string(rank); }
+// A key that exists if `rank` has come.
+std::string rank_key(int rank) { return "rank/" + std::to_string(rank); }
+// The size of the world and the rank that was the first to say it.
+constexpr char kSize[] = "size";
+// The number of ranks that have come, and a key that exists if all have.
+constexpr char kCount[] = "count", kAll[] = "all";
 
+// The tag of the first messages of a connection. Pipelines use others (tags.h),
+// and so does the failure detector.
+constexpr int kReachTag = 0;
 // A key of the store's server: its first world is complete.
 constexpr char kComplete[] = "gpipe/complete";
 // A key of a world: the failure because of which it is given up.
@@ -165,10 +176,13 @@ class Joining : public std::enable_shared_from_this<Joining> {
       // The failure detector's receives wait until something happens.
       meeting.control =
           group(meeting.store, "control", own, std::chrono::hours(24 * 365));
+      const int rank = options_.rank, size = options_.size;
+      reach(*meeting.data, tree_neighbours(rank, size), kReachTag);
+      reach(*meeting.control, heartbeat_peers(rank, size), kReachTag);
     } catch (const std::exception& error) {
       fail(Fault::kTimeout, options_.rank,
            "no connection from " + own +
-               " to all other ranks: " + reason_of(error));
+               " to its neighbours: " + reason_of(error));
     }
     return meeting;
   }
@@ -231,39 +245,51 @@ class Joining : public std::enable_shared_from_this<Joining> {
     return nullptr;
   }
 
+  // Throws if a rank has another size of the world.
+  void compare_sizes(c10d::Store& store) {
+    const std::string mine = std::to_string(options_.size);
+    const std::string first = text_of(store.compareSet(
+        kSize, {}, bytes_of(mine + " " + std::to_string(options_.rank))));
+    const std::size_t space = first.find(' ');
+    const std::string theirs = first.substr(0, space);
+    if (theirs == mine) return;
+    fail_all(store, Fault::kDisagree, std::stoi(first.substr(space + 1)),
+             "it says that there are " + theirs + " ranks, but rank " +
+                 std::to_string(options_.rank) + " says that there are " +
+                 mine + "; give all the same WORLD_SIZE");
+  }
+
+  // A rank asks the store for two keys at a time, whatever the size.
   void wait_for_all(c10d::Store& store) {
     const int size = options_.size;
-    store.set(size_key(options_.rank), bytes_of(std::to_string(size)));
-    std::vector<int> missing;
-    for (int rank = 0; rank < size; ++rank) missing.push_back(rank);
-    while (true) {
+    if (store.check({kFailure})) {
+      raise(decode_failure(text_of(store.get(kFailure))));
+    }
+    compare_sizes(store);
+    store.set(rank_key(options_.rank), bytes_of("here"));
+    if (store.add(kCount, 1) == size) store.set(kAll, bytes_of("yes"));
+    while (!store.check({kAll})) {
       if (store.check({kFailure})) {
         raise(decode_failure(text_of(store.get(kFailure))));
       }
-      std::vector<int> still;
-      for (const int rank : missing) {
-        if (!store.check({size_key(rank)})) {
-          still.push_back(rank);
-          continue;
-        }
-        const std::string theirs = text_of(store.get(size_key(rank)));
-        if (theirs != std::to_string(size)) {
-          fail_all(store, Fault::kDisagree, rank,
-                   "it says that there are " + theirs + " ranks, but rank " +
-                       std::to_string(options_.rank) + " says that there are " +
-                       std::to_string(size) + "; give all the same WORLD_SIZE");
-        }
-      }
-      missing = std::move(still);
-      if (missing.empty()) return;
-      if (Clock::now() >= deadline_) break;
+      if (Clock::now() >= deadline_) report_missing(store);
       std::this_thread::sleep_for(kLook);
+    }
+  }
+
+  [[noreturn]] void report_missing(c10d::Store& store) {
+    const int size = options_.size;
+    std::vector<int> missing;
+    for (int rank = 0; rank < size; ++rank) {
+      if (!store.check({rank_key(rank)})) missing.push_back(rank);
     }
     std::string list;
     for (const int rank : missing) {
       list += (list.empty() ? "" : ", ") + std::to_string(rank);
     }
-    fail_all(store, Fault::kTimeout, missing.front(),
+    // The last rank may have come just now.
+    const int first = missing.empty() ? options_.rank : missing.front();
+    fail_all(store, Fault::kTimeout, first,
              std::to_string(size - static_cast<int>(missing.size())) + " of " +
                  std::to_string(size) + " ranks came to " +
                  place(options_.address, options_.port) + " in " +
@@ -275,15 +301,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
   c10::intrusive_ptr<c10d::Backend> group(
       const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
       const std::string& own, std::chrono::milliseconds timeout) {
-    auto options = c10d::ProcessGroupGloo::Options::create(options_.timeout);
-    options->devices.push_back(
-        c10d::ProcessGroupGloo::createDeviceForHostname(own));
-    options->threads = 1;  // for collectives
-    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+    return c10::make_intrusive<EdgeGroups>(
         c10::make_intrusive<c10d::PrefixStore>(name, store), options_.rank,
-        options_.size, options);
-    group->setTimeout(timeout);
-    return group;
+        options_.size, own, options_.timeout, timeout);
   }
 
   const WorldOptions options_;

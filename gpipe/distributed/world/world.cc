@@ -20,6 +20,7 @@
 
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/failure_detector.h"
+#include "gpipe/distributed/world/reach.h"
 #include "gpipe/distributed/world/rendezvous.h"
 #include "gpipe/runtime/device/origin.h"
 
@@ -303,6 +304,16 @@ std::optional<RankFailure> World::failure() const { return impl_->failure(); }
 void World::check() const { impl_->check(); }
 c10d::Backend& World::group() { return *impl_->meeting().data; }
 c10d::Store& World::store() { return *impl_->meeting().store; }
+void World::reach(const std::vector<int>& peers, int tag) {
+  for (const int peer : peers) {
+    begin(
+        peer, [] { return "connecting"; },
+        [&] {
+          internal::reach(group(), {peer}, tag);
+          return c10::intrusive_ptr<c10d::Work>();
+        });
+  }
+}
 c10::intrusive_ptr<c10d::Work> World::begin(
     int peer, const Action& action,
     const std::function<c10::intrusive_ptr<c10d::Work>()>& post) {

@@ -74,6 +74,12 @@ class World {
   // callers.
   c10d::Store& store();
 
+  // Connects this rank with `peers` (reach.h). All of them call this with this
+  // rank among their peers.
+  // `tag`: one at which nothing arrives in between.
+  // Throws PeerError if the world has failed or a connection cannot be made.
+  void reach(const std::vector<int>& peers, int tag);
+
   // A function that returns what this rank is doing, for error texts. It is
   // called only when an error text needs it, on any thread.
   using Action = std::function<std::string()>;

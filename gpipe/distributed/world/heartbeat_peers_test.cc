@@ -1,0 +1,65 @@
+#include "gpipe/distributed/world/heartbeat_peers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(HeartbeatPeersTest, AreAllOthersOfFew) {
+  EXPECT_THAT(heartbeat_peers(0, 1), IsEmpty());
+  EXPECT_THAT(heartbeat_peers(1, 2), ElementsAre(0));
+  EXPECT_THAT(heartbeat_peers(1, 3), ElementsAre(0, 2));
+  EXPECT_THAT(heartbeat_peers(3, 5), ElementsAre(0, 1, 2, 4));
+}
+
+TEST(HeartbeatPeersTest, AreAtMostFourAndSymmetric) {
+  for (const int size : {6, 7, 8, 128}) {
+    for (int rank = 0; rank < size; ++rank) {
+      const auto peers = heartbeat_peers(rank, size);
+      EXPECT_EQ(peers.size(), 4u);
+      for (const int peer : peers) {
+        const auto theirs = heartbeat_peers(peer, size);
+        EXPECT_TRUE(std::count(theirs.begin(), theirs.end(), rank))
+            << rank << " and " << peer << " of " << size;
+      }
+    }
+  }
+}
+
+// Any ranks that die have living neighbours, from which each living rank hears
+// along living ranks.
+TEST(HeartbeatPeersTest, EachLivingRankHearsOfTheDead) {
+  constexpr int kSize = 9;
+  for (int dead = 1; dead < (1 << kSize) - 1; ++dead) {
+    const auto is_dead = [&](int rank) { return dead >> rank & 1; };
+    std::vector<int> informed;
+    for (int rank = 0; rank < kSize; ++rank) {
+      if (is_dead(rank)) continue;
+      const auto peers = heartbeat_peers(rank, kSize);
+      if (std::any_of(peers.begin(), peers.end(), is_dead)) {
+        informed.push_back(rank);
+      }
+    }
+    for (std::size_t k = 0; k < informed.size(); ++k) {
+      for (const int peer : heartbeat_peers(informed[k], kSize)) {
+        if (!is_dead(peer) &&
+            !std::count(informed.begin(), informed.end(), peer)) {
+          informed.push_back(peer);
+        }
+      }
+    }
+    int living = 0;
+    for (int rank = 0; rank < kSize; ++rank) living += !is_dead(rank);
+    EXPECT_EQ(static_cast<int>(informed.size()), living) << dead;
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::internal
