@@ -77,7 +77,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
     bool ready =
         answer.wait_until(deadline_ + kGrace) == std::future_status::ready;
     if (!ready && connected_) {
-      ready = answer.wait_until(deadline_ + options_.timeout) ==
+      ready = answer.wait_until(deadline_ + kGrace +
+                                std::max<Clock::duration>(options_.timeout,
+                                                          kLinger)) ==
               std::future_status::ready;
     }
     if (ready) {
