@@ -24,6 +24,7 @@ _FROM_THIS_TREE = {
     "gloo": "third_party/gloo",
     "libjpeg": "third_party/libjpeg",
     "libpng": "third_party/libpng",
+    "openssl": "third_party/openssl",
 
     # Loaded by Bazel's own tools. Without these Bazel would download them.
     "remote_coverage_tools": "third_party/remote_coverage_tools",

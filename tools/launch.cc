@@ -1,5 +1,5 @@
 // Starts the ranks of a distributed job on this machine, prints their output,
-// and ends all of them when one fails. See --help.
+// and ends all of them, or starts all again, when one fails. See --help.
 //
 //   ./bazelw run //tools:launch -- --nproc=4 -- path/to/binary --its_flags
 #include <poll.h>
@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -31,6 +32,7 @@
 #include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 #include "tools/launch_flags.h"
+#include "tools/launch_secret.h"
 #include "tools/rank_at_fault.h"
 
 namespace {
@@ -126,7 +128,10 @@ class Screen {
 
 // ---- The ranks
 
-std::vector<gpipe::Command> commands(const std::vector<std::string>& program) {
+// Returns the commands of the ranks. `restart`: how often they were started
+// before.
+std::vector<gpipe::Command> commands(const std::vector<std::string>& program,
+                                     int restart, const std::string& secret) {
   const std::string address =
       FLAGS_master_addr.empty() ? "127.0.0.1" : FLAGS_master_addr;
   const int port =
@@ -144,7 +149,12 @@ std::vector<gpipe::Command> commands(const std::vector<std::string>& program) {
         {"MASTER_PORT", std::to_string(port)},
         // Overrides the value of a torchrun that started this launcher. Its
         // store is not for these ranks.
-        {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
+        {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+        {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
+        {"TORCHELASTIC_MAX_RESTARTS", std::to_string(FLAGS_restarts)}};
+    if (!secret.empty()) {
+      command.environment.emplace_back("GPIPE_SECRET_FILE", secret);
+    }
     if (!std::getenv("OMP_NUM_THREADS")) {
       command.environment.emplace_back(
           "OMP_NUM_THREADS", std::to_string(std::max(1, cores / FLAGS_nproc)));
@@ -160,25 +170,24 @@ constexpr std::array<int, 4> kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 // threads.
 class Forwarder {
  public:
-  explicit Forwarder(Processes& processes)
-      : thread_([this, &processes] {
-          sigset_t signals;
-          sigemptyset(&signals);
-          for (const int number : kForwarded) sigaddset(&signals, number);
-          for (;;) {
-            int number = 0;
-            if (sigwait(&signals, &number) != 0) continue;
-            if (is_done_) return;
-            if (is_ignored(number)) continue;
-            say("passes signal ", number, " (", strsignal(number),
-                ") on to all ranks");
-            processes.signal_all(number);
-          }
-        }) {}
+  Forwarder() : thread_([this] { run(); }) {}
   ~Forwarder() {
     is_done_ = true;
     pthread_kill(thread_.native_handle(), kForwarded[0]);
     thread_.join();
+  }
+
+  // Forwards to `processes` from now on; to none if it is null.
+  void set(Processes* processes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    processes_ = processes;
+    if (processes && number_ != 0) processes->signal_all(number_);
+  }
+
+  // Returns whether a signal has come.
+  bool is_stopped() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return number_ != 0;
   }
 
  private:
@@ -190,7 +199,27 @@ class Forwarder {
            action.sa_handler == SIG_IGN;
   }
 
+  void run() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int number : kForwarded) sigaddset(&signals, number);
+    for (;;) {
+      int number = 0;
+      if (sigwait(&signals, &number) != 0) continue;
+      if (is_done_) return;
+      if (is_ignored(number)) continue;
+      say("passes signal ", number, " (", strsignal(number),
+          ") on to all ranks");
+      std::lock_guard<std::mutex> lock(mutex_);
+      number_ = number;
+      if (processes_) processes_->signal_all(number);
+    }
+  }
+
   std::atomic<bool> is_done_{false};
+  mutable std::mutex mutex_;  // protects the next two
+  Processes* processes_ = nullptr;
+  int number_ = 0;  // the last signal
   std::thread thread_;
 };
 
@@ -281,25 +310,47 @@ int report(int first, const std::vector<Exit>& exits, const Screen& screen) {
   return exit.code > 0 ? exit.code : 1;
 }
 
-int launch(const std::vector<std::string>& program) {
+// Starts all ranks once. Returns the exit code.
+int run_once(const std::vector<gpipe::Command>& ranks, Forwarder& forwarder) {
   Screen screen;
   std::vector<Exit> exits;
   Endings endings;
   {
     Processes processes(
-        commands(program),
+        ranks,
         [&](int local_rank, Stream stream, std::string_view line) {
           screen.write(local_rank, stream, line);
         },
         FLAGS_grace);
-    const Forwarder forwarder(processes);
+    forwarder.set(&processes);
     endings = wait_for(processes);
+    forwarder.set(nullptr);
     for (int k = 0; k < processes.size(); ++k) {
       exits.push_back(*processes.exit_of(k));
     }
-  }  // from here on no other thread prints
+  }  // from here on no rank writes
   if (endings.first < 0) return 0;
   return report(cause_of(endings, exits, screen), exits, screen);
+}
+
+int launch(const std::vector<std::string>& program) {
+  const std::string secret = FLAGS_secret ? make_secret() : "";
+  Forwarder forwarder;
+  for (int restart = 0;; ++restart) {
+    const int code = run_once(commands(program, restart, secret), forwarder);
+    if (code == 0 || FLAGS_restarts == 0) return code;
+    if (forwarder.is_stopped()) {
+      say("does not start the ranks again after a signal to the launcher");
+      return code;
+    }
+    if (restart == FLAGS_restarts) {
+      say("gives up after ", restart, restart == 1 ? " restart" : " restarts",
+          " (--restarts)");
+      return code;
+    }
+    say("starts all ranks again, restart ", restart + 1, " of ",
+        FLAGS_restarts);
+  }
 }
 
 void block_signals() {

@@ -26,6 +26,16 @@ DEFINE_bool(tag_output, true,
 DEFINE_double(grace, 5,
               "When a rank has failed: seconds for the others to report and "
               "end. Then they get SIGTERM, and after the same time SIGKILL.");
+DEFINE_int32(restarts, 0,
+             "When a rank has failed: how often all ranks are started again, "
+             "after all have ended. The program itself must go on from its "
+             "last run checkpoint, as examples:train does with --run_dir.");
+DEFINE_bool(secret, false,
+            "Make a new secret for this run, for one machine: only its ranks "
+            "can connect to each other, and what they send is encrypted. The "
+            "ranks read it from the file GPIPE_SECRET_FILE, which is not on a "
+            "disk. For several machines, set GPIPE_SECRET_FILE on each to a "
+            "file with the same content.");
 
 namespace {
 
@@ -101,6 +111,14 @@ void check_flags() {
   if (!(FLAGS_grace >= 0 && FLAGS_grace <= 1e6)) {
     refuse("--grace=", FLAGS_grace, ": must be from 0 to 1000000 seconds");
   }
+  if (FLAGS_restarts < 0) {
+    refuse("--restarts=", FLAGS_restarts, ": must be at least 0");
+  }
+  if (FLAGS_secret && FLAGS_nnodes > 1) {
+    refuse("--secret with --nnodes=", FLAGS_nnodes,
+           ": the launchers of other machines do not know the secret; set "
+           "GPIPE_SECRET_FILE on each machine to a file with the same content");
+  }
   if (FLAGS_nnodes > 1 &&
       (FLAGS_master_addr.empty() || FLAGS_master_port == 0)) {
     refuse("--nnodes=", FLAGS_nnodes,
@@ -123,6 +141,8 @@ Examples:
         --master_port=29500 -- ./train
     launch --nproc=8 --nnodes=2 --node_rank=1 --master_addr=node0 \
         --master_port=29500 -- ./train
+  A run that goes on after up to three failures:
+    launch --nproc=4 --restarts=3 -- ./train --distributed --run_dir=/runs/1
   The environment of a rank:
     launch --nproc=2 -- env
 
@@ -134,9 +154,11 @@ MASTER_PORT, as with torchrun. If OMP_NUM_THREADS is not set, each rank gets it
 with an equal share of the cores. The stdin of a rank is empty. Its lines are
 printed whole, to stdout or stderr. Lines of more than 64 KiB are split.
 
-SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are forwarded to all ranks. When a
-rank fails, the others have --grace seconds to end. No rank outlives the
-launcher.
+SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are forwarded to all ranks, which
+are not started again after that. When a rank fails, the others have --grace
+seconds to end. No rank outlives the launcher. TORCHELASTIC_RESTART_COUNT tells
+a rank how often it was started again. With several machines, each launcher
+starts its own ranks again: give all of them the same --restarts.
 
 Flags:
 )";
@@ -150,8 +172,8 @@ Flags:
   }
   std::cout << R"(
 Exit codes: 0 if all ranks returned 0; the exit code of the rank that failed
-first, or 128 + n if signal n ended it; 2 if a flag is wrong; 127 if the program
-cannot be started.
+first in the last start, or 128 + n if signal n ended it; 2 if a flag is wrong;
+127 if the program cannot be started.
 )";
 }
 

@@ -391,6 +391,64 @@ TEST(LaunchTest, EndsWithItsReader) {
   EXPECT_THAT(launch.out(), ElementsAre("y", "end"));
 }
 
+TEST(LaunchTest, StartsAllRanksAgainAfterAFailure) {
+  // Rank 1 fails in its first two starts.
+  Launch launch(script({"--nproc=2", "--restarts=3"},
+                       "echo start $TORCHELASTIC_RESTART_COUNT; "
+                       "[ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ] "
+                       "&& kill -9 $$; exit 0"));
+  EXPECT_EQ(launch.code(), 0);
+  EXPECT_THAT(launch.out(),
+              UnorderedElementsAre("[0] start 0", "[1] start 0", "[0] start 1",
+                                   "[1] start 1", "[0] start 2",
+                                   "[1] start 2"));
+  Strings starts;
+  for (const std::string& line : launch.err()) {
+    if (line.find("starts all") != line.npos) starts.push_back(line);
+  }
+  EXPECT_THAT(starts,
+              ElementsAre("launch: starts all ranks again, restart 1 of 3",
+                          "launch: starts all ranks again, restart 2 of 3"));
+}
+
+TEST(LaunchTest, GivesUpAfterTheLastRestart) {
+  Launch launch(script({"--restarts=1"}, "exit $((7 + TORCHELASTIC_RESTART_COUNT))"));
+  EXPECT_EQ(launch.code(), 8);
+  EXPECT_EQ(launch.err().back(),
+            "launch: gives up after 1 restart (--restarts)");
+}
+
+TEST(LaunchTest, DoesNotStartRanksAgainThatItWasToldToEnd) {
+  Launch launch(script({"--nproc=2", "--restarts=3"},
+                       "trap 'exit 5' TERM; echo ready; "
+                       "while :; do sleep 0.01; done"));
+  ASSERT_TRUE(launch.writes(2));
+  launch.signal(SIGTERM);
+  EXPECT_EQ(launch.code(), 5);
+  EXPECT_EQ(launch.out().size(), 2u);
+  EXPECT_EQ(launch.err().back(),
+            "launch: does not start the ranks again after a signal to the "
+            "launcher");
+}
+
+TEST(LaunchTest, GivesAllRanksOneSecretOfTheRun) {
+  const auto secrets = [] {
+    Launch launch(script({"--nproc=2", "--secret", "--restarts=1"},
+                         "cat $GPIPE_SECRET_FILE; echo; "
+                         "exit $((1 - TORCHELASTIC_RESTART_COUNT))"),
+                  {"GPIPE_SECRET_FILE=/of/another/run"});
+    EXPECT_EQ(launch.code(), 0);
+    std::set<std::string> found;
+    for (const std::string& line : launch.out()) found.insert(line.substr(4));
+    found.erase("");
+    return found;
+  };
+  const auto first = secrets(), second = secrets();
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first.begin()->size(), 64u);
+  EXPECT_NE(first, second);
+}
+
 TEST(LaunchTest, SaysInOneLineWhatCannotBeStarted) {
   Launch launch({"--nproc=2", "--", "/no/such/program", "--flag"});
   EXPECT_EQ(launch.code(), 127);
@@ -489,6 +547,12 @@ TEST(LaunchTest, RefusesFlagsThatHaveNoSense) {
             "any\n");
   EXPECT_EQ(error_of({"--grace=-1"}),
             "launch: --grace=-1: must be from 0 to 1000000 seconds\n");
+  EXPECT_EQ(error_of({"--restarts=-1"}),
+            "launch: --restarts=-1: must be at least 0\n");
+  EXPECT_EQ(error_of({"--secret", "--nnodes=2"}),
+            "launch: --secret with --nnodes=2: the launchers of other machines "
+            "do not know the secret; set GPIPE_SECRET_FILE on each machine to "
+            "a file with the same content\n");
   for (const char* flag : {"--master_addr=node0", "--master_port=1234"}) {
     EXPECT_EQ(error_of({"--nnodes=2", flag}),
               "launch: --nnodes=2 needs --master_addr and --master_port, with "

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "gpipe/distributed/testing/faulty_ranks.h"
+#include "gpipe/distributed/testing/listeners.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world/world.h"
 #include "gpipe/testing/rounds.h"
@@ -317,61 +318,6 @@ TEST(Fault, AStoreThatHangsUpIsNamed) {
   const std::string place = "the store at 127.0.0.1:" + stranger.port();
   EXPECT_THAT(words["what"], AnyOf(HasSubstr("no connection to " + place),
                                    HasSubstr("no answer from " + place)));
-}
-
-// Returns the running child processes of this process.
-std::vector<std::string> children() {
-  std::vector<std::string> pids;
-  for (const auto& each : std::filesystem::directory_iterator("/proc")) {
-    const std::string pid = each.path().filename().string();
-    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file("/proc/" + pid + "/stat");
-    std::string stat;
-    std::getline(file, stat);
-    // The state and the parent follow the name, which may contain anything.
-    std::istringstream fields(stat.substr(stat.rfind(')') + 1));
-    std::string state;
-    pid_t parent = 0;
-    fields >> state >> parent;
-    if (parent == ::getpid()) pids.push_back(pid);
-  }
-  return pids;
-}
-
-struct Listener {
-  std::string address;  // hexadecimal, as in /proc/net/tcp
-  int port;
-};
-
-// Returns the TCP addresses and ports where a process listens.
-std::vector<Listener> listeners_of(const std::string& pid) {
-  std::vector<std::string> inodes;
-  for (const auto& each :
-       std::filesystem::directory_iterator("/proc/" + pid + "/fd")) {
-    std::error_code error;
-    const std::string link =
-        std::filesystem::read_symlink(each.path(), error).string();
-    if (link.rfind("socket:[", 0) == 0) {
-      inodes.push_back(link.substr(8, link.size() - 9));
-    }
-  }
-  std::vector<Listener> listeners;
-  for (const std::string table : {"tcp", "tcp6"}) {
-    std::ifstream lines("/proc/" + pid + "/net/" + table);
-    for (std::string line; std::getline(lines, line);) {
-      std::istringstream fields(line);
-      std::vector<std::string> field(10);
-      for (std::string& each : field) fields >> each;
-      const bool listens = field[3] == "0A";
-      const bool own =
-          std::find(inodes.begin(), inodes.end(), field[9]) != inodes.end();
-      if (!listens || !own) continue;
-      const std::size_t colon = field[1].find(':');
-      listeners.push_back({field[1].substr(0, colon),
-                           std::stoi(field[1].substr(colon + 1), nullptr, 16)});
-    }
-  }
-  return listeners;
 }
 
 // Sends `bytes` to a port and returns the open connection.

@@ -10,33 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/processes/descriptor.h"
 #include "gpipe/processes/processes.h"
 
 namespace gpipe::internal {
 
 // Throws std::system_error with errno's value `error`.
 [[noreturn]] void fail(int error, const std::string& what);
-
-// A file descriptor that is closed when the object is destroyed.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  ~Descriptor() { close(); }
-  Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-
-  int get() const { return fd_; }
-  void close() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_;
-};
 
 // The arguments of exec. They are built before fork, because the child of a
 // process with threads must not allocate memory.

@@ -182,6 +182,11 @@ void register_device_transport(
 Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
                              Transfers asked) {
   if (asked != Transfers::kDirect) return Transfers::kHost;
+  TORCH_CHECK_VALUE(
+      !world.is_secured(),
+      "direct transfers are not possible in a world with WorldOptions::secret "
+      "or tls: NCCL neither encrypts nor asks who connects; choose "
+      "Transfers::kHost");
   const DeviceTransportBackend::Offer mine = offer_of(device);
   std::string bytes;
   put_text(bytes, mine.why_not);

@@ -1,13 +1,7 @@
 #include "gpipe/distributed/world/rendezvous.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <exception>
 #include <future>
 #include <memory>
@@ -15,14 +9,16 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/links/connect.h"
+#include "gpipe/distributed/links/link_error.h"
 #include "gpipe/distributed/world/edge_groups.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/heartbeat_peers.h"
 #include "gpipe/distributed/world/reach.h"
+#include "gpipe/distributed/world/secured_rendezvous.h"
 #include "gpipe/distributed/world/tree.h"
 
 namespace gpipe::internal {
@@ -39,28 +35,6 @@ constexpr auto kLinger = std::chrono::seconds(2);
 std::string place(const std::string& address, int port) {
   return address + ":" + std::to_string(port);
 }
-
-// The addresses of a host name.
-class Addresses {
- public:
-  Addresses(const std::string& name, int port, int flags, int type) {
-    addrinfo hints{};
-    hints.ai_socktype = type;
-    hints.ai_flags = flags;
-    const int error = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(),
-                                    &hints, &first_);
-    TORCH_CHECK_WITH(DistNetworkError, error == 0, "the address '", name,
-                     "' cannot be found: ", ::gai_strerror(error));
-  }
-  ~Addresses() { ::freeaddrinfo(first_); }
-  Addresses(const Addresses&) = delete;
-  Addresses& operator=(const Addresses&) = delete;
-
-  const addrinfo* first() const { return first_; }
-
- private:
-  addrinfo* first_ = nullptr;
-};
 
 std::string text_of(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
@@ -90,8 +64,12 @@ constexpr char kFailure[] = "failure";
 // store waits without a deadline for a server that does not answer.
 class Joining : public std::enable_shared_from_this<Joining> {
  public:
-  explicit Joining(const WorldOptions& options)
-      : options_(options), deadline_(Clock::now() + options.timeout) {}
+  // `secured`: null if the world has neither a secret nor certificates.
+  Joining(const WorldOptions& options,
+          std::unique_ptr<SecuredRendezvous> secured)
+      : options_(options),
+        deadline_(Clock::now() + options.timeout),
+        secured_(std::move(secured)) {}
 
   Rendezvous run(int listening) {
     std::promise<Outcome> promise;
@@ -110,7 +88,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
     bool ready =
         answer.wait_until(deadline_ + kGrace) == std::future_status::ready;
     if (!ready && connected_) {
-      ready = answer.wait_until(deadline_ + options_.timeout) ==
+      ready = answer.wait_until(
+                  deadline_ + kGrace +
+                  std::max<Clock::duration>(options_.timeout, kLinger)) ==
               std::future_status::ready;
     }
     if (ready) {
@@ -167,10 +147,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
       if (listening >= 0) std::this_thread::sleep_for(kLinger);
       throw;
     }
-    const std::string own =
-        options_.own_address.empty()
-            ? address_towards(options_.address, options_.port)
-            : options_.own_address;
+    const std::string own = own_address(options_);
     try {
       meeting.data = group(meeting.store, "data", own, options_.timeout);
       // The failure detector's receives wait until something happens.
@@ -184,6 +161,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
            "no connection from " + own +
                " to its neighbours: " + reason_of(error));
     }
+    if (secured_) secured_->stop_listening();
     return meeting;
   }
 
@@ -196,6 +174,14 @@ class Joining : public std::enable_shared_from_this<Joining> {
       } catch (const PeerError&) {
         throw;
       } catch (const std::exception& error) {
+        const auto* const link = dynamic_cast<const LinkError*>(&error);
+        if (link && link->cause() == LinkError::Cause::kRefused) {
+          fail(Fault::kDisagree, 0,
+               "it and this process do not accept each other: " +
+                   reason_of(error) +
+                   "; give all ranks the same WorldOptions::secret "
+                   "(GPIPE_SECRET_FILE), or certificates of one authority");
+        }
         failure = failure_of(Fault::kTimeout, 0,
                              "no connection to the store at " +
                                  place(options_.address, options_.port) + ": " +
@@ -210,16 +196,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
   // Returns the store of the world to join. Returns null and sets `failure` if
   // this server belongs to an earlier world.
   c10::intrusive_ptr<c10d::Store> enter(int listening, RankFailure& failure) {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(options_.port);
-    options.isServer = listening >= 0;
-    options.waitWorkers = false;
-    options.timeout =
-        std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
-                     deadline_ - Clock::now()),
-                 std::chrono::milliseconds(1));
-    if (listening >= 0) options.masterListenFd = listening;
-    server_ = c10::make_intrusive<c10d::TCPStore>(options_.address, options);
+    server_ = secured_ ? secured_->store(options_, listening, deadline_)
+                       : tcp_store(options_, listening, deadline_);
     const int64_t world = server_->add(
         "gpipe/rank/" + options_.session + "/" + std::to_string(options_.rank),
         1);
@@ -229,6 +207,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
           server_);
     };
     // A launcher's server may have served earlier worlds.
+    // A secured world has a new server.
     if (options_.store_is_served || world == 1) return store_of(world);
     // Rank 0 serves only one world. If that world is complete or has failed, it
     // may be the previous world of this process, which rank 0 has not left yet.
@@ -293,77 +272,33 @@ class Joining : public std::enable_shared_from_this<Joining> {
              std::to_string(size - static_cast<int>(missing.size())) + " of " +
                  std::to_string(size) + " ranks came to " +
                  place(options_.address, options_.port) + " in " +
-                 std::to_string(options_.timeout.count()) +
-                 " ms; missing: " + list +
+                 std::to_string(options_.timeout.count()) + " ms; missing: " +
+                 list + (secured_ ? secured_->refusals() : "") +
                  "; raise WorldOptions::timeout if they need longer to start");
   }
 
   c10::intrusive_ptr<c10d::Backend> group(
       const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
       const std::string& own, std::chrono::milliseconds timeout) {
-    return c10::make_intrusive<EdgeGroups>(
-        c10::make_intrusive<c10d::PrefixStore>(name, store), options_.rank,
-        options_.size, own, options_.timeout, timeout);
+    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(name, store);
+    if (secured_) {
+      return secured_->group(options_, prefixed, own,
+                             deadline_ + options_.timeout / 2);
+    }
+    return c10::make_intrusive<EdgeGroups>(std::move(prefixed), options_.rank,
+                                           options_.size, own, options_.timeout,
+                                           timeout);
   }
 
   const WorldOptions options_;
   const Clock::time_point deadline_;
+  const std::unique_ptr<SecuredRendezvous> secured_;
   // Used by the inner thread only.
   c10::intrusive_ptr<c10d::Store> server_;
   std::atomic<bool> connected_{false};
 };
 
 }  // namespace
-
-int listen_on(const std::string& address, int port) {
-  const Addresses addresses(address, port, AI_PASSIVE, SOCK_STREAM);
-  std::string reason = "it has no address";
-  for (const addrinfo* each = addresses.first(); each; each = each->ai_next) {
-    const int socket =
-        ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0);
-    if (socket < 0) {
-      reason = std::strerror(errno);
-      continue;
-    }
-    const int yes = 1;
-    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (::bind(socket, each->ai_addr, each->ai_addrlen) == 0 &&
-        ::listen(socket, SOMAXCONN) == 0) {
-      return socket;
-    }
-    reason = std::strerror(errno);
-    ::close(socket);
-  }
-  TORCH_CHECK_WITH(DistNetworkError, false, "rank 0 cannot listen on ",
-                   place(address, port), ": ", reason,
-                   "; give a free port (MASTER_PORT), and an address of rank "
-                   "0's machine (MASTER_ADDR)");
-}
-
-std::string address_towards(const std::string& address, int port) {
-  // Connecting a datagram socket sends nothing; the system just chooses its
-  // address.
-  const Addresses addresses(address, port, 0, SOCK_DGRAM);
-  for (const addrinfo* each = addresses.first(); each; each = each->ai_next) {
-    const int socket =
-        ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0);
-    if (socket < 0) continue;
-    sockaddr_storage own{};
-    socklen_t length = sizeof own;
-    char text[NI_MAXHOST];
-    const bool found =
-        ::connect(socket, each->ai_addr, each->ai_addrlen) == 0 &&
-        ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) ==
-            0 &&
-        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text,
-                      sizeof text, nullptr, 0, NI_NUMERICHOST) == 0;
-    ::close(socket);
-    if (found) return text;
-  }
-  TORCH_CHECK_WITH(
-      DistNetworkError, false, "there is no route to ", address,
-      "; name this machine's address in WorldOptions::own_address");
-}
 
 Rendezvous meet(const WorldOptions& options) {
   TORCH_CHECK_VALUE(
@@ -376,10 +311,26 @@ Rendezvous meet(const WorldOptions& options) {
       options.timeout.count() > 0 && options.heartbeat_timeout.count() > 0,
       "timeouts must be positive (timeout: ", options.timeout.count(),
       " ms, heartbeat_timeout: ", options.heartbeat_timeout.count(), " ms)");
-  const bool serves =
-      options.rank == 0 && options.size > 1 && !options.store_is_served;
-  const int listening = serves ? listen_on(options.address, options.port) : -1;
-  return std::make_shared<Joining>(options)->run(listening);
+  std::unique_ptr<SecuredRendezvous> secured = SecuredRendezvous::of(options);
+  const bool serves = options.rank == 0 && options.size > 1 &&
+                      (!options.store_is_served || secured);
+  int listening = -1;
+  if (serves) {
+    try {
+      // If a launcher has the store, rank 0 tells the others by that store
+      // where it listens.
+      listening =
+          (options.store_is_served ? listen_on(own_address(options), 0)
+                                   : listen_on(options.address, options.port))
+              .release();
+    } catch (const LinkError& error) {
+      C10_THROW_ERROR(DistNetworkError,
+                      std::string("rank 0: ") + error.what() +
+                          "; give a free port (MASTER_PORT), and an address of "
+                          "rank 0's machine (MASTER_ADDR)");
+    }
+  }
+  return std::make_shared<Joining>(options, std::move(secured))->run(listening);
 }
 
 }  // namespace gpipe::internal

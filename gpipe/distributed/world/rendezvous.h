@@ -3,8 +3,6 @@
 
 #include <c10/util/intrusive_ptr.h>
 
-#include <chrono>
-#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -23,15 +21,5 @@ struct Rendezvous {
 // Blocks until all ranks have called, at most for twice the timeout, and
 // returns the connections. Errors: see World::connect().
 Rendezvous meet(const WorldOptions& options);
-
-// Returns a socket that listens on `address` only. (LibTorch's store would
-// listen on all addresses of the machine.) The caller closes it. Throws
-// c10::DistNetworkError if the port is in use, or if the address is not of this
-// machine.
-int listen_on(const std::string& address, int port);
-
-// Returns the address of this machine from which packets to `address` are sent.
-// Sends nothing. Throws c10::DistNetworkError if there is no route.
-std::string address_towards(const std::string& address, int port);
 
 }  // namespace gpipe::internal

@@ -300,6 +300,10 @@ int World::rank() const { return impl_->options().rank; }
 int World::size() const { return impl_->options().size; }
 int World::local_rank() const { return impl_->options().local_rank; }
 milliseconds World::timeout() const { return impl_->options().timeout; }
+bool World::is_secured() const {
+  const WorldOptions& options = impl_->options();
+  return !options.secret.empty() || !options.tls.certificate.empty();
+}
 std::optional<RankFailure> World::failure() const { return impl_->failure(); }
 void World::check() const { impl_->check(); }
 c10d::Backend& World::group() { return *impl_->meeting().data; }

@@ -30,16 +30,19 @@ namespace gpipe {
 // options; it waits for all of them.
 //
 // Thread-safe. Has one sleeping thread for each other rank, and one that sends
-// heartbeats.
+// heartbeats. With a secret or a certificate, the ports on which ranks listen
+// are closed when all have connected.
 class World {
  public:
   // Connects to all other ranks. Blocks until all ranks have called, at most
   // for twice the timeout.
   //
   // Throws PeerError if ranks do not come in time (it names those that are
-  // missing), if they disagree about the size, or if two processes have the
-  // same rank; c10::DistError if rank 0 cannot listen on its port, or if an
-  // address cannot be found; c10::ValueError if an option is out of range.
+  // missing), if they disagree about the size, if two processes have the same
+  // rank, or if this rank and another one do not accept each other's secret or
+  // certificate (Fault::kDisagree); c10::DistError if rank 0 cannot listen on its port, or if an
+  // address cannot be found; c10::ValueError if an option is out of range, if the
+  // secret is too short, or if a file of the certificate cannot be used.
   //
   // From the first call on, the process ignores SIGPIPE unless it has a
   // handler: a broken connection must be an error and not end the process.
@@ -58,6 +61,8 @@ class World {
   int size() const;
   int local_rank() const;
   std::chrono::milliseconds timeout() const;
+  // Returns whether there is a secret or a certificate.
+  bool is_secured() const;
 
   // Returns the first failure, if there was one.
   std::optional<RankFailure> failure() const;

@@ -1,8 +1,38 @@
 #include "gpipe/distributed/world/world_options.h"
 
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
 #include "gpipe/distributed/world/environment.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
+namespace {
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::string read_secret() {
+  const std::string path = variable("GPIPE_SECRET_FILE");
+  if (path.empty()) return "";
+  std::ifstream file(path, std::ios::binary);
+  std::string secret{std::istreambuf_iterator<char>(file), {}};
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) {
+    secret.pop_back();
+  }
+  if (secret.empty()) {
+    internal::refuse("GPIPE_SECRET_FILE is '", path, "', which ",
+                     file.is_open() ? "is empty" : "cannot be read",
+                     ": make it with `openssl rand -hex 32 > FILE`, readable "
+                     "for the users of the ranks only");
+  }
+  return secret;
+}
+
+}  // namespace
 
 WorldOptions WorldOptions::from_environment() {
   const LaunchEnvironment found = read_environment();
@@ -14,6 +44,9 @@ WorldOptions WorldOptions::from_environment() {
   options.port = found.master_port;
   options.store_is_served = found.store_is_served;
   options.session = found.attempt;
+  options.secret = read_secret();
+  options.tls = {variable("GPIPE_TLS_CERTIFICATE"), variable("GPIPE_TLS_KEY"),
+                 variable("GPIPE_TLS_AUTHORITY")};
   return options;
 }
 

@@ -2,9 +2,20 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 
 namespace gpipe {
+
+// The files of a process's certificate, in PEM format.
+struct TlsFiles {
+  std::string certificate;  // of this process, then its chain
+  std::string key;          // its private key, without a password
+  // The certificates of the authorities whose certificates are accepted. A
+  // process with any of these certificates may be any rank, so use an authority
+  // of your own.
+  std::string authority;
+};
 
 // The place of this process in the world, and how long it waits for others.
 struct WorldOptions {
@@ -36,10 +47,26 @@ struct WorldOptions {
   // that has sent nothing for this long is reported as frozen.
   std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(10);
 
+  // Who may take part. If either is given, every connection between ranks is
+  // encrypted (TLS 1.3), and both ends prove that they belong to the world
+  // before a byte is believed. All ranks must have the same. With both, a rank
+  // needs both. See docs/security.md.
+  //
+  // A text that all ranks know and nobody else, of at least 16 bytes; make it
+  // with `openssl rand -hex 32`. It is never sent.
+  std::string secret;
+  TlsFiles tls;
+  // Called, on any thread, with a line of text about a connection that was
+  // refused; of each address about the 1st, 10th, 100th, ... Empty: the line is
+  // a warning of LibTorch, which is written to stderr.
+  std::function<void(const std::string&)> on_refused;
+
   // Returns the options for the variables that torchrun, Slurm, Open MPI, MPICH
   // and //tools:launch set; see environment.h. Without any of these: one
-  // process. Throws std::invalid_argument if the variables are incomplete or
-  // out of range.
+  // process. `secret` is the text of the file GPIPE_SECRET_FILE, without
+  // newlines at its end; `tls` is GPIPE_TLS_CERTIFICATE, GPIPE_TLS_KEY and
+  // GPIPE_TLS_AUTHORITY. Throws std::invalid_argument if the variables are
+  // incomplete or out of range, or if the file cannot be read.
   static WorldOptions from_environment();
 };
 

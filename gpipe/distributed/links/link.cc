@@ -1,0 +1,313 @@
+#include "gpipe/distributed/links/link.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "gpipe/distributed/links/link_error.h"
+
+namespace gpipe::internal {
+namespace {
+
+using Status = TlsSocket::Status;
+
+// What a thread that sends encrypts itself; the mesh's thread does the rest.
+constexpr std::size_t kInline = 64 << 10;
+// What the mesh's thread handles before it looks at other connections.
+constexpr std::size_t kAtOnce = 4 << 20;
+
+}  // namespace
+
+bool Transfer::wait(std::optional<std::chrono::milliseconds> timeout) {
+  std::unique_lock<std::mutex> lock(link_->mutex_);
+  const auto is_over = [this] { return state_ != State::kGoing; };
+  if (!timeout) {
+    changed_.wait(lock, is_over);
+  } else if (!changed_.wait_for(lock, *timeout, is_over)) {
+    throw LinkError(LinkError::Cause::kNetwork,
+                    "timed out after " + std::to_string(timeout->count()) +
+                        " ms, waiting for " + link_->socket_.peer());
+  }
+  if (state_ == State::kFailed) {
+    throw LinkError(LinkError::Cause::kNetwork, link_->broken_);
+  }
+  return state_ == State::kDone;
+}
+
+void Transfer::abort() {
+  std::lock_guard<std::mutex> lock(link_->mutex_);
+  link_->abort(*this);
+}
+
+bool Transfer::is_over() const {
+  std::lock_guard<std::mutex> lock(link_->mutex_);
+  return state_ != State::kGoing;
+}
+
+Link::Link(TlsSocket socket, int epoll, int key)
+    : socket_(std::move(socket)), epoll_(epoll), key_(key) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = static_cast<uint64_t>(key);
+  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, socket_.fd(), &event);
+}
+
+Link::~Link() = default;
+
+Link::TransferPtr Link::start(bool is_send, void* data, std::size_t bytes,
+                              std::shared_ptr<const void> owner) {
+  if (!broken_.empty()) throw LinkError(LinkError::Cause::kNetwork, broken_);
+  auto transfer = std::make_shared<Transfer>();
+  transfer->link_ = shared_from_this();
+  transfer->owner_ = std::move(owner);
+  transfer->data_ = static_cast<char*>(data);
+  transfer->bytes_ = bytes;
+  transfer->is_send_ = is_send;
+  return transfer;
+}
+
+Link::TransferPtr Link::send(int tag, const void* data, std::size_t bytes,
+                             std::shared_ptr<const void> owner) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto transfer =
+      start(true, const_cast<void*>(data), bytes, std::move(owner));
+  waiting_[tag].push_back(transfer);
+  match(tag);
+  flush(kInline);
+  return transfer;
+}
+
+Link::TransferPtr Link::receive(int tag, void* data, std::size_t bytes,
+                                std::shared_ptr<const void> owner) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto transfer = start(false, data, bytes, std::move(owner));
+  receives_[tag].push_back(transfer);
+  notices_.push_back({Frame::kReady, tag, bytes});
+  flush(kInline);
+  return transfer;
+}
+
+void Link::match(int tag) {
+  const auto waiting = waiting_.find(tag);
+  const auto ready = ready_.find(tag);
+  if (waiting == waiting_.end() || ready == ready_.end()) return;
+  while (!waiting->second.empty() && !ready->second.empty()) {
+    TransferPtr transfer = std::move(waiting->second.front());
+    waiting->second.pop_front();
+    if (ready->second.front() != transfer->bytes_) {
+      waiting->second.push_front(std::move(transfer));
+      fail("a message of " +
+           std::to_string(waiting->second.front()->bytes_) +
+           " bytes is sent to " + socket_.peer() + ", which expects " +
+           std::to_string(ready->second.front()));
+      return;
+    }
+    ready->second.pop_front();
+    outgoing_.push_back({tag, std::move(transfer)});
+  }
+  if (waiting->second.empty()) waiting_.erase(waiting);
+  if (ready->second.empty()) ready_.erase(ready);
+}
+
+// Fills the record with whole frames.
+void Link::fill_record() {
+  const auto put = [this](const Frame& frame) {
+    std::memcpy(record_.data() + record_size_, &frame, sizeof frame);
+    record_size_ += sizeof frame;
+  };
+  while (record_size_ + sizeof(Frame) < kRecord) {
+    if (!notices_.empty()) {
+      put(notices_.front());
+      notices_.pop_front();
+      continue;
+    }
+    if (outgoing_.empty()) return;
+    const Outgoing& next = outgoing_.front();
+    Transfer& transfer = *next.transfer;
+    const std::size_t bytes = std::min(transfer.bytes_ - transfer.done_,
+                                       kRecord - record_size_ - sizeof(Frame));
+    put({Frame::kData, next.tag, bytes});
+    if (bytes > 0) {
+      std::memcpy(record_.data() + record_size_, transfer.data_ + transfer.done_,
+                  bytes);
+    }
+    record_size_ += bytes;
+    transfer.done_ += bytes;
+    if (transfer.done_ < transfer.bytes_) continue;
+    // The rest is a copy in the record.
+    finish(transfer, Transfer::State::kDone);
+    outgoing_.pop_front();
+  }
+}
+
+// Writes until nothing is left, or the socket is full, or `limit` is reached.
+void Link::flush(std::size_t limit) {
+  std::size_t total = 0;
+  try {
+    while (broken_.empty()) {
+      if (record_size_ == 0) fill_record();
+      if (record_size_ == 0) return arm(false);
+      if (total >= limit) return arm(true);
+      std::size_t done = 0;
+      const Status status = socket_.write(record_.data(), record_size_, done);
+      // A key update of the other end may need a read first; epoll tells then.
+      if (status != Status::kDone) return arm(status == Status::kNeedsWrite);
+      total += done;
+      record_size_ -= done;
+      if (record_size_ > 0) {
+        std::memmove(record_.data(), record_.data() + done, record_size_);
+      }
+    }
+  } catch (const LinkError& error) {
+    fail(error.what());
+  }
+}
+
+void Link::arm(bool for_write) {
+  if (for_write == is_armed_) return;
+  is_armed_ = for_write;
+  epoll_event event{};
+  event.events = EPOLLIN | (for_write ? uint32_t{EPOLLOUT} : 0u);
+  event.data.u64 = static_cast<uint64_t>(key_);
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.fd(), &event);
+}
+
+bool Link::on_events(bool is_writable) {
+  std::size_t total = 0;
+  while (true) {
+    // Released between records, so that senders do not wait long.
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!broken_.empty()) return false;
+    if (is_writable || record_size_ > 0) flush(kInline);
+    bool is_more = false;
+    try {
+      is_more = broken_.empty() && read_some();
+    } catch (const LinkError& error) {
+      fail(error.what());
+    }
+    if (!is_more) return false;
+    total += kRecord;
+    if (total >= kAtOnce) return true;
+  }
+}
+
+// Reads one header or one piece of data. Returns false if nothing is there.
+bool Link::read_some() { return in_left_ == 0 ? read_header() : read_data(); }
+
+bool Link::read_header() {
+  std::size_t done = 0;
+  auto* const bytes = reinterpret_cast<char*>(&in_);
+  if (socket_.read(bytes + in_header_, sizeof in_ - in_header_, done) !=
+      Status::kDone) {
+    return false;
+  }
+  in_header_ += done;
+  if (in_header_ == sizeof in_) {
+    in_header_ = 0;
+    handle(in_);
+  }
+  return broken_.empty();
+}
+
+bool Link::read_data() {
+  static thread_local std::array<char, kRecord> unwanted;
+  Transfer& transfer = *receives_[in_.tag].front();
+  const bool is_wanted = transfer.state_ == Transfer::State::kGoing;
+  std::size_t done = 0;
+  char* const to =
+      is_wanted ? transfer.data_ + transfer.done_ : unwanted.data();
+  if (socket_.read(to, std::min(in_left_, kRecord), done) != Status::kDone) {
+    return false;
+  }
+  transfer.done_ += done;
+  in_left_ -= done;
+  if (in_left_ == 0) finish_receive(in_.tag);
+  return true;
+}
+
+void Link::finish_receive(int tag) {
+  const auto found = receives_.find(tag);
+  Transfer& transfer = *found->second.front();
+  if (transfer.done_ < transfer.bytes_) return;
+  finish(transfer, Transfer::State::kDone);
+  found->second.pop_front();
+  if (found->second.empty()) receives_.erase(found);
+}
+
+void Link::handle(const Frame& frame) {
+  if (frame.kind == Frame::kReady) {
+    ready_[frame.tag].push_back(frame.bytes);
+    match(frame.tag);
+    flush(kInline);
+    return;
+  }
+  const auto found = receives_.find(frame.tag);
+  const std::string from = " from " + socket_.peer();
+  if (frame.kind != Frame::kData) {
+    return fail("a frame of kind " + std::to_string(frame.kind) + from +
+                ", but there are kinds 1 and 2");
+  }
+  if (found == receives_.end()) {
+    return fail("a message with tag " + std::to_string(frame.tag) + from +
+                ", but none is expected");
+  }
+  const Transfer& transfer = *found->second.front();
+  if (frame.bytes > transfer.bytes_ - transfer.done_) {
+    return fail(std::to_string(frame.bytes) + " more bytes" + from +
+                " after " + std::to_string(transfer.done_) +
+                " of a message of " + std::to_string(transfer.bytes_));
+  }
+  in_left_ = frame.bytes;
+  if (in_left_ == 0) finish_receive(frame.tag);
+}
+
+void Link::finish(Transfer& transfer, Transfer::State state) {
+  if (transfer.state_ != Transfer::State::kGoing) return;
+  transfer.state_ = state;
+  transfer.owner_.reset();
+  transfer.changed_.notify_all();
+}
+
+void Link::abort(Transfer& transfer) {
+  if (transfer.state_ != Transfer::State::kGoing) return;
+  finish(transfer, Transfer::State::kAborted);
+  if (!transfer.is_send_) return;  // its data is thrown away when it comes
+  if (transfer.done_ > 0) return fail("a message was aborted in the middle");
+  const auto is_it = [&](const TransferPtr& each) {
+    return each.get() == &transfer;
+  };
+  for (auto& [tag, list] : waiting_) std::erase_if(list, is_it);
+  for (const Outgoing& each : outgoing_) {
+    // The receiver waits for it.
+    if (is_it(each.transfer)) return fail("a message was aborted");
+  }
+}
+
+void Link::close(const std::string& reason) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  fail(reason);
+}
+
+void Link::fail(const std::string& reason) {
+  if (!broken_.empty()) return;
+  broken_ = reason;
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, socket_.fd(), nullptr);
+  socket_.shut_down();
+  for (const Outgoing& each : outgoing_) {
+    finish(*each.transfer, Transfer::State::kFailed);
+  }
+  for (auto* const lists : {&waiting_, &receives_}) {
+    for (auto& [tag, list] : *lists) {
+      for (const TransferPtr& each : list) {
+        finish(*each, Transfer::State::kFailed);
+      }
+    }
+    lists->clear();
+  }
+  outgoing_.clear();
+  in_left_ = 0;
+}
+
+}  // namespace gpipe::internal

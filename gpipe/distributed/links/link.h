@@ -1,0 +1,132 @@
+// Messages over one secured connection. No LibTorch.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "gpipe/distributed/links/tls_socket.h"
+
+namespace gpipe::internal {
+
+class Link;
+
+// A message that is being sent or received. Thread-safe.
+class Transfer {
+ public:
+  // Blocks until the transfer is complete, at most for `timeout` (nullopt: no
+  // limit). Returns false if it was aborted. Throws LinkError if the connection
+  // is broken, or if the timeout has passed.
+  bool wait(std::optional<std::chrono::milliseconds> timeout);
+
+  // Ends the wait. The memory is not used after that. A message that has been
+  // sent in part breaks the connection.
+  void abort();
+
+  // Returns whether the transfer has completed, failed or been aborted.
+  bool is_over() const;
+
+ private:
+  friend class Link;
+  enum class State { kGoing, kDone, kFailed, kAborted };
+
+  std::shared_ptr<Link> link_;
+  std::shared_ptr<const void> owner_;  // keeps the memory
+  char* data_ = nullptr;
+  std::size_t bytes_ = 0, done_ = 0;
+  bool is_send_ = false;
+  State state_ = State::kGoing;
+  std::condition_variable changed_;
+};
+
+// The connection to one other process.
+//
+// Messages have tags. Messages of one tag are received in the order in which
+// they are sent. A message is sent when its receive has been posted (the
+// receiver tells the sender), into the memory of that receive. So messages of
+// different tags do not wait for each other, and nothing is buffered.
+//
+// Thread-safe. A Mesh calls on_events() on its thread.
+class Link : public std::enable_shared_from_this<Link> {
+ public:
+  // `epoll`: where to register the socket, with `key` as its data.
+  Link(TlsSocket socket, int epoll, int key);
+  ~Link();
+
+  // Start to send or to receive `bytes` bytes. `owner` keeps the memory alive
+  // while it is needed. Throw LinkError if the connection is broken.
+  std::shared_ptr<Transfer> send(int tag, const void* data, std::size_t bytes,
+                                 std::shared_ptr<const void> owner);
+  std::shared_ptr<Transfer> receive(int tag, void* data, std::size_t bytes,
+                                    std::shared_ptr<const void> owner);
+
+  // Handles events of epoll. Returns whether more has arrived than was handled.
+  bool on_events(bool is_writable);
+
+  // Fails all transfers, now and later, with the text `reason`.
+  void close(const std::string& reason);
+
+ private:
+  friend class Transfer;
+  using TransferPtr = std::shared_ptr<Transfer>;
+
+  // The header of a frame. A frame of kReady says that a receive of `bytes` is
+  // posted. One of kData is followed by the next `bytes` of the message.
+  struct Frame {
+    enum Kind : uint32_t { kReady = 1, kData = 2 };
+    uint32_t kind = 0;
+    int32_t tag = 0;
+    uint64_t bytes = 0;
+  };
+  struct Outgoing {
+    int tag = 0;
+    TransferPtr transfer;
+  };
+  // A TLS record.
+  static constexpr std::size_t kRecord = 16384;
+
+  // These need the mutex.
+  TransferPtr start(bool is_send, void* data, std::size_t bytes,
+                    std::shared_ptr<const void> owner);
+  void match(int tag);
+  void flush(std::size_t limit);
+  void fill_record();
+  bool read_some();
+  bool read_header();
+  bool read_data();
+  void handle(const Frame& frame);
+  void finish_receive(int tag);
+  void finish(Transfer& transfer, Transfer::State state);
+  void arm(bool for_write);
+  void fail(const std::string& reason);
+  void abort(Transfer& transfer);
+
+  mutable std::mutex mutex_;
+  TlsSocket socket_;
+  const int epoll_, key_;
+  bool is_armed_ = false;  // for writing
+  std::string broken_;     // the reason; "" while it works
+
+  // To be sent: notices, messages whose receive is posted, others by tag.
+  std::deque<Frame> notices_;
+  std::deque<Outgoing> outgoing_;
+  std::map<int, std::deque<TransferPtr>> waiting_;
+  std::map<int, std::deque<uint64_t>> ready_;  // sizes of posted receives there
+  std::array<char, kRecord> record_;
+  std::size_t record_size_ = 0;
+
+  std::map<int, std::deque<TransferPtr>> receives_;
+  Frame in_;
+  std::size_t in_header_ = 0;  // bytes of the header that have arrived
+  std::size_t in_left_ = 0;    // bytes of data that follow
+};
+
+}  // namespace gpipe::internal

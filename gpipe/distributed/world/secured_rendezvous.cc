@@ -1,0 +1,161 @@
+#include "gpipe/distributed/world/secured_rendezvous.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <sstream>
+#include <stdexcept>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/links/connect.h"
+#include "gpipe/distributed/links/link_error.h"
+#include "gpipe/distributed/links/mesh.h"
+#include "gpipe/distributed/world/secured.h"
+#include "gpipe/processes/descriptor.h"
+
+namespace gpipe::internal {
+namespace {
+
+Identity identity_of(const WorldOptions& options) {
+  return {options.secret, options.tls.certificate, options.tls.key,
+          options.tls.authority};
+}
+
+std::shared_ptr<const Credentials> credentials_of(const WorldOptions& options) {
+  try {
+    return std::make_shared<Credentials>(identity_of(options));
+  } catch (const std::invalid_argument& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  }
+}
+
+std::function<void(const std::string&)> reporter_of(
+    const WorldOptions& options) {
+  if (options.on_refused) return options.on_refused;
+  return [rank = options.rank](const std::string& line) {
+    TORCH_WARN("rank ", rank, ": ", line);
+  };
+}
+
+// Returns a key of the launcher's store for this start of the world. All ranks
+// get the same key, since each counts its own starts.
+std::string key_of_start(c10d::Store& store, const WorldOptions& options) {
+  const std::string prefix = "gpipe/secured/" + options.session + "/";
+  const int64_t start =
+      store.add(prefix + "rank/" + std::to_string(options.rank), 1);
+  return prefix + "place/" + std::to_string(start);
+}
+
+}  // namespace
+
+std::string own_address(const WorldOptions& options) {
+  if (!options.own_address.empty()) return options.own_address;
+  try {
+    return address_towards(options.address, options.port);
+  } catch (const LinkError& error) {
+    C10_THROW_ERROR(
+        DistNetworkError,
+        std::string(error.what()) +
+            "; name this machine's address in WorldOptions::own_address");
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> tcp_store(
+    const WorldOptions& options, int listening,
+    std::chrono::steady_clock::time_point deadline) {
+  c10d::TCPStoreOptions store;
+  store.port = static_cast<uint16_t>(options.port);
+  store.isServer = listening >= 0;
+  store.waitWorkers = false;
+  store.timeout =
+      std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                   deadline - std::chrono::steady_clock::now()),
+               std::chrono::milliseconds(1));
+  if (listening >= 0) store.masterListenFd = listening;
+  return c10::make_intrusive<c10d::TCPStore>(options.address, store);
+}
+
+std::unique_ptr<SecuredRendezvous> SecuredRendezvous::of(
+    const WorldOptions& options) {
+  if (identity_of(options).empty()) return nullptr;
+  return std::make_unique<SecuredRendezvous>(options);
+}
+
+SecuredRendezvous::SecuredRendezvous(const WorldOptions& options)
+    : credentials_(credentials_of(options)),
+      refusals_(std::make_shared<Refusals>(reporter_of(options))) {}
+
+c10::intrusive_ptr<c10d::Store> SecuredRendezvous::store(
+    const WorldOptions& options, int listening, TimePoint deadline) {
+  c10::intrusive_ptr<c10d::Store> launchers;
+  std::string key;
+  if (options.store_is_served) {
+    launchers = tcp_store(options, -1, deadline);
+    key = key_of_start(*launchers, options);
+  }
+  if (listening >= 0) {
+    Descriptor socket(listening);
+    const std::string port = std::to_string(port_of(socket));
+    server_ = std::make_shared<StoreServer>(std::move(socket), credentials_,
+                                            refusals_);
+    if (launchers) {
+      const std::string place = own_address(options) + " " + port;
+      launchers->set(key, std::vector<uint8_t>(place.begin(), place.end()));
+    }
+    return secured_store([server = server_](const StoreRequest& request) {
+      return server->call(request);
+    });
+  }
+  std::string address = options.address;
+  int port = options.port;
+  if (launchers) {
+    const std::vector<uint8_t> bytes = launchers->get(key);
+    std::istringstream place(std::string(bytes.begin(), bytes.end()));
+    place >> address >> port;
+  }
+  const auto client = std::make_shared<StoreClient>(
+      connect_to(address, port, *credentials_, Hello{options.rank, 0, 0},
+                 deadline),
+      credentials_);
+  return secured_store([client](const StoreRequest& request) {
+    return client->call(request);
+  });
+}
+
+c10::intrusive_ptr<c10d::Backend> SecuredRendezvous::group(
+    const WorldOptions& options, const c10::intrusive_ptr<c10d::Store>& store,
+    const std::string& own, TimePoint deadline) {
+  const auto key = [](int rank) { return "place/" + std::to_string(rank); };
+  MeshOptions mesh;
+  mesh.rank = options.rank;
+  mesh.size = options.size;
+  mesh.address = own;
+  mesh.credentials = credentials_;
+  mesh.refusals = refusals_;
+  mesh.deadline = deadline;
+  mesh.tell = [&](const std::string& text) {
+    store->set(key(options.rank),
+               std::vector<uint8_t>(text.begin(), text.end()));
+  };
+  mesh.ask = [&](int rank) -> std::string {
+    if (!store->check({key(rank)})) return "";
+    const std::vector<uint8_t> bytes = store->get(key(rank));
+    return {bytes.begin(), bytes.end()};
+  };
+  return secured_group(mesh);
+}
+
+void SecuredRendezvous::stop_listening() {
+  if (server_) server_->stop_listening();
+}
+
+std::string SecuredRendezvous::refusals() const {
+  const std::string text = refusals_->summary();
+  return text.empty() ? "" : "; " + text;
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,67 @@
+// The part of the rendezvous in which a world with a secret or with
+// certificates differs.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "gpipe/distributed/links/credentials.h"
+#include "gpipe/distributed/links/refusals.h"
+#include "gpipe/distributed/links/store_server.h"
+#include "gpipe/distributed/world/world_options.h"
+
+namespace gpipe::internal {
+
+// Returns `own_address` of the options, or else the address from which the
+// system reaches the store. Throws c10::DistNetworkError if there is none.
+std::string own_address(const WorldOptions& options);
+
+// Returns LibTorch's store at the place in `options`: the server if `listening`
+// is a socket (which it takes), or a client.
+c10::intrusive_ptr<c10d::Store> tcp_store(
+    const WorldOptions& options, int listening,
+    std::chrono::steady_clock::time_point deadline);
+
+class SecuredRendezvous {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  // Returns null if `options` have neither a secret nor certificates. Throws
+  // c10::ValueError if these cannot be used.
+  static std::unique_ptr<SecuredRendezvous> of(const WorldOptions& options);
+
+  explicit SecuredRendezvous(const WorldOptions& options);
+
+  // Returns the store. Rank 0 serves it on `listening`; the others connect to
+  // rank 0. If a launcher has a store (torchrun), rank 0 writes there where it
+  // listens, and nothing else is read from or written to the launcher's store:
+  // it is open to strangers, who could only lead a rank to a place that cannot
+  // prove that it belongs to the world. Throws LinkError or c10::DistError.
+  c10::intrusive_ptr<c10d::Store> store(const WorldOptions& options,
+                                        int listening, TimePoint deadline);
+
+  // Returns a group of all ranks, which tell each other by `store` where they
+  // listen. Throws c10::DistNetworkError.
+  c10::intrusive_ptr<c10d::Backend> group(
+      const WorldOptions& options,
+      const c10::intrusive_ptr<c10d::Store>& store, const std::string& own,
+      TimePoint deadline);
+
+  // Closes the port of the store, if this rank serves it.
+  void stop_listening();
+
+  // Returns "", or "; " and how many connections were refused.
+  std::string refusals() const;
+
+ private:
+  const std::shared_ptr<const Credentials> credentials_;
+  const std::shared_ptr<Refusals> refusals_;
+  std::shared_ptr<StoreServer> server_;
+};
+
+}  // namespace gpipe::internal
