@@ -43,8 +43,8 @@ struct WorldOptions {
   // before, so it must be longer than a step. Values above 24 days are clamped
   // (also of `heartbeat_timeout`).
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  // Each rank sends heartbeats to the others, also while it computes. A rank
-  // that has sent nothing for this long is reported as frozen.
+  // Each rank sends heartbeats to up to four others, also while it computes. A
+  // rank that has sent nothing for this long is reported as frozen.
   std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(10);
 
   // Who may take part. If either is given, every connection between ranks is
