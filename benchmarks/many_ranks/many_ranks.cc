@@ -135,6 +135,7 @@ std::vector<std::string> measure(int64_t ranks) {
           seconds_text(largest(reports.of("ready")) -
                        largest(reports.of("loaded"))),
           whole(largest(reports.of("threads"))),
+          whole(largest(reports.of("store_connections"))),
           whole(largest(reports.of("connections"))),
           seconds_text(step),
           seconds_text(step / actions),
@@ -142,8 +143,9 @@ std::vector<std::string> measure(int64_t ranks) {
 }
 
 void run() {
-  Table table = {{"processes", "loaded", "connected", "threads", "connections",
-                  "step", "per action", "death known"}};
+  Table table = {{"processes", "loaded", "connected", "threads",
+                  "connections of rank 0", "of others", "step", "per action",
+                  "death known"}};
   for (const int64_t ranks : parse_positive_list("ranks", FLAGS_ranks)) {
     if (FLAGS_replicas < 1 || ranks % FLAGS_replicas != 0) {
       internal::refuse("--replicas=", FLAGS_replicas, " does not divide ",

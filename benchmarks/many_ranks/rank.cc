@@ -93,7 +93,8 @@ int run_rank(const RankOptions& options) {
   step();
   std::cout << "loaded " << std::to_string(loaded) << " ready "
             << std::to_string(seconds_now()) << " threads " << count_threads()
-            << " connections " << count_connections() << std::endl;
+            << (world->rank() == 0 ? " store_connections " : " connections ")
+            << count_connections() << std::endl;
   std::vector<double> seconds;
   for (int64_t k = 0; k < options.steps; ++k) {
     const double start = seconds_now();

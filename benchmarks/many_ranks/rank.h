@@ -20,7 +20,8 @@ struct RankOptions {
 //   loaded      seconds_now() at the beginning
 //   ready       seconds_now() after the first step
 //   threads     of this process after the first step
-//   connections sockets that are connected with another process
+//   connections sockets that are connected with another process; of rank 0
+//               as store_connections, because all ranks connect to its store
 //   median      seconds of a step
 //   failed      seconds_now() when the failure of another process was known
 //   names       the rank that has failed
