@@ -10,10 +10,8 @@
 
 #include <functional>
 #include <map>
-#include <set>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gpipe/checkpoint.h"
