@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <numeric>

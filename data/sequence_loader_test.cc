@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <numeric>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "data/random.h"

@@ -164,7 +164,7 @@ gpipe::DistributedPipeline make_pipeline(
           .stages_per_rank(stages / ranks)
           .placement(turns ? gpipe::Placement::kV : gpipe::Placement::kLoop)
           .transfers(gpipe::parse_transfers(FLAGS_transfers))
-          .threads(FLAGS_threads),
+          .threads_per_partition(FLAGS_threads),
       world);
 }
 

@@ -1,15 +1,20 @@
 #include "examples/either_pipeline.h"
 
+#include <c10/util/Exception.h>
 #include <gflags/gflags.h>
-#include <torch/utils.h>
 
+#include <exception>
 #include <iostream>
-#include <sstream>
 #include <utility>
 
 #include "gpipe/distributed/gather.h"
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/program/flags.h"
 #include "gpipe/program/milliseconds.h"
+#include "gpipe/program/working_directory.h"
 #include "gpipe/schedule.h"
+#include "gpipe/text/lists.h"
 
 DEFINE_bool(distributed, false,
             "Run each partition in a process of its own. Start as many "
@@ -26,7 +31,7 @@ DEFINE_double(timeout, 60,
 namespace examples {
 namespace {
 
-std::shared_ptr<gpipe::World> meet() {
+std::shared_ptr<gpipe::World> connect() {
   if (!FLAGS_distributed) return nullptr;
   TORCH_CHECK_VALUE(FLAGS_timeout > 0, "--timeout=", FLAGS_timeout,
                     ": expected seconds, above 0");
@@ -35,80 +40,66 @@ std::shared_ptr<gpipe::World> meet() {
   return gpipe::World::connect(options);
 }
 
-// Calls `find` on rank 0 and returns its result on all ranks.
-std::vector<int64_t> of_first(
-    gpipe::World& world, const std::function<std::vector<int64_t>()>& find) {
-  std::ostringstream mine;
-  if (world.rank() == 0) {
-    for (const int64_t each : find()) mine << each << " ";
-  }
-  std::istringstream all(gpipe::all_gather(world, mine.str()).front());
-  std::vector<int64_t> numbers;
-  for (int64_t each; all >> each;) numbers.push_back(each);
-  return numbers;
-}
-
 }  // namespace
 
 EitherPipeline::EitherPipeline(
     torch::nn::Sequential model,
     const std::function<std::vector<int64_t>(int64_t partitions)>& balance)
-    : world_(meet()) {
+    : world_(connect()) {
   TORCH_CHECK_VALUE(FLAGS_chunks > 0, "--chunks needs to be above 0");
-  std::vector<int64_t> layers;
-  if (!world_) {
-    layers = balance(FLAGS_partitions);
-    pipeline_ = gpipe::GPipe(std::move(model),
-                             gpipe::GPipeOptions(layers).chunks(FLAGS_chunks));
-  } else {
-    layers = of_first(*world_, [&] { return balance(world_->size()); });
-    pipeline_ = gpipe::DistributedPipeline(
-        std::move(model),
-        gpipe::DistributedOptions(layers).chunks(FLAGS_chunks), world_);
+  std::string layers;
+  if (first()) {
+    layers = gpipe::join(balance(world_ ? world_->size() : FLAGS_partitions));
+    std::cout << "layers per partition: " << layers << std::endl;
   }
-  if (first()) std::cout << "layers per partition: " << layers << std::endl;
-}
-
-gpipe::PipelineModule& EitherPipeline::module() {
-  return std::visit(
-      [](auto& pipeline) -> gpipe::PipelineModule& { return *pipeline; },
-      pipeline_);
+  if (world_) layers = gpipe::all_gather(*world_, layers).front();
+  const auto numbers = gpipe::parse_numbers("balance", layers);
+  if (world_) {
+    pipeline_ =
+        gpipe::DistributedPipeline(
+            std::move(model),
+            gpipe::DistributedOptions(numbers).chunks(FLAGS_chunks), world_)
+            .ptr();
+  } else {
+    pipeline_ = gpipe::GPipe(std::move(model),
+                             gpipe::GPipeOptions(numbers).chunks(FLAGS_chunks))
+                    .ptr();
+  }
 }
 
 double EitherPipeline::train_step(torch::Tensor input, torch::Tensor target,
                                   Function loss) {
-  gpipe::PipelineModule& pipeline = module();
   // The last batch of an epoch may be too small for --chunks.
   const auto schedule = gpipe::one_forward_one_backward(
-      static_cast<int>(pipeline.balance().size()),
+      static_cast<int>(pipeline_->balance().size()),
       static_cast<int>(
-          gpipe::num_microbatches(input.size(0), pipeline.chunks())));
-  return pipeline
-      .train_step(input.to(pipeline.device()), target, loss, schedule)
+          gpipe::num_microbatches(input.size(0), pipeline_->chunks())));
+  return pipeline_
+      ->train_step(input.to(pipeline_->device()), target, loss, schedule)
       .loss.item<double>();
-}
-
-EitherPipeline::Total EitherPipeline::evaluate(torch::Tensor input,
-                                               torch::Tensor target,
-                                               Function score) {
-  const gpipe::StepResult result =
-      module().evaluate(input.to(module().device()), target, score);
-  return {result.loss.item<double>() * *result.weight, *result.weight};
-}
-
-std::optional<torch::Tensor> EitherPipeline::forward(torch::Tensor input) {
-  const torch::NoGradGuard no_grad;
-  std::optional<torch::Tensor> output = std::visit(
-      [&](auto& pipeline) -> std::optional<torch::Tensor> {
-        return pipeline->forward(input.to(pipeline->device()));
-      },
-      pipeline_);
-  if (output) output = output->cpu();
-  return output;
 }
 
 std::string EitherPipeline::of_last(const std::string& mine) {
   return world_ ? gpipe::all_gather(*world_, mine).back() : mine;
+}
+
+int run_example(int argc, char** argv, const char* name, const char* about,
+                const std::function<void()>& run) {
+  try {
+    gpipe::enter_working_directory();
+    if (!gpipe::read_flags(&argc, &argv, about, "examples/")) return 0;
+    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
+    run();
+    return 0;
+  } catch (const c10::ValueError& error) {  // a wrong flag or wrong data
+    std::cerr << name << ": " << error.what_without_backtrace() << "\n";
+    return 1;
+  } catch (const c10::Error& error) {  // also one in another process
+    std::cerr << name << ": " << error.what_without_backtrace() << "\n";
+  } catch (const std::exception& error) {
+    std::cerr << name << ": " << error.what() << "\n";
+  }
+  return 2;
 }
 
 }  // namespace examples

@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <exception>
 #include <iostream>
 #include <string>
 
@@ -24,9 +23,6 @@
 #include "data/random.h"
 #include "data/text.h"
 #include "examples/either_pipeline.h"
-#include "gpipe/distributed/error.h"
-#include "gpipe/program/flags.h"
-#include "gpipe/program/working_directory.h"
 #include "models/transformer.h"
 
 DECLARE_int64(chunks);
@@ -83,7 +79,7 @@ gpipe::WeightedLoss loss_of(const torch::Tensor& logits,
 // Trains for one epoch and returns the mean loss.
 double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
              const data::TextPart& text, uint64_t seed) {
-  pipeline.module().train();
+  pipeline->train();
   double sum = 0;
   for (int64_t step = 0; step < FLAGS_steps; ++step) {
     const auto batch = text.random_windows(FLAGS_batch, FLAGS_length,
@@ -98,29 +94,32 @@ double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
 // Returns the perplexity: exp of the mean cross entropy per character. A
 // uniform guess among this number of characters would have the same loss.
 double test(EitherPipeline& pipeline, const data::TextWindows& windows) {
-  pipeline.module().eval();
   const auto inputs = windows.inputs.split(FLAGS_batch);
   const auto targets = windows.targets.split(FLAGS_batch);
-  EitherPipeline::Total total;
+  double sum = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    total += pipeline.evaluate(inputs[i], targets[i], loss_of);
+    const auto mean = pipeline->evaluate(inputs[i].to(pipeline->device()),
+                                         targets[i], loss_of);
+    sum += mean.loss.item<double>() * *mean.weight;
   }
-  return std::exp(total.mean());
+  return std::exp(sum / static_cast<double>(windows.targets.numel()));
 }
 
 // Returns `size` characters that start with the text's first one. Each is drawn
 // with the probability that the model predicts after the previous characters.
 std::string write(EitherPipeline& pipeline, const data::Text& text,
                   int64_t size) {
-  pipeline.module().eval();
   auto tokens = text.tokens().slice(0, 0, 1);
   while (tokens.size(0) < size) {
     const auto seen =
         tokens.slice(0, std::max<int64_t>(0, tokens.size(0) - FLAGS_length));
+    const auto input = seen.unsqueeze(0).to(pipeline->device());
+    const auto result = pipeline->evaluate(input, input, loss_of,
+                                           gpipe::TrainOptions().outputs(true));
     std::string next;
-    if (const auto logits = pipeline.forward(seen.unsqueeze(0))) {
-      next = std::to_string(
-          (*logits)[0][-1].softmax(0).multinomial(1).item<int64_t>());
+    if (result.outputs) {
+      const auto logits = result.output()[0][-1].cpu();
+      next = std::to_string(logits.softmax(0).multinomial(1).item<int64_t>());
     }
     next = pipeline.of_last(next);
     tokens = torch::cat({tokens, torch::tensor({std::stol(next)})});
@@ -146,7 +145,7 @@ void run() {
               << text.vocabulary().size() << " distinct" << std::endl;
   }
   // Optimizes the parameters of this process.
-  torch::optim::Adam optimizer(pipeline.module().parameters(), FLAGS_lr);
+  torch::optim::Adam optimizer(pipeline->parameters(), FLAGS_lr);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t epoch = 1; epoch <= FLAGS_epochs; ++epoch) {
     const double loss = train(pipeline, optimizer, for_train,
@@ -165,24 +164,6 @@ void run() {
 }
 
 int main(int argc, char** argv) {
-  try {
-    gpipe::enter_working_directory();
-    if (!gpipe::read_flags(&argc, &argv,
-                           "trains a Transformer through a pipeline",
-                           "examples/"))
-      return 0;
-    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
-    run();
-  } catch (const c10::ValueError& error) {  // a wrong flag or wrong data
-    std::cerr << "train_transformer: " << error.what_without_backtrace()
-              << "\n";
-    return 1;
-  } catch (const c10::Error& error) {  // also one in another process
-    std::cerr << "train_transformer: " << error.what_without_backtrace()
-              << "\n";
-    return 2;
-  } catch (const std::exception& error) {
-    std::cerr << "train_transformer: " << error.what() << "\n";
-    return 2;
-  }
+  return examples::run_example(argc, argv, "train_transformer",
+                               "trains a Transformer through a pipeline", run);
 }

@@ -16,11 +16,9 @@
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <iostream>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "balancing/balancing.h"
@@ -30,9 +28,6 @@
 #include "data/mask_folder.h"
 #include "data/random.h"
 #include "examples/either_pipeline.h"
-#include "gpipe/distributed/error.h"
-#include "gpipe/program/flags.h"
-#include "gpipe/program/working_directory.h"
 #include "models/unet.h"
 
 DECLARE_int64(chunks);
@@ -103,7 +98,7 @@ EitherPipeline make_pipeline() {
 double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
              const Images& images, const torch::Tensor& indices,
              uint64_t seed) {
-  pipeline.module().train();
+  pipeline->train();
   double sum = 0;
   const auto order = indices.index({torch::randperm(indices.size(0))});
   for (const auto& rows : order.split(FLAGS_batch)) {
@@ -135,12 +130,14 @@ gpipe::WeightedLoss dice(const torch::Tensor& logits,
 
 double test(EitherPipeline& pipeline, const Images& images,
             const torch::Tensor& indices) {
-  EitherPipeline::Total total;
+  double sum = 0;
   for (const auto& rows : indices.split(FLAGS_batch)) {
     const auto batch = load(images, rows);
-    total += pipeline.evaluate(batch.image, batch.mask, dice);
+    const auto mean = pipeline->evaluate(batch.image.to(pipeline->device()),
+                                         batch.mask, dice);
+    sum += mean.loss.item<double>() * *mean.weight;
   }
-  return total.mean();
+  return sum / static_cast<double>(indices.size(0));
 }
 
 void run() {
@@ -161,7 +158,7 @@ void run() {
   // Seeds again, since only one of several processes has measured.
   torch::manual_seed(FLAGS_seed);
   // Optimizes the parameters of this process.
-  torch::optim::Adam optimizer(pipeline.module().parameters(), FLAGS_lr);
+  torch::optim::Adam optimizer(pipeline->parameters(), FLAGS_lr);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t epoch = 1; epoch <= FLAGS_epochs; ++epoch) {
     const double loss = train(pipeline, optimizer, images, for_train,
@@ -178,21 +175,6 @@ void run() {
 }
 
 int main(int argc, char** argv) {
-  try {
-    gpipe::enter_working_directory();
-    if (!gpipe::read_flags(&argc, &argv, "trains a U-Net through a pipeline",
-                           "examples/"))
-      return 0;
-    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
-    run();
-  } catch (const c10::ValueError& error) {  // a wrong flag or wrong data
-    std::cerr << "train_unet: " << error.what_without_backtrace() << "\n";
-    return 1;
-  } catch (const c10::Error& error) {  // also one in another process
-    std::cerr << "train_unet: " << error.what_without_backtrace() << "\n";
-    return 2;
-  } catch (const std::exception& error) {
-    std::cerr << "train_unet: " << error.what() << "\n";
-    return 2;
-  }
+  return examples::run_example(argc, argv, "train_unet",
+                               "trains a U-Net through a pipeline", run);
 }

@@ -13,7 +13,6 @@
 #include <torch/utils.h>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "gpipe/gpipe.h"

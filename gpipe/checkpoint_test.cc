@@ -11,7 +11,6 @@
 #include <torch/utils.h>
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>

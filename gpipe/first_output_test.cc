@@ -9,7 +9,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <memory>
 #include <sstream>
 #include <string>
 #include <tuple>

@@ -99,7 +99,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   for (const int rank : rank_of_stage_) devices.push_back(rank_devices[rank]);
   options_.devices(std::move(devices));
 
-  std::vector<internal::Layer> layers = internal::layers_of(module);
+  const std::vector<internal::Layer> layers = internal::layers_of(module);
   std::vector<internal::Partition> partitions =
       internal::partition(layers, options_.balance(), options_.devices());
   internal::check_sharing(partitions, names_of(options_.devices()), "device");
@@ -110,17 +110,14 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   // this comes before they are registered.
   train(module->is_training());
   internal::move_layers(partitions);
-  for (internal::Layer& layer : layers) {
-    register_module(layer.name, layer.module.ptr());
-    layers_.push_back(std::move(layer.module));
-  }
+  for (const internal::Layer& layer : layers) add_layer(layer);
   if (partitions.empty()) return;
   pipeline_ = std::make_shared<internal::Pipeline>(
-      std::move(partitions), rank_of_stage_,
+      std::move(partitions), options_.unsplit(), rank_of_stage_, rank_devices,
       options_.threads_per_partition() > 0
           ? static_cast<int>(options_.threads_per_partition())
           : internal::share_of_threads(rank_devices),
-      options_.one_at_a_time(), options_.unsplit());
+      options_.one_at_a_time());
 }
 
 internal::Batch GPipeImpl::run(internal::Batch input) {
@@ -144,22 +141,17 @@ StepResult GPipeImpl::run_step(const internal::Batch& input,
                                const internal::LossFunction* loss,
                                const Schedule& schedule, Checkpoint checkpoint,
                                const TrainOptions& options) {
-  source_->check();
-  TORCH_CHECK_VALUE(pipeline_, "a pipeline without layers cannot be trained");
-  internal::check_input(input, options_.devices().front(), options_.unsplit());
   const auto pipeline = pipeline_;
-  return pipeline->train(input, target, *loss, schedule, checkpoint, options);
+  TORCH_CHECK_VALUE(pipeline, "a pipeline without layers cannot be trained");
+  return pipeline->train(
+      {input, target, loss, schedule, checkpoint, options, [&] {
+         source_->check();
+         internal::check_input(input, device(), options_.unsplit());
+       }});
 }
 
 double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type) {
   return internal::clip_grad_norm(parameters(), max_norm, norm_type);
-}
-
-std::shared_ptr<torch::nn::Module> GPipeImpl::operator[](int64_t index) const {
-  const int64_t from_start = index < 0 ? index + size() : index;
-  TORCH_CHECK_INDEX(0 <= from_start && from_start < size(), "layer index ",
-                    index, " is out of range (layers: ", size(), ")");
-  return layers_[from_start].ptr();
 }
 
 std::optional<Failure> GPipeImpl::last_failure() const {

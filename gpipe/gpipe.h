@@ -172,22 +172,6 @@ class GPipeImpl : public PipelineModule {
   double clip_grad_norm_(double max_norm, double norm_type = 2.0) override;
   bool any(bool here) override { return here; }
 
-  // The number of layers.
-  int64_t size() const override { return static_cast<int64_t>(layers_.size()); }
-  bool is_empty() const { return layers_.empty(); }
-
-  // Returns layer `index`, counted from the end if negative. Throws
-  // c10::IndexError if there is no such layer.
-  std::shared_ptr<torch::nn::Module> operator[](int64_t index) const;
-
-  // The layers in order, as in torch::nn::Sequential.
-  using Iterator = std::vector<torch::nn::AnyModule>::iterator;
-  using ConstIterator = std::vector<torch::nn::AnyModule>::const_iterator;
-  Iterator begin() { return layers_.begin(); }
-  Iterator end() { return layers_.end(); }
-  ConstIterator begin() const { return layers_.begin(); }
-  ConstIterator end() const { return layers_.end(); }
-
   // One device per partition: the first takes the input, the last gives the
   // output.
   const std::vector<torch::Device>& devices() const {
@@ -218,7 +202,6 @@ class GPipeImpl : public PipelineModule {
   GPipeOptions options_;
   std::optional<internal::SourceModel> source_;
   std::vector<int> rank_of_stage_;
-  std::vector<torch::nn::AnyModule> layers_;
   std::shared_ptr<internal::Pipeline> pipeline_;
 };
 TORCH_MODULE(GPipe);

@@ -20,7 +20,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <string>
 #include <vector>
 
 #include "gpipe/gpipe.h"

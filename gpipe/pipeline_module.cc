@@ -3,9 +3,12 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <numeric>
 #include <unordered_set>
 
 #include "gpipe/eval_scope.h"
+#include "gpipe/runtime/cell/partition.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"
 
@@ -24,6 +27,27 @@ std::vector<torch::Tensor> PipelineModule::optimizer_parameters() const {
     }
   }
   return each_once;
+}
+
+int64_t PipelineModule::size() const {
+  return std::accumulate(balance().begin(), balance().end(), int64_t{0});
+}
+
+std::shared_ptr<torch::nn::Module> PipelineModule::operator[](
+    int64_t index) const {
+  const int64_t from_start = index < 0 ? index + size() : index;
+  TORCH_CHECK_INDEX(0 <= from_start && from_start < size(), "layer index ",
+                    index, " is out of range (layers: ", size(), ")");
+  const auto found =
+      std::lower_bound(indices_.begin(), indices_.end(), from_start);
+  if (found == indices_.end() || *found != from_start) return nullptr;
+  return layers_[found - indices_.begin()].ptr();
+}
+
+void PipelineModule::add_layer(const internal::Layer& layer) {
+  register_module(layer.name, layer.module.ptr());
+  layers_.push_back(layer.module);
+  indices_.push_back(layer.index);
 }
 
 StepResult PipelineModule::run_train_step(const internal::Batch& input,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
 
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,10 @@
 #include "gpipe/skip/keeps_devices.h"
 
 namespace gpipe {
+
+namespace internal {
+struct Layer;
+}
 
 // A model that trains through a pipeline, in one process (GPipe) or in several
 // (DistributedPipeline). Code that takes a PipelineModule, or that is a
@@ -123,7 +128,22 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   virtual bool any(bool here) = 0;
 
   // The number of layers of the whole model.
-  virtual int64_t size() const = 0;
+  int64_t size() const;
+  bool is_empty() const { return size() == 0; }
+
+  // Returns layer `index` of the model, counted from the end if negative; null
+  // if another process has it. Throws c10::IndexError if there is no such
+  // layer.
+  std::shared_ptr<torch::nn::Module> operator[](int64_t index) const;
+
+  // The layers of this process in order, as in torch::nn::Sequential.
+  using Iterator = std::vector<torch::nn::AnyModule>::iterator;
+  using ConstIterator = std::vector<torch::nn::AnyModule>::const_iterator;
+  Iterator begin() { return layers_.begin(); }
+  Iterator end() { return layers_.end(); }
+  ConstIterator begin() const { return layers_.begin(); }
+  ConstIterator end() const { return layers_.end(); }
+
   // The layers per partition.
   virtual const std::vector<int64_t>& balance() const = 0;
   // The micro-batches of forward() and evaluate().
@@ -162,6 +182,8 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // chooses devices, for errors.
   PipelineModule(const std::string& name, std::string devices);
 
+  // Registers a layer of this process. Call it in the order of the layers.
+  void add_layer(const internal::Layer& layer);
   // Returns the number of micro-batches of evaluate() for `input`.
   virtual int64_t count_microbatches(const internal::Batch& input) = 0;
   // Runs a step. `loss`: null for outputs alone, with a schedule without
@@ -209,6 +231,9 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   [[noreturn]] void refuse_to_move() const;
 
   const std::string devices_option_;
+  // The layers of this process, and the place of each in the model.
+  std::vector<torch::nn::AnyModule> layers_;
+  std::vector<int64_t> indices_;
 };
 
 }  // namespace gpipe

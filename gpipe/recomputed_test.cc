@@ -12,7 +12,6 @@
 #include <torch/utils.h>
 
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <tuple>

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <memory>
 #include <sstream>
-#include <string>
 
 namespace gpipe::models::amoebanet {
 namespace {

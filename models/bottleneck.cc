@@ -6,7 +6,6 @@
 #include <torch/nn/modules/conv.h>
 
 #include <memory>
-#include <utility>
 
 #include "gpipe/skip.h"
 

@@ -10,7 +10,6 @@
 #include <map>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"

@@ -5,7 +5,6 @@
 #include <torch/nn/modules/normalization.h>
 
 #include <optional>
-#include <string>
 
 #include "gpipe/sequential.h"
 #include "gpipe/skip.h"

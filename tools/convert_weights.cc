@@ -15,7 +15,6 @@
 #include <exception>
 #include <iostream>
 #include <optional>
-#include <sstream>
 #include <string>
 
 #include "gpipe/program/flags.h"

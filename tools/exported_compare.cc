@@ -11,6 +11,7 @@
 #include <ostream>
 #include <vector>
 
+#include "balancing/partition.h"
 #include "exported/comparison.h"
 #include "exported/exported.h"
 #include "gpipe/gpipe.h"
@@ -80,23 +81,15 @@ ExportedStep step_in_microbatches(const std::string& path,
   return exported::step_of(model, exported::join_rows(outputs));
 }
 
-// Gives each partition the same number of layers, up to one.
-std::vector<int64_t> even_balance(int64_t layers, int64_t partitions) {
-  std::vector<int64_t> balance;
-  for (int64_t k = 0; k < partitions; ++k) {
-    balance.push_back((k + 1) * layers / partitions - k * layers / partitions);
-  }
-  return balance;
-}
-
 ExportedStep step_in_pipeline(ExportedModel& model, const Reference& reference,
                               int partitions, int64_t count) {
-  const auto layers = static_cast<int64_t>(model.layers->size());
-  GPipe pipeline(model.layers, GPipeOptions(even_balance(layers, partitions))
-                                   .devices(std::vector<torch::Device>(
-                                       partitions, torch::kCPU))
-                                   .chunks(count)
-                                   .threads_per_partition(1));
+  const std::vector<double> equal_costs(model.layers->size(), 1);
+  GPipe pipeline(
+      model.layers,
+      GPipeOptions(balancing::balance_cost(equal_costs, partitions))
+          .devices(std::vector<torch::Device>(partitions, torch::kCPU))
+          .chunks(count)
+          .threads_per_partition(1));
   // With a total weight of 1, gradients are those of the sum. `count` is a
   // power of two, so that this rounds nothing.
   const auto loss = [count](const Tensors& outputs, const Tensors& weights) {

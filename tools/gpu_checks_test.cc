@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "gpipe/testing/devices.h"
 #include "tools/gpu_steps.h"

@@ -16,7 +16,6 @@
 #include <memory>
 #include <set>
 #include <sstream>
-#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/error.h"
@@ -64,7 +63,7 @@ class Comparison {
         pipeline_(layers_of(ranks_, dies),
                   DistributedOptions(balance_of(ranks_, dies))
                       .transfers(transfers)
-                      .threads(1),
+                      .threads_per_partition(1),
                   world),
         alone_(layers_of(ranks_, /*dies=*/false),
                GPipeOptions(balance_of(ranks_, /*dies=*/false))

@@ -18,10 +18,8 @@
 #include <exception>
 #include <fstream>
 #include <iostream>
-#include <limits>
 #include <map>
 #include <set>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -65,8 +66,45 @@ torch::nn::Sequential without_values(const Task& task) {
   return task.model();
 }
 
-void merge(FlagValues& into, const FlagValues& from) {
-  into.insert(from.begin(), from.end());
+// Returns the flags of a run. If it resumes the run of the flags `before`,
+// checks that both fit, prints what has changed, and sets
+// EngineParts::balance_before.
+FlagValues flags_of_run(const Options& options, const Task& task,
+                        const std::optional<FlagValues>& before,
+                        EngineParts& parts, const Print& say) {
+  FlagValues flags = fixed_flags(options, task);
+  const FlagValues changeable = changeable_flags(options, task);
+  if (before) {
+    check_fixed_flags(*before, flags, options.run_dir);
+    for (const std::string& line : changes(*before, changeable)) say(line);
+    const auto balance = before->find(kBalance);
+    if (balance != before->end()) {
+      parts.balance_before = parse_numbers(kBalance, balance->second);
+    }
+  }
+  flags.insert(changeable.begin(), changeable.end());
+  return flags;
+}
+
+// Throws c10::ValueError in all processes if these values differ between them.
+// Each process reads its own flags, data and weights.
+void check_same_in_all(const RunProcesses& processes, const FlagValues& mine) {
+  std::vector<FlagValues> all;
+  for (const std::string& each : processes.all_gather(bytes_of(mine))) {
+    all.push_back(parse_flag_values(each));
+  }
+  try {
+    check_same_flags(all);
+  } catch (const c10::Error&) {
+    // All processes find the difference. This exchange waits until all have
+    // arrived. Otherwise a process could fail first because another has ended.
+    try {
+      processes.all_gather("");
+    } catch (const c10::Error&) {
+      // Other processes have arrived and already ended.
+    }
+    throw;
+  }
 }
 
 }  // namespace
@@ -78,25 +116,8 @@ int run(const Options& options, Task& task, const Print& print) {
   const auto say = [&](const std::string& line) {
     if (processes.rank() == 0) print(line);
   };
-  // Each process reads its own flags, data and weights.
   const auto check_same = [&](const FlagValues& mine) {
-    std::vector<FlagValues> all;
-    for (const std::string& each : processes.all_gather(bytes_of(mine))) {
-      all.push_back(parse_flag_values(each));
-    }
-    try {
-      check_same_flags(all);
-    } catch (const c10::Error&) {
-      // All processes find the difference. This exchange waits until all have
-      // arrived. Otherwise a process could fail first because another has
-      // ended.
-      try {
-        processes.all_gather("");
-      } catch (const c10::Error&) {
-        // Other processes have arrived and already ended.
-      }
-      throw;
-    }
+    check_same_in_all(processes, mine);
   };
   check_same(shared_flags(options, task));
   say("data: " + task.data() +
@@ -109,18 +130,8 @@ int run(const Options& options, Task& task, const Print& print) {
       [&](const std::string& mine) { return processes.all_gather(mine); },
       print);
   const auto before = saved.flags();
-  FlagValues flags = fixed_flags(options, task);
-  const FlagValues changeable = changeable_flags(options, task);
   EngineParts parts;
-  if (before) {
-    check_fixed_flags(*before, flags, options.run_dir);
-    for (const std::string& line : changes(*before, changeable)) say(line);
-    const auto balance = before->find(kBalance);
-    if (balance != before->end()) {
-      parts.balance_before = parse_numbers(kBalance, balance->second);
-    }
-  }
-  merge(flags, changeable);
+  FlagValues flags = flags_of_run(options, task, before, parts, say);
 
   torch::manual_seed(options.seed);
   const ExportedFile* const file = task.source().file();

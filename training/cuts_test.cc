@@ -11,7 +11,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -131,7 +130,7 @@ const RankProgramEntry kTrain("train", [] {
   DistributedPipeline pipeline(make_model(argument("folder")),
                                DistributedOptions(balance_of(world->size()))
                                    .device(torch::Device(at::kCPU))
-                                   .threads(1),
+                                   .threads_per_partition(1),
                                world);
   Trainer<DistributedPipeline>(pipeline, argument("folder"), shard)
       .train(last, fill_drain(world->size(), kChunks));

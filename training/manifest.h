@@ -2,7 +2,6 @@
 // size and the checksums of the other files.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>

@@ -8,7 +8,6 @@
 #include <torch/utils.h>
 
 #include <cmath>
-#include <limits>
 #include <string>
 
 namespace gpipe {

@@ -5,7 +5,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>

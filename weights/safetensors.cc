@@ -13,7 +13,6 @@
 #include <cstring>
 #include <functional>
 #include <utility>
-#include <vector>
 
 #include "weights/atomic_file.h"
 #include "weights/safetensors_header.h"

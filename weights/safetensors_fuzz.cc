@@ -1,6 +1,5 @@
 // Fuzzes parse_safetensors() with any bytes.
 #include <algorithm>
-#include <string>
 #include <string_view>
 #include <utility>
 

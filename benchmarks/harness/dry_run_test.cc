@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <numeric>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "gpipe/instruments/counting_allocator.h"

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 

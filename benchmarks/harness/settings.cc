@@ -2,8 +2,6 @@
 
 #include <ATen/Context.h>
 
-#include <utility>
-
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 

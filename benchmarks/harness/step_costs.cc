@@ -1,7 +1,6 @@
 #include "benchmarks/harness/step_costs.h"
 
 #include <cmath>
-#include <cstddef>
 #include <numeric>
 #include <sstream>
 #include <stdexcept>

@@ -74,7 +74,7 @@ Trainee make_distributed_trainee(torch::nn::Sequential model,
                                DistributedOptions(experiment.balance)
                                    .device(device)
                                    .checkpoint(experiment.checkpoint)
-                                   .threads(share),
+                                   .threads_per_partition(share),
                                std::move(world));
   trainee.parameters = pipeline->parameters();
   trainee.buffers = pipeline->buffers();

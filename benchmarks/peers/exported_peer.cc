@@ -5,7 +5,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <cstddef>
 
 #include "exported/exported.h"
 #include "gpipe/meta.h"

@@ -6,8 +6,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <utility>
-
 #include "gpipe/text/lists.h"
 #include "gpipe/text/refuse.h"
 #include "models/amoebanet.h"

@@ -101,7 +101,7 @@ DistributedPipeline distributed_pipeline(PeerModel& model,
   const auto options = DistributedOptions(balance_of_flags())
                            .checkpoint(parse_checkpoint(FLAGS_checkpoint))
                            .device(torch::Device(at::kCPU))
-                           .threads(1);
+                           .threads_per_partition(1);
   if (!is_exported()) {
     return DistributedPipeline(std::exchange(model.model, nullptr), options,
                                world);

@@ -2,11 +2,9 @@
 // held-out images. The papers show this for ImageNet; this program runs at any
 // size.
 
-#include <cstdint>
 #include <exception>
 #include <memory>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 // Must follow LibTorch's headers, which define the same macros if glog has not.

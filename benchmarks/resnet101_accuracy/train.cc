@@ -8,7 +8,6 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <glog/logging.h>

@@ -7,7 +7,6 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "balancing/balancing.h"

@@ -18,6 +18,7 @@
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
+#include "balancing/partition.h"
 #include "benchmarks/harness/output.h"
 #include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/statistics.h"
@@ -36,23 +37,15 @@ DEFINE_int64(partitions, 2, "Number of CPU partitions, with one thread each.");
 namespace gpipe::benchmarks {
 namespace {
 
-// Returns a balance with about the same number of layers per partition.
-std::vector<int64_t> balance_of(int64_t layers) {
-  std::vector<int64_t> balance;
-  for (int64_t j = 0; j < FLAGS_partitions; ++j) {
-    balance.push_back((j + 1) * layers / FLAGS_partitions -
-                      j * layers / FLAGS_partitions);
-  }
-  return balance;
-}
-
 Row run(const StepSubject& subject) {
   torch::manual_seed(0);
   const auto model = subject.model();
+  const std::vector<double> equal_costs(model->size(), 1);
   GPipe pipeline(
-      model, GPipeOptions(balance_of(static_cast<int64_t>(model->size())))
-                 .devices(std::vector<c10::Device>(FLAGS_partitions, at::kCPU))
-                 .threads_per_partition(1));
+      model,
+      GPipeOptions(balancing::balance_cost(equal_costs, FLAGS_partitions))
+          .devices(std::vector<c10::Device>(FLAGS_partitions, at::kCPU))
+          .threads_per_partition(1));
   const Schedule schedule = one_forward_one_backward(
       static_cast<int>(FLAGS_partitions), static_cast<int>(FLAGS_microbatches));
   using Times = std::array<double, 3>;  // wall and CPU of a step, drawing

@@ -10,7 +10,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "benchmarks/harness/copy_streams.h"

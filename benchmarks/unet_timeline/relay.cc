@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <ostream>
 #include <string>

@@ -2,7 +2,6 @@
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
-#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <map>
@@ -13,20 +12,17 @@
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/foreign_parameters.h"
-#include "gpipe/distributed/replicas/norms.h"
 #include "gpipe/distributed/runner.h"
 #include "gpipe/distributed/world/agreement.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
 #include "gpipe/distributed/world/tags.h"
-#include "gpipe/eval_scope.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/step/assembly.h"
-#include "gpipe/schedule/breadth_first.h"
-#include "gpipe/schedule/transform.h"
+#include "gpipe/runtime/step/step_peers.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe {
@@ -276,10 +272,10 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
                                     internal::ForeignParameters foreign) {
   internal::check_chunks(options_.chunks());
   internal::check_unsplit(options_.unsplit());
-  TORCH_CHECK_VALUE(options_.threads() >= 0,
-                    "threads must be positive, or 0 for those that LibTorch "
-                    "would use (threads: ",
-                    options_.threads(), ")");
+  TORCH_CHECK_VALUE(options_.threads_per_partition() >= 0,
+                    "threads_per_partition must be positive, or 0 for those "
+                    "that LibTorch would use (threads_per_partition: ",
+                    options_.threads_per_partition(), ")");
   device_ = choose_device(options_.device(), world_->local_rank());
   const std::vector<c10::Device> devices(options_.balance().size(), device_);
   std::vector<internal::Partition> partitions =
@@ -289,7 +285,7 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
   std::set<const c10::TensorImpl*> seen;  // layers may share parameters
   for (const internal::Partition& part : partitions) {
     for (const internal::Layer& layer : part.layers) {
-      register_module(layer.name, layer.module.ptr());
+      add_layer(layer);
       for (const at::Tensor& each : layer.module.ptr()->parameters()) {
         if (!seen.insert(each.unsafeGetTensorImpl()).second) continue;
         parameters_by_layer_.emplace_back(layer.index, each);
@@ -301,8 +297,9 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
                                             options_.transfers());
   runner_ = std::make_shared<internal::Runner>(
       world_, std::move(partitions), layout_, device_,
-      options_.threads() > 0 ? static_cast<int>(options_.threads())
-                             : at::get_num_threads(),
+      options_.threads_per_partition() > 0
+          ? static_cast<int>(options_.threads_per_partition())
+          : at::get_num_threads(),
       transfers_, std::move(foreign), options_.unsplit(),
       options_.shard_optimizer());
 }
@@ -324,9 +321,16 @@ StepResult DistributedPipelineImpl::run_step(const internal::Batch& input,
                                              const Schedule& schedule,
                                              Checkpoint checkpoint,
                                              const TrainOptions& options) {
-  return runner_->step(input, target, loss, schedule, checkpoint, options, [&] {
-    if (source_) source_->check();
-  });
+  return runner_->step(
+      {input, target, loss, schedule, checkpoint, options, [&] {
+         if (source_) source_->check();
+         if (!layout_.has_first()) return;
+         // Input on the CPU is copied by micro-batch. Input on another
+         // accelerator is refused: nothing would make the copy wait for work
+         // still running there.
+         internal::check_device(input, {device_, torch::kCPU}, "device()");
+         internal::check_rows(input, options_.unsplit());
+       }});
 }
 
 double DistributedPipelineImpl::clip_grad_norm_(double max_norm,
@@ -344,10 +348,6 @@ void DistributedPipelineImpl::share_parameters() {
 }
 
 bool DistributedPipelineImpl::any(bool here) { return runner_->any(here); }
-
-int64_t DistributedPipelineImpl::size() const {
-  return std::accumulate(balance().begin(), balance().end(), int64_t{0});
-}
 
 std::optional<Failure> DistributedPipelineImpl::last_failure() const {
   return runner_->last_failure();

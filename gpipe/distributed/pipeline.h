@@ -42,6 +42,12 @@ struct DistributedOptions {
   /* implicit */ DistributedOptions(std::vector<int64_t> balance)
       : balance_(std::move(balance)) {}
 
+  // Other names of threads_per_partition().
+  DistributedOptions& threads(int64_t number) {
+    return threads_per_partition(number);
+  }
+  int64_t threads() const { return threads_per_partition(); }
+
   // Layers per partition, as in GPipeOptions::balance. A pipeline has as many
   // ranks as partitions, divided by `stages_per_rank`.
   TORCH_ARG(std::vector<int64_t>, balance);
@@ -83,9 +89,9 @@ struct DistributedOptions {
   // effect with one replica.
   TORCH_ARG(bool, shard_optimizer) = false;
 
-  // Intra-op threads of the worker, on a CPU. 0: as many as LibTorch would use
-  // (at::get_num_threads()).
-  TORCH_ARG(int64_t, threads) = 0;
+  // The intra-op threads of the worker, on a CPU. 0: as many as LibTorch would
+  // use (at::get_num_threads()).
+  TORCH_ARG(int64_t, threads_per_partition) = 0;
 };
 
 // A function that returns the layers `first` ... `first` + `count` - 1 of the
@@ -202,7 +208,6 @@ class DistributedPipelineImpl : public PipelineModule {
   double clip_grad_norm_(double max_norm, double norm_type = 2.0) override;
   bool any(bool here) override;
 
-  int64_t size() const override;
   const std::vector<int64_t>& balance() const override {
     return options_.balance();
   }

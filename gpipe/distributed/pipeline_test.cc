@@ -409,6 +409,33 @@ const RankProgramEntry kSharedParameter("shared_parameter", [] {
   return 0;
 });
 
+const RankProgramEntry kLayers("layers", [] {
+  const auto world = World::connect(world_options());
+  nn::Sequential layers;
+  for (int k = 0; k < 4; ++k) layers->push_back(nn::Linear(2, 2));
+  const DistributedPipeline pipeline(layers,
+                                     DistributedOptions({1, 1, 1, 1})
+                                         .stages_per_rank(2)
+                                         .placement(Placement::kV)
+                                         .device(torch::kCPU),
+                                     world);
+  check(pipeline->size() == 4, "size");
+  // Rank 0 has the layers 0 and 3, rank 1 has 1 and 2.
+  const bool outer = world->rank() == 0;
+  for (int k = 0; k < 4; ++k) {
+    const bool here = (k == 0 || k == 3) == outer;
+    const auto expected = here ? layers->ptr(k) : nullptr;
+    check((*pipeline)[k] == expected, "layer " + std::to_string(k));
+    check((*pipeline)[k - 4] == expected, "from the end");
+  }
+  std::vector<nn::Module*> local;
+  for (const nn::AnyModule& each : *pipeline) local.push_back(each.ptr().get());
+  check(local == std::vector<nn::Module*>{layers->ptr(outer ? 0 : 1).get(),
+                                          layers->ptr(outer ? 3 : 2).get()},
+        "iteration");
+  return 0;
+});
+
 class Schedules
     : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 
@@ -445,6 +472,10 @@ TEST(DistributedPipeline, ClipsAParameterOfSeveralLayersOnce) {
 
 TEST(DistributedPipeline, ReplicasAddUpWhatAnotherStageOfTheRankHasCaptured) {
   expect_all_ok(Ranks("captured_twice", 4).wait());
+}
+
+TEST(DistributedPipeline, ShowsTheLayersOfThisProcess) {
+  expect_all_ok(Ranks("layers", 2).wait());
 }
 
 TEST(DistributedPipeline, LeavesTheThreadsOfOthersAlone) {

@@ -8,9 +8,7 @@
 #include <torch/utils.h>
 
 #include <functional>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/pipeline.h"

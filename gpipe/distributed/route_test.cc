@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/step/train_step.h"
+#include "gpipe/runtime/step/train_schedule.h"
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/testing/rounds.h"

@@ -5,23 +5,21 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/ending.h"
-#include "gpipe/distributed/replicas/member_rows.h"
 #include "gpipe/distributed/replicas/norms.h"
 #include "gpipe/distributed/replicas/reduce.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
 #include "gpipe/distributed/world/tree.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/cell/read_scalars.h"
+#include "gpipe/runtime/step/training.h"
 #include "gpipe/schedule/placement.h"
 
 namespace gpipe::internal {
@@ -34,13 +32,13 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
       layout_(std::move(layout)),
       tags_(world_->next_channel()),
       foreign_(std::move(foreign)),
-      stages_(std::move(partitions), layout_.rank_of_stage),
-      executor_({device}, threads, /*one_at_a_time=*/false),
+      workers_(std::move(partitions), std::move(unsplit), layout_.rank_of_stage,
+               {device}, threads,
+               /*one_at_a_time=*/false),
       transport_(make_transport(*world_, device, transfers,
                                 c10::str("pipeline ", tags_.payload))),
       sums_transport_(make_transport(*world_, device, transfers,
                                      c10::str("sums ", tags_.sums))) {
-  stages_.unsplit = std::move(unsplit);
   world_->reach(peers(), tags_.words);
   if (layout_.replicas > 1) {
     sums_ = std::make_unique<ReplicaSums>(
@@ -50,7 +48,7 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
       shards_.emplace(own_parameters(), layout_.replicas, layout_.replica);
     }
   }
-  callback_ = world_->on_failure([this] { executor_.notify(0); });
+  callback_ = world_->on_failure([this] { workers_.executor().notify(0); });
 }
 
 // Neighbouring stages, both ends of skips, the same stages of other replicas,
@@ -65,7 +63,7 @@ std::vector<int> Runner::peers() const {
   for (std::size_t s = 0; s + 1 < ranks.size(); ++s) {
     link(ranks[s], ranks[s + 1]);
   }
-  for (const SkipLink& skip : stages_.links) {
+  for (const SkipLink& skip : workers_.stages().links) {
     link(ranks[skip.from], ranks[skip.to]);
   }
   for (const int r : tree_neighbours(layout_.rank, layout_.ranks)) {
@@ -78,134 +76,53 @@ std::vector<int> Runner::peers() const {
 
 Runner::~Runner() { world_->forget(callback_); }
 
-std::optional<Failure> Runner::last_failure() const {
-  std::lock_guard<std::mutex> lock(failure_mutex_);
-  return failure_;
-}
-
-StepResult Runner::step(const Batch& input, const Batch& target,
-                        const LossFunction* loss, const Schedule& schedule,
-                        Checkpoint checkpoint, const TrainOptions& options,
-                        const std::function<void()>& check_model) {
-  executor_.check_caller();
-  if (has_backward(schedule)) executor_.check_backward();
-  std::unique_lock<std::mutex> running(running_);
-  world_->check();
-  {
-    std::lock_guard<std::mutex> lock(failure_mutex_);
-    failure_.reset();
-  }
-  bool agreed = false;
-  try {
-    std::optional<TrainStep> step;
-    const TrainPlan* plan = nullptr;
-    const std::exception_ptr refusal = exception_of([&] {
-      check_model();
-      plan = &plans_.get(schedule, checkpoint,
-                         [&] { return make_plan(schedule, checkpoint); });
-      // std::optional cannot see the private base.
-      RemoteStages* const remote = this;
-      step.emplace(
-          stages_, plan->whole.schedule, options, remote,
-          layout_.replica * int64_t{num_microbatches(plan->whole.schedule)});
-      give(*step, input, target, loss);
-    });
-    Beginning mine;
-    if (refusal) {
-      mine.refused = true;
-      mine.refusal = cause_of(refusal);
-    } else {
-      mine = beginning_of(*step, *plan, input, target, loss);
-    }
-    const std::vector<Beginning> all =
-        begin_together(mine, plan, refusal, agreed);
-    start(
-        *step, all,
-        layout_.has_first() || (layout_.has_last() && loss && target.split()));
-    return run(
-        *step, *plan, options, [&] { running.unlock(); }, agreed);
-  } catch (...) {
-    if (agreed) throw;
-    report_failure(*world_, std::current_exception(), "train_step()");
-    if (sums_) sums_->stop();
-    // If a sender's or receiver's thread has thrown, the exception here is only
-    // a PeerError. rethrow() throws the original.
-    for (auto& [from, receiver] : receivers_) receiver->rethrow();
-    for (auto& [to, sender] : senders_) sender->rethrow();
-    throw;
-  }
-}
-
-StepResult Runner::run(TrainStep& step, const TrainPlan& plan,
-                       const TrainOptions& options,
-                       const std::function<void()>& let_go, bool& agreed) {
-  ++number_;
-  checksum_ = plan.checksum;
-  std::optional<Recording> recording;
-  if (options.timeline()) {
-    recording.emplace(executor_.devices(), options.memory());
-  }
-  // After the step, no thread may deliver to it.
-  struct Flush {
-    Runner& runner;
-    ~Flush() {
-      runner.flush();
-      runner.step_ = nullptr;
-      runner.recording_ = nullptr;
-    }
-  };
-  step_ = &step;
-  recording_ = recording ? &*recording : nullptr;
-  {
-    const Flush flush{*this};
-    try {
-      begin_sums(step);
-      receive(plan);
-      perform(step, plan);
-    } catch (...) {
-      // Reported before flush(), which would otherwise wait for messages that
-      // never come.
-      report_failure(*world_, std::current_exception(), "train_step()");
-      throw;
-    }
-  }
-
-  StepResult result;
-  foreign_.check(step.leaves());
-  if (layout_.has_last()) result = step.result();
-  // Before end_together(), because other ranks may still run their part.
-  add_up(step);
-  step.check_sums();
-  step.finish();
-  const LossTotals totals = end_together(step, result, agreed);
-  agreed = false;
-  totals.write_to(result);
-  if (totals.weighted && step.with_backward()) {
-    step.divide_gradients(totals.weight);
-    // A division may fail for want of memory. Then no rank may change `.grad`.
-    all_gather(*world_, tags_.words, "", "dividing gradients by the weight");
-  }
-  if (recording) {
-    result.timeline = recording->timeline();
-    result.timeline->first_rank = layout_.rank;
-  }
-  step.accumulate(let_go);
+StepResult Runner::step(const StepArguments& given) {
+  StepResult result = train(workers_, given, *this);
+  if (result.timeline) result.timeline->first_rank = layout_.rank;
   return result;
 }
 
-void Runner::perform(TrainStep& step, const TrainPlan& plan) {
-  const auto error = executor_.run(plan.mine, step.pass(), recording_);
-  if (!error) return;
-  {
-    std::lock_guard<std::mutex> lock(failure_mutex_);
-    failure_ = error->failure;
-  }
-  report_failure(*world_, error->exception, error->failure.place());
-  std::rethrow_exception(error->exception);
+void Runner::open() {
+  world_->check();
+  workers_.set_failure(std::nullopt);
+  plan_ = nullptr;
+  agreed_ = false;
 }
 
-LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
-                                bool& agreed) {
+void Runner::connect(TrainStep& step, Recording* recording) {
+  ++number_;
+  if (layout_.has_first()) step.seed().set(seed_);
+  step_ = &step;
+  recording_ = recording;
+  begin_sums(step);
+  receive();
+}
+
+void Runner::disconnect() {
+  for (auto& [from, receiver] : receivers_) receiver->flush();
+  for (auto& [to, sender] : senders_) sender->flush();
+  step_ = nullptr;
+  recording_ = nullptr;
+}
+
+void Runner::fail(bool locked) {
+  if (locked && agreed_) return;
+  // An exception of the schedule has a place.
+  const auto failure = locked ? workers_.last_failure() : std::nullopt;
+  // Reported before disconnect(), which would otherwise wait for messages that
+  // never come.
+  report_failure(*world_, std::current_exception(),
+                 failure ? failure->place() : "train_step()");
+  // After the step, no thread may deliver to it.
+  if (locked && step_) disconnect();
+  if (sums_) sums_->stop();
+  // If a sender's or receiver's thread has thrown, the exception here is only
+  // a PeerError. rethrow() throws the original.
+  for (auto& [from, receiver] : receivers_) receiver->rethrow();
+  for (auto& [to, sender] : senders_) sender->rethrow();
+}
+
+LossTotals Runner::end(const TrainStep& step, StepResult& result) {
   Ending mine;
   mine.drew = step.drew();
   mine.replica = layout_.replica;
@@ -231,7 +148,7 @@ LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
   }
   // One process would have drawn the seed from the default generator, too.
   if (drew) StepSeed::draw();
-  agreed = true;
+  agreed_ = true;  // all ranks have the same totals
   try {
     for (const Ending& ending : endings) totals.add(ending.totals);
     totals.check();
@@ -239,16 +156,26 @@ LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
     meet_before_throwing();
     throw;
   }
+  agreed_ = false;
   if (layout_.has_last() && totals.sum.defined()) {
     result.loss = step.totals().sum;  // for its device
   }
   return totals;
 }
 
-int64_t Runner::from_first(const std::function<int64_t()>& number) {
-  executor_.check_caller();
-  std::lock_guard<std::mutex> running(running_);
+void Runner::confirm_division() {
+  // A division may fail for want of memory. Then no rank may change `.grad`.
+  all_gather(*world_, tags_.words, "", "dividing gradients by the weight");
+}
+
+std::unique_lock<std::mutex> Runner::enter() {
+  auto running = workers_.enter();
   world_->check();
+  return running;
+}
+
+int64_t Runner::from_first(const std::function<int64_t()>& number) {
+  const auto running = enter();
   return reporting_failure(*world_, "the number of micro-batches", [&] {
     std::string mine;
     put(mine, layout_.has_first() ? number() : int64_t{0});
@@ -260,9 +187,7 @@ int64_t Runner::from_first(const std::function<int64_t()>& number) {
 }
 
 bool Runner::any(bool here) {
-  executor_.check_caller();
-  std::lock_guard<std::mutex> running(running_);
-  world_->check();
+  const auto running = enter();
   return reporting_failure(*world_, "any()", [&] {
     bool found = false;
     for (const std::string& each :
@@ -276,9 +201,7 @@ bool Runner::any(bool here) {
 double Runner::clip_grad_norm(
     const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
     double max_norm, double norm_type) {
-  executor_.check_caller();
-  std::lock_guard<std::mutex> running(running_);
-  world_->check();
+  const auto running = enter();
   bool agreed = false;
   try {
     if (!shards_) {

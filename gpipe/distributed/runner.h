@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,8 +25,6 @@
 #include "gpipe/distributed/replicas/replica_sums.h"
 #include "gpipe/distributed/route.h"
 #include "gpipe/distributed/world/world.h"
-#include "gpipe/runtime/cell/batch.h"
-#include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
@@ -37,7 +34,8 @@
 #include "gpipe/runtime/step/loss_totals.h"
 #include "gpipe/runtime/step/recent_plans.h"
 #include "gpipe/runtime/step/remote_stages.h"
-#include "gpipe/runtime/step/step.h"
+#include "gpipe/runtime/step/stage_workers.h"
+#include "gpipe/runtime/step/step_peers.h"
 #include "gpipe/runtime/step/train.h"
 #include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/checkpoint.h"
@@ -56,7 +54,7 @@ namespace gpipe::internal {
 // been sent, and the next step works.
 //
 // Threads: any thread may call; calls run one after the other.
-class Runner : private RemoteStages {
+class Runner : private StepPeers, private RemoteStages {
  public:
   // `partitions`: all partitions; those of other ranks have `remote` set.
   // `threads`: intra-op threads of the worker.
@@ -71,15 +69,8 @@ class Runner : private RemoteStages {
   ~Runner() override;
 
   // Runs one step; all ranks call it. The result has the losses on all ranks.
-  // `input` is read on the rank with the first stage, `target` on the rank with
-  // the last one.
-  // `loss`: null to compute outputs only, with a schedule without backwards.
-  // `check_model`: called first; what it throws refuses the step.
   // Errors: see DistributedPipelineImpl::train_step().
-  StepResult step(const Batch& input, const Batch& target,
-                  const LossFunction* loss, const Schedule& schedule,
-                  Checkpoint checkpoint, const TrainOptions& options,
-                  const std::function<void()>& check_model);
+  StepResult step(const StepArguments& given);
 
   // Returns, on all ranks of the pipeline, the result of `number` on the rank
   // with the first stage. Only that rank calls `number`. Throws PeerError if
@@ -105,7 +96,9 @@ class Runner : private RemoteStages {
 
   // Returns where this rank's exception in the last step came from, if it had
   // one.
-  std::optional<Failure> last_failure() const;
+  std::optional<Failure> last_failure() const {
+    return workers_.last_failure();
+  }
 
  private:
   // Returns the ranks with which this one exchanges messages, whatever the
@@ -121,41 +114,43 @@ class Runner : private RemoteStages {
     std::map<int, std::vector<MessageEdges>> incoming;  // by sending rank
   };
   TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
-  // Gives the step what this rank has of the input and the target. Throws if
-  // they do not fit.
-  void give(TrainStep& step, const Batch& input, const Batch& target,
-            const LossFunction* loss);
+
+  // StepPeers, see there.
+  void open() override;
+  std::optional<int64_t> begin(
+      const StepArguments& given,
+      const std::function<TrainStep&()>& prepare) override;
+  StepPlan plan(const Schedule& schedule, Checkpoint checkpoint) override;
+  RemoteStages* remote() override { return this; }
+  int64_t before(int64_t microbatches) const override {
+    return layout_.replica * microbatches;
+  }
+  void connect(TrainStep& step, Recording* recording) override;
+  // Blocks until all messages have left and arrived, or the world has failed.
+  void disconnect() override;
+  void add_up(TrainStep& step) override;
+  LossTotals end(const TrainStep& step, StepResult& result) override;
+  void confirm_division() override;
+  void fail(bool locked) override;
+
+  // Blocks until no other call runs, and returns the lock. Throws PeerError if
+  // the world has failed.
+  std::unique_lock<std::mutex> enter();
   // Returns what the other ranks must know before the step.
-  Beginning beginning_of(const TrainStep& step, const TrainPlan& plan,
-                         const Batch& input, const Batch& target,
-                         const LossFunction* loss) const;
+  Beginning beginning_of(const TrainStep& step,
+                         const StepArguments& given) const;
   // Blocks until all ranks have called, and returns what they were given, by
-  // rank of the world. Throws on all ranks, with `agreed` set, if a rank has
+  // rank of the world. Throws on all ranks, with agreed_ set, if a rank has
   // refused the step, or if schedules or rows differ.
-  // `plan`: null if this rank has refused the step by `refusal`.
+  // `refusal`: null unless this rank refuses.
   std::vector<Beginning> begin_together(const Beginning& mine,
-                                        const TrainPlan* plan,
-                                        const std::exception_ptr& refusal,
-                                        bool& agreed);
+                                        const std::exception_ptr& refusal);
   // Throws `own`, or, if it is null, `misfit` as a PeerError with
-  // Fault::kRefused. All ranks call it. Sets `agreed`.
+  // Fault::kRefused. All ranks call it. Sets agreed_.
   [[noreturn]] void throw_together(const std::exception_ptr& own,
-                                   const Misfit& misfit, bool& agreed);
-  // Fixes the number of rows and the seed of the step on ranks that know them;
-  // other ranks get them with the first messages.
-  // `counts_rows`: whether this rank knows the rows.
-  void start(TrainStep& step, const std::vector<Beginning>& all,
-             bool counts_rows);
-  // Runs the step after start(). `let_go`: see TrainStep::accumulate(). Sets
-  // `agreed` while all ranks throw the same exception or none, so that the
-  // world has not failed.
-  StepResult run(TrainStep& step, const TrainPlan& plan,
-                 const TrainOptions& options,
-                 const std::function<void()>& let_go, bool& agreed);
-  // Runs this rank's actions.
-  void perform(TrainStep& step, const TrainPlan& plan);
+                                   const Misfit& misfit);
   // Posts the messages of the step, by sending rank.
-  void receive(const TrainPlan& plan);
+  void receive();
   // Delivers the tensors of a message to the step. Runs on a Receiver's
   // thread. Throws c10::Error if they do not fit.
   void arrive(const MessageEdges& edges, const Message& message,
@@ -166,14 +161,6 @@ class Runner : private RemoteStages {
               Recording::Time start);
   // Returns the entry of `widths_`; 0 if nothing has been sent.
   std::size_t width_of(int64_t stage, int64_t microbatch);
-  // Blocks until all messages have left and arrived, or the world has failed.
-  void flush();
-  // Blocks until all ranks have done their part of the step. Adds the losses of
-  // this replica to `result`, and returns the totals of all replicas. Throws
-  // c10::ValueError if these cannot be used. Sets `agreed` when all ranks have
-  // the same totals.
-  LossTotals end_together(const TrainStep& step, StepResult& result,
-                          bool& agreed);
   // Blocks until all ranks know the exception that they are going to throw. A
   // program that ends with it must not look like a failure to a rank that does
   // not know it yet.
@@ -182,11 +169,11 @@ class Runner : private RemoteStages {
   std::vector<at::Tensor> own_parameters() const;
   // Begins to add up gradients over the replicas while the step runs.
   void begin_sums(const TrainStep& step);
-  // Ends these sums, and adds up all gradients that were not among them.
-  void add_up(TrainStep& step);
   MessageId id_of(const StageEdge& edge) const;
   // Returns the sender to a rank of the pipeline; made on first use.
   Sender& sender_to(int rank);
+
+  // RemoteStages, see there.
   void send(std::vector<StageOutput> all, const Event& made) override;
   void check() override { world_->check(); }
   void waits_for(int64_t stage) override;
@@ -199,16 +186,17 @@ class Runner : private RemoteStages {
   const RankLayout layout_;
   const Tags tags_;
   const ForeignParameters foreign_;
-  std::mutex running_;
-  Stages stages_;
   RecentPlans<TrainPlan> plans_;
 
   // State of the running step. A Receiver's thread writes values from other
   // ranks before it delivers the tensors that the reader waits for.
   uint64_t number_ = 0;
-  uint32_t checksum_ = 0;
-  TrainStep* step_ = nullptr;       // null outside of the executor's run
+  const TrainPlan* plan_ = nullptr;
+  TrainStep* step_ = nullptr;       // null unless connected
   Recording* recording_ = nullptr;  // null unless asked for
+  // Whether all ranks throw the same exception or a PeerError because of it, so
+  // that the world has not failed.
+  bool agreed_ = false;
   std::atomic<uint64_t> seed_{0};
   std::vector<int64_t> rows_;  // by micro-batch
   std::atomic<int64_t> all_rows_{0};
@@ -217,10 +205,7 @@ class Runner : private RemoteStages {
   std::mutex widths_mutex_;
   std::map<std::pair<int64_t, int64_t>, std::size_t> widths_;
 
-  mutable std::mutex failure_mutex_;
-  std::optional<Failure> failure_;
-
-  Executor executor_;
+  StageWorkers workers_;
   // The number of the callback for failures of the world.
   int callback_ = -1;
   // Transports of the pipeline and of the sums, which run at the same time.

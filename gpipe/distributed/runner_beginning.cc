@@ -18,9 +18,9 @@
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
-#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/step/train_schedule.h"
 #include "gpipe/schedule/difference.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
@@ -40,7 +40,7 @@ bool has_tensors(const Value& value) {
 Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
                                     Checkpoint checkpoint) const {
   const std::vector<int> placed = check_schedule(
-      schedule, stages_.size(), layout_.ranks, "DistributedOptions");
+      schedule, workers_.stages().size(), layout_.ranks, "DistributedOptions");
   for (std::size_t s = 0; s < placed.size(); ++s) {
     TORCH_CHECK_VALUE(placed[s] == layout_.rank_of_stage[s],
                       "the schedule has stage ", s, " on rank ", placed[s],
@@ -58,47 +58,71 @@ Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
   for (int from = 0; from < layout_.ranks; ++from) {
     if (from == layout_.rank) continue;
     auto bundles = route(plan.whole.schedule, layout_.rank_of_stage,
-                         stages_.links, from, layout_.rank);
+                         workers_.stages().links, from, layout_.rank);
     if (!bundles.empty()) plan.incoming.emplace(from, std::move(bundles));
   }
   return plan;
 }
 
-void Runner::give(TrainStep& step, const Batch& input, const Batch& target,
-                  const LossFunction* loss) {
-  if (layout_.has_first()) {
-    // Input on the CPU is copied by micro-batch. Input on another accelerator
-    // is refused: nothing would make the copy wait for work still running
-    // there.
-    check_device(input, {executor_.devices().front(), c10::Device(c10::kCPU)},
-                 "device()");
-    check_rows(input, stages_.unsplit);
-    step.give_input(input);
-  }
-  if (input.split() || target.split()) step.keep_outputs_split();
-  if (layout_.has_last() && loss) step.give_target(target, *loss);
+StepPlan Runner::plan(const Schedule& schedule, Checkpoint checkpoint) {
+  plan_ = &plans_.get(schedule, checkpoint,
+                      [&] { return make_plan(schedule, checkpoint); });
+  return {plan_->whole.schedule, plan_->mine};
 }
 
-Beginning Runner::beginning_of(const TrainStep& step, const TrainPlan& plan,
-                               const Batch& input, const Batch& target,
-                               const LossFunction* loss) const {
+// Only the first ranks know the rows and the seed. Other ranks get both with
+// their first messages. If the batch was already split, the targets count the
+// rows, and only the last ranks know these.
+std::optional<int64_t> Runner::begin(
+    const StepArguments& given, const std::function<TrainStep&()>& prepare) {
+  const TrainStep* step = nullptr;
   Beginning mine;
-  mine.schedule = plan.checksum;
+  const std::exception_ptr refusal = exception_of([&] { step = &prepare(); });
+  if (refusal) {
+    mine.refused = true;
+    mine.refusal = cause_of(refusal);
+  } else {
+    mine = beginning_of(*step, given);
+  }
+  const std::vector<Beginning> all = begin_together(mine, refusal);
+
+  widths_.clear();
+  rows_.assign(step->microbatches(), 0);
+  all_rows_ = 0;
+  int64_t sum = 0;
+  for (const int member : layout_.same_stages()) {
+    // Another replica may have a target without tensors, which has no rows.
+    sum += std::max(all[member].rows, int64_t{0});
+  }
+  if (layout_.has_first()) {
+    seed_ = all[layout_.same_stages().front()].seed;
+    rows_ = step->rows();
+    all_rows_ = sum;
+    return sum;
+  }
+  if (layout_.has_last() && given.loss && given.target.split()) return sum;
+  return std::nullopt;
+}
+
+Beginning Runner::beginning_of(const TrainStep& step,
+                               const StepArguments& given) const {
+  Beginning mine;
+  mine.schedule = plan_->checksum;
   mine.seed = StepSeed::peek();
-  const bool has_target = layout_.has_last() && loss &&
-                          (target.split() || has_tensors(target.whole()));
+  const bool has_target =
+      layout_.has_last() && given.loss &&
+      (given.target.split() || has_tensors(given.target.whole()));
   if (layout_.has_first() || has_target) {
-    mine.split = layout_.has_first() ? input.split() : target.split();
+    mine.split =
+        layout_.has_first() ? given.input.split() : given.target.split();
     mine.rows =
         std::accumulate(step.rows().begin(), step.rows().end(), int64_t{0});
   }
   return mine;
 }
 
-std::vector<Beginning> Runner::begin_together(const Beginning& mine,
-                                              const TrainPlan* plan,
-                                              const std::exception_ptr& refusal,
-                                              bool& agreed) {
+std::vector<Beginning> Runner::begin_together(
+    const Beginning& mine, const std::exception_ptr& refusal) {
   std::vector<Beginning> all;
   for (const std::string& bytes : all_gather(
            *world_, tags_.words, mine.encode(), "the beginning of a step")) {
@@ -106,13 +130,12 @@ std::vector<Beginning> Runner::begin_together(const Beginning& mine,
   }
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].refused) continue;
-    throw_together(refusal, {static_cast<int>(rank), all[rank].refusal},
-                   agreed);
+    throw_together(refusal, {static_cast<int>(rank), all[rank].refusal});
   }
   if (const auto other = find_other_schedule(all)) {
     // No rank has refused, so all have a plan, and all come here.
     const auto texts =
-        all_gather(*world_, tags_.words, to_csv(plan->whole.schedule),
+        all_gather(*world_, tags_.words, to_csv(plan_->whole.schedule),
                    "comparing the schedules of a step");
     const auto name = [](int rank) {
       return "the schedule of rank " + std::to_string(rank);
@@ -127,21 +150,21 @@ std::vector<Beginning> Runner::begin_together(const Beginning& mine,
                          "; give all ranks the same schedule, and the same "
                          "mode (train() or eval())");
                    }),
-                   {other->rank, what}, agreed);
+                   {other->rank, what});
   }
   if (const auto misfit = find_other_rows(all, layout_)) {
     const bool own = misfit->rank == world_->rank();
     throw_together(
         own ? exception_of([&] { TORCH_CHECK_VALUE(false, misfit->what); })
             : nullptr,
-        *misfit, agreed);
+        *misfit);
   }
   return all;
 }
 
-void Runner::throw_together(const std::exception_ptr& own, const Misfit& misfit,
-                            bool& agreed) {
-  agreed = true;
+void Runner::throw_together(const std::exception_ptr& own,
+                            const Misfit& misfit) {
+  agreed_ = true;
   meet_before_throwing();
   if (own) std::rethrow_exception(own);
   throw_peer_error({Fault::kRefused, misfit.rank, misfit.rank, "", misfit.what},
@@ -154,31 +177,6 @@ void Runner::meet_before_throwing() {
   } catch (const PeerError&) {
     // A rank has left after all had met.
   }
-}
-
-// Only the first ranks know the rows and the seed. Other ranks get both with
-// their first messages. If the batch was already split, the targets count the
-// rows, and only the last ranks know these.
-void Runner::start(TrainStep& step, const std::vector<Beginning>& all,
-                   bool counts_rows) {
-  widths_.clear();
-  rows_.assign(step.microbatches(), 0);
-  all_rows_ = 0;
-  if (!counts_rows) {
-    step.start();
-    return;
-  }
-  int64_t sum = 0;
-  for (const int member : layout_.same_stages()) {
-    // Another replica may have a target without tensors, which has no rows.
-    sum += std::max(all[member].rows, int64_t{0});
-  }
-  step.start(sum);
-  if (!layout_.has_first()) return;
-  seed_ = all[layout_.same_stages().front()].seed;
-  rows_ = step.rows();
-  all_rows_ = sum;
-  step.seed().set(seed_);
 }
 
 }  // namespace gpipe::internal

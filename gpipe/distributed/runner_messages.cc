@@ -9,8 +9,8 @@
 
 namespace gpipe::internal {
 
-void Runner::receive(const TrainPlan& plan) {
-  for (const auto& [from, bundles] : plan.incoming) {
+void Runner::receive() {
+  for (const auto& [from, bundles] : plan_->incoming) {
     auto& receiver = receivers_[from];
     if (!receiver) {
       receiver = std::make_unique<Receiver>(*world_, *transport_,
@@ -33,7 +33,7 @@ void Runner::receive(const TrainPlan& plan) {
 MessageId Runner::id_of(const StageEdge& edge) const {
   MessageId id;
   id.step = number_;
-  id.schedule = checksum_;
+  id.schedule = plan_->checksum;
   id.direction = edge.backward ? Direction::kBackward : Direction::kForward;
   id.from_stage = static_cast<int32_t>(edge.from);
   id.to_stage = static_cast<int32_t>(edge.to);
@@ -91,7 +91,7 @@ Sender& Runner::sender_to(int rank) {
 }
 
 void Runner::waits_for(int64_t stage) {
-  const bool remote = 0 <= stage && stage < stages_.size() &&
+  const bool remote = 0 <= stage && stage < workers_.stages().size() &&
                       !layout_.has(static_cast<int>(stage));
   world_->set_waits_for(
       remote ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
@@ -146,18 +146,13 @@ void Runner::arrive(const MessageEdges& edges, const Message& message,
     step_->pass().deliver(each, static_cast<Value::Kind>(message.value_kind),
                           std::move(content), Event());
   }
-  executor_.notify(0);
+  workers_.executor().notify(0);
 }
 
 std::size_t Runner::width_of(int64_t stage, int64_t microbatch) {
   std::lock_guard<std::mutex> lock(widths_mutex_);
   const auto found = widths_.find({stage, microbatch});
   return found == widths_.end() ? 0 : found->second;
-}
-
-void Runner::flush() {
-  for (auto& [from, receiver] : receivers_) receiver->flush();
-  for (auto& [to, sender] : senders_) sender->flush();
 }
 
 }  // namespace gpipe::internal

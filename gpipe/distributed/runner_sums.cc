@@ -16,7 +16,7 @@ namespace gpipe::internal {
 std::vector<at::Tensor> Runner::own_parameters() const {
   std::vector<at::Tensor> parameters;
   std::set<const at::TensorImpl*> seen;
-  for (const Partition& part : stages_.partitions) {
+  for (const Partition& part : workers_.stages().partitions) {
     if (part.remote) continue;
     for (const Layer& layer : part.layers) {
       for (at::Tensor& each : layer.module.ptr()->parameters()) {
@@ -33,8 +33,8 @@ void Runner::begin_sums(const TrainStep& step) {
   // Backwards complete gradients in this order, if ranks run stages in order.
   std::vector<ReplicaSums::Parameter> parameters;
   std::map<at::TensorImpl*, int> shares;  // number of stages that have it
-  for (auto part = stages_.partitions.rbegin();
-       part != stages_.partitions.rend(); ++part) {
+  for (auto part = workers_.stages().partitions.rbegin();
+       part != workers_.stages().partitions.rend(); ++part) {
     std::set<at::TensorImpl*> seen;
     for (auto layer = part->layers.rbegin(); layer != part->layers.rend();
          ++layer) {
@@ -65,6 +65,7 @@ void Runner::complete(int64_t, const at::Tensor& leaf, at::Tensor& grad,
 }
 
 void Runner::add_up(TrainStep& step) {
+  foreign_.check(step.leaves());
   if (!sums_ || !step.with_backward()) return;
   std::map<at::TensorImpl*, Summand> sums;
   for (Summand& each : sums_->finish()) {
@@ -120,9 +121,7 @@ std::optional<std::vector<at::Tensor>> Runner::own_shards() {
 
 void Runner::share_parameters() {
   if (!shards_) return;
-  executor_.check_caller();
-  std::lock_guard<std::mutex> running(running_);
-  world_->check();
+  const auto running = enter();
   reporting_failure(*world_, "share_parameters()", [&] {
     shards_->spread(*world_, *sums_transport_, layout_.same_stages(),
                     tags_.sums);

@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <iostream>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>

@@ -13,10 +13,8 @@
 
 #include <chrono>
 #include <fstream>
-#include <memory>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 
 #include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/runtime/cell/phase.h"

@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <typeinfo>
-#include <utility>
 
 namespace gpipe::internal {
 namespace {

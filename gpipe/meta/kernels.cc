@@ -8,10 +8,7 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <numeric>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>

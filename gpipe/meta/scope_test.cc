@@ -7,7 +7,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <optional>
 #include <thread>
 
 namespace gpipe {

@@ -10,7 +10,6 @@
 #include <sys/mman.h>
 
 #include <cstddef>
-#include <utility>
 
 #include "gpipe/dispatch/tensors_in.h"
 

@@ -14,7 +14,6 @@
 #include <string>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "gpipe/dispatch/registration.h"
 #include "gpipe/dispatch/tensors_in.h"

@@ -1,7 +1,5 @@
 #include "gpipe/placement/place.h"
 
-#include <utility>
-
 namespace gpipe::placement {
 
 PlacePtr active_place(PlacePtr place) {

@@ -6,7 +6,6 @@
 #include <c10/core/DispatchKey.h>
 #include <c10/core/TensorImpl.h>
 
-#include <memory>
 #include <utility>
 
 #include "gpipe/placement/place.h"

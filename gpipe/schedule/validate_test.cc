@@ -7,7 +7,6 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/text.h"

@@ -6,7 +6,6 @@
 #include <random>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "gpipe/schedule/fill_drain.h"
 #include "gpipe/schedule/forward_only.h"

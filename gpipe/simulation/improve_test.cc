@@ -5,7 +5,6 @@
 
 #include <limits>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "gpipe/schedule/fill_drain.h"

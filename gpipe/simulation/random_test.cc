@@ -10,7 +10,6 @@
 #include <map>
 #include <optional>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -9,8 +9,6 @@
 #include <functional>
 #include <ostream>
 #include <random>
-#include <string>
-#include <vector>
 
 #include "gpipe/schedule/controllable_memory.h"
 #include "gpipe/schedule/dual_pipe_v.h"

@@ -5,7 +5,6 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"

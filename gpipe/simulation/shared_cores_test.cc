@@ -5,7 +5,6 @@
 
 #include <random>
 #include <stdexcept>
-#include <vector>
 
 #include "gpipe/schedule/fill_drain.h"
 #include "gpipe/schedule/named.h"

@@ -5,7 +5,6 @@
 
 #include <limits>
 #include <stdexcept>
-#include <string>
 
 #include "gpipe/schedule/fill_drain.h"
 #include "gpipe/simulation/simulate.h"

@@ -7,7 +7,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <map>

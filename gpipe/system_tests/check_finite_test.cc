@@ -9,10 +9,8 @@
 #include <torch/types.h>
 
 #include <cmath>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"

@@ -9,11 +9,9 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <memory>
 #include <set>
 #include <string>
 #include <thread>

@@ -13,7 +13,6 @@
 #include <torch/utils.h>
 
 #include <memory>
-#include <string>
 #include <tuple>
 #include <vector>
 
@@ -33,6 +32,8 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kModes;
 using testing::layer;
+using testing::one_each;
+using testing::one_layer_each;
 using testing::options;
 using testing::reference_device;
 using ::testing::StartsWith;
@@ -56,14 +57,6 @@ Tensor leaf(const torch::Device& where = device()) {
 // Returns a leaf with the values of `tensor`.
 Tensor leaf_of(const Tensor& tensor, const torch::Device& where = device()) {
   return tensor.detach().clone().to(where).requires_grad_();
-}
-
-GPipeOptions one_each(const Sequential& model) {
-  return options(std::vector<int64_t>(model->size(), 1), 2);
-}
-
-GPipe one_each(Sequential model, Checkpoint mode) {
-  return GPipe(model, one_each(model).checkpoint(mode));
 }
 
 // Expects equal gradients of the input and the parameters from a pipeline and
@@ -127,8 +120,8 @@ TEST(Inplace, AtTheStartOfThePipelineEqualsPlainForOneMicrobatch) {
 // whole tensor. So a tensor saved for one micro-batch seems changed by the
 // next.
 TEST(Inplace, AtTheStartOfThePipelineIsDetectedForSeveralMicrobatches) {
-  auto pipeline =
-      one_each(Sequential(inplace_relu(), double_linear()), Checkpoint::kNever);
+  auto pipeline = one_layer_each(Sequential(inplace_relu(), double_linear()),
+                                 Checkpoint::kNever);
   EXPECT_THAT(error_of([&] { pipeline->forward(leaf() * 1).sum().backward(); }),
               HasSubstr("has been modified by an inplace operation"));
 }
@@ -136,7 +129,8 @@ TEST(Inplace, AtTheStartOfThePipelineIsDetectedForSeveralMicrobatches) {
 TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {
   torch::manual_seed(0);
   for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast}) {
-    auto pipeline = one_each(Sequential(double_linear(), inplace_relu()), mode);
+    auto pipeline =
+        one_layer_each(Sequential(double_linear(), inplace_relu()), mode);
     const auto error = error_of([&] { pipeline->forward(leaf()); });
     EXPECT_THAT(error, StartsWith("c10::Error: a layer of partition 1 "));
     EXPECT_THAT(error, HasSubstr(kChangesItsInput));
@@ -148,8 +142,8 @@ TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {
 // If the input does not require grad, torchgpipe does not detect this (its
 // expected failure, test 62).
 TEST(Inplace, OnAnInputWithoutGradIsDetectedToo) {
-  auto pipeline = one_each(Sequential(inplace_relu(), double_linear()),
-                           Checkpoint::kAlways);
+  auto pipeline = one_layer_each(Sequential(inplace_relu(), double_linear()),
+                                 Checkpoint::kAlways);
   EXPECT_THAT(
       error_of([&] {
         pipeline->forward(torch::ones({4, 3}, torch::kDouble).to(device()));
@@ -172,7 +166,7 @@ TEST(Inplace, NeverGivesAWrongGradient) {
         }));
   };
   for (const Checkpoint mode : kModes) {
-    auto pipeline = one_each(make(), mode);
+    auto pipeline = one_layer_each(make(), mode);
     const Tensor x = torch::ones({4}).to(device()).requires_grad_();
     const auto error = error_of([&] { pipeline->forward(x).sum().backward(); });
     if (mode == Checkpoint::kNever) {
@@ -190,7 +184,7 @@ TEST(Inplace, OnALeafThatRequiresGradIsLibTorchsError) {
     model->to(reference_device());
     const auto plain =
         error_of([&] { model->forward(leaf(reference_device())); });
-    auto pipeline = one_each(model, mode);
+    auto pipeline = one_layer_each(model, mode);
     EXPECT_THAT(plain, HasSubstr("a leaf Variable that requires grad is being "
                                  "used in an in-place operation"));
     EXPECT_EQ(error_of([&] { pipeline->forward(leaf()); }).rfind(plain, 0), 0u);
@@ -222,7 +216,7 @@ TEST(Inplace, OnACopyOfWhatAnEarlierPartitionNeedsEqualsOutOfPlace) {
   }
   Sequential model(layer([](Tensor x) { return x.sigmoid(); }),
                    layer([](Tensor x) { return x.add_(1); }));
-  auto pipeline = one_each(model, Checkpoint::kNever);
+  auto pipeline = one_layer_each(model, Checkpoint::kNever);
   const Tensor x = leaf();
   pipeline->forward(x).sum().backward();
   const Tensor y = leaf_of(x);
@@ -305,7 +299,7 @@ TEST(Inplace, OnTheOutputIsUpToTheUser) {
     };
     model->to(reference_device());
     const Tensor expected = run(model, reference_device());
-    auto pipeline = one_each(model, mode);
+    auto pipeline = one_layer_each(model, mode);
     EXPECT_TRUE(
         torch::allclose(run(pipeline, device()), expected, 1e-12, 1e-12));
   }
@@ -325,7 +319,7 @@ struct ReturnsItsInput : torch::autograd::Function<ReturnsItsInput> {
 
 TEST(CustomFunction, MayReturnItsInputItself) {
   for (const Checkpoint mode : kModes) {
-    auto pipeline = one_each(
+    auto pipeline = one_layer_each(
         Sequential(layer([](Tensor x) { return ReturnsItsInput::apply(x); }),
                    layer([](Tensor x) { return ReturnsItsInput::apply(x); })),
         mode);

@@ -6,7 +6,6 @@
 #include <torch/utils.h>
 
 #include <cstdint>
-#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>

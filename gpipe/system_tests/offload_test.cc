@@ -13,7 +13,6 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -73,6 +72,8 @@ struct Offloading {
   Schedule schedule;
   int stages_per_rank = 1;
   Checkpoint mode = Checkpoint::kNever;
+  // Whether all ranks have one device and the pipeline is made for kLoop.
+  bool on_one_device = false;
 };
 
 // Returns the results of two steps: two, since buffers are used again.
@@ -80,11 +81,15 @@ StepState state_after(const Offloading& setting, const Model& model,
                       bool timeline = false) {
   torch::manual_seed(1);
   nn::Sequential layers = model.make();
+  auto ranks = devices(setting.schedule.ranks.size());
+  if (setting.on_one_device) ranks.assign(ranks.size(), ranks.front());
   GPipe pipeline(layers,
                  GPipeOptions(cut(layers->size(), num_stages(setting.schedule)))
                      .stages_per_rank(setting.stages_per_rank)
-                     .placement(testing::placement_of(setting.schedule))
-                     .devices(devices(setting.schedule.ranks.size()))
+                     .placement(setting.on_one_device
+                                    ? Placement::kLoop
+                                    : testing::placement_of(setting.schedule))
+                     .devices(ranks)
                      .checkpoint(setting.mode)
                      .threads_per_partition(1));
   StepState state;
@@ -221,6 +226,21 @@ TEST_F(Offload, OfRecomputedCellsHasTheBitsOfTheStepWithoutIt) {
   for (const std::string& name : training_schedules()) {
     SCOPED_TRACE(name);
     for_each_size(name, false, compare);
+  }
+}
+
+// Stage 2 is on rank 0 of the pipeline and on rank 1 of the schedule, whose
+// workers run at the same time.
+TEST_F(Offload, OfStagesOnOtherRanksOfOneDeviceHasTheBitsOfTheStepWithoutIt) {
+  Offloading setting;
+  setting.schedule = zero_bubble_v(2, 6);
+  setting.stages_per_rank = 2;
+  setting.on_one_device = true;
+  for (const auto& [name, model] : models()) {
+    const StepState without = state_after(setting, model);
+    Offloading with = setting;
+    with.schedule = with_offload(setting.schedule, everything);
+    EXPECT_EQ(difference(state_after(with, model), without), "") << name;
   }
 }
 

@@ -1,6 +1,8 @@
 // Options for the pipelines of tests, on the devices of the test's variant.
 #pragma once
 
+#include <torch/nn/modules/container/sequential.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -20,6 +22,17 @@ inline GPipeOptions options(const std::vector<int64_t>& balance,
                             Checkpoint mode = Checkpoint::kExceptLast) {
   return GPipeOptions(balance).chunks(chunks).checkpoint(mode).devices(
       devices(balance.size()));
+}
+
+// Returns options with one layer per partition, for two micro-batches.
+inline GPipeOptions one_each(const torch::nn::Sequential& model,
+                             Checkpoint mode = Checkpoint::kExceptLast) {
+  return options(std::vector<int64_t>(model->size(), 1), 2, mode);
+}
+
+// Returns the pipeline with these options.
+inline GPipe one_layer_each(torch::nn::Sequential model, Checkpoint mode) {
+  return GPipe(model, one_each(model, mode));
 }
 
 }  // namespace gpipe::testing

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/instruments/counting_allocator.h"

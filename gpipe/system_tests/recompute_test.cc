@@ -15,7 +15,6 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "gpipe/checkpoint.h"

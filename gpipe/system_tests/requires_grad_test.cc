@@ -27,7 +27,7 @@ using testing::device;
 using testing::double_linear;
 using testing::kModes;
 using testing::layer;
-using testing::options;
+using testing::one_layer_each;
 using testing::reference_device;
 using torch::Tensor;
 using torch::nn::Sequential;
@@ -40,10 +40,6 @@ void freeze(torch::nn::Module& module) {
 }
 
 // Returns a pipeline with one layer per partition and two micro-batches.
-GPipe one_layer_each(Sequential model, Checkpoint mode) {
-  return GPipe(model, options(std::vector<int64_t>(model->size(), 1), 2, mode));
-}
-
 Tensor input(bool requires_grad, const torch::Device& where = device()) {
   torch::manual_seed(0);
   return torch::randn({4, 3}, torch::kDouble)

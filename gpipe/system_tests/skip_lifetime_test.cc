@@ -11,7 +11,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>

@@ -11,7 +11,6 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include "gpipe/skip/skippable.h"
 #include "gpipe/testing/devices.h"

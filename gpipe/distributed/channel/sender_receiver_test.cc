@@ -9,7 +9,6 @@
 #include <deque>
 #include <functional>
 #include <future>
-#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>

@@ -5,9 +5,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/channel/transport.h"

@@ -53,21 +53,22 @@ nn::Sequential make(const Subject& subject) {
   return subject.make();
 }
 
-void train(const std::shared_ptr<World>& world, const Subject& subject,
-           const Setting& setting, int steps, const std::string& where) {
-  const int ranks = static_cast<int>(setting.schedule.ranks.size());
-  nn::Sequential layers = make(subject);
-  nn::Sequential reference_layers = make(subject);
-  const auto balance = cut(layers->size(), ranks * setting.stages_per_rank);
-  const Placement placement = placement_of(setting.schedule);
+namespace {
+
+// Returns the pipeline of processes, made of `layers` or of a builder of them.
+DistributedPipeline distributed_pipeline(nn::Sequential layers,
+                                         const std::vector<int64_t>& balance,
+                                         const Setting& setting,
+                                         const std::shared_ptr<World>& world) {
   const auto options = DistributedOptions(balance)
                            .checkpoint(setting.mode)
                            .deferred_batch_norm(setting.deferred)
                            .stages_per_rank(setting.stages_per_rank)
-                           .placement(placement)
+                           .placement(placement_of(setting.schedule))
                            .device(setting.device)
                            .transfers(setting.transfers)
-                           .threads(1);
+                           .threads_per_partition(1);
+  if (!setting.built) return DistributedPipeline(layers, options, world);
   const auto build = [&](int64_t first, int64_t count) {
     nn::Sequential part;
     for (int64_t k = first; k < first + count; ++k) {
@@ -75,16 +76,25 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
     }
     return part;
   };
+  return DistributedPipeline(build, options, world);
+}
+
+}  // namespace
+
+void train(const std::shared_ptr<World>& world, const Subject& subject,
+           const Setting& setting, int steps, const std::string& where) {
+  const int ranks = static_cast<int>(setting.schedule.ranks.size());
+  nn::Sequential layers = make(subject);
+  const auto balance = cut(layers->size(), ranks * setting.stages_per_rank);
   DistributedPipeline pipeline =
-      setting.built ? DistributedPipeline(build, options, world)
-                    : DistributedPipeline(layers, options, world);
+      distributed_pipeline(layers, balance, setting, world);
   check(pipeline->transfers() == setting.transfers, where + ": transfers");
-  GPipe reference(reference_layers,
+  GPipe reference(make(subject),
                   GPipeOptions(balance)
                       .checkpoint(setting.mode)
                       .deferred_batch_norm(setting.deferred)
                       .stages_per_rank(setting.stages_per_rank)
-                      .placement(placement)
+                      .placement(placement_of(setting.schedule))
                       .devices(std::vector<torch::Device>(ranks, torch::kCPU))
                       .threads_per_partition(1));
   auto optimizer = optimizer_of(pipeline);

@@ -210,7 +210,7 @@ DistributedPipeline make_pipeline(const Trainee& trainee,
   const auto options = DistributedOptions(balance_of(world->size()))
                            .checkpoint(checkpoint_of(argument("checkpoint")))
                            .device(torch::kCPU)
-                           .threads(1);
+                           .threads_per_partition(1);
   if (argument("layers") != "built") {
     return DistributedPipeline(trainee.layers, options, world);
   }

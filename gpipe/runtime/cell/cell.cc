@@ -14,7 +14,6 @@
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/runtime/cell/phase.h"
-#include "gpipe/runtime/cell/recompute_check.h"
 #include "gpipe/runtime/cell/shared_memory.h"
 #include "gpipe/runtime/device/fault_point.h"
 

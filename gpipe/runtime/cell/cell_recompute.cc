@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "gpipe/runtime/cell/cell.h"
-#include "gpipe/runtime/cell/recompute_check.h"
 
 namespace gpipe::internal {
 namespace {

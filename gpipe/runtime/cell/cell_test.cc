@@ -10,7 +10,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>

@@ -5,8 +5,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "gpipe/testing/errors.h"
 

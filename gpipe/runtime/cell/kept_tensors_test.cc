@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/device/host_copier.h"

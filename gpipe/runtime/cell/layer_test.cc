@@ -4,7 +4,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>

@@ -6,7 +6,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

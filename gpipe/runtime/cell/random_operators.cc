@@ -12,7 +12,6 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <utility>
 
 #include "gpipe/dispatch/interceptor.h"
 #include "gpipe/runtime/cell/random.h"

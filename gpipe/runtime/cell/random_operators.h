@@ -4,8 +4,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <string>
-
 namespace gpipe::internal {
 
 // The way by which an operator gets random numbers.

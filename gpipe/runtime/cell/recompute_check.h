@@ -2,16 +2,30 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "gpipe/runtime/cell/graph.h"
-#include "gpipe/runtime/cell/outline.h"
 #include "gpipe/runtime/cell/partition.h"
 
 namespace gpipe::internal {
+
+// The shape, the dtype and requires_grad of an output.
+struct Outline {
+  bool defined = false;
+  bool requires_grad = false;
+  c10::ScalarType type = c10::kFloat;
+  c10::SmallVector<int64_t, 5> sizes;
+
+  friend bool operator==(const Outline& a, const Outline& b) {
+    return a.defined == b.defined && a.requires_grad == b.requires_grad &&
+           a.type == b.type && a.sizes == b.sizes;
+  }
+};
 
 // Return the versions of tensors, which operators that change them in place
 // raise.

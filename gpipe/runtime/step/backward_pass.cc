@@ -125,7 +125,7 @@ void BackwardPass::fetch(const Action& action, CopyLog* log) {
   const PhaseScope phase(Phase::kBackward, i);
   fault_point("gradient copy-in", j, i);
   Inbox& inbox = inboxes_[j][i];
-  Copier& copier = stages_.copiers_of(j).devices;
+  Copier& copier = step_.copiers_of(j).devices;
   if (log) {
     log->made_by = {action.stage + 1, ActionKind::kBackward, action.microbatch};
   }
@@ -151,7 +151,7 @@ void BackwardPass::copy_kept(const Action& action, CopyLog* log) {
   const c10::AutoGradMode no_graph(false);
   HostCopier::Times times;
   Cell& cell = step_.cells[j][i];
-  HostCopier& copier = stages_.copiers_of(j).host;
+  HostCopier& copier = step_.copiers_of(j).host;
   if (away) {
     cell.offload(copier, log ? &times : nullptr);
   } else {

@@ -13,7 +13,7 @@
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/step/backward_pass.h"
 #include "gpipe/runtime/step/forward_pass.h"
-#include "gpipe/runtime/step/small_stages.h"
+#include "gpipe/runtime/step/small_stages_testing.h"
 #include "gpipe/runtime/step/train_pass.h"
 #include "gpipe/skip/tracker.h"
 #include "gpipe/testing/devices.h"

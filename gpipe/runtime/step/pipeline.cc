@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -21,12 +22,12 @@
 #include "gpipe/runtime/step/backward_pass.h"
 #include "gpipe/runtime/step/forward_pass.h"
 #include "gpipe/runtime/step/mini_batch.h"
+#include "gpipe/runtime/step/train_schedule.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/transform.h"
 
 namespace gpipe::internal {
-
 // The backward of a step, called by the caller's autograd graph.
 class StepBackward : public OpaqueBackward {
  public:
@@ -39,7 +40,7 @@ class StepBackward : public OpaqueBackward {
   // other streams than forward; the events recorded here make it run after the
   // forward's work.
   void end_forward() {
-    for (const Partition& each : pipeline_->stages_.partitions) {
+    for (const Partition& each : pipeline_->workers_.stages().partitions) {
       if (has_streams(each.device) && !forward_done_.count(each.device)) {
         forward_done_.emplace(each.device, Event::record(each.device));
       }
@@ -65,15 +66,15 @@ class StepBackward : public OpaqueBackward {
   std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
                                    const std::vector<bool>& wanted,
                                    bool keep_graph) override {
-    pipeline_->executor_.check_backward();
-    const auto running = pipeline_->enter();
+    pipeline_->workers_.executor().check_backward();
+    const auto running = pipeline_->workers_.enter();
     // Without keep_graph the backward consumes the cells, even if it fails
     // halfway.
     const std::shared_ptr<Step> step =
         keep_graph ? step_ : std::exchange(step_, nullptr);
     TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
     const Failure place = whole(Failure::kAll, Phase::kGradients);
-    auto pieces = pipeline_->outside(place, [&] {
+    auto pieces = pipeline_->workers_.outside(place, [&] {
       const at::Tensor* const changed = changes_.without_version();
       TORCH_CHECK(!changed, describe(*changed),
                   " has been changed between forward and backward, as by the "
@@ -96,18 +97,18 @@ class StepBackward : public OpaqueBackward {
         options.leaf_wanted[partition][number] = true;
       }
     }
-    BackwardPass pass(pipeline_->stages_, *step, std::move(options));
+    BackwardPass pass(pipeline_->workers_.stages(), *step, std::move(options));
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       pass.begin(i, std::move(pieces[i]));
     }
     try {
-      pipeline_->run(plans_.backward, pass);
+      pipeline_->workers_.run(plans_.backward, pass);
     } catch (c10::Error& error) {
       explain(error);
       throw;
     }
 
-    return pipeline_->outside(place, [&] {
+    return pipeline_->workers_.outside(place, [&] {
       std::vector<at::Tensor> result;
       for (std::size_t n = 0; n < inputs_.size(); ++n) {
         result.push_back(wanted[n] ? inputs_[n].join(pass.input_grads())
@@ -125,7 +126,7 @@ class StepBackward : public OpaqueBackward {
  private:
   // Returns "parameter '0.weight'", or "a tensor that a layer has captured".
   std::string describe(const at::Tensor& leaf) const {
-    for (const Partition& each : pipeline_->stages_.partitions) {
+    for (const Partition& each : pipeline_->workers_.stages().partitions) {
       const std::string name = each.name_of(leaf);
       if (!name.empty()) return "parameter '" + name + "'";
     }
@@ -203,24 +204,25 @@ std::vector<at::Tensor> add_outputs(StepBackward& backward,
 
 }  // namespace
 
-Pipeline::Pipeline(std::vector<Partition> partitions,
-                   std::vector<int> rank_of_stage, int threads_per_rank,
-                   bool one_at_a_time, Unsplit unsplit)
-    : stages_(std::move(partitions), std::move(rank_of_stage)),
-      executor_(stages_.devices(), threads_per_rank, one_at_a_time) {
-  stages_.unsplit = std::move(unsplit);
-}
+Pipeline::Pipeline(std::vector<Partition> partitions, Unsplit unsplit,
+                   std::vector<int> rank_of_stage,
+                   std::vector<c10::Device> devices, int threads,
+                   bool one_at_a_time)
+    : workers_(std::move(partitions), std::move(unsplit),
+               std::move(rank_of_stage), std::move(devices), threads,
+               one_at_a_time) {}
 
 Batch Pipeline::forward(const Batch& input, int64_t chunks,
                         Checkpoint checkpoint) {
-  const auto running = enter();
+  const auto running = workers_.enter();
+  Stages& stages = workers_.stages();
   const bool with_graph = c10::GradMode::is_enabled();
-  const MiniBatch batch = outside(whole(0, Phase::kScatter), [&] {
+  const MiniBatch batch = workers_.outside(whole(0, Phase::kScatter), [&] {
     std::vector<int64_t> rows;
     if (!input.split()) {
-      rows = chunk_rows(rows_of(input.whole(), stages_.unsplit), chunks);
+      rows = chunk_rows(rows_of(input.whole(), stages.unsplit), chunks);
     }
-    return MiniBatch(input, std::move(rows), stages_.unsplit, with_graph);
+    return MiniBatch(input, std::move(rows), stages.unsplit, with_graph);
   });
   const int64_t microbatches = batch.microbatches();
   const int64_t checkpointed =
@@ -228,21 +230,21 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
   const Plans& plans = this->plans(microbatches, checkpointed);
 
   std::vector<torch::autograd::Edge> accumulators;
-  if (with_graph) accumulators = accumulators_of(stages_.partitions);
+  if (with_graph) accumulators = accumulators_of(stages.partitions);
   auto step = std::make_shared<Step>(
-      stages_, microbatches,
+      stages, microbatches,
       [&](int64_t, int64_t microbatch) { return microbatch < checkpointed; });
-  MiniBatchNorms norms(stages_.partitions);
-  ForwardPass pass(stages_, *step, batch.activations(), batch.leaf());
-  run(plans.forward, pass);
+  MiniBatchNorms norms(stages.partitions);
+  ForwardPass pass(stages, *step, batch.activations(), batch.leaf());
+  workers_.run(plans.forward, pass);
 
-  return outside(whole(stages_.size() - 1, Phase::kGather), [&] {
-    fault_point("gather", stages_.size() - 1);
+  return workers_.outside(whole(stages.size() - 1, Phase::kGather), [&] {
+    fault_point("gather", stages.size() - 1);
     std::vector<Value> outputs;
     for (const Activations& activations : pass.outputs()) {
       std::vector<at::Tensor> output;
       for (const Activation& each : activations.boundary) {
-        record_stream(each.tensor, stages_.partitions.back().device);
+        record_stream(each.tensor, stages.partitions.back().device);
         output.push_back(each.tensor);
       }
       outputs.emplace_back(activations.kind, std::move(output));
@@ -280,18 +282,14 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
   });
 }
 
-std::unique_lock<std::mutex> Pipeline::enter() {
-  executor_.check_caller();
-  return std::unique_lock<std::mutex>(running_);
-}
-
 const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
                                        int64_t checkpointed) {
   auto& plans = plans_[{microbatches, checkpointed}];
   if (!plans) {
-    const Schedule schedule = with_recompute(
-        breadth_first(stages_.rank_of_stage, static_cast<int>(microbatches)),
-        [&](int i) { return i < checkpointed; });
+    const Schedule schedule =
+        with_recompute(breadth_first(workers_.stages().rank_of_stage,
+                                     static_cast<int>(microbatches)),
+                       [&](int i) { return i < checkpointed; });
     const auto is_forward = [](const Action& action) {
       return action.kind == ActionKind::kForward;
     };
@@ -301,21 +299,28 @@ const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
   return *plans;
 }
 
-void Pipeline::run(const Plan& plan, Actor& actor, Recording* recording) {
-  auto error = executor_.run(plan, actor, recording);
-  set_failure(error ? std::make_optional(std::move(error->failure))
-                    : std::nullopt);
-  if (error) std::rethrow_exception(error->exception);
+StepPlan Pipeline::plan(const Schedule& schedule, Checkpoint checkpoint) {
+  const Plan& plan = train_plans_.get(
+      schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
+  return {plan.schedule, plan};
 }
 
-void Pipeline::set_failure(std::optional<Failure> failure) {
-  std::lock_guard<std::mutex> lock(failure_mutex_);
-  failure_ = std::move(failure);
-}
-
-std::optional<Failure> Pipeline::last_failure() const {
-  std::lock_guard<std::mutex> lock(failure_mutex_);
-  return failure_;
+Plan Pipeline::make_plan(const Schedule& schedule,
+                         Checkpoint checkpoint) const {
+  const std::vector<c10::Device>& devices = workers_.executor().devices();
+  const Stages& stages = workers_.stages();
+  const std::vector<int> placed =
+      check_schedule(schedule, stages.size(),
+                     static_cast<int64_t>(devices.size()), "GPipeOptions");
+  for (std::size_t s = 0; s < placed.size(); ++s) {
+    TORCH_CHECK_VALUE(
+        devices[placed[s]] == stages.partitions[s].device,
+        "the schedule has stage ", s, " on rank ", placed[s], " (",
+        devices[placed[s]], "), but partition ", s, " is on ",
+        stages.partitions[s].device,
+        "; make the pipeline with the schedule's GPipeOptions::placement");
+  }
+  return Plan(with_checkpoint(schedule, checkpoint));
 }
 
 }  // namespace gpipe::internal

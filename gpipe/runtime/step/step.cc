@@ -48,8 +48,10 @@ std::vector<c10::Device> Stages::devices() const {
 Step::Step(Stages& stages, int64_t microbatches,
            const std::function<bool(int64_t, int64_t)>& checkpointed,
            int64_t before)
-    : cells(stages.partitions.size()),
+    : rank_of_stage(stages.rank_of_stage),
+      cells(stages.partitions.size()),
       leaves(stages.partitions.size()),
+      stages_(stages),
       microbatches_(microbatches),
       threads_(stages.partitions.size()) {
   for (std::size_t j = 0; j < cells.size(); ++j) {

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -57,7 +56,6 @@ struct Stages {
   // partitions of a rank that are not remote have one device.
   Stages(std::vector<Partition> partitions, std::vector<int> rank_of_stage);
   int64_t size() const { return static_cast<int64_t>(partitions.size()); }
-  Copiers& copiers_of(int64_t stage) { return copiers[rank_of_stage[stage]]; }
   // Returns the device of each rank; the CPU for a rank that is remote.
   std::vector<c10::Device> devices() const;
 };
@@ -104,6 +102,13 @@ struct Step {
   // `what`.
   Failure failure_at(const Action& action, Phase phase) const;
 
+  // The rank whose worker runs a stage, and its copiers. A schedule may place
+  // stages differently from Stages::rank_of_stage, on ranks of equal devices.
+  std::vector<int> rank_of_stage;
+  Copiers& copiers_of(int64_t stage) {
+    return stages_.copiers[rank_of_stage[stage]];
+  }
+
   StepSeed seed;
   at::ThreadLocalState caller;  // of the thread that called forward
   // cells[j][i] is micro-batch i on partition j; none for remote partitions.
@@ -124,6 +129,7 @@ struct Step {
   // Throws c10::Error if a worker of another partition has made the node.
   void check_maker(int64_t j, const Cell::Captured& captured) const;
 
+  Stages& stages_;
   const int64_t microbatches_;
 
   // The thread of each partition's worker, as autograd numbers threads; 0

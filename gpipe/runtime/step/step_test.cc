@@ -5,12 +5,11 @@
 #include <torch/types.h>
 
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/step/small_stages.h"
+#include "gpipe/runtime/step/small_stages_testing.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"

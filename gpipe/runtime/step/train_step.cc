@@ -4,9 +4,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
 #include <numeric>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -19,38 +17,12 @@
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/step/train_schedule.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/placement.h"
-#include "gpipe/schedule/transform.h"
-#include "gpipe/schedule/validate.h"
 
 namespace gpipe::internal {
 namespace {
-
-bool has(const Schedule& schedule, std::initializer_list<ActionKind> kinds) {
-  for (const auto& rank : schedule.ranks) {
-    for (const Action& action : rank) {
-      if (std::find(kinds.begin(), kinds.end(), action.kind) != kinds.end()) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
-// Returns the cells (stage, micro-batch) that have an action of this kind.
-std::set<std::pair<int64_t, int64_t>> cells_with(const Schedule& schedule,
-                                                 ActionKind kind) {
-  std::set<std::pair<int64_t, int64_t>> cells;
-  for (const auto& rank : schedule.ranks) {
-    for (const Action& action : rank) {
-      if (action.kind == kind) {
-        cells.emplace(action.stage, action.microbatch);
-      }
-    }
-  }
-  return cells;
-}
 
 // Returns whether the boundary tensors of a stage, and then each skip tensor
 // that it outputs, go to another device.
@@ -142,34 +114,6 @@ std::vector<Value> split_target(const Value& target, int64_t chunks,
 
 }  // namespace
 
-bool has_backward(const Schedule& schedule) {
-  return has(schedule, {ActionKind::kBackward, ActionKind::kBackwardInput});
-}
-
-std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
-                                int64_t ranks, const std::string& options) {
-  validate(schedule);
-  std::vector<int> placed = rank_of_stage(schedule);
-  TORCH_CHECK_VALUE(
-      static_cast<int64_t>(placed.size()) == stages &&
-          static_cast<int64_t>(schedule.ranks.size()) == ranks,
-      "the schedule has ", placed.size(), " stages on ", schedule.ranks.size(),
-      " ranks, but the pipeline has ", stages, " partitions on ", ranks,
-      " ranks; make a schedule of these sizes (see gpipe/schedule.h), or the "
-      "pipeline with ",
-      options, "::stages_per_rank");
-  return placed;
-}
-
-Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint) {
-  if (!has_backward(schedule) || has(schedule, {ActionKind::kRecompute})) {
-    return schedule;
-  }
-  const int64_t checkpointed =
-      checkpointed_microbatches(checkpoint, num_microbatches(schedule));
-  return with_recompute(schedule, [&](int i) { return i < checkpointed; });
-}
-
 TrainStep::TrainStep(Stages& stages, const Schedule& schedule,
                      const TrainOptions& options, RemoteStages* remote,
                      int64_t before)
@@ -212,13 +156,14 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
                     target_split_ ? "is given as Microbatches" : "is one value",
                     "; give both in the same way");
   const c10::Device device = stages_.partitions.back().device;
+  Copier& copier = stages_.copiers[stages_.rank_of_stage.back()].devices;
   if (!target_split_) {
     if (!batch_) {
       const int64_t rows = rows_of(target.whole());
       if (rows > 0) rows_ = rows_of_pieces(rows, microbatches_, "target");
     }
-    targets_ = split_target(target.whole(), microbatches_, rows_, device,
-                            stages_.copiers_of(stages_.size() - 1).devices);
+    targets_ =
+        split_target(target.whole(), microbatches_, rows_, device, copier);
     return;
   }
   check_parts(target, microbatches_, "target");
@@ -228,8 +173,7 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
     Value& there = targets_.emplace_back(part);
     for (at::Tensor& tensor : there.tensors()) {
       if (!tensor.defined()) continue;
-      tensor = bring_target(tensor, device,
-                            stages_.copiers_of(stages_.size() - 1).devices);
+      tensor = bring_target(tensor, device, copier);
     }
   }
 }
@@ -243,6 +187,7 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
         return recomputed.count({stage, microbatch}) > 0;
       },
       before_);
+  step_->rank_of_stage = rank_of_stage(schedule_);
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     LossHead& head = heads_.emplace_back();
     head.function = loss_;

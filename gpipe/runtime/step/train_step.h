@@ -10,7 +10,6 @@
 #include <deque>
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "gpipe/runtime/cell/batch.h"
@@ -23,25 +22,9 @@
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/runtime/step/train.h"
 #include "gpipe/runtime/step/train_pass.h"
-#include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {
-
-// Returns whether `schedule` has backwards, and so is no schedule of
-// evaluate().
-bool has_backward(const Schedule& schedule);
-
-// Checks `schedule` and returns the rank of each stage. Throws
-// std::invalid_argument if the schedule is not valid, and c10::ValueError if it
-// does not have `stages` stages on `ranks` ranks. `options`: name of the
-// pipeline's options type, for the error.
-std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
-                                int64_t ranks, const std::string& options);
-
-// Returns `schedule` with the recomputes of `checkpoint` added. Returns it
-// unchanged if it has no backwards, or has recomputes of its own.
-Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint);
 
 // One training step. Order of calls: give_input() and give_target(), where the
 // first and the last stage are; start(), which makes the cells; the schedule is

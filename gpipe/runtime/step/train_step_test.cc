@@ -4,12 +4,11 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "gpipe/runtime/step/small_stages.h"
+#include "gpipe/runtime/step/small_stages_testing.h"
 #include "gpipe/schedule/fill_drain.h"
 #include "gpipe/schedule/forward_only.h"
 #include "gpipe/testing/devices.h"
@@ -25,44 +24,12 @@ using testing::Scale;
 using ::testing::StartsWith;
 using torch::Tensor;
 
-TEST(CheckSchedule, ReturnsTheRankOfEachStageIfTheSizesFit) {
-  EXPECT_THAT(check_schedule(fill_drain(3, 2), 3, 3, "Options"),
-              ElementsAre(0, 1, 2));
-  EXPECT_EQ(error_of([] { check_schedule(fill_drain(3, 2), 4, 2, "Options"); }),
-            "c10::ValueError: the schedule has 3 stages on 3 ranks, but the "
-            "pipeline has 4 partitions on 2 ranks; make a schedule of these "
-            "sizes (see gpipe/schedule.h), or the pipeline with "
-            "Options::stages_per_rank");
-  EXPECT_THROW(check_schedule({{{}}}, 1, 1, "Options"), std::invalid_argument);
-}
-
-int recomputes(const Schedule& schedule) {
-  int count = 0;
-  for (const auto& rank : schedule.ranks) {
-    for (const Action& each : rank)
-      count += each.kind == ActionKind::kRecompute;
-  }
-  return count;
-}
-
-TEST(WithCheckpoint, AddsTheRecomputesOfTheMode) {
-  const Schedule schedule = fill_drain(2, 3);
-  EXPECT_EQ(recomputes(with_checkpoint(schedule, Checkpoint::kAlways)), 6);
-  EXPECT_EQ(recomputes(with_checkpoint(schedule, Checkpoint::kExceptLast)), 4);
-  EXPECT_EQ(with_checkpoint(schedule, Checkpoint::kNever).ranks,
-            schedule.ranks);
-  const Schedule own = with_checkpoint(schedule, Checkpoint::kExceptLast);
-  EXPECT_EQ(with_checkpoint(own, Checkpoint::kAlways).ranks, own.ranks);
-  const Schedule without = forward_only(2, 3);
-  EXPECT_EQ(with_checkpoint(without, Checkpoint::kAlways).ranks, without.ranks);
-}
-
 const LossFunction kSum = [](Value output, Value target) {
   return (output.tensors()[0] - target.tensors()[0]).sum();
 };
 
 // A model of two stages, x * 3 * 5, and a mini-batch of 5 rows.
-struct Model {
+struct TwoScales {
   Scale first{3}, second{5};
   Stages stages = testing::stages_of(
       {torch::nn::AnyModule(first), torch::nn::AnyModule(second)});
@@ -78,7 +45,7 @@ struct Model {
 };
 
 TEST(TrainStep, ChangesNoGradBeforeAccumulateAndWeighsLossesByTheirRows) {
-  Model model;
+  TwoScales model;
   model.input.requires_grad_();
   const Schedule schedule = fill_drain(2, 2);
   TrainStep step(model.stages, schedule, TrainOptions().outputs(true));
@@ -123,7 +90,7 @@ TEST(TrainStep, ChangesNoGradBeforeAccumulateAndWeighsLossesByTheirRows) {
 }
 
 TEST(TrainStep, CallersMayChangeTheGradientsBeforeTheyAreAdded) {
-  Model model;
+  TwoScales model;
   const Schedule schedule = fill_drain(2, 5);
   TrainStep step(model.stages, schedule, {});
   EXPECT_EQ(model.error(step), "");
@@ -139,7 +106,7 @@ TEST(TrainStep, CallersMayChangeTheGradientsBeforeTheyAreAdded) {
 }
 
 TEST(TrainStep, WithoutATargetGivesTheOutputs) {
-  Model model;
+  TwoScales model;
   const Schedule schedule = forward_only(2, 5);
   TrainStep step(model.stages, schedule, {});
   step.give_input(Value::wrap(model.input));
@@ -153,7 +120,7 @@ TEST(TrainStep, WithoutATargetGivesTheOutputs) {
 }
 
 TEST(TrainStep, NeedsGradModeForBackwardsOnly) {
-  Model model;
+  TwoScales model;
   const torch::NoGradGuard no_grad;
   const Schedule with = fill_drain(2, 2), without = forward_only(2, 2);
   EXPECT_EQ(error_of([&] { TrainStep(model.stages, with, {}); }),
@@ -163,7 +130,7 @@ TEST(TrainStep, NeedsGradModeForBackwardsOnly) {
 }
 
 TEST(TrainStep, RefusesRowsThatDoNotFit) {
-  Model model;
+  TwoScales model;
   const Schedule six = fill_drain(2, 6), two = fill_drain(2, 2);
   TrainStep step(model.stages, six, {});
   EXPECT_EQ(model.error(step),
@@ -178,7 +145,7 @@ TEST(TrainStep, RefusesRowsThatDoNotFit) {
 }
 
 TEST(TrainStep, SplitsRowsThatDoNotDivideAsTensorSplitDoes) {
-  Model model;
+  TwoScales model;
   const Schedule four = fill_drain(2, 4);
   TrainStep step(model.stages, four, {});
   EXPECT_EQ(model.error(step), "");
@@ -192,7 +159,7 @@ const LossFunction kWeighted = [](Value output, Value target) {
 };
 
 TEST(TrainStep, DividesGradientsOnceByTheTotalWeight) {
-  Model model;
+  TwoScales model;
   model.input.requires_grad_();
   const Schedule schedule = fill_drain(2, 2);
   TrainStep step(model.stages, schedule, {});
@@ -223,7 +190,7 @@ TEST(TrainStep, DividesGradientsOnceByTheTotalWeight) {
 }
 
 TEST(TrainStep, TakesPartsOfAnyShapeAndWeighsThemByTheRowsOfTheTarget) {
-  Model model;
+  TwoScales model;
   const Schedule schedule = fill_drain(2, 2);
   const auto parts = [](Tensor a, Tensor b) {
     return Batch(std::vector<Value>{Value::wrap(a), Value::wrap(b)});
@@ -256,7 +223,7 @@ TEST(TrainStep, TakesPartsOfAnyShapeAndWeighsThemByTheRowsOfTheTarget) {
 }
 
 TEST(TrainStep, RefusesPartsThatDoNotFit) {
-  Model model;
+  TwoScales model;
   const Schedule schedule = fill_drain(2, 2);
   const auto parts = [&](int64_t count) {
     return Batch(std::vector<Value>(count, Value::wrap(model.input)));
