@@ -3,6 +3,7 @@
 //
 //   ./bazelw run //tools:plan -- --model=resnet101 --partitions=4 --batch=128
 //   ./bazelw run //tools:plan -- --profile=/folder/profile.json --batch=128
+//       --machines=/folder/machines.json
 #include "balancing/plan.h"
 
 #include <c10/util/Exception.h>
@@ -14,18 +15,22 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <fstream>
 #include <iostream>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "balancing/infeasible.h"
+#include "balancing/machines.h"
 #include "balancing/profile.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/parse.h"
 #include "gpipe/program/working_directory.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/simulation.h"
 #include "gpipe/text/lists.h"
 #include "models/named.h"
 
@@ -90,6 +95,13 @@ DEFINE_bool(offload, false,
 DEFINE_string(device, "cpu",
               "The type of the devices that are planned for: cpu, cuda, ... "
               "CPUs share the cores of this machine.");
+DEFINE_string(machines, "",
+              "A JSON file that describes devices, hosts and links "
+              "(balancing/machines.h), instead of --partitions, --device, "
+              "--memory_gib, --latency, --bandwidth_gb and "
+              "--host_bandwidth_gb.");
+DEFINE_string(json, "", "Also write the plan to this file, as JSON.");
+DEFINE_string(svg, "", "Also draw the predicted step into this file, as SVG.");
 DEFINE_double(host_bandwidth_gb, std::numeric_limits<double>::infinity(),
               "Bandwidth between each device and its host, in 10^9 bytes per "
               "second, for --offload.");
@@ -173,6 +185,30 @@ torch::Device device_of(int64_t index) {
   return {device.type(), static_cast<torch::DeviceIndex>(index)};
 }
 
+// Returns the devices, and sets the links of `options` if --machines is given.
+std::vector<balancing::PlanDevice> devices_for(
+    balancing::PlanOptions& options) {
+  if (!FLAGS_machines.empty()) {
+    balancing::Machines machines = balancing::read_machines(FLAGS_machines);
+    options.links(std::move(machines.links));
+    return std::move(machines.devices);
+  }
+  std::vector<balancing::PlanDevice> devices;
+  for (int64_t k = 0; k < FLAGS_partitions; ++k) {
+    devices.push_back(balancing::PlanDevice(device_of(k))
+                          .memory_bytes(FLAGS_memory_gib * std::pow(2, 30))
+                          .host_bandwidth(FLAGS_host_bandwidth_gb * 1e9));
+  }
+  return devices;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << std::flush;
+  TORCH_CHECK_VALUE(file, path, ": cannot be written");
+  std::cout << "wrote " << path << "\n";
+}
+
 void run() {
   TORCH_CHECK_VALUE(
       FLAGS_batch >= 1 && FLAGS_size >= 1 && FLAGS_partitions >= 1,
@@ -186,13 +222,8 @@ void run() {
               << FLAGS_write_profile << "\n";
     return;
   }
-  std::vector<balancing::PlanDevice> devices;
-  for (int64_t k = 0; k < FLAGS_partitions; ++k) {
-    devices.push_back(balancing::PlanDevice(device_of(k))
-                          .memory_bytes(FLAGS_memory_gib * std::pow(2, 30))
-                          .host_bandwidth(FLAGS_host_bandwidth_gb * 1e9));
-  }
-  const auto options = plan_options();
+  auto options = plan_options();
+  const std::vector<balancing::PlanDevice> devices = devices_for(options);
   balancing::Plan plan;
   if (!FLAGS_profile.empty()) {
     plan = balancing::plan(balancing::read_profile(FLAGS_profile), FLAGS_batch,
@@ -202,6 +233,8 @@ void run() {
     plan = balancing::plan(model, input, devices, options);
   }
   std::cout << plan << "balance: " << gpipe::join(plan.balance) << "\n";
+  if (!FLAGS_json.empty()) write_file(FLAGS_json, balancing::to_json(plan));
+  if (!FLAGS_svg.empty()) write_file(FLAGS_svg, gpipe::to_svg(plan.timeline));
 }
 
 int main(int argc, char** argv) {
