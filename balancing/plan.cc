@@ -5,25 +5,71 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <optional>
+#include <cstddef>
+#include <deque>
 #include <set>
 #include <thread>
+#include <utility>
 
-#include "balancing/chain/chain.h"
+#include "balancing/plan_parts.h"
+#include "balancing/planner/candidate.h"
 #include "balancing/threads_scope.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/device/threads.h"
 #include "gpipe/schedule.h"
-#include "gpipe/simulation.h"
+#include "gpipe/text/lists.h"
 
 namespace gpipe::balancing {
 namespace {
 
 constexpr int64_t kChunksPerPartition = 8;
-constexpr double kNever = std::numeric_limits<double>::infinity();
+// Seconds per action on a CPU: half of a cell's (docs/results/machinery.md).
+constexpr double kOverhead = 10e-6;
 
 bool is_positive(double number) { return std::isfinite(number) && number > 0; }
+
+// Checks the options that belong to PlanSchedule::kNamed.
+void check_choices(std::size_t devices, const PlanOptions& options) {
+  const std::size_t pairs = devices * devices;
+  TORCH_CHECK_VALUE(options.links().empty() || options.links().size() == pairs,
+                    "plan: ", devices, " devices have ", pairs,
+                    " links, but there are ", options.links().size());
+  const double overhead = options.overhead().value_or(0);
+  TORCH_CHECK_VALUE(std::isfinite(overhead) && overhead >= 0,
+                    "plan: overhead must be a number of seconds >= 0, but is ",
+                    overhead);
+  for (const PlanLink& link : options.links()) {
+    TORCH_CHECK_VALUE(
+        std::isfinite(link.latency) && link.latency >= 0 && link.bandwidth > 0,
+        "plan: a link has a latency of ", link.latency,
+        " s and a bandwidth of ", link.bandwidth,
+        " bytes/s, but they must be >= 0 and above 0");
+  }
+  if (options.schedule() != PlanSchedule::kNamed) {
+    TORCH_CHECK_VALUE(
+        options.schedules().empty() && options.links().empty() &&
+            !options.offload() &&
+            options.stages_per_rank() == PlanOptions().stages_per_rank(),
+        "plan: schedules, stages_per_rank, links and offload belong to "
+        "PlanSchedule::kNamed; do not set schedule()");
+    return;
+  }
+  const std::vector<std::string> names = schedule_names();
+  for (const std::string& name : options.schedules()) {
+    TORCH_CHECK_VALUE(
+        name != "forward-only" &&
+            std::find(names.begin(), names.end(), name) != names.end(),
+        "plan: there is no schedule \"", name, "\" that trains; there are ",
+        join(names, ", "), ", of which forward-only does not train");
+  }
+  TORCH_CHECK_VALUE(!options.stages_per_rank().empty(),
+                    "plan: there must be at least 1 number of stages per rank");
+  for (const int64_t stages : options.stages_per_rank()) {
+    TORCH_CHECK_VALUE(stages >= 1,
+                      "plan: stages_per_rank must be at least 1, but is ",
+                      stages);
+  }
+}
 
 void check(int64_t rows, const std::vector<PlanDevice>& devices,
            const PlanOptions& options) {
@@ -38,6 +84,9 @@ void check(int64_t rows, const std::vector<PlanDevice>& devices,
     TORCH_CHECK_VALUE(devices[j].memory_bytes() >= 0, "plan: device ", j,
                       " has ", devices[j].memory_bytes(),
                       " bytes of memory, but must have at least 0");
+    TORCH_CHECK_VALUE(devices[j].host_bandwidth() > 0,
+                      "plan: the host_bandwidth of device ", j, " is ",
+                      devices[j].host_bandwidth(), ", but must be above 0");
   }
   for (const int64_t chunks : options.chunks()) {
     TORCH_CHECK_VALUE(chunks >= 1,
@@ -58,6 +107,7 @@ void check(int64_t rows, const std::vector<PlanDevice>& devices,
   TORCH_CHECK_VALUE(options.workers() >= 0,
                     "plan: workers must be at least 0, but is ",
                     options.workers());
+  check_choices(devices.size(), options);
 }
 
 std::vector<int64_t> chunks_to_try(const PlanOptions& options, int64_t rows,
@@ -73,8 +123,7 @@ std::vector<int64_t> chunks_to_try(const PlanOptions& options, int64_t rows,
   // 2, 2 and 1.
   std::set<int64_t> actual;
   for (const int64_t chunks : given) {
-    const int64_t each = (rows + chunks - 1) / chunks;
-    actual.insert((rows + each - 1) / each);
+    actual.insert(num_microbatches(rows, chunks));
   }
   return {actual.begin(), actual.end()};
 }
@@ -84,6 +133,73 @@ std::vector<c10::Device> places(const std::vector<PlanDevice>& devices) {
   for (const PlanDevice& device : devices) result.push_back(device.device());
   return result;
 }
+
+void check_layers(std::size_t layers, const std::vector<PlanDevice>& devices) {
+  TORCH_CHECK_VALUE(layers >= devices.size(), "plan: cannot cut ", layers,
+                    " layers for ", devices.size(),
+                    " devices: each needs a layer of its own");
+}
+
+// Returns a plan from samples. Throws as plan() does.
+Plan plan_samples(const std::vector<detail::PlanSample>& samples,
+                  const std::vector<PlanDevice>& devices,
+                  const PlanOptions& options) {
+  return options.schedule() == PlanSchedule::kNamed
+             ? detail::plan_search(samples, devices, options)
+             : detail::plan_chain(samples, devices, options);
+}
+
+}  // namespace
+
+GPipeOptions Plan::options() const {
+  std::vector<torch::Device> devices;
+  for (const PlannedPartition& partition : partitions) {
+    devices.push_back(partition.device);
+  }
+  return GPipeOptions(balance)
+      .devices(devices)
+      .chunks(chunks)
+      .checkpoint(checkpoint)
+      .stages_per_rank(stages_per_rank)
+      .placement(placement);
+}
+
+Schedule Plan::schedule() const {
+  const Schedule base = named_schedule(
+      schedule_name, static_cast<int>(partitions.size()),
+      static_cast<int>(chunks), static_cast<int>(stages_per_rank));
+  const bool by_stage = !recomputed_stages.empty();
+  const auto checkpointed =
+      by_stage
+          ? 0
+          : static_cast<int>(checkpointed_microbatches(checkpoint, chunks));
+  Schedule schedule = with_recompute(base, [&](int stage, int microbatch) {
+    return by_stage ? recomputed_stages[static_cast<std::size_t>(stage)]
+                    : microbatch < checkpointed;
+  });
+  if (!offload) return schedule;
+  return with_offload(std::move(schedule),
+                      distant_cells(base, planner::kOffloadDistance));
+}
+
+Plan plan(const Profile& profile, int64_t rows,
+          const std::vector<PlanDevice>& devices, const PlanOptions& options) {
+  check(rows, devices, options);
+  check_layers(profile.times.size(), devices);
+  TORCH_CHECK_VALUE(profile.rows >= 1, "plan: the profile has ", profile.rows,
+                    " rows, but must have at least 1");
+  std::vector<detail::PlanSample> samples;
+  for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {
+    const int64_t each = rows_per_microbatch(rows, chunks);
+    samples.push_back(
+        {&profile,
+         static_cast<double>(each) / static_cast<double>(profile.rows),
+         chunks});
+  }
+  return plan_samples(samples, devices, options);
+}
+
+namespace detail {
 
 // Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
@@ -97,255 +213,6 @@ int64_t workers_of(const std::vector<PlanDevice>& devices,
       cores / internal::share_of_threads(places(devices)), 1, all);
 }
 
-ChainCheckpoint for_chain(Checkpoint checkpoint) {
-  switch (checkpoint) {
-    case Checkpoint::kAlways:
-      return ChainCheckpoint::kAlways;
-    case Checkpoint::kExceptLast:
-      return ChainCheckpoint::kExceptLast;
-    case Checkpoint::kNever:
-      break;
-  }
-  return ChainCheckpoint::kNever;
-}
-
-// One number of micro-batches with one checkpoint mode.
-class Candidate {
- public:
-  // `scale`: rows of a micro-batch divided by the rows of the profile.
-  Candidate(const Profile& profile, double scale,
-            const std::vector<PlanDevice>& devices, const PlanOptions& options,
-            int64_t chunks, Checkpoint checkpoint)
-      : profile_(profile),
-        scale_(scale),
-        devices_(devices),
-        options_(options),
-        chunks_(chunks),
-        checkpoint_(checkpoint) {}
-
-  // Throws InfeasibleError if no cut fits.
-  Plan plan() const {
-    const Chain chain = make_chain();
-    Plan plan;
-    plan.balance = balance_chain(with_recomputes(chain));
-    plan.chunks = chunks_;
-    plan.checkpoint = checkpoint_;
-
-    Costs costs;
-    std::vector<double> copies;
-    const auto stages = stage_costs(chain, plan.balance);
-    int64_t first = 0;
-    for (std::size_t j = 0; j < stages.size(); ++j) {
-      PlannedPartition part;
-      part.device = devices_[j].device();
-      part.first_layer = first;
-      part.layers = plan.balance[j];
-      part.forward = stages[j].forward;
-      part.backward = stages[j].backward;
-      part.memory_limit = devices_[j].memory_bytes();
-      part.memory_bytes = memory_of(chain, j, first, first + part.layers);
-      costs.forward.push_back(part.forward);
-      costs.backward.push_back(part.backward);
-      costs.recompute.push_back(part.forward);
-      if (j > 0) copies.push_back(stages[j].transfer);
-      first += part.layers;
-      plan.partitions.push_back(part);
-    }
-    const Timeline timeline = run(costs, copies);
-    plan.step_seconds = timeline.makespan;
-    for (std::size_t j = 0; j < stages.size(); ++j) {
-      if (plan.step_seconds <= 0) continue;
-      plan.partitions[j].idle = timeline.idle[j] / plan.step_seconds;
-    }
-    double bubble = 0;
-    for (const PlannedPartition& part : plan.partitions) bubble += part.idle;
-    for (PlannedPartition& part : plan.partitions) {
-      if (bubble > 0) part.bubble_share = part.idle / bubble;
-    }
-    return plan;
-  }
-
- private:
-  int64_t recomputed() const {
-    return checkpointed_microbatches(checkpoint_, chunks_);
-  }
-
-  Schedule schedule() const {
-    const auto stages = static_cast<int>(devices_.size());
-    const auto count = static_cast<int>(chunks_);
-    return with_recompute(
-        options_.schedule() == PlanSchedule::kFillDrain
-            ? fill_drain(stages, count)
-            : one_forward_one_backward(stages, count),
-        [count = recomputed()](int microbatch) { return microbatch < count; });
-  }
-
-  // Simulates a step. `copies`: seconds from each partition to the next.
-  Timeline run(const Costs& costs, const std::vector<double>& copies) const {
-    const auto workers = static_cast<double>(workers_of(devices_, options_));
-    Timeline shared = simulate_on_cores(schedule(), costs, workers);
-    if (std::none_of(copies.begin(), copies.end(),
-                     [](double seconds) { return seconds > 0; })) {
-      return shared;
-    }
-    Costs with_copies = costs;
-    with_copies.boundary_bytes = copies;
-    with_copies.bandwidth = 1;  // so that bytes are seconds
-    Timeline timeline = simulate(schedule(), with_copies);
-    // The combined effect of shared cores and copies is not known, so the
-    // slower of both predictions is used.
-    return timeline.makespan < shared.makespan ? shared : timeline;
-  }
-
-  double scaled(int64_t bytes) const {
-    return scale_ * static_cast<double>(bytes);
-  }
-
-  double resident(int64_t layer) const {
-    const LayerMemory& memory = profile_.memory.layers[layer];
-    return options_.param_scale() * static_cast<double>(memory.trained_bytes) +
-           static_cast<double>(memory.parameter_bytes - memory.trained_bytes +
-                               memory.buffer_bytes);
-  }
-
-  Chain make_chain() const {
-    Chain chain;
-    chain.microbatches = chunks_;
-    chain.link = {options_.latency(), 1 / options_.bandwidth()};
-    for (const PlanDevice& device : devices_) {
-      chain.devices.push_back({device.speed(), device.memory_bytes()});
-    }
-    for (std::size_t k = 0; k < profile_.times.size(); ++k) {
-      const LayerTime& time = profile_.times[k];
-      ChainLayer layer;
-      layer.forward = scale_ * time.forward;
-      layer.backward = scale_ * time.backward;
-      layer.output_bytes = scaled(profile_.memory.layers[k].output_bytes);
-      layer.resident_bytes = resident(static_cast<int64_t>(k));
-      chain.layers.push_back(layer);
-    }
-    // A tensor that several layers keep counts for the first of them. In
-    // another partition it arrives from outside and is counted there as input.
-    for (const SavedTensor& saved : profile_.memory.saved) {
-      if (saved.savers.empty()) continue;
-      chain.layers[saved.savers[0]].saved_bytes += scaled(saved.bytes);
-    }
-    for (const SkipMemory& skip : profile_.memory.skips) {
-      chain.skips.push_back(
-          {skip.stashed_by, skip.popped_by, scaled(skip.bytes)});
-    }
-    keep_for(chain,
-             options_.schedule() == PlanSchedule::kFillDrain
-                 ? ChainSchedule::kFillDrain
-                 : ChainSchedule::kOneForwardOneBackward,
-             for_chain(checkpoint_));
-    return chain;
-  }
-
-  // When the cut is chosen, a recompute counts as part of its backward.
-  Chain with_recomputes(Chain chain) const {
-    if (recomputed() == 0) return chain;
-    for (ChainLayer& layer : chain.layers) layer.backward += layer.forward;
-    return chain;
-  }
-
-  double memory_of(const Chain& chain, std::size_t partition, int64_t first,
-                   int64_t last) const {
-    double bytes = 0;
-    for (int64_t k = first; k < last; ++k) bytes += resident(k);
-    bytes += static_cast<double>(chain.graphs_kept[partition]) *
-             scaled(profile_.memory.saved_bytes(first, last));
-    if (partition > 0) {
-      bytes += static_cast<double>(chain.inputs_kept[partition]) *
-               scaled(profile_.memory.incoming_bytes(first, last));
-    }
-    return bytes;
-  }
-
-  const Profile& profile_;
-  const double scale_;
-  const std::vector<PlanDevice>& devices_;
-  const PlanOptions& options_;
-  const int64_t chunks_;
-  const Checkpoint checkpoint_;
-};
-
-// Tries candidates and keeps the best one.
-class Planner {
- public:
-  Planner(const std::vector<PlanDevice>& devices, const PlanOptions& options)
-      : devices_(devices), options_(options) {}
-
-  void try_modes(const Profile& profile, double scale, int64_t chunks) {
-    for (const Checkpoint checkpoint : options_.checkpoints()) {
-      PlanCandidate tried{chunks, checkpoint, kNever, ""};
-      try {
-        Plan plan =
-            Candidate(profile, scale, devices_, options_, chunks, checkpoint)
-                .plan();
-        tried.step_seconds = plan.step_seconds;
-        if (!best_ || plan.step_seconds < best_->step_seconds) {
-          best_ = std::move(plan);
-        }
-      } catch (const InfeasibleError& error) {
-        tried.remark = error.what();
-        if (!nearest_ || error.least_bytes() < nearest_->least_bytes()) {
-          nearest_ = error;
-        }
-      }
-      candidates_.push_back(std::move(tried));
-    }
-  }
-
-  Plan take() {
-    if (!best_) throw InfeasibleError(*nearest_);
-    best_->candidates = std::move(candidates_);
-    return *std::move(best_);
-  }
-
- private:
-  const std::vector<PlanDevice>& devices_;
-  const PlanOptions& options_;
-  std::optional<Plan> best_;
-  std::optional<InfeasibleError> nearest_;
-  std::vector<PlanCandidate> candidates_;
-};
-
-void check_layers(std::size_t layers, const std::vector<PlanDevice>& devices) {
-  TORCH_CHECK_VALUE(layers >= devices.size(), "plan: cannot cut ", layers,
-                    " layers for ", devices.size(),
-                    " devices: each needs a layer of its own");
-}
-
-}  // namespace
-
-GPipeOptions Plan::options() const {
-  std::vector<torch::Device> devices;
-  for (const PlannedPartition& partition : partitions) {
-    devices.push_back(partition.device);
-  }
-  return GPipeOptions(balance).devices(devices).chunks(chunks).checkpoint(
-      checkpoint);
-}
-
-Plan plan(const Profile& profile, int64_t rows,
-          const std::vector<PlanDevice>& devices, const PlanOptions& options) {
-  check(rows, devices, options);
-  check_layers(profile.times.size(), devices);
-  TORCH_CHECK_VALUE(profile.rows >= 1, "plan: the profile has ", profile.rows,
-                    " rows, but must have at least 1");
-  Planner planner(devices, options);
-  for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {
-    const int64_t each = (rows + chunks - 1) / chunks;
-    planner.try_modes(
-        profile, static_cast<double>(each) / static_cast<double>(profile.rows),
-        chunks);
-  }
-  return planner.take();
-}
-
-namespace detail {
-
 Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
           const std::vector<PlanDevice>& devices, const PlanOptions& options) {
   TORCH_CHECK_VALUE(!model.is_empty(), "plan: the model is null");
@@ -355,8 +222,8 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
   const ThreadsScope threads(options.profile().device().is_cpu()
                                  ? internal::share_of_threads(places(devices))
                                  : at::get_num_threads());
-  // Profile under the conditions of training: the other partitions are busy at
-  // the same time.
+  // Profile under the conditions of training: the other ranks are busy at the
+  // same time.
   TimeOptions profiled = options.profile();
   if (profiled.concurrent_copies() == 0 && profiled.device().is_cpu()) {
     const auto cores =
@@ -364,12 +231,19 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
     profiled.concurrent_copies(std::min(cores, workers_of(devices, options)) -
                                1);
   }
-  Planner planner(devices, options);
+  std::deque<Profile> profiles;  // keeps the addresses of its elements
+  std::vector<PlanSample> samples;
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {
-    planner.try_modes(profile(model, first_microbatch(input, chunks), profiled),
-                      1, chunks);
+    profiles.push_back(
+        profile(model, first_microbatch(input, chunks), profiled));
+    samples.push_back({&profiles.back(), 1, chunks});
   }
-  return planner.take();
+  PlanOptions with_overhead = options;
+  const bool on_cpus = std::all_of(
+      devices.begin(), devices.end(),
+      [](const PlanDevice& each) { return each.device().is_cpu(); });
+  if (!options.overhead() && on_cpus) with_overhead.overhead(kOverhead);
+  return plan_samples(samples, devices, with_overhead);
 }
 
 }  // namespace detail

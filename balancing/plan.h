@@ -1,5 +1,6 @@
-// Public: plan() chooses the cut, the number of micro-batches and the
-// checkpoint mode with the smallest predicted step time that fits the memory.
+// Public: plan() chooses the cut, the number of micro-batches, the schedule
+// with its stages per rank, and what is recomputed or offloaded: the choice
+// with the smallest predicted step time that fits the memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <iosfwd>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,10 +19,12 @@
 #include "balancing/profile.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/runtime/cell/value.h"
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
 
 namespace gpipe::balancing {
 
-// The device of one partition.
+// The device of one rank.
 struct PlanDevice {
   /* implicit */ PlanDevice(torch::Device device = torch::kCPU)
       : device_(device) {}
@@ -31,19 +35,46 @@ struct PlanDevice {
   TORCH_ARG(double, speed) = 1;
   // Bytes that training may use on the device, >= 0.
   TORCH_ARG(double, memory_bytes) = std::numeric_limits<double>::infinity();
+  // Bytes per second between the device and its host, each way, > 0. Used with
+  // PlanOptions::offload().
+  TORCH_ARG(double, host_bandwidth) = std::numeric_limits<double>::infinity();
 };
 
-// The schedule of a step. kFillDrain stands for forward() and backward().
-// kOneForwardOneBackward stands for train_step() with
-// one_forward_one_backward(), which takes as long and needs less memory.
-enum class PlanSchedule { kFillDrain, kOneForwardOneBackward };
+// The connection from one device to another; see PlanOptions::latency().
+struct PlanLink {
+  double latency = 0;                                          // seconds
+  double bandwidth = std::numeric_limits<double>::infinity();  // bytes/s, > 0
+};
+
+// The schedule of a step.
+enum class PlanSchedule {
+  kFillDrain,  // forward() and backward()
+  // train_step() with one_forward_one_backward(), which takes as long and needs
+  // less memory.
+  kOneForwardOneBackward,
+  kNamed,  // train_step() with the best of PlanOptions::schedules()
+};
 
 // The candidates that plan() tries, and the assumptions of its prediction.
 struct PlanOptions {
-  TORCH_ARG(PlanSchedule, schedule) = PlanSchedule::kFillDrain;
+  // With kNamed, plan() chooses among `schedules`. Otherwise there is one
+  // partition per device, and `schedules`, `stages_per_rank`, `links` and
+  // `offload` must have their defaults.
+  TORCH_ARG(PlanSchedule, schedule) = PlanSchedule::kNamed;
+  // Names of schedule_names() (gpipe/schedule.h) except forward-only. Empty:
+  // all.
+  TORCH_ARG(std::vector<std::string>, schedules);
+  // The numbers of stages per rank to try, with schedules that have a choice or
+  // have just that many.
+  TORCH_ARG(std::vector<int64_t>, stages_per_rank) = {1, 2, 4};
+  // Whether to try, without recomputes, to keep what backwards need on the host
+  // in between: with_offload() for the cells of distant_cells(schedule, 2).
+  // Tried only if no device is a CPU, since train_step() copies nothing there.
+  TORCH_ARG(bool, offload) = false;
   // The numbers of micro-batches and the checkpoint modes to try. If `chunks`
   // is empty, plan() tries 1, 2, 4, ... up to 8 per partition and up to the
-  // rows of the mini-batch.
+  // rows of the mini-batch. With both kNever and kAlways, and a memory limit,
+  // plan() also tries to recompute only the stages for which memory is short.
   TORCH_ARG(std::vector<int64_t>, chunks);
   TORCH_ARG(std::vector<Checkpoint>, checkpoints) = {
       Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways};
@@ -54,6 +85,13 @@ struct PlanOptions {
   // by `bandwidth` (bytes per second).
   TORCH_ARG(double, latency) = 0;
   TORCH_ARG(double, bandwidth) = std::numeric_limits<double>::infinity();
+  // If not empty, the links of each pair of n devices instead: links[a * n + b]
+  // from device a to device b.
+  TORCH_ARG(std::vector<PlanLink>, links);
+  // Seconds that each action of a schedule takes besides its layers. Absent: 10
+  // us if plan() profiles a model for CPUs (docs/results/machinery.md), else 0.
+  // Used with kNamed.
+  TORCH_ARG(std::optional<double>, overhead);
   // How many partitions can compute at the same time. 0: all on accelerators;
   // on CPUs, as many as the cores allow if each partition uses its share of
   // threads.
@@ -63,9 +101,11 @@ struct PlanOptions {
   TORCH_ARG(TimeOptions, profile) = TimeOptions();
 };
 
-// The prediction for one partition of the chosen cut.
+// The prediction for one rank of the chosen cut. With one stage per rank, that
+// is one partition.
 struct PlannedPartition {
   torch::Device device = torch::kCPU;
+  // `first_layer` of the first stage, and the layers of all stages.
   int64_t first_layer = 0, layers = 0;
   double forward = 0, backward = 0;  // seconds per micro-batch
   double memory_bytes = 0;           // peak, from LayerMemory and param_scale
@@ -74,73 +114,157 @@ struct PlannedPartition {
   // Fraction of the idle time of all partitions, 0 to 1; 0 if no partition is
   // idle.
   double bubble_share = 0;
+  std::vector<int64_t>
+      stages;  // the rank's entries of Plan::balance, ascending
 };
 
-// A number of micro-batches and a checkpoint mode that plan() tried.
+// A combination of choices that plan() tried.
 struct PlanCandidate {
   int64_t chunks = 1;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   double step_seconds = 0;  // infinity if it does not fit
   std::string remark;       // why it does not fit, or empty
+  std::string schedule;     // a name of schedule_names()
+  int64_t stages_per_rank = 1;
+  bool offload = false;
+  // Whether only the stages for which memory is short are recomputed.
+  // `checkpoint` is kAlways then.
+  bool recompute_where_needed = false;
+  // False if `step_seconds` is a lower bound that is longer than the best step
+  // with the same schedule and stages per rank.
+  bool simulated = true;
+};
+
+// What determines the step time of a plan.
+enum class PlanBoundKind {
+  kCompute,  // a rank is busy nearly all the time
+  kBubble,   // ranks wait for each other
+  kMemory,   // with more memory there would be a faster plan
+  kLinks,    // ranks wait for copies
+};
+
+// Returns "compute", "bubble", "memory" or "links".
+const char* to_string(PlanBoundKind kind);
+
+// The answer to what bounds a step.
+struct PlanBound {
+  PlanBoundKind kind = PlanBoundKind::kCompute;
+  int64_t rank = 0;  // the busiest one, or the one with the fullest memory
+  // The fraction of the step, 0 to 1, in which that rank computes, or waits for
+  // others, or for copies; or the fraction of its memory that is in use.
+  double share = 0;
+};
+
+// The predicted step with other devices.
+struct PlanAlternative {
+  std::string change;  // "one more device", "twice the memory", ...
+  double step_seconds = 0;
 };
 
 // The choice of plan(), with the predictions behind it.
 struct Plan {
-  std::vector<int64_t> balance;
+  std::vector<int64_t> balance;  // layers per stage
   int64_t chunks = 1;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   double step_seconds = 0;  // predicted: forward and backward of a mini-batch
-  std::vector<PlannedPartition> partitions;
+  std::vector<PlannedPartition> partitions;  // one per rank
   std::vector<PlanCandidate> candidates;
+
+  std::string schedule_name = "fill-drain";  // one of schedule_names()
+  int64_t stages_per_rank = 1;
+  Placement placement = Placement::kLoop;
+  bool offload = false;
+  // If not empty: whether all micro-batches of a stage are recomputed, by
+  // stage. Other stages are not. `checkpoint` is kAlways then, so that
+  // forward() also stays within the memory.
+  std::vector<bool> recomputed_stages;
+  // The predicted step. to_svg(timeline) (gpipe/simulation.h) draws it.
+  Timeline timeline;
+
+  // These are empty unless PlanOptions::schedule() is kNamed.
+  // The best candidate of each schedule with each number of stages per rank,
+  // with and without offload, that fits; the fastest first.
+  std::vector<PlanCandidate> families;
+  std::optional<PlanBound> bound;
+  std::vector<PlanAlternative> alternatives;
 
   // Returns the options for GPipe's constructor.
   //
   // Threads: several threads may call this at once.
   GPipeOptions options() const;
+
+  // Returns the schedule for train_step(), with its recomputes and copies to
+  // and from the host.
+  //
+  // Threads: as above.
+  Schedule schedule() const;
 };
 
-// Prints a line with the choice, a table of the partitions, and a table of all
-// candidates.
+// Prints a line with the choice, a table of the partitions, and a table of
+// candidates: all of them or, with kNamed, the families, what bounds the step,
+// and what other devices would give.
 //
 // Threads: as for the stream.
 std::ostream& operator<<(std::ostream& stream, const Plan& plan);
+
+// Returns `plan` as JSON: one object with the choice, its partitions, families,
+// bound and alternatives. Seconds and bytes are plain numbers, and null where
+// they are infinite (no memory limit). The timeline is left out; see
+// to_chrome_trace() (gpipe/simulation.h).
+//
+// Threads: pure function.
+std::string to_json(const Plan& plan);
 
 namespace detail {
 Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
           const std::vector<PlanDevice>& devices, const PlanOptions& options);
 }  // namespace detail
 
-// Returns the cut, number of micro-batches and checkpoint mode with the
-// smallest predicted step time among `options`, such that each partition fits
-// the memory of its device:
+// Returns the choice with the smallest predicted step time among `options`,
+// such that each rank fits the memory of its device:
 //
 //   auto plan =
 //       gpipe::balancing::plan(model, input, {torch::kCPU, torch::kCPU});
 //   std::cout << plan;
 //   gpipe::GPipe pipeline(model, plan.options());
+//   pipeline->train_step(input, target, loss, plan.schedule());
 //
 // For each number of micro-batches, one micro-batch is profiled
 // (balancing/profile.h). On CPUs the profile runs with the number of threads
-// that a partition will have, beside copies of the model
-// (TimeOptions::concurrent_copies), as many as partitions can compute at the
-// same time. The cut is exact for GPipe's schedule with copies beside the
-// computation (balancing/chain/chain.h), where a recompute counts as part of
-// its backward. Then the schedule with its recomputes is simulated on the cores
-// of the machine (gpipe/simulation.h). A prediction does not include the
-// optimizer, the loss, or temporary memory of operators.
+// that a rank will have, beside copies of the model
+// (TimeOptions::concurrent_copies), as many as ranks can compute at the same
+// time.
+//
+// Each candidate is a schedule with a number of stages per rank, micro-batches,
+// a recompute mode, and with or without offload. Candidates and cuts whose
+// lower bounds are too long are left out. The others are simulated
+// (gpipe/simulation.h), with copies beside the computation, on the cores of the
+// machine. If a candidate has few cuts, all are tried; otherwise a local search
+// improves the most even ones, and for GPipe's schedule and 1F1B the exact cut
+// of balance_chain() (balancing/chain/chain.h). So no single schedule is
+// predicted to be faster, and results are reproducible. Among equally fast
+// candidates the simplest one is chosen: without offload, the first of
+// schedule_names(), few stages per rank, few micro-batches. See
+// balancing/planner/search.h.
+//
+// A backward that is split into two parts takes LayerTime::backward_input and
+// backward_weight if the profile has them; otherwise half of the backward is
+// assumed for each. A prediction does not include the optimizer, the loss, or
+// temporary memory of operators.
 //
 // `input`: a whole mini-batch; see profile_times() for its types and for what
 // stays unchanged.
 //
 // Throws InfeasibleError (balancing/solver/infeasible.h) if nothing fits, with
-// what the mode with the smallest need would need. Throws c10::ValueError if
-// `model` is null, if `input` has no rows, if there are no devices or fewer
-// layers than devices, or if an option is out of its range, and whatever
-// profile() throws. Complexity: one profile per number of micro-batches; for
-// each of them and each mode, one balance_chain() and one simulation in
-// O(chunks * devices). Threads: as for profile_times(). Profiling on CPUs
-// changes at::set_num_threads() of the calling thread meanwhile, and restores
-// it.
+// what the candidate with the smallest need would need. Throws c10::ValueError
+// if `model` is null, if `input` has no rows, if there are no devices or fewer
+// layers than devices, if a schedule does not exist or none can have any of the
+// `stages_per_rank` with so many layers, or if an option is out of its range,
+// and whatever profile() throws. Complexity: one profile per number of
+// micro-batches. A plan for 64 devices and 1,000 layers takes seconds
+// (docs/results/balancing.md). Threads: as for profile_times(). Profiling on
+// CPUs changes at::set_num_threads() of the calling thread meanwhile, and
+// restores it.
 template <typename Input>
 Plan plan(torch::nn::Sequential model, Input input,
           const std::vector<PlanDevice>& devices,

@@ -47,8 +47,13 @@ std::vector<PlanDevice> devices(int64_t count, double bytes = kMany) {
   return std::vector<PlanDevice>(count, PlanDevice().memory_bytes(bytes));
 }
 
+// Returns options for forward() and backward().
+PlanOptions fill_drain_options() {
+  return PlanOptions().schedule(PlanSchedule::kFillDrain).workers(8);
+}
+
 PlanOptions quiet() {
-  return PlanOptions().workers(8).checkpoints({Checkpoint::kNever});
+  return fill_drain_options().checkpoints({Checkpoint::kNever});
 }
 
 // The example at plan() in plan.h, word for word.
@@ -141,7 +146,7 @@ TEST(PlanTest, TriesChunksThatThereCanBe) {
 
 TEST(PlanTest, CountsMemoryByModeAndTakesTheFastestThatFits) {
   const auto profile = profile_of({1, 1, 1, 1});
-  const auto all = PlanOptions().workers(8).chunks({8});
+  const auto all = fill_drain_options().chunks({8});
   // Parameters: 2 x 8 bytes each. kNever: 8 graphs of 20 bytes, and 8 inputs of
   // 6 bytes on the second partition.
   const Plan never = plan(profile, 8, devices(2), all);
@@ -159,7 +164,7 @@ TEST(PlanTest, CountsMemoryByModeAndTakesTheFastestThatFits) {
 
 TEST(PlanTest, SaysWhatWouldBeEnough) {
   const auto profile = profile_of({1, 1, 1, 1});
-  const auto options = PlanOptions().workers(8).chunks({8});
+  const auto options = fill_drain_options().chunks({8});
   double enough = 0;
   try {
     plan(profile, 8, devices(2, 30), options);
@@ -190,7 +195,10 @@ TEST(PlanTest, MakesAPipelineOfAModel) {
   const auto input = torch::ones({6, 4});
   const Plan result = plan(
       model, input, {torch::Device(torch::kCPU), torch::Device(torch::kCPU)},
-      PlanOptions().chunks({1, 3}).profile(TimeOptions().timeout(0)));
+      PlanOptions()
+          .schedule(PlanSchedule::kFillDrain)
+          .chunks({1, 3})
+          .profile(TimeOptions().timeout(0)));
   EXPECT_THAT(result.candidates, SizeIs(6));
   GPipe pipeline(model, result.options());
   EXPECT_EQ(pipeline->chunks(), result.chunks);
@@ -201,7 +209,7 @@ TEST(PlanTest, MakesAPipelineOfAModel) {
 TEST(PlanTest, ExplainsItself) {
   std::ostringstream text;
   text << plan(profile_of({1, 1, 1, 1}), 8, devices(2, 100),
-               PlanOptions().workers(8).chunks({8}));
+               fill_drain_options().chunks({8}));
   EXPECT_EQ(
       text.str(),
       "8 micro-batches, checkpoint except_last: a step is predicted to take "

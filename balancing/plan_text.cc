@@ -37,12 +37,88 @@ std::string bound_of(const Plan& plan, const PlannedPartition& partition) {
   return text;
 }
 
+std::string recompute_text(Checkpoint checkpoint, bool where_needed) {
+  return where_needed ? "where_needed" : to_string(checkpoint);
+}
+
+void print_bound(std::ostream& stream, const PlanBound& bound) {
+  const std::string rank = std::to_string(bound.rank);
+  const std::string share = percent_text(bound.share, 0);
+  stream << "bound by " << to_string(bound.kind) << ": ";
+  switch (bound.kind) {
+    case PlanBoundKind::kCompute:
+      stream << "partition " << rank << " computes for " << share
+             << " of the step\n";
+      break;
+    case PlanBoundKind::kBubble:
+      stream << "even the busiest partition, " << rank << ", waits for "
+             << share << " of the step\n";
+      break;
+    case PlanBoundKind::kMemory:
+      stream << "partition " << rank << " uses " << share
+             << " of its memory, and more memory would save time\n";
+      break;
+    case PlanBoundKind::kLinks:
+      stream << "the busiest partition, " << rank << ", waits for copies for "
+             << share << " of the step\n";
+      break;
+  }
+}
+
+// Returns how much longer than `least` a time is: "+8.1 %".
+std::string difference_text(double seconds, double least) {
+  if (least <= 0) return "";
+  const double part = seconds / least - 1;
+  return (part < 0 ? "-" : "+") + percent_text(std::abs(part));
+}
+
+void print_families(std::ostream& stream, const Plan& plan) {
+  stream << "the best of each schedule:\n";
+  Table table = {{"schedule", "stages per rank", "micro-batches", "checkpoint",
+                  "offload", "step", "longer by"}};
+  for (const PlanCandidate& each : plan.families) {
+    table.push_back(
+        {each.schedule, std::to_string(each.stages_per_rank),
+         std::to_string(each.chunks),
+         recompute_text(each.checkpoint, each.recompute_where_needed),
+         each.offload ? "yes" : "no", seconds_text(each.step_seconds),
+         difference_text(each.step_seconds, plan.step_seconds)});
+  }
+  print(stream, table);
+  for (const PlanAlternative& each : plan.alternatives) {
+    stream << "with " << each.change << ": " << seconds_text(each.step_seconds)
+           << " (" << difference_text(each.step_seconds, plan.step_seconds)
+           << ")\n";
+  }
+}
+
 }  // namespace
 
+const char* to_string(PlanBoundKind kind) {
+  switch (kind) {
+    case PlanBoundKind::kCompute:
+      return "compute";
+    case PlanBoundKind::kBubble:
+      return "bubble";
+    case PlanBoundKind::kMemory:
+      return "memory";
+    case PlanBoundKind::kLinks:
+      return "links";
+  }
+  return "unknown";
+}
+
 std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
+  if (plan.bound) {
+    stream << plan.schedule_name << ", " << plan.stages_per_rank
+           << (plan.stages_per_rank == 1 ? " stage" : " stages")
+           << " per rank, ";
+  }
   stream << plan.chunks << " micro-batches, checkpoint "
-         << to_string(plan.checkpoint) << ": a step is predicted to take "
-         << seconds_text(plan.step_seconds) << "\n";
+         << recompute_text(plan.checkpoint, !plan.recomputed_stages.empty())
+         << (plan.offload ? ", offload" : "")
+         << ": a step is predicted to take " << seconds_text(plan.step_seconds)
+         << "\n";
   Table table = {{"partition", "device", "layers", "forward", "backward",
                   "memory", "of", "idle", "of the bubble", "bound by"}};
   for (const PlannedPartition& each : plan.partitions) {
@@ -54,6 +130,11 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
   }
   print(stream, table);
 
+  if (plan.bound) {
+    print_bound(stream, *plan.bound);
+    print_families(stream, plan);
+    return stream;
+  }
   stream << "tried:\n";
   Table tried = {{"micro-batches", "checkpoint", "step"}};
   for (const PlanCandidate& each : plan.candidates) {

@@ -57,6 +57,9 @@ Profile profile(torch::nn::Sequential module, Sample sample,
 //               "popped_by": "layer1_0_residual", "bytes": 6422528}, ...],
 //    "saved_by_several": [{"bytes": 25690112, "layers": ["bn1", "relu"]}, ...]}
 //
+// If the parts of the backward were measured (LayerTime), a layer also has
+// "backward_input_seconds" and "backward_weight_seconds".
+//
 // "saved_bytes" counts the tensors that only this layer saves for backward.
 // Tensors that several layers save are in "saved_by_several". "kept_by" has
 // LayerMemory::operators. A layer must have a "name". Its other members default

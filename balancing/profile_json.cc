@@ -2,24 +2,23 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
-#include <initializer_list>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "balancing/json_reader.h"
 #include "balancing/profile.h"
 
 namespace gpipe::balancing {
 namespace {
 
-// Keeps members in the order in which they were added.
-using Json = nlohmann::ordered_json;
+using detail::Json;
+using detail::JsonReader;
 
 constexpr char kFormat[] = "gpipe profile 1";
+constexpr char kDocument[] = "a profile";
 
 // The deepest nesting is that of "saved_by_several": {"": [{"": [""]}]}.
 constexpr int kDepth = 4;
@@ -40,91 +39,13 @@ constexpr ByteMember kBytes[] = {
 
 // ---- Reading
 
-// Reads the members of a JSON object, and reports members that were not asked
-// for.
-class Reader {
- public:
-  // `place`: the object's name in messages ("profile.json: layer 'conv1'").
-  Reader(const Json& object, std::string place)
-      : object_(object), place_(std::move(place)) {
-    TORCH_CHECK_VALUE(object_.is_object(), place_, ": is ", object_.dump(),
-                      ", but should be an object, {...}");
-  }
-
-  // Returns null if the member is missing.
-  const Json* find(const std::string& name) {
-    asked_for_.push_back(name);
-    const auto found = object_.find(name);
-    return found == object_.end() ? nullptr : &*found;
-  }
-
-  std::string text(const std::string& name) {
-    const Json* value = find(name);
-    TORCH_CHECK_VALUE(value, place_, ": has no \"", name, "\"");
-    TORCH_CHECK_VALUE(value->is_string(), place_, ": \"", name, "\" is ",
-                      value->dump(), ", but should be a text");
-    return value->get<std::string>();
-  }
-
-  double seconds(const std::string& name) {
-    const Json* value = find(name);
-    if (!value) return 0;
-    TORCH_CHECK_VALUE(value->is_number() &&
-                          std::isfinite(value->get<double>()) &&
-                          value->get<double>() >= 0,
-                      place_, ": \"", name, "\" is ", value->dump(),
-                      ", but should be a number of seconds, at least 0");
-    return value->get<double>();
-  }
-
-  int64_t whole(const std::string& name) {
-    const Json* value = find(name);
-    if (!value) return 0;
-    TORCH_CHECK_VALUE(
-        value->is_number_unsigned() && value->get<uint64_t>() <= uint64_t{1}
-                                                                     << 62,
-        place_, ": \"", name, "\" is ", value->dump(),
-        ", but should be a whole number, at least 0 and at most 2^62");
-    return value->get<int64_t>();
-  }
-
-  // Returns an empty list if the member is missing.
-  Json list(const std::string& name) {
-    const Json* value = find(name);
-    if (!value) return Json::array();
-    TORCH_CHECK_VALUE(value->is_array(), place_, ": \"", name, "\" is ",
-                      value->dump(), ", but should be a list, [...]");
-    return *value;
-  }
-
-  // Throws c10::ValueError if the object has a member that was not asked for.
-  void end() const {
-    for (const auto& [name, value] : object_.items()) {
-      TORCH_CHECK_VALUE(std::find(asked_for_.begin(), asked_for_.end(), name) !=
-                            asked_for_.end(),
-                        place_, ": there is no \"", name,
-                        "\" in a profile; known here are ",
-                        c10::Join(", ", asked_for_));
-    }
-  }
-
-  const std::string& place() const { return place_; }
-
- private:
-  const Json& object_;
-  const std::string place_;
-  std::vector<std::string> asked_for_;
-};
-
 class ProfileReader {
  public:
   ProfileReader(const std::string& text, std::string source)
       : source_(std::move(source)) {
-    const Json json = parse(text);
-    Reader reader(json, source_);
-    const std::string format = reader.text("format");
-    TORCH_CHECK_VALUE(format == kFormat, source_, ": \"format\" is \"", format,
-                      "\", but should be \"", kFormat, "\"");
+    const Json json = detail::parse_json(text, source_, kDepth, kDocument);
+    JsonReader reader(json, source_, kDocument);
+    reader.check_format(kFormat);
     if (reader.find("device")) profile_.device = reader.text("device");
     profile_.rows = reader.whole("rows");
     profile_.memory.input_bytes = reader.whole("input_bytes");
@@ -137,36 +58,27 @@ class ProfileReader {
   Profile take() { return std::move(profile_); }
 
  private:
-  Json parse(const std::string& text) const {
-    // Deeper values would be copied and printed into messages by recursive
-    // functions, and about 50,000 levels are too many for a thread's stack.
-    const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
-      TORCH_CHECK_VALUE(depth <= kDepth, source_, ": has more than ", kDepth,
-                        " levels of nesting, but a profile needs no more");
-      return true;
-    };
-    try {
-      return Json::parse(text, check_depth);
-    } catch (const Json::exception& error) {  // of a number, too
-      TORCH_CHECK_VALUE(false, source_, ": ", error.what());
-    }
-  }
-
   std::string nth(const char* what, std::size_t index) const {
     return source_ + ": " + what + " " + std::to_string(index);
+  }
+
+  static JsonReader reader_of(const Json& json, const std::string& place) {
+    return {json, place, kDocument};
   }
 
   void read_layer(const Json& json) {
     auto& layers = profile_.memory.layers;
     const auto index = static_cast<int64_t>(layers.size());
     const std::string name =
-        Reader(json, nth("layer", layers.size())).text("name");
+        reader_of(json, nth("layer", layers.size())).text("name");
     TORCH_CHECK_VALUE(indices_.emplace(name, index).second, source_,
                       ": two layers are called '", name, "'");
-    Reader reader(json, source_ + ": layer '" + name + "'");
+    JsonReader reader = reader_of(json, source_ + ": layer '" + name + "'");
     profile_.names.push_back(reader.text("name"));
     profile_.times.push_back({reader.seconds("forward_seconds"),
-                              reader.seconds("backward_seconds")});
+                              reader.seconds("backward_seconds"),
+                              reader.seconds("backward_input_seconds"),
+                              reader.seconds("backward_weight_seconds")});
     LayerMemory memory;
     for (const ByteMember& each : kBytes) {
       memory.*each.member = reader.whole(each.name);
@@ -182,7 +94,7 @@ class ProfileReader {
 
   static std::vector<OperatorMemory> operators_of(const Json& kept,
                                                   const std::string& place) {
-    Reader reader(kept, place + ": \"kept_by\"");
+    JsonReader reader = reader_of(kept, place + ": \"kept_by\"");
     std::vector<OperatorMemory> operators;
     for (const auto& [name, bytes] : kept.items()) {
       operators.push_back({name, reader.whole(name)});
@@ -199,7 +111,7 @@ class ProfileReader {
 
   void read_skip(const Json& json) {
     auto& skips = profile_.memory.skips;
-    Reader reader(json, nth("skip", skips.size()));
+    JsonReader reader = reader_of(json, nth("skip", skips.size()));
     SkipMemory skip;
     skip.stashed_by = layer(reader.text("stashed_by"), reader.place());
     skip.popped_by = layer(reader.text("popped_by"), reader.place());
@@ -213,7 +125,7 @@ class ProfileReader {
   }
 
   void read_saved(const Json& json) {
-    Reader reader(json, nth("saved_by_several", several_++));
+    JsonReader reader = reader_of(json, nth("saved_by_several", several_++));
     SavedTensor saved;
     saved.bytes = reader.whole("bytes");
     for (const Json& name : reader.list("layers")) {
@@ -255,6 +167,11 @@ Json layers_of(const Profile& profile) {
     Json layer = {{"name", profile.names[k]},
                   {"forward_seconds", profile.times[k].forward},
                   {"backward_seconds", profile.times[k].backward}};
+    const LayerTime& time = profile.times[k];
+    if (time.backward_input != 0 || time.backward_weight != 0) {
+      layer["backward_input_seconds"] = time.backward_input;
+      layer["backward_weight_seconds"] = time.backward_weight;
+    }
     for (const ByteMember& each : kBytes) {
       layer[each.name] = profile.memory.layers[k].*each.member;
     }
@@ -305,11 +222,7 @@ void write_profile(const Profile& profile, const std::string& path) {
 }
 
 Profile read_profile(const std::string& path) {
-  const std::ifstream file(path);
-  std::ostringstream text;
-  TORCH_CHECK_VALUE(file && text << file.rdbuf(), path,
-                    ": cannot be read, or is empty");
-  return profile_from_json(std::move(text).str(), path);
+  return profile_from_json(detail::read_text(path), path);
 }
 
 }  // namespace gpipe::balancing

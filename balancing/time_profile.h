@@ -34,8 +34,11 @@ struct TimeOptions {
 // Seconds that one layer takes.
 struct LayerTime {
   double forward = 0, backward = 0;
+  // The two parts of a split backward: gradients of the input, and gradients of
+  // the parameters. Both 0: not measured.
+  double backward_input = 0, backward_weight = 0;
 
-  // Returns the sum of both.
+  // Returns the sum of forward and backward.
   double total() const { return forward + backward; }
 };
 

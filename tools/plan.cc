@@ -1,8 +1,9 @@
-// Plans how to run a model as a pipeline: partitions, number of micro-batches
-// and checkpointing, with the predicted time and memory.
+// Plans how to run a model as a pipeline: partitions, schedule, number of
+// micro-batches, checkpointing and offload, with the predicted time and memory.
 //
 //   ./bazelw run //tools:plan -- --model=resnet101 --partitions=4 --batch=128
 //   ./bazelw run //tools:plan -- --profile=/folder/profile.json --batch=128
+//       --machines=/folder/machines.json
 #include "balancing/plan.h"
 
 #include <c10/util/Exception.h>
@@ -14,17 +15,22 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <fstream>
 #include <iostream>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "balancing/infeasible.h"
+#include "balancing/machines.h"
 #include "balancing/profile.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/parse.h"
 #include "gpipe/program/working_directory.h"
+#include "gpipe/schedule.h"
 #include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/simulation.h"
 #include "gpipe/text/lists.h"
 #include "models/named.h"
 
@@ -70,9 +76,35 @@ DEFINE_int64(width, 0, kWidthHelp.c_str());
 DEFINE_int64(partitions, 2, "Number of partitions, one per device.");
 DEFINE_double(memory_gib, std::numeric_limits<double>::infinity(),
               "Memory of each device, in GiB.");
-DEFINE_string(schedule, "fill-drain",
-              "fill-drain, for forward() and backward(), or 1f1b, for "
-              "train_step(), which needs less memory.");
+const std::string kSchedules = [] {
+  std::vector<std::string> names = gpipe::schedule_names();
+  names.erase(std::find(names.begin(), names.end(), "forward-only"));
+  return gpipe::join(names, ", ");
+}();
+const std::string kSchedulesHelp =
+    "The schedules of train_step() to try, for example 1f1b,zb-h1. '': all, "
+    "which are " +
+    kSchedules + ".";
+DEFINE_string(schedule, "", kSchedulesHelp.c_str());
+DEFINE_string(stages_per_rank, "1,2,4",
+              "Numbers of stages per rank to try, with schedules that have a "
+              "choice or that have just that many.");
+DEFINE_bool(offload, false,
+            "Also try to keep on the host what backwards need. Plans for "
+            "accelerators, see --device.");
+DEFINE_string(device, "cpu",
+              "The type of the devices that are planned for: cpu, cuda, ... "
+              "CPUs share the cores of this machine.");
+DEFINE_string(machines, "",
+              "A JSON file that describes devices, hosts and links "
+              "(balancing/machines.h), instead of --partitions, --device, "
+              "--memory_gib, --latency, --bandwidth_gb and "
+              "--host_bandwidth_gb.");
+DEFINE_string(json, "", "Also write the plan to this file, as JSON.");
+DEFINE_string(svg, "", "Also draw the predicted step into this file, as SVG.");
+DEFINE_double(host_bandwidth_gb, std::numeric_limits<double>::infinity(),
+              "Bandwidth between each device and its host, in 10^9 bytes per "
+              "second, for --offload.");
 DEFINE_string(chunks, "",
               "Numbers of micro-batches to try, for example 4,8,16.");
 DEFINE_string(checkpoint, "",
@@ -132,19 +164,49 @@ balancing::PlanOptions plan_options() {
       .latency(FLAGS_latency)
       .bandwidth(FLAGS_bandwidth_gb * 1e9)
       .workers(FLAGS_workers)
+      .schedules(gpipe::split_list(FLAGS_schedule))
+      .stages_per_rank(gpipe::with_value_error([] {
+        return gpipe::parse_positive_list("stages_per_rank",
+                                          FLAGS_stages_per_rank);
+      }))
+      .offload(FLAGS_offload)
       .profile(time_options());
-  const auto schedule = gpipe::with_value_error([] {
-    return gpipe::parse_choice("schedule", FLAGS_schedule,
-                               {"fill-drain", "1f1b"});
-  });
-  if (schedule == 1) {
-    options.schedule(balancing::PlanSchedule::kOneForwardOneBackward);
-  }
   if (!FLAGS_checkpoint.empty()) {
     options.checkpoints({gpipe::with_value_error(
         [] { return gpipe::parse_checkpoint(FLAGS_checkpoint); })});
   }
   return options;
+}
+
+// Returns device `index` of the type --device.
+torch::Device device_of(int64_t index) {
+  const torch::Device device(FLAGS_device);
+  if (device.is_cpu()) return device;
+  return {device.type(), static_cast<torch::DeviceIndex>(index)};
+}
+
+// Returns the devices, and sets the links of `options` if --machines is given.
+std::vector<balancing::PlanDevice> devices_for(
+    balancing::PlanOptions& options) {
+  if (!FLAGS_machines.empty()) {
+    balancing::Machines machines = balancing::read_machines(FLAGS_machines);
+    options.links(std::move(machines.links));
+    return std::move(machines.devices);
+  }
+  std::vector<balancing::PlanDevice> devices;
+  for (int64_t k = 0; k < FLAGS_partitions; ++k) {
+    devices.push_back(balancing::PlanDevice(device_of(k))
+                          .memory_bytes(FLAGS_memory_gib * std::pow(2, 30))
+                          .host_bandwidth(FLAGS_host_bandwidth_gb * 1e9));
+  }
+  return devices;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << std::flush;
+  TORCH_CHECK_VALUE(file, path, ": cannot be written");
+  std::cout << "wrote " << path << "\n";
 }
 
 void run() {
@@ -160,10 +222,8 @@ void run() {
               << FLAGS_write_profile << "\n";
     return;
   }
-  const std::vector<balancing::PlanDevice> devices(
-      FLAGS_partitions,
-      balancing::PlanDevice().memory_bytes(FLAGS_memory_gib * std::pow(2, 30)));
-  const auto options = plan_options();
+  auto options = plan_options();
+  const std::vector<balancing::PlanDevice> devices = devices_for(options);
   balancing::Plan plan;
   if (!FLAGS_profile.empty()) {
     plan = balancing::plan(balancing::read_profile(FLAGS_profile), FLAGS_batch,
@@ -173,6 +233,8 @@ void run() {
     plan = balancing::plan(model, input, devices, options);
   }
   std::cout << plan << "balance: " << gpipe::join(plan.balance) << "\n";
+  if (!FLAGS_json.empty()) write_file(FLAGS_json, balancing::to_json(plan));
+  if (!FLAGS_svg.empty()) write_file(FLAGS_svg, gpipe::to_svg(plan.timeline));
 }
 
 int main(int argc, char** argv) {

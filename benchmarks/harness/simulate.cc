@@ -123,6 +123,7 @@ std::vector<int64_t> Simulator::balance_of(const Experiment& experiment) {
                  partitions, balancing::PlanDevice().speed(
                                  device_speed_ > 0 ? device_speed_ : 1)),
              balancing::PlanOptions()
+                 .schedule(balancing::PlanSchedule::kFillDrain)
                  .chunks({experiment.chunks})
                  .checkpoints({experiment.checkpoint})
                  .latency(options_.latency)

@@ -74,6 +74,7 @@ Row predict(const StepSubject& subject, int64_t partitions) {
   const auto plan = balancing::plan(
       model, subject.input, std::vector<balancing::PlanDevice>(partitions),
       balancing::PlanOptions()
+          .schedule(balancing::PlanSchedule::kFillDrain)
           .chunks({2 * partitions})
           .checkpoints({Checkpoint::kExceptLast})
           .profile(balancing::TimeOptions().timeout(2)));

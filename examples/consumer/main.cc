@@ -45,12 +45,13 @@ int main() {
   }
   std::cout << "output " << y.sizes() << "\n";
 
-  // Trains by 1F1B, with the loss computed in the pipeline.
-  const gpipe::Schedule schedule = gpipe::one_forward_one_backward(2, 4);
+  // Trains by the planned schedule, with the loss computed in the pipeline.
+  const gpipe::Schedule schedule = plan.schedule();
   gpipe::validate(schedule);
   gpipe::Costs costs;
-  costs.forward = {1, 1};
-  costs.backward = {2, 2};
+  costs.forward = costs.recompute = std::vector<double>(plan.balance.size(), 1);
+  costs.backward_input = costs.backward_weight = costs.forward;
+  costs.backward = std::vector<double>(plan.balance.size(), 2);
   std::cout << gpipe::to_text(gpipe::simulate(schedule, costs), 60);
   const auto mean_square = [](const torch::Tensor& output,
                               const torch::Tensor& target) {

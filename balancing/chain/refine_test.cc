@@ -1,4 +1,4 @@
-#include "balancing/refine.h"
+#include "balancing/chain/refine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

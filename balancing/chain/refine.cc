@@ -1,4 +1,4 @@
-#include "balancing/refine.h"
+#include "balancing/chain/refine.h"
 
 #include <algorithm>
 #include <cmath>
@@ -120,7 +120,7 @@ class Refining {
     while (2 * largest < layers_of(at)) largest *= 2;
     double at_score = score(at);
     // After a move, larger steps may help again.
-    for (int64_t step = largest; step >= 1;) {
+    for (int64_t step = largest; step >= 1 && calls_left_ > 0;) {
       step = improve(at, at_score, step) ? largest : step / 2;
     }
     return calls - calls_left_;
@@ -133,6 +133,8 @@ class Refining {
     const std::size_t partitions = at.size();
     const auto try_move = [&](std::size_t from, std::size_t to,
                               int64_t layers) {
+      // Without calls, moves lead to known cuts only.
+      if (at[from] <= layers || calls_left_ == 0) return;
       Balance moved = at;
       moved[from] -= layers;
       moved[to] += layers;

@@ -1,0 +1,115 @@
+#include "balancing/json_reader.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+namespace gpipe::balancing::detail {
+
+JsonReader::JsonReader(const Json& object, std::string place,
+                       std::string document)
+    : object_(object),
+      place_(std::move(place)),
+      document_(std::move(document)) {
+  TORCH_CHECK_VALUE(object_.is_object(), place_, ": is ", object_.dump(),
+                    ", but should be an object, {...}");
+}
+
+const Json* JsonReader::find(const std::string& name) {
+  asked_for_.push_back(name);
+  const auto found = object_.find(name);
+  return found == object_.end() ? nullptr : &*found;
+}
+
+void JsonReader::check_format(const std::string& format) {
+  const std::string found = text("format");
+  TORCH_CHECK_VALUE(found == format, place_, ": \"format\" is \"", found,
+                    "\", but should be \"", format, "\"");
+}
+
+std::string JsonReader::text(const std::string& name) {
+  const Json* value = find(name);
+  TORCH_CHECK_VALUE(value, place_, ": has no \"", name, "\"");
+  TORCH_CHECK_VALUE(value->is_string(), place_, ": \"", name, "\" is ",
+                    value->dump(), ", but should be a text");
+  return value->get<std::string>();
+}
+
+double JsonReader::seconds(const std::string& name, double otherwise) {
+  const Json* value = find(name);
+  if (!value) return otherwise;
+  TORCH_CHECK_VALUE(value->is_number() && std::isfinite(value->get<double>()) &&
+                        value->get<double>() >= 0,
+                    place_, ": \"", name, "\" is ", value->dump(),
+                    ", but should be a number of seconds, at least 0");
+  return value->get<double>();
+}
+
+double JsonReader::positive(const std::string& name, double otherwise) {
+  const Json* value = find(name);
+  if (!value) return otherwise;
+  TORCH_CHECK_VALUE(value->is_number() && std::isfinite(value->get<double>()) &&
+                        value->get<double>() > 0,
+                    place_, ": \"", name, "\" is ", value->dump(),
+                    ", but should be a number above 0");
+  return value->get<double>();
+}
+
+int64_t JsonReader::whole(const std::string& name, int64_t otherwise) {
+  const Json* value = find(name);
+  if (!value) return otherwise;
+  TORCH_CHECK_VALUE(
+      value->is_number_unsigned() && value->get<uint64_t>() <= uint64_t{1}
+                                                                   << 62,
+      place_, ": \"", name, "\" is ", value->dump(),
+      ", but should be a whole number, at least 0 and at most 2^62");
+  return value->get<int64_t>();
+}
+
+Json JsonReader::list(const std::string& name) {
+  const Json* value = find(name);
+  if (!value) return Json::array();
+  TORCH_CHECK_VALUE(value->is_array(), place_, ": \"", name, "\" is ",
+                    value->dump(), ", but should be a list, [...]");
+  return *value;
+}
+
+void JsonReader::end() const {
+  for (const auto& [name, value] : object_.items()) {
+    TORCH_CHECK_VALUE(std::find(asked_for_.begin(), asked_for_.end(), name) !=
+                          asked_for_.end(),
+                      place_, ": there is no \"", name, "\" in ", document_,
+                      "; known here are ", c10::Join(", ", asked_for_));
+  }
+}
+
+Json parse_json(const std::string& text, const std::string& source, int depth,
+                const std::string& document) {
+  // Deeper values would be copied and printed into messages by recursive
+  // functions, and about 50,000 levels are too many for a thread's stack.
+  const auto check_depth = [&](int level, Json::parse_event_t, Json&) {
+    TORCH_CHECK_VALUE(level <= depth, source, ": has more than ", depth,
+                      " levels of nesting, but ", document, " needs no more");
+    return true;
+  };
+  try {
+    return Json::parse(text, check_depth);
+  } catch (const Json::exception& error) {  // of a number, too
+    TORCH_CHECK_VALUE(false, source, ": ", error.what());
+  }
+}
+
+std::string read_text(const std::string& path) {
+  const std::ifstream file(path);
+  std::ostringstream text;
+  TORCH_CHECK_VALUE(file && text << file.rdbuf(), path,
+                    ": cannot be read, or is empty");
+  return std::move(text).str();
+}
+
+}  // namespace gpipe::balancing::detail

@@ -1,0 +1,59 @@
+// Checked reading of the JSON files of this folder. Internal to balancing.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace gpipe::balancing::detail {
+
+// Keeps members in the order in which they were added.
+using Json = nlohmann::ordered_json;
+
+// Reads the members of a JSON object, and reports members that were not asked
+// for. All functions throw c10::ValueError, which names the place and the
+// value.
+class JsonReader {
+ public:
+  // `object` must outlive the reader. `place`: the object's name in messages
+  // ("profile.json: layer 'conv1'"). `document`: "a profile".
+  JsonReader(const Json& object, std::string place, std::string document);
+
+  // Returns null if the member is missing.
+  const Json* find(const std::string& name);
+  // Throws unless "format" is `format`.
+  void check_format(const std::string& format);
+
+  // Throws if the member is missing.
+  std::string text(const std::string& name);
+  // Return `otherwise` if the member is missing.
+  double seconds(const std::string& name, double otherwise = 0);
+  // Above 0.
+  double positive(const std::string& name, double otherwise);
+  // At most 2^62.
+  int64_t whole(const std::string& name, int64_t otherwise = 0);
+  // Returns an empty list if the member is missing.
+  Json list(const std::string& name);
+
+  // Throws if the object has a member that was not asked for.
+  void end() const;
+
+  const std::string& place() const { return place_; }
+
+ private:
+  const Json& object_;
+  const std::string place_, document_;
+  std::vector<std::string> asked_for_;
+};
+
+// Parses JSON with at most `depth` levels of nesting. `source` and `document`:
+// for messages. Throws c10::ValueError, with line and column.
+Json parse_json(const std::string& text, const std::string& source, int depth,
+                const std::string& document);
+
+// Returns the content of a file. Throws c10::ValueError if it cannot be read or
+// is empty.
+std::string read_text(const std::string& path);
+
+}  // namespace gpipe::balancing::detail

@@ -1,0 +1,390 @@
+// plan() over all schedules, by balancing/planner.
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "balancing/plan_parts.h"
+#include "balancing/planner/problem.h"
+#include "balancing/planner/search.h"
+#include "balancing/solver/infeasible.h"
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
+
+namespace gpipe::balancing::detail {
+namespace {
+
+using planner::Choice;
+using planner::Problem;
+using planner::Recompute;
+using planner::Tried;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// ---- From a profile to a problem
+
+planner::Workload workload_of(const PlanSample& sample) {
+  const Profile& profile = *sample.profile;
+  const double scale = sample.scale;
+  planner::Workload workload;
+  workload.microbatches = sample.chunks;
+  for (std::size_t k = 0; k < profile.times.size(); ++k) {
+    const LayerTime& time = profile.times[k];
+    const LayerMemory& memory = profile.memory.layers[k];
+    planner::Layer& layer = workload.layers.emplace_back();
+    layer.forward = layer.recompute = scale * time.forward;
+    layer.backward = scale * time.backward;
+    const bool measured = time.backward_input != 0 || time.backward_weight != 0;
+    layer.backward_input =
+        measured ? scale * time.backward_input : layer.backward / 2;
+    layer.backward_weight =
+        measured ? scale * time.backward_weight : layer.backward / 2;
+    layer.output_bytes = scale * static_cast<double>(memory.output_bytes);
+    layer.trained_bytes = static_cast<double>(memory.trained_bytes);
+    layer.fixed_bytes = static_cast<double>(
+        memory.parameter_bytes - memory.trained_bytes + memory.buffer_bytes);
+  }
+  for (const SavedTensor& saved : profile.memory.saved) {
+    if (saved.savers.empty()) continue;
+    workload.saved.push_back(
+        {scale * static_cast<double>(saved.bytes), saved.savers});
+  }
+  for (const SkipMemory& skip : profile.memory.skips) {
+    workload.skips.push_back({skip.stashed_by, skip.popped_by,
+                              scale * static_cast<double>(skip.bytes)});
+  }
+  return workload;
+}
+
+std::vector<Recompute> recomputes_of(const PlanOptions& options) {
+  std::vector<Recompute> result;
+  std::set<Checkpoint> modes;
+  for (const Checkpoint mode : options.checkpoints()) {
+    modes.insert(mode);
+    switch (mode) {
+      case Checkpoint::kNever:
+        result.push_back(Recompute::kNever);
+        break;
+      case Checkpoint::kExceptLast:
+        result.push_back(Recompute::kExceptLast);
+        break;
+      case Checkpoint::kAlways:
+        result.push_back(Recompute::kAlways);
+        break;
+    }
+  }
+  if (modes.count(Checkpoint::kNever) && modes.count(Checkpoint::kAlways)) {
+    result.push_back(Recompute::kWhereNeeded);
+  }
+  return result;
+}
+
+Problem problem_of(const std::vector<PlanSample>& samples,
+                   const std::vector<PlanDevice>& devices,
+                   const PlanOptions& options) {
+  Problem problem;
+  for (const PlanSample& sample : samples) {
+    problem.workloads.push_back(workload_of(sample));
+  }
+  bool has_cpu = false;
+  for (const PlanDevice& device : devices) {
+    problem.ranks.push_back(
+        {device.speed(), device.memory_bytes(), device.host_bandwidth()});
+    has_cpu = has_cpu || device.device().is_cpu();
+  }
+  if (options.links().empty()) {
+    problem.links = {{options.latency(), 1 / options.bandwidth()}};
+  }
+  for (const PlanLink& link : options.links()) {
+    problem.links.push_back({link.latency, 1 / link.bandwidth});
+  }
+  problem.param_scale = options.param_scale();
+  problem.action_seconds = options.overhead().value_or(0);
+  problem.workers = static_cast<double>(workers_of(devices, options));
+  problem.schedules = options.schedules();
+  if (problem.schedules.empty()) {
+    for (const std::string& name : schedule_names()) {
+      if (name != "forward-only") problem.schedules.push_back(name);
+    }
+  }
+  problem.stages_per_rank = options.stages_per_rank();
+  problem.recomputes = recomputes_of(options);
+  problem.offload = options.offload() && !has_cpu;
+  return problem;
+}
+
+[[noreturn]] void throw_infeasible(const Problem& problem) {
+  const planner::Need need = planner::least_memory(problem);
+  std::ostringstream text;
+  text.precision(15);
+  text << "no schedule, cut and checkpoint mode of "
+       << problem.workloads[0].layers.size() << " layers for "
+       << problem.ranks.size()
+       << " devices respects the memory limits; one would if every device had "
+       << need.bytes << " bytes";
+  if (!std::isinf(need.factor)) {
+    text << ", or " << need.factor << " times its memory";
+  }
+  throw InfeasibleError(text.str(), /*layer=*/-1, /*device=*/-1, need.bytes,
+                        need.factor);
+}
+
+// ---- From a choice to a plan
+
+PlanCandidate candidate_of(const Problem& problem, const Tried& tried) {
+  const planner::Candidate& from = tried.candidate;
+  PlanCandidate result;
+  result.chunks = problem.workloads[from.workload].microbatches;
+  switch (from.recompute) {
+    case Recompute::kNever:
+      result.checkpoint = Checkpoint::kNever;
+      break;
+    case Recompute::kExceptLast:
+      result.checkpoint = Checkpoint::kExceptLast;
+      break;
+    case Recompute::kWhereNeeded:
+      result.recompute_where_needed = true;
+      [[fallthrough]];
+    case Recompute::kAlways:
+      result.checkpoint = Checkpoint::kAlways;
+      break;
+  }
+  result.step_seconds = tried.seconds;
+  if (std::isinf(tried.seconds)) result.remark = "no cut was found that fits";
+  if (!tried.simulated) result.remark = "takes at least as long";
+  result.schedule = from.schedule;
+  result.stages_per_rank = from.stages_per_rank;
+  result.offload = from.offload;
+  result.simulated = tried.simulated;
+  return result;
+}
+
+// Returns whether all micro-batches of each stage are recomputed.
+std::vector<bool> recomputed_stages(const Schedule& schedule,
+                                    std::size_t stages) {
+  std::vector<bool> result(stages);
+  for (const auto& actions : schedule.ranks) {
+    for (const Action& action : actions) {
+      if (action.kind == ActionKind::kRecompute) {
+        result[static_cast<std::size_t>(action.stage)] = true;
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<PlannedPartition> partitions_of(
+    const Choice& choice, const std::vector<PlanDevice>& devices) {
+  const planner::Prediction& prediction = choice.prediction;
+  const std::vector<int> ranks = rank_of_stage(prediction.schedule);
+  std::vector<PlannedPartition> result(devices.size());
+  int64_t first = 0;
+  for (std::size_t s = 0; s < ranks.size(); ++s) {
+    PlannedPartition& part = result[static_cast<std::size_t>(ranks[s])];
+    if (part.stages.empty()) part.first_layer = first;
+    part.stages.push_back(static_cast<int64_t>(s));
+    part.layers += choice.best.balance[s];
+    part.forward += prediction.stages.forward[s];
+    part.backward += prediction.stages.backward[s];
+    first += choice.best.balance[s];
+  }
+  const Timeline& timeline = prediction.timeline;
+  double bubble = 0;
+  for (std::size_t r = 0; r < devices.size(); ++r) {
+    PlannedPartition& part = result[r];
+    part.device = devices[r].device();
+    part.memory_bytes = prediction.peak_bytes[r];
+    part.memory_limit = devices[r].memory_bytes();
+    if (timeline.makespan > 0) part.idle = timeline.idle[r] / timeline.makespan;
+    bubble += part.idle;
+  }
+  for (PlannedPartition& part : result) {
+    if (bubble > 0) part.bubble_share = part.idle / bubble;
+  }
+  return result;
+}
+
+// ---- Explanations
+
+bool has_limits(const Problem& problem) {
+  return std::any_of(
+      problem.ranks.begin(), problem.ranks.end(),
+      [](const planner::Rank& rank) { return !std::isinf(rank.memory_bytes); });
+}
+
+// Returns the predicted step with another problem, searched among the schedules
+// of the three best families only. It is never longer than that of the choice:
+// what the other problem has more need not be used.
+double seconds_with(Problem problem, const Choice& choice) {
+  constexpr std::size_t kFamilies = 3;
+  std::set<std::string> names;
+  std::set<int64_t> stages;
+  for (const Tried& family : choice.families) {
+    names.insert(family.candidate.schedule);
+    stages.insert(family.candidate.stages_per_rank);
+    if (names.size() == kFamilies) break;
+  }
+  problem.schedules.assign(names.begin(), names.end());
+  problem.stages_per_rank.assign(stages.begin(), stages.end());
+  planner::Effort effort;
+  constexpr double kPart = 0.1;
+  effort.actions_per_candidate *= kPart;
+  effort.actions_to_improve *= kPart;
+  const auto other = planner::choose(problem, effort);
+  return other ? std::min(other->best.seconds, choice.best.seconds)
+               : choice.best.seconds;
+}
+
+Problem with_one_more_device(Problem problem) {
+  const std::size_t ranks = problem.ranks.size();
+  if (problem.links.size() > 1) {
+    // The new device is linked as the last one is.
+    std::vector<planner::Link> links;
+    for (std::size_t a = 0; a <= ranks; ++a) {
+      for (std::size_t b = 0; b <= ranks; ++b) {
+        const auto from = static_cast<int>(std::min(a, ranks - 1));
+        const auto to = static_cast<int>(std::min(b, ranks - 1));
+        const bool own = a != b && from == to && ranks > 1;
+        links.push_back(own ? problem.link(from - 1, to)
+                            : problem.link(from, to));
+      }
+    }
+    problem.links = std::move(links);
+  }
+  if (problem.workers >= static_cast<double>(ranks)) {
+    problem.workers = kInfinity;
+  }
+  problem.ranks.push_back(problem.ranks.back());
+  return problem;
+}
+
+std::vector<PlanAlternative> alternatives_of(const Problem& problem,
+                                             const Choice& choice) {
+  std::vector<PlanAlternative> result;
+  if (problem.ranks.size() < problem.workloads[0].layers.size()) {
+    result.push_back({"one more device",
+                      seconds_with(with_one_more_device(problem), choice)});
+  }
+  if (has_limits(problem)) {
+    Problem more = problem;
+    for (planner::Rank& rank : more.ranks) rank.memory_bytes *= 2;
+    result.push_back(
+        {"twice the memory", seconds_with(std::move(more), choice)});
+  }
+  Problem faster = problem;
+  bool has_links = false;
+  for (planner::Link& link : faster.links) {
+    has_links = has_links || link.latency > 0 || link.seconds_per_byte > 0;
+    link.latency /= 2;
+    link.seconds_per_byte /= 2;
+  }
+  if (has_links && problem.ranks.size() > 1) {
+    result.push_back(
+        {"links twice as fast", seconds_with(std::move(faster), choice)});
+  }
+  return result;
+}
+
+// Returns whether a rank recomputes because its memory is short, or true if
+// recomputes do not depend on the rank.
+bool may_lack_memory(const Plan& plan, const PlannedPartition& part) {
+  return plan.recomputed_stages.empty() ||
+         std::any_of(part.stages.begin(), part.stages.end(), [&](int64_t s) {
+           return plan.recomputed_stages[static_cast<std::size_t>(s)];
+         });
+}
+
+PlanBound bound_of(const Plan& plan) {
+  const Timeline& timeline = plan.timeline;
+  PlanBound bound;
+  constexpr double kGain = 0.98;
+  for (const PlanAlternative& each : plan.alternatives) {
+    if (each.change != "twice the memory" ||
+        each.step_seconds > kGain * plan.step_seconds) {
+      continue;
+    }
+    bound.kind = PlanBoundKind::kMemory;
+    for (std::size_t r = 0; r < plan.partitions.size(); ++r) {
+      const double part =
+          plan.partitions[r].memory_bytes / plan.partitions[r].memory_limit;
+      if (part <= bound.share || !may_lack_memory(plan, plan.partitions[r])) {
+        continue;
+      }
+      bound.share = part;
+      bound.rank = static_cast<int64_t>(r);
+    }
+    return bound;
+  }
+  const auto busiest =
+      std::min_element(timeline.idle.begin(), timeline.idle.end());
+  bound.rank = busiest - timeline.idle.begin();
+  if (timeline.makespan <= 0) return bound;
+  const IdleParts idle =
+      idle_parts(timeline)[static_cast<std::size_t>(bound.rank)];
+  constexpr double kSmall = 0.1;
+  if (idle.total() <= kSmall * timeline.makespan) {
+    bound.share = 1 - *busiest / timeline.makespan;
+  } else if (idle.transfer >= idle.total() / 2) {
+    bound.kind = PlanBoundKind::kLinks;
+    bound.share = idle.transfer / timeline.makespan;
+  } else {
+    bound.kind = PlanBoundKind::kBubble;
+    bound.share = *busiest / timeline.makespan;
+  }
+  return bound;
+}
+
+}  // namespace
+
+Plan plan_search(const std::vector<PlanSample>& samples,
+                 const std::vector<PlanDevice>& devices,
+                 const PlanOptions& options) {
+  const Problem problem = problem_of(samples, devices, options);
+  planner::check(problem);
+  TORCH_CHECK_VALUE(
+      !planner::candidates(problem).empty(),
+      "plan: none of the schedules can "
+      "run ",
+      problem.workloads[0].layers.size(), " layers on ", problem.ranks.size(),
+      " devices with the given stages_per_rank: use "
+      "fewer stages per rank, or name a schedule that has so many");
+  std::optional<Choice> choice = planner::choose(problem);
+  if (!choice) throw_infeasible(problem);
+
+  Plan plan;
+  const PlanCandidate best = candidate_of(problem, choice->best);
+  plan.balance = choice->best.balance;
+  plan.chunks = best.chunks;
+  plan.checkpoint = best.checkpoint;
+  plan.step_seconds = choice->prediction.timeline.makespan;
+  plan.partitions = partitions_of(*choice, devices);
+  for (const Tried& tried : choice->tried) {
+    plan.candidates.push_back(candidate_of(problem, tried));
+  }
+  plan.schedule_name = best.schedule;
+  plan.stages_per_rank = best.stages_per_rank;
+  const std::vector<int> ranks = rank_of_stage(choice->prediction.schedule);
+  if (ranks.size() > devices.size() && ranks.back() == 0) {
+    plan.placement = Placement::kV;
+  }
+  plan.offload = best.offload;
+  if (best.recompute_where_needed) {
+    plan.recomputed_stages =
+        recomputed_stages(choice->prediction.schedule, plan.balance.size());
+  }
+  for (const Tried& family : choice->families) {
+    plan.families.push_back(candidate_of(problem, family));
+  }
+  plan.alternatives = alternatives_of(problem, *choice);
+  plan.timeline = std::move(choice->prediction.timeline);
+  plan.bound = bound_of(plan);
+  return plan;
+}
+
+}  // namespace gpipe::balancing::detail

@@ -1,0 +1,315 @@
+// Tests of plan() over all schedules.
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "balancing/plan.h"
+#include "balancing/solver/infeasible.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
+
+namespace gpipe::balancing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// Returns a profile of one row with `forward` seconds per layer, a backward
+// twice as long, 10 bytes saved, 4 of parameters and 6 of output.
+Profile even_profile(const std::vector<double>& forward) {
+  Profile profile;
+  profile.rows = 1;
+  for (std::size_t k = 0; k < forward.size(); ++k) {
+    profile.names.push_back(std::to_string(k));
+    profile.times.push_back({forward[k], 2 * forward[k]});
+    LayerMemory memory;
+    memory.parameter_bytes = memory.trained_bytes = 4;
+    memory.output_bytes = 6;
+    profile.memory.layers.push_back(memory);
+    profile.memory.saved.push_back({10, {static_cast<int64_t>(k)}});
+  }
+  return profile;
+}
+
+Profile random_profile(std::mt19937& random, std::size_t layers) {
+  Profile profile = even_profile(std::vector<double>(layers));
+  for (std::size_t k = 0; k < layers; ++k) {
+    const auto number = [&](unsigned most) {
+      return static_cast<double>(1 + random() % most);
+    };
+    profile.times[k] = {number(9), number(18)};
+    profile.memory.layers[k].output_bytes = random() % 9;
+    profile.memory.saved[k].bytes = random() % 30;
+  }
+  return profile;
+}
+
+std::vector<PlanDevice> accelerators(
+    int64_t count, double bytes = std::numeric_limits<double>::infinity()) {
+  std::vector<PlanDevice> devices;
+  for (int64_t k = 0; k < count; ++k) {
+    devices.push_back(
+        PlanDevice(torch::Device(torch::kCUDA, static_cast<int8_t>(k)))
+            .memory_bytes(bytes));
+  }
+  return devices;
+}
+
+TEST(PlanSearchTest, IsNeverSlowerThanAnySingleSchedule) {
+  std::mt19937 random(0);
+  for (int round = 0; round < 6; ++round) {
+    SCOPED_TRACE(round);
+    const auto layers = 4 + random() % 9;
+    const auto count = static_cast<int64_t>(2 + random() % 2);
+    const Profile profile = random_profile(random, layers);
+    auto devices = accelerators(count, round % 3 == 0 ? 500 : 1e9);
+    devices[0].speed(1 + static_cast<double>(random() % 2));
+    const auto options = PlanOptions().latency(0.5).bandwidth(
+        round % 2 ? 4 : std::numeric_limits<double>::infinity());
+    const auto seconds = [&](const PlanOptions& each) {
+      try {
+        return plan(profile, 4, devices, each).step_seconds;
+      } catch (const InfeasibleError&) {
+        return std::numeric_limits<double>::infinity();
+      }
+    };
+    const double best = seconds(options);
+    const auto check = [&](double other) {
+      EXPECT_LE(best, other * (1 + 1e-9));
+    };
+    check(seconds(PlanOptions(options).schedule(PlanSchedule::kFillDrain)));
+    check(seconds(
+        PlanOptions(options).schedule(PlanSchedule::kOneForwardOneBackward)));
+    for (const std::string& name : schedule_names()) {
+      const int stages = fixed_stages_per_rank(name).value_or(2);
+      if (name == "forward-only") continue;
+      if (static_cast<std::size_t>(stages * count) > layers) continue;
+      SCOPED_TRACE(name);
+      check(seconds(PlanOptions(options).schedules({name})));
+    }
+  }
+}
+
+TEST(PlanSearchTest, PredictsTheStepOfItsSchedule) {
+  const Plan result = plan(even_profile({1, 1, 1, 1}), 8, accelerators(2),
+                           PlanOptions().chunks({4}).schedules({"zbv"}));
+  EXPECT_THAT(result.balance, ElementsAre(1, 1, 1, 1));
+  EXPECT_EQ(result.stages_per_rank, 2);
+  EXPECT_EQ(result.placement, Placement::kV);
+  // f = i = w = 2 per stage.
+  EXPECT_EQ(result.step_seconds, 2 * 4 * 6 + 2);
+  ASSERT_THAT(result.partitions, SizeIs(2));
+  EXPECT_THAT(result.partitions[0].stages, ElementsAre(0, 3));
+  EXPECT_EQ(result.partitions[0].layers, 2);
+  EXPECT_EQ(result.partitions[0].forward, 4);
+  Costs costs;
+  costs.forward.assign(4, 2);
+  costs.backward.assign(4, 4);
+  costs.backward_input.assign(4, 2);
+  costs.backward_weight.assign(4, 2);
+  EXPECT_EQ(simulate(result.schedule(), costs).makespan, result.step_seconds);
+  EXPECT_EQ(result.timeline.makespan, result.step_seconds);
+}
+
+TEST(PlanSearchTest, UsesMeasuredPartsOfTheBackward) {
+  Profile profile = even_profile({1, 1});
+  const auto options = PlanOptions().chunks({4}).schedules({"zb-h1"});
+  // f = i = w = 1: 4 * 3 + 1.
+  EXPECT_EQ(plan(profile, 4, accelerators(2), options).step_seconds, 13);
+  for (LayerTime& time : profile.times) {
+    time.backward_input = 2;
+    time.backward_weight = 1;
+  }
+  EXPECT_EQ(plan(profile, 4, accelerators(2), options).step_seconds,
+            4 * (1 + 2 + 1) + std::max({1, 2, 1 + 2 - 1}));
+}
+
+// A plan of a schedule, run by a pipeline.
+void expect_plain_gradients(const Plan& plan, torch::nn::Sequential model,
+                            const torch::Tensor& input) {
+  const auto loss = [](torch::Tensor output, torch::Tensor target) {
+    return torch::mse_loss(output, target);
+  };
+  const torch::Tensor target = torch::ones({input.size(0), 2}, torch::kDouble);
+  loss(model->forward(input), target).backward();
+  std::vector<torch::Tensor> expected;
+  for (torch::Tensor& each : model->parameters()) {
+    expected.push_back(each.grad().clone());
+    each.mutable_grad().reset();
+  }
+  GPipe pipeline(model, plan.options());
+  pipeline->train_step(input, target, loss, plan.schedule());
+  const auto parameters = pipeline->parameters();
+  for (std::size_t k = 0; k < parameters.size(); ++k) {
+    EXPECT_TRUE(torch::allclose(parameters[k].grad(), expected[k]));
+  }
+}
+
+TEST(PlanSearchTest, IsRunByAPipeline) {
+  using torch::nn::Linear, torch::nn::Tanh;
+  torch::manual_seed(0);
+  const torch::Tensor input = torch::rand({6, 4}, torch::kDouble);
+  for (const char* schedule : {"1f1b", "interleaved-1f1b", "zb-h1", "v-half"}) {
+    for (const Checkpoint mode :
+         {Checkpoint::kNever, Checkpoint::kExceptLast}) {
+      SCOPED_TRACE(schedule);
+      torch::nn::Sequential model(Linear(4, 8), Tanh(), Linear(8, 8), Tanh(),
+                                  Linear(8, 2));
+      model->to(torch::kDouble);
+      const Plan result = plan(model, input, {torch::kCPU, torch::kCPU},
+                               PlanOptions()
+                                   .schedules({schedule})
+                                   .stages_per_rank({1, 2})
+                                   .checkpoints({mode})
+                                   .chunks({3})
+                                   .profile(TimeOptions().timeout(0)));
+      EXPECT_EQ(result.schedule_name, schedule);
+      expect_plain_gradients(result, model, input);
+    }
+  }
+}
+
+TEST(PlanSearchTest, RecomputesTheStagesForWhichMemoryIsShort) {
+  // The first rank of 1F1B holds two micro-batches, the second one: 20 bytes
+  // each, and 16 bytes of parameters.
+  const Plan result =
+      plan(even_profile({1, 1, 1, 1}), 8, accelerators(2, 16 + 2 * 20 - 1),
+           PlanOptions().chunks({8}).schedules({"1f1b"}));
+  EXPECT_THAT(result.recomputed_stages, ElementsAre(true, false));
+  EXPECT_EQ(result.checkpoint, Checkpoint::kAlways);
+  EXPECT_EQ(result.partitions[0].memory_bytes, 16 + 20);
+  EXPECT_EQ(to_csv(result.schedule()).find("1R"), std::string::npos);
+  EXPECT_NE(to_csv(result.schedule()).find("0R7"), std::string::npos);
+  std::ostringstream text;
+  text << result;
+  EXPECT_THAT(text.str(), HasSubstr("checkpoint where_needed"));
+  EXPECT_THAT(text.str(), HasSubstr("bound by memory: partition 0"));
+}
+
+TEST(PlanSearchTest, OffloadsOnAcceleratorsOnly) {
+  auto devices = accelerators(2, 200);
+  for (PlanDevice& device : devices) device.host_bandwidth(20);
+  const auto options = PlanOptions()
+                           .chunks({8})
+                           .schedules({"fill-drain"})
+                           .checkpoints({Checkpoint::kNever})
+                           .offload(true);
+  const Profile profile = even_profile({1, 1, 1, 1});
+  const Plan result = plan(profile, 8, devices, options);
+  EXPECT_TRUE(result.offload);
+  EXPECT_NE(to_csv(result.schedule()).find("0O0"), std::string::npos);
+  EXPECT_LE(result.partitions[0].memory_bytes, 200);
+  EXPECT_THROW(plan(profile, 8, devices, PlanOptions(options).offload(false)),
+               InfeasibleError);
+  for (PlanDevice& device : devices) device.device(torch::kCPU);
+  EXPECT_THROW(plan(profile, 8, devices, PlanOptions(options).workers(2)),
+               InfeasibleError);
+}
+
+TEST(PlanSearchTest, SaysWhatWouldBeEnough) {
+  const Profile profile = even_profile({1, 1, 1, 1});
+  double enough = 0;
+  try {
+    plan(profile, 8, accelerators(2, 10));
+    FAIL() << "fits";
+  } catch (const InfeasibleError& error) {
+    enough = error.least_bytes();
+    EXPECT_EQ(error.least_factor(), enough / 10);
+  }
+  EXPECT_NO_THROW(plan(profile, 8, accelerators(2, enough)));
+  EXPECT_THROW(plan(profile, 8, accelerators(2, std::nextafter(enough, 0))),
+               InfeasibleError);
+}
+
+TEST(PlanSearchTest, KnowsTheLinkOfEachPair) {
+  // Six layers, of which the third passes on nothing, on three devices. The
+  // link to the last device is slow.
+  Profile profile = even_profile({1, 1, 1, 1, 1, 1});
+  profile.memory.layers[2].output_bytes = 0;
+  std::vector<PlanLink> links(9);
+  links[1 * 3 + 2] = links[2 * 3 + 1] = {0, 1};
+  const Plan result =
+      plan(profile, 4, accelerators(3),
+           PlanOptions().schedules({"1f1b"}).chunks({4}).links(links));
+  EXPECT_EQ(result.balance[0] + result.balance[1], 3);
+}
+
+TEST(PlanSearchTest, ExplainsItself) {
+  std::ostringstream text;
+  const Plan result = plan(even_profile({1, 1, 1, 1}), 8, accelerators(2),
+                           PlanOptions()
+                               .chunks({8})
+                               .checkpoints({Checkpoint::kNever})
+                               .schedules({"fill-drain", "looped-bfs", "zb-h1"})
+                               .stages_per_rank({1, 2}));
+  text << result;
+  EXPECT_EQ("\n" + text.str(), R"(
+zb-h1, 1 stage per rank, 8 micro-batches, checkpoint never: a step is predicted to take 50 s
+  partition  device  layers  forward  backward  memory         of  idle  of the bubble  bound by
+          0  cuda:0       2      2 s       4 s    56 B  unlimited   4 %           50 %      time
+          1  cuda:1       2      2 s       4 s    68 B  unlimited   4 %           50 %      time
+bound by compute: partition 0 computes for 96 % of the step
+the best of each schedule:
+    schedule  stages per rank  micro-batches  checkpoint  offload  step  longer by
+       zb-h1                1              8       never       no  50 s     +0.0 %
+  looped-bfs                2              8       never       no  51 s     +2.0 %
+  fill-drain                1              8       never       no  54 s     +8.0 %
+with one more device: 48 s (-4.0 %)
+)");
+  const auto json = nlohmann::json::parse(to_json(result));
+  EXPECT_EQ(json["schedule"], "zb-h1");
+  EXPECT_EQ(json["step_seconds"], 50);
+  EXPECT_EQ(json["balance"], (std::vector<int64_t>{2, 2}));
+  EXPECT_TRUE(json["ranks"][0]["memory_limit"].is_null());
+  EXPECT_EQ(json["bound"]["by"], "compute");
+  EXPECT_EQ(json["families"].size(), 3);
+  EXPECT_EQ(json["alternatives"][0]["with"], "one more device");
+  EXPECT_THAT(to_svg(result.timeline), HasSubstr("0F0"));
+}
+
+TEST(PlanSearchTest, NamesWhatCannotBe) {
+  const Profile profile = even_profile({1, 1, 1});
+  const auto error_of = [&](const PlanOptions& options) -> std::string {
+    try {
+      plan(profile, 8, accelerators(2), options);
+    } catch (const c10::ValueError& error) {
+      return error.what_without_backtrace();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(error_of(PlanOptions().schedules({"2f2b"})),
+              HasSubstr("there is no schedule \"2f2b\" that trains; there are "
+                        "fill-drain, 1f1b,"));
+  EXPECT_THAT(error_of(PlanOptions().schedules({"forward-only"})),
+              HasSubstr("no schedule \"forward-only\" that trains"));
+  EXPECT_THAT(error_of(PlanOptions().stages_per_rank({0})),
+              HasSubstr("must be at least 1, but is 0"));
+  EXPECT_THAT(error_of(PlanOptions().stages_per_rank({})),
+              HasSubstr("at least 1 number of stages per rank"));
+  EXPECT_THAT(error_of(PlanOptions().schedules({"zbv"})),
+              HasSubstr("none of the schedules can run 3 layers on 2 devices"));
+  EXPECT_THAT(error_of(PlanOptions().links(std::vector<PlanLink>(3))),
+              HasSubstr("2 devices have 4 links, but there are 3"));
+  EXPECT_THAT(
+      error_of(
+          PlanOptions().schedule(PlanSchedule::kFillDrain).schedules({"1f1b"})),
+      HasSubstr("belong to PlanSchedule::kNamed"));
+}
+
+}  // namespace
+}  // namespace gpipe::balancing

@@ -1,0 +1,140 @@
+#include "balancing/planner/bound.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "gpipe/schedule.h"
+
+namespace gpipe::balancing::planner {
+namespace {
+
+// Sums are rounded in different orders, here and in a simulation.
+constexpr double kRounding = 1e-12;
+
+std::vector<double> prefix_sums(const std::vector<double>& costs) {
+  std::vector<double> sums = {0};
+  for (const double cost : costs) sums.push_back(sums.back() + cost);
+  return sums;
+}
+
+double fastest(const Problem& problem) {
+  double speed = 0;
+  for (const Rank& rank : problem.ranks) speed = std::max(speed, rank.speed);
+  return speed;
+}
+
+// The bound for one stage per rank.
+class SmallestMaximum {
+ public:
+  // `work`: per layer. `passing`: per layer, how long the first micro-batch
+  // and the last gradient need to pass it.
+  SmallestMaximum(const Problem& problem, double microbatches,
+                  const std::vector<double>& work,
+                  const std::vector<double>& passing)
+      : problem_(problem),
+        microbatches_(microbatches),
+        fastest_(fastest(problem)),
+        work_(prefix_sums(work)),
+        passing_(prefix_sums(passing)) {}
+
+  double seconds() const {
+    double no = 0, yes = microbatches_ * work_.back() / fastest_;
+    constexpr int kSteps = 60;
+    for (int k = 0; k < kSteps; ++k) {
+      const double middle = no + (yes - no) / 2;
+      (suffices(middle) ? yes : no) = middle;
+    }
+    return no;
+  }
+
+ private:
+  // Returns whether ranks that take as many layers as they can in `seconds`
+  // take all. No other cut lets a later rank get further: a layer that a rank
+  // leaves to the next one costs that one at least as much.
+  bool suffices(double seconds) const {
+    std::size_t cut = 0;
+    for (const Rank& rank : problem_.ranks) {
+      const double left = seconds - passing_[cut] / fastest_;
+      if (left <= 0) continue;
+      const double most = work_[cut] + left * rank.speed / microbatches_;
+      cut = static_cast<std::size_t>(
+          std::upper_bound(work_.begin(), work_.end(), most) - work_.begin() -
+          1);
+    }
+    return cut + 1 == work_.size();
+  }
+
+  const Problem& problem_;
+  const double microbatches_, fastest_;
+  const std::vector<double> work_, passing_;
+};
+
+}  // namespace
+
+bool splits_backward(const std::string& schedule) {
+  const int stages = fixed_stages_per_rank(schedule).value_or(1);
+  const Schedule probe = named_schedule(schedule, 2, 8, stages);
+  for (const auto& actions : probe.ranks) {
+    for (const Action& action : actions) {
+      if (action.kind == ActionKind::kBackwardWeight) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<double> layer_work(const Problem& problem,
+                               const Candidate& candidate) {
+  const Workload& workload = problem.workloads[candidate.workload];
+  const bool splits = splits_backward(candidate.schedule);
+  const double recomputed = static_cast<double>(recomputed_microbatches(
+                                candidate.recompute, workload.microbatches)) /
+                            static_cast<double>(workload.microbatches);
+  std::vector<double> work;
+  for (const Layer& layer : workload.layers) {
+    double backward = layer.backward;
+    if (splits) {
+      backward =
+          std::min(backward, layer.backward_input + layer.backward_weight);
+    }
+    work.push_back(layer.forward + backward + recomputed * layer.recompute);
+  }
+  return work;
+}
+
+double lower_bound(const Problem& problem, const Candidate& candidate,
+                   const Blocks& blocks) {
+  const Workload& workload = blocks.workload();
+  const bool splits = splits_backward(candidate.schedule);
+  const std::vector<double> work = layer_work(problem, candidate);
+  const auto microbatches = static_cast<double>(workload.microbatches);
+  double all = 0, longest = 0, there_and_back = 0, speeds = 0;
+  std::vector<double> passing;
+  for (std::size_t k = 0; k < work.size(); ++k) {
+    const Layer& layer = workload.layers[k];
+    all += work[k];
+    longest = std::max(longest, work[k]);
+    there_and_back +=
+        layer.forward + (splits ? std::min(layer.backward, layer.backward_input)
+                                : layer.backward);
+    passing.push_back(layer.forward + (splits ? 0 : layer.backward));
+  }
+  for (const Rank& rank : problem.ranks) speeds += rank.speed;
+  const double fastest_speed = fastest(problem);
+  double bound = std::max(microbatches * all / speeds,
+                          microbatches * longest / fastest_speed);
+  if (candidate.stages_per_rank == 1) {
+    bound = std::max(
+        bound, SmallestMaximum(problem, microbatches, work, passing).seconds());
+  }
+  // Each rank runs an F and a backward of each of its stages.
+  bound += 2 * microbatches * static_cast<double>(candidate.stages_per_rank) *
+           problem.action_seconds;
+  bound = std::max(bound, there_and_back / fastest_speed);
+  if (problem.workers < static_cast<double>(problem.ranks.size())) {
+    bound =
+        std::max(bound, microbatches * all / fastest_speed / problem.workers);
+  }
+  return bound * (1 - kRounding);
+}
+
+}  // namespace gpipe::balancing::planner

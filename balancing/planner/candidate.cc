@@ -1,0 +1,113 @@
+#include "balancing/planner/candidate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+namespace gpipe::balancing::planner {
+namespace {
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Returns the schedule that `name` becomes with one stage per rank, or "".
+std::string twin_with_one_stage(const std::string& name) {
+  if (name == "interleaved-1f1b") return "eager-1f1b";
+  if (name == "looped-bfs") return "fill-drain";
+  if (name == "zb-interleaved") return "zb-h1";
+  return "";
+}
+
+// Returns the numbers of stages per rank to try with a schedule, ascending.
+std::vector<int64_t> stages_to_try(const Problem& problem,
+                                   const std::string& name) {
+  const std::optional<int> fixed = fixed_stages_per_rank(name);
+  const auto layers = static_cast<int64_t>(problem.workloads[0].layers.size());
+  const auto ranks = static_cast<int64_t>(problem.ranks.size());
+  std::vector<int64_t> result;
+  for (const int64_t stages : problem.stages_per_rank) {
+    const bool fits = stages <= layers / ranks;
+    const bool is_twin =
+        stages == 1 && contains(problem.schedules, twin_with_one_stage(name));
+    if (fits && !is_twin && fixed.value_or(stages) == stages) {
+      result.push_back(stages);
+    }
+  }
+  std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+std::vector<Recompute> recomputes_to_try(const Problem& problem) {
+  std::vector<Recompute> result;
+  const bool is_limited = std::any_of(
+      problem.ranks.begin(), problem.ranks.end(),
+      [](const Rank& rank) { return !std::isinf(rank.memory_bytes); });
+  for (const Recompute recompute : problem.recomputes) {
+    if (recompute == Recompute::kWhereNeeded && !is_limited) continue;
+    if (std::find(result.begin(), result.end(), recompute) == result.end()) {
+      result.push_back(recompute);
+    }
+  }
+  return result;
+}
+
+// Returns the numbers of the workloads, the one with fewest micro-batches
+// first.
+std::vector<std::size_t> workloads_to_try(const Problem& problem) {
+  std::vector<std::size_t> result(problem.workloads.size());
+  std::iota(result.begin(), result.end(), std::size_t{0});
+  std::stable_sort(result.begin(), result.end(), [&](auto a, auto b) {
+    return problem.workloads[a].microbatches <
+           problem.workloads[b].microbatches;
+  });
+  return result;
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates(const Problem& problem) {
+  std::vector<Candidate> result;
+  const std::vector<std::size_t> workloads = workloads_to_try(problem);
+  const std::vector<Recompute> recomputes = recomputes_to_try(problem);
+  for (const bool offload : {false, true}) {
+    if (offload && !problem.offload) continue;
+    for (const std::string& name : schedule_names()) {
+      if (!contains(problem.schedules, name)) continue;
+      for (const int64_t stages : stages_to_try(problem, name)) {
+        for (const std::size_t workload : workloads) {
+          for (const Recompute recompute : recomputes) {
+            if (offload && recompute != Recompute::kNever) continue;
+            result.push_back({name, stages, workload, recompute, offload});
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+Schedule base_schedule(const Problem& problem, const Candidate& candidate) {
+  const Workload& workload = problem.workloads[candidate.workload];
+  return named_schedule(candidate.schedule,
+                        static_cast<int>(problem.ranks.size()),
+                        static_cast<int>(workload.microbatches),
+                        static_cast<int>(candidate.stages_per_rank));
+}
+
+int64_t recomputed_microbatches(Recompute recompute, int64_t microbatches) {
+  switch (recompute) {
+    case Recompute::kExceptLast:
+      return microbatches - 1;
+    case Recompute::kAlways:
+      return microbatches;
+    case Recompute::kNever:
+    case Recompute::kWhereNeeded:
+      break;
+  }
+  return 0;
+}
+
+}  // namespace gpipe::balancing::planner

@@ -1,0 +1,51 @@
+// Cuts from which the planner starts. No LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "balancing/planner/evaluate.h"
+#include "balancing/planner/stages.h"
+
+namespace gpipe::balancing::planner {
+
+// Layers per stage, each > 0.
+using Balance = std::vector<int64_t>;
+
+// How many cuts are looked at to find the one that takes least memory, with
+// several stages per rank.
+constexpr int64_t kLeanestCuts = 300;
+
+// One stage of a cut that is to be found.
+struct StageLimit {
+  double speed = 1;
+  // The most bytes of its block: resident bytes, plus the largest of the
+  // `moments`, which are those of a rank whose only stage this is.
+  double bytes = std::numeric_limits<double>::infinity();
+  std::vector<Held> moments;
+};
+
+// Returns a cut with the smallest possible largest time of a stage (its `work`
+// divided by its speed) in which no stage has more than its bytes, or nullopt
+// if there is none. The times are minimal up to a relative error of 1e-9, or
+// 1e-4 if layers times stages are above 20,000. Among such cuts, each stage in
+// turn gets about its share of the rest.
+//
+// `work`: seconds per layer at speed 1.
+// Complexity: O(n s) for n layers and s stages, about 40 times. With limits,
+// O(n b) more per stage for blocks of b layers that fit.
+std::optional<Balance> bottleneck_cut(const Blocks& blocks,
+                                      const std::vector<double>& work,
+                                      const std::vector<StageLimit>& stages);
+
+// Returns the cuts from which a search for the best cut of `candidate` starts,
+// the most promising first: the most even one, one within the memory limits if
+// that one is not, and for GPipe's schedule and 1F1B the cut of balance_chain()
+// (balancing/chain/chain.h). The list is not empty, but it may be that none
+// fits.
+std::vector<Balance> starting_cuts(const Problem& problem,
+                                   const Candidate& candidate,
+                                   const Blocks& blocks, Evaluator& evaluator);
+
+}  // namespace gpipe::balancing::planner

@@ -1,0 +1,314 @@
+#include "balancing/planner/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace gpipe::balancing::planner {
+namespace {
+
+using gpipe::internal::Durations;
+using gpipe::internal::Engine;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool has_kind(const Schedule& schedule, ActionKind kind) {
+  for (const auto& actions : schedule.ranks) {
+    for (const Action& action : actions) {
+      if (action.kind == kind) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<double> sums(const std::vector<double>& a,
+                         const std::vector<double>& b) {
+  std::vector<double> result;
+  for (std::size_t k = 0; k < a.size(); ++k) result.push_back(a[k] + b[k]);
+  return result;
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const Problem& problem, const Candidate& candidate,
+                     const Blocks& blocks)
+    : problem_(problem),
+      candidate_(candidate),
+      blocks_(blocks),
+      base_(base_schedule(problem, candidate)),
+      rank_of_stage_(gpipe::rank_of_stage(base_)),
+      stages_of_(problem.ranks.size()),
+      splits_(has_kind(base_, ActionKind::kBackwardWeight)),
+      microbatches_(static_cast<double>(blocks.workload().microbatches)),
+      recomputed_(static_cast<double>(recomputed_microbatches(
+          candidate.recompute, blocks.workload().microbatches))) {
+  for (std::size_t s = 0; s < rank_of_stage_.size(); ++s) {
+    stages_of_[static_cast<std::size_t>(rank_of_stage_[s])].push_back(
+        static_cast<int>(s));
+  }
+  for (const auto& actions : base_.ranks) actions_ += actions.size();
+}
+
+StageTable Evaluator::table_of(const std::vector<int64_t>& balance) const {
+  return stage_table(problem_, blocks_, rank_of_stage_, balance);
+}
+
+// ---- Recomputes and memory
+
+Schedule Evaluator::with_recomputes(const Recomputed& recomputed) const {
+  const auto count = static_cast<int>(recomputed_);
+  return with_recompute(base_, [&](int stage, int microbatch) {
+    return microbatch < count || recomputed[static_cast<std::size_t>(stage)];
+  });
+}
+
+Evaluator::Variant& Evaluator::variant(const Recomputed& recomputed) {
+  const auto found = variants_.find(recomputed);
+  if (found != variants_.end()) return found->second;
+  Variant& made = variants_[recomputed];
+  made.schedule = with_recomputes(recomputed);
+  if (candidate_.offload) {
+    made.schedule =
+        with_offload(made.schedule, distant_cells(base_, kOffloadDistance));
+  }
+  // The durations of each cut replace those of these costs.
+  Costs costs;
+  costs.forward.assign(rank_of_stage_.size(), 1);
+  costs.backward = costs.backward_input = costs.backward_weight =
+      costs.recompute = costs.forward;
+  made.engine = std::make_unique<Engine>(made.schedule, costs);
+  return made;
+}
+
+const std::vector<Held>& Evaluator::held(int rank,
+                                         const Recomputed& recomputed) {
+  Recomputed own(recomputed.size());
+  for (const int s : stages_of(rank)) own[s] = recomputed[s];
+  const auto [found, is_new] = held_.try_emplace({rank, own});
+  if (is_new) {
+    Schedule one;
+    one.ranks.push_back(base_.ranks[static_cast<std::size_t>(rank)]);
+    const auto count = static_cast<int>(recomputed_);
+    one = with_recompute(one, [&](int stage, int microbatch) {
+      return microbatch < count || own[static_cast<std::size_t>(stage)];
+    });
+    found->second = most_held(one.ranks[0], stages_of(rank));
+  }
+  return found->second;
+}
+
+// Sets which stages are recomputed with kWhereNeeded: on each rank as few as
+// possible, those first that save most. Returns false if a rank's memory is too
+// small even if all are recomputed.
+bool Evaluator::choose_recomputed(const StageTable& table,
+                                  Recomputed* recomputed) {
+  recomputed->assign(table.size(), 0);
+  for (std::size_t r = 0; r < stages_of_.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    std::vector<int> order = stages_of_[r];
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return table.saved[a] > table.saved[b];
+    });
+    auto next = order.begin();
+    while (peak_bytes(held(rank, *recomputed), stages_of_[r], table) >
+           problem_.ranks[r].memory_bytes) {
+      if (next == order.end()) return false;
+      (*recomputed)[*next++] = 1;
+    }
+  }
+  return true;
+}
+
+std::vector<double> Evaluator::peaks(const StageTable& table,
+                                     const Recomputed& recomputed) {
+  std::vector<double> result;
+  for (std::size_t r = 0; r < stages_of_.size(); ++r) {
+    result.push_back(peak_bytes(held(static_cast<int>(r), recomputed),
+                                stages_of_[r], table));
+  }
+  return result;
+}
+
+// Returns the peaks of a step with offload, which depend on times.
+std::vector<double> Evaluator::peaks(const Timeline& timeline,
+                                     const StageTable& table) const {
+  Costs bytes;
+  bytes.resident_bytes = table.resident;
+  bytes.activation_bytes = sums(table.saved, table.incoming);
+  bytes.offload_bytes = table.saved;
+  return with_memory(timeline, bytes).peak_bytes;
+}
+
+bool Evaluator::fits(const std::vector<double>& peaks) const {
+  for (std::size_t r = 0; r < peaks.size(); ++r) {
+    if (!(peaks[r] <= problem_.ranks[r].memory_bytes)) return false;
+  }
+  return true;
+}
+
+const std::vector<Held>& Evaluator::least_held(int rank) {
+  const char all = candidate_.recompute == Recompute::kWhereNeeded ? 1 : 0;
+  return held(rank, Recomputed(rank_of_stage_.size(), all));
+}
+
+double Evaluator::fullness(const std::vector<int64_t>& balance) {
+  const StageTable table = table_of(balance);
+  double most = 0;
+  for (std::size_t r = 0; r < stages_of_.size(); ++r) {
+    const double bytes =
+        peak_bytes(least_held(static_cast<int>(r)), stages_of_[r], table);
+    const double limit = problem_.ranks[r].memory_bytes;
+    if (bytes > 0 && !std::isinf(limit)) most = std::max(most, bytes / limit);
+  }
+  return most;
+}
+
+double Evaluator::largest_peak(const std::vector<int64_t>& balance) {
+  const StageTable table = table_of(balance);
+  double most = 0;
+  for (std::size_t r = 0; r < stages_of_.size(); ++r) {
+    most = std::max(most, peak_bytes(least_held(static_cast<int>(r)),
+                                     stages_of_[r], table));
+  }
+  return most;
+}
+
+// ---- Time
+
+// A rank waits for the first micro-batch and does all of its work. Unless there
+// are weight backwards, which may come last, its last gradient then has to
+// reach the first stage. One micro-batch has to pass all stages both ways.
+double Evaluator::lower_bound(const StageTable& table) const {
+  double head = 0, tail = 0, all_work = 0, bound = 0;
+  std::vector<char> seen(stages_of_.size());
+  for (std::size_t s = 0; s < table.size(); ++s) {
+    const double copy = table.wire[s] + table.delay[s];
+    head += copy;
+    tail += copy;
+    const auto r = static_cast<std::size_t>(rank_of_stage_[s]);
+    if (!std::exchange(seen[r], 1)) {
+      double work = 0;
+      for (const int own : stages_of_[r]) {
+        double backward = table.backward[own];
+        if (splits_) {
+          backward = std::min(backward, table.input[own] + table.weight[own]);
+        }
+        work += microbatches_ * (table.forward[own] + backward) +
+                recomputed_ * table.recompute[own];
+      }
+      all_work += work;
+      bound = std::max(bound, head + work + (splits_ ? 0 : tail));
+    }
+    head += table.forward[s];
+    tail += splits_ ? std::min(table.backward[s], table.input[s])
+                    : table.backward[s];
+  }
+  bound = std::max(bound, head + tail);
+  return shares_cores() ? std::max(bound, all_work / problem_.workers) : bound;
+}
+
+bool Evaluator::shares_cores() const {
+  return problem_.workers < static_cast<double>(problem_.ranks.size());
+}
+
+Durations Evaluator::durations(const Variant& variant,
+                               const StageTable& table) const {
+  Durations result = variant.engine->durations();
+  for (std::size_t s = 0; s < table.size(); ++s) {
+    const auto set = [&](ActionKind kind, double seconds) {
+      result.seconds[s * Durations::kKinds + static_cast<std::size_t>(kind)] =
+          seconds;
+    };
+    set(ActionKind::kForward, table.forward[s]);
+    set(ActionKind::kBackward, table.backward[s]);
+    set(ActionKind::kBackwardInput, table.input[s]);
+    set(ActionKind::kBackwardWeight, table.weight[s]);
+    set(ActionKind::kRecompute, table.recompute[s]);
+    const auto rank = static_cast<std::size_t>(rank_of_stage_[s]);
+    const double copy = table.saved[s] / problem_.ranks[rank].host_bandwidth;
+    set(ActionKind::kOffload, copy);
+    set(ActionKind::kReload, copy);
+    if (s == 0) continue;
+    result.backward[s].wire = table.wire[s];
+    result.backward[s].delay = table.delay[s];
+    result.forward[s - 1].wire = table.wire[s];
+    result.forward[s - 1].delay = table.delay[s];
+  }
+  return result;
+}
+
+Costs Evaluator::costs(const StageTable& table) const {
+  Costs costs;
+  costs.forward = table.forward;
+  costs.backward = table.backward;
+  costs.backward_input = table.input;
+  costs.backward_weight = table.weight;
+  costs.recompute = table.recompute;
+  return costs;
+}
+
+Timeline Evaluator::simulate_with_copies(const Variant& variant,
+                                         const StageTable& table) {
+  Engine::Record record;
+  variant.engine->run(durations(variant, table), &record);
+  Timeline timeline = timeline_of(std::move(record.ranks));
+  timeline.transfers = std::move(record.transfers);
+  timeline.host_copies = std::move(record.host_copies);
+  return timeline;
+}
+
+double Evaluator::seconds(const std::vector<int64_t>& balance, double enough) {
+  const StageTable table = table_of(balance);
+  const double bound = lower_bound(table);
+  if (bound >= enough) return bound;
+  Recomputed recomputed(table.size());
+  if (candidate_.recompute == Recompute::kWhereNeeded) {
+    if (!choose_recomputed(table, &recomputed)) return kInfinity;
+  } else if (!candidate_.offload && !fits(peaks(table, recomputed))) {
+    return kInfinity;
+  }
+  const Variant& variant = this->variant(recomputed);
+  ++simulations_;
+  double seconds = 0;
+  if (candidate_.offload) {
+    const Timeline timeline = simulate_with_copies(variant, table);
+    if (!fits(peaks(timeline, table))) return kInfinity;
+    seconds = timeline.makespan;
+  } else {
+    seconds = variant.engine->run(durations(variant, table), nullptr);
+  }
+  if (shares_cores()) {
+    // The combined effect of shared cores and copies is not known, so the
+    // slower of both predictions is used.
+    seconds = std::max(
+        seconds,
+        simulate_on_cores(variant.schedule, costs(table), problem_.workers)
+            .makespan);
+  }
+  return seconds;
+}
+
+Prediction Evaluator::predict(const std::vector<int64_t>& balance) {
+  Prediction result;
+  result.stages = table_of(balance);
+  Recomputed recomputed(result.stages.size());
+  if (candidate_.recompute == Recompute::kWhereNeeded) {
+    choose_recomputed(result.stages, &recomputed);
+  }
+  const Variant& variant = this->variant(recomputed);
+  ++simulations_;
+  result.schedule = variant.schedule;
+  result.timeline = simulate_with_copies(variant, result.stages);
+  result.peak_bytes = candidate_.offload ? peaks(result.timeline, result.stages)
+                                         : peaks(result.stages, recomputed);
+  if (shares_cores()) {
+    Timeline shared = simulate_on_cores(variant.schedule, costs(result.stages),
+                                        problem_.workers);
+    if (shared.makespan >= result.timeline.makespan) {
+      result.timeline = std::move(shared);
+    }
+  }
+  return result;
+}
+
+}  // namespace gpipe::balancing::planner

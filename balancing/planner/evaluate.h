@@ -1,0 +1,106 @@
+// The predicted time and memory of one candidate with any cut. No LibTorch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "balancing/planner/candidate.h"
+#include "balancing/planner/peak.h"
+#include "balancing/planner/stages.h"
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
+#include "gpipe/simulation/engine.h"
+
+namespace gpipe::balancing::planner {
+
+// The prediction for one cut of a candidate.
+struct Prediction {
+  Schedule schedule;  // with recomputes and offload
+  Timeline timeline;
+  StageTable stages;
+  std::vector<double> peak_bytes;  // of each rank
+};
+
+// Predicts a candidate with any cut. Not thread-safe.
+class Evaluator {
+ public:
+  // All must outlive this object. `blocks`: of the candidate's workload.
+  Evaluator(const Problem& problem, const Candidate& candidate,
+            const Blocks& blocks);
+
+  const std::vector<int>& rank_of_stage() const { return rank_of_stage_; }
+  // Returns the number of actions of the schedule without recomputes.
+  std::size_t actions() const { return actions_; }
+
+  // Returns the seconds of a step; infinity if a rank has too little memory. If
+  // a lower bound says that these are at least `enough`, returns that bound
+  // without a simulation.
+  double seconds(const std::vector<int64_t>& balance,
+                 double enough = std::numeric_limits<double>::infinity());
+
+  // Returns the largest peak of a rank divided by its memory limit, at least 0.
+  // A step fits if it is at most 1. `balance`: as above. Where a rank may
+  // recompute stages, it recomputes all that it may.
+  double fullness(const std::vector<int64_t>& balance);
+
+  // Returns the peak in bytes of the rank that has most, in the way of
+  // fullness().
+  double largest_peak(const std::vector<int64_t>& balance);
+
+  Prediction predict(const std::vector<int64_t>& balance);
+
+  // Returns what a rank holds at most if it recomputes as in fullness().
+  const std::vector<Held>& least_held(int rank);
+  const std::vector<int>& stages_of(int rank) const {
+    return stages_of_[static_cast<std::size_t>(rank)];
+  }
+
+  // Returns how often seconds() and predict() have simulated.
+  int64_t simulations() const { return simulations_; }
+
+ private:
+  // The schedule with some cells recomputed, and its simulator.
+  struct Variant {
+    Schedule schedule;
+    std::unique_ptr<gpipe::internal::Engine> engine;
+  };
+  // The stages that are recomputed with kWhereNeeded, by stage.
+  using Recomputed = std::vector<char>;
+
+  Schedule with_recomputes(const Recomputed& recomputed) const;
+  Variant& variant(const Recomputed& recomputed);
+  const std::vector<Held>& held(int rank, const Recomputed& recomputed);
+  bool choose_recomputed(const StageTable& table, Recomputed* recomputed);
+  std::vector<double> peaks(const StageTable& table,
+                            const Recomputed& recomputed);
+  std::vector<double> peaks(const Timeline& timeline,
+                            const StageTable& table) const;
+  bool fits(const std::vector<double>& peaks) const;
+  double lower_bound(const StageTable& table) const;
+  gpipe::internal::Durations durations(const Variant& variant,
+                                       const StageTable& table) const;
+  Timeline simulate_with_copies(const Variant& variant,
+                                const StageTable& table);
+  bool shares_cores() const;
+  Costs costs(const StageTable& table) const;
+  StageTable table_of(const std::vector<int64_t>& balance) const;
+
+  const Problem& problem_;
+  const Candidate candidate_;
+  const Blocks& blocks_;
+  Schedule base_;  // without recomputes and offload
+  std::vector<int> rank_of_stage_;
+  std::vector<std::vector<int>> stages_of_;  // by rank
+  std::size_t actions_ = 0;
+  bool splits_ = false;  // whether there is a W
+  double microbatches_ = 0, recomputed_ = 0;
+  std::map<Recomputed, Variant> variants_;
+  std::map<std::pair<int, Recomputed>, std::vector<Held>> held_;
+  int64_t simulations_ = 0;
+};
+
+}  // namespace gpipe::balancing::planner

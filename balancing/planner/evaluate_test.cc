@@ -1,0 +1,155 @@
+#include "balancing/planner/evaluate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "balancing/planner/peak.h"
+#include "balancing/planner/stages.h"
+#include "balancing/planner/testing.h"
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
+
+namespace gpipe::balancing::planner {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(BlocksTest, CountSharedTensorsAndSkipsOnce) {
+  Problem problem = simple_problem({1, 2, 3}, 1, 1, {"1f1b"});
+  Workload& workload = problem.workloads[0];
+  workload.saved = {{100, {0, 1}}, {10, {1, 2}}, {1, {2}}};
+  workload.skips = {{0, 2, 1000}};
+  const Blocks blocks(problem, workload);
+  EXPECT_EQ(blocks.saved(0, 3), 111);
+  EXPECT_EQ(blocks.saved(0, 1), 100);
+  EXPECT_EQ(blocks.saved(1, 2), 110);
+  EXPECT_EQ(blocks.saved(2, 3), 11);
+  EXPECT_EQ(blocks.incoming(0, 3), 0);
+  EXPECT_EQ(blocks.incoming(1, 2), 6);
+  EXPECT_EQ(blocks.incoming(1, 3), 1006);
+  EXPECT_EQ(blocks.incoming(2, 3), 1006);
+  EXPECT_EQ(blocks.forward(1, 3), 5);
+  EXPECT_EQ(blocks.backward(1, 3), 10);
+  EXPECT_EQ(blocks.resident(0, 2), 16);
+  GrowingBlock block(blocks, 1);
+  block.extend();
+  block.extend();
+  EXPECT_EQ(block.saved(), blocks.saved(1, 3));
+  EXPECT_EQ(block.incoming(), blocks.incoming(1, 3));
+}
+
+TEST(StageTableTest, HasSpeedsAndLinks) {
+  Problem problem = simple_problem({1, 2, 3, 4}, 2, 1, {"zbv"});
+  problem.ranks[1].speed = 2;
+  problem.links = {{}, {1, 0.5}, {2, 0.25}, {}};
+  const Blocks blocks(problem, problem.workloads[0]);
+  const StageTable table =
+      stage_table(problem, blocks, {0, 1, 1, 0}, {1, 1, 1, 1});
+  EXPECT_THAT(table.forward, ElementsAre(1, 1, 1.5, 4));
+  EXPECT_THAT(table.weight, ElementsAre(1, 1, 1.5, 4));
+  EXPECT_THAT(table.wire, ElementsAre(0, 3, 0, 1.5));
+  EXPECT_THAT(table.delay, ElementsAre(0, 1, 0, 2));
+}
+
+// Returns the costs of a table in the form of simulate().
+Costs costs_of(const StageTable& table) {
+  Costs costs;
+  costs.forward = table.forward;
+  costs.backward = table.backward;
+  costs.backward_input = table.input;
+  costs.backward_weight = table.weight;
+  costs.recompute = table.recompute;
+  costs.resident_bytes = table.resident;
+  costs.boundary_bytes.assign(table.wire.begin() + 1, table.wire.end());
+  costs.bandwidth = 1;
+  return costs;
+}
+
+TEST(EvaluatorTest, EqualsSimulateForAllSchedulesAndModes) {
+  int seed = 0;
+  for (const std::string& name : schedule_names()) {
+    if (name == "forward-only") continue;
+    for (const Recompute recompute : {Recompute::kNever, Recompute::kAlways}) {
+      SCOPED_TRACE(name + ", " + to_string(recompute));
+      Dice dice(static_cast<unsigned>(++seed));
+      Problem problem;
+      problem.workloads.push_back(random_workload(dice, 9, 7));
+      problem.ranks.resize(3);
+      problem.ranks[1].speed = 2;
+      problem.links = {{0, 0.5}};
+      Candidate candidate;
+      candidate.schedule = name;
+      candidate.stages_per_rank = fixed_stages_per_rank(name).value_or(3);
+      candidate.recompute = recompute;
+      const Blocks blocks(problem, problem.workloads[0]);
+      Evaluator evaluator(problem, candidate, blocks);
+      std::vector<int64_t> balance(3 * candidate.stages_per_rank, 1);
+      balance[1] += 9 - static_cast<int64_t>(balance.size());
+
+      const Prediction prediction = evaluator.predict(balance);
+      Costs costs = costs_of(prediction.stages);
+      const bool all = recompute == Recompute::kAlways;
+      for (std::size_t s = 0; s < balance.size(); ++s) {
+        costs.input_bytes.push_back(prediction.stages.incoming[s]);
+        costs.activation_bytes.push_back(
+            prediction.stages.saved[s] +
+            (all ? 0 : prediction.stages.incoming[s]));
+      }
+      const Timeline expected = simulate(prediction.schedule, costs);
+      EXPECT_EQ(prediction.timeline.makespan, expected.makespan);
+      EXPECT_EQ(evaluator.seconds(balance), expected.makespan);
+      EXPECT_EQ(prediction.peak_bytes, expected.peak_bytes);
+    }
+  }
+}
+
+TEST(EvaluatorTest, IsInfiniteBeyondTheMemory) {
+  Problem problem = simple_problem({1, 1}, 2, 4, {"1f1b"});
+  const Blocks blocks(problem, problem.workloads[0]);
+  const auto seconds = [&] {
+    return Evaluator(problem, {"1f1b"}, blocks).seconds({1, 1});
+  };
+  problem.ranks[0].memory_bytes = 8 + 2 * 10;
+  EXPECT_EQ(seconds(), (4 + 1) * 3);
+  problem.ranks[0].memory_bytes = 8 + 2 * 10 - 1;
+  EXPECT_EQ(seconds(), std::numeric_limits<double>::infinity());
+}
+
+TEST(EvaluatorTest, SharesCoresOfOneMachine) {
+  Problem problem = simple_problem({1, 1}, 2, 4, {"fill-drain"});
+  const Blocks blocks(problem, problem.workloads[0]);
+  problem.workers = 1;
+  Evaluator evaluator(problem, {"fill-drain"}, blocks);
+  EXPECT_DOUBLE_EQ(evaluator.seconds({1, 1}), 4 * 2 * 3);
+  EXPECT_DOUBLE_EQ(evaluator.predict({1, 1}).timeline.makespan, 4 * 2 * 3);
+}
+
+TEST(EvaluatorTest, StopsAtALowerBound) {
+  const Problem problem = simple_problem({1, 3}, 2, 4, {"1f1b"});
+  const Blocks blocks(problem, problem.workloads[0]);
+  Evaluator evaluator(problem, {"1f1b"}, blocks);
+  // Rank 1 works for 4 * 9 s, after 1 s and before 2 s of rank 0.
+  EXPECT_EQ(evaluator.seconds({1, 1}, /*enough=*/20), 4 * 9 + 3);
+  EXPECT_EQ(evaluator.simulations(), 0);
+  EXPECT_EQ(evaluator.seconds({1, 1}, /*enough=*/40), 4 * 9 + 3);
+  EXPECT_EQ(evaluator.simulations(), 1);
+}
+
+TEST(MostHeldTest, KeepsTheMomentsThatNoOtherOneCovers) {
+  const std::vector<Action> actions =
+      parse_schedule("0F0,0F1,2F0,2B0,0B1,0F2,0B2,0B0\n").ranks[0];
+  // Two of stage 0 with one of stage 2.
+  const auto moments = most_held(actions, {0, 2});
+  ASSERT_EQ(moments.size(), 1);
+  EXPECT_THAT(moments[0].inputs, ElementsAre(2, 1));
+  EXPECT_THAT(moments[0].graphs, ElementsAre(2, 1));
+}
+
+}  // namespace
+}  // namespace gpipe::balancing::planner

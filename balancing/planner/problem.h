@@ -1,0 +1,123 @@
+// The input of the planner: layers, ranks, links, and the choices to search.
+// No LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace gpipe::balancing::planner {
+
+// One rank of a pipeline: a device with its host.
+struct Rank {
+  double speed = 1;  // finite and > 0; an action takes its seconds / speed
+  double memory_bytes = std::numeric_limits<double>::infinity();  // >= 0
+  // Bytes per second between device and host, each way, > 0.
+  double host_bandwidth = std::numeric_limits<double>::infinity();
+};
+
+// The connection from one rank to another. A copy occupies it for its bytes
+// times `seconds_per_byte`, and arrives `latency` seconds later. Both are
+// finite and >= 0.
+struct Link {
+  double latency = 0;
+  double seconds_per_byte = 0;
+};
+
+// One layer with its costs for one micro-batch. All numbers are finite and >=
+// 0.
+struct Layer {
+  // Seconds on a rank of speed 1. `backward` is the whole backward. The other
+  // two are its parts in schedules that split it.
+  double forward = 0, backward = 0, backward_input = 0, backward_weight = 0;
+  double recompute = 0;
+  // Bytes that the next layer receives. They are copied if the cut is after
+  // this layer and the next stage is on another rank.
+  double output_bytes = 0;
+  // Bytes that do not depend on micro-batches. `trained_bytes` are parameters
+  // that have gradients; see Problem::param_scale.
+  double trained_bytes = 0, fixed_bytes = 0;
+};
+
+// A tensor that goes directly from one layer to a later one.
+struct SkipBytes {
+  int64_t stashed_by = 0, popped_by = 0;  // layers; stashed_by < popped_by
+  double bytes = 0;                       // per micro-batch
+};
+
+// Memory that the layers in `savers` (ascending, not empty) keep from forward
+// to backward. A stage with at least one of these layers holds it once.
+struct SavedBytes {
+  double bytes = 0;  // per micro-batch
+  std::vector<int64_t> savers;
+};
+
+// A model, split into some number of micro-batches.
+struct Workload {
+  int64_t microbatches = 1;
+  std::vector<Layer> layers;
+  std::vector<SkipBytes> skips;
+  std::vector<SavedBytes> saved;
+};
+
+// Which cells (a stage and a micro-batch) are recomputed before their backward.
+enum class Recompute {
+  kNever,
+  kExceptLast,  // all micro-batches but the last
+  kAlways,
+  // All micro-batches of some stages. If a rank has too little memory, its
+  // stages that save most are recomputed, as few of them as suffice.
+  kWhereNeeded,
+};
+
+// Returns "never", "except_last", "always" or "where_needed".
+const char* to_string(Recompute recompute);
+
+// A training step that is to be planned.
+struct Problem {
+  // One workload for each number of micro-batches to try. All have the same
+  // number of layers.
+  std::vector<Workload> workloads;
+  std::vector<Rank> ranks;
+  // The links from rank a to rank b: links[a * ranks + b]. With one entry, all
+  // links are equal. Empty: copies take no time.
+  std::vector<Link> links;
+  // Total bytes per byte of `trained_bytes`: parameters, gradients, optimizer.
+  double param_scale = 2;
+  // Seconds that each action takes besides its layers, on any rank.
+  double action_seconds = 0;
+  // How many ranks can compute at the same time, > 0. With fewer than ranks,
+  // those that compute at the same time share the cores of one machine.
+  double workers = std::numeric_limits<double>::infinity();
+
+  // The choices. Names are those of gpipe/schedule/named.h.
+  std::vector<std::string> schedules;
+  std::vector<int64_t> stages_per_rank = {1, 2, 4};
+  std::vector<Recompute> recomputes = {
+      Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
+  bool offload = false;  // whether candidates with offload are tried, too
+
+  // Returns the link from rank `from` to rank `to`.
+  Link link(int from, int to) const;
+};
+
+// The work that choose() may do. These are numbers and not times, so that
+// results are reproducible.
+struct Effort {
+  // All cuts of a candidate are tried if there are at most this many.
+  int64_t all_cuts = 2000;
+  // Actions to simulate for all cuts of one candidate, and for the improvement
+  // of the best candidates together.
+  double actions_per_candidate = 2e6;
+  double actions_to_improve = 2e7;
+};
+
+// Throws std::invalid_argument unless all numbers are in their ranges, there is
+// a workload, a rank, a schedule, a recompute mode and a number of stages per
+// rank, all workloads have as many layers, at least one per rank, and the
+// schedules exist. The text names the number and its place. O(n) for all
+// numbers.
+void check(const Problem& problem);
+
+}  // namespace gpipe::balancing::planner

@@ -1,0 +1,237 @@
+#include "balancing/planner/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "balancing/chain/refine.h"
+#include "balancing/planner/bound.h"
+#include "balancing/planner/cut.h"
+
+namespace gpipe::balancing::planner {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Times that differ by less count as equal: sums are rounded in different
+// orders.
+constexpr double kEqual = 1e-9;
+// A smaller difference than this is no improvement.
+constexpr double kBetter = 1e-12;
+// How many families are improved by a local search.
+constexpr std::size_t kImproved = 6;
+
+// Returns the number of ways to cut `layers` into `stages`, or `most` + 1 if
+// there are more than `most`.
+int64_t count_cuts(int64_t layers, int64_t stages, int64_t most) {
+  double ways = 1;
+  const int64_t places = layers - 1;
+  const int64_t cuts = std::min(stages - 1, places - (stages - 1));
+  for (int64_t k = 1; k <= cuts; ++k) {
+    ways =
+        ways * static_cast<double>(places - cuts + k) / static_cast<double>(k);
+    if (ways > static_cast<double>(most) + 0.5) return most + 1;
+  }
+  return std::llround(ways);
+}
+
+using Family = std::tuple<bool, std::string, int64_t>;
+Family family_of(const Candidate& candidate) {
+  return {candidate.offload, candidate.schedule, candidate.stages_per_rank};
+}
+
+class Search {
+ public:
+  Search(const Problem& problem, const Effort& effort)
+      : problem_(problem), effort_(effort) {
+    blocks_.reserve(problem.workloads.size());
+    for (const Workload& workload : problem.workloads) {
+      blocks_.emplace_back(problem, workload);
+    }
+    for (Candidate& candidate : candidates(problem)) {
+      Tried tried;
+      tried.lower_bound =
+          lower_bound(problem, candidate, blocks_[candidate.workload]);
+      tried.seconds = tried.lower_bound;
+      tried.candidate = std::move(candidate);
+      tried_.push_back(std::move(tried));
+    }
+  }
+
+  std::optional<Choice> run() {
+    std::map<Family, std::vector<std::size_t>> families;
+    for (std::size_t k = 0; k < tried_.size(); ++k) {
+      families[family_of(tried_[k].candidate)].push_back(k);
+    }
+    for (auto& [family, members] : families) try_family(members);
+    improve(families);
+    return result(families);
+  }
+
+ private:
+  const Blocks& blocks_of(const Tried& tried) const {
+    return blocks_[tried.candidate.workload];
+  }
+
+  // Tries the members of a family, those with the smallest lower bounds first.
+  void try_family(std::vector<std::size_t> members) {
+    std::stable_sort(members.begin(), members.end(), [&](auto a, auto b) {
+      return tried_[a].lower_bound < tried_[b].lower_bound;
+    });
+    double best = kInfinity;
+    for (const std::size_t k : members) {
+      Tried& tried = tried_[k];
+      if (tried.lower_bound > best * (1 + kEqual)) continue;
+      try_cuts(tried, best);
+      best = std::min(best, tried.seconds);
+    }
+  }
+
+  // Finds the best cut of a candidate, or a good one if there are many.
+  // `enough`: longer times than this need not be exact.
+  void try_cuts(Tried& tried, double enough) {
+    Evaluator evaluator(problem_, tried.candidate, blocks_of(tried));
+    tried.simulated = true;
+    tried.seconds = kInfinity;
+    for (const Balance& balance : starting_cuts(problem_, tried.candidate,
+                                                blocks_of(tried), evaluator)) {
+      take(tried, balance, evaluator.seconds(balance));
+    }
+    const auto actions = static_cast<double>(evaluator.actions());
+    const auto most =
+        static_cast<int64_t>(std::min(static_cast<double>(effort_.all_cuts),
+                                      effort_.actions_per_candidate / actions));
+    const auto stages = static_cast<int64_t>(evaluator.rank_of_stage().size());
+    const int64_t layers = blocks_of(tried).layers();
+    if (count_cuts(layers, stages, most) <= most) {
+      // refine() tries all of them.
+      const Balance start = first_cut(layers, stages);
+      refine(start,
+             [&](const Balance& balance) {
+               const double limit =
+                   std::min(tried.seconds, enough * (1 + 2 * kEqual));
+               const double seconds = evaluator.seconds(balance, limit);
+               if (seconds < limit) take(tried, balance, seconds);
+               return seconds;
+             },
+             {most});
+    }
+    simulations_ += evaluator.simulations();
+  }
+
+  static Balance first_cut(int64_t layers, int64_t stages) {
+    Balance balance(static_cast<std::size_t>(stages), 1);
+    balance.back() = layers - stages + 1;
+    return balance;
+  }
+
+  static void take(Tried& tried, const Balance& balance, double seconds) {
+    if (!(seconds < tried.seconds * (1 - kBetter)) &&
+        !(std::isinf(tried.seconds) && seconds < kInfinity)) {
+      return;
+    }
+    tried.seconds = seconds;
+    tried.balance = balance;
+  }
+
+  // Returns the best of `members`, the simplest among equals, or nullptr if
+  // none fits.
+  Tried* best_of(const std::vector<std::size_t>& members) {
+    double least = kInfinity;
+    for (const std::size_t k : members) {
+      if (tried_[k].simulated) least = std::min(least, tried_[k].seconds);
+    }
+    for (const std::size_t k : members) {
+      Tried& tried = tried_[k];
+      if (tried.simulated && !std::isinf(tried.seconds) &&
+          tried.seconds <= least * (1 + kEqual)) {
+        return &tried;
+      }
+    }
+    return nullptr;
+  }
+
+  // Improves the best candidates of the best families by a local search, if
+  // not all of their cuts were tried.
+  void improve(const std::map<Family, std::vector<std::size_t>>& families) {
+    std::vector<Tried*> best;
+    for (const auto& [family, members] : families) {
+      Tried* const tried = best_of(members);
+      if (tried) best.push_back(tried);
+    }
+    std::stable_sort(best.begin(), best.end(), [](Tried* a, Tried* b) {
+      return a->seconds < b->seconds;
+    });
+    best.resize(std::min(best.size(), kImproved));
+    const double share =
+        effort_.actions_to_improve / static_cast<double>(kImproved);
+    double least = kInfinity;
+    for (Tried* const tried : best) {
+      if (tried->lower_bound > least * (1 + kEqual)) continue;
+      improve(*tried, share);
+      least = std::min(least, tried->seconds);
+    }
+  }
+
+  void improve(Tried& tried, double actions) {
+    Evaluator evaluator(problem_, tried.candidate, blocks_of(tried));
+    const auto calls = static_cast<int64_t>(
+        actions / static_cast<double>(evaluator.actions()));
+    const auto stages = static_cast<int64_t>(evaluator.rank_of_stage().size());
+    const int64_t layers = blocks_of(tried).layers();
+    const auto all = std::min(effort_.all_cuts, calls);
+    if (calls == 0 || count_cuts(layers, stages, all) <= all) return;
+    const Balance start = tried.balance;
+    refine(start,
+           [&](const Balance& balance) {
+             // Cuts that are not simulated cost little, but count, too.
+             const double seconds = evaluator.seconds(balance, tried.seconds);
+             take(tried, balance, seconds);
+             return seconds;
+           },
+           {calls});
+    simulations_ += evaluator.simulations();
+  }
+
+  std::optional<Choice> result(
+      const std::map<Family, std::vector<std::size_t>>& families) {
+    std::vector<std::size_t> all(tried_.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    const Tried* const best = best_of(all);
+    if (!best) return std::nullopt;
+    Choice choice;
+    choice.best = *best;
+    for (const auto& [family, members] : families) {
+      const Tried* const tried = best_of(members);
+      if (tried) choice.families.push_back(*tried);
+    }
+    std::stable_sort(
+        choice.families.begin(), choice.families.end(),
+        [](const Tried& a, const Tried& b) { return a.seconds < b.seconds; });
+    Evaluator evaluator(problem_, best->candidate, blocks_of(*best));
+    choice.prediction = evaluator.predict(best->balance);
+    choice.tried = std::move(tried_);
+    choice.simulations = simulations_;
+    return choice;
+  }
+
+  const Problem& problem_;
+  const Effort effort_;
+  std::vector<Blocks> blocks_;  // by workload
+  std::vector<Tried> tried_;    // in the order of candidates()
+  int64_t simulations_ = 0;
+};
+
+}  // namespace
+
+std::optional<Choice> choose(const Problem& problem, const Effort& effort) {
+  check(problem);
+  return Search(problem, effort).run();
+}
+
+}  // namespace gpipe::balancing::planner

@@ -1,0 +1,70 @@
+// The search for the candidate and the cut with the smallest step time. No
+// LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "balancing/planner/candidate.h"
+#include "balancing/planner/evaluate.h"
+#include "balancing/planner/problem.h"
+
+namespace gpipe::balancing::planner {
+
+// A candidate after the search.
+struct Tried {
+  Candidate candidate;
+  // A lower bound in seconds for all cuts, without memory limits.
+  double lower_bound = 0;
+  // Seconds of the best cut that was found; infinity if none fits. If the
+  // candidate was not simulated, a lower bound that says that it is not the
+  // best one of its family.
+  double seconds = 0;
+  bool simulated = false;
+  std::vector<int64_t> balance;  // layers per stage; empty if there is none
+};
+
+// The result of choose().
+struct Choice {
+  Tried best;
+  Prediction prediction;     // of `best`
+  std::vector<Tried> tried;  // all candidates, the simplest first
+  // The best of each family (a schedule with a number of stages per rank),
+  // with and without offload, that fits; the fastest first.
+  std::vector<Tried> families;
+  int64_t simulations = 0;
+};
+
+// Returns the candidate and the cut with the smallest step time that was found
+// within the memory limits, or nullopt if nothing fits.
+//
+// The candidates of a family are tried in the order of their lower bounds, as
+// long as these are below the best time of the family. If a candidate has few
+// enough cuts (Effort), all are tried, and the result is exact: no cut of any
+// candidate is faster. Otherwise a few good cuts are simulated, and then a
+// local search improves the best candidates. Cuts whose lower bound is too long
+// are not simulated.
+//
+// Times within a relative 1e-9 count as equal. Among equal candidates the
+// simplest one is chosen, in the order of candidates().
+//
+// Throws std::invalid_argument as check() does. The result depends on the
+// arguments alone. Threads: pure function.
+std::optional<Choice> choose(const Problem& problem, const Effort& effort = {});
+
+// What nothing that fits would need.
+struct Need {
+  // The smallest memory limit of every rank, in bytes, that is known to
+  // suffice, and the smallest factor of all limits; infinity if a rank has no
+  // memory at all.
+  double bytes = 0, factor = 0;
+};
+
+// Returns how much memory would be enough for a problem for which choose()
+// returns nullopt. Offload is not considered. With few enough cuts (Effort) and
+// with one stage per rank, no smaller limit is enough.
+Need least_memory(const Problem& problem, const Effort& effort = {});
+
+}  // namespace gpipe::balancing::planner

@@ -1,0 +1,276 @@
+#include "balancing/planner/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "balancing/planner/bound.h"
+#include "balancing/planner/cut.h"
+#include "balancing/planner/testing.h"
+#include "balancing/solver/testing.h"
+
+namespace gpipe::balancing::planner {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kEqual = 1e-9;
+
+// Returns the seconds of the best cut of each candidate, in their order: all
+// cuts are simulated.
+std::vector<double> brute_force(const Problem& problem) {
+  std::vector<double> best;
+  for (const Candidate& candidate : candidates(problem)) {
+    const Blocks blocks(problem, problem.workloads[candidate.workload]);
+    Evaluator evaluator(problem, candidate, blocks);
+    double least = kInfinity;
+    for_each_balance(
+        blocks.layers(), static_cast<int64_t>(evaluator.rank_of_stage().size()),
+        [&](const Balance& balance) {
+          const double seconds = evaluator.seconds(balance);
+          least = std::min(least, seconds);
+          EXPECT_LE(lower_bound(problem, candidate, blocks), seconds);
+        });
+    best.push_back(least);
+  }
+  return best;
+}
+
+std::string name_of(const Candidate& candidate) {
+  return candidate.schedule + " " + std::to_string(candidate.stages_per_rank) +
+         " " + std::to_string(candidate.workload) + " " +
+         to_string(candidate.recompute) + (candidate.offload ? " o" : "");
+}
+
+// Returns the first candidate whose time is the smallest, or none if none fits.
+std::optional<std::string> first_best(const Problem& problem,
+                                      const std::vector<double>& seconds) {
+  double least = kInfinity;
+  for (const double each : seconds) least = std::min(least, each);
+  if (std::isinf(least)) return std::nullopt;
+  for (std::size_t k = 0;; ++k) {
+    if (seconds[k] <= least * (1 + kEqual)) {
+      return name_of(candidates(problem)[k]);
+    }
+  }
+}
+
+TEST(ChooseTest, EqualsBruteForceOn200RandomProblems) {
+  int without = 0, simulations = 0, all = 0;
+  std::map<std::string, int> schedules;
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    const Problem problem = random_problem(seed);
+    const std::vector<double> expected = brute_force(problem);
+    const auto name = first_best(problem, expected);
+    const auto choice = choose(problem);
+    ASSERT_EQ(choice.has_value(), name.has_value());
+    if (!choice) {
+      ++without;
+      continue;
+    }
+    EXPECT_EQ(name_of(choice->best.candidate), *name);
+    const double least = *std::min_element(expected.begin(), expected.end());
+    EXPECT_NEAR(choice->best.seconds, least, kEqual * least);
+    EXPECT_NEAR(choice->prediction.timeline.makespan, least, kEqual * least);
+    for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+      EXPECT_LE(choice->prediction.peak_bytes[r],
+                problem.ranks[r].memory_bytes);
+    }
+    // Each family's best is exact, too.
+    std::map<std::pair<std::string, int64_t>, double> families;
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      const Candidate& each = choice->tried[k].candidate;
+      if (each.offload || std::isinf(expected[k])) continue;
+      double& seconds =
+          families.try_emplace({each.schedule, each.stages_per_rank}, kInfinity)
+              .first->second;
+      seconds = std::min(seconds, expected[k]);
+    }
+    for (const Tried& family : choice->families) {
+      if (family.candidate.offload) continue;
+      const double seconds = families.at(
+          {family.candidate.schedule, family.candidate.stages_per_rank});
+      EXPECT_NEAR(family.seconds, seconds, kEqual * seconds);
+    }
+    ++schedules[choice->best.candidate.schedule];
+    simulations += static_cast<int>(choice->simulations);
+    all += static_cast<int>(expected.size());
+  }
+  // The problems are not all of one sort.
+  EXPECT_GT(without, 5);
+  EXPECT_LT(without, 60);
+  EXPECT_GT(schedules.size(), 8);
+  EXPECT_LT(simulations, 5 * all);
+}
+
+TEST(ChooseTest, TakesTheSimplestOfEqualCandidates) {
+  // One micro-batch: all schedules with one stage per rank take as long.
+  Problem problem =
+      simple_problem({1, 1, 1, 1}, 2, 1, {"eager-1f1b", "1f1b", "fill-drain"});
+  auto choice = choose(problem);
+  ASSERT_TRUE(choice);
+  EXPECT_EQ(choice->best.candidate.schedule, "fill-drain");
+  EXPECT_EQ(choice->best.candidate.stages_per_rank, 1);
+  // On one rank, more micro-batches with the same work are no faster.
+  problem = simple_problem({2, 2}, 1, 1, {"fill-drain", "1f1b"});
+  problem.workloads.push_back(simple_problem({1, 1}, 1, 2, {}).workloads[0]);
+  problem.offload = true;
+  std::reverse(problem.workloads.begin(), problem.workloads.end());
+  choice = choose(problem);
+  ASSERT_TRUE(choice);
+  EXPECT_EQ(choice->best.candidate.workload, 1);
+  EXPECT_FALSE(choice->best.candidate.offload);
+}
+
+TEST(ChooseTest, FindsTheClosedFormsOfTheFamilies) {
+  // f = i = w = 2 per rank, 8 micro-batches on 4 ranks.
+  const auto choice = choose(simple_problem(
+      {1, 1, 1, 1, 1, 1, 1, 1}, 4, 8,
+      {"fill-drain", "interleaved-1f1b", "zb-h1", "zb-h2", "zbv"}));
+  ASSERT_TRUE(choice);
+  std::map<std::string, double> seconds;
+  for (const Tried& family : choice->families) {
+    // The fastest of a schedule comes first.
+    seconds.emplace(family.candidate.schedule, family.seconds);
+  }
+  EXPECT_EQ(seconds["fill-drain"], (8 + 3) * 6);
+  EXPECT_EQ(seconds["interleaved-1f1b"], (8 * 2 + 3) * 3);
+  EXPECT_EQ(seconds["zb-h1"], 8 * 6 + 3 * 2);
+  EXPECT_EQ(seconds["zb-h2"], 8 * 6 + 3 * 2);
+  EXPECT_EQ(seconds["zbv"], 2 * 8 * 3 + 3 * 1);
+  EXPECT_EQ(choice->best.candidate.schedule, "zbv");
+  EXPECT_THAT(choice->best.balance, ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
+}
+
+TEST(ChooseTest, RecomputesOnlyWhereMemoryIsShort) {
+  // The first rank of 1F1B holds two micro-batches, the second one.
+  Problem problem = simple_problem({1, 1, 1, 1}, 2, 8, {"1f1b"});
+  problem.recomputes = {Recompute::kNever, Recompute::kAlways,
+                        Recompute::kWhereNeeded};
+  problem.stages_per_rank = {1};
+  const double parameters = 2 * 8;
+  for (Rank& rank : problem.ranks) rank.memory_bytes = parameters + 2 * 20 - 1;
+  const auto choice = choose(problem);
+  ASSERT_TRUE(choice);
+  EXPECT_EQ(choice->best.candidate.recompute, Recompute::kWhereNeeded);
+  EXPECT_THAT(choice->prediction.peak_bytes,
+              ElementsAre(parameters + 20, parameters + 20 + 6));
+  int recomputes = 0;
+  for (const auto& actions : choice->prediction.schedule.ranks) {
+    for (const Action& action : actions) {
+      recomputes += action.kind == ActionKind::kRecompute;
+    }
+  }
+  EXPECT_EQ(recomputes, 8);
+}
+
+TEST(ChooseTest, OffloadsWhatRecomputingWouldSlowDown) {
+  Problem problem = simple_problem({1, 1, 1, 1}, 2, 8, {"fill-drain"});
+  problem.recomputes = {Recompute::kNever, Recompute::kAlways};
+  problem.offload = true;
+  for (Rank& rank : problem.ranks) {
+    rank.memory_bytes = 200;
+    rank.host_bandwidth = 20;  // a copy takes 1 s, a forward 2 s
+  }
+  auto choice = choose(problem);
+  ASSERT_TRUE(choice);
+  EXPECT_TRUE(choice->best.candidate.offload);
+  EXPECT_EQ(choice->best.seconds, (8 + 1) * 6);
+  EXPECT_LE(choice->prediction.peak_bytes[0], 200);
+  for (Rank& rank : problem.ranks) rank.host_bandwidth = 0.5;
+  choice = choose(problem);
+  ASSERT_TRUE(choice);
+  EXPECT_FALSE(choice->best.candidate.offload);
+}
+
+TEST(ChooseTest, GivesSlowLinksFewCrossings) {
+  // Rank 0 and 1 share a fast link, rank 1 and 2 a slow one. The layer that
+  // passes on little is the last one before the slow link.
+  Problem problem = simple_problem({1, 1, 1, 1, 1, 1}, 3, 4, {"fill-drain"});
+  problem.links.assign(9, {0, 0.01});
+  problem.links[1 * 3 + 2] = problem.links[2 * 3 + 1] = {0, 1};
+  problem.workloads[0].layers[2].output_bytes = 0;
+  const auto choice = choose(problem);
+  ASSERT_TRUE(choice);
+  ASSERT_EQ(choice->best.balance.size(), 3);
+  EXPECT_EQ(choice->best.balance[0] + choice->best.balance[1], 3);
+}
+
+TEST(ChooseTest, ImprovesCutsThatAreTooManyToTryAll) {
+  // The most even cut has to send much over slow links. Better cuts have less
+  // even stages.
+  Dice dice(3);
+  Problem problem;
+  problem.workloads.push_back(random_workload(dice, 60, 16));
+  problem.ranks.resize(6);
+  problem.schedules = {"zb-h1", "interleaved-1f1b"};
+  problem.links = {{1, 12}};
+  const auto improved = choose(problem);
+  Effort none;
+  none.actions_to_improve = 0;
+  const auto started = choose(problem, none);
+  ASSERT_TRUE(improved && started);
+  EXPECT_LT(improved->best.seconds, started->best.seconds);
+  EXPECT_GE(improved->best.seconds, improved->best.lower_bound);
+}
+
+TEST(LeastMemoryTest, IsEnoughAndNotTooMuch) {
+  for (unsigned seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE(seed);
+    Problem problem = random_problem(seed);
+    problem.offload = false;
+    for (Rank& rank : problem.ranks) rank.memory_bytes = 1;
+    const Need need = least_memory(problem);
+    const auto with = [&](double bytes) {
+      Problem other = problem;
+      for (Rank& rank : other.ranks) rank.memory_bytes = bytes;
+      return choose(other).has_value();
+    };
+    EXPECT_TRUE(with(need.bytes));
+    EXPECT_TRUE(with(need.factor));
+    EXPECT_FALSE(with(std::nextafter(need.bytes, 0)));
+  }
+}
+
+TEST(ChooseTest, RefusesWhatIsNoProblem) {
+  const Problem good = simple_problem({1, 1}, 2, 1, {"1f1b"});
+  EXPECT_TRUE(choose(good));
+  const auto error = [&](const auto& change) {
+    Problem problem = good;
+    change(problem);
+    return error_of([&] { choose(problem); });
+  };
+  EXPECT_EQ(error([](Problem& each) { each.ranks.clear(); }),
+            "there are no ranks");
+  EXPECT_EQ(error([](Problem& each) { each.ranks.resize(3); }),
+            "there are 2 layers for 3 ranks: each rank needs a layer of its "
+            "own");
+  EXPECT_EQ(error([](Problem& each) { each.ranks[1].speed = 0; }),
+            "the speed of rank 1 is 0: it must be above 0");
+  EXPECT_EQ(error([](Problem& each) { each.schedules = {"forward-only"}; }),
+            "forward-only does not train");
+  EXPECT_THAT(error([](Problem& each) { each.schedules = {"2f2b"}; }),
+              ::testing::StartsWith("there is no schedule \"2f2b\""));
+  EXPECT_EQ(
+      error([](Problem& each) { each.workloads[0].layers[1].forward = -1; }),
+      "the forward of layer 1 is -1: it must be finite and not negative");
+  EXPECT_EQ(error([](Problem& each) { each.links.resize(3); }),
+            "there are 3 links for 2 ranks: give none, one, or one for each "
+            "pair of ranks (4)");
+  EXPECT_EQ(error([](Problem& each) { each.stages_per_rank = {0}; }),
+            "there is a number of 0 stages per rank: it must be at least 1");
+}
+
+}  // namespace
+}  // namespace gpipe::balancing::planner

@@ -1,0 +1,107 @@
+#include "balancing/planner/stages.h"
+
+namespace gpipe::balancing::planner {
+
+Blocks::Blocks(const Problem& problem, const Workload& workload)
+    : workload_(workload),
+      savers_(workload.layers.size()),
+      skips_into_(workload.layers.size()) {
+  const auto sums = [&](const auto& cost) {
+    std::vector<double> result = {0};
+    for (const Layer& layer : workload.layers) {
+      result.push_back(result.back() + cost(layer));
+    }
+    return result;
+  };
+  forward_ = sums([](const Layer& layer) { return layer.forward; });
+  backward_ = sums([](const Layer& layer) { return layer.backward; });
+  input_ = sums([](const Layer& layer) { return layer.backward_input; });
+  weight_ = sums([](const Layer& layer) { return layer.backward_weight; });
+  recompute_ = sums([](const Layer& layer) { return layer.recompute; });
+  resident_ = sums([&](const Layer& layer) {
+    return problem.param_scale * layer.trained_bytes + layer.fixed_bytes;
+  });
+  for (const SavedBytes& saved : workload.saved) {
+    int64_t before = -1;
+    for (const int64_t saver : saved.savers) {
+      savers_[saver].push_back({before, saved.bytes});
+      before = saver;
+    }
+  }
+  for (const SkipBytes& skip : workload.skips) {
+    skips_into_[skip.popped_by].push_back({skip.stashed_by, skip.bytes});
+  }
+}
+
+double Blocks::saved_of(int64_t first, int64_t layer) const {
+  double bytes = 0;
+  for (const Saver& saver : savers_[layer]) {
+    if (saver.before < first) bytes += saver.bytes;
+  }
+  return bytes;
+}
+
+double Blocks::skips_into(int64_t first, int64_t layer) const {
+  double bytes = 0;
+  for (const Skip& skip : skips_into_[layer]) {
+    if (skip.stashed_by < first) bytes += skip.bytes;
+  }
+  return bytes;
+}
+
+double Blocks::saved(int64_t first, int64_t last) const {
+  double bytes = 0;
+  for (int64_t k = first; k < last; ++k) bytes += saved_of(first, k);
+  return bytes;
+}
+
+double Blocks::incoming(int64_t first, int64_t last) const {
+  if (first == 0) return 0;
+  double bytes = workload_.layers[first - 1].output_bytes;
+  for (int64_t k = first; k < last; ++k) bytes += skips_into(first, k);
+  return bytes;
+}
+
+GrowingBlock::GrowingBlock(const Blocks& blocks, int64_t first)
+    : blocks_(&blocks), first_(first), last_(first) {
+  if (first > 0) incoming_ = blocks.workload().layers[first - 1].output_bytes;
+}
+
+void GrowingBlock::extend() {
+  saved_ += blocks_->saved_of(first_, last_);
+  if (first_ > 0) incoming_ += blocks_->skips_into(first_, last_);
+  ++last_;
+}
+
+StageTable stage_table(const Problem& problem, const Blocks& blocks,
+                       const std::vector<int>& rank_of_stage,
+                       const std::vector<int64_t>& balance) {
+  StageTable table;
+  int64_t first = 0;
+  for (std::size_t s = 0; s < balance.size(); ++s) {
+    const int64_t last = first + balance[s];
+    const int rank = rank_of_stage[s];
+    const double speed = problem.ranks[static_cast<std::size_t>(rank)].speed;
+    const auto seconds = [&](double of_layers) {
+      return of_layers / speed + problem.action_seconds;
+    };
+    table.forward.push_back(seconds(blocks.forward(first, last)));
+    table.backward.push_back(seconds(blocks.backward(first, last)));
+    table.input.push_back(seconds(blocks.backward_input(first, last)));
+    table.weight.push_back(seconds(blocks.backward_weight(first, last)));
+    table.recompute.push_back(seconds(blocks.recompute(first, last)));
+    table.saved.push_back(blocks.saved(first, last));
+    table.incoming.push_back(blocks.incoming(first, last));
+    table.resident.push_back(blocks.resident(first, last));
+    Link link;
+    if (s > 0 && rank_of_stage[s - 1] != rank) {
+      link = problem.link(rank_of_stage[s - 1], rank);
+    }
+    table.wire.push_back(link.seconds_per_byte * table.incoming.back());
+    table.delay.push_back(link.latency);
+    first = last;
+  }
+  return table;
+}
+
+}  // namespace gpipe::balancing::planner

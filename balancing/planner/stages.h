@@ -1,0 +1,114 @@
+// Costs of the stages into which a workload is cut. No LibTorch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "balancing/planner/problem.h"
+
+namespace gpipe::balancing::planner {
+
+// Sums over blocks of consecutive layers of one workload.
+class Blocks {
+ public:
+  // Both must outlive this object.
+  Blocks(const Problem& problem, const Workload& workload);
+
+  const Workload& workload() const { return workload_; }
+  int64_t layers() const { return static_cast<int64_t>(forward_.size()) - 1; }
+
+  // Return seconds at speed 1 of the layers first..last-1. O(1).
+  double forward(int64_t first, int64_t last) const {
+    return forward_[last] - forward_[first];
+  }
+  double backward(int64_t first, int64_t last) const {
+    return backward_[last] - backward_[first];
+  }
+  double backward_input(int64_t first, int64_t last) const {
+    return input_[last] - input_[first];
+  }
+  double backward_weight(int64_t first, int64_t last) const {
+    return weight_[last] - weight_[first];
+  }
+  double recompute(int64_t first, int64_t last) const {
+    return recompute_[last] - recompute_[first];
+  }
+  // Returns the bytes of parameters, gradients, optimizer and buffers. O(1).
+  double resident(int64_t first, int64_t last) const {
+    return resident_[last] - resident_[first];
+  }
+  // Returns the bytes that one micro-batch keeps from forward to backward, on
+  // top of those that arrive. O(layers of the block).
+  double saved(int64_t first, int64_t last) const;
+  // Returns the bytes that arrive from other stages per micro-batch: the output
+  // of layer first - 1, and the skips from before `first`. 0 if `first` is 0.
+  // O(skips of the block).
+  double incoming(int64_t first, int64_t last) const;
+
+  // Return what `layer` adds to saved() and incoming() of a block that begins
+  // at `first`, when the block is extended to it.
+  double saved_of(int64_t first, int64_t layer) const;
+  double skips_into(int64_t first, int64_t layer) const;
+
+ private:
+  // One saver of a saved tensor. The tensor counts for it in blocks that do not
+  // have the saver before it.
+  struct Saver {
+    int64_t before = -1;
+    double bytes = 0;
+  };
+  struct Skip {
+    int64_t stashed_by = 0;
+    double bytes = 0;
+  };
+
+  const Workload& workload_;
+  std::vector<double> forward_, backward_, input_, weight_, recompute_,
+      resident_;                               // prefix sums
+  std::vector<std::vector<Saver>> savers_;     // by layer
+  std::vector<std::vector<Skip>> skips_into_;  // by the layer that pops
+};
+
+// A block of layers that grows at its end.
+class GrowingBlock {
+ public:
+  // Makes an empty block that begins at `first`. `blocks` must outlive it.
+  GrowingBlock(const Blocks& blocks, int64_t first);
+
+  int64_t last() const { return last_; }
+  // Return Blocks::resident(), saved() and incoming() of this block.
+  double resident() const { return blocks_->resident(first_, last_); }
+  double saved() const { return saved_; }
+  double incoming() const { return incoming_; }
+
+  // Adds the layer last().
+  void extend();
+
+ private:
+  const Blocks* blocks_;
+  int64_t first_, last_;
+  double saved_ = 0, incoming_ = 0;
+};
+
+// The costs of all stages of a cut. All lists have one entry per stage.
+struct StageTable {
+  // Seconds per micro-batch, on the rank of the stage, with
+  // Problem::action_seconds.
+  std::vector<double> forward, backward, input, weight, recompute;
+  // Bytes per micro-batch, and in total.
+  std::vector<double> saved, incoming, resident;
+  // Seconds of the copy from the previous stage: how long it occupies the link,
+  // and how much later it arrives. 0 if both are on one rank.
+  std::vector<double> wire, delay;
+
+  std::size_t size() const { return forward.size(); }
+};
+
+// Returns the costs of the stages. `balance`: layers per stage, each > 0.
+// `rank_of_stage`: as long as `balance`. O(layers and savers).
+StageTable stage_table(const Problem& problem, const Blocks& blocks,
+                       const std::vector<int>& rank_of_stage,
+                       const std::vector<int64_t>& balance);
+
+}  // namespace gpipe::balancing::planner
