@@ -20,7 +20,6 @@
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
 #include "gpipe/runtime/cell/random.h"
-#include "gpipe/runtime/cell/read_scalars.h"
 #include "gpipe/schedule/placement.h"
 
 namespace gpipe::internal {
@@ -185,8 +184,8 @@ LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
   mine.drew = step.drew();
   mine.replica = layout_.replica;
   if (!result.losses.empty()) mine.type = result.losses.back().scalar_type();
-  mine.losses = read_scalars(result.losses);
   mine.totals = step.totals();
+  mine.losses = mine.totals.losses;
 
   const auto all =
       all_gather(*world_, tags_.words, mine.encode(), "the end of a step");
@@ -215,7 +214,7 @@ LossTotals Runner::end_together(const TrainStep& step, StepResult& result,
     throw;
   }
   if (layout_.has_last() && totals.sum.defined()) {
-    result.loss = step.totals().sum;  // for its device
+    result.loss = result.losses.back();  // for its device
   }
   return totals;
 }

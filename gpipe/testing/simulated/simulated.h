@@ -37,8 +37,9 @@ std::vector<std::string> take_races();
 // Returns all work that streams have received since the last call.
 std::vector<Given> take_trace();
 
-// Returns how often host threads have waited for a stream since the process
-// started.
+// Returns the counts since the process started.
+Counts counts();
+// Returns how often host threads have waited for a stream since then.
 std::int64_t host_waits();
 
 // Returns how many events have been made since the process started.

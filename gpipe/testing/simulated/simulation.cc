@@ -99,6 +99,9 @@ void Simulation::enqueue(const c10::Stream& stream, Work work) {
   rethrow();
   failing(Operation::kLaunch).pass();
   if (auto fail = failing(Operation::kWork).take()) work.run = std::move(fail);
+  ++launches_;
+  // "a copy" alone is within a device.
+  if (work.name.rfind("a copy ", 0) == 0) ++copies_;
   enqueue_always(stream, std::move(work));
 }
 

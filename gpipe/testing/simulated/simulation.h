@@ -68,6 +68,23 @@ struct Given {
   std::int64_t bytes = 0;  // bytes of device memory that it writes
 };
 
+// How often a program has used the devices. Work that the simulation adds
+// itself is not counted.
+struct Counts {
+  std::int64_t launches = 0;  // operators and copies
+  // Those of them that are copies between devices, or with the host.
+  std::int64_t copies = 0;
+  std::int64_t host_waits = 0;  // of a host thread for a stream
+  std::int64_t event_records = 0;
+  std::int64_t stream_waits = 0;  // of a stream for an event
+
+  Counts operator-(const Counts& other) const {
+    return {launches - other.launches, copies - other.copies,
+            host_waits - other.host_waits, event_records - other.event_records,
+            stream_waits - other.stream_waits};
+  }
+};
+
 // The operations of a device that can fail.
 enum class Operation {
   kAllocation,
@@ -108,8 +125,12 @@ class Simulation {
   // Blocks until all streams of the device are idle, without any effect on the
   // order.
   void quiesce(c10::DeviceIndex device);
-  // Returns the number of host_wait() calls.
-  std::int64_t host_waits() const { return host_waits_; }
+  // Count what a program does with events.
+  void count_record() { ++event_records_; }
+  void count_stream_wait() { ++stream_waits_; }
+  Counts counts() const {
+    return {launches_, copies_, host_waits_, event_records_, stream_waits_};
+  }
 
   // Counts an event that a program has made, and returns how many it has made.
   void count_event() { ++events_; }
@@ -162,7 +183,8 @@ class Simulation {
   std::vector<c10::StreamId> pool_[kDevices];
   std::exception_ptr error_;
   instruments::FailNth failing_[4];
-  std::atomic<std::int64_t> host_waits_{0}, events_{0};
+  std::atomic<std::int64_t> launches_{0}, copies_{0}, host_waits_{0},
+      event_records_{0}, stream_waits_{0}, events_{0};
 };
 
 }  // namespace gpipe::simulated
