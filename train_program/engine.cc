@@ -194,7 +194,11 @@ std::optional<at::Tensor> Engine::forward(const at::Tensor& input) {
 }
 
 at::Tensor Engine::on_device(const at::Tensor& input) {
-  return input.defined() ? input.to(module().device()) : input;
+  if (!input.defined()) return input;
+  // Pinned memory (see pin()) is read later, and LibTorch keeps it until then.
+  // A copy from other memory has read it when it returns.
+  const c10::Device device = module().device();
+  return input.to(device, /*non_blocking=*/!device.is_cpu());
 }
 
 std::unique_ptr<Engine> make_engine(const RunProcesses& processes,

@@ -26,6 +26,15 @@ Sample load_rows(Task& task, int64_t batch, Rows rows) {
 
 }  // namespace
 
+void pin(StepData& data, const c10::Device& device) {
+  if (device.is_cpu()) return;
+  for (Sample& part : data.parts) {
+    for (at::Tensor* const each : {&part.input, &part.target}) {
+      if (each->defined()) *each = each->pin_memory();
+    }
+  }
+}
+
 StepData load_step(Task& task, const StepShare& share, int64_t step) {
   const int64_t rows = share.batch * share.accumulate;
   const int64_t begin = step * rows;
