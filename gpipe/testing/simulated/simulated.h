@@ -28,6 +28,9 @@ namespace gpipe::simulated {
 // Sets the delays of all streams from now on.
 void set_delays(const Delays& delays);
 
+// Sets what makes hosts wait from now on.
+void set_host_costs(const HostCosts& costs);
+
 // Blocks until all devices are idle. Rethrows the exception of an operator.
 void synchronize();
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,6 +95,19 @@ enum class Operation {
   kEvent,   // recording an event, or waiting for one
 };
 
+// What makes a host wait although its program does not ask for it. CUDA has all
+// of these.
+struct HostCosts {
+  // The most operations that may wait in a stream; 0: no limit. A launch blocks
+  // the host until there is room.
+  std::size_t most_launches = 0;
+  // Seconds that recording an event, or letting a stream wait for one, takes.
+  double event_seconds = 0;
+  // Whether the first use of an operator on a device waits until the device is
+  // idle, as if its kernel had to be loaded.
+  bool loads_operators = false;
+};
+
 // The streams of all devices. Thread-safe: work of different threads is ordered
 // by one lock.
 class Simulation {
@@ -152,6 +167,10 @@ class Simulation {
   }
 
   void set_delays(const Delays& delays);
+  // Sets the costs from now on. No operator counts as used before.
+  void set_host_costs(const HostCosts& costs);
+  // Takes the time of a call for an event.
+  void pay_for_event();
   // Sets the function that returns the micro-batch of the calling thread, for
   // reports.
   void set_microbatch(std::optional<std::int64_t> (*microbatch)());
@@ -169,6 +188,8 @@ class Simulation {
   Line& line(const c10::Stream& stream);  // needs mutex_
   std::shared_ptr<Mark> record_locked(const c10::Stream& stream);
   std::vector<std::shared_ptr<Mark>> record_all(c10::DeviceIndex device);
+  // Blocks as HostCosts say before work is added to a stream.
+  void wait_before_launch(const c10::Stream& stream, const std::string& name);
   void rethrow();
 
   // One lock orders all work; its cost does not matter in tests.
@@ -177,6 +198,8 @@ class Simulation {
   HappensBefore order_;
   std::vector<Given> trace_;
   Delays delays_;
+  HostCosts costs_;
+  std::set<std::pair<c10::DeviceIndex, std::string>> loaded_;
   std::optional<std::int64_t> (*microbatch_)() = nullptr;
   c10::StreamId next_stream_[kDevices] = {};
   std::uint64_t next_of_pool_[kDevices] = {};
