@@ -57,6 +57,14 @@ using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
 
+// Connects to the other ranks. Operators wait for the whole device when they
+// are used first, as on CUDA.
+std::shared_ptr<World> connect() {
+  simulated::set_host_costs({/*most_launches=*/0, /*event_seconds=*/0,
+                             /*loads_operators=*/true});
+  return World::connect(world_options());
+}
+
 void check_no_races() {
   simulated::synchronize();
   for (const std::string& race : simulated::take_races()) check(false, race);
@@ -102,7 +110,7 @@ void train_weighted(const std::shared_ptr<World>& world, Transfers transfers,
 }
 
 const RankProgramEntry kTrain("train", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   const std::vector<std::pair<std::string, Subject>> subjects{
       {"linear", {testing::linear_model, {6}, {3}}},
@@ -167,7 +175,7 @@ std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
 }
 
 const RankProgramEntry kReplicas("replicas", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   const auto host = train_replicas(world, Transfers::kHost);
   const auto direct = train_replicas(world, Transfers::kDirect);
@@ -180,7 +188,7 @@ const RankProgramEntry kReplicas("replicas", [] {
 });
 
 const RankProgramEntry kAgree("agree", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   const auto agreed = [&](const c10::Device& device, Transfers asked) {
     try {
       std::cout << to_string(
@@ -213,7 +221,7 @@ std::size_t streams_of(const std::vector<simulated::Given>& trace,
 }
 
 const RankProgramEntry kHostCopies("host copies", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   const int ranks = world->size();
   const auto balance = testing::cut(testing::linear_model()->size(), 3 * ranks);
@@ -246,7 +254,7 @@ const RankProgramEntry kHostCopies("host copies", [] {
 // The host waits for the run-ahead of its actions, and once for all numbers of
 // the loss.
 const RankProgramEntry kWaits("waits", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4)),
                                DistributedOptions({1})
@@ -288,7 +296,7 @@ const RankProgramEntry kWaits("waits", [] {
 // thread copies it to the device. The worker copies nothing and waits for
 // nothing but its own actions.
 const RankProgramEntry kStaging("staging", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   DistributedPipeline pipeline(
       nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
@@ -347,7 +355,7 @@ int64_t bytes_in_use(DistributedPipeline& pipeline) {
 // A rank fails in a copy to the host or back, as its arguments say. Both ranks
 // print what they catch.
 const RankProgramEntry kCopyFault("copy fault", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::Tanh(),
                                               nn::Linear(4, 4), nn::Tanh()),
@@ -396,7 +404,7 @@ struct DieImpl : nn::Module {
 TORCH_MODULE(Die);
 
 const RankProgramEntry kDie("die", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   nn::Sequential layers(nn::Linear(4, 4), Die(), nn::Linear(4, 4));
   DistributedPipeline pipeline(layers,
@@ -421,7 +429,7 @@ const RankProgramEntry kDie("die", [] {
 
 // Rank 1 dies while rank 0 closes its transports, which waits for rank 1.
 const RankProgramEntry kLeave("leave", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   {
     DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::ReLU()),
