@@ -200,8 +200,11 @@ std::optional<at::Tensor> Engine::forward(const Sample& sample) {
 }
 
 Sample Engine::on_device(Sample sample) {
-  return with_inputs_changed(std::move(sample), [this](const at::Tensor& each) {
-    return each.to(module().device());
+  const c10::Device device = module().device();
+  // Pinned memory (see pin()) is read later, and LibTorch keeps it until then.
+  // A copy from other memory has read it when it returns.
+  return with_inputs_changed(std::move(sample), [&](const at::Tensor& each) {
+    return each.to(device, /*non_blocking=*/!device.is_cpu());
   });
 }
 

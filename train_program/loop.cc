@@ -144,6 +144,7 @@ StepData Loop::load(int64_t step) {
   share.microbatches = engine_.microbatches();
   StepData data = load_step(task_, share, step);
   for (Sample& part : data.parts) part = precision_.prepare(std::move(part));
+  pin(data, engine_.module().device());
   return data;
 }
 

@@ -37,6 +37,18 @@ Sample load_rows(Task& task, int64_t batch, Rows rows) {
 
 }  // namespace
 
+void pin(StepData& data, const c10::Device& device) {
+  if (device.is_cpu()) return;
+  const auto pin = [](at::Tensor& tensor) {
+    if (tensor.defined()) tensor = tensor.pin_memory();
+  };
+  for (Sample& part : data.parts) {
+    pin(part.input);
+    pin(part.target);
+    for (at::Tensor& each : part.further) pin(each);
+  }
+}
+
 StepData load_step(Task& task, const StepShare& share, int64_t step) {
   const int64_t rows = share.batch * share.accumulate;
   const int64_t begin = step * rows;

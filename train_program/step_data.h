@@ -1,6 +1,8 @@
 // The training data of one step.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -36,5 +38,11 @@ struct StepShare {
 // If Task::has_parts(), the replicas take the micro-batches in turn instead.
 // Neighbours have similar lengths, and so have the shares.
 StepData load_step(Task& task, const StepShare& share, int64_t step);
+
+// Moves the tensors of `data` to pinned memory if `device` is an accelerator,
+// so that a copy to it neither blocks the host nor waits there for earlier work
+// of the device. Takes one more copy on the host: call it on the thread that
+// loads.
+void pin(StepData& data, const c10::Device& device);
 
 }  // namespace gpipe::train_program

@@ -27,6 +27,7 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/run/run_ahead.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
@@ -34,6 +35,7 @@
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/rounds.h"
+#include "gpipe/testing/simulated/pinned.h"
 #include "gpipe/testing/simulated/simulated.h"
 #include "gpipe/testing/tokens.h"
 
@@ -54,6 +56,14 @@ using testing::Subject;
 using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
+
+// Connects to the other ranks. Operators wait for the whole device when they
+// are used first, as on CUDA.
+std::shared_ptr<World> connect() {
+  simulated::set_host_costs({/*most_launches=*/0, /*event_seconds=*/0,
+                             /*loads_operators=*/true});
+  return World::connect(world_options());
+}
 
 void check_no_races() {
   simulated::synchronize();
@@ -100,7 +110,7 @@ void train_weighted(const std::shared_ptr<World>& world, Transfers transfers,
 }
 
 const RankProgramEntry kTrain("train", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   const std::vector<std::pair<std::string, Subject>> subjects{
       {"linear", {testing::linear_model, {6}, {3}}},
@@ -165,7 +175,7 @@ std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
 }
 
 const RankProgramEntry kReplicas("replicas", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   const auto host = train_replicas(world, Transfers::kHost);
   const auto direct = train_replicas(world, Transfers::kDirect);
@@ -178,7 +188,7 @@ const RankProgramEntry kReplicas("replicas", [] {
 });
 
 const RankProgramEntry kAgree("agree", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   const auto agreed = [&](const c10::Device& device, Transfers asked) {
     try {
       std::cout << to_string(
@@ -211,7 +221,7 @@ std::size_t streams_of(const std::vector<simulated::Given>& trace,
 }
 
 const RankProgramEntry kHostCopies("host copies", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   const int ranks = world->size();
   const auto balance = testing::cut(testing::linear_model()->size(), 3 * ranks);
@@ -241,6 +251,100 @@ const RankProgramEntry kHostCopies("host copies", [] {
   return 0;
 });
 
+// The host waits for the run-ahead of its actions, and once for all numbers of
+// the loss.
+const RankProgramEntry kWaits("waits", [] {
+  const auto world = connect();
+  torch::set_num_threads(1);
+  DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4)),
+                               DistributedOptions({1})
+                                   .checkpoint(Checkpoint::kNever)
+                                   .device(testing::device(0))
+                                   .threads(1),
+                               world);
+  constexpr int64_t kMicrobatches = 5, kSteps = 3;
+  const Tensor input = torch::randn({10, 4}, pipeline->device());
+  const auto weighted = [](const Tensor& output, const Tensor& target) {
+    WeightedLoss loss;
+    loss.sum = (output - target).pow(2).sum();
+    loss.weight = torch::full({}, 8.0, output.options());
+    loss.metrics = {{"largest", output.detach().abs().max()},
+                    {"positive", (output.detach() > 0).sum()}};
+    return loss;
+  };
+  const auto waits = [&](const auto& loss) {
+    const auto schedule = one_forward_one_backward(1, kMicrobatches);
+    pipeline->train_step(input, input, loss, schedule);
+    simulated::synchronize();
+    const int64_t before = simulated::host_waits();
+    for (int64_t k = 0; k < kSteps; ++k) {
+      pipeline->train_step(input, input, loss, schedule);
+    }
+    return simulated::host_waits() - before;
+  };
+  const int64_t expected =
+      kSteps * (2 * kMicrobatches -
+                static_cast<int64_t>(internal::RunAhead::kActions) + 1);
+  for (const int64_t found : {waits(mean_square), waits(weighted)}) {
+    check(found == expected, std::to_string(found) + " waits instead of " +
+                                 std::to_string(expected));
+  }
+  return 0;
+});
+
+// By way of the hosts, a message comes into pinned memory, and the receiver's
+// thread copies it to the device. The worker copies nothing and waits for
+// nothing but its own actions.
+const RankProgramEntry kStaging("staging", [] {
+  const auto world = connect();
+  torch::set_num_threads(1);
+  DistributedPipeline pipeline(
+      nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
+      DistributedOptions({1, 1})
+          .checkpoint(Checkpoint::kNever)
+          .device(testing::device(world->rank()))
+          .transfers(Transfers::kHost)
+          .threads(1),
+      world);
+  constexpr int64_t kMicrobatches = 5, kRows = 2;
+  const Tensor input =
+      torch::randn({kMicrobatches * kRows, 4}, pipeline->device());
+  const auto schedule = one_forward_one_backward(2, kMicrobatches);
+  pipeline->train_step(input, input, mean_square, schedule);
+  simulated::synchronize();
+  simulated::set_microbatch(current_microbatch);
+  simulated::take_trace();
+  const int64_t pinned = simulated::pinned_bytes_made();
+  const int64_t waits = simulated::host_waits();
+  pipeline->train_step(input, input, mean_square, schedule);
+  const int64_t waited = simulated::host_waits() - waits;
+  int64_t by_worker = 0, by_receiver = 0;
+  for (const simulated::Given& each : simulated::take_trace()) {
+    if (each.name != "a copy from the host") continue;
+    ++(each.microbatch ? by_worker : by_receiver);
+  }
+  const auto expect = [](const std::string& what, int64_t found,
+                         int64_t expected) {
+    check(found == expected, what + ": " + std::to_string(found) +
+                                 " instead of " + std::to_string(expected));
+  };
+  // Rank 0 gets a gradient for each micro-batch, rank 1 an activation. The
+  // totals of the loss come to the device of the last rank.
+  const bool last = world->rank() == 1;
+  expect("copies by the worker", by_worker, 0);
+  expect("copies by the receiver", by_receiver, kMicrobatches + (last ? 1 : 0));
+  expect("pinned bytes", simulated::pinned_bytes_made() - pinned,
+         // Received, and sent: LibTorch copies to pinned memory.
+         2 * kMicrobatches * kRows * 4 * 4);
+  // The sender's thread waits for each copy to the host.
+  expect("waits", waited,
+         2 * kMicrobatches -
+             static_cast<int64_t>(internal::RunAhead::kActions) +
+             kMicrobatches + (last ? 1 : 0));
+  check_no_races();
+  return 0;
+});
+
 // Returns the bytes of the tensors on the device of this rank.
 int64_t bytes_in_use(DistributedPipeline& pipeline) {
   testing::settle_engine(pipeline->device());
@@ -251,7 +355,7 @@ int64_t bytes_in_use(DistributedPipeline& pipeline) {
 // A rank fails in a copy to the host or back, as its arguments say. Both ranks
 // print what they catch.
 const RankProgramEntry kCopyFault("copy fault", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::Tanh(),
                                               nn::Linear(4, 4), nn::Tanh()),
@@ -300,7 +404,7 @@ struct DieImpl : nn::Module {
 TORCH_MODULE(Die);
 
 const RankProgramEntry kDie("die", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   nn::Sequential layers(nn::Linear(4, 4), Die(), nn::Linear(4, 4));
   DistributedPipeline pipeline(layers,
@@ -325,7 +429,7 @@ const RankProgramEntry kDie("die", [] {
 
 // Rank 1 dies while rank 0 closes its transports, which waits for rank 1.
 const RankProgramEntry kLeave("leave", [] {
-  const auto world = World::connect(world_options());
+  const auto world = connect();
   torch::set_num_threads(1);
   {
     DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::ReLU()),
@@ -354,6 +458,14 @@ TEST(DeviceTransport, GivesTheBitsOfOneProcessByEverySchedule) {
 
 TEST(DeviceTransport, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
   expect_all_ok(Ranks("replicas", 4).wait());
+}
+
+TEST(DeviceTransport, ARankReadsAllNumbersOfALossWithOneWait) {
+  expect_all_ok(Ranks("waits", 1).wait());
+}
+
+TEST(DeviceTransport, AReceiverCopiesFromPinnedMemoryBesideTheWorker) {
+  expect_all_ok(Ranks("staging", 2).wait());
 }
 
 TEST(DeviceTransport, TheStagesOfARankShareTheStreamsOfTheirHostCopies) {

@@ -18,10 +18,10 @@ struct Ending {
   at::ScalarType type = at::kFloat;
   // By micro-batch; empty unless the rank has the last stage.
   std::vector<double> losses;
-  // The totals of these losses; scalars on the host after decode().
+  // The totals of these losses, as scalars on the host.
   LossTotals totals;
 
-  // Returns this message as bytes. Waits for the device of the totals.
+  // Returns this message as bytes.
   std::string encode() const;
   // Returns the message in `bytes`. Throws c10::Error if the number of bytes
   // does not fit the content.

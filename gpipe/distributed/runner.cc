@@ -18,7 +18,6 @@
 #include "gpipe/distributed/world/report.h"
 #include "gpipe/distributed/world/tree.h"
 #include "gpipe/runtime/cell/random.h"
-#include "gpipe/runtime/cell/read_scalars.h"
 #include "gpipe/runtime/step/training.h"
 #include "gpipe/schedule/placement.h"
 
@@ -127,8 +126,8 @@ LossTotals Runner::end(const TrainStep& step, StepResult& result) {
   mine.drew = step.drew();
   mine.replica = layout_.replica;
   if (!result.losses.empty()) mine.type = result.losses.back().scalar_type();
-  mine.losses = read_scalars(result.losses);
   mine.totals = step.totals();
+  mine.losses = mine.totals.losses;
 
   const auto all =
       all_gather(*world_, tags_.words, mine.encode(), "the end of a step");
@@ -158,7 +157,7 @@ LossTotals Runner::end(const TrainStep& step, StepResult& result) {
   }
   agreed_ = false;
   if (layout_.has_last() && totals.sum.defined()) {
-    result.loss = step.totals().sum;  // for its device
+    result.loss = result.losses.back();  // for its device
   }
   return totals;
 }

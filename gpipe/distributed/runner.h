@@ -154,7 +154,7 @@ class Runner : private StepPeers, private RemoteStages {
   // Delivers the tensors of a message to the step. Runs on a Receiver's
   // thread. Throws c10::Error if they do not fit.
   void arrive(const MessageEdges& edges, const Message& message,
-              std::vector<at::Tensor> tensors);
+              std::vector<at::Tensor> tensors, const Event& ready);
   // Adds a message to the recording, if there is one, when it has arrived or
   // left.
   void record(const StageEdge& edge, const Message& message,

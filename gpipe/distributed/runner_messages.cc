@@ -14,6 +14,7 @@ void Runner::receive() {
     auto& receiver = receivers_[from];
     if (!receiver) {
       receiver = std::make_unique<Receiver>(*world_, *transport_,
+                                            executor_.devices().front(),
                                             layout_.world_rank(from), tags_);
     }
     std::vector<MessageId> ids;
@@ -22,10 +23,10 @@ void Runner::receive() {
         std::move(ids),
         [this, list = &bundles, k = std::size_t{0}](
             const Message& message, std::vector<at::Tensor> tensors,
-            Receiver::Time began) mutable {
+            const Receiver::Arrival& arrival) mutable {
           const MessageEdges& edges = (*list)[k++];
-          record(edges.back(), message, began);
-          arrive(edges, message, std::move(tensors));
+          record(edges.back(), message, arrival.began);
+          arrive(edges, message, std::move(tensors), arrival.ready);
         });
   }
 }
@@ -114,7 +115,7 @@ void Runner::record(const StageEdge& edge, const Message& message,
 }
 
 void Runner::arrive(const MessageEdges& edges, const Message& message,
-                    std::vector<at::Tensor> tensors) {
+                    std::vector<at::Tensor> tensors, const Event& ready) {
   const std::size_t skips =
       edges.back().link < 0 ? edges.size() - 1 : edges.size();
   TORCH_CHECK(message.skips == skips, "received ", message.id.to_string(),
@@ -144,7 +145,7 @@ void Runner::arrive(const MessageEdges& edges, const Message& message,
       step_->set_rows(each.microbatch, message.rows, message.total_rows);
     }
     step_->pass().deliver(each, static_cast<Value::Kind>(message.value_kind),
-                          std::move(content), Event());
+                          std::move(content), ready);
   }
   workers_.executor().notify(0);
 }

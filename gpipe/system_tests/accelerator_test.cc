@@ -7,6 +7,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <iostream>
 #include <map>
@@ -96,9 +98,8 @@ TEST_F(AcceleratorTest, TheStagesOfARankShareTheStreamsOfTheirCopies) {
                      .checkpoint(Checkpoint::kNever));
   const Tensor x = torch::randn({8, 4}).to(hpu(0));
   const Tensor target = torch::randn({8, 4}).to(hpu(1));
-  const Schedule schedule =
-      with_offload(interleaved(kRanks, 4, kStagesPerRank),
-                   [](int, int) { return true; });
+  const Schedule schedule = with_offload(interleaved(kRanks, 4, kStagesPerRank),
+                                         [](int, int) { return true; });
   pipeline->train_step(x, target, mean_square, schedule);
   simulated::synchronize();
   const int64_t pinned = simulated::pinned_bytes_made();
@@ -157,6 +158,33 @@ TEST_F(AcceleratorTest, AStepFromAHookOfAParameterIsRefused) {
       HasSubstr("the backward of a pipeline on accelerators is called within"));
   EXPECT_EQ(calls, 1);
   other->train_step(x, x.to(hpu(1)), mean_square, schedule);
+}
+
+// Launches that block, slow events, and operators whose first use waits for the
+// whole device: a step ends, with the same bits.
+TEST_F(AcceleratorTest, HostsMayBeHeldUpAnywhere) {
+  const std::vector<torch::Device> devices = {hpu(0), hpu(1), hpu(2), hpu(3)};
+  const Tensor x = torch::randn({8, 4}).to(hpu(0));
+  const auto step = [&](const Schedule& schedule) {
+    GPipe pipeline = pipeline_on(devices);
+    pipeline->train_step(x, x.to(hpu(3)), mean_square, schedule);
+    return gradients(pipeline);
+  };
+  for (const std::string name : {"fill-drain", "1f1b", "zb-h1"}) {
+    const Schedule schedule = with_offload(
+        named_schedule(name, 4, 4, 1), [](int, int i) { return i % 2 == 0; });
+    simulated::set_host_costs({});
+    const auto expected = step(schedule);
+    for (const std::size_t most_launches : {1, 2, 7}) {
+      simulated::set_host_costs({most_launches, /*event_seconds=*/50e-6,
+                                 /*loads_operators=*/true});
+      const auto found = step(schedule);
+      for (std::size_t k = 0; k < expected.size(); ++k) {
+        EXPECT_TRUE(found[k].equal(expected[k]))
+            << name << ", " << most_launches << " launches, parameter " << k;
+      }
+    }
+  }
 }
 
 // The host of a rank issues at most 2 actions more than its device has done. So

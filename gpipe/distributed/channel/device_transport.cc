@@ -1,18 +1,25 @@
 #include "gpipe/distributed/channel/device_transport.h"
 
+#include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
+#include "gpipe/distributed/world/tags.h"
+#include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::internal {
 namespace {
@@ -79,10 +86,70 @@ class HostWork final : public c10d::Work {
   std::atomic<bool> aborted_{false};
 };
 
+// Work that is complete.
+class DoneWork final : public c10d::Work {
+ public:
+  bool isCompleted() override { return true; }
+  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+};
+
+// The turn of one thread to transfer with a device of this process. NCCL allows
+// several communicators of a device only if their transfers run one after the
+// other.
+class Turn {
+ public:
+  // Blocks until no other thread has the turn. Throws PeerError if the world
+  // fails meanwhile.
+  Turn(World& world, const c10::Device& device) : state_(state_of(device)) {
+    std::unique_lock<std::mutex> lock(state_.mutex);
+    while (state_.is_taken) {
+      // Nobody notifies when the world fails.
+      state_.changed.wait_for(lock, kCheckInterval);
+      if (state_.is_taken) world.check();
+    }
+    state_.is_taken = true;
+  }
+  ~Turn() {
+    {
+      std::lock_guard<std::mutex> lock(state_.mutex);
+      state_.is_taken = false;
+    }
+    state_.changed.notify_one();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  static constexpr std::chrono::milliseconds kCheckInterval{10};
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_taken = false;
+  };
+  // Of all transports of the process that use `device`.
+  static State& state_of(const c10::Device& device) {
+    static std::mutex mutex;
+    static auto* const states = new std::unordered_map<c10::Device, State>();
+    std::lock_guard<std::mutex> lock(mutex);
+    return (*states)[device];
+  }
+  State& state_;
+};
+
 // The direct transport. Each direction between two ranks has a group of its
 // own. In a group for both directions, a rank's transfers would run one after
 // the other, in the order in which it starts them. Two ranks that both start
 // with a send would then wait forever.
+//
+// A transfer occupies both devices until it is complete, so that it may start
+// only when nothing that it needs is still to come:
+// - Its bytes are complete on the device of the sender.
+// - Threads of both ranks are there: they have met by messages of the world.
+// - Both ranks have the turn of their device. The lower rank takes its turn
+//   first. So a rank that has the turn waits for higher ranks only, the highest
+//   of them waits for nobody, and its transfer ends.
+// Then a thread that waits for a whole device, for example because its memory
+// is full, waits for transfers that end without it.
 class DeviceTransport final : public Transport {
  public:
   DeviceTransport(World& world, const DeviceTransportBackend& backend,
@@ -91,6 +158,7 @@ class DeviceTransport final : public Transport {
         backend_(backend),
         device_(device),
         name_(std::move(name)),
+        tags_(world.next_channel()),
         callback_(world.on_failure([this] { abort(); })) {}
 
   ~DeviceTransport() override {
@@ -112,23 +180,50 @@ class DeviceTransport final : public Transport {
 
   Work send(const at::Tensor& bytes, int to, int,
             const World::Action& action) override {
-    return world_.begin(to, action, [&] {
+    Event::record(device_).wait(c10::Device(c10::kCPU));
+    return transfer(world_.rank(), to, action, [&] {
       std::vector<at::Tensor> list{bytes};
-      return hosted(group(world_.rank(), to).send(list, 1, 0));
+      return group(world_.rank(), to).send(list, 1, 0);
     });
   }
 
   Work receive(const at::Tensor& bytes, int from, int,
                const World::Action& action) override {
-    return world_.begin(from, action, [&] {
+    return transfer(from, world_.rank(), action, [&] {
       std::vector<at::Tensor> list{bytes};
-      return hosted(group(from, world_.rank()).recv(list, 0, 0));
+      return group(from, world_.rank()).recv(list, 0, 0);
     });
   }
 
  private:
-  static Work hosted(Work work) {
-    return c10::make_intrusive<HostWork>(std::move(work));
+  // Blocks until both ranks can transfer, and then until `post` has done so.
+  Work transfer(int from, int to, const World::Action& action,
+                const std::function<Work()>& post) {
+    const int peer = from == world_.rank() ? to : from;
+    const int tag = from < to ? tags_.header : tags_.payload;
+    const auto run = [&] {
+      const Work work = world_.begin(peer, action, [&]() -> Work {
+        return c10::make_intrusive<HostWork>(post());
+      });
+      world_.wait(*work, peer, action);
+    };
+    // The higher rank says that it is there; the lower one answers when it has
+    // its turn.
+    at::Tensor here = at::zeros({1}, at::kByte), go = at::zeros({1}, at::kByte);
+    if (world_.rank() < peer) {
+      world_.wait(*world_.receive(here, peer, tag, action), peer, action);
+      const Turn turn(world_, device_);
+      const Work answer = world_.send(go, peer, tag, action);
+      run();
+      world_.wait(*answer, peer, action);
+    } else {
+      const Work answer = world_.receive(go, peer, tag, action);
+      world_.wait(*world_.send(here, peer, tag, action), peer, action);
+      world_.wait(*answer, peer, action);
+      const Turn turn(world_, device_);
+      run();
+    }
+    return c10::make_intrusive<DoneWork>();
   }
 
   // Returns the group for the direction; connects if there is none. Only one
@@ -166,6 +261,7 @@ class DeviceTransport final : public Transport {
   const DeviceTransportBackend& backend_;
   const c10::Device device_;
   const std::string name_;
+  const Tags tags_;  // of the messages by which two ranks meet
 
   std::mutex mutex_;
   std::map<std::pair<int, int>, c10::intrusive_ptr<c10d::Backend>> groups_;

@@ -11,6 +11,7 @@
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"
 #include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/memory_kind.h"
 #include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::internal {
@@ -22,8 +23,13 @@ std::string waiting_for(const MessageId& message) {
 
 }  // namespace
 
-Receiver::Receiver(World& world, Transport& transport, int from, Tags tags)
-    : ChannelEnd(world, transport, from, tags), worker_([] {}) {}
+Receiver::Receiver(World& world, Transport& transport,
+                   const c10::Device& device, int from, Tags tags)
+    : ChannelEnd(world, transport, from, tags),
+      device_(device),
+      copy_stream_(transport.device().is_cpu() ? new_stream(device)
+                                               : std::nullopt),
+      worker_([] {}) {}
 
 template <typename Check>
 void Receiver::check_received(const MessageId& expected, Check check) {
@@ -58,12 +64,24 @@ void Receiver::expect(std::vector<MessageId> messages, Deliver deliver) {
               tensors.push_back(std::move(each.tensor));
             }
             check_received(messages[k], [&] {
+              const Event ready = bring(tensors);
               complete(message, unsplit, tensors);
-              deliver(message, std::move(tensors), began);
+              deliver(message, std::move(tensors), {began, ready});
             });
           });
         }
       });
+}
+
+Event Receiver::bring(std::vector<at::Tensor>& tensors) {
+  if (!copy_stream_) return Event();
+  const StreamScope scope(copy_stream_);
+  for (at::Tensor& each : tensors) {
+    if (!each.defined()) continue;
+    each = each.to(device_, /*non_blocking=*/true);
+    label_memory(each, MemoryKind::kBoundary);
+  }
+  return Event::record(device_);
 }
 
 void Receiver::complete(const Message& message, Unsplit& unsplit,
@@ -124,7 +142,8 @@ std::vector<Receiver::Posted> Receiver::post_tensors(
   for (const TensorSpec& spec : specs) {
     Posted& each = posted.emplace_back();
     if (spec.repeated) continue;
-    each.tensor = empty_like_spec(spec, transport_.device());
+    each.tensor = empty_like_spec(spec, transport_.device(),
+                                  /*pinned=*/copy_stream_.has_value());
     const at::Tensor bytes = bytes_of(each.tensor);
     if (bytes.numel() == 0) continue;
     each.work = transport_.receive(bytes, peer_,

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <chrono>
 #include <cstdint>
@@ -16,6 +18,7 @@
 #include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/distributed/world/world.h"
+#include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/worker.h"
 
 namespace gpipe::internal {
@@ -29,13 +32,21 @@ namespace gpipe::internal {
 // use all cores.
 class Receiver : public ChannelEnd {
  public:
-  // A callback for each message. The tensors are on the device of `transport`,
-  // for use on any stream. `began`: when the header had arrived.
   using Time = std::chrono::steady_clock::time_point;
-  using Deliver =
-      std::function<void(const Message&, std::vector<at::Tensor>, Time began)>;
+  struct Arrival {
+    Time began;   // when the header had arrived
+    Event ready;  // after which the tensors are complete
+  };
+  // A callback for each message. The tensors are on `device`, for use on any
+  // stream after `ready`.
+  using Deliver = std::function<void(const Message&, std::vector<at::Tensor>,
+                                     const Arrival&)>;
 
-  Receiver(World& world, Transport& transport, int from, Tags tags);
+  // `device`: if it is an accelerator and `transport` is between hosts, this
+  // thread copies tensors there as soon as they have arrived, from pinned
+  // memory and on a stream of its own, beside the worker's computation.
+  Receiver(World& world, Transport& transport, const c10::Device& device,
+           int from, Tags tags);
 
   // Receives `messages` in this order and calls `deliver` for each, on the
   // Receiver's thread. Returns at once.
@@ -88,7 +99,12 @@ class Receiver : public ChannelEnd {
   Message read(Incoming incoming, const MessageId& expected,
                std::vector<Posted>& tensors);
   void wait(const Posted& posted, const MessageId& expected);
+  // Begins to copy `tensors` to the device, if they are elsewhere. Returns when
+  // they are complete there.
+  Event bring(std::vector<at::Tensor>& tensors);
 
+  const c10::Device device_;
+  const std::optional<c10::Stream> copy_stream_;  // if tensors are brought
   Worker worker_;  // last: its thread must end first
 };
 

@@ -123,7 +123,7 @@ struct Channel {
   TwoWorlds worlds;
   FakeTransport transport;
   Sender sender{*worlds.first, transport, 1, Tags(1)};
-  Receiver receiver{*worlds.second, transport, 0, Tags(1)};
+  Receiver receiver{*worlds.second, transport, transport.device(), 0, Tags(1)};
 };
 
 MessageId id_of(uint64_t step, int32_t microbatch) {
@@ -176,12 +176,12 @@ TEST(Sender, SendsTensorsWithTheirSpecs) {
       {at::empty({0, 3}, at::kLong), false, false}};
   Message received, sent;
   std::vector<Tensor> tensors;
-  channel.receiver.expect(
-      {id_of(3, 1)},
-      [&](const Message& message, std::vector<Tensor> all, Receiver::Time) {
-        received = message;
-        tensors = std::move(all);
-      });
+  channel.receiver.expect({id_of(3, 1)},
+                          [&](const Message& message, std::vector<Tensor> all,
+                              const Receiver::Arrival&) {
+                            received = message;
+                            tensors = std::move(all);
+                          });
   channel.sender.send(head_of(id_of(3, 1)), content, Event(),
                       [&](const Message& message) { sent = message; });
   channel.sender.flush();
@@ -216,7 +216,7 @@ TEST(Sender, SendsWhatWasPredictedAndWhatWasNot) {
       channel.receiver.expect(
           {id_of(step, 0), id_of(step, 1)},
           [&](const Message& message, std::vector<Tensor> tensors,
-              Receiver::Time) {
+              const Receiver::Arrival&) {
             as_predicted.push_back(message.as_predicted);
             ASSERT_EQ(tensors.size(), count);
             for (std::size_t k = 0; k < count; ++k) {
@@ -253,11 +253,11 @@ TEST(Sender, PredictsNothingForATransportThatTakesNoEarlyReceives) {
   Channel channel(/*early=*/false);
   std::vector<bool> as_predicted;
   for (uint64_t step = 0; step < 4; ++step) {
-    channel.receiver.expect(
-        {id_of(step, 0)},
-        [&](const Message& message, std::vector<Tensor>, Receiver::Time) {
-          as_predicted.push_back(message.as_predicted);
-        });
+    channel.receiver.expect({id_of(step, 0)},
+                            [&](const Message& message, std::vector<Tensor>,
+                                const Receiver::Arrival&) {
+                              as_predicted.push_back(message.as_predicted);
+                            });
     channel.sender.send(head_of(id_of(step, 0)),
                         {{at::ones({4, 3}), true, false}}, Event());
     channel.receiver.flush();
@@ -271,10 +271,9 @@ TEST(Sender, PredictsNothingForATransportThatTakesNoEarlyReceives) {
 TEST(Sender, FailsIfATensorCannotBeSent) {
   Channel channel;
   bool delivered = false;
-  channel.receiver.expect(
-      {id_of(0, 0)}, [&](const Message&, std::vector<Tensor>, Receiver::Time) {
-        delivered = true;
-      });
+  channel.receiver.expect({id_of(0, 0)},
+                          [&](const Message&, std::vector<Tensor>,
+                              const Receiver::Arrival&) { delivered = true; });
   channel.sender.send(head_of(id_of(0, 0)),
                       {{at::eye(3).to_sparse(), false, false}}, Event());
   channel.sender.flush();
@@ -293,10 +292,10 @@ TEST(Sender, FailsIfATensorCannotBeSent) {
 
 TEST(Receiver, ReportsTheSenderOfAnotherMessage) {
   Channel channel;
-  channel.receiver.expect(
-      {id_of(0, 0)}, [](const Message&, std::vector<Tensor>, Receiver::Time) {
-        ADD_FAILURE() << "delivered";
-      });
+  channel.receiver.expect({id_of(0, 0)}, [](const Message&, std::vector<Tensor>,
+                                            const Receiver::Arrival&) {
+    ADD_FAILURE() << "delivered";
+  });
   channel.sender.send(head_of(id_of(0, 1)), {}, Event());
   expect_failure(channel, Fault::kDisagree, 0,
                  "received the output of stage 0 for micro-batch 1");
@@ -319,12 +318,12 @@ TEST(Receiver, ReportsWhoHasFailedIfDeliverThrows) {
             Fault::kFailed, 1, "c10::OutOfMemoryError: the reason"}}) {
     SCOPED_TRACE(each.error);
     Channel channel;
-    channel.receiver.expect(
-        {id_of(0, 0), id_of(0, 1)},
-        [&](const Message& message, std::vector<Tensor>, Receiver::Time) {
-          EXPECT_EQ(message.id.microbatch, 0);
-          each.thrower();
-        });
+    channel.receiver.expect({id_of(0, 0), id_of(0, 1)},
+                            [&](const Message& message, std::vector<Tensor>,
+                                const Receiver::Arrival&) {
+                              EXPECT_EQ(message.id.microbatch, 0);
+                              each.thrower();
+                            });
     for (const int32_t microbatch : {0, 1}) {
       channel.sender.send(head_of(id_of(0, microbatch)),
                           {{at::ones({2}), false, false}}, Event());

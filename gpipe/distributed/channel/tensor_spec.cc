@@ -151,10 +151,12 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
   return sent.detach().as_strided({sent.numel()}, {1}).view(at::kByte);
 }
 
-at::Tensor empty_like_spec(const TensorSpec& spec, c10::Device device) {
+at::Tensor empty_like_spec(const TensorSpec& spec, c10::Device device,
+                           bool pinned) {
   if (!spec.defined) return {};
-  return at::empty_strided(spec.sizes, spec.strides,
-                           at::TensorOptions(spec.type).device(device));
+  return at::empty_strided(
+      spec.sizes, spec.strides,
+      at::TensorOptions(spec.type).device(device).pinned_memory(pinned));
 }
 
 }  // namespace gpipe::internal

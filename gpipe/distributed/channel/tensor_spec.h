@@ -66,8 +66,9 @@ TensorSpec spec_of(const at::Tensor& tensor, bool requires_grad);
 at::Tensor bytes_of(const at::Tensor& tensor);
 
 // Returns a new uninitialized tensor without requires_grad; undefined if the
-// spec is. Receive into its bytes_of().
+// spec is. Receive into its bytes_of(). `pinned`: whether to use host memory
+// that accelerators can access.
 at::Tensor empty_like_spec(const TensorSpec& spec,
-                           c10::Device device = c10::kCPU);
+                           c10::Device device = c10::kCPU, bool pinned = false);
 
 }  // namespace gpipe::internal

@@ -32,8 +32,8 @@ class Transport {
 
   // send() starts to send `bytes` to rank `to`; receive() starts to receive
   // `bytes` from rank `from`. Both return the started work, which is complete
-  // when World::wait() has returned. The first call for a rank and a direction
-  // may block until the other rank makes its call, too (direct transfers).
+  // when World::wait() has returned. Both may block until the other rank makes
+  // its call, and until the transfer is complete (direct transfers).
   //
   // `bytes`: a uint8 tensor of one dimension on device(). It must live until
   // World::wait() has returned. The transfer starts after the work that this

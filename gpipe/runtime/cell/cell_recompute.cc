@@ -1,6 +1,5 @@
 // The part of Cell that computes a checkpointed forward again.
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -8,15 +7,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/cell.h"
 
 namespace gpipe::internal {
 namespace {
-
-BufferValue value_of(const at::Tensor& buffer) {
-  c10::NoGradGuard no_grad;
-  return {buffer, version_of(buffer), buffer.clone()};
-}
 
 // Copies saved values back into their buffers without raising versions.
 // Autograd may have saved a buffer for the backward of another cell and must
@@ -63,23 +58,22 @@ void Cell::recompute(StepSeed& seed) {
   // The layers must see the buffer values of the forward, even if other code
   // has changed the buffers since. The layers change them again; then the
   // present values are restored.
-  std::vector<BufferValue> now, changed;
-  for (const at::Tensor& buffer : partition_->norm_buffers) {
-    now.push_back(value_of(buffer));
-  }
+  std::vector<at::Tensor> written = partition_->norm_buffers;
+  std::vector<BufferValue> changed;
   for (const BufferValue& then : saved_.buffers) {
     if (version_of(then.buffer) == then.version) continue;
-    now.push_back(value_of(then.buffer));
+    written.push_back(then.buffer);
     changed.push_back(then);
   }
+  const BufferCopies now(written);
   std::vector<Outline> outlines;
   try {
     put_back(changed);
     outlines = outlines_of(run_layers(saved_.input, seed, /*again=*/true));
-    put_back(now);
+    now.put_back();
   } catch (...) {
     try {
-      put_back(now);
+      now.put_back();
     } catch (...) {
       // If the device has failed, the first error is more useful.
     }

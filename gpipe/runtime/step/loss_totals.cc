@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <string>
+
+#include "gpipe/runtime/cell/read_scalars.h"
 
 namespace gpipe::internal {
 namespace {
@@ -29,20 +32,31 @@ void add_to(Metrics& metrics, const std::string& name, at::Tensor value) {
   }
 }
 
-// Returns the sum of the weights, micro-batch 0 first.
-double total_weight(const std::deque<LossHead>& heads) {
-  std::vector<at::Tensor> weights;
-  for (const LossHead& head : heads) {
-    if (head.weight.is_meta()) return 1;
-    weights.push_back(head.weight.reshape({}));
+bool is_meta(const std::vector<at::Tensor>& losses) {
+  return !losses.empty() && losses.front().is_meta();
+}
+
+// Reads all numbers of `totals`, the losses of the micro-batches and `weights`
+// in one copy. Returns the weights.
+std::vector<at::Tensor> read_all(LossTotals& totals,
+                                 const std::vector<at::Tensor>& losses,
+                                 const std::vector<at::Tensor>& weights) {
+  std::vector<at::Tensor> all = losses;
+  all.insert(all.end(), weights.begin(), weights.end());
+  if (totals.sum.defined()) all.push_back(totals.sum);
+  for (const auto& [name, value] : totals.metrics) all.push_back(value);
+  all = scalars_on_host(all);
+  auto next = all.begin();
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    totals.losses.push_back((next++)->item<double>());
   }
-  // One copy to the host for all of them.
-  const at::Tensor on_host = at::stack(weights).to(at::kCPU).to(at::kDouble);
-  double total = 0;
-  for (int64_t i = 0; i < on_host.numel(); ++i) {
-    total += on_host.const_data_ptr<double>()[i];
-  }
-  return total;
+  const auto end_of_weights =
+      next + static_cast<std::ptrdiff_t>(weights.size());
+  std::vector<at::Tensor> read(next, end_of_weights);
+  next = end_of_weights;
+  if (totals.sum.defined()) totals.sum = *next++;
+  for (auto& [name, value] : totals.metrics) value = *next++;
+  return read;
 }
 
 }  // namespace
@@ -76,34 +90,46 @@ void LossTotals::write_to(StepResult& result) const {
   if (!sum.defined()) return;
   const c10::Device device =
       result.loss.defined() ? result.loss.device() : sum.device();
-  result.loss = (weighted ? sum / weight : sum).to(device);
+  // A copy to an accelerator has read the host's memory when it returns.
+  const bool non_blocking = !device.is_cpu();
+  result.loss = (weighted ? sum / weight : sum).to(device, non_blocking);
   if (!weighted) return;
   result.weight = weight;
   result.metrics = metrics;
-  for (auto& [name, value] : result.metrics) value = value.to(device);
+  for (auto& [name, value] : result.metrics)
+    value = value.to(device, non_blocking);
 }
 
 LossTotals add_up_weighted(const std::vector<at::Tensor>& losses,
-                           const std::deque<LossHead>& heads) {
+                           const std::deque<LossHead>& heads, bool reads) {
   LossTotals totals;
   totals.weighted = true;
+  std::vector<at::Tensor> weights;
   for (const at::Tensor& loss : losses) add_to(totals.sum, loss);
-  totals.weight = total_weight(heads);
   for (const LossHead& head : heads) {
+    weights.push_back(head.weight);
     for (const auto& [name, value] : head.metrics) {
       add_to(totals.metrics, name, value);
     }
   }
+  if (is_meta(losses)) {
+    totals.weight = 1;
+    return totals;
+  }
+  weights =
+      reads ? read_all(totals, losses, weights) : scalars_on_host(weights);
+  for (const at::Tensor& each : weights) totals.weight += each.item<double>();
   return totals;
 }
 
 LossTotals add_up_means(const std::vector<at::Tensor>& losses,
-                        const std::vector<double>& shares) {
+                        const std::vector<double>& shares, bool reads) {
   LossTotals totals;
   for (std::size_t i = 0; i < losses.size(); ++i) {
     add_to(totals.sum, losses[i] * shares[i]);
     totals.weight += shares[i];
   }
+  if (reads && !is_meta(losses)) read_all(totals, losses, {});
   return totals;
 }
 

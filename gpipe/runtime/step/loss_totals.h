@@ -23,6 +23,8 @@ struct LossTotals {
   // their shares, which is 1, or 0 if there are no rows.
   double weight = 0;
   Metrics metrics;
+  // The losses by micro-batch, if they were read.
+  std::vector<double> losses;
 
   // Adds the sums of another replica. Throws c10::ValueError if the loss is
   // weighted in one and a mean in the other.
@@ -37,14 +39,16 @@ struct LossTotals {
 };
 
 // Returns the totals of losses that are weighted. `losses`: by micro-batch.
-// Waits for the device, to read the weights. On the meta device, where weights
-// have no values, the weight is 1.
+// Waits for the device once, to read the weights. On the meta device, where
+// weights have no values, the weight is 1.
+// `reads`: whether to read all numbers in the same copy. The tensors of the
+// totals are on the host then.
 LossTotals add_up_weighted(const std::vector<at::Tensor>& losses,
-                           const std::deque<LossHead>& heads);
+                           const std::deque<LossHead>& heads, bool reads);
 
 // Returns the totals of losses that are means. `shares`: of the rows, by
-// micro-batch.
+// micro-batch. `reads`: as above; otherwise nothing is waited for.
 LossTotals add_up_means(const std::vector<at::Tensor>& losses,
-                        const std::vector<double>& shares);
+                        const std::vector<double>& shares, bool reads);
 
 }  // namespace gpipe::internal

@@ -268,8 +268,10 @@ StepResult TrainStep::result() {
     pieces.push_back(std::move(heads_[i].output));
   }
   if (loss_) {
-    totals_ = loss_->weighted() ? add_up_weighted(result.losses, heads_)
-                                : add_up_means(result.losses, weights_);
+    // Other ranks get the numbers by a message.
+    const bool reads = remote_ != nullptr;
+    totals_ = loss_->weighted() ? add_up_weighted(result.losses, heads_, reads)
+                                : add_up_means(result.losses, weights_, reads);
   }
   if (pieces.empty()) return result;
   if (split_outputs_) {

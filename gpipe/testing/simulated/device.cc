@@ -95,12 +95,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       *event = new Event();
       simulation().count_event();
     }
+    simulation().count_record();
+    simulation().pay_for_event();
     static_cast<Event*>(*event)->mark = simulation().record(stream);
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (!event) return;
     simulation().failing(Operation::kEvent).pass();
     const Visit visit(stream.device_index());
+    simulation().count_stream_wait();
+    simulation().pay_for_event();
     simulation().block(stream, static_cast<Event*>(event)->mark);
   }
   bool queryEvent(void* event) const override {

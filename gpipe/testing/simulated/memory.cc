@@ -31,7 +31,7 @@ c10::DataPtr Memory::allocate(std::size_t bytes) {
   make_context(index);
   Simulation::get().failing(Operation::kAllocation).pass();
 
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   Device& device = devices_[index];
   collect(device);
   const auto asked = static_cast<std::int64_t>(bytes);
@@ -40,6 +40,7 @@ c10::DataPtr Memory::allocate(std::size_t bytes) {
                                 static_cast<std::int64_t>(*device.limit);
   };
   if (!fits()) wait_for_pending(device);
+  if (!fits()) wait_for_device(index, lock);
   if (!fits()) {
     ++device.out_of_memory;
     TORCH_CHECK_WITH(OutOfMemoryError, false, on,
@@ -130,6 +131,14 @@ void Memory::wait_for_pending(Device& device) {
     for (const auto& mark : block->marks) mark->wait();
   }
   collect(device);
+}
+
+void Memory::wait_for_device(c10::DeviceIndex index,
+                             std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  Simulation::get().quiesce(index);
+  lock.lock();
+  collect(devices_[index]);
 }
 
 void Memory::copy_data(void* target, const void* source,

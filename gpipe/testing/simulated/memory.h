@@ -21,8 +21,9 @@ namespace gpipe::simulated {
 // rules allow. A freed block is overwritten by its stream (0xff bytes: NaN,
 // -1). The next allocation for that stream that fits uses the block again, in
 // the order of the stream's work. If other streams are recorded for a block,
-// this happens after their events. So a missing record gives wrong numbers and
-// a report of HappensBefore.
+// this happens after their events. A full device waits until all its streams
+// are idle, as when unused memory has to be returned first. So a missing record
+// gives wrong numbers and a report of HappensBefore.
 //
 // The memory is host memory. Nothing is returned to the system while streams
 // are working, so a stream that accesses freed memory reads garbage and does
@@ -86,6 +87,10 @@ class Memory : public c10::DeviceAllocator {
   void overwrite(Block* block);
   void collect(Device& device);
   void wait_for_pending(Device& device);
+  // Blocks until all streams of the device are idle, without `lock`: their work
+  // may free memory.
+  void wait_for_device(c10::DeviceIndex index,
+                       std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   Device devices_[kDevices];

@@ -1,6 +1,7 @@
 // The kernels of the simulated accelerators. Most operators are enqueued by
 // call.h; those that only change a tensor's layout or memory are here.
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/_foreach_copy_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/bernoulli_ops.h>
@@ -14,11 +15,16 @@
 #include <cstddef>
 #include <optional>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "gpipe/testing/simulated/call.h"
 #include "gpipe/testing/simulated/current.h"
 #include "gpipe/testing/simulated/generator.h"
+#include "gpipe/testing/simulated/happens_before.h"
 #include "gpipe/testing/simulated/memory.h"
+#include "gpipe/testing/simulated/simulation.h"
+#include "gpipe/testing/simulated/tensor_memory.h"
 
 namespace gpipe::simulated {
 namespace {
@@ -112,6 +118,35 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   Memory::get().recordStream(self.storage().data_ptr(), stream);
 }
 
+// Copies a list of tensors with one launch, as CUDA does for tensors of one
+// device and dtype.
+void foreach_copy(at::TensorList targets, at::TensorList sources,
+                  bool non_blocking) {
+  std::vector<Access> accesses;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  for (std::size_t k = 0; k < targets.size(); ++k) {
+    const at::Tensor &from = sources[k], &to = targets[k];
+    if (from.device() != targets[0].device() ||
+        to.device() != targets[0].device() ||
+        from.scalar_type() != targets[0].scalar_type() ||
+        to.scalar_type() != targets[0].scalar_type()) {
+      at::native::foreach_tensor_copy_list_kernel_slow_(targets, sources,
+                                                        non_blocking);
+      return;
+    }
+    accesses.push_back(access(from, false));
+    accesses.push_back(access(to, true));
+    copies.emplace_back(host_alias(from), host_alias(to));
+  }
+  if (copies.empty()) return;
+  const DeviceScope scope(targets[0].device().index());
+  Simulation::get().enqueue(
+      stream_of(targets[0]),
+      {"aten::_foreach_copy_", std::move(accesses), [copies] {
+         for (const auto& [from, to] : copies) to.copy_(from);
+       }});
+}
+
 // Implements fused dropout, which draws from the device's default generator, as
 // CUDA's.
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input,
@@ -141,6 +176,7 @@ TORCH_LIBRARY_IMPL(aten, HPU, library) {
   library.impl("resize_", resize);
   library.impl("record_stream", record_stream);
   library.impl("native_dropout", native_dropout);
+  library.impl("_foreach_copy_", foreach_copy);
   library.impl("convolution_overrideable",
                torch::CppFunction::makeFromBoxedFunction<&convolution>());
   library.impl(

@@ -33,6 +33,11 @@ void Queue::add(Task task) {
   filled_.notify_one();
 }
 
+void Queue::wait_until_below(std::size_t most) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  taken_.wait(lock, [&] { return tasks_.size() < most; });
+}
+
 bool Queue::idle() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return tasks_.empty() && !busy_;
@@ -66,6 +71,7 @@ void Queue::loop() {
       filled_.wait(lock, [this] { return !tasks_.empty(); });
       task = std::move(tasks_.front());
       tasks_.pop_front();
+      taken_.notify_all();
       if (task.signal) {
         task.run();  // under the lock, so that idle() cannot run in between
         continue;

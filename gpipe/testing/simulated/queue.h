@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -39,6 +40,8 @@ class Queue {
   // does not make the queue busy: after the notification, idle() returns true
   // if no task follows.
   void push_signal(std::function<void()> task);
+  // Blocks until fewer than `most` tasks wait for their turn.
+  void wait_until_below(std::size_t most);
   // Returns whether all tasks are done.
   bool idle() const;
   // Sets the delays and restarts their sequence.
@@ -57,7 +60,7 @@ class Queue {
   const std::uint64_t number_;
   const std::function<void(double)> sleep_;
   mutable std::mutex mutex_;
-  std::condition_variable filled_;
+  std::condition_variable filled_, taken_;
   std::deque<Task> tasks_;
   bool busy_ = false;
   Delays delays_;

@@ -28,7 +28,13 @@ std::vector<std::string> take_races() { return Simulation::get().take_races(); }
 
 std::vector<Given> take_trace() { return Simulation::get().take_trace(); }
 
-std::int64_t host_waits() { return Simulation::get().host_waits(); }
+void set_host_costs(const HostCosts& costs) {
+  Simulation::get().set_host_costs(costs);
+}
+
+Counts counts() { return Simulation::get().counts(); }
+
+std::int64_t host_waits() { return counts().host_waits; }
 
 std::int64_t events_made() { return Simulation::get().events(); }
 

@@ -28,6 +28,9 @@ namespace gpipe::simulated {
 // Sets the delays of all streams from now on.
 void set_delays(const Delays& delays);
 
+// Sets what makes hosts wait from now on.
+void set_host_costs(const HostCosts& costs);
+
 // Blocks until all devices are idle. Rethrows the exception of an operator.
 void synchronize();
 
@@ -37,8 +40,9 @@ std::vector<std::string> take_races();
 // Returns all work that streams have received since the last call.
 std::vector<Given> take_trace();
 
-// Returns how often host threads have waited for a stream since the process
-// started.
+// Returns the counts since the process started.
+Counts counts();
+// Returns how often host threads have waited for a stream since then.
 std::int64_t host_waits();
 
 // Returns how many events have been made since the process started.

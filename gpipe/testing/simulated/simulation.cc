@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <thread>
 #include <utility>
 
 // Declarations of OpenMP, and of MKL if LibTorch has it. at::set_num_threads()
@@ -99,7 +100,44 @@ void Simulation::enqueue(const c10::Stream& stream, Work work) {
   rethrow();
   failing(Operation::kLaunch).pass();
   if (auto fail = failing(Operation::kWork).take()) work.run = std::move(fail);
+  wait_before_launch(stream, work.name);
+  ++launches_;
+  // "a copy" alone is within a device.
+  if (work.name.rfind("a copy ", 0) == 0) ++copies_;
   enqueue_always(stream, std::move(work));
+}
+
+void Simulation::wait_before_launch(const c10::Stream& stream,
+                                    const std::string& name) {
+  Queue* queue = nullptr;
+  std::size_t most = 0;
+  bool loads = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    most = costs_.most_launches;
+    queue = line(stream).queue.get();
+    loads = costs_.loads_operators &&
+            loaded_.emplace(stream.device_index(), name).second;
+  }
+  if (loads) quiesce(stream.device_index());
+  if (most > 0) queue->wait_until_below(most);
+}
+
+void Simulation::set_host_costs(const HostCosts& costs) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  costs_ = costs;
+  loaded_.clear();
+}
+
+void Simulation::pay_for_event() {
+  double seconds = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    seconds = costs_.event_seconds;
+  }
+  if (seconds > 0) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  }
 }
 
 void Simulation::enqueue_always(const c10::Stream& stream, Work work) {

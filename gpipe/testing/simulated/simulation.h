@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,12 +70,42 @@ struct Given {
   std::int64_t bytes = 0;  // bytes of device memory that it writes
 };
 
+// How often a program has used the devices. Work that the simulation adds
+// itself is not counted.
+struct Counts {
+  std::int64_t launches = 0;  // operators and copies
+  // Those of them that are copies between devices, or with the host.
+  std::int64_t copies = 0;
+  std::int64_t host_waits = 0;  // of a host thread for a stream
+  std::int64_t event_records = 0;
+  std::int64_t stream_waits = 0;  // of a stream for an event
+
+  Counts operator-(const Counts& other) const {
+    return {launches - other.launches, copies - other.copies,
+            host_waits - other.host_waits, event_records - other.event_records,
+            stream_waits - other.stream_waits};
+  }
+};
+
 // The operations of a device that can fail.
 enum class Operation {
   kAllocation,
   kLaunch,  // enqueueing work
   kWork,    // running work: the host gets the error later
   kEvent,   // recording an event, or waiting for one
+};
+
+// What makes a host wait although its program does not ask for it. CUDA has all
+// of these.
+struct HostCosts {
+  // The most operations that may wait in a stream; 0: no limit. A launch blocks
+  // the host until there is room.
+  std::size_t most_launches = 0;
+  // Seconds that recording an event, or letting a stream wait for one, takes.
+  double event_seconds = 0;
+  // Whether the first use of an operator on a device waits until the device is
+  // idle, as if its kernel had to be loaded.
+  bool loads_operators = false;
 };
 
 // The streams of all devices. Thread-safe: work of different threads is ordered
@@ -108,8 +140,12 @@ class Simulation {
   // Blocks until all streams of the device are idle, without any effect on the
   // order.
   void quiesce(c10::DeviceIndex device);
-  // Returns the number of host_wait() calls.
-  std::int64_t host_waits() const { return host_waits_; }
+  // Count what a program does with events.
+  void count_record() { ++event_records_; }
+  void count_stream_wait() { ++stream_waits_; }
+  Counts counts() const {
+    return {launches_, copies_, host_waits_, event_records_, stream_waits_};
+  }
 
   // Counts an event that a program has made, and returns how many it has made.
   void count_event() { ++events_; }
@@ -131,6 +167,10 @@ class Simulation {
   }
 
   void set_delays(const Delays& delays);
+  // Sets the costs from now on. No operator counts as used before.
+  void set_host_costs(const HostCosts& costs);
+  // Takes the time of a call for an event.
+  void pay_for_event();
   // Sets the function that returns the micro-batch of the calling thread, for
   // reports.
   void set_microbatch(std::optional<std::int64_t> (*microbatch)());
@@ -148,6 +188,8 @@ class Simulation {
   Line& line(const c10::Stream& stream);  // needs mutex_
   std::shared_ptr<Mark> record_locked(const c10::Stream& stream);
   std::vector<std::shared_ptr<Mark>> record_all(c10::DeviceIndex device);
+  // Blocks as HostCosts say before work is added to a stream.
+  void wait_before_launch(const c10::Stream& stream, const std::string& name);
   void rethrow();
 
   // One lock orders all work; its cost does not matter in tests.
@@ -156,13 +198,16 @@ class Simulation {
   HappensBefore order_;
   std::vector<Given> trace_;
   Delays delays_;
+  HostCosts costs_;
+  std::set<std::pair<c10::DeviceIndex, std::string>> loaded_;
   std::optional<std::int64_t> (*microbatch_)() = nullptr;
   c10::StreamId next_stream_[kDevices] = {};
   std::uint64_t next_of_pool_[kDevices] = {};
   std::vector<c10::StreamId> pool_[kDevices];
   std::exception_ptr error_;
   instruments::FailNth failing_[4];
-  std::atomic<std::int64_t> host_waits_{0}, events_{0};
+  std::atomic<std::int64_t> launches_{0}, copies_{0}, host_waits_{0},
+      event_records_{0}, stream_waits_{0}, events_{0};
 };
 
 }  // namespace gpipe::simulated

@@ -85,6 +85,7 @@ class SimulatedTest : public ::testing::Test {
     }
     EXPECT_THAT(take_races(), ::testing::IsEmpty());
     set_copy_cost({});
+    set_host_costs({});
     for (int k = 0; k < kDevices; ++k) set_memory_limit(k, std::nullopt);
     empty_cache();
   }
