@@ -1,5 +1,6 @@
 """Measurements of the time and the memory of this process."""
 
+import ctypes
 import time
 
 CLEAR_PEAK = "5"  # see proc(5)
@@ -15,9 +16,13 @@ def status(field):
 
 
 class Memory:
-    """The peak memory of this process in MiB, above the memory at construction."""
+    """The peak memory of this process in MiB, above the memory at construction.
+
+    Returns freed memory to the system first; see process_memory.h.
+    """
 
     def __init__(self):
+        ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write(CLEAR_PEAK)
         self.start = status("VmRSS")

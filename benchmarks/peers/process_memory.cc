@@ -1,5 +1,7 @@
 #include "benchmarks/peers/process_memory.h"
 
+#include <malloc.h>
+
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -26,6 +28,7 @@ double status_mib(const std::string& field) {
 }  // namespace
 
 ProcessMemory::ProcessMemory() {
+  ::malloc_trim(0);
   // 5 resets the peak (VmHWM), see proc(5).
   std::ofstream("/proc/self/clear_refs") << 5;
   start_mib_ = status_mib("VmRSS");

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <vector>
 
 namespace gpipe::benchmarks {
 namespace {
@@ -29,6 +30,16 @@ TEST(ProcessMemory, PeakBeforeTheBeginningDoesNotCount) {
   hold(256);
   const ProcessMemory memory;
   hold(64);
+  EXPECT_NEAR(memory.peak_mib(), 64, 16);
+}
+
+TEST(ProcessMemory, FreedMemoryIsReturnedFirst) {
+  std::vector<std::vector<char>> blocks;
+  for (int k = 0; k < 1024; ++k) blocks.emplace_back(kMib / 16, 'x');
+  // Keeps the last block, so that malloc cannot shrink its heap.
+  blocks.erase(blocks.begin(), blocks.end() - 1);
+  const ProcessMemory memory;
+  for (int k = 0; k < 1024; ++k) blocks.emplace_back(kMib / 16, 'x');
   EXPECT_NEAR(memory.peak_mib(), 64, 16);
 }
 

@@ -106,7 +106,7 @@ class Rank:
         self.optimizer = engines.optimizer_of(self.mine, flags)
         del subject, stage
         gc.collect()  # frees the program and the modules of other stages
-        self.memory = meter.Memory()
+        self.memory = None  # from the end of the first step on
 
     def step(self):
         """Runs a step. Returns wall seconds, CPU seconds of all ranks, and the loss."""
@@ -116,6 +116,7 @@ class Rank:
         engines.learn(self.mine, self.optimizer)
         dist.barrier()
         wall, cpu = watch.elapsed()
+        self.memory = self.memory or meter.Memory()
         loss = torch.stack(losses).mean().item() if losses else 0.0
         return [wall, *self._sum(cpu, loss)]
 

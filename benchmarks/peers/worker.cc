@@ -137,7 +137,9 @@ class Engine {
   virtual int64_t layers() const = 0;
   // Runs forward, backward and optimizer of a mini-batch.
   virtual Took step() = 0;
-  // Returns the peak memory of all processes; see ProcessMemory.
+  // Returns the peak memory of all processes from the second step on, relative
+  // to the end of the first one; see ProcessMemory. The first step touches code
+  // of LibTorch that the peers have touched before.
   virtual double peak_mib() = 0;
 };
 
@@ -163,7 +165,7 @@ class Threads : public Engine {
     return elements_of(pipeline_->parameters());
   }
   int64_t layers() const override { return layers_of(pipeline_->size()); }
-  double peak_mib() override { return memory_.peak_mib(); }
+  double peak_mib() override { return memory_.value().peak_mib(); }
 
   Took step() override {
     const Stopwatch watch({at::Device(at::kCPU)});
@@ -171,6 +173,7 @@ class Threads : public Engine {
     optimizer_.step();
     optimizer_.zero_grad();
     const Duration took = watch.elapsed();
+    if (!memory_) memory_.emplace();
     return {took.wall_seconds, took.cpu_seconds, loss};
   }
 
@@ -191,7 +194,7 @@ class Threads : public Engine {
   GPipe pipeline_;
   torch::optim::SGD optimizer_;
   std::optional<Schedule> schedule_;
-  const ProcessMemory memory_;
+  std::optional<ProcessMemory> memory_;  // from the end of the first step on
 };
 
 // This process's part of a pipeline with a process per partition. All ranks
@@ -225,12 +228,13 @@ class Rank {
     optimizer_.zero_grad();
     sum(0);  // blocks until all ranks have finished
     const Duration took = watch.elapsed();
+    if (!memory_) memory_.emplace();
     return {took.wall_seconds, sum(took.cpu_seconds), loss};
   }
 
   // Return sums over all ranks.
   double parameters() { return sum(elements_of(pipeline_->parameters())); }
-  double peak_mib() { return sum(memory_.peak_mib()); }
+  double peak_mib() { return sum(memory_.value().peak_mib()); }
   int64_t layers() const { return layers_of(pipeline_->size()); }
 
  private:
@@ -245,7 +249,7 @@ class Rank {
   DistributedPipeline pipeline_;
   const Schedule schedule_;
   torch::optim::SGD optimizer_;
-  const ProcessMemory memory_;
+  std::optional<ProcessMemory> memory_;  // from the end of the first step on
 };
 
 WorldOptions world_options() {

@@ -2,7 +2,7 @@
 
     > (start)    READY <parameters> <layers> <version of torch>
     > step       <seconds> <CPU seconds of all threads and ranks> <loss>
-    > peak       <MiB that the process grew by, at most, since READY>
+    > peak       <MiB that the process grew by, at most, since its first step>
 
 It exits at the end of its input. //benchmarks/peers:worker has the same protocol. It
 needs PyTorch (2.15 was used) and, for their engines, torchgpipe or fairscale.
@@ -28,12 +28,14 @@ class Worker:
         torch.set_num_threads(flags.threads)
         subject, self.work = engines.ENGINES[flags.engine](flags)
         self.parameters, self.depth = subject.parameters(), len(subject.layers)
-        self.memory = meter.Memory()
+        self.memory = None  # from the end of the first step on
 
     def step(self):
         watch = meter.Stopwatch()
         loss = self.work()
-        return [*watch.elapsed(), loss]
+        times = watch.elapsed()
+        self.memory = self.memory or meter.Memory()
+        return [*times, loss]
 
     def peak(self):
         return self.memory.peak()
