@@ -135,9 +135,9 @@ TEST(MakeTaskTest, WhatDoesNotFitIsAnErrorThatSaysWhatWould) {
               make_task(options_of("unet", folder + "nowhere"));
             }).find("no such file or folder"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { make_task(options_of("vgg", "")); })
-                .find("must be one of resnet50, resnet101, amoebanetd, unet, "
-                      "transformer"),
+  EXPECT_NE(error_of([&] {
+              make_task(options_of("vgg", ""));
+            }).find("must be one of resnet50, "),
             std::string::npos);
 }
 

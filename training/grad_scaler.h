@@ -63,7 +63,7 @@ class GradScaler {
   // that does so. The pipeline's results then contain the scaled loss: divide
   // them by scale() before calling update().
   at::Tensor scale(const at::Tensor& loss) const;
-  // Of a WeightedLoss, the sum is scaled.
+  // Scales the sum of `loss`.
   WeightedLoss scale(WeightedLoss loss) const {
     loss.sum = scale(loss.sum);
     return loss;

@@ -28,8 +28,8 @@ std::string temporary_name(int64_t step);
 // the name or path of the step that replaces it.
 std::string aside_name(const std::string& temporary);
 
-// Returns whether a name is that of a step that nobody writes any more. For a
-// process of this machine, asks the system. The state of another machine is
+// Returns whether a name is that of a step that no process writes any more. For
+// a process of this machine, asks the system. The state of another machine is
 // unknown, but its folder is left over if it is for `step` or an earlier one.
 bool is_leftover(const std::string& name, int64_t step);
 

@@ -10,7 +10,7 @@
 
 namespace gpipe::internal {
 
-// What one rank was given for a step.
+// The arguments that one rank was given for a step.
 struct Beginning {
   // Whether this rank refuses the step, and the text of its exception.
   bool refused = false;

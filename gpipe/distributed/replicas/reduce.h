@@ -30,7 +30,7 @@ constexpr int64_t kBucketBytes = int64_t{1} << 24;
 std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
                                      int64_t bucket_bytes = kBucketBytes);
 
-// What the members of a Reducer get of each sum.
+// The part of each sum that a member of a Reducer gets.
 enum class SumShare {
   kAll,  // all of it (an all-reduce)
   // its own rows, see slice_of_member() (a reduce-scatter)

@@ -1,4 +1,4 @@
-// What this thread is doing for a pipeline; for layers that need to know.
+// The work that this thread does for a pipeline; for layers that need to know.
 //
 // On accelerators the answers also hold on the autograd engine's threads that
 // run a backward for a worker.

@@ -51,7 +51,7 @@ TEST(RandomOperatorsTest, AllOperatorsOfThisLibTorchAreKnown) {
   EXPECT_GT(random, 100);
 }
 
-// Kernels for the CPU in the place of cuDNN's, which record what they get.
+// Kernels for the CPU that replace cuDNN's and record their arguments.
 class Recurrent {
  public:
   Recurrent()

@@ -1,4 +1,4 @@
-// What a recompute compares with its forward.
+// The state that a recompute compares with that of its forward.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// What the other ranks of a pipeline have to do with a training step.
+// The interface between a training step and the other ranks of its pipeline.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace gpipe::internal {
 
-// What a training step is given.
+// The arguments of a training step.
 struct StepArguments {
   // `input` is read where the first stage is; `target` and `loss` are read
   // where the last stage is.
