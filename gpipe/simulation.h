@@ -15,6 +15,7 @@
 #include "gpipe/simulation/idle.h"
 #include "gpipe/simulation/improve.h"
 #include "gpipe/simulation/memory.h"
+#include "gpipe/simulation/merge.h"
 #include "gpipe/simulation/named_timeline.h"
 #include "gpipe/simulation/search/automatic.h"
 #include "gpipe/simulation/search/options.h"
@@ -22,4 +23,5 @@
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/simulation/svg.h"
 #include "gpipe/simulation/timeline.h"
+#include "gpipe/simulation/timeline_json.h"
 #include "gpipe/simulation/timeline_text.h"
