@@ -14,7 +14,7 @@ import unittest
 
 ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
 RANKS = 4
-STEPS = 12
+STEPS = 100 if os.environ.get("GPIPE_THOROUGH") == "1" else 8
 TRAIN = [
     "examples/train",
     "--distributed",
@@ -29,7 +29,7 @@ TRAIN = [
     "--threads=1",
     "--eval_every=-1",
     f"--steps={STEPS}",
-    "--save_every=1",
+    "--save_every=2",
 ]
 
 
@@ -49,14 +49,19 @@ def children(pid):
     return found
 
 
+def last_step(folder):
+    """Returns the number of the last saved step, or 0."""
+    steps = pathlib.Path(folder).glob("step-*")
+    return max((int(step.name.partition("-")[2]) for step in steps), default=0)
+
+
 class Run:
     """A run with the launcher, of which `kills` ranks are killed."""
 
-    def __init__(self, folder, kills=0, within=0.0):
+    def __init__(self, folder, kills=0):
         self.killed = 0
         self.lines = []
-        self._starts = threading.Semaphore(1)
-        begin = time.monotonic()
+        self._folder = folder
         self._launch = subprocess.Popen(
             ["tools/launch", f"--nproc={RANKS}", f"--restarts={kills}", "--grace=2"]
             + ["--", *TRAIN, f"--run_dir={folder}"],
@@ -67,33 +72,35 @@ class Run:
         )
         reader = threading.Thread(target=self._read)
         reader.start()
-        for _ in range(kills):
-            if not self._kill_one(random.uniform(0, within)):
-                break
+        # One kill in three comes while the ranks start, the others come during or after
+        # one of the next steps.
+        while self.killed < kills and self._is_running():
+            steps = random.choice([0, 2, 4]) if kills > 2 else 2
+            self._kill_one(last_step(folder) + steps, random.uniform(0, 0.1))
         self.code = self._launch.wait()
         reader.join()
-        self.seconds = time.monotonic() - begin
+        self._launch.stdout.close()
 
     def _read(self):
         for line in self._launch.stdout:
             self.lines.append(line)
-            if line.startswith("launch: starts all ranks again"):
-                self._starts.release()
-        self._starts.release()
 
-    def _kill_one(self, delay):
-        """Kills a rank `delay` seconds after all have started. Returns False if the
-        run has ended before."""
-        self._starts.acquire()
-        while self._launch.poll() is None and len(children(self._launch.pid)) < RANKS:
+    def _is_running(self):
+        return self._launch.poll() is None
+
+    def _kill_one(self, step, delay):
+        """Kills a rank `delay` seconds after `step` was saved and all ranks run."""
+        while self._is_running() and (
+            self.restarts() < self.killed
+            or len(children(self._launch.pid)) < RANKS
+            or last_step(self._folder) < step
+        ):
             time.sleep(0.001)
         time.sleep(delay)
         ranks = children(self._launch.pid)
-        if self._launch.poll() is not None or len(ranks) < RANKS:
-            return False
-        os.kill(random.choice(ranks), signal.SIGKILL)
-        self.killed += 1
-        return True
+        if len(ranks) == RANKS:
+            os.kill(random.choice(ranks), signal.SIGKILL)
+            self.killed += 1
 
     def restarts(self):
         return sum(line.startswith("launch: starts all") for line in self.lines)
@@ -108,23 +115,22 @@ def bits(folder):
 
 class RestartTest(unittest.TestCase):
     def test_random_kills_change_no_bit(self):
-        kills = 20 if os.environ.get("GPIPE_THOROUGH") == "1" else 2
+        kills = 20 if STEPS > 8 else 2
         random.seed(7)
         with tempfile.TemporaryDirectory() as folder:
             alone = Run(f"{folder}/alone")
             self.assertEqual(alone.code, 0, "".join(alone.lines))
             expected = bits(f"{folder}/alone")
             self.assertEqual(len(expected), 3 * RANKS)
-            # Most kills come while the ranks train, some while they start.
-            disturbed = Run(f"{folder}/killed", kills, within=0.9 * alone.seconds)
+            disturbed = Run(f"{folder}/killed", kills)
             text = "".join(disturbed.lines)
             self.assertEqual(disturbed.code, 0, text)
-            self.assertGreater(disturbed.killed, 0)
-            # A rank that is killed after its last step changes nothing.
-            self.assertGreaterEqual(disturbed.restarts(), disturbed.killed - 1, text)
+            self.assertEqual(disturbed.killed, kills, text)
+            self.assertEqual(disturbed.restarts(), kills, text)
+            self.assertIn("resumes at step", text)
             self.assertEqual(bits(f"{folder}/killed"), expected)
             resumed = text.count("resumes at step")
-            print(f"{disturbed.killed} kills, {resumed} resumed in between")
+            print(f"{kills} kills, {resumed} of the restarts resumed from a saved step")
 
 
 if __name__ == "__main__":

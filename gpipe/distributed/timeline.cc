@@ -29,12 +29,10 @@ WholeTimeline SharedClock::gather(Timeline own) {
   before_ = after;
   own.began += offset.seconds;
   // In nanoseconds, rounded up.
-  const auto nanoseconds =
-      static_cast<int64_t>(std::ceil(1e9 * offset.error));
+  const auto nanoseconds = static_cast<int64_t>(std::ceil(1e9 * offset.error));
   const std::string text = std::to_string(nanoseconds) + " " + to_json(own);
   const int tag = internal::Tags(channel_).header;
-  const auto texts =
-      all_gather(*world_, tag, text, "gathering the timelines");
+  const auto texts = all_gather(*world_, tag, text, "gathering the timelines");
   WholeTimeline whole;
   // Two ranks may err by their errors in opposite directions.
   std::vector<double> errors;
@@ -42,8 +40,8 @@ WholeTimeline SharedClock::gather(Timeline own) {
   for (const std::string& each : texts) {
     errors.push_back(1e-9 * std::stod(each));
     if (world_->rank() != 0) continue;
-    Timeline part = parse_timeline(
-        std::string_view(each).substr(each.find(' ') + 1));
+    Timeline part =
+        parse_timeline(std::string_view(each).substr(each.find(' ') + 1));
     // Each replica begins with its rank 0.
     if (replicas.empty() || part.first_rank == 0) replicas.emplace_back();
     replicas.back().push_back(std::move(part));

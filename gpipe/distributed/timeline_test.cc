@@ -122,9 +122,9 @@ void check_whole(const Timeline& timeline, int ranks, double error) {
   }
   for (const Transfer& each : timeline.transfers) {
     const std::string name = name_of(each);
-    check(each.from >= 0 && each.from < ranks && each.to >= 0 &&
-              each.to < ranks,
-          "the ranks of " + name);
+    check(
+        each.from >= 0 && each.from < ranks && each.to >= 0 && each.to < ranks,
+        "the ranks of " + name);
     check(each.start <= each.sent && each.sent <= each.end, "order of " + name);
     // By the sender's clock. An output is sent before its action ends.
     check(spans.at(to_string(each.action)).start <= each.start,

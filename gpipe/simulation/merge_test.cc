@@ -63,7 +63,8 @@ void expect_equal(const Timeline& a, const Timeline& b) {
   for (std::size_t r = 0; r < a.ranks.size(); ++r) {
     ASSERT_EQ(a.ranks[r].size(), b.ranks[r].size());
     for (std::size_t k = 0; k < a.ranks[r].size(); ++k) {
-      EXPECT_EQ(to_string(a.ranks[r][k].action), to_string(b.ranks[r][k].action));
+      EXPECT_EQ(to_string(a.ranks[r][k].action),
+                to_string(b.ranks[r][k].action));
       EXPECT_EQ(a.ranks[r][k].start, b.ranks[r][k].start);
       EXPECT_EQ(a.ranks[r][k].end, b.ranks[r][k].end);
     }
@@ -124,7 +125,8 @@ TEST(MergeTest, ASplitBackwardIsOneCopyAtBothEnds) {
   sender.transfers = {{input, 1, 0, 1, 1.5, 1.5, 64}};
   Timeline receiver = timeline_of({{{{0, ActionKind::kBackward, 0}, 2, 3}}});
   // The receiver takes it for a whole backward.
-  receiver.transfers = {{{1, ActionKind::kBackward, 0}, 1, 0, 1.75, 1.75, 1.75, 64}};
+  receiver.transfers = {
+      {{1, ActionKind::kBackward, 0}, 1, 0, 1.75, 1.75, 1.75, 64}};
   const Timeline merged = merge_timelines({receiver, sender});
   ASSERT_EQ(merged.transfers.size(), 1u);
   EXPECT_EQ(merged.transfers[0].action.kind, ActionKind::kBackwardInput);

@@ -77,9 +77,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
     bool ready =
         answer.wait_until(deadline_ + kGrace) == std::future_status::ready;
     if (!ready && connected_) {
-      ready = answer.wait_until(deadline_ + kGrace +
-                                std::max<Clock::duration>(options_.timeout,
-                                                          kLinger)) ==
+      ready = answer.wait_until(
+                  deadline_ + kGrace +
+                  std::max<Clock::duration>(options_.timeout, kLinger)) ==
               std::future_status::ready;
     }
     if (ready) {
@@ -246,9 +246,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
              std::to_string(size - static_cast<int>(missing.size())) + " of " +
                  std::to_string(size) + " ranks came to " +
                  place(options_.address, options_.port) + " in " +
-                 std::to_string(options_.timeout.count()) +
-                 " ms; missing: " + list +
-                 (secured_ ? secured_->refusals() : "") +
+                 std::to_string(options_.timeout.count()) + " ms; missing: " +
+                 list + (secured_ ? secured_->refusals() : "") +
                  "; raise WorldOptions::timeout if they need longer to start");
   }
 
@@ -299,10 +298,10 @@ Rendezvous meet(const WorldOptions& options) {
     try {
       // If a launcher has the store, rank 0 tells the others by that store
       // where it listens.
-      listening = (options.store_is_served
-                       ? listen_on(own_address(options), 0)
-                       : listen_on(options.address, options.port))
-                      .release();
+      listening =
+          (options.store_is_served ? listen_on(own_address(options), 0)
+                                   : listen_on(options.address, options.port))
+              .release();
     } catch (const LinkError& error) {
       C10_THROW_ERROR(DistNetworkError,
                       std::string("rank 0: ") + error.what() +
@@ -310,8 +309,7 @@ Rendezvous meet(const WorldOptions& options) {
                           "rank 0's machine (MASTER_ADDR)");
     }
   }
-  return std::make_shared<Joining>(options, std::move(secured))
-      ->run(listening);
+  return std::make_shared<Joining>(options, std::move(secured))->run(listening);
 }
 
 }  // namespace gpipe::internal
