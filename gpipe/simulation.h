@@ -16,6 +16,7 @@
 #include "gpipe/simulation/idle.h"
 #include "gpipe/simulation/improve.h"
 #include "gpipe/simulation/memory.h"
+#include "gpipe/simulation/merge.h"
 #include "gpipe/simulation/named_timeline.h"
 #include "gpipe/simulation/search/automatic.h"
 #include "gpipe/simulation/search/options.h"
@@ -24,4 +25,5 @@
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/simulation/svg.h"
 #include "gpipe/simulation/timeline.h"
+#include "gpipe/simulation/timeline_json.h"
 #include "gpipe/simulation/timeline_text.h"

@@ -12,9 +12,8 @@
 std::string make_secret() {
   std::array<unsigned char, 32> bytes;
   std::string text;
-  const bool is_random =
-      getrandom(bytes.data(), bytes.size(), 0) ==
-      static_cast<ssize_t>(bytes.size());
+  const bool is_random = getrandom(bytes.data(), bytes.size(), 0) ==
+                         static_cast<ssize_t>(bytes.size());
   for (const unsigned char byte : bytes) {
     for (const int digit : {byte >> 4, byte & 15}) {
       text.push_back("0123456789abcdef"[digit]);

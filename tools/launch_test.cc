@@ -398,10 +398,9 @@ TEST(LaunchTest, StartsAllRanksAgainAfterAFailure) {
                        "[ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ] "
                        "&& kill -9 $$; exit 0"));
   EXPECT_EQ(launch.code(), 0);
-  EXPECT_THAT(launch.out(),
-              UnorderedElementsAre("[0] start 0", "[1] start 0", "[0] start 1",
-                                   "[1] start 1", "[0] start 2",
-                                   "[1] start 2"));
+  EXPECT_THAT(launch.out(), UnorderedElementsAre("[0] start 0", "[1] start 0",
+                                                 "[0] start 1", "[1] start 1",
+                                                 "[0] start 2", "[1] start 2"));
   Strings starts;
   for (const std::string& line : launch.err()) {
     if (line.find("starts all") != line.npos) starts.push_back(line);
@@ -412,7 +411,8 @@ TEST(LaunchTest, StartsAllRanksAgainAfterAFailure) {
 }
 
 TEST(LaunchTest, GivesUpAfterTheLastRestart) {
-  Launch launch(script({"--restarts=1"}, "exit $((7 + TORCHELASTIC_RESTART_COUNT))"));
+  Launch launch(
+      script({"--restarts=1"}, "exit $((7 + TORCHELASTIC_RESTART_COUNT))"));
   EXPECT_EQ(launch.code(), 8);
   EXPECT_EQ(launch.err().back(),
             "launch: gives up after 1 restart (--restarts)");

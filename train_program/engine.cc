@@ -144,7 +144,11 @@ Engine::Engine(RunProcesses processes, torch::nn::Sequential model,
     : processes_(std::move(processes)),
       pipeline_(make_pipeline(std::move(model), make, cut, options,
                               processes_.world())),
-      schedule_(cut.schedule) {}
+      schedule_(cut.schedule) {
+  if (!options.trace.empty() && processes_.world()) {
+    clock_.emplace(processes_.world());
+  }
+}
 
 int Engine::replica() const {
   const auto* several = std::get_if<DistributedPipeline>(&pipeline_);
@@ -183,6 +187,11 @@ StepResult Engine::train(const StepData& data, const LossOf& loss,
     target.parts.push_back(part.target);
   }
   return module().train_step(input, target, loss, schedule_, options);
+}
+
+WholeTimeline Engine::whole_timeline(const Timeline& own) {
+  if (clock_) return clock_->gather(own);
+  return {{NamedTimeline{"pipeline", own}}, 0};
 }
 
 std::optional<at::Tensor> Engine::forward(const Sample& sample) {

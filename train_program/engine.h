@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/timeline.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/pipeline_module.h"
@@ -81,6 +82,10 @@ class Engine {
   // nullopt if this process does not hold the last stage.
   std::optional<at::Tensor> forward(const Sample& sample);
 
+  // Returns the timelines of all processes on rank 0, of `own` and of those
+  // that the other ranks pass. Only if Options::trace is given.
+  WholeTimeline whole_timeline(const Timeline& own);
+
   // Returns the texts of all processes, by rank.
   std::vector<std::string> all_gather(const std::string& mine) const {
     return processes_.all_gather(mine, "training");
@@ -93,6 +98,7 @@ class Engine {
   const RunProcesses processes_;
   std::variant<GPipe, DistributedPipeline> pipeline_;
   const Schedule schedule_;
+  std::optional<SharedClock> clock_;  // of several processes that trace a step
 };
 
 // The inputs of make_engine() beside the options.

@@ -16,6 +16,8 @@
 #include <set>
 #include <utility>
 
+#include "gpipe/distributed/timeline.h"
+#include "gpipe/text/units.h"
 #include "train_program/diagnosis.h"
 #include "train_program/evaluate.h"
 #include "train_program/exit_code.h"
@@ -169,10 +171,16 @@ StepResult Loop::train(const StepData& data, const TrainOptions& options) {
 }
 
 void Loop::write_trace_of(const StepResult& result) {
-  const std::string path = path_of(options_.trace, engine_);
-  const std::string summary = write_trace(path, result.timeline.value());
-  say("the timeline of step " + std::to_string(step_ + 1) + " is in " + path +
-      "\n" + summary);
+  const WholeTimeline whole = engine_.whole_timeline(result.timeline.value());
+  if (engine_.rank() > 0) return;
+  const std::string summary = write_trace(options_.trace, whole.replicas);
+  std::string clocks;
+  if (engine_.ranks() > 1) {
+    clocks = "; the clocks of its processes agree within " +
+             seconds_text(whole.clock_error);
+  }
+  say("the timeline of step " + std::to_string(step_ + 1) + " is in " +
+      options_.trace + clocks + "\n" + summary);
 }
 
 Loop::Step Loop::make_step(const StepData& data) {

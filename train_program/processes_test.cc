@@ -88,6 +88,8 @@ const RankProgramEntry kTrain("train", [] {
   set(options.eval_every, "eval_every");
   set(options.save_every, "save_every");
   if (argument("clip") == "0") options.clip = 0;
+  options.trace = argument("trace");
+  options.trace_step = 2;
   options.shard_optimizer = argument("shard_optimizer") == "true";
   if (!argument("balance").empty()) options.balance = argument("balance");
   options.weights = argument("weights");
@@ -283,6 +285,19 @@ TEST(ProcessesTest, CopiesOfAnExportedProgramHaveTheBitsOfOneCopy) {
   EXPECT_EQ(state_in(there).step, 3);  // a replica has one loss per step
   train_in_processes(there, 2, 2, /*stop=*/100, kDone, /*chunks=*/1, model);
   expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, OneTraceHasTheActionsOfAllProcesses) {
+  const std::string folder = new_folder(), trace = folder + "trace.json";
+  train_in_processes(folder + "run", 2, 1, /*stop=*/100, kDone,
+                     options_of("").chunks, {{"trace", trace}});
+  const std::string text = gpipe::testing::read_bytes(trace);
+  for (const char* part :
+       {"\"rank 0\"", "\"rank 1\"", "\"link 0 to 1\"", "\"link 1 to 0\"",
+        "\"0F0\"", "\"1F1\"", "\"1B0\"", "\"0B1\""}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(text.find("other processes"), std::string::npos);
 }
 
 TEST(ProcessesTest, AFlagThatDiffersIsNamedByAll) {

@@ -113,8 +113,17 @@ std::string timeline_summary(const Timeline& timeline) {
 }
 
 std::string write_trace(const std::string& path, const Timeline& timeline) {
-  std::string summary = timeline_summary(timeline);
-  const std::string trace = to_chrome_trace(timeline);
+  return write_trace(path, {NamedTimeline{"pipeline", timeline}});
+}
+
+std::string write_trace(const std::string& path,
+                        const std::vector<NamedTimeline>& timelines) {
+  std::string summary;
+  for (const auto& [name, timeline] : timelines) {
+    if (timelines.size() > 1) summary += name + ", ";
+    summary += timeline_summary(timeline);
+  }
+  const std::string trace = to_chrome_trace(timelines);
   internal::AtomicFile file(path);
   file.write(trace.data(), trace.size());
   file.commit();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "gpipe/simulation.h"
 
@@ -28,9 +29,14 @@ std::string timeline_summary(const Timeline& timeline);
 //       data, target, loss, schedule, gpipe::TrainOptions().timeline(true));
 //   std::cout << gpipe::write_trace("step.json", *result.timeline);
 //
-// With several processes, each needs a path of its own. Throws c10::Error, with
-// the path and the reason, if the file cannot be written. An existing file is
-// unchanged then.
+// The second form writes several timelines into one file, for example those of
+// all replicas of a pipeline (gpipe/distributed/timeline.h brings the timelines
+// of several processes together), and returns their summaries with their names.
+//
+// Throw c10::Error, with the path and the reason, if the file cannot be
+// written. An existing file is unchanged then.
 std::string write_trace(const std::string& path, const Timeline& timeline);
+std::string write_trace(const std::string& path,
+                        const std::vector<NamedTimeline>& timelines);
 
 }  // namespace gpipe

@@ -108,10 +108,10 @@ TEST(Secured, NoPortIsOpenWhileRanksTrain) {
 TEST(Secured, StrangersNeitherGetInNorChangeABit) {
   const auto bits = plain_bits();
   const auto count = static_cast<int>(rounds(80, 10000));
-  const std::string file = std::string(std::getenv("TEST_TMPDIR")
-                                           ? std::getenv("TEST_TMPDIR")
-                                           : "/tmp") +
-                           "/strangers-" + std::to_string(::getpid());
+  const std::string file =
+      std::string(std::getenv("TEST_TMPDIR") ? std::getenv("TEST_TMPDIR")
+                                             : "/tmp") +
+      "/strangers-" + std::to_string(::getpid());
   const int port = free_port();
   Arguments early{{"secret", kSecret},
                   {"steps", "20"},
@@ -146,8 +146,7 @@ TEST(Secured, StrangersNeitherGetInNorChangeABit) {
   std::filesystem::remove(file);
   EXPECT_EQ(let_in, 0);
   EXPECT_EQ(bits_of(results), bits);
-  EXPECT_THAT(results[0].err,
-              HasSubstr("a connection from 127.0.0.1:"));
+  EXPECT_THAT(results[0].err, HasSubstr("a connection from 127.0.0.1:"));
   // For docs/results/processes.md.
   std::cout << count << " strangers before, " << visits
             << " while ranks connect\n"
@@ -155,8 +154,8 @@ TEST(Secured, StrangersNeitherGetInNorChangeABit) {
 }
 
 TEST(Secured, AnotherSecretIsNamedAtOnceOnBothSides) {
-  std::vector<Arguments> arguments(2, {{"secret", kSecret},
-                                       {"timeout_ms", "1500"}});
+  std::vector<Arguments> arguments(
+      2, {{"secret", kSecret}, {"timeout_ms", "1500"}});
   arguments[1][0].second = "another secret, also long enough";
   const auto results = Ranks("train secured", arguments).wait(seconds(30));
   auto words = expect_peer_error(results[1], "disagrees", 0);

@@ -1,14 +1,21 @@
-// The timeline of one rank.
+// The timelines of one rank, and of all ranks.
+#include "gpipe/distributed/timeline.h"
+
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/world/clock.h"
 #include "gpipe/distributed/world/world.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
@@ -17,6 +24,7 @@
 namespace gpipe {
 namespace {
 
+using testing::argument;
 using testing::expect_all_ok;
 using testing::RankProgramEntry;
 using testing::Ranks;
@@ -89,6 +97,105 @@ const RankProgramEntry kTimeline("timeline", [] {
         "memory");
   return 0;
 });
+
+// All processes of a machine have one steady clock, so the offset is 0.
+const RankProgramEntry kClock("clock", [] {
+  const auto world = World::connect(world_options());
+  const int channel = world->next_channel();
+  const internal::ClockOffset first = internal::measure_clock(*world, channel);
+  const internal::ClockOffset last = internal::measure_clock(*world, channel);
+  for (const auto& each :
+       {first, last, internal::offset_at(first, last, first.at)}) {
+    check(std::abs(each.seconds) <= each.error + 1e-9, "the offset");
+    check(each.error < 30, "the error");
+  }
+  check(last.at > first.at, "the time");
+  return 0;
+});
+
+void check_whole(const Timeline& timeline, int ranks, double error) {
+  check(timeline.ranks.size() == static_cast<std::size_t>(ranks), "ranks");
+  check(timeline.first_rank == 0, "the first rank");
+  std::map<std::string, Span> spans;
+  for (const auto& list : timeline.ranks) {
+    for (const Span& each : list) spans[to_string(each.action)] = each;
+  }
+  for (const Transfer& each : timeline.transfers) {
+    const std::string name = name_of(each);
+    check(
+        each.from >= 0 && each.from < ranks && each.to >= 0 && each.to < ranks,
+        "the ranks of " + name);
+    check(each.start <= each.sent && each.sent <= each.end, "order of " + name);
+    // By the sender's clock. An output is sent before its action ends.
+    check(spans.at(to_string(each.action)).start <= each.start,
+          "the start of " + name);
+  }
+  check(timeline.transfers.size() == static_cast<std::size_t>(4 * (ranks - 1)),
+        "a copy comes twice");
+  for (int k = 0; k < 2; ++k) {
+    for (int stage = 1; stage < ranks; ++stage) {
+      const auto name = [&](int of, char kind) {
+        return std::to_string(of) + kind + std::to_string(k);
+      };
+      check(spans.at(name(stage - 1, 'F')).end <=
+                spans.at(name(stage, 'F')).start + error,
+            "forwards");
+      check(spans.at(name(stage, 'B')).end <=
+                spans.at(name(stage - 1, 'B')).start + error,
+            "backwards");
+    }
+  }
+  for (const IdleParts& each : idle_parts(timeline)) {
+    check(each.elsewhere == 0, "other processes are in the timeline, too");
+  }
+}
+
+const RankProgramEntry kWhole("whole", [] {
+  const auto world = World::connect(world_options());
+  const int replicas = argument("replicas") == "2" ? 2 : 1;
+  const int ranks = world->size() / replicas;
+  DistributedPipeline pipeline(
+      testing::linear_model(),
+      DistributedOptions(ranks == 3 ? std::vector<int64_t>{2, 2, 2}
+                                    : std::vector<int64_t>{3, 3})
+          .data_parallel(replicas),
+      world);
+  SharedClock clock(world);
+  for (int step = 0; step < 2; ++step) {
+    const StepResult result = pipeline->train_step(
+        torch::randn({4, 6}, torch::kDouble),
+        torch::zeros({4, 3}, torch::kDouble),
+        [](const Tensor& output, const Tensor& target) {
+          return (output - target).pow(2).mean();
+        },
+        one_forward_one_backward(ranks, 2), TrainOptions().timeline(true));
+    const WholeTimeline whole = clock.gather(*result.timeline);
+    check(whole.clock_error > 0 && whole.clock_error < 30, "the error");
+    check(whole.replicas.size() ==
+              static_cast<std::size_t>(world->rank() == 0 ? replicas : 0),
+          "replicas");
+    for (const auto& [name, timeline] : whole.replicas) {
+      check(name.find(replicas == 1 ? "pipeline" : "replica ") == 0, name);
+      check_whole(timeline, ranks, whole.clock_error);
+    }
+    check(to_chrome_trace(whole.replicas).find("traceEvents") !=
+              std::string::npos,
+          "trace");
+  }
+  return 0;
+});
+
+TEST(DistributedTimeline, ComparesClocksWithinTheErrorThatItStates) {
+  expect_all_ok(Ranks("clock", 3).wait());
+}
+
+TEST(DistributedTimeline, OfAllRanksIsThatOfOneProcess) {
+  expect_all_ok(Ranks("whole", 3).wait());
+}
+
+TEST(DistributedTimeline, OfAllReplicasHasEachOfThem) {
+  expect_all_ok(Ranks("whole", 4, {{"replicas", "2"}}).wait());
+}
 
 TEST(DistributedTimeline, HasTheMessagesOfTheRank) {
   expect_all_ok(Ranks("timeline", 3).wait());

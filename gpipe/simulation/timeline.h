@@ -55,6 +55,9 @@ struct Timeline {
   // The number of the rank ranks[0]. Not 0 if a process knows only its own
   // rank; then `transfers` has the copies from and to other ranks.
   int first_rank = 0;
+  // Seconds of the process's std::chrono::steady_clock at the beginning of the
+  // step. 0 if the timeline is not measured.
+  double began = 0;
   double makespan = 0;       // seconds: the end of the last action
   std::vector<double> idle;  // seconds of each rank: makespan minus work
   // For each rank, the largest number of micro-batches (each on one stage) in

@@ -1,5 +1,6 @@
 #include "gpipe/distributed/links/acceptor.h"
 
+#include <fcntl.h>
 #include <openssl/rand.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <fcntl.h>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -76,16 +76,15 @@ void Acceptor::run() {
     events = {{wake_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
     auto next = Clock::time_point::max();
     for (const auto& each : pending_) {
-      const short wanted =
-          each->needs == Status::kNeedsRead ? POLLIN : POLLOUT;
+      const short wanted = each->needs == Status::kNeedsRead ? POLLIN : POLLOUT;
       events.push_back({each->greeting.socket().fd(), wanted, 0});
       next = std::min(next, each->deadline);
     }
     int limit = -1;
     if (!pending_.empty()) {
       limit = static_cast<int>(std::max<int64_t>(
-          1, std::chrono::duration_cast<std::chrono::milliseconds>(
-                 next - Clock::now())
+          1, std::chrono::duration_cast<std::chrono::milliseconds>(next -
+                                                                   Clock::now())
                      .count() +
                  1));
     }
@@ -117,8 +116,7 @@ void Acceptor::accept_some() {
         socket.get() < 0 && (errno == EMFILE || errno == ENFILE);
     if (!pending_.empty() && (is_full || is_out_of_files)) {
       refusals_->add(pending_.front()->greeting.socket().peer(),
-                     "it was the oldest of " +
-                         std::to_string(pending_.size()) +
+                     "it was the oldest of " + std::to_string(pending_.size()) +
                          " that have not greeted");
       pending_.erase(pending_.begin());
     } else if (is_out_of_files) {

@@ -59,8 +59,7 @@ class Addresses {
 int until(Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
       deadline - Clock::now());
-  return static_cast<int>(
-      std::clamp<int64_t>(left.count() + 1, 0, INT32_MAX));
+  return static_cast<int>(std::clamp<int64_t>(left.count() + 1, 0, INT32_MAX));
 }
 
 // Returns a connected socket, or the reason of the last failure in `reason`.

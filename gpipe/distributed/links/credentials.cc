@@ -82,9 +82,9 @@ Credentials::Credentials(const Identity& identity)
   ::SSL_CTX_set_default_read_buffer_len(context, 64 << 10);
   SSL_CTX_set_app_data(context, this);
   // A server that verifies needs a name for its sessions.
-  check(::SSL_CTX_set_session_id_context(
-            context, kContext, sizeof kContext) == 1,
-        "no session context");
+  check(
+      ::SSL_CTX_set_session_id_context(context, kContext, sizeof kContext) == 1,
+      "no session context");
   if (identity.certificate.empty() && identity.key.empty() &&
       identity.authority.empty()) {
     use_key();
@@ -160,8 +160,8 @@ void Credentials::use_files(const Identity& identity) {
   require(identity.authority, "authority");
   SSL_CTX* const context = context_.get();
   ::ERR_clear_error();
-  if (::SSL_CTX_use_certificate_chain_file(
-          context, identity.certificate.c_str()) != 1) {
+  if (::SSL_CTX_use_certificate_chain_file(context,
+                                           identity.certificate.c_str()) != 1) {
     refuse("the certificate '", identity.certificate,
            "' cannot be used: ", take_tls_error(),
            "; WorldOptions::tls needs a file in PEM format");

@@ -114,10 +114,9 @@ void Greeting::check_theirs() {
   if (socket_.role() == TlsRole::kServer) own_.to = theirs_.from;
   if (theirs_.to != own_.from || theirs_.from != own_.to ||
       theirs_.from == own_.from) {
-    refuse_peer(socket_,
-                "rank " + std::to_string(theirs_.from) + " wants rank " +
-                    std::to_string(theirs_.to) + ", but this is rank " +
-                    std::to_string(own_.from));
+    refuse_peer(socket_, "rank " + std::to_string(theirs_.from) +
+                             " wants rank " + std::to_string(theirs_.to) +
+                             ", but this is rank " + std::to_string(own_.from));
   }
   if (theirs_.token != own_.token) {
     refuse_peer(socket_, "rank " + std::to_string(theirs_.from) +

@@ -65,8 +65,8 @@ class Arrivals {
     std::lock_guard<std::mutex> lock(mutex_);
     if (hello.from <= own_rank ||
         hello.from >= static_cast<int>(sockets_.size())) {
-      return "rank " + std::to_string(hello.from) + " does not connect to rank " +
-             std::to_string(own_rank) + " of " +
+      return "rank " + std::to_string(hello.from) +
+             " does not connect to rank " + std::to_string(own_rank) + " of " +
              std::to_string(sockets_.size());
     }
     auto& slot = sockets_[hello.from];
@@ -124,9 +124,9 @@ std::vector<std::unique_ptr<TlsSocket>> Mesh::connect(
     options.tell(text_of(own));
     for (int peer = 0; peer < rank; ++peer) {
       const Place place = place_of(peer, options);
-      sockets[peer] = std::make_unique<TlsSocket>(connect_to(
-          place.address, place.port, *options.credentials,
-          Hello{rank, peer, place.token}, options.deadline));
+      sockets[peer] = std::make_unique<TlsSocket>(
+          connect_to(place.address, place.port, *options.credentials,
+                     Hello{rank, peer, place.token}, options.deadline));
     }
     const std::vector<int> missing = arrivals.wait(rank, options.deadline);
     if (!missing.empty()) {
@@ -141,7 +141,8 @@ std::vector<std::unique_ptr<TlsSocket>> Mesh::connect(
     }
   }
   auto others = arrivals.sockets();
-  for (int peer = 0; peer < rank; ++peer) others[peer] = std::move(sockets[peer]);
+  for (int peer = 0; peer < rank; ++peer)
+    others[peer] = std::move(sockets[peer]);
   return others;
 }
 
@@ -152,8 +153,8 @@ Mesh::Mesh(const MeshOptions& options)
   auto sockets = connect(options);
   for (int rank = 0; rank < options.size; ++rank) {
     links_.push_back(sockets[rank]
-                         ? std::make_shared<Link>(std::move(*sockets[rank]),
-                                                  epoll_.get(), rank)
+                         ? std::make_shared<PeerLink>(std::move(*sockets[rank]),
+                                                      epoll_.get(), rank)
                          : nullptr);
   }
   epoll_event event{};
@@ -172,7 +173,7 @@ Mesh::~Mesh() {
   }
 }
 
-Link& Mesh::link(int rank) {
+PeerLink& Mesh::link(int rank) {
   if (rank < 0 || rank >= static_cast<int>(links_.size()) || !links_[rank]) {
     throw LinkError(LinkError::Cause::kNetwork,
                     "there is no connection to rank " + std::to_string(rank));
@@ -202,8 +203,8 @@ void Mesh::run() {
       }
     }
     for (auto each = busy.begin(); each != busy.end();) {
-      each = links_[*each]->on_events(false) ? std::next(each)
-                                             : busy.erase(each);
+      each =
+          links_[*each]->on_events(false) ? std::next(each) : busy.erase(each);
     }
   }
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gpipe/distributed/links/credentials.h"
-#include "gpipe/distributed/links/link.h"
+#include "gpipe/distributed/links/peer_link.h"
 #include "gpipe/distributed/links/refusals.h"
 #include "gpipe/processes/descriptor.h"
 
@@ -45,7 +45,7 @@ class Mesh {
 
   // Returns the connection to another rank. Throws LinkError for any other
   // number.
-  Link& link(int rank);
+  PeerLink& link(int rank);
 
  private:
   std::vector<std::unique_ptr<TlsSocket>> connect(const MeshOptions& options);
@@ -53,7 +53,7 @@ class Mesh {
 
   Descriptor epoll_, wake_;
   const std::shared_ptr<const Credentials> credentials_;
-  std::vector<std::shared_ptr<Link>> links_;  // by rank; null for this rank
+  std::vector<std::shared_ptr<PeerLink>> links_;  // by rank; null for this rank
   std::thread thread_;
 };
 

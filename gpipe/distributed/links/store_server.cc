@@ -122,14 +122,12 @@ void StoreServer::run() {
     }
     events = {{wake_.get(), POLLIN, 0}};
     for (const auto& each : clients_) {
-      const short wanted =
-          each->needs == Status::kNeedsRead ? POLLIN : POLLOUT;
+      const short wanted = each->needs == Status::kNeedsRead ? POLLIN : POLLOUT;
       events.push_back({each->socket.fd(), wanted, 0});
     }
     if (::poll(events.data(), events.size(), -1) < 0) continue;
     uint64_t count = 0;
-    if (events[0].revents &&
-        ::read(wake_.get(), &count, sizeof count) < 0) {
+    if (events[0].revents && ::read(wake_.get(), &count, sizeof count) < 0) {
       continue;
     }
     for (std::size_t k = 0; k < clients_.size(); ++k) {

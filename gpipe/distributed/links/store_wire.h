@@ -20,9 +20,9 @@ struct StoreRequest {
   };
   Kind kind = Kind::kGet;
   std::string key;
-  std::string value;     // kSet: the new value; kCompareSet: the expected one
-  std::string desired;   // kCompareSet
-  int64_t number = 0;    // kAdd
+  std::string value;    // kSet: the new value; kCompareSet: the expected one
+  std::string desired;  // kCompareSet
+  int64_t number = 0;   // kAdd
 
   bool operator==(const StoreRequest&) const = default;
 };

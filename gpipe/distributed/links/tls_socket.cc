@@ -110,9 +110,9 @@ TlsSocket::Status TlsSocket::status(int result, const char* call) {
   }
   if (error == SSL_ERROR_SYSCALL) {
     ::ERR_clear_error();
-    throw LinkError(LinkError::Cause::kNetwork,
-                    std::string(call) + " " + peer_ + ": " +
-                        std::strerror(number));
+    throw LinkError(
+        LinkError::Cause::kNetwork,
+        std::string(call) + " " + peer_ + ": " + std::strerror(number));
   }
   std::string what = meaning(reason);
   const long verified = ::SSL_get_verify_result(ssl_.get());

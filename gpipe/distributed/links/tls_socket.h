@@ -62,8 +62,8 @@ class TlsSocket {
   const Credentials* credentials_;
   TlsRole role_;
   std::string peer_;
-  bool is_ready_ = false;   // the handshake is done
-  bool is_broken_ = false;  // OpenSSL allows no more calls
+  bool is_ready_ = false;    // the handshake is done
+  bool is_broken_ = false;   // OpenSSL allows no more calls
   std::size_t records_ = 0;  // written with the current key
 };
 

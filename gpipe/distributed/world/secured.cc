@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/links/link.h"
 #include "gpipe/distributed/links/link_error.h"
+#include "gpipe/distributed/links/peer_link.h"
 
 namespace gpipe::internal {
 namespace {
@@ -57,8 +57,8 @@ class SecuredStore final : public c10d::Store {
   std::vector<uint8_t> compareSet(
       const std::string& key, const std::vector<uint8_t>& expected,
       const std::vector<uint8_t>& desired) override {
-    return bytes_of(call(
-        {Kind::kCompareSet, key, text_of(expected), text_of(desired), 0}));
+    return bytes_of(
+        call({Kind::kCompareSet, key, text_of(expected), text_of(desired), 0}));
   }
 
   std::vector<uint8_t> get(const std::string& key) override {

@@ -121,9 +121,8 @@ c10::intrusive_ptr<c10d::Store> SecuredRendezvous::store(
       connect_to(address, port, *credentials_, Hello{options.rank, 0, 0},
                  deadline),
       credentials_);
-  return secured_store([client](const StoreRequest& request) {
-    return client->call(request);
-  });
+  return secured_store(
+      [client](const StoreRequest& request) { return client->call(request); });
 }
 
 c10::intrusive_ptr<c10d::Backend> SecuredRendezvous::group(

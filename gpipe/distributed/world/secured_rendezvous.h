@@ -48,9 +48,8 @@ class SecuredRendezvous {
   // Returns a group of all ranks, which tell each other by `store` where they
   // listen. Throws c10::DistNetworkError.
   c10::intrusive_ptr<c10d::Backend> group(
-      const WorldOptions& options,
-      const c10::intrusive_ptr<c10d::Store>& store, const std::string& own,
-      TimePoint deadline);
+      const WorldOptions& options, const c10::intrusive_ptr<c10d::Store>& store,
+      const std::string& own, TimePoint deadline);
 
   // Closes the port of the store, if this rank serves it.
   void stop_listening();

@@ -40,9 +40,10 @@ class World {
   // Throws PeerError if ranks do not come in time (it names those that are
   // missing), if they disagree about the size, if two processes have the same
   // rank, or if this rank and another one do not accept each other's secret or
-  // certificate (Fault::kDisagree); c10::DistError if rank 0 cannot listen on its port, or if an
-  // address cannot be found; c10::ValueError if an option is out of range, if the
-  // secret is too short, or if a file of the certificate cannot be used.
+  // certificate (Fault::kDisagree); c10::DistError if rank 0 cannot listen on
+  // its port, or if an address cannot be found; c10::ValueError if an option is
+  // out of range, if the secret is too short, or if a file of the certificate
+  // cannot be used.
   //
   // From the first call on, the process ignores SIGPIPE unless it has a
   // handler: a broken connection must be an error and not end the process.

@@ -137,6 +137,8 @@ Timeline Recording::timeline() const {
     }
   }
   Timeline timeline = timeline_of(std::move(ranks));
+  timeline.began =
+      std::chrono::duration<double>(host_begin_.time_since_epoch()).count();
   timeline.transfers = transfers();
   timeline.host_copies = host_copies();
   bool known = false;

@@ -75,8 +75,7 @@ X509* new_certificate(const std::string& path, const std::string& name,
       name.substr(name.size() - std::min<std::size_t>(name.size(), 60));
   ::X509_NAME_add_entry_by_txt(
       ::X509_get_subject_name(result), "CN", MBSTRING_UTF8,
-      reinterpret_cast<const unsigned char*>(short_name.c_str()), -1, -1,
-      0);
+      reinterpret_cast<const unsigned char*>(short_name.c_str()), -1, -1, 0);
   ::X509_set_issuer_name(result,
                          ::X509_get_subject_name(issuer ? issuer : result));
   if (!issuer) add_extension(result, NID_basic_constraints, "critical,CA:TRUE");
@@ -96,8 +95,8 @@ Authority::Authority() : state_(std::make_unique<State>()) {
   state_->file = state_->folder + "/authority.pem";
   state_->key = new_key(state_->folder + "/authority.key");
   state_->certificate =
-      new_certificate(state_->file, state_->folder, state_->key, state_->serial++,
-                      10, nullptr, nullptr);
+      new_certificate(state_->file, state_->folder, state_->key,
+                      state_->serial++, 10, nullptr, nullptr);
 }
 
 Authority::~Authority() {

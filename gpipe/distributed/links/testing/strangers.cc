@@ -107,8 +107,7 @@ std::string send_garbage(int port, const std::string& bytes, int patience_ms) {
 std::string recorded_handshake(int port, const std::string& secret) {
   const Descriptor listening = internal::listen_on(kAddress, 0);
   std::string recorded;
-  std::thread relaying(
-      [&] { recorded = relay(listening.get(), port); });
+  std::thread relaying([&] { recorded = relay(listening.get(), port); });
   const Credentials credentials(Identity{secret, "", "", ""});
   joins(internal::port_of(listening), credentials);
   relaying.join();

@@ -16,9 +16,9 @@ std::string send_garbage(int port, const std::string& bytes,
 std::string recorded_handshake(int port, const std::string& secret);
 
 // The kinds of strangers that visit() sends in turn: one that leaves at once,
-// random bytes, an HTTP request, a client of LibTorch's store, another secret, a
-// recorded handshake, a certificate of another authority, and a handshake that
-// is broken off.
+// random bytes, an HTTP request, a client of LibTorch's store, another secret,
+// a recorded handshake, a certificate of another authority, and a handshake
+// that is broken off.
 constexpr int kKindsOfStrangers = 8;
 
 // Sends `count` strangers to 127.0.0.1:`port`, one after another, of kinds that

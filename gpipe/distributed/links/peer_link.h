@@ -17,7 +17,7 @@
 
 namespace gpipe::internal {
 
-class Link;
+class PeerLink;
 
 // A message that is being sent or received. Thread-safe.
 class Transfer {
@@ -35,10 +35,10 @@ class Transfer {
   bool is_over() const;
 
  private:
-  friend class Link;
+  friend class PeerLink;
   enum class State { kGoing, kDone, kFailed, kAborted };
 
-  std::shared_ptr<Link> link_;
+  std::shared_ptr<PeerLink> link_;
   std::shared_ptr<const void> owner_;  // keeps the memory
   char* data_ = nullptr;
   std::size_t bytes_ = 0, done_ = 0;
@@ -55,11 +55,11 @@ class Transfer {
 // different tags do not wait for each other, and nothing is buffered.
 //
 // Thread-safe. A Mesh calls on_events() on its thread.
-class Link : public std::enable_shared_from_this<Link> {
+class PeerLink : public std::enable_shared_from_this<PeerLink> {
  public:
   // `epoll`: where to register the socket, with `key` as its data.
-  Link(TlsSocket socket, int epoll, int key);
-  ~Link();
+  PeerLink(TlsSocket socket, int epoll, int key);
+  ~PeerLink();
 
   // Start to send or to receive `bytes` bytes. `owner` keeps the memory alive
   // while it is needed. Throw LinkError if the connection is broken.

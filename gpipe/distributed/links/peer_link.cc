@@ -1,4 +1,4 @@
-#include "gpipe/distributed/links/link.h"
+#include "gpipe/distributed/links/peer_link.h"
 
 #include <sys/epoll.h>
 
@@ -46,7 +46,7 @@ bool Transfer::is_over() const {
   return state_ != State::kGoing;
 }
 
-Link::Link(TlsSocket socket, int epoll, int key)
+PeerLink::PeerLink(TlsSocket socket, int epoll, int key)
     : socket_(std::move(socket)), epoll_(epoll), key_(key) {
   epoll_event event{};
   event.events = EPOLLIN;
@@ -54,10 +54,11 @@ Link::Link(TlsSocket socket, int epoll, int key)
   ::epoll_ctl(epoll_, EPOLL_CTL_ADD, socket_.fd(), &event);
 }
 
-Link::~Link() = default;
+PeerLink::~PeerLink() = default;
 
-Link::TransferPtr Link::start(bool is_send, void* data, std::size_t bytes,
-                              std::shared_ptr<const void> owner) {
+PeerLink::TransferPtr PeerLink::start(bool is_send, void* data,
+                                      std::size_t bytes,
+                                      std::shared_ptr<const void> owner) {
   if (!broken_.empty()) throw LinkError(LinkError::Cause::kNetwork, broken_);
   auto transfer = std::make_shared<Transfer>();
   transfer->link_ = shared_from_this();
@@ -68,19 +69,19 @@ Link::TransferPtr Link::start(bool is_send, void* data, std::size_t bytes,
   return transfer;
 }
 
-Link::TransferPtr Link::send(int tag, const void* data, std::size_t bytes,
-                             std::shared_ptr<const void> owner) {
+PeerLink::TransferPtr PeerLink::send(int tag, const void* data,
+                                     std::size_t bytes,
+                                     std::shared_ptr<const void> owner) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto transfer =
-      start(true, const_cast<void*>(data), bytes, std::move(owner));
+  auto transfer = start(true, const_cast<void*>(data), bytes, std::move(owner));
   waiting_[tag].push_back(transfer);
   match(tag);
   flush(kInline);
   return transfer;
 }
 
-Link::TransferPtr Link::receive(int tag, void* data, std::size_t bytes,
-                                std::shared_ptr<const void> owner) {
+PeerLink::TransferPtr PeerLink::receive(int tag, void* data, std::size_t bytes,
+                                        std::shared_ptr<const void> owner) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto transfer = start(false, data, bytes, std::move(owner));
   receives_[tag].push_back(transfer);
@@ -89,7 +90,7 @@ Link::TransferPtr Link::receive(int tag, void* data, std::size_t bytes,
   return transfer;
 }
 
-void Link::match(int tag) {
+void PeerLink::match(int tag) {
   const auto waiting = waiting_.find(tag);
   const auto ready = ready_.find(tag);
   if (waiting == waiting_.end() || ready == ready_.end()) return;
@@ -98,8 +99,7 @@ void Link::match(int tag) {
     waiting->second.pop_front();
     if (ready->second.front() != transfer->bytes_) {
       waiting->second.push_front(std::move(transfer));
-      fail("a message of " +
-           std::to_string(waiting->second.front()->bytes_) +
+      fail("a message of " + std::to_string(waiting->second.front()->bytes_) +
            " bytes is sent to " + socket_.peer() + ", which expects " +
            std::to_string(ready->second.front()));
       return;
@@ -112,7 +112,7 @@ void Link::match(int tag) {
 }
 
 // Fills the record with whole frames.
-void Link::fill_record() {
+void PeerLink::fill_record() {
   const auto put = [this](const Frame& frame) {
     std::memcpy(record_.data() + record_size_, &frame, sizeof frame);
     record_size_ += sizeof frame;
@@ -130,8 +130,8 @@ void Link::fill_record() {
                                        kRecord - record_size_ - sizeof(Frame));
     put({Frame::kData, next.tag, bytes});
     if (bytes > 0) {
-      std::memcpy(record_.data() + record_size_, transfer.data_ + transfer.done_,
-                  bytes);
+      std::memcpy(record_.data() + record_size_,
+                  transfer.data_ + transfer.done_, bytes);
     }
     record_size_ += bytes;
     transfer.done_ += bytes;
@@ -143,7 +143,7 @@ void Link::fill_record() {
 }
 
 // Writes until nothing is left, or the socket is full, or `limit` is reached.
-void Link::flush(std::size_t limit) {
+void PeerLink::flush(std::size_t limit) {
   std::size_t total = 0;
   try {
     while (broken_.empty()) {
@@ -165,7 +165,7 @@ void Link::flush(std::size_t limit) {
   }
 }
 
-void Link::arm(bool for_write) {
+void PeerLink::arm(bool for_write) {
   if (for_write == is_armed_) return;
   is_armed_ = for_write;
   epoll_event event{};
@@ -174,7 +174,7 @@ void Link::arm(bool for_write) {
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.fd(), &event);
 }
 
-bool Link::on_events(bool is_writable) {
+bool PeerLink::on_events(bool is_writable) {
   std::size_t total = 0;
   while (true) {
     // Released between records, so that senders do not wait long.
@@ -194,9 +194,11 @@ bool Link::on_events(bool is_writable) {
 }
 
 // Reads one header or one piece of data. Returns false if nothing is there.
-bool Link::read_some() { return in_left_ == 0 ? read_header() : read_data(); }
+bool PeerLink::read_some() {
+  return in_left_ == 0 ? read_header() : read_data();
+}
 
-bool Link::read_header() {
+bool PeerLink::read_header() {
   std::size_t done = 0;
   auto* const bytes = reinterpret_cast<char*>(&in_);
   if (socket_.read(bytes + in_header_, sizeof in_ - in_header_, done) !=
@@ -211,7 +213,7 @@ bool Link::read_header() {
   return broken_.empty();
 }
 
-bool Link::read_data() {
+bool PeerLink::read_data() {
   static thread_local std::array<char, kRecord> unwanted;
   Transfer& transfer = *receives_[in_.tag].front();
   const bool is_wanted = transfer.state_ == Transfer::State::kGoing;
@@ -227,7 +229,7 @@ bool Link::read_data() {
   return true;
 }
 
-void Link::finish_receive(int tag) {
+void PeerLink::finish_receive(int tag) {
   const auto found = receives_.find(tag);
   Transfer& transfer = *found->second.front();
   if (transfer.done_ < transfer.bytes_) return;
@@ -236,7 +238,7 @@ void Link::finish_receive(int tag) {
   if (found->second.empty()) receives_.erase(found);
 }
 
-void Link::handle(const Frame& frame) {
+void PeerLink::handle(const Frame& frame) {
   if (frame.kind == Frame::kReady) {
     ready_[frame.tag].push_back(frame.bytes);
     match(frame.tag);
@@ -255,22 +257,22 @@ void Link::handle(const Frame& frame) {
   }
   const Transfer& transfer = *found->second.front();
   if (frame.bytes > transfer.bytes_ - transfer.done_) {
-    return fail(std::to_string(frame.bytes) + " more bytes" + from +
-                " after " + std::to_string(transfer.done_) +
-                " of a message of " + std::to_string(transfer.bytes_));
+    return fail(std::to_string(frame.bytes) + " more bytes" + from + " after " +
+                std::to_string(transfer.done_) + " of a message of " +
+                std::to_string(transfer.bytes_));
   }
   in_left_ = frame.bytes;
   if (in_left_ == 0) finish_receive(frame.tag);
 }
 
-void Link::finish(Transfer& transfer, Transfer::State state) {
+void PeerLink::finish(Transfer& transfer, Transfer::State state) {
   if (transfer.state_ != Transfer::State::kGoing) return;
   transfer.state_ = state;
   transfer.owner_.reset();
   transfer.changed_.notify_all();
 }
 
-void Link::abort(Transfer& transfer) {
+void PeerLink::abort(Transfer& transfer) {
   if (transfer.state_ != Transfer::State::kGoing) return;
   finish(transfer, Transfer::State::kAborted);
   if (!transfer.is_send_) return;  // its data is thrown away when it comes
@@ -285,12 +287,12 @@ void Link::abort(Transfer& transfer) {
   }
 }
 
-void Link::close(const std::string& reason) {
+void PeerLink::close(const std::string& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
   fail(reason);
 }
 
-void Link::fail(const std::string& reason) {
+void PeerLink::fail(const std::string& reason) {
   if (!broken_.empty()) return;
   broken_ = reason;
   ::epoll_ctl(epoll_, EPOLL_CTL_DEL, socket_.fd(), nullptr);

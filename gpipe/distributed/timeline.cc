@@ -1,0 +1,61 @@
+#include "gpipe/distributed/timeline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/world/gather.h"
+#include "gpipe/distributed/world/tags.h"
+#include "gpipe/simulation/merge.h"
+#include "gpipe/simulation/timeline_json.h"
+
+namespace gpipe {
+
+SharedClock::SharedClock(std::shared_ptr<World> world)
+    : world_(std::move(world)),
+      channel_(world_->next_channel()),
+      before_(internal::measure_clock(*world_, channel_)) {}
+
+WholeTimeline SharedClock::gather(Timeline own) {
+  const internal::ClockOffset after =
+      internal::measure_clock(*world_, channel_);
+  const internal::ClockOffset offset =
+      internal::offset_at(before_, after, own.began);
+  before_ = after;
+  own.began += offset.seconds;
+  // In nanoseconds, rounded up.
+  const auto nanoseconds = static_cast<int64_t>(std::ceil(1e9 * offset.error));
+  const std::string text = std::to_string(nanoseconds) + " " + to_json(own);
+  const int tag = internal::Tags(channel_).header;
+  const auto texts = all_gather(*world_, tag, text, "gathering the timelines");
+  WholeTimeline whole;
+  // Two ranks may err by their errors in opposite directions.
+  std::vector<double> errors;
+  std::vector<std::vector<Timeline>> replicas;
+  for (const std::string& each : texts) {
+    errors.push_back(1e-9 * std::stod(each));
+    if (world_->rank() != 0) continue;
+    Timeline part =
+        parse_timeline(std::string_view(each).substr(each.find(' ') + 1));
+    // Each replica begins with its rank 0.
+    if (replicas.empty() || part.first_rank == 0) replicas.emplace_back();
+    replicas.back().push_back(std::move(part));
+  }
+  std::sort(errors.begin(), errors.end());
+  for (std::size_t k = errors.size(); k-- > 0 && k + 2 >= errors.size();) {
+    whole.clock_error += errors[k];
+  }
+  for (std::size_t k = 0; k < replicas.size(); ++k) {
+    whole.replicas.push_back(
+        {replicas.size() == 1 ? "pipeline" : "replica " + std::to_string(k),
+         merge_timelines(std::move(replicas[k]))});
+  }
+  return whole;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,135 @@
+#include "gpipe/simulation/merge.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "gpipe/text/refuse.h"
+
+namespace gpipe {
+namespace {
+
+// Moves all times of a timeline to `by` seconds later.
+void shift(Timeline& timeline, double by) {
+  for (auto& spans : timeline.ranks) {
+    for (Span& each : spans) {
+      each.start += by;
+      each.end += by;
+    }
+  }
+  for (Transfer& each : timeline.transfers) {
+    each.start += by;
+    each.sent += by;
+    each.end += by;
+  }
+  for (auto& copies : timeline.host_copies) {
+    for (HostCopy& each : copies) {
+      each.start += by;
+      each.end += by;
+    }
+  }
+  for (auto& points : timeline.memory) {
+    for (MemoryPoint& each : points) each.time += by;
+  }
+}
+
+// Returns each copy once, in the order of starts.
+std::vector<Transfer> transfers_of(const std::vector<Timeline>& parts) {
+  // A receiver does not know whether the sender has split its backward.
+  std::set<std::pair<int, int>> split;  // stage and micro-batch
+  for (const Timeline& part : parts) {
+    for (const auto& spans : part.ranks) {
+      for (const Span& each : spans) {
+        if (each.action.kind == ActionKind::kBackwardInput) {
+          split.emplace(each.action.stage, each.action.microbatch);
+        }
+      }
+    }
+  }
+  using Key = std::tuple<int, ActionKind, int, int, int>;
+  std::map<Key, Transfer> found;
+  for (const Timeline& part : parts) {
+    const int end = part.first_rank + static_cast<int>(part.ranks.size());
+    const auto is_here = [&](int rank) {
+      return part.first_rank <= rank && rank < end;
+    };
+    for (Transfer each : part.transfers) {
+      Action& action = each.action;
+      if (action.kind == ActionKind::kBackward &&
+          split.count({action.stage, action.microbatch}) > 0) {
+        action.kind = ActionKind::kBackwardInput;
+      }
+      const auto [place, is_first] = found.try_emplace(
+          Key{action.stage, action.kind, action.microbatch, each.from, each.to},
+          each);
+      Transfer& both = place->second;
+      if (is_first) continue;
+      if (is_here(each.from)) {
+        both.start = each.start;
+        both.sent = each.sent;
+      }
+      if (is_here(each.to)) both.end = each.end;
+    }
+  }
+  std::vector<Transfer> transfers;
+  for (auto& [key, each] : found) {
+    each.sent = std::max(each.sent, each.start);
+    each.end = std::max(each.end, each.sent);
+    transfers.push_back(each);
+  }
+  std::stable_sort(
+      transfers.begin(), transfers.end(),
+      [](const Transfer& a, const Transfer& b) { return a.start < b.start; });
+  return transfers;
+}
+
+}  // namespace
+
+Timeline merge_timelines(std::vector<Timeline> parts) {
+  if (parts.empty()) internal::refuse("there are no timelines to merge");
+  double began = parts[0].began;
+  int next = parts[0].first_rank;
+  for (const Timeline& part : parts) {
+    if (part.first_rank != next) {
+      internal::refuse("a timeline begins with rank ", part.first_rank,
+                       ", but the one before ends with rank ", next - 1,
+                       ": give the timelines in the order of their ranks");
+    }
+    next += static_cast<int>(part.ranks.size());
+    began = std::min(began, part.began);
+  }
+  std::vector<std::vector<Span>> ranks;
+  for (Timeline& part : parts) {
+    shift(part, part.began - began);
+    for (auto& spans : part.ranks) ranks.push_back(spans);
+  }
+  Timeline whole = timeline_of(std::move(ranks));
+  whole.first_rank = parts[0].first_rank;
+  whole.began = began;
+  whole.transfers = transfers_of(parts);
+  const auto all = [&](auto member) {
+    return std::all_of(parts.begin(), parts.end(), [&](const Timeline& part) {
+      return (part.*member).size() == part.ranks.size();
+    });
+  };
+  const bool has_memory = all(&Timeline::memory) && all(&Timeline::peak_bytes);
+  const bool has_copies = std::any_of(
+      parts.begin(), parts.end(),
+      [](const Timeline& part) { return !part.host_copies.empty(); });
+  for (Timeline& part : parts) {
+    const std::size_t count = part.ranks.size();
+    part.host_copies.resize(count);
+    for (std::size_t r = 0; r < count; ++r) {
+      if (has_copies) whole.host_copies.push_back(part.host_copies[r]);
+      if (!has_memory) continue;
+      whole.memory.push_back(part.memory[r]);
+      whole.peak_bytes.push_back(part.peak_bytes[r]);
+    }
+  }
+  return whole;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,146 @@
+#include "gpipe/simulation/merge.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/one_forward_one_backward.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/simulation/chrome_trace.h"
+#include "gpipe/simulation/costs.h"
+#include "gpipe/simulation/idle.h"
+#include "gpipe/simulation/simulate.h"
+
+namespace gpipe {
+namespace {
+
+// A simulated step, whose times are multiples of 1/4 s.
+Timeline whole_step() {
+  Costs costs;
+  costs.forward = {1, 2, 1};
+  costs.backward = {2, 4, 2};
+  costs.latency = 0.25;
+  return simulate(one_forward_one_backward(3, 4), costs);
+}
+
+// Returns what each rank would have recorded of the step, if its recording had
+// begun `late[r]` seconds after the step.
+std::vector<Timeline> parts_of(const Timeline& whole,
+                               const std::vector<double>& late) {
+  std::vector<Timeline> parts;
+  for (int rank = 0; rank < static_cast<int>(whole.ranks.size()); ++rank) {
+    auto spans = whole.ranks[rank];
+    for (Span& each : spans) {
+      each.start -= late[rank];
+      each.end -= late[rank];
+    }
+    Timeline part = timeline_of({spans});
+    part.first_rank = rank;
+    part.began = 100 + late[rank];
+    for (Transfer each : whole.transfers) {
+      if (each.from != rank && each.to != rank) continue;
+      each.start -= late[rank];
+      each.sent -= late[rank];
+      each.end -= late[rank];
+      // Each end knows only its own time.
+      if (each.from != rank) each.start = each.sent = each.end;
+      if (each.to != rank) each.end = each.sent;
+      part.transfers.push_back(each);
+    }
+    part.memory = {{{0, 8.0 * rank}}};
+    part.peak_bytes = {8.0 * rank};
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+void expect_equal(const Timeline& a, const Timeline& b) {
+  ASSERT_EQ(a.ranks.size(), b.ranks.size());
+  for (std::size_t r = 0; r < a.ranks.size(); ++r) {
+    ASSERT_EQ(a.ranks[r].size(), b.ranks[r].size());
+    for (std::size_t k = 0; k < a.ranks[r].size(); ++k) {
+      EXPECT_EQ(to_string(a.ranks[r][k].action),
+                to_string(b.ranks[r][k].action));
+      EXPECT_EQ(a.ranks[r][k].start, b.ranks[r][k].start);
+      EXPECT_EQ(a.ranks[r][k].end, b.ranks[r][k].end);
+    }
+  }
+  EXPECT_EQ(a.makespan, b.makespan);
+  EXPECT_EQ(a.idle, b.idle);
+}
+
+TEST(MergeTest, GivesTheStepOfWhichEachRankKnowsItsPart) {
+  const Timeline whole = whole_step();
+  // Ranks 1 and 2 have nothing to do at first.
+  const Timeline merged = merge_timelines(parts_of(whole, {0, 1, 3}));
+  expect_equal(merged, whole);
+  EXPECT_EQ(merged.began, 100);
+  ASSERT_FALSE(whole.transfers.empty());
+  ASSERT_EQ(merged.transfers.size(), whole.transfers.size());
+  const auto times_of = [](const Timeline& timeline) {
+    std::vector<std::vector<double>> times;
+    for (const Transfer& each : timeline.transfers) {
+      times.push_back({each.start, each.sent, each.end,
+                       static_cast<double>(each.from),
+                       static_cast<double>(each.to)});
+    }
+    std::sort(times.begin(), times.end());
+    return times;
+  };
+  EXPECT_EQ(times_of(merged), times_of(whole));
+  EXPECT_EQ(merged.memory[2][0].time, 3);
+  EXPECT_EQ(merged.peak_bytes, (std::vector<double>{0, 8, 16}));
+  // So idle time has the causes that one process would find.
+  const auto expected = idle_parts(whole), found = idle_parts(merged);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(found[rank].schedule, expected[rank].schedule);
+    EXPECT_EQ(found[rank].imbalance, expected[rank].imbalance);
+    EXPECT_EQ(found[rank].transfer, expected[rank].transfer);
+    EXPECT_EQ(found[rank].elsewhere, 0);
+  }
+}
+
+TEST(MergeTest, ClocksThatDifferAreNoError) {
+  const Timeline whole = whole_step();
+  for (const double error : {-2.0, -0.5, 0.5, 2.0}) {
+    auto parts = parts_of(whole, {0, 1, 3});
+    parts[1].began += error;
+    const Timeline merged = merge_timelines(std::move(parts));
+    for (const Transfer& each : merged.transfers) {
+      EXPECT_LE(each.start, each.sent);
+      EXPECT_LE(each.sent, each.end);
+    }
+    EXPECT_NE(to_chrome_trace(merged).find("traceEvents"), std::string::npos);
+  }
+}
+
+TEST(MergeTest, ASplitBackwardIsOneCopyAtBothEnds) {
+  const Action input{1, ActionKind::kBackwardInput, 0};
+  Timeline sender = timeline_of({{{input, 0, 1}}});
+  sender.first_rank = 1;
+  sender.transfers = {{input, 1, 0, 1, 1.5, 1.5, 64}};
+  Timeline receiver = timeline_of({{{{0, ActionKind::kBackward, 0}, 2, 3}}});
+  // The receiver takes it for a whole backward.
+  receiver.transfers = {
+      {{1, ActionKind::kBackward, 0}, 1, 0, 1.75, 1.75, 1.75, 64}};
+  const Timeline merged = merge_timelines({receiver, sender});
+  ASSERT_EQ(merged.transfers.size(), 1u);
+  EXPECT_EQ(merged.transfers[0].action.kind, ActionKind::kBackwardInput);
+  EXPECT_EQ(merged.transfers[0].start, 1);
+  EXPECT_EQ(merged.transfers[0].sent, 1.5);
+  EXPECT_EQ(merged.transfers[0].end, 1.75);
+}
+
+TEST(MergeTest, RefusesRanksThatDoNotFollow) {
+  auto parts = parts_of(whole_step(), {0, 0, 0});
+  std::swap(parts[1], parts[2]);
+  EXPECT_THROW(merge_timelines(std::move(parts)), std::invalid_argument);
+  EXPECT_THROW(merge_timelines({}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace gpipe
