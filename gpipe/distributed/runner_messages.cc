@@ -14,7 +14,7 @@ void Runner::receive() {
     auto& receiver = receivers_[from];
     if (!receiver) {
       receiver = std::make_unique<Receiver>(*world_, *transport_,
-                                            executor_.devices().front(),
+                                            workers_.executor().devices().front(),
                                             layout_.world_rank(from), tags_);
     }
     std::vector<MessageId> ids;
