@@ -282,6 +282,45 @@ with one more device: 48 s (-4.0 %)
   EXPECT_THAT(to_svg(result.timeline), HasSubstr("0F0"));
 }
 
+TEST(PlanSearchTest, IsReadAsItWasWritten) {
+  const Plan original =
+      plan(even_profile({1, 1, 1, 1}), 8, accelerators(2, 16 + 2 * 20 - 1),
+           PlanOptions().chunks({8}).schedules({"1f1b", "zbv"}));
+  const Plan read = plan_from_json(to_json(original), "it");
+  EXPECT_EQ(to_json(read), to_json(original));
+  EXPECT_EQ(to_csv(read.schedule()), to_csv(original.schedule()));
+  EXPECT_EQ(read.options().devices(), original.options().devices());
+  EXPECT_EQ(read.recomputed_stages, original.recomputed_stages);
+}
+
+TEST(PlanSearchTest, NamesWhatIsWrongWithAFile) {
+  const std::string good =
+      to_json(plan(even_profile({1, 1, 1, 1}), 8, accelerators(2)));
+  const auto error_of = [&](const std::string& member, const char* value) {
+    auto json = nlohmann::json::parse(good);
+    json[member] = nlohmann::json::parse(value);
+    try {
+      plan_from_json(json.dump(), "it");
+    } catch (const c10::ValueError& error) {
+      return std::string(error.what_without_backtrace());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(error_of("step_seconds", "1"), "no error");
+  EXPECT_THAT(error_of("format", "\"gpipe plan 9\""),
+              HasSubstr("should be \"gpipe plan 1\""));
+  EXPECT_THAT(error_of("schedule", "\"2f2b\""),
+              HasSubstr("it: there is no schedule \"2f2b\""));
+  EXPECT_THAT(error_of("chunks", "0"), HasSubstr("should be 1 to"));
+  EXPECT_THAT(error_of("chunks", "1048576"), HasSubstr("are too many"));
+  EXPECT_THAT(error_of("balance", "[4]"), HasSubstr("there are 1 stages on 2"));
+  EXPECT_THAT(error_of("balance", "[4, -1]"), HasSubstr("has -1, but should"));
+  EXPECT_THAT(error_of("checkpoint", "\"some\""),
+              HasSubstr("should be one of always, except_last, never,"));
+  EXPECT_THAT(error_of("colour", "1"), HasSubstr("there is no \"colour\""));
+  EXPECT_THAT(error_of("offload", "1"), HasSubstr("true or false"));
+}
+
 TEST(PlanSearchTest, NamesWhatCannotBe) {
   const Profile profile = even_profile({1, 1, 1});
   const auto error_of = [&](const PlanOptions& options) -> std::string {

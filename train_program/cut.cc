@@ -66,6 +66,8 @@ Cut make_cut(const Options& options, const CutSources& sources) {
       sources.rows * options.accumulate, options.chunks * options.accumulate);
   const auto fixed = fixed_stages_per_rank(options.schedule);
   Cut cut;
+  cut.chunks = options.chunks;
+  cut.checkpoint = parse_checkpoint(options.checkpoint);
   cut.stages_per_rank = fixed.value_or(options.stages_per_rank);
   cut.schedule = named_schedule(
       options.schedule, static_cast<int>(sources.ranks),

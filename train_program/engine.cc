@@ -9,6 +9,7 @@
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/program/milliseconds.h"
 #include "train_program/parse.h"
+#include "train_program/planned_cut.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -18,8 +19,8 @@ GPipe make_local(torch::nn::Sequential model, const Cut& cut,
   return GPipe(std::move(model),
                GPipeOptions(cut.balance)
                    .devices(parse_devices(options.devices))
-                   .chunks(options.chunks)
-                   .checkpoint(parse_checkpoint(options.checkpoint))
+                   .chunks(cut.chunks)
+                   .checkpoint(cut.checkpoint)
                    .deferred_batch_norm(options.deferred_batch_norm)
                    .stages_per_rank(cut.stages_per_rank)
                    .placement(cut.placement)
@@ -31,8 +32,8 @@ DistributedPipeline make_distributed(torch::nn::Sequential model,
                                      const std::shared_ptr<World>& world) {
   DistributedOptions distributed(cut.balance);
   distributed.data_parallel(options.data_parallel)
-      .chunks(options.chunks)
-      .checkpoint(parse_checkpoint(options.checkpoint))
+      .chunks(cut.chunks)
+      .checkpoint(cut.checkpoint)
       .deferred_batch_norm(options.deferred_batch_norm)
       .stages_per_rank(cut.stages_per_rank)
       .placement(cut.placement)
@@ -94,7 +95,9 @@ Engine::Engine(RunProcesses processes, torch::nn::Sequential model,
     : processes_(std::move(processes)),
       pipeline_(
           make_pipeline(std::move(model), cut, options, processes_.world())),
-      schedule_(cut.schedule) {}
+      schedule_(cut.schedule),
+      plan_(cut.plan),
+      predicted_seconds_(cut.predicted_seconds) {}
 
 int Engine::replica() const {
   const auto* several = std::get_if<DistributedPipeline>(&pipeline_);
@@ -155,18 +158,19 @@ std::unique_ptr<Engine> make_engine(const RunProcesses& processes,
   if (!alone) check_replicas(options, processes.ranks());
   const int64_t replicas = options.data_parallel;
   const auto devices = parse_devices(options.devices);
-  const Cut cut = make_cut(
-      options,
-      {parts.model, alone ? options.partitions : processes.ranks() / replicas,
-       options.batch / replicas,
-       [&](int64_t rows) {
-         return parts.input(rows).to(first_device(devices));
-       },
-       parts.balance_before, parts.precision,
-       [&](const auto& find) {
-         const std::string found = processes.rank() == 0 ? find() : "";
-         return processes.all_gather(found).front();
-       }});
+  const CutSources sources = {
+      parts.model,
+      alone ? options.partitions : processes.ranks() / replicas,
+      options.batch / replicas,
+      [&](int64_t rows) { return parts.input(rows).to(first_device(devices)); },
+      parts.balance_before,
+      parts.precision,
+      [&](const auto& find) {
+        const std::string found = processes.rank() == 0 ? find() : "";
+        return processes.all_gather(found).front();
+      }};
+  const Cut cut = options.plan.empty() ? make_cut(options, sources)
+                                       : make_planned_cut(options, sources);
   return std::make_unique<Engine>(processes, std::move(parts.model), cut,
                                   options);
 }

@@ -5,17 +5,16 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "gpipe/text/format.h"
 #include "train_program/diagnosis.h"
 #include "train_program/evaluate.h"
 #include "train_program/exit_code.h"
@@ -38,10 +37,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 std::string number(double value) {
-  if (std::isnan(value)) return "nan";  // not "-nan"
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g", value);
-  return text.data();
+  return std::isnan(value) ? "nan" : format("%.4g", value);  // not "-nan"
 }
 
 int64_t steps_of(const Options& options, const Task& task) {
@@ -103,6 +99,7 @@ Loop::Loop(const Options& options, Task& task, Engine& engine,
       steps_(steps_of(options, task)),
       eval_every_(eval_every(options, task)),
       line_(std::move(print)),
+      plan_report_(engine.predicted_seconds()),
       scaler_(make_scaler(precision_, engine)) {
   if (options.optimizer_on_host) on_host_.emplace(optimizer);
 }
@@ -187,8 +184,10 @@ Loop::Step Loop::make_step(const StepData& data) {
   Step step;
   const double scale = scaler_ ? scaler_->scale() : 1;
   const bool timed = traced && !options_.trace.empty();
+  const auto start = Clock::now();
   const StepResult result = train(data, TrainOptions().timeline(timed));
   step.loss = result.loss.item<double>() / scale;
+  if (const auto line = plan_report_.add(seconds_since(start))) say(*line);
   if (timed) write_trace_of(result);
   if (scaler_) scaler_->unscale_(optimizer_);
   step.norm = engine_.module().clip_grad_norm_(
@@ -359,6 +358,7 @@ void Loop::say_if_not_traced() {
 int Loop::run() {
   begin();
   const int code = train_all();
+  if (const auto line = plan_report_.finish()) say(*line);
   saved_.wait();
   say_if_not_traced();
   return code;
