@@ -203,7 +203,12 @@ class PlanReader {
                       " stages with ", plan_.chunks,
                       " micro-batches are too many");
     try {
-      (void)plan_.schedule();
+      const auto fixed = fixed_stages_per_rank(plan_.schedule_name);
+      TORCH_CHECK_VALUE(
+          fixed.value_or(plan_.stages_per_rank) == plan_.stages_per_rank &&
+              plan_.schedule_name != "forward-only",
+          source_, ": ", plan_.schedule_name, " with ", plan_.stages_per_rank,
+          " stages per rank is no schedule that trains");
     } catch (const std::invalid_argument& error) {
       TORCH_CHECK_VALUE(false, source_, ": ", error.what());
     }
