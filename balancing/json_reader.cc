@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -69,6 +70,38 @@ int64_t JsonReader::whole(const std::string& name, int64_t otherwise) {
       place_, ": \"", name, "\" is ", value->dump(),
       ", but should be a whole number, at least 0 and at most 2^62");
   return value->get<int64_t>();
+}
+
+double JsonReader::number(const std::string& name) {
+  const Json* value = find(name);
+  if (!value) return 0;
+  if (value->is_null()) return std::numeric_limits<double>::infinity();
+  TORCH_CHECK_VALUE(value->is_number() && std::isfinite(value->get<double>()) &&
+                        value->get<double>() >= 0,
+                    place_, ": \"", name, "\" is ", value->dump(),
+                    ", but should be a number, at least 0, or null");
+  return value->get<double>();
+}
+
+bool JsonReader::flag(const std::string& name) {
+  const Json* value = find(name);
+  if (!value) return false;
+  TORCH_CHECK_VALUE(value->is_boolean(), place_, ": \"", name, "\" is ",
+                    value->dump(), ", but should be true or false");
+  return value->get<bool>();
+}
+
+std::vector<int64_t> JsonReader::whole_list(const std::string& name) {
+  std::vector<int64_t> result;
+  for (const Json& value : list(name)) {
+    TORCH_CHECK_VALUE(
+        value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{1}
+                                                                   << 62,
+        place_, ": \"", name, "\" has ", value.dump(),
+        ", but should have whole numbers, at least 0 and at most 2^62");
+    result.push_back(value.get<int64_t>());
+  }
+  return result;
 }
 
 Json JsonReader::list(const std::string& name) {

@@ -33,8 +33,13 @@ class JsonReader {
   double positive(const std::string& name, double otherwise);
   // At most 2^62.
   int64_t whole(const std::string& name, int64_t otherwise = 0);
-  // Returns an empty list if the member is missing.
+  // Returns 0 if the member is missing, and infinity if it is null.
+  double number(const std::string& name);
+  // Returns false if the member is missing.
+  bool flag(const std::string& name);
+  // Return an empty list if the member is missing.
   Json list(const std::string& name);
+  std::vector<int64_t> whole_list(const std::string& name);
 
   // Throws if the object has a member that was not asked for.
   void end() const;

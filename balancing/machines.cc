@@ -22,7 +22,7 @@ constexpr char kFormat[] = "gpipe machines 1";
 constexpr char kDocument[] = "a description of machines";
 // The deepest nesting is {"hosts": [{"devices": [{"type": ...}]}]}.
 constexpr int kDepth = 5;
-constexpr int64_t kMostDevices = 4096;
+constexpr int64_t kMostDevices = 1024;
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
 class MachinesReader {

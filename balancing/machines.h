@@ -41,7 +41,7 @@ struct Machines {
 // Throws c10::ValueError if `text` is not JSON (with line and column), if its
 // format is a different one, if a member is unknown or out of its range, if a
 // link names an unknown host, if two hosts have one name, or unless there are 1
-// to 4096 devices.
+// to 1024 devices.
 // Threads: pure function.
 Machines machines_from_json(const std::string& text, const std::string& source);
 

@@ -215,6 +215,23 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan);
 // Threads: pure function.
 std::string to_json(const Plan& plan);
 
+// Parses the output of to_json(). The result has all members except
+// `candidates`, `timeline` and PlannedPartition::first_layer and bubble_share;
+// options() and schedule() return what they returned before.
+//
+// `source`: the name of the text in error messages, for example the file's
+// path.
+//
+// Throws c10::ValueError if `text` is not JSON (with line and column), if its
+// format is a different one, if a member is unknown or out of its range, or if
+// stages, ranks and schedule do not fit together.
+// Threads: pure function.
+Plan plan_from_json(const std::string& text, const std::string& source);
+
+// Reads a plan from a file. Throws c10::ValueError also if `path` cannot be
+// read.
+Plan read_plan(const std::string& path);
+
 namespace detail {
 Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
           const std::vector<PlanDevice>& devices, const PlanOptions& options);

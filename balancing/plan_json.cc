@@ -1,15 +1,25 @@
 // The JSON form of a Plan.
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <torch/types.h>
+
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <map>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "balancing/json_reader.h"
 #include "balancing/plan.h"
 
 namespace gpipe::balancing {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using detail::Json;
+using detail::JsonReader;
+
+constexpr char kFormat[] = "gpipe plan 1";
 
 Json number(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
@@ -40,11 +50,187 @@ Json json_of(const PlannedPartition& part) {
           {"idle", number(part.idle)}};
 }
 
+// ---- Reading
+
+constexpr char kDocument[] = "a plan";
+// The deepest nesting is {"ranks": [{"stages": [0]}]}.
+constexpr int kDepth = 5;
+// Larger numbers would make schedules that do not fit into memory.
+constexpr int64_t kMost = 1 << 20;
+
+int64_t count_of(JsonReader& reader, const std::string& name) {
+  const int64_t count = reader.whole(name);
+  TORCH_CHECK_VALUE(count >= 1 && count <= kMost, reader.place(), ": \"", name,
+                    "\" is ", count, ", but should be 1 to ", kMost);
+  return count;
+}
+
+template <typename Result>
+Result choice_of(JsonReader& reader, const std::string& name,
+                 const std::map<std::string, Result>& choices) {
+  const std::string text = reader.text(name);
+  const auto found = choices.find(text);
+  if (found != choices.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [each, result] : choices) names.push_back(each);
+  TORCH_CHECK_VALUE(false, reader.place(), ": \"", name, "\" is \"", text,
+                    "\", but should be one of ", c10::Join(", ", names));
+}
+
+PlanCandidate read_candidate(JsonReader& reader) {
+  PlanCandidate result;
+  result.schedule = reader.text("schedule");
+  result.stages_per_rank = count_of(reader, "stages_per_rank");
+  result.chunks = count_of(reader, "chunks");
+  const int mode = choice_of<int>(
+      reader, "checkpoint",
+      {{"never", 0}, {"except_last", 1}, {"always", 2}, {"where_needed", 3}});
+  result.checkpoint = mode == 0   ? Checkpoint::kNever
+                      : mode == 1 ? Checkpoint::kExceptLast
+                                  : Checkpoint::kAlways;
+  result.recompute_where_needed = mode == 3;
+  result.offload = reader.flag("offload");
+  result.step_seconds = reader.number("step_seconds");
+  return result;
+}
+
+PlannedPartition read_partition(JsonReader& reader) {
+  PlannedPartition part;
+  const std::string device = reader.text("device");
+  try {
+    part.device = torch::Device(device);
+  } catch (const c10::Error&) {
+    TORCH_CHECK_VALUE(false, reader.place(), ": there is no device \"", device,
+                      "\"");
+  }
+  part.stages = reader.whole_list("stages");
+  part.layers = reader.whole("layers");
+  part.forward = reader.number("forward_seconds");
+  part.backward = reader.number("backward_seconds");
+  part.memory_bytes = reader.number("memory_bytes");
+  part.memory_limit = reader.number("memory_limit");
+  part.idle = reader.number("idle");
+  return part;
+}
+
+class PlanReader {
+ public:
+  PlanReader(const std::string& text, const std::string& source)
+      : source_(source) {
+    const Json json = detail::parse_json(text, source, kDepth, kDocument);
+    JsonReader reader(json, source, kDocument);
+    reader.check_format(kFormat);
+    read_choice(reader);
+    each(reader, "ranks", [&](JsonReader& rank) {
+      plan_.partitions.push_back(read_partition(rank));
+    });
+    if (const Json* bound = reader.find("bound")) {
+      JsonReader members(*bound, source + ": bound", kDocument);
+      plan_.bound.emplace();
+      plan_.bound->kind =
+          choice_of<PlanBoundKind>(members, "by",
+                                   {{"compute", PlanBoundKind::kCompute},
+                                    {"bubble", PlanBoundKind::kBubble},
+                                    {"memory", PlanBoundKind::kMemory},
+                                    {"links", PlanBoundKind::kLinks}});
+      plan_.bound->rank = members.whole("rank");
+      plan_.bound->share = members.number("share");
+      members.end();
+    }
+    each(reader, "families", [&](JsonReader& family) {
+      plan_.families.push_back(read_candidate(family));
+    });
+    each(reader, "alternatives", [&](JsonReader& alternative) {
+      plan_.alternatives.push_back(
+          {alternative.text("with"), alternative.number("step_seconds")});
+    });
+    reader.end();
+    check();
+  }
+
+  Plan take() { return std::move(plan_); }
+
+ private:
+  template <typename Read>
+  void each(JsonReader& reader, const std::string& name, const Read& read) {
+    int64_t count = 0;
+    for (const Json& json : reader.list(name)) {
+      JsonReader members(json,
+                         source_ + ": " + name + " " + std::to_string(count++),
+                         kDocument);
+      read(members);
+      members.end();
+    }
+  }
+
+  void read_choice(JsonReader& reader) {
+    const PlanCandidate choice = read_candidate(reader);
+    plan_.schedule_name = choice.schedule;
+    plan_.stages_per_rank = choice.stages_per_rank;
+    plan_.chunks = choice.chunks;
+    plan_.checkpoint = choice.checkpoint;
+    plan_.offload = choice.offload;
+    plan_.step_seconds = choice.step_seconds;
+    plan_.placement = choice_of<Placement>(
+        reader, "placement",
+        {{"loop", Placement::kLoop}, {"v", Placement::kV}});
+    plan_.balance = reader.whole_list("balance");
+    for (const Json& each : reader.list("recomputed_stages")) {
+      TORCH_CHECK_VALUE(each.is_boolean(), source_,
+                        ": \"recomputed_stages\" has ", each.dump(),
+                        ", but should have true and false");
+      plan_.recomputed_stages.push_back(each.get<bool>());
+    }
+  }
+
+  void check() const {
+    const auto stages = static_cast<int64_t>(plan_.balance.size());
+    const auto ranks = static_cast<int64_t>(plan_.partitions.size());
+    TORCH_CHECK_VALUE(ranks >= 1 && stages == ranks * plan_.stages_per_rank,
+                      source_, ": there are ", stages, " stages on ", ranks,
+                      " ranks with ", plan_.stages_per_rank,
+                      " stages per rank");
+    for (const int64_t layers : plan_.balance) {
+      TORCH_CHECK_VALUE(layers >= 1, source_,
+                        ": a stage has 0 layers, but needs at least 1");
+    }
+    TORCH_CHECK_VALUE(
+        plan_.recomputed_stages.empty() ||
+            plan_.recomputed_stages.size() == plan_.balance.size(),
+        source_, ": \"recomputed_stages\" has ", plan_.recomputed_stages.size(),
+        " entries for ", stages, " stages");
+    TORCH_CHECK_VALUE(stages * plan_.chunks <= kMost, source_, ": ", stages,
+                      " stages with ", plan_.chunks,
+                      " micro-batches are too many");
+    try {
+      const auto fixed = fixed_stages_per_rank(plan_.schedule_name);
+      TORCH_CHECK_VALUE(
+          fixed.value_or(plan_.stages_per_rank) == plan_.stages_per_rank &&
+              plan_.schedule_name != "forward-only",
+          source_, ": ", plan_.schedule_name, " with ", plan_.stages_per_rank,
+          " stages per rank is no schedule that trains");
+    } catch (const std::invalid_argument& error) {
+      TORCH_CHECK_VALUE(false, source_, ": ", error.what());
+    }
+  }
+
+  const std::string source_;
+  Plan plan_;
+};
+
 }  // namespace
+
+Plan plan_from_json(const std::string& text, const std::string& source) {
+  return PlanReader(text, source).take();
+}
+
+Plan read_plan(const std::string& path) {
+  return plan_from_json(detail::read_text(path), path);
+}
 
 std::string to_json(const Plan& plan) {
   Json json = {
-      {"format", "gpipe plan 1"},
+      {"format", kFormat},
       {"step_seconds", number(plan.step_seconds)},
       {"schedule", plan.schedule_name},
       {"stages_per_rank", plan.stages_per_rank},

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "balancing/plan.h"
+#include "balancing/plan_replicas.h"
 #include "balancing/solver/infeasible.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
@@ -280,6 +281,84 @@ with one more device: 48 s (-4.0 %)
   EXPECT_EQ(json["families"].size(), 3);
   EXPECT_EQ(json["alternatives"][0]["with"], "one more device");
   EXPECT_THAT(to_svg(result.timeline), HasSubstr("0F0"));
+}
+
+TEST(PlanSearchTest, IsReadAsItWasWritten) {
+  const Plan original =
+      plan(even_profile({1, 1, 1, 1}), 8, accelerators(2, 16 + 2 * 20 - 1),
+           PlanOptions().chunks({8}).schedules({"1f1b", "zbv"}));
+  const Plan read = plan_from_json(to_json(original), "it");
+  EXPECT_EQ(to_json(read), to_json(original));
+  EXPECT_EQ(to_csv(read.schedule()), to_csv(original.schedule()));
+  EXPECT_EQ(read.options().devices(), original.options().devices());
+  EXPECT_EQ(read.recomputed_stages, original.recomputed_stages);
+}
+
+TEST(PlanSearchTest, NamesWhatIsWrongWithAFile) {
+  const std::string good =
+      to_json(plan(even_profile({1, 1, 1, 1}), 8, accelerators(2)));
+  const auto error_of = [&](const std::string& member, const char* value) {
+    auto json = nlohmann::json::parse(good);
+    json[member] = nlohmann::json::parse(value);
+    try {
+      plan_from_json(json.dump(), "it");
+    } catch (const c10::ValueError& error) {
+      return std::string(error.what_without_backtrace());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(error_of("step_seconds", "1"), "no error");
+  EXPECT_THAT(error_of("format", "\"gpipe plan 9\""),
+              HasSubstr("should be \"gpipe plan 1\""));
+  EXPECT_THAT(error_of("schedule", "\"2f2b\""),
+              HasSubstr("it: there is no schedule \"2f2b\""));
+  EXPECT_THAT(error_of("schedule", "\"forward-only\""),
+              HasSubstr("is no schedule that trains"));
+  EXPECT_THAT(error_of("chunks", "0"), HasSubstr("should be 1 to"));
+  EXPECT_THAT(error_of("chunks", "1048576"), HasSubstr("are too many"));
+  EXPECT_THAT(error_of("balance", "[4]"), HasSubstr("there are 1 stages on 2"));
+  EXPECT_THAT(error_of("balance", "[4, -1]"), HasSubstr("has -1, but should"));
+  EXPECT_THAT(error_of("checkpoint", "\"some\""),
+              HasSubstr("should be one of always, except_last, never,"));
+  EXPECT_THAT(error_of("colour", "1"), HasSubstr("there is no \"colour\""));
+  EXPECT_THAT(error_of("offload", "1"), HasSubstr("true or false"));
+}
+
+TEST(PlanReplicasTest, DivideRowsDevicesAndTheStateOfTheOptimizer) {
+  const Profile profile = even_profile({1, 1, 1, 1});
+  const auto options =
+      PlanOptions().schedules({"1f1b"}).chunks({4}).param_scale(4).bandwidth(2);
+  const auto plans =
+      plan_replicas(profile, 16, accelerators(4), {1, 2, 4}, false, options);
+  ASSERT_THAT(plans, SizeIs(3));
+  for (const ReplicatedPlan& each : plans) {
+    SCOPED_TRACE(each.replicas);
+    EXPECT_EQ(each.step_seconds, each.plan.step_seconds + each.sum_seconds);
+    EXPECT_EQ(each.plan.partitions.size(), 4 / each.replicas);
+    // A rank has 16 / (4 / d) bytes of gradients.
+    const auto d = static_cast<double>(each.replicas);
+    EXPECT_EQ(each.sum_seconds, 2 * (d - 1) * 4 / 2);
+  }
+  // Four replicas have no bubble: 4 rows of 4 layers of 3 s, and 12 s.
+  EXPECT_EQ(plans[0].replicas, 4);
+  EXPECT_EQ(plans[0].step_seconds, 4 * 4 * 3 + 12);
+  const auto sharded =
+      plan_replicas(profile, 16, accelerators(4), {4}, true, options);
+  EXPECT_EQ(plans[0].plan.partitions[0].memory_bytes -
+                sharded[0].plan.partitions[0].memory_bytes,
+            16 * (4 - 2.5));
+}
+
+TEST(PlanReplicasTest, AreAsSlowAsTheWorstDeviceOfARank) {
+  auto devices = accelerators(4);
+  devices[3].speed(0.5);  // rank 1 of replica 1
+  const auto plans =
+      plan_replicas(even_profile({1, 1, 1}), 8, devices, {2}, false,
+                    PlanOptions().schedules({"1f1b"}).chunks({4}));
+  EXPECT_THAT(plans[0].plan.balance, ElementsAre(2, 1));
+  EXPECT_EQ(plans[0].plan.partitions[1].forward, 2);
+  EXPECT_THROW(plan_replicas(even_profile({1, 1, 1}), 8, devices, {3}),
+               c10::ValueError);
 }
 
 TEST(PlanSearchTest, NamesWhatCannotBe) {

@@ -24,6 +24,7 @@
 
 #include "balancing/infeasible.h"
 #include "balancing/machines.h"
+#include "balancing/plan_replicas.h"
 #include "balancing/profile.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/parse.h"
@@ -32,6 +33,7 @@
 #include "gpipe/schedule/parse_checkpoint.h"
 #include "gpipe/simulation.h"
 #include "gpipe/text/lists.h"
+#include "gpipe/text/units.h"
 #include "models/named.h"
 
 namespace balancing = gpipe::balancing;
@@ -100,6 +102,12 @@ DEFINE_string(machines, "",
               "(balancing/machines.h), instead of --partitions, --device, "
               "--memory_gib, --latency, --bandwidth_gb and "
               "--host_bandwidth_gb.");
+DEFINE_string(data_parallel, "1",
+              "Numbers of replicas of the pipeline to try, for example 1,2,4, "
+              "which share the devices and the mini-batch. Needs --profile.");
+DEFINE_bool(shard_optimizer, false,
+            "Each replica keeps the optimizer's state for its share of the "
+            "parameters only.");
 DEFINE_string(json, "", "Also write the plan to this file, as JSON.");
 DEFINE_string(svg, "", "Also draw the predicted step into this file, as SVG.");
 DEFINE_double(host_bandwidth_gb, std::numeric_limits<double>::infinity(),
@@ -209,6 +217,27 @@ void write_file(const std::string& path, const std::string& text) {
   std::cout << "wrote " << path << "\n";
 }
 
+// Plans for --profile with each number of --data_parallel. Prints a line for
+// each, and returns the plan of a replica of the fastest.
+balancing::Plan plan_of_profile(
+    const std::vector<balancing::PlanDevice>& devices,
+    const balancing::PlanOptions& options) {
+  const auto replicas = gpipe::with_value_error([] {
+    return gpipe::parse_positive_list("data_parallel", FLAGS_data_parallel);
+  });
+  auto plans = balancing::plan_replicas(balancing::read_profile(FLAGS_profile),
+                                        FLAGS_batch, devices, replicas,
+                                        FLAGS_shard_optimizer, options);
+  for (const balancing::ReplicatedPlan& each : plans) {
+    if (replicas.size() == 1 && replicas[0] == 1) break;
+    std::cout << each.replicas << " replicas of " << each.plan.partitions.size()
+              << " devices: " << gpipe::seconds_text(each.step_seconds)
+              << ", of which " << gpipe::seconds_text(each.sum_seconds)
+              << " are for the sums of gradients\n";
+  }
+  return std::move(plans[0].plan);
+}
+
 void run() {
   TORCH_CHECK_VALUE(
       FLAGS_batch >= 1 && FLAGS_size >= 1 && FLAGS_partitions >= 1,
@@ -222,12 +251,15 @@ void run() {
               << FLAGS_write_profile << "\n";
     return;
   }
+  TORCH_CHECK_VALUE(!FLAGS_profile.empty() ||
+                        (FLAGS_data_parallel == "1" && !FLAGS_shard_optimizer),
+                    "--data_parallel and --shard_optimizer need a --profile; "
+                    "--write_profile makes one");
   auto options = plan_options();
   const std::vector<balancing::PlanDevice> devices = devices_for(options);
   balancing::Plan plan;
   if (!FLAGS_profile.empty()) {
-    plan = balancing::plan(balancing::read_profile(FLAGS_profile), FLAGS_batch,
-                           devices, options);
+    plan = plan_of_profile(devices, options);
   } else {
     const auto [model, input] = make_subject();
     plan = balancing::plan(model, input, devices, options);

@@ -66,7 +66,9 @@ std::vector<int64_t> automatic_ranks(const Options& options,
   try {
     predicted = predicted_bytes(
         cut.schedule, parse_checkpoint(options.checkpoint), cut.balance,
-        balancing::profile_memory(sources.model, sources.input(micro_rows)));
+        sources.input(micro_rows).with_input([&](const auto& input) {
+          return balancing::profile_memory(sources.model, input);
+        }));
   } catch (const c10::Error&) {
     return plain;  // a layer cannot run without memory
   }
@@ -90,6 +92,8 @@ Cut make_cut(const Options& options, const CutSources& sources) {
       sources.rows * options.accumulate, options.chunks * options.accumulate);
   const auto fixed = fixed_stages_per_rank(options.schedule);
   Cut cut;
+  cut.chunks = options.chunks;
+  cut.checkpoint = parse_checkpoint(options.checkpoint);
   cut.stages_per_rank = fixed.value_or(options.stages_per_rank);
   cut.schedule = named_schedule(
       options.schedule, static_cast<int>(sources.ranks),

@@ -23,6 +23,13 @@ struct Cut {
   std::vector<int64_t> balance;  // layers per stage
   int64_t stages_per_rank = 1;
   Placement placement = Placement::kLoop;
+  int64_t chunks = 1;
+  Checkpoint checkpoint = Checkpoint::kExceptLast;
+
+  // With --plan only:
+  std::string plan;                     // its text, on the first process
+  double predicted_seconds = 0;         // forward and backward of a step
+  std::vector<double> predicted_bytes;  // peak of each rank
 };
 
 // The inputs of make_cut() beside the options.

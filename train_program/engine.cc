@@ -13,6 +13,7 @@
 #include "gpipe/program/parse.h"
 #include "train_program/offload_option.h"
 #include "train_program/parse.h"
+#include "train_program/planned_cut.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -22,8 +23,8 @@ GPipe make_local(torch::nn::Sequential model, const Cut& cut,
   return GPipe(std::move(model),
                GPipeOptions(cut.balance)
                    .devices(parse_devices(options.devices))
-                   .chunks(options.chunks)
-                   .checkpoint(parse_checkpoint(options.checkpoint))
+                   .chunks(cut.chunks)
+                   .checkpoint(cut.checkpoint)
                    .deferred_batch_norm(options.deferred_batch_norm)
                    .stages_per_rank(cut.stages_per_rank)
                    .placement(cut.placement)
@@ -36,8 +37,8 @@ DistributedPipeline make_distributed(torch::nn::Sequential model,
                                      const std::shared_ptr<World>& world) {
   DistributedOptions distributed(cut.balance);
   distributed.data_parallel(options.data_parallel)
-      .chunks(options.chunks)
-      .checkpoint(parse_checkpoint(options.checkpoint))
+      .chunks(cut.chunks)
+      .checkpoint(cut.checkpoint)
       .deferred_batch_norm(options.deferred_batch_norm)
       .stages_per_rank(cut.stages_per_rank)
       .placement(cut.placement)
@@ -144,7 +145,9 @@ Engine::Engine(RunProcesses processes, torch::nn::Sequential model,
     : processes_(std::move(processes)),
       pipeline_(make_pipeline(std::move(model), make, cut, options,
                               processes_.world())),
-      schedule_(cut.schedule) {
+      schedule_(cut.schedule),
+      plan_(cut.plan),
+      predicted_seconds_(cut.predicted_seconds) {
   if (!options.trace.empty() && processes_.world()) {
     clock_.emplace(processes_.world());
   }
@@ -223,24 +226,27 @@ std::unique_ptr<Engine> make_engine(const RunProcesses& processes,
   if (!alone) check_replicas(options, processes.ranks());
   const int64_t replicas = options.data_parallel;
   const auto devices = parse_devices(options.devices);
-  const Cut cut = make_cut(
-      options,
-      {parts.model, alone ? options.partitions : processes.ranks() / replicas,
-       options.batch / replicas,
-       [&](int64_t rows) {
-         return with_inputs_changed(parts.input(rows),
-                                    [&](const at::Tensor& each) {
-                                      return each.to(first_device(devices));
-                                    });
-       },
-       parts.balance_before, parts.precision,
-       options.offload == "auto" ? devices_of_ranks(processes, options)
-                                 : std::vector<RankDevice>(),
-       parts.make,
-       [&](const auto& find) {
-         const std::string found = processes.rank() == 0 ? find() : "";
-         return processes.all_gather(found).front();
-       }});
+  const CutSources sources = {
+      parts.model,
+      alone ? options.partitions : processes.ranks() / replicas,
+      options.batch / replicas,
+      [&](int64_t rows) {
+        return with_inputs_changed(parts.input(rows),
+                                   [&](const at::Tensor& each) {
+                                     return each.to(first_device(devices));
+                                   });
+      },
+      parts.balance_before,
+      parts.precision,
+      options.offload == "auto" ? devices_of_ranks(processes, options)
+                                : std::vector<RankDevice>(),
+      parts.make,
+      [&](const auto& find) {
+        const std::string found = processes.rank() == 0 ? find() : "";
+        return processes.all_gather(found).front();
+      }};
+  const Cut cut = options.plan.empty() ? make_cut(options, sources)
+                                       : make_planned_cut(options, sources);
   return std::make_unique<Engine>(processes, std::move(parts.model), parts.make,
                                   cut, options);
 }

@@ -66,6 +66,10 @@ class Engine {
   int replicas() const;
   // Returns the number of micro-batches of a step, for one replica.
   int64_t microbatches() const;
+  // Return the text of the plan, on the first process, and the predicted
+  // seconds of forward and backward. "" and 0 without --plan.
+  const std::string& plan() const { return plan_; }
+  double predicted_seconds() const { return predicted_seconds_; }
   // Returns whether this process uses the values of a Sample. If not, it may
   // pass an empty Sample.
   bool takes_samples() const;
@@ -98,6 +102,8 @@ class Engine {
   const RunProcesses processes_;
   std::variant<GPipe, DistributedPipeline> pipeline_;
   const Schedule schedule_;
+  const std::string plan_;
+  const double predicted_seconds_;
   std::optional<SharedClock> clock_;  // of several processes that trace a step
 };
 

@@ -5,11 +5,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -17,6 +15,7 @@
 #include <utility>
 
 #include "gpipe/distributed/timeline.h"
+#include "gpipe/text/format.h"
 #include "gpipe/text/units.h"
 #include "train_program/diagnosis.h"
 #include "train_program/evaluate.h"
@@ -40,10 +39,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 std::string number(double value) {
-  if (std::isnan(value)) return "nan";  // not "-nan"
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g", value);
-  return text.data();
+  return std::isnan(value) ? "nan" : format("%.4g", value);  // not "-nan"
 }
 
 int64_t steps_of(const Options& options, const Task& task) {
@@ -105,6 +101,7 @@ Loop::Loop(const Options& options, Task& task, Engine& engine,
       steps_(steps_of(options, task)),
       eval_every_(eval_every(options, task)),
       line_(std::move(print)),
+      plan_report_(engine.predicted_seconds()),
       scaler_(make_scaler(precision_, engine)) {
   if (options.optimizer_on_host) on_host_.emplace(optimizer);
 }
@@ -196,8 +193,10 @@ Loop::Step Loop::make_step(const StepData& data) {
   Step step;
   const double scale = scaler_ ? scaler_->scale() : 1;
   const bool timed = traced && !options_.trace.empty();
+  const auto start = Clock::now();
   const StepResult result = train(data, TrainOptions().timeline(timed));
   step.loss = result.loss.item<double>() / scale;
+  if (const auto line = plan_report_.add(seconds_since(start))) say(*line);
   if (timed) write_trace_of(result);
   if (scaler_) scaler_->unscale_(optimizer_);
   step.norm = engine_.module().clip_grad_norm_(
@@ -368,6 +367,7 @@ void Loop::say_if_not_traced() {
 int Loop::run() {
   begin();
   const int code = train_all();
+  if (const auto line = plan_report_.finish()) say(*line);
   saved_.wait();
   say_if_not_traced();
   return code;

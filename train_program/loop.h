@@ -15,6 +15,7 @@
 #include "train_program/engine.h"
 #include "train_program/layer_names.h"
 #include "train_program/options.h"
+#include "train_program/plan_report.h"
 #include "train_program/precision.h"
 #include "train_program/run_flags.h"
 #include "train_program/saved_run.h"
@@ -111,6 +112,7 @@ class Loop {
   const int64_t steps_;
   const int64_t eval_every_;
   StatusLine line_;
+  PlanReport plan_report_;
   std::optional<GradScaler> scaler_;
   std::optional<StateOnHost> on_host_;  // with --optimizer_on_host
   std::unique_ptr<MetricsLog> log_;

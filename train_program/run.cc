@@ -168,6 +168,7 @@ int run(const Options& options, Task& task, const Print& print) {
     return precision.prepare(task.train_batch(0, {0, rows}));
   };
   const auto engine = make_engine(processes, options, std::move(parts));
+  if (!engine->plan().empty()) say(engine->plan());
   flags[kBalance] = join(engine->module().balance());
   say("layers per stage: " + flags[kBalance]);
 

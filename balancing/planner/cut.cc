@@ -28,6 +28,7 @@ class Bottleneck {
   }
 
   std::optional<Balance> cut() {
+    if (!may_fit()) return std::nullopt;
     double speeds = 0;
     for (const StageLimit& stage : stages_) speeds += stage.speed;
     double low = sums_.back() / speeds;
@@ -52,6 +53,31 @@ class Bottleneck {
   }
 
  private:
+  // Fills `farthest_`, the last layer at which each stage can begin if only
+  // memory limits blocks and inputs take none. Returns false if some layers are
+  // left then. Without inputs, a part of a block that fits always fits.
+  bool may_fit() {
+    int64_t at = 0;
+    for (const StageLimit& stage : stages_) {
+      farthest_.push_back(at);
+      if (std::isinf(stage.bytes)) {
+        at = layers_;
+        continue;
+      }
+      int graphs = 0;
+      for (const Held& each : stage.moments) {
+        graphs = std::max(graphs, each.graphs[0]);
+      }
+      GrowingBlock block(blocks_, at);
+      while (block.last() < layers_) {
+        block.extend();
+        if (!(block.resident() + graphs * block.saved() <= stage.bytes)) break;
+        at = block.last();
+      }
+    }
+    return at == layers_;
+  }
+
   // Returns the time of the whole model on the slowest stage.
   double longest_possible() const {
     double slowest = kInfinity;
@@ -94,9 +120,9 @@ class Bottleneck {
                                                     {layers_, layers_});
     result[0].second = 0;
     for (std::size_t s = 0; s + 1 < stages; ++s) {
-      result[s + 1].second =
-          std::min(reach_by_time(s, result[s].second, seconds),
-                   layers_ - static_cast<int64_t>(stages - s - 1));
+      result[s + 1].second = std::min(
+          {reach_by_time(s, result[s].second, seconds),
+           layers_ - static_cast<int64_t>(stages - s - 1), farthest_[s + 1]});
     }
     for (std::size_t s = stages; s-- > 0;) {
       const double most = seconds * stages_[s].speed * (1 + kSlack);
@@ -179,6 +205,7 @@ class Bottleneck {
   const Blocks& blocks_;
   const std::vector<StageLimit>& stages_;
   const int64_t layers_;
+  std::vector<int64_t> farthest_;          // by stage
   std::vector<double> sums_;               // of the work
   std::vector<std::vector<Reach>> reach_;  // by stage and first layer
   std::vector<std::vector<char>> possible_;

@@ -7,10 +7,13 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "balancing/balancing.h"
 #include "balancing/plan.h"
+#include "balancing/profile.h"
 #include "benchmarks/harness/output.h"
 #include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/statistics.h"
@@ -21,6 +24,7 @@
 #include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
+#include "gpipe/schedule.h"
 #include "gpipe/text/format.h"
 #include "models/transformer.h"
 
@@ -113,6 +117,63 @@ Row repeat(const StepSubject& subject, int64_t partitions) {
           ""};
 }
 
+// Returns the median seconds of train_step() with a plan, on a new pipeline.
+double measured_seconds(const StepSubject& subject,
+                        const balancing::Plan& plan) {
+  GPipe pipeline(subject.model(), plan.options());
+  const Schedule schedule = plan.schedule();
+  const at::Tensor target = at::zeros({subject.input.size(0)});
+  const auto durations = interleaved_rounds<Duration>(
+      {7, /*warm_up=*/2}, {[&] {
+        return time_of([&] {
+          pipeline->zero_grad();
+          pipeline->train_step(subject.input, target, mean_square, schedule);
+        });
+      }});
+  return median(wall_seconds(durations.front()));
+}
+
+// Compares train_step() with several schedules on two partitions, planned from
+// one profile. The last row is the plan over all schedules; its last column is
+// its measured time over that of the fastest of the other rows.
+std::vector<Row> compare_schedules(const StepSubject& subject) {
+  constexpr int64_t kPartitions = 2, kChunks = 4;
+  at::set_num_threads(1);
+  const balancing::Profile profile = balancing::profile(
+      subject.model(), subject.input.chunk(kChunks)[0],
+      balancing::TimeOptions().timeout(2).concurrent_copies(kPartitions - 1));
+  const auto options = balancing::PlanOptions()
+                           .chunks({kChunks})
+                           .checkpoints({Checkpoint::kNever})
+                           .workers(kPartitions)
+                           .overhead(1e-5);
+  std::vector<Row> rows;
+  double fastest = 0;
+  const auto add = [&](const balancing::PlanOptions& chosen, bool all) {
+    const auto plan = balancing::plan(
+        profile, subject.input.size(0),
+        std::vector<balancing::PlanDevice>(kPartitions), chosen);
+    at::set_num_threads(static_cast<int>(kPartitions));
+    const double seconds = measured_seconds(subject, plan);
+    const double ratio = all ? seconds / fastest : 0;
+    if (fastest == 0 || seconds < fastest) fastest = seconds;
+    rows.push_back(
+        {subject.name,
+         {plan.schedule_name + ", " + std::to_string(plan.stages_per_rank) +
+              (all ? " (plan)" : ""),
+          Cell(1e3 * plan.step_seconds, 1), Cell(1e3 * seconds, 1),
+          error_cell(plan.step_seconds, seconds),
+          all ? Cell(ratio, 3) : Cell("")},
+         {},
+         ""});
+  };
+  for (const char* schedule : {"fill-drain", "1f1b", "zb-h1", "zbv"}) {
+    add(balancing::PlanOptions(options).schedules({schedule}), false);
+  }
+  add(options, true);
+  return rows;
+}
+
 std::vector<Table> measure() {
   CountingAllocator::install();
   auto subjects =
@@ -136,7 +197,15 @@ std::vector<Table> measure() {
                   "the first cut by the second profile, over its best"};
   at::set_num_threads(1);
   cuts.rows = rows_of(repeat);
-  return {steps, cuts};
+  Table schedules{"Predicted and measured train_step()", "model", {}, {}, {}};
+  schedules.columns = {"schedule, stages per rank", "ms predicted", "measured",
+                       "error", "over the best"};
+  for (const StepSubject& each : subjects) {
+    for (Row& row : compare_schedules(each)) {
+      schedules.rows.push_back(std::move(row));
+    }
+  }
+  return {steps, cuts, schedules};
 }
 
 }  // namespace

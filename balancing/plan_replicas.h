@@ -1,0 +1,45 @@
+// Public: plans for several replicas of a pipeline
+// (gpipe/distributed/pipeline.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "balancing/plan.h"
+#include "balancing/profile.h"
+
+namespace gpipe::balancing {
+
+// A plan with a number of replicas.
+struct ReplicatedPlan {
+  int64_t replicas = 1;     // DistributedOptions::data_parallel
+  double step_seconds = 0;  // of the plan, and for the sums of gradients
+  double sum_seconds = 0;   // the part for the sums of gradients
+  Plan plan;                // of each replica
+};
+
+// Plans for each number of `replicas` and returns the plans that fit, the
+// fastest first. With d replicas of p devices each, replica k has the devices k
+// p, k p + 1, ... and gets rows / d rows (rounded up) of the mini-batch. All
+// replicas have the same cut and schedule, so a rank is as slow, and has as
+// little memory, as the worst device of that rank in any replica, and so do
+// links.
+//
+// The sums of gradients are assumed to take as long as a ring all-reduce, after
+// the backward: 2 (d - 1) / d of the gradients' bytes over the slowest link
+// between the devices of a rank, and 2 (d - 1) latencies. Gradients are as
+// large as trained parameters. Sums that run beside the backward take less.
+//
+// `shard_optimizer`: DistributedOptions::shard_optimizer. The state of the
+// optimizer, PlanOptions::param_scale() - 2, is divided by d.
+//
+// Throws InfeasibleError if no number of replicas fits, with what the first one
+// would need, c10::ValueError if a number does not divide the devices or
+// exceeds the rows, and what plan() throws. Threads: as plan().
+std::vector<ReplicatedPlan> plan_replicas(
+    const Profile& profile, int64_t rows,
+    const std::vector<PlanDevice>& devices,
+    const std::vector<int64_t>& replicas, bool shard_optimizer = false,
+    const PlanOptions& options = {});
+
+}  // namespace gpipe::balancing
