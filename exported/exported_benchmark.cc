@@ -5,11 +5,12 @@
 //
 // - cuts/N: the cuts of a residual network of N nodes, in milliseconds.
 // - load: the file, with its weights, in milliseconds.
-// - forward, step: the whole model in one layer, with the batch of
-//   --rows rows, without a graph, and with a backward. The counter per_node is
-//   the time divided by the number of nodes.
-// - direct, direct_step: at::add of one number, 1,000 times, in the same way.
-//   A file of 1,000 such nodes shows what the interpreter adds.
+// - forward, graph, step: the whole model in one layer, with the batch of
+//   --rows rows: without a graph, with a graph that is dropped, and with a
+//   backward. The counter per_node is the time divided by the number of nodes.
+// - direct/forward, direct/graph, direct/step: at::add of one number, 1,000
+//   times, in the same way. A file of 1,000 such nodes shows what the
+//   interpreter adds.
 //
 // Inputs are ones of the sizes of the file; other sizes that vary are --rows.
 #include <ATen/Parallel.h>
@@ -62,25 +63,21 @@ void cuts(benchmark::State& state) {
 BENCHMARK(cuts)->Arg(1000)->Arg(10000)->Arg(100000)->Complexity()->Unit(
     benchmark::kMillisecond);
 
-void direct(benchmark::State& state) {
-  const c10::NoGradGuard no_grad;
-  for (auto _ : state) {
-    at::Tensor x = at::ones({1});
-    for (int64_t k = 0; k < kNodes; ++k) x = at::add(x, 1);
-  }
-  count_nodes(state, static_cast<double>(kNodes));
-}
-BENCHMARK(direct)->Unit(benchmark::kMillisecond);
+enum class Work { kForward, kGraph, kStep };
 
-void direct_step(benchmark::State& state) {
+void direct(benchmark::State& state, Work work) {
+  const c10::AutoGradMode grad(work != Work::kForward);
   for (auto _ : state) {
-    at::Tensor x = at::ones({1}).requires_grad_();
+    at::Tensor x = at::ones({1}).requires_grad_(work != Work::kForward);
     for (int64_t k = 0; k < kNodes; ++k) x = at::add(x, 1);
-    x.backward();
+    if (work == Work::kStep) x.backward();
   }
   count_nodes(state, static_cast<double>(kNodes));
 }
-BENCHMARK(direct_step)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(direct, forward, Work::kForward)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(direct, graph, Work::kGraph)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(direct, step, Work::kStep)->Unit(benchmark::kMillisecond);
 
 void load(benchmark::State& state, const std::string& path) {
   for (auto _ : state) benchmark::DoNotOptimize(load_exported(path));
@@ -99,17 +96,18 @@ Tensors inputs_of(const ExportedModel& model, int64_t rows, bool with_grad) {
 }
 
 void run(benchmark::State& state, const std::string& path, int64_t rows,
-         bool with_backward) {
+         Work work) {
+  const bool with_graph = work != Work::kForward;
   ExportedModel model = load_exported(path, ExportedOptions().max_crossing(0));
   Archive archive(path);
   Program program = read_program(archive, {});
   analyze(program, /*keep_random=*/true);
-  const Tensors inputs = inputs_of(model, rows, with_backward);
-  const c10::AutoGradMode grad(with_backward);
+  const Tensors inputs = inputs_of(model, rows, with_graph);
+  const c10::AutoGradMode grad(with_graph);
   for (auto _ : state) {
     const at::Tensor output =
         call(model.layers, inputs, model.outputs.size())[0];
-    if (with_backward) output.sum().backward();
+    if (work == Work::kStep) output.sum().backward();
   }
   count_nodes(state, static_cast<double>(program.nodes.size()));
 }
@@ -117,9 +115,11 @@ void run(benchmark::State& state, const std::string& path, int64_t rows,
 void add_benchmarks_of(const std::string& path, int64_t rows) {
   benchmark::RegisterBenchmark("load", load, path)
       ->Unit(benchmark::kMillisecond);
-  benchmark::RegisterBenchmark("forward", run, path, rows, false)
+  benchmark::RegisterBenchmark("forward", run, path, rows, Work::kForward)
       ->Unit(benchmark::kMillisecond);
-  benchmark::RegisterBenchmark("step", run, path, rows, true)
+  benchmark::RegisterBenchmark("graph", run, path, rows, Work::kGraph)
+      ->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark("step", run, path, rows, Work::kStep)
       ->Unit(benchmark::kMillisecond);
 }
 

@@ -51,6 +51,9 @@ DEFINE_string(compare, "",
 DEFINE_double(tolerance, 1e-4,
               "With --compare: the largest difference that is no failure, "
               "relative to the largest element of a tensor.");
+DEFINE_bool(all_settings, false,
+            "With --compare: try 2, 3 and 4 partitions, fill-drain, 1F1B and "
+            "ZB-H1, without and with recomputing.");
 DEFINE_int64(partitions, 0,
              "Run a training step on this number of devices without memory, "
              "and print the memory of each. 0: do not.");
@@ -201,7 +204,7 @@ int main(int argc, char** argv) {
     if (!FLAGS_compare.empty()) {
       return gpipe::tools::compare_exported(FLAGS_in, FLAGS_compare,
                                             FLAGS_max_crossing, FLAGS_tolerance,
-                                            std::cout)
+                                            FLAGS_all_settings, std::cout)
                  ? 0
                  : 1;
     }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "balancing/partition.h"
@@ -81,14 +82,44 @@ ExportedStep step_in_microbatches(const std::string& path,
   return exported::step_of(model, exported::join_rows(outputs));
 }
 
+// A pipeline to compare.
+struct Setting {
+  int partitions;
+  std::string schedule;  // a name of named_schedule()
+  Checkpoint checkpoint;
+
+  std::string text() const {
+    return std::to_string(partitions) + " partitions, " + schedule + ", " +
+           to_string(checkpoint);
+  }
+};
+
+std::vector<Setting> settings_of(bool all) {
+  if (!all) {
+    return {{2, "1f1b", Checkpoint::kExceptLast},
+            {4, "1f1b", Checkpoint::kExceptLast}};
+  }
+  std::vector<Setting> settings;
+  for (const int partitions : {2, 3, 4}) {
+    for (const char* schedule : {"fill-drain", "1f1b", "zb-h1"}) {
+      for (const auto mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
+        settings.push_back({partitions, schedule, mode});
+      }
+    }
+  }
+  return settings;
+}
+
 ExportedStep step_in_pipeline(ExportedModel& model, const Reference& reference,
-                              int partitions, int64_t count) {
+                              const Setting& setting, int64_t count) {
+  const int partitions = setting.partitions;
   const std::vector<double> equal_costs(model.layers->size(), 1);
   GPipe pipeline(
       model.layers,
       GPipeOptions(balancing::balance_cost(equal_costs, partitions))
           .devices(std::vector<torch::Device>(partitions, torch::kCPU))
           .chunks(count)
+          .checkpoint(setting.checkpoint)
           .threads_per_partition(1));
   // With a total weight of 1, gradients are those of the sum. `count` is a
   // power of two, so that this rounds nothing.
@@ -102,7 +133,8 @@ ExportedStep step_in_pipeline(ExportedModel& model, const Reference& reference,
     return loss({output}, {weight});
   };
   const Schedule schedule =
-      one_forward_one_backward(partitions, static_cast<int>(count));
+      named_schedule(setting.schedule, partitions, static_cast<int>(count),
+                     /*stages_per_rank=*/1);
   const auto options = TrainOptions().fixed_sum_order(true).outputs(true);
   torch::manual_seed(kSeed);
   const auto train = [&](const auto& input) {
@@ -133,7 +165,7 @@ bool report(std::ostream& out, const std::string& run, const ExportedStep& step,
 }  // namespace
 
 bool compare_exported(const std::string& model, const std::string& reference,
-                      int64_t max_crossing, double tolerance,
+                      int64_t max_crossing, double tolerance, bool all_settings,
                       std::ostream& out) {
   at::set_num_threads(1);
   const Reference python = read_reference(reference);
@@ -144,15 +176,14 @@ bool compare_exported(const std::string& model, const std::string& reference,
   int64_t count = 1;
   while (count < 4 && 2 * count <= rows) count *= 2;
   const ExportedStep expected = step_in_microbatches(model, python, count);
-  for (const int partitions : {2, 4}) {
+  for (const Setting& setting : settings_of(all_settings)) {
     ExportedModel layers =
         load_exported(model, ExportedOptions().max_crossing(max_crossing));
-    if (layers.layers->size() < static_cast<std::size_t>(partitions)) break;
-    const std::string run = std::to_string(partitions) + " partitions, 1F1B, " +
-                            std::to_string(count) +
+    if (static_cast<int>(layers.layers->size()) < setting.partitions) break;
+    const std::string run = setting.text() + ", " + std::to_string(count) +
                             " micro-batches, compared with one piece";
     is_close &=
-        report(out, run, step_in_pipeline(layers, python, partitions, count),
+        report(out, run, step_in_pipeline(layers, python, setting, count),
                expected, tolerance);
   }
   return is_close;

@@ -13,7 +13,8 @@ namespace gpipe::tools {
 //   `reference`, a .pt or .safetensors file of tools/export_examples.py,
 // - 2 and 4 partitions with 1F1B and up to 4 micro-batches, cut with
 //   `max_crossing` (ExportedOptions), compared with the same micro-batches one
-//   after the other in one layer.
+//   after the other in one layer. `all_settings`: 2, 3 and 4 partitions, each
+//   with fill-drain, 1F1B and ZB-H1, and each without and with recomputing.
 //
 // Everything runs on the CPU, on one thread per partition. Partitions for which
 // there are too few layers are left out. Models with random numbers, such as
@@ -23,7 +24,7 @@ namespace gpipe::tools {
 // element of a tensor. Throws c10::ValueError if a file cannot be read, or if
 // the tensors of `reference` do not fit the program.
 bool compare_exported(const std::string& model, const std::string& reference,
-                      int64_t max_crossing, double tolerance,
+                      int64_t max_crossing, double tolerance, bool all_settings,
                       std::ostream& out);
 
 }  // namespace gpipe::tools

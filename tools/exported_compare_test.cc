@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -27,12 +28,12 @@ TEST(ExportedCompareTest, PipelinesHaveTheBitsOfOnePiece) {
     std::ostringstream out;
     EXPECT_TRUE(compare_exported(path_of(name + ".pt2"),
                                  path_of(name + ".safetensors"), 4, kTolerance,
-                                 out))
+                                 /*all_settings=*/false, out))
         << out.str();
     for (const char* count : {"2", "4"}) {
       const std::string text = out.str();
       const auto line = text.find(std::string(count) +
-                                  " partitions, 1F1B, 4 "
+                                  " partitions, 1f1b, except_last, 4 "
                                   "micro-batches, compared with one piece: ");
       ASSERT_NE(line, std::string::npos) << text;
       EXPECT_EQ(text.substr(line, text.find('\n', line) - line).find("differ"),
@@ -42,14 +43,29 @@ TEST(ExportedCompareTest, PipelinesHaveTheBitsOfOnePiece) {
   }
 }
 
+TEST(ExportedCompareTest, AllSettingsHaveTheBitsOfOnePiece) {
+  std::ostringstream out;
+  compare_exported(path_of("masked.pt2"), path_of("masked.safetensors"), 4,
+                   kTolerance, /*all_settings=*/true, out);
+  std::istringstream lines(out.str());
+  std::set<std::string> equal;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("partitions") == std::string::npos) continue;
+    EXPECT_EQ(line.find("differ"), std::string::npos) << line;
+    equal.insert(line.substr(0, line.find(", 4 micro-batches")));
+  }
+  EXPECT_EQ(equal.size(), 18u) << out.str();
+  EXPECT_EQ(equal.count("3 partitions, zb-h1, always"), 1u);
+}
+
 TEST(ExportedCompareTest, AnOtherGradientIsReported) {
   StateDict tensors = read_safetensors(path_of("letters.safetensors")).tensors;
   tensors["grad.head.bias"].add_(1);
   const std::string changed = new_folder() + "changed.safetensors";
   write_safetensors(changed, tensors);
   std::ostringstream out;
-  EXPECT_FALSE(
-      compare_exported(path_of("letters.pt2"), changed, 4, kTolerance, out));
+  EXPECT_FALSE(compare_exported(path_of("letters.pt2"), changed, 4, kTolerance,
+                                false, out));
   EXPECT_NE(out.str().find("7 gradients differ by up to "), std::string::npos)
       << out.str();
   EXPECT_NE(out.str().find("of the largest element (head.bias)"),
@@ -61,7 +77,7 @@ TEST(ExportedCompareTest, ModelsThatCannotBeCutRunInOnePiece) {
   std::ostringstream out;
   EXPECT_TRUE(compare_exported(path_of("photos.pt2"),
                                path_of("photos.safetensors"), 0, kTolerance,
-                               out));
+                               false, out));
   EXPECT_EQ(out.str().find("partitions"), std::string::npos) << out.str();
 }
 
@@ -70,7 +86,7 @@ TEST(ExportedCompareTest, AFileWithoutInputsIsNamed) {
   write_safetensors(path, StateDict());
   std::ostringstream out;
   EXPECT_NE(value_error_of([&] {
-              compare_exported(path_of("photos.pt2"), path, 4, 0, out);
+              compare_exported(path_of("photos.pt2"), path, 4, 0, false, out);
             }).find("none.safetensors"),
             std::string::npos);
 }
