@@ -48,7 +48,7 @@ std::shared_ptr<const Credentials> with_secret(const std::string& secret) {
   return std::make_shared<Credentials>(Identity{secret, "", "", ""});
 }
 
-// A text on the Internet: `part` throws std::exception; returns its text.
+// Returns the text of the exception that `part` throws.
 template <typename Part>
 std::string text_of_error(Part part) {
   try {
@@ -89,13 +89,13 @@ struct Log {
       });
 };
 
-// Rank 0's door, which counts who comes in.
-struct Door {
-  explicit Door(std::shared_ptr<const Credentials> credentials,
-                uint64_t token = 0)
-      : Door(listen_on(kAddress, 0), std::move(credentials), token) {}
-  Door(Descriptor listening, std::shared_ptr<const Credentials> credentials,
-       uint64_t token)
+// The acceptor of rank 0, which keeps the connections that it has accepted.
+struct Listening {
+  explicit Listening(std::shared_ptr<const Credentials> credentials,
+                     uint64_t token = 0)
+      : Listening(listen_on(kAddress, 0), std::move(credentials), token) {}
+  Listening(Descriptor listening,
+            std::shared_ptr<const Credentials> credentials, uint64_t token)
       : port(port_of(listening)),
         acceptor(
             std::move(listening), std::move(credentials), Hello{0, -1, token},
@@ -106,11 +106,11 @@ struct Door {
             },
             log.refusals) {}
 
-  std::size_t let_in() {
+  std::size_t accepted() {
     std::lock_guard<std::mutex> lock(mutex);
     return sockets.size();
   }
-  TlsSocket enter(const Credentials& credentials, Hello hello = {1, 0, 0}) {
+  TlsSocket connect(const Credentials& credentials, Hello hello = {1, 0, 0}) {
     return connect_to(kAddress, port, credentials, hello,
                       Clock::now() + seconds(20));
   }
@@ -122,47 +122,48 @@ struct Door {
   Acceptor acceptor;
 };
 
-TEST(Door, OpensForTheSecretOnly) {
+TEST(AcceptorTest, AcceptsTheSecretOnly) {
   const auto right = with_secret(kSecret);
   const auto wrong = with_secret("another secret, also long enough");
-  Door door(right);
-  EXPECT_THAT(text_of_error([&] { door.enter(*wrong); }),
+  Listening rank0(right);
+  EXPECT_THAT(text_of_error([&] { rank0.connect(*wrong); }),
               HasSubstr("the other end has another secret"));
-  EXPECT_TRUE(door.log.has("a connection from 127.0.0.1:"));
-  EXPECT_TRUE(door.log.has("the other end has another secret"));
-  EXPECT_EQ(door.let_in(), 0u);
-  door.enter(*right);
-  door.enter(*right, Hello{2, 0, 0});
-  EXPECT_EQ(door.log.lines.size(), 1u);
+  EXPECT_TRUE(rank0.log.has("a connection from 127.0.0.1:"));
+  EXPECT_TRUE(rank0.log.has("the other end has another secret"));
+  EXPECT_EQ(rank0.accepted(), 0u);
+  rank0.connect(*right);
+  rank0.connect(*right, Hello{2, 0, 0});
+  EXPECT_EQ(rank0.log.lines.size(), 1u);
 }
 
-TEST(Door, OpensForCertificatesOfItsAuthorityOnly) {
+TEST(AcceptorTest, AcceptsCertificatesOfItsAuthorityOnly) {
   Authority ours, theirs;
   const auto credentials = [](const Identity& identity) {
     return std::make_shared<const Credentials>(identity);
   };
-  Door door(credentials(ours.identity("rank0")));
-  // Another authority. Its certificate is not trusted, and trusts no one.
+  Listening rank0(credentials(ours.identity("rank0")));
+  // Another authority. Neither end trusts the other one.
   EXPECT_THAT(
-      text_of_error([&] { door.enter(*credentials(theirs.identity("x"))); }),
+      text_of_error([&] { rank0.connect(*credentials(theirs.identity("x"))); }),
       HasSubstr("certificate is refused"));
   // Another authority, but it trusts ours.
   Identity spy = theirs.identity("y");
   spy.authority = ours.file();
-  EXPECT_THAT(text_of_error([&] { door.enter(*credentials(spy)); }),
+  EXPECT_THAT(text_of_error([&] { rank0.connect(*credentials(spy)); }),
               HasSubstr("does not know the authority"));
-  EXPECT_TRUE(door.log.has("the other end's certificate is refused"));
-  EXPECT_THAT(text_of_error(
-                  [&] { door.enter(*credentials(ours.identity("late", -1))); }),
+  EXPECT_TRUE(rank0.log.has("the other end's certificate is refused"));
+  EXPECT_THAT(text_of_error([&] {
+                rank0.connect(*credentials(ours.identity("late", -1)));
+              }),
               HasSubstr("expired"));
   // A secret is no certificate.
-  EXPECT_NE(text_of_error([&] { door.enter(*with_secret(kSecret)); }),
+  EXPECT_NE(text_of_error([&] { rank0.connect(*with_secret(kSecret)); }),
             "no exception");
-  EXPECT_EQ(door.let_in(), 0u);
-  door.enter(*credentials(ours.identity("rank1")));
+  EXPECT_EQ(rank0.accepted(), 0u);
+  rank0.connect(*credentials(ours.identity("rank1")));
 }
 
-TEST(Door, NeedsBothIfBothAreGiven) {
+TEST(AcceptorTest, NeedsBothIfBothAreGiven) {
   Authority ours;
   Identity both = ours.identity("rank0");
   both.secret = kSecret;
@@ -171,85 +172,85 @@ TEST(Door, NeedsBothIfBothAreGiven) {
   wrong_secret.secret = "another secret, also long enough";
   Identity right = certificate_only;
   right.secret = kSecret;
-  Door door(std::make_shared<const Credentials>(both));
+  Listening rank0(std::make_shared<const Credentials>(both));
   for (const Identity& each : {certificate_only, wrong_secret}) {
     const Credentials credentials(each);
     EXPECT_NE(text_of_error([&] {
-                // The door closes the connection; tries no more after that.
-                connect_to(kAddress, door.port, credentials, Hello{1, 0, 0},
+                // The acceptor closes the connection; tries no more after that.
+                connect_to(kAddress, rank0.port, credentials, Hello{1, 0, 0},
                            Clock::now() + milliseconds(200));
               }),
               "no exception");
   }
-  EXPECT_TRUE(door.log.has("it has another secret"));
-  EXPECT_EQ(door.let_in(), 0u);
-  door.enter(Credentials(right));
+  EXPECT_TRUE(rank0.log.has("it has another secret"));
+  EXPECT_EQ(rank0.accepted(), 0u);
+  rank0.connect(Credentials(right));
 }
 
-TEST(Door, RefusesARecordedHandshake) {
+TEST(AcceptorTest, RefusesARecordedHandshake) {
   const auto credentials = with_secret(kSecret);
-  Door door(credentials);
-  const std::string recorded = testing::recorded_handshake(door.port, kSecret);
+  Listening rank0(credentials);
+  const std::string recorded = testing::recorded_handshake(rank0.port, kSecret);
   ASSERT_GT(recorded.size(), 200u);
   for (const auto end = Clock::now() + seconds(20);
-       door.let_in() == 0 && Clock::now() < end;) {
+       rank0.accepted() == 0 && Clock::now() < end;) {
     std::this_thread::sleep_for(milliseconds(1));
   }
-  ASSERT_EQ(door.let_in(), 1u);
-  testing::send_garbage(door.port, recorded);
-  EXPECT_TRUE(door.log.has("was refused"));
-  EXPECT_EQ(door.let_in(), 1u);
+  ASSERT_EQ(rank0.accepted(), 1u);
+  testing::send_garbage(rank0.port, recorded);
+  EXPECT_TRUE(rank0.log.has("was refused"));
+  EXPECT_EQ(rank0.accepted(), 1u);
 }
 
-TEST(Door, RefusesItsOwnReflection) {
+TEST(AcceptorTest, RefusesItsOwnReflection) {
   // A stranger leads rank 0 to rank 0: both ends know the secret.
   const auto credentials = with_secret(kSecret);
-  Door door(credentials);
+  Listening rank0(credentials);
   EXPECT_NE(text_of_error([&] {
-              connect_to(kAddress, door.port, *credentials, Hello{0, 1, 0},
+              connect_to(kAddress, rank0.port, *credentials, Hello{0, 1, 0},
                          Clock::now() + milliseconds(200));
             }),
             "no exception");
-  EXPECT_TRUE(door.log.has("rank 0 wants rank 1, but this is rank 0"));
-  EXPECT_EQ(door.let_in(), 0u);
+  EXPECT_TRUE(rank0.log.has("rank 0 wants rank 1, but this is rank 0"));
+  EXPECT_EQ(rank0.accepted(), 0u);
 }
 
-TEST(Door, RefusesAnotherStartOfTheWorld) {
+TEST(AcceptorTest, RefusesAnotherStartOfTheWorld) {
   const auto credentials = with_secret(kSecret);
-  Door door(credentials, 17);
+  Listening rank0(credentials, 17);
   EXPECT_NE(text_of_error([&] {
-              connect_to(kAddress, door.port, *credentials, Hello{1, 0, 18},
+              connect_to(kAddress, rank0.port, *credentials, Hello{1, 0, 18},
                          Clock::now() + milliseconds(200));
             }),
             "no exception");
-  EXPECT_TRUE(door.log.has("rank 1 is of another start of this world"));
-  door.enter(*credentials, Hello{1, 0, 17});
+  EXPECT_TRUE(rank0.log.has("rank 1 is of another start of this world"));
+  rank0.connect(*credentials, Hello{1, 0, 17});
 }
 
-TEST(Door, LetsNoStrangerIn) {
+TEST(AcceptorTest, AcceptsNoStranger) {
   const auto credentials = with_secret(kSecret);
-  Door door(credentials);
-  const std::string recorded = testing::recorded_handshake(door.port, kSecret);
+  Listening rank0(credentials);
+  const std::string recorded = testing::recorded_handshake(rank0.port, kSecret);
   EXPECT_EQ(
-      testing::visit(door.port, 5 * testing::kKindsOfStrangers, 1, recorded),
+      testing::visit(rank0.port, 5 * testing::kKindsOfStrangers, 1, recorded),
       0);
-  EXPECT_EQ(door.let_in(), 1u);  // the one that was recorded
-  EXPECT_TRUE(door.log.has("127.0.0.1"));
-  door.enter(*credentials);
+  EXPECT_EQ(rank0.accepted(), 1u);  // the one that was recorded
+  EXPECT_TRUE(rank0.log.has("127.0.0.1"));
+  rank0.connect(*credentials);
 }
 
-TEST(Door, SilentStrangersDoNotKeepOthersOut) {
+TEST(AcceptorTest, SilentStrangersDoNotKeepOthersOut) {
   const auto credentials = with_secret(kSecret);
-  std::optional<Door> door(std::in_place, credentials);
+  std::optional<Listening> rank0(std::in_place, credentials);
   std::vector<std::future<std::string>> silent;
   for (int k = 0; k < Acceptor::kPending + 20; ++k) {
-    silent.push_back(std::async(std::launch::async, [port = door->port] {
+    silent.push_back(std::async(std::launch::async, [port = rank0->port] {
       return testing::send_garbage(port, "", 20000);
     }));
   }
-  door->enter(*credentials);
-  EXPECT_TRUE(door->log.has("the oldest of"));
-  door.reset();  // which ends the wait of the strangers
+  rank0->connect(*credentials);
+  EXPECT_TRUE(rank0->log.has("the oldest of"));
+  rank0.reset();  // which ends the wait of the strangers
 }
 
 TEST(CredentialsTest, NamesWhatIsWrong) {

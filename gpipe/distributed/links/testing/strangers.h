@@ -23,7 +23,7 @@ constexpr int kKindsOfStrangers = 8;
 
 // Sends `count` strangers to 127.0.0.1:`port`, one after another, of kinds that
 // depend on `seed`. `recorded`: what recorded_handshake() has returned. Returns
-// how many were let in: 0, unless there is a bug.
+// how many were accepted: 0, unless there is a bug.
 int visit(int port, int count, unsigned seed, const std::string& recorded);
 
 }  // namespace gpipe::testing
