@@ -2,10 +2,8 @@
 // host transport, have the same bits as in one process on the CPU.
 #include "gpipe/distributed/channel/device_transport.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
-#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
@@ -15,8 +13,6 @@
 #include <csignal>
 #include <iostream>
 #include <memory>
-#include <set>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,27 +22,21 @@
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/runtime/device/fault_point.h"
-#include "gpipe/runtime/run/run_ahead.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
-#include "gpipe/testing/engine.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/rounds.h"
-#include "gpipe/testing/simulated/pinned.h"
 #include "gpipe/testing/simulated/simulated.h"
 #include "gpipe/testing/tokens.h"
 
 namespace gpipe {
 namespace {
 
-using ::testing::AllOf;
 using testing::argument;
 using testing::check;
 using testing::expect_all_ok;
-using ::testing::HasSubstr;
 using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::RankResult;
@@ -210,189 +200,6 @@ const RankProgramEntry kAgree("agree", [] {
   return 0;
 });
 
-// Returns the number of streams on which workers had such work.
-std::size_t streams_of(const std::vector<simulated::Given>& trace,
-                       const std::string& name) {
-  std::set<c10::StreamId> streams;
-  for (const simulated::Given& each : trace) {
-    if (each.name == name && each.microbatch) streams.insert(each.stream.id());
-  }
-  return streams.size();
-}
-
-const RankProgramEntry kHostCopies("host copies", [] {
-  const auto world = connect();
-  torch::set_num_threads(1);
-  const int ranks = world->size();
-  const auto balance = testing::cut(testing::linear_model()->size(), 3 * ranks);
-  DistributedPipeline pipeline(testing::linear_model(),
-                               DistributedOptions(balance)
-                                   .stages_per_rank(3)
-                                   .checkpoint(Checkpoint::kNever)
-                                   .device(testing::device(world->rank()))
-                                   .transfers(Transfers::kDirect)
-                                   .threads(1),
-                               world);
-  const auto numbers = torch::dtype(torch::kDouble);
-  const Tensor input = torch::randn({8, 6}, numbers).to(pipeline->device());
-  const Tensor target = torch::randn({8, 3}, numbers).to(pipeline->device());
-  simulated::synchronize();
-  simulated::take_trace();
-  simulated::set_microbatch(current_microbatch);
-  pipeline->train_step(
-      input, target, mean_square,
-      with_offload(interleaved(ranks, 4, 3), [](int, int) { return true; }));
-  const auto trace = simulated::take_trace();
-  for (const char* copies : {"a copy to the host", "a copy from the host"}) {
-    const std::size_t streams = streams_of(trace, copies);
-    check(streams == 1, copies + (": " + std::to_string(streams)) + " streams");
-  }
-  check_no_races();
-  return 0;
-});
-
-// The host waits for the run-ahead of its actions, and once for all numbers of
-// the loss.
-const RankProgramEntry kWaits("waits", [] {
-  const auto world = connect();
-  torch::set_num_threads(1);
-  DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4)),
-                               DistributedOptions({1})
-                                   .checkpoint(Checkpoint::kNever)
-                                   .device(testing::device(0))
-                                   .threads(1),
-                               world);
-  constexpr int64_t kMicrobatches = 5, kSteps = 3;
-  const Tensor input = torch::randn({10, 4}, pipeline->device());
-  const auto weighted = [](const Tensor& output, const Tensor& target) {
-    WeightedLoss loss;
-    loss.sum = (output - target).pow(2).sum();
-    loss.weight = torch::full({}, 8.0, output.options());
-    loss.metrics = {{"largest", output.detach().abs().max()},
-                    {"positive", (output.detach() > 0).sum()}};
-    return loss;
-  };
-  const auto waits = [&](const auto& loss) {
-    const auto schedule = one_forward_one_backward(1, kMicrobatches);
-    pipeline->train_step(input, input, loss, schedule);
-    simulated::synchronize();
-    const int64_t before = simulated::host_waits();
-    for (int64_t k = 0; k < kSteps; ++k) {
-      pipeline->train_step(input, input, loss, schedule);
-    }
-    return simulated::host_waits() - before;
-  };
-  const int64_t expected =
-      kSteps * (2 * kMicrobatches -
-                static_cast<int64_t>(internal::RunAhead::kActions) + 1);
-  for (const int64_t found : {waits(mean_square), waits(weighted)}) {
-    check(found == expected, std::to_string(found) + " waits instead of " +
-                                 std::to_string(expected));
-  }
-  return 0;
-});
-
-// By way of the hosts, a message comes into pinned memory, and the receiver's
-// thread copies it to the device. The worker copies nothing and waits for
-// nothing but its own actions.
-const RankProgramEntry kStaging("staging", [] {
-  const auto world = connect();
-  torch::set_num_threads(1);
-  DistributedPipeline pipeline(
-      nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
-      DistributedOptions({1, 1})
-          .checkpoint(Checkpoint::kNever)
-          .device(testing::device(world->rank()))
-          .transfers(Transfers::kHost)
-          .threads(1),
-      world);
-  constexpr int64_t kMicrobatches = 5, kRows = 2;
-  const Tensor input =
-      torch::randn({kMicrobatches * kRows, 4}, pipeline->device());
-  const auto schedule = one_forward_one_backward(2, kMicrobatches);
-  pipeline->train_step(input, input, mean_square, schedule);
-  simulated::synchronize();
-  simulated::set_microbatch(current_microbatch);
-  simulated::take_trace();
-  const int64_t pinned = simulated::pinned_bytes_made();
-  const int64_t waits = simulated::host_waits();
-  pipeline->train_step(input, input, mean_square, schedule);
-  const int64_t waited = simulated::host_waits() - waits;
-  int64_t by_worker = 0, by_receiver = 0;
-  for (const simulated::Given& each : simulated::take_trace()) {
-    if (each.name != "a copy from the host") continue;
-    ++(each.microbatch ? by_worker : by_receiver);
-  }
-  const auto expect = [](const std::string& what, int64_t found,
-                         int64_t expected) {
-    check(found == expected, what + ": " + std::to_string(found) +
-                                 " instead of " + std::to_string(expected));
-  };
-  // Rank 0 gets a gradient for each micro-batch, rank 1 an activation. The
-  // totals of the loss come to the device of the last rank.
-  const bool last = world->rank() == 1;
-  expect("copies by the worker", by_worker, 0);
-  expect("copies by the receiver", by_receiver, kMicrobatches + (last ? 1 : 0));
-  expect("pinned bytes", simulated::pinned_bytes_made() - pinned,
-         // Received, and sent: LibTorch copies to pinned memory.
-         2 * kMicrobatches * kRows * 4 * 4);
-  // The sender's thread waits for each copy to the host.
-  expect("waits", waited,
-         2 * kMicrobatches -
-             static_cast<int64_t>(internal::RunAhead::kActions) +
-             kMicrobatches + (last ? 1 : 0));
-  check_no_races();
-  return 0;
-});
-
-// Returns the bytes of the tensors on the device of this rank.
-int64_t bytes_in_use(DistributedPipeline& pipeline) {
-  testing::settle_engine(pipeline->device());
-  simulated::synchronize();
-  return simulated::bytes_in_use(pipeline->device().index());
-}
-
-// A rank fails in a copy to the host or back, as its arguments say. Both ranks
-// print what they catch.
-const RankProgramEntry kCopyFault("copy fault", [] {
-  const auto world = connect();
-  torch::set_num_threads(1);
-  DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::Tanh(),
-                                              nn::Linear(4, 4), nn::Tanh()),
-                               DistributedOptions({2, 2})
-                                   .checkpoint(Checkpoint::kNever)
-                                   .device(testing::device(world->rank()))
-                                   .threads(1),
-                               world);
-  const Tensor input = torch::randn({8, 4}, pipeline->device());
-  const auto step = [&] {
-    pipeline->train_step(input, input, mean_square,
-                         with_offload(one_forward_one_backward(2, 4),
-                                      [](int, int) { return true; }));
-  };
-  step();
-  pipeline->zero_grad();
-  const int64_t before = bytes_in_use(pipeline);
-  if (!argument("site").empty()) {
-    internal::set_fault_hook([](const char* site, int64_t, int64_t i) {
-      if (i == 2 && site == argument("site")) throw std::runtime_error("spilt");
-    });
-  }
-  std::string error = "none";
-  try {
-    step();
-  } catch (const PeerError& peer) {
-    error = "rank " + std::to_string(peer.failure().rank) + ", " +
-            peer.failure().action + ": " + peer.failure().what;
-  } catch (const std::runtime_error& own) {
-    error = pipeline->last_failure()->place() + ": " + own.what();
-  }
-  check(bytes_in_use(pipeline) == before, "bytes are left");
-  check_no_races();
-  std::cout << error << std::endl;
-  return 0;
-});
-
 // A layer that ends the process in the third step.
 struct DieImpl : nn::Module {
   Tensor forward(Tensor x) {
@@ -458,36 +265,6 @@ TEST(DeviceTransport, GivesTheBitsOfOneProcessByEverySchedule) {
 
 TEST(DeviceTransport, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
   expect_all_ok(Ranks("replicas", 4).wait());
-}
-
-TEST(DeviceTransport, ARankReadsAllNumbersOfALossWithOneWait) {
-  expect_all_ok(Ranks("waits", 1).wait());
-}
-
-TEST(DeviceTransport, AReceiverCopiesFromPinnedMemoryBesideTheWorker) {
-  expect_all_ok(Ranks("staging", 2).wait());
-}
-
-TEST(DeviceTransport, TheStagesOfARankShareTheStreamsOfTheirHostCopies) {
-  expect_all_ok(Ranks("host copies", 2).wait());
-}
-
-TEST(DeviceTransport, AFailedHostCopyIsAnErrorOnAllRanksAndLeavesNothing) {
-  for (const std::string site : {"offload", "reload"}) {
-    for (const int at_fault : {0, 1}) {
-      SCOPED_TRACE(site + " of rank " + std::to_string(at_fault));
-      std::vector<Ranks::Arguments> arguments(2);
-      arguments[at_fault] = {{"site", site}};
-      const auto results = Ranks("copy fault", arguments).wait();
-      expect_all_ok(results);
-      const std::string place =
-          "partition " + std::to_string(at_fault) + ", micro-batch 2, " + site;
-      EXPECT_THAT(results[at_fault].out, HasSubstr(place + ": spilt"));
-      EXPECT_THAT(results[1 - at_fault].out,
-                  AllOf(HasSubstr("rank " + std::to_string(at_fault)),
-                        HasSubstr(place), HasSubstr("spilt")));
-    }
-  }
 }
 
 TEST(DeviceTransport, IsForThoseWhoAskIfAllRanksCan) {

@@ -25,7 +25,7 @@ LossTotals weighted(double sum, double weight) {
 
 TEST(LossTotals, OfMeansCountEachByItsShare) {
   const LossTotals totals =
-      add_up_means({tensor(2.), tensor(6.)}, {0.75, 0.25});
+      add_up_means({tensor(2.), tensor(6.)}, {0.75, 0.25}, false);
   EXPECT_EQ(totals.sum.item<double>(), 3);
   EXPECT_EQ(totals.weight, 1);
   StepResult result;
@@ -40,7 +40,8 @@ TEST(LossTotals, OfWeightedLossesAddUpSumsWeightsAndMetrics) {
   heads[0].metrics = {{"right", tensor(true)}};
   heads[1].weight = tensor({1.5});
   heads[1].metrics = {{"right", tensor(true)}, {"late", tensor(2.)}};
-  const LossTotals totals = add_up_weighted({tensor(4.), tensor(5.)}, heads);
+  const LossTotals totals =
+      add_up_weighted({tensor(4.), tensor(5.)}, heads, true);
   StepResult result;
   totals.write_to(result);
   EXPECT_EQ(result.loss.item<double>(), 2);

@@ -34,6 +34,20 @@ Stages::Stages(std::vector<Partition> partitions_in,
   }
 }
 
+std::vector<bool> Stages::leaves_device(int64_t stage) const {
+  const Partition& from = partitions[stage];
+  const auto goes_away = [&](int64_t to) {
+    const Partition& next = partitions[to];
+    return next.remote || next.device != from.device;
+  };
+  // The last stage returns its outputs to the caller.
+  std::vector<bool> leaves = {stage + 1 < size() && goes_away(stage + 1)};
+  for (const SkipRoute& skip : from.exports) {
+    leaves.push_back(goes_away(skip.to));
+  }
+  return leaves;
+}
+
 std::vector<c10::Device> Stages::devices() const {
   const int ranks =
       1 + *std::max_element(rank_of_stage.begin(), rank_of_stage.end());

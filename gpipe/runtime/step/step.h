@@ -56,6 +56,9 @@ struct Stages {
   // partitions of a rank that are not remote have one device.
   Stages(std::vector<Partition> partitions, std::vector<int> rank_of_stage);
   int64_t size() const { return static_cast<int64_t>(partitions.size()); }
+  // Returns whether the boundary tensors of a stage, and then each skip tensor
+  // that it outputs, go to another device.
+  std::vector<bool> leaves_device(int64_t stage) const;
   // Returns the device of each rank; the CPU for a rank that is remote.
   std::vector<c10::Device> devices() const;
 };

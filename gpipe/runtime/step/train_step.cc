@@ -24,23 +24,6 @@
 namespace gpipe::internal {
 namespace {
 
-// Returns whether the boundary tensors of a stage, and then each skip tensor
-// that it outputs, go to another device.
-std::vector<bool> leaves_device(const Stages& stages, int64_t stage) {
-  const Partition& from = stages.partitions[stage];
-  const auto goes_away = [&](int64_t to) {
-    const Partition& next = stages.partitions[to];
-    return next.remote || next.device != from.device;
-  };
-  // The last stage returns its outputs to the caller.
-  std::vector<bool> leaves = {stage + 1 < stages.size() &&
-                              goes_away(stage + 1)};
-  for (const SkipRoute& skip : from.exports) {
-    leaves.push_back(goes_away(skip.to));
-  }
-  return leaves;
-}
-
 // Returns the rows of each micro-batch of a whole `batch`. Throws
 // c10::ValueError if there are fewer rows than micro-batches.
 std::vector<int64_t> rows_of_pieces(int64_t rows, int64_t microbatches,
@@ -203,7 +186,7 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
     const Partition& partition = stages_.partitions[stage];
     if (partition.remote || !has_own_memory(partition.device)) continue;
     step_->cells[stage][microbatch].enable_offload(
-        leaves_device(stages_, stage));
+        stages_.leaves_device(stage));
   }
   BackwardPass::Options backward;
   backward.check_finite = options_.check_finite();
