@@ -1,0 +1,239 @@
+// Messages between processes of one world arrive, and its store answers.
+#include "gpipe/distributed/links/mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/links/connect.h"
+#include "gpipe/distributed/links/credentials.h"
+#include "gpipe/distributed/links/peer_link.h"
+#include "gpipe/distributed/links/store_server.h"
+#include "gpipe/distributed/links/testing/refusal_log.h"
+
+namespace gpipe::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+// The meshes of all ranks, in one process.
+class Meshes {
+ public:
+  explicit Meshes(int size, std::shared_ptr<const Credentials> credentials =
+                                with_secret(kSecret)) {
+    std::vector<std::future<std::unique_ptr<Mesh>>> futures;
+    for (int rank = 0; rank < size; ++rank) {
+      MeshOptions options;
+      options.rank = rank;
+      options.size = size;
+      options.address = kAddress;
+      options.credentials = credentials;
+      options.refusals = log.refusals;
+      options.deadline = Clock::now() + seconds(30);
+      options.tell = [this, rank](const std::string& text) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        places_[rank] = text;
+      };
+      options.ask = [this](int of) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        return places_[of];
+      };
+      futures.push_back(std::async(std::launch::async, [options] {
+        return std::make_unique<Mesh>(options);
+      }));
+    }
+    for (auto& each : futures) meshes.push_back(each.get());
+  }
+
+  PeerLink& link(int from, int to) { return meshes[from]->link(to); }
+
+  Log log;
+  std::vector<std::unique_ptr<Mesh>> meshes;
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::string> places_;
+};
+
+using Bytes = std::vector<unsigned char>;
+
+Bytes message(std::size_t size, int from, int tag) {
+  Bytes block(1021);  // a prime, so that shifted data differs
+  std::mt19937 random(static_cast<unsigned>(size * 31 + from * 7 + tag));
+  for (auto& each : block) each = static_cast<unsigned char>(random());
+  Bytes bytes(size);
+  for (std::size_t at = 0; at < size; at += block.size()) {
+    std::memcpy(bytes.data() + at, block.data(),
+                std::min(block.size(), size - at));
+  }
+  return bytes;
+}
+
+TEST(MeshTest, MessagesArriveWhole) {
+  const std::vector<std::size_t> sizes = {0,     1,     1000,  16367,
+                                          16368, 16369, 40000, 3000000};
+  Meshes all(3);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      // All receives of a tag in order; tags in another order than the sends.
+      std::vector<std::shared_ptr<Transfer>> transfers;
+      std::vector<std::pair<std::unique_ptr<Bytes>, Bytes>> received;
+      for (int peer = 0; peer < 3; ++peer) {
+        if (peer == rank) continue;
+        for (int tag = 2; tag >= 0; --tag) {
+          for (const std::size_t size : sizes) {
+            auto to = std::make_unique<Bytes>(size, 7);
+            transfers.push_back(
+                all.link(rank, peer).receive(tag, to->data(), size, nullptr));
+            received.emplace_back(std::move(to), message(size, peer, tag));
+          }
+        }
+      }
+      std::vector<std::unique_ptr<Bytes>> sent;
+      for (int tag = 0; tag < 3; ++tag) {
+        for (int peer = 0; peer < 3; ++peer) {
+          if (peer == rank) continue;
+          for (const std::size_t size : sizes) {
+            sent.push_back(std::make_unique<Bytes>(message(size, rank, tag)));
+            transfers.push_back(
+                all.link(rank, peer)
+                    .send(tag, sent.back()->data(), size, nullptr));
+          }
+        }
+      }
+      for (const auto& each : transfers) EXPECT_TRUE(each->wait(seconds(30)));
+      for (const auto& [bytes, expected] : received) {
+        EXPECT_EQ(*bytes, expected);
+      }
+    });
+  }
+  for (auto& each : ranks) each.join();
+  EXPECT_EQ(all.log.text(), "");
+}
+
+TEST(MeshTest, AMessageOfAnotherLengthIsAnErrorOnBothSides) {
+  Meshes all(2);
+  Bytes bytes(10);
+  const auto receive = all.link(0, 1).receive(1, bytes.data(), 9, nullptr);
+  const auto send = all.link(1, 0).send(1, bytes.data(), 10, nullptr);
+  EXPECT_THAT(text_of_error([&] { send->wait(seconds(20)); }),
+              AllOf(HasSubstr("10 bytes"), HasSubstr("expects 9")));
+  EXPECT_THAT(text_of_error([&] { receive->wait(seconds(20)); }),
+              HasSubstr("Connection closed by peer 127.0.0.1:"));
+  EXPECT_NE(text_of_error(
+                [&] { all.link(0, 1).receive(1, bytes.data(), 9, nullptr); }),
+            "no exception");
+}
+
+TEST(MeshTest, AbortsTransfersThatWait) {
+  Meshes all(2);
+  Bytes bytes(10, 1), later(10, 2), got(10, 0);
+  // A message for an aborted receive is thrown away.
+  const auto aborted = all.link(0, 1).receive(1, bytes.data(), 10, nullptr);
+  std::thread aborting([&] { aborted->abort(); });
+  EXPECT_FALSE(aborted->wait(std::nullopt));
+  aborting.join();
+  const auto receive = all.link(0, 1).receive(1, got.data(), 10, nullptr);
+  const auto first = all.link(1, 0).send(1, later.data(), 10, nullptr);
+  const auto second = all.link(1, 0).send(1, later.data(), 10, nullptr);
+  EXPECT_TRUE(first->wait(seconds(20)));
+  EXPECT_TRUE(second->wait(seconds(20)));
+  EXPECT_TRUE(receive->wait(seconds(20)));
+  EXPECT_EQ(bytes, Bytes(10, 1));
+  EXPECT_EQ(got, later);
+  // A send that has not begun.
+  const auto unsent = all.link(0, 1).send(5, bytes.data(), 10, nullptr);
+  unsent->abort();
+  EXPECT_FALSE(unsent->wait(std::nullopt));
+  EXPECT_THAT(text_of_error([&] {
+                all.link(0, 1)
+                    .receive(9, got.data(), 10, nullptr)
+                    ->wait(milliseconds(1));
+              }),
+              HasSubstr("timed out after 1 ms"));
+}
+
+TEST(MeshTest, ARankThatIsGoneEndsAllWaits) {
+  Meshes all(3);
+  Bytes bytes(10);
+  const auto gone = all.link(0, 1).receive(1, bytes.data(), 10, nullptr);
+  all.meshes[1].reset();
+  EXPECT_THAT(text_of_error([&] { gone->wait(seconds(20)); }),
+              HasSubstr("Connection closed by peer"));
+  // The others go on.
+  const auto receive = all.link(0, 2).receive(1, bytes.data(), 10, nullptr);
+  const auto send = all.link(2, 0).send(1, bytes.data(), 10, nullptr);
+  EXPECT_TRUE(receive->wait(seconds(20)));
+  EXPECT_TRUE(send->wait(seconds(20)));
+}
+
+TEST(MeshTest, NamesRanksThatDoNotConnect) {
+  Log log;
+  MeshOptions options;
+  options.rank = 0;
+  options.size = 3;
+  options.address = kAddress;
+  options.credentials = with_secret(kSecret);
+  options.refusals = log.refusals;
+  options.deadline = Clock::now() + milliseconds(50);
+  options.tell = [](const std::string&) {};
+  options.ask = [](int) { return std::string(); };
+  EXPECT_THAT(text_of_error([&] { Mesh mesh(options); }),
+              HasSubstr("no connection to 127.0.0.1 from rank 1, 2"));
+}
+
+TEST(StoreTest, AnswersAsCTenDsStoresDo) {
+  using Kind = StoreRequest::Kind;
+  const auto credentials = with_secret(kSecret);
+  Log log;
+  Descriptor listening = listen_on(kAddress, 0);
+  const int port = port_of(listening);
+  StoreServer server(std::move(listening), credentials, log.refusals);
+  StoreClient client(connect_to(kAddress, port, *credentials, Hello{1, 0, 0},
+                                Clock::now() + seconds(20)),
+                     credentials);
+  server.stop_listening();
+  EXPECT_THAT(
+      text_of_error([&] {
+        connect_to(kAddress, port, *credentials, Hello{2, 0, 0}, Clock::now());
+      }),
+      HasSubstr("Connection refused"));
+  EXPECT_FALSE(client.call({Kind::kGet, "a", "", "", 0}).found);
+  client.call({Kind::kSet, "a", std::string(100000, 'x'), "", 0});
+  EXPECT_EQ(server.call({Kind::kGet, "a", "", "", 0}),
+            (StoreReply{true, std::string(100000, 'x'), 0}));
+  EXPECT_EQ(client.call({Kind::kAdd, "n", "", "", 5}).number, 5);
+  EXPECT_EQ(server.call({Kind::kAdd, "n", "", "", -2}).number, 3);
+  EXPECT_EQ(client.call({Kind::kCount, "", "", "", 0}).number, 2);
+  const auto compare = [&](const char* expected, const char* desired) {
+    return client.call({Kind::kCompareSet, "c", expected, desired, 0}).value;
+  };
+  EXPECT_EQ(compare("other", "x"), "other");  // the key is absent
+  EXPECT_EQ(compare("", "first"), "first");
+  EXPECT_EQ(compare("", "second"), "first");
+  EXPECT_EQ(compare("first", "third"), "third");
+  EXPECT_TRUE(client.call({Kind::kDelete, "c", "", "", 0}).found);
+  EXPECT_FALSE(client.call({Kind::kDelete, "c", "", "", 0}).found);
+}
+
+}  // namespace
+}  // namespace gpipe::internal
