@@ -123,11 +123,12 @@ TEST(OffloadOptionTest, ACutOffloadsIfTheModelWouldNotFit) {
                               2,
                               64,
                               [](int64_t rows) {
-                                return torch::ones({rows, 10});
+                                return Sample{torch::ones({rows, 10}), {}};
                               },
                               {},
                               precision,
                               devices,
+                              {},
                               [&](const auto& find) {
                                 ++questions;
                                 return find();

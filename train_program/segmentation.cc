@@ -91,7 +91,7 @@ class Segmentation : public Task {
         masks.push_back(sample.mask);
       });
     }
-    return {at::stack(inputs), at::stack(masks), {}};
+    return {at::stack(inputs), at::stack(masks)};
   }
 
   // Represents an unreadable image by a grey one with a negative mask.
@@ -107,7 +107,7 @@ class Segmentation : public Task {
       inputs.push_back(found ? found->image : at::zeros({3, size, size}));
       masks.push_back(found ? found->mask : at::full({1, size, size}, -1.0));
     }
-    return {at::stack(inputs), at::stack(masks), {}};
+    return {at::stack(inputs), at::stack(masks)};
   }
 
   WeightedLoss loss(const at::Tensor& output,

@@ -22,7 +22,7 @@ struct Rows {
 struct Sample {
   at::Tensor input, target;  // on the CPU
   // The second, third, ... input of a model that takes a vector of tensors.
-  std::vector<at::Tensor> further;
+  std::vector<at::Tensor> further = {};
 
   // Calls `use` with the input that the model takes, a tensor or a vector, and
   // returns its result.
