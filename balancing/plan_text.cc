@@ -69,7 +69,20 @@ void print_bound(std::ostream& stream, const PlanBound& bound) {
 std::string difference_text(double seconds, double least) {
   if (least <= 0) return "";
   const double part = seconds / least - 1;
-  return (part < 0 ? "-" : "+") + percent_text(std::abs(part));
+  constexpr double kShown = 5e-4;  // less is 0.0 %
+  return (part <= -kShown ? "-" : "+") + percent_text(std::abs(part));
+}
+
+// Returns whether a family is not faster than the same one without offload.
+bool offloads_for_nothing(const Plan& plan, const PlanCandidate& family) {
+  if (!family.offload) return false;
+  return std::any_of(plan.families.begin(), plan.families.end(),
+                     [&](const PlanCandidate& other) {
+                       return !other.offload &&
+                              other.schedule == family.schedule &&
+                              other.stages_per_rank == family.stages_per_rank &&
+                              other.step_seconds <= family.step_seconds;
+                     });
 }
 
 void print_families(std::ostream& stream, const Plan& plan) {
@@ -77,6 +90,7 @@ void print_families(std::ostream& stream, const Plan& plan) {
   Table table = {{"schedule", "stages per rank", "micro-batches", "checkpoint",
                   "offload", "step", "longer by"}};
   for (const PlanCandidate& each : plan.families) {
+    if (offloads_for_nothing(plan, each)) continue;
     table.push_back(
         {each.schedule, std::to_string(each.stages_per_rank),
          std::to_string(each.chunks),
