@@ -22,6 +22,7 @@
 #include "train_program/exit_code.h"
 #include "train_program/prefetch.h"
 #include "train_program/status.h"
+#include "train_program/step_counts.h"
 #include "training/kineto.h"
 #include "training/trace.h"
 
