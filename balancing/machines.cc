@@ -148,7 +148,7 @@ class MachinesReader {
 
   void read_link(const Json& json) {
     const std::string place =
-        source_ + ": link " + std::to_string(links_.size());
+        source_ + ": link " + std::to_string(link_count_++);
     JsonReader reader(json, place, kDocument);
     const Json names = reader.list("hosts");
     TORCH_CHECK_VALUE(names.size() == 2, place, ": \"hosts\" has ",
@@ -170,7 +170,7 @@ class MachinesReader {
   std::vector<Place> places_;
   std::map<std::pair<std::size_t, std::size_t>, PlanLink> links_;
   PlanLink between_hosts_;
-  int64_t host_count_ = 0;
+  int64_t host_count_ = 0, link_count_ = 0;
 };
 
 }  // namespace

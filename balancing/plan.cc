@@ -201,6 +201,18 @@ Plan plan(const Profile& profile, int64_t rows,
 
 namespace detail {
 
+void set_idle(const Timeline& timeline, std::vector<PlannedPartition>& parts) {
+  double bubble = 0;
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    if (timeline.makespan <= 0) continue;
+    parts[r].idle = timeline.idle[r] / timeline.makespan;
+    bubble += parts[r].idle;
+  }
+  for (PlannedPartition& part : parts) {
+    if (bubble > 0) part.bubble_share = part.idle / bubble;
+  }
+}
+
 // Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
                    const PlanOptions& options) {

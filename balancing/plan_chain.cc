@@ -79,15 +79,7 @@ class Candidate {
     }
     Timeline timeline = run(costs, copies);
     plan.step_seconds = timeline.makespan;
-    for (std::size_t j = 0; j < stages.size(); ++j) {
-      if (plan.step_seconds <= 0) continue;
-      plan.partitions[j].idle = timeline.idle[j] / plan.step_seconds;
-    }
-    double bubble = 0;
-    for (const PlannedPartition& part : plan.partitions) bubble += part.idle;
-    for (PlannedPartition& part : plan.partitions) {
-      if (bubble > 0) part.bubble_share = part.idle / bubble;
-    }
+    set_idle(timeline, plan.partitions);
     plan.timeline = std::move(timeline);
     return plan;
   }

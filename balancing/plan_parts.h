@@ -21,6 +21,9 @@ struct PlanSample {
 int64_t workers_of(const std::vector<PlanDevice>& devices,
                    const PlanOptions& options);
 
+// Sets `idle` and `bubble_share` of the ranks of `timeline`.
+void set_idle(const Timeline& timeline, std::vector<PlannedPartition>& parts);
+
 // Plans for PlanOptions::schedule(), with one partition per device: the cut of
 // each number of micro-batches and each checkpoint mode is that of
 // balance_chain() (balancing/chain/chain.h). Throws InfeasibleError if nothing

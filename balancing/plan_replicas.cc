@@ -95,20 +95,19 @@ double trained_bytes(const Profile& profile, const Plan& plan, int64_t stage) {
 ReplicatedPlan plan_one(const Profile& profile, int64_t rows,
                         const std::vector<PlanDevice>& devices,
                         int64_t replicas, bool shard_optimizer,
-                        PlanOptions options) {
+                        const PlanOptions& given) {
   const auto count = static_cast<int64_t>(devices.size());
   TORCH_CHECK_VALUE(replicas >= 1 && count % replicas == 0,
                     "plan_replicas: ", count,
                     " devices cannot be divided into ", replicas, " replicas");
   TORCH_CHECK_VALUE(replicas <= rows, "plan_replicas: a mini-batch of ", rows,
                     " rows is too small for ", replicas, " replicas");
-  TORCH_CHECK_VALUE(
-      options.links().empty() ||
-          options.links().size() == devices.size() * devices.size(),
-      "plan_replicas: ", count, " devices have ", count * count,
-      " links, but there are ", options.links().size());
-  const PlanOptions given = options;
+  TORCH_CHECK_VALUE(given.links().empty() ||
+                        given.links().size() == devices.size() * devices.size(),
+                    "plan_replicas: ", count, " devices have ", count * count,
+                    " links, but there are ", given.links().size());
   const Worst worst(devices, given, replicas);
+  PlanOptions options = given;
   options.links(worst.links());
   constexpr double kOfGradients = 2;  // a parameter and its gradient
   if (shard_optimizer && options.param_scale() > kOfGradients) {

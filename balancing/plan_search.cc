@@ -109,9 +109,7 @@ Problem problem_of(const std::vector<PlanSample>& samples,
   problem.workers = static_cast<double>(workers_of(devices, options));
   problem.schedules = options.schedules();
   if (problem.schedules.empty()) {
-    for (const std::string& name : schedule_names()) {
-      if (name != "forward-only") problem.schedules.push_back(name);
-    }
+    problem.schedules = training_schedule_names();
   }
   problem.stages_per_rank = options.stages_per_rank();
   problem.recomputes = recomputes_of(options);
@@ -194,29 +192,20 @@ std::vector<PlannedPartition> partitions_of(
     part.backward += prediction.stages.backward[s];
     first += choice.best.balance[s];
   }
-  const Timeline& timeline = prediction.timeline;
-  double bubble = 0;
   for (std::size_t r = 0; r < devices.size(); ++r) {
     PlannedPartition& part = result[r];
     part.device = devices[r].device();
     part.memory_bytes = prediction.peak_bytes[r];
     part.memory_limit = devices[r].memory_bytes();
-    if (timeline.makespan > 0) part.idle = timeline.idle[r] / timeline.makespan;
-    bubble += part.idle;
   }
-  for (PlannedPartition& part : result) {
-    if (bubble > 0) part.bubble_share = part.idle / bubble;
-  }
+  set_idle(prediction.timeline, result);
   return result;
 }
 
 // ---- Explanations
 
-bool has_limits(const Problem& problem) {
-  return std::any_of(
-      problem.ranks.begin(), problem.ranks.end(),
-      [](const planner::Rank& rank) { return !std::isinf(rank.memory_bytes); });
-}
+// The alternative that says whether memory bounds the step.
+constexpr char kTwiceTheMemory[] = "twice the memory";
 
 // Returns the predicted step with another problem, searched among the schedules
 // of the three best families only. It is never longer than that of the choice:
@@ -274,8 +263,7 @@ std::vector<PlanAlternative> alternatives_of(const Problem& problem,
   if (has_limits(problem)) {
     Problem more = problem;
     for (planner::Rank& rank : more.ranks) rank.memory_bytes *= 2;
-    result.push_back(
-        {"twice the memory", seconds_with(std::move(more), choice)});
+    result.push_back({kTwiceTheMemory, seconds_with(std::move(more), choice)});
   }
   Problem faster = problem;
   bool has_links = false;
@@ -305,7 +293,7 @@ PlanBound bound_of(const Plan& plan) {
   PlanBound bound;
   constexpr double kGain = 0.98;
   for (const PlanAlternative& each : plan.alternatives) {
-    if (each.change != "twice the memory" ||
+    if (each.change != kTwiceTheMemory ||
         each.step_seconds > kGain * plan.step_seconds) {
       continue;
     }

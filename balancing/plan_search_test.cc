@@ -18,6 +18,7 @@
 
 #include "balancing/plan.h"
 #include "balancing/plan_replicas.h"
+#include "balancing/plan_testing.h"
 #include "balancing/solver/infeasible.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
@@ -29,23 +30,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-// Returns a profile of one row with `forward` seconds per layer, a backward
-// twice as long, 10 bytes saved, 4 of parameters and 6 of output.
-Profile even_profile(const std::vector<double>& forward) {
-  Profile profile;
-  profile.rows = 1;
-  for (std::size_t k = 0; k < forward.size(); ++k) {
-    profile.names.push_back(std::to_string(k));
-    profile.times.push_back({forward[k], 2 * forward[k]});
-    LayerMemory memory;
-    memory.parameter_bytes = memory.trained_bytes = 4;
-    memory.output_bytes = 6;
-    profile.memory.layers.push_back(memory);
-    profile.memory.saved.push_back({10, {static_cast<int64_t>(k)}});
-  }
-  return profile;
-}
 
 Profile random_profile(std::mt19937& random, std::size_t layers) {
   Profile profile = even_profile(std::vector<double>(layers));

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "balancing/plan_testing.h"
 #include "balancing/solver/infeasible.h"
 #include "gpipe/gpipe.h"
 
@@ -25,23 +26,6 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 constexpr double kMany = 1e18;
-
-// Returns a profile of one row. Per layer: `forward` seconds, a backward twice
-// as long, 10 bytes saved, 4 bytes of parameters and 6 bytes of output.
-Profile profile_of(const std::vector<double>& forward) {
-  Profile profile;
-  profile.rows = 1;
-  for (std::size_t k = 0; k < forward.size(); ++k) {
-    profile.names.push_back(std::to_string(k));
-    profile.times.push_back({forward[k], 2 * forward[k]});
-    LayerMemory memory;
-    memory.parameter_bytes = memory.trained_bytes = 4;
-    memory.output_bytes = 6;
-    profile.memory.layers.push_back(memory);
-    profile.memory.saved.push_back({10, {static_cast<int64_t>(k)}});
-  }
-  return profile;
-}
 
 std::vector<PlanDevice> devices(int64_t count, double bytes = kMany) {
   return std::vector<PlanDevice>(count, PlanDevice().memory_bytes(bytes));
@@ -75,7 +59,7 @@ TEST(PlanTest, TheExampleOfTheHeaderRuns) {
 }
 
 TEST(PlanTest, PredictsTheClosedFormOfGPipe) {
-  const Plan result = plan(profile_of({1, 1, 1, 1}), /*rows=*/8, devices(2),
+  const Plan result = plan(even_profile({1, 1, 1, 1}), /*rows=*/8, devices(2),
                            quiet().chunks({4}));
   EXPECT_THAT(result.balance, ElementsAre(2, 2));
   EXPECT_EQ(result.chunks, 4);
@@ -89,7 +73,7 @@ TEST(PlanTest, PredictsTheClosedFormOfGPipe) {
 }
 
 TEST(PlanTest, OneForwardOneBackwardTakesAsLongAndHoldsLess) {
-  const auto profile = profile_of({1, 1, 1, 1});
+  const auto profile = even_profile({1, 1, 1, 1});
   const auto options = quiet().chunks({8});
   const Plan gpipe = plan(profile, 8, devices(4), options);
   const Plan in_turns =
@@ -107,28 +91,28 @@ TEST(PlanTest, OneForwardOneBackwardTakesAsLongAndHoldsLess) {
 
 TEST(PlanTest, CopiesAreBesideTheWork) {
   // 6 bytes a row, at 2 bytes per second: the copy is a third stage of 3 s.
-  const Plan result =
-      plan(profile_of({1, 1}), 4, devices(2), quiet().chunks({4}).bandwidth(2));
+  const Plan result = plan(even_profile({1, 1}), 4, devices(2),
+                           quiet().chunks({4}).bandwidth(2));
   EXPECT_EQ(result.step_seconds, (1 + 3 + 1) + (2 + 3 + 2) + 3 * (3 + 3));
 }
 
 TEST(PlanTest, SaysWhoseTheBubbleIs) {
   // f + b is 6 on one side and 3 on the other, for 2 rows each.
   const Plan result =
-      plan(profile_of({1, 0.5}), /*rows=*/4, devices(2), quiet().chunks({2}));
+      plan(even_profile({1, 0.5}), /*rows=*/4, devices(2), quiet().chunks({2}));
   const double bubble = 2 * result.step_seconds - 2 * 6 - 2 * 3;
   EXPECT_DOUBLE_EQ(result.partitions[0].bubble_share,
                    (result.step_seconds - 2 * 6) / bubble);
   EXPECT_DOUBLE_EQ(result.partitions[1].bubble_share,
                    (result.step_seconds - 2 * 3) / bubble);
-  EXPECT_EQ(plan(profile_of({1}), 4, devices(1), quiet().chunks({2}))
+  EXPECT_EQ(plan(even_profile({1}), 4, devices(1), quiet().chunks({2}))
                 .partitions[0]
                 .bubble_share,
             0);
 }
 
 TEST(PlanTest, PrefersMoreMicroBatchesWhileTheyPay) {
-  const auto profile = profile_of({1, 1, 1, 1});
+  const auto profile = even_profile({1, 1, 1, 1});
   EXPECT_EQ(plan(profile, 8, devices(2), quiet()).chunks, 8);
   EXPECT_EQ(plan(profile, 8, devices(1), quiet()).chunks, 1);
   // A copy takes 10 s, however small it is.
@@ -137,7 +121,7 @@ TEST(PlanTest, PrefersMoreMicroBatchesWhileTheyPay) {
 
 TEST(PlanTest, TriesChunksThatThereCanBe) {
   const Plan result =
-      plan(profile_of({1, 1}), 5, devices(2), quiet().chunks({4, 5, 100}));
+      plan(even_profile({1, 1}), 5, devices(2), quiet().chunks({4, 5, 100}));
   // 4 chunks of 5 rows are 2, 2 and 1.
   ASSERT_THAT(result.candidates, SizeIs(2));
   EXPECT_EQ(result.candidates[0].chunks, 3);
@@ -145,7 +129,7 @@ TEST(PlanTest, TriesChunksThatThereCanBe) {
 }
 
 TEST(PlanTest, CountsMemoryByModeAndTakesTheFastestThatFits) {
-  const auto profile = profile_of({1, 1, 1, 1});
+  const auto profile = even_profile({1, 1, 1, 1});
   const auto all = fill_drain_options().chunks({8});
   // Parameters: 2 x 8 bytes each. kNever: 8 graphs of 20 bytes, and 8 inputs of
   // 6 bytes on the second partition.
@@ -163,7 +147,7 @@ TEST(PlanTest, CountsMemoryByModeAndTakesTheFastestThatFits) {
 }
 
 TEST(PlanTest, SaysWhatWouldBeEnough) {
-  const auto profile = profile_of({1, 1, 1, 1});
+  const auto profile = even_profile({1, 1, 1, 1});
   const auto options = fill_drain_options().chunks({8});
   double enough = 0;
   try {
@@ -178,7 +162,7 @@ TEST(PlanTest, SaysWhatWouldBeEnough) {
 }
 
 TEST(PlanTest, KnowsSpeedsAndWorkers) {
-  const auto profile = profile_of({1, 1, 1, 1});
+  const auto profile = even_profile({1, 1, 1, 1});
   auto unequal = devices(2);
   unequal[1].speed(3);
   EXPECT_THAT(plan(profile, 8, unequal, quiet().chunks({8})).balance,
@@ -208,7 +192,7 @@ TEST(PlanTest, MakesAPipelineOfAModel) {
 
 TEST(PlanTest, ExplainsItself) {
   std::ostringstream text;
-  text << plan(profile_of({1, 1, 1, 1}), 8, devices(2, 100),
+  text << plan(even_profile({1, 1, 1, 1}), 8, devices(2, 100),
                fill_drain_options().chunks({8}));
   EXPECT_EQ(
       text.str(),
@@ -228,7 +212,7 @@ TEST(PlanTest, ExplainsItself) {
 }
 
 TEST(PlanTest, NamesWhatCannotBe) {
-  const auto profile = profile_of({1, 1});
+  const auto profile = even_profile({1, 1});
   const auto refuse = [&](const PlanOptions& options) {
     EXPECT_THROW(plan(profile, 8, devices(2), options), c10::ValueError);
   };

@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 
+#include "gpipe/text/format.h"
 #include "gpipe/text/refuse.h"
 #include "gpipe/text/xml.h"
 
@@ -23,11 +23,7 @@ constexpr std::array<const char*, 7> kColours = {
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000"};
 constexpr std::array<const char*, 3> kDashes = {"", "6 3", "2 2"};
 
-std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", value);
-  return text.data();
-}
+std::string number(double value) { return format("%.2f", value); }
 
 std::string text_at(double x, double y, const char* anchor,
                     const std::string& text) {

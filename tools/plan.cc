@@ -78,11 +78,8 @@ DEFINE_int64(width, 0, kWidthHelp.c_str());
 DEFINE_int64(partitions, 2, "Number of partitions, one per device.");
 DEFINE_double(memory_gib, std::numeric_limits<double>::infinity(),
               "Memory of each device, in GiB.");
-const std::string kSchedules = [] {
-  std::vector<std::string> names = gpipe::schedule_names();
-  names.erase(std::find(names.begin(), names.end(), "forward-only"));
-  return gpipe::join(names, ", ");
-}();
+const std::string kSchedules =
+    gpipe::join(gpipe::training_schedule_names(), ", ");
 const std::string kSchedulesHelp =
     "The schedules of train_step() to try, for example 1f1b,zb-h1. '': all, "
     "which are " +

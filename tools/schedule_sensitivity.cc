@@ -3,11 +3,11 @@
 #include <gflags/gflags.h>
 
 #include <cstddef>
-#include <cstdio>
 #include <iostream>
 #include <utility>
 
 #include "gpipe/text/columns.h"
+#include "gpipe/text/format.h"
 #include "gpipe/text/lists.h"
 #include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
@@ -48,12 +48,6 @@ struct Part {
   std::vector<std::pair<std::string, std::vector<Slowdown>>> rows;
 };
 
-std::string factor_text(double factor) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.3f", factor);
-  return text;
-}
-
 void print(const Part& part) {
   std::cout << "\n" << part.title << "\n";
   std::vector<std::vector<std::string>> table = {{"schedule"}};
@@ -61,8 +55,8 @@ void print(const Part& part) {
   for (const auto& [name, slowdowns] : part.rows) {
     table.push_back({name});
     for (const Slowdown& slowdown : slowdowns) {
-      table.back().push_back(factor_text(slowdown.mean) + " / " +
-                             factor_text(slowdown.worst));
+      table.back().push_back(
+          gpipe::format("%.3f / %.3f", slowdown.mean, slowdown.worst));
     }
   }
   for (const std::string& line : gpipe::align_columns(

@@ -17,8 +17,7 @@ std::string names_of(models::DataKind kind) {
 // take any number of stages per rank.
 std::string schedules(bool any_stages) {
   std::vector<std::string> names;
-  for (const std::string& name : schedule_names()) {
-    if (name == "forward-only") continue;
+  for (const std::string& name : training_schedule_names()) {
     if (any_stages && fixed_stages_per_rank(name)) continue;
     names.push_back(name);
   }

@@ -42,9 +42,7 @@ std::vector<int64_t> stages_to_try(const Problem& problem,
 
 std::vector<Recompute> recomputes_to_try(const Problem& problem) {
   std::vector<Recompute> result;
-  const bool is_limited = std::any_of(
-      problem.ranks.begin(), problem.ranks.end(),
-      [](const Rank& rank) { return !std::isinf(rank.memory_bytes); });
+  const bool is_limited = has_limits(problem);
   for (const Recompute recompute : problem.recomputes) {
     if (recompute == Recompute::kWhereNeeded && !is_limited) continue;
     if (std::find(result.begin(), result.end(), recompute) == result.end()) {

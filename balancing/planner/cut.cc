@@ -234,7 +234,7 @@ void limit_memory(const Problem& problem, const Blocks& blocks,
       stage_table(problem, blocks, evaluator.rank_of_stage(), balance);
   for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
     const auto& own = evaluator.stages_of(static_cast<int>(r));
-    const std::vector<Held> held = evaluator.least_held(static_cast<int>(r));
+    const std::vector<Held>& held = evaluator.least_held(static_cast<int>(r));
     double all = 0;
     for (std::size_t k = 0; k < own.size(); ++k) {
       StageLimit& stage = stages[static_cast<std::size_t>(own[k])];
@@ -249,12 +249,6 @@ void limit_memory(const Problem& problem, const Blocks& blocks,
       stage.bytes = shares ? stage.bytes / all * limit : limit;
     }
   }
-}
-
-bool has_limits(const Problem& problem) {
-  return std::any_of(
-      problem.ranks.begin(), problem.ranks.end(),
-      [](const Rank& rank) { return !std::isinf(rank.memory_bytes); });
 }
 
 // Returns the most even cut, without regard to memory.

@@ -130,13 +130,13 @@ std::vector<double> Evaluator::peaks(const StageTable& table,
 }
 
 // Returns the peaks of a step with offload, which depend on times.
-std::vector<double> Evaluator::peaks(const Timeline& timeline,
+std::vector<double> Evaluator::peaks(Timeline timeline,
                                      const StageTable& table) const {
   Costs bytes;
   bytes.resident_bytes = table.resident;
   bytes.activation_bytes = sums(table.saved, table.incoming);
   bytes.offload_bytes = table.saved;
-  return with_memory(timeline, bytes).peak_bytes;
+  return with_memory(std::move(timeline), bytes).peak_bytes;
 }
 
 bool Evaluator::fits(const std::vector<double>& peaks) const {
@@ -251,10 +251,7 @@ Timeline Evaluator::simulate_with_copies(const Variant& variant,
                                          const StageTable& table) {
   Engine::Record record;
   variant.engine->run(durations(variant, table), &record);
-  Timeline timeline = timeline_of(std::move(record.ranks));
-  timeline.transfers = std::move(record.transfers);
-  timeline.host_copies = std::move(record.host_copies);
-  return timeline;
+  return to_timeline(std::move(record));
 }
 
 double Evaluator::seconds(const std::vector<int64_t>& balance, double enough) {
@@ -264,16 +261,17 @@ double Evaluator::seconds(const std::vector<int64_t>& balance, double enough) {
   Recomputed recomputed(table.size());
   if (candidate_.recompute == Recompute::kWhereNeeded) {
     if (!choose_recomputed(table, &recomputed)) return kInfinity;
-  } else if (!candidate_.offload && !fits(peaks(table, recomputed))) {
+  } else if (!candidate_.offload && has_limits(problem_) &&
+             !fits(peaks(table, recomputed))) {
     return kInfinity;
   }
   const Variant& variant = this->variant(recomputed);
   ++simulations_;
   double seconds = 0;
   if (candidate_.offload) {
-    const Timeline timeline = simulate_with_copies(variant, table);
-    if (!fits(peaks(timeline, table))) return kInfinity;
+    Timeline timeline = simulate_with_copies(variant, table);
     seconds = timeline.makespan;
+    if (!fits(peaks(std::move(timeline), table))) return kInfinity;
   } else {
     seconds = variant.engine->run(durations(variant, table), nullptr);
   }

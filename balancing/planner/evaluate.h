@@ -77,8 +77,7 @@ class Evaluator {
   bool choose_recomputed(const StageTable& table, Recomputed* recomputed);
   std::vector<double> peaks(const StageTable& table,
                             const Recomputed& recomputed);
-  std::vector<double> peaks(const Timeline& timeline,
-                            const StageTable& table) const;
+  std::vector<double> peaks(Timeline timeline, const StageTable& table) const;
   bool fits(const std::vector<double>& peaks) const;
   double lower_bound(const StageTable& table) const;
   gpipe::internal::Durations durations(const Variant& variant,

@@ -87,11 +87,7 @@ Need need_of(const Problem& problem, const Candidate& candidate,
 
 Need least_memory(const Problem& problem, const Effort& effort) {
   check(problem);
-  std::vector<Blocks> blocks;
-  blocks.reserve(problem.workloads.size());
-  for (const Workload& workload : problem.workloads) {
-    blocks.emplace_back(problem, workload);
-  }
+  const std::vector<Blocks> blocks = blocks_of(problem);
   // Candidates with offload count as those without: their peaks depend on
   // times.
   std::vector<std::pair<double, Candidate>> by_even_cut;

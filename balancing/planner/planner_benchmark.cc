@@ -45,9 +45,7 @@ Problem make_problem(int64_t ranks, int64_t layers, int64_t gigabytes) {
     rank.speed = r % 8 == 0 ? 0.9 : 1;
   }
   problem.links = {{1e-5, 1e-11}};
-  for (const std::string& name : schedule_names()) {
-    if (name != "forward-only") problem.schedules.push_back(name);
-  }
+  problem.schedules = training_schedule_names();
   if (gigabytes > 0) problem.recomputes.push_back(Recompute::kWhereNeeded);
   return problem;
 }

@@ -1,5 +1,6 @@
 #include "balancing/planner/problem.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -113,6 +114,12 @@ Link Problem::link(int from, int to) const {
   if (links.size() == 1) return links[0];
   return links[static_cast<std::size_t>(from) * ranks.size() +
                static_cast<std::size_t>(to)];
+}
+
+bool has_limits(const Problem& problem) {
+  return std::any_of(
+      problem.ranks.begin(), problem.ranks.end(),
+      [](const Rank& rank) { return !std::isinf(rank.memory_bytes); });
 }
 
 void check(const Problem& problem) {

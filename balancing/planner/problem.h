@@ -113,6 +113,9 @@ struct Effort {
   double actions_to_improve = 2e7;
 };
 
+// Returns whether a rank has a memory limit.
+bool has_limits(const Problem& problem);
+
 // Throws std::invalid_argument unless all numbers are in their ranges, there is
 // a workload, a rank, a schedule, a recompute mode and a number of stages per
 // rank, all workloads have as many layers, at least one per rank, and the

@@ -48,11 +48,9 @@ Family family_of(const Candidate& candidate) {
 class Search {
  public:
   Search(const Problem& problem, const Effort& effort)
-      : problem_(problem), effort_(effort) {
-    blocks_.reserve(problem.workloads.size());
-    for (const Workload& workload : problem.workloads) {
-      blocks_.emplace_back(problem, workload);
-    }
+      : problem_(problem),
+        effort_(effort),
+        blocks_(planner::blocks_of(problem)) {
     for (Candidate& candidate : candidates(problem)) {
       Tried tried;
       tried.lower_bound =

@@ -33,6 +33,15 @@ Blocks::Blocks(const Problem& problem, const Workload& workload)
   }
 }
 
+std::vector<Blocks> blocks_of(const Problem& problem) {
+  std::vector<Blocks> blocks;
+  blocks.reserve(problem.workloads.size());
+  for (const Workload& workload : problem.workloads) {
+    blocks.emplace_back(problem, workload);
+  }
+  return blocks;
+}
+
 double Blocks::saved_of(int64_t first, int64_t layer) const {
   double bytes = 0;
   for (const Saver& saver : savers_[layer]) {

@@ -70,6 +70,9 @@ class Blocks {
   std::vector<std::vector<Skip>> skips_into_;  // by the layer that pops
 };
 
+// Returns the blocks of each workload of `problem`, which must outlive them.
+std::vector<Blocks> blocks_of(const Problem& problem);
+
 // A block of layers that grows at its end.
 class GrowingBlock {
  public:

@@ -2,7 +2,6 @@
 
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "benchmarks/harness/statistics.h"
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/world.h"
@@ -42,12 +42,6 @@ int64_t count_connections() {
     if (has_peer && address.ss_family != AF_UNIX) ++count;
   }
   return count;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 torch::nn::Sequential make_layers(int64_t, int64_t count) {

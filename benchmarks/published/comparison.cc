@@ -2,19 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <ostream>
 
 #include "gpipe/text/columns.h"
+#include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {
 namespace {
 
-std::string text_of(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.4f", value);
-  return text;
-}
+std::string text_of(double value) { return format("%.4f", value); }
 
 }  // namespace
 

@@ -39,10 +39,9 @@ void step(GPipe& pipeline, const at::Tensor& input) {
   output.backward(at::ones_like(output));
 }
 
-double median_seconds(GPipe& pipeline, const at::Tensor& input) {
+double median_seconds(const std::function<void()>& step) {
   const auto durations = interleaved_rounds<Duration>(
-      {7, /*warm_up=*/2},
-      {[&] { return time_of([&] { step(pipeline, input); }); }});
+      {7, /*warm_up=*/2}, {[&] { return time_of(step); }});
   return median(wall_seconds(durations.front()));
 }
 
@@ -83,7 +82,7 @@ Row predict(const StepSubject& subject, int64_t partitions) {
           .checkpoints({Checkpoint::kExceptLast})
           .profile(balancing::TimeOptions().timeout(2)));
   GPipe pipeline(model, plan.options());
-  const double seconds = median_seconds(pipeline, subject.input);
+  const double seconds = median_seconds([&] { step(pipeline, subject.input); });
   const auto counted =
       static_cast<double>(counted_peak(pipeline, subject.input));
   const auto predicted =
@@ -123,14 +122,10 @@ double measured_seconds(const StepSubject& subject,
   GPipe pipeline(subject.model(), plan.options());
   const Schedule schedule = plan.schedule();
   const at::Tensor target = at::zeros({subject.input.size(0)});
-  const auto durations = interleaved_rounds<Duration>(
-      {7, /*warm_up=*/2}, {[&] {
-        return time_of([&] {
-          pipeline->zero_grad();
-          pipeline->train_step(subject.input, target, mean_square, schedule);
-        });
-      }});
-  return median(wall_seconds(durations.front()));
+  return median_seconds([&] {
+    pipeline->zero_grad();
+    pipeline->train_step(subject.input, target, mean_square, schedule);
+  });
 }
 
 // Compares train_step() with several schedules on two partitions, planned from

@@ -65,11 +65,7 @@ struct Case {
 
 std::vector<std::string> names() {
   std::vector<std::string> result = split_list(FLAGS_schedules);
-  if (!result.empty()) return result;
-  result = schedule_names();
-  result.erase(std::remove(result.begin(), result.end(), "forward-only"),
-               result.end());
-  return result;
+  return result.empty() ? training_schedule_names() : result;
 }
 
 std::vector<Case> cases(int ranks) {

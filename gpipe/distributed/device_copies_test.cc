@@ -21,6 +21,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/testing/simulated_ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/run/run_ahead.h"
@@ -39,27 +40,15 @@ namespace {
 using ::testing::AllOf;
 using testing::argument;
 using testing::check;
+using testing::check_no_races;
+using testing::connect_simulated;
 using testing::expect_all_ok;
 using ::testing::HasSubstr;
 using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::Ranks;
-using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
-
-// Connects to the other ranks. Operators wait for the whole device when they
-// are used first, as on CUDA.
-std::shared_ptr<World> connect() {
-  simulated::set_host_costs({/*most_launches=*/0, /*event_seconds=*/0,
-                             /*loads_operators=*/true});
-  return World::connect(world_options());
-}
-
-void check_no_races() {
-  simulated::synchronize();
-  for (const std::string& race : simulated::take_races()) check(false, race);
-}
 
 // Returns the number of streams on which workers had such work.
 std::size_t streams_of(const std::vector<simulated::Given>& trace,
@@ -72,7 +61,7 @@ std::size_t streams_of(const std::vector<simulated::Given>& trace,
 }
 
 const RankProgramEntry kHostCopies("host copies", [] {
-  const auto world = connect();
+  const auto world = connect_simulated();
   torch::set_num_threads(1);
   const int ranks = world->size();
   const auto balance = testing::cut(testing::linear_model()->size(), 3 * ranks);
@@ -105,7 +94,7 @@ const RankProgramEntry kHostCopies("host copies", [] {
 // The host waits for the run-ahead of its actions, and once for all numbers of
 // the loss.
 const RankProgramEntry kWaits("waits", [] {
-  const auto world = connect();
+  const auto world = connect_simulated();
   torch::set_num_threads(1);
   DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4)),
                                DistributedOptions({1})
@@ -147,7 +136,7 @@ const RankProgramEntry kWaits("waits", [] {
 // thread copies it to the device. The worker copies nothing and waits for
 // nothing but its own actions.
 const RankProgramEntry kStaging("staging", [] {
-  const auto world = connect();
+  const auto world = connect_simulated();
   torch::set_num_threads(1);
   DistributedPipeline pipeline(
       nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
@@ -206,7 +195,7 @@ int64_t bytes_in_use(DistributedPipeline& pipeline) {
 // A rank fails in a copy to the host or back, as its arguments say. Both ranks
 // print what they catch.
 const RankProgramEntry kCopyFault("copy fault", [] {
-  const auto world = connect();
+  const auto world = connect_simulated();
   torch::set_num_threads(1);
   DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::Tanh(),
                                               nn::Linear(4, 4), nn::Tanh()),

@@ -21,6 +21,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/testing/simulated_ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
@@ -36,6 +37,8 @@ namespace {
 
 using testing::argument;
 using testing::check;
+using testing::check_no_races;
+using testing::connect_simulated;
 using testing::expect_all_ok;
 using testing::mean_square;
 using testing::RankProgramEntry;
@@ -43,22 +46,8 @@ using testing::RankResult;
 using testing::Ranks;
 using testing::Setting;
 using testing::Subject;
-using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
-
-// Connects to the other ranks. Operators wait for the whole device when they
-// are used first, as on CUDA.
-std::shared_ptr<World> connect() {
-  simulated::set_host_costs({/*most_launches=*/0, /*event_seconds=*/0,
-                             /*loads_operators=*/true});
-  return World::connect(world_options());
-}
-
-void check_no_races() {
-  simulated::synchronize();
-  for (const std::string& race : simulated::take_races()) check(false, race);
-}
 
 // Trains a language model on sequences of unequal lengths, one of them without
 // a token that counts. Throws unless the gradients have the bits of one process
@@ -100,7 +89,7 @@ void train_weighted(const std::shared_ptr<World>& world, Transfers transfers,
 }
 
 const RankProgramEntry kTrain("train", [] {
-  const auto world = connect();
+  const auto world = connect_simulated();
   torch::set_num_threads(1);
   const std::vector<std::pair<std::string, Subject>> subjects{
       {"linear", {testing::linear_model, {6}, {3}}},
@@ -165,7 +154,7 @@ std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
 }
 
 const RankProgramEntry kReplicas("replicas", [] {
-  const auto world = connect();
+  const auto world = connect_simulated();
   torch::set_num_threads(1);
   const auto host = train_replicas(world, Transfers::kHost);
   const auto direct = train_replicas(world, Transfers::kDirect);
@@ -178,7 +167,7 @@ const RankProgramEntry kReplicas("replicas", [] {
 });
 
 const RankProgramEntry kAgree("agree", [] {
-  const auto world = connect();
+  const auto world = connect_simulated();
   const auto agreed = [&](const c10::Device& device, Transfers asked) {
     try {
       std::cout << to_string(
@@ -211,7 +200,7 @@ struct DieImpl : nn::Module {
 TORCH_MODULE(Die);
 
 const RankProgramEntry kDie("die", [] {
-  const auto world = connect();
+  const auto world = connect_simulated();
   torch::set_num_threads(1);
   nn::Sequential layers(nn::Linear(4, 4), Die(), nn::Linear(4, 4));
   DistributedPipeline pipeline(layers,
@@ -236,7 +225,7 @@ const RankProgramEntry kDie("die", [] {
 
 // Rank 1 dies while rank 0 closes its transports, which waits for rank 1.
 const RankProgramEntry kLeave("leave", [] {
-  const auto world = connect();
+  const auto world = connect_simulated();
   torch::set_num_threads(1);
   {
     DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::ReLU()),

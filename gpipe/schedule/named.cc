@@ -1,5 +1,6 @@
 #include "gpipe/schedule/named.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "gpipe/schedule/controllable_memory.h"
@@ -76,6 +77,13 @@ const Entry& entry_of(const std::string& name) {
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
   for (const Entry& entry : kSchedules) names.push_back(entry.name);
+  return names;
+}
+
+std::vector<std::string> training_schedule_names() {
+  std::vector<std::string> names = schedule_names();
+  names.erase(std::remove(names.begin(), names.end(), "forward-only"),
+              names.end());
   return names;
 }
 

@@ -14,6 +14,10 @@ namespace gpipe {
 // forward-only.
 std::vector<std::string> schedule_names();
 
+// Returns the names of the schedules with backwards, in the order of
+// schedule_names(): all but forward-only.
+std::vector<std::string> training_schedule_names();
+
 // Returns the number of stages per rank that the schedule needs, or nullopt if
 // it takes any number.
 //

@@ -369,4 +369,11 @@ double Engine::run(const Durations& durations, Record* record,
   return Run(*this, durations, record, disturbances).makespan();
 }
 
+Timeline to_timeline(Engine::Record record) {
+  Timeline timeline = timeline_of(std::move(record.ranks));
+  timeline.transfers = std::move(record.transfers);
+  timeline.host_copies = std::move(record.host_copies);
+  return timeline;
+}
+
 }  // namespace gpipe::internal

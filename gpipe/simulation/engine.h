@@ -99,4 +99,7 @@ class Engine {
   Durations durations_;
 };
 
+// Returns the timeline of a run. Complexity: that of timeline_of().
+Timeline to_timeline(Engine::Record record);
+
 }  // namespace gpipe::internal

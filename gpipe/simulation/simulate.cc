@@ -17,10 +17,7 @@ Timeline simulate(const Schedule& schedule, const Costs& costs,
   const internal::Engine engine(schedule, costs);
   internal::Engine::Record record;
   engine.run(engine.durations(), &record, &disturbances);
-  Timeline timeline = timeline_of(std::move(record.ranks));
-  timeline.transfers = std::move(record.transfers);
-  timeline.host_copies = std::move(record.host_copies);
-  return with_memory(std::move(timeline), costs);
+  return with_memory(internal::to_timeline(std::move(record)), costs);
 }
 
 }  // namespace gpipe

@@ -236,23 +236,24 @@ class Candidates {
                      const std::vector<int>& quarters) {
     const internal::Order plain = internal::order_of(schedule, problem_);
     const auto distant = distant_cells(schedule, 1);
-    const auto is_too_full = [&](int stage) {
-      const int rank = problem_.rank_of[internal::size(stage)];
-      return internal::peak_bytes(plain, rank, problem_) >
-             problem_.limit[internal::size(rank)];
-    };
-    std::vector<char> is_full;
-    for (int s = 0; s < problem_.stages; ++s) {
-      is_full.push_back(is_too_full(s) ? 1 : 0);
+    std::vector<char> ranks_full;
+    for (int r = 0; r < problem_.ranks; ++r) {
+      const bool is_full = internal::peak_bytes(plain, r, problem_) >
+                           problem_.limit[internal::size(r)];
+      ranks_full.push_back(is_full ? 1 : 0);
     }
+    const auto is_full = [&](int stage) {
+      const int rank = problem_.rank_of[internal::size(stage)];
+      return ranks_full[internal::size(rank)] != 0;
+    };
     for (const int part : quarters) {
       const auto goes = [&](int stage, int i) {
-        return is_full[internal::size(stage)] && i * part % 4 < part &&
+        return is_full(stage) && i * part % 4 < part &&
                problem_.allows(internal::CellMode::kOffload, stage) &&
                distant(stage, i);
       };
       const auto comes_again = [&](int stage, int i) {
-        return is_full[internal::size(stage)] && !goes(stage, i);
+        return is_full(stage) && !goes(stage, i);
       };
       for (const bool recomputes : {false, true}) {
         if (recomputes && !problem_.may_recompute) continue;

@@ -93,7 +93,7 @@ double peak_bytes(const Order& order, int rank, const Problem& problem) {
 
 bool fits(const Order& order, const Problem& problem) {
   for (int r = 0; r < problem.ranks; ++r) {
-    if (has_copies(order, r)) continue;
+    if (problem.may_offload && has_copies(order, r)) continue;
     if (peak_bytes(order, r, problem) > problem.limit[size(r)]) return false;
   }
   return true;

@@ -122,7 +122,7 @@ class Search {
     const bool changed = draw(6) == 0 ? change(k) : shift(k);
     if (!changed) return false;
     // If the rank has copies, what it holds depends on their times.
-    if (has_copies(now_, here.rank) ||
+    if ((problem_.may_offload && has_copies(now_, here.rank)) ||
         peak_bytes(now_, here.rank, problem_) <= problem_.limit[rank_]) {
       return true;
     }
