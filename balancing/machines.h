@@ -31,9 +31,11 @@ struct Machines {
 // hosts, unless "links" has the two hosts. `count` hosts of one name are that
 // many equal machines; the links of a name with itself are between them. A
 // missing "count" or "speed" is 1, a missing "type" is "cuda", a missing
-// latency 0, and a missing memory or bandwidth is unlimited.
+// latency 0, and a missing memory or bandwidth is unlimited. "memory_gib" is in
+// units of 2^30 bytes. If "links" has two hosts twice, the last entry counts.
 //
-// Devices are in the order of the description: neighbours exchange most.
+// Devices are in the order of the description: neighbours exchange most. The
+// index of an accelerator is its number on its host.
 //
 // `source`: the name of the text in error messages, for example the file's
 // path.
@@ -46,7 +48,7 @@ struct Machines {
 Machines machines_from_json(const std::string& text, const std::string& source);
 
 // Reads a description from a file. Throws c10::ValueError also if `path` cannot
-// be read.
+// be read. Threads: several threads may call this at once.
 Machines read_machines(const std::string& path);
 
 }  // namespace gpipe::balancing

@@ -229,7 +229,7 @@ std::string to_json(const Plan& plan);
 Plan plan_from_json(const std::string& text, const std::string& source);
 
 // Reads a plan from a file. Throws c10::ValueError also if `path` cannot be
-// read.
+// read. Threads: several threads may call this at once.
 Plan read_plan(const std::string& path);
 
 namespace detail {

@@ -27,15 +27,18 @@ struct ReplicatedPlan {
 //
 // The sums of gradients are assumed to take as long as a ring all-reduce, after
 // the backward: 2 (d - 1) / d of the gradients' bytes over the slowest link
-// between the devices of a rank, and 2 (d - 1) latencies. Gradients are as
+// between the devices of a rank, and 2 (d - 1) latencies (Patarasuk and Yuan,
+// "Bandwidth optimal all-reduce algorithms", 2009). Gradients are as
 // large as trained parameters. Sums that run beside the backward take less.
 //
 // `shard_optimizer`: DistributedOptions::shard_optimizer. The state of the
 // optimizer, PlanOptions::param_scale() - 2, is divided by d.
 //
 // Throws InfeasibleError if no number of replicas fits, with what the first one
-// would need, c10::ValueError if a number does not divide the devices or
-// exceeds the rows, and what plan() throws. Threads: as plan().
+// would need, c10::ValueError if there are no numbers, if a number is below 1,
+// does not divide the devices or exceeds the rows, or if there is not one link
+// for each pair of devices, and what plan() throws. Complexity: one plan() per
+// number. Threads: as plan().
 std::vector<ReplicatedPlan> plan_replicas(
     const Profile& profile, int64_t rows,
     const std::vector<PlanDevice>& devices,

@@ -7,9 +7,9 @@
 
 namespace gpipe::balancing {
 
-// Thrown by balance_chain() (balancing/chain/chain.h). The text says what is
-// too large and which limit would be enough. The members give the same as
-// numbers.
+// Thrown by balance_chain() (balancing/chain/chain.h) and plan()
+// (balancing/plan.h). The text says what is too large and which limit would be
+// enough. The members give the same as numbers.
 class InfeasibleError : public std::invalid_argument {
  public:
   InfeasibleError(const std::string& text, int64_t layer, int64_t device,
@@ -22,7 +22,8 @@ class InfeasibleError : public std::invalid_argument {
 
   // Returns the first layer that is too large for every device by itself. If
   // there is none, returns the first layer that cannot be placed when the
-  // devices are filled in order, in all possible ways.
+  // devices are filled in order, in all possible ways. -1 if it is not known:
+  // of a plan() among several schedules.
   int64_t layer() const { return layer_; }
 
   // Returns the device at which that filling fails; -1 if the layer is too

@@ -14,7 +14,8 @@ namespace gpipe {
 // copy that has begun goes on when the link is back.
 struct Outage {
   int from = 0, to = 0;
-  double start = 0, seconds = 0;  // start: from the beginning of the step
+  // In seconds: from the beginning of the step to the start, and the length.
+  double start = 0, seconds = 0;
 };
 
 // Disturbances of one step. The default has none.
@@ -24,7 +25,7 @@ struct Disturbances {
   std::vector<double> rank_factors;
   // The standard deviation of an action's time, as a fraction of its mean, >=
   // 0. Each action is multiplied by an independent number with a log-normal
-  // distribution of mean 1.
+  // distribution of mean 1 (by SplitMix64 and Box-Muller, disturbances.cc).
   double jitter = 0;
   // The numbers depend on the seed and on the stage, kind and micro-batch of
   // the action, so that all schedules are compared with the same noise.
@@ -34,7 +35,8 @@ struct Disturbances {
 
 // Throws std::invalid_argument if a number is not finite or out of its range,
 // if `rank_factors` is neither empty nor has one entry per rank, or if an
-// outage names a rank that is not below `ranks`.
+// outage names a rank that is not below `ranks`. Complexity: linear. Threads:
+// pure function.
 void check_disturbances(const Disturbances& disturbances, std::size_t ranks);
 
 namespace internal {

@@ -16,8 +16,8 @@ namespace gpipe {
 // have recorded, the start is the sender's and the end is the receiver's.
 //
 // Throws std::invalid_argument if there are no parts, or if the ranks of a part
-// do not follow those of the part before. Complexity: O(n log n). Threads: pure
-// function.
+// do not follow those of the part before. Complexity: O(n log n) for n spans
+// and copies. Threads: pure function.
 Timeline merge_timelines(std::vector<Timeline> parts);
 
 }  // namespace gpipe
