@@ -78,9 +78,8 @@ DeviceTransportBackend::Offer offer_of(const c10::Device& device) {
   return {"the program has no engine for direct transfers from " +
               device.str() +
               (device.is_cuda()
-                   ? " (build it with --config=cuda and with nccl.h, which is "
-                     "found in NCCL_HOME or in the nvidia-nccl-cu13 wheel "
-                     "beside torch)"
+                   ? " (build it with --config=cuda and with the headers of "
+                     "CUDA and NCCL; Bazel prints which it has not found)"
                    : ""),
           "", ""};
 }
