@@ -132,7 +132,7 @@ class MachinesReader {
                                        ? torch::Device(device)
                                        : torch::Device(device, index))
                             .speed(speed)
-                            .memory_bytes(kGib * gib)
+                            .memory_bytes(usable_memory(device, kGib * gib))
                             .host_bandwidth(1e9 * host_gb));
     }
   }

@@ -31,8 +31,9 @@ struct Machines {
 // hosts, unless "links" has the two hosts. `count` hosts of one name are that
 // many equal machines; the links of a name with itself are between them. A
 // missing "count" or "speed" is 1, a missing "type" is "cuda", a missing
-// latency 0, and a missing memory or bandwidth is unlimited. "memory_gib" is in
-// units of 2^30 bytes. If "links" has two hosts twice, the last entry counts.
+// latency 0, and a missing memory or bandwidth is unlimited. "memory_gib" is
+// the memory of the device in units of 2^30 bytes; see usable_memory(). If
+// "links" has two hosts twice, the last entry counts.
 //
 // Devices are in the order of the description: neighbours exchange most. The
 // index of an accelerator is its number on its host.

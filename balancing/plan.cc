@@ -151,6 +151,11 @@ Plan plan_samples(const std::vector<detail::PlanSample>& samples,
 
 }  // namespace
 
+double usable_memory(torch::Device device, double bytes) {
+  constexpr double kWorkspaces = 2.0 * 32 * 1024 * 1024;
+  return device.is_cuda() ? std::max(bytes - kWorkspaces, 0.0) : bytes;
+}
+
 GPipeOptions Plan::options() const {
   std::vector<torch::Device> devices;
   for (const PlannedPartition& partition : partitions) {

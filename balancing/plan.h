@@ -40,6 +40,13 @@ struct PlanDevice {
   TORCH_ARG(double, host_bandwidth) = std::numeric_limits<double>::infinity();
 };
 
+// Returns how many of the `bytes` of memory of `device` training may use, for
+// PlanDevice::memory_bytes(). On CUDA, cuBLAS keeps a workspace for each stream
+// that computes: that of the rank and that of the caller, 32 MiB each on
+// Hopper and less on others (getChosenWorkspaceSize() of LibTorch). Elsewhere
+// all bytes. Threads: pure function.
+double usable_memory(torch::Device device, double bytes);
+
 // The connection from one device to another; see PlanOptions::latency().
 struct PlanLink {
   double latency = 0;                                          // seconds

@@ -40,6 +40,13 @@ PlanOptions quiet() {
   return fill_drain_options().checkpoints({Checkpoint::kNever});
 }
 
+TEST(PlanTest, GpusKeepMemoryForTheWorkspacesOfCublas) {
+  constexpr double kMib = 1024.0 * 1024;
+  EXPECT_EQ(usable_memory(torch::kCUDA, 1000 * kMib), 936 * kMib);
+  EXPECT_EQ(usable_memory(torch::kCUDA, 10 * kMib), 0);
+  EXPECT_EQ(usable_memory(torch::kCPU, 10 * kMib), 10 * kMib);
+}
+
 // The example at plan() in plan.h, word for word.
 TEST(PlanTest, TheExampleOfTheHeaderRuns) {
   torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Tanh(),

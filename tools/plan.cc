@@ -201,7 +201,8 @@ std::vector<balancing::PlanDevice> devices_for(
   std::vector<balancing::PlanDevice> devices;
   for (int64_t k = 0; k < FLAGS_partitions; ++k) {
     devices.push_back(balancing::PlanDevice(device_of(k))
-                          .memory_bytes(FLAGS_memory_gib * std::pow(2, 30))
+                          .memory_bytes(balancing::usable_memory(
+                              device_of(k), FLAGS_memory_gib * std::pow(2, 30)))
                           .host_bandwidth(FLAGS_host_bandwidth_gb * 1e9));
   }
   return devices;

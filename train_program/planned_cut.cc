@@ -30,7 +30,8 @@ std::vector<balancing::PlanDevice> planned_devices(const Options& options,
     balancing::PlanDevice planned(device);
     if (options.plan_memory_gib > 0) {
       constexpr double kGib = 1024.0 * 1024 * 1024;
-      planned.memory_bytes(kGib * options.plan_memory_gib);
+      planned.memory_bytes(
+          balancing::usable_memory(device, kGib * options.plan_memory_gib));
     }
     devices.push_back(planned);
   }

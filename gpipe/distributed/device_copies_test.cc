@@ -22,6 +22,7 @@
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/testing/simulated_ranks.h"
+#include "gpipe/distributed/world/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/run/run_ahead.h"
@@ -41,12 +42,12 @@ using ::testing::AllOf;
 using testing::argument;
 using testing::check;
 using testing::check_no_races;
-using testing::connect_simulated;
 using testing::expect_all_ok;
 using ::testing::HasSubstr;
 using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::Ranks;
+using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
 
@@ -61,7 +62,7 @@ std::size_t streams_of(const std::vector<simulated::Given>& trace,
 }
 
 const RankProgramEntry kHostCopies("host copies", [] {
-  const auto world = connect_simulated();
+  const auto world = World::connect(world_options());
   torch::set_num_threads(1);
   const int ranks = world->size();
   const auto balance = testing::cut(testing::linear_model()->size(), 3 * ranks);
@@ -91,10 +92,10 @@ const RankProgramEntry kHostCopies("host copies", [] {
   return 0;
 });
 
-// The host waits for the run-ahead of its actions, and once for all numbers of
-// the loss.
+// The host waits for the run-ahead of its actions, once for all numbers of the
+// loss, and once for the norms of all gradients.
 const RankProgramEntry kWaits("waits", [] {
-  const auto world = connect_simulated();
+  const auto world = World::connect(world_options());
   torch::set_num_threads(1);
   DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4)),
                                DistributedOptions({1})
@@ -129,6 +130,11 @@ const RankProgramEntry kWaits("waits", [] {
     check(found == expected, std::to_string(found) + " waits instead of " +
                                  std::to_string(expected));
   }
+  simulated::synchronize();
+  const int64_t before = simulated::host_waits();
+  pipeline->clip_grad_norm_(1.0);
+  const int64_t found = simulated::host_waits() - before;
+  check(found == 1, std::to_string(found) + " waits for norms");
   return 0;
 });
 
@@ -136,7 +142,7 @@ const RankProgramEntry kWaits("waits", [] {
 // thread copies it to the device. The worker copies nothing and waits for
 // nothing but its own actions.
 const RankProgramEntry kStaging("staging", [] {
-  const auto world = connect_simulated();
+  const auto world = World::connect(world_options());
   torch::set_num_threads(1);
   DistributedPipeline pipeline(
       nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
@@ -195,7 +201,7 @@ int64_t bytes_in_use(DistributedPipeline& pipeline) {
 // A rank fails in a copy to the host or back, as its arguments say. Both ranks
 // print what they catch.
 const RankProgramEntry kCopyFault("copy fault", [] {
-  const auto world = connect_simulated();
+  const auto world = World::connect(world_options());
   torch::set_num_threads(1);
   DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::Tanh(),
                                               nn::Linear(4, 4), nn::Tanh()),

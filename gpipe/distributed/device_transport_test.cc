@@ -2,6 +2,7 @@
 // host transport, have the same bits as in one process on the CPU.
 #include "gpipe/distributed/channel/device_transport.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -13,6 +14,7 @@
 #include <csignal>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +24,9 @@
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/testing/simulated_ranks.h"
+#include "gpipe/distributed/world/world.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/runtime/device/stream.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
@@ -38,7 +42,6 @@ namespace {
 using testing::argument;
 using testing::check;
 using testing::check_no_races;
-using testing::connect_simulated;
 using testing::expect_all_ok;
 using testing::mean_square;
 using testing::RankProgramEntry;
@@ -46,6 +49,7 @@ using testing::RankResult;
 using testing::Ranks;
 using testing::Setting;
 using testing::Subject;
+using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
 
@@ -89,7 +93,7 @@ void train_weighted(const std::shared_ptr<World>& world, Transfers transfers,
 }
 
 const RankProgramEntry kTrain("train", [] {
-  const auto world = connect_simulated();
+  const auto world = World::connect(world_options());
   torch::set_num_threads(1);
   const std::vector<std::pair<std::string, Subject>> subjects{
       {"linear", {testing::linear_model, {6}, {3}}},
@@ -154,7 +158,7 @@ std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
 }
 
 const RankProgramEntry kReplicas("replicas", [] {
-  const auto world = connect_simulated();
+  const auto world = World::connect(world_options());
   torch::set_num_threads(1);
   const auto host = train_replicas(world, Transfers::kHost);
   const auto direct = train_replicas(world, Transfers::kDirect);
@@ -166,8 +170,93 @@ const RankProgramEntry kReplicas("replicas", [] {
   return 0;
 });
 
+// A layer that waits for its whole device in the forward and in the backward,
+// as the allocator of a full device does before it returns memory.
+struct WaitForDeviceImpl : nn::Module {
+  Tensor forward(const Tensor& x) {
+    Tensor y = wait(x).mul(1);
+    if (y.requires_grad()) y.register_hook(wait);
+    return y;
+  }
+  static Tensor wait(const Tensor& x) {
+    c10::impl::VirtualGuardImpl(x.device().type())
+        .synchronizeDevice(x.device().index());
+    return x;
+  }
+};
+TORCH_MODULE(WaitForDevice);
+
+// Returns the parameters of this rank after steps in which all ranks wait for
+// their devices again and again.
+std::vector<Tensor> train_with_waits(const std::shared_ptr<World>& world,
+                                     Transfers transfers,
+                                     const std::string& schedule) {
+  torch::manual_seed(5);
+  nn::Sequential layers;
+  for (int r = 0; r < world->size(); ++r) {
+    layers->push_back(nn::Linear(4, 4));
+    layers->push_back(WaitForDevice());
+  }
+  DistributedPipeline pipeline(
+      layers,
+      DistributedOptions(std::vector<int64_t>(world->size(), 2))
+          .device(testing::device(world->rank()))
+          .transfers(transfers)
+          .threads(1),
+      world);
+  auto optimizer = testing::optimizer_of(pipeline);
+  // Several steps of one size are predicted; the last one is not.
+  for (const int64_t rows : {8, 8, 8, 8, 16}) {
+    const Tensor input = torch::randn({rows, 4}).to(pipeline->device());
+    optimizer.zero_grad();
+    pipeline->train_step(input, input, mean_square,
+                         named_schedule(schedule, world->size(), 4, 1));
+    optimizer.step();
+  }
+  std::vector<Tensor> parameters;
+  for (const Tensor& each : pipeline->parameters()) {
+    parameters.push_back(each.cpu());
+  }
+  return parameters;
+}
+
+const RankProgramEntry kWaits("waits for the device", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  for (const std::string schedule : {"1f1b", "zb-h1"}) {
+    const auto host = train_with_waits(world, Transfers::kHost, schedule);
+    const auto direct = train_with_waits(world, Transfers::kDirect, schedule);
+    check(!host.empty() && host.size() == direct.size(), "parameters");
+    for (std::size_t k = 0; k < host.size(); ++k) {
+      check(host[k].equal(direct[k]),
+            schedule + ", parameter " + std::to_string(k));
+    }
+  }
+  check_no_races();
+  return 0;
+});
+
+// Transfers use no stream of the pool that computations get theirs from.
+const RankProgramEntry kStreams("streams", [] {
+  const auto world = World::connect(world_options());
+  const c10::Device own = testing::device(world->rank());
+  std::set<c10::StreamId> computing;
+  for (int k = 0; k < 32; ++k) {
+    computing.insert(internal::new_stream(own)->id());
+  }
+  train_with_waits(world, Transfers::kDirect, "1f1b");
+  int transfers = 0;
+  for (const simulated::Given& each : simulated::take_trace()) {
+    if (each.name.rfind("a direct ", 0) != 0) continue;
+    ++transfers;
+    check(computing.count(each.stream.id()) == 0, "a stream of computations");
+  }
+  check(transfers > 0, "transfers");
+  return 0;
+});
+
 const RankProgramEntry kAgree("agree", [] {
-  const auto world = connect_simulated();
+  const auto world = World::connect(world_options());
   const auto agreed = [&](const c10::Device& device, Transfers asked) {
     try {
       std::cout << to_string(
@@ -189,43 +278,9 @@ const RankProgramEntry kAgree("agree", [] {
   return 0;
 });
 
-// A layer that ends the process in the third step.
-struct DieImpl : nn::Module {
-  Tensor forward(Tensor x) {
-    if (++calls == 9) std::raise(SIGKILL);
-    return x;
-  }
-  int calls = 0;
-};
-TORCH_MODULE(Die);
-
-const RankProgramEntry kDie("die", [] {
-  const auto world = connect_simulated();
-  torch::set_num_threads(1);
-  nn::Sequential layers(nn::Linear(4, 4), Die(), nn::Linear(4, 4));
-  DistributedPipeline pipeline(layers,
-                               DistributedOptions({1, 1, 1})
-                                   .checkpoint(Checkpoint::kNever)
-                                   .device(testing::device(world->rank()))
-                                   .transfers(Transfers::kDirect)
-                                   .threads(1),
-                               world);
-  const Tensor input = torch::randn({8, 4}, pipeline->device());
-  try {
-    for (int step = 0; step < 4; ++step) {
-      pipeline->train_step(input, input, mean_square,
-                           one_forward_one_backward(3, 4));
-    }
-  } catch (const PeerError& error) {
-    std::cout << error.what() << std::endl;
-    return 3;
-  }
-  return 0;
-});
-
 // Rank 1 dies while rank 0 closes its transports, which waits for rank 1.
 const RankProgramEntry kLeave("leave", [] {
-  const auto world = connect_simulated();
+  const auto world = World::connect(world_options());
   torch::set_num_threads(1);
   {
     DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::ReLU()),
@@ -250,6 +305,16 @@ const RankProgramEntry kLeave("leave", [] {
 
 TEST(DeviceTransport, GivesTheBitsOfOneProcessByEverySchedule) {
   for (const int ranks : {2, 4}) expect_all_ok(Ranks("train", ranks).wait());
+}
+
+TEST(DeviceTransport, EndsAlthoughRanksWaitForTheirWholeDevices) {
+  for (const int ranks : {2, 3}) {
+    expect_all_ok(Ranks("waits for the device", ranks).wait());
+  }
+}
+
+TEST(DeviceTransport, HasStreamsThatComputationsDoNotShare) {
+  expect_all_ok(Ranks("streams", 2).wait());
 }
 
 TEST(DeviceTransport, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
@@ -281,16 +346,6 @@ TEST(DeviceTransport, HasANameForEachWay) {
   } catch (const c10::ValueError& error) {
     EXPECT_STREQ(error.what_without_backtrace(),
                  "transfers must be auto, host or direct, not 'nccl'");
-  }
-}
-
-TEST(DeviceTransport, EndsOnAllRanksWhenOneDies) {
-  const auto results = Ranks("die", 3).wait();
-  EXPECT_EQ(results[1].exit.signal, SIGKILL);
-  for (const int rank : {0, 2}) {
-    EXPECT_EQ(results[rank].exit.code, 3) << results[rank].err;
-    EXPECT_NE(results[rank].out.find("rank 1"), std::string::npos)
-        << results[rank].out;
   }
 }
 

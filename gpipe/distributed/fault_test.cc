@@ -30,6 +30,7 @@
 #include "gpipe/distributed/world/world.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule.h"
+#include "gpipe/testing/devices.h"
 
 namespace gpipe::testing {
 namespace {
@@ -108,6 +109,12 @@ const RankProgramEntry kGarbage("garbage", [] {
 
 TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
   constexpr int kRanks = 3;
+  // LibTorch runs the backwards of accelerators on threads of its own, where
+  // such an exception ends the process.
+  const auto ends_the_process = [](const std::string& place,
+                                   const std::string& deed) {
+    return place == "backward" && deed == "other" && !device().is_cpu();
+  };
   const std::map<std::string, std::pair<std::string, std::string>> deeds{
       {"std", {"runtime_error", kFaultText}},
       {"c10", {"NotImplementedError", kFaultText}},
@@ -118,6 +125,7 @@ TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
   int next = 0;
   for (const std::string place : {"forward", "loss", "backward"}) {
     for (const auto& [deed, expected] : deeds) {
+      if (ends_the_process(place, deed)) continue;
       const int at_fault = place == "loss" ? kRanks - 1 : next++ % kRanks;
       ranks_at_fault.push_back(at_fault);
       std::vector<Arguments> arguments(kRanks);
@@ -130,6 +138,7 @@ TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
   std::size_t round = 0;
   for (const std::string place : {"forward", "loss", "backward"}) {
     for (const auto& [deed, expected] : deeds) {
+      if (ends_the_process(place, deed)) continue;
       SCOPED_TRACE(rounds[round].name);
       const int at_fault = ranks_at_fault[round];
       const std::vector<RankResult>& results = all_results[round++];

@@ -54,6 +54,8 @@ class DeviceFault : public ::testing::TestWithParam<Operation> {};
 
 TEST_P(DeviceFault, AtEachOperationOfAStepLeavesNothing) {
   simulated::set_delays({});
+  simulated::set_host_costs({/*most_launches=*/8, /*event_seconds=*/1e-6,
+                             /*loads_operators=*/true});
   Watchdog watchdog(std::chrono::seconds(60), what_threads_do);
   std::vector<std::vector<std::string>> rows{Sweep::header()};
   for (const Setting& setting : devices_settings()) {

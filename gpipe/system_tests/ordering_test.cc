@@ -202,7 +202,9 @@ Tensor forward_and_backward(GPipe& pipeline, const Tensor& x, int64_t rows,
 StepState train(GPipe& pipeline, const Workload& workload, const Tensor& host,
                 bool backward_on_other_streams) {
   pipeline->zero_grad();
-  Tensor x = host.to(pipeline->devices().front(), /*non_blocking=*/true);
+  // Pinned memory is read when the stream gets there.
+  const Tensor pinned = host.pin_memory();
+  Tensor x = pinned.to(pipeline->devices().front(), /*non_blocking=*/true);
   // Makes a new tensor just before its use; it is freed just after.
   x = x.mul(2).div(2).requires_grad_();
   StepState state;
@@ -346,13 +348,22 @@ TEST(Ordering, NoWorkloadComplains) {
   for (const Workload& each : kWorkloads) EXPECT_EQ(run(each), "") << each.name;
 }
 
+// Neither do launches that block, slow events and copies, and waits for whole
+// devices.
 TEST(Ordering, DelaysChangeNothing) {
   const auto seeds = static_cast<uint64_t>(testing::rounds(40, 200));
+  constexpr std::size_t kMostLaunches[] = {1, 3, 64, 0};
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     simulated::set_delays({seed, /*probability=*/0.2, /*seconds=*/300e-6});
+    simulated::set_host_costs({kMostLaunches[seed % 4],
+                               /*event_seconds=*/(seed / 4 % 2) * 20e-6,
+                               /*loads_operators=*/true});
+    simulated::set_copy_cost({/*latency=*/(seed / 8 % 2) * 100e-6,
+                              /*seconds_per_byte=*/0});
     const Workload& each = kWorkloads[seed % std::size(kWorkloads)];
     ASSERT_EQ(run(each), "") << each.name << ", seed " << seed;
   }
+  simulated::set_copy_cost({});
 }
 
 // Returns how often the hosts wait in train(): before each action of a rank

@@ -45,7 +45,10 @@ class Watch : public ::testing::EmptyTestEventListener {
   }
 };
 
+// Hosts wait as on CUDA from the start, also in ranks that a test starts.
 [[maybe_unused]] const bool watched = [] {
+  simulated::set_host_costs({/*most_launches=*/64, /*event_seconds=*/0,
+                             /*loads_operators=*/true});
   ::testing::UnitTest::GetInstance()->listeners().Append(new Watch());
   return true;
 }();

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -31,6 +32,35 @@ using Backends =
 // The pause between two checks whether a transfer is complete. It is shorter
 // than a transfer, and long enough to use little of a core.
 constexpr std::chrono::microseconds kPollInterval{20};
+// The pause between two checks whether the world has failed.
+constexpr std::chrono::milliseconds kCheckInterval{10};
+// How long to wait for groups that are closed or aborted. That may return only
+// when the other end does so, too. A frozen rank never does, and a rank that
+// waits for this one in its next step does not before this one has left.
+constexpr std::chrono::milliseconds kPatience{1000};
+
+using Group = c10::intrusive_ptr<c10d::Backend>;
+
+// Calls `close` for each group on a thread of its own, which keeps the groups
+// and may outlive the caller. The future is ready when the last call has
+// returned. Exceptions do not count: no transfer is under way, or all have
+// failed.
+std::future<void> close_all(std::vector<Group> groups,
+                            void (c10d::Backend::*close)()) {
+  std::packaged_task<void()> task(
+      [groups = std::move(groups), close]() mutable {
+        for (Group& each : groups) {
+          try {
+            ((*each).*close)();
+          } catch (const std::exception&) {
+          }
+          each.reset();
+        }
+      });
+  auto closed = task.get_future();
+  std::thread(std::move(task)).detach();
+  return closed;
+}
 
 Backends& backends() {
   static auto* const backends = new Backends();
@@ -48,9 +78,8 @@ DeviceTransportBackend::Offer offer_of(const c10::Device& device) {
   return {"the program has no engine for direct transfers from " +
               device.str() +
               (device.is_cuda()
-                   ? " (build it with --config=cuda and with nccl.h, which is "
-                     "found in NCCL_HOME or in the nvidia-nccl-cu13 wheel "
-                     "beside torch)"
+                   ? " (build it with --config=cuda and with the headers of "
+                     "CUDA and NCCL; Bazel prints which it has not found)"
                    : ""),
           "", ""};
 }
@@ -76,10 +105,8 @@ class HostWork final : public c10d::Work {
     return true;
   }
 
-  void abort() override {
-    aborted_ = true;
-    inner_->abort();
-  }
+  // Ends wait(). The transfer ends when its group is aborted.
+  void abort() override { aborted_ = true; }
 
  private:
   const c10::intrusive_ptr<c10d::Work> inner_;
@@ -120,7 +147,6 @@ class Turn {
   Turn& operator=(const Turn&) = delete;
 
  private:
-  static constexpr std::chrono::milliseconds kCheckInterval{10};
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
@@ -161,15 +187,15 @@ class DeviceTransport final : public Transport {
         tags_(world.next_channel()),
         callback_(world.on_failure([this] { abort(); })) {}
 
+  // Blocks until the other ranks close their ends, too; at most for some
+  // seconds. All transfers are complete.
   ~DeviceTransport() override {
-    // The callback stays meanwhile: a shutdown may wait for the other end, and
-    // if that one dies, only an abort ends it.
-    for (const auto& [ends, group] : groups_) {
-      if (world_.failure()) break;
-      try {
-        group->shutdown();
-      } catch (const std::exception&) {
-        // The transfers are complete, so that nothing is lost.
+    const auto deadline = Clock::now() + kPatience;
+    const auto closed = close_all(groups(), &c10d::Backend::shutdown);
+    while (closed.wait_for(kCheckInterval) != std::future_status::ready) {
+      if (world_.failure() || Clock::now() >= deadline) {
+        abort();
+        break;
       }
     }
     world_.forget(callback_);
@@ -251,10 +277,18 @@ class DeviceTransport final : public Transport {
     return *group;
   }
 
-  // Aborts transfers that no thread waits for; World aborts the others.
-  void abort() {
+  // Returns the groups in an order that is the same on all ranks, because
+  // closing one may wait for its other end.
+  std::vector<Group> groups() {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [ends, group] : groups_) group->abort();
+    std::vector<Group> list;
+    for (const auto& [ends, group] : groups_) list.push_back(group);
+    return list;
+  }
+
+  // Aborts all transfers. Waits for that at most for kPatience.
+  void abort() {
+    close_all(groups(), &c10d::Backend::abort).wait_for(kPatience);
   }
 
   World& world_;
@@ -264,7 +298,7 @@ class DeviceTransport final : public Transport {
   const Tags tags_;  // of the messages by which two ranks meet
 
   std::mutex mutex_;
-  std::map<std::pair<int, int>, c10::intrusive_ptr<c10d::Backend>> groups_;
+  std::map<std::pair<int, int>, Group> groups_;
   const int callback_;  // last: may be called at once
 };
 

@@ -28,6 +28,11 @@ class DeviceTransportBackend {
   };
   virtual ~DeviceTransportBackend() = default;
 
+  // Whether transfers run on streams of high priority. On CUDA, computations
+  // run on streams of normal priority from a pool of 32, which are used in
+  // turn. A transfer on one of these would hold up a computation.
+  static constexpr bool kHighPriorityStreams = true;
+
   // Returns what this rank can do with `device`.
   virtual Offer offer(const c10::Device& device) const = 0;
 
@@ -35,7 +40,8 @@ class DeviceTransportBackend {
   // with the other `rank` (0 or 1) and the same `store`, which nothing else
   // uses. A transfer starts after the work that the current stream of the
   // device already has. It is complete when its work says so
-  // (Work::isCompleted()).
+  // (Work::isCompleted()). The first one may block until the other end has
+  // begun it, too; abort() of the group ends that on any thread.
   // `timeout`: for each operation of the returned group.
   virtual c10::intrusive_ptr<c10d::Backend> connect(
       c10::intrusive_ptr<c10d::Store> store, int rank,

@@ -48,10 +48,8 @@ class Nccl final : public DeviceTransportBackend {
                         /*overwrite=*/false);
     c10::utils::set_env("TORCH_NCCL_ENABLE_MONITORING", "0",
                         /*overwrite=*/false);
-    // Compute streams come from a pool of streams with normal priority, which
-    // one of NCCL's would share.
-    auto options = c10d::ProcessGroupNCCL::Options::create(
-        /*is_high_priority_stream=*/true);
+    auto options =
+        c10d::ProcessGroupNCCL::Options::create(kHighPriorityStreams);
     options->timeout = timeout;
     // NCCL connects in the first transfer. Only a communicator that does not
     // block there can be aborted meanwhile.

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <deque>
 #include <iostream>
 #include <iterator>
@@ -18,8 +19,10 @@
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
+#include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/schedule.h"
+#include "gpipe/testing/devices.h"
 
 namespace gpipe::testing {
 
@@ -36,7 +39,8 @@ int64_t number(const std::string& name, int64_t otherwise) {
   return text.empty() ? otherwise : std::stoll(text);
 }
 
-// Does what this rank was told to do at this place of this step, once.
+}  // namespace
+
 void act(const std::string& place) {
   static std::atomic<bool> acted{false};
   if (argument("place") != place || number("at", 0) != step_now ||
@@ -55,7 +59,11 @@ void act(const std::string& place) {
   }
   if (deed == "sleep")
     std::this_thread::sleep_for(milliseconds(number("ms", 0)));
+  if (deed == "die") std::raise(SIGKILL);
+  if (deed == "freeze") std::raise(SIGSTOP);
 }
+
+namespace {
 
 struct ActInBackward : torch::autograd::Function<ActInBackward> {
   static Tensor forward(torch::autograd::AutogradContext*, Tensor x) {
@@ -122,7 +130,7 @@ Schedule schedule_of(const std::string& name, int ranks) {
 std::string bits_of(nn::Module& module) {
   uint32_t crc = 0;
   for (const Tensor& each : module.parameters()) {
-    const Tensor bytes = internal::bytes_of(each.detach());
+    const Tensor bytes = internal::bytes_of(each.detach().cpu());
     crc = internal::crc32c(bytes.const_data_ptr(), bytes.numel(), crc);
   }
   return std::to_string(crc);
@@ -207,10 +215,13 @@ Trainee::Trainee(int ranks)
 
 DistributedPipeline make_pipeline(const Trainee& trainee,
                                   const std::shared_ptr<World>& world) {
-  const auto options = DistributedOptions(balance_of(world->size()))
-                           .checkpoint(checkpoint_of(argument("checkpoint")))
-                           .device(torch::kCPU)
-                           .threads_per_partition(1);
+  const c10::Device own = device(world->rank());
+  const auto options =
+      DistributedOptions(balance_of(world->size()))
+          .checkpoint(checkpoint_of(argument("checkpoint")))
+          .device(own)
+          .transfers(own.is_cpu() ? Transfers::kHost : Transfers::kDirect)
+          .threads_per_partition(1);
   if (argument("layers") != "built") {
     return DistributedPipeline(trainee.layers, options, world);
   }
@@ -231,10 +242,11 @@ StepResult train_step(DistributedPipeline& pipeline) {
   const auto type =
       argument("dtype") == "float" ? torch::kFloat : torch::kDouble;
   torch::manual_seed(100 + step_now);
-  const Tensor input =
-      torch::randn({number("input_rows", kRows), kWidth}, type);
+  const Tensor input = torch::randn({number("input_rows", kRows), kWidth}, type)
+                           .to(pipeline->device());
   const Tensor target =
-      torch::randn({number("target_rows", kRows), kWidth}, type);
+      torch::randn({number("target_rows", kRows), kWidth}, type)
+          .to(pipeline->device());
   return pipeline->train_step(input, target, mean_square,
                               schedule_of(argument("schedule"), ranks));
 }

@@ -1,8 +1,10 @@
-// Ranks that train a small model and fail as a test tells them.
+// Ranks that train a small model and fail as a test tells them, on the devices
+// of gpipe/testing/devices.h. Accelerators use direct transfers.
 //
 // Arguments of the rank program "train" (see ranks.h), of one rank or of all:
 //   place, at, deed, ms  the rank does `deed` once, at `place` of step `at`: in
-//                        "forward", "loss", "backward", or at a fault point
+//                        "forward", "loss", "backward", at a fault point, or
+//                        where a test calls act()
 //   steps                the number of steps; without it, there is no end
 //   hold_ms              how long the rank keeps the world after a failure
 //   layers, balance, inner, dtype, checkpoint, schedule, input_rows,
@@ -40,6 +42,9 @@ constexpr int kMicrobatches = 4;
 
 // The step that this rank is in.
 extern int64_t step_now;
+
+// Does what the arguments of this rank say for `place` in this step, once.
+void act(const std::string& place);
 
 // Prints a line for said().
 void say(const std::string& key, const std::string& value);

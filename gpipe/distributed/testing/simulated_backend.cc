@@ -2,15 +2,25 @@
 // the interface of NCCL and what is awkward about it:
 // - A transfer occupies a stream of the device from its launch until its bytes
 //   have come, also for those who wait for the whole device.
-// - A communicator connects in its first transfer, without a deadline.
+// - A communicator connects in its first transfer, without a deadline. The host
+//   waits meanwhile.
 // - Two communicators of a device are not used at the same time. Here that is
-// an
-//   error.
-// - A shutdown waits for the other end.
+//   an error.
+// - A shutdown waits for the other end. So does an abort of a communicator that
+//   is connected, unless the process of the other end has ended. A communicator
+//   that is dropped without either shuts down.
 // The bytes travel by Gloo.
+#include "gpipe/distributed/testing/simulated_backend.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -32,6 +42,29 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+// Called by connect() of a group, after the host has begun to wait.
+std::function<void()> on_connect;
+
+// The life of another process of this machine.
+class Process {
+ public:
+  explicit Process(pid_t pid)
+      : descriptor_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
+  ~Process() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  bool ended() const {
+    pollfd ended{descriptor_, POLLIN, 0};
+    return descriptor_ < 0 || ::poll(&ended, 1, /*timeout=*/0) != 0;
+  }
+
+ private:
+  const int descriptor_;
+};
+
 // Work on a stream.
 class StreamWork final : public c10d::Work {
  public:
@@ -39,31 +72,13 @@ class StreamWork final : public c10d::Work {
   std::exception_ptr exception() const override { return error_; }
   // The host has seen the end, so that all later work comes after it.
   void synchronize() override { simulated::Simulation::get().host_wait(*end_); }
-  void abort() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    aborted_ = true;
-    if (inner_) inner_->abort();
-  }
 
-  bool aborted() const { return aborted_; }
-  // Waits for `inner`; throws if it fails or is aborted.
-  void finish(const WorkPtr& inner) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      inner_ = inner;
-    }
-    if (aborted_) inner->abort();
-    if (!inner->wait() || aborted_) throw std::runtime_error("it was aborted");
-  }
   // Called on the stream.
   void fail(std::exception_ptr error) { error_ = std::move(error); }
   // Called at the launch. `end`: when the work is done.
   void set_end(std::shared_ptr<simulated::Mark> end) { end_ = std::move(end); }
 
  private:
-  std::mutex mutex_;
-  WorkPtr inner_;
-  std::atomic<bool> aborted_{false};
   std::exception_ptr error_;  // written before the end
   std::shared_ptr<simulated::Mark> end_;
 };
@@ -79,43 +94,84 @@ class HostedGroup final : public c10d::Backend {
         store_(std::move(store)),
         device_(device),
         timeout_(timeout),
-        stream_(internal::new_stream(device)) {}
+        stream_(
+            c10::impl::VirtualGuardImpl(device.type())
+                .getStreamFromGlobalPool(
+                    device,
+                    internal::DeviceTransportBackend::kHighPriorityStreams)) {}
+  ~HostedGroup() override {
+    try {
+      shutdown();
+    } catch (const std::exception&) {
+      // The store is gone.
+    }
+  }
 
   const std::string getBackendName() const override { return "hosted"; }
 
   WorkPtr send(std::vector<at::Tensor>& tensors, int to, int tag) override {
     return launch("a direct send", tensors[0], /*write=*/false,
-                  [this, to, tag](StreamWork& work, const at::Tensor& memory) {
+                  [this, to, tag](const at::Tensor& memory) {
                     std::vector<at::Tensor> bytes{memory.clone()};
-                    work.finish(gloo_->send(bytes, to, tag));
+                    finish(gloo_->send(bytes, to, tag));
                   });
   }
 
   WorkPtr recv(std::vector<at::Tensor>& tensors, int from, int tag) override {
-    return launch(
-        "a direct receive", tensors[0], /*write=*/true,
-        [this, from, tag](StreamWork& work, const at::Tensor& memory) {
-          std::vector<at::Tensor> bytes{at::empty_like(memory)};
-          work.finish(gloo_->recv(bytes, from, tag));
-          memory.copy_(bytes[0]);
-        });
+    return launch("a direct receive", tensors[0], /*write=*/true,
+                  [this, from, tag](const at::Tensor& memory) {
+                    std::vector<at::Tensor> bytes{at::empty_like(memory)};
+                    finish(gloo_->recv(bytes, from, tag));
+                    memory.copy_(bytes[0]);
+                  });
   }
 
-  // Returns when the other end shuts down, too, or when this one is aborted.
-  // NCCL may wait for the other end without a limit.
   void shutdown() override {
-    store_->set(name("closed by ", getRank()), std::vector<uint8_t>());
-    while (!aborted_ && !store_->check({name("closed by ", 1 - getRank())})) {
+    if (connected_ && !aborted_ && !closed_) {
+      say_and_wait("closed", /*until_aborted=*/true);
+    }
+    closed_ = true;
+  }
+
+  void abort() override {
+    aborted_ = true;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (under_way_) under_way_->abort();
+    }
+    if (connected_ && !closed_)
+      say_and_wait("aborted", /*until_aborted=*/false);
+  }
+
+ private:
+  using Run = std::function<void(const at::Tensor& memory)>;
+
+  static std::string name(const char* what, int rank) {
+    return what + (" by " + std::to_string(rank));
+  }
+
+  // Blocks until the other end says the same, or its process has ended.
+  void say_and_wait(const char* what, bool until_aborted) {
+    store_->set(name(what, getRank()), std::vector<uint8_t>());
+    while (!store_->check({name(what, 1 - getRank())})) {
+      if (until_aborted ? aborted_.load() : peer_->ended()) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
-  void abort() override { aborted_ = true; }
 
- private:
-  using Run = std::function<void(StreamWork&, const at::Tensor& memory)>;
-
-  static std::string name(const char* what, int rank) {
-    return what + std::to_string(rank);
+  // Waits for `transfer`; throws if it fails or is aborted.
+  void finish(const WorkPtr& transfer) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      under_way_ = transfer;
+    }
+    if (aborted_) transfer->abort();
+    const bool done = transfer->wait();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      under_way_ = nullptr;
+    }
+    if (!done || aborted_) throw std::runtime_error("it was aborted");
   }
 
   // Launches a transfer after the work of the current stream.
@@ -126,6 +182,12 @@ class HostedGroup final : public c10d::Backend {
       throw std::runtime_error(
           "two communicators of one device are used at the same time");
     }
+    try {
+      connect();
+    } catch (const std::exception&) {
+      --under_way;
+      throw;
+    }
     auto work = c10::make_intrusive<StreamWork>();
     const auto before = internal::Event::record(device_);
     const internal::StreamScope scope(stream_);
@@ -133,42 +195,65 @@ class HostedGroup final : public c10d::Backend {
     auto self =
         c10::intrusive_ptr<HostedGroup>::unsafe_reclaim_from_nonowning(this);
     simulated::Simulation::get().enqueue(
-        *stream_,
+        stream_,
         {what, {simulated::access(bytes, write)}, [self, work, run, bytes] {
            try {
-             self->connect(*work);
-             run(*work, simulated::host_alias(bytes));
+             run(simulated::host_alias(bytes));
            } catch (...) {
              work->fail(std::current_exception());
            }
            --under_way;
          }});
-    work->set_end(simulated::Simulation::get().record(*stream_));
+    work->set_end(simulated::Simulation::get().record(stream_));
     return work;
   }
 
-  // Blocks until the other end connects, too.
-  void connect(const StreamWork& work) {
-    if (gloo_) return;
-    store_->set(name("there is ", getRank()), std::vector<uint8_t>());
-    while (!store_->check({name("there is ", 1 - getRank())})) {
-      if (aborted_ || work.aborted())
-        throw std::runtime_error("it was aborted");
+  // Blocks until the other end connects, too. Throws if this end is aborted.
+  void connect() {
+    if (connected_) return;
+    if (on_connect) on_connect();
+    store_->set(name("process", getRank()), bytes(std::to_string(::getpid())));
+    if (store_->add("arrived", 1) == 2) decide("connect");
+    while (!store_->check({"decision"})) {
+      if (aborted_) decide("abort");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (text(store_->get("decision")) != "connect") {
+      throw std::runtime_error("it was aborted");
     }
     auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
     options->devices.push_back(
         c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
     gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, getRank(), 2,
                                                         options);
+    peer_.emplace(std::stoi(text(store_->get(name("process", 1 - getRank())))));
+    connected_ = true;
+  }
+
+  // The first decision counts for both ends: Gloo cannot be interrupted while
+  // it connects, so that either both ends let it or none does.
+  void decide(const std::string& decision) {
+    store_->compareSet("decision", bytes(""), bytes(decision));
+  }
+
+  static std::vector<uint8_t> bytes(const std::string& text) {
+    return {text.begin(), text.end()};
+  }
+  static std::string text(const std::vector<uint8_t>& bytes) {
+    return {bytes.begin(), bytes.end()};
   }
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const c10::Device device_;
   const std::chrono::milliseconds timeout_;
-  const std::optional<c10::Stream> stream_;
-  std::atomic<bool> aborted_{false};
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;  // used by stream_ alone
+  const c10::Stream stream_;
+  std::atomic<bool> connected_{false}, aborted_{false}, closed_{false};
+  // Made by the first transfer, before `connected_` is set.
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::optional<Process> peer_;
+
+  std::mutex mutex_;
+  WorkPtr under_way_;
 };
 
 class SimulatedBackend final : public internal::DeviceTransportBackend {
@@ -192,4 +277,9 @@ class SimulatedBackend final : public internal::DeviceTransportBackend {
 }();
 
 }  // namespace
+
+void set_on_connect(std::function<void()> function) {
+  on_connect = std::move(function);
+}
+
 }  // namespace gpipe::testing

@@ -61,7 +61,11 @@ void scale_grads(const std::vector<at::Tensor>& grads, const at::Tensor& total,
   std::unordered_map<c10::Device, at::Tensor> on_device;
   for (const at::Tensor& grad : grads) {
     at::Tensor& there = on_device[grad.device()];
-    if (!there.defined()) there = factor.to(grad.device());
+    if (!there.defined()) {
+      // The host need not wait: a copy from its memory that is not pinned has
+      // read it when the call returns.
+      there = factor.to(grad.device(), /*non_blocking=*/factor.is_cpu());
+    }
     // A sparse tensor's mul_() leaves the tensor as it is, and so does
     // LibTorch's clip_grad_norm_().
     (grad.is_sparse() ? grad._values() : grad).mul_(there);

@@ -10,9 +10,13 @@
 #include <gtest/gtest.h>
 #include <torch/library.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -156,25 +160,74 @@ void return_nothing(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
 }
 
+// Replaces the kernel of attention on accelerators. Simulated ones have none.
+class Attention {
+ public:
+  using Kernel = void(const c10::OperatorHandle&, torch::jit::Stack*);
+
+  template <Kernel* kernel>
+  static torch::Library replace() {
+    torch::Library library(
+        torch::Library::IMPL, "aten",
+        c10::computeDispatchKey(std::nullopt, std::nullopt, testing::device()),
+        __FILE__, __LINE__);
+    library.impl("_scaled_dot_product_flash_attention",
+                 torch::CppFunction::makeFromBoxedFunction<kernel>());
+    return library;
+  }
+  static void call(const at::Tensor& x, double dropout) {
+    at::_scaled_dot_product_flash_attention(x, x, x, dropout);
+  }
+
+  // A kernel that blocks until two threads are in it.
+  static void meet(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    static std::mutex mutex;
+    static std::condition_variable changed;
+    static int threads = 0;
+    {
+      std::unique_lock<std::mutex> lock(mutex);
+      ++threads;
+      changed.notify_all();
+      EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(30),
+                                   [] { return threads == 2; }));
+    }
+    return_nothing(op, stack);
+  }
+};
+
+TEST(RandomOperatorsTest, WorkersOfTwoDevicesDrawAtTheSameTime) {
+  if (testing::device().type() != c10::kHPU) {
+    GTEST_SKIP() << "replaces a kernel that only simulated devices lack";
+  }
+  const torch::Library library = Attention::replace<&Attention::meet>();
+  std::vector<std::thread> workers;
+  for (const int k : {0, 1}) {
+    workers.emplace_back([k] {
+      const c10::Device device = testing::device(k);
+      StepSeed step;
+      step.set(7);
+      RandomScope scope(step, 0, device);
+      scope.enter_layer(0);
+      Attention::call(at::ones({1, 1, 2, 2}).to(device), /*dropout=*/0.5);
+    });
+  }
+  for (std::thread& each : workers) each.join();
+}
+
 TEST(RandomOperatorsTest, AttentionWithoutDropoutDrawsNothing) {
   const c10::Device device = testing::device();
   if (device.type() != c10::kHPU) {
     GTEST_SKIP() << "replaces a kernel that only simulated devices lack";
   }
-  torch::Library library(
-      torch::Library::IMPL, "aten",
-      c10::computeDispatchKey(std::nullopt, std::nullopt, device), __FILE__,
-      __LINE__);
-  library.impl("_scaled_dot_product_flash_attention",
-               torch::CppFunction::makeFromBoxedFunction<&return_nothing>());
+  const torch::Library library = Attention::replace<&return_nothing>();
   const at::Tensor x = testing::ones({1, 1, 2, 2});
   StepSeed step;
   step.set(7);
   RandomScope scope(step, 0, device);
   scope.enter_layer(0);
-  at::_scaled_dot_product_flash_attention(x, x, x, /*dropout_p=*/0);
+  Attention::call(x, /*dropout=*/0);
   EXPECT_FALSE(step.used());
-  at::_scaled_dot_product_flash_attention(x, x, x, /*dropout_p=*/0.5);
+  Attention::call(x, /*dropout=*/0.5);
   EXPECT_TRUE(step.used());
 }
 

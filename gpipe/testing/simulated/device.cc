@@ -65,8 +65,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::DEFAULT, {kDeviceType, index_of(device)});
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device,
-                                      bool /*high_priority*/) const override {
-    return simulation().pool_stream(index_of(device));
+                                      bool high_priority) const override {
+    return simulation().pool_stream(index_of(device), high_priority);
   }
   c10::Stream getNewStream(c10::Device device,
                            int /*priority*/) const override {

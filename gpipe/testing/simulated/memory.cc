@@ -39,7 +39,7 @@ c10::DataPtr Memory::allocate(std::size_t bytes) {
     return !device.limit || device.in_use + device.waiting + asked <=
                                 static_cast<std::int64_t>(*device.limit);
   };
-  if (!fits()) wait_for_pending(device);
+  if (!fits()) wait_for_pending(device, lock);
   if (!fits()) wait_for_device(index, lock);
   if (!fits()) {
     ++device.out_of_memory;
@@ -126,10 +126,15 @@ void Memory::collect(Device& device) {
       device.pending.end());
 }
 
-void Memory::wait_for_pending(Device& device) {
-  for (Block* block : device.pending) {
-    for (const auto& mark : block->marks) mark->wait();
+void Memory::wait_for_pending(Device& device,
+                              std::unique_lock<std::mutex>& lock) {
+  std::vector<std::shared_ptr<Mark>> marks;
+  for (const Block* block : device.pending) {
+    marks.insert(marks.end(), block->marks.begin(), block->marks.end());
   }
+  lock.unlock();
+  for (const auto& mark : marks) mark->wait();
+  lock.lock();
   collect(device);
 }
 
@@ -171,9 +176,9 @@ void Memory::emptyCache(c10::MempoolId_t /*pool*/) {
   for (c10::DeviceIndex k = 0; k < kDevices; ++k) {
     Simulation::get().quiesce(k);
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   for (c10::DeviceIndex k = 0; k < kDevices; ++k) {
-    wait_for_pending(devices_[k]);
+    wait_for_pending(devices_[k], lock);
     // Blocks until the overwriting that wait_for_pending() has enqueued is
     // done.
     Simulation::get().quiesce(k);

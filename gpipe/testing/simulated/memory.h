@@ -86,9 +86,10 @@ class Memory : public c10::DeviceAllocator {
   void release(Block* block);
   void overwrite(Block* block);
   void collect(Device& device);
-  void wait_for_pending(Device& device);
-  // Blocks until all streams of the device are idle, without `lock`: their work
-  // may free memory.
+  // Block until the freed blocks can be used again, and until all streams of
+  // the device are idle. Both without `lock`, because work of streams may free
+  // memory.
+  void wait_for_pending(Device& device, std::unique_lock<std::mutex>& lock);
   void wait_for_device(c10::DeviceIndex index,
                        std::unique_lock<std::mutex>& lock);
 

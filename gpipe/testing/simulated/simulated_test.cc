@@ -178,6 +178,9 @@ TEST_F(StreamTest, ThePoolHas32InTurn) {
   EXPECT_EQ(first, second);
   for (int k = 1; k < 32; ++k) EXPECT_NE(first[k], first[0]);
   EXPECT_NE(guard.getStreamFromGlobalPool(hpu(1)), first[0]);
+  const c10::Stream urgent =
+      guard.getStreamFromGlobalPool(hpu(2), /*isHighPriority=*/true);
+  for (const c10::Stream& each : first) EXPECT_NE(each, urgent);
 }
 
 TEST_F(StreamTest, AGuardChoosesTheCurrentOne) {

@@ -78,13 +78,16 @@ c10::Stream Simulation::new_stream(c10::DeviceIndex device) {
                      ++next_stream_[device]);
 }
 
-c10::Stream Simulation::pool_stream(c10::DeviceIndex device) {
+c10::Stream Simulation::pool_stream(c10::DeviceIndex device,
+                                    bool high_priority) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto& pool = pool_[device];
-  const std::size_t next = next_of_pool_[device]++ % kPool;
-  if (next == pool.size()) pool.push_back(++next_stream_[device]);
+  Pool& pool = pools_[device][high_priority];
+  const std::size_t next = pool.next++ % kPool;
+  if (next == pool.streams.size()) {
+    pool.streams.push_back(++next_stream_[device]);
+  }
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device),
-                     pool[next]);
+                     pool.streams[next]);
 }
 
 void Simulation::rethrow() {

@@ -115,9 +115,10 @@ class Simulation {
   static Simulation& get();
 
   // new_stream() returns a stream that is not shared. pool_stream() returns one
-  // of a pool of 32, in turn.
+  // of a pool of 32, in turn. Streams of high priority have a pool of their
+  // own.
   c10::Stream new_stream(c10::DeviceIndex device);
-  c10::Stream pool_stream(c10::DeviceIndex device);
+  c10::Stream pool_stream(c10::DeviceIndex device, bool high_priority = false);
 
   // Adds work to a stream. Rethrows the exception of an earlier operation, as a
   // device that has failed does.
@@ -202,8 +203,11 @@ class Simulation {
   std::set<std::pair<c10::DeviceIndex, std::string>> loaded_;
   std::optional<std::int64_t> (*microbatch_)() = nullptr;
   c10::StreamId next_stream_[kDevices] = {};
-  std::uint64_t next_of_pool_[kDevices] = {};
-  std::vector<c10::StreamId> pool_[kDevices];
+  struct Pool {
+    std::vector<c10::StreamId> streams;
+    std::uint64_t next = 0;
+  };
+  Pool pools_[kDevices][2];  // by high_priority
   std::exception_ptr error_;
   instruments::FailNth failing_[4];
   std::atomic<std::int64_t> launches_{0}, copies_{0}, host_waits_{0},
