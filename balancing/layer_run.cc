@@ -1,12 +1,10 @@
 #include "balancing/layer_run.h"
 
 #include <ATen/Functions.h>
-#include <torch/csrc/autograd/edge.h>
 
 #include <algorithm>
 
 #include "gpipe/runtime/cell/layer.h"
-#include "gpipe/runtime/cell/split_backward.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -22,50 +20,11 @@ Boundary without_graph(const internal::Value& value) {
   return boundary;
 }
 
-std::vector<at::Tensor> ones_for(const std::vector<at::Tensor>& outputs) {
-  std::vector<at::Tensor> ones(outputs.size());
-  for (std::size_t k = 0; k < outputs.size(); ++k) {
-    if (outputs[k].defined() && outputs[k].requires_grad()) {
-      ones[k] = at::ones_like(outputs[k]);
-    }
-  }
-  return ones;
-}
-
-// Runs the backward from ones for all `outputs`.
-void run_backward(const std::vector<at::Tensor>& outputs,
-                  const std::vector<Edge>& targets, ProfileSums& sums,
-                  c10::Device device, bool split, LayerStamps& stamps) {
-  std::vector<Edge> output_edges;
-  for (const at::Tensor& each : outputs) {
-    output_edges.push_back(internal::gradient_edge(each));
-  }
-  const internal::Leaves leaves = internal::find_leaves(output_edges, targets);
-  sums.begin_layer(leaves.tensors);
-  stamps.has_input =
-      std::any_of(targets.begin(), targets.end(),
-                  [](const Edge& edge) { return edge.is_valid(); });
-  stamps.has_weight = !leaves.tensors.empty();
-  const internal::LeafSink sink = [&](std::size_t leaf, at::Tensor grad) {
-    Stamp start = Stamp::now(device);
-    sums.add(leaf, std::move(grad));
-    stamps.sums.emplace_back(std::move(start), Stamp::now(device));
-  };
-  std::vector<at::Tensor> grads = ones_for(outputs);
-  stamps.backward_start = Stamp::now(device);
-  if (split) {
-    internal::SplitBackward parts(std::move(output_edges), targets,
-                                  /*inner=*/{}, leaves);
-    parts.input_part(std::move(grads));
-    stamps.input_end = Stamp::now(device);
-    parts.weight_part(sink);
-  } else {
-    internal::run_backward(output_edges, std::move(grads), targets,
-                           /*keep_graph=*/false, leaves,
-                           std::vector<bool>(leaves.tensors.size(), true),
-                           sink);
-  }
-  stamps.backward_end = Stamp::now(device);
+// Returns the shape, strides and type of a tensor, without its memory.
+at::Tensor shape_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.requires_grad()) return {};
+  const at::Tensor plain = tensor.detach();
+  return at::empty_like(plain, plain.options().device(at::kMeta));
 }
 
 }  // namespace
@@ -118,36 +77,89 @@ double LayerStamps::backward_input() const {
 }
 
 double LayerStamps::backward_weight() const {
-  if (!has_weight) return 0;
-  // Without a gradient of an input, this part begins at once.
-  const Stamp& start = has_input ? input_end : backward_start;
-  return backward_end.seconds_since(start) - accumulate();
+  return has_weight ? backward_end.seconds_since(weight_start) - accumulate()
+                    : 0;
 }
 
-LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
-                      ProfileTracker& tracker, ProfileSums& sums,
-                      c10::Device device, bool split) {
+LayerRun::LayerRun(torch::nn::AnyModule& layer, Boundary& boundary,
+                   ProfileTracker& tracker, c10::Device device)
+    : device_(device) {
   internal::GraphInputs input_edges(boundary.inputs, /*leaf=*/false);
-  std::vector<Edge> targets = input_edges.edges();
+  targets_ = input_edges.edges();
   internal::Value input(boundary.kind, std::move(input_edges.tensors()));
   boundary.inputs.clear();
 
-  LayerStamps stamps;
-  stamps.forward_start = Stamp::now(device);
+  stamps_.forward_start = Stamp::now(device_);
   const internal::Value output = internal::call_layer(layer, std::move(input));
-  stamps.forward_end = Stamp::now(device);
+  stamps_.forward_end = Stamp::now(device_);
 
   std::vector<at::Tensor> outputs = output.tensors();
   for (at::Tensor& stashed : tracker.stashed()) {
     outputs.push_back(std::move(stashed));
   }
-  targets.insert(targets.end(), tracker.popped().begin(),
-                 tracker.popped().end());
-  run_backward(outputs, targets, sums, device, split, stamps);
-
+  targets_.insert(targets_.end(), tracker.popped().begin(),
+                  tracker.popped().end());
+  for (const at::Tensor& each : outputs) {
+    output_edges_.push_back(internal::gradient_edge(each));
+    output_shapes_.push_back(shape_of(each));
+  }
+  leaves_ = internal::find_leaves(output_edges_, targets_);
+  stamps_.has_input =
+      std::any_of(targets_.begin(), targets_.end(),
+                  [](const Edge& edge) { return edge.is_valid(); });
+  stamps_.has_weight = !leaves_.tensors.empty();
   boundary = without_graph(output);
   tracker.end_layer();
-  return stamps;
+}
+
+// Returns the gradients of the outputs.
+std::vector<at::Tensor> LayerRun::begin_backward() {
+  std::vector<at::Tensor> ones;
+  for (const at::Tensor& shape : output_shapes_) {
+    ones.push_back(shape.defined()
+                       ? at::ones_like(shape, shape.options().device(device_))
+                       : at::Tensor());
+  }
+  stamps_.backward_start = Stamp::now(device_);
+  return ones;
+}
+
+internal::LeafSink LayerRun::sink_to(ProfileSums& sums) {
+  sums.begin_layer(leaves_.tensors);
+  return [this, &sums](std::size_t leaf, at::Tensor grad) {
+    Stamp start = Stamp::now(device_);
+    sums.add(leaf, std::move(grad));
+    stamps_.sums.emplace_back(std::move(start), Stamp::now(device_));
+  };
+}
+
+void LayerRun::backward(ProfileSums& sums) {
+  const internal::LeafSink sink = sink_to(sums);
+  std::vector<at::Tensor> grads = begin_backward();
+  internal::run_backward(output_edges_, std::move(grads), targets_,
+                         /*keep_graph=*/false, leaves_,
+                         std::vector<bool>(leaves_.tensors.size(), true), sink);
+  stamps_.backward_end = Stamp::now(device_);
+  output_edges_.clear();
+  targets_.clear();
+  leaves_ = internal::Leaves();
+}
+
+void LayerRun::backward_input() {
+  std::vector<at::Tensor> grads = begin_backward();
+  parts_.emplace(std::move(output_edges_), std::move(targets_),
+                 std::vector<Edge>(), leaves_);
+  parts_->input_part(std::move(grads));
+  stamps_.input_end = Stamp::now(device_);
+}
+
+void LayerRun::backward_weight(ProfileSums& sums) {
+  const internal::LeafSink sink = sink_to(sums);
+  stamps_.weight_start = Stamp::now(device_);
+  parts_->weight_part(sink);
+  stamps_.backward_end = Stamp::now(device_);
+  parts_.reset();
+  leaves_ = internal::Leaves();
 }
 
 }  // namespace gpipe::balancing

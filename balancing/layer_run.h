@@ -1,12 +1,14 @@
-// One forward and backward of one layer, with the times of its parts.
+// Forward and backward of one layer, with the times of their parts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <torch/csrc/autograd/edge.h>
 #include <torch/nn/modules/container/any.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "balancing/profile_tracker.h"
 #include "gpipe/runtime/cell/grad_sum.h"
 #include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/cell/split_backward.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/stamp.h"
 
@@ -58,10 +61,11 @@ class ProfileSums {
 // The stamps of a layer's forward and backward.
 struct LayerStamps {
   internal::Stamp forward_start, forward_end, backward_start, backward_end;
+  // With a backward in two parts: when the first one ends and the second one
+  // starts.
+  internal::Stamp input_end, weight_start;
   // The start and the end of each addition to ProfileSums.
   std::vector<std::pair<internal::Stamp, internal::Stamp>> sums;
-  // With a backward in two parts: when the first one ends.
-  internal::Stamp input_end;
   // Whether the layer computes a gradient of an input, and of a parameter.
   bool has_input = false, has_weight = false;
 
@@ -78,11 +82,35 @@ struct LayerStamps {
   double backward_weight() const;
 };
 
-// Runs forward and backward of one layer. The backward runs in two parts
-// (gpipe/runtime/cell/split_backward.h) if `split`. Replaces `boundary`, the
-// layer's input, by the layer's output.
-LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
-                      ProfileTracker& tracker, ProfileSums& sums,
-                      c10::Device device, bool split);
+// A layer that has run forward, with the graph for its backward.
+//
+// Threads: all calls on one thread.
+class LayerRun {
+ public:
+  // Runs the forward. Replaces `boundary`, the layer's input, by its output.
+  LayerRun(torch::nn::AnyModule& layer, Boundary& boundary,
+           ProfileTracker& tracker, c10::Device device);
+
+  // Runs the backward from ones for all outputs, as a whole or in two parts
+  // (gpipe/runtime/cell/split_backward.h). Call either backward(), or
+  // backward_input() and then backward_weight(), once. The gradients of
+  // parameters go to `sums`.
+  void backward(ProfileSums& sums);
+  void backward_input();
+  void backward_weight(ProfileSums& sums);
+
+  const LayerStamps& stamps() const { return stamps_; }
+
+ private:
+  std::vector<at::Tensor> begin_backward();
+  internal::LeafSink sink_to(ProfileSums& sums);
+
+  c10::Device device_;
+  LayerStamps stamps_;
+  std::vector<torch::autograd::Edge> output_edges_, targets_;
+  std::vector<at::Tensor> output_shapes_;  // on the meta device
+  internal::Leaves leaves_;
+  std::optional<internal::SplitBackward> parts_;
+};
 
 }  // namespace gpipe::balancing

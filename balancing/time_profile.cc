@@ -71,26 +71,56 @@ struct LayerSamples {
   }
 };
 
-// Runs all layers in order and appends the times of each to its list. Waits for
-// an accelerator at the end only. `split`: runs backwards in two parts.
+// How a sweep runs.
+struct SweepMode {
+  // Runs the forwards of all layers and then their backwards, as a pipeline's
+  // cell does: then a backward finds its inputs as far away in the caches.
+  // Otherwise each layer runs its backward at once, and needs the memory of
+  // that layer only.
+  bool backwards_last = false;
+  bool split = false;  // whether backwards are in two parts
+};
+
+void run_backward(LayerRun& run, bool split, ProfileSums& sums) {
+  if (split) {
+    run.backward_input();
+    run.backward_weight(sums);
+  } else {
+    run.backward(sums);
+  }
+}
+
+void run_backwards(std::vector<LayerRun>& runs, bool split, ProfileSums& sums) {
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    split ? run->backward_input() : run->backward(sums);
+  }
+  if (!split) return;
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    run->backward_weight(sums);
+  }
+}
+
+// Runs all layers and appends the times of each to its list. Waits for an
+// accelerator at the end only.
 void sweep(const VisitLayer& visit_layer, const internal::Value& sample,
-           c10::Device device, bool split, ProfileSums& sums,
+           c10::Device device, SweepMode mode, ProfileSums& sums,
            std::vector<LayerSamples>& times,
            const std::atomic<bool>* stop = nullptr) {
   ProfileTracker tracker;
   internal::UseSkipTracker use_tracker(tracker);
   Boundary boundary = copy_to(sample, device);
-  std::vector<LayerStamps> stamps;
+  std::vector<LayerRun> runs;
   for (std::size_t k = 0; k < times.size(); ++k) {
     if (stop && *stop) return;
     visit_layer(k, [&](torch::nn::AnyModule& layer) {
       const Visit visit(*layer.ptr(), device);
-      stamps.push_back(
-          run_layer(layer, boundary, tracker, sums, device, split));
+      runs.emplace_back(layer, boundary, tracker, device);
+      if (!mode.backwards_last) run_backward(runs.back(), mode.split, sums);
     });
   }
-  for (std::size_t k = 0; k < stamps.size(); ++k) {
-    times[k].add(stamps[k], split);
+  if (mode.backwards_last) run_backwards(runs, mode.split, sums);
+  for (std::size_t k = 0; k < runs.size(); ++k) {
+    times[k].add(runs[k].stamps(), mode.split);
   }
 }
 
@@ -124,13 +154,16 @@ class Company {
             const ThreadsScope own_threads(intra_op);
             std::vector<LayerSamples> ignored(sandboxes->size());
             ProfileSums sums(/*keep=*/true);
-            try {
-              while (!stop_) {
-                sweep(visit_in(*sandboxes), sample, c10::kCPU, /*split=*/false,
-                      sums, ignored, &stop_);
+            SweepMode mode{/*backwards_last=*/true};
+            while (!stop_) {
+              try {
+                sweep(visit_in(*sandboxes), sample, c10::kCPU, mode, sums,
+                      ignored, &stop_);
+              } catch (...) {
+                // The measured model throws the same error, to the caller.
+                if (!mode.backwards_last) return;
+                mode.backwards_last = false;  // see times_of()
               }
-            } catch (...) {
-              // The measured model throws the same error, to the caller.
             }
           });
     }
@@ -176,22 +209,43 @@ void check_gradients(const torch::nn::Module& module) {
   }
 }
 
+bool is_on_cpu(const torch::nn::Module& module) {
+  const auto on_cpu = [](const at::Tensor& tensor) {
+    return !tensor.defined() || tensor.is_cpu();
+  };
+  const auto parameters = module.parameters(), buffers = module.buffers();
+  return std::all_of(parameters.begin(), parameters.end(), on_cpu) &&
+         std::all_of(buffers.begin(), buffers.end(), on_cpu);
+}
+
 // Returns the medians of `layers` layers over sweeps. The first sweep (with
 // TimeOptions::split_backward, the first of each kind) does not count.
-// `keep_sums`: see ProfileSums.
+// `as_in_training`: keeps gradients and activations of the whole model in
+// memory; see SweepMode and ProfileSums.
 std::vector<LayerTime> times_of(std::size_t layers,
                                 const VisitLayer& visit_layer,
                                 const internal::Value& sample,
-                                c10::Device device, bool keep_sums,
+                                c10::Device device, bool as_in_training,
                                 const TimeOptions& options) {
-  ProfileSums sums(keep_sums);
+  ProfileSums sums(/*keep=*/as_in_training);
   std::vector<LayerSamples> times(layers);
+  bool backwards_last = as_in_training;
   const auto sweep_each_kind = [&] {
-    sweep(visit_layer, sample, device, /*split=*/false, sums, times);
+    sweep(visit_layer, sample, device, {backwards_last, /*split=*/false}, sums,
+          times);
     if (!options.split_backward()) return;
-    sweep(visit_layer, sample, device, /*split=*/true, sums, times);
+    sweep(visit_layer, sample, device, {backwards_last, /*split=*/true}, sums,
+          times);
   };
-  sweep_each_kind();
+  try {
+    sweep_each_kind();
+  } catch (const c10::Error&) {
+    if (!backwards_last) throw;
+    // A layer may change in place what an earlier one has saved. Then each
+    // backward must run before the next forward.
+    backwards_last = false;
+    sweep_each_kind();
+  }
   times.assign(layers, {});
   const auto start = Clock::now();
   double passed = 0;
@@ -238,7 +292,7 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
   const Company concurrent_copies(
       module, sample, device.is_cpu() ? options.concurrent_copies() : 0);
   return times_of(sandboxes.size(), visit_in(sandboxes), sample, device,
-                  /*keep_sums=*/device.is_cpu(), options);
+                  device.is_cpu() && is_on_cpu(*module), options);
 }
 
 std::vector<LayerTime> profile_times(int64_t layers, const MakeLayers& make,
@@ -258,7 +312,7 @@ std::vector<LayerTime> profile_times(int64_t layers, const MakeLayers& make,
     run(*one->begin());
   };
   return times_of(static_cast<std::size_t>(layers), visit_layer, sample, device,
-                  /*keep_sums=*/false, options);
+                  /*as_in_training=*/false, options);
 }
 
 }  // namespace detail

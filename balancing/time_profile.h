@@ -77,13 +77,16 @@ std::vector<LayerTime> profile_times(int64_t layers, const MakeLayers& make,
 // (memory pools, code that is loaded on first use) and does not count: with it,
 // the first layers would seem to take a quarter of the model's time.
 //
-// Each layer runs by itself on the calling thread (and on those of
-// `concurrent_copies`). Its input is the output of the layers before it, skip
-// tensors included. Its backward starts from ones for each output that requires
-// a gradient. It computes the gradients of the layer's parameters and of those
-// inputs whose producers need a gradient. The gradient of `sample` is computed
-// only if `sample` requires one. The gradients of parameters are added to sums.
-// On a CPU these stay in memory during the profile, as they do in training.
+// Each layer has a graph of its own and runs on the calling thread (and on
+// those of `concurrent_copies`). Its input is the output of the layers before
+// it, skip tensors included. Its backward starts from ones for each output that
+// requires a gradient. It computes the gradients of the layer's parameters and
+// of those inputs whose producers need a gradient. The gradient of `sample` is
+// computed only if `sample` requires one. The gradients of parameters are added
+// to sums. For a model on the CPU, profiled there, all forwards of a sweep run
+// before its backwards, and the sums stay in memory, as in training: data is as
+// far away in the caches. So the profile needs the memory of a training step
+// with one micro-batch. On other devices each layer is run and freed by itself.
 //
 // `sample`: a torch::Tensor, a std::vector<torch::Tensor> or a std::tuple of 1
 // to 8 of them. Give it the size of one micro-batch. It is not changed.

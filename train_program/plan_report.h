@@ -13,6 +13,10 @@ class PlanReport {
   // `predicted`: seconds of forward and backward; 0 for no report.
   explicit PlanReport(double predicted) : predicted_(predicted) {}
 
+  // Returns whether the next add() takes a step for the report: not the first
+  // one, and none after the report or without a prediction.
+  bool counts_next() const { return predicted_ > 0 && !is_first_; }
+
   // Takes the seconds of a step. The first step, which includes warming up, is
   // left out. Returns a line after 10 more steps, once.
   std::optional<std::string> add(double seconds);
