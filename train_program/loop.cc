@@ -16,7 +16,6 @@
 
 #include "gpipe/distributed/timeline.h"
 #include "gpipe/text/format.h"
-#include "gpipe/text/lists.h"
 #include "gpipe/text/units.h"
 #include "train_program/diagnosis.h"
 #include "train_program/evaluate.h"
@@ -89,8 +88,11 @@ Loop::Loop(const Options& options, Task& task, Engine& engine,
       steps_(steps_of(options, task)),
       eval_every_(eval_every(options, task)),
       line_(std::move(print)),
-      plan_report_(engine.predicted_seconds()),
-      memory_(engine.module(), engine.planned_memory()),
+      plan_report_(engine.predicted_seconds(),
+                   StepMemory(engine.module(), engine.planned_memory()),
+                   [&engine](const std::string& mine) {
+                     return engine.all_gather(mine);
+                   }),
       scaler_(make_scaler(precision_, engine)) {
   if (options.optimizer_on_host) on_host_.emplace(optimizer);
 }
@@ -183,11 +185,10 @@ Loop::Step Loop::make_step(const StepData& data) {
   const double scale = scaler_ ? scaler_->scale() : 1;
   const bool timed = traced && !options_.trace.empty();
   const auto start = Clock::now();
-  if (plan_report_.counts_next()) memory_.begin();
+  plan_report_.begin();
   const StepResult result = train(data, TrainOptions().timeline(timed));
   step.loss = result.loss.item<double>() / scale;
-  if (plan_report_.counts_next()) memory_.end();
-  say_of_plan(plan_report_.add(seconds_since(start)));
+  if (const auto text = plan_report_.end(seconds_since(start))) say(*text);
   if (timed) write_trace_of(result);
   if (scaler_) scaler_->unscale_(optimizer_);
   step.norm = engine_.module().clip_grad_norm_(
@@ -355,19 +356,10 @@ void Loop::say_if_not_traced() {
       std::to_string(step_ - first_) + " steps");
 }
 
-void Loop::say_of_plan(const std::optional<std::string>& times) {
-  if (!times) return;
-  say(*times);
-  for (const std::string& lines :
-       engine_.all_gather(join(memory_.lines(), "\n"))) {
-    if (!lines.empty()) say(lines);
-  }
-}
-
 int Loop::run() {
   begin();
   const int code = train_all();
-  say_of_plan(plan_report_.finish());
+  if (const auto text = plan_report_.finish()) say(*text);
   saved_.wait();
   say_if_not_traced();
   return code;

@@ -20,7 +20,6 @@
 #include "train_program/run_flags.h"
 #include "train_program/saved_run.h"
 #include "train_program/step_data.h"
-#include "train_program/step_memory.h"
 #include "train_program/stop.h"
 #include "train_program/task.h"
 #include "training/generator_states.h"
@@ -98,9 +97,6 @@ class Loop {
   void warn();
   void show(double loss);
   void say_if_not_traced();
-  // Says how steps compare with their plan. `times`: its line about times, or
-  // nullopt, on all processes alike.
-  void say_of_plan(const std::optional<std::string>& times);
   int train_all();
   double epoch() const;
 
@@ -117,7 +113,6 @@ class Loop {
   const int64_t eval_every_;
   StatusLine line_;
   PlanReport plan_report_;
-  StepMemory memory_;
   std::optional<GradScaler> scaler_;
   std::optional<StateOnHost> on_host_;  // with --optimizer_on_host
   std::unique_ptr<MetricsLog> log_;
