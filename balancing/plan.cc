@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "balancing/plan_parts.h"
+#include "balancing/planner/bound.h"
 #include "balancing/planner/candidate.h"
 #include "balancing/threads_scope.h"
 #include "gpipe/runtime/cell/microbatch.h"
@@ -140,6 +141,14 @@ void check_layers(std::size_t layers, const std::vector<PlanDevice>& devices) {
                     " devices: each needs a layer of its own");
 }
 
+// Returns whether a candidate splits backwards.
+bool splits_backward(const PlanOptions& options) {
+  if (options.schedule() != PlanSchedule::kNamed) return false;
+  const auto& names = options.schedules();
+  return names.empty() ||
+         std::any_of(names.begin(), names.end(), planner::splits_backward);
+}
+
 // Returns a plan from samples. Throws as plan() does.
 Plan plan_samples(const std::vector<detail::PlanSample>& samples,
                   const std::vector<PlanDevice>& devices,
@@ -218,6 +227,21 @@ void set_idle(const Timeline& timeline, std::vector<PlannedPartition>& parts) {
   }
 }
 
+LayerTime microbatch_time(const PlanSample& sample, const LayerTime& time) {
+  const auto count = static_cast<double>(sample.chunks);
+  const double sums = time.accumulate * (count - 1) / count;
+  const double backward = sample.scale * time.backward;
+  LayerTime result{sample.scale * time.forward, backward + sums};
+  if (time.backward_input != 0 || time.backward_weight != 0) {
+    result.backward_input = sample.scale * time.backward_input;
+    result.backward_weight = sample.scale * time.backward_weight + sums;
+  } else {
+    result.backward_input = backward / 2;
+    result.backward_weight = backward / 2 + sums;
+  }
+  return result;
+}
+
 // Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
                    const PlanOptions& options) {
@@ -248,6 +272,7 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
     profiled.concurrent_copies(std::min(cores, workers_of(devices, options)) -
                                1);
   }
+  if (splits_backward(options)) profiled.split_backward(true);
   std::deque<Profile> profiles;  // keeps the addresses of its elements
   std::vector<PlanSample> samples;
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {

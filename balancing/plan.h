@@ -272,9 +272,10 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
 // balancing/planner/search.h.
 //
 // A backward that is split into two parts takes LayerTime::backward_input and
-// backward_weight if the profile has them; otherwise half of the backward is
-// assumed for each. A prediction does not include the optimizer, the loss, or
-// temporary memory of operators.
+// backward_weight. They are measured if a candidate splits backwards. A given
+// profile may lack them (TimeOptions::split_backward); then half of the
+// backward is assumed for each. A prediction does not include the optimizer,
+// the loss, or temporary memory of operators.
 //
 // `input`: a whole mini-batch; see profile_times() for its types and for what
 // stays unchanged.
@@ -298,8 +299,8 @@ Plan plan(torch::nn::Sequential model, Input input,
 }
 
 // Plans from an existing profile of `profile.rows` rows, for a mini-batch of
-// `rows` rows. Times and memory of a micro-batch are assumed to be proportional
-// to its rows. `options.profile` is not used.
+// `rows` rows. Times (except LayerTime::accumulate) and memory of a micro-batch
+// are assumed to be proportional to its rows. `options.profile` is not used.
 //
 // Throws the errors above except those of profiling, c10::ValueError if the
 // profile has no rows, and std::invalid_argument if one of its times or bytes

@@ -135,10 +135,11 @@ class Candidate {
       chain.devices.push_back({device.speed(), device.memory_bytes()});
     }
     for (std::size_t k = 0; k < profile_.times.size(); ++k) {
-      const LayerTime& time = profile_.times[k];
+      const LayerTime time =
+          microbatch_time({&profile_, scale_, chunks_}, profile_.times[k]);
       ChainLayer layer;
-      layer.forward = scale_ * time.forward;
-      layer.backward = scale_ * time.backward;
+      layer.forward = time.forward;
+      layer.backward = time.backward;
       layer.output_bytes = scaled(profile_.memory.layers[k].output_bytes);
       layer.resident_bytes = resident(static_cast<int64_t>(k));
       chain.layers.push_back(layer);

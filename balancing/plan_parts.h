@@ -17,6 +17,11 @@ struct PlanSample {
   int64_t chunks = 1;
 };
 
+// Returns the seconds of a layer for each micro-batch of `sample`. `accumulate`
+// is part of the backward and of its weight part: M micro-batches have M - 1
+// additions. If the parts of the backward were not measured, both are a half.
+LayerTime microbatch_time(const PlanSample& sample, const LayerTime& time);
+
 // Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
                    const PlanOptions& options);

@@ -35,16 +35,13 @@ planner::Workload workload_of(const PlanSample& sample) {
   planner::Workload workload;
   workload.microbatches = sample.chunks;
   for (std::size_t k = 0; k < profile.times.size(); ++k) {
-    const LayerTime& time = profile.times[k];
+    const LayerTime time = microbatch_time(sample, profile.times[k]);
     const LayerMemory& memory = profile.memory.layers[k];
     planner::Layer& layer = workload.layers.emplace_back();
-    layer.forward = layer.recompute = scale * time.forward;
-    layer.backward = scale * time.backward;
-    const bool measured = time.backward_input != 0 || time.backward_weight != 0;
-    layer.backward_input =
-        measured ? scale * time.backward_input : layer.backward / 2;
-    layer.backward_weight =
-        measured ? scale * time.backward_weight : layer.backward / 2;
+    layer.forward = layer.recompute = time.forward;
+    layer.backward = time.backward;
+    layer.backward_input = time.backward_input;
+    layer.backward_weight = time.backward_weight;
     layer.output_bytes = scale * static_cast<double>(memory.output_bytes);
     layer.trained_bytes = static_cast<double>(memory.trained_bytes);
     layer.fixed_bytes = static_cast<double>(

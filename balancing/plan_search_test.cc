@@ -124,6 +124,62 @@ TEST(PlanSearchTest, UsesMeasuredPartsOfTheBackward) {
             4 * (1 + 2 + 1) + std::max({1, 2, 1 + 2 - 1}));
 }
 
+TEST(PlanSearchTest, AddsGradientsOfAllMicrobatchesButTheFirst) {
+  Profile profile = even_profile({1, 1});
+  for (LayerTime& time : profile.times) time.accumulate = 4;
+  // Of 4 micro-batches 3 add, so each backward takes 2 + 4 * 3 / 4 = 5.
+  for (const char* schedule : {"fill-drain", "1f1b"}) {
+    EXPECT_EQ(plan(profile, 4, accelerators(2),
+                   PlanOptions().chunks({4}).schedules({schedule}))
+                  .step_seconds,
+              (4 + 1) * (1 + 5));
+  }
+  // f = i = 1, w = 1 + 3.
+  EXPECT_EQ(plan(profile, 4, accelerators(2),
+                 PlanOptions().chunks({4}).schedules({"zb-h1"}))
+                .step_seconds,
+            4 * (1 + 1 + 4) + 1);
+  // It does not depend on the rows: 8 rows take twice as long to compute.
+  EXPECT_EQ(plan(profile, 8, accelerators(2),
+                 PlanOptions().chunks({4}).schedules({"1f1b"}))
+                .step_seconds,
+            (4 + 1) * (2 + 4 + 3));
+  // A single micro-batch adds nothing.
+  EXPECT_EQ(plan(profile, 1, accelerators(2),
+                 PlanOptions().chunks({1}).schedules({"1f1b"}))
+                .step_seconds,
+            2 * (1 + 2));
+}
+
+// A layer without clone() that counts its forwards on CPUs.
+struct CountingImpl : torch::nn::Module {
+  explicit CountingImpl(int& calls) : calls(calls) {}
+  torch::Tensor forward(torch::Tensor x) {
+    if (x.is_cpu()) ++calls;
+    return 2 * x;
+  }
+  int& calls;
+};
+TORCH_MODULE(Counting);
+
+TEST(PlanSearchTest, MeasuresThePartsOfBackwardsIfAScheduleSplitsThem) {
+  int calls = 0;
+  torch::nn::Sequential model(torch::nn::Linear(2, 2), Counting(calls));
+  const auto sweeps = [&](std::vector<std::string> schedules) {
+    calls = 0;
+    plan(model, torch::ones({4, 2}), {torch::kCPU, torch::kCPU},
+         PlanOptions()
+             .schedules(std::move(schedules))
+             .chunks({2})
+             .workers(1)
+             .profile(TimeOptions().timeout(0)));
+    return calls;
+  };
+  const int whole = sweeps({"1f1b"});
+  EXPECT_EQ(sweeps({"1f1b", "zb-h1"}), whole + 2);
+  EXPECT_EQ(sweeps({}), whole + 2);
+}
+
 // A plan of a schedule, run by a pipeline.
 void expect_plain_gradients(const Plan& plan, torch::nn::Sequential model,
                             const torch::Tensor& input) {

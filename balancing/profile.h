@@ -57,8 +57,8 @@ Profile profile(torch::nn::Sequential module, Sample sample,
 //               "popped_by": "layer1_0_residual", "bytes": 6422528}, ...],
 //    "saved_by_several": [{"bytes": 25690112, "layers": ["bn1", "relu"]}, ...]}
 //
-// If the parts of the backward were measured (LayerTime), a layer also has
-// "backward_input_seconds" and "backward_weight_seconds".
+// If these were measured (LayerTime), a layer also has
+// "backward_input_seconds", "backward_weight_seconds" and "accumulate_seconds".
 //
 // "saved_bytes" counts the tensors that only this layer saves for backward.
 // Tensors that several layers save are in "saved_by_several". "kept_by" has

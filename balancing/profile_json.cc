@@ -78,7 +78,8 @@ class ProfileReader {
     profile_.times.push_back({reader.seconds("forward_seconds"),
                               reader.seconds("backward_seconds"),
                               reader.seconds("backward_input_seconds"),
-                              reader.seconds("backward_weight_seconds")});
+                              reader.seconds("backward_weight_seconds"),
+                              reader.seconds("accumulate_seconds")});
     LayerMemory memory;
     for (const ByteMember& each : kBytes) {
       memory.*each.member = reader.whole(each.name);
@@ -172,6 +173,7 @@ Json layers_of(const Profile& profile) {
       layer["backward_input_seconds"] = time.backward_input;
       layer["backward_weight_seconds"] = time.backward_weight;
     }
+    if (time.accumulate != 0) layer["accumulate_seconds"] = time.accumulate;
     for (const ByteMember& each : kBytes) {
       layer[each.name] = profile.memory.layers[k].*each.member;
     }

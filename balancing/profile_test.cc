@@ -42,12 +42,14 @@ TEST(ProfileTest, IsReadAsItWasWritten) {
   Profile original = measured();
   original.memory.skips.push_back({0, 2, 77});
   original.times[1].forward = 0.1 + 0.2;  // needs all digits
+  original.times[0].accumulate = 0.25;
   original.times[2].backward_input = 0.5;
   const std::string path = ::testing::TempDir() + "profile.json";
   write_profile(original, path);
   const Profile read = read_profile(path);
   EXPECT_EQ(to_json(read), to_json(original));
   EXPECT_EQ(read.times[1].forward, 0.1 + 0.2);
+  EXPECT_EQ(read.times[0].accumulate, 0.25);
   EXPECT_EQ(read.times[2].backward_input, 0.5);
   EXPECT_EQ(read.times[2].backward_weight, 0);
   EXPECT_EQ(read.memory.skips[0].bytes, 77);

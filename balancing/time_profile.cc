@@ -1,7 +1,6 @@
 #include "balancing/time_profile.h"
 
 #include <ATen/Context.h>
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/InferenceMode.h>
@@ -15,12 +14,10 @@
 #include <mutex>
 #include <thread>
 
+#include "balancing/layer_run.h"
 #include "balancing/profile_tracker.h"
 #include "balancing/sandbox.h"
 #include "balancing/threads_scope.h"
-#include "gpipe/runtime/cell/graph.h"
-#include "gpipe/runtime/cell/layer.h"
-#include "gpipe/runtime/device/stamp.h"
 #include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::balancing {
@@ -53,110 +50,77 @@ class KeepRandomState {
   at::Tensor state_;
 };
 
-// The value between two layers, without a graph.
-struct Boundary {
-  internal::Value::Kind kind;
-  std::vector<internal::Activation> inputs;
-};
-
-Boundary without_graph(const internal::Value& value) {
-  Boundary boundary{value.kind(), {}};
-  for (const at::Tensor& tensor : value.tensors()) {
-    boundary.inputs.push_back(gpipe::internal::without_graph(tensor));
-  }
-  return boundary;
-}
-
-// Copies the sample, since a layer may change it in place.
-Boundary copy_to(const internal::Value& sample, c10::Device device) {
-  Boundary boundary = without_graph(sample);
-  for (internal::Activation& input : boundary.inputs) {
-    if (!input.tensor.defined()) continue;
-    input.tensor = input.tensor.to(input.tensor.options().device(device),
-                                   /*non_blocking=*/false,
-                                   /*copy=*/true);
-  }
-  return boundary;
-}
-
-std::vector<at::Tensor> ones_for(const std::vector<at::Tensor>& outputs) {
-  std::vector<at::Tensor> ones(outputs.size());
-  for (std::size_t k = 0; k < outputs.size(); ++k) {
-    if (outputs[k].defined() && outputs[k].requires_grad()) {
-      ones[k] = at::ones_like(outputs[k]);
-    }
-  }
-  return ones;
-}
-
-struct LayerStamps {
-  internal::Stamp forward_start, forward_end, backward_start, backward_end;
-
-  LayerTime time() const {
-    return {forward_end.seconds_since(forward_start),
-            backward_end.seconds_since(backward_start)};
-  }
-};
-
-// Runs forward and backward of one layer. Replaces `boundary`, the layer's
-// input, by the layer's output.
-LayerStamps run_layer(torch::nn::AnyModule& layer, Boundary& boundary,
-                      ProfileTracker& tracker, c10::Device device) {
-  internal::GraphInputs input_edges(boundary.inputs, /*leaf=*/false);
-  std::vector<torch::autograd::Edge> targets = input_edges.edges();
-  internal::Value input(boundary.kind, std::move(input_edges.tensors()));
-  boundary.inputs.clear();
-
-  LayerStamps stamps;
-  stamps.forward_start = internal::Stamp::now(device);
-  const internal::Value output = internal::call_layer(layer, std::move(input));
-  stamps.forward_end = internal::Stamp::now(device);
-
-  std::vector<at::Tensor> outputs = output.tensors();
-  for (at::Tensor& stashed : tracker.stashed()) {
-    outputs.push_back(std::move(stashed));
-  }
-  targets.insert(targets.end(), tracker.popped().begin(),
-                 tracker.popped().end());
-  std::vector<torch::autograd::Edge> output_edges;
-  for (const at::Tensor& each : outputs)
-    output_edges.push_back(internal::gradient_edge(each));
-  const internal::Leaves leaves = internal::find_leaves(output_edges, targets);
-  std::vector<at::Tensor> grads = ones_for(outputs);
-  stamps.backward_start = internal::Stamp::now(device);
-  internal::run_backward(output_edges, std::move(grads), targets,
-                         /*keep_graph=*/false, leaves,
-                         std::vector<bool>(leaves.tensors.size(), true),
-                         [](std::size_t, const at::Tensor&) {});
-  stamps.backward_end = internal::Stamp::now(device);
-
-  boundary = without_graph(output);
-  tracker.end_layer();
-  return stamps;
-}
-
 // Calls its second argument with a layer in training mode.
 using VisitLayer = std::function<void(
     std::size_t layer, const std::function<void(torch::nn::AnyModule&)>& run)>;
 
-// Runs all layers in order and appends the times of each to its list. Waits for
-// an accelerator at the end only.
+// The times of one layer in all sweeps. `backward` and `accumulate` are from
+// sweeps with whole backwards, `input` and `weight` from those with split ones.
+struct LayerSamples {
+  std::vector<double> forward, backward, accumulate, input, weight;
+
+  void add(const LayerStamps& stamps, bool split) {
+    forward.push_back(stamps.forward());
+    if (split) {
+      input.push_back(stamps.backward_input());
+      weight.push_back(stamps.backward_weight());
+    } else {
+      backward.push_back(stamps.backward());
+      accumulate.push_back(stamps.accumulate());
+    }
+  }
+};
+
+// How a sweep runs.
+struct SweepMode {
+  // Runs the forwards of all layers and then their backwards, as a pipeline's
+  // cell does: then a backward finds its inputs as far away in the caches.
+  // Otherwise each layer runs its backward at once, and needs the memory of
+  // that layer only.
+  bool backwards_last = false;
+  bool split = false;  // whether backwards are in two parts
+};
+
+void run_backward(LayerRun& run, bool split, ProfileSums& sums) {
+  if (split) {
+    run.backward_input();
+    run.backward_weight(sums);
+  } else {
+    run.backward(sums);
+  }
+}
+
+void run_backwards(std::vector<LayerRun>& runs, bool split, ProfileSums& sums) {
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    split ? run->backward_input() : run->backward(sums);
+  }
+  if (!split) return;
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    run->backward_weight(sums);
+  }
+}
+
+// Runs all layers and appends the times of each to its list. Waits for an
+// accelerator at the end only.
 void sweep(const VisitLayer& visit_layer, const internal::Value& sample,
-           c10::Device device, std::vector<std::vector<LayerTime>>& times,
+           c10::Device device, SweepMode mode, ProfileSums& sums,
+           std::vector<LayerSamples>& times,
            const std::atomic<bool>* stop = nullptr) {
   ProfileTracker tracker;
   internal::UseSkipTracker use_tracker(tracker);
   Boundary boundary = copy_to(sample, device);
-  std::vector<LayerStamps> stamps;
+  std::vector<LayerRun> runs;
   for (std::size_t k = 0; k < times.size(); ++k) {
     if (stop && *stop) return;
     visit_layer(k, [&](torch::nn::AnyModule& layer) {
       const Visit visit(*layer.ptr(), device);
-      stamps.push_back(run_layer(layer, boundary, tracker, device));
+      runs.emplace_back(layer, boundary, tracker, device);
+      if (!mode.backwards_last) run_backward(runs.back(), mode.split, sums);
     });
   }
-  for (std::size_t k = 0; k < stamps.size(); ++k) {
-    times[k].push_back(stamps[k].time());
+  if (mode.backwards_last) run_backwards(runs, mode.split, sums);
+  for (std::size_t k = 0; k < runs.size(); ++k) {
+    times[k].add(runs[k].stamps(), mode.split);
   }
 }
 
@@ -188,13 +152,18 @@ class Company {
           [this, sandboxes, &sample, intra_op, state = at::ThreadLocalState()] {
             const at::ThreadLocalStateGuard as_caller(state);
             const ThreadsScope own_threads(intra_op);
-            std::vector<std::vector<LayerTime>> ignored(sandboxes->size());
-            try {
-              while (!stop_) {
-                sweep(visit_in(*sandboxes), sample, c10::kCPU, ignored, &stop_);
+            std::vector<LayerSamples> ignored(sandboxes->size());
+            ProfileSums sums(/*keep=*/true);
+            SweepMode mode{/*backwards_last=*/true};
+            while (!stop_) {
+              try {
+                sweep(visit_in(*sandboxes), sample, c10::kCPU, mode, sums,
+                      ignored, &stop_);
+              } catch (...) {
+                // The measured model throws the same error, to the caller.
+                if (!mode.backwards_last) return;
+                mode.backwards_last = false;  // see times_of()
               }
-            } catch (...) {
-              // The measured model throws the same error, to the caller.
             }
           });
     }
@@ -212,21 +181,13 @@ class Company {
 };
 
 // Returns the median. For an even number of values, that is the mean of the two
-// in the middle.
+// in the middle; 0 if there are none.
 double median(std::vector<double> values) {
+  if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
   return values.size() % 2 ? values[half]
                            : (values[half - 1] + values[half]) / 2;
-}
-
-LayerTime median(const std::vector<LayerTime>& times) {
-  const auto of = [&](double LayerTime::*part) {
-    std::vector<double> values;
-    for (const LayerTime& time : times) values.push_back(time.*part);
-    return median(std::move(values));
-  };
-  return {of(&LayerTime::forward), of(&LayerTime::backward)};
 }
 
 void check(const TimeOptions& options) {
@@ -248,20 +209,48 @@ void check_gradients(const torch::nn::Module& module) {
   }
 }
 
-// Returns the medians of `layers` layers over sweeps. The first sweep does not
-// count.
+bool is_on_cpu(const torch::nn::Module& module) {
+  const auto on_cpu = [](const at::Tensor& tensor) {
+    return !tensor.defined() || tensor.is_cpu();
+  };
+  const auto parameters = module.parameters(), buffers = module.buffers();
+  return std::all_of(parameters.begin(), parameters.end(), on_cpu) &&
+         std::all_of(buffers.begin(), buffers.end(), on_cpu);
+}
+
+// Returns the medians of `layers` layers over sweeps. The first sweep (with
+// TimeOptions::split_backward, the first of each kind) does not count.
+// `as_in_training`: keeps gradients and activations of the whole model in
+// memory; see SweepMode and ProfileSums.
 std::vector<LayerTime> times_of(std::size_t layers,
                                 const VisitLayer& visit_layer,
                                 const internal::Value& sample,
-                                c10::Device device,
+                                c10::Device device, bool as_in_training,
                                 const TimeOptions& options) {
-  std::vector<std::vector<LayerTime>> times(layers);
-  sweep(visit_layer, sample, device, times);
-  for (auto& list : times) list.clear();
+  ProfileSums sums(/*keep=*/as_in_training);
+  std::vector<LayerSamples> times(layers);
+  bool backwards_last = as_in_training;
+  const auto sweep_each_kind = [&] {
+    sweep(visit_layer, sample, device, {backwards_last, /*split=*/false}, sums,
+          times);
+    if (!options.split_backward()) return;
+    sweep(visit_layer, sample, device, {backwards_last, /*split=*/true}, sums,
+          times);
+  };
+  try {
+    sweep_each_kind();
+  } catch (const c10::Error&) {
+    if (!backwards_last) throw;
+    // A layer may change in place what an earlier one has saved. Then each
+    // backward must run before the next forward.
+    backwards_last = false;
+    sweep_each_kind();
+  }
+  times.assign(layers, {});
   const auto start = Clock::now();
   double passed = 0;
   do {
-    sweep(visit_layer, sample, device, times);
+    sweep_each_kind();
     passed = seconds_since(start);
     if (options.progress()) {
       options.progress()(passed < options.timeout() ? passed / options.timeout()
@@ -270,7 +259,11 @@ std::vector<LayerTime> times_of(std::size_t layers,
   } while (passed < options.timeout());
 
   std::vector<LayerTime> medians;
-  for (const auto& list : times) medians.push_back(median(list));
+  for (const LayerSamples& each : times) {
+    medians.push_back({median(each.forward), median(each.backward),
+                       median(each.input), median(each.weight),
+                       median(each.accumulate)});
+  }
   return medians;
 }
 
@@ -299,7 +292,7 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
   const Company concurrent_copies(
       module, sample, device.is_cpu() ? options.concurrent_copies() : 0);
   return times_of(sandboxes.size(), visit_in(sandboxes), sample, device,
-                  options);
+                  device.is_cpu() && is_on_cpu(*module), options);
 }
 
 std::vector<LayerTime> profile_times(int64_t layers, const MakeLayers& make,
@@ -319,7 +312,7 @@ std::vector<LayerTime> profile_times(int64_t layers, const MakeLayers& make,
     run(*one->begin());
   };
   return times_of(static_cast<std::size_t>(layers), visit_layer, sample, device,
-                  options);
+                  /*as_in_training=*/false, options);
 }
 
 }  // namespace detail

@@ -23,9 +23,12 @@ struct TimeOptions {
   TORCH_ARG(std::function<void(double)>, progress);
   // Number of other threads that run copies of the model at the same time, >=
   // 0, on a CPU only. They compete for caches and memory bandwidth, as the
-  // workers of a pipeline do. Each thread needs the memory of one more model.
-  // Ignored if a layer cannot be cloned.
+  // workers of a pipeline do. Each thread needs the memory of one more model
+  // with its gradients. Ignored if a layer cannot be cloned.
   TORCH_ARG(int64_t, concurrent_copies) = 0;
+  // Whether backwards in two parts are timed, too: LayerTime::backward_input
+  // and backward_weight. Every second sweep then splits its backwards.
+  TORCH_ARG(bool, split_backward) = false;
   // The device to measure on. Layers on other devices are moved to it one at a
   // time, so the whole model need not fit.
   TORCH_ARG(torch::Device, device) = torch::Device(torch::kCPU);
@@ -33,13 +36,20 @@ struct TimeOptions {
 
 // Seconds that one layer takes.
 struct LayerTime {
-  double forward = 0, backward = 0;
-  // The two parts of a split backward: gradients of the input, and gradients of
-  // the parameters. Both 0: not measured.
+  double forward = 0;
+  // The backward, without `accumulate`.
+  double backward = 0;
+  // The two parts of a backward that zero-bubble schedules split: gradients of
+  // the input, and gradients of the parameters, as
+  // gpipe/runtime/cell/split_backward.h divides them. Their sum can be more
+  // than `backward`. Both 0: not measured.
   double backward_input = 0, backward_weight = 0;
+  // Adding the gradients of the parameters to those of earlier micro-batches,
+  // for each micro-batch but the first. It does not depend on the rows.
+  double accumulate = 0;
 
-  // Returns the sum of forward and backward.
-  double total() const { return forward + backward; }
+  // Returns the sum of forward, backward and accumulate.
+  double total() const { return forward + backward + accumulate; }
 };
 
 // A function that makes the layers `first` ... `first` + `count` - 1 of a
@@ -67,12 +77,16 @@ std::vector<LayerTime> profile_times(int64_t layers, const MakeLayers& make,
 // (memory pools, code that is loaded on first use) and does not count: with it,
 // the first layers would seem to take a quarter of the model's time.
 //
-// Each layer runs by itself on the calling thread (and on those of
-// `concurrent_copies`). Its input is the output of the layers before it, skip
-// tensors included. Its backward starts from ones for each output that requires
-// a gradient. It computes the gradients of the layer's parameters and of those
-// inputs whose producers need a gradient. The gradient of `sample` is computed
-// only if `sample` requires one.
+// Each layer has a graph of its own and runs on the calling thread (and on
+// those of `concurrent_copies`). Its input is the output of the layers before
+// it, skip tensors included. Its backward starts from ones for each output that
+// requires a gradient. It computes the gradients of the layer's parameters and
+// of those inputs whose producers need a gradient. The gradient of `sample` is
+// computed only if `sample` requires one. The gradients of parameters are added
+// to sums. For a model on the CPU, profiled there, all forwards of a sweep run
+// before its backwards, and the sums stay in memory, as in training: data is as
+// far away in the caches. So the profile needs the memory of a training step
+// with one micro-batch. On other devices each layer is run and freed by itself.
 //
 // `sample`: a torch::Tensor, a std::vector<torch::Tensor> or a std::tuple of 1
 // to 8 of them. Give it the size of one micro-batch. It is not changed.

@@ -10,6 +10,7 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -288,6 +289,57 @@ TEST(ProfileTimesTest, GivesEachLayerItsOwnBackwardOfASkip) {
   EXPECT_GE(seconds[1].backward, 0.02);
   EXPECT_LT(seconds[2].total(), seconds[1].total());
   EXPECT_GE(seconds[3].backward, 0.02);
+}
+
+TEST(ProfileTimesTest, GivesThePartsOfSplitBackwards) {
+  Sequential model(torch::nn::Linear(64, 64), torch::nn::Linear(64, 64),
+                   torch::nn::ReLU(),
+                   torch::nn::LayerNorm(torch::nn::LayerNormOptions({64})));
+  const torch::Tensor sample = torch::ones({32, 64});
+  const auto times = profile_times(model, sample, once().split_backward(true));
+  ASSERT_THAT(times, SizeIs(4));
+  // No gradient of the sample is wanted.
+  EXPECT_EQ(times[0].backward_input, 0);
+  EXPECT_GT(times[0].backward_weight, 0);
+  EXPECT_GT(times[1].backward_input, 0);
+  EXPECT_GT(times[1].backward_weight, 0);
+  EXPECT_GT(times[1].accumulate, 0);
+  // A layer without parameters.
+  EXPECT_GT(times[2].backward_input, 0);
+  EXPECT_EQ(times[2].backward_weight, 0);
+  EXPECT_EQ(times[2].accumulate, 0);
+  EXPECT_GT(times[3].backward_input, 0);
+  for (const LayerTime& each : profile_times(model, sample, once())) {
+    EXPECT_EQ(each.backward_input, 0);
+    EXPECT_EQ(each.backward_weight, 0);
+    EXPECT_GT(each.backward, 0);
+  }
+  const auto of_input = profile_times(model, sample.clone().requires_grad_(),
+                                      once().split_backward(true));
+  EXPECT_GT(of_input[0].backward_input, 0);
+}
+
+TEST(ProfileTimesTest, DividesBackwardsAsZeroBubbleSchedulesDo) {
+  // SlowBackward is no matrix product, so all of it is in the input part.
+  Sequential model(torch::nn::Linear(1, 1), Call([](torch::Tensor x) {
+                     return SlowBackward::apply(x);
+                   }));
+  const auto times =
+      profile_times(model, torch::ones({1, 1}), once().split_backward(true));
+  EXPECT_GE(times[1].backward, 0.02);
+  EXPECT_GE(times[1].backward_input, 0.02);
+  EXPECT_EQ(times[1].backward_weight, 0);
+}
+
+TEST(ProfileTimesTest, AddsGradientsOfLayersThatMakeTheirOwnLeaves) {
+  // Leaves of different sizes, at addresses that may repeat.
+  int size = 1;
+  Sequential model(Call([&](torch::Tensor x) {
+    return x + torch::ones({++size}, torch::requires_grad()).sum();
+  }));
+  EXPECT_THAT(
+      profile_times(model, torch::ones({1}), TimeOptions().timeout(0.02)),
+      SizeIs(1));
 }
 
 TEST(ProfileTimesTest, MakesOneLayerAtATime) {

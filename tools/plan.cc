@@ -243,7 +243,7 @@ void run() {
   if (!FLAGS_write_profile.empty()) {
     const auto [model, input] = make_subject();
     const balancing::Profile profile =
-        balancing::profile(model, input, time_options());
+        balancing::profile(model, input, time_options().split_backward(true));
     balancing::write_profile(profile, FLAGS_write_profile);
     std::cout << balancing::kept_text(profile) << "wrote "
               << FLAGS_write_profile << "\n";

@@ -147,7 +147,8 @@ Engine::Engine(RunProcesses processes, torch::nn::Sequential model,
                               processes_.world())),
       schedule_(cut.schedule),
       plan_(cut.plan),
-      predicted_seconds_(cut.predicted_seconds) {
+      predicted_seconds_(cut.predicted_seconds),
+      predicted_bytes_(cut.predicted_bytes) {
   if (!options.trace.empty() && processes_.world()) {
     clock_.emplace(processes_.world());
   }
@@ -164,6 +165,28 @@ int Engine::replicas() const {
 }
 
 int64_t Engine::microbatches() const { return num_microbatches(schedule_); }
+
+std::vector<PlannedMemory> Engine::planned_memory() const {
+  std::vector<PlannedMemory> result;
+  const auto add = [&](std::size_t rank, const c10::Device& device) {
+    auto place = std::find_if(
+        result.begin(), result.end(),
+        [&](const PlannedMemory& each) { return each.device == device; });
+    if (place == result.end()) place = result.insert(place, {device, {}});
+    place->ranks.push_back(static_cast<int64_t>(rank));
+    place->bytes += predicted_bytes_[rank];
+  };
+  if (const auto* local = std::get_if<GPipe>(&pipeline_)) {
+    const auto& devices = (*local)->devices();
+    for (std::size_t r = 0; r < predicted_bytes_.size(); ++r) {
+      add(r, devices[r]);
+    }
+  } else if (!predicted_bytes_.empty()) {
+    const auto& own = std::get<DistributedPipeline>(pipeline_);
+    add(static_cast<std::size_t>(own->layout().rank), own->device());
+  }
+  return result;
+}
 
 bool Engine::takes_samples() const {
   const auto* several = std::get_if<DistributedPipeline>(&pipeline_);

@@ -21,6 +21,7 @@
 #include "train_program/options.h"
 #include "train_program/precision.h"
 #include "train_program/step_data.h"
+#include "train_program/step_memory.h"
 
 namespace gpipe::train_program {
 
@@ -70,6 +71,9 @@ class Engine {
   // seconds of forward and backward. "" and 0 without --plan.
   const std::string& plan() const { return plan_; }
   double predicted_seconds() const { return predicted_seconds_; }
+  // Returns the predicted memory of the ranks of this process, by device; empty
+  // without --plan.
+  std::vector<PlannedMemory> planned_memory() const;
   // Returns whether this process uses the values of a Sample. If not, it may
   // pass an empty Sample.
   bool takes_samples() const;
@@ -104,6 +108,7 @@ class Engine {
   const Schedule schedule_;
   const std::string plan_;
   const double predicted_seconds_;
+  const std::vector<double> predicted_bytes_;  // by rank; empty without --plan
   std::optional<SharedClock> clock_;  // of several processes that trace a step
 };
 

@@ -88,7 +88,11 @@ Loop::Loop(const Options& options, Task& task, Engine& engine,
       steps_(steps_of(options, task)),
       eval_every_(eval_every(options, task)),
       line_(std::move(print)),
-      plan_report_(engine.predicted_seconds()),
+      plan_report_(engine.predicted_seconds(),
+                   StepMemory(engine.module(), engine.planned_memory()),
+                   [&engine](const std::string& mine) {
+                     return engine.all_gather(mine);
+                   }),
       scaler_(make_scaler(precision_, engine)) {
   if (options.optimizer_on_host) on_host_.emplace(optimizer);
 }
@@ -181,9 +185,10 @@ Loop::Step Loop::make_step(const StepData& data) {
   const double scale = scaler_ ? scaler_->scale() : 1;
   const bool timed = traced && !options_.trace.empty();
   const auto start = Clock::now();
+  plan_report_.begin();
   const StepResult result = train(data, TrainOptions().timeline(timed));
   step.loss = result.loss.item<double>() / scale;
-  if (const auto line = plan_report_.add(seconds_since(start))) say(*line);
+  if (const auto text = plan_report_.end(seconds_since(start))) say(*text);
   if (timed) write_trace_of(result);
   if (scaler_) scaler_->unscale_(optimizer_);
   step.norm = engine_.module().clip_grad_norm_(
@@ -354,7 +359,7 @@ void Loop::say_if_not_traced() {
 int Loop::run() {
   begin();
   const int code = train_all();
-  if (const auto line = plan_report_.finish()) say(*line);
+  if (const auto text = plan_report_.finish()) say(*text);
   saved_.wait();
   say_if_not_traced();
   return code;

@@ -33,6 +33,7 @@ TEST(PlannedCutTest, ARunPlansAndComparesThePredictionWithItsSteps) {
   EXPECT_EQ(ran.code, kDone);
   EXPECT_NE(ran.line_with("a step is predicted to take"), "");
   EXPECT_NE(ran.line_with("(median of 2)"), "");
+  EXPECT_NE(ran.line_with("partitions 0,1 on cpu: at most "), "");
   options.accumulate = 2;
   EXPECT_THROW(run_here(options), c10::ValueError);
 }

@@ -23,6 +23,7 @@
 #include "train_program/optimizer.h"
 #include "train_program/parse.h"
 #include "train_program/run_flags.h"
+#include "train_program/step_memory.h"
 #include "training/kineto.h"
 #include "training/shardable.h"
 #include "weights/state_dict.h"
@@ -133,6 +134,7 @@ int run(const Options& options, Task& task, const Print& print) {
   EngineParts parts;
   FlagValues flags = flags_of_run(options, task, before, parts, say);
 
+  if (!options.plan.empty()) StepMemory::count_cpu_tensors();
   torch::manual_seed(options.seed);
   const ExportedFile* const file = task.source().file();
   const bool reads_parts = options.distributed && file;

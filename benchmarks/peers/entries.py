@@ -11,6 +11,8 @@ class Model:
     tolerance: float = 1e-4
     subject: str = None  # the name in models.py and peer_model.cc, if different
     default: bool = True  # takes part by default
+    # Layers of four stages, for engines with two stages per rank, cut in the same way.
+    four_stages: str = None
     # The model of tools/export_examples.py and its flags. The file is exported with
     # them, and runs with the engines that cut exported programs.
     export: tuple = ()
@@ -22,13 +24,18 @@ MODELS = {
     "unet": Model(
         ("--batch=16", "--side=64", "--depth=5", "--width=16", "--balance=54,55"),
         tolerance=0.05,
+        four_stages="23,31,27,28",
     ),
     "amoebanetd": Model(
         ("--batch=16", "--side=64", "--depth=6", "--width=64", "--balance=7,5")
     ),
-    "mlp": Model(("--batch=512", "--depth=32", "--width=512", "--balance=32,32")),
+    "mlp": Model(
+        ("--batch=512", "--depth=32", "--width=512", "--balance=32,32"),
+        four_stages="16,16,16,16",
+    ),
     "transformer": Model(
-        ("--batch=16", "--side=64", "--depth=8", "--width=256", "--balance=8,8")
+        ("--batch=16", "--side=64", "--depth=8", "--width=256", "--balance=8,8"),
+        four_stages="4,4,4,4",
     ),
     # Has almost no work, so that its time is the cost of the engines.
     "tiny": Model(
@@ -72,6 +79,9 @@ class Engine:
     # statistics, so its loss has another value.
     by_microbatch: bool = True
     default: bool = True  # takes part by default
+    stages_per_rank: int = 1
+    microbatches: int = None  # instead of those of the run
+    planned: bool = False  # takes cut, micro-batches and schedule from a plan
 
 
 def _engines():
@@ -86,11 +96,12 @@ def _engines():
         ),
     }
 
-    def add(name, mode, against, default=True):
+    def add(name, mode, against, default=True, stages_per_rank=1):
         entries[f"{name}/{mode}"] = Engine(
             (f"--engine={name}", f"--checkpoint={mode}"),
             against=f"{against}/{mode}",
             default=default,
+            stages_per_rank=stages_per_rank,
         )
 
     modes = ["never", "except_last", "always"]
@@ -108,26 +119,44 @@ def _engines():
                 against=f"{against}/{mode}",
                 default=False,
             )
+    # The choice of our plan(), with a process per partition.
+    entries["processes-plan/never"] = Engine(
+        ("--processes",), against="processes-plan/never", default=False, planned=True
+    )
+    for name, stages_per_rank in [("zb", 1), ("interleaved1f1b", 2), ("zb2", 2), ("zbv", 2)]:
+        add(f"pipelining-{name}", "never", "processes-plan", False, stages_per_rank)
     for name, against in [("pipelining-gpipe", "gpipe"), ("pipelining-1f1b", "1f1b")]:
         add(name, "never", against)
         add(name, "always", against, default=False)
+    # With twice as many micro-batches as the others have by default.
+    for name in [name for name in entries if name.startswith("pipelining-")]:
+        if name.endswith("/never"):
+            entries[f"{name}-8"] = dataclasses.replace(
+                entries[name], against="processes-plan/never", default=False, microbatches=8
+            )
     return entries
 
 
-OURS = ["gpipe", "1f1b", "processes-fill-drain", "processes-1f1b"]
+OURS = ["gpipe", "1f1b", "processes-fill-drain", "processes-1f1b", "processes-plan"]
 ENGINES = _engines()
+
+
+def fits(engine, model):
+    """Returns whether there is a cut of the model for the engine."""
+    return ENGINES[engine].stages_per_rank == 1 or MODELS[model].four_stages is not None
 
 
 def is_ours(name):
     return name.split("/")[0] in OURS
 
 
-def select_engines(texts):
+def select_engines(texts, against=None):
     """Returns the names of the selected engines, in the order of ENGINES.
 
     A text is the name of an engine, the first part of names ("torchgpipe" for all of
     "torchgpipe/..."), "default" or "all". Our engines that the selected ones are
-    compared with are added. Raises ValueError if a text selects no engine.
+    compared with are added: `against`, or for each engine its own. Raises ValueError if
+    a text selects no engine.
     """
     chosen = set()
     for text in texts:
@@ -139,5 +168,5 @@ def select_engines(texts):
         }
         if not found:
             raise ValueError(f"no engine {text!r}; there are: {', '.join(ENGINES)}")
-        chosen |= found | {ENGINES[name].against for name in found}
+        chosen |= found | {against or ENGINES[name].against for name in found}
     return [name for name in ENGINES if name in chosen]

@@ -1,4 +1,4 @@
-"""The engines of torch.distributed.pipelining: a process per stage, over gloo.
+"""The engines of torch.distributed.pipelining: a process per rank, over gloo.
 
 torch.distributed.pipelining has no skip tensors. So a stage receives the skip tensors
 that it or later stages need as further inputs, and returns those for later stages as
@@ -14,7 +14,14 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
 from torch.utils.checkpoint import checkpoint
 
 import engines
@@ -23,8 +30,29 @@ import meter
 import models
 import plain_skips
 
-SCHEDULES = {"pipelining-gpipe": ScheduleGPipe, "pipelining-1f1b": Schedule1F1B}
+# The schedule, and the number of stages per rank.
+SCHEDULES = {
+    "pipelining-gpipe": (ScheduleGPipe, 1),
+    "pipelining-1f1b": (Schedule1F1B, 1),
+    "pipelining-interleaved1f1b": (ScheduleInterleaved1F1B, 2),
+    "pipelining-zb": (ScheduleInterleavedZeroBubble, 1),
+    "pipelining-zb2": (ScheduleInterleavedZeroBubble, 2),
+    "pipelining-zbv": (ScheduleZBVZeroBubble, 2),
+}
 STOP, STEP, PEAK = range(3)
+
+
+def ranks_of(flags):
+    """Returns the number of processes."""
+    return len(flags.balance) // SCHEDULES[flags.engine][1]
+
+
+def stages_of(rank, flags):
+    """Returns the stages of `rank`: every ranks-th one, or in a V there and back."""
+    ranks, stages = ranks_of(flags), len(flags.balance)
+    if SCHEDULES[flags.engine][0] is ScheduleZBVZeroBubble:
+        return [rank, stages - 1 - rank]
+    return list(range(rank, stages, ranks))
 
 
 def keys_of(layers, kind):
@@ -77,36 +105,49 @@ class Rank:
     """One process. All ranks must call the same methods in the same order."""
 
     def __init__(self, rank, flags, port):
-        world = len(flags.balance)
+        world = ranks_of(flags)
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         torch.set_num_threads(1)
         dist.init_process_group("gloo", rank=rank, world_size=world)
+        mine = stages_of(rank, flags)
         if flags.exported:
             subject = exported_model.ExportedModel(
                 flags.exported, flags.batch, flags.side, flags.seed
             )
-            stage = subject.stage(rank, flags.cut, flags.microbatches)
-            self.module, self.depth = stage.submod, flags.depth
+            stages = [
+                subject.stage(stage, flags.cut, flags.microbatches) for stage in mine
+            ]
+            self.depth = flags.depth
         else:
             subject = models.Subject(flags.model, flags, flags.seed, plain_skips)
             self.depth = len(subject.layers)
-            begin = sum(flags.balance[:rank])
-            end = begin + flags.balance[rank]
-            recomputes = flags.checkpoint == "always"
-            self.module = Stage(subject.layers, begin, end, recomputes)
-            stage = PipelineStage(self.module, rank, world, torch.device("cpu"))
+            stages = [self._stage(subject, stage, flags) for stage in mine]
+        self.module = nn.ModuleList([stage.submod for stage in stages])
         self.parameters = subject.parameters()
-        self.schedule = SCHEDULES[flags.engine](
-            stage, flags.microbatches, loss_fn=subject.loss
+        schedule, _ = SCHEDULES[flags.engine]
+        single = schedule in (ScheduleGPipe, Schedule1F1B)
+        self.schedule = schedule(
+            stages[0] if single else stages, flags.microbatches, loss_fn=subject.loss
         )
-        self.data = [subject.input] if rank == 0 else []
-        self.last = rank == world - 1
+        self.data = [subject.input] if 0 in mine else []
+        self.last = len(flags.balance) - 1 in mine
         self.target = {"target": subject.target} if self.last else {}
         self.mine = list(self.module.parameters())
         self.optimizer = engines.optimizer_of(self.mine, flags)
-        del subject, stage
+        del subject, stages
         gc.collect()  # frees the program and the modules of other stages
         self.memory = None  # from the end of the first step on
+
+    @staticmethod
+    def _stage(subject, stage, flags):
+        begin = sum(flags.balance[:stage])
+        module = Stage(
+            subject.layers,
+            begin,
+            begin + flags.balance[stage],
+            recomputes=flags.checkpoint == "always",
+        )
+        return PipelineStage(module, stage, len(flags.balance), torch.device("cpu"))
 
     def step(self):
         """Runs a step. Returns wall seconds, CPU seconds of all ranks, and the loss."""
@@ -157,7 +198,7 @@ class Ranks:
             multiprocessing.get_context("spawn").Process(
                 target=follow, args=(rank, flags, port), daemon=True
             )
-            for rank in range(1, len(flags.balance))
+            for rank in range(1, ranks_of(flags))
         ]
         for other in self.others:
             other.start()

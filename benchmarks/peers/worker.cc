@@ -15,25 +15,28 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 #include <vector>
 
 // Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
+#include "balancing/plan.h"
 #include "benchmarks/harness/program.h"
 #include "benchmarks/harness/throughput.h"
 #include "benchmarks/peers/exported_peer.h"
 #include "benchmarks/peers/peer_model.h"
+#include "benchmarks/peers/peer_plan.h"
 #include "benchmarks/peers/process_memory.h"
 #include "exported/exported.h"
+#include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/processes/processes.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/text/format.h"
 #include "gpipe/text/lists.h"
 
 DEFINE_string(model, "mlp",
@@ -60,6 +63,15 @@ DEFINE_string(balance, "32,32", "Layers per partition.");
 DEFINE_int64(microbatches, 4, "Micro-batches per step.");
 DEFINE_string(checkpoint, "never",
               "The micro-batches to recompute: always, except_last or never.");
+DEFINE_string(plan, "",
+              "Take cut, micro-batches and schedule from this file of "
+              "--write_plan, instead of from --engine, --balance, "
+              "--microbatches and --checkpoint.");
+DEFINE_string(write_plan, "",
+              "Only plan: write the plan for two partitions to this file.");
+DEFINE_string(
+    plan_microbatches, "4",
+    "With --write_plan: the numbers of micro-batches to choose from.");
 DEFINE_double(learning_rate, 0.01, "Learning rate of plain SGD.");
 DEFINE_uint64(seed, 0, "Seed of the weights and the data.");
 
@@ -91,15 +103,29 @@ std::vector<int64_t> balance_of_flags() {
   return balance_of_modules(FLAGS_exported, split_list(FLAGS_cut));
 }
 
+balancing::Plan plan_of_flags() {
+  if (!FLAGS_plan.empty()) return balancing::read_plan(FLAGS_plan);
+  balancing::Plan plan;
+  plan.balance = balance_of_flags();
+  plan.chunks = FLAGS_microbatches;
+  plan.checkpoint = parse_checkpoint(FLAGS_checkpoint);
+  if (FLAGS_engine != "gpipe") plan.schedule_name = FLAGS_engine;
+  plan.partitions.resize(plan.balance.size());
+  return plan;
+}
+
 // Returns the number of layers that both sides report.
 int64_t layers_of(int64_t size) { return is_exported() ? FLAGS_depth : size; }
 
 // Returns the pipeline of this process. It reads only its own layers from a
 // file. `model`: released.
 DistributedPipeline distributed_pipeline(PeerModel& model,
+                                         const balancing::Plan& plan,
                                          const std::shared_ptr<World>& world) {
-  const auto options = DistributedOptions(balance_of_flags())
-                           .checkpoint(parse_checkpoint(FLAGS_checkpoint))
+  const auto options = DistributedOptions(plan.balance)
+                           .checkpoint(plan.checkpoint)
+                           .stages_per_rank(plan.stages_per_rank)
+                           .placement(plan.placement)
                            .device(torch::Device(at::kCPU))
                            .threads_per_partition(1);
   if (!is_exported()) {
@@ -146,19 +172,12 @@ class Engine {
 // A pipeline in one process, with a thread per partition.
 class Threads : public Engine {
  public:
-  explicit Threads(const std::vector<int64_t>& balance)
+  explicit Threads(const balancing::Plan& plan)
       : model_(model_of_flags()),
-        pipeline_(
-            model_.model,
-            GPipeOptions(balance)
-                .devices(std::vector<torch::Device>(balance.size(), at::kCPU))
-                .chunks(FLAGS_microbatches)
-                .checkpoint(parse_checkpoint(FLAGS_checkpoint))
-                .threads_per_partition(1)),
+        pipeline_(model_.model, plan.options().threads_per_partition(1)),
         optimizer_(optimizer_of(pipeline_->parameters())) {
-    if (FLAGS_engine == "gpipe") return;
-    schedule_ = named_schedule(FLAGS_engine, static_cast<int>(balance.size()),
-                               static_cast<int>(FLAGS_microbatches), 1);
+    const bool by_forward = FLAGS_plan.empty() && FLAGS_engine == "gpipe";
+    if (!by_forward) schedule_ = plan.schedule();
   }
 
   int64_t parameters() const override {
@@ -201,21 +220,19 @@ class Threads : public Engine {
 // must make the same calls.
 class Rank {
  public:
-  explicit Rank(std::shared_ptr<World> world)
+  Rank(std::shared_ptr<World> world, const balancing::Plan& plan)
       : world_(std::move(world)),
         model_(data_of_flags()),
-        pipeline_(distributed_pipeline(model_, world_)),
-        schedule_(named_schedule(FLAGS_engine, world_->size(),
-                                 static_cast<int>(FLAGS_microbatches), 1)),
+        pipeline_(distributed_pipeline(model_, plan, world_)),
+        schedule_(plan.schedule()),
         optimizer_(optimizer_of(pipeline_->parameters())) {}
 
   enum class Word : int64_t { kStop, kStep, kPeak };
   // Sends `word` on rank 0; the other ranks ignore it. Returns the word of rank
   // 0 on all ranks.
   Word hear(Word word = Word::kStop) {
-    std::vector<at::Tensor> words{at::tensor(static_cast<int64_t>(word))};
-    world_->group().broadcast(words)->wait();
-    return static_cast<Word>(words[0].item<int64_t>());
+    const auto mine = std::to_string(static_cast<int64_t>(word));
+    return static_cast<Word>(std::stoll(all_gather(*world_, mine)[0]));
   }
 
   Took step() {
@@ -239,9 +256,11 @@ class Rank {
 
  private:
   double sum(double value) {
-    std::vector<at::Tensor> values{at::tensor(value, at::kDouble)};
-    world_->group().allreduce(values)->wait();
-    return values[0].item<double>();
+    double total = 0;
+    for (const auto& each : all_gather(*world_, format("%.17g", value))) {
+      total += std::stod(each);
+    }
+    return total;
   }
 
   const std::shared_ptr<World> world_;
@@ -262,7 +281,7 @@ WorldOptions world_options() {
 
 // Runs a process that is not rank 0: follows rank 0 until it stops.
 void follow() {
-  Rank rank(World::connect(world_options()));
+  Rank rank(World::connect(world_options()), plan_of_flags());
   rank.parameters();
   while (true) {
     switch (rank.hear()) {
@@ -282,8 +301,9 @@ void follow() {
 // further processes of this program.
 class Ranks : public Engine {
  public:
-  explicit Ranks(int size) : others_(start(size)) {
-    rank_.emplace(World::connect(world_options()));
+  explicit Ranks(const balancing::Plan& plan)
+      : others_(start(static_cast<int>(plan.partitions.size()))) {
+    rank_.emplace(World::connect(world_options()), plan);
     parameters_ = static_cast<int64_t>(rank_->parameters());
   }
   ~Ranks() override {
@@ -332,15 +352,21 @@ class Ranks : public Engine {
 };
 
 std::unique_ptr<Engine> make_engine() {
-  const std::vector<int64_t> balance = balance_of_flags();
-  if (!FLAGS_processes) return std::make_unique<Threads>(balance);
-  return std::make_unique<Ranks>(static_cast<int>(balance.size()));
+  const balancing::Plan plan = plan_of_flags();
+  if (!FLAGS_processes) return std::make_unique<Threads>(plan);
+  return std::make_unique<Ranks>(plan);
 }
 
 void serve() {
   at::set_num_threads(1);
   const char* const rank = std::getenv("RANK");
   if (FLAGS_processes && rank && std::string(rank) != "0") return follow();
+  if (!FLAGS_write_plan.empty()) {
+    return write_peer_plan(
+        model_of_flags(),
+        parse_positive_list("plan_microbatches", FLAGS_plan_microbatches),
+        FLAGS_write_plan);
+  }
   const std::unique_ptr<Engine> engine = make_engine();
   std::cout << "READY " << engine->parameters() << " " << engine->layers()
             << " " << TORCH_VERSION << std::endl;

@@ -18,7 +18,14 @@ import engines
 import meter
 import models
 
-PIPELINING = ["pipelining-gpipe", "pipelining-1f1b"]
+PIPELINING = [
+    "pipelining-gpipe",
+    "pipelining-1f1b",
+    "pipelining-interleaved1f1b",
+    "pipelining-zb",
+    "pipelining-zb2",
+    "pipelining-zbv",
+]
 
 
 class Worker:

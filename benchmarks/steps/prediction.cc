@@ -6,10 +6,19 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
+
+// Must follow LibTorch's headers, which define the same macros if glog has not.
+#include <gflags/gflags.h>
 
 #include "balancing/balancing.h"
 #include "balancing/plan.h"
@@ -19,7 +28,9 @@
 #include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/table.h"
 #include "benchmarks/harness/throughput.h"
+#include "benchmarks/peers/exported_peer.h"
 #include "benchmarks/steps/step_subjects.h"
+#include "exported/exported.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/meta.h"
@@ -28,8 +39,18 @@
 #include "gpipe/text/format.h"
 #include "models/transformer.h"
 
+DEFINE_string(model, "",
+              "A .pt2 file of a language model, as tools/export_examples.py "
+              "writes: only train_step() with several schedules, for it.");
+DEFINE_int64(tokens, 64, "With --model: tokens per row.");
+DEFINE_bool(only_schedules, false, "Only train_step() with several schedules.");
+
 namespace gpipe::benchmarks {
 namespace {
+
+// Of train_step() with several schedules.
+constexpr int64_t kPartitions = 2, kChunks = 4;
+constexpr int64_t kRows = 32;
 
 using instruments::CountingAllocator;
 
@@ -116,66 +137,107 @@ Row repeat(const StepSubject& subject, int64_t partitions) {
           ""};
 }
 
-// Returns the median seconds of train_step() with a plan, on a new pipeline.
-double measured_seconds(const StepSubject& subject,
-                        const balancing::Plan& plan) {
-  GPipe pipeline(subject.model(), plan.options());
-  const Schedule schedule = plan.schedule();
-  const at::Tensor target = at::zeros({subject.input.size(0)});
-  return median_seconds([&] {
-    pipeline->zero_grad();
-    pipeline->train_step(subject.input, target, mean_square, schedule);
-  });
-}
-
-// Compares train_step() with several schedules on two partitions, planned from
-// one profile. The last row is the plan over all schedules; its last column is
-// its measured time over that of the fastest of the other rows.
-std::vector<Row> compare_schedules(const StepSubject& subject) {
-  constexpr int64_t kPartitions = 2, kChunks = 4;
+// Plans of one subject from one profile: with each of four schedules, and the
+// best of all schedules.
+std::vector<balancing::Plan> plans_of(const StepSubject& subject) {
   at::set_num_threads(1);
-  const balancing::Profile profile = balancing::profile(
-      subject.model(), subject.input.chunk(kChunks)[0],
-      balancing::TimeOptions().timeout(2).concurrent_copies(kPartitions - 1));
+  const balancing::Profile profile =
+      balancing::profile(subject.model(), subject.input.chunk(kChunks)[0],
+                         balancing::TimeOptions()
+                             .timeout(4)
+                             .concurrent_copies(kPartitions - 1)
+                             .split_backward(true));
   const auto options = balancing::PlanOptions()
                            .chunks({kChunks})
                            .checkpoints({Checkpoint::kNever})
                            .workers(kPartitions)
                            .overhead(1e-5);
-  std::vector<Row> rows;
-  double fastest = 0;
-  const auto add = [&](const balancing::PlanOptions& chosen, bool all) {
-    const auto plan = balancing::plan(
+  std::vector<balancing::Plan> plans;
+  const auto add = [&](std::vector<std::string> schedules) {
+    plans.push_back(balancing::plan(
         profile, subject.input.size(0),
-        std::vector<balancing::PlanDevice>(kPartitions), chosen);
-    at::set_num_threads(static_cast<int>(kPartitions));
-    const double seconds = measured_seconds(subject, plan);
-    const double ratio = all ? seconds / fastest : 0;
-    if (fastest == 0 || seconds < fastest) fastest = seconds;
-    rows.push_back(
-        {subject.name,
-         {plan.schedule_name + ", " + std::to_string(plan.stages_per_rank) +
-              (all ? " (plan)" : ""),
-          Cell(1e3 * plan.step_seconds, 1), Cell(1e3 * seconds, 1),
-          error_cell(plan.step_seconds, seconds),
-          all ? Cell(ratio, 3) : Cell("")},
-         {},
-         ""});
+        std::vector<balancing::PlanDevice>(kPartitions),
+        balancing::PlanOptions(options).schedules(std::move(schedules))));
   };
   for (const char* schedule : {"fill-drain", "1f1b", "zb-h1", "zbv"}) {
-    add(balancing::PlanOptions(options).schedules({schedule}), false);
+    add({schedule});
   }
-  add(options, true);
+  add({});
+  return plans;
+}
+
+// Compares train_step() with several schedules on two partitions, planned from
+// one profile. Their steps take turns. The last row is the plan over all
+// schedules; its last column is its measured time over that of the fastest of
+// the other rows.
+std::vector<Row> compare_schedules(const StepSubject& subject) {
+  const std::vector<balancing::Plan> plans = plans_of(subject);
+  at::set_num_threads(static_cast<int>(kPartitions));
+  const at::Tensor target = at::zeros({subject.input.size(0)});
+  std::deque<GPipe> pipelines;
+  std::vector<std::function<Duration()>> steps;
+  for (const balancing::Plan& plan : plans) {
+    GPipe& pipeline = pipelines.emplace_back(subject.model(), plan.options());
+    steps.emplace_back([&, schedule = plan.schedule()] {
+      pipeline->zero_grad();
+      return time_of([&] {
+        pipeline->train_step(subject.input, target, mean_square, schedule);
+      });
+    });
+  }
+  const auto rounds =
+      interleaved_rounds<Duration>({7, /*warm_up=*/2}, std::move(steps));
+  std::vector<Row> rows;
+  double fastest = std::numeric_limits<double>::infinity();
+  for (std::size_t k = 0; k < plans.size(); ++k) {
+    const double seconds = median(wall_seconds(rounds[k]));
+    const bool is_choice = k + 1 == plans.size();
+    rows.push_back(
+        {subject.name,
+         {plans[k].schedule_name + ", " +
+              std::to_string(plans[k].stages_per_rank) +
+              (is_choice ? " (plan)" : ""),
+          Cell(1e3 * plans[k].step_seconds, 1), Cell(1e3 * seconds, 1),
+          error_cell(plans[k].step_seconds, seconds),
+          is_choice ? Cell(seconds / fastest, 3) : Cell("")},
+         {},
+         ""});
+    fastest = std::min(fastest, seconds);
+  }
   return rows;
 }
 
+Table schedules_table(const std::vector<StepSubject>& subjects) {
+  Table table{"Predicted and measured train_step()", "model", {}, {}, {}};
+  table.columns = {"schedule, stages per rank", "ms predicted", "measured",
+                   "error", "over the best"};
+  for (const StepSubject& each : subjects) {
+    for (Row& row : compare_schedules(each)) {
+      table.rows.push_back(std::move(row));
+    }
+  }
+  return table;
+}
+
+// Returns the language model of --model. Only its sizes are in the file; the
+// tokens are random.
+StepSubject exported_subject() {
+  const std::filesystem::path path = FLAGS_model;
+  return {
+      path.filename().string(),
+      [path] { return load_exported(path.string()).layers; },
+      exported_peer_data(path.string(), kRows, FLAGS_tokens, /*seed=*/0).input};
+}
+
 std::vector<Table> measure() {
-  CountingAllocator::install();
+  if (!FLAGS_model.empty()) return {schedules_table({exported_subject()})};
   auto subjects =
-      step_subjects({32, 128, models::TransformerOptions().dropout()});
+      step_subjects({kRows, 128, models::TransformerOptions().dropout()});
   for (StepSubject& each : subjects) {
     each.name += each.input.dim() == 2 ? ", 64 tokens" : ", 64 x 64";
   }
+  if (FLAGS_only_schedules) return {schedules_table(subjects)};
+  CountingAllocator::install();
   const auto rows_of = [&](Row (*row)(const StepSubject&, int64_t)) {
     std::vector<Row> rows;
     for (const int64_t partitions : {2, 4}) {
@@ -192,15 +254,7 @@ std::vector<Table> measure() {
                   "the first cut by the second profile, over its best"};
   at::set_num_threads(1);
   cuts.rows = rows_of(repeat);
-  Table schedules{"Predicted and measured train_step()", "model", {}, {}, {}};
-  schedules.columns = {"schedule, stages per rank", "ms predicted", "measured",
-                       "error", "over the best"};
-  for (const StepSubject& each : subjects) {
-    for (Row& row : compare_schedules(each)) {
-      schedules.rows.push_back(std::move(row));
-    }
-  }
-  return {steps, cuts, schedules};
+  return {steps, cuts, schedules_table(subjects)};
 }
 
 }  // namespace
@@ -212,6 +266,7 @@ int main(int argc, char** argv) {
       {"prediction",
        "milliseconds and bytes of steps, as predicted and as measured, and\n"
        "whether a model is cut alike by two profiles.",
-       {"", "--format=markdown"}},
+       {"", "--only_schedules", "--model=/tmp/models/llama.pt2",
+        "--format=markdown"}},
       gpipe::benchmarks::measure);
 }

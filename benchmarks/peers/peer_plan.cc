@@ -1,0 +1,39 @@
+#include "benchmarks/peers/peer_plan.h"
+
+#include <ATen/Parallel.h>
+
+#include <fstream>
+#include <iostream>
+#include <stdexcept>
+
+#include "balancing/plan.h"
+#include "balancing/profile.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+// Messages between two processes over Gloo's loopback: 16 MiB take 9 to 16 ms
+// (docs/results/peers.md).
+constexpr double kLatency = 1e-4, kBandwidth = 1.2e9;
+
+}  // namespace
+
+void write_peer_plan(const PeerModel& model,
+                     const std::vector<int64_t>& microbatches,
+                     const std::string& path) {
+  at::set_num_threads(2);  // both ranks together
+  const auto plan =
+      balancing::plan(model.model, model.input, {at::kCPU, at::kCPU},
+                      balancing::PlanOptions()
+                          .chunks(microbatches)
+                          .checkpoints({Checkpoint::kNever})
+                          .latency(kLatency)
+                          .bandwidth(kBandwidth)
+                          .profile(balancing::TimeOptions().timeout(3)));
+  std::ofstream file(path);
+  file << balancing::to_json(plan) << std::flush;
+  if (!file) throw std::runtime_error(path + ": cannot be written");
+  std::cout << plan;
+}
+
+}  // namespace gpipe::benchmarks

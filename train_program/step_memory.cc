@@ -1,0 +1,106 @@
+#include "train_program/step_memory.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <set>
+#include <utility>
+
+#include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/text/format.h"
+#include "gpipe/text/lists.h"
+#include "gpipe/text/units.h"
+
+namespace gpipe::train_program {
+namespace {
+
+using instruments::CountingAllocator;
+
+constexpr auto kAll =
+    static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+int64_t live_bytes(const c10::Device& device) {
+  if (device.is_cpu()) return CountingAllocator::live_bytes();
+  return at::accelerator::getDeviceStats(device.index())
+      .allocated_bytes[kAll]
+      .current;
+}
+
+int64_t peak_bytes(const c10::Device& device) {
+  if (device.is_cpu()) return CountingAllocator::peak_bytes();
+  return at::accelerator::getDeviceStats(device.index())
+      .allocated_bytes[kAll]
+      .peak;
+}
+
+void reset_peak(const c10::Device& device) {
+  if (device.is_cpu()) {
+    CountingAllocator::reset_peak();
+  } else {
+    at::accelerator::resetPeakStats(device.index());
+  }
+}
+
+// Returns the bytes of parameters and buffers on `device`.
+int64_t module_bytes(const torch::nn::Module& module,
+                     const c10::Device& device) {
+  std::set<const c10::StorageImpl*> seen;
+  int64_t bytes = 0;
+  const auto count = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.device() != device ||
+        !tensor.has_storage() ||
+        !seen.insert(tensor.storage().unsafeGetStorageImpl()).second) {
+      return;
+    }
+    bytes += static_cast<int64_t>(tensor.storage().nbytes());
+  };
+  for (const at::Tensor& each : module.parameters()) count(each);
+  for (const at::Tensor& each : module.buffers()) count(each);
+  return bytes;
+}
+
+}  // namespace
+
+void StepMemory::count_cpu_tensors() { CountingAllocator::install(); }
+
+StepMemory::StepMemory(const torch::nn::Module& module,
+                       std::vector<PlannedMemory> planned) {
+  for (PlannedMemory& each : planned) {
+    const int64_t before =
+        live_bytes(each.device) - module_bytes(module, each.device);
+    places_.push_back({std::move(each), before});
+  }
+}
+
+void StepMemory::begin() {
+  for (const Place& place : places_) reset_peak(place.planned.device);
+}
+
+void StepMemory::end() {
+  for (Place& place : places_) {
+    place.peak =
+        std::max(place.peak, peak_bytes(place.planned.device) - place.before);
+  }
+}
+
+std::vector<std::string> StepMemory::lines() const {
+  std::vector<std::string> result;
+  for (const Place& place : places_) {
+    const auto measured = static_cast<double>(place.peak);
+    const double predicted = place.planned.bytes;
+    std::string line =
+        (place.planned.ranks.size() == 1 ? "partition " : "partitions ") +
+        join(place.planned.ranks) + " on " + place.planned.device.str() +
+        ": at most " + bytes_text(measured) + " in use; " +
+        bytes_text(predicted) + " were predicted";
+    if (measured > 0) {
+      line += format(" (%+.1f %%)", 100 * (predicted / measured - 1));
+    }
+    result.push_back(std::move(line));
+  }
+  return result;
+}
+
+}  // namespace gpipe::train_program
