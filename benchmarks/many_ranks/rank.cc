@@ -1,14 +1,11 @@
 #include "benchmarks/many_ranks/rank.h"
 
-#include <sys/socket.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "benchmarks/harness/statistics.h"
@@ -16,6 +13,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/processes/connections.h"
 #include "gpipe/schedule.h"
 
 namespace gpipe::benchmarks {
@@ -26,22 +24,6 @@ constexpr int64_t kWidth = 8;
 int64_t count_threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return std::distance(begin(tasks), end(tasks));
-}
-
-// Returns the number of sockets of this process that have a peer.
-int64_t count_connections() {
-  int64_t count = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/self/fd")) {
-    const int descriptor = std::stoi(entry.path().filename().string());
-    sockaddr_storage address{};
-    socklen_t length = sizeof address;
-    const bool has_peer =
-        ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address),
-                      &length) == 0;
-    if (has_peer && address.ss_family != AF_UNIX) ++count;
-  }
-  return count;
 }
 
 torch::nn::Sequential make_layers(int64_t, int64_t count) {

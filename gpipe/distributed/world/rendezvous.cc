@@ -18,6 +18,7 @@
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/heartbeat_peers.h"
 #include "gpipe/distributed/world/reach.h"
+#include "gpipe/distributed/world/secured.h"
 #include "gpipe/distributed/world/secured_rendezvous.h"
 #include "gpipe/distributed/world/tree.h"
 
@@ -149,13 +150,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     }
     const std::string own = own_address(options_);
     try {
-      meeting.data = group(meeting.store, "data", own, options_.timeout);
-      // The failure detector's receives wait until something happens.
-      meeting.control =
-          group(meeting.store, "control", own, std::chrono::hours(24 * 365));
-      const int rank = options_.rank, size = options_.size;
-      reach(*meeting.data, tree_neighbours(rank, size), kReachTag);
-      reach(*meeting.control, heartbeat_peers(rank, size), kReachTag);
+      connect_groups(meeting, own);
     } catch (const std::exception& error) {
       fail(Fault::kTimeout, options_.rank,
            "no connection from " + own +
@@ -163,6 +158,32 @@ class Joining : public std::enable_shared_from_this<Joining> {
     }
     if (secured_) secured_->stop_listening();
     return meeting;
+  }
+
+  void connect_groups(Rendezvous& meeting, const std::string& own) {
+    const int rank = options_.rank, size = options_.size;
+    const auto prefixed = [&](const char* name) {
+      return c10::make_intrusive<c10d::PrefixStore>(name, meeting.store);
+    };
+    c10::intrusive_ptr<SecuredGroup> secured_control;
+    if (secured_) {
+      meeting.data = secured_->group(options_, prefixed("data"), own);
+      meeting.control = secured_control =
+          secured_->group(options_, prefixed("control"), own);
+    } else {
+      const auto group = [&](const char* name,
+                             std::chrono::milliseconds waiting) {
+        return c10::make_intrusive<EdgeGroups>(prefixed(name), rank, size, own,
+                                               options_.timeout, waiting);
+      };
+      meeting.data = group("data", options_.timeout);
+      // The failure detector's receives wait until something happens.
+      meeting.control = group("control", std::chrono::hours(24 * 365));
+    }
+    reach(*meeting.data, tree_neighbours(rank, size), kReachTag);
+    reach(*meeting.control, heartbeat_peers(rank, size), kReachTag);
+    // The failure detector uses no other links.
+    if (secured_control) secured_control->stop_connecting();
   }
 
   c10::intrusive_ptr<c10d::Store> connect(int listening) {
@@ -275,19 +296,6 @@ class Joining : public std::enable_shared_from_this<Joining> {
                  std::to_string(options_.timeout.count()) + " ms; missing: " +
                  list + (secured_ ? secured_->refusals() : "") +
                  "; raise WorldOptions::timeout if they need longer to start");
-  }
-
-  c10::intrusive_ptr<c10d::Backend> group(
-      const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
-      const std::string& own, std::chrono::milliseconds timeout) {
-    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(name, store);
-    if (secured_) {
-      return secured_->group(options_, prefixed, own,
-                             deadline_ + options_.timeout / 2);
-    }
-    return c10::make_intrusive<EdgeGroups>(std::move(prefixed), options_.rank,
-                                           options_.size, own, options_.timeout,
-                                           timeout);
   }
 
   const WorldOptions options_;
