@@ -1,55 +1,48 @@
 #include "benchmarks/many_ranks/rank.h"
 
-#include <sys/socket.h>
+#include <sys/resource.h>
+#include <sys/time.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "benchmarks/harness/statistics.h"
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/world.h"
-#include "gpipe/gpipe.h"
-#include "gpipe/schedule.h"
+#include "gpipe/distributed/world/clock.h"
+#include "gpipe/processes/connections.h"
 
 namespace gpipe::benchmarks {
 namespace {
-
-constexpr int64_t kWidth = 8;
 
 int64_t count_threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return std::distance(begin(tasks), end(tasks));
 }
 
-// Returns the number of sockets of this process that have a peer.
-int64_t count_connections() {
-  int64_t count = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/self/fd")) {
-    const int descriptor = std::stoi(entry.path().filename().string());
-    sockaddr_storage address{};
-    socklen_t length = sizeof address;
-    const bool has_peer =
-        ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address),
-                      &length) == 0;
-    if (has_peer && address.ss_family != AF_UNIX) ++count;
+// Returns the CPU seconds of all threads of this process, user and system.
+double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  double seconds = 0;
+  for (const timeval &each : {usage.ru_utime, usage.ru_stime}) {
+    seconds += static_cast<double>(each.tv_sec) +
+               1e-6 * static_cast<double>(each.tv_usec);
   }
-  return count;
+  return seconds;
 }
 
-torch::nn::Sequential make_layers(int64_t, int64_t count) {
-  torch::nn::Sequential layers;
-  for (int64_t k = 0; k < count; ++k) {
-    layers->push_back(torch::nn::Linear(kWidth, kWidth));
-  }
-  return layers;
+std::shared_ptr<World> connect() {
+  WorldOptions options = WorldOptions::from_environment();
+  options.timeout = std::chrono::minutes(5);
+  options.heartbeat_timeout = std::chrono::minutes(1);
+  return World::connect(options);
 }
 
 }  // namespace
@@ -60,47 +53,60 @@ double seconds_now() {
       .count();
 }
 
-int run_rank(const RankOptions& options) {
+int run_rank(const Training &training) {
   const double loaded = seconds_now();
-  WorldOptions world_options = WorldOptions::from_environment();
-  world_options.timeout = std::chrono::minutes(5);
-  world_options.heartbeat_timeout = std::chrono::minutes(1);
-  const auto world = World::connect(world_options);
-  const auto ranks = static_cast<int>(world->size() / options.replicas);
+  const auto world = connect();
+  const int64_t ranks = world->size() / training.replicas;
   DistributedPipeline pipeline(
       LayerBuilder(make_layers),
       DistributedOptions(std::vector<int64_t>(ranks, 1))
-          .data_parallel(options.replicas)
+          .data_parallel(training.replicas)
           .threads(1),
       world);
-  const auto m = static_cast<int>(options.microbatches);
-  const Schedule schedule = one_forward_one_backward(ranks, m);
-  const at::Tensor rows = torch::ones({options.microbatches, kWidth});
+  const Schedule schedule = schedule_of(training, ranks);
+  const int64_t replica = pipeline->layout().replica;
+  const at::Tensor inputs = inputs_of(training, replica);
+  const at::Tensor targets = targets_of(training, replica);
   const auto step = [&] {
-    pipeline->train_step(
-        rows, rows,
-        [](const at::Tensor& output, const at::Tensor& target) {
-          return torch::mse_loss(output, target);
-        },
-        schedule);
+    pipeline->train_step(inputs, targets, loss_of, schedule);
   };
   step();
+  update(pipeline->parameters());
   std::cout << "loaded " << std::to_string(loaded) << " ready "
             << std::to_string(seconds_now()) << " threads " << count_threads()
             << (world->rank() == 0 ? " store_connections " : " connections ")
             << count_connections() << std::endl;
   std::vector<double> seconds;
-  for (int64_t k = 0; k < options.steps; ++k) {
-    const double start = seconds_now();
+  double cpu = 0;
+  for (int64_t k = 0; k < training.steps; ++k) {
+    const double start = seconds_now(), cpu_start = cpu_seconds();
     step();
     seconds.push_back(seconds_now() - start);
+    cpu += cpu_seconds() - cpu_start;
+    update(pipeline->parameters());
   }
-  std::cout << "median " << std::to_string(median(seconds)) << std::endl;
+  std::cout << "layer " << pipeline->layout().rank << " bits "
+            << bits_of(pipeline->parameters()) << " cpu "
+            << std::to_string(cpu / static_cast<double>(training.steps))
+            << " median " << std::to_string(median(seconds)) << std::endl;
   try {
     while (true) step();
-  } catch (const PeerError& error) {
+  } catch (const PeerError &error) {
     std::cout << "failed " << std::to_string(seconds_now()) << " names "
               << error.failure().rank << std::endl;
+  }
+  return 0;
+}
+
+int run_clock_rank(int64_t rounds) {
+  const auto world = connect();
+  const int channel = world->next_channel();
+  for (int64_t k = 0; k < rounds; ++k) {
+    const internal::ClockOffset clock =
+        internal::measure_clock(*world, channel);
+    if (world->rank() == 0) continue;
+    std::cout << std::scientific << "offset " << clock.seconds << " bound "
+              << clock.error << std::endl;
   }
   return 0;
 }

@@ -2,6 +2,7 @@
 // no stranger takes part.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@
 #include "gpipe/distributed/testing/listeners.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world/world.h"
+#include "gpipe/processes/connections.h"
 #include "gpipe/processes/processes.h"
 #include "gpipe/testing/rounds.h"
 
@@ -91,7 +93,94 @@ TEST(Secured, ASecretOrCertificatesOrBothChangeNoBit) {
   EXPECT_EQ(run(both), bits);
 }
 
-TEST(Secured, NoPortIsOpenWhileRanksTrain) {
+// Trains one step of 1F1B and counts the connections.
+const RankProgramEntry kCountConnections("count connections", [] {
+  torch::set_num_threads(1);
+  WorldOptions options = world_options();
+  options.secret = argument("secret");
+  const auto world = World::connect(options);
+  const Trainee trainee(world->size());
+  auto pipeline = make_pipeline(trainee, world);
+  train_step(pipeline);
+  say("connections", std::to_string(count_connections()));
+  train_step(pipeline);  // after which no rank leaves before all have counted
+  return 0;
+});
+
+TEST(Secured, ConnectsTheRanksThatAnOpenWorldConnects) {
+  constexpr int kMany = 8;
+  const auto run = [](const Arguments& arguments) {
+    std::vector<int> counts;
+    const auto results =
+        Ranks("count connections", kMany, arguments).wait(seconds(100));
+    expect_all_ok(results);
+    for (const RankResult& each : results) {
+      counts.push_back(std::stoi(said(each)["connections"]));
+    }
+    return counts;
+  };
+  std::vector<int> open = run({});
+  // In an open world, rank 0 is connected with its own store. That connection
+  // has two ends.
+  open[0] -= 2;
+  // The store, the heartbeats of ranks at distances 1 and 2, neighbouring
+  // stages, and the tree with 0-4, 0-2, 0-1, 2-3, 4-6, 4-5 and 6-7. Those
+  // that begin with the second exchange tensors, too, so that they count once
+  // for heartbeats and once for data.
+  EXPECT_EQ(open,
+            (std::vector<int>{7 + 4 + 3, 1 + 4 + 2, 1 + 4 + 3, 1 + 4 + 2,
+                              1 + 4 + 4, 1 + 4 + 2, 1 + 4 + 3, 1 + 4 + 1}));
+  EXPECT_EQ(run({{"secret", kSecret}}), open);
+}
+
+// Rank 4 connects to rank 1, with which it has exchanged nothing before.
+const RankProgramEntry kReach("reach", [] {
+  try {
+    WorldOptions options = world_options();
+    options.secret = kSecret;
+    const auto world = World::connect(options);
+    if (std::to_string(world->rank()) == argument("dies")) {
+      say("connected", "yes");
+      std::this_thread::sleep_for(seconds(600));
+    }
+    if (world->rank() == 1) world->reach({4}, 77);
+    if (world->rank() == 4) world->reach({1}, 77);
+    while (true) {
+      world->check();
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+  } catch (...) {
+    say_exception(std::current_exception());
+    return kFailedAsTold;
+  }
+});
+
+TEST(Secured, ARankThatDiesBeforeALinkIsMadeIsNamedByAll) {
+  for (const int dies : {1, 4}) {
+    SCOPED_TRACE(dies);
+    Ranks running("reach", 6,
+                  {{"dies", std::to_string(dies)},
+                   {"timeout_ms", "600000"},
+                   {"heartbeat_ms", "60000"}});
+    ASSERT_TRUE(running.wait_for_line(dies, "connected: yes"));
+    running.signal(dies, SIGKILL);
+    const auto results = running.wait(seconds(60));
+    for (int rank = 0; rank < 6; ++rank) {
+      if (rank != dies) expect_peer_error(results[rank], "has died", dies);
+    }
+  }
+}
+
+// Returns the ports on which the processes listen.
+std::vector<Listener> all_listeners(const std::vector<std::string>& pids) {
+  std::vector<Listener> all;
+  for (const std::string& pid : pids) {
+    for (const Listener& each : listeners_of(pid)) all.push_back(each);
+  }
+  return all;
+}
+
+TEST(Secured, NoPortIsOpenWhenAllPairsAreConnected) {
   Ranks running("train secured", kRanks,
                 {{"steps", "100"}, {"secret", kSecret}});
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -99,8 +188,43 @@ TEST(Secured, NoPortIsOpenWhileRanksTrain) {
   }
   const auto pids = children();
   EXPECT_GE(pids.size(), 3u);
-  for (const std::string& pid : pids) EXPECT_TRUE(listeners_of(pid).empty());
+  const auto end = std::chrono::steady_clock::now() + seconds(20);
+  while (!all_listeners(pids).empty() &&
+         std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(children(), pids);  // still training
+  EXPECT_TRUE(all_listeners(pids).empty());
   expect_all_ok(running.wait());
+}
+
+// Of four ranks in a row, 1 and 3 exchange nothing, nor do 0 and 3. So ranks 0
+// and 1 listen while they train, on one port each.
+TEST(Secured, StrangersChangeNoBitWhileRanksTrain) {
+  constexpr int kRow = 4;
+  // Some strangers come while ranks wait in a step, and others while ranks
+  // compute.
+  const Arguments steps{{"steps", std::to_string(rounds(200, 2000))},
+                        {"place", "loss"},
+                        {"at", "3"},
+                        {"deed", "sleep"},
+                        {"ms", "500"}};
+  const auto bits = bits_of(Ranks("train", kRow, steps).wait());
+  Ranks running("train secured", kRow, join(steps, {{"secret", kSecret}}));
+  for (int rank = 0; rank < kRow; ++rank) {
+    ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
+  }
+  const auto pids = children();
+  const auto listeners = all_listeners(pids);
+  EXPECT_EQ(listeners.size(), 2u);
+  const auto count = static_cast<int>(rounds(8, 100));
+  for (const Listener& each : listeners) {
+    EXPECT_EQ(visit(each.port, count, 1, ""), 0);
+  }
+  EXPECT_EQ(children(), pids);  // still training
+  const auto results = running.wait(seconds(100));
+  EXPECT_EQ(bits_of(results), bits);
+  EXPECT_THAT(results[0].err, HasSubstr("a connection from 127.0.0.1:"));
 }
 
 // Strangers come to every port that a rank has, while the last rank is late,

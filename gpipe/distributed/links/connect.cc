@@ -1,9 +1,7 @@
 #include "gpipe/distributed/links/connect.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "gpipe/distributed/links/link_error.h"
@@ -31,20 +28,26 @@ std::string place(const std::string& address, int port) {
   throw LinkError(LinkError::Cause::kNetwork, what);
 }
 
+// Returns the addresses of a host name, which the caller frees.
+addrinfo* look_up(const std::string& name, int port, int flags, int type) {
+  addrinfo hints{};
+  hints.ai_socktype = type;
+  hints.ai_flags = flags;
+  addrinfo* first = nullptr;
+  const int error =
+      ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &first);
+  if (error != 0) {
+    fail_network("the address '" + name +
+                 "' cannot be found: " + ::gai_strerror(error));
+  }
+  return first;
+}
+
 // The addresses of a host name.
 class Addresses {
  public:
-  Addresses(const std::string& name, int port, int flags, int type) {
-    addrinfo hints{};
-    hints.ai_socktype = type;
-    hints.ai_flags = flags;
-    const int error = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(),
-                                    &hints, &first_);
-    if (error != 0) {
-      fail_network("the address '" + name +
-                   "' cannot be found: " + ::gai_strerror(error));
-    }
-  }
+  Addresses(const std::string& name, int port, int flags, int type)
+      : first_(look_up(name, port, flags, type)) {}
   ~Addresses() { ::freeaddrinfo(first_); }
   Addresses(const Addresses&) = delete;
   Addresses& operator=(const Addresses&) = delete;
@@ -52,7 +55,7 @@ class Addresses {
   const addrinfo* first() const { return first_; }
 
  private:
-  addrinfo* first_ = nullptr;
+  addrinfo* const first_;
 };
 
 // Returns milliseconds for poll().
@@ -60,35 +63,6 @@ int until(Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
       deadline - Clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count() + 1, 0, INT32_MAX));
-}
-
-// Returns a connected socket, or the reason of the last failure in `reason`.
-Descriptor connect_once(const Addresses& addresses, Clock::time_point deadline,
-                        std::string& reason) {
-  for (const addrinfo* each = addresses.first(); each; each = each->ai_next) {
-    Descriptor socket(::socket(
-        each->ai_family, each->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (socket.get() < 0) {
-      reason = std::strerror(errno);
-      continue;
-    }
-    int error = 0;
-    if (::connect(socket.get(), each->ai_addr, each->ai_addrlen) != 0) {
-      error = errno;
-    }
-    if (error == EINPROGRESS) {
-      pollfd event = {socket.get(), POLLOUT, 0};
-      socklen_t length = sizeof error;
-      if (::poll(&event, 1, until(deadline)) <= 0) {
-        error = ETIMEDOUT;
-      } else {
-        ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-      }
-    }
-    if (error == 0) return socket;
-    reason = std::strerror(error);
-  }
-  return Descriptor();
 }
 
 }  // namespace
@@ -151,34 +125,92 @@ bool wait_for(const TlsSocket& socket, TlsSocket::Status status,
   }
 }
 
-TlsSocket connect_to(const std::string& address, int port,
-                     const Credentials& credentials, const Hello& hello,
-                     Clock::time_point deadline) {
-  const Addresses addresses(address, port, 0, SOCK_STREAM);
-  std::string reason;
+Connecting::Connecting(const std::string& address, int port,
+                       const Credentials& credentials, const Hello& hello,
+                       TimePoint deadline)
+    : place_(place(address, port)),
+      credentials_(credentials),
+      hello_(hello),
+      deadline_(deadline),
+      addresses_(look_up(address, port, 0, SOCK_STREAM)),
+      address_(addresses_.get()) {}
+
+bool Connecting::advance() {
   while (true) {
     try {
-      Descriptor socket = connect_once(addresses, deadline, reason);
-      if (socket.get() >= 0) {
-        Greeting greeting(
-            TlsSocket(std::move(socket), credentials, TlsRole::kClient), hello);
-        while (true) {
-          const auto status = greeting.advance();
-          if (status == TlsSocket::Status::kDone) {
-            return std::move(greeting.socket());
-          }
-          if (!wait_for(greeting.socket(), status, deadline)) break;
-        }
-        reason = "it does not answer";
+      if (greeting_) {
+        needs_ = greeting_->advance();
+        if (needs_ == TlsSocket::Status::kDone) return true;
+        reason_ = "it does not answer";
+        break;
+      }
+      if (socket_.get() >= 0) {
+        if (!is_open()) break;
+        greeting_.emplace(
+            TlsSocket(std::move(socket_), credentials_, TlsRole::kClient),
+            hello_);
+      } else if (Clock::now() >= begin_at_) {
+        begin();
+      } else {
+        break;
       }
     } catch (const LinkError& error) {
       if (error.cause() == LinkError::Cause::kRefused) throw;
-      reason = error.what();
+      reason_ = error.what();
+      greeting_.reset();
+      socket_.close();
     }
-    if (Clock::now() >= deadline) break;
-    std::this_thread::sleep_for(kLook);
   }
-  fail_network("no connection to " + place(address, port) + ": " + reason);
+  if (Clock::now() < deadline_) return false;
+  fail_network("no connection to " + place_ + ": " + reason_);
+}
+
+// Begins with the next address. After the last one, the first one's turn comes
+// kLook later.
+void Connecting::begin() {
+  const addrinfo& each = *address_;
+  if (!each.ai_next) begin_at_ = Clock::now() + kLook;
+  address_ = each.ai_next ? each.ai_next : addresses_.get();
+  socket_ = Descriptor(::socket(
+      each.ai_family, each.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket_.get() < 0 ||
+      (::connect(socket_.get(), each.ai_addr, each.ai_addrlen) != 0 &&
+       errno != EINPROGRESS)) {
+    fail_network(std::strerror(errno));
+  }
+}
+
+bool Connecting::is_open() {
+  pollfd event = {socket_.get(), POLLOUT, 0};
+  if (::poll(&event, 1, 0) <= 0) return false;
+  int error = 0;
+  socklen_t length = sizeof error;
+  ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) fail_network(std::strerror(error));
+  return true;
+}
+
+pollfd Connecting::event() const {
+  if (!greeting_) return {socket_.get(), POLLOUT, 0};
+  const bool needs_read = needs_ == TlsSocket::Status::kNeedsRead;
+  return {greeting_->socket().fd(), needs_read ? short{POLLIN} : short{POLLOUT},
+          0};
+}
+
+Connecting::TimePoint Connecting::next() const {
+  const bool is_idle = !greeting_ && socket_.get() < 0;
+  return is_idle ? std::min(begin_at_, deadline_) : deadline_;
+}
+
+TlsSocket connect_to(const std::string& address, int port,
+                     const Credentials& credentials, const Hello& hello,
+                     Clock::time_point deadline) {
+  Connecting connecting(address, port, credentials, hello, deadline);
+  while (!connecting.advance()) {
+    pollfd event = connecting.event();
+    ::poll(&event, 1, until(connecting.next()));
+  }
+  return std::move(connecting.socket());
 }
 
 }  // namespace gpipe::internal

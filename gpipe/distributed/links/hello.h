@@ -43,6 +43,7 @@ class Greeting {
   // The other end's message, and the socket, once advance() is done.
   const Hello& theirs() const { return theirs_; }
   TlsSocket& socket() { return socket_; }
+  const TlsSocket& socket() const { return socket_; }
 
  private:
   enum class Step { kHandshake, kWrite, kRead, kDone };

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/links/acceptor.h"
 #include "gpipe/distributed/links/connect.h"
 #include "gpipe/distributed/links/credentials.h"
+#include "gpipe/distributed/links/greeter.h"
 #include "gpipe/distributed/links/refusals.h"
 #include "gpipe/distributed/links/testing/certificates.h"
 #include "gpipe/distributed/links/testing/refusal_log.h"
@@ -34,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 // As World::connect() does: a closed connection is an error.
 [[maybe_unused]] const auto kHandler = std::signal(SIGPIPE, SIG_IGN);
 
-// The acceptor of rank 0, which keeps the connections that it has accepted.
+// The greeter of rank 0, which keeps the connections that it has accepted.
 struct Listening {
   explicit Listening(std::shared_ptr<const Credentials> credentials,
                      uint64_t token = 0)
@@ -42,7 +42,7 @@ struct Listening {
   Listening(Descriptor listening,
             std::shared_ptr<const Credentials> credentials, uint64_t token)
       : port(port_of(listening)),
-        acceptor(
+        greeter(
             std::move(listening), std::move(credentials), Hello{0, -1, token},
             [this](TlsSocket& socket, const Hello&) {
               std::lock_guard<std::mutex> lock(mutex);
@@ -60,14 +60,30 @@ struct Listening {
                       Clock::now() + seconds(20));
   }
 
+  // Connects until a refusal has the text `reason`. The greeter closes each
+  // connection, so that there is no error but the deadline's.
+  void expect_refused(const Credentials& credentials, Hello hello,
+                      const std::string& reason) {
+    const auto end = Clock::now() + seconds(20);
+    while (!log.has_now(reason) && Clock::now() < end) {
+      EXPECT_NE(text_of_error([&] {
+                  connect_to(kAddress, port, credentials, hello,
+                             Clock::now() + milliseconds(200));
+                }),
+                "no exception");
+    }
+    EXPECT_TRUE(log.has_now(reason)) << log.text();
+    EXPECT_EQ(accepted(), 0u);
+  }
+
   Log log;
   const int port;
   std::mutex mutex;
   std::vector<TlsSocket> sockets;
-  Acceptor acceptor;
+  Greeter greeter;
 };
 
-TEST(AcceptorTest, AcceptsTheSecretOnly) {
+TEST(GreeterTest, AcceptsTheSecretOnly) {
   const auto right = with_secret(kSecret);
   const auto wrong = with_secret("another secret, also long enough");
   Listening rank0(right);
@@ -81,7 +97,7 @@ TEST(AcceptorTest, AcceptsTheSecretOnly) {
   EXPECT_EQ(rank0.log.lines.size(), 1u);
 }
 
-TEST(AcceptorTest, AcceptsCertificatesOfItsAuthorityOnly) {
+TEST(GreeterTest, AcceptsCertificatesOfItsAuthorityOnly) {
   Authority ours, theirs;
   const auto credentials = [](const Identity& identity) {
     return std::make_shared<const Credentials>(identity);
@@ -108,7 +124,7 @@ TEST(AcceptorTest, AcceptsCertificatesOfItsAuthorityOnly) {
   rank0.connect(*credentials(ours.identity("rank1")));
 }
 
-TEST(AcceptorTest, NeedsBothIfBothAreGiven) {
+TEST(GreeterTest, NeedsBothIfBothAreGiven) {
   Authority ours;
   Identity both = ours.identity("rank0");
   both.secret = kSecret;
@@ -118,21 +134,13 @@ TEST(AcceptorTest, NeedsBothIfBothAreGiven) {
   Identity right = certificate_only;
   right.secret = kSecret;
   Listening rank0(std::make_shared<const Credentials>(both));
-  for (const Identity& each : {certificate_only, wrong_secret}) {
-    const Credentials credentials(each);
-    EXPECT_NE(text_of_error([&] {
-                // The acceptor closes the connection; tries no more after that.
-                connect_to(kAddress, rank0.port, credentials, Hello{1, 0, 0},
-                           Clock::now() + milliseconds(200));
-              }),
-              "no exception");
-  }
-  EXPECT_TRUE(rank0.log.has("it has another secret"));
-  EXPECT_EQ(rank0.accepted(), 0u);
+  rank0.expect_refused(Credentials(certificate_only), {1, 0, 0}, "refused");
+  rank0.expect_refused(Credentials(wrong_secret), {1, 0, 0},
+                       "it has another secret");
   rank0.connect(Credentials(right));
 }
 
-TEST(AcceptorTest, RefusesARecordedHandshake) {
+TEST(GreeterTest, RefusesARecordedHandshake) {
   const auto credentials = with_secret(kSecret);
   Listening rank0(credentials);
   const std::string recorded = testing::recorded_handshake(rank0.port, kSecret);
@@ -147,32 +155,23 @@ TEST(AcceptorTest, RefusesARecordedHandshake) {
   EXPECT_EQ(rank0.accepted(), 1u);
 }
 
-TEST(AcceptorTest, RefusesItsOwnReflection) {
+TEST(GreeterTest, RefusesItsOwnReflection) {
   // A stranger leads rank 0 to rank 0: both ends know the secret.
   const auto credentials = with_secret(kSecret);
   Listening rank0(credentials);
-  EXPECT_NE(text_of_error([&] {
-              connect_to(kAddress, rank0.port, *credentials, Hello{0, 1, 0},
-                         Clock::now() + milliseconds(200));
-            }),
-            "no exception");
-  EXPECT_TRUE(rank0.log.has("rank 0 wants rank 1, but this is rank 0"));
-  EXPECT_EQ(rank0.accepted(), 0u);
+  rank0.expect_refused(*credentials, {0, 1, 0},
+                       "rank 0 wants rank 1, but this is rank 0");
 }
 
-TEST(AcceptorTest, RefusesAnotherStartOfTheWorld) {
+TEST(GreeterTest, RefusesAnotherStartOfTheWorld) {
   const auto credentials = with_secret(kSecret);
   Listening rank0(credentials, 17);
-  EXPECT_NE(text_of_error([&] {
-              connect_to(kAddress, rank0.port, *credentials, Hello{1, 0, 18},
-                         Clock::now() + milliseconds(200));
-            }),
-            "no exception");
-  EXPECT_TRUE(rank0.log.has("rank 1 is of another start of this world"));
+  rank0.expect_refused(*credentials, {1, 0, 18},
+                       "rank 1 is of another start of this world");
   rank0.connect(*credentials, Hello{1, 0, 17});
 }
 
-TEST(AcceptorTest, AcceptsNoStranger) {
+TEST(GreeterTest, AcceptsNoStranger) {
   const auto credentials = with_secret(kSecret);
   Listening rank0(credentials);
   const std::string recorded = testing::recorded_handshake(rank0.port, kSecret);
@@ -184,11 +183,11 @@ TEST(AcceptorTest, AcceptsNoStranger) {
   rank0.connect(*credentials);
 }
 
-TEST(AcceptorTest, SilentStrangersDoNotKeepOthersOut) {
+TEST(GreeterTest, SilentStrangersDoNotKeepOthersOut) {
   const auto credentials = with_secret(kSecret);
   std::optional<Listening> rank0(std::in_place, credentials);
   std::vector<std::future<std::string>> silent;
-  for (int k = 0; k < Acceptor::kPending + 20; ++k) {
+  for (int k = 0; k < Greeter::kPending + 20; ++k) {
     silent.push_back(std::async(std::launch::async, [port = rank0->port] {
       return testing::send_garbage(port, "", 20000);
     }));

@@ -24,6 +24,7 @@
 #include "gpipe/distributed/links/peer_link.h"
 #include "gpipe/distributed/links/store_server.h"
 #include "gpipe/distributed/links/testing/refusal_log.h"
+#include "gpipe/processes/connections.h"
 
 namespace gpipe::internal {
 namespace {
@@ -47,7 +48,7 @@ class Meshes {
       options.address = kAddress;
       options.credentials = credentials;
       options.refusals = log.refusals;
-      options.deadline = Clock::now() + seconds(30);
+      options.timeout = seconds(30);
       options.tell = [this, rank](const std::string& text) {
         std::lock_guard<std::mutex> lock(mutex_);
         places_[rank] = text;
@@ -65,12 +66,20 @@ class Meshes {
 
   PeerLink& link(int from, int to) { return meshes[from]->link(to); }
 
+  // Returns what a rank has told, "" if nothing.
+  std::string place(int rank) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return places_[rank];
+  }
+
   Log log;
-  std::vector<std::unique_ptr<Mesh>> meshes;
 
  private:
   std::mutex mutex_;
   std::map<int, std::string> places_;
+
+ public:
+  std::vector<std::unique_ptr<Mesh>> meshes;
 };
 
 using Bytes = std::vector<unsigned char>;
@@ -175,6 +184,9 @@ TEST(MeshTest, AbortsTransfersThatWait) {
 TEST(MeshTest, ARankThatIsGoneEndsAllWaits) {
   Meshes all(3);
   Bytes bytes(10);
+  all.link(1, 0).send(1, bytes.data(), 10, nullptr);
+  EXPECT_TRUE(
+      all.link(0, 1).receive(1, bytes.data(), 10, nullptr)->wait(seconds(20)));
   const auto gone = all.link(0, 1).receive(1, bytes.data(), 10, nullptr);
   all.meshes[1].reset();
   EXPECT_THAT(text_of_error([&] { gone->wait(seconds(20)); }),
@@ -186,19 +198,147 @@ TEST(MeshTest, ARankThatIsGoneEndsAllWaits) {
   EXPECT_TRUE(send->wait(seconds(20)));
 }
 
-TEST(MeshTest, NamesRanksThatDoNotConnect) {
-  Log log;
+// Options of rank `rank` of three, alone. `place`: what smaller ranks tell.
+MeshOptions options_of(int rank, const Log& log, milliseconds timeout,
+                       const std::string& place = "") {
   MeshOptions options;
-  options.rank = 0;
+  options.rank = rank;
   options.size = 3;
   options.address = kAddress;
   options.credentials = with_secret(kSecret);
   options.refusals = log.refusals;
-  options.deadline = Clock::now() + milliseconds(50);
+  options.timeout = timeout;
   options.tell = [](const std::string&) {};
-  options.ask = [](int) { return std::string(); };
-  EXPECT_THAT(text_of_error([&] { Mesh mesh(options); }),
-              HasSubstr("no connection to 127.0.0.1 from rank 1, 2"));
+  options.ask = [place](int) { return place; };
+  return options;
+}
+
+// Starts a receive and returns the text of the error of its wait.
+std::string error_of_receive(Mesh& mesh, int from) {
+  char byte = 0;
+  return text_of_error([&] {
+    mesh.link(from).receive(1, &byte, 1, nullptr)->wait(seconds(20));
+  });
+}
+
+TEST(MeshTest, NamesARankThatDoesNotConnect) {
+  Log log;
+  Mesh mesh(options_of(0, log, milliseconds(50)));
+  EXPECT_THAT(error_of_receive(mesh, 2),
+              HasSubstr("no connection to 127.0.0.1 from rank 2"));
+  EXPECT_THAT(error_of_receive(mesh, 1),
+              HasSubstr("no connection to 127.0.0.1 from rank 1"));
+  EXPECT_THAT(error_of_receive(mesh, 0), HasSubstr("from rank 0 to rank 0"));
+  EXPECT_THAT(error_of_receive(mesh, 3), HasSubstr("from rank 0 to rank 3"));
+}
+
+TEST(MeshTest, NamesARankThatDoesNotAnswer) {
+  Log log;
+  Mesh silent(options_of(2, log, milliseconds(50)));
+  EXPECT_THAT(error_of_receive(silent, 1),
+              HasSubstr("rank 1 has not told where it listens"));
+  const Descriptor listening = listen_on(kAddress, 0);  // accepts nothing
+  const std::string port = std::to_string(port_of(listening));
+  Mesh frozen(options_of(2, log, milliseconds(50), "127.0.0.1 " + port + " 7"));
+  EXPECT_THAT(error_of_receive(frozen, 1),
+              AllOf(HasSubstr("rank 1: no connection to 127.0.0.1:" + port),
+                    HasSubstr("it does not answer")));
+  Mesh dead(options_of(2, log, milliseconds(50), "127.0.0.1 1 7"));
+  EXPECT_THAT(error_of_receive(dead, 1),
+              HasSubstr("rank 1: no connection to 127.0.0.1:1: Connection "
+                        "refused"));
+}
+
+TEST(MeshTest, TransfersThatWaitForAConnectionCanBeAborted) {
+  Log log;
+  const Descriptor listening = listen_on(kAddress, 0);  // accepts nothing
+  Mesh mesh(
+      options_of(1, log, seconds(600),
+                 "127.0.0.1 " + std::to_string(port_of(listening)) + " 7"));
+  char byte = 0;
+  for (const int peer : {0, 2}) {  // connects there; is connected from there
+    const auto receive = mesh.link(peer).receive(1, &byte, 1, nullptr);
+    const auto send = mesh.link(peer).send(1, &byte, 1, nullptr);
+    std::thread aborting([&] {
+      receive->abort();
+      send->abort();
+    });
+    EXPECT_FALSE(receive->wait(std::nullopt));
+    EXPECT_FALSE(send->wait(seconds(600)));
+    aborting.join();
+    EXPECT_THAT(
+        text_of_error([&] {
+          mesh.link(peer).receive(1, &byte, 1, nullptr)->wait(milliseconds(1));
+        }),
+        HasSubstr("timed out after 1 ms"));
+  }
+}
+
+TEST(MeshTest, ConnectsThoseThatExchangeSomething) {
+  Meshes all(5);
+  EXPECT_EQ(count_connections(), 0);
+  Bytes bytes(10, 1), got(10);
+  const auto exchange = [&](int from, int to) {
+    const auto send = all.link(from, to).send(1, bytes.data(), 10, nullptr);
+    const auto receive = all.link(to, from).receive(1, got.data(), 10, nullptr);
+    EXPECT_TRUE(send->wait(seconds(20)));
+    EXPECT_TRUE(receive->wait(seconds(20)));
+    EXPECT_EQ(got, bytes);
+  };
+  // Both ends of each connection are in this process.
+  exchange(0, 1);
+  EXPECT_EQ(count_connections(), 2);
+  exchange(1, 0);
+  EXPECT_EQ(count_connections(), 2);
+  exchange(4, 2);
+  EXPECT_EQ(count_connections(), 4);
+  // Further links can be made later, but not after this.
+  exchange(3, 1);
+  EXPECT_EQ(count_connections(), 6);
+  all.meshes[2]->stop_connecting();
+  exchange(2, 4);
+  EXPECT_THAT(text_of_error([&] { all.link(2, 1); }),
+              HasSubstr("no connection to rank 1"));
+  EXPECT_THAT(text_of_error([&] { all.link(2, 3); }),
+              HasSubstr("rank 3 can no longer connect"));
+  EXPECT_EQ(all.log.text(), "");
+}
+
+TEST(MeshTest, ARankIsConnectedBeforeTheOtherOneUsesTheLink) {
+  Meshes all(2);
+  Bytes bytes(10, 1), got(10);
+  const auto send = all.link(1, 0).send(1, bytes.data(), 10, nullptr);
+  while (count_connections() < 2) std::this_thread::sleep_for(milliseconds(1));
+  const auto receive = all.link(0, 1).receive(1, got.data(), 10, nullptr);
+  EXPECT_TRUE(receive->wait(seconds(20)));
+  EXPECT_TRUE(send->wait(seconds(20)));
+  EXPECT_EQ(got, bytes);
+}
+
+TEST(MeshTest, ClosesItsPortWhenNoMoreCanConnect) {
+  Meshes all(3);
+  const auto can_connect = [&](int rank) {
+    const std::string place = all.place(rank);
+    if (place.empty()) return false;  // it has never listened
+    const auto error = text_of_error([&] {
+      connect_to(kAddress, std::stoi(place.substr(place.find(' '))),
+                 *with_secret("another secret, also long enough"),
+                 Hello{9, 0, 0}, Clock::now());
+    });
+    return error.find("Connection refused") == std::string::npos;
+  };
+  EXPECT_TRUE(can_connect(0));
+  EXPECT_TRUE(can_connect(1));
+  EXPECT_FALSE(can_connect(2));  // the last one
+  char byte = 0;
+  all.link(1, 0).send(1, &byte, 1, nullptr);
+  EXPECT_TRUE(all.link(0, 1).receive(1, &byte, 1, nullptr)->wait(seconds(20)));
+  EXPECT_TRUE(can_connect(0));
+  all.link(2, 0);
+  all.link(2, 1);
+  while (can_connect(0) || can_connect(1)) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
 }
 
 TEST(StoreTest, AnswersAsCTenDsStoresDo) {

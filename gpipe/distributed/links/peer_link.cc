@@ -11,6 +11,7 @@
 namespace gpipe::internal {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using Status = TlsSocket::Status;
 
 // What a thread that sends encrypts itself; the mesh's thread does the rest.
@@ -21,14 +22,23 @@ constexpr std::size_t kAtOnce = 4 << 20;
 }  // namespace
 
 bool Transfer::wait(std::optional<std::chrono::milliseconds> timeout) {
+  constexpr auto kNever = Clock::time_point::max();
   std::unique_lock<std::mutex> lock(link_->mutex_);
   const auto is_over = [this] { return state_ != State::kGoing; };
-  if (!timeout) {
-    changed_.wait(lock, is_over);
-  } else if (!changed_.wait_for(lock, *timeout, is_over)) {
-    throw LinkError(LinkError::Cause::kNetwork,
-                    "timed out after " + std::to_string(timeout->count()) +
-                        " ms, waiting for " + link_->socket_.peer());
+  const auto end = timeout ? Clock::now() + *timeout : kNever;
+  while (!is_over()) {
+    const auto limit = link_->socket_ ? end : std::min(end, link_->deadline_);
+    if (limit == kNever) {
+      changed_.wait(lock, is_over);
+    } else if (!changed_.wait_until(lock, limit, is_over)) {
+      if (!link_->socket_ && Clock::now() >= link_->deadline_) {
+        link_->fail(link_->missing_());
+      } else if (Clock::now() >= end) {
+        throw LinkError(LinkError::Cause::kNetwork,
+                        "timed out after " + std::to_string(timeout->count()) +
+                            " ms, waiting for " + link_->peer());
+      }
+    }
   }
   if (state_ == State::kFailed) {
     throw LinkError(LinkError::Cause::kNetwork, link_->broken_);
@@ -46,15 +56,30 @@ bool Transfer::is_over() const {
   return state_ != State::kGoing;
 }
 
-PeerLink::PeerLink(TlsSocket socket, int epoll, int key)
-    : socket_(std::move(socket)), epoll_(epoll), key_(key) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = static_cast<uint64_t>(key);
-  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, socket_.fd(), &event);
-}
+PeerLink::PeerLink(int epoll, TimePoint deadline,
+                   std::function<std::string()> missing)
+    : epoll_(epoll), deadline_(deadline), missing_(std::move(missing)) {}
 
 PeerLink::~PeerLink() = default;
+
+std::string PeerLink::attach(TlsSocket& socket) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (socket_) return "this rank is connected already";
+  if (!broken_.empty()) return "the wait for this rank has ended: " + broken_;
+  socket_.emplace(std::move(socket));
+  // The event of writing comes at once. It sends what has been queued, and
+  // reads what the greeting has read and not used, which causes no event.
+  is_armed_ = true;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT;
+  event.data.ptr = this;
+  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, socket_->fd(), &event);
+  return "";
+}
+
+std::string PeerLink::peer() const {
+  return socket_ ? socket_->peer() : "a rank that has not connected";
+}
 
 PeerLink::TransferPtr PeerLink::start(bool is_send, void* data,
                                       std::size_t bytes,
@@ -100,7 +125,7 @@ void PeerLink::match(int tag) {
     if (ready->second.front() != transfer->bytes_) {
       waiting->second.push_front(std::move(transfer));
       fail("a message of " + std::to_string(waiting->second.front()->bytes_) +
-           " bytes is sent to " + socket_.peer() + ", which expects " +
+           " bytes is sent to " + peer() + ", which expects " +
            std::to_string(ready->second.front()));
       return;
     }
@@ -146,12 +171,12 @@ void PeerLink::fill_record() {
 void PeerLink::flush(std::size_t limit) {
   std::size_t total = 0;
   try {
-    while (broken_.empty()) {
+    while (socket_ && broken_.empty()) {
       if (record_size_ == 0) fill_record();
       if (record_size_ == 0) return arm(false);
       if (total >= limit) return arm(true);
       std::size_t done = 0;
-      const Status status = socket_.write(record_.data(), record_size_, done);
+      const Status status = socket_->write(record_.data(), record_size_, done);
       // A key update of the other end may need a read first; epoll tells then.
       if (status != Status::kDone) return arm(status == Status::kNeedsWrite);
       total += done;
@@ -170,8 +195,8 @@ void PeerLink::arm(bool for_write) {
   is_armed_ = for_write;
   epoll_event event{};
   event.events = EPOLLIN | (for_write ? uint32_t{EPOLLOUT} : 0u);
-  event.data.u64 = static_cast<uint64_t>(key_);
-  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.fd(), &event);
+  event.data.ptr = this;
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_->fd(), &event);
 }
 
 bool PeerLink::on_events(bool is_writable) {
@@ -201,7 +226,7 @@ bool PeerLink::read_some() {
 bool PeerLink::read_header() {
   std::size_t done = 0;
   auto* const bytes = reinterpret_cast<char*>(&in_);
-  if (socket_.read(bytes + in_header_, sizeof in_ - in_header_, done) !=
+  if (socket_->read(bytes + in_header_, sizeof in_ - in_header_, done) !=
       Status::kDone) {
     return false;
   }
@@ -220,7 +245,7 @@ bool PeerLink::read_data() {
   std::size_t done = 0;
   char* const to =
       is_wanted ? transfer.data_ + transfer.done_ : unwanted.data();
-  if (socket_.read(to, std::min(in_left_, kRecord), done) != Status::kDone) {
+  if (socket_->read(to, std::min(in_left_, kRecord), done) != Status::kDone) {
     return false;
   }
   transfer.done_ += done;
@@ -246,7 +271,7 @@ void PeerLink::handle(const Frame& frame) {
     return;
   }
   const auto found = receives_.find(frame.tag);
-  const std::string from = " from " + socket_.peer();
+  const std::string from = " from " + peer();
   if (frame.kind != Frame::kData) {
     return fail("a frame of kind " + std::to_string(frame.kind) + from +
                 ", but there are kinds 1 and 2");
@@ -295,8 +320,10 @@ void PeerLink::close(const std::string& reason) {
 void PeerLink::fail(const std::string& reason) {
   if (!broken_.empty()) return;
   broken_ = reason;
-  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, socket_.fd(), nullptr);
-  socket_.shut_down();
+  if (socket_) {
+    ::epoll_ctl(epoll_, EPOLL_CTL_DEL, socket_->fd(), nullptr);
+    socket_->shut_down();
+  }
   for (const Outgoing& each : outgoing_) {
     finish(*each.transfer, Transfer::State::kFailed);
   }

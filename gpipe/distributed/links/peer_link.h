@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,7 +25,7 @@ class Transfer {
  public:
   // Blocks until the transfer is complete, at most for `timeout` (nullopt: no
   // limit). Returns false if it was aborted. Throws LinkError if the connection
-  // is broken, or if the timeout has passed.
+  // is broken or is not there by its deadline, or if the timeout has passed.
   bool wait(std::optional<std::chrono::milliseconds> timeout);
 
   // Ends the wait. The memory is not used after that. A message that has been
@@ -54,12 +55,23 @@ class Transfer {
 // receiver tells the sender), into the memory of that receive. So messages of
 // different tags do not wait for each other, and nothing is buffered.
 //
+// Transfers can be started before the connection is there. They go on when
+// attach() has given the link a socket.
+//
 // Thread-safe. A Mesh calls on_events() on its thread.
 class PeerLink : public std::enable_shared_from_this<PeerLink> {
  public:
-  // `epoll`: where to register the socket, with `key` as its data.
-  PeerLink(TlsSocket socket, int epoll, int key);
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  // `epoll`: where to register the socket, with this object as its data.
+  // `deadline`: if the link has no socket then, all transfers fail.
+  // `missing`: returns the text of that error.
+  PeerLink(int epoll, TimePoint deadline, std::function<std::string()> missing);
   ~PeerLink();
+
+  // Takes the socket. Returns "", or the reason why it is not taken: there is
+  // one, or the link is broken.
+  std::string attach(TlsSocket& socket);
 
   // Start to send or to receive `bytes` bytes. `owner` keeps the memory alive
   // while it is needed. Throw LinkError if the connection is broken.
@@ -109,9 +121,14 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   void fail(const std::string& reason);
   void abort(Transfer& transfer);
 
+  // Returns the place of the other end for texts.
+  std::string peer() const;
+
   mutable std::mutex mutex_;
-  TlsSocket socket_;
-  const int epoll_, key_;
+  std::optional<TlsSocket> socket_;
+  const int epoll_;
+  const TimePoint deadline_;
+  const std::function<std::string()> missing_;
   bool is_armed_ = false;  // for writing
   std::string broken_;     // the reason; "" while it works
 

@@ -48,7 +48,7 @@ StoreServer::StoreServer(Descriptor listening,
       refusals_(std::move(refusals)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   thread_ = std::thread([this] { run(); });
-  acceptor_ = std::make_unique<Acceptor>(
+  greeter_ = std::make_unique<Greeter>(
       std::move(listening), credentials_, Hello{0, -1, 0},
       [this](TlsSocket& socket, const Hello&) {
         std::lock_guard<std::mutex> lock(mutex_);
@@ -60,7 +60,7 @@ StoreServer::StoreServer(Descriptor listening,
 }
 
 StoreServer::~StoreServer() {
-  acceptor_.reset();
+  greeter_.reset();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     is_ending_ = true;
@@ -69,7 +69,7 @@ StoreServer::~StoreServer() {
   thread_.join();
 }
 
-void StoreServer::stop_listening() { acceptor_.reset(); }
+void StoreServer::stop_listening() { greeter_.reset(); }
 
 void StoreServer::wake() {
   const uint64_t one = 1;

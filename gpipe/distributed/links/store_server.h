@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpipe/distributed/links/acceptor.h"
 #include "gpipe/distributed/links/credentials.h"
+#include "gpipe/distributed/links/greeter.h"
 #include "gpipe/distributed/links/refusals.h"
 #include "gpipe/distributed/links/store_wire.h"
 #include "gpipe/distributed/links/tls_socket.h"
@@ -52,7 +52,7 @@ class StoreServer {
   bool is_ending_ = false;
 
   std::vector<std::unique_ptr<Client>> clients_;  // the thread's
-  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<Greeter> greeter_;
   std::thread thread_;
 };
 

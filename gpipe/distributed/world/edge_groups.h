@@ -5,14 +5,14 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
+
+#include "gpipe/distributed/links/first_use.h"
 
 namespace gpipe::internal {
 
@@ -43,25 +43,18 @@ class EdgeGroups final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors,
                                       int from, int tag) override;
 
-  // Returns the number of ranks with which this one is connected.
-  int connections() const;
-
  private:
-  struct Edge {
-    std::mutex mutex;
-    c10::intrusive_ptr<c10d::ProcessGroupGloo> group;  // null at first
-  };
+  using Group = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 
-  c10d::ProcessGroupGloo& group_with(int peer);
+  Group group_with(int peer);
+  Group make_group(int peer);
   // Returns the number of `peer` in its group of two with this rank.
   int number_of(int peer) const { return peer > getRank() ? 1 : 0; }
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::chrono::milliseconds connecting_, waiting_;
   const std::shared_ptr<::gloo::transport::Device> device_;
-
-  mutable std::mutex mutex_;
-  std::map<int, Edge> edges_;  // by peer; entries stay where they are
+  FirstUse<Group> groups_;  // by peer
 };
 
 }  // namespace gpipe::internal

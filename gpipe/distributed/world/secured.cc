@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
 
@@ -133,46 +132,12 @@ class SecuredWork final : public c10d::Work {
   const std::shared_ptr<Transfer> transfer_;
 };
 
-class SecuredGroup final : public c10d::Backend {
- public:
-  explicit SecuredGroup(const MeshOptions& options)
-      : c10d::Backend(options.rank, options.size), mesh_(options) {}
-
-  const std::string getBackendName() const override { return "secured"; }
-
-  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to,
-                                      int tag) override {
-    const at::Tensor bytes = checked(tensors);
-    return with_c10_errors([&]() -> c10::intrusive_ptr<c10d::Work> {
-      return c10::make_intrusive<SecuredWork>(
-          rank_, c10d::OpType::SEND,
-          mesh_.link(to).send(tag, bytes.const_data_ptr(), bytes.nbytes(),
-                              std::make_shared<at::Tensor>(bytes)));
-    });
-  }
-
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors,
-                                      int from, int tag) override {
-    const at::Tensor bytes = checked(tensors);
-    return with_c10_errors([&]() -> c10::intrusive_ptr<c10d::Work> {
-      return c10::make_intrusive<SecuredWork>(
-          rank_, c10d::OpType::RECV,
-          mesh_.link(from).receive(tag, bytes.mutable_data_ptr(),
-                                   bytes.nbytes(),
-                                   std::make_shared<at::Tensor>(bytes)));
-    });
-  }
-
- private:
-  static const at::Tensor& checked(const std::vector<at::Tensor>& tensors) {
-    TORCH_CHECK_VALUE(tensors.size() == 1 && tensors[0].is_cpu() &&
-                          tensors[0].is_contiguous(),
-                      "a message is one contiguous tensor on the CPU");
-    return tensors[0];
-  }
-
-  Mesh mesh_;
-};
+const at::Tensor& checked(const std::vector<at::Tensor>& tensors) {
+  TORCH_CHECK_VALUE(
+      tensors.size() == 1 && tensors[0].is_cpu() && tensors[0].is_contiguous(),
+      "a message is one contiguous tensor on the CPU");
+  return tensors[0];
+}
 
 }  // namespace
 
@@ -181,9 +146,32 @@ c10::intrusive_ptr<c10d::Store> secured_store(
   return c10::make_intrusive<SecuredStore>(std::move(call));
 }
 
-c10::intrusive_ptr<c10d::Backend> secured_group(const MeshOptions& options) {
-  return with_c10_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
-    return c10::make_intrusive<SecuredGroup>(options);
+SecuredGroup::SecuredGroup(MeshOptions options)
+    : c10d::Backend(options.rank, options.size), mesh_(with_c10_errors([&] {
+        return std::make_unique<Mesh>(std::move(options));
+      })) {}
+
+SecuredGroup::~SecuredGroup() = default;
+
+c10::intrusive_ptr<c10d::Work> SecuredGroup::send(
+    std::vector<at::Tensor>& tensors, int to, int tag) {
+  const at::Tensor bytes = checked(tensors);
+  return with_c10_errors([&]() -> c10::intrusive_ptr<c10d::Work> {
+    return c10::make_intrusive<SecuredWork>(
+        rank_, c10d::OpType::SEND,
+        mesh_->link(to).send(tag, bytes.const_data_ptr(), bytes.nbytes(),
+                             std::make_shared<at::Tensor>(bytes)));
+  });
+}
+
+c10::intrusive_ptr<c10d::Work> SecuredGroup::recv(
+    std::vector<at::Tensor>& tensors, int from, int tag) {
+  const at::Tensor bytes = checked(tensors);
+  return with_c10_errors([&]() -> c10::intrusive_ptr<c10d::Work> {
+    return c10::make_intrusive<SecuredWork>(
+        rank_, c10d::OpType::RECV,
+        mesh_->link(from).receive(tag, bytes.mutable_data_ptr(), bytes.nbytes(),
+                                  std::make_shared<at::Tensor>(bytes)));
   });
 }
 

@@ -14,7 +14,6 @@
 #include "gpipe/distributed/links/connect.h"
 #include "gpipe/distributed/links/link_error.h"
 #include "gpipe/distributed/links/mesh.h"
-#include "gpipe/distributed/world/secured.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::internal {
@@ -125,9 +124,9 @@ c10::intrusive_ptr<c10d::Store> SecuredRendezvous::store(
       [client](const StoreRequest& request) { return client->call(request); });
 }
 
-c10::intrusive_ptr<c10d::Backend> SecuredRendezvous::group(
-    const WorldOptions& options, const c10::intrusive_ptr<c10d::Store>& store,
-    const std::string& own, TimePoint deadline) {
+c10::intrusive_ptr<SecuredGroup> SecuredRendezvous::group(
+    const WorldOptions& options, c10::intrusive_ptr<c10d::Store> store,
+    const std::string& own) {
   const auto key = [](int rank) { return "place/" + std::to_string(rank); };
   MeshOptions mesh;
   mesh.rank = options.rank;
@@ -135,17 +134,16 @@ c10::intrusive_ptr<c10d::Backend> SecuredRendezvous::group(
   mesh.address = own;
   mesh.credentials = credentials_;
   mesh.refusals = refusals_;
-  mesh.deadline = deadline;
-  mesh.tell = [&](const std::string& text) {
-    store->set(key(options.rank),
-               std::vector<uint8_t>(text.begin(), text.end()));
+  mesh.timeout = options.timeout;
+  mesh.tell = [=, rank = options.rank](const std::string& text) {
+    store->set(key(rank), std::vector<uint8_t>(text.begin(), text.end()));
   };
-  mesh.ask = [&](int rank) -> std::string {
+  mesh.ask = [=](int rank) -> std::string {
     if (!store->check({key(rank)})) return "";
     const std::vector<uint8_t> bytes = store->get(key(rank));
     return {bytes.begin(), bytes.end()};
   };
-  return secured_group(mesh);
+  return c10::make_intrusive<SecuredGroup>(std::move(mesh));
 }
 
 void SecuredRendezvous::stop_listening() {

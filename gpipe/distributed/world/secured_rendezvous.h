@@ -7,12 +7,12 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "gpipe/distributed/links/credentials.h"
 #include "gpipe/distributed/links/refusals.h"
 #include "gpipe/distributed/links/store_server.h"
+#include "gpipe/distributed/world/secured.h"
 #include "gpipe/distributed/world/world_options.h"
 
 namespace gpipe::internal {
@@ -47,9 +47,9 @@ class SecuredRendezvous {
 
   // Returns a group of all ranks, which tell each other by `store` where they
   // listen. Throws c10::DistNetworkError.
-  c10::intrusive_ptr<c10d::Backend> group(
-      const WorldOptions& options, const c10::intrusive_ptr<c10d::Store>& store,
-      const std::string& own, TimePoint deadline);
+  c10::intrusive_ptr<SecuredGroup> group(const WorldOptions& options,
+                                         c10::intrusive_ptr<c10d::Store> store,
+                                         const std::string& own);
 
   // Closes the port of the store, if this rank serves it.
   void stop_listening();

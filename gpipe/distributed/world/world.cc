@@ -20,7 +20,6 @@
 
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/failure_detector.h"
-#include "gpipe/distributed/world/reach.h"
 #include "gpipe/distributed/world/rendezvous.h"
 #include "gpipe/runtime/device/origin.h"
 
@@ -309,14 +308,16 @@ void World::check() const { impl_->check(); }
 c10d::Backend& World::group() { return *impl_->meeting().data; }
 c10d::Store& World::store() { return *impl_->meeting().store; }
 void World::reach(const std::vector<int>& peers, int tag) {
+  const Action action = [] { return "connecting"; };
+  const at::Tensor out = at::zeros({1}, at::kByte);
+  std::vector<at::Tensor> in;
+  std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> works;
   for (const int peer : peers) {
-    begin(
-        peer, [] { return "connecting"; },
-        [&] {
-          internal::reach(group(), {peer}, tag);
-          return c10::intrusive_ptr<c10d::Work>();
-        });
+    in.push_back(at::empty({1}, at::kByte));
+    works.emplace_back(peer, send(out, peer, tag, action));
+    works.emplace_back(peer, receive(in.back(), peer, tag, action));
   }
+  for (const auto& [peer, work] : works) wait(*work, peer, action);
 }
 c10::intrusive_ptr<c10d::Work> World::begin(
     int peer, const Action& action,

@@ -29,9 +29,12 @@ namespace gpipe {
 // ranks that are left or started again may make a new World with the same
 // options; it waits for all of them.
 //
-// Thread-safe. Has one sleeping thread for each other rank, and one that sends
-// heartbeats. With a secret or a certificate, the ports on which ranks listen
-// are closed when all have connected.
+// A rank is connected with those ranks with which it exchanges something.
+//
+// Thread-safe. Has one sleeping thread for each of up to four ranks with which
+// it exchanges heartbeats, one that sends them, and few for the connections.
+// With a secret or a certificate, a rank listens on one port until all ranks
+// with larger numbers have connected, and on no other port after connect().
 class World {
  public:
   // Connects to all other ranks. Blocks until all ranks have called, at most

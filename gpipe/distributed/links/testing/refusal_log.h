@@ -35,7 +35,7 @@ std::string text_of_error(Part part) {
   return "no exception";
 }
 
-// The refusals of an acceptor.
+// The refusals of a greeter.
 struct Log {
   std::string text() {
     std::lock_guard<std::mutex> lock(mutex);
@@ -43,11 +43,14 @@ struct Log {
     for (const std::string& line : lines) all += line + "\n";
     return all;
   }
-  // Returns whether a line or the last refusal has `part`; waits for it.
+  // Returns whether a line or the last refusal has `part`. has() waits for it.
+  bool has_now(const std::string& part) {
+    return (text() + refusals->summary()).find(part) != std::string::npos;
+  }
   bool has(const std::string& part) {
     const auto deadline =
         std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while ((text() + refusals->summary()).find(part) == std::string::npos) {
+    while (!has_now(part)) {
       if (std::chrono::steady_clock::now() > deadline) {
         ADD_FAILURE() << "only: " << text() << refusals->summary();
         return false;
