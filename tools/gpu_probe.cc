@@ -2,6 +2,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
+#include <gflags/gflags.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -9,9 +10,6 @@
 #include <iostream>
 #include <string>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"

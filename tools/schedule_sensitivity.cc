@@ -2,7 +2,6 @@
 
 #include <gflags/gflags.h>
 
-#include <cstddef>
 #include <iostream>
 #include <utility>
 

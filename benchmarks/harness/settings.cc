@@ -1,8 +1,6 @@
 #include "benchmarks/harness/settings.h"
 
 #include <ATen/Context.h>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "gpipe/program/parse.h"

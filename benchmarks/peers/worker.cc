@@ -3,6 +3,7 @@
 // protocol.
 
 #include <ATen/Parallel.h>
+#include <gflags/gflags.h>
 #include <torch/optim/sgd.h>
 #include <torch/version.h>
 
@@ -18,9 +19,6 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "benchmarks/harness/program.h"
 #include "benchmarks/harness/throughput.h"
