@@ -11,8 +11,9 @@ namespace gpipe::benchmarks {
 struct ZeroBubbleSetting {
   const char* model;
   int ranks, microbatches;
-  // Table 3: the chunks per rank of 1F1B-I are one layer each; (layers + 2) /
-  // ranks, since the first and last ranks have one layer less.
+  // The sizes of the model (Table 3). 1F1B-I has one layer per stage. The first
+  // and the last rank have one layer less than the others, so each rank has
+  // (layers + 2) / ranks stages.
   int layers, heads, hidden;
   // Table 9, in milliseconds. The last one is a copy between ranks.
   double forward, backward_input, backward_weight, latency;
