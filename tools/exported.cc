@@ -136,9 +136,7 @@ void print_layers(const Program& program) {
   }
   std::cout << "layers, with the tensors that come in from the layer before "
                "and as skip tensors\n";
-  for (const auto& line : align_columns(table, "rlrrrr")) {
-    std::cout << line << "\n";
-  }
+  std::cout << columns_text(table, "rlr");
 }
 
 // Prints how many places there are for each number of crossing tensors.

@@ -150,10 +150,7 @@ void run() {
     }
     table.push_back(measure(ranks));
   }
-  for (const std::string& line :
-       align_columns(table, std::string(table[0].size(), 'r'))) {
-    std::cout << line << "\n";
-  }
+  std::cout << columns_text(table, "r");
 }
 
 }  // namespace
