@@ -1,6 +1,7 @@
 #include "data/image.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -32,16 +33,11 @@ struct Pixels {
   std::vector<uint8_t> bytes;  // [height, width, 3]
 };
 
-at::Tensor to_planes(const Pixels& pixels) {
-  at::Tensor image = at::empty({3, pixels.height, pixels.width}, at::kByte);
-  auto* out = image.mutable_data_ptr<uint8_t>();
-  const int64_t area = pixels.height * pixels.width;
-  for (int64_t i = 0; i < area; ++i) {
-    for (int64_t channel = 0; channel < 3; ++channel) {
-      out[channel * area + i] = pixels.bytes[3 * i + channel];
-    }
-  }
-  return image;
+at::Tensor to_planes(Pixels pixels) {
+  return at::from_blob(pixels.bytes.data(), {pixels.height, pixels.width, 3},
+                       at::kByte)
+      .permute({2, 0, 1})
+      .clone(at::MemoryFormat::Contiguous);
 }
 
 void check_size(int64_t height, int64_t width, const std::string& name) {
@@ -183,15 +179,11 @@ class Png {
   bool has_16_bits_ = false;
 };
 
-bool begins_with(std::string_view bytes, std::string_view magic) {
-  return bytes.substr(0, magic.size()) == magic;
-}
-
 }  // namespace
 
 at::Tensor decode_image(std::string_view bytes, const std::string& name) {
-  if (begins_with(bytes, "\xFF\xD8")) return decode_jpeg(bytes, name);
-  if (begins_with(bytes, kPng)) return to_planes(Png(bytes, name).rgb());
+  if (bytes.starts_with("\xFF\xD8")) return decode_jpeg(bytes, name);
+  if (bytes.starts_with(kPng)) return to_planes(Png(bytes, name).rgb());
   TORCH_CHECK_VALUE(false, name, ": neither a JPEG nor a PNG file (",
                     bytes.size(), " bytes)");
 }
@@ -211,7 +203,7 @@ at::Tensor read_image(const std::string& path) {
 
 int64_t max_of_16_bits(const std::string& path) {
   const std::string bytes = read_file(path);
-  if (!begins_with(bytes, kPng)) return 0;
+  if (!bytes.starts_with(kPng)) return 0;
   Png png(bytes, path);
   if (!png.has_16_bits()) return 0;
   const auto values = png.rgb16();

@@ -13,7 +13,6 @@
 
 #include <ostream>
 #include <string>
-#include <tuple>
 
 #include "models/amoebanet_cell.h"
 #include "models/image_input.h"

@@ -70,22 +70,9 @@ DEFINE_double(param_scale, 4,
               "With --partitions: bytes per byte of parameters: 2 for SGD, 3 "
               "with momentum, 4 for Adam.");
 
+namespace gpipe::exported {
 namespace {
 
-using gpipe::exported::analyze;
-using gpipe::exported::Archive;
-using gpipe::exported::crossings;
-using gpipe::exported::kNoCut;
-using gpipe::exported::layer_names;
-using gpipe::exported::layer_path;
-using gpipe::exported::LayerPlan;
-using gpipe::exported::plan_layers;
-using gpipe::exported::Program;
-using gpipe::exported::Range;
-using gpipe::exported::read_program;
-using gpipe::exported::shape_text;
-using gpipe::exported::ValueId;
-using gpipe::exported::Weight;
 using Table = std::vector<std::vector<std::string>>;
 
 void print_values(const Program& program, const char* title,
@@ -125,8 +112,8 @@ void print_weights(const Program& program) {
     bytes += bytes_of(weight);
   }
   std::cout << "weights\n  " << parameters << " parameters, " << buffers
-            << " buffers and constants, " << gpipe::bytes_text(bytes) << "; "
-            << tied << " further names of tied weights\n";
+            << " buffers and constants, " << bytes_text(bytes) << "; " << tied
+            << " further names of tied weights\n";
 }
 
 void print_layers(const Program& program) {
@@ -142,16 +129,14 @@ void print_layers(const Program& program) {
     for (const ValueId each : plans[k].weights) {
       bytes += bytes_of(program.weights[program.values[each].weight]);
     }
-    table.push_back(
-        {std::to_string(k), names[k], std::to_string(plans[k].nodes.size()),
-         gpipe::bytes_text(bytes), std::to_string(plans[k].inputs.size()),
-         std::to_string(plans[k].pops.size())});
+    table.push_back({std::to_string(k), names[k],
+                     std::to_string(plans[k].nodes.size()), bytes_text(bytes),
+                     std::to_string(plans[k].inputs.size()),
+                     std::to_string(plans[k].pops.size())});
   }
   std::cout << "layers, with the tensors that come in from the layer before "
                "and as skip tensors\n";
-  for (const auto& line : gpipe::align_columns(table, "rlrrrr")) {
-    std::cout << line << "\n";
-  }
+  std::cout << columns_text(table, "rlr");
 }
 
 // Prints how many places there are for each number of crossing tensors.
@@ -188,6 +173,7 @@ int show(const std::string& path) {
 }
 
 }  // namespace
+}  // namespace gpipe::exported
 
 int main(int argc, char** argv) {
   try {
@@ -217,7 +203,7 @@ int main(int argc, char** argv) {
           std::cout);
       return 0;
     }
-    return show(FLAGS_in);
+    return gpipe::exported::show(FLAGS_in);
   } catch (const c10::Error& error) {
     std::cerr << "exported: " << FLAGS_in << " "
               << error.what_without_backtrace() << "\n";

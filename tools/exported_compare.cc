@@ -6,7 +6,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <filesystem>
 #include <ostream>
 #include <string>

@@ -138,10 +138,8 @@ void print(const std::vector<int64_t>& balance,
                      bytes_text(own), bytes_text(gradients), bytes_text(state),
                      bytes_text(activations), bytes_text(sum)});
   }
-  for (const auto& line : align_columns(table, "rrrrrrr")) {
-    out << line << "\n";
-  }
-  out << "weights of all devices: " << bytes_text(weights)
+  out << columns_text(table, "r")
+      << "weights of all devices: " << bytes_text(weights)
       << "; largest sum of a device: " << bytes_text(largest) << "\n";
 }
 

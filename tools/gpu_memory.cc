@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/program/parse.h"
 #include "gpipe/schedule.h"
 #include "tools/gpu_checks.h"
 #include "tools/gpu_steps.h"
@@ -94,7 +95,7 @@ std::vector<PeakBytes> peaks_of_step(const std::vector<c10::Device>& devices,
   const auto step = [&] {
     pipeline->train_step(input, target, squared_error, schedule);
     pipeline->zero_grad();
-    synchronize_all(devices);
+    synchronize(devices);
   };
   step();  // makes the allocations that stay, such as workspaces of cuBLAS
   at::accelerator::emptyCache();
@@ -184,7 +185,7 @@ CheckResult check_near_full(const std::vector<c10::Device>& devices,
   std::ostringstream text;
   bool reached = false;
   for (const double share : {2.0, 1.6, 1.3, 1.15, 1.05}) {
-    synchronize_all(devices);
+    synchronize(devices);
     at::accelerator::emptyCache();
     std::vector<at::Tensor> fillers;
     for (std::size_t k = 0; k < unique.size(); ++k) {

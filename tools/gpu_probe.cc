@@ -2,6 +2,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
+#include <gflags/gflags.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -10,13 +11,11 @@
 #include <string>
 #include <vector>
 
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
-
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/milliseconds.h"
+#include "gpipe/program/parse.h"
 #include "tools/gpu_checks.h"
 #include "tools/gpu_ranks.h"
 
@@ -58,22 +57,16 @@ Exit codes: 0 if the check passed, 1 if it failed, 77 if it is not possible on
 these devices. See docs/first_gpu.md.)";
 
 std::vector<c10::Device> devices_of_partitions(int64_t partitions) {
-  const auto accelerator = at::getAccelerator();
-  const int64_t count = accelerator ? at::accelerator::deviceCount() : 0;
+  const std::vector<c10::Device> all = all_devices();
+  const auto count = static_cast<int64_t>(all.size());
   if (partitions == 0) partitions = std::max<int64_t>(2, count);
   std::vector<c10::Device> devices;
-  for (int64_t j = 0; j < partitions; ++j) {
-    devices.push_back(
-        count == 0 ? c10::Device(c10::kCPU)
-                   : c10::Device(*accelerator,
-                                 static_cast<c10::DeviceIndex>(j % count)));
-  }
+  for (int64_t j = 0; j < partitions; ++j) devices.push_back(all[j % count]);
   return devices;
 }
 
 CheckResult list_devices() {
-  const auto accelerator = at::getAccelerator();
-  const int64_t count = accelerator ? at::accelerator::deviceCount() : 0;
+  const int count = at::accelerator::deviceCount();
   return {CheckOutcome::kPassed, "accelerators: " + std::to_string(count)};
 }
 

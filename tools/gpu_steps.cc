@@ -1,6 +1,5 @@
 #include "tools/gpu_steps.h"
 
-#include <ATen/DeviceAccelerator.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -61,12 +60,6 @@ double largest_difference(const std::vector<at::Tensor>& left,
     largest = std::max(largest, scale > 0 ? difference / scale : kInfinity);
   }
   return largest;
-}
-
-void synchronize_all(const std::vector<c10::Device>& devices) {
-  for (const auto& device : devices) {
-    if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
-  }
 }
 
 }  // namespace gpipe::tools

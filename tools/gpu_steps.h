@@ -36,7 +36,4 @@ std::vector<at::Tensor> results_of_step(GPipe& pipeline,
 double largest_difference(const std::vector<at::Tensor>& left,
                           const std::vector<at::Tensor>& right);
 
-// Blocks until the accelerators among `devices` have finished all their work.
-void synchronize_all(const std::vector<c10::Device>& devices);
-
 }  // namespace gpipe::tools

@@ -62,15 +62,6 @@ using Table = std::vector<std::vector<std::string>>;
 // Length of lists whose other entries are of little interest.
 constexpr std::size_t kMost = 6;
 
-// Prints a table whose first column holds names.
-void print(const Table& table) {
-  std::string sides(table[0].size(), 'r');
-  sides[0] = 'l';
-  for (const std::string& line : gpipe::align_columns(table, sides)) {
-    std::cout << line << "\n";
-  }
-}
-
 std::string stages_of(const std::vector<gpipe::Span>& spans) {
   std::set<int64_t> stages;
   for (const gpipe::Span& span : spans) stages.insert(span.action.stage);
@@ -91,7 +82,7 @@ void print_ranks(const Timeline& timeline) {
       table.back().push_back(gpipe::bytes_text(timeline.peak_bytes[r]));
     }
   }
-  print(table);
+  std::cout << gpipe::columns_text(table, "lr");
 }
 
 std::string link_text(int from, int to) {
@@ -129,7 +120,7 @@ void print_critical_path(const Timeline& timeline) {
     table.push_back({name, gpipe::seconds_text(-seconds),
                      gpipe::percent_text(-seconds / timeline.makespan)});
   }
-  if (!table.empty()) print(table);
+  std::cout << gpipe::columns_text(table, "lr");
   std::cout << more_text(sorted.size());
 }
 
@@ -146,7 +137,7 @@ void print_improvements(const Schedule& schedule, const gpipe::Costs& costs,
                      gpipe::seconds_text(gain.seconds),
                      gpipe::percent_text(gain.seconds / makespan)});
   }
-  print(table);
+  std::cout << gpipe::columns_text(table, "lr");
   std::cout << more_text(gains.size());
 }
 
@@ -204,7 +195,7 @@ std::vector<gpipe::NamedTimeline> compare(
       remarks += name + ": " + error.what() + "\n";
     }
   }
-  print(table);
+  std::cout << gpipe::columns_text(table, "lr");
   std::cout << remarks;
   if (timelines.empty()) refuse("none of these schedules is possible");
   return timelines;

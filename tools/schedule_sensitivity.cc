@@ -2,7 +2,6 @@
 
 #include <gflags/gflags.h>
 
-#include <cstddef>
 #include <iostream>
 #include <utility>
 
@@ -59,10 +58,7 @@ void print(const Part& part) {
           gpipe::format("%.3f / %.3f", slowdown.mean, slowdown.worst));
     }
   }
-  for (const std::string& line : gpipe::align_columns(
-           table, "l" + std::string(part.columns.size(), 'r'))) {
-    std::cout << line << "\n";
-  }
+  std::cout << gpipe::columns_text(table, "lr");
 }
 
 gpipe::tools::LineChart chart_of(const Part& part) {

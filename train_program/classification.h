@@ -1,7 +1,6 @@
 // The task of image classification.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "train_program/options.h"

@@ -1,7 +1,6 @@
 // A search for the source of NaN and infinite values.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 

@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "gpipe/text/status_line.h"
 #include "train_program/engine.h"

@@ -1,10 +1,8 @@
 #include "train_program/run.h"
 
-#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <torch/utils.h>
 
-#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <stdexcept>
@@ -15,6 +13,7 @@
 #include "data/random.h"
 #include "exported/exported.h"
 #include "gpipe/meta.h"
+#include "gpipe/program/parse.h"
 #include "gpipe/text/lists.h"
 #include "train_program/engine.h"
 #include "train_program/exit_code.h"
@@ -32,14 +31,6 @@ namespace gpipe::train_program {
 namespace {
 
 constexpr char kBalance[] = "balance";
-
-void make_deterministic() {
-  // cuBLAS reads this variable when it is first used.
-  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  at::globalContext().setDeterministicCuDNN(true);
-  at::globalContext().setBenchmarkCuDNN(false);
-}
 
 // Throws for wrong options that would otherwise be detected only later.
 void check(const Options& options) {
@@ -112,7 +103,7 @@ void check_same_in_all(const RunProcesses& processes, const FlagValues& mine) {
 
 int run(const Options& options, Task& task, const Print& print) {
   check(options);
-  if (options.deterministic) make_deterministic();
+  if (options.deterministic) use_deterministic_kernels();
   const RunProcesses processes(options);
   const auto say = [&](const std::string& line) {
     if (processes.rank() == 0) print(line);

@@ -1,8 +1,6 @@
 // A whole training run, from options to exit code.
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <string>
 
 #include "train_program/loop.h"

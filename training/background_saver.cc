@@ -3,11 +3,11 @@
 #include <c10/util/Exception.h>
 
 #include <chrono>
-#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <utility>
 
+#include "gpipe/text/format.h"
 #include "training/file_operations.h"
 
 namespace gpipe::internal {
@@ -16,11 +16,7 @@ namespace {
 // How often the first process looks for the parts of the others.
 constexpr std::chrono::milliseconds kPoll(10);
 
-std::string part_name(int index) {
-  char name[32];
-  std::snprintf(name, sizeof name, "part-%05d.json", index);
-  return name;
-}
+std::string part_name(int index) { return format("part-%05d.json", index); }
 
 // Writes a file that others see only when it is whole.
 void write_whole(const std::string& path, const std::string& text) {

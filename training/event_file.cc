@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "gpipe/bytes/crc32c.h"
+#include "gpipe/text/format.h"
 #include "gpipe/text/host_name.h"
 
 namespace gpipe::internal {
@@ -90,11 +90,8 @@ std::string new_path(const std::string& folder, double seconds) {
     // Ignores names with a second so late that no new file could follow them.
     if (there < 9'999'999'999) second = std::max(second, there + 1);
   }
-  char digits[32];
-  std::snprintf(digits, sizeof digits, "%010lld",
-                static_cast<long long>(second));
   const std::string name =
-      std::string(kPrefix) + digits + "." + host_name() + kSuffix;
+      kPrefix + format("%010ld", second) + "." + host_name() + kSuffix;
   return (std::filesystem::path(folder) / name).string();
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "gpipe/bytes/crc32c.h"
+#include "gpipe/text/format.h"
 #include "training/damage.h"
 
 namespace gpipe::internal {
@@ -22,11 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr char kFormat[] = "gpipe run state";
 constexpr int kVersion = 1;
 
-std::string hexadecimal(uint32_t number) {
-  char text[9];
-  std::snprintf(text, sizeof text, "%08x", number);
-  return text;
-}
+std::string hexadecimal(uint32_t number) { return format("%08x", number); }
 
 uint32_t number_of(const std::string& hexadecimal) {
   return static_cast<uint32_t>(std::stoul(hexadecimal, nullptr, 16));
@@ -97,22 +93,25 @@ TensorFileRecord file_of(const Json& json) {
   return file;
 }
 
+// The files of a part and their names in the manifest.
+constexpr std::pair<const char*,
+                    std::optional<TensorFileRecord> Manifest::Part::*>
+    kFiles[] = {{"model", &Manifest::Part::model},
+                {"optimizer", &Manifest::Part::optimizer},
+                {"generators", &Manifest::Part::generators}};
+
 Json json_of(const Manifest::Part& part) {
   Json json = Json::object();
-  if (part.model) json["model"] = json_of(*part.model);
-  if (part.optimizer) json["optimizer"] = json_of(*part.optimizer);
-  if (part.generators) json["generators"] = json_of(*part.generators);
+  for (const auto& [name, file] : kFiles) {
+    if (part.*file) json[name] = json_of(*(part.*file));
+  }
   return json;
 }
 
 Manifest::Part part_of(const Json& json) {
   Manifest::Part part;
-  if (json.contains("model")) part.model = file_of(json.at("model"));
-  if (json.contains("optimizer")) {
-    part.optimizer = file_of(json.at("optimizer"));
-  }
-  if (json.contains("generators")) {
-    part.generators = file_of(json.at("generators"));
+  for (const auto& [name, file] : kFiles) {
+    if (json.contains(name)) part.*file = file_of(json.at(name));
   }
   return part;
 }

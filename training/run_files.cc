@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "gpipe/text/lists.h"
 #include "training/background_saver.h"
 #include "training/damage.h"
 #include "training/step_folder.h"
@@ -182,20 +183,9 @@ void RunFiles::report(const std::string& line) const {
 // Returns the steps that the first process sees. In a network file system,
 // other processes may see an older list.
 std::vector<int64_t> RunFiles::common_steps() {
-  const std::string text = together([&] {
-    std::string text;
-    if (options_.shard().index > 0) return text;
-    for (const int64_t step : steps()) text += std::to_string(step) + "\n";
-    return text;
-  })[0];
-  std::vector<int64_t> steps;
-  std::size_t begin = 0;
-  for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos;
-       begin = end + 1) {
-    steps.push_back(
-        internal::number_of(text.substr(begin, end - begin)).value());
-  }
-  return steps;
+  return parse_numbers("steps", together([&] {
+                         return options_.shard().index > 0 ? "" : join(steps());
+                       })[0]);
 }
 
 // Returns "" if all processes could read what they asked for.

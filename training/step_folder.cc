@@ -3,9 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include <cstddef>
-#include <cstdio>
 #include <utility>
 
+#include "gpipe/text/format.h"
 #include "training/damage.h"
 #include "training/file_operations.h"
 #include "training/join_shards.h"
@@ -17,9 +17,7 @@ namespace {
 
 std::string file_name(const char* kind, const RunShard& shard) {
   if (shard.count == 1) return std::string(kind) + ".safetensors";
-  char part[48];
-  std::snprintf(part, sizeof part, "-%05d-of-%05d", shard.index, shard.count);
-  return kind + std::string(part) + ".safetensors";
+  return format("%s-%05d-of-%05d.safetensors", kind, shard.index, shard.count);
 }
 
 // Throws Damage if the manifest is missing, damaged or of another step.

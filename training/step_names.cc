@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
-#include <cstdio>
 #include <system_error>
 
+#include "gpipe/text/format.h"
 #include "gpipe/text/host_name.h"
 #include "training/file_operations.h"
 
@@ -40,11 +40,7 @@ std::optional<int64_t> number_of(std::string_view text) {
   return number;
 }
 
-std::string step_name(int64_t step) {
-  char digits[32];
-  std::snprintf(digits, sizeof digits, "%012lld", static_cast<long long>(step));
-  return std::string(kStep) + digits;
-}
+std::string step_name(int64_t step) { return kStep + format("%012ld", step); }
 
 std::vector<int64_t> steps_in(const std::string& folder) {
   std::vector<int64_t> steps;

@@ -15,16 +15,6 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-// Returns the rows as aligned text: the first column left, the others right.
-std::string table(const Rows& rows) {
-  const std::string sides = "l" + std::string(rows[0].size() - 1, 'r');
-  std::string text;
-  for (const std::string& line : align_columns(rows, sides)) {
-    text += line + "\n";
-  }
-  return text;
-}
-
 std::string of_ranks(const Timeline& timeline) {
   const bool has_memory = !timeline.peak_bytes.empty();
   Rows rows{{"", "busy", "", "recompute", "", "idle", ""}};
@@ -46,7 +36,7 @@ std::string of_ranks(const Timeline& timeline) {
     }
     if (has_memory) row.push_back(bytes_text(timeline.peak_bytes[r]));
   }
-  return table(rows);
+  return columns_text(rows, "lr");
 }
 
 std::string of_links(const Timeline& timeline) {
@@ -69,7 +59,7 @@ std::string of_links(const Timeline& timeline) {
                     sum.bytes > 0 ? bytes_text(sum.bytes) : "",
                     seconds_text(sum.seconds)});
   }
-  return table(rows);
+  return columns_text(rows, "lr");
 }
 
 // Returns a row per rank and direction with copies to or from its host.
@@ -91,7 +81,7 @@ std::string of_hosts(const Timeline& timeline) {
            std::to_string(count), seconds_text(seconds)});
     }
   }
-  return table(rows);
+  return columns_text(rows, "lr");
 }
 
 }  // namespace

@@ -1,14 +1,16 @@
-// Steps whose copies have no streams of their own.
+// A switch that makes copies between devices wait for computation, to measure
+// what copy streams gain.
 #pragma once
 
-#include <cstring>
+#include <string_view>
 
 #include "gpipe/runtime/device/ordering.h"
 
 namespace gpipe::benchmarks {
 
-// A scope in which copies run on the streams that compute. Only one may exist
-// at a time, while no pipeline is running.
+// A scope in which copies between devices run on the streams that compute,
+// instead of on copy streams. Only one object may exist at a time. Make and
+// destroy it while no pipeline is running.
 class WithoutCopyStreams {
  public:
   WithoutCopyStreams() { internal::set_leave_out(is_scope_of_a_copy); }
@@ -20,7 +22,8 @@ class WithoutCopyStreams {
   static bool is_scope_of_a_copy(internal::Ordering ordering,
                                  const internal::Site& site) {
     return ordering == internal::Ordering::kScope &&
-           std::strstr(site.file, "transport.cc") != nullptr;
+           std::string_view(site.file).ends_with(
+               "gpipe/runtime/device/copier.cc");
   }
 };
 

@@ -8,6 +8,7 @@
 
 #include "benchmarks/harness/devices.h"
 #include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/program/parse.h"
 
 namespace gpipe::benchmarks {
 namespace {

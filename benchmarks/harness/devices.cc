@@ -19,12 +19,6 @@ std::vector<c10::Device> devices_for(int64_t partitions,
   return {devices.begin(), devices.begin() + partitions};
 }
 
-void synchronize(const std::vector<c10::Device>& devices) {
-  for (const auto& device : devices) {
-    if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
-  }
-}
-
 void release_memory() {
   if (at::accelerator::deviceCount() > 0) at::accelerator::emptyCache();
 }

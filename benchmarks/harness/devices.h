@@ -23,9 +23,6 @@ class MissingDevices : public std::runtime_error {
 std::vector<c10::Device> devices_for(int64_t partitions,
                                      const std::vector<c10::Device>& devices);
 
-// Blocks until the accelerators among `devices` have finished all their work.
-void synchronize(const std::vector<c10::Device>& devices);
-
 // Returns the memory in LibTorch's caches to the accelerators.
 void release_memory();
 

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/DeviceGuard.h>
+#include <glog/logging.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstddef>
@@ -11,9 +12,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <glog/logging.h>
 
 #include "benchmarks/harness/device_memory.h"
 #include "benchmarks/harness/optimizer.h"

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <gflags/gflags.h>
 #include <sched.h>
 #include <sys/utsname.h>
 #include <torch/version.h>
@@ -14,9 +15,6 @@
 #include <ctime>
 #include <fstream>
 #include <thread>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "benchmarks/harness/git.h"
 #include "benchmarks/harness/nvidia.h"

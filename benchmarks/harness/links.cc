@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "benchmarks/harness/devices.h"
 #include "benchmarks/harness/statistics.h"
+#include "gpipe/program/parse.h"
 
 namespace gpipe::benchmarks {
 namespace {

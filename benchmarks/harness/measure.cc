@@ -1,12 +1,10 @@
 #include "benchmarks/harness/measure.h"
 
+#include <glog/logging.h>
 #include <torch/utils.h>
 
 #include <algorithm>
 #include <utility>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <glog/logging.h>
 
 #include "benchmarks/harness/device_memory.h"
 #include "benchmarks/harness/devices.h"

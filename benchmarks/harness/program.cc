@@ -1,6 +1,8 @@
 #include "benchmarks/harness/program.h"
 
 #include <c10/util/Exception.h>
+#include <gflags/gflags.h>
+#include <glog/logging.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,10 +15,6 @@
 #include "gpipe/program/working_directory.h"
 #include "gpipe/text/format.h"
 #include "gpipe/text/refuse.h"
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
-#include <glog/logging.h>
 
 namespace gpipe::benchmarks {
 namespace {

@@ -1,11 +1,10 @@
 #include "benchmarks/harness/ranks.h"
 
+#include <gflags/gflags.h>
+
 #include <optional>
 #include <string>
 #include <utility>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "gpipe/distributed/gather.h"
 #include "gpipe/program/milliseconds.h"

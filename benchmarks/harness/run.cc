@@ -1,13 +1,12 @@
 #include "benchmarks/harness/run.h"
 
+#include <glog/logging.h>
+
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <glog/logging.h>
 
 #include "benchmarks/harness/device_memory.h"
 #include "benchmarks/harness/devices.h"

@@ -1,15 +1,13 @@
 #include "benchmarks/harness/run_options.h"
 
 #include <c10/core/Device.h>
+#include <gflags/gflags.h>
 
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "benchmarks/harness/links.h"
 #include "gpipe/meta.h"

@@ -1,6 +1,7 @@
 #include "benchmarks/harness/run.h"
 
 #include <ATen/ops/ones.h>
+#include <gflags/gflags.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
@@ -12,9 +13,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 namespace gpipe::benchmarks {
 namespace {

@@ -1,8 +1,5 @@
 #include "benchmarks/harness/settings.h"
 
-#include <ATen/Context.h>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
 #include <gflags/gflags.h>
 
 #include "gpipe/program/parse.h"
@@ -75,10 +72,7 @@ void check_layers(const Settings& settings, int64_t layers) {
 }
 
 void use_kernels(const Settings& settings) {
-  if (!settings.deterministic) return;
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  at::globalContext().setDeterministicCuDNN(true);
-  at::globalContext().setBenchmarkCuDNN(false);
+  if (settings.deterministic) use_deterministic_kernels();
 }
 
 Experiment apply(const Settings& settings, Experiment experiment) {

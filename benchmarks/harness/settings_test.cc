@@ -1,13 +1,11 @@
 #include "benchmarks/harness/settings.h"
 
 #include <ATen/Context.h>
+#include <gflags/gflags.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "benchmarks/harness/devices.h"
 #include "gpipe/program/parse.h"

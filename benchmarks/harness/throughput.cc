@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "benchmarks/harness/devices.h"
 #include "benchmarks/harness/progress.h"
+#include "gpipe/program/parse.h"
 #include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {

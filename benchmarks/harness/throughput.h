@@ -27,7 +27,7 @@ class Stopwatch {
   double cpu_;
 };
 
-// Runs `work` and returns its duration on the CPU.
+// Runs `work` and returns its duration. Does not wait for accelerators.
 Duration time_of(const std::function<void()>& work);
 
 // Returns the wall seconds of each duration.

@@ -9,6 +9,7 @@
 // Or how well their clocks are compared, although they read the same one:
 //
 //   ./bazelw run //benchmarks:many_ranks -- --ranks=2,8,32 --clocks=20 --busy=2
+#include <gflags/gflags.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -28,7 +29,6 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "benchmarks/harness/statistics.h"
@@ -36,11 +36,8 @@
 #include "benchmarks/many_ranks/rank.h"
 #include "benchmarks/many_ranks/training.h"
 #include "gpipe/processes/processes.h"
-#include "gpipe/schedule.h"
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
-
 #include "gpipe/program/flags.h"
+#include "gpipe/schedule.h"
 #include "gpipe/text/columns.h"
 #include "gpipe/text/lists.h"
 #include "gpipe/text/refuse.h"
@@ -255,13 +252,6 @@ MessageCosts measure_costs() {
   return costs;
 }
 
-void print(const Table &table) {
-  for (const std::string &line :
-       align_columns(table, std::string(table[0].size(), 'r'))) {
-    std::cout << line << "\n";
-  }
-}
-
 void measure_training(const std::vector<int64_t> &counts) {
   // The simulator knows pipelines without sums over replicas.
   const bool simulates = FLAGS_replicas == 1;
@@ -285,7 +275,7 @@ void measure_training(const std::vector<int64_t> &counts) {
                      seconds_text(found.action_cpu),
                      found.has_same_bits ? "equal" : "different", found.death});
   }
-  print(table);
+  std::cout << columns_text(table, "r");
 }
 
 void measure_clocks(const std::vector<int64_t> &counts) {
@@ -317,7 +307,7 @@ void measure_clocks(const std::vector<int64_t> &counts) {
          seconds_text(largest(bounds)),
          std::to_string(above) + " of " + std::to_string(errors.size())});
   }
-  print(table);
+  std::cout << columns_text(table, "r");
 }
 
 void run() {

@@ -6,6 +6,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "benchmarks/harness/workloads.h"
 #include "gpipe/text/lists.h"
 #include "gpipe/text/refuse.h"
 #include "models/amoebanet.h"
@@ -53,14 +54,6 @@ Tensor mean_squared_error(const Tensor& output, const Tensor& target) {
   return F::mse_loss(output, target);
 }
 
-Tensor cross_entropy(const Tensor& output, const Tensor& target) {
-  return F::cross_entropy(output, target);
-}
-
-Tensor pixel_entropy(const Tensor& output, const Tensor& target) {
-  return F::binary_cross_entropy_with_logits(output, target);
-}
-
 // The functions that make a PeerModel.
 struct Maker {
   std::string name;
@@ -99,7 +92,7 @@ const std::vector<Maker>& makers() {
        [](const PeerModelSizes& sizes, const Tensor&) {
          return torch::ones({sizes.batch, 1, sizes.side, sizes.side});
        },
-       pixel_entropy},
+       mask_loss},
       {"amoebanetd",
        [](const PeerModelSizes& sizes) {
          return models::amoebanetd(kAmoebaNetClasses, sizes.depth, sizes.width);

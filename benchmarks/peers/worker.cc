@@ -3,6 +3,7 @@
 // protocol.
 
 #include <ATen/Parallel.h>
+#include <gflags/gflags.h>
 #include <torch/optim/sgd.h>
 #include <torch/version.h>
 
@@ -17,9 +18,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "balancing/plan.h"
 #include "benchmarks/harness/program.h"

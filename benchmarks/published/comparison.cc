@@ -32,10 +32,7 @@ std::ostream& operator<<(std::ostream& stream, const Comparison& comparison) {
                      text_of(figure.ours),
                      text_of(figure.ours - figure.theirs)});
   }
-  for (const std::string& line : align_columns(table, "llrrr")) {
-    stream << line << "\n";
-  }
-  return stream << "  largest deviation: "
+  return stream << columns_text(table, "llr") << "  largest deviation: "
                 << text_of(largest_deviation(comparison))
                 << "\n  why: " << comparison.why << "\n\n";
 }

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
-#include <vector>
 
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"

@@ -7,13 +7,13 @@ namespace gpipe::benchmarks {
 namespace {
 
 double rate(const Schedule& schedule, const ZeroBubbleSetting& setting) {
-  return bubble_rate(simulate(schedule, costs_of(setting.times, setting.ranks)),
-                     setting);
+  return bubble_rate(
+      simulate(schedule, costs_of(setting.times(), setting.ranks)), setting);
 }
 
 double interleaved_rate(const ZeroBubbleSetting& setting) {
   const int chunks = (setting.layers + 2) / setting.ranks;
-  StageTimes times = setting.times;
+  StageTimes times = setting.times();
   times.forward /= chunks;
   times.backward_input /= chunks;
   times.backward_weight /= chunks;

@@ -17,7 +17,7 @@ constexpr double kSequence = 1024;
 // Returns the schedule that a search finds if each rank may hold the
 // activations of `micro_batches` micro-batches.
 Timeline searched(const ZeroBubbleSetting& setting, int micro_batches) {
-  Costs costs = costs_of(setting.times, setting.ranks);
+  Costs costs = costs_of(setting.times(), setting.ranks);
   // Table 1: B needs s b (34 h + 5 a s) bytes, and W 32 s b h.
   const double hidden = setting.hidden;
   const double for_weights =
@@ -38,8 +38,7 @@ Timeline searched(const ZeroBubbleSetting& setting, int micro_batches) {
 // micro-batch reaches the last rank.
 double rate_after_fill(const Timeline& timeline,
                        const ZeroBubbleSetting& setting) {
-  const double fill =
-      (setting.ranks - 1) * (setting.times.forward + setting.times.latency);
+  const double fill = (setting.ranks - 1) * (setting.forward + setting.latency);
   const double cost = timeline.makespan - fill;
   return (cost - work_of(setting)) / cost;
 }

@@ -1,10 +1,9 @@
 #include "benchmarks/resnet101_accuracy/plan.h"
 
+#include <gflags/gflags.h>
+
 #include <algorithm>
 #include <stdexcept>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "benchmarks/harness/devices.h"
 #include "benchmarks/harness/mode.h"

@@ -1,5 +1,6 @@
 #include "benchmarks/resnet101_accuracy/plan.h"
 
+#include <gflags/gflags.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,9 +8,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 namespace gpipe::benchmarks {
 namespace {

@@ -2,13 +2,12 @@
 // held-out images. The papers show this for ImageNet; this program runs at any
 // size.
 
+#include <glog/logging.h>
+
 #include <exception>
 #include <memory>
 #include <stdexcept>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <glog/logging.h>
 
 #include "benchmarks/harness/devices.h"
 #include "benchmarks/harness/environment.h"

@@ -1,6 +1,7 @@
 #include "benchmarks/resnet101_accuracy/train.h"
 
 #include <ATen/ops/rand.h>
+#include <glog/logging.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
@@ -8,9 +9,6 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <glog/logging.h>
 
 #include "benchmarks/harness/progress.h"
 #include "benchmarks/harness/throughput.h"

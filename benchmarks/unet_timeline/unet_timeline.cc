@@ -2,6 +2,8 @@
 // U-Net in four partitions, with mechanisms switched off.
 
 #include <c10/core/Device.h>
+#include <gflags/gflags.h>
+#include <glog/logging.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -9,10 +11,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
-#include <glog/logging.h>
 
 #include "benchmarks/harness/benchmark.h"
 #include "benchmarks/harness/environment.h"

@@ -1,8 +1,10 @@
 #include "gpipe/program/parse.h"
 
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 
 #include <cstddef>
+#include <cstdlib>
 
 #include "gpipe/text/lists.h"
 #include "gpipe/text/refuse.h"
@@ -60,6 +62,19 @@ std::vector<c10::Device> all_devices() {
   auto devices = accelerators();
   if (devices.empty()) devices.emplace_back(c10::kCPU);
   return devices;
+}
+
+void synchronize(const std::vector<c10::Device>& devices) {
+  for (const c10::Device& device : devices) {
+    if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+  }
+}
+
+void use_deterministic_kernels() {
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
 }
 
 }  // namespace gpipe

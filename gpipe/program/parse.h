@@ -1,4 +1,4 @@
-// The parser for --devices, and the errors of programs with LibTorch.
+// Devices, kernels and errors of programs with LibTorch.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,6 +20,15 @@ std::vector<c10::Device> parse_devices(const std::string& text);
 
 // Returns every accelerator of the machine or, if there is none, the CPU.
 std::vector<c10::Device> all_devices();
+
+// Blocks until the accelerators among `devices` have finished all their work.
+void synchronize(const std::vector<c10::Device>& devices);
+
+// Makes LibTorch use deterministic kernels for the rest of the process. An
+// operator without one throws. Call it before cuBLAS is used, since cuBLAS then
+// reads an environment variable that this function sets if it is unset.
+// Threads: only while no other thread uses LibTorch.
+void use_deterministic_kernels();
 
 // Returns the result of `parse`. If it throws std::invalid_argument, throws
 // c10::ValueError with the same text.

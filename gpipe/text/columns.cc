@@ -49,4 +49,15 @@ std::vector<std::string> align_columns(const Rows& rows,
   return lines;
 }
 
+std::string columns_text(const Rows& rows, std::string sides) {
+  if (!rows.empty() && !sides.empty() && sides.size() < rows[0].size()) {
+    sides.resize(rows[0].size(), sides.back());
+  }
+  std::string text;
+  for (const std::string& line : align_columns(rows, sides)) {
+    text += line + "\n";
+  }
+  return text;
+}
+
 }  // namespace gpipe

@@ -18,4 +18,11 @@ namespace gpipe {
 std::vector<std::string> align_columns(
     const std::vector<std::vector<std::string>>& rows, std::string_view sides);
 
+// Returns the lines of align_columns() as one text, each with a line end. The
+// last letter of `sides` holds for all further columns: "lr" puts the first
+// column on the left and the others on the right. Throws, costs and threads as
+// align_columns().
+std::string columns_text(const std::vector<std::vector<std::string>>& rows,
+                         std::string sides);
+
 }  // namespace gpipe

@@ -33,6 +33,13 @@ TEST(ColumnsTest, NoRowsAreNoLines) {
   EXPECT_THAT(align_columns({}, "lr"), IsEmpty());
 }
 
+TEST(ColumnsTest, RepeatsTheLastSideInATextOfLines) {
+  EXPECT_EQ(columns_text({{"a", "b", "c"}, {"de", "fg", "hi"}}, "lr"),
+            "  a    b   c\n  de  fg  hi\n");
+  EXPECT_EQ(columns_text({}, "lr"), "");
+  EXPECT_THROW(columns_text({{"a"}}, "lr"), std::invalid_argument);
+}
+
 TEST(ColumnsTest, NamesARowOfAnotherLength) {
   EXPECT_THAT(
       [] {

@@ -6,13 +6,16 @@
 
 namespace gpipe::internal {
 
-// Exchanges a byte with each of `peers`, which call this, too, with this rank
-// among their peers. Gloo makes a connection when both ends use it for the
-// first time, and that cannot be interrupted. So it is done where all ranks are
-// known to come, and not in a step, where a rank may fail meanwhile.
+// Connects this rank to each of `peers` by exchanging one byte with each. Every
+// peer must call this function with this rank among its own peers.
+//
+// Gloo connects two ranks when both first use the connection, and this wait
+// cannot be interrupted. Call this function at the start, when all ranks are
+// alive. In a training step a rank may fail, and the others would then hang.
 //
 // `peers`: ranks of `group`, in ascending order.
-// `tag`: the same on all ranks, at which nothing else arrives in between.
+// `tag`: the tag of the byte. It must be the same on all ranks, and no other
+// message may use it during the call.
 //
 // Blocks until the bytes have arrived. Throws what c10d throws if a connection
 // cannot be made within the timeout of the group.

@@ -7,8 +7,13 @@
 
 namespace gpipe::internal {
 
-// Runs a whole step with the loss computed in the pipeline: see
-// PipelineModule::train_step(). Blocks until no other mini-batch runs.
+// Runs one training step, whose loss is computed in the pipeline, and returns
+// its result. Waits until no other mini-batch runs, then blocks until the step
+// has ended. PipelineModule::train_step() describes results and errors.
+//
+// `workers`: the stages of this process, with a thread for each rank.
+// `given`: the input, the target, the loss, the schedule and the options.
+// `peers`: what the processes of a pipeline do together in a step.
 StepResult train(StageWorkers& workers, const StepArguments& given,
                  StepPeers& peers);
 
