@@ -23,7 +23,7 @@ class ActionIndex {
   // Throws std::invalid_argument if a stage or micro-batch is negative, or if
   // stages times micro-batches are far more than the actions (see most_cells()
   // in schedule/gaps.h).
-  explicit ActionIndex(const Schedule& schedule);
+  explicit ActionIndex(const std::vector<std::vector<Action>>& ranks);
   explicit ActionIndex(const std::vector<std::vector<Span>>& ranks);
   explicit ActionIndex(const std::vector<std::vector<HostCopy>>& ranks);
 
@@ -47,7 +47,6 @@ class ActionIndex {
   template <typename Entry>
   void include_all(const std::vector<std::vector<Entry>>& ranks);
   void include(const Action& action);
-  void finish(std::size_t actions);
 
   int64_t stages_ = 0, microbatches_ = 0;
   std::size_t kinds_ = 0, size_ = 0;

@@ -59,17 +59,29 @@ class Trace {
 
   int add_track(const std::string& name) {
     const int track = ++tracks_;
-    write({{"ph", "M"},
-           {"name", "thread_name"},
-           {"pid", process_},
-           {"tid", track},
-           {"args", {{"name", name}}}});
-    write({{"ph", "M"},
-           {"name", "thread_sort_index"},
-           {"pid", process_},
-           {"tid", track},
-           {"args", {{"sort_index", track}}}});
+    const auto describe = [&](const char* what, const Json& arguments) {
+      write({{"ph", "M"},
+             {"name", what},
+             {"pid", process_},
+             {"tid", track},
+             {"args", arguments}});
+    };
+    describe("thread_name", {{"name", name}});
+    describe("thread_sort_index", {{"sort_index", track}});
     return track;
+  }
+
+  // Returns a complete event on a track, without arguments. `start`, `end`:
+  // seconds.
+  Json complete_event(const std::string& name, const char* category, int track,
+                      double start, double end) const {
+    return {{"ph", "X"},
+            {"name", name},
+            {"cat", category},
+            {"pid", process_},
+            {"tid", track},
+            {"ts", microseconds(start)},
+            {"dur", microseconds(end - start)}};
   }
 
   void add_actions(const Timeline& timeline) {
@@ -110,28 +122,20 @@ class Trace {
   }
 
   void add_span(const Action& action, const Place& place) {
-    write({{"ph", "X"},
-           {"name", to_string(action)},
-           {"cat", to_string(action.kind)},
-           {"pid", process_},
-           {"tid", place.track},
-           {"ts", microseconds(place.start)},
-           {"dur", microseconds(place.end - place.start)},
-           {"args",
-            {{"stage", action.stage},
-             {"kind", to_string(action.kind)},
-             {"microbatch", action.microbatch}}}});
+    const char* const kind = to_string(action.kind);
+    Json event = complete_event(to_string(action), kind, place.track,
+                                place.start, place.end);
+    event["args"] = {{"stage", action.stage},
+                     {"kind", kind},
+                     {"microbatch", action.microbatch}};
+    write(event);
   }
 
   void add_idle(const IdleSpan& span, int track) {
-    write({{"ph", "X"},
-           {"name", to_string(span.cause)},
-           {"cat", "idle"},
-           {"pid", process_},
-           {"tid", track},
-           {"ts", microseconds(span.start)},
-           {"dur", microseconds(span.end - span.start)},
-           {"cname", "grey"}});
+    Json event = complete_event(to_string(span.cause), "idle", track,
+                                span.start, span.end);
+    event["cname"] = "grey";
+    write(event);
   }
 
   // Adds an arrow from the output of `of` to the action that needs it. A viewer
@@ -169,16 +173,11 @@ class Trace {
         track = add_track("link " + std::to_string(transfer.from) + " to " +
                           std::to_string(transfer.to));
       }
-      Json args = {{"arrives_us", microseconds(transfer.end)}};
-      if (transfer.bytes > 0) args["bytes"] = transfer.bytes;
-      write({{"ph", "X"},
-             {"name", "copy of " + to_string(transfer.action)},
-             {"cat", "copy"},
-             {"pid", process_},
-             {"tid", track},
-             {"ts", microseconds(transfer.start)},
-             {"dur", microseconds(transfer.sent - transfer.start)},
-             {"args", args}});
+      Json event = complete_event("copy of " + to_string(transfer.action),
+                                  "copy", track, transfer.start, transfer.sent);
+      event["args"]["arrives_us"] = microseconds(transfer.end);
+      if (transfer.bytes > 0) event["args"]["bytes"] = transfer.bytes;
+      write(event);
     }
   }
 

@@ -226,9 +226,7 @@ class Tracer {
                               double start) const {
     std::vector<int> numbers;
     const bool forward = action.kind == ActionKind::kForward;
-    const bool backward = action.kind == ActionKind::kBackward ||
-                          action.kind == ActionKind::kBackwardInput;
-    if (!forward && !backward) return numbers;
+    if (!forward && !begins_backward(action.kind)) return numbers;
     const auto found = arrivals_.find(
         {forward, action.microbatch, timeline_.first_rank + rank});
     if (found == arrivals_.end()) return numbers;

@@ -6,23 +6,9 @@
 #include <vector>
 
 #include "gpipe/simulation/action_index.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {
-
-// Returns `list`, or `otherwise` if it is empty. Throws if it lacks a stage.
-std::vector<double> bytes_of(const char* name, const std::vector<double>& list,
-                             const std::vector<double>& otherwise,
-                             std::size_t stages) {
-  if (list.empty()) return otherwise;
-  if (list.size() < stages) {
-    internal::refuse("there is no ", name, " cost of stage ", stages - 1,
-                     " (costs: ", list.size(),
-                     "): give one for each stage, or none at all");
-  }
-  return list;
-}
 
 // The bytes that actions take and free.
 class Memory {
@@ -36,7 +22,7 @@ class Memory {
     const std::vector<double> none(stages);
     const auto list = [&](const char* name, const std::vector<double>& bytes,
                           const std::vector<double>& otherwise) {
-      return bytes_of(name, bytes, otherwise, stages);
+      return internal::bytes_of(name, bytes, otherwise, stages);
     };
     resident_ = list("resident_bytes", costs.resident_bytes, none);
     activation_ = list("activation_bytes", costs.activation_bytes, none);

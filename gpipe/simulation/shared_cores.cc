@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <stdexcept>
-#include <string>
 
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"
 #include "gpipe/simulation/engine.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {
@@ -24,7 +23,7 @@ class Run {
       : schedule_(schedule),
         durations_(internal::Engine(schedule, costs).durations()),
         cores_(cores),
-        index_(schedule),
+        index_(schedule.ranks),
         done_(index_.size(), true),
         ranks_(schedule.ranks.size()) {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -134,18 +133,16 @@ class Run {
 Timeline simulate_on_cores(const Schedule& schedule, const Costs& costs,
                            double cores, const std::vector<bool>& on_cores) {
   if (!(cores > 0)) {
-    throw std::invalid_argument("the number of cores is " +
-                                std::to_string(cores) + ": it must be above 0");
+    internal::refuse("the number of cores is ", cores, ": it must be above 0");
   }
   if (!on_cores.empty() && on_cores.size() != schedule.ranks.size()) {
-    throw std::invalid_argument(
-        "on_cores has " + std::to_string(on_cores.size()) +
-        " entries, but the schedule has " +
-        std::to_string(schedule.ranks.size()) + " ranks");
+    internal::refuse("on_cores has ", on_cores.size(),
+                     " entries, but the schedule has ", schedule.ranks.size(),
+                     " ranks: give one for each rank, or none");
   }
   if (costs.latency > 0 || costs.bandwidth > 0 || costs.host_bandwidth > 0 ||
       costs.overlap > 0) {
-    throw std::invalid_argument(
+    internal::refuse(
         "latency, bandwidth, host_bandwidth and overlap are not considered "
         "where ranks share cores: leave them 0, or use simulate()");
   }
