@@ -73,13 +73,8 @@ class SmallestMaximum {
 
 bool splits_backward(const std::string& schedule) {
   const int stages = fixed_stages_per_rank(schedule).value_or(1);
-  const Schedule probe = named_schedule(schedule, 2, 8, stages);
-  for (const auto& actions : probe.ranks) {
-    for (const Action& action : actions) {
-      if (action.kind == ActionKind::kBackwardWeight) return true;
-    }
-  }
-  return false;
+  return has_kind(named_schedule(schedule, 2, 8, stages),
+                  ActionKind::kBackwardWeight);
 }
 
 namespace {

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
+
+#include "gpipe/schedule.h"
 
 namespace gpipe::balancing::planner {
 namespace {
@@ -11,15 +14,6 @@ using gpipe::internal::Durations;
 using gpipe::internal::Engine;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-bool has_kind(const Schedule& schedule, ActionKind kind) {
-  for (const auto& actions : schedule.ranks) {
-    for (const Action& action : actions) {
-      if (action.kind == kind) return true;
-    }
-  }
-  return false;
-}
 
 std::vector<double> sums(const std::vector<double>& a,
                          const std::vector<double>& b) {
