@@ -3,7 +3,6 @@
 // and how soon all know that one has been killed.
 //
 //   ./bazelw run //benchmarks:many_ranks -- --ranks=2,8,32,128
-#include <gflags/gflags.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -16,10 +15,14 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "benchmarks/many_ranks/rank.h"
 #include "gpipe/processes/processes.h"
+// Must follow LibTorch's headers, which define the same macros if glog has not.
+#include <gflags/gflags.h>
+
 #include "gpipe/program/flags.h"
 #include "gpipe/text/columns.h"
 #include "gpipe/text/lists.h"

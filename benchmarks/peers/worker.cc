@@ -3,7 +3,6 @@
 // protocol.
 
 #include <ATen/Parallel.h>
-#include <gflags/gflags.h>
 #include <torch/optim/sgd.h>
 #include <torch/version.h>
 
@@ -19,6 +18,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 #include <vector>
+
+// Must follow LibTorch's headers, which define the same macros if glog has not.
+#include <gflags/gflags.h>
 
 #include "benchmarks/harness/program.h"
 #include "benchmarks/harness/throughput.h"
