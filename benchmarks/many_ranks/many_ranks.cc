@@ -153,7 +153,10 @@ void run() {
     }
     table.push_back(measure(ranks));
   }
-  std::cout << columns_text(table, "r");
+  for (const std::string& line :
+       align_columns(table, std::string(table[0].size(), 'r'))) {
+    std::cout << line << "\n";
+  }
 }
 
 }  // namespace
