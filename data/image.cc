@@ -1,7 +1,6 @@
 #include "data/image.h"
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -33,11 +32,16 @@ struct Pixels {
   std::vector<uint8_t> bytes;  // [height, width, 3]
 };
 
-at::Tensor to_planes(Pixels pixels) {
-  return at::from_blob(pixels.bytes.data(), {pixels.height, pixels.width, 3},
-                       at::kByte)
-      .permute({2, 0, 1})
-      .clone(at::MemoryFormat::Contiguous);
+at::Tensor to_planes(const Pixels& pixels) {
+  at::Tensor image = at::empty({3, pixels.height, pixels.width}, at::kByte);
+  auto* out = image.mutable_data_ptr<uint8_t>();
+  const int64_t area = pixels.height * pixels.width;
+  for (int64_t i = 0; i < area; ++i) {
+    for (int64_t channel = 0; channel < 3; ++channel) {
+      out[channel * area + i] = pixels.bytes[3 * i + channel];
+    }
+  }
+  return image;
 }
 
 void check_size(int64_t height, int64_t width, const std::string& name) {

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
-
-#include "gpipe/schedule.h"
 
 namespace gpipe::balancing::planner {
 namespace {

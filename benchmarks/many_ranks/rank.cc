@@ -4,11 +4,13 @@
 #include <sys/time.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "benchmarks/harness/statistics.h"

@@ -19,8 +19,8 @@ std::vector<std::string> align_columns(
     const std::vector<std::vector<std::string>>& rows, std::string_view sides);
 
 // Returns the lines of align_columns() as one text, each with a line end. The
-// last letter of `sides` holds for all further columns: "lr" puts the first
-// column on the left and the others on the right. Throws, costs and threads as
+// last letter of `sides` holds for all further columns: "lr" aligns the first
+// column left and all others right. Errors, complexity and threads are those of
 // align_columns().
 std::string columns_text(const std::vector<std::vector<std::string>>& rows,
                          std::string sides);
