@@ -331,6 +331,48 @@ TEST(ProfileTimesTest, DividesBackwardsAsZeroBubbleSchedulesDo) {
   EXPECT_EQ(times[1].backward_weight, 0);
 }
 
+// The identity, which appends `name` to `log` in its backward.
+struct LoggedBackward : torch::autograd::Function<LoggedBackward> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context,
+                               torch::Tensor x, const std::string& name,
+                               std::vector<std::string>* log) {
+    context->saved_data["name"] = name;
+    context->saved_data["log"] = reinterpret_cast<int64_t>(log);
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      const torch::autograd::variable_list& grads) {
+    reinterpret_cast<std::vector<std::string>*>(
+        context->saved_data["log"].toInt())
+        ->push_back("B" + context->saved_data["name"].toStringRef());
+    return {grads[0], {}, {}};
+  }
+};
+
+Call logged(const std::string& name, std::vector<std::string>* log) {
+  return Call([=](torch::Tensor x) {
+    log->push_back("F" + name);
+    return LoggedBackward::apply(x, name, log);
+  });
+}
+
+TEST(ProfileTimesTest, RunsBackwardsAfterAllForwardsAsACellDoes) {
+  std::vector<std::string> log;
+  const auto sample = torch::ones({1}, torch::requires_grad());
+  profile_times(Sequential(logged("0", &log), logged("1", &log)), sample,
+                once());
+  EXPECT_THAT(log, ElementsAre("F0", "F1", "B1", "B0",  // warm-up
+                               "F0", "F1", "B1", "B0"));
+  log.clear();
+  const auto make = [&](int64_t first, int64_t) {
+    return Sequential(logged(std::to_string(first), &log));
+  };
+  profile_times(2, make, sample, once());
+  EXPECT_THAT(log, ElementsAre("F0", "B0", "F1", "B1",  // needs one layer only
+                               "F0", "B0", "F1", "B1"));
+}
+
 TEST(ProfileTimesTest, AddsGradientsOfLayersThatMakeTheirOwnLeaves) {
   // Leaves of different sizes, at addresses that may repeat.
   int size = 1;

@@ -24,7 +24,7 @@ MODELS = {
     "unet": Model(
         ("--batch=16", "--side=64", "--depth=5", "--width=16", "--balance=54,55"),
         tolerance=0.05,
-        four_stages="23,31,27,28",
+        four_stages="25,26,30,28",
     ),
     "amoebanetd": Model(
         ("--batch=16", "--side=64", "--depth=6", "--width=64", "--balance=7,5")

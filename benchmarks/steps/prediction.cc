@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -169,8 +170,9 @@ std::vector<balancing::Plan> plans_of(const StepSubject& subject) {
 // Compares train_step() with several schedules on two partitions, planned from
 // one profile. Their steps take turns. The last row is the plan over all
 // schedules; its last column is its measured time over that of the fastest of
-// the other rows.
-std::vector<Row> compare_schedules(const StepSubject& subject) {
+// the other rows. Appends the relative errors of the predictions to `errors`.
+std::vector<Row> compare_schedules(const StepSubject& subject,
+                                   std::vector<double>& errors) {
   const std::vector<balancing::Plan> plans = plans_of(subject);
   at::set_num_threads(static_cast<int>(kPartitions));
   const at::Tensor target = at::zeros({subject.input.size(0)});
@@ -192,6 +194,7 @@ std::vector<Row> compare_schedules(const StepSubject& subject) {
   for (std::size_t k = 0; k < plans.size(); ++k) {
     const double seconds = median(wall_seconds(rounds[k]));
     const bool is_choice = k + 1 == plans.size();
+    errors.push_back(plans[k].step_seconds / seconds - 1);
     rows.push_back(
         {subject.name,
          {plans[k].schedule_name + ", " +
@@ -211,11 +214,19 @@ Table schedules_table(const std::vector<StepSubject>& subjects) {
   Table table{"Predicted and measured train_step()", "model", {}, {}, {}};
   table.columns = {"schedule, stages per rank", "ms predicted", "measured",
                    "error", "over the best"};
+  std::vector<double> errors;
   for (const StepSubject& each : subjects) {
-    for (Row& row : compare_schedules(each)) {
+    for (Row& row : compare_schedules(each, errors)) {
       table.rows.push_back(std::move(row));
     }
   }
+  constexpr double kGoal = 0.1;
+  const auto within =
+      std::count_if(errors.begin(), errors.end(),
+                    [](double error) { return std::abs(error) <= kGoal; });
+  table.notes.push_back(std::to_string(within) + " of " +
+                        std::to_string(errors.size()) +
+                        " predictions are within 10 %.");
   return table;
 }
 
