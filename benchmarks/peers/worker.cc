@@ -3,6 +3,7 @@
 // protocol.
 
 #include <ATen/Parallel.h>
+#include <gflags/gflags.h>
 #include <torch/optim/sgd.h>
 #include <torch/version.h>
 
