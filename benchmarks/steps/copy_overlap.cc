@@ -2,15 +2,13 @@
 // simulated accelerators, whose layers and copies take a given time. So it
 // needs no GPU, and no other effect is measured.
 
+#include <gflags/gflags.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "benchmarks/harness/copy_streams.h"
 #include "benchmarks/harness/output.h"

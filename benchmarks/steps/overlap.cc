@@ -2,14 +2,13 @@
 // it needs neither many cores nor accelerators, and no other effect is
 // measured.
 
+#include <gflags/gflags.h>
+
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "benchmarks/harness/output.h"
 #include "benchmarks/harness/rounds.h"

@@ -4,6 +4,7 @@
 // Each partition has one thread. The machine should have two cores: one for
 // each of 2 partitions, shared by 4 partitions.
 #include <ATen/Parallel.h>
+#include <gflags/gflags.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -17,9 +18,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "balancing/balancing.h"
 #include "balancing/plan.h"

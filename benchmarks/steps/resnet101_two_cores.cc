@@ -6,6 +6,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
+#include <gflags/gflags.h>
+#include <glog/logging.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/utils.h>
 
@@ -17,10 +19,6 @@
 #include <thread>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
-#include <glog/logging.h>
 
 #include "benchmarks/harness/environment.h"
 #include "benchmarks/harness/output.h"

@@ -2,6 +2,7 @@
 // every schedule. The stages only sleep, so it needs few cores, and no other
 // effect is measured.
 
+#include <gflags/gflags.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/types.h>
 
@@ -14,9 +15,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "benchmarks/harness/output.h"
 #include "benchmarks/harness/rounds.h"

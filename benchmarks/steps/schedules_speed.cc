@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 #include <fcntl.h>
+#include <gflags/gflags.h>
 #include <sys/wait.h>
 #include <torch/types.h>
 #include <unistd.h>
@@ -17,9 +18,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "benchmarks/harness/output.h"
 #include "benchmarks/harness/rounds.h"

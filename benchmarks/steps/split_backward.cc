@@ -3,6 +3,7 @@
 // which differ only in that.
 
 #include <ATen/Parallel.h>
+#include <gflags/gflags.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -11,9 +12,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "benchmarks/harness/output.h"
 #include "benchmarks/harness/rounds.h"

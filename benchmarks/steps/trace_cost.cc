@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
+#include <gflags/gflags.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -14,9 +15,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-// Must follow LibTorch's headers, which define the same macros if glog has not.
-#include <gflags/gflags.h>
 
 #include "balancing/partition.h"
 #include "benchmarks/harness/output.h"
