@@ -22,6 +22,7 @@ namespace {
 using std::chrono::seconds;
 
 constexpr int kRanks = 3;
+constexpr seconds kLimit(120);
 // A failure must arrive before: a rank that has reached its timeout reports
 // "has not answered in time".
 const Arguments kLongTimeout{{"timeout_ms", "60000"}};
@@ -69,7 +70,7 @@ void expect_named(const std::string& program, int at_fault,
   std::vector<Arguments> all(kRanks, kLongTimeout);
   all[at_fault] = arguments;
   Ranks running(program, all);
-  const auto results = running.wait_but({at_fault}, seconds(40));
+  const auto results = running.wait_but({at_fault}, kLimit);
   for (int rank = 0; rank < kRanks; ++rank) {
     SCOPED_TRACE(rank_text(rank));
     if (rank != at_fault) expect_peer_error(results[rank], fault, at_fault);
@@ -114,7 +115,7 @@ TEST(DirectFault, ARankThatFreezesIsNamed) {
   all[1] =
       join(all[1], {{"place", "forward"}, {"deed", "freeze"}, {"at", "2"}});
   Ranks running("train", all);
-  const auto results = running.wait_but({1}, seconds(40));
+  const auto results = running.wait_but({1}, kLimit);
   for (const int rank : {0, 2}) {
     SCOPED_TRACE(rank_text(rank));
     expect_peer_error(results[rank], "is frozen", 1);
@@ -122,7 +123,7 @@ TEST(DirectFault, ARankThatFreezesIsNamed) {
 }
 
 TEST(DirectFault, ARankDoesNotWaitForOthersThatKeepTheirPipelines) {
-  expect_all_ok(Ranks("keeps", 2, kLongTimeout).wait(seconds(40)));
+  expect_all_ok(Ranks("keeps", 2, kLongTimeout).wait(kLimit));
 }
 
 }  // namespace

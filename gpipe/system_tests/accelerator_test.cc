@@ -1,5 +1,6 @@
 // Tests what a step does to accelerators besides computing: the devices, events
 // and memory that it uses. Runs on the simulated accelerators only.
+#include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -151,6 +152,7 @@ TEST_F(AcceleratorTest, AStepFromAHookOfAParameterIsRefused) {
   int calls = 0;
   pipeline->parameters()[0].register_hook([&](Tensor grad) {
     ++calls;
+    const c10::AutoGradMode with_graph(true);
     other->train_step(x, x.to(hpu(1)), mean_square, schedule);
     return grad;
   });

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/channel/interruptible_store.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/tags.h"
@@ -162,6 +163,16 @@ class Turn {
   State& state_;
 };
 
+// Returns the store of the world, by a connection of its own. Its waits end
+// when `failed` is set.
+c10::intrusive_ptr<c10d::Store> store_of(
+    World& world, std::shared_ptr<const std::atomic<bool>> failed) {
+  auto own = world.store().clone();
+  own->setTimeout(world.timeout());
+  return c10::make_intrusive<InterruptibleStore>(
+      std::move(own), std::move(failed), world.timeout());
+}
+
 // The direct transport. Each direction between two ranks has a group of its
 // own. In a group for both directions, a rank's transfers would run one after
 // the other, in the order in which it starts them. Two ranks that both start
@@ -185,6 +196,8 @@ class DeviceTransport final : public Transport {
         device_(device),
         name_(std::move(name)),
         tags_(world.next_channel()),
+        failed_(std::make_shared<std::atomic<bool>>(false)),
+        store_(store_of(world, failed_)),
         callback_(world.on_failure([this] { abort(); })) {}
 
   // Blocks until the other ranks close their ends, too; at most for some
@@ -261,13 +274,10 @@ class DeviceTransport final : public Transport {
       if (found != groups_.end()) return *found->second;
     }
     // Without the lock, because connect() may wait for the other end while
-    // other directions go on. The store is a clone, because a client of the
-    // store that waits for a key blocks its other callers.
-    const auto client = world_.store().clone();
-    client->setTimeout(world_.timeout());
+    // other directions go on.
     auto group =
         backend_.connect(c10::make_intrusive<c10d::PrefixStore>(
-                             c10::str(name_, "/", from, ">", to), client),
+                             c10::str(name_, "/", from, ">", to), store_),
                          world_.rank() == to, device_, world_.timeout());
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -288,6 +298,7 @@ class DeviceTransport final : public Transport {
 
   // Aborts all transfers. Waits for that at most for kPatience.
   void abort() {
+    *failed_ = true;
     close_all(groups(), &c10d::Backend::abort).wait_for(kPatience);
   }
 
@@ -296,6 +307,9 @@ class DeviceTransport final : public Transport {
   const c10::Device device_;
   const std::string name_;
   const Tags tags_;  // of the messages by which two ranks meet
+  // Ends waits for the store, which is that of all groups.
+  const std::shared_ptr<std::atomic<bool>> failed_;
+  const c10::intrusive_ptr<c10d::Store> store_;
 
   std::mutex mutex_;
   std::map<std::pair<int, int>, Group> groups_;

@@ -213,6 +213,9 @@ class HostedGroup final : public c10d::Backend {
     if (connected_) return;
     if (on_connect) on_connect();
     store_->set(name("process", getRank()), bytes(std::to_string(::getpid())));
+    // As with NCCL, one end waits in the store for an identifier of the other.
+    if (getRank() == 0) store_->set("identifier", bytes("1"));
+    store_->get("identifier");
     if (store_->add("arrived", 1) == 2) decide("connect");
     while (!store_->check({"decision"})) {
       if (aborted_) decide("abort");
