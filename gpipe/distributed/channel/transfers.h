@@ -7,8 +7,8 @@ namespace gpipe {
 // The transport of tensors from the accelerator of one rank to that of another.
 
 enum class Transfers {
-  // The default, which means kHost. Direct transfers have never run on two GPUs,
-  // so a program gets them only if it asks for kDirect.
+  // The default, which means kHost. Direct transfers have never run on two
+  // GPUs, so a program gets them only if it asks for kDirect.
   kAuto,
   // Through the memory of the hosts, over Gloo.
   kHost,
