@@ -278,14 +278,15 @@ TEST(Secured, StrangersNeitherGetInNorChangeABit) {
 }
 
 TEST(Secured, AnotherSecretIsNamedAtOnceOnBothSides) {
-  std::vector<Arguments> arguments(
-      2, {{"secret", kSecret}, {"timeout_ms", "1500"}});
-  arguments[1][0].second = "another secret, also long enough";
+  // Rank 1 would wait for ten minutes.
+  const std::vector<Arguments> arguments = {
+      {{"secret", kSecret}, {"timeout_ms", "1500"}},
+      {{"secret", "another secret, also long enough"},
+       {"timeout_ms", "600000"}}};
   const auto results = Ranks("train secured", arguments).wait(seconds(30));
   auto words = expect_peer_error(results[1], "disagrees", 0);
   EXPECT_THAT(words["what"], HasSubstr("the other end has another secret"));
   EXPECT_THAT(words["what"], HasSubstr("GPIPE_SECRET_FILE"));
-  EXPECT_LE(results[1].exit.seconds, 1.4);
   words = expect_peer_error(results[0], "has not answered in time", 1);
   EXPECT_THAT(words["what"], HasSubstr("missing: 1; 1 connection was refused, "
                                        "the last one because: "));

@@ -254,10 +254,6 @@ LaunchEnvironment read_any(const Variables& variables) {
     LaunchEnvironment result = read_ranks(variables, kTorchrun);
     result.store_is_served =
         variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-    if (result.store_is_served) {
-      result.attempt =
-          variables.text("TORCHELASTIC_RESTART_COUNT").value_or("");
-    }
     return result;
   }
   if (has(kOpenMpi.rank)) return read_ranks(variables, kOpenMpi);

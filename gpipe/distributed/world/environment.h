@@ -20,9 +20,6 @@ struct LaunchEnvironment {
   // True if another process already listens there (torchrun's agent); rank 0
   // then connects like all other ranks. If false, rank 0 listens.
   bool store_is_served = false;
-  // The number of this start of the job ("0", "1", ...) if the launcher
-  // restarts jobs and all starts share one store (torchrun); else "".
-  std::string attempt;
   // The launcher and its variables, for messages: "torchrun (RANK,
   // WORLD_SIZE)".
   std::string source;
@@ -66,7 +63,7 @@ using GetVariable = std::function<const char*(const char* name)>;
 // need MASTER_PORT.
 //
 // `store_is_served` is true if TORCHELASTIC_USE_AGENT_STORE is "True", which
-// torchrun sets; `attempt` is then TORCHELASTIC_RESTART_COUNT.
+// torchrun sets.
 //
 // Throws std::invalid_argument, which says the variable, its text and what it
 // should be, if

@@ -98,10 +98,6 @@ TEST(EnvironmentTest, ReadsTorchruns) {
 TEST(EnvironmentTest, KnowsThatTorchrunsAgentServesTheStore) {
   const char* const name = "TORCHELASTIC_USE_AGENT_STORE";
   EXPECT_TRUE(read(with(kTorchrun, {{name, "True"}})).store_is_served);
-  const char* const restarts = "TORCHELASTIC_RESTART_COUNT";
-  EXPECT_EQ(read(with(kTorchrun, {{name, "True"}, {restarts, "3"}})).attempt,
-            "3");
-  EXPECT_EQ(read(with(kTorchrun, {{restarts, "3"}})).attempt, "");
   EXPECT_FALSE(read(with(kTorchrun, {{name, "False"}})).store_is_served);
   // Only torchrun sets it.
   EXPECT_FALSE(read(with(kOpenMpi, {{name, "True"}})).store_is_served);

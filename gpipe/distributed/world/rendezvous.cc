@@ -5,6 +5,7 @@
 #include <exception>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -20,6 +21,7 @@
 #include "gpipe/distributed/world/reach.h"
 #include "gpipe/distributed/world/secured.h"
 #include "gpipe/distributed/world/secured_rendezvous.h"
+#include "gpipe/distributed/world/starts.h"
 #include "gpipe/distributed/world/tree.h"
 
 namespace gpipe::internal {
@@ -221,32 +223,58 @@ class Joining : public std::enable_shared_from_this<Joining> {
   // Returns the store of the world to join. Returns null and sets `failure` if
   // this server belongs to an earlier world.
   c10::intrusive_ptr<c10d::Store> enter(int listening, RankFailure& failure) {
+    if (options_.store_is_served) return enter_served(listening);
     server_ = secured_ ? secured_->store(options_, listening, deadline_)
                        : tcp_store(options_, listening, deadline_);
     const int64_t world = server_->add(
         "gpipe/rank/" + options_.session + "/" + std::to_string(options_.rank),
         1);
-    const auto store_of = [this](int64_t number) {
-      return c10::make_intrusive<c10d::PrefixStore>(
-          "gpipe/world/" + options_.session + "/" + std::to_string(number),
-          server_);
-    };
-    // A launcher's server may have served earlier worlds.
     // A secured world has a new server.
-    if (options_.store_is_served || world == 1) return store_of(world);
+    if (world == 1) return store_of(world);
     // Rank 0 serves only one world. If that world is complete or has failed, it
     // may be the previous world of this process, which rank 0 has not left yet.
     const auto first = store_of(1);
-    const std::string twice = "there are two processes with rank " +
-                              std::to_string(options_.rank) + " at " +
-                              place(options_.address, options_.port) +
-                              "; give each a RANK of its own";
+    const std::string twice = twice_text();
     if (!server_->check({kComplete}) && !first->check({kFailure})) {
       fail_all(*first, Fault::kDisagree, options_.rank, twice);
     }
     failure = failure_of(Fault::kDisagree, options_.rank, twice);
     server_.reset();
     return nullptr;
+  }
+
+  // The same for a launcher's store, which may have served earlier worlds.
+  c10::intrusive_ptr<c10d::Store> enter_served(int listening) {
+    auto launchers = tcp_store(options_, -1, deadline_);
+    if (!starts_) {
+      starts_.emplace(c10::make_intrusive<c10d::PrefixStore>(
+                          "gpipe/session/" + options_.session, launchers),
+                      options_.rank);
+    }
+    const auto number = starts_->number(deadline_);
+    if (!number) {
+      fail(Fault::kTimeout, 0,
+           "it has not come to " + place(options_.address, options_.port) +
+               " in " + std::to_string(options_.timeout.count()) +
+               " ms; raise WorldOptions::timeout if it needs longer to start");
+    }
+    server_ = secured_ ? secured_->store_beside(options_, listening, deadline_,
+                                                *launchers, *number)
+                       : std::move(launchers);
+    return store_of(*number);
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_of(int64_t world) {
+    return c10::make_intrusive<c10d::PrefixStore>(
+        "gpipe/world/" + options_.session + "/" + std::to_string(world),
+        server_);
+  }
+
+  std::string twice_text() const {
+    return "there are two processes with rank " +
+           std::to_string(options_.rank) + " at " +
+           place(options_.address, options_.port) +
+           "; give each a RANK of its own";
   }
 
   // Throws if a rank has another size of the world.
@@ -260,11 +288,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     fail_all(store, Fault::kDisagree, std::stoi(first.substr(space + 1)),
              "it says that there are " + theirs + " ranks, but rank " +
                  std::to_string(options_.rank) + " says that there are " +
-                 mine + "; give all the same WORLD_SIZE" +
-                 (options_.store_is_served
-                      ? " (under torchrun with machines that come back, set "
-                        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1)"
-                      : ""));
+                 mine + "; give all the same WORLD_SIZE");
   }
 
   // A rank asks the store for two keys at a time, whatever the size.
@@ -274,9 +298,12 @@ class Joining : public std::enable_shared_from_this<Joining> {
       raise(decode_failure(text_of(store.get(kFailure))));
     }
     compare_sizes(store);
-    store.set(rank_key(options_.rank), bytes_of("here"));
+    if (store.add(rank_key(options_.rank), 1) > 1) {
+      fail_all(store, Fault::kDisagree, options_.rank, twice_text());
+    }
     if (store.add(kCount, 1) == size) store.set(kAll, bytes_of("yes"));
     while (!store.check({kAll})) {
+      if (starts_) starts_->answer();
       if (store.check({kFailure})) {
         raise(decode_failure(text_of(store.get(kFailure))));
       }
@@ -312,6 +339,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
   const std::unique_ptr<SecuredRendezvous> secured_;
   // Used by the inner thread only.
   c10::intrusive_ptr<c10d::Store> server_;
+  std::optional<Starts> starts_;  // if a launcher serves the store
   std::atomic<bool> connected_{false};
 };
 

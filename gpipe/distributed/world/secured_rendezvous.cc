@@ -40,15 +40,6 @@ std::function<void(const std::string&)> reporter_of(
   };
 }
 
-// Returns a key of the launcher's store for this start of the world. All ranks
-// get the same key, since each counts its own starts.
-std::string key_of_start(c10d::Store& store, const WorldOptions& options) {
-  const std::string prefix = "gpipe/secured/" + options.session + "/";
-  const int64_t start =
-      store.add(prefix + "rank/" + std::to_string(options.rank), 1);
-  return prefix + "place/" + std::to_string(start);
-}
-
 }  // namespace
 
 std::string own_address(const WorldOptions& options) {
@@ -88,40 +79,48 @@ SecuredRendezvous::SecuredRendezvous(const WorldOptions& options)
     : credentials_(credentials_of(options)),
       refusals_(std::make_shared<Refusals>(reporter_of(options))) {}
 
-c10::intrusive_ptr<c10d::Store> SecuredRendezvous::store(
-    const WorldOptions& options, int listening, TimePoint deadline) {
-  c10::intrusive_ptr<c10d::Store> launchers;
-  std::string key;
-  if (options.store_is_served) {
-    launchers = tcp_store(options, -1, deadline);
-    key = key_of_start(*launchers, options);
-  }
-  if (listening >= 0) {
-    Descriptor socket(listening);
-    const std::string port = std::to_string(port_of(socket));
-    server_ = std::make_shared<StoreServer>(std::move(socket), credentials_,
-                                            refusals_);
-    if (launchers) {
-      const std::string place = own_address(options) + " " + port;
-      launchers->set(key, std::vector<uint8_t>(place.begin(), place.end()));
-    }
-    return secured_store([server = server_](const StoreRequest& request) {
-      return server->call(request);
-    });
-  }
-  std::string address = options.address;
-  int port = options.port;
-  if (launchers) {
-    const std::vector<uint8_t> bytes = launchers->get(key);
-    std::istringstream place(std::string(bytes.begin(), bytes.end()));
-    place >> address >> port;
-  }
+c10::intrusive_ptr<c10d::Store> SecuredRendezvous::serve(int listening) {
+  server_ = std::make_shared<StoreServer>(Descriptor(listening), credentials_,
+                                          refusals_);
+  return secured_store([server = server_](const StoreRequest& request) {
+    return server->call(request);
+  });
+}
+
+c10::intrusive_ptr<c10d::Store> SecuredRendezvous::connect(
+    int rank, const std::string& address, int port, TimePoint deadline) {
   const auto client = std::make_shared<StoreClient>(
-      connect_to(address, port, *credentials_, Hello{options.rank, 0, 0},
-                 deadline),
+      connect_to(address, port, *credentials_, Hello{rank, 0, 0}, deadline),
       credentials_);
   return secured_store(
       [client](const StoreRequest& request) { return client->call(request); });
+}
+
+c10::intrusive_ptr<c10d::Store> SecuredRendezvous::store(
+    const WorldOptions& options, int listening, TimePoint deadline) {
+  if (listening >= 0) return serve(listening);
+  return connect(options.rank, options.address, options.port, deadline);
+}
+
+c10::intrusive_ptr<c10d::Store> SecuredRendezvous::store_beside(
+    const WorldOptions& options, int listening, TimePoint deadline,
+    c10d::Store& launchers, int64_t start) {
+  const std::string key =
+      "gpipe/secured/" + options.session + "/place/" + std::to_string(start);
+  if (listening >= 0) {
+    Descriptor socket(listening);
+    const std::string place =
+        own_address(options) + " " + std::to_string(port_of(socket));
+    auto store = serve(socket.release());
+    launchers.set(key, std::vector<uint8_t>(place.begin(), place.end()));
+    return store;
+  }
+  const std::vector<uint8_t> bytes = launchers.get(key);
+  std::istringstream place(std::string(bytes.begin(), bytes.end()));
+  std::string address;
+  int port = 0;
+  place >> address >> port;
+  return connect(options.rank, address, port, deadline);
 }
 
 c10::intrusive_ptr<SecuredGroup> SecuredRendezvous::group(

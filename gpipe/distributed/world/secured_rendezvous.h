@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -38,12 +39,19 @@ class SecuredRendezvous {
   explicit SecuredRendezvous(const WorldOptions& options);
 
   // Returns the store. Rank 0 serves it on `listening`; the others connect to
-  // rank 0. If a launcher has a store (torchrun), rank 0 writes there where it
-  // listens, and nothing else is read from or written to the launcher's store:
-  // it is open to strangers, who could only lead a rank to a place that cannot
-  // prove that it belongs to the world. Throws LinkError or c10::DistError.
+  // rank 0 at the place in `options`. Throws LinkError or c10::DistError.
   c10::intrusive_ptr<c10d::Store> store(const WorldOptions& options,
                                         int listening, TimePoint deadline);
+
+  // The same if a launcher has a store (torchrun): rank 0 writes there where it
+  // listens. Nothing but that and the number of the start (starts.h) is read
+  // from the launcher's store: it is open to strangers, who could only lead a
+  // rank to a place that cannot prove that it belongs to the world.
+  c10::intrusive_ptr<c10d::Store> store_beside(const WorldOptions& options,
+                                               int listening,
+                                               TimePoint deadline,
+                                               c10d::Store& launchers,
+                                               int64_t start);
 
   // Returns a group of all ranks, which tell each other by `store` where they
   // listen. Throws c10::DistNetworkError.
@@ -58,6 +66,10 @@ class SecuredRendezvous {
   std::string refusals() const;
 
  private:
+  c10::intrusive_ptr<c10d::Store> serve(int listening);
+  c10::intrusive_ptr<c10d::Store> connect(int rank, const std::string& address,
+                                          int port, TimePoint deadline);
+
   const std::shared_ptr<const Credentials> credentials_;
   const std::shared_ptr<Refusals> refusals_;
   std::shared_ptr<StoreServer> server_;

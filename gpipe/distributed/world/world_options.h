@@ -28,9 +28,8 @@ struct WorldOptions {
   std::string address = "127.0.0.1";
   int port = 29500;
   bool store_is_served = false;
-  // Ranks meet only ranks of the same session. A launcher that restarts all
-  // ranks counts its starts here, so that stale keys of an incomplete start are
-  // ignored in the same store.
+  // Ranks meet only ranks of the same session. Worlds of different programs
+  // that share a served store need different ones.
   std::string session;
 
   // The address or host name of this machine to which other ranks connect.

@@ -1,0 +1,81 @@
+#include "gpipe/distributed/world/starts.h"
+
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace gpipe::internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLook = std::chrono::milliseconds(20);
+
+// Keys: the number of the last start, the tokens of all ranks that have asked,
+// how many bytes of them are answered, and the answer to a token.
+constexpr char kNumber[] = "gpipe/start", kQuestions[] = "gpipe/questions",
+               kAnswered[] = "gpipe/answered", kAnswer[] = "gpipe/answer/";
+
+constexpr std::size_t kTokenBytes = 16;
+
+std::string random_text() {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::random_device random;
+  std::string text;
+  while (text.size() < kTokenBytes) text += kDigits[random() % 16];
+  return text;
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+// Returns "" if there is no such key.
+std::string text_at(c10d::Store& store, const std::string& key) {
+  if (!store.check({key})) return "";
+  const std::vector<uint8_t> bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+Starts::Starts(c10::intrusive_ptr<c10d::Store> store, int rank)
+    : store_(std::move(store)), rank_(rank) {
+  if (rank_ != 0) return;
+  const std::string answered = text_at(*store_, kAnswered);
+  if (!answered.empty()) answered_ = std::stoull(answered);
+}
+
+std::optional<int64_t> Starts::number(Clock::time_point deadline) {
+  if (number_) return number_;
+  if (rank_ == 0) {
+    number_ = store_->add(kNumber, 1);
+    answer();
+    return number_;
+  }
+  const std::string token = random_text();
+  store_->append(kQuestions, bytes_of(token));
+  while (true) {
+    const std::string answer = text_at(*store_, kAnswer + token);
+    if (!answer.empty()) return number_ = std::stoll(answer);
+    if (Clock::now() >= deadline) return std::nullopt;
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+void Starts::answer() {
+  if (rank_ != 0 || !number_) return;
+  const std::string questions = text_at(*store_, kQuestions);
+  const std::size_t before = answered_;
+  for (; answered_ + kTokenBytes <= questions.size();
+       answered_ += kTokenBytes) {
+    store_->set(kAnswer + questions.substr(answered_, kTokenBytes),
+                bytes_of(std::to_string(*number_)));
+  }
+  if (answered_ != before) {
+    store_->set(kAnswered, bytes_of(std::to_string(answered_)));
+  }
+}
+
+}  // namespace gpipe::internal
