@@ -45,24 +45,18 @@ std::vector<Action> row(const std::vector<Action>& forwards,
 
 }  // namespace
 
-Schedule alternate(const Loop& loop, const PerRank& warm_up) {
+Schedule alternate(const Loop& loop, const PerRank& warm_up,
+                   const PerRank& lag) {
   Schedule schedule;
   for (int rank = 0; rank < loop.ranks; ++rank) {
-    schedule.ranks.push_back(row(all(loop, rank, ActionKind::kForward),
-                                 all(loop, rank, ActionKind::kBackward), {},
-                                 warm_up(rank), 0));
-  }
-  return schedule;
-}
-
-Schedule alternate_split(const Loop& loop, const PerRank& warm_up,
-                         const PerRank& lag) {
-  Schedule schedule;
-  for (int rank = 0; rank < loop.ranks; ++rank) {
-    schedule.ranks.push_back(row(all(loop, rank, ActionKind::kForward),
-                                 all(loop, rank, ActionKind::kBackwardInput),
-                                 all(loop, rank, ActionKind::kBackwardWeight),
-                                 warm_up(rank), lag(rank)));
+    const auto of_kind = [&](ActionKind kind) { return all(loop, rank, kind); };
+    const auto forwards = of_kind(ActionKind::kForward);
+    schedule.ranks.push_back(lag ? row(forwards,
+                                       of_kind(ActionKind::kBackwardInput),
+                                       of_kind(ActionKind::kBackwardWeight),
+                                       warm_up(rank), lag(rank))
+                                 : row(forwards, of_kind(ActionKind::kBackward),
+                                       {}, warm_up(rank), 0));
   }
   return schedule;
 }

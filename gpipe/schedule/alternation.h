@@ -29,13 +29,10 @@ using PerRank = std::function<int(int rank)>;
 
 // Returns a schedule in which rank r runs `warm_up(r)` forwards (or all of its
 // forwards, if there are fewer), then pairs of a forward and a B, then the
-// remaining Bs.
-Schedule alternate(const Loop& loop, const PerRank& warm_up);
-
-// Returns the schedule of alternate() with I instead of B. On rank r the oldest
+// remaining Bs. With `lag` there are I instead of B: on rank r the oldest
 // pending W follows each I, except the first `lag(r)` ones. The remaining Ws
 // come last.
-Schedule alternate_split(const Loop& loop, const PerRank& warm_up,
-                         const PerRank& lag);
+Schedule alternate(const Loop& loop, const PerRank& warm_up,
+                   const PerRank& lag = nullptr);
 
 }  // namespace gpipe::internal

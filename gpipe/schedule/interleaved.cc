@@ -1,11 +1,10 @@
 #include "gpipe/schedule/interleaved.h"
 
 #include <algorithm>
-#include <stdexcept>
-#include <string>
 
 #include "gpipe/schedule/alternation.h"
 #include "gpipe/schedule/sizes.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {
@@ -25,14 +24,13 @@ Schedule interleaved(int ranks, int microbatches, int stages_per_rank,
   internal::check_sizes(ranks, microbatches, stages_per_rank);
   if (group == 0) group = default_group(ranks, microbatches);
   if (group < 1 || !fits(ranks, microbatches, group)) {
-    throw std::invalid_argument(
-        "micro-batches cannot be interleaved in groups of " +
-        std::to_string(group) +
+    internal::refuse(
+        "micro-batches cannot be interleaved in groups of ", group,
         ": each group, including the last one, needs at least as many as there "
-        "are ranks; " +
-        std::to_string(default_group(ranks, microbatches)) +
-        " is possible, or 0 for the default (ranks: " + std::to_string(ranks) +
-        ", micro-batches: " + std::to_string(microbatches) + ")");
+        "are ranks; ",
+        default_group(ranks, microbatches),
+        " is possible, or 0 for the default (ranks: ", ranks,
+        ", micro-batches: ", microbatches, ")");
   }
   return internal::alternate(
       {ranks, microbatches, stages_per_rank, group}, [&](int rank) {

@@ -1,7 +1,6 @@
 #include "gpipe/schedule/named.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "gpipe/schedule/controllable_memory.h"
 #include "gpipe/schedule/dual_pipe_v.h"
@@ -14,6 +13,7 @@
 #include "gpipe/schedule/zero_bubble_h.h"
 #include "gpipe/schedule/zero_bubble_interleaved.h"
 #include "gpipe/schedule/zero_bubble_v.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {
@@ -68,8 +68,7 @@ const Entry& entry_of(const std::string& name) {
   for (const Entry& entry : kSchedules) {
     if (name == entry.name) return entry;
   }
-  throw std::invalid_argument("there is no schedule \"" + name +
-                              "\"; there are " + list(0));
+  internal::refuse("there is no schedule \"", name, "\"; there are ", list(0));
 }
 
 }  // namespace
@@ -98,11 +97,10 @@ Schedule named_schedule(const std::string& name, int ranks, int microbatches,
   internal::check_sizes(ranks, microbatches, stages_per_rank);
   const int takes = entry.stages_per_rank;
   if (takes > 0 && takes != stages_per_rank) {
-    throw std::invalid_argument(
-        name + " has " + std::to_string(takes) +
-        (takes == 1 ? " stage" : " stages") + " per rank, not " +
-        std::to_string(stages_per_rank) +
-        "; these schedules can have that many: " + list(stages_per_rank));
+    internal::refuse(
+        name, " has ", takes, takes == 1 ? " stage" : " stages",
+        " per rank, not ", stages_per_rank,
+        "; these schedules can have that many: ", list(stages_per_rank));
   }
   return entry.make(ranks, microbatches, stages_per_rank);
 }

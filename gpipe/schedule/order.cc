@@ -4,11 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <optional>
-#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
 #include "gpipe/schedule/needs.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {
@@ -123,10 +123,9 @@ std::vector<std::vector<int64_t>> clock_order(const Schedule& schedule) {
     const auto& actions = schedule.ranks[rank];
     const std::size_t done = positions[rank].size();
     if (done < actions.size()) {
-      throw std::invalid_argument(
-          "the schedule cannot be executed: " + to_string(actions[done]) +
-          " of rank " + std::to_string(rank) +
-          " waits for an action that never ends");
+      internal::refuse(
+          "the schedule cannot be executed: ", to_string(actions[done]),
+          " of rank ", rank, " waits for an action that never ends");
     }
     for (int64_t& position : positions[rank])
       position = position * ranks + rank;

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <stdexcept>
-#include <string>
 
 #include "gpipe/schedule/gaps.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {
@@ -17,8 +16,8 @@ int count(const Schedule& schedule, int Action::*number) {
     for (const Action& action : schedule.ranks[r]) {
       // In a schedule that is not validated, one more may overflow.
       if (action.*number == std::numeric_limits<int>::max()) {
-        throw std::invalid_argument(
-            to_string(action) + " of rank " + std::to_string(r) +
+        internal::refuse(
+            to_string(action), " of rank ", r,
             " has a number that is too large: stages and micro-batches "
             "are numbered from 0 without a gap");
       }
@@ -32,9 +31,8 @@ void check_gaps(const Schedule& schedule, int stages) {
   std::size_t actions = 0;
   for (const auto& rank : schedule.ranks) actions += rank.size();
   if (stages <= internal::most_cells(actions)) return;
-  throw std::invalid_argument(
-      "a schedule of " + std::to_string(actions) + " actions has a stage " +
-      std::to_string(stages - 1) + ": number stages from 0 without a gap");
+  internal::refuse("a schedule of ", actions, " actions has a stage ",
+                   stages - 1, ": number stages from 0 without a gap");
 }
 
 }  // namespace
@@ -65,18 +63,14 @@ std::vector<int> rank_of_stage(const Schedule& schedule) {
     const int rank = static_cast<int>(r);
     for (const Action& action : schedule.ranks[r]) {
       if (action.stage < 0) {
-        throw std::invalid_argument(to_string(action) + " of rank " +
-                                    std::to_string(rank) +
-                                    " has a negative stage: stages count "
-                                    "from 0");
+        internal::refuse(to_string(action), " of rank ", rank,
+                         " has a negative stage: stages count from 0");
       }
       int& known = result[action.stage];
       if (known >= 0 && known != rank) {
-        throw std::invalid_argument(
-            "stage " + std::to_string(action.stage) + " is on rank " +
-            std::to_string(known) + " and, with " + to_string(action) +
-            ", on rank " + std::to_string(rank) +
-            ": all actions of a stage belong on one rank");
+        internal::refuse("stage ", action.stage, " is on rank ", known,
+                         " and, with ", to_string(action), ", on rank ", rank,
+                         ": all actions of a stage belong on one rank");
       }
       known = rank;
     }

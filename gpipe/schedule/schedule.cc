@@ -1,12 +1,21 @@
 #include "gpipe/schedule/schedule.h"
 
+#include <algorithm>
+
 namespace gpipe {
 
 std::string to_string(const Action& action) {
-  static constexpr char kLetters[] = {'F', 'B', 'I', 'W', 'R', 'O', 'L'};
-  return std::to_string(action.stage) +
-         kLetters[static_cast<int>(action.kind)] +
+  return std::to_string(action.stage) + internal::letter_of(action.kind) +
          std::to_string(action.microbatch);
+}
+
+bool internal::has_kind(const Schedule& schedule, ActionKind kind) {
+  return std::any_of(
+      schedule.ranks.begin(), schedule.ranks.end(), [kind](const auto& rank) {
+        return std::any_of(
+            rank.begin(), rank.end(),
+            [kind](const Action& each) { return each.kind == kind; });
+      });
 }
 
 }  // namespace gpipe

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gpipe {
@@ -26,8 +27,30 @@ constexpr bool is_compute(ActionKind kind) {
 }
 
 namespace internal {
+
+// Returns whether `kind` is B or I, which other stages wait for.
+constexpr bool begins_backward(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
+}
+
+// Returns whether one kind is F and the other one is B or I, which may overlap
+// in a block.
+constexpr bool may_overlap(ActionKind a, ActionKind b) {
+  return (a == ActionKind::kForward && begins_backward(b)) ||
+         (begins_backward(a) && b == ActionKind::kForward);
+}
+
+// The letters of the kinds, in the order of ActionKind.
+inline constexpr std::string_view kKindLetters = "FBIWROL";
+
 // The number of kinds, for tables with an entry per kind.
-inline constexpr std::size_t kActionKinds = 7;
+inline constexpr std::size_t kActionKinds = kKindLetters.size();
+
+// Returns 'F', 'B', 'I', 'W', 'R', 'O' or 'L'.
+constexpr char letter_of(ActionKind kind) {
+  return kKindLetters[static_cast<std::size_t>(kind)];
+}
+
 }  // namespace internal
 
 // One entry of a schedule: one kind of work for one micro-batch on one stage.
@@ -44,11 +67,7 @@ struct Action {
   //   gradient.
   bool fused_with_next = false;
 
-  friend bool operator==(const Action& a, const Action& b) {
-    return a.stage == b.stage && a.kind == b.kind &&
-           a.microbatch == b.microbatch &&
-           a.fused_with_next == b.fused_with_next;
-  }
+  friend bool operator==(const Action&, const Action&) = default;
 };
 
 // Returns the action in the notation of torch.distributed.pipelining: "2F0" is
@@ -62,5 +81,10 @@ std::string to_string(const Action& action);
 struct Schedule {
   std::vector<std::vector<Action>> ranks;
 };
+
+namespace internal {
+// Returns whether `schedule` has an action of this kind.
+bool has_kind(const Schedule& schedule, ActionKind kind);
+}  // namespace internal
 
 }  // namespace gpipe

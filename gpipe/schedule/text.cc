@@ -8,7 +8,6 @@
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 namespace gpipe {
@@ -16,34 +15,9 @@ namespace {
 
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
 
-constexpr std::array<std::pair<std::string_view, ActionKind>,
-                     internal::kActionKinds>
-    kKinds = {{
-        {"F", ActionKind::kForward},
-        {"B", ActionKind::kBackward},
-        {"I", ActionKind::kBackwardInput},
-        {"W", ActionKind::kBackwardWeight},
-        {"R", ActionKind::kRecompute},
-        {"O", ActionKind::kOffload},
-        {"L", ActionKind::kReload},
-    }};
-
 constexpr std::array<std::string_view, 7> kNotComputation = {
     "SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
     "UNSHARD", "RESHARD", "REDUCE_GRAD"};
-
-bool is_forward(const Action& action) {
-  return action.kind == ActionKind::kForward;
-}
-
-bool is_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward ||
-         action.kind == ActionKind::kBackwardInput;
-}
-
-bool overlaps(const Action& a, const Action& b) {
-  return (is_forward(a) && is_backward(b)) || (is_backward(a) && is_forward(b));
-}
 
 // The functions of <cctype> depend on the locale; these do not.
 bool is_digit(char c) { return '0' <= c && c <= '9'; }
@@ -85,7 +59,8 @@ class Line {
     const std::size_t size = actions.size() - first;
     if (size == 1) fail("';' and a second action");
     if (!take(")")) fail("';' or ')'");
-    if (size == 2 && overlaps(actions[first], actions[first + 1]) &&
+    if (size == 2 &&
+        internal::may_overlap(actions[first].kind, actions[first + 1].kind) &&
         !take(kOverlap)) {
       fail(kOverlap);
     }
@@ -118,10 +93,12 @@ class Line {
 
   ActionKind read_kind() {
     const std::string_view letters = word();
-    for (const auto& [name, kind] : kKinds) {
-      if (letters != name) continue;
-      at_ += name.size();
-      return kind;
+    const std::size_t kind = letters.size() == 1
+                                 ? internal::kKindLetters.find(letters)
+                                 : std::string_view::npos;
+    if (kind != std::string_view::npos) {
+      ++at_;
+      return static_cast<ActionKind>(kind);
     }
     std::string expected = "F, B, I, W, R, O or L";
     if (std::count(kNotComputation.begin(), kNotComputation.end(), letters)) {
@@ -194,7 +171,8 @@ std::string to_csv(const Schedule& schedule) {
       csv += to_string(actions[k]);
       if (begins || !ends) continue;
       csv += ')';
-      if (k == first + 1 && overlaps(actions[first], actions[k])) {
+      if (k == first + 1 &&
+          internal::may_overlap(actions[first].kind, actions[k].kind)) {
         csv += kOverlap;
       }
     }

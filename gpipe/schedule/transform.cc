@@ -4,21 +4,16 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
+
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {
 
-bool begins_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward ||
-         action.kind == ActionKind::kBackwardInput;
-}
-
-bool is_backward(const Action& action) {
-  return begins_backward(action) || action.kind == ActionKind::kBackwardWeight;
+bool is_backward(ActionKind kind) {
+  return internal::begins_backward(kind) || kind == ActionKind::kBackwardWeight;
 }
 
 // Returns the position of the first action of the block that has actions[k].
@@ -75,7 +70,7 @@ std::size_t ahead_of(const std::vector<Action>& actions, std::size_t k) {
   std::size_t place = block_begin(actions, k);
   while (place > 0) {
     const Action& before = actions[place - 1];
-    if (is_backward(before)) break;
+    if (is_backward(before.kind)) break;
     if (before.kind == ActionKind::kForward && before.stage == backward.stage &&
         before.microbatch == backward.microbatch) {
       break;
@@ -107,7 +102,7 @@ Schedule with_recompute(
     std::set<CellKey> recomputed;
     for (std::size_t k = 0; k < actions.size(); ++k) {
       const Action& action = actions[k];
-      if (!begins_backward(action) ||
+      if (!internal::begins_backward(action.kind) ||
           !checkpointed(action.stage, action.microbatch)) {
         continue;
       }
@@ -136,9 +131,8 @@ Schedule with_offload(
     Schedule schedule,
     const std::function<bool(int stage, int microbatch)>& which, int ahead) {
   if (ahead < 0) {
-    throw std::invalid_argument("with_offload: ahead is " +
-                                std::to_string(ahead) +
-                                ", but it is a number of actions, 0 or more");
+    internal::refuse("with_offload: ahead is ", ahead,
+                     ", but it is a number of actions, 0 or more");
   }
   for (auto& actions : schedule.ranks) {
     const auto graphs = graphs_of(actions);
@@ -146,7 +140,7 @@ Schedule with_offload(
     std::vector<std::optional<Action>> offloads(actions.size() + 1);
     std::vector<std::vector<Action>> reloads(actions.size() + 1);
     for (std::size_t k = 0; k < actions.size(); ++k) {
-      if (!begins_backward(actions[k])) continue;
+      if (!internal::begins_backward(actions[k].kind)) continue;
       const auto graph = graphs.find(cell_of(actions[k]));
       if (graph == graphs.end()) continue;
       const std::size_t begin = block_end(actions, graph->second);
@@ -177,7 +171,7 @@ std::function<bool(int stage, int microbatch)> distant_cells(
     for (const Action& action : rank) {
       if (!is_compute(action.kind)) continue;
       const auto graph = graphs.find(cell_of(action));
-      if (begins_backward(action) && graph != graphs.end() &&
+      if (internal::begins_backward(action.kind) && graph != graphs.end() &&
           count - graph->second >= actions) {
         cells.insert(graph->first);
       }

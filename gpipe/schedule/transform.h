@@ -17,9 +17,8 @@ enum class RecomputePlacement {
   // one recomputed graph at a time, also while it waits.
   kBeforeBackward,
   // In one block with the backward (Action::fused_with_next), so R begins when
-  // the
-  // gradient arrives. A rank holds the graph only while it computes. R fills no
-  // idle time.
+  // the gradient arrives. A rank holds the graph only while it computes. R
+  // fills no idle time.
   kWithBackward,
   // As early as possible: right after the previous backward (or W) on the rank,
   // or after the micro-batch's own forward if that is later, and not inside a

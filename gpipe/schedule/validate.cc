@@ -152,7 +152,7 @@ class Validation {
   void check_backwards() {
     bool trains = false;
     for_each([&](const Action& action, Place) {
-      trains = trains || is_backward(action) ||
+      trains = trains || internal::begins_backward(action.kind) ||
                action.kind == ActionKind::kBackwardWeight;
     });
     for (int stage = 0; stage < stages_; ++stage) {
@@ -242,38 +242,34 @@ class Validation {
       if (here.position + 1 == actions.size()) {
         refuse(here, to_string(action), " (", here,
                ") makes a block with the next action, but is the last one of "
-               "its rank: clear its with_next");
+               "its rank: clear its fused_with_next");
       }
       const Action& next = actions[here.position + 1];
       if (next.fused_with_next) {
         refuse(here, to_string(next), " (rank ", here.rank, ", position ",
                here.position + 1,
                ") makes a block with both its neighbours: a block has two "
-               "actions; clear a with_next");
+               "actions; clear a fused_with_next");
       }
       if (!is_overlap(action, next) && !is_late_recompute(action, next)) {
         refuse(
             here, to_string(action), " and ", to_string(next), " (", here,
             ") cannot be a block: a block is a forward and a backward of two "
             "micro-batches, or a recompute and its backward; clear the "
-            "with_next of ",
+            "fused_with_next of ",
             to_string(action));
       }
     });
   }
 
-  static bool is_backward(const Action& action) {
-    return action.kind == ActionKind::kBackward ||
-           action.kind == ActionKind::kBackwardInput;
-  }
   static bool is_overlap(const Action& a, const Action& b) {
     return a.microbatch != b.microbatch &&
-           ((a.kind == ActionKind::kForward && is_backward(b)) ||
-            (is_backward(a) && b.kind == ActionKind::kForward));
+           internal::may_overlap(a.kind, b.kind);
   }
   static bool is_late_recompute(const Action& a, const Action& b) {
-    return a.kind == ActionKind::kRecompute && is_backward(b) &&
-           a.stage == b.stage && a.microbatch == b.microbatch;
+    return a.kind == ActionKind::kRecompute &&
+           internal::begins_backward(b.kind) && a.stage == b.stage &&
+           a.microbatch == b.microbatch;
   }
 
   void check_deadlock() {

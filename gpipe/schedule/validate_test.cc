@@ -254,30 +254,30 @@ const Case kWrong[] = {
     {"(0F0;0F1)\n",
      "0F0 and 0F1 (rank 0, position 0) cannot be a block: a block is a "
      "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the with_next of 0F0"},
+     "backward; clear the fused_with_next of 0F0"},
     {"(0F0;0B0)OVERLAP_F_B\n",
      "0F0 and 0B0 (rank 0, position 0) cannot be a block: a block is a "
      "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the with_next of 0F0"},
+     "backward; clear the fused_with_next of 0F0"},
     {"0F0,0F1,0R0,(0R1;0B0),0B1\n",
      "0R1 and 0B0 (rank 0, position 3) cannot be a block: a block is a "
      "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the with_next of 0R1"},
+     "backward; clear the fused_with_next of 0R1"},
     {"0F0,1F0,(0R0;1B0),0B0\n",
      "0R0 and 1B0 (rank 0, position 2) cannot be a block: a block is a "
      "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the with_next of 0R0"},
+     "backward; clear the fused_with_next of 0R0"},
     {"(0F0;0O0),0L0,0B0\n",
      "0F0 and 0O0 (rank 0, position 0) cannot be a block: a block is a "
      "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the with_next of 0F0"},
+     "backward; clear the fused_with_next of 0F0"},
     {"0F0,0O0,(0L0;0B0)\n",
      "0L0 and 0B0 (rank 0, position 2) cannot be a block: a block is a "
      "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the with_next of 0L0"},
+     "backward; clear the fused_with_next of 0L0"},
     {"0F0,(0F1;0B0;0B1)\n",
      "0B0 (rank 0, position 2) makes a block with both its neighbours: a "
-     "block has two actions; clear a with_next"},
+     "block has two actions; clear a fused_with_next"},
 };
 TEST(Validate, SaysWhatIsWrongWhereAndWhatToDo) {
   for (const Case& c : kWrong) {
@@ -297,7 +297,7 @@ TEST(Validate, RefusesNegativeNumbersEndlessBlocksAndNothing) {
   EXPECT_EQ(
       first_line(objection(Schedule{{{{0, ActionKind::kForward, 0, true}}}})),
       "0F0 (rank 0, position 0) makes a block with the next action, but "
-      "is the last one of its rank: clear its with_next");
+      "is the last one of its rank: clear its fused_with_next");
   for (const Schedule& nothing : {Schedule(), Schedule{{{}, {}}}}) {
     EXPECT_EQ(objection(nothing),
               "the schedule has no actions: it needs at least a forward");

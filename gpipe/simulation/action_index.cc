@@ -6,14 +6,18 @@
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
+namespace {
 
-ActionIndex::ActionIndex(const Schedule& schedule) {
-  std::size_t actions = 0;
-  for (const auto& rank : schedule.ranks) {
-    for (const Action& action : rank) include(action);
-    actions += rank.size();
-  }
-  finish(actions);
+const Action& action_of(const Action& action) { return action; }
+template <typename Entry>
+const Action& action_of(const Entry& entry) {
+  return entry.action;
+}
+
+}  // namespace
+
+ActionIndex::ActionIndex(const std::vector<std::vector<Action>>& ranks) {
+  include_all(ranks);
 }
 
 ActionIndex::ActionIndex(const std::vector<std::vector<Span>>& ranks) {
@@ -28,10 +32,19 @@ template <typename Entry>
 void ActionIndex::include_all(const std::vector<std::vector<Entry>>& ranks) {
   std::size_t actions = 0;
   for (const auto& rank : ranks) {
-    for (const Entry& entry : rank) include(entry.action);
+    for (const Entry& entry : rank) include(action_of(entry));
     actions += rank.size();
   }
-  finish(actions);
+  for (int& column : columns_) {
+    if (column == 0) column = static_cast<int>(kinds_++);
+  }
+  if (static_cast<double>(stages_) * static_cast<double>(microbatches_) >
+      most_cells(actions)) {
+    refuse("a schedule of ", actions, " actions has a stage ", stages_ - 1,
+           " and a micro-batch ", microbatches_ - 1,
+           ": number both from 0, without gaps");
+  }
+  size_ = static_cast<std::size_t>(stages_ * microbatches_) * kinds_;
 }
 
 void ActionIndex::include(const Action& action) {
@@ -43,19 +56,6 @@ void ActionIndex::include(const Action& action) {
   microbatches_ =
       std::max<int64_t>(microbatches_, int64_t{action.microbatch} + 1);
   columns_[static_cast<std::size_t>(action.kind)] = 0;
-}
-
-void ActionIndex::finish(std::size_t actions) {
-  for (int& column : columns_) {
-    if (column == 0) column = static_cast<int>(kinds_++);
-  }
-  if (static_cast<double>(stages_) * static_cast<double>(microbatches_) >
-      most_cells(actions)) {
-    refuse("a schedule of ", actions, " actions has a stage ", stages_ - 1,
-           " and a micro-batch ", microbatches_ - 1,
-           ": number both from 0, without gaps");
-  }
-  size_ = static_cast<std::size_t>(stages_ * microbatches_) * kinds_;
 }
 
 }  // namespace gpipe::internal

@@ -23,7 +23,7 @@ class ActionIndex {
   // Throws std::invalid_argument if a stage or micro-batch is negative, or if
   // stages times micro-batches are far more than the actions (see most_cells()
   // in schedule/gaps.h).
-  explicit ActionIndex(const Schedule& schedule);
+  explicit ActionIndex(const std::vector<std::vector<Action>>& ranks);
   explicit ActionIndex(const std::vector<std::vector<Span>>& ranks);
   explicit ActionIndex(const std::vector<std::vector<HostCopy>>& ranks);
 
@@ -47,11 +47,38 @@ class ActionIndex {
   template <typename Entry>
   void include_all(const std::vector<std::vector<Entry>>& ranks);
   void include(const Action& action);
-  void finish(std::size_t actions);
 
   int64_t stages_ = 0, microbatches_ = 0;
   std::size_t kinds_ = 0, size_ = 0;
   std::array<int, kActionKinds> columns_ = {-1, -1, -1, -1, -1, -1, -1};
+};
+
+// A table with an entry for each action of the ranks of a schedule or of a
+// timeline. T: not bool.
+template <typename T>
+class ActionTable {
+ public:
+  // Throws as ActionIndex().
+  template <typename Ranks>
+  explicit ActionTable(const Ranks& ranks)
+      : index_(ranks), entries_(index_.size()) {}
+
+  std::size_t size() const { return entries_.size(); }
+  // Returns one more than the largest stage.
+  std::size_t stages() const { return index_.stages(); }
+
+  // Returns the entry of an action of the ranks.
+  T& operator[](const Action& action) { return entries_[index_.find(action)]; }
+
+  // Returns the entry of any action; T() if there is none.
+  T get(const Action& action) const {
+    const std::size_t found = index_.find(action);
+    return found == ActionIndex::kNone ? T() : entries_[found];
+  }
+
+ private:
+  ActionIndex index_;
+  std::vector<T> entries_;
 };
 
 }  // namespace gpipe::internal

@@ -18,7 +18,7 @@ using ::testing::ThrowsMessage;
 
 TEST(ActionIndexTest, NumbersAreDenseAndDifferent) {
   const Schedule schedule = fill_drain(3, 5);
-  const ActionIndex index(schedule);
+  const ActionIndex index(schedule.ranks);
   EXPECT_EQ(index.stages(), 3);
   EXPECT_EQ(index.size(), 3 * 5 * 2);
   std::set<std::size_t> numbers;
@@ -30,7 +30,7 @@ TEST(ActionIndexTest, NumbersAreDenseAndDifferent) {
 }
 
 TEST(ActionIndexTest, WhatCannotBeThereHasNone) {
-  const ActionIndex index(fill_drain(3, 5));
+  const ActionIndex index(fill_drain(3, 5).ranks);
   EXPECT_EQ(index.find({-1, ActionKind::kForward, 0}), ActionIndex::kNone);
   EXPECT_EQ(index.find({3, ActionKind::kBackward, 0}), ActionIndex::kNone);
   EXPECT_EQ(index.find({0, ActionKind::kRecompute, 0}), ActionIndex::kNone);
@@ -39,7 +39,7 @@ TEST(ActionIndexTest, WhatCannotBeThereHasNone) {
 }
 
 TEST(ActionIndexTest, APartOfAScheduleKeepsItsNumbers) {
-  const ActionIndex index(Schedule{{{{63, ActionKind::kBackward, 511}}}});
+  const ActionIndex index(Schedule{{{{63, ActionKind::kBackward, 511}}}}.ranks);
   EXPECT_EQ(index.stages(), 64);
   EXPECT_LT(index.find({63, ActionKind::kBackward, 511}), index.size());
 }
@@ -48,7 +48,7 @@ TEST(ActionIndexTest, NumbersWithGapsAreRefused) {
   constexpr int kMost = std::numeric_limits<int>::max();
   EXPECT_THAT(
       [] {
-        ActionIndex(Schedule{{{{kMost, ActionKind::kForward, kMost}}}});
+        ActionIndex(Schedule{{{{kMost, ActionKind::kForward, kMost}}}}.ranks);
       },
       ThrowsMessage<std::invalid_argument>(
           HasSubstr("1 actions has a stage 2147483647")));

@@ -59,22 +59,33 @@ class Trace {
 
   int add_track(const std::string& name) {
     const int track = ++tracks_;
-    write({{"ph", "M"},
-           {"name", "thread_name"},
-           {"pid", process_},
-           {"tid", track},
-           {"args", {{"name", name}}}});
-    write({{"ph", "M"},
-           {"name", "thread_sort_index"},
-           {"pid", process_},
-           {"tid", track},
-           {"args", {{"sort_index", track}}}});
+    const auto describe = [&](const char* what, const Json& arguments) {
+      write({{"ph", "M"},
+             {"name", what},
+             {"pid", process_},
+             {"tid", track},
+             {"args", arguments}});
+    };
+    describe("thread_name", {{"name", name}});
+    describe("thread_sort_index", {{"sort_index", track}});
     return track;
   }
 
+  // Returns a complete event on a track, without arguments. `start`, `end`:
+  // seconds.
+  Json complete_event(const std::string& name, const char* category, int track,
+                      double start, double end) const {
+    return {{"ph", "X"},
+            {"name", name},
+            {"cat", category},
+            {"pid", process_},
+            {"tid", track},
+            {"ts", microseconds(start)},
+            {"dur", microseconds(end - start)}};
+  }
+
   void add_actions(const Timeline& timeline) {
-    const internal::ActionIndex index(timeline.ranks);
-    std::vector<Place> places(index.size());
+    internal::ActionTable<Place> places(timeline.ranks);
     const auto idle = idle_spans(timeline);
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const std::string name = name_of_rank(timeline, r);
@@ -88,50 +99,37 @@ class Trace {
         }
         const Place place = {second ? second_track : track, span.start,
                              span.end};
-        places[index.find(span.action)] = place;
+        places[span.action] = place;
         add_span(span.action, place);
         second = is_overlapped(span.action);
       }
     }
     for (const auto& spans : timeline.ranks) {
       for (const Span& span : spans) {
-        const Place& to = places[index.find(span.action)];
         for (const Action& need : internal::needs(span.action)) {
-          const std::size_t found = index.find(need);
-          if (need.stage == span.action.stage ||
-              found == internal::ActionIndex::kNone ||
-              places[found].track == 0) {
-            continue;
-          }
-          add_arrow(need, places[found], to);
+          const Place from = places.get(need);
+          if (need.stage == span.action.stage || from.track == 0) continue;
+          add_arrow(need, from, places.get(span.action));
         }
       }
     }
   }
 
   void add_span(const Action& action, const Place& place) {
-    write({{"ph", "X"},
-           {"name", to_string(action)},
-           {"cat", to_string(action.kind)},
-           {"pid", process_},
-           {"tid", place.track},
-           {"ts", microseconds(place.start)},
-           {"dur", microseconds(place.end - place.start)},
-           {"args",
-            {{"stage", action.stage},
-             {"kind", to_string(action.kind)},
-             {"microbatch", action.microbatch}}}});
+    const char* const kind = to_string(action.kind);
+    Json event = complete_event(to_string(action), kind, place.track,
+                                place.start, place.end);
+    event["args"] = {{"stage", action.stage},
+                     {"kind", kind},
+                     {"microbatch", action.microbatch}};
+    write(event);
   }
 
   void add_idle(const IdleSpan& span, int track) {
-    write({{"ph", "X"},
-           {"name", to_string(span.cause)},
-           {"cat", "idle"},
-           {"pid", process_},
-           {"tid", track},
-           {"ts", microseconds(span.start)},
-           {"dur", microseconds(span.end - span.start)},
-           {"cname", "grey"}});
+    Json event = complete_event(to_string(span.cause), "idle", track,
+                                span.start, span.end);
+    event["cname"] = "grey";
+    write(event);
   }
 
   // Adds an arrow from the output of `of` to the action that needs it. A viewer
@@ -169,16 +167,11 @@ class Trace {
         track = add_track("link " + std::to_string(transfer.from) + " to " +
                           std::to_string(transfer.to));
       }
-      Json args = {{"arrives_us", microseconds(transfer.end)}};
-      if (transfer.bytes > 0) args["bytes"] = transfer.bytes;
-      write({{"ph", "X"},
-             {"name", "copy of " + to_string(transfer.action)},
-             {"cat", "copy"},
-             {"pid", process_},
-             {"tid", track},
-             {"ts", microseconds(transfer.start)},
-             {"dur", microseconds(transfer.sent - transfer.start)},
-             {"args", args}});
+      Json event = complete_event("copy of " + to_string(transfer.action),
+                                  "copy", track, transfer.start, transfer.sent);
+      event["args"]["arrives_us"] = microseconds(transfer.end);
+      if (transfer.bytes > 0) event["args"]["bytes"] = transfer.bytes;
+      write(event);
     }
   }
 

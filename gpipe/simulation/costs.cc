@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 
 #include "gpipe/text/refuse.h"
 
@@ -57,6 +56,18 @@ void check_costs(const Costs& costs) {
                      costs.activation_bytes[stage],
                      ": only what a forward keeps can go to the host");
   }
+}
+
+std::vector<double> internal::bytes_of(const char* name,
+                                       const std::vector<double>& list,
+                                       const std::vector<double>& otherwise,
+                                       std::size_t stages) {
+  if (list.empty()) return otherwise;
+  if (list.size() < stages) {
+    refuse("there is no ", name, " cost of stage ", list.size(),
+           " (stages: ", stages, "): give one for each stage, or none at all");
+  }
+  return list;
 }
 
 }  // namespace gpipe

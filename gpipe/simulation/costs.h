@@ -1,6 +1,7 @@
 // The costs of the actions of a schedule: time, copies and memory.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 namespace gpipe {
@@ -62,5 +63,16 @@ struct Costs {
 // `overlap` is above 1, or if a stage has more `offload_bytes` than
 // `activation_bytes`. The text names the list and the stage.
 void check_costs(const Costs& costs);
+
+namespace internal {
+
+// Returns `list`, one of Costs, or `otherwise` if it is empty. Throws
+// std::invalid_argument, with the `name` of the list, if it lacks one of the
+// stages below `stages`.
+std::vector<double> bytes_of(const char* name, const std::vector<double>& list,
+                             const std::vector<double>& otherwise,
+                             std::size_t stages);
+
+}  // namespace internal
 
 }  // namespace gpipe

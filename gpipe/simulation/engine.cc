@@ -8,18 +8,13 @@
 namespace gpipe::internal {
 namespace {
 
-bool is_backward(ActionKind kind) {
-  return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
-}
-
 bool may_be_block(const Action& first, const Action& second) {
   if (second.fused_with_next) return false;
   if (first.kind == ActionKind::kRecompute) {
-    return is_backward(second.kind) && first.stage == second.stage &&
+    return begins_backward(second.kind) && first.stage == second.stage &&
            first.microbatch == second.microbatch;
   }
-  return (first.kind == ActionKind::kForward && is_backward(second.kind)) ||
-         (is_backward(first.kind) && second.kind == ActionKind::kForward);
+  return may_overlap(first.kind, second.kind);
 }
 
 // Returns the costs of a kind of action, with the name of their list: seconds,
@@ -50,7 +45,7 @@ std::pair<const char*, const std::vector<double>*> list_of(const Costs& costs,
 
 Engine::Engine(const Schedule& schedule, const Costs& costs)
     : schedule_(schedule),
-      index_(schedule),
+      index_(schedule.ranks),
       entries_(index_.size()),
       stage_rank_(index_.stages(), -1) {
   check_costs(costs);
@@ -125,15 +120,6 @@ void Engine::look_up(const Costs& costs) {
   }
 }
 
-bool Engine::has_host_copies() const {
-  for (const auto& actions : schedule_.ranks) {
-    for (const Action& action : actions) {
-      if (!is_compute(action.kind)) return true;
-    }
-  }
-  return false;
-}
-
 void Engine::connect(const Costs& costs) {
   const auto stages = stage_rank_.size();
   durations_.forward.resize(stages);
@@ -180,7 +166,10 @@ class Engine::Run {
         ranks_(engine.schedule_.ranks.size()),
         links_(engine.links_, disturbances) {
     if (!record_) return;
-    if (engine.has_host_copies()) record_->host_copies.resize(ranks_.size());
+    if (has_kind(engine.schedule_, ActionKind::kOffload) ||
+        has_kind(engine.schedule_, ActionKind::kReload)) {
+      record_->host_copies.resize(ranks_.size());
+    }
     record_->ranks.resize(ranks_.size());
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       record_->ranks[r].reserve(actions_of(r).size());
@@ -308,7 +297,7 @@ class Engine::Run {
   // Returns when the output of `action` arrives at the neighbouring stage.
   double arrival(const Action& action, double end) {
     const bool forward = action.kind == ActionKind::kForward;
-    if (!forward && !is_backward(action.kind)) return end;
+    if (!forward && !begins_backward(action.kind)) return end;
     const Route& route =
         (forward ? durations_.forward : durations_.backward)[action.stage];
     if (route.link < 0 || !is_needed(action)) return end;

@@ -86,7 +86,6 @@ class Engine {
   void place();
   void check_blocks() const;
   void look_up(const Costs& costs);
-  bool has_host_copies() const;
   void connect(const Costs& costs);
   int link_between(int from, int to);
 

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <stdexcept>
-#include <string>
 
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"
 #include "gpipe/simulation/engine.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {
@@ -24,13 +23,12 @@ class Run {
       : schedule_(schedule),
         durations_(internal::Engine(schedule, costs).durations()),
         cores_(cores),
-        index_(schedule),
-        done_(index_.size(), true),
+        waits_for_(schedule.ranks),
         ranks_(schedule.ranks.size()) {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       ranks_[r].shares = on_cores.empty() || on_cores[r];
       for (const Action& action : schedule.ranks[r]) {
-        done_[index_.find(action)] = false;
+        waits_for_[action] = 1;
       }
     }
   }
@@ -56,7 +54,7 @@ class Run {
         if (is_compute(action.kind)) {
           spans[r].push_back({action, rank.start, now});
         }
-        done_[index_.find(action)] = true;
+        waits_for_[action] = 0;
         rank.works = false;
       }
     }
@@ -80,8 +78,7 @@ class Run {
           need.microbatch == beside->microbatch) {
         continue;
       }
-      const std::size_t found = index_.find(need);
-      if (found != internal::ActionIndex::kNone && !done_[found]) return false;
+      if (waits_for_.get(need) != 0) return false;
     }
     return true;
   }
@@ -124,8 +121,7 @@ class Run {
   const Schedule& schedule_;
   const internal::Durations durations_;
   const double cores_;
-  const internal::ActionIndex index_;
-  std::vector<bool> done_;  // also true for actions not in the schedule
+  internal::ActionTable<char> waits_for_;  // 1: the action is not done
   std::vector<Rank> ranks_;
 };
 
@@ -134,18 +130,16 @@ class Run {
 Timeline simulate_on_cores(const Schedule& schedule, const Costs& costs,
                            double cores, const std::vector<bool>& on_cores) {
   if (!(cores > 0)) {
-    throw std::invalid_argument("the number of cores is " +
-                                std::to_string(cores) + ": it must be above 0");
+    internal::refuse("the number of cores is ", cores, ": it must be above 0");
   }
   if (!on_cores.empty() && on_cores.size() != schedule.ranks.size()) {
-    throw std::invalid_argument(
-        "on_cores has " + std::to_string(on_cores.size()) +
-        " entries, but the schedule has " +
-        std::to_string(schedule.ranks.size()) + " ranks");
+    internal::refuse("on_cores has ", on_cores.size(),
+                     " entries, but the schedule has ", schedule.ranks.size(),
+                     " ranks: give one for each rank, or none");
   }
   if (costs.latency > 0 || costs.bandwidth > 0 || costs.host_bandwidth > 0 ||
       costs.overlap > 0) {
-    throw std::invalid_argument(
+    internal::refuse(
         "latency, bandwidth, host_bandwidth and overlap are not considered "
         "where ranks share cores: leave them 0, or use simulate()");
   }

@@ -1,106 +1,86 @@
 #include "gpipe/simulation/timeline_json.h"
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
-#include <utility>
 #include <vector>
 
 #include "gpipe/text/refuse.h"
 
 namespace gpipe {
-namespace {
 
 using Json = nlohmann::json;
 
-Json json_of(const Action& action) {
-  return {action.stage, static_cast<int>(action.kind), action.microbatch,
-          action.fused_with_next};
-}
+// The conversions that nlohmann::json finds by their names. Each type is a list
+// of its members.
 
-Action action_of(const Json& json) {
+static void to_json(Json& json, const Action& action) {
+  json = Json::array({action.stage, static_cast<int>(action.kind),
+                      action.microbatch, action.fused_with_next});
+}
+static void from_json(const Json& json, Action& action) {
   const int kind = json.at(1).get<int>();
   if (kind < 0 || kind >= static_cast<int>(internal::kActionKinds)) {
     internal::refuse("there is no kind of action ", kind);
   }
-  return {json.at(0).get<int>(), static_cast<ActionKind>(kind),
-          json.at(2).get<int>(), json.at(3).get<bool>()};
+  action = {json.at(0).get<int>(), static_cast<ActionKind>(kind),
+            json.at(2).get<int>(), json.at(3).get<bool>()};
 }
 
-std::vector<Span> spans_of(const Json& list) {
-  std::vector<Span> spans;
-  for (const Json& each : list) {
-    spans.push_back({action_of(each.at(0)), each.at(1).get<double>(),
-                     each.at(2).get<double>()});
-  }
-  return spans;
+static void to_json(Json& json, const Span& span) {
+  json = Json::array({span.action, span.start, span.end});
+}
+static void from_json(const Json& json, Span& span) {
+  span = {json.at(0).get<Action>(), json.at(1).get<double>(),
+          json.at(2).get<double>()};
 }
 
-}  // namespace
+static void to_json(Json& json, const Transfer& each) {
+  json = Json::array({each.action, each.from, each.to, each.start, each.sent,
+                      each.end, each.bytes});
+}
+static void from_json(const Json& json, Transfer& each) {
+  each = {json.at(0).get<Action>(), json.at(1).get<int>(),
+          json.at(2).get<int>(),    json.at(3).get<double>(),
+          json.at(4).get<double>(), json.at(5).get<double>(),
+          json.at(6).get<double>()};
+}
+
+static void to_json(Json& json, const HostCopy& each) {
+  json = Json::array({each.action, each.place, each.start, each.end});
+}
+static void from_json(const Json& json, HostCopy& each) {
+  each = {json.at(0).get<Action>(), json.at(1).get<std::size_t>(),
+          json.at(2).get<double>(), json.at(3).get<double>()};
+}
+
+static void to_json(Json& json, const MemoryPoint& point) {
+  json = Json::array({point.time, point.bytes});
+}
+static void from_json(const Json& json, MemoryPoint& point) {
+  point = {json.at(0).get<double>(), json.at(1).get<double>()};
+}
 
 std::string to_json(const Timeline& timeline) {
-  Json json = {{"first_rank", timeline.first_rank},
+  return Json({{"first_rank", timeline.first_rank},
                {"began", timeline.began},
-               {"ranks", Json::array()},
-               {"transfers", Json::array()},
-               {"host_copies", Json::array()},
-               {"memory", Json::array()},
-               {"peak_bytes", timeline.peak_bytes}};
-  for (const auto& spans : timeline.ranks) {
-    Json list = Json::array();
-    for (const Span& each : spans) {
-      list.push_back(Json::array({json_of(each.action), each.start, each.end}));
-    }
-    json["ranks"].push_back(std::move(list));
-  }
-  for (const Transfer& each : timeline.transfers) {
-    json["transfers"].push_back(
-        Json::array({json_of(each.action), each.from, each.to, each.start,
-                     each.sent, each.end, each.bytes}));
-  }
-  for (const auto& copies : timeline.host_copies) {
-    Json list = Json::array();
-    for (const HostCopy& each : copies) {
-      list.push_back(Json::array(
-          {json_of(each.action), each.place, each.start, each.end}));
-    }
-    json["host_copies"].push_back(std::move(list));
-  }
-  for (const auto& points : timeline.memory) {
-    Json list = Json::array();
-    for (const MemoryPoint& each : points) {
-      list.push_back(Json::array({each.time, each.bytes}));
-    }
-    json["memory"].push_back(std::move(list));
-  }
-  return json.dump();
+               {"ranks", timeline.ranks},
+               {"transfers", timeline.transfers},
+               {"host_copies", timeline.host_copies},
+               {"memory", timeline.memory},
+               {"peak_bytes", timeline.peak_bytes}})
+      .dump();
 }
 
 Timeline parse_timeline(std::string_view text) {
   try {
     const Json json = Json::parse(text);
-    std::vector<std::vector<Span>> ranks;
-    for (const Json& list : json.at("ranks")) ranks.push_back(spans_of(list));
-    Timeline timeline = timeline_of(std::move(ranks));
-    timeline.first_rank = json.at("first_rank").get<int>();
-    timeline.began = json.at("began").get<double>();
-    for (const Json& each : json.at("transfers")) {
-      timeline.transfers.push_back(
-          {action_of(each.at(0)), each.at(1).get<int>(), each.at(2).get<int>(),
-           each.at(3).get<double>(), each.at(4).get<double>(),
-           each.at(5).get<double>(), each.at(6).get<double>()});
-    }
-    for (const Json& list : json.at("host_copies")) {
-      auto& copies = timeline.host_copies.emplace_back();
-      for (const Json& each : list) {
-        copies.push_back({action_of(each.at(0)), each.at(1).get<std::size_t>(),
-                          each.at(2).get<double>(), each.at(3).get<double>()});
-      }
-    }
-    for (const Json& list : json.at("memory")) {
-      auto& points = timeline.memory.emplace_back();
-      for (const Json& each : list) {
-        points.push_back({each.at(0).get<double>(), each.at(1).get<double>()});
-      }
-    }
+    Timeline timeline =
+        timeline_of(json.at("ranks").get<std::vector<std::vector<Span>>>());
+    json.at("first_rank").get_to(timeline.first_rank);
+    json.at("began").get_to(timeline.began);
+    json.at("transfers").get_to(timeline.transfers);
+    json.at("host_copies").get_to(timeline.host_copies);
+    json.at("memory").get_to(timeline.memory);
     json.at("peak_bytes").get_to(timeline.peak_bytes);
     return timeline;
   } catch (const Json::exception& error) {

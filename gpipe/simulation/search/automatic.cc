@@ -76,15 +76,6 @@ Schedule in_one(const Schedule& schedule) {
   return result;
 }
 
-bool has_parts(const Schedule& schedule) {
-  for (const auto& actions : schedule.ranks) {
-    for (const Action& action : actions) {
-      if (action.kind == ActionKind::kBackwardWeight) return true;
-    }
-  }
-  return false;
-}
-
 // The candidates that are within the memory limits.
 class Candidates {
  public:
@@ -189,7 +180,7 @@ class Candidates {
   }
 
   void add(const Schedule& schedule, const std::string& name) {
-    if (has_parts(schedule)) {
+    if (internal::has_kind(schedule, ActionKind::kBackwardWeight)) {
       if (problem_.may_split) add_recomputed(schedule, name);
       add_recomputed(in_one(schedule), name + " with whole backwards");
     } else {

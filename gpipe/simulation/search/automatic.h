@@ -33,8 +33,7 @@ struct AutomaticSchedule {
 //    one takes too much memory, as few micro-batches as necessary are
 //    recomputed, or some of them are offloaded.
 // 2. List scheduling (Graham, 1966): whenever a rank is free, it runs one of
-// the
-//    actions that can begin, chosen by a priority rule. Our rules keep
+//    the actions that can begin, chosen by a priority rule. Our rules keep
 //    micro-batches some time apart, like the repeated blocks of Controllable
 //    Memory (arXiv 2405.15362). They fill gaps with Ws and recomputes, like
 //    Zero Bubble (arXiv 2401.10241), whose authors also have an integer program

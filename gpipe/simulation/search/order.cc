@@ -10,11 +10,6 @@ namespace {
 constexpr double kPending = -1;
 constexpr int kNone = -1;
 
-bool begins_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward ||
-         action.kind == ActionKind::kBackwardInput;
-}
-
 // Returns whether `action` is the forward of a cell that is offloaded.
 bool is_offloaded(const Order& order, const Action& action,
                   const Problem& problem) {
@@ -120,7 +115,7 @@ OrderSimulator::OrderSimulator(const Problem& problem)
 // for which no other stage waits.
 int OrderSimulator::slot_of(const Action& action) const {
   if (action.kind == ActionKind::kForward) return 2 * problem_.cell(action);
-  return begins_backward(action) ? 2 * problem_.cell(action) + 1 : kNone;
+  return begins_backward(action.kind) ? 2 * problem_.cell(action) + 1 : kNone;
 }
 
 // Returns the slot of the action that `action` needs from another stage; kNone
@@ -183,7 +178,7 @@ bool OrderSimulator::begin(const Block& step, const Order& order, int rank,
   if (step.is_pair() && !wait_for(second, rank, time)) return false;
   time->start = std::max(time->ready, ranks_[size(rank)].end);
   const auto wait_for_reload = [&](const Action& action) {
-    if (!begins_backward(action)) return;
+    if (!begins_backward(action.kind)) return;
     const auto cell = size(problem_.cell(action));
     if (order.modes[cell] != CellMode::kOffload) return;
     time->start = std::max(time->start, copied_[cell]);

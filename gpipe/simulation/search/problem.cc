@@ -4,22 +4,13 @@
 #include <cstddef>
 #include <limits>
 
+#include "gpipe/schedule/sizes.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-
-std::vector<double> list_of(const char* name, const std::vector<double>& list,
-                            const std::vector<double>& otherwise, int stages) {
-  if (list.empty()) return otherwise;
-  if (list.size() < size(stages)) {
-    refuse("there is no ", name, " cost of stage ", list.size(),
-           " (stages: ", stages, "): give one for each stage, or none at all");
-  }
-  return list;
-}
 
 std::vector<double> limits(const std::vector<double>& given, int ranks) {
   for (std::size_t k = 0; k < given.size(); ++k) {
@@ -77,21 +68,10 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
            " candidates: it must not be negative");
   }
   check_costs(costs);
-  for (int s = 0; s < stages; ++s) {
-    const int rank = rank_of[size(s)];
-    if (rank < 0 || rank >= stages) {
-      refuse("stage ", s, " is on rank ", rank,
-             ": number ranks from 0, each with a stage");
-    }
-    ranks = std::max(ranks, rank + 1);
-  }
+  ranks = count_ranks(rank_of);
   stages_of.resize(size(ranks));
   for (int s = 0; s < stages; ++s)
     stages_of[size(rank_of[size(s)])].push_back(s);
-  for (int r = 0; r < ranks; ++r) {
-    if (!stages_of[size(r)].empty()) continue;
-    refuse("rank ", r, " has no stage; leave no rank out");
-  }
 
   const auto& i = costs.backward_input;
   const auto& w = costs.backward_weight;
@@ -120,14 +100,16 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   links = engine.links().size();
 
   const std::vector<double> none(size(stages));
-  activation =
-      list_of("activation_bytes", costs.activation_bytes, none, stages);
-  input = list_of("input_bytes", costs.input_bytes, none, stages);
-  weight = list_of("weight_activation_bytes", costs.weight_activation_bytes,
-                   activation, stages);
-  offload = list_of("offload_bytes", costs.offload_bytes, activation, stages);
-  const auto parameters =
-      list_of("resident_bytes", costs.resident_bytes, none, stages);
+  const auto list = [&](const char* name, const std::vector<double>& bytes,
+                        const std::vector<double>& otherwise) {
+    return bytes_of(name, bytes, otherwise, size(stages));
+  };
+  activation = list("activation_bytes", costs.activation_bytes, none);
+  input = list("input_bytes", costs.input_bytes, none);
+  weight = list("weight_activation_bytes", costs.weight_activation_bytes,
+                activation);
+  offload = list("offload_bytes", costs.offload_bytes, activation);
+  const auto parameters = list("resident_bytes", costs.resident_bytes, none);
   resident.resize(size(ranks));
   for (int s = 0; s < stages; ++s) {
     resident[size(rank_of[size(s)])] += parameters[size(s)];

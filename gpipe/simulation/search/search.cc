@@ -10,11 +10,6 @@
 namespace gpipe::internal {
 namespace {
 
-bool begins_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward ||
-         action.kind == ActionKind::kBackwardInput;
-}
-
 bool is_same_cell(const Action& a, const Action& b) {
   return a.stage == b.stage && a.microbatch == b.microbatch;
 }
@@ -207,10 +202,7 @@ class Search {
     auto& steps = now_.ranks[rank_];
     if (k + 1 == steps.size() || steps[k + 1].is_pair()) return false;
     const Action a = steps[k].first, b = steps[k + 1].first;
-    const bool forward_and_backward =
-        (a.kind == ActionKind::kForward && begins_backward(b)) ||
-        (b.kind == ActionKind::kForward && begins_backward(a));
-    if (!forward_and_backward || a.microbatch == b.microbatch ||
+    if (!may_overlap(a.kind, b.kind) || a.microbatch == b.microbatch ||
         !may_swap(k, k + 1)) {
       return false;
     }
@@ -270,7 +262,7 @@ class Search {
     auto place =
         std::find_if(steps.begin(), steps.end(), [&](const Block& step) {
           const auto is_it = [&](const Action& a) {
-            return begins_backward(a) && is_same_cell(a, action);
+            return begins_backward(a.kind) && is_same_cell(a, action);
           };
           return is_it(step.first) || (step.is_pair() && is_it(step.second));
         });
